@@ -1,0 +1,1 @@
+"""Text to TFRecords, offline: vocabularies, corpora, pre-training examples."""

@@ -1,0 +1,278 @@
+"""Writes the corpus that every Python carries, as one sentence a line.
+
+    python -m data_tools.python_corpus --output_dir=corpus
+
+In: the language reference in `pydoc_data.topics` (a topic a document) and the docstrings of the
+standard library (a module a document; its source is parsed, not imported). Out: train.txt and
+eval.txt in Google's format, about every twentieth document in eval.txt, chosen by its name's hash.
+
+Docstrings are prose between signatures, lists, examples and markup. The layout tells paragraphs
+apart; then a sentence stays if it reads as English: starts with a capital, ends as a sentence does
+and consists of words, not of code.
+"""
+
+import ast
+import hashlib
+import os
+import re
+import sysconfig
+import textwrap
+import warnings
+from collections.abc import Iterator, Sequence
+
+from absl import flags, logging
+
+from data_tools import records
+from data_tools.sentences import split_sentences
+from keras_bert import program
+from keras_bert.errors import InputError
+
+FLAGS = flags.FLAGS
+
+HELD_OUT_EVERY = 20
+
+_SKIPPED_FOLDERS = {"test", "tests", "idle_test", "site-packages", "dist-packages", "_bundled"}
+
+_HEADING = re.compile(r"([=\-~^\"'*+#.`_])\1{2,}$")
+_BULLET = re.compile(r"(?:[*\-+o•]|\(?(?:\d{1,2}|[a-z])[.)])\s+(?=\S)")
+_SIGNATURE = re.compile(r"[\w.]+\(.*\)(?:\s*(?:->|=|:).*)?:?$")
+_EXAMPLE = re.compile(r">>>|\.\.\. |\$ |%|\.\. |@|#|\||\+-")
+_MARKUP = (
+    (re.compile(r":[a-z:+-]+:`[~!]?([^`<]+?)(?:\s*<[^>]*>)?`"), r"\1"),  # :class:`~a.b`
+    (re.compile(r"``(.+?)``"), r"\1"),
+    (re.compile(r"`([^`<]+?)(?:\s*<[^>]*>)?`_{0,2}"), r"\1"),
+    (re.compile(r"(?<![\w*])\*{1,2}([^\s*](?:[^*]*[^\s*])?)\*{1,2}(?![\w*])"), r"\1"),
+    (re.compile(r"`+([^`']+)'+"), r"\1"),  # quotes of an older fashion
+    (re.compile(r"\s?\[\d+\]_?"), ""),  # footnotes
+    (re.compile(r"^(?:Note|Warning|Tip|Caution|See also|Deprecated|(?:New|Added|Changed|Deprecated "
+                r"since|Removed) (?:in )?(?:version )?[\d.]+)\s*(?::\s*(?=\S)|\.?$)"), ""),
+    (re.compile(r"\s*::$"), ":"),
+    (re.compile(r"(?<=[a-z])\s--\s(?=[a-z])"), " - "),
+    (re.compile(r"\s+"), " "),
+)  # fmt: skip
+# "filename is the name of ...": what is described opens the sentence as it is spelled.
+_START = re.compile(
+    r"[\"'(“]?[A-Z]"
+    r"|[\"']?[a-z]\w*[\"']? (?:is|are|was|can|must|should|will|may|has|returns|specifies) "
+)
+_END = re.compile(r"[.!?][\"')”]*$")
+_WORD = re.compile(r"[A-Za-z]+(?:['’-][A-Za-z]+)*")
+_FUNCTION_WORDS = """
+    a an the is are was were be been being has have had do does did will would can could may might
+    must shall should not no of to in on at by for from with as into and or but if when while this
+    that these those it its they their which who what how than then so all any each return returns
+"""
+_FUNCTION_WORDS = frozenset(_FUNCTION_WORDS.split())
+
+
+def topic_documents() -> Iterator[tuple[str, list[str]]]:
+    """Yields the language reference: (name, sentences) a topic.
+
+    Raises:
+        InputError: when this Python came without it.
+    """
+    try:
+        from pydoc_data.topics import topics
+    except ImportError:
+        raise InputError("this Python has no pydoc_data.topics: install its full library") from None
+    for name in sorted(topics):
+        yield f"topics/{name}", prose_sentences(topics[name])
+
+
+def docstring_documents(library: str) -> Iterator[tuple[str, list[str]]]:
+    """Yields the docstrings of a library: (name, sentences) a module, tests left out.
+
+    Args:
+        library: its folder.
+    """
+    for folder, subfolders, names in os.walk(library):
+        subfolders[:] = sorted(set(subfolders) - _SKIPPED_FOLDERS)
+        for name in sorted(names):
+            path = os.path.join(folder, name)
+            if name.endswith(".py") and name != "topics.py":
+                sentences = [
+                    sentence
+                    for docstring in _docstrings(path)
+                    for sentence in prose_sentences(docstring)
+                ]
+                yield os.path.relpath(path, library).replace(os.sep, "/"), sentences
+
+
+def _docstrings(path: str) -> Iterator[str]:
+    """Yields a module's docstrings in the order of its source."""
+    try:
+        with open(path, "rb") as file, warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # invalid escapes in old sources
+            tree = ast.parse(file.read())
+    except (SyntaxError, ValueError):  # lib2to3 keeps bad sources on purpose
+        return
+    documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    nodes = [node for node in ast.walk(tree) if isinstance(node, documented)]
+    for node in sorted(nodes, key=lambda node: getattr(node, "lineno", 0)):
+        docstring = ast.get_docstring(node)
+        if docstring:
+            yield docstring
+
+
+def prose_sentences(text: str) -> list[str]:
+    """Picks the English sentences out of a docstring or a plain-text reference page.
+
+    Args:
+        text: reStructuredText or what looks like it.
+
+    Returns:
+        Its sentences, without markup, in order.
+    """
+    sentences = []
+    for number, paragraph in enumerate(_paragraphs(text)):
+        paragraph = _strip_markup(paragraph)
+        # A docstring's summary often lacks its full stop.
+        if number == 0 and paragraph[-1:].isalnum() and paragraph[0].isupper():
+            paragraph += "."
+        sentences += filter(reads_as_english, split_sentences(paragraph))
+    return sentences
+
+
+def _paragraphs(text: str) -> list[str]:
+    """Cuts a page into paragraphs by its layout, without headings, examples and signatures.
+
+    A paragraph is a run of lines with the same indentation; a list item's is its text's.
+    """
+    lines = textwrap.dedent(text.expandtabs()).split("\n")
+    paragraphs: list[str] = []
+    current: list[str] = []
+    indentation = 0
+    literal_below: int | None = None  # "::" at this indentation: what is deeper is code
+
+    def close() -> None:
+        if current:
+            paragraphs.append(" ".join(current))
+            current.clear()
+
+    in_example = False
+    for number, line in enumerate(lines):
+        content = line.strip()
+        here = len(line) - len(line.lstrip())
+        next_line = lines[number + 1].strip() if number + 1 < len(lines) else ""
+        if not content:
+            close()
+            in_example = False
+            continue
+        if literal_below is not None and here > literal_below:
+            continue
+        literal_below = None
+        in_example |= _EXAMPLE.match(content) is not None
+        is_heading = _HEADING.match(content) or (_HEADING.match(next_line) and not current)
+        if in_example or is_heading or _SIGNATURE.match(content):
+            close()
+            continue
+        bullet = _BULLET.match(content)
+        if bullet:
+            close()
+            here += bullet.end()
+            content = content[bullet.end() :]
+        elif here != indentation:
+            close()
+        indentation = here
+        current.append(content)
+        if content.endswith("::"):
+            literal_below = here - (bullet.end() if bullet else 0)
+            close()
+    close()
+    return paragraphs
+
+
+def _strip_markup(paragraph: str) -> str:
+    for pattern, replacement in _MARKUP:
+        paragraph = pattern.sub(replacement, paragraph)
+    return paragraph.strip()
+
+
+def reads_as_english(sentence: str) -> bool:
+    """Tells a sentence from a heading, a fragment or code.
+
+    Args:
+        sentence: one sentence, stripped.
+
+    Returns:
+        Whether it starts and ends as a sentence does and is mostly words, some of them the small
+        ones that no English sentence lacks.
+    """
+    if not (_START.match(sentence) and _END.search(sentence)):
+        return False
+    tokens = sentence.split()
+    if not 3 <= len(tokens) <= 120 or max(map(len, tokens)) > 40:
+        return False
+    words = [token for token in tokens if _WORD.fullmatch(token.strip(".,;:!?()\"'“”"))]
+    function_words = [word for word in words if word.lower().strip(",.;:()") in _FUNCTION_WORDS]
+    symbols = sum(not (c.isalnum() or c in " .,;:!?()\"'’“”-_/") for c in sentence)
+    return (
+        len(words) >= 0.7 * len(tokens)
+        and len(function_words) >= max(1, 0.1 * len(tokens))
+        and symbols <= 0.03 * len(sentence)
+        and sentence.count('"') % 2 == 0
+        and sentence.count("(") == sentence.count(")")
+    )
+
+
+def is_held_out(name: str) -> bool:
+    """Tells whether a document belongs to eval.txt, by its name's hash."""
+    return hashlib.sha256(name.encode()).digest()[0] % HELD_OUT_EVERY == 0
+
+
+def write_python_corpus(output_dir: str) -> dict[str, int]:
+    """Writes train.txt and eval.txt.
+
+    Args:
+        output_dir: where they go.
+
+    Returns:
+        Documents in each, by file name.
+
+    Raises:
+        InputError: when the folder can't be written or this Python has no language reference.
+    """
+    library = sysconfig.get_paths()["stdlib"]
+    seen: set[str] = set()
+    files: dict[str, list[str]] = {"train.txt": [], "eval.txt": []}
+    for source in (topic_documents(), docstring_documents(library)):
+        for name, sentences in source:
+            # Inherited and copied docstrings say the same many times over, and a sentence that is
+            # held out should not be trained on. Each stands where it comes first.
+            fresh = [s for s in dict.fromkeys(sentences) if s not in seen]
+            seen.update(fresh)
+            if len(fresh) >= 2:
+                files["eval.txt" if is_held_out(name) else "train.txt"].append("\n".join(fresh))
+    try:
+        os.makedirs(output_dir, exist_ok=True)
+    except OSError as error:
+        raise InputError(
+            f"--output_dir={output_dir}: can't be written ({error.strerror})"
+        ) from None
+    for name, documents in files.items():
+        content = ("\n\n".join(documents) + "\n").encode()
+        path = os.path.join(output_dir, name)
+        records.write_bytes(path, content)
+        lines = sum(document.count("\n") + 1 for document in documents)
+        logging.info(
+            "%s: %d documents, %d sentences, %.2f MB",
+            path, len(documents), lines, len(content) / 1e6,
+        )  # fmt: skip
+    return {name: len(documents) for name, documents in files.items()}
+
+
+def define_flags() -> None:
+    """Defines this program's flag."""
+    flags.DEFINE_string("output_dir", None, "Folder for train.txt and eval.txt.", required=True)
+
+
+def main(argv: Sequence[str]) -> None:
+    """Writes the corpus where the flag says."""
+    if len(argv) > 1:
+        raise InputError(f"unexpected argument {argv[1]!r}: every setting is a --flag")
+    write_python_corpus(FLAGS.output_dir)
+
+
+if __name__ == "__main__":
+    define_flags()
+    program.run(main)

@@ -1,0 +1,377 @@
+"""Documents to shards, and a shard's documents to its records.
+
+First `spill_documents` streams the corpus once: every document goes to shard hash(seed, text) and
+is appended to a temporary file of that shard, so memory stays bounded whatever the corpus's size.
+Then `make_shard` turns one shard's documents into one TFRecord file: it puts them in the order of
+their hashes, tokenizes, pairs (`instances`), shuffles, masks (`masking`) and encodes (`records`).
+A shard's bytes are a function of its documents, the vocabulary, the settings and the seed, so
+shards can be made anywhere, in any order, on any number of workers.
+
+A temporary file is a row of entries: digest (16 bytes), length in bytes (uint64, little-endian),
+text (UTF-8, one sentence a line).
+"""
+
+import functools
+import hashlib
+import json
+import os
+import random
+import struct
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from data_tools import instances, masking, records
+from data_tools.documents import INPUT_FORMATS, is_archive, read_documents
+from keras_bert import program
+from keras_bert.errors import InputError
+
+if TYPE_CHECKING:
+    from keras_bert.tokenization import BertTokenizer
+
+_DIGEST_BYTES = 16
+_LENGTH = struct.Struct("<Q")
+_SPILL_BUFFER_BYTES = 64 << 20
+_SENTENCES_A_BATCH = 4096
+_EXAMPLES_A_BATCH = 1024
+_TEXT_BYTES_A_SHARD = 8 << 20
+# A random B should have many other documents to come from.
+_DOCUMENTS_A_SHARD = 32
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What, with the corpus and the vocabulary, determines a dataset's bytes. Google's names.
+
+    Attributes:
+        do_lower_case: whether the tokenizer lower-cases and drops accents.
+        do_whole_word_mask: whether all pieces of a word are masked together.
+        max_seq_length: S, pieces in an example with [CLS] and both [SEP].
+        max_predictions_per_seq: P, the most pieces an example predicts.
+        random_seed: the seed.
+        dupe_factor: how many times each document is used, with other pairs and masks.
+        masked_lm_prob: share of the pieces to predict.
+        short_seq_prob: share of documents with a target length below S.
+        input_format: how documents are read (`data_tools.documents`).
+        num_shards: files to write; 0 chooses by the corpus's size.
+    """
+
+    do_lower_case: bool = True
+    do_whole_word_mask: bool = False
+    max_seq_length: int = 128
+    max_predictions_per_seq: int = 20
+    random_seed: int = 12345
+    dupe_factor: int = 10
+    masked_lm_prob: float = 0.15
+    short_seq_prob: float = 0.1
+    input_format: str = "sentences"
+    num_shards: int = 0
+
+    def __post_init__(self) -> None:
+        """Checks every value.
+
+        Raises:
+            InputError: for the first one that is out of bounds.
+        """
+        bounds = {
+            # [CLS], both [SEP] and the shortest target, two pieces.
+            "max_seq_length": (5, None),
+            "max_predictions_per_seq": (1, self.max_seq_length),
+            "dupe_factor": (1, None),
+            "masked_lm_prob": (0, 1),
+            "short_seq_prob": (0, 1),
+            "num_shards": (0, 99999),
+        }
+        for name, (low, high) in bounds.items():
+            value = getattr(self, name)
+            if not value >= low or (high is not None and not value <= high):
+                allowed = f"at least {low}" if high is None else f"from {low} to {high}"
+                raise InputError(f"--{name}={value}: expected {allowed}")
+        if self.input_format not in INPUT_FORMATS:
+            raise InputError(
+                f"--input_format={self.input_format}: expected one of {', '.join(INPUT_FORMATS)}"
+            )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns the settings by name."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
+
+def default_num_buckets(input_files: list[str]) -> int:
+    """Chooses how many temporary files to spill to when the user leaves `--num_shards` open.
+
+    Args:
+        input_files: the corpus.
+
+    Returns:
+        A power of two, so that `default_num_shards` can join them evenly.
+    """
+    text_bytes = 0
+    for path in input_files:
+        # Text packs to about a quarter.
+        text_bytes += os.path.getsize(path) * (4 if is_archive(path) else 1)
+    wanted = -(-text_bytes // _TEXT_BYTES_A_SHARD)
+    return 1 << max(wanted - 1, 0).bit_length()
+
+
+def default_num_shards(num_buckets: int, num_documents: int) -> int:
+    """Halves the number of temporary files until a shard has documents enough to pair.
+
+    Args:
+        num_buckets: a power of two, from `default_num_buckets`.
+        num_documents: documents in the corpus.
+
+    Returns:
+        The number of shards, a divisor of `num_buckets`.
+    """
+    num_shards = num_buckets
+    while num_shards > 1 and num_documents < num_shards * _DOCUMENTS_A_SHARD:
+        num_shards //= 2
+    return num_shards
+
+
+def spill_documents(
+    input_files: list[str], input_format: str, random_seed: int, num_buckets: int, directory: str
+) -> Iterator[dict[str, Any]]:
+    """Spreads a corpus's documents over temporary files by hash(seed, text).
+
+    Args:
+        input_files: the corpus.
+        input_format: how documents are read.
+        random_seed: part of the hash.
+        num_buckets: how many temporary files.
+        directory: where they go.
+
+    Yields:
+        After each input file: file, bytes, sha256, documents, sentences, longest_document (in
+        sentences).
+
+    Raises:
+        InputError: for what can't be read or written.
+    """
+    buffers: dict[int, list[bytes]] = defaultdict(list)
+    buffered = 0
+    for path in input_files:
+        num_documents = num_sentences = longest = 0
+        for document in read_documents(path, input_format):
+            text = "\n".join(document).encode()
+            digest = document_digest(text, random_seed)
+            entry = digest + _LENGTH.pack(len(text)) + text
+            buffers[_bucket(digest, num_buckets)].append(entry)
+            buffered += len(entry)
+            if buffered > _SPILL_BUFFER_BYTES:
+                _flush(buffers, directory)
+                buffered = 0
+            num_documents += 1
+            num_sentences += len(document)
+            longest = max(longest, len(document))
+        yield {
+            "file": path,
+            "bytes": os.path.getsize(path),
+            "sha256": records.file_sha256(path),
+            "documents": num_documents,
+            "sentences": num_sentences,
+            "longest_document": longest,
+        }
+    _flush(buffers, directory)
+
+
+def document_digest(text: bytes, random_seed: int) -> bytes:
+    """Returns the hash that gives a document its shard and its place there."""
+    key = str(random_seed).encode()
+    return hashlib.blake2b(text, digest_size=_DIGEST_BYTES, key=key).digest()
+
+
+def _bucket(digest: bytes, num_buckets: int) -> int:
+    return int.from_bytes(digest[:8], "big") % num_buckets
+
+
+def _bucket_path(directory: str, bucket: int) -> str:
+    return os.path.join(directory, f"documents-{bucket:05d}")
+
+
+def _flush(buffers: dict[int, list[bytes]], directory: str) -> None:
+    for bucket, entries in buffers.items():
+        path = _bucket_path(directory, bucket)
+        try:
+            with open(path, "ab") as file:
+                file.writelines(entries)
+        except OSError as error:
+            raise InputError(f"{path}: can't be written ({error.strerror or error})") from None
+    buffers.clear()
+
+
+@dataclass(frozen=True)
+class ShardJob:
+    """One shard to be made: everything it depends on, and where it goes.
+
+    Attributes:
+        index: its number.
+        num_buckets: temporary files there are; a multiple of settings.num_shards.
+        directory: where the temporary files lie and the shard goes.
+        vocab_file: the vocabulary.
+        settings: the dataset's settings, with the real number of shards.
+    """
+
+    index: int
+    num_buckets: int
+    directory: str
+    vocab_file: str
+    settings: Settings
+
+
+def make_shard(job: ShardJob) -> dict[str, Any]:
+    """Makes one shard and, beside it, a note of what is in it.
+
+    Args:
+        job: the shard.
+
+    Returns:
+        The note: index; file, examples, bytes, sha256 for the manifest's `shards`; documents,
+        sentences, random_next, masked, real_tokens for its `counts`.
+
+    Raises:
+        InputError: when something can't be read or written.
+    """
+    settings = job.settings
+    tokenizer = _tokenizer(job.vocab_file, settings.do_lower_case)
+    documents = tokenize(_read_spilled(job), tokenizer)
+    counts = {"documents": len(documents), "sentences": len(documents.sentence_starts) - 1}
+    counts |= {"random_next": 0, "masked": 0, "real_tokens": 0}
+
+    def batches() -> Iterator[list[bytes]]:
+        for features in make_examples(documents, tokenizer, settings, job.index):
+            counts["random_next"] += int(features["next_sentence_labels"].sum())
+            counts["masked"] += int(features["masked_lm_weights"].sum())
+            counts["real_tokens"] += int(features["input_mask"].sum())
+            yield records.encode_examples(features)
+
+    path = os.path.join(job.directory, records.shard_name(job.index, settings.num_shards))
+    entry = records.write_shard(path, batches())
+    note = {"index": job.index, **entry, **counts}
+    records.write_json(path + ".json", note)
+    return note
+
+
+@functools.lru_cache(maxsize=1)
+def _tokenizer(vocab_file: str, do_lower_case: bool) -> "BertTokenizer":
+    # Once a process, and not before a shard is made: it starts TensorFlow.
+    program.start_tensorflow()
+    from keras_bert.tokenization import BertTokenizer
+
+    return BertTokenizer(vocab_file, do_lower_case=do_lower_case)
+
+
+def _read_spilled(job: ShardJob) -> list[list[bytes]]:
+    """Reads a shard's documents in their canonical order, the order of their digests."""
+    entries = []
+    for bucket in range(job.index, job.num_buckets, job.settings.num_shards):
+        path = _bucket_path(job.directory, bucket)
+        if not os.path.exists(path):
+            continue
+        with open(path, "rb") as file:
+            content = file.read()
+        at = 0
+        while at < len(content):
+            digest = content[at : at + _DIGEST_BYTES]
+            at += _DIGEST_BYTES
+            (length,) = _LENGTH.unpack_from(content, at)
+            at += _LENGTH.size
+            entries.append((digest, content[at : at + length]))
+            at += length
+    entries.sort()
+    return [text.split(b"\n") for _, text in entries]
+
+
+def tokenize(documents: list[list[bytes]], tokenizer: "BertTokenizer") -> instances.Documents:
+    """Tokenizes documents; sentences without a piece drop out, and documents without a sentence.
+
+    Args:
+        documents: sentences (UTF-8) of each document.
+        tokenizer: the tokenizer.
+
+    Returns:
+        The documents as flat arrays.
+    """
+    sentences = [sentence for document in documents for sentence in document]
+    ids, lengths = [], []
+    for start in range(0, len(sentences), _SENTENCES_A_BATCH):
+        pieces = tokenizer.tokenize(sentences[start : start + _SENTENCES_A_BATCH])
+        ids.append(pieces.flat_values.numpy())
+        lengths.append(pieces.row_lengths().numpy())
+    sentence_lengths = np.concatenate([np.zeros(0, np.int64), *lengths])
+    document_of = np.repeat(np.arange(len(documents)), [len(document) for document in documents])
+    kept = sentence_lengths > 0
+    document_lengths = np.bincount(document_of[kept], minlength=len(documents))
+    return instances.Documents(
+        ids=np.concatenate([np.zeros(0, np.int32), *ids]),
+        sentence_starts=_starts(sentence_lengths[kept]),
+        document_starts=_starts(document_lengths[document_lengths > 0]),
+    )
+
+
+def _starts(lengths: np.ndarray) -> np.ndarray:
+    return np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+
+
+def make_examples(
+    documents: instances.Documents,
+    tokenizer: "BertTokenizer",
+    settings: Settings,
+    shard_index: int,
+) -> Iterator[dict[str, np.ndarray]]:
+    """Makes all examples of a shard, in random order.
+
+    Args:
+        documents: the shard's documents.
+        tokenizer: for the special ids and the vocabulary.
+        settings: the dataset's settings.
+        shard_index: part of the random seed.
+
+    Yields:
+        Batches of the features of `records.FEATURES`, integers int32, weights float32.
+    """
+    # One seed a shard; the two generators are fed different ends of it.
+    seed = hashlib.blake2b(
+        json.dumps([settings.random_seed, settings.num_shards, shard_index]).encode(),
+        digest_size=32,
+    ).digest()
+    pair_rng = random.Random(int.from_bytes(seed[:16], "big"))
+    rng = np.random.default_rng(int.from_bytes(seed[16:], "big"))
+
+    max_num_tokens = settings.max_seq_length - instances.NUM_SPECIAL_TOKENS
+    copies = [
+        instances.make_pairs(documents, settings.max_seq_length, settings.short_seq_prob, pair_rng)
+        for _ in range(settings.dupe_factor)
+    ]
+    pairs = instances.truncate_pairs(np.concatenate(copies), max_num_tokens, rng)
+    pairs = pairs[np.argsort(rng.random(len(pairs)), kind="stable")]
+
+    is_continuation = np.array([piece.startswith("##") for piece in tokenizer.vocab])
+    for start in range(0, len(pairs), _EXAMPLES_A_BATCH):
+        features = instances.assemble(
+            documents.ids,
+            pairs[start : start + _EXAMPLES_A_BATCH],
+            settings.max_seq_length,
+            tokenizer.cls_token_id,
+            tokenizer.sep_token_id,
+            tokenizer.pad_token_id,
+        )
+        input_ids, is_text = features["input_ids"], features.pop("is_text")
+        budget = masking.num_to_predict(
+            features["input_mask"].sum(axis=1),
+            settings.masked_lm_prob,
+            settings.max_predictions_per_seq,
+        )
+        if settings.do_whole_word_mask:
+            chosen = masking.choose_whole_words(is_text, is_continuation[input_ids], budget, rng)
+        else:
+            chosen = masking.choose_pieces(is_text, budget, rng)
+        features |= masking.predictions(input_ids, chosen, settings.max_predictions_per_seq)
+        features["input_ids"] = masking.corrupt(
+            input_ids, chosen, tokenizer.mask_token_id, tokenizer.vocab_size, rng
+        )
+        yield features

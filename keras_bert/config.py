@@ -1,0 +1,218 @@
+"""The sizes and settings of a BERT: JSON in Google's keys in, a checked `BertConfig` out.
+
+Bundled configs (`configs/*.json`) carry the figures of Google's releases: tiny, mini, small,
+medium, base, large. A name such as `large` or `large.json` means a file if there is one, else the
+bundled config.
+"""
+
+import dataclasses
+import json
+import math
+import os
+import warnings
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from keras_bert.errors import InputError
+
+# `gelu` is the erf form, as Hugging Face means it. Google's released code computes the tanh form,
+# so the bundled configs say `gelu_new`; `gelu_tanh` is the same function under a plainer name.
+HIDDEN_ACTS = ("gelu", "gelu_new", "gelu_tanh", "relu")
+
+_SIZES = (
+    "vocab_size",
+    "hidden_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "intermediate_size",
+    "max_position_embeddings",
+    "type_vocab_size",
+)
+_PROBABILITIES = ("hidden_dropout_prob", "attention_probs_dropout_prob")
+_POSITIVE_NUMBERS = ("initializer_range", "layer_norm_eps")
+
+# Keys of other writers that change the arithmetic, with the one value that means plain BERT.
+_FIXED_KEYS = {
+    "model_type": "bert",
+    "position_embedding_type": "absolute",
+    "is_decoder": False,
+    "add_cross_attention": False,
+    "is_encoder_decoder": False,
+    "tie_word_embeddings": True,
+    "pruned_heads": {},
+}
+
+# Keys of other writers that leave the encoder's arithmetic as it is.
+_IGNORED_KEYS = frozenset(
+    "_name_or_path architectures bos_token_id chunk_size_feed_forward classifier_dropout "
+    "cls_token_id decoder_start_token_id directionality dtype eos_token_id finetuning_task "
+    "gradient_checkpointing id2label label2id mask_token_id name_or_path num_labels "
+    "output_attentions output_hidden_states output_past pad_token_id pooler_fc_size "
+    "pooler_num_attention_heads pooler_num_fc_layers pooler_size_per_head pooler_type "
+    "problem_type return_dict sep_token_id task_specific_params tokenizer_class torch_dtype "
+    "torchscript transformers_version use_bfloat16 use_cache".split()
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class BertConfig:
+    """The sizes and settings of one BERT, checked on construction.
+
+    Args:
+        vocab_size: pieces in the vocabulary, V.
+        hidden_size: width of the encoder, H; a multiple of `num_attention_heads`.
+        num_hidden_layers: transformer blocks.
+        num_attention_heads: heads of each attention, N; a head is D = H / N wide.
+        intermediate_size: width of the feed-forward layer.
+        hidden_act: `gelu` (erf), `gelu_new` or `gelu_tanh` (tanh form), or `relu`.
+        hidden_dropout_prob: dropout after the embeddings and after each sublayer.
+        attention_probs_dropout_prob: dropout on the attention probabilities.
+        max_position_embeddings: the longest sequence, in pieces.
+        type_vocab_size: segments that `segment_ids` may name.
+        initializer_range: standard deviation of the truncated normal that weights start from.
+        layer_norm_eps: added to the variance in each LayerNorm.
+
+    Raises:
+        InputError: a value is not allowed; the message has key, value and what is allowed.
+    """
+
+    vocab_size: int
+    hidden_size: int = 768
+    num_hidden_layers: int = 12
+    num_attention_heads: int = 12
+    intermediate_size: int = 3072
+    hidden_act: str = "gelu_new"
+    hidden_dropout_prob: float = 0.1
+    attention_probs_dropout_prob: float = 0.1
+    max_position_embeddings: int = 512
+    type_vocab_size: int = 2
+    initializer_range: float = 0.02
+    layer_norm_eps: float = 1e-12
+
+    def __post_init__(self) -> None:
+        for key in _SIZES:
+            value = getattr(self, key)
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                raise _refusal(key, value, "a whole number of at least 1")
+        for key in _PROBABILITIES:
+            value = getattr(self, key)
+            if not _is_number(value) or not 0.0 <= value < 1.0:
+                raise _refusal(key, value, "a probability of at least 0 and below 1")
+        for key in _POSITIVE_NUMBERS:
+            value = getattr(self, key)
+            if not _is_number(value) or not value > 0.0:
+                raise _refusal(key, value, "a number above 0")
+        if self.hidden_act not in HIDDEN_ACTS:
+            raise _refusal("hidden_act", self.hidden_act, "one of " + ", ".join(HIDDEN_ACTS))
+        if self.hidden_size % self.num_attention_heads:
+            raise _refusal(
+                "hidden_size",
+                self.hidden_size,
+                f"a multiple of num_attention_heads, which is {self.num_attention_heads}",
+            )
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> "BertConfig":
+        """Makes a config from Google's keys, or Hugging Face's.
+
+        Keys that only Hugging Face or Google's later releases write are passed over; any other
+        unknown key is warned about, and one that would change the arithmetic is refused.
+
+        Args:
+            values: key to value; all but `vocab_size` may be left out.
+
+        Raises:
+            InputError: a value is not allowed or `vocab_size` is missing.
+        """
+        if not isinstance(values, dict):
+            raise InputError(f"a JSON {_json_type(values)} was received; expected a JSON object")
+        fields = {field.name for field in dataclasses.fields(cls)}
+        for key, allowed in _FIXED_KEYS.items():
+            value = values.get(key)
+            if value is not None and value != allowed:
+                raise _refusal(key, value, f"{json.dumps(allowed)}, for it changes the arithmetic")
+        unknown = sorted(set(values) - fields - _IGNORED_KEYS - set(_FIXED_KEYS))
+        if unknown:
+            warnings.warn(f"unknown config keys are ignored: {', '.join(unknown)}", stacklevel=2)
+        if "vocab_size" not in values:
+            raise InputError("vocab_size is missing; expected the number of pieces in vocab.txt")
+        return cls(**{key: value for key, value in values.items() if key in fields})
+
+    @classmethod
+    def from_json(cls, path: str | os.PathLike) -> "BertConfig":
+        """Reads a JSON file, or a bundled config by its name.
+
+        Args:
+            path: a file; where there is none, a bundled name, with or without `.json`.
+
+        Raises:
+            InputError: nothing of that name, not JSON, or a value that is not allowed; the
+                message starts with the path.
+        """
+        try:
+            return cls.from_dict(_read_json(path))
+        except InputError as error:
+            raise InputError(f"{os.fspath(path)}: {error}") from None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns key to value, in Google's keys."""
+        return dataclasses.asdict(self)
+
+    def to_json(self, path: str | os.PathLike) -> None:
+        """Writes the config as a JSON file that `from_json` reads."""
+        Path(path).write_text(json.dumps(self.to_dict(), indent=2) + "\n", encoding="utf-8")
+
+    def check_vocab_size(self, size: int, vocab_path: str | os.PathLike) -> None:
+        """Refuses a vocabulary that the embedding table does not fit.
+
+        Args:
+            size: pieces in the vocabulary.
+            vocab_path: where it was read from, for the message.
+
+        Raises:
+            InputError: `size` is not `vocab_size`.
+        """
+        if size != self.vocab_size:
+            raise InputError(
+                f"{os.fspath(vocab_path)}: has {size} pieces, but vocab_size in the config is "
+                f"{self.vocab_size}; expected the same number"
+            )
+
+
+def bundled_names() -> list[str]:
+    """Returns the names of the bundled configs, smallest model first."""
+    return ["tiny", "mini", "small", "medium", "base", "large"]
+
+
+def _read_json(path: str | os.PathLike) -> Any:
+    name = os.fspath(path)
+    source = Path(name)
+    if not source.exists() and name.removesuffix(".json") in bundled_names():
+        source = resources.files("keras_bert") / "configs" / f"{name.removesuffix('.json')}.json"
+    try:
+        return json.loads(source.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        known = ", ".join(bundled_names())
+        raise InputError(f"no such file; expected a JSON file or one of {known}") from None
+    except OSError as error:
+        raise InputError(f"cannot be read ({error.strerror}); expected a JSON file") from None
+    except UnicodeDecodeError as error:
+        raise InputError(f"not UTF-8 at byte {error.start}; expected a JSON file") from None
+    except json.JSONDecodeError as error:
+        raise InputError(
+            f"not JSON: {error.msg} at line {error.lineno}, column {error.colno}"
+        ) from None
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _json_type(value: object) -> str:
+    names = {list: "array", str: "string", bool: "boolean", type(None): "null"}
+    return names.get(type(value), "number")
+
+
+def _refusal(key: str, value: object, allowed: str) -> InputError:
+    return InputError(f"{key} is {json.dumps(value, default=repr)}; expected {allowed}")

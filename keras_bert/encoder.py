@@ -1,0 +1,120 @@
+"""The BERT encoder: piece ids in, hidden states and the pooled first piece out.
+
+In: {"input_ids", "input_mask", "segment_ids"}, each [B, S] int32, and if wanted "dropout_seed"
+[B] int32, one an example. Out: {"sequence_output" [B, S, H], "pooled_output" [B, H]}.
+
+    encoder = BertEncoder(BertConfig.from_json("base"))
+    hidden = encoder({"input_ids": ids, "input_mask": mask, "segment_ids": segments})
+
+Variable paths start with the encoder's own name, whatever model it is part of, and then follow
+Google's checkpoints: `encoder/layer_0/attention/self/query/kernel`.
+"""
+
+from typing import Any
+
+import keras
+from keras import ops
+
+from keras_bert.config import BertConfig
+from keras_bert.layers.embeddings import BertEmbeddings
+from keras_bert.layers.heads import Pooler
+from keras_bert.layers.transformer import TransformerBlock
+
+
+@keras.saving.register_keras_serializable(package="keras_bert")
+class BertEncoder(keras.Model):
+    """BERT without heads (Devlin et al. 2018); its weights exist after construction.
+
+    Args:
+        config: sizes and settings, or their dict.
+        name: first part of every variable's path.
+        dtype: dtype policy, such as "mixed_bfloat16"; by default the global one.
+    """
+
+    def __init__(self, config: BertConfig | dict, name: str = "encoder", **kwargs: Any):
+        super().__init__(name=name, **kwargs)
+        if isinstance(config, dict):
+            config = BertConfig.from_dict(config)
+        self.config = config
+        shared = {
+            "hidden_size": config.hidden_size,
+            "initializer_range": config.initializer_range,
+            "layer_norm_eps": config.layer_norm_eps,
+            "dtype": self.dtype_policy,
+        }
+        self.embeddings = BertEmbeddings(
+            vocab_size=config.vocab_size,
+            max_position_embeddings=config.max_position_embeddings,
+            type_vocab_size=config.type_vocab_size,
+            dropout_rate=config.hidden_dropout_prob,
+            dropout_site=0,
+            name="embeddings",
+            **shared,
+        )
+        self.blocks = [
+            TransformerBlock(
+                num_attention_heads=config.num_attention_heads,
+                intermediate_size=config.intermediate_size,
+                hidden_act=config.hidden_act,
+                hidden_dropout_prob=config.hidden_dropout_prob,
+                attention_probs_dropout_prob=config.attention_probs_dropout_prob,
+                dropout_site=1 + index * TransformerBlock.DROPOUT_SITES,
+                name=f"layer_{index}",
+                **shared,
+            )
+            for index in range(config.num_hidden_layers)
+        ]
+        self.pooler = Pooler(
+            config.hidden_size, config.initializer_range, name="pooler", dtype=self.dtype_policy
+        )
+        # Only for calls that bring no seeds of their own.
+        self.seed_generator = keras.random.SeedGenerator()
+        self.build((None, None))
+
+    @property
+    def next_dropout_site(self) -> int:
+        """The first dropout site that a model may use for itself."""
+        return 1 + len(self.blocks) * TransformerBlock.DROPOUT_SITES
+
+    def build(self, input_shape: tuple) -> None:
+        """Makes every variable; the constructor calls it."""
+        hidden_shape = (*input_shape, self.config.hidden_size)
+        self.embeddings.build(input_shape)
+        for block in self.blocks:
+            block.build(hidden_shape)
+        self.pooler.build(hidden_shape)
+
+    def call(self, inputs: dict[str, Any], training: bool | None = False) -> dict[str, Any]:
+        """Returns {"sequence_output" [B, S, H], "pooled_output" [B, H]}.
+
+        Args:
+            inputs: {"input_ids", "input_mask", "segment_ids"}, each [B, S] int32; "dropout_seed"
+                [B] int32 may be there, else one is drawn for each example when training.
+            training: whether dropout is on.
+
+        Raises:
+            InputError: S is over `max_position_embeddings`.
+        """
+        dropout_seed = self.dropout_seed(inputs, training)
+        hidden = self.embeddings(inputs["input_ids"], inputs["segment_ids"], dropout_seed)
+        for block in self.blocks:
+            hidden = block(hidden, inputs["input_mask"], dropout_seed)
+        return {"sequence_output": hidden, "pooled_output": self.pooler(hidden)}
+
+    def dropout_seed(self, inputs: dict[str, Any], training: bool | None) -> Any:
+        """Returns the seed of each example [B] int32, or None where dropout is off.
+
+        Args:
+            inputs: as for the call.
+            training: whether dropout is on.
+        """
+        if not training:
+            return None
+        if "dropout_seed" in inputs:
+            return ops.cast(inputs["dropout_seed"], "int32")
+        batch = ops.shape(inputs["input_ids"])[:1]
+        return keras.random.randint(batch, 0, 2**31 - 1, dtype="int32", seed=self.seed_generator)
+
+    def get_config(self) -> dict[str, Any]:
+        """Returns what the constructor takes."""
+        return {**super().get_config(), "config": self.config.to_dict()}

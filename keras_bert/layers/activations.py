@@ -1,0 +1,25 @@
+"""The activations of BERT's feed-forward layers, by their config name. In and out: [...]."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from keras import ops
+
+
+def gelu_erf(x: Any) -> Any:
+    """Returns x·Φ(x), written with erf: ONNX runtimes lack the erfc that Keras's own form uses."""
+    return 0.5 * x * (1.0 + ops.erf(x * math.sqrt(0.5)))
+
+
+def gelu_tanh(x: Any) -> Any:
+    """Returns the tanh form of gelu, which Google's released BERT computes."""
+    return 0.5 * x * (1.0 + ops.tanh(math.sqrt(2.0 / math.pi) * (x + 0.044715 * x * x * x)))
+
+
+ACTIVATIONS: dict[str, Callable[[Any], Any]] = {
+    "gelu": gelu_erf,
+    "gelu_new": gelu_tanh,
+    "gelu_tanh": gelu_tanh,
+    "relu": ops.relu,
+}

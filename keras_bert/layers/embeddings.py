@@ -1,0 +1,88 @@
+"""Piece ids -> the first hidden states: word + position + segment, LayerNorm, dropout.
+
+In: `input_ids` [B, S] and `segment_ids` [B, S] int32. Out: [B, S, H]. Order and sum are those of
+Devlin et al. 2018, figure 2, and of Google's released code.
+"""
+
+from typing import Any
+
+import keras
+from keras import ops
+
+from keras_bert.errors import InputError
+from keras_bert.layers.dropout import Dropout
+from keras_bert.layers.normalization import LayerNorm
+
+
+class BertEmbeddings(keras.layers.Layer):
+    """Sums the three embeddings of each piece, normalises and drops out.
+
+    Args:
+        vocab_size: rows of the word table, V.
+        hidden_size: width of every table, H.
+        max_position_embeddings: rows of the position table, the longest S.
+        type_vocab_size: rows of the segment table.
+        initializer_range: standard deviation of the truncated normal the tables start from.
+        layer_norm_eps: epsilon of the LayerNorm.
+        dropout_rate: probability of dropping an element of the result.
+        dropout_site: number of the dropout place.
+    """
+
+    def __init__(
+        self,
+        vocab_size: int,
+        hidden_size: int,
+        max_position_embeddings: int,
+        type_vocab_size: int,
+        initializer_range: float,
+        layer_norm_eps: float,
+        dropout_rate: float,
+        dropout_site: int,
+        **kwargs: Any,
+    ):
+        super().__init__(**kwargs)
+        self.vocab_size = vocab_size
+        self.hidden_size = hidden_size
+        self.max_position_embeddings = max_position_embeddings
+        self.type_vocab_size = type_vocab_size
+        self.initializer_range = initializer_range
+        self.layer_norm = LayerNorm(layer_norm_eps, name="LayerNorm", dtype=self.dtype_policy)
+        self.dropout = Dropout(dropout_rate, dropout_site, dtype=self.dtype_policy)
+
+    def build(self, input_shape: tuple | None = None) -> None:
+        """Makes the three tables and the LayerNorm."""
+        self.word_embeddings = self._table("word_embeddings", self.vocab_size)
+        self.position_embeddings = self._table("position_embeddings", self.max_position_embeddings)
+        self.token_type_embeddings = self._table("token_type_embeddings", self.type_vocab_size)
+        self.layer_norm.build((None, None, self.hidden_size))
+
+    def _table(self, name: str, rows: int) -> Any:
+        # One initializer a table: a shared instance would draw the same numbers each time.
+        initializer = keras.initializers.TruncatedNormal(stddev=self.initializer_range)
+        return self.add_weight((rows, self.hidden_size), initializer=initializer, name=name)
+
+    def call(self, input_ids: Any, segment_ids: Any, dropout_seed: Any = None) -> Any:
+        """Returns the hidden states [B, S, H].
+
+        Args:
+            input_ids: [B, S] int32, below `vocab_size`.
+            segment_ids: [B, S] int32, below `type_vocab_size`.
+            dropout_seed: [B] int32, or None outside training.
+
+        Raises:
+            InputError: S is over `max_position_embeddings`.
+        """
+        length = input_ids.shape[1]
+        if length is not None and length > self.max_position_embeddings:
+            raise InputError(
+                f"sequences of {length} pieces; expected at most max_position_embeddings, "
+                f"which is {self.max_position_embeddings}"
+            )
+        words = ops.take(self.word_embeddings, input_ids, axis=0)
+        positions = self.position_embeddings[: ops.shape(input_ids)[1]]
+        segments = ops.take(self.token_type_embeddings, segment_ids, axis=0)
+        return self.dropout(self.layer_norm(words + positions + segments), dropout_seed)
+
+    def compute_output_shape(self, input_ids_shape: tuple, *_: Any) -> tuple:
+        """Returns (B, S, H)."""
+        return (*input_ids_shape, self.hidden_size)

@@ -1,0 +1,114 @@
+"""What the models put on the encoder: the pooler, the masked-LM head.
+
+Plain linear heads (next sentence, classes, spans, tags) are `linear_head`, a Dense whose result
+is float32 in every precision.
+"""
+
+from typing import Any
+
+import keras
+from keras import ops
+
+from keras_bert.layers.activations import ACTIVATIONS
+from keras_bert.layers.normalization import LayerNorm
+
+
+class Pooler(keras.layers.Layer):
+    """Turns the first piece's hidden state into tanh(W h + b).
+
+    Args:
+        hidden_size: width in and out, H.
+        initializer_range: standard deviation of the truncated normal the kernel starts from.
+    """
+
+    def __init__(self, hidden_size: int, initializer_range: float, **kwargs: Any):
+        super().__init__(**kwargs)
+        self.dense = keras.layers.Dense(
+            hidden_size,
+            kernel_initializer=keras.initializers.TruncatedNormal(stddev=initializer_range),
+            name="dense",
+            dtype=self.dtype_policy,
+        )
+
+    def build(self, hidden_shape: tuple) -> None:
+        """Makes the kernel [H, H] and bias [H]."""
+        self.dense.build((hidden_shape[0], hidden_shape[-1]))
+
+    def call(self, hidden: Any) -> Any:
+        """Returns [B, H] of the hidden states [B, S, H]."""
+        return ops.tanh(self.dense(hidden[:, 0]))
+
+
+class MaskedLMHead(keras.layers.Layer):
+    """Scores every piece of the vocabulary at the masked positions.
+
+    The positions are gathered first: the vocabulary product is the dearest of the model, and of
+    128 positions some 20 are masked.
+
+    Args:
+        hidden_size: width of the hidden states, H.
+        vocab_size: pieces to score, V.
+        hidden_act: activation of the transform.
+        initializer_range: standard deviation of the truncated normal the kernel starts from.
+        layer_norm_eps: epsilon of the LayerNorm.
+    """
+
+    def __init__(
+        self,
+        hidden_size: int,
+        vocab_size: int,
+        hidden_act: str,
+        initializer_range: float,
+        layer_norm_eps: float,
+        **kwargs: Any,
+    ):
+        super().__init__(**kwargs)
+        self.vocab_size = vocab_size
+        self.dense = keras.layers.Dense(
+            hidden_size,
+            kernel_initializer=keras.initializers.TruncatedNormal(stddev=initializer_range),
+            name="dense",
+            dtype=self.dtype_policy,
+        )
+        self.activation = ACTIVATIONS[hidden_act]
+        self.layer_norm = LayerNorm(layer_norm_eps, name="LayerNorm", dtype=self.dtype_policy)
+
+    def build(self, hidden_shape: tuple) -> None:
+        """Makes the transform and the vocabulary's bias; the vocabulary's table is the encoder's."""
+        self.dense.build((None, hidden_shape[-1]))
+        self.layer_norm.build((None, hidden_shape[-1]))
+        self.output_bias = self.add_weight(
+            (self.vocab_size,), initializer="zeros", name="output_bias", autocast=False
+        )
+
+    def call(self, hidden: Any, positions: Any, word_embeddings: Any) -> Any:
+        """Returns the logits [B, P, V] float32.
+
+        Args:
+            hidden: [B, S, H].
+            positions: [B, P] int32, below S.
+            word_embeddings: [V, H], the encoder's table (Press & Wolf 2017).
+        """
+        batch, length, width = ops.shape(hidden)
+        rows = ops.cast(positions, "int32") + ops.arange(batch, dtype="int32")[:, None] * length
+        x = ops.take(ops.reshape(hidden, (-1, width)), ops.reshape(rows, (-1,)), axis=0)
+        x = self.layer_norm(self.activation(self.dense(x)))  # [B * P, H]
+        table = ops.cast(word_embeddings, self.compute_dtype)
+        logits = ops.cast(ops.einsum("ph,vh->pv", x, table), "float32") + self.output_bias
+        return ops.reshape(logits, (*ops.shape(positions), self.vocab_size))
+
+
+def linear_head(units: int, initializer_range: float, name: str) -> keras.layers.Dense:
+    """Returns a Dense whose logits are float32 in every precision.
+
+    Args:
+        units: logits a row.
+        initializer_range: standard deviation of the truncated normal the kernel starts from.
+        name: the layer's name.
+    """
+    return keras.layers.Dense(
+        units,
+        kernel_initializer=keras.initializers.TruncatedNormal(stddev=initializer_range),
+        name=name,
+        dtype="float32",
+    )

@@ -1,0 +1,32 @@
+"""LayerNorm (Ba et al. 2016), in float32 whatever the compute type. In and out: [..., H]."""
+
+from typing import Any
+
+import keras
+from keras import ops
+
+
+class LayerNorm(keras.layers.Layer):
+    """Scales each vector to mean 0 and variance 1, then applies `gamma` and `beta`.
+
+    Args:
+        epsilon: added to the variance; BERT's is 1e-12.
+    """
+
+    def __init__(self, epsilon: float, **kwargs: Any):
+        super().__init__(**kwargs)
+        self.epsilon = epsilon
+
+    def build(self, input_shape: tuple) -> None:
+        """Makes gamma [H] and beta [H]."""
+        width = (input_shape[-1],)
+        self.gamma = self.add_weight(width, initializer="ones", name="gamma", autocast=False)
+        self.beta = self.add_weight(width, initializer="zeros", name="beta", autocast=False)
+
+    def call(self, inputs: Any) -> Any:
+        """Returns the normalised vectors in the compute type."""
+        x = ops.cast(inputs, "float32")
+        centred = x - ops.mean(x, axis=-1, keepdims=True)
+        variance = ops.mean(ops.square(centred), axis=-1, keepdims=True)
+        y = centred * ops.rsqrt(variance + self.epsilon) * self.gamma + self.beta
+        return ops.cast(y, self.compute_dtype)

@@ -1,0 +1,237 @@
+"""The post-LN transformer block: attention, then feed-forward, each LN(x + dropout(dense(...))).
+
+In and out: hidden states [B, S, H]. Layer names nest as in Google's checkpoints:
+`attention/self/{query,key,value}`, `attention/output/{dense,LayerNorm}`, `intermediate/dense`,
+`output/{dense,LayerNorm}`.
+"""
+
+from typing import Any
+
+import keras
+
+from keras_bert.layers.activations import ACTIVATIONS
+from keras_bert.layers.attention import SelfAttention
+from keras_bert.layers.dropout import Dropout
+from keras_bert.layers.normalization import LayerNorm
+
+
+class ResidualOutput(keras.layers.Layer):
+    """Ends a sublayer: LN(x + dropout(dense(y))).
+
+    Args:
+        hidden_size: width of x and of the result, H.
+        initializer_range: standard deviation of the truncated normal the kernel starts from.
+        layer_norm_eps: epsilon of the LayerNorm.
+        dropout_rate: probability of dropping an element of dense(y).
+        dropout_site: number of the dropout place.
+    """
+
+    def __init__(
+        self,
+        hidden_size: int,
+        initializer_range: float,
+        layer_norm_eps: float,
+        dropout_rate: float,
+        dropout_site: int,
+        **kwargs: Any,
+    ):
+        super().__init__(**kwargs)
+        self.hidden_size = hidden_size
+        self.dense = keras.layers.Dense(
+            hidden_size,
+            kernel_initializer=keras.initializers.TruncatedNormal(stddev=initializer_range),
+            name="dense",
+            dtype=self.dtype_policy,
+        )
+        self.dropout = Dropout(dropout_rate, dropout_site, dtype=self.dtype_policy)
+        self.layer_norm = LayerNorm(layer_norm_eps, name="LayerNorm", dtype=self.dtype_policy)
+
+    def build(self, y_shape: tuple) -> None:
+        """Makes the kernel [width of y, H], its bias and the LayerNorm."""
+        self.dense.build(y_shape)
+        self.layer_norm.build((*y_shape[:-1], self.hidden_size))
+
+    def call(self, y: Any, x: Any, dropout_seed: Any = None) -> Any:
+        """Returns the sublayer's result [B, S, H].
+
+        Args:
+            y: [B, S, any width], what the sublayer computed.
+            x: [B, S, H], what went into the sublayer.
+            dropout_seed: [B] int32, or None outside training.
+        """
+        return self.layer_norm(x + self.dropout(self.dense(y), dropout_seed))
+
+    def compute_output_shape(self, y_shape: tuple, *_: Any) -> tuple:
+        """Returns (B, S, H)."""
+        return (*y_shape[:-1], self.hidden_size)
+
+
+class Attention(keras.layers.Layer):
+    """The attention sublayer: self-attention, projection, residual, LayerNorm.
+
+    Args:
+        hidden_size: width in and out, H.
+        num_attention_heads: heads, N.
+        initializer_range: standard deviation of the truncated normal the kernels start from.
+        layer_norm_eps: epsilon of the LayerNorm.
+        hidden_dropout_prob: dropout on the projection.
+        attention_probs_dropout_prob: dropout on the attention probabilities.
+        dropout_site: number of the first of this sublayer's two dropout places.
+    """
+
+    def __init__(
+        self,
+        hidden_size: int,
+        num_attention_heads: int,
+        initializer_range: float,
+        layer_norm_eps: float,
+        hidden_dropout_prob: float,
+        attention_probs_dropout_prob: float,
+        dropout_site: int,
+        **kwargs: Any,
+    ):
+        super().__init__(**kwargs)
+        self.self_attention = SelfAttention(
+            hidden_size,
+            num_attention_heads,
+            initializer_range,
+            attention_probs_dropout_prob,
+            dropout_site,
+            name="self",
+            dtype=self.dtype_policy,
+        )
+        self.residual_output = ResidualOutput(
+            hidden_size,
+            initializer_range,
+            layer_norm_eps,
+            hidden_dropout_prob,
+            dropout_site + 1,
+            name="output",
+            dtype=self.dtype_policy,
+        )
+
+    def build(self, hidden_shape: tuple) -> None:
+        """Makes the sublayer's variables."""
+        self.self_attention.build(hidden_shape)
+        self.residual_output.build(hidden_shape)
+
+    def call(self, hidden: Any, input_mask: Any, dropout_seed: Any = None) -> Any:
+        """Returns the hidden states [B, S, H] after attention."""
+        context = self.self_attention(hidden, input_mask, dropout_seed)
+        return self.residual_output(context, hidden, dropout_seed)
+
+    def compute_output_shape(self, hidden_shape: tuple, *_: Any) -> tuple:
+        """Returns (B, S, H)."""
+        return hidden_shape
+
+
+class Intermediate(keras.layers.Layer):
+    """The wide half of the feed-forward sublayer: act(dense(x)).
+
+    Args:
+        intermediate_size: width of the result.
+        hidden_act: name of the activation.
+        initializer_range: standard deviation of the truncated normal the kernel starts from.
+    """
+
+    def __init__(
+        self, intermediate_size: int, hidden_act: str, initializer_range: float, **kwargs: Any
+    ):
+        super().__init__(**kwargs)
+        self.dense = keras.layers.Dense(
+            intermediate_size,
+            kernel_initializer=keras.initializers.TruncatedNormal(stddev=initializer_range),
+            name="dense",
+            dtype=self.dtype_policy,
+        )
+        self.activation = ACTIVATIONS[hidden_act]
+
+    def build(self, hidden_shape: tuple) -> None:
+        """Makes the kernel and bias."""
+        self.dense.build(hidden_shape)
+
+    def call(self, hidden: Any) -> Any:
+        """Returns [B, S, intermediate_size]."""
+        return self.activation(self.dense(hidden))
+
+
+class TransformerBlock(keras.layers.Layer):
+    """One layer of the encoder.
+
+    Args:
+        hidden_size: width in and out, H.
+        num_attention_heads: heads, N.
+        intermediate_size: width of the feed-forward sublayer.
+        hidden_act: activation of the feed-forward sublayer.
+        initializer_range: standard deviation of the truncated normal the kernels start from.
+        layer_norm_eps: epsilon of both LayerNorms.
+        hidden_dropout_prob: dropout that ends each sublayer.
+        attention_probs_dropout_prob: dropout on the attention probabilities.
+        dropout_site: number of the first of this block's three dropout places.
+    """
+
+    DROPOUT_SITES = 3
+
+    def __init__(
+        self,
+        hidden_size: int,
+        num_attention_heads: int,
+        intermediate_size: int,
+        hidden_act: str,
+        initializer_range: float,
+        layer_norm_eps: float,
+        hidden_dropout_prob: float,
+        attention_probs_dropout_prob: float,
+        dropout_site: int,
+        **kwargs: Any,
+    ):
+        super().__init__(**kwargs)
+        self.attention = Attention(
+            hidden_size,
+            num_attention_heads,
+            initializer_range,
+            layer_norm_eps,
+            hidden_dropout_prob,
+            attention_probs_dropout_prob,
+            dropout_site,
+            name="attention",
+            dtype=self.dtype_policy,
+        )
+        self.intermediate = Intermediate(
+            intermediate_size,
+            hidden_act,
+            initializer_range,
+            name="intermediate",
+            dtype=self.dtype_policy,
+        )
+        self.residual_output = ResidualOutput(
+            hidden_size,
+            initializer_range,
+            layer_norm_eps,
+            hidden_dropout_prob,
+            dropout_site + 2,
+            name="output",
+            dtype=self.dtype_policy,
+        )
+        self.intermediate_size = intermediate_size
+
+    def build(self, hidden_shape: tuple) -> None:
+        """Makes the block's variables."""
+        self.attention.build(hidden_shape)
+        self.intermediate.build(hidden_shape)
+        self.residual_output.build((*hidden_shape[:-1], self.intermediate_size))
+
+    def call(self, hidden: Any, input_mask: Any, dropout_seed: Any = None) -> Any:
+        """Returns the hidden states [B, S, H] of the next layer.
+
+        Args:
+            hidden: [B, S, H].
+            input_mask: [B, S] int32, 1 for a real piece, 0 for padding.
+            dropout_seed: [B] int32, or None outside training.
+        """
+        attended = self.attention(hidden, input_mask, dropout_seed)
+        return self.residual_output(self.intermediate(attended), attended, dropout_seed)
+
+    def compute_output_shape(self, hidden_shape: tuple, *_: Any) -> tuple:
+        """Returns (B, S, H)."""
+        return hidden_shape

@@ -1,0 +1,187 @@
+"""BERT with heads: the pre-trainer and the three shapes of fine-tuned model.
+
+In: the encoder's inputs, a dict of int32 tensors (see encoder.py), with "masked_lm_positions"
+[B, P] for the pre-trainer. Out: a dict of float32 logits. All are ordinary keras.Models whose
+weights exist after construction; the encoder is at `.encoder`.
+
+B batch, S length, P predictions, V vocabulary.
+"""
+
+from typing import Any
+
+import keras
+
+from keras_bert.config import BertConfig
+from keras_bert.encoder import BertEncoder
+from keras_bert.layers.dropout import Dropout
+from keras_bert.layers.heads import MaskedLMHead, linear_head
+
+
+@keras.saving.register_keras_serializable(package="keras_bert")
+class BertPretrainer(keras.Model):
+    """BERT with both pre-training heads, masked LM and next sentence (Devlin et al. 2018, 3.1).
+
+    Args:
+        config: sizes and settings, or their dict.
+        dtype: dtype policy, such as "mixed_bfloat16"; by default the global one.
+    """
+
+    def __init__(self, config: BertConfig | dict, **kwargs: Any):
+        super().__init__(**kwargs)
+        self.encoder = BertEncoder(config, dtype=self.dtype_policy)
+        self.config = config = self.encoder.config
+        self.masked_lm = MaskedLMHead(
+            config.hidden_size,
+            config.vocab_size,
+            config.hidden_act,
+            config.initializer_range,
+            config.layer_norm_eps,
+            name="masked_lm",
+            dtype=self.dtype_policy,
+        )
+        self.next_sentence = linear_head(2, config.initializer_range, name="next_sentence")
+        self.masked_lm.build((None, None, config.hidden_size))
+        self.next_sentence.build((None, config.hidden_size))
+        self.built = True
+
+    def call(self, inputs: dict[str, Any], training: bool | None = False) -> dict[str, Any]:
+        """Returns {"masked_lm_logits" [B, P, V], "next_sentence_logits" [B, 2]}, float32.
+
+        Args:
+            inputs: the encoder's, and "masked_lm_positions" [B, P] int32, below S.
+            training: whether dropout is on.
+        """
+        hidden = self.encoder(inputs, training=training)
+        return {
+            "masked_lm_logits": self.masked_lm(
+                hidden["sequence_output"],
+                inputs["masked_lm_positions"],
+                self.encoder.embeddings.word_embeddings,
+            ),
+            "next_sentence_logits": self.next_sentence(hidden["pooled_output"]),
+        }
+
+    def get_config(self) -> dict[str, Any]:
+        """Returns what the constructor takes."""
+        return {**super().get_config(), "config": self.config.to_dict()}
+
+
+@keras.saving.register_keras_serializable(package="keras_bert")
+class BertClassifier(keras.Model):
+    """BERT with one linear layer on the pooled output, after dropout.
+
+    Args:
+        config: sizes and settings, or their dict.
+        num_labels: classes, or 1 for a regression.
+        dtype: dtype policy; by default the global one.
+    """
+
+    def __init__(self, config: BertConfig | dict, num_labels: int, **kwargs: Any):
+        super().__init__(**kwargs)
+        self.encoder = BertEncoder(config, dtype=self.dtype_policy)
+        self.config = config = self.encoder.config
+        self.num_labels = num_labels
+        self.dropout = Dropout(
+            config.hidden_dropout_prob, self.encoder.next_dropout_site, dtype=self.dtype_policy
+        )
+        self.classifier = linear_head(num_labels, config.initializer_range, name="classifier")
+        self.classifier.build((None, config.hidden_size))
+        self.built = True
+
+    def call(self, inputs: dict[str, Any], training: bool | None = False) -> dict[str, Any]:
+        """Returns {"logits" [B, num_labels]} float32.
+
+        Args:
+            inputs: the encoder's.
+            training: whether dropout is on.
+        """
+        seed = self.encoder.dropout_seed(inputs, training)
+        hidden = self.encoder(_with_seed(inputs, seed), training=training)
+        return {"logits": self.classifier(self.dropout(hidden["pooled_output"], seed))}
+
+    def get_config(self) -> dict[str, Any]:
+        """Returns what the constructor takes."""
+        return {
+            **super().get_config(),
+            "config": self.config.to_dict(),
+            "num_labels": self.num_labels,
+        }
+
+
+@keras.saving.register_keras_serializable(package="keras_bert")
+class BertTokenClassifier(keras.Model):
+    """BERT with one linear layer on every piece's hidden state, after dropout.
+
+    Args:
+        config: sizes and settings, or their dict.
+        num_labels: tags.
+        dtype: dtype policy; by default the global one.
+    """
+
+    def __init__(self, config: BertConfig | dict, num_labels: int, **kwargs: Any):
+        super().__init__(**kwargs)
+        self.encoder = BertEncoder(config, dtype=self.dtype_policy)
+        self.config = config = self.encoder.config
+        self.num_labels = num_labels
+        self.dropout = Dropout(
+            config.hidden_dropout_prob, self.encoder.next_dropout_site, dtype=self.dtype_policy
+        )
+        self.classifier = linear_head(num_labels, config.initializer_range, name="classifier")
+        self.classifier.build((None, None, config.hidden_size))
+        self.built = True
+
+    def call(self, inputs: dict[str, Any], training: bool | None = False) -> dict[str, Any]:
+        """Returns {"logits" [B, S, num_labels]} float32.
+
+        Args:
+            inputs: the encoder's.
+            training: whether dropout is on.
+        """
+        seed = self.encoder.dropout_seed(inputs, training)
+        hidden = self.encoder(_with_seed(inputs, seed), training=training)
+        return {"logits": self.classifier(self.dropout(hidden["sequence_output"], seed))}
+
+    def get_config(self) -> dict[str, Any]:
+        """Returns what the constructor takes."""
+        return {
+            **super().get_config(),
+            "config": self.config.to_dict(),
+            "num_labels": self.num_labels,
+        }
+
+
+@keras.saving.register_keras_serializable(package="keras_bert")
+class BertSpanLabeler(keras.Model):
+    """BERT that scores every piece as the start and as the end of an answer.
+
+    Args:
+        config: sizes and settings, or their dict.
+        dtype: dtype policy; by default the global one.
+    """
+
+    def __init__(self, config: BertConfig | dict, **kwargs: Any):
+        super().__init__(**kwargs)
+        self.encoder = BertEncoder(config, dtype=self.dtype_policy)
+        self.config = config = self.encoder.config
+        self.span = linear_head(2, config.initializer_range, name="span")
+        self.span.build((None, None, config.hidden_size))
+        self.built = True
+
+    def call(self, inputs: dict[str, Any], training: bool | None = False) -> dict[str, Any]:
+        """Returns {"start_logits" [B, S], "end_logits" [B, S]} float32.
+
+        Args:
+            inputs: the encoder's.
+            training: whether dropout is on.
+        """
+        logits = self.span(self.encoder(inputs, training=training)["sequence_output"])
+        return {"start_logits": logits[..., 0], "end_logits": logits[..., 1]}
+
+    def get_config(self) -> dict[str, Any]:
+        """Returns what the constructor takes."""
+        return {**super().get_config(), "config": self.config.to_dict()}
+
+
+def _with_seed(inputs: dict[str, Any], dropout_seed: Any) -> dict[str, Any]:
+    """Returns the inputs with the seeds that the head drops out by too."""
+    return inputs if dropout_seed is None else {**inputs, "dropout_seed": dropout_seed}

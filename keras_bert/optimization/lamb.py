@@ -1,0 +1,78 @@
+"""Gradients -> new weights, by LAMB: Adam's step, rescaled to each variable's own size.
+
+In and out as in adamw.py. For batches of thousands of sequences, where one learning rate for all
+variables no longer serves.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+from keras import ops
+
+from keras_bert.optimization.adamw import NO_WEIGHT_DECAY, AdamWeightDecay
+
+
+@keras.saving.register_keras_serializable(package="keras_bert")
+class Lamb(AdamWeightDecay):
+    """`r = m^ / (sqrt(v^) + epsilon) + weight_decay * w; w -= lr * (|w| / |r|) * r`.
+
+    m^ and v^ are the bias-corrected moments, |.| the norm of one whole variable; the ratio is 1
+    where either norm is 0. Variables excluded from weight decay stand outside the rescaling too.
+
+    Args:
+        learning_rate: float or `keras.optimizers.schedules.LearningRateSchedule`.
+        weight_decay: the factor on the weights inside the step.
+        beta_1: decay of the first moment, in [0, 1).
+        beta_2: decay of the second moment, in [0, 1).
+        epsilon: added to the root of the second moment.
+        exclude_from_weight_decay: regular expressions on variable paths; excludes from decay and
+            from rescaling.
+        learning_rate_multipliers: (regular expression, factor) pairs, as in AdamWeightDecay.
+        name: names the optimizer's variables.
+        **kwargs: what every Keras optimizer takes (clipping, averages).
+
+    Raises:
+        InputError: a value out of range or a broken regular expression.
+
+    Source: You et al. 2020, algorithm 2.
+    """
+
+    def __init__(
+        self,
+        learning_rate: Any = 1e-3,
+        weight_decay: float = 0.01,
+        beta_1: float = 0.9,
+        beta_2: float = 0.999,
+        epsilon: float = 1e-6,
+        exclude_from_weight_decay: Sequence[str] = NO_WEIGHT_DECAY,
+        learning_rate_multipliers: Sequence[tuple[str, float]] = (),
+        name: str = "lamb",
+        **kwargs: Any,
+    ):
+        super().__init__(
+            learning_rate,
+            weight_decay=weight_decay,
+            beta_1=beta_1,
+            beta_2=beta_2,
+            epsilon=epsilon,
+            bias_correction=True,
+            exclude_from_weight_decay=exclude_from_weight_decay,
+            learning_rate_multipliers=learning_rate_multipliers,
+            name=name,
+            **kwargs,
+        )
+
+    def _adapt(self, update: Any, variable: Any) -> Any:
+        """Gives the step the norm of the variable it moves."""
+        size = ops.norm(variable)
+        length = ops.norm(update)
+        known = ops.logical_and(size > 0, length > 0)
+        # The inner `where` keeps 0 / 0 out of the branch that is not taken.
+        return update * ops.where(known, size / ops.where(known, length, 1.0), 1.0)
+
+    def get_config(self) -> dict[str, Any]:
+        """The constructor's arguments."""
+        config = super().get_config()
+        del config["bias_correction"]  # always on
+        return config

@@ -1,0 +1,69 @@
+"""How every program starts and ends: flags in, results out, one line for bad input.
+
+In: an absl `main(argv)`. Out: the process's exit code: 0, or 1 after one line on stderr for an
+unknown flag, a bad flag value or an `InputError`. Anything else is a defect: its traceback stays.
+"""
+
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+
+from absl import app, flags, logging
+
+from keras_bert.errors import InputError
+
+
+def run(main: Callable[[Sequence[str]], None]) -> None:
+    """Runs `main` as an absl program whose bad input ends in one line and exit code 1.
+
+    Args:
+        main: takes the program's name and the arguments that are left after the flags.
+    """
+
+    def guarded(argv: Sequence[str]) -> None:
+        logging.set_verbosity(logging.INFO)
+        try:
+            main(argv)
+        except InputError as error:
+            _fail(str(error))
+
+    app.run(guarded, flags_parser=_parse)
+
+
+def start_tensorflow() -> None:
+    """Imports TensorFlow without the notes that its C++ part prints, which no setting silences.
+
+    Set TF_CPP_MIN_LOG_LEVEL=0 to see them. What is printed stays visible if the import fails.
+    """
+    if os.environ.get("TF_CPP_MIN_LOG_LEVEL") == "0":
+        return
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    sys.stderr.flush()
+    terminal = os.dup(2)
+    with tempfile.TemporaryFile() as notes:
+        os.dup2(notes.fileno(), 2)
+        try:
+            import tensorflow as tf
+
+            tf.config.list_physical_devices()  # Looks for a GPU, and says so.
+        except BaseException:
+            notes.seek(0)
+            os.write(terminal, notes.read())
+            raise
+        finally:
+            os.dup2(terminal, 2)
+            os.close(terminal)
+
+
+def _parse(argv: Sequence[str]) -> list[str]:
+    try:
+        return flags.FLAGS(list(argv))
+    except flags.Error as error:
+        return _fail(str(error))
+
+
+def _fail(message: str) -> None:
+    line = " ".join(message.split())
+    print(f"{os.path.basename(sys.argv[0])}: error: {line}", file=sys.stderr)
+    sys.exit(1)

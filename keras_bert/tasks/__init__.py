@@ -1,0 +1,1 @@
+"""Tasks: reading, features, loss and score of pre-training and fine-tuning."""

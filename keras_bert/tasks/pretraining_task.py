@@ -1,0 +1,98 @@
+"""The pre-training task: batches in; sums of the masked-LM and next-sentence losses out.
+
+Loss = sum(weight * nll) / (sum(weight) + 1e-5) over masked positions + mean nll of the
+next-sentence label (0 is the next, 1 is random); both over the global batch (Devlin et al. 2019,
+section 3.1).
+"""
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from keras_bert.tasks.pretraining_data import PretrainingData, evaluation_batches
+from keras_bert.training.task import Batch, Task
+
+MODEL_INPUTS = ("input_ids", "input_mask", "segment_ids", "masked_lm_positions", "dropout_seed")
+
+
+def pretraining_task() -> Task:
+    """Makes the task of masked-LM and next-sentence prediction.
+
+    Returns:
+        The task, for a `BertPretrainer` and the batches of `tasks.pretraining_data`.
+    """
+    return Task(
+        figures=(
+            "masked_lm_loss",
+            "next_sentence_loss",
+            "masked_lm_accuracy",
+            "next_sentence_accuracy",
+        ),
+        losses={"masked_lm_loss": 1e-5, "next_sentence_loss": 0.0},
+        weights=_weights,
+        sums=_sums,
+    )
+
+
+def _weights(batch: Batch) -> dict[str, tf.Tensor]:
+    masked = tf.reduce_sum(batch["masked_lm_weights"])
+    examples = tf.reduce_sum(batch["example_weights"])
+    return {
+        "masked_lm_loss": masked,
+        "masked_lm_accuracy": masked,
+        "next_sentence_loss": examples,
+        "next_sentence_accuracy": examples,
+    }
+
+
+def _sums(model: keras.Model, batch: Batch, training: bool) -> dict[str, tf.Tensor]:
+    inputs = {name: batch[name] for name in MODEL_INPUTS if name in batch}
+    outputs = model(inputs, training=training)
+    sums = {}
+    for name, labels, weights in (
+        ("masked_lm", "masked_lm_ids", "masked_lm_weights"),
+        ("next_sentence", "next_sentence_labels", "example_weights"),
+    ):
+        logits, labels, weights = outputs[f"{name}_logits"], batch[labels], batch[weights]
+        nll = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
+        hits = tf.cast(tf.argmax(logits, -1, tf.int32) == labels, tf.float32)
+        sums[f"{name}_loss"] = tf.reduce_sum(weights * nll)
+        sums[f"{name}_accuracy"] = tf.reduce_sum(weights * hits)
+    return sums
+
+
+def unigram_baseline(
+    train: PretrainingData, held_out: PretrainingData, vocab_size: int, max_examples: int = 100_000
+) -> dict[str, float]:
+    """Scores the guess that knows only how often each piece is masked.
+
+    A model that has learnt nothing from context ends here: it is what a masked-LM loss and
+    accuracy must be read against.
+
+    Args:
+        train: records whose masked pieces are counted; each piece gets one count for free.
+        held_out: records whose masked pieces are guessed.
+        vocab_size: V.
+        max_examples: at most so many records of each are read.
+
+    Returns:
+        {"unigram_masked_lm_loss": nats a piece, "unigram_masked_lm_accuracy": share}.
+    """
+    seen, asked = (_count_masked(data, vocab_size, max_examples) for data in (train, held_out))
+    probabilities = (seen + 1) / (seen + 1).sum()
+    return {
+        "unigram_masked_lm_loss": float(-(asked * np.log(probabilities)).sum() / asked.sum()),
+        "unigram_masked_lm_accuracy": float(asked[seen.argmax()] / asked.sum()),
+    }
+
+
+def _count_masked(data: PretrainingData, vocab_size: int, max_examples: int) -> np.ndarray:
+    counts = np.zeros([vocab_size])
+    batch_size = min(1000, data.num_examples)
+    for batch in evaluation_batches(data, batch_size, vocab_size, -(-max_examples // batch_size)):
+        counts += np.bincount(
+            batch["masked_lm_ids"].numpy().ravel(),
+            weights=batch["masked_lm_weights"].numpy().ravel(),
+            minlength=vocab_size,
+        )
+    return counts

@@ -1,0 +1,47 @@
+"""Scoring a dataset exactly: a finite dataset of batches in, figures out."""
+
+from collections.abc import Callable
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from keras_bert.training.task import Batch, Task
+
+
+def make_evaluate(
+    strategy: tf.distribute.Strategy, model: keras.Model, task: Task, *, jit_compile: bool = True
+) -> Callable[[tf.data.Dataset], dict[str, float]]:
+    """Builds the function that scores a dataset.
+
+    Args:
+        strategy: the strategy that the model was made under.
+        model: the model that `task.sums` takes.
+        task: the sums to report; padding examples of the last batch weigh nothing in it.
+        jit_compile: compile the forward pass with XLA.
+
+    Returns:
+        `evaluate(dataset)`: takes a finite dataset of global batches of one shape and returns
+        {"loss": value} followed by {figure: value}, summed in float64 over the batches.
+    """
+
+    @tf.function(jit_compile=jit_compile)
+    def forward(batch: Batch) -> tf.Tensor:
+        sums, weights = task.sums(model, batch, False), task.weights(batch)
+        return tf.stack([[part[name] for name in task.figures] for part in (sums, weights)])
+
+    def replica_step(batch: Batch) -> tf.Tensor:
+        replica = tf.distribute.get_replica_context()
+        return replica.all_reduce(tf.distribute.ReduceOp.SUM, forward(batch))
+
+    @tf.function
+    def step(batch: Batch) -> tf.Tensor:
+        return strategy.experimental_local_results(strategy.run(replica_step, args=(batch,)))[0]
+
+    def evaluate(dataset: tf.data.Dataset) -> dict[str, float]:
+        total = np.zeros([2, len(task.figures)])
+        for batch in strategy.experimental_distribute_dataset(dataset):
+            total += step(batch).numpy()
+        return task.divide(total[0], total[1])
+
+    return evaluate

@@ -1,0 +1,180 @@
+"""The one training loop: a model, a task and data by step in; trained weights out.
+
+    restore newest checkpoint -> batches from that step on -> [steps -> figures -> checkpoint,
+    evaluation] until num_train_steps
+
+Step N's batch is a function of (seed, N), so a run that was killed at any point goes on to the
+same weights, bit for bit on one kind of CPU.
+"""
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import keras
+import numpy as np
+import tensorflow as tf
+from absl import logging
+
+from keras_bert.errors import InputError
+from keras_bert.training.checkpoint import list_checkpoints, restore_latest, save_checkpoint
+from keras_bert.training.step import make_train_steps
+from keras_bert.training.summaries import Summaries
+from keras_bert.training.task import Task
+
+
+@dataclass(frozen=True)
+class TrainingSettings:
+    """How long and how a run trains.
+
+    Attributes:
+        num_train_steps: optimizer steps in all.
+        train_batch_size: examples a step, over all devices and micro-batches.
+        gradient_accumulation_steps: micro-batches a step on each device.
+        max_grad_norm: global norm that gradients are clipped to.
+        jit_compile: compile forward and backward with XLA.
+        log_steps: steps between two lines of figures.
+        save_checkpoints_steps: steps between two checkpoints, and evaluations if there are any.
+        keep_checkpoint_max: checkpoints kept.
+        steps_per_loop: steps run without a return to Python.
+    """
+
+    num_train_steps: int
+    train_batch_size: int
+    gradient_accumulation_steps: int = 1
+    max_grad_norm: float = 1.0
+    jit_compile: bool = True
+    log_steps: int = 100
+    save_checkpoints_steps: int = 1000
+    keep_checkpoint_max: int = 3
+    steps_per_loop: int = 10
+
+
+def train(
+    strategy: tf.distribute.Strategy,
+    model: keras.Model,
+    optimizer: keras.optimizers.Optimizer,
+    schedule: Callable[[int], float],
+    task: Task,
+    batches_from: Callable[[int], tf.data.Dataset],
+    settings: TrainingSettings,
+    output_dir: Path,
+    evaluate: Callable[[], Mapping[str, float]] | None = None,
+) -> None:
+    """Trains a model from its newest checkpoint, or its present weights, to the last step.
+
+    Args:
+        strategy: the strategy that the model and the optimizer were made under.
+        model: the model; it has the trained weights afterwards.
+        optimizer: an optimizer built on the model's trainable variables.
+        schedule: finished steps -> learning rate, for the figures.
+        task: the sums to descend and to report.
+        batches_from: step -> endless dataset of global batches, the first for that step.
+        settings: how long and how.
+        output_dir: the run's folder; gets checkpoints/, tensorboard/ and metrics.jsonl.
+        evaluate: gives the figures of an evaluation; called after each checkpoint.
+
+    Raises:
+        InputError: a loss or gradient is not finite; the last checkpoint is kept.
+    """
+    checkpoints = output_dir / "checkpoints"
+    with strategy.scope():
+        step = restore_latest(checkpoints, model, optimizer)
+    if step:
+        logging.info("continuing from step %d (%s)", step, checkpoints)
+    if step >= settings.num_train_steps:
+        return
+    train_steps = make_train_steps(
+        strategy,
+        model,
+        optimizer,
+        task,
+        gradient_accumulation_steps=settings.gradient_accumulation_steps,
+        max_grad_norm=settings.max_grad_norm,
+        jit_compile=settings.jit_compile,
+    )
+    iterator = iter(strategy.experimental_distribute_dataset(batches_from(step)))
+    summaries = Summaries(output_dir, step, settings.num_train_steps)
+    window = _Window(task, settings.train_batch_size)
+    try:
+        while step < settings.num_train_steps:
+            count = _steps_to_next_event(step, settings)
+            rows = train_steps(iterator, tf.constant(count)).numpy()
+            _stop_if_not_finite(rows, step, task, checkpoints)
+            step += count
+            window.add(rows)
+            summaries.advance(count)
+            done = step == settings.num_train_steps
+            if done or step % settings.log_steps == 0:
+                # The rate that the step used: schedules count finished steps.
+                summaries.write(step, window.close(float(schedule(step - 1))))
+            if done or step % settings.save_checkpoints_steps == 0:
+                save_checkpoint(checkpoints, step, model, optimizer, settings.keep_checkpoint_max)
+                if evaluate is not None:
+                    summaries.write(step, evaluate(), prefix="eval_")
+                window.restart_clock()
+    finally:
+        summaries.close()
+
+
+def _steps_to_next_event(step: int, settings: TrainingSettings) -> int:
+    ends = [settings.num_train_steps]
+    ends += [
+        (step // every + 1) * every
+        for every in (settings.log_steps, settings.save_checkpoints_steps)
+    ]
+    return min(settings.steps_per_loop, min(ends) - step)
+
+
+def _stop_if_not_finite(rows: np.ndarray, step: int, task: Task, checkpoints: Path) -> None:
+    broken = ~np.isfinite(rows).all(axis=1)
+    if not broken.any():
+        return
+    first = int(np.argmax(broken))
+    count = len(task.figures)
+    figures = task.divide(rows[first, :count], rows[first, count : 2 * count])
+    kept = list_checkpoints(checkpoints)
+    raise InputError(
+        f"step {step + first + 1}: the loss is {figures['loss']} and the gradient norm is "
+        f"{rows[first, -1]}; training stopped; last good checkpoint: "
+        f"{kept[-1] if kept else 'none yet'}; a lower --learning_rate or a longer warm-up may help"
+    )
+
+
+class _Window:
+    """Sums the rows between two logged steps, and the time that they took."""
+
+    def __init__(self, task: Task, train_batch_size: int):
+        self._task = task
+        self._train_batch_size = train_batch_size
+        self._rows: list[np.ndarray] = []
+        self._seconds: list[float] = []
+        self._compiled = False
+        self.restart_clock()
+
+    def restart_clock(self) -> None:
+        """Leaves out the time since the last `add`: a checkpoint or an evaluation."""
+        self._since = time.monotonic()
+
+    def add(self, rows: np.ndarray) -> None:
+        # The first call compiles; its steps count, at the pace of those that follow.
+        self._seconds.append(time.monotonic() - self._since if self._compiled else 0.0)
+        self._compiled = True
+        self._rows.append(rows)
+        self.restart_clock()
+
+    def close(self, learning_rate: float) -> dict[str, float]:
+        timed = [rows for rows, seconds in zip(self._rows, self._seconds, strict=True) if seconds]
+        seconds = sum(self._seconds) or float("nan")
+        rows = np.concatenate(self._rows).astype(np.float64)
+        sums = rows.sum(axis=0)
+        count = len(self._task.figures)
+        figures = self._task.divide(sums[:count], sums[count : 2 * count]) | {
+            "learning_rate": learning_rate,
+            "gradient_norm": rows[-1, -1],
+            "examples_per_second": sum(map(len, timed)) * self._train_batch_size / seconds,
+            "tokens_per_second": sum(r[:, 2 * count].sum() for r in timed) / seconds,
+        }
+        self._rows, self._seconds = [], []
+        return {name: value for name, value in figures.items() if value == value}

@@ -1,0 +1,103 @@
+"""One training step on every device: a global batch in, updated weights and exact sums out.
+
+Losses are sums with weights, divided once by the weight of the whole global batch. The weights
+come from the data alone, so they are known before the forward pass: the gradient of each
+micro-batch on each device is then already its share of the global gradient, and shares are only
+ever added: over micro-batches, then over devices. Clipping sees the global gradient.
+
+    batch {name: [B, ...]} -> weights -> all-reduce -> forward, backward (x micro-batches)
+    -> all-reduce -> clip -> optimizer
+"""
+
+from collections.abc import Callable
+
+import keras
+import tensorflow as tf
+
+from keras_bert.optimization.clipping import clip_by_global_norm
+from keras_bert.training.task import Batch, Task
+
+SUM = tf.distribute.ReduceOp.SUM
+
+
+def make_train_steps(
+    strategy: tf.distribute.Strategy,
+    model: keras.Model,
+    optimizer: keras.optimizers.Optimizer,
+    task: Task,
+    *,
+    gradient_accumulation_steps: int = 1,
+    max_grad_norm: float = 1.0,
+    jit_compile: bool = True,
+) -> Callable[..., tf.Tensor]:
+    """Builds the compiled function that runs training steps.
+
+    Args:
+        strategy: the strategy that the model and the optimizer were made under.
+        model: the model that `task.sums` takes.
+        optimizer: an optimizer built on the model's trainable variables.
+        task: the sums to descend and to report.
+        gradient_accumulation_steps: micro-batches that a device cuts its share of a batch into.
+        max_grad_norm: the global norm that gradients are clipped to.
+        jit_compile: compile forward and backward with XLA.
+
+    Returns:
+        `train_steps(iterator, count)`: takes `count` global batches and returns float32
+        [count, 2F + 2] for the task's F figures: a row a step of F sums, F weights, the number of
+        real tokens and the gradient norm before clipping.
+    """
+    variables = model.trainable_variables
+
+    @tf.function(jit_compile=jit_compile)
+    def forward_backward(batch: Batch, totals: dict[str, tf.Tensor]):
+        with tf.GradientTape() as tape:
+            sums = task.sums(model, batch, True)
+            loss = tf.add_n([sums[name] / (totals[name] + e) for name, e in task.losses.items()])
+        gradients = tape.gradient(loss, variables, unconnected_gradients="zero")
+        # Dense: Keras optimizers square an IndexedSlices before they sum a token's repetitions.
+        return tf.stack([sums[name] for name in task.figures]), [
+            tf.convert_to_tensor(gradient) for gradient in gradients
+        ]
+
+    def accumulate(batch: Batch, totals: dict[str, tf.Tensor]):
+        steps = gradient_accumulation_steps
+        if steps == 1:
+            return forward_backward(batch, totals)
+        micro = {
+            name: tf.reshape(value, [steps, value.shape[0] // steps, *value.shape[1:]])
+            for name, value in batch.items()
+        }
+
+        def add(i, sums, gradients):
+            more_sums, more = forward_backward({k: v[i] for k, v in micro.items()}, totals)
+            return i + 1, sums + more_sums, [a + b for a, b in zip(gradients, more, strict=True)]
+
+        zeros = [tf.zeros(variable.shape) for variable in variables]
+        start = (tf.constant(0), tf.zeros([len(task.figures)]), zeros)
+        _, sums, gradients = tf.while_loop(lambda i, *_: i < steps, add, start)
+        return sums, gradients
+
+    def replica_step(batch: Batch) -> tf.Tensor:
+        replica = tf.distribute.get_replica_context()
+        weights = task.weights(batch)
+        tokens = tf.reduce_sum(tf.cast(batch["input_mask"], tf.float32))
+        known = tf.stack([weights[name] for name in task.figures] + [tokens])
+        known = replica.all_reduce(SUM, known)
+        totals = {name: known[i] for i, name in enumerate(task.figures)}
+        sums, gradients = accumulate(batch, totals)
+        sums = replica.all_reduce(SUM, sums)
+        gradients, norm = clip_by_global_norm(replica.all_reduce(SUM, gradients), max_grad_norm)
+        # Keras sums over devices once more when it applies.
+        share = 1.0 / strategy.num_replicas_in_sync
+        optimizer.apply([gradient * share for gradient in gradients], variables)
+        return tf.concat([sums, known, [norm]], axis=0)
+
+    @tf.function
+    def train_steps(iterator, count: tf.Tensor) -> tf.Tensor:
+        rows = tf.TensorArray(tf.float32, size=count, element_shape=[2 * len(task.figures) + 2])
+        for i in tf.range(count):
+            row = strategy.run(replica_step, args=(next(iterator),))
+            rows = rows.write(i, strategy.experimental_local_results(row)[0])
+        return rows.stack()
+
+    return train_steps

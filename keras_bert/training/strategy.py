@@ -1,0 +1,67 @@
+"""Where training runs: a flag's name in, a tf.distribute.Strategy out."""
+
+import tensorflow as tf
+
+from keras_bert.errors import InputError
+
+STRATEGIES = ("default", "mirrored", "multi_worker_mirrored", "tpu")
+
+
+def make_strategy(name: str = "default", num_devices: int = 0) -> tf.distribute.Strategy:
+    """Makes the distribution strategy that a program's flags name.
+
+    Args:
+        name: `default` (one device), `mirrored` (the devices of this machine),
+            `multi_worker_mirrored` (machines named in TF_CONFIG) or `tpu`.
+        num_devices: how many devices `mirrored` uses; 0 takes all of them: GPUs where there are
+            any, else logical CPU devices.
+
+    Returns:
+        The strategy; models and optimizers are made inside its `scope()`.
+
+    Raises:
+        InputError: an unknown name, or more devices than there are.
+    """
+    if name == "default":
+        return tf.distribute.get_strategy()
+    if name == "mirrored":
+        return tf.distribute.MirroredStrategy(_devices(num_devices))
+    if name == "multi_worker_mirrored":
+        return tf.distribute.MultiWorkerMirroredStrategy()
+    if name == "tpu":
+        resolver = tf.distribute.cluster_resolver.TPUClusterResolver()
+        tf.config.experimental_connect_to_cluster(resolver)
+        tf.tpu.experimental.initialize_tpu_system(resolver)
+        return tf.distribute.TPUStrategy(resolver)
+    raise InputError(
+        f"--distribution_strategy={name!r} is not known; it must be one of {', '.join(STRATEGIES)}"
+    )
+
+
+def _devices(num_devices: int) -> list[str]:
+    if not tf.config.list_physical_devices("GPU") and num_devices > 1:
+        split_cpu(num_devices)
+    kind = "GPU" if tf.config.list_logical_devices("GPU") else "CPU"
+    names = [device.name for device in tf.config.list_logical_devices(kind)]
+    if num_devices > len(names):
+        raise InputError(
+            f"--num_devices={num_devices} asks for more {kind} devices than the {len(names)} here"
+        )
+    return names[: num_devices or len(names)]
+
+
+def split_cpu(num_devices: int) -> None:
+    """Splits the CPU into logical devices, if TensorFlow has not started and none were made.
+
+    Args:
+        num_devices: how many logical devices the one physical CPU shall show.
+    """
+    cpu = tf.config.list_physical_devices("CPU")[0]
+    if tf.config.get_logical_device_configuration(cpu) is not None:
+        return
+    try:
+        tf.config.set_logical_device_configuration(
+            cpu, [tf.config.LogicalDeviceConfiguration() for _ in range(num_devices)]
+        )
+    except RuntimeError:  # TensorFlow has started: the devices are what they are.
+        return

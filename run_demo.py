@@ -1,0 +1,105 @@
+"""The main job on a corpus that every Python carries: raw text in, a pre-trained BERT out.
+
+    python run_demo.py --output_dir=demo
+
+Runs each program of the pipeline as a user would, printing its command, and then shows what the
+model learnt. Run again, it goes on where it stopped.
+"""
+
+import json
+import shlex
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from absl import flags
+
+from keras_bert.errors import InputError
+from keras_bert.program import run
+
+FLAGS = flags.FLAGS
+
+flags.DEFINE_string("output_dir", "demo", "Everything that the demo makes goes here.")
+flags.DEFINE_integer("num_train_steps", 1500, "Training steps.", lower_bound=1)
+
+# Sentences of the held-out documents, each with one word masked.
+SENTENCES = (
+    "A class [MASK] defines a class object.",
+    "The [MASK] statement is used to define a function.",
+    "Returns [MASK] if the file exists.",
+    "If the list is empty, an exception is [MASK].",
+    "Return the number of [MASK] in the string.",
+)
+
+
+def main(argv: Sequence[str]) -> None:
+    """Runs the pipeline and prints what the model learnt."""
+    del argv
+    started = time.monotonic()
+    out = Path(FLAGS.output_dir)
+    corpus, vocab, records = out / "corpus", out / "vocab.txt", out / "records"
+    if not corpus.exists():
+        _run("-m", "data_tools.python_corpus", output_dir=corpus)
+    if not vocab.exists():
+        _run(
+            "-m",
+            "data_tools.build_vocab",
+            input_file=corpus / "train.txt",
+            vocab_file=vocab,
+            vocab_size=4096,
+        )
+    for split in ("train", "eval"):
+        _run(
+            "-m",
+            "data_tools.create_pretraining_data",
+            input_file=corpus / f"{split}.txt",
+            output_dir=records / split,
+            vocab_file=vocab,
+            max_seq_length=64,
+            max_predictions_per_seq=10,
+        )
+    _run(
+        "run_pretraining.py",
+        bert_config="tiny.json",
+        input_file=records / "train",
+        eval_file=records / "eval",
+        output_dir=out / "run",
+        train_batch_size=64,
+        learning_rate=2e-3,
+        num_train_steps=FLAGS.num_train_steps,
+        num_warmup_steps=FLAGS.num_train_steps // 10,
+        save_checkpoints_steps=500,
+    )
+    _report(json.loads((out / "run" / "results.json").read_text(encoding="utf-8")))
+    _run("run_fill_mask.py", *SENTENCES, model_dir=out / "run" / "model")
+    print(f"\nThe whole job took {time.monotonic() - started:.0f} seconds.")
+
+
+def _run(*words: str, **values: object) -> None:
+    program = [w for w in words if w == "-m" or ("." in w and " " not in w)]
+    arguments = [f"--{name}={value}" for name, value in values.items()]
+    command = [*program, *arguments, *(w for w in words if w not in program)]
+    print(f"\n$ python {shlex.join(command)}", flush=True)
+    done = subprocess.run([sys.executable, *command], check=False)
+    if done.returncode:
+        raise InputError(f"the command above ended with exit code {done.returncode}")
+
+
+def _report(results: dict[str, float]) -> None:
+    print(
+        f"""
+On documents held out of training     this model   knowing only how frequent pieces are
+masked-LM loss (nats)                 {results["masked_lm_loss"]:10.2f}   \
+{results["unigram_masked_lm_loss"]:10.2f}
+masked-LM accuracy                    {results["masked_lm_accuracy"]:10.1%}   \
+{results["unigram_masked_lm_accuracy"]:10.1%}
+next-sentence accuracy                {results["next_sentence_accuracy"]:10.1%}
+""",
+        flush=True,
+    )
+
+
+if __name__ == "__main__":
+    run(main)

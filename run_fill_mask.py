@@ -1,0 +1,46 @@
+"""Fills the masks of sentences with a pre-trained model.
+
+python run_fill_mask.py --model_dir=out/model "The [MASK] statement ends a loop."
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from absl import flags
+
+from keras_bert.errors import InputError
+from keras_bert.program import run, start_tensorflow
+
+FLAGS = flags.FLAGS
+
+flags.DEFINE_string("model_dir", None, "Model directory, as run_pretraining.py leaves it.")
+flags.DEFINE_integer("max_seq_length", 128, "Pieces that a sentence may have.", lower_bound=4)
+flags.DEFINE_integer("top_k", 5, "Fillings a mask.", lower_bound=1)
+
+
+def main(argv: Sequence[str]) -> None:
+    """Prints the likeliest fillings of each mask in the sentences given as arguments."""
+    texts = argv[1:]
+    if not texts:
+        raise InputError('give one or more sentences, for example "The [MASK] is red."')
+    start_tensorflow()  # Late: bad flags and --help should not wait for it.
+    from keras_bert.checkpoints.model_directory import open_model_directory
+    from keras_bert.models import BertPretrainer
+    from keras_bert.tasks.fill_mask import fill_masks
+    from keras_bert.tokenization import BertTokenizer
+
+    directory = open_model_directory(Path(FLAGS.model_dir))
+    model = BertPretrainer(directory.config)
+    directory.load_into(model)
+    tokenizer = BertTokenizer(directory.vocab, directory.do_lower_case, keep_special_tokens=True)
+    length = min(FLAGS.max_seq_length, directory.config.max_position_embeddings)
+    fillings = fill_masks(model, tokenizer, texts, length, FLAGS.top_k)
+    for text, masks in zip(texts, fillings, strict=True):
+        print(text)
+        for filling in masks:
+            print("    " + "  ".join(f"{piece} {p:.1%}" for piece, p in filling))
+
+
+if __name__ == "__main__":
+    flags.mark_flags_as_required(["model_dir"])
+    run(main)

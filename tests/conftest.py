@@ -1,0 +1,83 @@
+"""What every test shares: two logical CPU devices, the repository root, the real data."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def pytest_configure() -> None:
+    """Splits the CPU in two before TensorFlow starts, so that any test can use two devices."""
+    import tensorflow as tf
+
+    cpu = tf.config.list_physical_devices("CPU")[0]
+    two = [tf.config.LogicalDeviceConfiguration(), tf.config.LogicalDeviceConfiguration()]
+    tf.config.set_logical_device_configuration(cpu, two)
+
+
+@pytest.fixture(scope="session")
+def root() -> Path:
+    """The repository's root folder."""
+    return ROOT
+
+
+@pytest.fixture(scope="session")
+def shared_data() -> Path:
+    """The folder of real public data beside the checkout, or a skip that says it is absent."""
+    path = ROOT.parent / "shared" / "data"
+    if not path.is_dir():
+        pytest.skip("real-data test: ../shared/data is not beside this checkout")
+    return path
+
+
+@pytest.fixture(scope="session")
+def write_records():
+    """A function that writes pre-training records of random pieces, in Google's format."""
+    import numpy as np
+    import tensorflow as tf
+
+    def ints(values) -> tf.train.Feature:
+        return tf.train.Feature(int64_list=tf.train.Int64List(value=np.asarray(values, int).tolist()))
+
+    def example(rng: np.random.Generator, length: int, predictions: int, vocab_size: int) -> bytes:
+        real = int(rng.integers(length // 2, length + 1))
+        masked = int(rng.integers(1, predictions + 1))
+        ids = np.zeros([length], int)
+        ids[:real] = rng.integers(5, vocab_size, real)
+        weights = [1.0] * masked + [0.0] * (predictions - masked)
+        positions = np.zeros([predictions], int)
+        positions[:masked] = np.sort(rng.choice(np.arange(1, real), masked, replace=False))
+        labels = np.zeros([predictions], int)
+        labels[:masked] = rng.integers(5, vocab_size, masked)
+        features = {
+            "input_ids": ints(ids),
+            "input_mask": ints(np.arange(length) < real),
+            "segment_ids": ints((np.arange(length) >= real // 2) & (np.arange(length) < real)),
+            "masked_lm_positions": ints(positions),
+            "masked_lm_ids": ints(labels),
+            "masked_lm_weights": tf.train.Feature(float_list=tf.train.FloatList(value=weights)),
+            "next_sentence_labels": ints([rng.integers(0, 2)]),
+        }
+        return tf.train.Example(features=tf.train.Features(feature=features)).SerializeToString(
+            deterministic=True
+        )
+
+    def write(
+        path: Path,
+        count: int,
+        length: int = 16,
+        predictions: int = 3,
+        vocab_size: int = 50,
+        seed: int = 0,
+    ) -> Path:
+        rng = np.random.default_rng(seed)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tf.io.TFRecordWriter(str(path)) as writer:
+            for _ in range(count):
+                writer.write(example(rng, length, predictions, vocab_size))
+        return path
+
+    return write

@@ -1,0 +1,435 @@
+"""The data tool end to end: what it writes, that it always writes the same, what it refuses."""
+
+import gzip
+import hashlib
+import json
+import os
+import random
+import shutil
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from data_tools import create_pretraining_data as program
+from data_tools import records, runners, shards
+from data_tools.create_pretraining_data import create_pretraining_data
+from data_tools.shards import Settings
+from keras_bert.errors import InputError
+
+SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+WORDS = [first + second for first in "bdfgklmnprst" for second in ("a", "e", "i", "o", "u")]
+VOCAB = [*SPECIAL, *WORDS, "##ba", "##da", "."]
+SMALL = Settings(max_seq_length=32, max_predictions_per_seq=5, dupe_factor=2)
+
+
+def corpus(num_documents: int, seed: int = 0) -> str:
+    rng = random.Random(seed)
+
+    def sentence() -> str:
+        words = [rng.choice(WORDS) + rng.choice(["", "", "ba"]) for _ in range(rng.randint(3, 12))]
+        return " ".join(words) + " ."
+
+    documents = ["\n".join(sentence() for _ in range(20)) for _ in range(num_documents)]
+    return "\n\n".join(documents) + "\n"
+
+
+@pytest.fixture
+def files(tmp_path):
+    """A corpus, a vocabulary, and where the output goes, as the function's first arguments."""
+    (tmp_path / "corpus.txt").write_text(corpus(30))
+    (tmp_path / "vocab.txt").write_text("\n".join(VOCAB) + "\n")
+    return {
+        "input_file": str(tmp_path / "corpus.txt"),
+        "output_dir": str(tmp_path / "out"),
+        "vocab_file": str(tmp_path / "vocab.txt"),
+    }
+
+
+def contents(folder) -> dict[str, bytes]:
+    return {
+        os.path.relpath(os.path.join(parent, name), folder): open(
+            os.path.join(parent, name), "rb"
+        ).read()
+        for parent, _, names in os.walk(folder)
+        for name in names
+    }
+
+
+def read_examples(folder, settings) -> dict[str, np.ndarray]:
+    length, most = settings.max_seq_length, settings.max_predictions_per_seq
+    spec = {
+        "input_ids": tf.io.FixedLenFeature([length], tf.int64),
+        "input_mask": tf.io.FixedLenFeature([length], tf.int64),
+        "segment_ids": tf.io.FixedLenFeature([length], tf.int64),
+        "masked_lm_positions": tf.io.FixedLenFeature([most], tf.int64),
+        "masked_lm_ids": tf.io.FixedLenFeature([most], tf.int64),
+        "masked_lm_weights": tf.io.FixedLenFeature([most], tf.float32),
+        "next_sentence_labels": tf.io.FixedLenFeature([1], tf.int64),
+    }
+    names = sorted(name for name in os.listdir(folder) if name.endswith(".tfrecord"))
+    dataset = tf.data.TFRecordDataset([os.path.join(folder, name) for name in names])
+    messages = [message.numpy() for message in dataset]
+    assert set(spec) == set(records.FEATURES)
+    return {k: v.numpy() for k, v in tf.io.parse_example(messages, spec).items()}
+
+
+def test_every_example_is_well_formed(files):
+    create_pretraining_data(**files, settings=SMALL)
+    examples = read_examples(files["output_dir"], SMALL)
+    for row in range(len(examples["input_ids"])):
+        example = {name: values[row] for name, values in examples.items()}
+        real = int(example["input_mask"].sum())
+        assert example["input_mask"].tolist() == [1] * real + [0] * (32 - real)
+        assert not example["input_ids"][real:].any()
+        assert not example["segment_ids"][real:].any()
+
+        predicted = int(example["masked_lm_weights"].sum())
+        assert predicted == min(5, max(1, round(real * 0.15)))
+        assert example["masked_lm_weights"].tolist() == [1.0] * predicted + [0.0] * (5 - predicted)
+        positions = example["masked_lm_positions"]
+        assert (np.diff(positions[:predicted]) > 0).all()
+        assert not positions[predicted:].any()
+        assert not example["masked_lm_ids"][predicted:].any()
+
+        original = example["input_ids"].copy()
+        original[positions[:predicted]] = example["masked_lm_ids"][:predicted]
+        assert original[0] == VOCAB.index("[CLS]")
+        separators = np.flatnonzero(original == VOCAB.index("[SEP]"))
+        assert len(separators) == 2
+        assert separators[1] == real - 1
+        expected = (np.arange(32) > separators[0]) & (np.arange(32) < real)
+        assert example["segment_ids"].tolist() == expected.astype(int).tolist()
+        assert not set(positions[:predicted]) & {0, *separators}
+        assert separators[0] > 1  # neither half is empty
+        assert separators[1] > separators[0] + 1
+
+
+def test_the_manifest_vouches_for_the_dataset(files):
+    settings = Settings(max_seq_length=32, max_predictions_per_seq=5, num_shards=3)
+    manifest = create_pretraining_data(**files, settings=settings, num_workers=1)
+    out = contents(files["output_dir"])
+    assert json.loads(out["manifest.json"]) == manifest
+    names = [f"records-0000{index}-of-00003.tfrecord" for index in range(3)]
+    assert sorted(out) == sorted([*names, "manifest.json", "vocab.txt"])
+
+    assert manifest["format"] == "keras_bert.pretraining"
+    assert manifest["version"] == 1
+    assert manifest["settings"] == settings.to_dict()
+    vocab = open(files["vocab_file"], "rb").read()
+    assert out["vocab.txt"] == vocab
+    assert manifest["vocab"] == {
+        "file": "vocab.txt", "size": len(VOCAB), "sha256": hashlib.sha256(vocab).hexdigest()
+    }  # fmt: skip
+    (entry,) = manifest["inputs"]
+    assert entry["file"] == files["input_file"]
+    assert entry["bytes"] == os.path.getsize(files["input_file"])
+    assert entry["documents"] == 30
+
+    examples = read_examples(files["output_dir"], settings)
+    assert manifest["counts"] == {
+        "documents": 30,
+        "sentences": 600,
+        "examples": len(examples["input_ids"]),
+        "random_next": examples["next_sentence_labels"].sum(),
+        "masked": examples["masked_lm_weights"].sum(),
+        "real_tokens": examples["input_mask"].sum(),
+    }
+    for name, shard in zip(names, manifest["shards"], strict=True):
+        assert shard["file"] == name
+        assert shard["bytes"] == len(out[name])
+        assert shard["sha256"] == hashlib.sha256(out[name]).hexdigest()
+    assert sum(shard["examples"] for shard in manifest["shards"]) == len(examples["input_ids"])
+
+
+def test_whole_words_are_masked_together(files):
+    settings = Settings(max_seq_length=32, max_predictions_per_seq=5, do_whole_word_mask=True)
+    create_pretraining_data(**files, settings=settings)
+    examples = read_examples(files["output_dir"], settings)
+    predicted = examples["masked_lm_weights"] > 0
+    original = examples["input_ids"].copy()
+    chosen = np.zeros_like(original, bool)
+    rows = np.nonzero(predicted)[0]
+    original[rows, examples["masked_lm_positions"][predicted]] = examples["masked_lm_ids"][
+        predicted
+    ]
+    chosen[rows, examples["masked_lm_positions"][predicted]] = True
+    inner = np.array([piece.startswith("##") for piece in VOCAB])[original[:, 1:]]
+    inner &= original[:, :-1] >= len(SPECIAL)
+    assert inner.sum() > 100
+    np.testing.assert_array_equal(chosen[:, 1:][inner], chosen[:, :-1][inner])
+
+
+def test_one_and_two_workers_write_the_same_bytes(files):
+    settings = Settings(max_seq_length=32, max_predictions_per_seq=5, num_shards=3)
+    create_pretraining_data(**files, settings=settings, num_workers=1)
+    one = contents(files["output_dir"])
+    shutil.rmtree(files["output_dir"])
+    create_pretraining_data(**files, settings=settings, num_workers=2)
+    assert contents(files["output_dir"]) == one
+
+
+def test_a_shard_depends_on_its_documents_not_on_their_order_or_files(files, tmp_path):
+    manifest = create_pretraining_data(**files, settings=SMALL)
+    documents = corpus(30).strip().split("\n\n")
+    random.Random(1).shuffle(documents)
+    (tmp_path / "split").mkdir()
+    (tmp_path / "split/a.txt").write_text("\r\n\n".join(documents[:10]).replace("\n", "\r\n"))
+    (tmp_path / "split/b.gz").write_bytes(gzip.compress("\n\n".join(documents[10:]).encode()))
+    files |= {"input_file": str(tmp_path / "split"), "output_dir": str(tmp_path / "other")}
+    other = create_pretraining_data(**files, settings=SMALL)
+    assert other["shards"] == manifest["shards"]
+
+
+def test_another_seed_makes_other_examples(files, tmp_path):
+    manifest = create_pretraining_data(**files, settings=SMALL)
+    files["output_dir"] = str(tmp_path / "other")
+    other = create_pretraining_data(
+        **files, settings=Settings(**SMALL.to_dict() | {"random_seed": 1})
+    )
+    assert other["shards"][0]["sha256"] != manifest["shards"][0]["sha256"]
+
+
+def test_a_finished_dataset_is_left_alone(files, caplog):
+    manifest = create_pretraining_data(**files, settings=SMALL)
+    before = {name: os.stat(os.path.join(files["output_dir"], name)).st_mtime_ns
+              for name in os.listdir(files["output_dir"])}  # fmt: skip
+    caplog.set_level("INFO")
+    assert create_pretraining_data(**files, settings=SMALL) == manifest
+    assert "is finished: nothing to do" in caplog.text
+    after = {name: os.stat(os.path.join(files["output_dir"], name)).st_mtime_ns
+             for name in os.listdir(files["output_dir"])}  # fmt: skip
+    assert after == before
+
+
+def test_other_settings_are_refused_with_the_difference(files):
+    create_pretraining_data(**files, settings=SMALL)
+    before = contents(files["output_dir"])
+    other = Settings(**SMALL.to_dict() | {"max_seq_length": 64, "masked_lm_prob": 0.2})
+    with pytest.raises(InputError) as refused:
+        create_pretraining_data(**files, settings=other)
+    message = str(refused.value)
+    assert "masked_lm_prob was 0.15, now 0.2; max_seq_length was 32, now 64" in message
+    assert files["output_dir"] in message
+
+    with open(files["vocab_file"], "a") as vocab:
+        vocab.write("extra\n")
+    with open(files["input_file"], "a") as text:
+        text.write("\nba da.\nfa ga.\n")
+    with pytest.raises(InputError, match=r"the vocabulary differs; input file corpus\.txt \(.* is"):
+        create_pretraining_data(**files, settings=SMALL)
+    assert contents(files["output_dir"]) == before
+
+
+def test_an_interrupted_build_makes_only_the_lacking_shards(files, monkeypatch):
+    settings = Settings(max_seq_length=32, max_predictions_per_seq=5, num_shards=3)
+    create_pretraining_data(**files, settings=settings, num_workers=1)
+    whole = contents(files["output_dir"])
+    shutil.rmtree(files["output_dir"])
+
+    make_shard, made = shards.make_shard, []
+
+    def dies_at_the_third(job):
+        if len(made) == 2:
+            raise KeyboardInterrupt
+        made.append(job.index)
+        return make_shard(job)
+
+    monkeypatch.setattr(shards, "make_shard", dies_at_the_third)
+    with pytest.raises(KeyboardInterrupt):
+        create_pretraining_data(**files, settings=settings, num_workers=1)
+    assert os.listdir(files["output_dir"]) == [".building"]  # nothing that looks like a dataset
+
+    with pytest.raises(InputError, match=r"unfinished dataset .*dupe_factor was 10, now 2"):
+        other = Settings(**settings.to_dict() | {"dupe_factor": 2})
+        create_pretraining_data(**files, settings=other, num_workers=1)
+
+    made.clear()
+    create_pretraining_data(**files, settings=settings, num_workers=1)
+    assert made == [2]
+    assert contents(files["output_dir"]) == whole
+
+
+def test_a_second_build_into_one_folder_is_refused(files):
+    with (
+        program._locked_folder(files["output_dir"]),
+        pytest.raises(InputError, match="another build is at work there"),
+    ):
+        create_pretraining_data(**files, settings=SMALL)
+
+
+def test_the_number_of_shards_follows_from_the_corpus(tmp_path):
+    path = tmp_path / "a.txt"
+    with open(path, "wb") as file:
+        file.truncate(100 << 20)
+    assert shards.default_num_buckets([str(path)]) == 16  # 8 MiB of text each, a power of two
+    assert shards.default_num_shards(16, 10_000) == 16
+    assert shards.default_num_shards(16, 150) == 4  # 32 documents each, to draw a random B from
+    assert shards.default_num_shards(16, 1) == 1
+
+
+def test_halving_the_shards_joins_the_spilled_files(files, tmp_path):
+    """Documents spilled to 4 files and made into 2 shards are those spilled to 2."""
+    for num_buckets in (2, 4):
+        directory = tmp_path / str(num_buckets)
+        directory.mkdir()
+        list(shards.spill_documents([files["input_file"]], "sentences", 7, num_buckets, directory))
+    settings = Settings(num_shards=2)
+    for index in range(2):
+        two, four = (
+            shards._read_spilled(shards.ShardJob(index, n, str(tmp_path / str(n)), "", settings))
+            for n in (2, 4)
+        )
+        assert two == four
+        assert two
+
+
+def test_one_document_is_a_warning(files, caplog):
+    with open(files["input_file"], "w") as text:
+        text.write(corpus(1))
+    create_pretraining_data(**files, settings=SMALL)
+    assert "every random next sentence comes from that same document" in caplog.text
+
+
+def test_shards_of_one_document_are_a_warning(files, caplog):
+    with open(files["input_file"], "w") as text:
+        text.write(corpus(2))
+    create_pretraining_data(**files, settings=Settings(num_shards=8), num_workers=1)
+    assert "2 of 8 shards have one document" in caplog.text
+
+
+def test_sentences_and_documents_without_a_piece_drop_out(files):
+    with open(files["input_file"], "w") as text:
+        text.write("ba da .\n\u200b\nfa ga .\n\n\u200b\n\u200b\n\n" + corpus(2))
+    counts = create_pretraining_data(**files, settings=SMALL)["counts"]
+    assert (counts["documents"], counts["sentences"]) == (3, 42)
+
+
+def refused(files, match, **settings):
+    """The build is refused with this message and leaves nothing at all."""
+    with pytest.raises(InputError, match=match) as caught:
+        create_pretraining_data(**files, settings=Settings(**settings))
+    assert "\n" not in str(caught.value)
+    assert not os.path.exists(files["output_dir"])
+
+
+def test_a_missing_corpus_is_refused(files):
+    refused(files | {"input_file": "nowhere/*.txt"}, r"--input_file: no file at 'nowhere/\*\.txt'")
+
+
+@pytest.mark.parametrize("text", ["", "\n\n \n"])
+def test_an_empty_corpus_is_refused(files, text):
+    open(files["input_file"], "w").write(text)
+    refused(files, r"--input_file: no text in .*corpus\.txt")
+
+
+def test_a_corpus_without_next_sentences_is_refused(files):
+    open(files["input_file"], "w").write("ba da .\n\nfa ga .\n\nla ma .\n")
+    refused(files, r"no document of .*corpus\.txt has two sentences")
+
+
+def test_a_corpus_that_is_not_utf8_is_refused(files):
+    open(files["input_file"], "ab").write(b"\nba da\nb\xff da\n")
+    lines = corpus(30).count("\n")
+    refused(files, rf"corpus\.txt line {lines + 3}: not UTF-8 \(byte 0xff at offset 1")
+
+
+@pytest.mark.parametrize(
+    ("vocab", "match"),
+    [
+        ([piece for piece in VOCAB if piece != "[MASK]"], r"\[MASK\]"),
+        ([piece.lower() for piece in VOCAB], r"\[unk\]|lower case"),
+        ([*VOCAB, "ba"], "ba"),
+        ([], "vocab"),
+    ],
+    ids=["without [MASK]", "lower-case specials", "repeated piece", "empty"],
+)
+def test_a_bad_vocabulary_is_refused(files, vocab, match):
+    open(files["vocab_file"], "w").write("".join(piece + "\n" for piece in vocab))
+    refused(files, match)
+
+
+def test_a_real_vocabulary_with_lower_case_specials_is_refused(files, shared_data):
+    odd = shared_data / "vocab/odd-uncased-lowercased-specials/vocab.txt"
+    refused(files | {"vocab_file": str(odd)}, "lower case")
+
+
+def test_a_vocabulary_with_crlf_ends_reads_right(files):
+    first = create_pretraining_data(**files, settings=SMALL)
+    shutil.rmtree(files["output_dir"])
+    open(files["vocab_file"], "wb").write("\r\n".join(VOCAB).encode())
+    assert create_pretraining_data(**files, settings=SMALL)["shards"] == first["shards"]
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [
+        ("max_seq_length", 4),
+        ("max_predictions_per_seq", 0),
+        ("max_predictions_per_seq", 129),
+        ("dupe_factor", 0),
+        ("masked_lm_prob", -0.1),
+        ("masked_lm_prob", 1.5),
+        ("masked_lm_prob", float("nan")),
+        ("short_seq_prob", 2.0),
+        ("num_shards", -1),
+        ("input_format", "xml"),
+    ],
+)
+def test_settings_out_of_bounds_are_refused(setting, value):
+    with pytest.raises(InputError, match=rf"--{setting}={value}: expected"):
+        Settings(**{setting: value})
+
+
+def test_a_folder_of_strange_records_is_refused(files):
+    os.makedirs(files["output_dir"])
+    path = os.path.join(files["output_dir"], "mine.tfrecord")
+    open(path, "w").close()
+    with pytest.raises(InputError, match=r"holds mine\.tfrecord but no manifest\.json"):
+        create_pretraining_data(**files, settings=SMALL)
+    assert os.listdir(files["output_dir"]) == ["mine.tfrecord"]
+
+
+def run_program(*flags):
+    command = [sys.executable, "-m", "data_tools.create_pretraining_data", *flags]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120)
+
+
+def test_the_program_refuses_in_one_line(files, tmp_path):
+    """Unwritable output (below a file: these tests may run as root), unknown flags and values."""
+    inside_a_file = files["vocab_file"] + "/out"
+    common = [f"--{name}={value}" for name, value in files.items()]
+    for flags, expected in (
+        ([*common, f"--output_dir={inside_a_file}"], f"--output_dir={inside_a_file}: can't be"),
+        ([*common, "--max_seq_lenght=64"], "max_seq_lenght"),
+        ([*common, "--dupe_factor=many"], "dupe_factor"),
+        ([*common, "--input_format=xml"], "input_format"),
+        ([*common, "stray"], "unexpected argument 'stray'"),
+        (common[1:], "input_file"),
+    ):
+        done = run_program(*flags)
+        assert done.returncode == 1
+        assert expected in done.stderr
+        assert done.stderr.count("\n") == 1
+        assert done.stdout == ""
+    assert sorted(os.listdir(tmp_path)) == ["corpus.txt", "vocab.txt"]
+
+
+def test_the_program(files):
+    done = run_program(*[f"--{name}={value}" for name, value in files.items()], "--dupe_factor=1")
+    assert done.returncode == 0, done.stderr
+    assert records.read_json(files["output_dir"] + "/manifest.json")["settings"]["dupe_factor"] == 1
+    again = run_program(*[f"--{name}={value}" for name, value in files.items()], "--dupe_factor=1")
+    assert again.returncode == 0
+    assert "finished: nothing to do" in again.stderr
+
+
+def dies(job):
+    os._exit(9)
+
+
+def test_a_worker_that_dies_is_an_error():
+    with pytest.raises(InputError, match="a worker process died"):
+        list(runners.run_local(dies, [1, 2], num_workers=2))

@@ -1,0 +1,94 @@
+"""The corpus that every Python carries."""
+
+import pytest
+
+from data_tools.documents import read_documents
+from data_tools.python_corpus import (
+    is_held_out,
+    prose_sentences,
+    reads_as_english,
+    write_python_corpus,
+)
+from keras_bert.errors import InputError
+
+DOCSTRING = """foo(bar, baz=None) -> int
+
+    Return the :class:`~a.Foo` of *bar*, see `the docs <http://x>`_ or ``None``
+
+    The bar is opened first [1]_.  It must be a string, e.g. an
+    absolute path.
+
+    Example::
+
+        This is code, not a sentence of the text.
+        foo(1)
+
+    >>> foo("It is not one either.")
+    'Nor is the answer of the call.'
+
+    Notes
+    -----
+    * baz is the number of the bars
+      that are to be opened.
+    * Give None to open all of them.
+
+    :param bar: the bar
+    Not finished because there is no
+"""
+
+
+def test_sentences_of_a_docstring():
+    assert prose_sentences(DOCSTRING) == [
+        "Return the a.Foo of bar, see the docs or None.",
+        "The bar is opened first.",
+        "It must be a string, e.g. an absolute path.",
+        "baz is the number of the bars that are to be opened.",
+        "Give None to open all of them.",
+    ]
+
+
+@pytest.mark.parametrize(
+    "fragment",
+    [
+        "x = foo(the_bar)  # That is it.",
+        "See also.",
+        "the rest of a sentence.",
+        "A heading without a stop",
+        "Foo bar baz qux.",
+        'An open "quote of the text.',
+        "The {a: b, c: d} = [e] | <f> of it.",
+    ],
+)
+def test_fragments_and_code_are_left_out(fragment):
+    assert not reads_as_english(fragment)
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("corpus")
+    write_python_corpus(str(folder))
+    return {name: list(read_documents(str(folder / f"{name}.txt"))) for name in ("train", "eval")}
+
+
+def test_it_is_large_and_english(corpus):
+    sentences = [sentence for documents in corpus.values() for d in documents for sentence in d]
+    assert len(corpus["train"]) > 300
+    assert sum(map(len, sentences)) > 1_000_000
+    assert all(reads_as_english(sentence) for sentence in sentences)
+    assert not any("``" in sentence or ">>>" in sentence for sentence in sentences)
+
+
+def test_about_a_twentieth_is_held_out_and_shares_no_sentence(corpus):
+    share = len(corpus["eval"]) / (len(corpus["train"]) + len(corpus["eval"]))
+    assert 0.02 < share < 0.09
+    train = {sentence for document in corpus["train"] for sentence in document}
+    assert not any(sentence in train for document in corpus["eval"] for sentence in document)
+    assert sum(is_held_out(f"module{number}.py") for number in range(20_000)) / 20_000 == (
+        pytest.approx(1 / 20, abs=0.006)
+    )
+
+
+def test_an_unwritable_folder_is_refused(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(InputError, match="--output_dir=.*can't be written"):
+        write_python_corpus(str(tmp_path / "file" / "corpus"))

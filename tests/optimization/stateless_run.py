@@ -1,0 +1,31 @@
+"""Trains by `stateless_apply` on the backend of KERAS_BACKEND; prints distances to the reference.
+
+Started by test_backends.py in a process of its own, since a process has one backend.
+"""
+
+import json
+import sys
+
+import numpy as np
+import reference
+from keras import ops
+
+from keras_bert.optimization import clip_by_global_norm
+
+distances = {}
+for rule in ("adamw", "adamw_corrected", "lamb"):
+    model, optimizer = reference.build(rule)
+    weights = [ops.convert_to_tensor(w) for w in reference.start()]
+    state = [v.value for v in optimizer.variables]
+    for ids, targets in reference.batches():
+        now = [ops.convert_to_numpy(w) for w in weights]
+        grads = [
+            ops.convert_to_tensor(np.asarray(g, "float32"))
+            for g in reference.gradients(now, ids, targets)
+        ]
+        grads, _ = clip_by_global_norm(grads)
+        weights, state = optimizer.stateless_apply(state, grads, weights)
+    final = [ops.convert_to_numpy(w) for w in weights]
+    distances[rule] = reference.distance(final, reference.train(rule))
+distances["tensorflow_imported"] = "tensorflow" in sys.modules
+print(json.dumps(distances))

@@ -1,0 +1,128 @@
+"""Reading records: what a batch holds, that it is a function of (seed, step), bad files."""
+
+import numpy as np
+import pytest
+
+from keras_bert.errors import InputError
+from keras_bert.tasks.pretraining_data import (
+    evaluation_batches,
+    explained,
+    find_records,
+    training_batches,
+)
+
+
+@pytest.fixture
+def data(tmp_path, write_records):
+    for shard in range(3):
+        write_records(tmp_path / f"records-{shard}.tfrecord", 10, seed=shard)
+    return find_records(str(tmp_path / "*.tfrecord"))
+
+
+def take(dataset, count):
+    return [{k: v.numpy() for k, v in batch.items()} for batch in dataset.take(count)]
+
+
+def same(a, b):
+    return all(np.array_equal(a[name], b[name]) for name in a)
+
+
+def test_finds_the_number_and_the_shape_of_records(data):
+    assert (data.num_examples, data.max_seq_length, data.max_predictions_per_seq) == (30, 16, 3)
+
+
+def test_a_batch_has_the_features_of_the_contract(data):
+    (batch,) = take(training_batches(data, 4, 50, seed=1), 1)
+    assert {name: (value.shape, value.dtype.name) for name, value in batch.items()} == {
+        "input_ids": ((4, 16), "int32"),
+        "input_mask": ((4, 16), "int32"),
+        "segment_ids": ((4, 16), "int32"),
+        "masked_lm_positions": ((4, 3), "int32"),
+        "masked_lm_ids": ((4, 3), "int32"),
+        "masked_lm_weights": ((4, 3), "float32"),
+        "next_sentence_labels": ((4,), "int32"),
+        "example_weights": ((4,), "float32"),
+        "dropout_seed": ((4,), "int32"),
+    }
+
+
+@pytest.mark.parametrize("step", [1, 6, 7, 8, 15, 23])
+def test_a_stream_from_step_n_equals_the_stream_from_0_at_n(data, step):
+    whole = take(training_batches(data, 4, 50, seed=1), step + 2)
+    resumed = take(training_batches(data, 4, 50, seed=1, first_step=step), 2)
+    assert same(whole[step], resumed[0])
+    assert same(whole[step + 1], resumed[1])
+
+
+def test_an_epoch_holds_every_record_once_in_a_new_order(data):
+    batches = take(training_batches(data, 10, 50, seed=1), 6)
+    ids = np.concatenate([b["input_ids"] for b in batches])
+    first, second = ids[:30], ids[30:]
+    assert len({row.tobytes() for row in first}) == 30
+    assert {row.tobytes() for row in first} == {row.tobytes() for row in second}
+    assert not np.array_equal(first, second)
+
+
+def test_another_seed_gives_another_order_and_other_dropout(data):
+    (one,), (two,) = (take(training_batches(data, 8, 50, seed=s), 1) for s in (1, 2))
+    assert not np.array_equal(one["input_ids"], two["input_ids"])
+    assert not np.array_equal(one["dropout_seed"], two["dropout_seed"])
+
+
+def test_the_last_evaluation_batch_is_filled_with_examples_that_weigh_nothing(data):
+    batches = take(evaluation_batches(data, 8, 50), 99)
+    assert [b["input_ids"].shape for b in batches] == [(8, 16)] * 4
+    assert sum(b["example_weights"].sum() for b in batches) == 30
+    assert batches[-1]["masked_lm_weights"][6:].sum() == 0
+
+
+def test_no_match_names_the_pattern(tmp_path):
+    with pytest.raises(InputError, match=r"no record files match '.*nothing\*'"):
+        find_records(str(tmp_path / "nothing*"))
+
+
+def test_an_empty_file_is_refused(tmp_path):
+    (tmp_path / "a.tfrecord").write_bytes(b"")
+    with pytest.raises(InputError, match="empty"):
+        find_records(str(tmp_path / "a.tfrecord"))
+
+
+def test_a_truncated_file_is_named_with_the_record(tmp_path, write_records):
+    path = write_records(tmp_path / "a.tfrecord", 5)
+    path.write_bytes(path.read_bytes()[:-7])
+    with pytest.raises(InputError, match=r"a\.tfrecord: is truncated: record 4"):
+        find_records(str(path))
+
+
+def test_a_corrupted_record_is_named_when_training_meets_it(tmp_path, write_records):
+    path = write_records(tmp_path / "a.tfrecord", 5)
+    content = bytearray(path.read_bytes())
+    content[-20] ^= 255
+    path.write_bytes(bytes(content))
+    data = find_records(str(path))
+    with (
+        pytest.raises(InputError, match=r"a\.tfrecord: record 4: corrupted record"),
+        explained(data, 50),
+    ):
+        take(training_batches(data, 5, 50, seed=0), 1)
+
+
+def test_a_file_that_is_no_tfrecord_is_refused(tmp_path):
+    (tmp_path / "a.tfrecord").write_text("a text file, which is longer than a record's header\n")
+    with pytest.raises(InputError, match=r"a\.tfrecord"):
+        find_records(str(tmp_path / "a.tfrecord"))
+
+
+def test_files_of_two_lengths_are_refused_with_both(tmp_path, write_records):
+    write_records(tmp_path / "a.tfrecord", 2, length=16)
+    write_records(tmp_path / "b.tfrecord", 2, length=32)
+    with pytest.raises(InputError, match=r"b\.tfrecord .*\(32, 3\).*a\.tfrecord.*\(16, 3\)"):
+        find_records(str(tmp_path / "*.tfrecord"))
+
+
+def test_records_of_a_larger_vocabulary_are_named(data):
+    with (
+        pytest.raises(InputError, match="outside the vocabulary of 20 pieces"),
+        explained(data, 20),
+    ):
+        take(training_batches(data, 30, 20, seed=0), 1)

@@ -1,0 +1,162 @@
+"""BertConfig: Google's figures, and one clear line for every value that cannot be."""
+
+import json
+import warnings
+
+import pytest
+
+from keras_bert.config import BertConfig, bundled_names
+from keras_bert.errors import InputError
+
+
+@pytest.mark.parametrize(
+    ("name", "layers", "hidden", "heads"),
+    [
+        ("tiny", 2, 128, 2),
+        ("mini", 4, 256, 4),
+        ("small", 4, 512, 8),
+        ("medium", 8, 512, 8),
+        ("base", 12, 768, 12),
+        ("large", 24, 1024, 16),
+    ],
+)
+def test_bundled_configs_have_googles_figures(name, layers, hidden, heads):
+    for spelling in (name, f"{name}.json"):
+        assert BertConfig.from_json(spelling) == BertConfig(
+            vocab_size=30522,
+            num_hidden_layers=layers,
+            hidden_size=hidden,
+            num_attention_heads=heads,
+            intermediate_size=4 * hidden,
+            hidden_act="gelu_new",
+            hidden_dropout_prob=0.1,
+            attention_probs_dropout_prob=0.1,
+            max_position_embeddings=512,
+            type_vocab_size=2,
+            initializer_range=0.02,
+            layer_norm_eps=1e-12,
+        )
+    assert name in bundled_names()
+
+
+def test_a_file_goes_before_a_bundled_config(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    BertConfig(vocab_size=7, hidden_size=12).to_json("large.json")
+    assert BertConfig.from_json("large.json").vocab_size == 7
+    assert BertConfig.from_json("large").vocab_size == 30522
+
+
+def test_json_round_trip(tmp_path):
+    config = BertConfig(vocab_size=99, hidden_act="gelu", layer_norm_eps=1e-5)
+    config.to_json(tmp_path / "config.json")
+    assert BertConfig.from_json(tmp_path / "config.json") == config
+    assert BertConfig.from_dict(config.to_dict()) == config
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "quoted"),
+    [
+        ("hidden_size", 10, "hidden_size is 10; expected a multiple of num_attention_heads"),
+        ("hidden_size", -768, "hidden_size is -768; expected a whole number of at least 1"),
+        ("num_hidden_layers", 0, "num_hidden_layers is 0; expected a whole number"),
+        ("vocab_size", True, "vocab_size is true; expected a whole number"),
+        ("vocab_size", "30522", 'vocab_size is "30522"; expected a whole number'),
+        ("intermediate_size", 3072.0, "intermediate_size is 3072.0; expected a whole number"),
+        ("num_attention_heads", None, "num_attention_heads is null; expected a whole number"),
+        ("hidden_dropout_prob", 1.0, "hidden_dropout_prob is 1.0; expected a probability"),
+        ("hidden_dropout_prob", -0.1, "hidden_dropout_prob is -0.1; expected a probability"),
+        ("attention_probs_dropout_prob", False, "attention_probs_dropout_prob is false; expected"),
+        ("attention_probs_dropout_prob", float("nan"), "attention_probs_dropout_prob is NaN"),
+        ("hidden_act", "swish", 'hidden_act is "swish"; expected one of gelu, gelu_new'),
+        ("hidden_act", ["gelu"], 'hidden_act is ["gelu"]; expected one of'),
+        ("initializer_range", 0, "initializer_range is 0; expected a number above 0"),
+        ("layer_norm_eps", "1e-12", 'layer_norm_eps is "1e-12"; expected a number above 0'),
+    ],
+)
+def test_a_bad_value_is_refused_with_key_value_and_what_is_allowed(tmp_path, key, value, quoted):
+    path = tmp_path / "bad.json"
+    path.write_text(json.dumps({"vocab_size": 100, key: value}))
+    with pytest.raises(InputError) as error:
+        BertConfig.from_json(path)
+    assert str(error.value).startswith(f"{path}: {quoted}")
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        (b"{}", "vocab_size is missing"),
+        (b"[1, 2]", "a JSON array was received; expected a JSON object"),
+        (b'"large"', "a JSON string was received; expected a JSON object"),
+        (b"{'vocab_size': 1}", "not JSON: Expecting property name"),
+        (b"", "not JSON"),
+        (b"\xff\xfe{}", "not UTF-8 at byte 0"),
+    ],
+)
+def test_a_file_that_is_no_config_is_refused(tmp_path, content, expected):
+    path = tmp_path / "bad.json"
+    path.write_bytes(content)
+    with pytest.raises(InputError, match=expected):
+        BertConfig.from_json(path)
+
+
+def test_a_missing_file_names_the_bundled_configs(tmp_path):
+    with pytest.raises(InputError, match="huge.json: no such file.*tiny, mini, small, medium"):
+        BertConfig.from_json("huge.json")
+    with pytest.raises(InputError, match="cannot be read"):
+        BertConfig.from_json(tmp_path)
+
+
+def test_unknown_keys_are_warned_about():
+    with pytest.warns(UserWarning, match="unknown config keys are ignored: hiden_size, zeta"):
+        BertConfig.from_dict({"vocab_size": 9, "hiden_size": 12, "zeta": 1})
+
+
+def test_keys_that_other_writers_add_pass_silently():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        BertConfig.from_dict(
+            {
+                "vocab_size": 9,
+                "model_type": "bert",
+                "position_embedding_type": "absolute",
+                "transformers_version": "5.0.0",
+                "pooler_type": "first_token_transform",
+                "directionality": "bidi",
+                "is_decoder": False,
+                "pruned_heads": {},
+                "classifier_dropout": None,
+            }
+        )
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("position_embedding_type", "relative_key"),
+        ("is_decoder", True),
+        ("model_type", "roberta"),
+        ("tie_word_embeddings", False),
+        ("pruned_heads", {"0": [1]}),
+    ],
+)
+def test_a_key_that_changes_the_arithmetic_is_refused(key, value):
+    with pytest.raises(InputError, match=f"{key} is .*changes the arithmetic"):
+        BertConfig.from_dict({"vocab_size": 9, key: value})
+
+
+def test_a_vocabulary_of_another_size_is_refused():
+    config = BertConfig(vocab_size=30522)
+    config.check_vocab_size(30522, "vocab.txt")
+    with pytest.raises(InputError, match="cased/vocab.txt: has 28996 pieces.* 30522"):
+        config.check_vocab_size(28996, "cased/vocab.txt")
+
+
+def test_googles_own_files_load(shared_data):
+    files = sorted((shared_data / "bert_configs").glob("*.json"))
+    assert files
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        configs = {path.stem: BertConfig.from_json(path) for path in files}
+    assert configs["bert-large-cased"].vocab_size == 28996
+    assert configs["bert-large-cased"].num_hidden_layers == 24

@@ -1,0 +1,226 @@
+"""run_pretraining.py as a user runs it: results, continuation after SIGKILL, bad input."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from safetensors.numpy import load_file
+
+CONFIG = {
+    "vocab_size": 50,
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "intermediate_size": 64,
+    "max_position_embeddings": 32,
+}
+STEPS = 40
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory, write_records):
+    folder = tmp_path_factory.mktemp("run")
+    write_records(folder / "train.tfrecord", 50)
+    write_records(folder / "eval.tfrecord", 20, seed=1)
+    (folder / "config.json").write_text(json.dumps(CONFIG))
+    return folder
+
+
+def command(folder, output_dir, **changes):
+    values = {
+        "bert_config": folder / "config.json",
+        "input_file": folder / "train.tfrecord",
+        "eval_file": folder / "eval.tfrecord",
+        "output_dir": output_dir,
+        "num_train_steps": STEPS,
+        "num_warmup_steps": 4,
+        "learning_rate": 1e-3,
+        "train_batch_size": 8,
+        "save_checkpoints_steps": 7,
+        "log_steps": 1,
+    } | changes
+    return [sys.executable, "run_pretraining.py", *(f"--{k}={v}" for k, v in values.items())]
+
+
+def run(root, arguments):
+    return subprocess.run(arguments, cwd=root, capture_output=True, text=True, check=False)
+
+
+def lines(path):
+    return path.read_text().splitlines() if path.exists() else []
+
+
+@pytest.fixture(scope="module")
+def finished(folder, root):
+    done = run(root, command(folder, folder / "whole"))
+    assert done.returncode == 0, done.stderr
+    return folder / "whole", done
+
+
+def test_a_run_leaves_the_files_of_the_contract(finished):
+    output_dir, _ = finished
+    assert {p.name for p in output_dir.iterdir()} == {
+        "model",
+        "checkpoints",
+        "tensorboard",
+        "metrics.jsonl",
+        "results.json",
+        "run.json",
+    }
+    assert {"config.json", "model.safetensors"} <= {p.name for p in (output_dir / "model").iterdir()}
+    assert [p.name for p in sorted((output_dir / "checkpoints").iterdir())] == [
+        "step-00000028",
+        "step-00000035",
+        "step-00000040",
+    ]
+
+
+def test_results_have_the_official_names(finished):
+    results = json.loads((finished[0] / "results.json").read_text())
+    assert results.keys() >= {
+        "loss",
+        "masked_lm_loss",
+        "next_sentence_loss",
+        "masked_lm_accuracy",
+        "next_sentence_accuracy",
+        "unigram_masked_lm_loss",
+        "unigram_masked_lm_accuracy",
+    }
+    assert results["loss"] == pytest.approx(
+        results["masked_lm_loss"] + results["next_sentence_loss"]
+    )
+
+
+def test_metrics_have_a_line_a_step_and_one_an_evaluation(finished):
+    rows = [json.loads(line) for line in lines(finished[0] / "metrics.jsonl")]
+    trained = [row for row in rows if "loss" in row]
+    assert [row["step"] for row in trained] == list(range(1, STEPS + 1))
+    assert trained[-1].keys() >= {
+        "loss",
+        "masked_lm_accuracy",
+        "next_sentence_accuracy",
+        "learning_rate",
+        "gradient_norm",
+        "examples_per_second",
+        "tokens_per_second",
+    }
+    evaluated = [row["step"] for row in rows if "eval_loss" in row]
+    assert evaluated == [7, 14, 21, 28, 35, 40]
+    # Linear warm-up over 4 steps from step 0, then lr * (1 - step / total).
+    assert [row["learning_rate"] for row in trained[:6]] == pytest.approx(
+        [0.0, 0.25e-3, 0.5e-3, 0.75e-3, 1e-3 * (1 - 4 / 40), 1e-3 * (1 - 5 / 40)]
+    )
+
+
+def test_the_tensorboard_folder_holds_the_scalars(finished):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    events = EventAccumulator(str(finished[0] / "tensorboard"))
+    events.Reload()
+    assert {"loss", "masked_lm_accuracy", "learning_rate", "eval_loss"} <= set(
+        events.Tags()["tensors"]
+    )
+
+
+def test_the_same_command_again_says_that_it_is_finished(finished, folder, root):
+    before = (finished[0] / "model" / "model.safetensors").stat().st_mtime_ns
+    again = run(root, command(folder, finished[0]))
+    assert again.returncode == 0
+    assert "is finished; nothing to do" in again.stderr
+    assert (finished[0] / "model" / "model.safetensors").stat().st_mtime_ns == before
+
+
+def test_a_changed_setting_is_refused_with_the_difference(finished, folder, root):
+    again = run(root, command(folder, finished[0], learning_rate=0.002))
+    assert again.returncode == 1
+    assert again.stderr.count("\n") == 1
+    assert "learning_rate was 0.001 and is now 0.002" in again.stderr
+
+
+def test_a_run_killed_at_a_random_step_ends_at_the_same_weights_bit_for_bit(finished, folder, root):
+    output_dir = folder / "killed"
+    # A new step each time the test runs; the message of a failure names it.
+    step = random.randrange(8, STEPS - 1)
+    process = subprocess.Popen(
+        command(folder, output_dir), cwd=root, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL
+    )
+    deadline = time.monotonic() + 120
+    while not any(f'"step": {step},' in line for line in lines(output_dir / "metrics.jsonl")):
+        assert process.poll() is None, f"ended before step {step}"
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    assert not (output_dir / "results.json").exists()
+    again = run(root, command(folder, output_dir))
+    assert again.returncode == 0, again.stderr
+    assert "continuing from step" in again.stderr
+    whole = load_file(finished[0] / "model" / "model.safetensors")
+    resumed = load_file(output_dir / "model" / "model.safetensors")
+    assert whole.keys() == resumed.keys()
+    for name, value in whole.items():
+        assert value.tobytes() == resumed[name].tobytes(), f"{name} differs; killed at step {step}"
+    drop = ("examples_per_second", "tokens_per_second")
+    rows = [
+        [
+            {k: v for k, v in json.loads(line).items() if k not in drop}
+            for line in lines(path / "metrics.jsonl")
+        ]
+        for path in (finished[0], output_dir)
+    ]
+    assert rows[0] == rows[1], f"killed at step {step}"
+
+
+def test_it_starts_from_a_model_directory(finished, folder, root):
+    changes = {"init_checkpoint": finished[0] / "model", "bert_config": "", "num_train_steps": 2}
+    done = run(root, command(folder, folder / "warm", **changes))
+    assert done.returncode == 0, done.stderr
+    first = json.loads(lines(folder / "warm" / "metrics.jsonl")[0])
+    last = [json.loads(line) for line in lines(finished[0] / "metrics.jsonl")]
+    cold = next(row for row in last if row["step"] == 1)
+    assert first["masked_lm_loss"] < cold["masked_lm_loss"]
+
+
+def test_a_loss_that_is_not_finite_stops_with_the_step_and_keeps_the_last_checkpoint(folder, root):
+    output_dir = folder / "diverged"
+    changes = {"learning_rate": 1e30, "num_warmup_steps": 30}
+    done = run(root, command(folder, output_dir, **changes, save_checkpoints_steps=1))
+    assert done.returncode == 1
+    message = done.stderr.splitlines()[-1]
+    assert "run_pretraining.py: error: step " in message
+    assert "last good checkpoint" in message
+    kept = sorted((output_dir / "checkpoints").iterdir())[-1]
+    assert str(kept) in message
+    assert not (output_dir / "results.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"mixed_precision": "float8"}, "--mixed_precision=float8.*float32.*bfloat16"),
+        ({"distribution_strategy": "cluster"}, "--distribution_strategy=cluster"),
+        ({"train_batch_size": 0}, "train_batch_size"),
+        ({"nonsense": 1}, "nonsense"),
+        ({"input_file": "/nowhere/*.tfrecord"}, "no record files match '/nowhere/"),
+        ({"output_dir": "setup.cfg/out"}, "setup.cfg/out.*cannot be written"),
+        ({"max_seq_length": 128}, "--max_seq_length=128, but .*16"),
+        ({"bert_config": "gigantic"}, "gigantic"),
+        ({"bert_config": ""}, "--bert_config is missing"),
+        ({"train_batch_size": 9, "gradient_accumulation_steps": 2}, "9.*2"),
+    ],
+)
+def test_bad_input_ends_in_one_line_and_exit_code_1(folder, root, changes, message):
+    import re
+
+    output_dir = folder / "bad"
+    done = run(root, command(folder, output_dir, **changes))
+    assert done.returncode == 1
+    assert done.stderr.count("\n") == 1, done.stderr
+    assert done.stderr.startswith("run_pretraining.py: error: ")
+    assert re.search(message, done.stderr), done.stderr
+    assert not output_dir.exists()

@@ -1,0 +1,115 @@
+"""The training step: one result for any split into devices and micro-batches, dropout on."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from keras_bert.config import BertConfig
+from keras_bert.models import BertPretrainer
+from keras_bert.optimization.adamw import AdamWeightDecay
+from keras_bert.optimization.schedules import LinearWarmupDecay
+from keras_bert.tasks.pretraining_data import evaluation_batches, find_records, training_batches
+from keras_bert.tasks.pretraining_task import pretraining_task
+from keras_bert.training.evaluate import make_evaluate
+from keras_bert.training.step import make_train_steps
+from keras_bert.training.strategy import make_strategy
+
+CONFIG = BertConfig(
+    vocab_size=50,
+    hidden_size=16,
+    num_hidden_layers=1,
+    num_attention_heads=2,
+    intermediate_size=32,
+    max_position_embeddings=32,
+)
+STEPS = 5
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory, write_records):
+    path = write_records(tmp_path_factory.mktemp("records") / "a.tfrecord", 40)
+    return find_records(str(path))
+
+
+def train(data, strategy_name="default", dtype="float32", clip=1.0, learning_rate=1e-3, **kwargs):
+    """Trains STEPS steps of 8 examples; returns the weights by path and the rows of sums."""
+    strategy = make_strategy(strategy_name, 2 if strategy_name == "mirrored" else 0)
+    keras.utils.set_random_seed(3)
+    with strategy.scope():
+        model = BertPretrainer(CONFIG, dtype=dtype)
+        optimizer = AdamWeightDecay(LinearWarmupDecay(learning_rate, 10 * STEPS, 2))
+        optimizer.build(model.trainable_variables)
+    task = pretraining_task()
+    steps = make_train_steps(strategy, model, optimizer, task, max_grad_norm=clip, **kwargs)
+    batches = training_batches(data, 8, CONFIG.vocab_size, seed=0)
+    iterator = iter(strategy.experimental_distribute_dataset(batches))
+    rows = steps(iterator, tf.constant(STEPS)).numpy()
+    weights = {v.path: keras.ops.convert_to_numpy(v) for v in model.trainable_variables}
+    return weights, rows
+
+
+@pytest.fixture(scope="module")
+def reference(data):
+    return train(data)
+
+
+def largest_difference(one, two):
+    assert one.keys() == two.keys()
+    return max(np.abs(one[name] - two[name]).max() for name in one)
+
+
+def test_training_moves_every_weight(data, reference):
+    start, _ = train(data, learning_rate=0.0)
+    assert all(np.abs(start[name] - value).max() > 0 for name, value in reference[0].items())
+
+
+def test_two_devices_equal_one_with_dropout_on(data, reference):
+    weights, rows = train(data, "mirrored")
+    assert largest_difference(weights, reference[0]) < 1e-6
+    np.testing.assert_allclose(rows, reference[1], rtol=1e-5)
+
+
+def test_four_micro_batches_equal_the_big_batch_with_dropout_on(data, reference):
+    weights, rows = train(data, gradient_accumulation_steps=4)
+    assert largest_difference(weights, reference[0]) < 1e-6
+    np.testing.assert_allclose(rows, reference[1], rtol=1e-5)
+
+
+def test_two_devices_with_two_micro_batches_each_equal_one(data, reference):
+    weights, _ = train(data, "mirrored", gradient_accumulation_steps=2)
+    assert largest_difference(weights, reference[0]) < 1e-6
+
+
+def test_the_gradient_is_clipped_by_its_global_norm(data, reference):
+    # Every step of AdamW is scale-free but for epsilon; a tiny norm makes epsilon (1e-6) show.
+    one, one_rows = train(data, clip=1e-5)
+    two, two_rows = train(data, "mirrored", clip=1e-5)
+    assert one_rows[:, -1].min() > 0.1  # the norm is reported as it was before clipping
+    assert largest_difference(one, reference[0]) > 1e-4
+    assert largest_difference(one, two) < 1e-6
+    np.testing.assert_allclose(one_rows[:, -1], two_rows[:, -1], rtol=1e-4)
+
+
+def test_without_xla_the_result_is_the_same(data, reference):
+    weights, _ = train(data, jit_compile=False)
+    assert largest_difference(weights, reference[0]) < 1e-5
+
+
+def test_bfloat16_keeps_float32_weights_and_a_loss_within_one_percent(data, reference):
+    weights, rows = train(data, dtype="mixed_bfloat16")
+    assert {value.dtype.name for value in weights.values()} == {"float32"}
+    np.testing.assert_allclose(rows[:, :2].sum(), reference[1][:, :2].sum(), rtol=0.01)
+
+
+@pytest.mark.parametrize("strategy_name", ["default", "mirrored"])
+def test_evaluation_counts_a_short_last_batch_exactly(data, strategy_name):
+    strategy = make_strategy(strategy_name, 2 if strategy_name == "mirrored" else 0)
+    keras.utils.set_random_seed(3)
+    with strategy.scope():
+        model = BertPretrainer(CONFIG)
+    evaluate = make_evaluate(strategy, model, pretraining_task())
+    whole = evaluate(evaluation_batches(data, 40, CONFIG.vocab_size))
+    split = evaluate(evaluation_batches(data, 12, CONFIG.vocab_size))  # 12 + 12 + 12 + 4
+    assert whole.keys() == split.keys()
+    np.testing.assert_allclose(list(whole.values()), list(split.values()), rtol=1e-5)
