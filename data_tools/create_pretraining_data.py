@@ -24,6 +24,7 @@ from data_tools import records, shards
 from data_tools.documents import INPUT_FORMATS, find_input_files
 from data_tools.progress import Progress
 from data_tools.runners import default_num_workers, run_local
+from data_tools.settings import Settings, refuse_other_settings
 from keras_bert import program
 from keras_bert.errors import InputError
 from keras_bert.vocabulary import load_vocab
@@ -37,7 +38,7 @@ def create_pretraining_data(
     input_file: str,
     output_dir: str,
     vocab_file: str,
-    settings: shards.Settings,
+    settings: Settings,
     num_workers: int = 0,
 ) -> dict[str, Any]:
     """Makes a dataset, goes on with an unfinished one, or finds it finished.
@@ -71,7 +72,7 @@ def create_pretraining_data(
             raise InputError(
                 f"{manifest_file} is no manifest of this program: expected another --output_dir"
             )
-        _refuse_other_settings(output_dir, "a finished dataset", manifest, asked)
+        refuse_other_settings(output_dir, "a finished dataset", manifest, asked)
         logging.info("%s is finished: nothing to do", output_dir)
         return manifest
 
@@ -84,40 +85,6 @@ def create_pretraining_data(
 def _vocab_entry(vocab_file: str) -> dict[str, Any]:
     size = len(load_vocab(vocab_file))
     return {"file": _VOCAB, "size": size, "sha256": records.file_sha256(vocab_file)}
-
-
-def _refuse_other_settings(
-    output_dir: str, what: str, made: dict[str, Any], asked: dict[str, Any]
-) -> None:
-    """Raises InputError, with the differences, unless `made` was made by the same command."""
-    had, wanted = made["settings"], dict(asked["settings"])
-    if wanted["num_shards"] == 0:  # left open, so whatever was chosen is right
-        wanted["num_shards"] = had.get("num_shards")
-    differences = [
-        f"{name} was {had.get(name)!r}, now {wanted.get(name)!r}"
-        for name in sorted(had.keys() | wanted.keys())
-        if had.get(name) != wanted.get(name)
-    ]
-    if made["vocab"]["sha256"] != asked["vocab"]["sha256"]:
-        differences.append("the vocabulary differs")
-    differences += _input_differences(made["inputs"], asked["inputs"])
-    if differences:
-        raise InputError(
-            f"--output_dir={output_dir} holds {what} made otherwise: {'; '.join(differences)}. "
-            "Give the same flags or another --output_dir"
-        )
-
-
-def _input_differences(had: list[dict[str, Any]], now: list[dict[str, Any]]) -> list[str]:
-    """Compares input files by name and size; a corpus may have moved to another folder."""
-    if len(had) != len(now):
-        return [f"input files were {len(had)}, now {len(now)}"]
-    for old, new in zip(had, now, strict=True):
-        old_name, new_name = os.path.basename(old["file"]), os.path.basename(new["file"])
-        if (old_name, old["bytes"]) != (new_name, new["bytes"]):
-            was, now_is = f"{old_name} ({old['bytes']} bytes)", f"{new_name} ({new['bytes']} bytes)"
-            return [f"input file {was} is now {now_is}"]
-    return []
 
 
 @contextlib.contextmanager
@@ -153,7 +120,7 @@ def _plan(
     input_files: list[str],
     output_dir: str,
     vocab_file: str,
-    settings: shards.Settings,
+    settings: Settings,
     asked: dict[str, Any],
     building: str,
 ) -> dict[str, Any]:
@@ -166,7 +133,7 @@ def _plan(
     plan_file = os.path.join(building, _PLAN)
     plan = records.read_json(plan_file)
     if plan is not None:
-        _refuse_other_settings(
+        refuse_other_settings(
             output_dir, f"an unfinished dataset (remove {building} to begin anew)", plan, asked
         )
         logging.info("%s: going on with an unfinished build", output_dir)
@@ -223,7 +190,7 @@ def _check_corpus(input_files: list[str], num_documents: int, longest: int) -> N
 
 def _make_shards(plan: dict[str, Any], building: str, num_workers: int) -> list[dict[str, Any]]:
     """Makes the shards that are lacking; returns the notes of all, by their number."""
-    settings = shards.Settings(**plan["settings"])
+    settings = Settings(**plan["settings"])
     notes, jobs = [], []
     for index in range(settings.num_shards):
         shard = os.path.join(building, records.shard_name(index, settings.num_shards))
@@ -236,12 +203,10 @@ def _make_shards(plan: dict[str, Any], building: str, num_workers: int) -> list[
                     index, plan["num_buckets"], building, os.path.join(building, _VOCAB), settings
                 )
             )
-    examples = 0
-    with Progress("writing", len(jobs), "shards") as progress:
+    with Progress("writing", None, "examples") as progress:
         for note in run_local(shards.make_shard, jobs, num_workers or default_num_workers()):
             notes.append(note)
-            examples += note["examples"]
-            progress.add(1, f"{examples} examples")
+            progress.add(note["examples"], f"{len(notes)} of {settings.num_shards} shards")
     return sorted(notes, key=lambda note: note["index"])
 
 
@@ -295,7 +260,7 @@ def _finish(
 
 def define_flags() -> None:
     """Defines this program's flags; their defaults are Google's."""
-    default = shards.Settings()
+    default = Settings()
     flags.DEFINE_string("input_file", None, "Comma list of text files, globs and folders.")
     flags.DEFINE_string("output_dir", None, "Folder to write the dataset to.")
     flags.DEFINE_string("vocab_file", None, "Vocabulary, one word piece a line.")
@@ -329,8 +294,8 @@ def main(argv: Sequence[str]) -> None:
     """Makes the dataset that the flags describe."""
     if len(argv) > 1:
         raise InputError(f"unexpected argument {argv[1]!r}: every setting is a --flag")
-    settings = shards.Settings(
-        **{field.name: FLAGS[field.name].value for field in dataclasses.fields(shards.Settings)}
+    settings = Settings(
+        **{field.name: FLAGS[field.name].value for field in dataclasses.fields(Settings)}
     )
     create_pretraining_data(
         FLAGS.input_file, FLAGS.output_dir, FLAGS.vocab_file, settings, FLAGS.num_workers

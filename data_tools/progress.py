@@ -19,11 +19,13 @@ class Progress:
 
     def __init__(self, what: str, total: int | None, unit: str):
         self._what, self._total, self._unit = what, total, unit
-        self._done, self._note = 0, ""
+        self._done, self._note, self._line = 0, "", ""
         self._started = self._printed = time.monotonic()
         self._bar = None
         if sys.stderr.isatty():
-            self._bar = tqdm(desc=what, total=total, unit=unit, unit_scale=True, file=sys.stderr)
+            self._bar = tqdm(
+                desc=what, total=total, unit=f" {unit}", unit_scale=True, file=sys.stderr
+            )
 
     def __enter__(self) -> "Progress":
         return self
@@ -51,8 +53,10 @@ class Progress:
         done, total = _short(self._done), "" if self._total is None else f"/{_short(self._total)}"
         rate = _short(self._done / max(now - self._started, 1e-9))
         note = f", {self._note}" if self._note else ""
-        line = f"{self._what}: {done}{total} {self._unit}, {rate} {self._unit}/s{note}"
-        print(line, file=sys.stderr, flush=True)
+        where = f"{self._what}: {done}{total} {self._unit}"
+        if where != self._line:  # the last line may say it already
+            print(f"{where}, {rate} {self._unit}/s{note}", file=sys.stderr, flush=True)
+        self._line = where
 
 
 def _short(number: float) -> str:

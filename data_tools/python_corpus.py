@@ -43,6 +43,7 @@ _MARKUP = (
     (re.compile(r"`([^`<]+?)(?:\s*<[^>]*>)?`_{0,2}"), r"\1"),
     (re.compile(r"(?<![\w*])\*{1,2}([^\s*](?:[^*]*[^\s*])?)\*{1,2}(?![\w*])"), r"\1"),
     (re.compile(r"`+([^`']+)'+"), r"\1"),  # quotes of an older fashion
+    (re.compile(r"`"), ""),  # unbalanced ones
     (re.compile(r"\s?\[\d+\]_?"), ""),  # footnotes
     (re.compile(r"^(?:Note|Warning|Tip|Caution|See also|Deprecated|(?:New|Added|Changed|Deprecated "
                 r"since|Removed) (?:in )?(?:version )?[\d.]+)\s*(?::\s*(?=\S)|\.?$)"), ""),
@@ -232,6 +233,12 @@ def write_python_corpus(output_dir: str) -> dict[str, int]:
     Raises:
         InputError: when the folder can't be written or this Python has no language reference.
     """
+    try:
+        os.makedirs(output_dir, exist_ok=True)
+    except OSError as error:
+        raise InputError(
+            f"--output_dir={output_dir}: can't be written ({error.strerror})"
+        ) from None
     library = sysconfig.get_paths()["stdlib"]
     seen: set[str] = set()
     files: dict[str, list[str]] = {"train.txt": [], "eval.txt": []}
@@ -243,12 +250,6 @@ def write_python_corpus(output_dir: str) -> dict[str, int]:
             seen.update(fresh)
             if len(fresh) >= 2:
                 files["eval.txt" if is_held_out(name) else "train.txt"].append("\n".join(fresh))
-    try:
-        os.makedirs(output_dir, exist_ok=True)
-    except OSError as error:
-        raise InputError(
-            f"--output_dir={output_dir}: can't be written ({error.strerror})"
-        ) from None
     for name, documents in files.items():
         content = ("\n\n".join(documents) + "\n").encode()
         path = os.path.join(output_dir, name)

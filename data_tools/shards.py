@@ -19,13 +19,14 @@ import random
 import struct
 from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from data_tools import instances, masking, records
-from data_tools.documents import INPUT_FORMATS, is_archive, read_documents
+from data_tools.documents import is_archive, read_documents
+from data_tools.settings import Settings
 from keras_bert import program
 from keras_bert.errors import InputError
 
@@ -40,64 +41,6 @@ _EXAMPLES_A_BATCH = 1024
 _TEXT_BYTES_A_SHARD = 8 << 20
 # A random B should have many other documents to come from.
 _DOCUMENTS_A_SHARD = 32
-
-
-@dataclass(frozen=True)
-class Settings:
-    """What, with the corpus and the vocabulary, determines a dataset's bytes. Google's names.
-
-    Attributes:
-        do_lower_case: whether the tokenizer lower-cases and drops accents.
-        do_whole_word_mask: whether all pieces of a word are masked together.
-        max_seq_length: S, pieces in an example with [CLS] and both [SEP].
-        max_predictions_per_seq: P, the most pieces an example predicts.
-        random_seed: the seed.
-        dupe_factor: how many times each document is used, with other pairs and masks.
-        masked_lm_prob: share of the pieces to predict.
-        short_seq_prob: share of documents with a target length below S.
-        input_format: how documents are read (`data_tools.documents`).
-        num_shards: files to write; 0 chooses by the corpus's size.
-    """
-
-    do_lower_case: bool = True
-    do_whole_word_mask: bool = False
-    max_seq_length: int = 128
-    max_predictions_per_seq: int = 20
-    random_seed: int = 12345
-    dupe_factor: int = 10
-    masked_lm_prob: float = 0.15
-    short_seq_prob: float = 0.1
-    input_format: str = "sentences"
-    num_shards: int = 0
-
-    def __post_init__(self) -> None:
-        """Checks every value.
-
-        Raises:
-            InputError: for the first one that is out of bounds.
-        """
-        bounds = {
-            # [CLS], both [SEP] and the shortest target, two pieces.
-            "max_seq_length": (5, None),
-            "max_predictions_per_seq": (1, self.max_seq_length),
-            "dupe_factor": (1, None),
-            "masked_lm_prob": (0, 1),
-            "short_seq_prob": (0, 1),
-            "num_shards": (0, 99999),
-        }
-        for name, (low, high) in bounds.items():
-            value = getattr(self, name)
-            if not value >= low or (high is not None and not value <= high):
-                allowed = f"at least {low}" if high is None else f"from {low} to {high}"
-                raise InputError(f"--{name}={value}: expected {allowed}")
-        if self.input_format not in INPUT_FORMATS:
-            raise InputError(
-                f"--input_format={self.input_format}: expected one of {', '.join(INPUT_FORMATS)}"
-            )
-
-    def to_dict(self) -> dict[str, Any]:
-        """Returns the settings by name."""
-        return {field.name: getattr(self, field.name) for field in fields(self)}
 
 
 def default_num_buckets(input_files: list[str]) -> int:

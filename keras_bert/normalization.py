@@ -76,10 +76,12 @@ def _is_cjk(char: str) -> bool:
 @functools.cache
 def _characters() -> list[str]:
     """Lists every character that any rule can touch: the assigned ones and the CJK blocks."""
+    unassigned = ("Cn", "Co", "Cs")  # with private use and surrogates: no rule names them
+    everything = map(chr, range(sys.maxunicode + 1))
+    cjk = (chr(c) for first, last in _CJK_RANGES for c in range(first, last + 1))
     return [
-        char
-        for char in map(chr, range(sys.maxunicode + 1))
-        if unicodedata.category(char) not in ("Cn", "Co", "Cs") or _is_cjk(char)
+        *(char for char in everything if unicodedata.category(char) not in unassigned),
+        *(char for char in cjk if unicodedata.category(char) in unassigned),
     ]
 
 
@@ -93,9 +95,12 @@ def final_sigma_pattern() -> str:
     """
     before, ignored = [], []
     for char in _characters():
-        if _is_dropped(char) or ("a" + char + "Σ").lower()[-1] == "ς":
-            # Either cased or ignorable: only the first ends a word's start by itself.
-            (before if not _is_dropped(char) and (char + "Σ").lower()[-1] == "ς" else ignored).append(char)
+        if _is_dropped(char):
+            ignored.append(char)
+        elif (char + "Σ").lower().endswith("ς"):
+            before.append(char)
+        elif ("a" + char + "Σ").lower().endswith("ς"):
+            ignored.append(char)
     cased, ignorable = _ranges(before), _ranges(ignored)
     return rf"([{cased}][{ignorable}]*)Σ([{ignorable}]*(?:[^{cased}{ignorable}]|$))"
 

@@ -37,9 +37,6 @@ _VALID = r"\x{0}-\x{D7FF}\x{E000}-\x{10FFFF}"
 _VALID_WITHOUT_SIGMA = r"\x{0}-\x{3A2}\x{3A4}-\x{D7FF}\x{E000}-\x{10FFFF}"
 
 
-_SPLITTER = tf_text.WhitespaceTokenizer()
-
-
 class BertTokenizer:
     """BERT's tokenizer as TensorFlow graph ops.
 
@@ -94,6 +91,7 @@ class BertTokenizer:
                 )
             except RuntimeError as error:
                 raise InputError(f"tensorflow-text cannot use this vocabulary: {error}") from None
+            self._splitter = tf_text.WhitespaceTokenizer()
 
     def tokenize(self, text: tf.Tensor) -> tf.RaggedTensor:
         """Cuts texts into word pieces.
@@ -104,9 +102,9 @@ class BertTokenizer:
         Returns:
             Ragged int32 ids [B, (pieces)].
         """
-        words = self._split(self._normalizer.normalize(self._prepare(text)))
+        words = tf.strings.split(self._normalizer.normalize(self._prepare(text)))
         pieces = self._word_pieces.tokenize(_without_long_words(words.values))
-        return words.with_values(pieces.with_values(self._final_ids(pieces.values))).merge_dims(1, 2)
+        return _by_text(words, pieces, self._final_ids(pieces.values))
 
     def split_words(self, text: tf.Tensor) -> tf.RaggedTensor:
         """Cuts texts into normalized words, the units that word pieces are cut from.
@@ -117,7 +115,7 @@ class BertTokenizer:
         Returns:
             Ragged strings [B, (words)].
         """
-        words = self._split(self._normalizer.normalize(self._prepare(text)))
+        words = tf.strings.split(self._normalizer.normalize(self._prepare(text)))
         values = words.values
         if self.keep_special_tokens:
             for token, standin in zip(SPECIAL_TOKENS, _STANDINS, strict=True):
@@ -141,7 +139,7 @@ class BertTokenizer:
         """
         text = self._prepare(text)
         normalized, sources = self._normalizer.normalize_with_offsets(text)
-        words, word_starts, word_ends = _SPLITTER.split_with_offsets(normalized)
+        words, word_starts, word_ends = self._splitter.split_with_offsets(normalized)
         pieces, starts, ends = self._word_pieces.tokenize_with_offsets(
             _without_long_words(words.values)
         )
@@ -159,8 +157,8 @@ class BertTokenizer:
             lengths = tf.constant([len(token) for token in SPECIAL_TOKENS], starts.dtype)
             special = tf.gather(lengths, tf.maximum(ids - self.vocab_size, 0))
             ends = tf.where(ids < self.vocab_size, ends, starts + special)
-        nest = lambda flat: words.with_values(pieces.with_values(flat)).merge_dims(1, 2)
-        return nest(self._final_ids(ids)), nest(starts), nest(ends)
+        flat = (self._final_ids(ids), starts, ends)
+        return tuple(_by_text(words, pieces, values) for values in flat)
 
     def _prepare(self, text: tf.Tensor) -> tf.Tensor:
         """Does what normalization cannot do character by character, each byte left in its place."""
@@ -184,15 +182,17 @@ class BertTokenizer:
             text = tf.strings.regex_replace(text, final_sigma_pattern(), r"\1ς\2")
         return text
 
-    def _split(self, normalized: tf.Tensor) -> tf.RaggedTensor:
-        return tf.strings.split(normalized)
-
     def _final_ids(self, ids: tf.Tensor) -> tf.Tensor:
         """Puts the special tokens' ids for those of their stand-ins."""
         if not self.keep_special_tokens:
             return ids
         special = tf.gather(self._special_token_ids, tf.maximum(ids - self.vocab_size, 0))
         return tf.where(ids < self.vocab_size, ids, special)
+
+
+def _by_text(words: tf.RaggedTensor, pieces: tf.RaggedTensor, values: tf.Tensor) -> tf.RaggedTensor:
+    """Groups values, one a piece, by text: ragged [B, (pieces)]."""
+    return words.with_values(pieces.with_values(values)).merge_dims(1, 2)
 
 
 def _without_long_words(words: tf.Tensor) -> tf.Tensor:

@@ -12,10 +12,10 @@ SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
 
 def load_vocab(path: str | os.PathLike) -> list[str]:
-    """Reads a vocabulary file, one piece a line, and checks that BERT can use it.
+    r"""Reads a vocabulary file, one piece a line, and checks that BERT can use it.
 
-    Lines end at "\\n" alone: real vocabularies hold U+2028 and U+0085 as pieces, which
-    `str.splitlines` would split. A "\\r" before the "\\n" and a missing last "\\n" are both fine.
+    Lines end at "\n" alone: real vocabularies hold U+2028 and U+0085 as pieces, which
+    `str.splitlines` would split. A "\r" before the "\n" and a missing last "\n" are both fine.
 
     Args:
         path: the file.

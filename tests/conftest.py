@@ -81,3 +81,15 @@ def write_records():
         return path
 
     return write
+
+
+@pytest.fixture(scope="session")
+def mirrored():
+    """Two devices; one strategy for all tests of a process.
+
+    Strategies of one process share their collectives' keys, so that a second one's first
+    all-reduce would meet the shapes of the first one's.
+    """
+    import tensorflow as tf
+
+    return tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])

@@ -101,7 +101,7 @@ def test_a_file_that_is_no_config_is_refused(tmp_path, content, expected):
 
 
 def test_a_missing_file_names_the_bundled_configs(tmp_path):
-    with pytest.raises(InputError, match="huge.json: no such file.*tiny, mini, small, medium"):
+    with pytest.raises(InputError, match=r"huge\.json: no such file.*tiny, mini, small, medium"):
         BertConfig.from_json("huge.json")
     with pytest.raises(InputError, match="cannot be read"):
         BertConfig.from_json(tmp_path)
@@ -148,7 +148,7 @@ def test_a_key_that_changes_the_arithmetic_is_refused(key, value):
 def test_a_vocabulary_of_another_size_is_refused():
     config = BertConfig(vocab_size=30522)
     config.check_vocab_size(30522, "vocab.txt")
-    with pytest.raises(InputError, match="cased/vocab.txt: has 28996 pieces.* 30522"):
+    with pytest.raises(InputError, match=r"cased/vocab\.txt: has 28996 pieces.* 30522"):
         config.check_vocab_size(28996, "cased/vocab.txt")
 
 

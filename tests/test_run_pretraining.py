@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -215,10 +216,8 @@ def test_a_loss_that_is_not_finite_stops_with_the_step_and_keeps_the_last_checkp
     ],
 )
 def test_bad_input_ends_in_one_line_and_exit_code_1(folder, root, changes, message):
-    import re
-
     output_dir = folder / "bad"
-    done = run(root, command(folder, output_dir, **changes))
+    done = run(root, command(folder, **{"output_dir": output_dir} | changes))
     assert done.returncode == 1
     assert done.stderr.count("\n") == 1, done.stderr
     assert done.stderr.startswith("run_pretraining.py: error: ")

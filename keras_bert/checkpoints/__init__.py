@@ -1,0 +1,1 @@
+"""Models on disk: Hugging Face directories, and the names that weights have there."""

@@ -148,8 +148,8 @@ def _advice(path: Path) -> str:
     if not (path / "pytorch_model.bin").is_file():
         return ""
     return (
-        "; it has pytorch_model.bin, a pickle, which is not opened for safety: convert it once with "
-        "transformers, AutoModelForPreTraining.from_pretrained(DIR).save_pretrained(NEW_DIR)"
+        "; it has pytorch_model.bin, a pickle, which is not opened for safety: convert it once "
+        "with transformers, AutoModelForPreTraining.from_pretrained(DIR).save_pretrained(NEW_DIR)"
     )
 
 

@@ -1,6 +1,6 @@
 """The one table of weight names: our variable paths <-> Hugging Face's names.
 
-Ours follow Google's checkpoints. A Hugging Face kernel is the transpose of ours, which is [in, out].
+Ours follow Google's checkpoints. A kernel of ours is [in, out]; Hugging Face's is its transpose.
 """
 
 import re

@@ -91,9 +91,7 @@ def _load(model: keras.Model, file: Any, source: str) -> LoadReport:
     wanted = {variable.path: hugging_face_name(variable.path) for variable in model.weights}
     new = [path for path, name in wanted.items() if name not in names]
     held = {_part(path) for path in wanted if path not in new}
-    problems = [
-        f"{wanted[path]} is missing" for path in new if _part(path) in held | {"encoder"}
-    ]
+    problems = [f"{wanted[path]} is missing" for path in new if _part(path) in held | {"encoder"}]
     loaded = [variable for variable in model.weights if variable.path not in new]
     for variable in loaded:
         expected = tuple(variable.shape)[:: -1 if is_transposed(variable.path) else 1]

@@ -1,0 +1,1 @@
+"""The layers of BERT, with keras.ops alone, so that they run on every backend of Keras."""

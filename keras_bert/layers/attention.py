@@ -84,7 +84,9 @@ class SelfAttention(keras.layers.Layer):
         key = self._split_heads(self.key(hidden))
         value = self._split_heads(self.value(hidden))
         scores = ops.cast(ops.einsum("bnqd,bnkd->bnqk", query, key), "float32")
-        probabilities = ops.cast(ops.softmax(scores + key_mask(input_mask), axis=-1), self.compute_dtype)
+        probabilities = ops.cast(
+            ops.softmax(scores + key_mask(input_mask), axis=-1), self.compute_dtype
+        )
         probabilities = self.dropout(probabilities, dropout_seed)
         context = ops.matmul(probabilities, value)  # [B, N, S, D]
         return ops.reshape(ops.transpose(context, (0, 2, 1, 3)), ops.shape(hidden))

@@ -43,7 +43,7 @@ def mix(x: Any) -> Any:
 
 
 def random_bits(dropout_seed: Any, site: int, size: Any) -> Any:
-    """Returns uniform int32 numbers that depend on their seed, site and position alone.
+    """Returns uniform int16 numbers that depend on their seed, site and position alone.
 
     Args:
         dropout_seed: [B] int32, one an example.
@@ -51,14 +51,19 @@ def random_bits(dropout_seed: Any, site: int, size: Any) -> Any:
         size: elements an example.
 
     Returns:
-        [B, size] int32, uniform over all 2^32 values.
+        [B, size] int16, uniform over all 2^16 values.
     """
-    # Two keys an example: with one alone, two examples would hold the same bits in another order.
-    key = mix(mix(dropout_seed + _int32(_GOLDEN)) + _int32(_GOLDEN * (2 * site + 1)))
-    key_2 = mix(key + _int32(_GOLDEN))
-    position = mix(ops.arange(size, dtype="int32") + _int32(_GOLDEN))  # [size]
+    key = mix(mix(dropout_seed + _int32(_GOLDEN)) + _int32(_GOLDEN * (2 * site + 1)))  # [B]
+    # Each word gives two elements, as 16 bits are plenty to compare a rate with. Positions are
+    # mixed once for all examples, into words so far apart that two examples' keys hardly ever
+    # bring them to the same one; that leaves two multiplications for each example's own word.
+    words = (size + 1) // 2
+    position = mix(ops.arange(words, dtype="int32") + _int32(_GOLDEN))
     x = ops.bitwise_xor(position[None, :], key[:, None]) * _MULTIPLIER_1
-    return (_xor_shift(x, 15) + key_2[:, None]) * _MULTIPLIER_2
+    x = ops.bitwise_xor(x, ops.bitwise_right_shift(x, 15)) * _MULTIPLIER_2
+    bits = ops.reshape(ops.view(x[:, :, None], "int16"), (-1, 2 * words))
+    is_even = isinstance(size, int) and size % 2 == 0
+    return bits if is_even else bits[:, :size]
 
 
 class Dropout(keras.layers.Layer):
@@ -85,8 +90,7 @@ class Dropout(keras.layers.Layer):
         if dropout_seed is None or self.rate == 0.0:
             return inputs
         shape = ops.shape(inputs)
-        threshold = round(self.rate * 2**32)
+        dropped = round(self.rate * 2**16)  # of the 2^16 values that the bits may have
         bits = random_bits(dropout_seed, self.site, math.prod(shape[1:]))
-        kept = ops.cast(bits >= _int32(threshold + 2**31), inputs.dtype)
-        scale = 1.0 / (1.0 - threshold / 2**32)
-        return inputs * ops.reshape(kept * scale, shape)
+        kept = ops.cast(bits >= dropped - 2**15, inputs.dtype)
+        return inputs * ops.reshape(kept * (1.0 / (1.0 - dropped / 2**16)), shape)

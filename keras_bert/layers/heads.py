@@ -74,7 +74,7 @@ class MaskedLMHead(keras.layers.Layer):
         self.layer_norm = LayerNorm(layer_norm_eps, name="LayerNorm", dtype=self.dtype_policy)
 
     def build(self, hidden_shape: tuple) -> None:
-        """Makes the transform and the vocabulary's bias; the vocabulary's table is the encoder's."""
+        """Makes the transform and the vocabulary's bias; the table itself is the encoder's."""
         self.dense.build((None, hidden_shape[-1]))
         self.layer_norm.build((None, hidden_shape[-1]))
         self.output_bias = self.add_weight(

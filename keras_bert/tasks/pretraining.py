@@ -32,7 +32,7 @@ from keras_bert.tasks.pretraining_data import (
 )
 from keras_bert.tasks.pretraining_task import pretraining_task, unigram_baseline
 from keras_bert.training.evaluate import make_evaluate
-from keras_bert.training.loop import TrainingSettings, train
+from keras_bert.training.loop import TrainingSettings, check_batch_sizes, train
 from keras_bert.training.run_directory import open_run, read_json, write_json
 from keras_bert.vocabulary import load_vocab
 
@@ -114,6 +114,7 @@ def pretrain(
             f"{data.files[0]} has max_seq_length {data.max_seq_length}, but the config allows "
             f"max_position_embeddings {config.max_position_embeddings}"
         )
+    check_batch_sizes(strategy, training, settings.eval_batch_size)
     if open_run(output_dir, {**record, "data_fingerprint": data.fingerprint}):
         logging.info("%s is finished; nothing to do", output_dir)
         return read_json(output_dir / "results.json")

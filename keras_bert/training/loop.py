@@ -118,6 +118,32 @@ def train(
         summaries.close()
 
 
+def check_batch_sizes(
+    strategy: tf.distribute.Strategy, settings: TrainingSettings, eval_batch_size: int
+) -> None:
+    """Checks that every device and micro-batch gets as many examples as every other.
+
+    Args:
+        strategy: the devices.
+        settings: the batch size and the micro-batches of training.
+        eval_batch_size: examples a batch of an evaluation.
+
+    Raises:
+        InputError: a batch does not divide.
+    """
+    devices = strategy.num_replicas_in_sync
+    parts = devices * settings.gradient_accumulation_steps
+    if settings.train_batch_size % parts:
+        raise InputError(
+            f"--train_batch_size={settings.train_batch_size} does not divide by {devices} devices "
+            f"x {settings.gradient_accumulation_steps} micro-batches"
+        )
+    if eval_batch_size % devices:
+        raise InputError(
+            f"--eval_batch_size={eval_batch_size} does not divide by {devices} devices"
+        )
+
+
 def _steps_to_next_event(step: int, settings: TrainingSettings) -> int:
     ends = [settings.num_train_steps]
     ends += [

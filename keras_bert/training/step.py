@@ -14,7 +14,7 @@ from collections.abc import Callable
 import keras
 import tensorflow as tf
 
-from keras_bert.optimization.clipping import clip_by_global_norm
+from keras_bert.optimization.clipping import clip_scale, global_norm
 from keras_bert.training.task import Batch, Task
 
 SUM = tf.distribute.ReduceOp.SUM
@@ -59,6 +59,14 @@ def make_train_steps(
             tf.convert_to_tensor(gradient) for gradient in gradients
         ]
 
+    # Always XLA: one pass over weights and moments, where single operations make a dozen.
+    @tf.function(jit_compile=True)
+    def update(gradients: list[tf.Tensor], scale: tf.Tensor) -> tf.Tensor:
+        rate = optimizer.learning_rate
+        for gradient, variable in zip(gradients, variables, strict=True):
+            optimizer.update_step(gradient * scale, variable, rate)
+        return rate
+
     def accumulate(batch: Batch, totals: dict[str, tf.Tensor]):
         steps = gradient_accumulation_steps
         if steps == 1:
@@ -86,10 +94,13 @@ def make_train_steps(
         totals = {name: known[i] for i, name in enumerate(task.figures)}
         sums, gradients = accumulate(batch, totals)
         sums = replica.all_reduce(SUM, sums)
-        gradients, norm = clip_by_global_norm(replica.all_reduce(SUM, gradients), max_grad_norm)
-        # Keras sums over devices once more when it applies.
-        share = 1.0 / strategy.num_replicas_in_sync
-        optimizer.apply([gradient * share for gradient in gradients], variables)
+        gradients = replica.all_reduce(SUM, gradients)
+        # Outside XLA, which sums a norm on one thread.
+        norm = global_norm(gradients)
+        # Each device updates its own copy from the same gradient. Keras's `apply` would sum over
+        # devices a second time.
+        with tf.control_dependencies([update(gradients, clip_scale(norm, max_grad_norm))]):
+            optimizer.iterations.assign_add(1)
         return tf.concat([sums, known, [norm]], axis=0)
 
     @tf.function

@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 
 from data_tools.documents import read_documents
-from data_tools.shards import Settings, make_examples, tokenize
+from data_tools.settings import Settings
+from data_tools.shards import make_examples, tokenize
 from keras_bert.tokenization import BertTokenizer
 
 BOUND = 0.02

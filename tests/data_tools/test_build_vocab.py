@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 from collections import Counter
+from pathlib import Path
 
 import pytest
 import tensorflow as tf
@@ -52,22 +53,23 @@ def test_the_vocabulary_pays_on_its_own_text(texts):
     """Frequent words become whole: far fewer pieces than characters, and no [UNK]."""
     words = count_words(texts[:1], "sentences", True)
     tokenizer = BertTokenizer(learn_vocab(words, 4000, min_frequency=1))
-    text = open(texts[0]).read().split("\n")
+    text = Path(texts[0]).read_text().split("\n")
     pieces = tokenizer.tokenize(tf.constant(text)).flat_values.numpy()
     assert tokenizer.unk_token_id not in pieces
     assert len(pieces) < 1.3 * sum(words.values())
 
 
-def test_two_processes_write_the_same_bytes(texts, tmp_path):
+def test_two_processes_write_the_same_bytes(texts, root):
     """The trainer alone doesn't: it numbers characters as it meets them in a hash table."""
     code = (
-        "import sys; from data_tools.build_vocab import learn_vocab; from collections import Counter;"
+        "import sys; from collections import Counter;"
+        "from data_tools.build_vocab import learn_vocab;"
         "words = open(sys.argv[1]).read().split();"
         "print('\\n'.join(learn_vocab(Counter(words), 3000)))"
     )
     outputs = [
         subprocess.run(
-            [sys.executable, "-c", code, texts[0]], capture_output=True, check=True
+            [sys.executable, "-c", code, texts[0]], capture_output=True, check=True, cwd=root
         ).stdout
         for _ in range(3)
     ]

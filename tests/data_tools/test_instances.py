@@ -49,7 +49,7 @@ def document_of(documents: Documents, piece: np.ndarray) -> np.ndarray:
 
 
 @given(corpora, st.integers(5, 64), st.sampled_from([0.0, 0.1, 1.0]), st.integers(0, 99))
-@settings(max_examples=200)
+@settings(max_examples=200, deadline=None)
 def test_unused_sentences_are_put_back(documents, max_seq_length, short_seq_prob, seed):
     """Read as A, or as A and the true B, every document is covered once, with no gap."""
     pairs = make_pairs(documents, max_seq_length, short_seq_prob, random.Random(seed))
@@ -64,7 +64,7 @@ def test_unused_sentences_are_put_back(documents, max_seq_length, short_seq_prob
 
 
 @given(corpora, st.integers(5, 64), st.integers(0, 99))
-@settings(max_examples=200)
+@settings(max_examples=200, deadline=None)
 def test_both_halves_are_whole_sentences_of_one_document(documents, max_seq_length, seed):
     pairs = make_pairs(documents, max_seq_length, 0.1, random.Random(seed))
     assert np.isin(pairs[:, :4], documents.sentence_starts).all()
@@ -75,7 +75,7 @@ def test_both_halves_are_whole_sentences_of_one_document(documents, max_seq_leng
 
 
 @given(corpora, st.integers(5, 64), st.integers(0, 99))
-@settings(max_examples=100)
+@settings(max_examples=100, deadline=None)
 def test_a_chunk_ends_with_the_sentence_that_reaches_the_target(documents, max_seq_length, seed):
     pairs = make_pairs(documents, max_seq_length, 0.0, random.Random(seed))
     target = max_seq_length - 3
@@ -161,7 +161,7 @@ def reference_truncation(a_length: int, b_length: int, most: int) -> tuple[int, 
 
 
 @given(st.integers(1, 300), st.integers(1, 300), st.integers(2, 125), st.integers(0, 9))
-@settings(max_examples=300)
+@settings(max_examples=300, deadline=None)
 def test_the_longer_half_is_cut_and_ties_cut_b(a_length, b_length, most, seed):
     pairs = np.array([[1000, 1000 + a_length, 5000, 5000 + b_length, RANDOM]])
     cut = truncate_pairs(pairs, most, np.random.default_rng(seed))[0]

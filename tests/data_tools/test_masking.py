@@ -56,7 +56,7 @@ def test_the_budget_is_rounded_as_python_rounds(prob, most):
 
 @pytest.mark.parametrize("whole_words", [False, True])
 @given(st.integers(0, 10**6), st.integers(8, 64), st.integers(1, 30))
-@settings(max_examples=50)
+@settings(max_examples=50, deadline=None)
 def test_what_is_chosen(whole_words, seed, length, most):
     rng = np.random.default_rng(seed)
     ids, is_text, is_continuation = batch(rng, 20, length)

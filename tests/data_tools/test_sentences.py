@@ -1,7 +1,7 @@
 """Splitting prose into sentences."""
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from data_tools.sentences import split_sentences
@@ -46,6 +46,7 @@ def test_blank_text_has_no_sentence():
 
 
 @given(st.text(alphabet="aAb1 .!?…。」\"')(,\n", max_size=60))
+@settings(deadline=None)
 def test_nothing_but_white_space_is_lost(text):
     sentences = split_sentences(text)
     assert "".join("".join(sentences).split()) == "".join(text.split())

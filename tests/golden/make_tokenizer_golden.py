@@ -13,7 +13,7 @@ import hashlib
 import random
 import sys
 import unicodedata
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -40,7 +40,15 @@ def every_character_vocab() -> list[str]:
     chars = [chr(c) for c in code_points if c not in (0x85, 0xA0)]
     pairs = [a + b for a in "abcdeσςαι" for b in "abcdeσςαι"]
     whole = [*chars, *pairs]
-    return ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *whole, *("##" + piece for piece in whole)]
+    return [
+        "[PAD]",
+        "[UNK]",
+        "[CLS]",
+        "[SEP]",
+        "[MASK]",
+        *whole,
+        *("##" + piece for piece in whole),
+    ]
 
 
 def hard_strings() -> list[bytes]:
@@ -65,9 +73,9 @@ def hard_strings() -> list[bytes]:
 
 
 def real_texts(data: Path) -> Iterator[tuple[str, list[bytes]]]:
-    """Yields every text file of the shared data as its name and its lines, at most 4,000 bytes each.
+    """Yields every text file of the shared data as its name and its lines.
 
-    A longer line is cut without regard to characters: broken UTF-8 is part of the test.
+    A line over 4,000 bytes is cut there, within a character too: broken UTF-8 is part of the test.
     """
     for pattern in ("corpus/**/*.txt", "glue/*/*.tsv", "ner/*/*.*", "squad/*.json"):
         for path in sorted(data.glob(pattern)):
@@ -76,20 +84,21 @@ def real_texts(data: Path) -> Iterator[tuple[str, list[bytes]]]:
             yield str(path.relative_to(data)), cut
 
 
-def hash_hard(ids: Iterable[Sequence[int]]) -> np.ndarray:
-    """One 16-bit hash for the ids of each string."""
-    return np.array([_hash(one, 2) for one in ids], np.uint16)
+def hash_hard(ids: np.ndarray, splits: np.ndarray) -> np.ndarray:
+    """One 16-bit hash for the ids of each string; string i has ids[splits[i] : splits[i + 1]]."""
+    return np.array([_hash(part, 2) for part in np.split(ids, splits[1:-1])], np.uint16)
 
 
-def hash_lines(ids: Sequence[Sequence[int]]) -> np.ndarray:
-    """One 32-bit hash for the ids of 20 lines, with the ends of lines."""
-    starts = range(0, len(ids), LINES_A_HASH)
-    chunks = [[i for line in ids[s : s + LINES_A_HASH] for i in (*line, -1)] for s in starts]
+def hash_lines(ids: np.ndarray, splits: np.ndarray) -> np.ndarray:
+    """One 32-bit hash for the ids of 20 lines, with a -1 after each line."""
+    with_ends = np.insert(ids, splits[1:], -1)
+    ends = splits[1:] + np.arange(1, len(splits))
+    chunks = np.split(with_ends, ends[LINES_A_HASH - 1 : -1 : LINES_A_HASH])
     return np.array([_hash(chunk, 4) for chunk in chunks], np.uint32)
 
 
-def _hash(ids: Sequence[int], size: int) -> int:
-    digest = hashlib.blake2b(np.asarray(ids, "<i4").tobytes(), digest_size=size).digest()
+def _hash(ids: np.ndarray, size: int) -> int:
+    digest = hashlib.blake2b(ids.astype("<i4").tobytes(), digest_size=size).digest()
     return int.from_bytes(digest, "little")
 
 
@@ -147,56 +156,61 @@ def _sigmas(rng: random.Random) -> str:
 
 def _spaces_and_controls(rng: random.Random) -> str:
     odd = [*range(0, 0x21), *range(0x7F, 0xA2), 0xAD, 0x1680, 0x180E, *range(0x2000, 0x2010)]
-    odd += [*range(0x2028, 0x2030), 0x205F, *range(0x2060, 0x2070), 0x3000, 0xFEFF, *range(0xFFF0, 0x10000)]
-    odd += [0x110BD, 0x1BCA0, 0xE0001, 0xE0020]
-    return "".join(
-        chr(rng.choice(odd)) if rng.random() < 0.6 else rng.choice("aB.é漢")
-        for _ in range(rng.randint(1, 40))
-    )
+    odd += [*range(0x2028, 0x2030), *range(0x205F, 0x2070), 0x3000, 0xFEFF, *range(0xFFF0, 0xFFFF)]
+    odd += [0x110BD, 0x1BCA0, 0xE0001, 0xE0020, *map(ord, "aB.é漢" * 15)]
+    return "".join(chr(rng.choice(odd)) for _ in range(rng.randint(1, 40)))
+
+
+_CJK_BLOCKS = [(0x3400, 0x4DBF), (0x4E00, 0x9FFF), (0xF900, 0xFAFF), (0x20000, 0x2A6DF)]
+_CJK_BLOCKS += [(0x2A700, 0x2B73F), (0x2B740, 0x2B81F), (0x2B820, 0x2CEAF), (0x2F800, 0x2FA1F)]
+_NEAR_CJK = [(0x3040, 0x30FF), (0xAC00, 0xD7A3), (0x3000, 0x303F), (0xFF00, 0xFFEF)]
+_NEAR_CJK += [(0x2E80, 0x2FDF), (0x1100, 0x11FF), (0x2CEB0, 0x2EBE0), (0x30000, 0x3134A)]
 
 
 def _cjk(rng: random.Random) -> str:
-    edges = [0x33FF, 0x3400, 0x4DBF, 0x4DC0, 0x4DFF, 0x4E00, 0x9FFF, 0xA000, 0xF8FF, 0xF900, 0xFA0E,
-             0xFAFF, 0xFB00, 0x1FFFF, 0x20000, 0x2A6DF, 0x2A6E0, 0x2A6FF, 0x2A700, 0x2B73F, 0x2B740,
-             0x2B81F, 0x2B820, 0x2CEAF, 0x2CEB0, 0x2EBE0, 0x2F7FF, 0x2F800, 0x2FA1F, 0x2FA20, 0x30000]  # fmt: skip
-    ranges = ((0x4E00, 0x9FFF), (0x3400, 0x4DBF), (0xF900, 0xFAFF), (0x2F800, 0x2FA1F), (0x3040, 0x30FF),
-              (0xAC00, 0xD7A3), (0x3000, 0x303F), (0xFF00, 0xFFEF), (0x2E80, 0x2FDF), (0x1100, 0x11FF))  # fmt: skip
+    edges = [edge + off for block in _CJK_BLOCKS for edge in block for off in (-1, 0, 1)]
     out = ""
     for _ in range(rng.randint(1, 30)):
         choice = rng.random()
-        out += chr(rng.choice(edges)) if choice < 0.3 else chr(rng.randint(*rng.choice(ranges)))
+        block = rng.choice(_CJK_BLOCKS + _NEAR_CJK)
+        out += chr(rng.choice(edges)) if choice < 0.3 else chr(rng.randint(*block))
         out += "a" if choice > 0.8 else "\u0301" if choice < 0.05 else ""
     return out
 
 
+_EMOJI = """👩 👨 👧 \u200d \ufe0f 🏽 ❤ 🏳 🌈 🇩 🇪 1\ufe0f\u20e3 ☕ 😀 ™ © a ! 🫠 🩷 ♂
+🧑🏿\u200d🚀 🏴\U000e0067\U000e0062\U000e007f"""
+_WORDS = """un afford able ING ed naïve Straße İstanbul don't e-mail U.S. 3.14 $5 x ǄUR ÅNGSTRÖM
+Δοκιμή ΟΔΥΣΣΕΥΣ Привет ЙОГ שָׁלוֹם مُحَمَّد हिन्दी ภาษา 日本 ニュース 한국어 ##ing [unused5] <unk> @-@
+ﬁn ﷺ ½"""
+_LONG = "a ab é e\u0301 한 漢 ! क a\u200d 😀 İ Σ a. ﬃ"
+_LENGTHS = (66, 67, 68, 99, 100, 101, 199, 200, 201, 202, 255, 256, 257, 300, 801, 2000)
+_SPECIAL = """[MASK] [SEP] [CLS] [PAD] [UNK] [mask] [MASK MASK] [[MASK]] [MA\0SK] [MA\u0301SK] a é
+\x01 \ufdd0 \ufdd4 \ufdef"""
+
+
 def _emoji(rng: random.Random) -> str:
-    parts = ["👩", "👨", "👧", "\u200d", "\ufe0f", "🏽", "❤", "🏳", "🌈", "🇩", "🇪", "1\ufe0f\u20e3", "☕", "😀",
-             "™", "©", "a", " ", "!", "🧑🏿\u200d🚀", "🏴\U000e0067\U000e0062\U000e007f", "🫠", "🩷", "♂"]  # fmt: skip
-    return "".join(rng.choice(parts) for _ in range(rng.randint(1, 20)))
+    return "".join(rng.choice([" ", *_EMOJI.split()]) for _ in range(rng.randint(1, 20)))
 
 
 def _words(rng: random.Random) -> str:
-    parts = ["un", "afford", "able", "ING", "ed", "naïve", "Straße", "İstanbul", "don't", "e-mail", "U.S.",
-             "3.14", "$5", "x", "ǄUR", "ÅNGSTRÖM", "Δοκιμή", "ΟΔΥΣΣΕΥΣ", "Привет", "ЙОГ", "שָׁלוֹם", "مُحَمَّد",
-             "हिन्दी", "ภาษา", "日本", "ニュース", "한국어", "##ing", "[unused5]", "<unk>", "@-@", "ﬁn", "ﷺ", "½"]  # fmt: skip
-    return "".join(rng.choice(parts) + rng.choice((" ", "", "", "-")) for _ in range(rng.randint(1, 15)))
+    joints, words = (" ", "", "", "-"), _WORDS.split()
+    return "".join(rng.choice(words) + rng.choice(joints) for _ in range(rng.randint(1, 15)))
 
 
 def _long_words(rng: random.Random) -> str:
-    unit = rng.choice(("a", "ab", "é", "e\u0301", "한", "漢", "!", "क", "a\u200d", "😀", "İ", "Σ", "a.", "ﬃ"))
-    length = rng.choice((66, 67, 68, 99, 100, 101, 199, 200, 201, 202, 255, 256, 257, 300, 801, 2000))
+    length = rng.choice(_LENGTHS) + rng.randint(-1, 1)
     tail = rng.choice(("", "x", " tail", "!", "\u0301"))
-    return rng.choice(("", "head ", "(")) + (unit * length)[: length + rng.randint(-1, 1)] + tail
+    return rng.choice(("", "head ", "(")) + (rng.choice(_LONG.split()) * length)[:length] + tail
 
 
 def _special_tokens(rng: random.Random) -> str:
-    parts = ["[MASK]", "[SEP]", "[CLS]", "[PAD]", "[UNK]", "[mask]", "[ MASK ]", "[MASK", "MASK]", "[[MASK]]",
-             "a", " ", "é", "[MA\u0000SK]", "\ufdd0", "\ufdd4", "\ufdef", "\u0001", "[MA\u0301SK]"]  # fmt: skip
-    return "".join(rng.choice(parts) for _ in range(rng.randint(1, 8)))
+    return "".join(rng.choice([" ", *_SPECIAL.split()]) for _ in range(rng.randint(1, 8)))
 
 
 def _broken_utf8(rng: random.Random) -> bytes:
     text = bytearray(_mixed_blocks(rng).encode("utf-8", "surrogatepass"))
+    wrong = (b"\xc0\x80", b"\xed\xa0\x80", b"\xf4\x90\x80\x80", b"\xe4\xbd", b"\xf0\x9f\x98")
     for _ in range(rng.randint(1, 4)):
         kind, at = rng.random(), rng.randint(0, len(text))
         if kind < 0.4:
@@ -204,7 +218,7 @@ def _broken_utf8(rng: random.Random) -> bytes:
         elif kind < 0.7:
             del text[at : at + 1]
         else:
-            text[at:at] = rng.choice((b"\xc0\x80", b"\xed\xa0\x80", b"\xf4\x90\x80\x80", b"\xe4\xbd", b"\xf0\x9f\x98"))
+            text[at:at] = rng.choice(wrong)
     return bytes(text)
 
 
@@ -230,14 +244,18 @@ def main() -> None:
         basic = tokenization.BasicTokenizer(do_lower_case)
         pieces = tokenization.WordpieceTokenizer(ids_of)
 
-        def ids(text: bytes, basic=basic, pieces=pieces, ids_of=ids_of) -> list[int]:
-            words = basic.tokenize(text)
-            return [ids_of[piece] for word in words for piece in pieces.tokenize(word)]
+        def tokenize(texts: list[bytes], basic=basic, pieces=pieces, ids_of=ids_of):
+            ids, splits = [], [0]
+            for text in texts:
+                for word in basic.tokenize(text):
+                    ids += [ids_of[piece] for piece in pieces.tokenize(word)]
+                splits.append(len(ids))
+            return np.array(ids, np.int32), np.array(splits)
 
-        arrays[f"{setting}/hard"] = hash_hard(map(ids, hard))
+        arrays[f"{setting}/hard"] = hash_hard(*tokenize(hard))
         if folder is not None:
             for name, lines in real:
-                arrays[f"{setting}/{name}"] = hash_lines(list(map(ids, lines)))
+                arrays[f"{setting}/{name}"] = hash_lines(*tokenize(lines))
         print(setting, len(hard), "hard strings", sum(len(lines) for _, lines in real), "lines")
     np.savez_compressed(GOLDEN, **arrays)
     print(GOLDEN, GOLDEN.stat().st_size, "bytes")

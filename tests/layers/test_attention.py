@@ -39,9 +39,7 @@ def reference(layer, hidden):
 
 def test_equals_the_definition_to_1e_5(hidden):
     layer = attention()
-    np.testing.assert_allclose(
-        layer(hidden, MASK), reference(layer, hidden), atol=1e-5
-    )
+    np.testing.assert_allclose(layer(hidden, MASK), reference(layer, hidden), atol=1e-5)
 
 
 def test_the_mask_is_0_or_minus_10000_on_the_keys():

@@ -44,7 +44,7 @@ def test_dropout_comes_last(layer):
 
 def test_a_sequence_over_the_position_table_is_refused(layer):
     ids = np.zeros((1, 7), "int32")
-    with pytest.raises(InputError, match="sequences of 7 pieces.*max_position_embeddings.*6"):
+    with pytest.raises(InputError, match=r"sequences of 7 pieces.*max_position_embeddings.*6"):
         layer(ids, ids)
 
 

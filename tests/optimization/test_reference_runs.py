@@ -43,9 +43,9 @@ def split(strategy, array):
 
 @pytest.mark.parametrize("way", ["keras_apply", "update_step", "update_step_jit"])
 @pytest.mark.parametrize("rule", RULES)
-def test_two_devices(reference, rule, way):
+def test_two_devices(reference, rule, way, mirrored):
     """Both ways to update under a strategy: Keras's apply, and update_step on each replica."""
-    strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+    strategy = mirrored
     with strategy.scope():
         model, optimizer = reference.build(rule)
 

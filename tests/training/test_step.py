@@ -32,9 +32,9 @@ def data(tmp_path_factory, write_records):
     return find_records(str(path))
 
 
-def train(data, strategy_name="default", dtype="float32", clip=1.0, learning_rate=1e-3, **kwargs):
+def train(data, strategy=None, dtype="float32", clip=1.0, learning_rate=1e-3, **kwargs):
     """Trains STEPS steps of 8 examples; returns the weights by path and the rows of sums."""
-    strategy = make_strategy(strategy_name, 2 if strategy_name == "mirrored" else 0)
+    strategy = strategy or make_strategy()
     keras.utils.set_random_seed(3)
     with strategy.scope():
         model = BertPretrainer(CONFIG, dtype=dtype)
@@ -64,8 +64,8 @@ def test_training_moves_every_weight(data, reference):
     assert all(np.abs(start[name] - value).max() > 0 for name, value in reference[0].items())
 
 
-def test_two_devices_equal_one_with_dropout_on(data, reference):
-    weights, rows = train(data, "mirrored")
+def test_two_devices_equal_one_with_dropout_on(data, reference, mirrored):
+    weights, rows = train(data, mirrored)
     assert largest_difference(weights, reference[0]) < 1e-6
     np.testing.assert_allclose(rows, reference[1], rtol=1e-5)
 
@@ -76,15 +76,15 @@ def test_four_micro_batches_equal_the_big_batch_with_dropout_on(data, reference)
     np.testing.assert_allclose(rows, reference[1], rtol=1e-5)
 
 
-def test_two_devices_with_two_micro_batches_each_equal_one(data, reference):
-    weights, _ = train(data, "mirrored", gradient_accumulation_steps=2)
+def test_two_devices_with_two_micro_batches_each_equal_one(data, reference, mirrored):
+    weights, _ = train(data, mirrored, gradient_accumulation_steps=2)
     assert largest_difference(weights, reference[0]) < 1e-6
 
 
-def test_the_gradient_is_clipped_by_its_global_norm(data, reference):
+def test_the_gradient_is_clipped_by_its_global_norm(data, reference, mirrored):
     # Every step of AdamW is scale-free but for epsilon; a tiny norm makes epsilon (1e-6) show.
     one, one_rows = train(data, clip=1e-5)
-    two, two_rows = train(data, "mirrored", clip=1e-5)
+    two, two_rows = train(data, mirrored, clip=1e-5)
     assert one_rows[:, -1].min() > 0.1  # the norm is reported as it was before clipping
     assert largest_difference(one, reference[0]) > 1e-4
     assert largest_difference(one, two) < 1e-6
@@ -103,8 +103,8 @@ def test_bfloat16_keeps_float32_weights_and_a_loss_within_one_percent(data, refe
 
 
 @pytest.mark.parametrize("strategy_name", ["default", "mirrored"])
-def test_evaluation_counts_a_short_last_batch_exactly(data, strategy_name):
-    strategy = make_strategy(strategy_name, 2 if strategy_name == "mirrored" else 0)
+def test_evaluation_counts_a_short_last_batch_exactly(data, strategy_name, mirrored):
+    strategy = mirrored if strategy_name == "mirrored" else make_strategy()
     keras.utils.set_random_seed(3)
     with strategy.scope():
         model = BertPretrainer(CONFIG)

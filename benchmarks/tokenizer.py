@@ -1,0 +1,163 @@
+"""Which tokenizer is fastest: ours, Hugging Face `tokenizers` or Google's own?
+
+    .venv/bin/python benchmarks/tokenizer.py [--threads=1,2] [--rounds=9]
+
+One warm process a contender; they take turns, one pass over the corpus at a time, so that what
+else the machine does hits all alike. Figures are medians over the rounds; a ratio is the median of
+the rounds' own ratios, by wall-clock time and by CPU time (what counts on a busy machine).
+Google's (`bert-tensorflow` 1.0.4 in .peers) has one thread whatever it is given. Hugging Face's
+time leaves out copying the ids out of its results, which ours has in tensors already.
+
+FINDING
+"""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from statistics import median
+
+from absl import app, flags
+
+ROOT = Path(__file__).resolve().parents[1]
+DATA = ROOT.parent / "shared" / "data"
+
+flags.DEFINE_list("threads", ["1", "2"], "numbers of threads to compare at")
+flags.DEFINE_integer("rounds", 9, "passes over the corpus a contender")
+flags.DEFINE_string("worker", None, "internal: CONTENDER:CORPUS:THREADS to be")
+FLAGS = flags.FLAGS
+
+# Corpus: vocabulary, do_lower_case, files. English as in pre-training; five other languages.
+CORPORA = {
+    "english": ("bert-base-uncased", True, ["wikitext-2/test.txt"]),
+    "ar de hi ja zh": (
+        "bert-base-multilingual-cased",
+        False,
+        [f"{code}/xquad_paragraphs.txt" for code in ("ar", "de", "hi", "zh")]
+        + ["ja/ud_gsd_dev.sents.txt", "ja/ud_gsd_test.sents.txt"],
+    ),
+}
+CONTENDERS = ("ours", "tokenizers", "ours, offsets", "tokenizers, offsets", "google")
+# What each is compared with.
+BASELINES = {"tokenizers": "ours", "tokenizers, offsets": "ours, offsets", "google": "ours"}
+
+
+def make_pass(contender: str, corpus: str, threads: int):
+    """Returns a function that tokenizes the corpus once, and one that counts its result's pieces."""
+    folder, lower, files = CORPORA[corpus]
+    vocab = str(DATA / "vocab" / folder / "vocab.txt")
+    text = "\n".join((DATA / "corpus" / name).read_text("utf-8") for name in files)
+    lines = [line for line in text.split("\n") if line.strip()]
+    if contender == "google":
+        import tensorflow.compat.v1 as tf_v1
+
+        sys.modules["tensorflow"] = tf_v1
+        from bert import tokenization
+
+        google = tokenization.FullTokenizer(vocab, lower)
+        ids = lambda line: google.convert_tokens_to_ids(google.tokenize(line))  # noqa: E731
+        return lambda: [ids(line) for line in lines], lambda result: sum(map(len, result))
+    if contender.startswith("tokenizers"):
+        os.environ["RAYON_NUM_THREADS"] = str(threads)
+        import tokenizers
+
+        hf = tokenizers.BertWordPieceTokenizer(vocab, lowercase=lower)._tokenizer
+        encode = hf.encode_batch if "offsets" in contender else hf.encode_batch_fast
+        return lambda: encode(lines, add_special_tokens=False), lambda result: sum(map(len, result))
+
+    import tensorflow as tf
+
+    sys.path.insert(0, str(ROOT))
+    from keras_bert.tokenization import BertTokenizer
+
+    tf.config.threading.set_intra_op_parallelism_threads(threads)
+    tf.config.threading.set_inter_op_parallelism_threads(threads)
+    ours = BertTokenizer(vocab, lower)
+    tokenize = ours.tokenize_with_offsets if "offsets" in contender else ours.tokenize
+    options = tf.data.Options()
+    options.threading.private_threadpool_size = threads
+    dataset = tf.data.Dataset.from_tensor_slices(lines).batch(256)
+    dataset = dataset.map(tokenize, num_parallel_calls=threads).with_options(options)
+
+    def count(batches: list) -> int:
+        ragged = (batch[0] if isinstance(batch, tuple) else batch for batch in batches)
+        return sum(int(ids.row_splits[-1]) for ids in ragged)
+
+    return lambda: list(dataset), count
+
+
+def work(contender: str, corpus: str, threads: int) -> None:
+    """One contender's process: a pass for each line on stdin, its figures as a line on stdout."""
+    run, count = make_pass(contender, corpus, threads)
+    pieces = count(run())
+    print(json.dumps({"pieces": pieces}), flush=True)
+    for _ in sys.stdin:
+        wall, cpu = time.perf_counter(), time.process_time()
+        result = run()
+        wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
+        del result
+        print(json.dumps({"wall": wall, "cpu": cpu}), flush=True)
+
+
+def start(contender: str, corpus: str, threads: int) -> subprocess.Popen:
+    """Starts one contender's process."""
+    python = ROOT / (".peers" if contender == "google" else ".venv") / "bin" / "python"
+    return subprocess.Popen(
+        [python, __file__, f"--worker={contender}:{corpus}:{threads}"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+
+
+def answer(worker: subprocess.Popen) -> dict:
+    """Reads one line of figures."""
+    for line in worker.stdout:
+        if line.startswith("{"):
+            return json.loads(line)
+    raise RuntimeError(f"{worker.args[-1]} ended with {worker.wait()}")
+
+
+def compare(corpus: str, threads: int, rounds: int) -> None:
+    """Runs all contenders in turn and prints their table."""
+    workers = {name: start(name, corpus, threads) for name in CONTENDERS}
+    pieces = {name: answer(worker)["pieces"] for name, worker in workers.items()}
+    times = {name: [] for name in CONTENDERS}
+    for _ in range(rounds):
+        for name, worker in workers.items():
+            worker.stdin.write("\n")
+            worker.stdin.flush()
+            times[name].append(answer(worker))
+    for worker in workers.values():
+        worker.stdin.close()
+        worker.wait()
+    print(f"\n{corpus}, {threads} thread(s)")
+    print("contender             pieces   wall s  CPU s  M pieces/s  ours is faster by: wall, CPU")
+    for name in CONTENDERS:
+        wall, cpu = (median(t[kind] for t in times[name]) for kind in ("wall", "cpu"))
+        line = (
+            f"{name:20} {pieces[name]:8,} {wall:7.3f} {cpu:6.3f} {pieces[name] / wall / 1e6:11.2f}"
+        )
+        if name in BASELINES:
+            pairs = list(zip(times[name], times[BASELINES[name]], strict=True))
+            ratios = (median(t[kind] / ours[kind] for t, ours in pairs) for kind in ("wall", "cpu"))
+            line += "".join(f" {ratio:9.1f} x" for ratio in ratios)
+        print(line, flush=True)
+
+
+def main(_) -> None:
+    """Compares on each corpus at each number of threads."""
+    if FLAGS.worker:
+        contender, corpus, threads = FLAGS.worker.split(":")
+        return work(contender, corpus, int(threads))
+    for corpus in CORPORA:
+        for threads in FLAGS.threads:
+            compare(corpus, int(threads), FLAGS.rounds)
+    return None
+
+
+if __name__ == "__main__":
+    app.run(main)

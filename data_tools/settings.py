@@ -1,0 +1,113 @@
+"""The settings of a dataset: what is allowed, and whether two datasets are the same.
+
+In: flag values, manifests. Out: `Settings` that are in bounds, or one line that says what isn't.
+"""
+
+import os
+from dataclasses import dataclass, fields
+from typing import Any
+
+from data_tools.documents import INPUT_FORMATS
+from keras_bert.errors import InputError
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What, with the corpus and the vocabulary, determines a dataset's bytes. Google's names.
+
+    Attributes:
+        do_lower_case: whether the tokenizer lower-cases and drops accents.
+        do_whole_word_mask: whether all pieces of a word are masked together.
+        max_seq_length: S, pieces in an example with [CLS] and both [SEP].
+        max_predictions_per_seq: P, the most pieces an example predicts.
+        random_seed: the seed.
+        dupe_factor: how many times each document is used, with other pairs and masks.
+        masked_lm_prob: share of the pieces to predict.
+        short_seq_prob: share of documents with a target length below S.
+        input_format: how documents are read (`data_tools.documents`).
+        num_shards: files to write; 0 chooses by the corpus's size.
+    """
+
+    do_lower_case: bool = True
+    do_whole_word_mask: bool = False
+    max_seq_length: int = 128
+    max_predictions_per_seq: int = 20
+    random_seed: int = 12345
+    dupe_factor: int = 10
+    masked_lm_prob: float = 0.15
+    short_seq_prob: float = 0.1
+    input_format: str = "sentences"
+    num_shards: int = 0
+
+    def __post_init__(self) -> None:
+        """Checks every value.
+
+        Raises:
+            InputError: for the first one that is out of bounds.
+        """
+        bounds = {
+            # [CLS], both [SEP] and the shortest target, two pieces.
+            "max_seq_length": (5, None),
+            "max_predictions_per_seq": (1, self.max_seq_length),
+            "dupe_factor": (1, None),
+            "masked_lm_prob": (0, 1),
+            "short_seq_prob": (0, 1),
+            "num_shards": (0, 99999),
+        }
+        for name, (low, high) in bounds.items():
+            value = getattr(self, name)
+            if not value >= low or (high is not None and not value <= high):
+                allowed = f"at least {low}" if high is None else f"from {low} to {high}"
+                raise InputError(f"--{name}={value}: expected {allowed}")
+        if self.input_format not in INPUT_FORMATS:
+            raise InputError(
+                f"--input_format={self.input_format}: expected one of {', '.join(INPUT_FORMATS)}"
+            )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns the settings by name."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
+
+def refuse_other_settings(
+    output_dir: str, what: str, made: dict[str, Any], asked: dict[str, Any]
+) -> None:
+    """Refuses to go on in a folder whose dataset was made otherwise.
+
+    Args:
+        output_dir: the folder.
+        what: what is there, for the message.
+        made: its manifest or plan: settings, vocab, inputs.
+        asked: the same of this command.
+
+    Raises:
+        InputError: when they differ, with the differences.
+    """
+    had, wanted = made["settings"], dict(asked["settings"])
+    if wanted["num_shards"] == 0:  # left open, so whatever was chosen is right
+        wanted["num_shards"] = had.get("num_shards")
+    differences = [
+        f"{name} was {had.get(name)!r}, now {wanted.get(name)!r}"
+        for name in sorted(had.keys() | wanted.keys())
+        if had.get(name) != wanted.get(name)
+    ]
+    if made["vocab"]["sha256"] != asked["vocab"]["sha256"]:
+        differences.append("the vocabulary differs")
+    differences += _input_differences(made["inputs"], asked["inputs"])
+    if differences:
+        raise InputError(
+            f"--output_dir={output_dir} holds {what} made otherwise: {'; '.join(differences)}. "
+            "Give the same flags or another --output_dir"
+        )
+
+
+def _input_differences(had: list[dict[str, Any]], now: list[dict[str, Any]]) -> list[str]:
+    """Compares input files by name and size; a corpus may have moved to another folder."""
+    if len(had) != len(now):
+        return [f"input files were {len(had)}, now {len(now)}"]
+    for old, new in zip(had, now, strict=True):
+        old_name, new_name = os.path.basename(old["file"]), os.path.basename(new["file"])
+        if (old_name, old["bytes"]) != (new_name, new["bytes"]):
+            was, now_is = f"{old_name} ({old['bytes']} bytes)", f"{new_name} ({new['bytes']} bytes)"
+            return [f"input file {was} is now {now_is}"]
+    return []

@@ -1,0 +1,356 @@
+"""Model directories: whole or not at all, ours and Hugging Face's, every misfit in one line."""
+
+import dataclasses
+import json
+import os
+import subprocess
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from keras_bert.checkpoints import model_directory
+from keras_bert.checkpoints.model_directory import open_model_directory, save_model_directory
+from keras_bert.config import BertConfig
+from keras_bert.encoder import BertEncoder
+from keras_bert.errors import InputError
+from keras_bert.models import BertClassifier, BertPretrainer, BertSpanLabeler, BertTokenClassifier
+
+GOLDEN = Path(__file__).resolve().parents[1] / "golden"
+VOCAB = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "b", "##c", "é", "\u2028", "hello"]
+CONFIG = BertConfig(
+    vocab_size=len(VOCAB),
+    hidden_size=8,
+    num_hidden_layers=2,
+    num_attention_heads=2,
+    intermediate_size=12,
+    hidden_act="gelu_tanh",
+    max_position_embeddings=16,
+)
+
+
+def randomised(model, seed=0):
+    """Moves every weight off 0 and 1, so that a lost one shows."""
+    random = np.random.default_rng(seed)
+    for variable in model.weights:
+        variable.assign(random.normal(0.1, 0.3, variable.shape))
+    return model
+
+
+def same_weights(a, b):
+    return all(np.array_equal(x, y) for x, y in zip(a.weights, b.weights, strict=True))
+
+
+@pytest.fixture
+def saved(tmp_path):
+    model = randomised(BertPretrainer(CONFIG))
+    save_model_directory(tmp_path / "model", model, CONFIG, VOCAB, do_lower_case=False)
+    return tmp_path / "model", model
+
+
+def rewrite(path, change):
+    """Rewrites a directory's weights as another writer might have."""
+    weights = change(load_file(path / "model.safetensors"))
+    save_file(weights, path / "model.safetensors", metadata={"format": "pt"})
+
+
+def test_round_trip_is_bit_exact(saved):
+    path, model = saved
+    directory = open_model_directory(str(path))
+    assert directory.config == dataclasses.replace(CONFIG, hidden_act="gelu_new")
+    assert directory.vocab == VOCAB
+    assert directory.do_lower_case is False
+    loaded = BertPretrainer(directory.config)
+    report = directory.load_into(loaded)
+    assert same_weights(loaded, model)
+    assert (len(report.loaded), report.new, report.ignored) == (46, (), ())
+    assert str(report) == f"{path}/model.safetensors: 46 weights loaded"
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        BertEncoder,
+        lambda config: BertClassifier(config, 3),
+        lambda config: BertTokenClassifier(config, 4),
+        BertSpanLabeler,
+    ],
+)
+def test_every_model_round_trips(tmp_path, make):
+    model = randomised(make(CONFIG))
+    save_model_directory(tmp_path / "m", model, CONFIG)
+    loaded = make(CONFIG)
+    assert not open_model_directory(tmp_path / "m").load_into(loaded).new
+    assert same_weights(loaded, model)
+
+
+def test_holds_the_four_files_and_says_what_transformers_asks(saved):
+    path, _ = saved
+    names = ["config.json", "model.safetensors", "tokenizer_config.json", "vocab.txt"]
+    assert sorted(os.listdir(path)) == names
+    config = json.loads((path / "config.json").read_text())
+    assert config["architectures"] == ["BertForPreTraining"]
+    assert config["model_type"] == "bert"
+    assert config["hidden_act"] == "gelu_new"  # transformers has no gelu_tanh.
+    assert config["layer_norm_eps"] == 1e-12
+    tokenizer = json.loads((path / "tokenizer_config.json").read_text())
+    assert tokenizer["do_lower_case"] is False
+    assert tokenizer["model_max_length"] == 16
+
+
+def test_dense_weights_are_the_transpose(saved):
+    path, model = saved
+    weights = load_file(path / "model.safetensors")
+    kernel = np.asarray(model.encoder.blocks[0].intermediate.dense.kernel)
+    stored = weights["bert.encoder.layer.0.intermediate.dense.weight"]
+    assert stored.shape == (12, 8)
+    assert np.array_equal(stored, kernel.T)
+
+
+def test_a_classifier_says_how_many_labels(tmp_path):
+    save_model_directory(tmp_path / "m", BertClassifier(CONFIG, 3), CONFIG)
+    config = json.loads((tmp_path / "m" / "config.json").read_text())
+    assert config["architectures"] == ["BertForSequenceClassification"]
+    assert len(config["id2label"]) == 3
+
+
+def test_saving_again_replaces_and_leaves_nothing_beside(saved):
+    path, _ = saved
+    other = randomised(BertPretrainer(CONFIG), seed=1)
+    save_model_directory(path, other, CONFIG)
+    assert sorted(os.listdir(path)) == ["config.json", "model.safetensors"]
+    assert os.listdir(path.parent) == ["model"]
+    loaded = BertPretrainer(CONFIG)
+    open_model_directory(path).load_into(loaded)
+    assert same_weights(loaded, other)
+
+
+@pytest.mark.parametrize("exchange", [True, False])
+def test_saving_again_works_where_directories_cannot_be_exchanged(saved, monkeypatch, exchange):
+    path, _ = saved
+    if not exchange:
+        monkeypatch.setattr(model_directory, "_exchange", lambda *_: False)
+    save_model_directory(path, randomised(BertPretrainer(CONFIG), seed=1), CONFIG)
+    assert os.listdir(path.parent) == ["model"]
+
+
+def test_a_save_that_fails_leaves_the_earlier_one_as_it_was(saved, monkeypatch):
+    path, model = saved
+    before = {name: (path / name).read_bytes() for name in os.listdir(path)}
+
+    def fail(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(model_directory, "write_weights", fail)
+    with pytest.raises(InputError, match=r"model: cannot be written.*No space left"):
+        save_model_directory(path, model, CONFIG)
+    assert {name: (path / name).read_bytes() for name in os.listdir(path)} == before
+    assert os.listdir(path.parent) == ["model"]
+
+
+def test_a_place_that_holds_other_things_is_left_alone(tmp_path):
+    (tmp_path / "thesis.txt").write_text("all my work")
+    model = BertPretrainer(CONFIG)
+    with pytest.raises(InputError, match=r"holds thesis\.txt; expected a new or earlier"):
+        save_model_directory(tmp_path, model, CONFIG)
+    with pytest.raises(InputError, match="is a file"):
+        save_model_directory(tmp_path / "thesis.txt", model, CONFIG)
+    assert os.listdir(tmp_path) == ["thesis.txt"]
+
+
+def test_older_names_load(saved):
+    path, model = saved
+
+    def as_of_2018(weights):
+        def old(name):
+            name = name.replace("LayerNorm.weight", "LayerNorm.gamma")
+            return name.replace("LayerNorm.bias", "LayerNorm.beta")
+
+        return {old(name): value for name, value in weights.items()}
+
+    rewrite(path, as_of_2018)
+    loaded = BertPretrainer(CONFIG)
+    report = open_model_directory(path).load_into(loaded)
+    assert same_weights(loaded, model)
+    assert (report.new, report.ignored) == ((), ())
+
+
+def test_a_bare_encoder_loads_and_the_heads_are_reported_new(saved):
+    path, model = saved
+    rewrite(path, lambda w: {n[5:]: v for n, v in w.items() if n.startswith("bert.")})
+    loaded = BertPretrainer(CONFIG)
+    report = open_model_directory(path).load_into(loaded)
+    assert same_weights(loaded.encoder, model.encoder)
+    assert len(report.new) == 7
+    assert "masked_lm/output_bias" in report.new
+    assert "new, freshly initialised: masked_lm/" in str(report)
+    assert np.abs(np.asarray(loaded.next_sentence.kernel)).max() <= 0.04
+
+
+def test_heads_the_model_lacks_are_reported_ignored(saved):
+    path, model = saved
+    loaded = BertClassifier(CONFIG, 2)
+    report = open_model_directory(path).load_into(loaded)
+    assert same_weights(loaded.encoder, model.encoder)
+    assert report.new == ("classifier/kernel", "classifier/bias")
+    assert "cls.predictions.bias" in report.ignored
+    assert "cls.seq_relationship.weight" in str(report)
+
+
+def test_a_missing_pooler_is_new_but_a_missing_encoder_weight_is_refused(saved):
+    path, _ = saved
+    rewrite(path, lambda w: {n: v for n, v in w.items() if "pooler" not in n})
+    report = open_model_directory(path).load_into(BertPretrainer(CONFIG))
+    assert report.new == ("encoder/pooler/dense/kernel", "encoder/pooler/dense/bias")
+
+    lost = {
+        "bert.encoder.layer.1.output.dense.bias",
+        "bert.embeddings.position_embeddings.weight",
+        "cls.predictions.transform.dense.weight",
+    }
+    rewrite(path, lambda w: {n: v for n, v in w.items() if n not in lost})
+    with pytest.raises(InputError) as error:
+        open_model_directory(path).load_into(BertPretrainer(CONFIG))
+    for name in lost:
+        assert f"{name} is missing" in str(error.value)
+
+
+def test_every_misshapen_weight_is_listed_and_nothing_is_loaded(saved):
+    path, _ = saved
+    config = dataclasses.replace(CONFIG, intermediate_size=20, max_position_embeddings=32)
+    model = BertPretrainer(config)
+    before = [np.asarray(variable) for variable in model.weights]
+    with pytest.raises(InputError) as error:
+        open_model_directory(path).load_into(model)
+    message = str(error.value)
+    assert "\n" not in message
+    assert "position_embeddings.weight has shape [16, 8], expected [32, 8]" in message
+    assert "layer.0.intermediate.dense.weight has shape [12, 8], expected [20, 8]" in message
+    assert "layer.1.output.dense.weight has shape [8, 12], expected [8, 20]" in message
+    assert all(np.array_equal(a, b) for a, b in zip(before, model.weights, strict=True))
+
+
+@pytest.mark.parametrize("dtype", [ml_dtypes.bfloat16, np.float16])
+def test_half_precision_files_load_as_float32(saved, dtype):
+    path, model = saved
+    rewrite(path, lambda w: {name: value.astype(dtype) for name, value in w.items()})
+    loaded = BertPretrainer(CONFIG)
+    open_model_directory(path).load_into(loaded)
+    for a, b in zip(loaded.weights, model.weights, strict=True):
+        assert a.dtype == "float32"
+        assert np.array_equal(a, np.asarray(b).astype(dtype).astype(np.float32))
+
+
+def test_an_untied_masked_lm_head_is_refused(saved):
+    path, _ = saved
+
+    def with_decoder(weights, offset):
+        table = weights["bert.embeddings.word_embeddings.weight"]
+        return weights | {"cls.predictions.decoder.weight": table + np.float32(offset)}
+
+    rewrite(path, lambda w: with_decoder(w, 0.0))
+    assert open_model_directory(path).load_into(BertPretrainer(CONFIG)).ignored == ()
+    rewrite(path, lambda w: with_decoder(w, 0.5))
+    with pytest.raises(InputError, match="differs from the word embeddings"):
+        open_model_directory(path).load_into(BertPretrainer(CONFIG))
+    open_model_directory(path).load_into(BertClassifier(CONFIG, 2))
+
+
+def test_a_pickle_is_refused_with_the_way_out(saved):
+    path, _ = saved
+    (path / "model.safetensors").rename(path / "pytorch_model.bin")
+    with pytest.raises(InputError, match=r"pytorch_model.bin, a pickle.*save_pretrained"):
+        open_model_directory(path)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "expected"),
+    [
+        ("config.json", None, r"has no config\.json"),
+        ("config.json", b"{", r"config\.json: not a JSON file"),
+        ("config.json", b"[]", r"config\.json: expected a JSON object"),
+        ("config.json", b'{"vocab_size": -1}', r"config\.json: vocab_size is -1"),
+        ("config.json", b'{"vocab_size": 11, "model_type": "roberta"}', 'model_type is "roberta"'),
+        ("config.json", b'{"vocab_size": 12}', r"vocab\.txt: has 11 pieces.* 12"),
+        ("model.safetensors", None, r"has no model\.safetensors"),
+        ("tokenizer_config.json", b"]", r"tokenizer_config\.json: not a JSON file"),
+        ("vocab.txt", b"[PAD]\n[UNK]\n[CLS]\n[SEP]\na", r"vocab\.txt.*\[MASK\]"),
+    ],
+)
+def test_a_damaged_directory_is_refused(saved, name, content, expected):
+    path, _ = saved
+    (path / name).unlink()
+    if content is not None:
+        (path / name).write_bytes(content)
+    with pytest.raises(InputError, match=expected):
+        open_model_directory(path)
+
+
+@pytest.mark.parametrize("size", [0, 7, 100, 2000])
+def test_a_cut_weights_file_is_refused(saved, size):
+    path, _ = saved
+    whole = (path / "model.safetensors").read_bytes()
+    (path / "model.safetensors").write_bytes(whole[:size])
+    with pytest.raises(InputError, match="not a whole safetensors file"):
+        open_model_directory(path).load_into(BertPretrainer(CONFIG))
+
+
+def test_no_such_directory(tmp_path):
+    with pytest.raises(InputError, match="no such directory"):
+        open_model_directory(tmp_path / "nowhere")
+
+
+def test_a_tokenizer_json_alone_gives_the_vocabulary(saved):
+    path, _ = saved
+    (path / "vocab.txt").unlink()
+    fast = {
+        "model": {"type": "WordPiece", "vocab": {piece: i for i, piece in enumerate(VOCAB)}},
+        "normalizer": {"type": "BertNormalizer", "lowercase": True},
+    }
+    (path / "tokenizer.json").write_text(json.dumps(fast))
+    directory = open_model_directory(path)
+    assert directory.vocab == VOCAB
+    assert directory.do_lower_case is True
+    fast["model"]["type"] = "BPE"
+    (path / "tokenizer.json").write_text(json.dumps(fast))
+    with pytest.raises(InputError, match="expected a WordPiece tokenizer"):
+        open_model_directory(path)
+
+
+@pytest.mark.parametrize("hidden_act", ["gelu", "gelu_tanh", "relu"])
+def test_transformers_opens_what_we_save_and_gives_the_same_numbers(tmp_path, root, hidden_act):
+    peers = root / ".peers" / "bin" / "python"
+    if not peers.exists():
+        pytest.skip("the environment with transformers, .peers, is not installed")
+    config = dataclasses.replace(CONFIG, hidden_act=hidden_act)
+    model = randomised(BertPretrainer(config))
+    save_model_directory(tmp_path / "model", model, config, VOCAB, do_lower_case=True)
+    inputs = {
+        "input_ids": np.array([[2, 5, 6, 7, 3], [2, 10, 3, 0, 0]], np.int32),
+        "input_mask": np.array([[1, 1, 1, 1, 1], [1, 1, 1, 0, 0]], np.int32),
+        "segment_ids": np.array([[0, 0, 0, 1, 1], [0, 0, 0, 0, 0]], np.int32),
+        "masked_lm_positions": np.array([[1, 3], [1, 0]], np.int32),
+    }
+    outputs = {**model.encoder(inputs), **model(inputs)}
+    np.savez(
+        tmp_path / "examples.npz",
+        **inputs,
+        **{name: np.asarray(value) for name, value in outputs.items()},
+        text=["Hello ac É", "b [MASK] zzz"],
+        pieces=["2 10 5 7 1 3", "2 6 4 1 3"],
+    )
+    result = subprocess.run(
+        [
+            peers,
+            GOLDEN / "check_transformers_opens.py",
+            tmp_path / "model",
+            tmp_path / "examples.npz",
+        ],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        env=os.environ | {"HF_HUB_OFFLINE": "1"},
+    )
+    assert result.returncode == 0, result.stdout + result.stderr

@@ -1,0 +1,51 @@
+"""Checks that transformers opens a model directory of ours and computes the same numbers.
+
+    .peers/bin/python tests/golden/check_transformers_opens.py MODEL_DIR EXAMPLES.npz
+
+In: a directory that `save_model_directory` wrote from a BertPretrainer, and a batch with its
+outputs by us: the encoder's inputs, masked_lm_positions, sequence_output, pooled_output,
+masked_lm_logits, next_sentence_logits; and if the directory has a vocabulary, `text` and `pieces`,
+sentences and the ids of [CLS] sentence [SEP] for each, joined by blanks. Out: one line with the
+largest difference; exit code 1 if it is over 1e-5 or anything was missing.
+"""
+
+import sys
+
+import numpy as np
+import torch
+from transformers import AutoTokenizer, BertForPreTraining
+
+
+def main(model_dir: str, examples_file: str) -> int:
+    """Compares and prints; returns the exit code."""
+    examples = np.load(examples_file)
+    model, report = BertForPreTraining.from_pretrained(model_dir, output_loading_info=True)
+    problems = {key: value for key, value in report.items() if value}
+    inputs = {
+        "input_ids": torch.tensor(examples["input_ids"]).long(),
+        "attention_mask": torch.tensor(examples["input_mask"]).long(),
+        "token_type_ids": torch.tensor(examples["segment_ids"]).long(),
+    }
+    with torch.no_grad():
+        encoded = model.eval().bert(**inputs)
+        scores, next_sentence = model.cls(encoded.last_hidden_state, encoded.pooler_output)
+    rows = torch.arange(len(scores))[:, None]
+    theirs = {
+        "sequence_output": encoded.last_hidden_state,
+        "pooled_output": encoded.pooler_output,
+        "masked_lm_logits": scores[rows, torch.tensor(examples["masked_lm_positions"]).long()],
+        "next_sentence_logits": next_sentence,
+    }
+    worst = max(np.abs(value.numpy() - examples[key]).max() for key, value in theirs.items())
+    if "text" in examples:
+        tokenizer = AutoTokenizer.from_pretrained(model_dir)
+        for text, pieces in zip(examples["text"], examples["pieces"], strict=True):
+            found = " ".join(map(str, tokenizer(str(text))["input_ids"]))
+            if found != pieces:
+                problems[f"pieces of {text!r}"] = f"{found}, expected {pieces}"
+    print(f"largest difference {worst:.2e}, problems: {problems or 'none'}")
+    return int(worst > 1e-5 or bool(problems))
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))

@@ -1,0 +1,60 @@
+"""Runs the golden batch through our models on another backend, and saves what comes out.
+
+    KERAS_BACKEND=jax python tests/golden/run_on_backend.py MODEL_DIR BATCH.npz RESULTS.npz
+
+In: a model directory and a batch. Out: `plain/*` and `dropout/*`, the pre-trainer's and the
+encoder's outputs without and with dropout; on JAX also `jit/*`, the pre-trainer's from a jitted
+`stateless_call`. TensorFlow is barred, as if it were not installed.
+"""
+
+import sys
+
+if __name__ == "__main__":
+    sys.modules["tensorflow"] = None  # Any import of it now raises ImportError.
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_bert.checkpoints.model_directory import open_model_directory
+from keras_bert.models import BertPretrainer
+
+
+def outputs(model: BertPretrainer, inputs: dict, training: bool) -> dict[str, np.ndarray]:
+    """Returns all that the encoder and both heads make of a batch."""
+    inputs = {key: ops.convert_to_tensor(value) for key, value in inputs.items()}
+    results = {**model.encoder(inputs, training=training), **model(inputs, training=training)}
+    return {key: ops.convert_to_numpy(value) for key, value in results.items()}
+
+
+def jitted_outputs(model: BertPretrainer, inputs: dict) -> dict[str, np.ndarray]:
+    """Returns the heads' outputs of the model as a pure, compiled JAX function."""
+    import jax
+
+    trained = [variable.value for variable in model.trainable_variables]
+    others = [variable.value for variable in model.non_trainable_variables]
+    return jax.jit(lambda x: model.stateless_call(trained, others, x)[0])(inputs)
+
+
+def main(model_dir: str, batch_file: str, results_file: str) -> None:
+    """Opens the model, runs the batch twice, saves the outputs."""
+    directory = open_model_directory(model_dir)
+    model = BertPretrainer(directory.config)
+    directory.load_into(model)
+    batch = np.load(batch_file)
+    names = ("input_ids", "input_mask", "segment_ids", "masked_lm_positions")
+    inputs = {name: batch[name] for name in names}
+    plain = outputs(model, inputs, training=False)
+    seeds = np.arange(len(inputs["input_ids"]), dtype=np.int32)
+    dropout = outputs(model, {**inputs, "dropout_seed": seeds}, training=True)
+    jitted = jitted_outputs(model, inputs) if keras.backend.backend() == "jax" else {}
+    np.savez(
+        results_file,
+        **{f"jit/{key}": value for key, value in jitted.items()},
+        **{f"plain/{key}": value for key, value in plain.items()},
+        **{f"dropout/{key}": value for key, value in dropout.items()},
+    )
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
