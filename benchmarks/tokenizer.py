@@ -45,7 +45,7 @@ BASELINES = {"tokenizers": "ours", "tokenizers, offsets": "ours, offsets", "goog
 
 
 def make_pass(contender: str, corpus: str, threads: int):
-    """Returns a function that tokenizes the corpus once, and one that counts its result's pieces."""
+    """Returns a function that tokenizes the corpus once, and one that counts the result's pieces."""
     folder, lower, files = CORPORA[corpus]
     vocab = str(DATA / "vocab" / folder / "vocab.txt")
     text = "\n".join((DATA / "corpus" / name).read_text("utf-8") for name in files)
@@ -78,7 +78,8 @@ def make_pass(contender: str, corpus: str, threads: int):
     tokenize = ours.tokenize_with_offsets if "offsets" in contender else ours.tokenize
     options = tf.data.Options()
     options.threading.private_threadpool_size = threads
-    dataset = tf.data.Dataset.from_tensor_slices(lines).batch(256)
+    ends = [*range(0, len(lines), 256), len(lines)]
+    dataset = tf.data.Dataset.from_tensor_slices(tf.RaggedTensor.from_row_splits(lines, ends))
     dataset = dataset.map(tokenize, num_parallel_calls=threads).with_options(options)
 
     def count(batches: list) -> int:

@@ -40,7 +40,7 @@ class BertEncoder(keras.Model):
             "hidden_size": config.hidden_size,
             "initializer_range": config.initializer_range,
             "layer_norm_eps": config.layer_norm_eps,
-            "dtype": self.dtype_policy,
+            "dtype": self.dtype_policy.name,
         }
         self.embeddings = BertEmbeddings(
             vocab_size=config.vocab_size,
@@ -65,7 +65,10 @@ class BertEncoder(keras.Model):
             for index in range(config.num_hidden_layers)
         ]
         self.pooler = Pooler(
-            config.hidden_size, config.initializer_range, name="pooler", dtype=self.dtype_policy
+            config.hidden_size,
+            config.initializer_range,
+            name="pooler",
+            dtype=self.dtype_policy.name,
         )
         # Only for calls that bring no seeds of their own.
         self.seed_generator = keras.random.SeedGenerator()

@@ -28,7 +28,7 @@ class BertPretrainer(keras.Model):
 
     def __init__(self, config: BertConfig | dict, **kwargs: Any):
         super().__init__(**kwargs)
-        self.encoder = BertEncoder(config, dtype=self.dtype_policy)
+        self.encoder = BertEncoder(config, dtype=self.dtype_policy.name)
         self.config = config = self.encoder.config
         self.masked_lm = MaskedLMHead(
             config.hidden_size,
@@ -37,7 +37,7 @@ class BertPretrainer(keras.Model):
             config.initializer_range,
             config.layer_norm_eps,
             name="masked_lm",
-            dtype=self.dtype_policy,
+            dtype=self.dtype_policy.name,
         )
         self.next_sentence = linear_head(2, config.initializer_range, name="next_sentence")
         self.masked_lm.build((None, None, config.hidden_size))
@@ -78,11 +78,11 @@ class BertClassifier(keras.Model):
 
     def __init__(self, config: BertConfig | dict, num_labels: int, **kwargs: Any):
         super().__init__(**kwargs)
-        self.encoder = BertEncoder(config, dtype=self.dtype_policy)
+        self.encoder = BertEncoder(config, dtype=self.dtype_policy.name)
         self.config = config = self.encoder.config
         self.num_labels = num_labels
         self.dropout = Dropout(
-            config.hidden_dropout_prob, self.encoder.next_dropout_site, dtype=self.dtype_policy
+            config.hidden_dropout_prob, self.encoder.next_dropout_site, dtype=self.dtype_policy.name
         )
         self.classifier = linear_head(num_labels, config.initializer_range, name="classifier")
         self.classifier.build((None, config.hidden_size))
@@ -120,11 +120,11 @@ class BertTokenClassifier(keras.Model):
 
     def __init__(self, config: BertConfig | dict, num_labels: int, **kwargs: Any):
         super().__init__(**kwargs)
-        self.encoder = BertEncoder(config, dtype=self.dtype_policy)
+        self.encoder = BertEncoder(config, dtype=self.dtype_policy.name)
         self.config = config = self.encoder.config
         self.num_labels = num_labels
         self.dropout = Dropout(
-            config.hidden_dropout_prob, self.encoder.next_dropout_site, dtype=self.dtype_policy
+            config.hidden_dropout_prob, self.encoder.next_dropout_site, dtype=self.dtype_policy.name
         )
         self.classifier = linear_head(num_labels, config.initializer_range, name="classifier")
         self.classifier.build((None, None, config.hidden_size))
@@ -161,7 +161,7 @@ class BertSpanLabeler(keras.Model):
 
     def __init__(self, config: BertConfig | dict, **kwargs: Any):
         super().__init__(**kwargs)
-        self.encoder = BertEncoder(config, dtype=self.dtype_policy)
+        self.encoder = BertEncoder(config, dtype=self.dtype_policy.name)
         self.config = config = self.encoder.config
         self.span = linear_head(2, config.initializer_range, name="span")
         self.span.build((None, None, config.hidden_size))

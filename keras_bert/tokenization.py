@@ -144,20 +144,18 @@ class BertTokenizer:
             _without_long_words(words.values)
         )
         ids = pieces.values
-        word = pieces.value_rowids()  # of each piece, [T] for T pieces in all texts
-        row = tf.gather(words.value_rowids(), word)
-        word_start = tf.gather(word_starts.values, word)
-        word_end = tf.gather(word_ends.values, word)
-        starts = word_start + tf.cast(starts.values, tf.int32)
-        ends = word_start + tf.cast(ends.values, tf.int32)
-        ends = tf.where(ids == self.unk_token_id, word_end, ends)
-
-        starts, ends = _offsets_in_text(text, sources, row, starts, ends)
+        # T pieces lie in W words, and count bytes from the start of theirs; [UNK] is all of it.
+        word = _row_ids(pieces)
+        word_size = tf.cast(word_ends.values - word_starts.values, tf.int64)
+        ends = tf.where(ids == self.unk_token_id, tf.gather(word_size, word), ends.values)
+        starts, ends = _offsets_in_text(
+            text, sources, _row_ids(words), word_starts.values, word, starts.values, ends
+        )
         if self.keep_special_tokens:
             lengths = tf.constant([len(token) for token in SPECIAL_TOKENS], starts.dtype)
             special = tf.gather(lengths, tf.maximum(ids - self.vocab_size, 0))
             ends = tf.where(ids < self.vocab_size, ends, starts + special)
-        flat = (self._final_ids(ids), starts, ends)
+        flat = (self._final_ids(ids), tf.cast(starts, tf.int32), tf.cast(ends, tf.int32))
         return tuple(_by_text(words, pieces, values) for values in flat)
 
     def _prepare(self, text: tf.Tensor) -> tf.Tensor:
@@ -195,6 +193,13 @@ def _by_text(words: tf.RaggedTensor, pieces: tf.RaggedTensor, values: tf.Tensor)
     return words.with_values(pieces.with_values(values)).merge_dims(1, 2)
 
 
+def _row_ids(ragged: tf.RaggedTensor) -> tf.Tensor:
+    """Says which row each value is of, int32; `value_rowids()` takes rows x longest row bytes."""
+    size = tf.cast(ragged.row_splits[-1], tf.int32)
+    ends = tf.cast(ragged.row_splits[1:], tf.int32)
+    return tf.cumsum(tf.math.bincount(ends, minlength=size, maxlength=size))
+
+
 def _without_long_words(words: tf.Tensor) -> tf.Tensor:
     """Puts [UNK] for each word of more than 200 characters, as Google's tokenizer does."""
 
@@ -210,52 +215,54 @@ def _without_long_words(words: tf.Tensor) -> tf.Tensor:
 def _offsets_in_text(
     text: tf.Tensor,
     sources: tf.RaggedTensor,
-    row: tf.Tensor,
+    word_text: tf.Tensor,
+    word_starts: tf.Tensor,
+    word: tf.Tensor,
     starts: tf.Tensor,
     ends: tf.Tensor,
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Maps byte offsets in normalized texts to those in the texts.
+    """Maps the bytes of normalized words to those of the texts, for T pieces of W words.
 
     Args:
         text: strings [B].
-        sources: ragged [B, (bytes + 1)], for each byte of a normalized text the place in the text
-            where its character begins (a character that stands for itself: its own place), and at
-            the end the text's length.
-        row: which text each piece is of, [T].
-        starts: where each piece begins in its normalized text, [T].
-        ends: where it ends, [T].
+        sources: ragged int64 [B, (bytes + 1)], for each byte of a normalized text the place in the
+            text where its character begins (a character that stands for itself: its own place), and
+            at the end the text's length.
+        word_text: which text each word is of, int32 [W].
+        word_starts: where each word begins in its normalized text, int32 [W].
+        word: which word each piece is of, int32 [T].
+        starts: where each piece begins in its word, int64 [T].
+        ends: where it ends, int64 [T].
 
     Returns:
-        The starts and ends in the text, int32 [T].
+        The starts and ends in the text, int64 [T].
     """
-    first = tf.cast(tf.gather(sources.row_starts(), row), tf.int32)
-    limit = tf.cast(tf.gather(sources.row_limits(), row), tf.int32) - 1
-
-    def source(place: tf.Tensor) -> tf.Tensor:
-        return tf.cast(tf.gather(sources.values, tf.minimum(first + place, limit)), tf.int32)
-
-    starts, last = source(starts), source(ends - 1)
     text_bytes, text_starts = _bytes_of(text)
-    lead = tf.gather(text_bytes, tf.gather(text_starts, row) + last)
-    size = 1 + sum(tf.cast(lead >= least, tf.int32) for least in (0xC0, 0xE0, 0xF0))
-    # What follows in the text. A word of its own has a space after it that is the same character.
-    following, after = source(ends), source(ends + 1)
-    following = tf.where(following > last, following, after)
-    ends = last + size
+    word_source = tf.gather(sources.row_starts(), word_text) + tf.cast(word_starts, tf.int64)
+    first = tf.gather(word_source, word)
+    start = tf.gather(sources.values, first + starts)
+    last = tf.gather(sources.values, first + ends - 1)
+    lead = tf.gather(text_bytes, tf.gather(tf.gather(text_starts, word_text), word) + last)
+    end = last + 1 + sum(tf.cast(lead >= least, tf.int64) for least in (0xC0, 0xE0, 0xF0))
 
+    # What follows in the text. A word of its own has a space after it that is the same character.
+    after = first + ends
+    following = tf.gather(sources.values, after)
+    after = tf.minimum(after + 1, tf.size(sources.values, tf.int64) - 1)
+    following = tf.where(following > last, following, tf.gather(sources.values, after))
     # What lies between was dropped: accents, which belong to the piece, or control characters.
-    gaps = tf.where(following > ends)[:, 0]
-    gap_start = tf.gather(ends, gaps)
-    gap = tf.strings.substr(
-        tf.gather(text, tf.gather(row, gaps)), gap_start, tf.gather(following, gaps) - gap_start
-    )
+    gaps = tf.where(following > end)[:, 0]
+    gap_start = tf.gather(end, gaps)
+    gap_text = tf.gather(text, tf.gather(word_text, tf.gather(word, gaps)))
+    gap = tf.strings.substr(gap_text, gap_start, tf.gather(following, gaps) - gap_start)
     accents = tf.strings.length(tf.strings.regex_replace(gap, r"[\p{Cc}\p{Cf}\x{FFFD}]+$", ""))
-    return starts, tf.tensor_scatter_nd_add(ends, gaps[:, tf.newaxis], accents)
+    end = tf.tensor_scatter_nd_add(end, gaps[:, tf.newaxis], tf.cast(accents, tf.int64))
+    return start, end
 
 
 def _bytes_of(text: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Lays out the bytes of all texts, uint8, and says where each text's begin, int32 [B]."""
-    starts = tf.cumsum(tf.strings.length(text), exclusive=True)
+    """Lays out the bytes of all texts, uint8, and says where each text's begin, int64 [B]."""
+    starts = tf.cumsum(tf.cast(tf.strings.length(text), tf.int64), exclusive=True)
     return tf.io.decode_raw(tf.strings.reduce_join(text), tf.uint8), starts
 
 
@@ -272,6 +279,8 @@ def byte_to_char_offsets(text: tf.Tensor, offsets: tf.RaggedTensor) -> tf.Ragged
     text_bytes, text_starts = _bytes_of(tf.convert_to_tensor(text, tf.string))
     begins_character = tf.cast(tf.bitwise.bitwise_and(text_bytes, 0xC0) != 0x80, tf.int32)
     characters = tf.pad(tf.cumsum(begins_character), [[1, 0]])
-    first = tf.gather(text_starts, offsets.value_rowids())
-    counts = tf.gather(characters, first + offsets.values) - tf.gather(characters, first)
+    first = tf.gather(text_starts, _row_ids(offsets))
+    counts = tf.gather(characters, first + tf.cast(offsets.values, tf.int64)) - tf.gather(
+        characters, first
+    )
     return offsets.with_values(counts)

@@ -1,5 +1,6 @@
 """The encoder's promises: what padding, length and segments may and may not change."""
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -95,3 +96,21 @@ def test_config_round_trip(encoder):
     again = BertEncoder.from_config(encoder.get_config())
     assert again.config == CONFIG
     assert [v.path for v in again.weights] == [v.path for v in encoder.weights]
+
+
+def test_every_layer_is_remade_by_its_config(encoder):
+    block = encoder.blocks[1]
+    layers = [encoder.embeddings, encoder.embeddings.dropout, block, block.attention]
+    for layer in [*layers, block.attention.self_attention, block.intermediate, encoder.pooler]:
+        config = layer.get_config()
+        again = type(layer).from_config(config)
+        assert again.get_config() == config
+        assert again.name == layer.name
+
+
+def test_is_a_part_for_functional_models_and_sums_itself_up(encoder, capsys):
+    x = {name: keras.Input((None,), dtype="int32", name=name) for name in inputs(1, 1)}
+    model = keras.Model(x, keras.layers.Dense(3)(encoder(x)["pooled_output"]))
+    assert model(inputs(2, 6)).shape == (2, 3)
+    encoder.summary()
+    assert "layer_1 (TransformerBlock)" in capsys.readouterr().out

@@ -38,6 +38,7 @@ SMALL = BertConfig(
     num_attention_heads=2,
     intermediate_size=24,
     max_position_embeddings=12,
+    initializer_range=0.2,
 )
 
 
@@ -256,6 +257,7 @@ def test_keras_file_round_trip_is_exact(name, tmp_path):
     loaded = keras.models.load_model(tmp_path / "model.keras")
     assert type(loaded) is type(model)
     assert loaded.config == SMALL
+    assert len(loaded.variables) == len(model.variables)
     expected, outputs = model(random_inputs()), loaded(random_inputs())
     for key, value in expected.items():
         assert np.array_equal(outputs[key], value)
@@ -295,8 +297,8 @@ def test_dropout_of_a_batch_is_that_of_its_halves(name):
     still = model(inputs, training=False)
     for key, value in whole.items():
         joined = np.concatenate([half[key] for half in halves])
-        np.testing.assert_allclose(joined, value, atol=2e-6)
-        assert np.abs(value - still[key]).max() > 1e-3 or name == "span labeler"
+        np.testing.assert_allclose(joined, value, atol=1e-5)
+        assert np.abs(value - still[key]).max() > 0.01
 
 
 def test_other_seeds_drop_other_elements():
@@ -306,7 +308,7 @@ def test_other_seeds_drop_other_elements():
     assert np.array_equal(first, again)
     inputs["dropout_seed"] = inputs["dropout_seed"] + np.array([0, 0, 0, 0, 0, 1], np.int32)
     other = model(inputs, training=True)["masked_lm_logits"].numpy()
-    np.testing.assert_allclose(other[:5], first[:5], atol=2e-6)
+    np.testing.assert_allclose(other[:5], first[:5], atol=1e-5)
     assert np.abs(other[5] - first[5]).max() > 1e-3
 
 
@@ -324,7 +326,7 @@ def test_xla_drops_the_same_elements():
     model, inputs = BertPretrainer(SMALL), random_inputs()
     compiled = tf.function(lambda: model(inputs, training=True), jit_compile=True)()
     for key, value in model(inputs, training=True).items():
-        np.testing.assert_allclose(compiled[key], value, atol=2e-6)
+        np.testing.assert_allclose(compiled[key], value, atol=1e-5)
 
 
 def test_compile_and_fit_learn_on_one_device():

@@ -55,14 +55,14 @@ class SelfAttention(keras.layers.Layer):
         self.query = self._projection("query")
         self.key = self._projection("key")
         self.value = self._projection("value")
-        self.dropout = Dropout(dropout_rate, dropout_site, dtype=self.dtype_policy)
+        self.dropout = Dropout(dropout_rate, dropout_site, dtype=self.dtype_policy.name)
 
     def _projection(self, name: str) -> keras.layers.Dense:
         return keras.layers.Dense(
             self.hidden_size,
             kernel_initializer=keras.initializers.TruncatedNormal(stddev=self.initializer_range),
             name=name,
-            dtype=self.dtype_policy,
+            dtype=self.dtype_policy.name,
         )
 
     def build(self, hidden_shape: tuple) -> None:
@@ -96,7 +96,3 @@ class SelfAttention(keras.layers.Layer):
         batch, length, width = ops.shape(x)
         heads = self.num_attention_heads
         return ops.transpose(ops.reshape(x, (batch, length, heads, width // heads)), (0, 2, 1, 3))
-
-    def compute_output_shape(self, hidden_shape: tuple, *_: Any) -> tuple:
-        """Returns (B, S, H)."""
-        return hidden_shape

@@ -78,7 +78,7 @@ class Dropout(keras.layers.Layer):
         super().__init__(**kwargs)
         self.rate = rate
         self.site = site
-        self._build_at_init()
+        self.built = True
 
     def call(self, inputs: Any, dropout_seed: Any = None) -> Any:
         """Returns `inputs` with elements dropped, or as they are without seeds.

@@ -11,7 +11,7 @@ from keras import ops
 
 from keras_bert.errors import InputError
 from keras_bert.layers.dropout import Dropout
-from keras_bert.layers.normalization import LayerNorm
+from keras_bert.layers.layer_norm import LayerNorm
 
 
 class BertEmbeddings(keras.layers.Layer):
@@ -46,8 +46,8 @@ class BertEmbeddings(keras.layers.Layer):
         self.max_position_embeddings = max_position_embeddings
         self.type_vocab_size = type_vocab_size
         self.initializer_range = initializer_range
-        self.layer_norm = LayerNorm(layer_norm_eps, name="LayerNorm", dtype=self.dtype_policy)
-        self.dropout = Dropout(dropout_rate, dropout_site, dtype=self.dtype_policy)
+        self.layer_norm = LayerNorm(layer_norm_eps, name="LayerNorm", dtype=self.dtype_policy.name)
+        self.dropout = Dropout(dropout_rate, dropout_site, dtype=self.dtype_policy.name)
 
     def build(self, input_shape: tuple | None = None) -> None:
         """Makes the three tables and the LayerNorm."""
@@ -82,7 +82,3 @@ class BertEmbeddings(keras.layers.Layer):
         positions = self.position_embeddings[: ops.shape(input_ids)[1]]
         segments = ops.take(self.token_type_embeddings, segment_ids, axis=0)
         return self.dropout(self.layer_norm(words + positions + segments), dropout_seed)
-
-    def compute_output_shape(self, input_ids_shape: tuple, *_: Any) -> tuple:
-        """Returns (B, S, H)."""
-        return (*input_ids_shape, self.hidden_size)

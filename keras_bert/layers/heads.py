@@ -10,7 +10,7 @@ import keras
 from keras import ops
 
 from keras_bert.layers.activations import ACTIVATIONS
-from keras_bert.layers.normalization import LayerNorm
+from keras_bert.layers.layer_norm import LayerNorm
 
 
 class Pooler(keras.layers.Layer):
@@ -27,7 +27,7 @@ class Pooler(keras.layers.Layer):
             hidden_size,
             kernel_initializer=keras.initializers.TruncatedNormal(stddev=initializer_range),
             name="dense",
-            dtype=self.dtype_policy,
+            dtype=self.dtype_policy.name,
         )
 
     def build(self, hidden_shape: tuple) -> None:
@@ -68,10 +68,10 @@ class MaskedLMHead(keras.layers.Layer):
             hidden_size,
             kernel_initializer=keras.initializers.TruncatedNormal(stddev=initializer_range),
             name="dense",
-            dtype=self.dtype_policy,
+            dtype=self.dtype_policy.name,
         )
         self.activation = ACTIVATIONS[hidden_act]
-        self.layer_norm = LayerNorm(layer_norm_eps, name="LayerNorm", dtype=self.dtype_policy)
+        self.layer_norm = LayerNorm(layer_norm_eps, name="LayerNorm", dtype=self.dtype_policy.name)
 
     def build(self, hidden_shape: tuple) -> None:
         """Makes the transform and the vocabulary's bias; the table itself is the encoder's."""

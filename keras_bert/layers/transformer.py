@@ -12,7 +12,7 @@ import keras
 from keras_bert.layers.activations import ACTIVATIONS
 from keras_bert.layers.attention import SelfAttention
 from keras_bert.layers.dropout import Dropout
-from keras_bert.layers.normalization import LayerNorm
+from keras_bert.layers.layer_norm import LayerNorm
 
 
 class ResidualOutput(keras.layers.Layer):
@@ -41,10 +41,10 @@ class ResidualOutput(keras.layers.Layer):
             hidden_size,
             kernel_initializer=keras.initializers.TruncatedNormal(stddev=initializer_range),
             name="dense",
-            dtype=self.dtype_policy,
+            dtype=self.dtype_policy.name,
         )
-        self.dropout = Dropout(dropout_rate, dropout_site, dtype=self.dtype_policy)
-        self.layer_norm = LayerNorm(layer_norm_eps, name="LayerNorm", dtype=self.dtype_policy)
+        self.dropout = Dropout(dropout_rate, dropout_site, dtype=self.dtype_policy.name)
+        self.layer_norm = LayerNorm(layer_norm_eps, name="LayerNorm", dtype=self.dtype_policy.name)
 
     def build(self, y_shape: tuple) -> None:
         """Makes the kernel [width of y, H], its bias and the LayerNorm."""
@@ -60,10 +60,6 @@ class ResidualOutput(keras.layers.Layer):
             dropout_seed: [B] int32, or None outside training.
         """
         return self.layer_norm(x + self.dropout(self.dense(y), dropout_seed))
-
-    def compute_output_shape(self, y_shape: tuple, *_: Any) -> tuple:
-        """Returns (B, S, H)."""
-        return (*y_shape[:-1], self.hidden_size)
 
 
 class Attention(keras.layers.Layer):
@@ -98,7 +94,7 @@ class Attention(keras.layers.Layer):
             attention_probs_dropout_prob,
             dropout_site,
             name="self",
-            dtype=self.dtype_policy,
+            dtype=self.dtype_policy.name,
         )
         self.residual_output = ResidualOutput(
             hidden_size,
@@ -107,7 +103,7 @@ class Attention(keras.layers.Layer):
             hidden_dropout_prob,
             dropout_site + 1,
             name="output",
-            dtype=self.dtype_policy,
+            dtype=self.dtype_policy.name,
         )
 
     def build(self, hidden_shape: tuple) -> None:
@@ -119,10 +115,6 @@ class Attention(keras.layers.Layer):
         """Returns the hidden states [B, S, H] after attention."""
         context = self.self_attention(hidden, input_mask, dropout_seed)
         return self.residual_output(context, hidden, dropout_seed)
-
-    def compute_output_shape(self, hidden_shape: tuple, *_: Any) -> tuple:
-        """Returns (B, S, H)."""
-        return hidden_shape
 
 
 class Intermediate(keras.layers.Layer):
@@ -142,7 +134,7 @@ class Intermediate(keras.layers.Layer):
             intermediate_size,
             kernel_initializer=keras.initializers.TruncatedNormal(stddev=initializer_range),
             name="dense",
-            dtype=self.dtype_policy,
+            dtype=self.dtype_policy.name,
         )
         self.activation = ACTIVATIONS[hidden_act]
 
@@ -195,14 +187,14 @@ class TransformerBlock(keras.layers.Layer):
             attention_probs_dropout_prob,
             dropout_site,
             name="attention",
-            dtype=self.dtype_policy,
+            dtype=self.dtype_policy.name,
         )
         self.intermediate = Intermediate(
             intermediate_size,
             hidden_act,
             initializer_range,
             name="intermediate",
-            dtype=self.dtype_policy,
+            dtype=self.dtype_policy.name,
         )
         self.residual_output = ResidualOutput(
             hidden_size,
@@ -211,7 +203,7 @@ class TransformerBlock(keras.layers.Layer):
             hidden_dropout_prob,
             dropout_site + 2,
             name="output",
-            dtype=self.dtype_policy,
+            dtype=self.dtype_policy.name,
         )
         self.intermediate_size = intermediate_size
 
@@ -231,7 +223,3 @@ class TransformerBlock(keras.layers.Layer):
         """
         attended = self.attention(hidden, input_mask, dropout_seed)
         return self.residual_output(self.intermediate(attended), attended, dropout_seed)
-
-    def compute_output_shape(self, hidden_shape: tuple, *_: Any) -> tuple:
-        """Returns (B, S, H)."""
-        return hidden_shape

@@ -9,6 +9,7 @@ from pathlib import Path
 import ml_dtypes
 import numpy as np
 import pytest
+import tensorflow as tf
 from safetensors.numpy import load_file, save_file
 
 from keras_bert.checkpoints import model_directory
@@ -98,6 +99,21 @@ def test_holds_the_four_files_and_says_what_transformers_asks(saved):
     tokenizer = json.loads((path / "tokenizer_config.json").read_text())
     assert tokenizer["do_lower_case"] is False
     assert tokenizer["model_max_length"] == 16
+
+
+def test_mirrored_variables_are_saved_and_loaded(saved, tmp_path):
+    path, model = saved
+    strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+    with strategy.scope():
+        loaded = BertPretrainer(CONFIG)
+        open_model_directory(path).load_into(loaded)
+    replicas = strategy.run(lambda: loaded.next_sentence.kernel.value.read_value()).values
+    assert len(replicas) == 2
+    for replica in replicas:
+        assert np.array_equal(replica, model.next_sentence.kernel)
+    save_model_directory(tmp_path / "again", loaded, CONFIG)
+    weights = [(folder / "model.safetensors").read_bytes() for folder in (path, tmp_path / "again")]
+    assert weights[0] == weights[1]
 
 
 def test_dense_weights_are_the_transpose(saved):

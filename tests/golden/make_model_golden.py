@@ -1,10 +1,14 @@
 """Makes the golden outputs of the encoder and heads with transformers.
 
-Run where torch and transformers are installed: `.peers/bin/python tests/golden/make_model_golden.py`.
+Run where torch and transformers are installed:
+
+    .peers/bin/python tests/golden/make_model_golden.py
+
 Out, beside this script:
 
 - `model_weights.npz`: a random tiny BertForPreTraining, by Hugging Face's names. It is perturbed
-  so that no bias sits at 0 and no LayerNorm scale at 1, where a swapped or lost weight would not show.
+  so that no bias sits at 0 and no LayerNorm scale at 1, where a swapped or lost weight would not
+  show.
 - `model_gelu.npz`, `model_gelu_new.npz`: one batch with padding, two segments and weightless
   predictions; its outputs, its loss and the gradient of every weight under that hidden_act.
 - `minilm.npz`: real sentences as piece ids and what the real MiniLM model makes of them.

@@ -3,7 +3,7 @@
 import numpy as np
 from keras import ops
 
-from keras_bert.layers.normalization import LayerNorm
+from keras_bert.layers.layer_norm import LayerNorm
 
 
 def layer_norm(dtype="float32"):
