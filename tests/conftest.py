@@ -40,7 +40,9 @@ def write_records():
     import tensorflow as tf
 
     def ints(values) -> tf.train.Feature:
-        return tf.train.Feature(int64_list=tf.train.Int64List(value=np.asarray(values, int).tolist()))
+        return tf.train.Feature(
+            int64_list=tf.train.Int64List(value=np.asarray(values, int).tolist())
+        )
 
     def example(rng: np.random.Generator, length: int, predictions: int, vocab_size: int) -> bytes:
         real = int(rng.integers(length // 2, length + 1))

@@ -73,7 +73,9 @@ def test_a_run_leaves_the_files_of_the_contract(finished):
         "results.json",
         "run.json",
     }
-    assert {"config.json", "model.safetensors"} <= {p.name for p in (output_dir / "model").iterdir()}
+    assert {"config.json", "model.safetensors"} <= {
+        p.name for p in (output_dir / "model").iterdir()
+    }
     assert [p.name for p in sorted((output_dir / "checkpoints").iterdir())] == [
         "step-00000028",
         "step-00000035",

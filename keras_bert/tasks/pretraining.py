@@ -23,13 +23,8 @@ from keras_bert.models import BertPretrainer
 from keras_bert.optimization.adamw import AdamWeightDecay
 from keras_bert.optimization.lamb import Lamb
 from keras_bert.optimization.schedules import LinearWarmupDecay
-from keras_bert.tasks.pretraining_data import (
-    PretrainingData,
-    evaluation_batches,
-    explained,
-    find_records,
-    training_batches,
-)
+from keras_bert.tasks.pretraining_data import evaluation_batches, explained, training_batches
+from keras_bert.tasks.pretraining_files import PretrainingData, find_records
 from keras_bert.tasks.pretraining_task import pretraining_task, unigram_baseline
 from keras_bert.training.evaluate import make_evaluate
 from keras_bert.training.loop import TrainingSettings, check_batch_sizes, train

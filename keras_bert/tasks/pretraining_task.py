@@ -9,7 +9,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from keras_bert.tasks.pretraining_data import PretrainingData, evaluation_batches
+from keras_bert.tasks.pretraining_data import evaluation_batches
+from keras_bert.tasks.pretraining_files import PretrainingData
 from keras_bert.training.task import Batch, Task
 
 MODEL_INPUTS = ("input_ids", "input_mask", "segment_ids", "masked_lm_positions", "dropout_seed")

@@ -28,9 +28,8 @@ class Summaries:
 
     def __init__(self, output_dir: Path, first_step: int, num_train_steps: int):
         output_dir.mkdir(parents=True, exist_ok=True)
-        path = output_dir / "metrics.jsonl"
-        _drop_after(path, first_step)
-        self._file = open(path, "a", encoding="utf-8")
+        self._metrics = output_dir / "metrics.jsonl"
+        _drop_after(self._metrics, first_step)
         self._writer = tf.summary.create_file_writer(str(output_dir / "tensorboard"))
         self._on_terminal = sys.stderr.isatty()
         self._bar = tqdm(
@@ -60,8 +59,8 @@ class Summaries:
             prefix: goes before each name; "eval_" for an evaluation.
         """
         named = {prefix + name: float(value) for name, value in figures.items()}
-        self._file.write(json.dumps({"step": step} | named) + "\n")
-        self._file.flush()
+        with open(self._metrics, "a", encoding="utf-8") as file:
+            file.write(json.dumps({"step": step} | named) + "\n")
         with self._writer.as_default(step=step):
             for name, value in named.items():
                 tf.summary.scalar(name, value)
@@ -75,10 +74,9 @@ class Summaries:
             logging.info("step %d/%d %s", step, self._total, line)
 
     def close(self) -> None:
-        """Ends the bar and closes the files."""
+        """Ends the bar and closes TensorBoard's file."""
         self._bar.close()
         self._writer.close()
-        self._file.close()
 
 
 def _drop_after(path: Path, step: int) -> None:

@@ -7,9 +7,9 @@ from keras_bert.errors import InputError
 from keras_bert.tasks.pretraining_data import (
     evaluation_batches,
     explained,
-    find_records,
     training_batches,
 )
+from keras_bert.tasks.pretraining_files import find_records
 
 
 @pytest.fixture

@@ -1,0 +1,176 @@
+"""Finding pre-training records: a flag's value in; files with their number and shape out.
+
+Folders of the data tool have a manifest and are checked against it; files of other BERT tools are
+counted and measured by reading them.
+"""
+
+import hashlib
+import json
+import re
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import tensorflow as tf
+
+from keras_bert.errors import InputError
+
+
+@dataclass(frozen=True)
+class PretrainingData:
+    """Files of pre-training records that belong together.
+
+    Attributes:
+        files: the record files, sorted.
+        num_examples: records in all of them.
+        max_seq_length: S of every record.
+        max_predictions_per_seq: P of every record.
+        fingerprint: a hash of what the files hold: of the checksums in the manifest, else of the
+            names and sizes.
+        manifest: what the data tool wrote beside the files, or None (another tool's files).
+        vocab_file: the vocabulary beside the manifest, or None.
+    """
+
+    files: Sequence[str]
+    num_examples: int
+    max_seq_length: int
+    max_predictions_per_seq: int
+    fingerprint: str
+    manifest: dict | None
+    vocab_file: Path | None
+
+
+def find_records(input_file: str) -> PretrainingData:
+    """Finds record files and what is known of them.
+
+    Args:
+        input_file: comma-separated folders (made by `data_tools.create_pretraining_data`), files
+            or globs.
+
+    Returns:
+        The files with their sizes and shapes.
+
+    Raises:
+        InputError: no files, an empty or damaged one, or files that differ in shape or vocabulary.
+    """
+    files: list[Path] = []
+    for pattern in filter(None, (part.strip() for part in input_file.split(","))):
+        found = _expand(pattern)
+        if not found:
+            raise InputError(f"--input_file: no record files match {pattern!r}")
+        files += found
+    if not files:
+        raise InputError(f"--input_file={input_file!r} names no files")
+    files = sorted(set(files))
+    manifests = {folder: _read_manifest(folder) for folder in sorted({f.parent for f in files})}
+    counts = [_count_records(path, manifests[path.parent]) for path in files]
+    shapes = {path: _shape_of(path) for path, count in zip(files, counts, strict=True) if count}
+    if not shapes:
+        raise InputError(f"--input_file={input_file!r}: all {len(files)} files are empty")
+    first, shape = next(iter(shapes.items()))
+    for path, other in shapes.items():
+        if other != shape:
+            raise InputError(
+                f"{path} has (max_seq_length, max_predictions_per_seq) {other}, but {first} has "
+                f"{shape}; records of one run must have one shape"
+            )
+    known = [m for m in manifests.values() if m]
+    if len({m["vocab"]["sha256"] for m in known}) > 1:
+        raise InputError(f"--input_file={input_file!r}: folders were made with two vocabularies")
+    folder = next((f for f, m in manifests.items() if m), None)
+    return PretrainingData(
+        files=[str(path) for path in shapes],
+        num_examples=sum(counts),
+        max_seq_length=shape[0],
+        max_predictions_per_seq=shape[1],
+        fingerprint=_fingerprint(files, manifests),
+        manifest=manifests[folder] if folder else None,
+        vocab_file=folder / manifests[folder]["vocab"]["file"] if folder else None,
+    )
+
+
+def _expand(pattern: str) -> list[Path]:
+    path = Path(pattern)
+    if path.is_dir():
+        manifest = _read_manifest(path)
+        if manifest:
+            return [path / shard["file"] for shard in manifest["shards"]]
+        return sorted(path.glob("*.tfrecord*"))
+    return [Path(name) for name in tf.io.gfile.glob(pattern)]
+
+
+def _read_manifest(folder: Path) -> dict | None:
+    path = folder / "manifest.json"
+    if not path.exists():
+        return None
+    try:
+        manifest = json.loads(path.read_text(encoding="utf-8"))
+        _ = manifest["shards"], manifest["vocab"]["sha256"], manifest["vocab"]["file"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise InputError(f"{path}: is not a manifest of the data tool: {error!r}") from error
+    return manifest
+
+
+def _fingerprint(files: Sequence[Path], manifests: dict[Path, dict | None]) -> str:
+    content = []
+    for path in files:
+        shards = {
+            s["file"]: s["sha256"] for s in (manifests[path.parent] or {"shards": []})["shards"]
+        }
+        content.append([path.name, shards.get(path.name, path.stat().st_size)])
+    return hashlib.sha256(json.dumps(content).encode()).hexdigest()
+
+
+def _count_records(path: Path, manifest: dict | None) -> int:
+    shards = {shard["file"]: shard for shard in (manifest or {"shards": []})["shards"]}
+    try:
+        size = path.stat().st_size
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {error.strerror}") from error
+    if path.name in shards:
+        shard = shards[path.name]
+        if size != shard["bytes"]:
+            raise InputError(
+                f"{path}: is damaged: it has {size} bytes, its manifest says {shard['bytes']}"
+            )
+        return shard["examples"]
+    count = 0
+    with open(path, "rb") as file:
+        while header := file.read(12):
+            # A record is its length (8 bytes), a checksum (4), the bytes, a checksum (4).
+            length = struct.unpack("<Q", header[:8])[0] if len(header) == 12 else size
+            if file.tell() + length + 4 > size:
+                raise InputError(f"{path}: is truncated: record {count} runs past the file's end")
+            file.seek(length + 4, 1)
+            count += 1
+    return count
+
+
+def _shape_of(path: Path) -> tuple[int, int]:
+    try:
+        serialized = next(iter(tf.data.TFRecordDataset(str(path)))).numpy()
+        feature = tf.train.Example.FromString(serialized).features.feature
+        ids, positions = feature["input_ids"], feature["masked_lm_positions"]
+        shape = len(ids.int64_list.value), len(positions.int64_list.value)
+    except (tf.errors.OpError, ValueError, StopIteration) as error:
+        raise InputError(f"{path}: record 0 cannot be read: {first_line(error)}") from error
+    except Exception as error:  # protobuf's DecodeError has no public base of its own
+        raise InputError(f"{path}: record 0 is not a tf.Example: {first_line(error)}") from error
+    if not all(shape):
+        raise InputError(
+            f"{path}: record 0 has no input_ids or masked_lm_positions; it was not made for BERT "
+            "pre-training"
+        )
+    return shape
+
+
+def first_line(error: Exception) -> str:
+    """Returns the reason that a TensorFlow or protobuf error gives, without its trappings.
+
+    Args:
+        error: the error.
+    """
+    message = getattr(error, "message", None) or str(error) or type(error).__name__
+    # TensorFlow wraps the reason in the names of its operations.
+    return re.sub(r"\{\{.*?\}\}\s*|\s*\[Op:.*", "", message.splitlines()[0])

@@ -1,0 +1,103 @@
+"""Checkpoints: whole or absent, the newest whole one is used, another model's is refused."""
+
+import errno
+import shutil
+
+import keras
+import numpy as np
+import pytest
+
+from keras_bert.errors import InputError
+from keras_bert.optimization.adamw import AdamWeightDecay
+from keras_bert.training import checkpoint
+from keras_bert.training.checkpoint import list_checkpoints, restore_latest, save_checkpoint
+
+
+def make(units=3, value=0.0):
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(units, name="dense")], name="m")
+    model.set_weights([np.full(v.shape, value) for v in model.weights])
+    optimizer = AdamWeightDecay(0.1)
+    optimizer.build(model.trainable_variables)
+    return model, optimizer
+
+
+def save(directory, step, value):
+    model, optimizer = make(value=value)
+    optimizer.iterations.assign(step)
+    return save_checkpoint(directory, step, model, optimizer)
+
+
+def test_restores_model_optimizer_and_step(tmp_path):
+    save(tmp_path, 7, 2.5)
+    model, optimizer = make()
+    assert restore_latest(tmp_path, model, optimizer) == 7
+    assert int(optimizer.iterations.numpy()) == 7
+    assert all((w == 2.5).all() for w in model.get_weights())
+
+
+def test_no_checkpoint_is_step_0(tmp_path):
+    assert restore_latest(tmp_path / "absent", *make()) == 0
+
+
+def test_keeps_the_newest_three(tmp_path):
+    for step in (1, 2, 10, 11):
+        save(tmp_path, step, step)
+    assert [p.name[-2:] for p in list_checkpoints(tmp_path)] == ["02", "10", "11"]
+
+
+@pytest.mark.parametrize("damage", ["cut", "flip", "no state", "no file"])
+def test_a_damaged_newest_one_gives_way_to_the_one_before(tmp_path, damage):
+    save(tmp_path, 1, 1.0)
+    newest = save(tmp_path, 2, 2.0)
+    weights = newest / "model.safetensors"
+    content = bytearray(weights.read_bytes())
+    if damage == "cut":
+        weights.write_bytes(content[:-5])
+    elif damage == "flip":
+        content[-1] ^= 1
+        weights.write_bytes(content)
+    else:
+        (newest / "state.json" if damage == "no state" else weights).unlink()
+    model, optimizer = make()
+    assert restore_latest(tmp_path, model, optimizer) == 1
+    assert model.get_weights()[0][0, 0] == 1.0
+
+
+def test_only_damaged_ones_are_an_error_not_a_fresh_start(tmp_path):
+    (save(tmp_path, 1, 1.0) / "state.json").write_text("{")
+    with pytest.raises(InputError, match="all 1 checkpoints are damaged"):
+        restore_latest(tmp_path, *make())
+
+
+def test_a_checkpoint_of_another_model_is_refused_with_what_differs(tmp_path):
+    save(tmp_path, 1, 1.0)
+    with pytest.raises(InputError, match=r"m/dense/kernel \(2, 4\)"):
+        restore_latest(tmp_path, *make(units=4))
+
+
+def test_a_full_disk_is_one_line_and_loses_nothing_that_was_saved(tmp_path, monkeypatch):
+    save(tmp_path, 1, 1.0)
+
+    def full(values, path):
+        path.write_bytes(b"half")
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(checkpoint, "save_file", full)
+    with pytest.raises(InputError, match=r"step-00000002: cannot save.*No space left on device"):
+        save(tmp_path, 2, 2.0)
+    assert [p.name for p in tmp_path.iterdir()] == ["step-00000001"]
+    assert restore_latest(tmp_path, *make()) == 1
+
+
+def test_a_kill_while_writing_leaves_no_checkpoint(tmp_path, monkeypatch):
+    def killed(path):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(checkpoint, "_flush", killed)
+    with pytest.raises(KeyboardInterrupt):
+        save(tmp_path, 1, 1.0)
+    assert list_checkpoints(tmp_path) == []
+    monkeypatch.undo()
+    save(tmp_path, 1, 1.0)  # what was left behind is no hindrance
+    assert len(list_checkpoints(tmp_path)) == 1
+    shutil.rmtree(tmp_path)
