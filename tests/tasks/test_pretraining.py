@@ -1,0 +1,146 @@
+"""Pre-training's preparations: records, config, vocabulary and starting point must agree."""
+
+import hashlib
+import json
+from dataclasses import replace
+
+import keras
+import pytest
+
+from keras_bert.checkpoints.model_directory import save_model_directory
+from keras_bert.config import BertConfig
+from keras_bert.errors import InputError
+from keras_bert.models import BertPretrainer
+from keras_bert.tasks.pretraining import PretrainingSettings, pretrain
+from keras_bert.training.loop import TrainingSettings
+from keras_bert.training.strategy import make_strategy
+
+SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+CONFIG = BertConfig(
+    vocab_size=50,
+    hidden_size=8,
+    num_hidden_layers=1,
+    num_attention_heads=1,
+    intermediate_size=8,
+    max_position_embeddings=16,
+)
+
+
+def make_dataset(folder, write_records, words="word", length=16):
+    """Writes a folder as the data tool would: records, vocabulary, manifest."""
+    path = write_records(folder / "records-00000-of-00001.tfrecord", 12, length=length)
+    vocab = "".join(f"{piece}\n" for piece in [*SPECIAL, *(f"{words}{i}" for i in range(45))])
+    (folder / "vocab.txt").write_text(vocab)
+    manifest = {
+        "settings": {"do_lower_case": False},
+        "vocab": {"file": "vocab.txt", "sha256": hashlib.sha256(vocab.encode()).hexdigest()},
+        "shards": [
+            {
+                "file": path.name,
+                "examples": 12,
+                "bytes": path.stat().st_size,
+                "sha256": hashlib.sha256(path.read_bytes()).hexdigest(),
+            }
+        ],
+    }
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    return folder
+
+
+@pytest.fixture
+def records(tmp_path, write_records):
+    return make_dataset(tmp_path / "records", write_records)
+
+
+@pytest.fixture
+def config_file(tmp_path):
+    CONFIG.to_json(tmp_path / "config.json")
+    return tmp_path / "config.json"
+
+
+def run(tmp_path, steps=2, **settings):
+    settings = {name: str(value) for name, value in settings.items()}
+    return pretrain(
+        PretrainingSettings(num_warmup_steps=0, eval_batch_size=4, **settings),
+        TrainingSettings(num_train_steps=steps, train_batch_size=4, jit_compile=False),
+        make_strategy(),
+        tmp_path / "out",
+        {},
+    )
+
+
+def test_the_model_directory_carries_the_vocabulary_and_casing_of_the_records(
+    tmp_path, records, config_file
+):
+    results = run(tmp_path, input_file=records, eval_file=records, bert_config=config_file)
+    assert set(results) >= {"loss", "masked_lm_accuracy", "next_sentence_accuracy"}
+    model = tmp_path / "out" / "model"
+    assert (model / "vocab.txt").read_bytes() == (records / "vocab.txt").read_bytes()
+    assert json.loads((model / "tokenizer_config.json").read_text())["do_lower_case"] is False
+
+
+def test_a_bundled_config_takes_the_vocabulary_size_of_the_records(tmp_path, records):
+    run(tmp_path, steps=1, input_file=records, bert_config="tiny")
+    config = json.loads((tmp_path / "out" / "model" / "config.json").read_text())
+    assert (config["vocab_size"], config["hidden_size"]) == (50, 128)
+
+
+def test_a_config_file_with_another_vocabulary_size_is_refused(tmp_path, records, config_file):
+    replace(CONFIG, vocab_size=60).to_json(config_file)
+    with pytest.raises(InputError, match=r"vocab\.txt: has 50 pieces, but vocab_size in the config is 60"):
+        run(tmp_path, input_file=records, bert_config=config_file)
+    assert not (tmp_path / "out").exists()
+
+
+def test_held_out_records_of_another_vocabulary_are_refused(
+    tmp_path, records, config_file, write_records
+):
+    other = make_dataset(tmp_path / "other", write_records, words="Wort")
+    with pytest.raises(InputError, match=r"other.vocab\.txt \(50 pieces\) is another vocabulary"):
+        run(tmp_path, input_file=records, eval_file=other, bert_config=config_file)
+
+
+def test_a_starting_point_of_another_vocabulary_is_refused(tmp_path, records):
+    pieces = [*SPECIAL, *(f"mot{i}" for i in range(45))]
+    save_model_directory(tmp_path / "start", BertPretrainer(CONFIG), CONFIG, pieces)
+    with pytest.raises(InputError, match=r"start.vocab\.txt .* is another vocabulary"):
+        run(tmp_path, input_file=records, init_checkpoint=tmp_path / "start")
+
+
+def test_a_starting_point_of_another_config_is_refused(tmp_path, records, config_file):
+    save_model_directory(tmp_path / "start", BertPretrainer(CONFIG), CONFIG)
+    replace(CONFIG, hidden_size=4).to_json(config_file)
+    with pytest.raises(InputError, match="differs from the config of --init_checkpoint"):
+        run(
+            tmp_path,
+            input_file=records,
+            init_checkpoint=tmp_path / "start",
+            bert_config=config_file,
+        )
+
+
+def test_it_starts_from_an_earlier_runs_folder(tmp_path, records, config_file):
+    run(tmp_path, input_file=records, bert_config=config_file)
+    (tmp_path / "out").rename(tmp_path / "first")
+    keras.utils.set_random_seed(0)
+    run(tmp_path, input_file=records, init_checkpoint=tmp_path / "first")
+    assert (tmp_path / "out" / "results.json").exists()
+
+
+def test_records_longer_than_the_positions_are_refused(tmp_path, config_file, write_records):
+    records = make_dataset(tmp_path / "long", write_records, length=32)
+    with pytest.raises(InputError, match=r"max_seq_length 32, .* max_position_embeddings 16"):
+        run(tmp_path, input_file=records, bert_config=config_file)
+
+
+def test_a_shard_of_another_size_than_its_manifest_says_is_damaged(tmp_path, records, config_file):
+    shard = records / "records-00000-of-00001.tfrecord"
+    shard.write_bytes(shard.read_bytes()[:-1])
+    with pytest.raises(InputError, match=r"records-00000-of-00001\.tfrecord: is damaged: it has"):
+        run(tmp_path, input_file=records, bert_config=config_file)
+
+
+def test_a_folder_without_records_is_refused(tmp_path, config_file):
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(InputError, match="no record files match"):
+        run(tmp_path, input_file=tmp_path / "empty", bert_config=config_file)
