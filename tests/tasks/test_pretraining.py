@@ -87,7 +87,7 @@ def test_a_bundled_config_takes_the_vocabulary_size_of_the_records(tmp_path, rec
 
 def test_a_config_file_with_another_vocabulary_size_is_refused(tmp_path, records, config_file):
     replace(CONFIG, vocab_size=60).to_json(config_file)
-    with pytest.raises(InputError, match=r"vocab\.txt: has 50 pieces, but vocab_size in the config is 60"):
+    with pytest.raises(InputError, match="has 50 pieces, but vocab_size in the config is 60"):
         run(tmp_path, input_file=records, bert_config=config_file)
     assert not (tmp_path / "out").exists()
 
