@@ -6,9 +6,9 @@ One warm process a contender; they take turns, one pass over the corpus at a tim
 else the machine does hits all alike. Figures are medians over the rounds; a ratio is the median of
 the rounds' own, by wall-clock time and by CPU time (what counts on a busy machine). "offsets" gives
 byte offsets too. Ours: a tf.function on batches of 256 lines, called from as many Python threads.
-Hugging Face's: `encode_batch_fast`, or `encode_batch` for offsets, on as many Rayon threads, without
-copying the ids out of its results, which ours has in tensors. Google's (`bert-tensorflow` 1.0.4 in
-.peers) has one thread.
+Hugging Face's: `encode_batch_fast`, or `encode_batch` for offsets, on as many Rayon threads, not
+counting the ids' way out of its results, which ours has in tensors. Google's (`bert-tensorflow`
+1.0.4 in .peers) has one thread.
 
 Found on two cores of a Sapphire Rapids Xeon, M pieces/s (ours is faster by: wall, CPU):
 
