@@ -10,7 +10,9 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_bert.layers.dropout import Dropout
+from keras_bert.layers.chain import chain
+from keras_bert.layers.dropout import Dropout, drop
+from keras_bert.layers.linear import Linear
 
 # What Google's released code adds to the scores of padding.
 _MASKED_SCORE = -10000.0
@@ -26,6 +28,49 @@ def key_mask(input_mask: Any) -> Any:
         [B, 1, 1, S] float32; it broadcasts over heads and queries.
     """
     return (1.0 - ops.cast(input_mask, "float32"))[:, None, None, :] * _MASKED_SCORE
+
+
+@chain
+def split_heads(
+    product: Any, bias: Any, *, heads: int, scale: float = 1.0, transposed: bool = False
+) -> Any:
+    """Returns (product + bias) · scale, cut into heads: [B, S, H] -> [B, N, S, D].
+
+    Args:
+        product: [B, S, H].
+        bias: [H].
+        heads: N.
+        scale: factor.
+        transposed: return [B, N, D, S] instead.
+    """
+    x = ops.cast((ops.cast(product, "float32") + bias) * scale, product.dtype)
+    batch, length, width = ops.shape(x)
+    x = ops.reshape(x, (batch, length, heads, width // heads))
+    return ops.transpose(x, (0, 2, 3, 1) if transposed else (0, 2, 1, 3))
+
+
+@chain
+def attention_probabilities(scores: Any, input_mask: Any, drop_key: Any, *, rate: float) -> Any:
+    """Returns softmax(scores + mask) after dropout, computed in float32.
+
+    Args:
+        scores: [B, N, S, S].
+        input_mask: [B, S] int32.
+        drop_key: [B] int32, or None for no dropout.
+        rate: probability of dropping a probability.
+
+    Returns:
+        [B, N, S, S] in the type of the scores.
+    """
+    x = ops.softmax(ops.cast(scores, "float32") + key_mask(input_mask), axis=-1)
+    return ops.cast(drop(x, drop_key, rate), scores.dtype)
+
+
+@chain
+def merge_heads(context: Any) -> Any:
+    """Puts the heads side by side: [B, N, S, D] -> [B, S, H]."""
+    batch, heads, length, width = ops.shape(context)
+    return ops.reshape(ops.transpose(context, (0, 2, 1, 3)), (batch, length, heads * width))
 
 
 class SelfAttention(keras.layers.Layer):
@@ -57,12 +102,9 @@ class SelfAttention(keras.layers.Layer):
         self.value = self._projection("value")
         self.dropout = Dropout(dropout_rate, dropout_site, dtype=self.dtype_policy.name)
 
-    def _projection(self, name: str) -> keras.layers.Dense:
-        return keras.layers.Dense(
-            self.hidden_size,
-            kernel_initializer=keras.initializers.TruncatedNormal(stddev=self.initializer_range),
-            name=name,
-            dtype=self.dtype_policy.name,
+    def _projection(self, name: str) -> Linear:
+        return Linear(
+            self.hidden_size, self.initializer_range, name=name, dtype=self.dtype_policy.name
         )
 
     def build(self, hidden_shape: tuple) -> None:
@@ -80,19 +122,17 @@ class SelfAttention(keras.layers.Layer):
         """
         # Scaling the queries costs S·H products where scaling the scores costs N·S·S.
         scale = 1.0 / math.sqrt(self.hidden_size // self.num_attention_heads)
-        query = self._split_heads(self.query(hidden) * scale)
-        key = self._split_heads(self.key(hidden))
-        value = self._split_heads(self.value(hidden))
-        scores = ops.cast(ops.einsum("bnqd,bnkd->bnqk", query, key), "float32")
-        probabilities = ops.cast(
-            ops.softmax(scores + key_mask(input_mask), axis=-1), self.compute_dtype
+        query = self._heads(self.query, hidden, scale=scale)
+        key = self._heads(self.key, hidden, transposed=True)  # [B, N, D, S]
+        value = self._heads(self.value, hidden)
+        scores = ops.matmul(query, key)  # [B, N, S, S]
+        drop_key = self.dropout.key(dropout_seed)
+        probabilities = attention_probabilities(
+            scores, input_mask, drop_key, rate=self.dropout.rate
         )
-        probabilities = self.dropout(probabilities, dropout_seed)
-        context = ops.matmul(probabilities, value)  # [B, N, S, D]
-        return ops.reshape(ops.transpose(context, (0, 2, 1, 3)), ops.shape(hidden))
+        return merge_heads(ops.matmul(probabilities, value))
 
-    def _split_heads(self, x: Any) -> Any:
-        """Turns [B, S, H] into [B, N, S, D]."""
-        batch, length, width = ops.shape(x)
-        heads = self.num_attention_heads
-        return ops.transpose(ops.reshape(x, (batch, length, heads, width // heads)), (0, 2, 1, 3))
+    def _heads(self, projection: Linear, hidden: Any, **how: Any) -> Any:
+        """Projects [B, S, H] to [B, N, S, D]."""
+        product = projection(hidden)
+        return split_heads(product, projection.bias, heads=self.num_attention_heads, **how)

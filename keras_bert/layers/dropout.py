@@ -42,18 +42,28 @@ def mix(x: Any) -> Any:
     return _xor_shift(x, 16)
 
 
-def random_bits(dropout_seed: Any, site: int, size: Any) -> Any:
-    """Returns uniform int16 numbers that depend on their seed, site and position alone.
+def site_key(dropout_seed: Any, site: int) -> Any:
+    """Returns what decides an example's mask at one site: [B] int32, None without seeds.
 
     Args:
-        dropout_seed: [B] int32, one an example.
+        dropout_seed: [B] int32, one an example, or None.
         site: number of the place in the model, so that no two places share a mask.
+    """
+    if dropout_seed is None:
+        return None
+    return mix(mix(dropout_seed + _int32(_GOLDEN)) + _int32(_GOLDEN * (2 * site + 1)))
+
+
+def random_bits(key: Any, size: Any) -> Any:
+    """Returns uniform int16 numbers that depend on their key and position alone.
+
+    Args:
+        key: [B] int32, one an example.
         size: elements an example.
 
     Returns:
         [B, size] int16, uniform over all 2^16 values.
     """
-    key = mix(mix(dropout_seed + _int32(_GOLDEN)) + _int32(_GOLDEN * (2 * site + 1)))  # [B]
     # Each word gives two elements, as 16 bits are plenty to compare a rate with. Positions are
     # mixed once for all examples, into words so far apart that two examples' keys hardly ever
     # bring them to the same one; that leaves two multiplications for each example's own word.
@@ -64,6 +74,26 @@ def random_bits(dropout_seed: Any, site: int, size: Any) -> Any:
     bits = ops.reshape(ops.view(x[:, :, None], "int16"), (-1, 2 * words))
     is_even = isinstance(size, int) and size % 2 == 0
     return bits if is_even else bits[:, :size]
+
+
+def drop(inputs: Any, key: Any, rate: float) -> Any:
+    """Zeroes elements at random and scales the rest up.
+
+    Args:
+        inputs: [B, ...].
+        key: [B] int32 from `site_key`, or None for no dropout.
+        rate: probability that an element is zeroed, at least 0 and below 1.
+
+    Returns:
+        [B, ...] in the type of the inputs.
+    """
+    if key is None or rate == 0.0:
+        return inputs
+    shape = ops.shape(inputs)
+    dropped = round(rate * 2**16)  # of the 2^16 values that the bits may have
+    bits = random_bits(key, math.prod(shape[1:]))
+    kept = ops.cast(bits >= dropped - 2**15, inputs.dtype)
+    return inputs * ops.reshape(kept * (1.0 / (1.0 - dropped / 2**16)), shape)
 
 
 class Dropout(keras.layers.Layer):
@@ -87,10 +117,8 @@ class Dropout(keras.layers.Layer):
             inputs: [B, ...].
             dropout_seed: [B] int32, or None outside training.
         """
-        if dropout_seed is None or self.rate == 0.0:
-            return inputs
-        shape = ops.shape(inputs)
-        dropped = round(self.rate * 2**16)  # of the 2^16 values that the bits may have
-        bits = random_bits(dropout_seed, self.site, math.prod(shape[1:]))
-        kept = ops.cast(bits >= dropped - 2**15, inputs.dtype)
-        return inputs * ops.reshape(kept * (1.0 / (1.0 - dropped / 2**16)), shape)
+        return drop(inputs, self.key(dropout_seed), self.rate)
+
+    def key(self, dropout_seed: Any) -> Any:
+        """Returns the key [B] int32 of each example's mask here, for `drop`; None without seeds."""
+        return site_key(dropout_seed, self.site)

@@ -10,8 +10,47 @@ import keras
 from keras import ops
 
 from keras_bert.errors import InputError
-from keras_bert.layers.dropout import Dropout
-from keras_bert.layers.layer_norm import LayerNorm
+from keras_bert.layers.chain import chain
+from keras_bert.layers.dropout import Dropout, drop
+from keras_bert.layers.layer_norm import LayerNorm, layer_norm
+
+
+@chain
+def sum_norm(
+    words: Any,
+    positions: Any,
+    segment_table: Any,
+    segment_ids: Any,
+    gamma: Any,
+    beta: Any,
+    drop_key: Any,
+    *,
+    rate: float,
+    epsilon: float,
+    dtype: str,
+) -> Any:
+    """Returns dropout(LN(words + positions + segments)), computed in float32.
+
+    Args:
+        words: [B, S, H] float32, a row of the table each.
+        positions: [S, H] float32.
+        segment_table: [types, H] float32.
+        segment_ids: [B, S] int32.
+        gamma: [H].
+        beta: [H].
+        drop_key: [B] int32, or None for no dropout.
+        rate: probability of dropping an element.
+        epsilon: of the LayerNorm.
+        dtype: type of the result.
+
+    Returns:
+        [B, S, H].
+    """
+    # A product with one-hot rows: its gradient is a product too, where that of taking rows would
+    # add B·S of them to the two of the table, one after the other.
+    one_hot = ops.one_hot(segment_ids, segment_table.shape[0], dtype="float32")
+    x = layer_norm(words + positions + ops.matmul(one_hot, segment_table), gamma, beta, epsilon)
+    return ops.cast(drop(x, drop_key, rate), dtype)
 
 
 class BertEmbeddings(keras.layers.Layer):
@@ -59,7 +98,9 @@ class BertEmbeddings(keras.layers.Layer):
     def _table(self, name: str, rows: int) -> Any:
         # One initializer a table: a shared instance would draw the same numbers each time.
         initializer = keras.initializers.TruncatedNormal(stddev=self.initializer_range)
-        return self.add_weight((rows, self.hidden_size), initializer=initializer, name=name)
+        return self.add_weight(
+            (rows, self.hidden_size), initializer=initializer, name=name, autocast=False
+        )
 
     def call(self, input_ids: Any, segment_ids: Any, dropout_seed: Any = None) -> Any:
         """Returns the hidden states [B, S, H].
@@ -80,5 +121,15 @@ class BertEmbeddings(keras.layers.Layer):
             )
         words = ops.take(self.word_embeddings, input_ids, axis=0)
         positions = self.position_embeddings[: ops.shape(input_ids)[1]]
-        segments = ops.take(self.token_type_embeddings, segment_ids, axis=0)
-        return self.dropout(self.layer_norm(words + positions + segments), dropout_seed)
+        return sum_norm(
+            words,
+            positions,
+            self.token_type_embeddings,
+            segment_ids,
+            self.layer_norm.gamma,
+            self.layer_norm.beta,
+            self.dropout.key(dropout_seed),
+            rate=self.dropout.rate,
+            epsilon=self.layer_norm.epsilon,
+            dtype=self.compute_dtype,
+        )

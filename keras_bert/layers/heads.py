@@ -4,13 +4,37 @@ Plain linear heads (next sentence, classes, spans, tags) are `linear_head`, a De
 is float32 in every precision.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import keras
 from keras import ops
 
 from keras_bert.layers.activations import ACTIVATIONS
-from keras_bert.layers.layer_norm import LayerNorm
+from keras_bert.layers.chain import chain
+from keras_bert.layers.layer_norm import LayerNorm, layer_norm
+from keras_bert.layers.linear import Linear
+
+
+@chain
+def activation_norm(
+    product: Any,
+    bias: Any,
+    gamma: Any,
+    beta: Any,
+    *,
+    activation: Callable[[Any], Any],
+    epsilon: float,
+) -> Any:
+    """Returns LN(act(product + bias)), computed in float32, in the type of the product."""
+    x = activation(ops.cast(product, "float32") + bias)
+    return ops.cast(layer_norm(x, gamma, beta, epsilon), product.dtype)
+
+
+@chain
+def biased_logits(product: Any, bias: Any) -> Any:
+    """Returns the transposed product + bias as float32: [V, B * P] -> [B * P, V]."""
+    return ops.cast(ops.transpose(product), "float32") + bias
 
 
 class Pooler(keras.layers.Layer):
@@ -64,11 +88,8 @@ class MaskedLMHead(keras.layers.Layer):
     ):
         super().__init__(**kwargs)
         self.vocab_size = vocab_size
-        self.dense = keras.layers.Dense(
-            hidden_size,
-            kernel_initializer=keras.initializers.TruncatedNormal(stddev=initializer_range),
-            name="dense",
-            dtype=self.dtype_policy.name,
+        self.dense = Linear(
+            hidden_size, initializer_range, name="dense", dtype=self.dtype_policy.name
         )
         self.activation = ACTIVATIONS[hidden_act]
         self.layer_norm = LayerNorm(layer_norm_eps, name="LayerNorm", dtype=self.dtype_policy.name)
@@ -92,9 +113,17 @@ class MaskedLMHead(keras.layers.Layer):
         batch, length, width = ops.shape(hidden)
         rows = ops.cast(positions, "int32") + ops.arange(batch, dtype="int32")[:, None] * length
         x = ops.take(ops.reshape(hidden, (-1, width)), ops.reshape(rows, (-1,)), axis=0)
-        x = self.layer_norm(self.activation(self.dense(x)))  # [B * P, H]
+        x = activation_norm(
+            self.dense(x),
+            self.dense.bias,
+            self.layer_norm.gamma,
+            self.layer_norm.beta,
+            activation=self.activation,
+            epsilon=self.layer_norm.epsilon,
+        )  # [B * P, H]
         table = ops.cast(word_embeddings, self.compute_dtype)
-        logits = ops.cast(ops.einsum("ph,vh->pv", x, table), "float32") + self.output_bias
+        # The transposes of the small sides: backends copy what they transpose.
+        logits = biased_logits(ops.matmul(table, ops.transpose(x)), self.output_bias)
         return ops.reshape(logits, (*ops.shape(positions), self.vocab_size))
 
 

@@ -6,6 +6,13 @@ import keras
 from keras import ops
 
 
+def layer_norm(x: Any, gamma: Any, beta: Any, epsilon: float) -> Any:
+    """Returns the normalised vectors of x [..., H], all of it float32."""
+    centred = x - ops.mean(x, axis=-1, keepdims=True)
+    variance = ops.mean(ops.square(centred), axis=-1, keepdims=True)
+    return centred * ops.rsqrt(variance + epsilon) * gamma + beta
+
+
 class LayerNorm(keras.layers.Layer):
     """Scales each vector to mean 0 and variance 1, then applies `gamma` and `beta`.
 
@@ -26,7 +33,4 @@ class LayerNorm(keras.layers.Layer):
     def call(self, inputs: Any) -> Any:
         """Returns the normalised vectors in the compute type."""
         x = ops.cast(inputs, "float32")
-        centred = x - ops.mean(x, axis=-1, keepdims=True)
-        variance = ops.mean(ops.square(centred), axis=-1, keepdims=True)
-        y = centred * ops.rsqrt(variance + self.epsilon) * self.gamma + self.beta
-        return ops.cast(y, self.compute_dtype)
+        return ops.cast(layer_norm(x, self.gamma, self.beta, self.epsilon), self.compute_dtype)

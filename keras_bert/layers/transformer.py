@@ -5,14 +5,56 @@ In and out: hidden states [B, S, H]. Layer names nest as in Google's checkpoints
 `output/{dense,LayerNorm}`.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import keras
+from keras import ops
 
 from keras_bert.layers.activations import ACTIVATIONS
 from keras_bert.layers.attention import SelfAttention
-from keras_bert.layers.dropout import Dropout
-from keras_bert.layers.layer_norm import LayerNorm
+from keras_bert.layers.chain import chain
+from keras_bert.layers.dropout import Dropout, drop
+from keras_bert.layers.layer_norm import LayerNorm, layer_norm
+from keras_bert.layers.linear import Linear
+
+
+@chain
+def residual_norm(
+    product: Any,
+    bias: Any,
+    x: Any,
+    gamma: Any,
+    beta: Any,
+    drop_key: Any,
+    *,
+    rate: float,
+    epsilon: float,
+) -> Any:
+    """Returns LN(x + dropout(product + bias)), computed in float32.
+
+    Args:
+        product: [B, S, H].
+        bias: [H].
+        x: [B, S, H].
+        gamma: [H].
+        beta: [H].
+        drop_key: [B] int32, or None for no dropout.
+        rate: probability of dropping an element of product + bias.
+        epsilon: of the LayerNorm.
+
+    Returns:
+        [B, S, H] in the type of x.
+    """
+    y = drop(ops.cast(product, "float32") + bias, drop_key, rate)
+    return ops.cast(layer_norm(ops.cast(x, "float32") + y, gamma, beta, epsilon), x.dtype)
+
+
+@chain
+def biased_activation(product: Any, bias: Any, *, activation: Callable[[Any], Any]) -> Any:
+    """Returns act(product + bias), computed in float32, in the type of the product [..., width]."""
+    x = ops.cast(product, "float32") + bias
+    return ops.cast(activation(x), product.dtype)
 
 
 class ResidualOutput(keras.layers.Layer):
@@ -37,11 +79,8 @@ class ResidualOutput(keras.layers.Layer):
     ):
         super().__init__(**kwargs)
         self.hidden_size = hidden_size
-        self.dense = keras.layers.Dense(
-            hidden_size,
-            kernel_initializer=keras.initializers.TruncatedNormal(stddev=initializer_range),
-            name="dense",
-            dtype=self.dtype_policy.name,
+        self.dense = Linear(
+            hidden_size, initializer_range, name="dense", dtype=self.dtype_policy.name
         )
         self.dropout = Dropout(dropout_rate, dropout_site, dtype=self.dtype_policy.name)
         self.layer_norm = LayerNorm(layer_norm_eps, name="LayerNorm", dtype=self.dtype_policy.name)
@@ -59,7 +98,16 @@ class ResidualOutput(keras.layers.Layer):
             x: [B, S, H], what went into the sublayer.
             dropout_seed: [B] int32, or None outside training.
         """
-        return self.layer_norm(x + self.dropout(self.dense(y), dropout_seed))
+        return residual_norm(
+            self.dense(y),
+            self.dense.bias,
+            x,
+            self.layer_norm.gamma,
+            self.layer_norm.beta,
+            self.dropout.key(dropout_seed),
+            rate=self.dropout.rate,
+            epsilon=self.layer_norm.epsilon,
+        )
 
 
 class Attention(keras.layers.Layer):
@@ -130,11 +178,8 @@ class Intermediate(keras.layers.Layer):
         self, intermediate_size: int, hidden_act: str, initializer_range: float, **kwargs: Any
     ):
         super().__init__(**kwargs)
-        self.dense = keras.layers.Dense(
-            intermediate_size,
-            kernel_initializer=keras.initializers.TruncatedNormal(stddev=initializer_range),
-            name="dense",
-            dtype=self.dtype_policy.name,
+        self.dense = Linear(
+            intermediate_size, initializer_range, name="dense", dtype=self.dtype_policy.name
         )
         self.activation = ACTIVATIONS[hidden_act]
 
@@ -144,7 +189,7 @@ class Intermediate(keras.layers.Layer):
 
     def call(self, hidden: Any) -> Any:
         """Returns [B, S, intermediate_size]."""
-        return self.activation(self.dense(hidden))
+        return biased_activation(self.dense(hidden), self.dense.bias, activation=self.activation)
 
 
 class TransformerBlock(keras.layers.Layer):

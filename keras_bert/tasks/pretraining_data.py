@@ -49,6 +49,8 @@ def training_batches(
         records = tf.data.Dataset.from_tensor_slices(order).interleave(
             tf.data.TFRecordDataset, cycle_length=READ_CYCLE
         )
+        # Of this function's graph alone: `shuffle` mixes the program's global seed in otherwise.
+        tf.random.set_seed(1)
         buffer = min(SHUFFLE_BUFFER, data.num_examples)
         return records.shuffle(buffer, seed=draws[0], reshuffle_each_iteration=False)
 

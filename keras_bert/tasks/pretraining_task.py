@@ -9,6 +9,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from keras_bert.layers.chain import chain
 from keras_bert.tasks.pretraining_data import evaluation_batches
 from keras_bert.tasks.pretraining_files import PretrainingData
 from keras_bert.training.task import Batch, Task
@@ -55,11 +56,16 @@ def _sums(model: keras.Model, batch: Batch, training: bool) -> dict[str, tf.Tens
         ("next_sentence", "next_sentence_labels", "example_weights"),
     ):
         logits, labels, weights = outputs[f"{name}_logits"], batch[labels], batch[weights]
-        nll = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
-        hits = tf.cast(tf.argmax(logits, -1, tf.int32) == labels, tf.float32)
-        sums[f"{name}_loss"] = tf.reduce_sum(weights * nll)
-        sums[f"{name}_accuracy"] = tf.reduce_sum(weights * hits)
+        sums[f"{name}_loss"], sums[f"{name}_accuracy"] = tf.unstack(_score(logits, labels, weights))
     return sums
+
+
+@chain
+def _score(logits: tf.Tensor, labels: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
+    """Returns [the weighted sum of the negative log-likelihoods, that of the hits]."""
+    nll = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
+    hits = tf.cast(tf.argmax(logits, -1, tf.int32) == labels, tf.float32)
+    return tf.stack([tf.reduce_sum(weights * nll), tf.reduce_sum(weights * hits)])
 
 
 def unigram_baseline(

@@ -6,6 +6,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from keras_bert.training.fusion import compiled
 from keras_bert.training.task import Batch, Task
 
 
@@ -18,17 +19,18 @@ def make_evaluate(
         strategy: the strategy that the model was made under.
         model: the model that `task.sums` takes.
         task: the sums to report; padding examples of the last batch weigh nothing in it.
-        jit_compile: compile the forward pass with XLA.
+        jit_compile: compile the forward pass with XLA, as training/fusion.py does.
 
     Returns:
         `evaluate(dataset)`: takes a finite dataset of global batches of one shape and returns
         {"loss": value} followed by {figure: value}, summed in float64 over the batches.
     """
 
-    @tf.function(jit_compile=jit_compile)
     def forward(batch: Batch) -> tf.Tensor:
         sums, weights = task.sums(model, batch, False), task.weights(batch)
         return tf.stack([[part[name] for name in task.figures] for part in (sums, weights)])
+
+    forward = compiled(forward, jit_compile)
 
     def replica_step(batch: Batch) -> tf.Tensor:
         replica = tf.distribute.get_replica_context()

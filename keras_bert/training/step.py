@@ -14,7 +14,8 @@ from collections.abc import Callable
 import keras
 import tensorflow as tf
 
-from keras_bert.optimization.clipping import clip_scale, global_norm
+from keras_bert.optimization.clipping import clip_scale
+from keras_bert.training.fusion import compiled
 from keras_bert.training.task import Batch, Task
 
 SUM = tf.distribute.ReduceOp.SUM
@@ -39,7 +40,7 @@ def make_train_steps(
         task: the sums to descend and to report.
         gradient_accumulation_steps: micro-batches that a device cuts its share of a batch into.
         max_grad_norm: the global norm that gradients are clipped to.
-        jit_compile: compile forward and backward with XLA.
+        jit_compile: compile forward and backward with XLA, as training/fusion.py does.
 
     Returns:
         `train_steps(iterator, count)`: takes `count` global batches and returns float32
@@ -48,7 +49,6 @@ def make_train_steps(
     """
     variables = model.trainable_variables
 
-    @tf.function(jit_compile=jit_compile)
     def forward_backward(batch: Batch, totals: dict[str, tf.Tensor]):
         with tf.GradientTape() as tape:
             sums = task.sums(model, batch, True)
@@ -58,6 +58,8 @@ def make_train_steps(
         return tf.stack([sums[name] for name in task.figures]), [
             tf.convert_to_tensor(gradient) for gradient in gradients
         ]
+
+    forward_backward = compiled(forward_backward, jit_compile)
 
     # Always XLA: one pass over weights and moments, where single operations make a dozen.
     @tf.function(jit_compile=True)
@@ -95,8 +97,8 @@ def make_train_steps(
         sums, gradients = accumulate(batch, totals)
         sums = replica.all_reduce(SUM, sums)
         gradients = replica.all_reduce(SUM, gradients)
-        # Outside XLA, which sums a norm on one thread.
-        norm = global_norm(gradients)
+        # Outside XLA, which sums a norm on one thread. l2_loss makes one pass of it.
+        norm = tf.sqrt(2.0 * tf.add_n([tf.nn.l2_loss(gradient) for gradient in gradients]))
         # Each device updates its own copy from the same gradient. Keras's `apply` would sum over
         # devices a second time.
         with tf.control_dependencies([update(gradients, clip_scale(norm, max_grad_norm))]):

@@ -113,7 +113,7 @@ def test_a_file_is_never_replaced_by_another_vocabulary(tmp_path, caplog):
     text.write_text("the cat sat on the mat .\n" * 5)
     build_vocab(str(text), str(vocab), 60)
     before = vocab.read_bytes()
-    caplog.set_level("INFO")
+    caplog.set_level("INFO", logger="absl")
     build_vocab(str(text), str(vocab), 60)
     assert "is finished: nothing to do" in caplog.text
     with pytest.raises(InputError, match=r"vocab\.txt holds another vocabulary"):

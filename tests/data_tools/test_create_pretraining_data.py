@@ -193,7 +193,7 @@ def test_a_finished_dataset_is_left_alone(files, caplog):
     manifest = create_pretraining_data(**files, settings=SMALL)
     before = {name: os.stat(os.path.join(files["output_dir"], name)).st_mtime_ns
               for name in os.listdir(files["output_dir"])}  # fmt: skip
-    caplog.set_level("INFO")
+    caplog.set_level("INFO", logger="absl")
     assert create_pretraining_data(**files, settings=SMALL) == manifest
     assert "is finished: nothing to do" in caplog.text
     after = {name: os.stat(os.path.join(files["output_dir"], name)).st_mtime_ns

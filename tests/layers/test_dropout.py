@@ -8,14 +8,14 @@ import pytest
 import tensorflow as tf
 from keras import ops
 
-from keras_bert.layers.dropout import Dropout, mix, random_bits
+from keras_bert.layers.dropout import Dropout, mix, random_bits, site_key
 
 SEEDS = np.arange(1000, 1024, dtype="int32")  # Consecutive seeds are the hard case.
 SIZE = 20_000
 
 
 def bits(seeds=SEEDS, site=0, size=SIZE):
-    return ops.convert_to_numpy(random_bits(ops.convert_to_tensor(seeds), site, size))
+    return ops.convert_to_numpy(random_bits(site_key(ops.convert_to_tensor(seeds), site), size))
 
 
 def kept(rate, seeds=SEEDS, site=0, size=SIZE):

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from keras_bert.errors import InputError
 from keras_bert.tasks.pretraining_data import (
@@ -67,6 +68,14 @@ def test_another_seed_gives_another_order_and_other_dropout(data):
     (one,), (two,) = (take(training_batches(data, 8, 50, seed=s), 1) for s in (1, 2))
     assert not np.array_equal(one["input_ids"], two["input_ids"])
     assert not np.array_equal(one["dropout_seed"], two["dropout_seed"])
+
+
+@pytest.mark.parametrize("global_seed", [0, 7])
+def test_the_global_seed_of_the_program_does_not_touch_the_order(data, global_seed):
+    (one,) = take(training_batches(data, 30, 50, seed=1), 1)
+    tf.random.set_seed(global_seed)
+    (two,) = take(training_batches(data, 30, 50, seed=1), 1)
+    assert same(one, two)
 
 
 def test_the_last_evaluation_batch_is_filled_with_examples_that_weigh_nothing(data):

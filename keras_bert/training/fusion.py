@@ -1,0 +1,87 @@
+"""How a step is compiled: whole by XLA on accelerators, chain by chain on CPUs.
+
+On a CPU, XLA's own bfloat16 product runs at float32 speed, where oneDNN's, which TensorFlow calls
+outside XLA, is four to five times as fast. Element-wise TensorFlow operations, on the other hand,
+make a pass over memory each, where XLA makes one of a whole chain (layers/chain.py). So on CPUs
+the products stay with oneDNN, and each chain becomes two XLA computations: forward; and backward,
+which runs the forward again instead of keeping what lies within, so that only the tensors between
+chains go through memory. benchmarks/README.md has the figures.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+from keras_bert.layers.chain import compile_chains_with
+
+
+def compiled(function: Callable[..., Any], jit_compile: bool) -> Callable[..., Any]:
+    """Makes a tf.function of a forward pass, or of forward and backward, for this machine.
+
+    Args:
+        function: takes and returns structures of tensors.
+        jit_compile: use XLA: on all of it where there is an accelerator, else on its chains.
+
+    Returns:
+        The compiled function.
+    """
+    if not jit_compile:
+        return tf.function(function)
+    if tf.config.list_logical_devices("GPU") or tf.config.list_logical_devices("TPU"):
+        return tf.function(function, jit_compile=True)
+
+    @functools.wraps(function)
+    def with_compiled_chains(*args: Any) -> Any:
+        with compile_chains_with(compile_chain):
+            return function(*args)
+
+    return tf.function(with_compiled_chains, autograph=False)
+
+
+def compile_chain(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Compiles one chain; what `layers.chain.compile_chains_with` takes.
+
+    Args:
+        function: takes tensors or None by position and settings by keyword; returns one tensor.
+
+    Returns:
+        The function compiled, with gradients to its float tensors.
+    """
+
+    def call(*tensors: Any, **settings: Any) -> tf.Tensor:
+        given = tuple(x is not None for x in tensors)
+        run = _differentiable(function, given, tuple(sorted(settings.items())))
+        return run(*[tf.convert_to_tensor(x) for x in tensors if x is not None])
+
+    return call
+
+
+@functools.cache  # So that all layers share one compilation of a chain.
+def _differentiable(
+    function: Callable[..., Any], given: tuple[bool, ...], settings: tuple[tuple[str, Any], ...]
+) -> Callable[..., tf.Tensor]:
+    def plain(*tensors: tf.Tensor) -> tf.Tensor:
+        rest = iter(tensors)
+        return function(*[next(rest) if g else None for g in given], **dict(settings))
+
+    @tf.function(jit_compile=True, autograph=False)
+    def backward(tensors: list[tf.Tensor], upstream: tf.Tensor) -> list[tf.Tensor]:
+        sources = [x for x in tensors if x.dtype.is_floating]
+        with tf.GradientTape() as tape:
+            tape.watch(sources)
+            result = plain(*tensors)
+        return tape.gradient(result, sources, upstream, unconnected_gradients="zero")
+
+    forward = tf.function(plain, jit_compile=True, autograph=False)
+
+    @tf.custom_gradient
+    def run(*tensors: tf.Tensor) -> tuple[tf.Tensor, Callable[..., Any]]:
+        def gradient(upstream: tf.Tensor) -> list[tf.Tensor | None]:
+            gradients = iter(backward(list(tensors), upstream))
+            return [next(gradients) if x.dtype.is_floating else None for x in tensors]
+
+        return forward(*tensors), gradient
+
+    return run
