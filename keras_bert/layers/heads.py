@@ -33,8 +33,30 @@ def activation_norm(
 
 @chain
 def biased_logits(product: Any, bias: Any) -> Any:
-    """Returns the transposed product + bias as float32: [V, B * P] -> [B * P, V]."""
-    return ops.cast(ops.transpose(product), "float32") + bias
+    """Returns product + bias as float32."""
+    return ops.cast(product, "float32") + bias
+
+
+@ops.custom_gradient
+def tied_product(x: Any, table: Any) -> Any:
+    """Returns x·tableᵀ, with a gradient that never copies a transposed table.
+
+    The gradient of the transpose would: that copy takes longer than the product.
+
+    Args:
+        x: [B * P, H].
+        table: [V, H].
+
+    Returns:
+        [B * P, V].
+    """
+
+    def gradient(*given: Any, upstream: Any = None) -> tuple[Any, Any]:
+        if upstream is None:
+            (upstream,) = given
+        return ops.matmul(upstream, table), ops.matmul(ops.transpose(upstream), x)
+
+    return ops.matmul(x, ops.transpose(table)), gradient
 
 
 class Pooler(keras.layers.Layer):
@@ -122,8 +144,7 @@ class MaskedLMHead(keras.layers.Layer):
             epsilon=self.layer_norm.epsilon,
         )  # [B * P, H]
         table = ops.cast(word_embeddings, self.compute_dtype)
-        # The transposes of the small sides: backends copy what they transpose.
-        logits = biased_logits(ops.matmul(table, ops.transpose(x)), self.output_bias)
+        logits = biased_logits(tied_product(x, table), self.output_bias)
         return ops.reshape(logits, (*ops.shape(positions), self.vocab_size))
 
 

@@ -1,0 +1,29 @@
+"""Choosing devices and the precision that is fastest on them."""
+
+import pytest
+
+from keras_bert.errors import InputError
+from keras_bert.training.strategy import fastest_precision, make_strategy
+
+
+@pytest.mark.parametrize(
+    ("flags", "precision"),
+    [("fpu avx512_bf16 amx_bf16 amx_tile", "bfloat16"), ("fpu avx512_bf16", "float32")],
+)
+def test_bfloat16_where_the_processor_multiplies_it(tmp_path, flags, precision):
+    (tmp_path / "cpuinfo").write_text(f"flags\t\t: {flags}\nbugs\t\t:\n")
+    assert fastest_precision(tmp_path / "cpuinfo") == precision
+
+
+def test_float32_where_nothing_is_known_of_the_processor(tmp_path):
+    assert fastest_precision(tmp_path / "absent") == "float32"
+
+
+def test_an_unknown_strategy_is_refused_with_those_there_are():
+    with pytest.raises(InputError, match="'cluster' is not known; .* default, mirrored, multi"):
+        make_strategy("cluster")
+
+
+def test_more_devices_than_there_are_is_refused():
+    with pytest.raises(InputError, match="--num_devices=9 asks for more CPU devices than the 2"):
+        make_strategy("mirrored", 9)
