@@ -20,10 +20,10 @@ def test_float32_where_nothing_is_known_of_the_processor(tmp_path):
 
 
 def test_an_unknown_strategy_is_refused_with_those_there_are():
-    with pytest.raises(InputError, match="'cluster' is not known; .* default, mirrored, multi"):
+    with pytest.raises(InputError, match=r"'cluster' is not known; .* default, mirrored, multi"):
         make_strategy("cluster")
 
 
 def test_more_devices_than_there_are_is_refused():
-    with pytest.raises(InputError, match="--num_devices=9 asks for more CPU devices than the 2"):
+    with pytest.raises(InputError, match=r"--num_devices=9 asks for more CPU devices than the 2"):
         make_strategy("mirrored", 9)
