@@ -22,15 +22,15 @@ from keras_bert.program import run
 FLAGS = flags.FLAGS
 
 flags.DEFINE_string("output_dir", "demo", "Everything that the demo makes goes here.")
-flags.DEFINE_integer("num_train_steps", 1500, "Training steps.", lower_bound=1)
+flags.DEFINE_integer("num_train_steps", 4000, "Training steps.", lower_bound=1)
 
-# Sentences of the held-out documents, each with one word masked.
+# Sentences of documents that are held out of training, each with one word masked.
 SENTENCES = (
-    "A class [MASK] defines a class object.",
-    "The [MASK] statement is used to define a function.",
-    "Returns [MASK] if the file exists.",
-    "If the list is empty, an exception is [MASK].",
-    "Return the number of [MASK] in the string.",
+    "Return [MASK] if the watcher is installed and ready to handle process exit notifications.",
+    "The headers and data are separated [MASK] a blank line.",
+    "Return the docstring for the given node or None if no docstring can be [MASK].",
+    "For more [MASK] on context managers, see Context Manager Types.",
+    "The precision is not [MASK] for integer presentation types.",
 )
 
 
@@ -66,11 +66,11 @@ def main(argv: Sequence[str]) -> None:
         input_file=records / "train",
         eval_file=records / "eval",
         output_dir=out / "run",
-        train_batch_size=64,
-        learning_rate=2e-3,
+        train_batch_size=16,
+        learning_rate=1e-3,
         num_train_steps=FLAGS.num_train_steps,
         num_warmup_steps=FLAGS.num_train_steps // 10,
-        save_checkpoints_steps=500,
+        log_steps=500,
     )
     _report(json.loads((out / "run" / "results.json").read_text(encoding="utf-8")))
     _run("run_fill_mask.py", *SENTENCES, model_dir=out / "run" / "model")
