@@ -93,6 +93,7 @@ def test_results_have_the_official_names(finished):
         "next_sentence_accuracy",
         "unigram_masked_lm_loss",
         "unigram_masked_lm_accuracy",
+        "unigram_next_sentence_accuracy",
     }
     assert results["loss"] == pytest.approx(
         results["masked_lm_loss"] + results["next_sentence_loss"]

@@ -75,35 +75,42 @@ def _score(logits: tf.Tensor, labels: tf.Tensor, weights: tf.Tensor) -> tf.Tenso
 def unigram_baseline(
     train: PretrainingData, held_out: PretrainingData, vocab_size: int, max_examples: int = 100_000
 ) -> dict[str, float]:
-    """Scores the guess that knows only how often each piece is masked.
+    """Scores the guess that knows only how often each masked piece and each label occurs.
 
-    A model that has learnt nothing from context ends here: it is what a masked-LM loss and
-    accuracy must be read against.
+    A model that has learnt nothing from context ends here: it is what the losses and accuracies
+    of pre-training must be read against.
 
     Args:
-        train: records whose masked pieces are counted; each piece gets one count for free.
-        held_out: records whose masked pieces are guessed.
+        train: records whose masked pieces and labels are counted; each gets one count for free.
+        held_out: records whose masked pieces and labels are guessed.
         vocab_size: V.
         max_examples: at most so many records of each are read.
 
     Returns:
-        {"unigram_masked_lm_loss": nats a piece, "unigram_masked_lm_accuracy": share}.
+        {"unigram_masked_lm_loss": nats a piece, "unigram_masked_lm_accuracy": share,
+        "unigram_next_sentence_accuracy": share}.
     """
-    seen, asked = (_count_masked(data, vocab_size, max_examples) for data in (train, held_out))
-    probabilities = (seen + 1) / (seen + 1).sum()
+    seen, asked = (_counts(data, vocab_size, max_examples) for data in (train, held_out))
+    probabilities = (seen[0] + 1) / (seen[0] + 1).sum()
     return {
-        "unigram_masked_lm_loss": float(-(asked * np.log(probabilities)).sum() / asked.sum()),
-        "unigram_masked_lm_accuracy": float(asked[seen.argmax()] / asked.sum()),
+        "unigram_masked_lm_loss": float(-(asked[0] * np.log(probabilities)).sum() / asked[0].sum()),
+        "unigram_masked_lm_accuracy": float(asked[0][seen[0].argmax()] / asked[0].sum()),
+        "unigram_next_sentence_accuracy": float(asked[1][seen[1].argmax()] / asked[1].sum()),
     }
 
 
-def _count_masked(data: PretrainingData, vocab_size: int, max_examples: int) -> np.ndarray:
-    counts = np.zeros([vocab_size])
+def _counts(
+    data: PretrainingData, vocab_size: int, max_examples: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Counts the masked pieces [V] and the next-sentence labels [2] of records."""
+    pieces, labels = np.zeros([vocab_size]), np.zeros([2])
     batch_size = min(1000, data.num_examples)
     for batch in evaluation_batches(data, batch_size, vocab_size, -(-max_examples // batch_size)):
-        counts += np.bincount(
-            batch["masked_lm_ids"].numpy().ravel(),
-            weights=batch["masked_lm_weights"].numpy().ravel(),
-            minlength=vocab_size,
-        )
-    return counts
+        for counts, values, weights in (
+            (pieces, "masked_lm_ids", "masked_lm_weights"),
+            (labels, "next_sentence_labels", "example_weights"),
+        ):
+            counts += np.bincount(
+                batch[values].numpy().ravel(), batch[weights].numpy().ravel(), len(counts)
+            )
+    return pieces, labels

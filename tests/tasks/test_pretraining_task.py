@@ -1,0 +1,64 @@
+"""The pre-training task: its sums against numpy, its baseline against a count."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from keras_bert.tasks.pretraining_files import find_records
+from keras_bert.tasks.pretraining_task import pretraining_task, unigram_baseline
+
+LOGITS = np.random.default_rng(0).normal(size=(2, 3, 7)).astype("float32")
+NEXT = np.array([[2.0, -1.0], [0.5, 0.25]], "float32")
+BATCH = {
+    "input_ids": tf.zeros([2, 4], tf.int32),
+    "masked_lm_ids": tf.constant([[1, 2, 0], [6, 0, 0]]),
+    "masked_lm_weights": tf.constant([[1.0, 1.0, 0.0], [1.0, 0.0, 0.0]]),
+    "next_sentence_labels": tf.constant([0, 1]),
+    "example_weights": tf.constant([1.0, 1.0]),
+}
+
+
+def model(inputs, training):
+    return {"masked_lm_logits": tf.constant(LOGITS), "next_sentence_logits": tf.constant(NEXT)}
+
+
+def nll(logits, label):
+    return -(logits[label] - np.log(np.exp(logits).sum()))
+
+
+def test_the_loss_is_the_weighted_mean_of_masked_pieces_plus_the_mean_of_labels():
+    task = pretraining_task()
+    sums = {name: float(value) for name, value in task.sums(model, BATCH, False).items()}
+    weights = {name: float(value) for name, value in task.weights(BATCH).items()}
+    figures = task.divide(
+        np.array([sums[name] for name in task.figures]),
+        np.array([weights[name] for name in task.figures]),
+    )
+    masked = nll(LOGITS[0, 0], 1) + nll(LOGITS[0, 1], 2) + nll(LOGITS[1, 0], 6)
+    labels = nll(NEXT[0], 0) + nll(NEXT[1], 1)
+    assert figures["masked_lm_loss"] == pytest.approx(masked / (3 + 1e-5), rel=1e-6)
+    assert figures["next_sentence_loss"] == pytest.approx(labels / 2, rel=1e-6)
+    assert figures["loss"] == pytest.approx(masked / (3 + 1e-5) + labels / 2, rel=1e-6)
+    assert figures["next_sentence_accuracy"] == 0.5
+
+
+@pytest.mark.parametrize("ids", [[1, 2], [3, 0], [6, 6]])
+def test_accuracy_counts_the_first_of_the_largest_logits(ids):
+    batch = BATCH | {"masked_lm_ids": tf.constant([[ids[0], ids[1], 0], [0, 0, 0]])}
+    hits = pretraining_task().sums(model, batch, False)["masked_lm_accuracy"]
+    best = LOGITS.argmax(-1)
+    assert float(hits) == (best[0, 0] == ids[0]) + (best[0, 1] == ids[1]) + (best[1, 0] == 0)
+
+
+def test_nothing_weighed_is_0_not_nan():
+    task = pretraining_task()
+    assert set(task.divide(np.zeros(4), np.zeros(4)).values()) == {0.0}
+
+
+def test_the_baseline_guesses_by_frequency(tmp_path, write_records):
+    records = find_records(str(write_records(tmp_path / "a.tfrecord", 50, vocab_size=6)))
+    # Every masked piece is id 5, counted n times: p = (n + 1) / (n + 6).
+    baseline = unigram_baseline(records, records, 6)
+    assert baseline["unigram_masked_lm_accuracy"] == 1.0
+    assert baseline["unigram_masked_lm_loss"] < 0.1
+    assert 0.5 <= baseline["unigram_next_sentence_accuracy"] < 0.8
