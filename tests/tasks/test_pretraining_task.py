@@ -47,7 +47,8 @@ def test_accuracy_counts_the_first_of_the_largest_logits(ids):
     batch = BATCH | {"masked_lm_ids": tf.constant([[ids[0], ids[1], 0], [0, 0, 0]])}
     hits = pretraining_task().sums(model, batch, False)["masked_lm_accuracy"]
     best = LOGITS.argmax(-1)
-    assert float(hits) == (best[0, 0] == ids[0]) + (best[0, 1] == ids[1]) + (best[1, 0] == 0)
+    guesses = [(best[0, 0], ids[0]), (best[0, 1], ids[1]), (best[1, 0], 0)]
+    assert float(hits) == sum(int(guess == label) for guess, label in guesses)
 
 
 def test_nothing_weighed_is_0_not_nan():
