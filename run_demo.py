@@ -7,6 +7,7 @@ model learnt. Run again, it goes on where it stopped.
 """
 
 import json
+import os
 import shlex
 import subprocess
 import sys
@@ -18,7 +19,7 @@ from absl import flags
 
 from keras_bert.config import BertConfig
 from keras_bert.errors import InputError
-from keras_bert.program import run
+from keras_bert.program import no_arguments, run
 from keras_bert.vocabulary import load_vocab
 
 FLAGS = flags.FLAGS
@@ -38,24 +39,22 @@ SENTENCES = (
 
 def main(argv: Sequence[str]) -> None:
     """Runs the pipeline and prints what the model learnt."""
-    del argv
+    no_arguments(argv)
     started = time.monotonic()
     out = Path(FLAGS.output_dir)
     corpus, vocab, records = out / "corpus", out / "vocab.txt", out / "records"
-    if not corpus.exists():
-        _run("-m", "data_tools.python_corpus", output_dir=corpus)
+    if not (corpus / "eval.txt").exists():  # the file that is written last
+        _run(["-m", "data_tools.python_corpus"], output_dir=corpus)
     if not vocab.exists():
         _run(
-            "-m",
-            "data_tools.build_vocab",
+            ["-m", "data_tools.build_vocab"],
             input_file=corpus / "train.txt",
             vocab_file=vocab,
             vocab_size=4096,
         )
     for split in ("train", "eval"):
         _run(
-            "-m",
-            "data_tools.create_pretraining_data",
+            ["-m", "data_tools.create_pretraining_data"],
             input_file=corpus / f"{split}.txt",
             output_dir=records / split,
             vocab_file=vocab,
@@ -64,7 +63,7 @@ def main(argv: Sequence[str]) -> None:
         )
     _write_config(out / "config.json", vocab)
     _run(
-        "run_pretraining.py",
+        ["run_pretraining.py"],
         bert_config=out / "config.json",
         input_file=records / "train",
         eval_file=records / "eval",
@@ -76,7 +75,7 @@ def main(argv: Sequence[str]) -> None:
         log_steps=500,
     )
     _report(json.loads((out / "run" / "results.json").read_text(encoding="utf-8")))
-    _run("run_fill_mask.py", *SENTENCES, model_dir=out / "run" / "model")
+    _run(["run_fill_mask.py"], *SENTENCES, model_dir=out / "run" / "model")
     print(f"\nThe whole job took {time.monotonic() - started:.0f} seconds.")
 
 
@@ -96,11 +95,10 @@ def _write_config(path: Path, vocab: Path) -> None:
     BertConfig.from_dict(tiny | changes).to_json(path)
 
 
-def _run(*words: str, **values: object) -> None:
-    program = [w for w in words if w == "-m" or ("." in w and " " not in w)]
-    arguments = [f"--{name}={value}" for name, value in values.items()]
-    command = [*program, *arguments, *(w for w in words if w not in program)]
-    print(f"\n$ python {shlex.join(command)}", flush=True)
+def _run(program: Sequence[str], *arguments: str, **values: object) -> None:
+    flags_given = [f"--{name}={value}" for name, value in values.items()]
+    command = [*program, *flags_given, *arguments]
+    print(f"\n$ {shlex.join([os.path.relpath(sys.executable), *command])}", flush=True)
     done = subprocess.run([sys.executable, *command], check=False)
     if done.returncode:
         raise InputError(f"the command above ended with exit code {done.returncode}")

@@ -31,7 +31,12 @@ def main(argv: Sequence[str]) -> None:
 
     directory = open_model_directory(Path(FLAGS.model_dir))
     model = BertPretrainer(directory.config)
-    directory.load_into(model)
+    report = directory.load_into(model)
+    if directory.vocab is None or any(name.startswith("masked_lm") for name in report.new):
+        lacking = "no vocab.txt" if directory.vocab is None else "no masked-LM head"
+        raise InputError(
+            f"--model_dir={FLAGS.model_dir} has {lacking}; expected a pre-trained model"
+        )
     tokenizer = BertTokenizer(directory.vocab, directory.do_lower_case, keep_special_tokens=True)
     length = min(FLAGS.max_seq_length, directory.config.max_position_embeddings)
     fillings = fill_masks(model, tokenizer, texts, length, FLAGS.top_k)

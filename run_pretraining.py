@@ -6,11 +6,12 @@ The same command again continues an interrupted run and ends at the same weights
 """
 
 from collections.abc import Sequence
+from dataclasses import fields
 from pathlib import Path
 
 from absl import flags
 
-from keras_bert.program import run, start_tensorflow
+from keras_bert.program import no_arguments, run, start_tensorflow
 
 FLAGS = flags.FLAGS
 
@@ -20,6 +21,7 @@ flags.DEFINE_string("output_dir", None, "The run's folder.")
 flags.DEFINE_string("bert_config", "", "JSON file, or tiny, mini, small, medium, base, large.")
 flags.DEFINE_alias("bert_config_file", "bert_config")
 flags.DEFINE_string("vocab_file", "", "Vocabulary; without it, the one beside the records.")
+flags.DEFINE_bool("do_lower_case", None, "Casing of the vocabulary, where records do not say.")
 flags.DEFINE_string("init_checkpoint", "", "Model directory, or an earlier run's folder.")
 flags.DEFINE_bool("do_train", True, "Train.")
 flags.DEFINE_bool("do_eval", True, "Evaluate at each checkpoint and at the end.")
@@ -42,11 +44,14 @@ flags.DEFINE_enum(
     "distribution_strategy",
     "default",
     ["default", "mirrored", "multi_worker_mirrored", "tpu"],
-    "Devices: one, those of this machine, those of TF_CONFIG's machines, a TPU.",
+    "Devices: one, this machine's, (not built yet) several machines', a TPU (unverified).",
 )
 flags.DEFINE_integer("num_devices", 0, "Devices of `mirrored`; 0: all.", lower_bound=0)
 flags.DEFINE_enum(
-    "mixed_precision", None, ["float32", "bfloat16"], "Compute type; by default the fastest here."
+    "mixed_precision",
+    None,
+    ["float32", "bfloat16", "float16"],
+    "Compute type; by default the fastest.",
 )
 flags.DEFINE_bool("jit_compile", True, "Compile with XLA.")
 flags.DEFINE_integer("gradient_accumulation_steps", 1, "Micro-batches a step.", lower_bound=1)
@@ -63,44 +68,20 @@ FREE = (
 
 def main(argv: Sequence[str]) -> None:
     """Reads the flags, pre-trains, and prints the final figures."""
-    del argv
+    no_arguments(argv)
     start_tensorflow()  # Late: bad flags and --help should not wait for it.
     from keras_bert.tasks.pretraining import PretrainingSettings, pretrain
     from keras_bert.training.loop import TrainingSettings
     from keras_bert.training.strategy import fastest_precision, make_strategy
 
-    precision = FLAGS.mixed_precision or fastest_precision()
-    settings = PretrainingSettings(
-        input_file=FLAGS.input_file,
-        eval_file=FLAGS.eval_file,
-        bert_config=FLAGS.bert_config,
-        vocab_file=FLAGS.vocab_file,
-        init_checkpoint=FLAGS.init_checkpoint,
-        optimizer=FLAGS.optimizer,
-        learning_rate=FLAGS.learning_rate,
-        num_warmup_steps=FLAGS.num_warmup_steps,
-        random_seed=FLAGS.random_seed,
-        train=FLAGS.do_train,
-        evaluate=FLAGS.do_eval,
-        eval_batch_size=FLAGS.eval_batch_size,
-        max_eval_steps=FLAGS.max_eval_steps,
-        mixed_precision=precision,
-        max_seq_length=FLAGS.max_seq_length,
-        max_predictions_per_seq=FLAGS.max_predictions_per_seq,
-    )
-    training = TrainingSettings(
-        num_train_steps=FLAGS.num_train_steps,
-        train_batch_size=FLAGS.train_batch_size,
-        gradient_accumulation_steps=FLAGS.gradient_accumulation_steps,
-        jit_compile=FLAGS.jit_compile,
-        log_steps=FLAGS.log_steps,
-        save_checkpoints_steps=FLAGS.save_checkpoints_steps,
-        keep_checkpoint_max=FLAGS.keep_checkpoint_max,
+    own = {flag.name: flag.value for flag in FLAGS.get_flags_for_module("__main__")}
+    own["mixed_precision"] = own["mixed_precision"] or fastest_precision()
+    settings, training = (
+        kind(**{field.name: own[field.name] for field in fields(kind) if field.name in own})
+        for kind in (PretrainingSettings, TrainingSettings)
     )
     strategy = make_strategy(FLAGS.distribution_strategy, FLAGS.num_devices)
-    own = FLAGS.get_flags_for_module("__main__")
-    record = {flag.name: flag.value for flag in own if flag.name not in FREE}
-    record["mixed_precision"] = precision
+    record = {name: value for name, value in own.items() if name not in FREE}
     results = pretrain(settings, training, strategy, Path(FLAGS.output_dir), record)
     for name, value in results.items():
         print(f"{name} = {value:.6g}")

@@ -8,6 +8,7 @@ import os
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
+from typing import NoReturn
 
 from absl import app, flags, logging
 
@@ -29,6 +30,19 @@ def run(main: Callable[[Sequence[str]], None]) -> None:
             _fail(str(error))
 
     app.run(guarded, flags_parser=_parse)
+
+
+def no_arguments(argv: Sequence[str]) -> None:
+    """Refuses words on the command line that belong to no flag.
+
+    Args:
+        argv: what `main` was given: the program's name and what is left after the flags.
+
+    Raises:
+        InputError: there are such words.
+    """
+    if argv[1:]:
+        raise InputError(f"expected flags only, got {' '.join(argv[1:])!r}")
 
 
 def start_tensorflow() -> None:
@@ -60,10 +74,10 @@ def _parse(argv: Sequence[str]) -> list[str]:
     try:
         return flags.FLAGS(list(argv))
     except flags.Error as error:
-        return _fail(str(error))
+        _fail(str(error))
 
 
-def _fail(message: str) -> None:
+def _fail(message: str) -> NoReturn:
     line = " ".join(message.split())
     print(f"{os.path.basename(sys.argv[0])}: error: {line}", file=sys.stderr)
     sys.exit(1)

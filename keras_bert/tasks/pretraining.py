@@ -31,8 +31,6 @@ from keras_bert.training.loop import TrainingSettings, check_batch_sizes, train
 from keras_bert.training.run_directory import open_run, read_json, write_json
 from keras_bert.vocabulary import load_vocab
 
-OPTIMIZERS = ("adamw", "lamb")
-
 
 @dataclass(frozen=True)
 class PretrainingSettings:
@@ -43,13 +41,15 @@ class PretrainingSettings:
         eval_file: held-out records, likewise; empty for the training records.
         bert_config: a JSON file or a bundled config's name; empty with `init_checkpoint`.
         vocab_file: the vocabulary; empty for the one beside the records.
+        do_lower_case: whether records and vocabulary are lower-cased; None takes what the records
+            or the starting point say, and True where neither does.
         init_checkpoint: a model directory to start from, or empty.
         optimizer: `adamw` or `lamb`.
         learning_rate: its peak, reached after the warm-up.
         num_warmup_steps: steps of linear warm-up.
         random_seed: decides fresh weights, data order and dropout masks.
-        train: whether to train; otherwise only evaluates.
-        evaluate: whether to evaluate at each checkpoint and at the end.
+        do_train: whether to train; else `init_checkpoint` is evaluated as it is.
+        do_eval: whether to evaluate at each checkpoint and at the end.
         eval_batch_size: examples a batch of the evaluation.
         max_eval_steps: batches of an evaluation; 0 takes all.
         mixed_precision: `float32` or `bfloat16`.
@@ -61,13 +61,14 @@ class PretrainingSettings:
     eval_file: str = ""
     bert_config: str = ""
     vocab_file: str = ""
+    do_lower_case: bool | None = None
     init_checkpoint: str = ""
     optimizer: str = "adamw"
     learning_rate: float = 1e-4
     num_warmup_steps: int = 10_000
     random_seed: int = 12345
-    train: bool = True
-    evaluate: bool = True
+    do_train: bool = True
+    do_eval: bool = True
     eval_batch_size: int = 32
     max_eval_steps: int = 0
     mixed_precision: str = "float32"
@@ -92,25 +93,35 @@ def pretrain(
         record: what goes into run.json and must not change between a start and its continuation.
 
     Returns:
-        The final figures, as in results.json; {} if nothing was evaluated.
+        The finished steps and the final figures, as in results.json.
 
     Raises:
         InputError: anything about the records, the config, the vocabulary, the checkpoint or the
             folder that a user has to mend.
     """
+    if settings.mixed_precision == "float16":
+        raise InputError(
+            "--mixed_precision=float16 is not built yet (it needs a loss scale); expected float32 "
+            "or bfloat16"
+        )
+    if not (settings.do_train or settings.init_checkpoint):
+        raise InputError("--do_train=false needs an --init_checkpoint to evaluate")
     data = find_records(settings.input_file)
-    _check_shape(data, settings)
-    held_out = find_records(settings.eval_file) if settings.eval_file else data
+    held_out = find_records(settings.eval_file, "eval_file") if settings.eval_file else data
     start = _start(settings.init_checkpoint)
     vocab, vocab_file = _vocab(settings, data, held_out, start)
+    do_lower_case = _do_lower_case(settings, data, held_out, start)
     config = _config(settings, start, vocab, vocab_file)
-    if data.max_seq_length > config.max_position_embeddings:
-        raise InputError(
-            f"{data.files[0]} has max_seq_length {data.max_seq_length}, but the config allows "
-            f"max_position_embeddings {config.max_position_embeddings}"
-        )
+    for records in (data, held_out):
+        _check_shape(records, settings, config)
     check_batch_sizes(strategy, training, settings.eval_batch_size)
-    if open_run(output_dir, {**record, "data_fingerprint": data.fingerprint}):
+    record = {
+        **record,
+        "config": config.to_dict(),
+        "data_fingerprint": data.fingerprint,
+        "eval_fingerprint": held_out.fingerprint,
+    }
+    if open_run(output_dir, record):
         logging.info("%s is finished; nothing to do", output_dir)
         return read_json(output_dir / "results.json")
 
@@ -140,39 +151,58 @@ def pretrain(
             data, training.train_batch_size, config.vocab_size, settings.random_seed, step
         )
 
-    results = {}
-    if settings.train:
+    results = {"step": training.num_train_steps if settings.do_train else 0}
+    if settings.do_train:
         with explained(data, config.vocab_size):
             train(
                 strategy,
                 model,
                 optimizer,
-                schedule,
                 task,
                 batches_from,
                 training,
                 output_dir,
-                evaluate if settings.evaluate and settings.eval_file else None,
+                evaluate if settings.do_eval and settings.eval_file else None,
             )
-    if settings.evaluate:
+    if settings.do_eval:
         if not settings.eval_file:
             logging.info("no --eval_file: evaluating on the training records")
-        results = evaluate() | unigram_baseline(data, held_out, config.vocab_size)
-    do_lower_case = True
-    if data.manifest:
-        do_lower_case = data.manifest["settings"]["do_lower_case"]
-    elif start:
-        do_lower_case = start.do_lower_case
-    save_model_directory(output_dir / "model", model, config, vocab, do_lower_case)
-    write_json(output_dir / "results.json", results | {"step": training.num_train_steps})
+        results |= evaluate() | unigram_baseline(data, held_out, config.vocab_size)
+    if settings.do_train:
+        save_model_directory(output_dir / "model", model, config, vocab, do_lower_case)
+    write_json(output_dir / "results.json", results)
     return results
 
 
-def _check_shape(data: PretrainingData, settings: PretrainingSettings) -> None:
+def _check_shape(data: PretrainingData, settings: PretrainingSettings, config: BertConfig) -> None:
     for name in ("max_seq_length", "max_predictions_per_seq"):
         asked, found = getattr(settings, name), getattr(data, name)
         if asked not in (0, found):
             raise InputError(f"--{name}={asked}, but {data.files[0]} was made with {name} {found}")
+    if data.max_seq_length > config.max_position_embeddings:
+        raise InputError(
+            f"{data.files[0]} has max_seq_length {data.max_seq_length}, but the config allows "
+            f"max_position_embeddings {config.max_position_embeddings}"
+        )
+
+
+def _do_lower_case(
+    settings: PretrainingSettings,
+    data: PretrainingData,
+    held_out: PretrainingData,
+    start: ModelDirectory | None,
+) -> bool:
+    """The one casing that the flag, the records and the starting point agree on."""
+    said = {} if settings.do_lower_case is None else {"--do_lower_case": settings.do_lower_case}
+    for records in (data, held_out):
+        if records.manifest:
+            said[records.files[0]] = records.manifest["settings"]["do_lower_case"]
+    if start and start.vocab:
+        said[str(start.path)] = start.do_lower_case
+    if len(set(said.values())) > 1:
+        words = ", ".join(f"{name} is {value}" for name, value in said.items())
+        raise InputError(f"do_lower_case differs: {words}; records and model must share one")
+    return next(iter(said.values()), True)
 
 
 def _start(init_checkpoint: str) -> ModelDirectory | None:

@@ -16,6 +16,8 @@ import tensorflow as tf
 
 from keras_bert.errors import InputError
 
+MANIFEST_KIND = ("keras_bert.pretraining", 1)
+
 
 @dataclass(frozen=True)
 class PretrainingData:
@@ -41,12 +43,13 @@ class PretrainingData:
     vocab_file: Path | None
 
 
-def find_records(input_file: str) -> PretrainingData:
+def find_records(input_file: str, flag: str = "input_file") -> PretrainingData:
     """Finds record files and what is known of them.
 
     Args:
         input_file: comma-separated folders (made by `data_tools.create_pretraining_data`), files
             or globs.
+        flag: the flag that the value came by, for messages.
 
     Returns:
         The files with their sizes and shapes.
@@ -58,16 +61,16 @@ def find_records(input_file: str) -> PretrainingData:
     for pattern in filter(None, (part.strip() for part in input_file.split(","))):
         found = _expand(pattern)
         if not found:
-            raise InputError(f"--input_file: no record files match {pattern!r}")
+            raise InputError(f"--{flag}: no record files match {pattern!r}")
         files += found
     if not files:
-        raise InputError(f"--input_file={input_file!r} names no files")
+        raise InputError(f"--{flag}={input_file!r} names no files")
     files = sorted(set(files))
     manifests = {folder: _read_manifest(folder) for folder in sorted({f.parent for f in files})}
     counts = [_count_records(path, manifests[path.parent]) for path in files]
     shapes = {path: _shape_of(path) for path, count in zip(files, counts, strict=True) if count}
     if not shapes:
-        raise InputError(f"--input_file={input_file!r}: all {len(files)} files are empty")
+        raise InputError(f"--{flag}={input_file!r}: all {len(files)} files are empty")
     first, shape = next(iter(shapes.items()))
     for path, other in shapes.items():
         if other != shape:
@@ -77,7 +80,7 @@ def find_records(input_file: str) -> PretrainingData:
             )
     known = [m for m in manifests.values() if m]
     if len({m["vocab"]["sha256"] for m in known}) > 1:
-        raise InputError(f"--input_file={input_file!r}: folders were made with two vocabularies")
+        raise InputError(f"--{flag}={input_file!r}: folders were made with two vocabularies")
     folder = next((f for f, m in manifests.items() if m), None)
     return PretrainingData(
         files=[str(path) for path in shapes],
@@ -106,9 +109,13 @@ def _read_manifest(folder: Path) -> dict | None:
         return None
     try:
         manifest = json.loads(path.read_text(encoding="utf-8"))
+        kind = manifest["format"], manifest["version"]
         _ = manifest["shards"], manifest["vocab"]["sha256"], manifest["vocab"]["file"]
+        _ = manifest["settings"]["do_lower_case"]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise InputError(f"{path}: is not a manifest of the data tool: {error!r}") from error
+    if kind != MANIFEST_KIND:
+        raise InputError(f"{path}: expected format and version {MANIFEST_KIND}, got {kind}")
     return manifest
 
 

@@ -55,7 +55,6 @@ def train(
     strategy: tf.distribute.Strategy,
     model: keras.Model,
     optimizer: keras.optimizers.Optimizer,
-    schedule: Callable[[int], float],
     task: Task,
     batches_from: Callable[[int], tf.data.Dataset],
     settings: TrainingSettings,
@@ -68,7 +67,6 @@ def train(
         strategy: the strategy that the model and the optimizer were made under.
         model: the model; it has the trained weights afterwards.
         optimizer: an optimizer built on the model's trainable variables.
-        schedule: finished steps -> learning rate, for the figures.
         task: the sums to descend and to report.
         batches_from: step -> endless dataset of global batches, the first for that step.
         settings: how long and how.
@@ -107,8 +105,7 @@ def train(
             summaries.advance(count)
             done = step == settings.num_train_steps
             if done or step % settings.log_steps == 0:
-                # The rate that the step used: schedules count finished steps.
-                summaries.write(step, window.close(float(schedule(step - 1))))
+                summaries.write(step, window.close())
             if done or step % settings.save_checkpoints_steps == 0:
                 save_checkpoint(checkpoints, step, model, optimizer, settings.keep_checkpoint_max)
                 if evaluate is not None:
@@ -163,7 +160,7 @@ def _stop_if_not_finite(rows: np.ndarray, step: int, task: Task, checkpoints: Pa
     kept = list_checkpoints(checkpoints)
     raise InputError(
         f"step {step + first + 1}: the loss is {figures['loss']} and the gradient norm is "
-        f"{rows[first, -1]}; training stopped; last good checkpoint: "
+        f"{rows[first, -2]}; training stopped; last good checkpoint: "
         f"{kept[-1] if kept else 'none yet'}; a lower --learning_rate or a longer warm-up may help"
     )
 
@@ -175,8 +172,9 @@ class _Window:
         self._task = task
         self._train_batch_size = train_batch_size
         self._rows: list[np.ndarray] = []
-        self._seconds: list[float] = []
-        self._compiled = False
+        self._timed: list[np.ndarray] = []
+        self._seconds = 0.0
+        self._has_compiled = False
         self.restart_clock()
 
     def restart_clock(self) -> None:
@@ -184,23 +182,24 @@ class _Window:
         self._since = time.monotonic()
 
     def add(self, rows: np.ndarray) -> None:
-        # The first call compiles; its steps count, at the pace of those that follow.
-        self._seconds.append(time.monotonic() - self._since if self._compiled else 0.0)
-        self._compiled = True
         self._rows.append(rows)
+        if self._has_compiled:  # The first rows come with the compilation: they say no rate.
+            self._timed.append(rows)
+            self._seconds += time.monotonic() - self._since
+        self._has_compiled = True
         self.restart_clock()
 
-    def close(self, learning_rate: float) -> dict[str, float]:
-        timed = [rows for rows, seconds in zip(self._rows, self._seconds, strict=True) if seconds]
-        seconds = sum(self._seconds) or float("nan")
+    def close(self) -> dict[str, float]:
         rows = np.concatenate(self._rows).astype(np.float64)
         sums = rows.sum(axis=0)
         count = len(self._task.figures)
-        figures = self._task.divide(sums[:count], sums[count : 2 * count]) | {
-            "learning_rate": learning_rate,
-            "gradient_norm": rows[-1, -1],
-            "examples_per_second": sum(map(len, timed)) * self._train_batch_size / seconds,
-            "tokens_per_second": sum(r[:, 2 * count].sum() for r in timed) / seconds,
-        }
-        self._rows, self._seconds = [], []
-        return {name: value for name, value in figures.items() if value == value}
+        figures = self._task.divide(sums[:count], sums[count : 2 * count])
+        figures |= {"learning_rate": rows[-1, -1], "gradient_norm": rows[-1, -2]}
+        if self._timed:
+            timed = np.concatenate(self._timed)
+            figures |= {
+                "examples_per_second": len(timed) * self._train_batch_size / self._seconds,
+                "tokens_per_second": timed[:, 2 * count].sum() / self._seconds,
+            }
+        self._rows, self._timed, self._seconds = [], [], 0.0
+        return figures

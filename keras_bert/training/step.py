@@ -44,8 +44,8 @@ def make_train_steps(
 
     Returns:
         `train_steps(iterator, count)`: takes `count` global batches and returns float32
-        [count, 2F + 2] for the task's F figures: a row a step of F sums, F weights, the number of
-        real tokens and the gradient norm before clipping.
+        [count, 2F + 3] for the task's F figures: a row a step of F sums, F weights, the number of
+        real tokens, the gradient norm before clipping and the learning rate.
     """
     variables = model.trainable_variables
 
@@ -61,8 +61,8 @@ def make_train_steps(
 
     forward_backward = compiled(forward_backward, jit_compile)
 
-    # Always XLA: one pass over weights and moments, where single operations make a dozen.
-    @tf.function(jit_compile=True)
+    # In XLA one pass over weights and moments, where single operations make a dozen.
+    @tf.function(jit_compile=jit_compile)
     def update(gradients: list[tf.Tensor], scale: tf.Tensor) -> tf.Tensor:
         rate = optimizer.learning_rate
         for gradient, variable in zip(gradients, variables, strict=True):
@@ -100,14 +100,15 @@ def make_train_steps(
         # Outside XLA, which sums a norm on one thread. l2_loss makes one pass of it.
         norm = tf.sqrt(2.0 * tf.add_n([tf.nn.l2_loss(gradient) for gradient in gradients]))
         # Each device updates its own copy from the same gradient. Keras's `apply` would sum over
-        # devices a second time.
-        with tf.control_dependencies([update(gradients, clip_scale(norm, max_grad_norm))]):
+        # devices a second time; what it does besides (its clipping, its averages) is not done.
+        rate = update(gradients, clip_scale(norm, max_grad_norm))
+        with tf.control_dependencies([rate]):
             optimizer.iterations.assign_add(1)
-        return tf.concat([sums, known, [norm]], axis=0)
+        return tf.concat([sums, known, [norm, rate]], axis=0)
 
     @tf.function
     def train_steps(iterator, count: tf.Tensor) -> tf.Tensor:
-        rows = tf.TensorArray(tf.float32, size=count, element_shape=[2 * len(task.figures) + 2])
+        rows = tf.TensorArray(tf.float32, size=count, element_shape=[2 * len(task.figures) + 3])
         for i in tf.range(count):
             row = strategy.run(replica_step, args=(next(iterator),))
             rows = rows.write(i, strategy.experimental_local_results(row)[0])

@@ -14,7 +14,7 @@ def make_strategy(name: str = "default", num_devices: int = 0) -> tf.distribute.
 
     Args:
         name: `default` (one device), `mirrored` (the devices of this machine),
-            `multi_worker_mirrored` (machines named in TF_CONFIG) or `tpu`.
+            or `tpu` (never run on hardware yet). `multi_worker_mirrored` is not built yet.
         num_devices: how many devices `mirrored` uses; 0 takes all of them: GPUs where there are
             any, else logical CPU devices.
 
@@ -22,16 +22,26 @@ def make_strategy(name: str = "default", num_devices: int = 0) -> tf.distribute.
         The strategy; models and optimizers are made inside its `scope()`.
 
     Raises:
-        InputError: an unknown name, or more devices than there are.
+        InputError: an unknown name, or devices that are not to be had.
     """
+    if num_devices > 1 and name != "mirrored":
+        raise InputError(
+            f"--num_devices={num_devices} needs --distribution_strategy=mirrored, got {name}"
+        )
     if name == "default":
         return tf.distribute.get_strategy()
     if name == "mirrored":
         return tf.distribute.MirroredStrategy(_devices(num_devices))
     if name == "multi_worker_mirrored":
-        return tf.distribute.MultiWorkerMirroredStrategy()
+        raise InputError(
+            "--distribution_strategy=multi_worker_mirrored is not built yet; expected default, "
+            "mirrored or tpu"
+        )
     if name == "tpu":
-        resolver = tf.distribute.cluster_resolver.TPUClusterResolver()
+        try:
+            resolver = tf.distribute.cluster_resolver.TPUClusterResolver()
+        except ValueError as error:
+            raise InputError(f"--distribution_strategy=tpu: found no TPU: {error}") from error
         tf.config.experimental_connect_to_cluster(resolver)
         tf.tpu.experimental.initialize_tpu_system(resolver)
         return tf.distribute.TPUStrategy(resolver)

@@ -14,8 +14,8 @@ from keras_bert.models import BertPretrainer
 from keras_bert.tasks.pretraining import PretrainingSettings, pretrain
 from keras_bert.training.loop import TrainingSettings
 from keras_bert.training.strategy import make_strategy
+from keras_bert.vocabulary import SPECIAL_TOKENS
 
-SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 CONFIG = BertConfig(
     vocab_size=50,
     hidden_size=8,
@@ -29,9 +29,13 @@ CONFIG = BertConfig(
 def make_dataset(folder, write_records, words="word", length=16):
     """Writes a folder as the data tool would: records, vocabulary, manifest."""
     path = write_records(folder / "records-00000-of-00001.tfrecord", 12, length=length)
-    vocab = "".join(f"{piece}\n" for piece in [*SPECIAL, *(f"{words}{i}" for i in range(45))])
+    vocab = "".join(
+        f"{piece}\n" for piece in [*SPECIAL_TOKENS, *(f"{words}{i}" for i in range(45))]
+    )
     (folder / "vocab.txt").write_text(vocab)
     manifest = {
+        "format": "keras_bert.pretraining",
+        "version": 1,
         "settings": {"do_lower_case": False},
         "vocab": {"file": "vocab.txt", "sha256": hashlib.sha256(vocab.encode()).hexdigest()},
         "shards": [
@@ -101,7 +105,7 @@ def test_held_out_records_of_another_vocabulary_are_refused(
 
 
 def test_a_starting_point_of_another_vocabulary_is_refused(tmp_path, records):
-    pieces = [*SPECIAL, *(f"mot{i}" for i in range(45))]
+    pieces = [*SPECIAL_TOKENS, *(f"mot{i}" for i in range(45))]
     save_model_directory(tmp_path / "start", BertPretrainer(CONFIG), CONFIG, pieces)
     with pytest.raises(InputError, match=r"start.vocab\.txt .* is another vocabulary"):
         run(tmp_path, input_file=records, init_checkpoint=tmp_path / "start")
@@ -144,3 +148,46 @@ def test_a_folder_without_records_is_refused(tmp_path, config_file):
     (tmp_path / "empty").mkdir()
     with pytest.raises(InputError, match="no record files match"):
         run(tmp_path, input_file=tmp_path / "empty", bert_config=config_file)
+
+
+def test_a_changed_config_file_is_refused(tmp_path, records, config_file):
+    run(tmp_path, input_file=records, bert_config=config_file)
+    replace(CONFIG, hidden_dropout_prob=0.5).to_json(config_file)
+    with pytest.raises(InputError, match=r"config was .*hidden_dropout_prob.: 0\.1"):
+        run(tmp_path, input_file=records, bert_config=config_file)
+
+
+def test_changed_records_are_refused(tmp_path, records, config_file):
+    run(tmp_path, input_file=records, bert_config=config_file)
+    manifest = json.loads((records / "manifest.json").read_text())
+    manifest["shards"][0]["sha256"] = "another"
+    (records / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(InputError, match="data_fingerprint was"):
+        run(tmp_path, input_file=records, bert_config=config_file)
+
+
+def test_records_of_another_casing_than_the_flag_says_are_refused(tmp_path, records, config_file):
+    with pytest.raises(InputError, match="do_lower_case differs: --do_lower_case is True"):
+        pretrain(
+            PretrainingSettings(str(records), bert_config=str(config_file), do_lower_case=True),
+            TrainingSettings(num_train_steps=1, train_batch_size=4),
+            make_strategy(),
+            tmp_path / "out",
+            {},
+        )
+
+
+def test_evaluation_alone_needs_a_starting_point_and_leaves_results_only(
+    tmp_path, records, config_file
+):
+    run(tmp_path, input_file=records, bert_config=config_file)
+    (tmp_path / "out").rename(tmp_path / "first")
+    settings = PretrainingSettings(str(records), do_train=False, eval_batch_size=4)
+    training = TrainingSettings(num_train_steps=1, train_batch_size=4, jit_compile=False)
+    with pytest.raises(InputError, match="needs an --init_checkpoint"):
+        pretrain(settings, training, make_strategy(), tmp_path / "out", {})
+    settings = replace(settings, init_checkpoint=str(tmp_path / "first"))
+    results = pretrain(settings, training, make_strategy(), tmp_path / "out", {})
+    assert results["step"] == 0
+    assert results["loss"] > 0
+    assert {p.name for p in (tmp_path / "out").iterdir()} == {"run.json", "results.json"}

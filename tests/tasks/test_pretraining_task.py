@@ -43,12 +43,32 @@ def test_the_loss_is_the_weighted_mean_of_masked_pieces_plus_the_mean_of_labels(
 
 
 @pytest.mark.parametrize("ids", [[1, 2], [3, 0], [6, 6]])
-def test_accuracy_counts_the_first_of_the_largest_logits(ids):
+def test_accuracy_counts_the_largest_logits(ids):
     batch = BATCH | {"masked_lm_ids": tf.constant([[ids[0], ids[1], 0], [0, 0, 0]])}
     hits = pretraining_task().sums(model, batch, False)["masked_lm_accuracy"]
     best = LOGITS.argmax(-1)
     guesses = [(best[0, 0], ids[0]), (best[0, 1], ids[1]), (best[1, 0], 0)]
     assert float(hits) == sum(int(guess == label) for guess, label in guesses)
+
+
+@pytest.mark.parametrize(("label", "hits"), [(2, 1.0), (3, 0.0), (5, 0.0)])
+def test_of_equal_logits_the_first_is_the_guess(label, hits):
+    """As argmax has it; pieces 2 and 5 tie."""
+
+    def tied(inputs, training):
+        logits = tf.constant([[[0.0, 1.0, 4.0, 3.0, -1.0, 4.0, 2.0]]])
+        return {"masked_lm_logits": logits, "next_sentence_logits": tf.zeros([1, 2])}
+
+    batch = {
+        "input_ids": tf.zeros([1, 4], tf.int32),
+        "masked_lm_ids": tf.constant([[label]]),
+        "masked_lm_weights": tf.ones([1, 1]),
+        "next_sentence_labels": tf.constant([1]),
+        "example_weights": tf.ones([1]),
+    }
+    sums = pretraining_task().sums(tied, batch, False)
+    assert float(sums["masked_lm_accuracy"]) == hits
+    assert float(sums["next_sentence_accuracy"]) == 0.0  # [0, 0]: label 0 is the guess
 
 
 def test_nothing_weighed_is_0_not_nan():
@@ -57,9 +77,14 @@ def test_nothing_weighed_is_0_not_nan():
 
 
 def test_the_baseline_guesses_by_frequency(tmp_path, write_records):
-    records = find_records(str(write_records(tmp_path / "a.tfrecord", 50, vocab_size=6)))
-    # Every masked piece is id 5, counted n times: p = (n + 1) / (n + 6).
+    path = write_records(tmp_path / "a.tfrecord", 50, vocab_size=6)
+    examples = [tf.train.Example.FromString(r.numpy()) for r in tf.data.TFRecordDataset(str(path))]
+    values = [example.features.feature for example in examples]
+    n = sum(sum(value["masked_lm_weights"].float_list.value) for value in values)
+    random_next = np.mean([value["next_sentence_labels"].int64_list.value[0] for value in values])
+    records = find_records(str(path))
     baseline = unigram_baseline(records, records, 6)
+    # Every masked piece is id 5, counted n times, and each of 6 pieces has one count for free.
+    assert baseline["unigram_masked_lm_loss"] == pytest.approx(-np.log((n + 1) / (n + 6)))
     assert baseline["unigram_masked_lm_accuracy"] == 1.0
-    assert baseline["unigram_masked_lm_loss"] < 0.1
-    assert 0.5 <= baseline["unigram_next_sentence_accuracy"] < 0.8
+    assert baseline["unigram_next_sentence_accuracy"] == max(random_next, 1 - random_next)
