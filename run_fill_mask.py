@@ -9,7 +9,7 @@ from pathlib import Path
 from absl import flags
 
 from keras_bert.errors import InputError
-from keras_bert.program import run, start_tensorflow
+from keras_bert.program import require, run, start_tensorflow
 
 FLAGS = flags.FLAGS
 
@@ -47,5 +47,5 @@ def main(argv: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
-    flags.mark_flags_as_required(["model_dir"])
+    require("model_dir")
     run(main)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from absl import flags
 
-from keras_bert.program import no_arguments, run, start_tensorflow
+from keras_bert.program import no_arguments, require, run, start_tensorflow
 
 FLAGS = flags.FLAGS
 
@@ -39,7 +39,7 @@ flags.DEFINE_integer("num_warmup_steps", 10_000, "Steps of linear warm-up.", low
 flags.DEFINE_integer("save_checkpoints_steps", 1000, "Steps between checkpoints.", lower_bound=1)
 flags.DEFINE_integer("keep_checkpoint_max", 3, "Checkpoints kept.", lower_bound=1)
 flags.DEFINE_integer("log_steps", 100, "Steps between lines of figures.", lower_bound=1)
-flags.DEFINE_integer("random_seed", 12345, "Decides weights, data order and dropout.")
+flags.DEFINE_integer("random_seed", 12345, "Decides weights, data order and dropout.", 0, 2**32 - 1)
 flags.DEFINE_enum(
     "distribution_strategy",
     "default",
@@ -88,5 +88,5 @@ def main(argv: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
-    flags.mark_flags_as_required(["input_file", "output_dir"])
+    require("input_file", "output_dir")
     run(main)

@@ -15,10 +15,9 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from absl import flags, logging
 
-from data_tools import records
 from data_tools.documents import INPUT_FORMATS, find_input_files, read_documents
 from data_tools.progress import Progress
-from keras_bert import program
+from keras_bert import files, program
 from keras_bert.errors import InputError
 from keras_bert.vocabulary import SPECIAL_TOKENS
 
@@ -42,7 +41,7 @@ def count_words(input_files: Sequence[str], input_format: str, do_lower_case: bo
         How often each word occurs; those too long for the tokenizer are left out.
 
     Raises:
-        InputError: for what can't be read, or a corpus without a word.
+        InputError: for what cannot be read, or a corpus without a word.
     """
     program.start_tensorflow()
     import tensorflow as tf
@@ -197,7 +196,7 @@ def build_vocab(
             raise IsADirectoryError(0, "is a folder")
     except OSError as error:
         raise InputError(
-            f"--vocab_file={vocab_file}: can't be written ({error.strerror or error})"
+            f"--vocab_file={vocab_file}: cannot be written ({error.strerror or error})"
         ) from None
     words = count_words(find_input_files(input_file), input_format, do_lower_case)
     vocab = learn_vocab(words, vocab_size, min_frequency, num_unused)
@@ -211,7 +210,7 @@ def build_vocab(
                 )
         logging.info("%s is finished: nothing to do", vocab_file)
         return vocab
-    records.write_bytes(vocab_file, content)
+    files.write_bytes(vocab_file, content)
     if len(vocab) < vocab_size:
         logging.warning("the corpus gives %d pieces only, of %d wanted", len(vocab), vocab_size)
     total = sum(words.values())

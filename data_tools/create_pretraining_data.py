@@ -20,12 +20,12 @@ from typing import Any
 
 from absl import flags, logging
 
-from data_tools import records, shards
+from data_tools import records, shards, spill
 from data_tools.documents import INPUT_FORMATS, find_input_files
 from data_tools.progress import Progress
 from data_tools.runners import default_num_workers, run_local
 from data_tools.settings import Settings, refuse_other_settings
-from keras_bert import program
+from keras_bert import files, program
 from keras_bert.errors import InputError
 from keras_bert.vocabulary import load_vocab
 
@@ -66,9 +66,9 @@ def create_pretraining_data(
         "inputs": [{"file": path, "bytes": os.path.getsize(path)} for path in input_files],
     }
     manifest_file = os.path.join(output_dir, records.MANIFEST)
-    manifest = records.read_json(manifest_file)
-    if manifest is not None:
-        if not isinstance(manifest, dict) or manifest.get("format") != records.FORMAT:
+    if os.path.exists(manifest_file):
+        manifest = files.read_json(manifest_file)
+        if manifest.get("format") != records.FORMAT:
             raise InputError(
                 f"{manifest_file} is no manifest of this program: expected another --output_dir"
             )
@@ -84,7 +84,7 @@ def create_pretraining_data(
 
 def _vocab_entry(vocab_file: str) -> dict[str, Any]:
     size = len(load_vocab(vocab_file))
-    return {"file": _VOCAB, "size": size, "sha256": records.file_sha256(vocab_file)}
+    return {"file": _VOCAB, "size": size, "sha256": files.sha256(vocab_file)}
 
 
 @contextlib.contextmanager
@@ -97,7 +97,7 @@ def _locked_folder(output_dir: str) -> Iterator[str]:
         lock = open(os.path.join(building, "lock"), "w")  # noqa: SIM115
     except OSError as error:
         raise InputError(
-            f"--output_dir={output_dir}: can't be written ({error.strerror or error})"
+            f"--output_dir={output_dir}: cannot be written ({error.strerror or error})"
         ) from None
     with lock:
         try:
@@ -131,8 +131,8 @@ def _plan(
         depend on but the documents, which now lie in `building`.
     """
     plan_file = os.path.join(building, _PLAN)
-    plan = records.read_json(plan_file)
-    if plan is not None:
+    if os.path.exists(plan_file):
+        plan = files.read_json(plan_file)
         refuse_other_settings(
             output_dir, f"an unfinished dataset (remove {building} to begin anew)", plan, asked
         )
@@ -149,43 +149,24 @@ def _plan(
         if name != "lock":
             os.remove(os.path.join(building, name))
 
-    num_buckets = settings.num_shards or shards.default_num_buckets(input_files)
+    num_buckets = settings.num_shards or spill.default_num_buckets(input_files)
     inputs = []
     with Progress("reading", sum(entry["bytes"] for entry in asked["inputs"]), "B") as progress:
-        for entry in shards.spill_documents(
+        for entry in spill.spill_documents(
             input_files, settings.input_format, settings.random_seed, num_buckets, building
         ):
             inputs.append(entry)
             progress.add(entry["bytes"])
     num_documents = sum(entry["documents"] for entry in inputs)
-    _check_corpus(input_files, num_documents, max(e.pop("longest_document") for e in inputs))
+    spill.check_corpus(input_files, num_documents, max(e.pop("longest_document") for e in inputs))
 
-    num_shards = settings.num_shards or shards.default_num_shards(num_buckets, num_documents)
+    num_shards = settings.num_shards or spill.default_num_shards(num_buckets, num_documents)
     settings = dataclasses.replace(settings, num_shards=num_shards)
     with open(vocab_file, "rb") as file:
-        records.write_bytes(os.path.join(building, _VOCAB), file.read())
-    plan = asked | {
-        "settings": settings.to_dict(), "inputs": inputs, "num_buckets": num_buckets
-    }  # fmt: skip
-    records.write_json(plan_file, plan)
+        files.write_bytes(os.path.join(building, _VOCAB), file.read())
+    plan = asked | {"settings": settings.to_dict(), "inputs": inputs, "num_buckets": num_buckets}
+    files.write_json(plan_file, plan)
     return plan
-
-
-def _check_corpus(input_files: list[str], num_documents: int, longest: int) -> None:
-    where = f"{input_files[0]}" + (f" and {len(input_files) - 1} more" if input_files[1:] else "")
-    if not num_documents:
-        raise InputError(f"--input_file: no text in {where}")
-    if longest < 2:
-        raise InputError(
-            f"--input_file: no document of {where} has two sentences, so there is no next sentence "
-            "to predict: expected one sentence a line and blank lines between documents"
-        )
-    if num_documents == 1:
-        logging.warning(
-            "%s is one document: every random next sentence comes from that same document. "
-            "Put blank lines between documents",
-            where,
-        )
 
 
 def _make_shards(plan: dict[str, Any], building: str, num_workers: int) -> list[dict[str, Any]]:
@@ -194,9 +175,8 @@ def _make_shards(plan: dict[str, Any], building: str, num_workers: int) -> list[
     notes, jobs = [], []
     for index in range(settings.num_shards):
         shard = os.path.join(building, records.shard_name(index, settings.num_shards))
-        note = records.read_json(shard + ".json")
-        if note is not None:
-            notes.append(note)
+        if os.path.exists(shard + ".json"):
+            notes.append(files.read_json(shard + ".json"))
         else:
             jobs.append(
                 shards.ShardJob(
@@ -244,9 +224,9 @@ def _finish(
             os.replace(os.path.join(building, name), os.path.join(output_dir, name))
     except OSError as error:
         raise InputError(
-            f"--output_dir={output_dir}: can't be written ({error.strerror or error})"
+            f"--output_dir={output_dir}: cannot be written ({error.strerror or error})"
         ) from None
-    records.write_json(os.path.join(output_dir, records.MANIFEST), manifest)
+    files.write_json(os.path.join(output_dir, records.MANIFEST), manifest)
     shutil.rmtree(building, ignore_errors=True)
     logging.info(
         "%s: %d examples of %d documents in %d shards",

@@ -87,7 +87,7 @@ def read_documents(path: str, input_format: str = "sentences") -> Iterator[list[
         A document at a time: its sentences, at least one.
 
     Raises:
-        InputError: for a file that can't be read, a broken archive, or bytes that are not UTF-8
+        InputError: for a file that cannot be read, a broken archive, or bytes that are not UTF-8
             (with the file and the line).
     """
     if input_format not in INPUT_FORMATS:
@@ -115,11 +115,18 @@ def _read_lines(path: str) -> Iterator[str]:
     except _BROKEN_ARCHIVE as error:
         raise InputError(f"{path}: broken archive after line {number} ({error})") from None
     except OSError as error:
-        raise InputError(f"{path}: can't be read ({error.strerror or error})") from None
+        raise InputError(f"{path}: cannot be read ({error.strerror or error})") from None
 
 
 def is_archive(path: str) -> bool:
-    """Tells by its name whether a file is compressed."""
+    """Tells by its name whether a file is compressed.
+
+    Args:
+        path: the file.
+
+    Returns:
+        True for .gz, .bz2 and .xz.
+    """
     return os.path.splitext(path)[1].lower() in _OPENERS
 
 

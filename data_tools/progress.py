@@ -37,7 +37,12 @@ class Progress:
             self._print()
 
     def add(self, amount: int, note: str = "") -> None:
-        """Counts `amount` more; `note` is shown behind the rate."""
+        """Counts work done.
+
+        Args:
+            amount: how much more, in the unit.
+            note: shown behind the rate, until the next one.
+        """
         self._done += amount
         self._note = note or self._note
         if self._bar is not None:

@@ -22,10 +22,10 @@ from collections.abc import Iterator, Sequence
 
 from absl import flags, logging
 
-from data_tools import records
 from data_tools.sentences import split_sentences
 from keras_bert import program
 from keras_bert.errors import InputError
+from keras_bert.files import write_bytes
 
 FLAGS = flags.FLAGS
 
@@ -45,12 +45,17 @@ _MARKUP = (
     (re.compile(r"`+([^`']+)'+"), r"\1"),  # quotes of an older fashion
     (re.compile(r"`"), ""),  # unbalanced ones
     (re.compile(r"\s?\[\d+\]_?"), ""),  # footnotes
-    (re.compile(r"^(?:Note|Warning|Tip|Caution|See also|Deprecated|(?:New|Added|Changed|Deprecated "
-                r"since|Removed) (?:in )?(?:version )?[\d.]+)\s*(?::\s*(?=\S)|\.?$)"), ""),
+    (
+        re.compile(
+            r"^(?:Note|Warning|Tip|Caution|See also|Deprecated|(?:New|Added|Changed|Deprecated "
+            r"since|Removed) (?:in )?(?:version )?[\d.]+)\s*(?::\s*(?=\S)|\.?$)"
+        ),
+        "",
+    ),
     (re.compile(r"\s*::$"), ":"),
     (re.compile(r"(?<=[a-z])\s--\s(?=[a-z])"), " - "),
     (re.compile(r"\s+"), " "),
-)  # fmt: skip
+)
 # "filename is the name of ...": what is described opens the sentence as it is spelled.
 _START = re.compile(
     r"[\"'(“]?[A-Z]"
@@ -217,7 +222,14 @@ def reads_as_english(sentence: str) -> bool:
 
 
 def is_held_out(name: str) -> bool:
-    """Tells whether a document belongs to eval.txt, by its name's hash."""
+    """Tells whether a document belongs to eval.txt, by its name's hash.
+
+    Args:
+        name: the document's name, such as that of the object it describes.
+
+    Returns:
+        True for one name in HELD_OUT_EVERY.
+    """
     return hashlib.sha256(name.encode()).digest()[0] % HELD_OUT_EVERY == 0
 
 
@@ -231,13 +243,13 @@ def write_python_corpus(output_dir: str) -> dict[str, int]:
         Documents in each, by file name.
 
     Raises:
-        InputError: when the folder can't be written or this Python has no language reference.
+        InputError: when the folder cannot be written or this Python has no language reference.
     """
     try:
         os.makedirs(output_dir, exist_ok=True)
     except OSError as error:
         raise InputError(
-            f"--output_dir={output_dir}: can't be written ({error.strerror})"
+            f"--output_dir={output_dir}: cannot be written ({error.strerror})"
         ) from None
     library = sysconfig.get_paths()["stdlib"]
     seen: set[str] = set()
@@ -253,12 +265,15 @@ def write_python_corpus(output_dir: str) -> dict[str, int]:
     for name, documents in files.items():
         content = ("\n\n".join(documents) + "\n").encode()
         path = os.path.join(output_dir, name)
-        records.write_bytes(path, content)
+        write_bytes(path, content)
         lines = sum(document.count("\n") + 1 for document in documents)
         logging.info(
             "%s: %d documents, %d sentences, %.2f MB",
-            path, len(documents), lines, len(content) / 1e6,
-        )  # fmt: skip
+            path,
+            len(documents),
+            lines,
+            len(content) / 1e6,
+        )
     return {name: len(documents) for name, documents in files.items()}
 
 

@@ -1,7 +1,7 @@
-"""Arrays of examples in, TFRecord shards out, and the manifest that vouches for them.
+"""Arrays of examples in, TFRecord shards out.
 
-In: a batch of features as arrays, a row an example. Out: tf.Example messages as bytes, shard files,
-`manifest.json`. The features keep Google's names and shapes:
+In: a batch of features as arrays, a row an example. Out: tf.Example messages as bytes, shard files
+and what vouches for each. The features keep Google's names and shapes:
 
     input_ids, input_mask, segment_ids       int64 [S]
     masked_lm_positions, masked_lm_ids       int64 [P]
@@ -11,21 +11,15 @@ In: a batch of features as arrays, a row an example. Out: tf.Example messages as
 Messages are encoded a batch at a time without protobuf objects: a batch is a grid of bytes, a row a
 message, wide enough for the longest integer everywhere, and a mask of the bytes in use. Nesting
 messages puts columns side by side, and taking the bytes under the mask packs the rows.
-
-A file appears whole or not at all: it is written beside its place under a passing name, then
-renamed.
 """
 
-import contextlib
-import hashlib
-import json
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 
-from keras_bert.errors import InputError
+from keras_bert import files
 
 FEATURES = (
     "input_ids",
@@ -113,7 +107,15 @@ def _concatenate(parts: list[_Part]) -> _Part:
 
 
 def shard_name(index: int, num_shards: int) -> str:
-    """Names a shard: `records-00000-of-00004.tfrecord`."""
+    """Names a shard.
+
+    Args:
+        index: its number, from 0.
+        num_shards: how many there are.
+
+    Returns:
+        A file name such as `records-00000-of-00004.tfrecord`.
+    """
     return f"records-{index:05d}-of-{num_shards:05d}.tfrecord"
 
 
@@ -128,68 +130,21 @@ def write_shard(path: str, batches: Iterable[list[bytes]]) -> dict[str, Any]:
         The manifest's entry: file, examples, bytes, sha256.
 
     Raises:
-        InputError: when the file can't be written.
+        InputError: when the file cannot be written.
     """
-    import tensorflow as tf  # here, so that reading a manifest doesn't start TensorFlow
+    import tensorflow as tf  # here, so that a dataset that is finished doesn't start TensorFlow
 
     examples = 0
-    with _appearing(path) as partial:
-        try:
-            with tf.io.TFRecordWriter(partial) as writer:
-                for batch in batches:
-                    for message in batch:
-                        writer.write(message)
-                    examples += len(batch)
-        except tf.errors.OpError as error:
-            raise InputError(f"{path}: can't be written ({error.message})") from None
-        size, digest = os.path.getsize(partial), file_sha256(partial)
+    with files.appearing(path, failures=(tf.errors.OpError,)) as partial:
+        with tf.io.TFRecordWriter(os.fspath(partial)) as writer:
+            for batch in batches:
+                for message in batch:
+                    writer.write(message)
+                examples += len(batch)
+        size, digest = os.path.getsize(partial), files.sha256(partial)
     return {
-        "file": os.path.basename(path), "examples": examples, "bytes": size, "sha256": digest
-    }  # fmt: skip
-
-
-def write_bytes(path: str, content: bytes) -> None:
-    """Writes a file that appears whole or not at all."""
-    with _appearing(path) as partial, open(partial, "wb") as file:
-        file.write(content)
-
-
-def write_json(path: str, value: Any) -> None:
-    """Writes a value as JSON, whole or not at all."""
-    write_bytes(path, (json.dumps(value, indent=1, ensure_ascii=False) + "\n").encode())
-
-
-def read_json(path: str) -> Any:
-    """Reads what `write_json` wrote; None where there is no such file.
-
-    Raises:
-        InputError: when the file can't be read or is no JSON.
-    """
-    try:
-        with open(path, encoding="utf-8") as file:
-            return json.load(file)
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    except (OSError, ValueError) as error:
-        raise InputError(f"{path}: can't be read as JSON ({error})") from None
-
-
-def file_sha256(path: str) -> str:
-    """Returns a file's SHA-256 in hexadecimal."""
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-@contextlib.contextmanager
-def _appearing(path: str) -> Iterator[str]:
-    """Lends a passing name beside `path`; renames it when all went well, removes it otherwise."""
-    partial = f"{path}.{os.getpid()}.partial"
-    try:
-        yield partial
-        os.replace(partial, path)
-    except BaseException as error:
-        with contextlib.suppress(OSError):
-            os.remove(partial)
-        if isinstance(error, OSError):
-            raise InputError(f"{path}: can't be written ({error.strerror or error})") from None
-        raise
+        "file": os.path.basename(path),
+        "examples": examples,
+        "bytes": size,
+        "sha256": digest,
+    }

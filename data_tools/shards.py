@@ -1,14 +1,9 @@
-"""Documents to shards, and a shard's documents to its records.
+"""Documents to shards: one shard's documents in, its TFRecord file out.
 
-First `spill_documents` streams the corpus once: every document goes to shard hash(seed, text) and
-is appended to a temporary file of that shard, so memory stays bounded whatever the corpus's size.
-Then `make_shard` turns one shard's documents into one TFRecord file: it puts them in the order of
-their hashes, tokenizes, pairs (`instances`), shuffles, masks (`masking`) and encodes (`records`).
-A shard's bytes are a function of its documents, the vocabulary, the settings and the seed, so
-shards can be made anywhere, in any order, on any number of workers.
-
-A temporary file is a row of entries: digest (16 bytes), length in bytes (uint64, little-endian),
-text (UTF-8, one sentence a line).
+`make_shard` takes the documents that `spill` has put by for the shard, in the order of their
+hashes, tokenizes, pairs (`instances`), shuffles, masks (`masking`) and encodes (`records`). A
+shard's bytes are a function of its documents, the vocabulary, the settings and the seed, so shards
+can be made anywhere, in any order, on any number of workers.
 """
 
 import functools
@@ -16,135 +11,21 @@ import hashlib
 import json
 import os
 import random
-import struct
-from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from data_tools import instances, masking, records
-from data_tools.documents import is_archive, read_documents
+from data_tools import instances, masking, records, spill
 from data_tools.settings import Settings
-from keras_bert import program
-from keras_bert.errors import InputError
+from keras_bert import files, program
 
 if TYPE_CHECKING:
     from keras_bert.tokenization import BertTokenizer
 
-_DIGEST_BYTES = 16
-_LENGTH = struct.Struct("<Q")
-_SPILL_BUFFER_BYTES = 64 << 20
 _SENTENCES_A_BATCH = 4096
 _EXAMPLES_A_BATCH = 1024
-_TEXT_BYTES_A_SHARD = 8 << 20
-# A random B should have many other documents to come from.
-_DOCUMENTS_A_SHARD = 32
-
-
-def default_num_buckets(input_files: list[str]) -> int:
-    """Chooses how many temporary files to spill to when the user leaves `--num_shards` open.
-
-    Args:
-        input_files: the corpus.
-
-    Returns:
-        A power of two, so that `default_num_shards` can join them evenly.
-    """
-    text_bytes = 0
-    for path in input_files:
-        # Text packs to about a quarter.
-        text_bytes += os.path.getsize(path) * (4 if is_archive(path) else 1)
-    wanted = -(-text_bytes // _TEXT_BYTES_A_SHARD)
-    return 1 << max(wanted - 1, 0).bit_length()
-
-
-def default_num_shards(num_buckets: int, num_documents: int) -> int:
-    """Halves the number of temporary files until a shard has documents enough to pair.
-
-    Args:
-        num_buckets: a power of two, from `default_num_buckets`.
-        num_documents: documents in the corpus.
-
-    Returns:
-        The number of shards, a divisor of `num_buckets`.
-    """
-    num_shards = num_buckets
-    while num_shards > 1 and num_documents < num_shards * _DOCUMENTS_A_SHARD:
-        num_shards //= 2
-    return num_shards
-
-
-def spill_documents(
-    input_files: list[str], input_format: str, random_seed: int, num_buckets: int, directory: str
-) -> Iterator[dict[str, Any]]:
-    """Spreads a corpus's documents over temporary files by hash(seed, text).
-
-    Args:
-        input_files: the corpus.
-        input_format: how documents are read.
-        random_seed: part of the hash.
-        num_buckets: how many temporary files.
-        directory: where they go.
-
-    Yields:
-        After each input file: file, bytes, sha256, documents, sentences, longest_document (in
-        sentences).
-
-    Raises:
-        InputError: for what can't be read or written.
-    """
-    buffers: dict[int, list[bytes]] = defaultdict(list)
-    buffered = 0
-    for path in input_files:
-        num_documents = num_sentences = longest = 0
-        for document in read_documents(path, input_format):
-            text = "\n".join(document).encode()
-            digest = document_digest(text, random_seed)
-            entry = digest + _LENGTH.pack(len(text)) + text
-            buffers[_bucket(digest, num_buckets)].append(entry)
-            buffered += len(entry)
-            if buffered > _SPILL_BUFFER_BYTES:
-                _flush(buffers, directory)
-                buffered = 0
-            num_documents += 1
-            num_sentences += len(document)
-            longest = max(longest, len(document))
-        yield {
-            "file": path,
-            "bytes": os.path.getsize(path),
-            "sha256": records.file_sha256(path),
-            "documents": num_documents,
-            "sentences": num_sentences,
-            "longest_document": longest,
-        }
-    _flush(buffers, directory)
-
-
-def document_digest(text: bytes, random_seed: int) -> bytes:
-    """Returns the hash that gives a document its shard and its place there."""
-    key = str(random_seed).encode()
-    return hashlib.blake2b(text, digest_size=_DIGEST_BYTES, key=key).digest()
-
-
-def _bucket(digest: bytes, num_buckets: int) -> int:
-    return int.from_bytes(digest[:8], "big") % num_buckets
-
-
-def _bucket_path(directory: str, bucket: int) -> str:
-    return os.path.join(directory, f"documents-{bucket:05d}")
-
-
-def _flush(buffers: dict[int, list[bytes]], directory: str) -> None:
-    for bucket, entries in buffers.items():
-        path = _bucket_path(directory, bucket)
-        try:
-            with open(path, "ab") as file:
-                file.writelines(entries)
-        except OSError as error:
-            raise InputError(f"{path}: can't be written ({error.strerror or error})") from None
-    buffers.clear()
 
 
 @dataclass(frozen=True)
@@ -177,11 +58,12 @@ def make_shard(job: ShardJob) -> dict[str, Any]:
         sentences, random_next, masked, real_tokens for its `counts`.
 
     Raises:
-        InputError: when something can't be read or written.
+        InputError: when something cannot be read or written.
     """
     settings = job.settings
     tokenizer = _tokenizer(job.vocab_file, settings.do_lower_case)
-    documents = tokenize(_read_spilled(job), tokenizer)
+    buckets = range(job.index, job.num_buckets, settings.num_shards)
+    documents = tokenize(spill.read_spilled(job.directory, buckets), tokenizer)
     counts = {"documents": len(documents), "sentences": len(documents.sentence_starts) - 1}
     counts |= {"random_next": 0, "masked": 0, "real_tokens": 0}
 
@@ -195,7 +77,7 @@ def make_shard(job: ShardJob) -> dict[str, Any]:
     path = os.path.join(job.directory, records.shard_name(job.index, settings.num_shards))
     entry = records.write_shard(path, batches())
     note = {"index": job.index, **entry, **counts}
-    records.write_json(path + ".json", note)
+    files.write_json(path + ".json", note)
     return note
 
 
@@ -206,27 +88,6 @@ def _tokenizer(vocab_file: str, do_lower_case: bool) -> "BertTokenizer":
     from keras_bert.tokenization import BertTokenizer
 
     return BertTokenizer(vocab_file, do_lower_case=do_lower_case)
-
-
-def _read_spilled(job: ShardJob) -> list[list[bytes]]:
-    """Reads a shard's documents in their canonical order, the order of their digests."""
-    entries = []
-    for bucket in range(job.index, job.num_buckets, job.settings.num_shards):
-        path = _bucket_path(job.directory, bucket)
-        if not os.path.exists(path):
-            continue
-        with open(path, "rb") as file:
-            content = file.read()
-        at = 0
-        while at < len(content):
-            digest = content[at : at + _DIGEST_BYTES]
-            at += _DIGEST_BYTES
-            (length,) = _LENGTH.unpack_from(content, at)
-            at += _LENGTH.size
-            entries.append((digest, content[at : at + length]))
-            at += length
-    entries.sort()
-    return [text.split(b"\n") for _, text in entries]
 
 
 def tokenize(documents: list[list[bytes]], tokenizer: "BertTokenizer") -> instances.Documents:

@@ -10,11 +10,11 @@ import json
 import math
 import os
 import warnings
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
 from keras_bert.errors import InputError
+from keras_bert.files import read_json, write_json
 
 # `gelu` is the erf form, as Hugging Face means it. Google's released code computes the tanh form,
 # so the bundled configs say `gelu_new`; `gelu_tanh` is the same function under a plainer name.
@@ -61,7 +61,7 @@ _IGNORED_KEYS = frozenset(
 class BertConfig:
     """The sizes and settings of one BERT, checked on construction.
 
-    Args:
+    Attributes:
         vocab_size: pieces in the vocabulary, V.
         hidden_size: width of the encoder, H; a multiple of `num_attention_heads`.
         num_hidden_layers: transformer blocks.
@@ -124,6 +124,9 @@ class BertConfig:
         Args:
             values: key to value; all but `vocab_size` may be left out.
 
+        Returns:
+            The checked config.
+
         Raises:
             InputError: a value is not allowed or `vocab_size` is missing.
         """
@@ -148,12 +151,16 @@ class BertConfig:
         Args:
             path: a file; where there is none, a bundled name, with or without `.json`.
 
+        Returns:
+            The checked config.
+
         Raises:
             InputError: nothing of that name, not JSON, or a value that is not allowed; the
                 message starts with the path.
         """
+        values = read_json(_find(path))
         try:
-            return cls.from_dict(_read_json(path))
+            return cls.from_dict(values)
         except InputError as error:
             raise InputError(f"{os.fspath(path)}: {error}") from None
 
@@ -162,8 +169,15 @@ class BertConfig:
         return dataclasses.asdict(self)
 
     def to_json(self, path: str | os.PathLike) -> None:
-        """Writes the config as a JSON file that `from_json` reads."""
-        Path(path).write_text(json.dumps(self.to_dict(), indent=2) + "\n", encoding="utf-8")
+        """Writes the config as a JSON file that `from_json` reads.
+
+        Args:
+            path: the file; its folder is made if need be.
+
+        Raises:
+            InputError: the place cannot be written.
+        """
+        write_json(path, self.to_dict())
 
     def check_vocab_size(self, size: int, vocab_path: str | os.PathLike) -> None:
         """Refuses a vocabulary that the embedding table does not fit.
@@ -187,24 +201,15 @@ def bundled_names() -> list[str]:
     return ["tiny", "mini", "small", "medium", "base", "large"]
 
 
-def _read_json(path: str | os.PathLike) -> Any:
-    name = os.fspath(path)
-    source = Path(name)
-    if not source.exists() and name.removesuffix(".json") in bundled_names():
-        source = resources.files("keras_bert") / "configs" / f"{name.removesuffix('.json')}.json"
-    try:
-        return json.loads(source.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        known = ", ".join(bundled_names())
-        raise InputError(f"no such file; expected a JSON file or one of {known}") from None
-    except OSError as error:
-        raise InputError(f"cannot be read ({error.strerror}); expected a JSON file") from None
-    except UnicodeDecodeError as error:
-        raise InputError(f"not UTF-8 at byte {error.start}; expected a JSON file") from None
-    except json.JSONDecodeError as error:
-        raise InputError(
-            f"not JSON: {error.msg} at line {error.lineno}, column {error.colno}"
-        ) from None
+def _find(path: str | os.PathLike) -> Path:
+    file, name = Path(path), os.fspath(path).removesuffix(".json")
+    if file.exists():
+        return file
+    if name in bundled_names():
+        return Path(__file__).with_name("configs") / f"{name}.json"
+    raise InputError(
+        f"{file}: no such file; expected a JSON file or one of {', '.join(bundled_names())}"
+    )
 
 
 def _is_number(value: object) -> bool:

@@ -23,7 +23,7 @@ from keras_bert.layers.transformer import TransformerBlock
 
 @keras.saving.register_keras_serializable(package="keras_bert")
 class BertEncoder(keras.Model):
-    """BERT without heads (Devlin et al. 2018); its weights exist after construction.
+    """BERT without heads (Devlin et al. 2019); its weights exist after construction.
 
     Args:
         config: sizes and settings, or their dict.

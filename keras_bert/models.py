@@ -19,7 +19,7 @@ from keras_bert.layers.heads import MaskedLMHead, linear_head
 
 @keras.saving.register_keras_serializable(package="keras_bert")
 class BertPretrainer(keras.Model):
-    """BERT with both pre-training heads, masked LM and next sentence (Devlin et al. 2018, 3.1).
+    """BERT with both pre-training heads, masked LM and next sentence (Devlin et al. 2019, 3.1).
 
     Args:
         config: sizes and settings, or their dict.

@@ -26,7 +26,7 @@ def pack(
     """Joins one or two sides and cuts or pads them to one length.
 
     What does not fit is lost from the end: a pair's longer side gives way, piece by piece, and b
-    where both are as long (Devlin et al. 2018, released run_classifier).
+    where both are as long (Devlin et al. 2019, released run_classifier).
 
     Args:
         a: ids of the first side, ragged int32 [B, (pieces)].

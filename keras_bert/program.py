@@ -32,6 +32,16 @@ def run(main: Callable[[Sequence[str]], None]) -> None:
     app.run(guarded, flags_parser=_parse)
 
 
+def require(*names: str) -> None:
+    """Makes flags required: given, and not empty.
+
+    Args:
+        names: the flags' names.
+    """
+    for name in names:
+        flags.register_validator(name, bool, message="is required and must not be empty")
+
+
 def no_arguments(argv: Sequence[str]) -> None:
     """Refuses words on the command line that belong to no flag.
 

@@ -23,8 +23,6 @@ from keras_bert.errors import InputError
 from keras_bert.normalization import final_sigma_pattern, normalizer_model
 from keras_bert.vocabulary import SPECIAL_TOKENS, check_vocab, load_vocab
 
-__all__ = ["SPECIAL_TOKENS", "BertTokenizer", "byte_to_char_offsets", "load_vocab"]
-
 MAX_CHARS_PER_WORD = 200
 
 # Kept special tokens pass through normalization and the word pieces as characters that Unicode

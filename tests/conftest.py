@@ -1,6 +1,9 @@
-"""What every test shares: two logical CPU devices, the repository root, the real data."""
+"""What every test shares: two logical CPU devices, the root, real data, other backends' Python."""
 
+import importlib.util
 import os
+import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -11,11 +14,9 @@ ROOT = Path(__file__).resolve().parent.parent
 
 def pytest_configure() -> None:
     """Splits the CPU in two before TensorFlow starts, so that any test can use two devices."""
-    import tensorflow as tf
+    from keras_bert.training.strategy import split_cpu
 
-    cpu = tf.config.list_physical_devices("CPU")[0]
-    two = [tf.config.LogicalDeviceConfiguration(), tf.config.LogicalDeviceConfiguration()]
-    tf.config.set_logical_device_configuration(cpu, two)
+    split_cpu(2)
 
 
 @pytest.fixture(scope="session")
@@ -31,6 +32,22 @@ def shared_data() -> Path:
     if not path.is_dir():
         pytest.skip("real-data test: ../shared/data is not beside this checkout")
     return path
+
+
+@pytest.fixture(scope="session")
+def backend_python() -> Callable[[str], str]:
+    """A function: backend -> a Python that has it, or a skip that says what is absent."""
+
+    def find(backend: str) -> str:
+        if importlib.util.find_spec(backend) is not None:
+            return sys.executable
+        peers = ROOT / ".peers" / "bin" / "python"
+        if backend == "torch" and peers.exists():
+            return str(peers)
+        where = ", nor is .peers, the environment that has it" if backend == "torch" else ""
+        pytest.skip(f"{backend} is not installed{where}")
+
+    return find
 
 
 @pytest.fixture(scope="session")

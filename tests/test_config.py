@@ -86,10 +86,10 @@ def test_a_bad_value_is_refused_with_key_value_and_what_is_allowed(tmp_path, key
     ("content", "expected"),
     [
         (b"{}", "vocab_size is missing"),
-        (b"[1, 2]", "a JSON array was received; expected a JSON object"),
-        (b'"large"', "a JSON string was received; expected a JSON object"),
+        (b"[1, 2]", "holds a list, not a JSON object"),
+        (b'"large"', "holds a str, not a JSON object"),
         (b"{'vocab_size': 1}", "not JSON: Expecting property name"),
-        (b"", "not JSON"),
+        (b"", "is not JSON"),
         (b"\xff\xfe{}", "not UTF-8 at byte 0"),
     ],
 )

@@ -7,7 +7,6 @@ import glob
 import json
 import os
 import subprocess
-import sys
 from importlib import util
 from pathlib import Path
 
@@ -27,6 +26,7 @@ from keras_bert.models import (
     BertSpanLabeler,
     BertTokenClassifier,
 )
+from keras_bert.tasks.pretraining_task import pretraining_task
 
 GOLDEN = Path(__file__).resolve().parent / "golden"
 ACTS = ("gelu", "gelu_new")
@@ -80,17 +80,15 @@ def random_inputs(batch=6, length=10, predictions=3, seed=0):
     }
 
 
-def pretraining_loss(outputs, batch):
-    """Google's: masked LM over the weights' sum plus 1e-5, and the mean of next sentence."""
-    nll = tf.nn.sparse_softmax_cross_entropy_with_logits(
-        batch["masked_lm_ids"], outputs["masked_lm_logits"]
-    )
-    weights = batch["masked_lm_weights"]
-    masked_lm = tf.reduce_sum(weights * nll) / (tf.reduce_sum(weights) + 1e-5)
-    next_sentence = tf.nn.sparse_softmax_cross_entropy_with_logits(
-        batch["next_sentence_labels"][:, 0], outputs["next_sentence_logits"]
-    )
-    return masked_lm + tf.reduce_mean(next_sentence)
+def pretraining_batch(golden):
+    """The golden batch as tasks.pretraining_data hands batches to the task."""
+    labels = tf.constant(golden["next_sentence_labels"])[:, 0]
+    return inputs_of(golden) | {
+        "masked_lm_ids": tf.constant(golden["masked_lm_ids"]),
+        "masked_lm_weights": tf.constant(golden["masked_lm_weights"]),
+        "next_sentence_labels": labels,
+        "example_weights": tf.ones(tf.shape(labels)),
+    }
 
 
 @pytest.mark.parametrize("jit_compile", [False, True])
@@ -109,18 +107,23 @@ def test_outputs_equal_transformers(golden, jit_compile):
 
 
 @pytest.mark.parametrize("jit_compile", [False, True])
-def test_loss_and_every_gradient_equal_transformers(golden, jit_compile):
+def test_the_tasks_loss_and_every_gradient_equal_transformers(golden, jit_compile):
     model, expected = golden
+    task = pretraining_task()
 
     @tf.function(jit_compile=jit_compile)
-    def backward(inputs):
+    def backward(batch):
+        weights = task.weights(batch)
         with tf.GradientTape() as tape:
-            loss = pretraining_loss(model(inputs), expected)
+            sums = task.sums(model, batch, False)
+            loss = sum(sums[name] / (weights[name] + eps) for name, eps in task.losses.items())
         gradients = tape.gradient(loss, [v.value for v in model.trainable_variables])
-        return loss, [tf.convert_to_tensor(gradient) for gradient in gradients]
+        return loss, [tf.convert_to_tensor(gradient) for gradient in gradients], sums, weights
 
-    loss, gradients = backward(inputs_of(expected))
+    loss, gradients, sums, weights = backward(pretraining_batch(expected))
     assert float(loss) == pytest.approx(float(expected["loss"]), abs=1e-5)
+    figures = task.divide(*(np.array([of[n] for n in task.figures]) for of in (sums, weights)))
+    assert figures["loss"] == pytest.approx(float(expected["loss"]), abs=1e-5)
     assert len(gradients) == 46
     for variable, gradient in zip(model.trainable_variables, gradients, strict=True):
         theirs = expected[f"gradient/{hugging_face_name(variable.path)}"]
@@ -134,18 +137,21 @@ def test_the_two_gelu_forms_are_told_apart():
     assert difference > 100 * 1e-5
 
 
-def run_on_backend(python, backend, tmp_path):
+@pytest.mark.parametrize("backend", ["jax", "torch"])
+def test_other_backends_compute_the_same_without_tensorflow(
+    root, backend_python, backend, tmp_path
+):
     folder = golden_directory(tmp_path, "gelu_new")
     command = [
-        python,
-        GOLDEN / "run_on_backend.py",
+        backend_python(backend),
+        root / "tests" / "run_on_backend.py",
         folder,
         GOLDEN / "model_gelu_new.npz",
         tmp_path / "results.npz",
     ]
     environment = os.environ | {
         "KERAS_BACKEND": backend,
-        "PYTHONPATH": str(GOLDEN.parent.parent),
+        "PYTHONPATH": str(root),
         "JAX_PLATFORMS": "cpu",
     }
     subprocess.run(command, check=True, env=environment, timeout=300)
@@ -165,19 +171,6 @@ def run_on_backend(python, backend, tmp_path):
     for name, value in ours.items():
         np.testing.assert_allclose(results[f"dropout/{name}"], value, atol=2e-5)
         assert np.abs(results[f"dropout/{name}"] - expected[name]).max() > 0.01
-
-
-def test_jax_computes_the_same_without_tensorflow(tmp_path):
-    if util.find_spec("jax") is None:
-        pytest.skip("jax is not installed")
-    run_on_backend(sys.executable, "jax", tmp_path)
-
-
-def test_torch_computes_the_same_without_tensorflow(tmp_path, root):
-    peers = root / ".peers" / "bin" / "python"
-    if not peers.exists():
-        pytest.skip("the environment with torch, .peers, is not installed")
-    run_on_backend(peers, "torch", tmp_path)
 
 
 def minilm_directory(root):

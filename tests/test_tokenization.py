@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 
 from keras_bert.errors import InputError
 from keras_bert.normalization import normalize_character
-from keras_bert.tokenization import SPECIAL_TOKENS, BertTokenizer, byte_to_char_offsets
+from keras_bert.tokenization import BertTokenizer, byte_to_char_offsets
+from keras_bert.vocabulary import SPECIAL_TOKENS
 
 _PATH = Path(__file__).parent / "golden" / "make_tokenizer_golden.py"
 _SPEC = importlib.util.spec_from_file_location("make_tokenizer_golden", _PATH)

@@ -9,19 +9,18 @@ that it appears whole or not at all. No pickle anywhere.
     print(directory.load_into(model))
 """
 
-import ctypes
-import json
 import os
-import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import keras
+from safetensors import SafetensorError
 
 from keras_bert.checkpoints.weights import LoadReport, load_weights, write_weights
 from keras_bert.config import BertConfig
 from keras_bert.errors import InputError
+from keras_bert.files import appearing, read_json, write_bytes, write_json
 from keras_bert.vocabulary import check_vocab, load_vocab
 
 CONFIG, WEIGHTS, VOCAB, TOKENIZER = (
@@ -53,7 +52,7 @@ _ACTIVATIONS_WRITTEN = {"gelu_tanh": "gelu_new"}
 class ModelDirectory:
     """What a model directory says of itself, read and checked; the weights are still on disk.
 
-    Args:
+    Attributes:
         path: the directory.
         config: sizes and settings.
         vocab: the V pieces in the order of their ids, or None if the directory has none.
@@ -85,6 +84,9 @@ def open_model_directory(path: str | os.PathLike) -> ModelDirectory:
 
     Args:
         path: a directory of ours or of Hugging Face's.
+
+    Returns:
+        What it says of itself.
 
     Raises:
         InputError: no such directory, a file is missing or cannot be read, or the vocabulary does
@@ -124,24 +126,16 @@ def save_model_directory(
         InputError: the place cannot be written, or holds other things than a model directory.
     """
     path = Path(path).absolute()
-    _check_place(path)
-    beside = path.with_name(f".{path.name}.writing")
-    try:
-        shutil.rmtree(beside, ignore_errors=True)
-        beside.mkdir(parents=True)
-        _write_json(beside / CONFIG, _hugging_face_config(model, config, vocab))
+    check_place(path)
+    if vocab is not None:
+        config.check_vocab_size(len(vocab), path / VOCAB)
+    with appearing(path, failures=(SafetensorError,)) as partial:
+        partial.mkdir()
+        write_json(partial / CONFIG, _hugging_face_config(model, config, vocab))
         if vocab is not None:
-            config.check_vocab_size(len(vocab), path / VOCAB)
-            (beside / VOCAB).write_bytes("".join(f"{piece}\n" for piece in vocab).encode("utf-8"))
-            _write_json(beside / TOKENIZER, _tokenizer_config(config, do_lower_case))
-        write_weights(model, beside / WEIGHTS)
-        for file in beside.iterdir():
-            _flush(file)
-        _put_in_place(beside, path)
-    except OSError as error:
-        raise InputError(f"{path}: cannot be written ({error.strerror})") from None
-    finally:
-        shutil.rmtree(beside, ignore_errors=True)
+            write_bytes(partial / VOCAB, "".join(f"{piece}\n" for piece in vocab).encode())
+            write_json(partial / TOKENIZER, _tokenizer_config(config, do_lower_case))
+        write_weights(model, partial / WEIGHTS)
 
 
 def _advice(path: Path) -> str:
@@ -153,18 +147,8 @@ def _advice(path: Path) -> str:
     )
 
 
-def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        values = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise InputError(f"{path}: not a JSON file ({error})") from None
-    if not isinstance(values, dict):
-        raise InputError(f"{path}: expected a JSON object")
-    return values
-
-
 def _read_config(path: Path) -> BertConfig:
-    values = _read_json(path)
+    values = read_json(path)
     act = values.get("hidden_act")
     if isinstance(act, str):
         values["hidden_act"] = _ACTIVATIONS_READ.get(act, act)
@@ -176,14 +160,14 @@ def _read_config(path: Path) -> BertConfig:
 
 def _read_tokenizer(path: Path) -> tuple[list[str] | None, bool]:
     """Returns the vocabulary and the lower-casing of `vocab.txt`, else of `tokenizer.json`."""
-    settings = _read_json(path / TOKENIZER) if (path / TOKENIZER).is_file() else {}
+    settings = read_json(path / TOKENIZER) if (path / TOKENIZER).is_file() else {}
     if (path / VOCAB).is_file():
         return load_vocab(path / VOCAB), bool(settings.get("do_lower_case", True))
     fast = path / "tokenizer.json"
     if not fast.is_file():
         return None, bool(settings.get("do_lower_case", True))
     # All that transformers writes from its version 5 on.
-    values = _read_json(fast)
+    values = read_json(fast)
     if (values.get("model") or {}).get("type") != "WordPiece":
         raise InputError(f"{fast}: expected a WordPiece tokenizer, as BERT's is")
     ids = values["model"]["vocab"]
@@ -227,11 +211,7 @@ def _tokenizer_config(config: BertConfig, do_lower_case: bool) -> dict[str, Any]
     }
 
 
-def _write_json(path: Path, values: dict[str, Any]) -> None:
-    path.write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")
-
-
-def _check_place(path: Path) -> None:
+def check_place(path: Path) -> None:
     """Refuses to replace anything but a directory that this module wrote."""
     if not path.exists():
         return
@@ -243,34 +223,3 @@ def _check_place(path: Path) -> None:
             f"{path}: holds {', '.join(foreign)}; expected a new or earlier model directory of "
             "ours, for saving replaces all of it"
         )
-
-
-def _flush(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
-def _put_in_place(beside: Path, path: Path) -> None:
-    """Renames a finished directory to its place, leaving no moment without a whole one there."""
-    if not path.exists():
-        os.rename(beside, path)
-    elif _exchange(beside, path):
-        shutil.rmtree(beside)
-    else:  # A file system that cannot exchange: the old one steps aside for a moment.
-        aside = path.with_name(f".{path.name}.replaced")
-        os.rename(path, aside)
-        os.rename(beside, path)
-        shutil.rmtree(aside)
-
-
-def _exchange(first: Path, second: Path) -> bool:
-    """Swaps two directories in one step (Linux's renameat2); False where that cannot be done."""
-    at_cwd, exchange = -100, 2
-    try:
-        renameat2 = ctypes.CDLL(None).renameat2
-    except (AttributeError, OSError):
-        return False
-    return renameat2(at_cwd, os.fsencode(first), at_cwd, os.fsencode(second), exchange) == 0

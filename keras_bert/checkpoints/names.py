@@ -50,6 +50,12 @@ def hugging_face_name(path: str) -> str:
 
     Args:
         path: the variable's path, such as `encoder/layer_0/output/dense/kernel`.
+
+    Returns:
+        Such as `bert.encoder.layer.0.output.dense.weight`.
+
+    Raises:
+        KeyError: no model of ours has such a variable.
     """
     layer, _, variable = path.rpartition("/")
     for ours, theirs in _LAYERS:
@@ -62,7 +68,14 @@ def hugging_face_name(path: str) -> str:
 
 
 def is_transposed(path: str) -> bool:
-    """Returns whether Hugging Face keeps this variable as the transpose of ours."""
+    """Tells whether Hugging Face keeps a variable as the transpose of ours.
+
+    Args:
+        path: the variable's path.
+
+    Returns:
+        True for kernels, [in, out] here and [out, in] there.
+    """
     return path.endswith("/kernel")
 
 
@@ -71,6 +84,9 @@ def current_spelling(name: str) -> str:
 
     Args:
         name: a weight's name as it stands in a file.
+
+    Returns:
+        Such as `bert.encoder.layer.0.output.LayerNorm.weight`.
     """
     for pattern, spelling in _OLDER_SPELLINGS:
         name = pattern.sub(spelling, name)

@@ -26,7 +26,7 @@ from keras_bert.errors import InputError
 class LoadReport:
     """What came of filling a model from a file; printed by programs.
 
-    Args:
+    Attributes:
         source: the file.
         loaded: paths of the variables that the file filled.
         new: paths of the variables that the file lacks; they keep their fresh start.

@@ -8,12 +8,26 @@ from keras import ops
 
 
 def gelu_erf(x: Any) -> Any:
-    """Returns x·Φ(x), written with erf: ONNX runtimes lack the erfc that Keras's own form uses."""
+    """Returns x·Φ(x), written with erf: ONNX runtimes lack the erfc that Keras's own form uses.
+
+    Args:
+        x: [...].
+
+    Returns:
+        [...] in the type of x. Source: Hendrycks and Gimpel 2016.
+    """
     return 0.5 * x * (1.0 + ops.erf(x * math.sqrt(0.5)))
 
 
 def gelu_tanh(x: Any) -> Any:
-    """Returns the tanh form of gelu, which Google's released BERT computes."""
+    """Returns the tanh form of gelu, which Google's released BERT computes.
+
+    Args:
+        x: [...].
+
+    Returns:
+        [...] in the type of x. Source: Hendrycks and Gimpel 2016.
+    """
     return 0.5 * x * (1.0 + ops.tanh(math.sqrt(2.0 / math.pi) * (x + 0.044715 * x * x * x)))
 
 

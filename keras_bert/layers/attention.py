@@ -11,8 +11,8 @@ import keras
 from keras import ops
 
 from keras_bert.layers.chain import chain
+from keras_bert.layers.dense_product import DenseProduct
 from keras_bert.layers.dropout import Dropout, drop
-from keras_bert.layers.linear import Linear
 
 # What Google's released code adds to the scores of padding.
 _MASKED_SCORE = -10000.0
@@ -42,6 +42,9 @@ def split_heads(
         heads: N.
         scale: factor.
         transposed: return [B, N, D, S] instead.
+
+    Returns:
+        [B, N, S, D] or [B, N, D, S], in the type of the product.
     """
     x = ops.cast((ops.cast(product, "float32") + bias) * scale, product.dtype)
     batch, length, width = ops.shape(x)
@@ -68,7 +71,14 @@ def attention_probabilities(scores: Any, input_mask: Any, drop_key: Any, *, rate
 
 @chain
 def merge_heads(context: Any) -> Any:
-    """Puts the heads side by side: [B, N, S, D] -> [B, S, H]."""
+    """Puts the heads side by side.
+
+    Args:
+        context: [B, N, S, D].
+
+    Returns:
+        [B, S, H] in the type of the context.
+    """
     batch, heads, length, width = ops.shape(context)
     return ops.reshape(ops.transpose(context, (0, 2, 1, 3)), (batch, length, heads * width))
 
@@ -102,8 +112,8 @@ class SelfAttention(keras.layers.Layer):
         self.value = self._projection("value")
         self.dropout = Dropout(dropout_rate, dropout_site, dtype=self.dtype_policy.name)
 
-    def _projection(self, name: str) -> Linear:
-        return Linear(
+    def _projection(self, name: str) -> DenseProduct:
+        return DenseProduct(
             self.hidden_size, self.initializer_range, name=name, dtype=self.dtype_policy.name
         )
 
@@ -113,12 +123,15 @@ class SelfAttention(keras.layers.Layer):
             projection.build(hidden_shape)
 
     def call(self, hidden: Any, input_mask: Any, dropout_seed: Any = None) -> Any:
-        """Returns the contexts [B, S, H].
+        """Attends from every piece to every real piece.
 
         Args:
             hidden: [B, S, H].
             input_mask: [B, S] int32, 1 for a real piece, 0 for padding.
             dropout_seed: [B] int32, or None outside training.
+
+        Returns:
+            The contexts [B, S, H].
         """
         # Scaling the queries costs S·H products where scaling the scores costs N·S·S.
         scale = 1.0 / math.sqrt(self.hidden_size // self.num_attention_heads)
@@ -132,7 +145,7 @@ class SelfAttention(keras.layers.Layer):
         )
         return merge_heads(ops.matmul(probabilities, value))
 
-    def _heads(self, projection: Linear, hidden: Any, **how: Any) -> Any:
+    def _heads(self, projection: DenseProduct, hidden: Any, **how: Any) -> Any:
         """Projects [B, S, H] to [B, N, S, D]."""
         product = projection(hidden)
         return split_heads(product, projection.bias, heads=self.num_attention_heads, **how)

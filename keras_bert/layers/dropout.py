@@ -36,18 +36,28 @@ def _xor_shift(x: Any, bits: int) -> Any:
 
 
 def mix(x: Any) -> Any:
-    """Returns a bijection of int32 under which each input bit flips about half the output bits."""
+    """Scrambles int32 numbers: a bijection; each input bit flips about half the output bits.
+
+    Args:
+        x: [...] int32.
+
+    Returns:
+        [...] int32.
+    """
     x = _xor_shift(x, 16) * _MULTIPLIER_1
     x = _xor_shift(x, 15) * _MULTIPLIER_2
     return _xor_shift(x, 16)
 
 
 def site_key(dropout_seed: Any, site: int) -> Any:
-    """Returns what decides an example's mask at one site: [B] int32, None without seeds.
+    """Returns what decides each example's mask at one site.
 
     Args:
         dropout_seed: [B] int32, one an example, or None.
         site: number of the place in the model, so that no two places share a mask.
+
+    Returns:
+        [B] int32, or None.
     """
     if dropout_seed is None:
         return None
@@ -99,6 +109,9 @@ def drop(inputs: Any, key: Any, rate: float) -> Any:
 class Dropout(keras.layers.Layer):
     """Zeroes elements at random by the example's seed and scales the rest up.
 
+    Where dropout stands between matrix products, the chain there (chain.py) takes `key` and `rate`
+    and does it itself; `call` is for the places that have no chain.
+
     Args:
         rate: probability that an element is zeroed, at least 0 and below 1.
         site: number of this place in the model; no other place may have it.
@@ -111,14 +124,24 @@ class Dropout(keras.layers.Layer):
         self.built = True
 
     def call(self, inputs: Any, dropout_seed: Any = None) -> Any:
-        """Returns `inputs` with elements dropped, or as they are without seeds.
+        """Drops elements, or none without seeds.
 
         Args:
             inputs: [B, ...].
             dropout_seed: [B] int32, or None outside training.
+
+        Returns:
+            [B, ...] in the type of the inputs.
         """
         return drop(inputs, self.key(dropout_seed), self.rate)
 
     def key(self, dropout_seed: Any) -> Any:
-        """Returns the key [B] int32 of each example's mask here, for `drop`; None without seeds."""
+        """Returns the key of each example's mask here, for `drop`.
+
+        Args:
+            dropout_seed: [B] int32, or None outside training.
+
+        Returns:
+            [B] int32, or None without seeds.
+        """
         return site_key(dropout_seed, self.site)

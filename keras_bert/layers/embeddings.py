@@ -1,7 +1,7 @@
 """Piece ids -> the first hidden states: word + position + segment, LayerNorm, dropout.
 
 In: `input_ids` [B, S] and `segment_ids` [B, S] int32. Out: [B, S, H]. Order and sum are those of
-Devlin et al. 2018, figure 2, and of Google's released code.
+Devlin et al. 2019, figure 2, and of Google's released code.
 """
 
 from typing import Any

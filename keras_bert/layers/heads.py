@@ -12,8 +12,8 @@ from keras import ops
 
 from keras_bert.layers.activations import ACTIVATIONS
 from keras_bert.layers.chain import chain
+from keras_bert.layers.dense_product import DenseProduct
 from keras_bert.layers.layer_norm import LayerNorm, layer_norm
-from keras_bert.layers.linear import Linear
 
 
 @chain
@@ -26,14 +26,34 @@ def activation_norm(
     activation: Callable[[Any], Any],
     epsilon: float,
 ) -> Any:
-    """Returns LN(act(product + bias)), computed in float32, in the type of the product."""
+    """Returns LN(act(product + bias)), computed in float32.
+
+    Args:
+        product: [..., H].
+        bias: [H].
+        gamma: [H].
+        beta: [H].
+        activation: element-wise.
+        epsilon: of the LayerNorm.
+
+    Returns:
+        [..., H] in the type of the product.
+    """
     x = activation(ops.cast(product, "float32") + bias)
     return ops.cast(layer_norm(x, gamma, beta, epsilon), product.dtype)
 
 
 @chain
 def biased_logits(product: Any, bias: Any) -> Any:
-    """Returns product + bias as float32."""
+    """Adds the bias in float32.
+
+    Args:
+        product: [..., V].
+        bias: [V].
+
+    Returns:
+        [..., V] float32.
+    """
     return ops.cast(product, "float32") + bias
 
 
@@ -81,7 +101,14 @@ class Pooler(keras.layers.Layer):
         self.dense.build((hidden_shape[0], hidden_shape[-1]))
 
     def call(self, hidden: Any) -> Any:
-        """Returns [B, H] of the hidden states [B, S, H]."""
+        """Pools the hidden states.
+
+        Args:
+            hidden: [B, S, H].
+
+        Returns:
+            [B, H].
+        """
         return ops.tanh(self.dense(hidden[:, 0]))
 
 
@@ -110,7 +137,7 @@ class MaskedLMHead(keras.layers.Layer):
     ):
         super().__init__(**kwargs)
         self.vocab_size = vocab_size
-        self.dense = Linear(
+        self.dense = DenseProduct(
             hidden_size, initializer_range, name="dense", dtype=self.dtype_policy.name
         )
         self.activation = ACTIVATIONS[hidden_act]
@@ -125,12 +152,15 @@ class MaskedLMHead(keras.layers.Layer):
         )
 
     def call(self, hidden: Any, positions: Any, word_embeddings: Any) -> Any:
-        """Returns the logits [B, P, V] float32.
+        """Scores the vocabulary at each position.
 
         Args:
             hidden: [B, S, H].
             positions: [B, P] int32, below S.
             word_embeddings: [V, H], the encoder's table (Press & Wolf 2017).
+
+        Returns:
+            The logits [B, P, V] float32.
         """
         batch, length, width = ops.shape(hidden)
         rows = ops.cast(positions, "int32") + ops.arange(batch, dtype="int32")[:, None] * length
@@ -149,12 +179,15 @@ class MaskedLMHead(keras.layers.Layer):
 
 
 def linear_head(units: int, initializer_range: float, name: str) -> keras.layers.Dense:
-    """Returns a Dense whose logits are float32 in every precision.
+    """Makes a Dense whose logits are float32 in every precision.
 
     Args:
         units: logits a row.
         initializer_range: standard deviation of the truncated normal the kernel starts from.
         name: the layer's name.
+
+    Returns:
+        The layer, not built.
     """
     return keras.layers.Dense(
         units,

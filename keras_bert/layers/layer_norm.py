@@ -7,7 +7,17 @@ from keras import ops
 
 
 def layer_norm(x: Any, gamma: Any, beta: Any, epsilon: float) -> Any:
-    """Returns the normalised vectors of x [..., H], all of it float32."""
+    """Scales each vector to mean 0 and variance 1, then applies gamma and beta.
+
+    Args:
+        x: [..., H] float32.
+        gamma: [H] float32.
+        beta: [H] float32.
+        epsilon: added to the variance.
+
+    Returns:
+        [..., H] float32. Source: Ba et al. 2016.
+    """
     centred = x - ops.mean(x, axis=-1, keepdims=True)
     variance = ops.mean(ops.square(centred), axis=-1, keepdims=True)
     return centred * ops.rsqrt(variance + epsilon) * gamma + beta
@@ -15,6 +25,9 @@ def layer_norm(x: Any, gamma: Any, beta: Any, epsilon: float) -> Any:
 
 class LayerNorm(keras.layers.Layer):
     """Scales each vector to mean 0 and variance 1, then applies `gamma` and `beta`.
+
+    Where it follows a matrix product, the chain there (chain.py) takes `gamma`, `beta` and
+    `epsilon` and does it itself; `call` is for the places that have no chain.
 
     Args:
         epsilon: added to the variance; BERT's is 1e-12.
@@ -31,6 +44,13 @@ class LayerNorm(keras.layers.Layer):
         self.beta = self.add_weight(width, initializer="zeros", name="beta", autocast=False)
 
     def call(self, inputs: Any) -> Any:
-        """Returns the normalised vectors in the compute type."""
+        """Normalises in float32.
+
+        Args:
+            inputs: [..., H].
+
+        Returns:
+            [..., H] in the compute type.
+        """
         x = ops.cast(inputs, "float32")
         return ops.cast(layer_norm(x, self.gamma, self.beta, self.epsilon), self.compute_dtype)

@@ -14,9 +14,9 @@ from keras import ops
 from keras_bert.layers.activations import ACTIVATIONS
 from keras_bert.layers.attention import SelfAttention
 from keras_bert.layers.chain import chain
+from keras_bert.layers.dense_product import DenseProduct
 from keras_bert.layers.dropout import Dropout, drop
 from keras_bert.layers.layer_norm import LayerNorm, layer_norm
-from keras_bert.layers.linear import Linear
 
 
 @chain
@@ -52,9 +52,17 @@ def residual_norm(
 
 @chain
 def biased_activation(product: Any, bias: Any, *, activation: Callable[[Any], Any]) -> Any:
-    """Returns act(product + bias), computed in float32, in the type of the product [..., width]."""
-    x = ops.cast(product, "float32") + bias
-    return ops.cast(activation(x), product.dtype)
+    """Returns act(product + bias), computed in float32.
+
+    Args:
+        product: [..., width].
+        bias: [width].
+        activation: element-wise.
+
+    Returns:
+        [..., width] in the type of the product.
+    """
+    return ops.cast(activation(ops.cast(product, "float32") + bias), product.dtype)
 
 
 class ResidualOutput(keras.layers.Layer):
@@ -79,7 +87,7 @@ class ResidualOutput(keras.layers.Layer):
     ):
         super().__init__(**kwargs)
         self.hidden_size = hidden_size
-        self.dense = Linear(
+        self.dense = DenseProduct(
             hidden_size, initializer_range, name="dense", dtype=self.dtype_policy.name
         )
         self.dropout = Dropout(dropout_rate, dropout_site, dtype=self.dtype_policy.name)
@@ -91,12 +99,15 @@ class ResidualOutput(keras.layers.Layer):
         self.layer_norm.build((*y_shape[:-1], self.hidden_size))
 
     def call(self, y: Any, x: Any, dropout_seed: Any = None) -> Any:
-        """Returns the sublayer's result [B, S, H].
+        """Adds what the sublayer computed to what went into it, and normalises.
 
         Args:
             y: [B, S, any width], what the sublayer computed.
             x: [B, S, H], what went into the sublayer.
             dropout_seed: [B] int32, or None outside training.
+
+        Returns:
+            [B, S, H].
         """
         return residual_norm(
             self.dense(y),
@@ -160,7 +171,16 @@ class Attention(keras.layers.Layer):
         self.residual_output.build(hidden_shape)
 
     def call(self, hidden: Any, input_mask: Any, dropout_seed: Any = None) -> Any:
-        """Returns the hidden states [B, S, H] after attention."""
+        """Attends, projects, adds and normalises.
+
+        Args:
+            hidden: [B, S, H].
+            input_mask: [B, S] int32, 1 for a real piece, 0 for padding.
+            dropout_seed: [B] int32, or None outside training.
+
+        Returns:
+            The hidden states [B, S, H] after attention.
+        """
         context = self.self_attention(hidden, input_mask, dropout_seed)
         return self.residual_output(context, hidden, dropout_seed)
 
@@ -178,7 +198,7 @@ class Intermediate(keras.layers.Layer):
         self, intermediate_size: int, hidden_act: str, initializer_range: float, **kwargs: Any
     ):
         super().__init__(**kwargs)
-        self.dense = Linear(
+        self.dense = DenseProduct(
             intermediate_size, initializer_range, name="dense", dtype=self.dtype_policy.name
         )
         self.activation = ACTIVATIONS[hidden_act]
@@ -188,7 +208,14 @@ class Intermediate(keras.layers.Layer):
         self.dense.build(hidden_shape)
 
     def call(self, hidden: Any) -> Any:
-        """Returns [B, S, intermediate_size]."""
+        """Widens the hidden states.
+
+        Args:
+            hidden: [B, S, H].
+
+        Returns:
+            [B, S, intermediate_size].
+        """
         return biased_activation(self.dense(hidden), self.dense.bias, activation=self.activation)
 
 
@@ -259,12 +286,15 @@ class TransformerBlock(keras.layers.Layer):
         self.residual_output.build((*hidden_shape[:-1], self.intermediate_size))
 
     def call(self, hidden: Any, input_mask: Any, dropout_seed: Any = None) -> Any:
-        """Returns the hidden states [B, S, H] of the next layer.
+        """Attends, then feeds forward.
 
         Args:
             hidden: [B, S, H].
             input_mask: [B, S] int32, 1 for a real piece, 0 for padding.
             dropout_seed: [B] int32, or None outside training.
+
+        Returns:
+            The hidden states [B, S, H] for the next block.
         """
         attended = self.attention(hidden, input_mask, dropout_seed)
         return self.residual_output(self.intermediate(attended), attended, dropout_seed)

@@ -1,79 +1,34 @@
-"""Pre-training from start to end: records in; checkpoints, scores and a model directory out.
+"""Pre-training from start to end: settings in; checkpoints, scores and a model directory out.
 
-find records -> config, vocabulary -> open the run -> model (fresh, or from a checkpoint)
--> train -> evaluate -> model/ and results.json
+inputs that agree -> model (fresh, or from a checkpoint) -> the run's folder -> train
+-> evaluate -> model/ and results.json
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from pathlib import Path
 
 import keras
+import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from keras_bert.checkpoints.model_directory import (
-    ModelDirectory,
-    open_model_directory,
-    save_model_directory,
-)
-from keras_bert.config import BertConfig
+from keras_bert.checkpoints.model_directory import check_place, save_model_directory
 from keras_bert.errors import InputError
+from keras_bert.files import read_json, write_json
 from keras_bert.models import BertPretrainer
 from keras_bert.optimization.adamw import AdamWeightDecay
 from keras_bert.optimization.lamb import Lamb
 from keras_bert.optimization.schedules import LinearWarmupDecay
 from keras_bert.tasks.pretraining_data import evaluation_batches, explained, training_batches
-from keras_bert.tasks.pretraining_files import PretrainingData, find_records
+from keras_bert.tasks.pretraining_inputs import (
+    PretrainingInputs,
+    PretrainingSettings,
+    find_inputs,
+)
 from keras_bert.tasks.pretraining_task import pretraining_task, unigram_baseline
 from keras_bert.training.evaluate import make_evaluate
 from keras_bert.training.loop import TrainingSettings, check_batch_sizes, train
-from keras_bert.training.run_directory import open_run, read_json, write_json
-from keras_bert.vocabulary import load_vocab
-
-
-@dataclass(frozen=True)
-class PretrainingSettings:
-    """What a pre-training run is made of; each value can change its outcome.
-
-    Attributes:
-        input_file: training records: folders, files or globs, comma-separated.
-        eval_file: held-out records, likewise; empty for the training records.
-        bert_config: a JSON file or a bundled config's name; empty with `init_checkpoint`.
-        vocab_file: the vocabulary; empty for the one beside the records.
-        do_lower_case: whether records and vocabulary are lower-cased; None takes what the records
-            or the starting point say, and True where neither does.
-        init_checkpoint: a model directory to start from, or empty.
-        optimizer: `adamw` or `lamb`.
-        learning_rate: its peak, reached after the warm-up.
-        num_warmup_steps: steps of linear warm-up.
-        random_seed: decides fresh weights, data order and dropout masks.
-        do_train: whether to train; else `init_checkpoint` is evaluated as it is.
-        do_eval: whether to evaluate at each checkpoint and at the end.
-        eval_batch_size: examples a batch of the evaluation.
-        max_eval_steps: batches of an evaluation; 0 takes all.
-        mixed_precision: `float32` or `bfloat16`.
-        max_seq_length: what the records must have; 0 takes what they have.
-        max_predictions_per_seq: likewise.
-    """
-
-    input_file: str
-    eval_file: str = ""
-    bert_config: str = ""
-    vocab_file: str = ""
-    do_lower_case: bool | None = None
-    init_checkpoint: str = ""
-    optimizer: str = "adamw"
-    learning_rate: float = 1e-4
-    num_warmup_steps: int = 10_000
-    random_seed: int = 12345
-    do_train: bool = True
-    do_eval: bool = True
-    eval_batch_size: int = 32
-    max_eval_steps: int = 0
-    mixed_precision: str = "float32"
-    max_seq_length: int = 0
-    max_predictions_per_seq: int = 0
+from keras_bert.training.run_directory import is_finished, running
 
 
 def pretrain(
@@ -99,62 +54,75 @@ def pretrain(
         InputError: anything about the records, the config, the vocabulary, the checkpoint or the
             folder that a user has to mend.
     """
-    if settings.mixed_precision == "float16":
-        raise InputError(
-            "--mixed_precision=float16 is not built yet (it needs a loss scale); expected float32 "
-            "or bfloat16"
-        )
-    if not (settings.do_train or settings.init_checkpoint):
-        raise InputError("--do_train=false needs an --init_checkpoint to evaluate")
-    data = find_records(settings.input_file)
-    held_out = find_records(settings.eval_file, "eval_file") if settings.eval_file else data
-    start = _start(settings.init_checkpoint)
-    vocab, vocab_file = _vocab(settings, data, held_out, start)
-    do_lower_case = _do_lower_case(settings, data, held_out, start)
-    config = _config(settings, start, vocab, vocab_file)
-    for records in (data, held_out):
-        _check_shape(records, settings, config)
+    inputs = find_inputs(settings, training.num_train_steps)
     check_batch_sizes(strategy, training, settings.eval_batch_size)
-    record = {
-        **record,
-        "config": config.to_dict(),
-        "data_fingerprint": data.fingerprint,
-        "eval_fingerprint": held_out.fingerprint,
-    }
-    if open_run(output_dir, record):
+    check_place(output_dir / "model")
+    record = {**record, **inputs.record()}
+    if is_finished(output_dir, record):
         logging.info("%s is finished; nothing to do", output_dir)
         return read_json(output_dir / "results.json")
+    # Before the folder is touched: weights that do not fit leave nothing behind.
+    model, optimizer = _make_model(settings, training, strategy, inputs)
+    with running(output_dir, record):
+        results = _train_and_evaluate(
+            settings, training, strategy, output_dir, inputs, model, optimizer
+        )
+        if settings.do_train:
+            save_model_directory(
+                output_dir / "model", model, inputs.config, inputs.vocab, inputs.do_lower_case
+            )
+        write_json(output_dir / "results.json", results)
+    return results
 
+
+def _make_model(
+    settings: PretrainingSettings,
+    training: TrainingSettings,
+    strategy: tf.distribute.Strategy,
+    inputs: PretrainingInputs,
+) -> tuple[BertPretrainer, keras.optimizers.Optimizer]:
     keras.utils.set_random_seed(settings.random_seed)
     with strategy.scope():
         policy = "mixed_bfloat16" if settings.mixed_precision == "bfloat16" else "float32"
-        model = BertPretrainer(config, dtype=policy)
-        if start:
-            logging.info("%s", start.load_into(model))
+        model = BertPretrainer(inputs.config, dtype=policy)
+        if inputs.start:
+            logging.info("%s", inputs.start.load_into(model))
         schedule = LinearWarmupDecay(
             settings.learning_rate, training.num_train_steps, settings.num_warmup_steps
         )
         optimizer = {"adamw": AdamWeightDecay, "lamb": Lamb}[settings.optimizer](schedule)
         optimizer.build(model.trainable_variables)
-    task = pretraining_task()
+    return model, optimizer
+
+
+def _train_and_evaluate(
+    settings: PretrainingSettings,
+    training: TrainingSettings,
+    strategy: tf.distribute.Strategy,
+    output_dir: Path,
+    inputs: PretrainingInputs,
+    model: BertPretrainer,
+    optimizer: keras.optimizers.Optimizer,
+) -> dict[str, float]:
+    task, vocab_size = pretraining_task(), inputs.config.vocab_size
     score = make_evaluate(strategy, model, task, jit_compile=training.jit_compile)
 
     def evaluate() -> dict[str, float]:
         batches = evaluation_batches(
-            held_out, settings.eval_batch_size, config.vocab_size, settings.max_eval_steps
+            inputs.held_out, settings.eval_batch_size, vocab_size, settings.max_eval_steps
         )
-        with explained(held_out, config.vocab_size):
+        with explained(inputs.held_out, vocab_size):
             return score(batches)
 
     def batches_from(step: int) -> tf.data.Dataset:
         return training_batches(
-            data, training.train_batch_size, config.vocab_size, settings.random_seed, step
+            inputs.data, training.train_batch_size, vocab_size, settings.random_seed, step
         )
 
-    results = {"step": training.num_train_steps if settings.do_train else 0}
+    figures = None
     if settings.do_train:
-        with explained(data, config.vocab_size):
-            train(
+        with explained(inputs.data, vocab_size):
+            figures = train(
                 strategy,
                 model,
                 optimizer,
@@ -164,103 +132,14 @@ def pretrain(
                 output_dir,
                 evaluate if settings.do_eval and settings.eval_file else None,
             )
+    results = {"step": training.num_train_steps if settings.do_train else 0}
     if settings.do_eval:
         if not settings.eval_file:
             logging.info("no --eval_file: evaluating on the training records")
-        results |= evaluate() | unigram_baseline(data, held_out, config.vocab_size)
-    if settings.do_train:
-        save_model_directory(output_dir / "model", model, config, vocab, do_lower_case)
-    write_json(output_dir / "results.json", results)
+        results |= figures or evaluate()
+        with explained(inputs.data, vocab_size), explained(inputs.held_out, vocab_size):
+            results |= unigram_baseline(inputs.data, inputs.held_out, vocab_size)
+    broken = [name for name, value in results.items() if not np.isfinite(value)]
+    if broken:
+        raise InputError(f"{', '.join(broken)} of the evaluation is not finite; nothing is saved")
     return results
-
-
-def _check_shape(data: PretrainingData, settings: PretrainingSettings, config: BertConfig) -> None:
-    for name in ("max_seq_length", "max_predictions_per_seq"):
-        asked, found = getattr(settings, name), getattr(data, name)
-        if asked not in (0, found):
-            raise InputError(f"--{name}={asked}, but {data.files[0]} was made with {name} {found}")
-    if data.max_seq_length > config.max_position_embeddings:
-        raise InputError(
-            f"{data.files[0]} has max_seq_length {data.max_seq_length}, but the config allows "
-            f"max_position_embeddings {config.max_position_embeddings}"
-        )
-
-
-def _do_lower_case(
-    settings: PretrainingSettings,
-    data: PretrainingData,
-    held_out: PretrainingData,
-    start: ModelDirectory | None,
-) -> bool:
-    """The one casing that the flag, the records and the starting point agree on."""
-    said = {} if settings.do_lower_case is None else {"--do_lower_case": settings.do_lower_case}
-    for records in (data, held_out):
-        if records.manifest:
-            said[records.files[0]] = records.manifest["settings"]["do_lower_case"]
-    if start and start.vocab:
-        said[str(start.path)] = start.do_lower_case
-    if len(set(said.values())) > 1:
-        words = ", ".join(f"{name} is {value}" for name, value in said.items())
-        raise InputError(f"do_lower_case differs: {words}; records and model must share one")
-    return next(iter(said.values()), True)
-
-
-def _start(init_checkpoint: str) -> ModelDirectory | None:
-    """Opens a model directory, or the one inside an earlier run's folder; says which."""
-    if not init_checkpoint:
-        return None
-    path = Path(init_checkpoint)
-    if (path / "run.json").exists():
-        path = path / "model"
-    start = open_model_directory(path)
-    logging.info("starting from the model directory %s", path)
-    return start
-
-
-def _vocab(
-    settings: PretrainingSettings,
-    data: PretrainingData,
-    held_out: PretrainingData,
-    start: ModelDirectory | None,
-) -> tuple[list[str] | None, Path | None]:
-    """The one vocabulary that flags, records and the starting point agree on."""
-    files = [Path(settings.vocab_file)] if settings.vocab_file else []
-    files += [found.vocab_file for found in (data, held_out) if found.vocab_file]
-    vocabs = [(load_vocab(path), path) for path in dict.fromkeys(files)]
-    if start and start.vocab:
-        vocabs.append((start.vocab, start.path / "vocab.txt"))
-    for vocab, path in vocabs[1:]:
-        if vocab != vocabs[0][0]:
-            raise InputError(
-                f"{path} ({len(vocab)} pieces) is another vocabulary than {vocabs[0][1]} "
-                f"({len(vocabs[0][0])} pieces); records and model must share one"
-            )
-    return vocabs[0] if vocabs else (None, None)
-
-
-def _config(
-    settings: PretrainingSettings,
-    start: ModelDirectory | None,
-    vocab: list[str] | None,
-    vocab_file: Path | None,
-) -> BertConfig:
-    if settings.bert_config:
-        config = BertConfig.from_json(settings.bert_config)
-        bundled = not Path(settings.bert_config).exists()
-        if bundled and vocab and not start:
-            # A bundled config fixes the encoder's size; the vocabulary is the user's own.
-            config = replace(config, vocab_size=len(vocab))
-    elif start:
-        config = start.config
-    else:
-        raise InputError(
-            "--bert_config is missing: a JSON file, or tiny, mini, small, medium, base or large"
-        )
-    if start and config != start.config:
-        raise InputError(
-            f"--bert_config={settings.bert_config} differs from the config of "
-            f"--init_checkpoint={settings.init_checkpoint}; leave it out to take the checkpoint's"
-        )
-    if vocab:
-        config.check_vocab_size(len(vocab), vocab_file)
-    return config

@@ -143,13 +143,23 @@ def _parse(serialized: tf.Tensor, data: PretrainingData, vocab_size: int) -> dic
         "next_sentence_labels": tf.io.FixedLenFeature([1], tf.int64),
     }
     batch = tf.io.parse_example(serialized, spec)
-    highest = tf.reduce_max([tf.reduce_max(batch[k]) for k in ("input_ids", "masked_lm_ids")])
-    fits = tf.debugging.assert_less(
-        highest,
-        tf.cast(vocab_size, tf.int64),
-        f"a token id is outside the vocabulary of {vocab_size} pieces: made for another vocabulary",
-    )
-    with tf.control_dependencies([fits]):
+    # Out of range, a piece, a position or a label would be read from somewhere else, silently.
+    limits = {
+        "input_ids": vocab_size,
+        "masked_lm_ids": vocab_size,
+        "masked_lm_positions": length,
+        "segment_ids": 2,
+        "input_mask": 2,
+        "next_sentence_labels": 2,
+    }
+    fits = [
+        tf.debugging.Assert(
+            tf.reduce_all((batch[name] >= 0) & (batch[name] < limit)),
+            [f"{name} is out of range: expected at least 0 and below {limit}"],
+        )
+        for name, limit in limits.items()
+    ]
+    with tf.control_dependencies(fits):
         batch["next_sentence_labels"] = batch["next_sentence_labels"][:, 0]
         return {
             name: tf.identity(value if value.dtype == tf.float32 else tf.cast(value, tf.int32))

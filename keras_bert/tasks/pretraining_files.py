@@ -15,7 +15,10 @@ from pathlib import Path
 import tensorflow as tf
 
 from keras_bert.errors import InputError
+from keras_bert.files import read_json
 
+# What lies beside the records in a folder of the data tool.
+NOT_RECORDS = ("manifest.json", "vocab.txt")
 MANIFEST_KIND = ("keras_bert.pretraining", 1)
 
 
@@ -94,25 +97,30 @@ def find_records(input_file: str, flag: str = "input_file") -> PretrainingData:
 
 
 def _expand(pattern: str) -> list[Path]:
-    path = Path(pattern)
-    if path.is_dir():
-        manifest = _read_manifest(path)
-        if manifest:
-            return [path / shard["file"] for shard in manifest["shards"]]
-        return sorted(path.glob("*.tfrecord*"))
-    return [Path(name) for name in tf.io.gfile.glob(pattern)]
+    matches = [Path(name) for name in tf.io.gfile.glob(pattern)]
+    files = []
+    for path in matches:
+        if not path.is_dir():
+            files += [path] if path.name not in NOT_RECORDS else []
+        elif manifest := _read_manifest(path):
+            files += [path / shard["file"] for shard in manifest["shards"]]
+        else:
+            files += sorted(path.glob("*.tfrecord*"))
+    return files
 
 
 def _read_manifest(folder: Path) -> dict | None:
     path = folder / "manifest.json"
     if not path.exists():
         return None
+    manifest = read_json(path)
     try:
-        manifest = json.loads(path.read_text(encoding="utf-8"))
         kind = manifest["format"], manifest["version"]
-        _ = manifest["shards"], manifest["vocab"]["sha256"], manifest["vocab"]["file"]
-        _ = manifest["settings"]["do_lower_case"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        _ = manifest["vocab"]["sha256"], manifest["settings"]["do_lower_case"]
+        _ = folder / manifest["vocab"]["file"]
+        for shard in manifest["shards"]:
+            _ = shard["sha256"], folder / shard["file"], shard["examples"] + shard["bytes"]
+    except (KeyError, TypeError) as error:
         raise InputError(f"{path}: is not a manifest of the data tool: {error!r}") from error
     if kind != MANIFEST_KIND:
         raise InputError(f"{path}: expected format and version {MANIFEST_KIND}, got {kind}")

@@ -5,9 +5,6 @@
 so this is all that a run needs to go on bit for bit.
 """
 
-import hashlib
-import json
-import os
 import shutil
 from pathlib import Path
 
@@ -18,6 +15,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
 from keras_bert.errors import InputError
+from keras_bert.files import appearing, read_json, sha256, write_json
 
 PREFIX = "step-"
 
@@ -45,23 +43,13 @@ def save_checkpoint(
         InputError: the folder cannot be written (rights, a full disk).
     """
     final = Path(directory) / f"{PREFIX}{step:08d}"
-    partial = final.with_name(f".{final.name}.partial")
-    try:
-        shutil.rmtree(partial, ignore_errors=True)
-        partial.mkdir(parents=True)
+    with appearing(final, failures=(SafetensorError,)) as partial:
+        partial.mkdir()
         files = {"model.safetensors": model.variables, "optimizer.safetensors": optimizer.variables}
         for name, variables in files.items():
             save_file(_values(variables), partial / name)
-        state = {"step": step, "sha256": {name: _sha256(partial / name) for name in files}}
-        (partial / "state.json").write_text(json.dumps(state, indent=2) + "\n")
-        for path in [*partial.iterdir(), partial]:
-            _flush(path)
-        shutil.rmtree(final, ignore_errors=True)
-        partial.rename(final)
-        _flush(final.parent)
-    except (OSError, SafetensorError) as error:
-        shutil.rmtree(partial, ignore_errors=True)
-        raise InputError(f"{final}: cannot save the checkpoint: {error}") from error
+        digests = {name: sha256(partial / name) for name in files}
+        write_json(partial / "state.json", {"step": step, "sha256": digests})
     for old in list_checkpoints(directory)[:-max_to_keep]:
         shutil.rmtree(old, ignore_errors=True)
     return final
@@ -98,8 +86,8 @@ def restore_latest(
     checkpoints = list_checkpoints(directory)
     for path in reversed(checkpoints):
         try:
-            state = json.loads((path / "state.json").read_text())
-            broken = [n for n, digest in state["sha256"].items() if _sha256(path / n) != digest]
+            state = read_json(path / "state.json")
+            broken = [n for n, digest in state["sha256"].items() if sha256(path / n) != digest]
         except (OSError, ValueError, KeyError):
             broken = ["state.json"]
         if broken:
@@ -134,16 +122,3 @@ def _assign(variables: list[keras.Variable], path: Path) -> None:
         raise InputError(f"{path}: does not fit this model: {', '.join(misfits)}")
     for variable in variables:
         variable.assign(values[variable.path])
-
-
-def _sha256(path: Path) -> str:
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _flush(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -60,7 +60,7 @@ def train(
     settings: TrainingSettings,
     output_dir: Path,
     evaluate: Callable[[], Mapping[str, float]] | None = None,
-) -> None:
+) -> Mapping[str, float] | None:
     """Trains a model from its newest checkpoint, or its present weights, to the last step.
 
     Args:
@@ -71,10 +71,13 @@ def train(
         batches_from: step -> endless dataset of global batches, the first for that step.
         settings: how long and how.
         output_dir: the run's folder; gets checkpoints/, tensorboard/ and metrics.jsonl.
-        evaluate: gives the figures of an evaluation; called after each checkpoint.
+        evaluate: gives the figures of an evaluation; called before each checkpoint.
+
+    Returns:
+        The figures of the last evaluation; None if there was none.
 
     Raises:
-        InputError: a loss or gradient is not finite; the last checkpoint is kept.
+        InputError: a loss, gradient or weight is not finite; the last checkpoint is kept.
     """
     checkpoints = output_dir / "checkpoints"
     with strategy.scope():
@@ -82,7 +85,7 @@ def train(
     if step:
         logging.info("continuing from step %d (%s)", step, checkpoints)
     if step >= settings.num_train_steps:
-        return
+        return None
     train_steps = make_train_steps(
         strategy,
         model,
@@ -94,6 +97,7 @@ def train(
     )
     iterator = iter(strategy.experimental_distribute_dataset(batches_from(step)))
     summaries = Summaries(output_dir, step, settings.num_train_steps)
+    evaluated = None
     window = _Window(task, settings.train_batch_size)
     try:
         while step < settings.num_train_steps:
@@ -107,12 +111,16 @@ def train(
             if done or step % settings.log_steps == 0:
                 summaries.write(step, window.close())
             if done or step % settings.save_checkpoints_steps == 0:
-                save_checkpoint(checkpoints, step, model, optimizer, settings.keep_checkpoint_max)
+                _stop_if_weights_not_finite(model, step, checkpoints)
+                # Before the checkpoint, so that a kill in between evaluates again.
                 if evaluate is not None:
-                    summaries.write(step, evaluate(), prefix="eval_")
+                    evaluated = evaluate()
+                    summaries.write(step, evaluated, prefix="eval_")
+                save_checkpoint(checkpoints, step, model, optimizer, settings.keep_checkpoint_max)
                 window.restart_clock()
     finally:
         summaries.close()
+    return evaluated
 
 
 def check_batch_sizes(
@@ -157,10 +165,20 @@ def _stop_if_not_finite(rows: np.ndarray, step: int, task: Task, checkpoints: Pa
     first = int(np.argmax(broken))
     count = len(task.figures)
     figures = task.divide(rows[first, :count], rows[first, count : 2 * count])
+    reason = f"the loss is {figures['loss']} and the gradient norm is {rows[first, -2]}"
+    raise _stopped(step + first + 1, reason, checkpoints)
+
+
+def _stop_if_weights_not_finite(model: keras.Model, step: int, checkpoints: Path) -> None:
+    for variable in model.trainable_variables:
+        if not np.isfinite(keras.ops.convert_to_numpy(variable)).all():
+            raise _stopped(step, f"{variable.path} has a weight that is not finite", checkpoints)
+
+
+def _stopped(step: int, reason: str, checkpoints: Path) -> InputError:
     kept = list_checkpoints(checkpoints)
-    raise InputError(
-        f"step {step + first + 1}: the loss is {figures['loss']} and the gradient norm is "
-        f"{rows[first, -2]}; training stopped; last good checkpoint: "
+    return InputError(
+        f"step {step}: {reason}; training stopped; last good checkpoint: "
         f"{kept[-1] if kept else 'none yet'}; a lower --learning_rate or a longer warm-up may help"
     )
 

@@ -3,90 +3,75 @@
 `run.json` says what the run is (settings, versions); `results.json` appears when it is finished.
 """
 
+import contextlib
+import fcntl
 import json
-import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from keras_bert.errors import InputError
+from keras_bert.files import read_json, write_json
 
 PACKAGES = ("keras-bert", "tensorflow", "keras", "numpy")
 
 
-def open_run(output_dir: Path, settings: Mapping[str, object]) -> bool:
-    """Starts a run in its folder, or finds that it goes on there.
+def is_finished(output_dir: Path, settings: Mapping[str, object]) -> bool:
+    """Looks whether a folder holds this run, and whether it is finished.
 
     Args:
-        output_dir: the run's folder; made if absent.
+        output_dir: the run's folder; it may be absent.
         settings: everything that the outcome depends on, as JSON values.
 
     Returns:
-        True if the run is finished already and there is nothing to do.
+        True if there is nothing left to do.
 
     Raises:
-        InputError: the folder cannot be written, or holds a run with other settings.
+        InputError: the folder holds a run with other settings.
     """
     run_file = output_dir / "run.json"
+    if not run_file.exists():
+        return False
     settings = json.loads(json.dumps(settings))
-    if run_file.exists():
-        old = read_json(run_file).get("settings", {})
-        names = sorted(set(old) | set(settings))
-        changed = [
-            f"{name} was {json.dumps(old.get(name))} and is now {json.dumps(settings.get(name))}"
-            for name in names
-            if old.get(name) != settings.get(name)
-        ]
-        if changed:
-            raise InputError(
-                f"{output_dir} holds a run with other settings: {'; '.join(changed)}; "
-                "give the same settings to continue it, or another --output_dir"
-            )
-        return (output_dir / "results.json").exists()
-    write_json(run_file, {"settings": settings, "versions": _versions()})
-    return False
+    old = read_json(run_file).get("settings")
+    if not isinstance(old, dict):
+        raise InputError(f"{run_file}: has no settings; expected a run's record")
+    changed = [
+        f"{name} was {json.dumps(old.get(name))} and is now {json.dumps(settings.get(name))}"
+        for name in sorted(set(old) | set(settings))
+        if old.get(name) != settings.get(name)
+    ]
+    if changed:
+        raise InputError(
+            f"{output_dir} holds a run with other settings: {'; '.join(changed)}; "
+            "give the same settings to continue it, or another --output_dir"
+        )
+    return (output_dir / "results.json").exists()
 
 
-def write_json(path: Path, content: Mapping[str, object]) -> None:
-    """Writes a JSON file beside its place, then renames it, so that it appears whole.
-
-    Args:
-        path: where to.
-        content: JSON values by name.
-
-    Raises:
-        InputError: the folder cannot be written.
-    """
-    partial = path.with_name(f".{path.name}.partial")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        partial.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
-        os.replace(partial, path)
-    except OSError as error:
-        raise InputError(f"{path}: cannot be written: {error.strerror}") from error
-
-
-def read_json(path: Path) -> dict:
-    """Reads a JSON object.
+@contextlib.contextmanager
+def running(output_dir: Path, settings: Mapping[str, object]) -> Iterator[None]:
+    """Records a run in its folder and keeps other processes out of it during the block.
 
     Args:
-        path: the file.
+        output_dir: the run's folder; made if absent.
+        settings: as given to `is_finished`.
 
-    Returns:
-        Its content.
+    Yields:
+        Nothing.
 
     Raises:
-        InputError: the file is absent, or not a JSON object.
+        InputError: the folder cannot be written, or another process works in it.
     """
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read: {error.strerror}") from error
-    except ValueError as error:
-        raise InputError(f"{path}: is not JSON: {error}") from error
-    if not isinstance(content, dict):
-        raise InputError(f"{path}: holds a {type(content).__name__}, not a JSON object")
-    return content
+    run_file = output_dir / "run.json"
+    if not run_file.exists():
+        write_json(run_file, {"settings": settings, "versions": _versions()})
+    with open(run_file, encoding="utf-8") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # The system lifts it at any end.
+        except BlockingIOError as error:
+            raise InputError(f"{output_dir}: another process is at work in this folder") from error
+        yield
 
 
 def _versions() -> dict[str, str]:

@@ -1,5 +1,6 @@
 """Where training runs: a flag's name in, a tf.distribute.Strategy and its best precision out."""
 
+import os
 from pathlib import Path
 
 import tensorflow as tf
@@ -69,6 +70,9 @@ def fastest_precision(cpu_info: Path = Path("/proc/cpuinfo")) -> str:
 
 
 def _devices(num_devices: int) -> list[str]:
+    processors = max(2, os.cpu_count() or 1)
+    if not tf.config.list_physical_devices("GPU") and num_devices > processors:
+        raise InputError(f"--num_devices={num_devices} is more than the {processors} processors")
     if not tf.config.list_physical_devices("GPU") and num_devices > 1:
         split_cpu(num_devices)
     kind = "GPU" if tf.config.list_logical_devices("GPU") else "CPU"

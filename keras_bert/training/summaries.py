@@ -5,15 +5,15 @@ has "eval_" before each figure.
 """
 
 import json
-import os
 import sys
-import time
 from collections.abc import Mapping
 from pathlib import Path
 
 import tensorflow as tf
 from absl import logging
 from tqdm import tqdm
+
+from keras_bert.files import write_bytes
 
 
 class Summaries:
@@ -39,7 +39,6 @@ class Summaries:
             disable=not self._on_terminal,
             dynamic_ncols=True,
         )
-        self._started = time.monotonic()
         self._total = num_train_steps
 
     def advance(self, steps: int) -> None:
@@ -84,9 +83,7 @@ def _drop_after(path: Path, step: int) -> None:
         return
     lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
     kept = [line for line in lines if _step_of(line) <= step]
-    partial = path.with_suffix(".partial")
-    partial.write_text("".join(kept), encoding="utf-8")
-    os.replace(partial, path)
+    write_bytes(path, "".join(kept).encode())
 
 
 def _step_of(line: str) -> float:

@@ -13,8 +13,6 @@ from data_tools.build_vocab import alphabet_pieces, build_vocab, count_words, le
 from keras_bert.errors import InputError
 from keras_bert.tokenization import BertTokenizer
 
-SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-
 
 @pytest.fixture(scope="module")
 def texts(shared_data):
@@ -131,9 +129,9 @@ def test_a_file_is_never_replaced_by_another_vocabulary(tmp_path, caplog):
         ({"num_unused": -1}, "--num_unused=-1: expected at least 0"),
         (
             {"vocab_file": "{}/a.txt/vocab.txt"},
-            r"--vocab_file=.*a\.txt/vocab\.txt: can't be written",
+            r"--vocab_file=.*a\.txt/vocab\.txt: cannot be written",
         ),
-        ({"vocab_file": "{}"}, "--vocab_file=.*: can't be written"),
+        ({"vocab_file": "{}"}, "--vocab_file=.*: cannot be written"),
         ({"input_file": "{}/empty.txt"}, "--input_file: no word in .*empty"),
         ({"input_file": "{}/bad.txt"}, r"bad\.txt line 2: not UTF-8"),
     ],

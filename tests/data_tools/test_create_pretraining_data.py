@@ -15,15 +15,15 @@ import pytest
 import tensorflow as tf
 
 from data_tools import create_pretraining_data as program
-from data_tools import records, runners, shards
+from data_tools import records, runners, shards, spill
 from data_tools.create_pretraining_data import create_pretraining_data
 from data_tools.settings import Settings
 from keras_bert.errors import InputError
+from keras_bert.files import read_json
+from keras_bert.vocabulary import SPECIAL_TOKENS
 
-ROOT = Path(__file__).resolve().parents[2]
-SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 WORDS = [first + second for first in "bdfgklmnprst" for second in ("a", "e", "i", "o", "u")]
-VOCAB = [*SPECIAL, *WORDS, "##ba", "##da", "."]
+VOCAB = [*SPECIAL_TOKENS, *WORDS, "##ba", "##da", "."]
 SMALL = Settings(max_seq_length=32, max_predictions_per_seq=5, dupe_factor=2)
 
 
@@ -154,7 +154,7 @@ def test_whole_words_are_masked_together(files):
     ]
     chosen[rows, examples["masked_lm_positions"][predicted]] = True
     inner = np.array([piece.startswith("##") for piece in VOCAB])[original[:, 1:]]
-    inner &= original[:, :-1] >= len(SPECIAL)
+    inner &= original[:, :-1] >= len(SPECIAL_TOKENS)
     assert inner.sum() > 100
     np.testing.assert_array_equal(chosen[:, 1:][inner], chosen[:, :-1][inner])
 
@@ -261,10 +261,10 @@ def test_the_number_of_shards_follows_from_the_corpus(tmp_path):
     path = tmp_path / "a.txt"
     with open(path, "wb") as file:
         file.truncate(100 << 20)
-    assert shards.default_num_buckets([str(path)]) == 16  # 8 MiB of text each, a power of two
-    assert shards.default_num_shards(16, 10_000) == 16
-    assert shards.default_num_shards(16, 150) == 4  # 32 documents each, to draw a random B from
-    assert shards.default_num_shards(16, 1) == 1
+    assert spill.default_num_buckets([str(path)]) == 16  # 8 MiB of text each, a power of two
+    assert spill.default_num_shards(16, 10_000) == 16
+    assert spill.default_num_shards(16, 150) == 4  # 32 documents each, to draw a random B from
+    assert spill.default_num_shards(16, 1) == 1
 
 
 def test_halving_the_shards_joins_the_spilled_files(files, tmp_path):
@@ -272,13 +272,9 @@ def test_halving_the_shards_joins_the_spilled_files(files, tmp_path):
     for num_buckets in (2, 4):
         directory = tmp_path / str(num_buckets)
         directory.mkdir()
-        list(shards.spill_documents([files["input_file"]], "sentences", 7, num_buckets, directory))
-    settings = Settings(num_shards=2)
+        list(spill.spill_documents([files["input_file"]], "sentences", 7, num_buckets, directory))
     for index in range(2):
-        two, four = (
-            shards._read_spilled(shards.ShardJob(index, n, str(tmp_path / str(n)), "", settings))
-            for n in (2, 4)
-        )
+        two, four = (spill.read_spilled(str(tmp_path / str(n)), range(index, n, 2)) for n in (2, 4))
         assert two == four
         assert two
 
@@ -388,24 +384,24 @@ def test_a_folder_of_strange_records_is_refused(files):
     assert os.listdir(files["output_dir"]) == ["mine.tfrecord"]
 
 
-def run_program(*flags):
+def run_program(root, *flags):
     command = [sys.executable, "-m", "data_tools.create_pretraining_data", *flags]
-    return subprocess.run(command, capture_output=True, text=True, timeout=300, cwd=ROOT)
+    return subprocess.run(command, capture_output=True, text=True, timeout=300, cwd=root)
 
 
-def test_the_program_refuses_in_one_line(files, tmp_path):
+def test_the_program_refuses_in_one_line(root, files, tmp_path):
     """Unwritable output (below a file: these tests may run as root), unknown flags and values."""
     inside_a_file = files["vocab_file"] + "/out"
     common = [f"--{name}={value}" for name, value in files.items()]
     for flags, expected in (
-        ([*common, f"--output_dir={inside_a_file}"], f"--output_dir={inside_a_file}: can't be"),
+        ([*common, f"--output_dir={inside_a_file}"], f"--output_dir={inside_a_file}: cannot be"),
         ([*common, "--max_seq_lenght=64"], "max_seq_lenght"),
         ([*common, "--dupe_factor=many"], "dupe_factor"),
         ([*common, "--input_format=xml"], "input_format"),
         ([*common, "stray"], "unexpected argument 'stray'"),
         (common[1:], "input_file"),
     ):
-        done = run_program(*flags)
+        done = run_program(root, *flags)
         assert done.returncode == 1
         assert expected in done.stderr
         assert done.stderr.count("\n") == 1
@@ -413,11 +409,12 @@ def test_the_program_refuses_in_one_line(files, tmp_path):
     assert sorted(os.listdir(tmp_path)) == ["corpus.txt", "vocab.txt"]
 
 
-def test_the_program(files):
-    done = run_program(*[f"--{name}={value}" for name, value in files.items()], "--dupe_factor=1")
+def test_the_program(root, files):
+    flags = [*(f"--{name}={value}" for name, value in files.items()), "--dupe_factor=1"]
+    done = run_program(root, *flags)
     assert done.returncode == 0, done.stderr
-    assert records.read_json(files["output_dir"] + "/manifest.json")["settings"]["dupe_factor"] == 1
-    again = run_program(*[f"--{name}={value}" for name, value in files.items()], "--dupe_factor=1")
+    assert read_json(files["output_dir"] + "/manifest.json")["settings"]["dupe_factor"] == 1
+    again = run_program(root, *flags)
     assert again.returncode == 0
     assert "finished: nothing to do" in again.stderr
 

@@ -90,5 +90,5 @@ def test_about_a_twentieth_is_held_out_and_shares_no_sentence(corpus):
 
 def test_an_unwritable_folder_is_refused(tmp_path):
     (tmp_path / "file").touch()
-    with pytest.raises(InputError, match=r"--output_dir=.*can't be written"):
+    with pytest.raises(InputError, match=r"--output_dir=.*cannot be written"):
         write_python_corpus(str(tmp_path / "file" / "corpus"))

@@ -14,6 +14,24 @@ def hidden():
     return np.random.default_rng(0).normal(size=(B, S, H)).astype("float32")
 
 
+def randomized(layer, seed=0):
+    """Gives biases, gammas and betas random values, so that one left out of the result shows."""
+    rng = np.random.default_rng(seed)
+    for variable in layer.variables:
+        if variable.name != "kernel":
+            variable.assign(rng.normal(size=variable.shape))
+    return layer
+
+
+def normalised(x, layer):
+    x = (x - x.mean(-1, keepdims=True)) / x.std(-1, keepdims=True)
+    return x * np.asarray(layer.gamma) + np.asarray(layer.beta)
+
+
+def affine(x, layer):
+    return x @ np.asarray(layer.kernel) + np.asarray(layer.bias)
+
+
 def block(**changes):
     settings = {
         "hidden_size": H,
@@ -34,17 +52,28 @@ def block(**changes):
 def test_the_residual_is_added_after_dropout_and_before_layer_norm(hidden):
     output = ResidualOutput(H, 0.5, 1e-12, 0.5, dropout_site=1)
     output.build((None, None, H))
-    dropped = output.dropout(output.dense(hidden), SEEDS)
-    expected = output.layer_norm(hidden + dropped)
-    assert np.array_equal(output(hidden, hidden, SEEDS), expected)
+    randomized(output)
+    dropped = np.asarray(output.dropout(affine(hidden, output.dense), SEEDS))
+    assert 0 < (dropped == 0).sum() < dropped.size
+    expected = normalised(hidden + dropped, output.layer_norm)
+    np.testing.assert_allclose(output(hidden, hidden, SEEDS), expected, atol=1e-5)
 
 
 def test_the_block_is_attention_then_feed_forward(hidden):
-    layer, mask = block(), np.ones((B, S), "int32")
-    attended = layer.attention(hidden, mask)
-    wide = layer.intermediate.activation(layer.intermediate.dense(attended))
-    expected = layer.residual_output(wide, attended)
-    assert np.array_equal(layer(hidden, mask), expected)
+    layer, mask = randomized(block(hidden_act="relu")), np.ones((B, S), "int32")
+    attended = np.asarray(layer.attention(hidden, mask))
+    wide = np.maximum(affine(attended, layer.intermediate.dense), 0.0)
+    narrow = affine(wide, layer.residual_output.dense)
+    expected = normalised(attended + narrow, layer.residual_output.layer_norm)
+    np.testing.assert_allclose(layer(hidden, mask), expected, atol=1e-5)
+
+
+def test_the_attention_sublayer_is_projection_residual_layer_norm(hidden):
+    attention, mask = randomized(block().attention), np.ones((B, S), "int32")
+    context = np.asarray(attention.self_attention(hidden, mask))
+    projected = affine(context, attention.residual_output.dense)
+    expected = normalised(hidden + projected, attention.residual_output.layer_norm)
+    np.testing.assert_allclose(attention(hidden, mask), expected, atol=1e-5)
 
 
 def test_each_result_is_normalised(hidden):

@@ -87,7 +87,9 @@ def build(rule: str):
     """The same model in Keras at the same weights, and its optimizer, built."""
     import keras
 
-    from keras_bert.optimization import AdamWeightDecay, Lamb, LinearWarmupDecay
+    from keras_bert.optimization.adamw import AdamWeightDecay
+    from keras_bert.optimization.lamb import Lamb
+    from keras_bert.optimization.schedules import LinearWarmupDecay
 
     model = keras.Sequential(
         [

@@ -10,7 +10,7 @@ import numpy as np
 import reference
 from keras import ops
 
-from keras_bert.optimization import clip_by_global_norm
+from keras_bert.optimization.clipping import clip_by_global_norm
 
 distances = {}
 for rule in ("adamw", "adamw_corrected", "lamb"):

@@ -6,7 +6,8 @@ import pytest
 import tensorflow as tf
 
 from keras_bert.errors import InputError
-from keras_bert.optimization import AdamWeightDecay, LinearWarmupDecay
+from keras_bert.optimization.adamw import AdamWeightDecay
+from keras_bert.optimization.schedules import LinearWarmupDecay
 
 PATHS = {
     "bert_encoder/embeddings/word_embeddings/embeddings": True,

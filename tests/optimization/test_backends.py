@@ -1,21 +1,17 @@
 """The optimizers on the other backends, through `stateless_apply`."""
 
-import importlib.util
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 
 @pytest.mark.parametrize("backend", ["jax", "torch"])
-def test_stateless_run_equals_the_reference(root, backend):
-    if importlib.util.find_spec(backend) is None:
-        pytest.skip(f"{backend} is not installed")
+def test_stateless_run_equals_the_reference(root, backend_python, backend):
     done = subprocess.run(
-        [sys.executable, str(Path(__file__).with_name("stateless_run.py"))],
+        [backend_python(backend), str(Path(__file__).with_name("stateless_run.py"))],
         env=os.environ | {"KERAS_BACKEND": backend, "PYTHONPATH": str(root)},
         capture_output=True,
         text=True,

@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 from keras_bert.errors import InputError
-from keras_bert.optimization import clip_by_global_norm
+from keras_bert.optimization.clipping import clip_by_global_norm
 
 
 def test_joint_norm_becomes_one():

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from keras_bert.optimization import Lamb
+from keras_bert.optimization.lamb import Lamb
 
 
 @pytest.fixture

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_bert.optimization import clip_by_global_norm, densify
-from keras_bert.optimization.clipping import clip_scale, global_norm
+from keras_bert.optimization.clipping import clip_by_global_norm, clip_scale, global_norm
+from keras_bert.optimization.dense import densify
 
 RULES = ("adamw", "adamw_corrected", "lamb")
 

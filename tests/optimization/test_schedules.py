@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from keras_bert.errors import InputError
-from keras_bert.optimization import LinearWarmupDecay
+from keras_bert.optimization.schedules import LinearWarmupDecay
 
 
 def test_values():

@@ -11,7 +11,8 @@ from keras_bert.checkpoints.model_directory import save_model_directory
 from keras_bert.config import BertConfig
 from keras_bert.errors import InputError
 from keras_bert.models import BertPretrainer
-from keras_bert.tasks.pretraining import PretrainingSettings, pretrain
+from keras_bert.tasks.pretraining import pretrain
+from keras_bert.tasks.pretraining_inputs import PretrainingSettings
 from keras_bert.training.loop import TrainingSettings
 from keras_bert.training.strategy import make_strategy
 from keras_bert.vocabulary import SPECIAL_TOKENS
@@ -191,3 +192,34 @@ def test_evaluation_alone_needs_a_starting_point_and_leaves_results_only(
     assert results["step"] == 0
     assert results["loss"] > 0
     assert {p.name for p in (tmp_path / "out").iterdir()} == {"run.json", "results.json"}
+
+
+def test_a_starting_point_that_does_not_fit_leaves_nothing_behind(tmp_path, records):
+    pieces = (records / "vocab.txt").read_text().split()
+    save_model_directory(tmp_path / "start", BertPretrainer(CONFIG), CONFIG, pieces, False)
+    weights = tmp_path / "start" / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-9])
+    with pytest.raises(InputError, match=r"model\.safetensors"):
+        run(tmp_path, input_file=records, init_checkpoint=tmp_path / "start")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_learning_rate_that_ruins_the_last_step_saves_no_model(tmp_path, records, config_file):
+    settings = PretrainingSettings(
+        str(records), bert_config=str(config_file), learning_rate=1e38, num_warmup_steps=0
+    )
+    training = TrainingSettings(num_train_steps=1, train_batch_size=4, jit_compile=False)
+    with pytest.raises(InputError, match="not finite"):
+        pretrain(settings, training, make_strategy(), tmp_path / "out", {})
+    assert not (tmp_path / "out" / "model").exists()
+    assert not (tmp_path / "out" / "results.json").exists()
+
+
+def test_a_foreign_file_in_the_models_place_is_found_before_training(
+    tmp_path, records, config_file
+):
+    (tmp_path / "out" / "model").mkdir(parents=True)
+    (tmp_path / "out" / "model" / "notes.txt").write_text("mine")
+    with pytest.raises(InputError, match=r"notes\.txt"):
+        run(tmp_path, input_file=records, bert_config=config_file)
+    assert not (tmp_path / "out" / "run.json").exists()

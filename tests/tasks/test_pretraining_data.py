@@ -5,6 +5,7 @@ import pytest
 import tensorflow as tf
 
 from keras_bert.errors import InputError
+from keras_bert.tasks import pretraining_data
 from keras_bert.tasks.pretraining_data import (
     evaluation_batches,
     explained,
@@ -131,7 +132,68 @@ def test_files_of_two_lengths_are_refused_with_both(tmp_path, write_records):
 
 def test_records_of_a_larger_vocabulary_are_named(data):
     with (
-        pytest.raises(InputError, match="outside the vocabulary of 20 pieces"),
+        pytest.raises(
+            InputError, match=r"input_ids is out of range: expected at least 0 and below 20"
+        ),
         explained(data, 20),
     ):
         take(training_batches(data, 30, 20, seed=0), 1)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("input_ids", -1),
+        ("masked_lm_ids", -5),
+        ("masked_lm_positions", 16),
+        ("segment_ids", 2),
+        ("next_sentence_labels", 5),
+    ],
+)
+def test_a_value_out_of_range_names_the_file_the_record_and_the_feature(
+    tmp_path, write_records, name, value
+):
+    path = write_records(tmp_path / "a.tfrecord", 3)
+    examples = [r.numpy() for r in tf.data.TFRecordDataset(str(path))]
+    bad = tf.train.Example.FromString(examples[1])
+    bad.features.feature[name].int64_list.value[0] = value
+    examples[1] = bad.SerializeToString()
+    with tf.io.TFRecordWriter(str(path)) as writer:
+        for example in examples:
+            writer.write(example)
+    data = find_records(str(path))
+    with (
+        pytest.raises(InputError, match=rf"a\.tfrecord: record 1: .*{name} is out of range"),
+        explained(data, 50),
+    ):
+        take(training_batches(data, 3, 50, seed=0), 1)
+
+
+def test_many_files_and_a_small_shuffle_buffer_still_give_every_record_once(
+    tmp_path, write_records, monkeypatch
+):
+    monkeypatch.setattr(pretraining_data, "SHUFFLE_BUFFER", 7)
+    for shard in range(11):  # more than are read at a time
+        write_records(tmp_path / f"{shard}.tfrecord", 3 + shard % 3, seed=shard)
+    data = find_records(str(tmp_path))
+    n = data.num_examples
+    whole = take(training_batches(data, 1, 50, seed=1), 2 * n + 3)
+    for epoch in (whole[:n], whole[n : 2 * n]):
+        assert len({batch["input_ids"].tobytes() for batch in epoch}) == n
+    for step in (1, n - 1, n, n + 5):
+        (resumed,) = take(training_batches(data, 1, 50, seed=1, first_step=step), 1)
+        assert same(whole[step], resumed)
+
+
+def test_a_glob_may_match_folders_of_the_data_tool(tmp_path, write_records):
+    for folder in ("a", "b"):
+        write_records(tmp_path / folder / "x.tfrecord", 4)
+    assert find_records(str(tmp_path / "*")).num_examples == 8
+
+
+@pytest.mark.parametrize("content", ["{", "[]", '{"shards": null}', '{"format": "x"}'])
+def test_a_broken_manifest_is_named(tmp_path, write_records, content):
+    write_records(tmp_path / "x.tfrecord", 4)
+    (tmp_path / "manifest.json").write_text(content)
+    with pytest.raises(InputError, match=r"manifest\.json"):
+        find_records(str(tmp_path))

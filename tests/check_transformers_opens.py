@@ -1,6 +1,6 @@
 """Checks that transformers opens a model directory of ours and computes the same numbers.
 
-    .peers/bin/python tests/golden/check_transformers_opens.py MODEL_DIR EXAMPLES.npz
+    .peers/bin/python tests/check_transformers_opens.py MODEL_DIR EXAMPLES.npz
 
 In: a directory that `save_model_directory` wrote from a BertPretrainer, and a batch with its
 outputs by us: the encoder's inputs, masked_lm_positions, sequence_output, pooled_output,

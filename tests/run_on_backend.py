@@ -1,6 +1,6 @@
 """Runs the golden batch through our models on another backend, and saves what comes out.
 
-    KERAS_BACKEND=jax python tests/golden/run_on_backend.py MODEL_DIR BATCH.npz RESULTS.npz
+    KERAS_BACKEND=jax python tests/run_on_backend.py MODEL_DIR BATCH.npz RESULTS.npz
 
 In: a model directory and a batch. Out: `plain/*` and `dropout/*`, the pre-trainer's and the
 encoder's outputs without and with dropout; on JAX also `jit/*`, the pre-trainer's from a jitted

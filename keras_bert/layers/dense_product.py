@@ -10,7 +10,7 @@ import keras
 from keras import ops
 
 
-class Linear(keras.layers.Layer):
+class DenseProduct(keras.layers.Layer):
     """Multiplies by a kernel [inputs, units] and holds the bias [units] to add.
 
     Args:
@@ -33,7 +33,14 @@ class Linear(keras.layers.Layer):
         self.bias = self.add_weight((self.units,), initializer="zeros", name="bias", autocast=False)
 
     def call(self, inputs: Any) -> Any:
-        """Returns the product [..., units]."""
+        """Multiplies by the kernel; the bias is left to the chain that follows.
+
+        Args:
+            inputs: [..., inputs].
+
+        Returns:
+            The product [..., units] in the compute type.
+        """
         *leading, width = ops.shape(inputs)
         # Two dimensions: a product of three would make a batch of small ones of it.
         product = ops.matmul(ops.reshape(inputs, (-1, width)), self.kernel)

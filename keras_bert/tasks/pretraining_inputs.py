@@ -1,0 +1,228 @@
+"""What a pre-training run starts from: settings in; records, vocabulary, config that agree out.
+
+Flags, records, a bundled or given config and the checkpoint to start from each say something of
+the vocabulary, its casing and the sizes. Whatever they say must be the same.
+"""
+
+import hashlib
+import math
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from absl import logging
+
+from keras_bert.checkpoints.model_directory import ModelDirectory, open_model_directory
+from keras_bert.config import BertConfig
+from keras_bert.errors import InputError
+from keras_bert.tasks.pretraining_files import PretrainingData, find_records
+from keras_bert.vocabulary import load_vocab
+
+
+@dataclass(frozen=True)
+class PretrainingSettings:
+    """What a pre-training run is made of; each value can change its outcome.
+
+    Attributes:
+        input_file: training records: folders, files or globs, comma-separated.
+        eval_file: held-out records, likewise; empty for the training records.
+        bert_config: a JSON file or a bundled config's name; empty with `init_checkpoint`.
+        vocab_file: the vocabulary; empty for the one beside the records.
+        do_lower_case: whether records and vocabulary are lower-cased; None takes what the records
+            or the starting point say, and True where neither does.
+        init_checkpoint: a model directory to start from, or empty.
+        optimizer: `adamw` or `lamb`.
+        learning_rate: its peak, reached after the warm-up.
+        num_warmup_steps: steps of linear warm-up.
+        random_seed: decides fresh weights, data order and dropout masks.
+        do_train: whether to train; else `init_checkpoint` is evaluated as it is.
+        do_eval: whether to evaluate at each checkpoint and at the end.
+        eval_batch_size: examples a batch of the evaluation.
+        max_eval_steps: batches of an evaluation; 0 takes all.
+        mixed_precision: `float32` or `bfloat16`.
+        max_seq_length: what the records must have; 0 takes what they have.
+        max_predictions_per_seq: likewise.
+    """
+
+    input_file: str
+    eval_file: str = ""
+    bert_config: str = ""
+    vocab_file: str = ""
+    do_lower_case: bool | None = None
+    init_checkpoint: str = ""
+    optimizer: str = "adamw"
+    learning_rate: float = 1e-4
+    num_warmup_steps: int = 10_000
+    random_seed: int = 12345
+    do_train: bool = True
+    do_eval: bool = True
+    eval_batch_size: int = 32
+    max_eval_steps: int = 0
+    mixed_precision: str = "float32"
+    max_seq_length: int = 0
+    max_predictions_per_seq: int = 0
+
+
+@dataclass(frozen=True)
+class PretrainingInputs:
+    """What a run starts from, checked.
+
+    Attributes:
+        data: the training records.
+        held_out: the records of evaluations.
+        start: the model directory to start from, or None.
+        vocab: the V pieces, or None where nothing tells them.
+        do_lower_case: the casing of the vocabulary.
+        config: the encoder's sizes and settings.
+    """
+
+    data: PretrainingData
+    held_out: PretrainingData
+    start: ModelDirectory | None
+    vocab: list[str] | None
+    do_lower_case: bool
+    config: BertConfig
+
+    def record(self) -> dict[str, object]:
+        """Returns what run.json keeps of the inputs, so that changed ones are noticed."""
+        vocab = None if self.vocab is None else "\n".join(self.vocab).encode()
+        return {
+            "config": self.config.to_dict(),
+            "vocab_sha256": vocab and hashlib.sha256(vocab).hexdigest(),
+            "data_fingerprint": self.data.fingerprint,
+            "eval_fingerprint": self.held_out.fingerprint,
+        }
+
+
+def find_inputs(settings: PretrainingSettings, num_train_steps: int) -> PretrainingInputs:
+    """Finds and checks what a run starts from.
+
+    Args:
+        settings: what the run is made of.
+        num_train_steps: its length.
+
+    Returns:
+        The inputs.
+
+    Raises:
+        InputError: something is missing or damaged, or two things do not agree.
+    """
+    _check_values(settings, num_train_steps)
+    data = find_records(settings.input_file)
+    held_out = find_records(settings.eval_file, "eval_file") if settings.eval_file else data
+    start = _start(settings.init_checkpoint)
+    vocab, vocab_file = _vocab(settings, data, held_out, start)
+    config = _config(settings, start, vocab, vocab_file)
+    for records in (data, held_out):
+        _check_shape(records, settings, config)
+    do_lower_case = _do_lower_case(settings, data, held_out, start)
+    return PretrainingInputs(data, held_out, start, vocab, do_lower_case, config)
+
+
+def _check_values(settings: PretrainingSettings, num_train_steps: int) -> None:
+    if settings.mixed_precision == "float16":
+        raise InputError(
+            "--mixed_precision=float16 is not built yet (it needs a loss scale); expected float32 "
+            "or bfloat16"
+        )
+    if not (settings.do_train or settings.init_checkpoint):
+        raise InputError("--do_train=false needs an --init_checkpoint to evaluate")
+    if not math.isfinite(settings.learning_rate):
+        raise InputError(f"--learning_rate={settings.learning_rate} is not a number")
+    if settings.do_train and settings.num_warmup_steps >= num_train_steps:
+        logging.warning(
+            "--num_warmup_steps=%d: the learning rate never reaches its peak in %d steps",
+            settings.num_warmup_steps,
+            num_train_steps,
+        )
+
+
+def _check_shape(data: PretrainingData, settings: PretrainingSettings, config: BertConfig) -> None:
+    for name in ("max_seq_length", "max_predictions_per_seq"):
+        asked, found = getattr(settings, name), getattr(data, name)
+        if asked not in (0, found):
+            raise InputError(f"--{name}={asked}, but {data.files[0]} was made with {name} {found}")
+    if data.max_seq_length > config.max_position_embeddings:
+        raise InputError(
+            f"{data.files[0]} has max_seq_length {data.max_seq_length}, but the config allows "
+            f"max_position_embeddings {config.max_position_embeddings}"
+        )
+
+
+def _do_lower_case(
+    settings: PretrainingSettings,
+    data: PretrainingData,
+    held_out: PretrainingData,
+    start: ModelDirectory | None,
+) -> bool:
+    """The one casing that the flag, the records and the starting point agree on."""
+    said = {} if settings.do_lower_case is None else {"--do_lower_case": settings.do_lower_case}
+    for records in (data, held_out):
+        if records.manifest:
+            said[records.files[0]] = records.manifest["settings"]["do_lower_case"]
+    if start and start.vocab:
+        said[str(start.path)] = start.do_lower_case
+    if len(set(said.values())) > 1:
+        words = ", ".join(f"{name} is {value}" for name, value in said.items())
+        raise InputError(f"do_lower_case differs: {words}; records and model must share one")
+    return next(iter(said.values()), True)
+
+
+def _start(init_checkpoint: str) -> ModelDirectory | None:
+    """Opens a model directory, or the one inside an earlier run's folder; says which."""
+    if not init_checkpoint:
+        return None
+    path = Path(init_checkpoint)
+    if (path / "run.json").exists():
+        path = path / "model"
+    start = open_model_directory(path)
+    logging.info("starting from the model directory %s", path)
+    return start
+
+
+def _vocab(
+    settings: PretrainingSettings,
+    data: PretrainingData,
+    held_out: PretrainingData,
+    start: ModelDirectory | None,
+) -> tuple[list[str] | None, Path | None]:
+    """The one vocabulary that flags, records and the starting point agree on."""
+    files = [Path(settings.vocab_file)] if settings.vocab_file else []
+    files += [found.vocab_file for found in (data, held_out) if found.vocab_file]
+    vocabs = [(load_vocab(path), path) for path in dict.fromkeys(files)]
+    if start and start.vocab:
+        vocabs.append((start.vocab, start.path / "vocab.txt"))
+    for vocab, path in vocabs[1:]:
+        if vocab != vocabs[0][0]:
+            raise InputError(
+                f"{path} ({len(vocab)} pieces) is another vocabulary than {vocabs[0][1]} "
+                f"({len(vocabs[0][0])} pieces); records and model must share one"
+            )
+    return vocabs[0] if vocabs else (None, None)
+
+
+def _config(
+    settings: PretrainingSettings,
+    start: ModelDirectory | None,
+    vocab: list[str] | None,
+    vocab_file: Path | None,
+) -> BertConfig:
+    if settings.bert_config:
+        config = BertConfig.from_json(settings.bert_config)
+        bundled = not Path(settings.bert_config).exists()
+        if bundled and vocab and not start:
+            # A bundled config fixes the encoder's size; the vocabulary is the user's own.
+            config = replace(config, vocab_size=len(vocab))
+    elif start:
+        config = start.config
+    else:
+        raise InputError(
+            "--bert_config is missing: a JSON file, or tiny, mini, small, medium, base or large"
+        )
+    if start and config != start.config:
+        raise InputError(
+            f"--bert_config={settings.bert_config} differs from the config of "
+            f"--init_checkpoint={settings.init_checkpoint}; leave it out to take the checkpoint's"
+        )
+    if vocab:
+        config.check_vocab_size(len(vocab), vocab_file)
+    return config

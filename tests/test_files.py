@@ -1,0 +1,103 @@
+"""Files and folders appear whole or not at all, and every failure is one line."""
+
+import os
+
+import pytest
+
+from keras_bert import files
+from keras_bert.errors import InputError
+from keras_bert.files import appearing, read_json, write_bytes, write_json
+
+
+def full(*_):
+    raise OSError(28, "No space left on device")
+
+
+def save_folder(path, content):
+    with appearing(path) as partial:
+        partial.mkdir()
+        (partial / "file").write_text(content)
+
+
+def test_json_round_trip_makes_the_folder(tmp_path):
+    write_json(tmp_path / "new" / "a.json", {"é": [1, None]})
+    assert read_json(tmp_path / "new" / "a.json") == {"é": [1, None]}
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"{", "is not JSON"),
+        (b"[1]", "holds a list, not a JSON object"),
+        (b'{"\xff', "is not JSON: not UTF-8 at byte 2"),
+        (None, "cannot be read: No such file"),
+    ],
+)
+def test_broken_json_is_named(tmp_path, content, message):
+    if content is not None:
+        (tmp_path / "run.json").write_bytes(content)
+    with pytest.raises(InputError, match=rf"run\.json: {message}"):
+        read_json(tmp_path / "run.json")
+
+
+@pytest.mark.parametrize("step", ["replace", "fsync"])
+def test_a_failed_write_leaves_the_file_before_it(tmp_path, monkeypatch, step):
+    write_json(tmp_path / "a.json", {"a": 1})
+    monkeypatch.setattr(os, step, full)
+    with pytest.raises(InputError, match=r"a\.json: cannot be written \(No space left on device\)"):
+        write_json(tmp_path / "a.json", {"a": 2})
+    assert read_json(tmp_path / "a.json") == {"a": 1}
+    assert os.listdir(tmp_path) == ["a.json"]
+
+
+def test_a_place_below_a_file_is_refused(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(InputError, match="cannot be written"):
+        write_bytes(tmp_path / "file" / "a", b"")
+
+
+def test_a_writers_own_exception_is_a_failed_write_if_named(tmp_path):
+    with (
+        pytest.raises(InputError, match=r"a: cannot be written \(broken\)"),
+        appearing(tmp_path / "a", failures=(KeyError, RuntimeError)),
+    ):
+        raise RuntimeError("broken")
+    with pytest.raises(RuntimeError), appearing(tmp_path / "a"):
+        raise RuntimeError("a defect stays one")
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_folder_replaces_the_one_before_and_leaves_nothing_beside(tmp_path):
+    for content in ("old", "new"):
+        save_folder(tmp_path / "m", content)
+    assert (tmp_path / "m" / "file").read_text() == "new"
+    assert os.listdir(tmp_path) == ["m"]
+
+
+def test_a_folder_that_cannot_come_to_its_place_leaves_the_one_before(tmp_path, monkeypatch):
+    save_folder(tmp_path / "m", "old")
+    rename = os.rename
+
+    def fails(source, target):
+        if str(source).endswith(".partial"):
+            full()
+        rename(source, target)
+
+    monkeypatch.setattr(os, "rename", fails)
+    with pytest.raises(InputError, match="m: cannot be written"):
+        save_folder(tmp_path / "m", "new")
+    assert (tmp_path / "m" / "file").read_text() == "old"
+    assert os.listdir(tmp_path) == ["m"]
+
+
+def test_what_a_killed_writer_left_is_cleared_by_the_next(tmp_path):
+    (tmp_path / ".m.7.partial").mkdir()
+    (tmp_path / ".m.replaced").mkdir()  # killed between the two renames
+    (tmp_path / ".m.json.7.partial").touch()  # another file's
+    save_folder(tmp_path / "m", "new")
+    assert sorted(os.listdir(tmp_path)) == [".m.json.7.partial", "m"]
+
+
+def test_the_checksum_is_that_of_nist(tmp_path):
+    write_bytes(tmp_path / "abc", b"abc")
+    assert files.sha256(tmp_path / "abc").startswith("ba7816bf8f01cfea414140de5dae2223")

@@ -1,0 +1,79 @@
+"""How programs end: bad input in one line with exit code 1, a defect with its traceback."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+PROGRAM = """
+import sys
+from absl import flags
+from keras_bert.errors import InputError
+from keras_bert.program import run
+
+flags.DEFINE_integer("count", 1, "How many.", lower_bound=1)
+
+
+def main(argv):
+    assert "tensorflow" not in sys.modules
+    if argv[1:] == ["bad"]:
+        raise InputError("notes.txt, line 3:\\nexpected a number, got 'x'")
+    if argv[1:] == ["defect"]:
+        raise KeyError("missing")
+    print(flags.FLAGS.count, *argv[1:])
+
+
+run(main)
+"""
+
+
+@pytest.fixture
+def program(tmp_path, root):
+    """A function: arguments -> the finished process of a small program."""
+    (tmp_path / "program.py").write_text(PROGRAM)
+
+    def start(*arguments):
+        return subprocess.run(
+            [sys.executable, tmp_path / "program.py", *arguments],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            env=os.environ | {"PYTHONPATH": str(root)},
+        )
+
+    return start
+
+
+def test_a_program_gets_its_flags_and_what_is_left(program):
+    done = program("--count=3", "a", "b")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "3 a b\n", "")
+
+
+def test_bad_input_is_one_line_and_exit_code_1(program):
+    done = program("bad")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == "program.py: error: notes.txt, line 3: expected a number, got 'x'\n"
+
+
+@pytest.mark.parametrize(
+    ("flag", "expected"),
+    [
+        ("--cuont=3", "Unknown command line flag 'cuont'"),
+        ("--count=many", "flag --count=many: invalid literal"),
+        ("--count=0", "flag --count=0: 0 is not a positive integer"),
+    ],
+)
+def test_a_bad_flag_is_one_line_and_exit_code_1(program, flag, expected):
+    done = program(flag)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith("program.py: error: ")
+    assert expected in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_defect_keeps_its_traceback(program):
+    done = program("defect")
+    assert done.returncode == 1
+    assert "Traceback (most recent call last)" in done.stderr
+    assert done.stderr.endswith("KeyError: 'missing'\n")

@@ -1,0 +1,63 @@
+"""metrics.jsonl: a line a logged step; on continuation, only lines that stay true remain."""
+
+import json
+
+import pytest
+
+from keras_bert.training.summaries import Summaries
+
+
+@pytest.fixture
+def write(tmp_path):
+    """A function that continues a run's summaries at a step and writes some lines."""
+
+    def session(first_step, *lines):
+        summaries = Summaries(tmp_path, first_step, num_train_steps=40)
+        for step, figures, prefix in lines:
+            summaries.write(step, figures, prefix)
+        summaries.close()
+
+    return session
+
+
+@pytest.fixture
+def metrics(tmp_path):
+    return tmp_path / "metrics.jsonl"
+
+
+def lines_of(path):
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_a_line_a_step_with_eval_before_the_figures_of_an_evaluation(write, metrics, tmp_path):
+    write(0, (10, {"loss": 2.5, "accuracy": 0.25}, ""), (10, {"loss": 3.0}, "eval_"))
+    assert lines_of(metrics) == [
+        {"step": 10, "loss": 2.5, "accuracy": 0.25},
+        {"step": 10, "eval_loss": 3.0},
+    ]
+    assert len(list((tmp_path / "tensorboard").iterdir())) == 1
+
+
+def test_lines_beyond_the_first_step_are_dropped_on_continuation(write, metrics):
+    write(0, *((step, {"loss": 40.0 - step}, "") for step in (10, 20, 30)))
+    write(20, (30, {"loss": 1.0}, ""))
+    assert [(line["step"], line["loss"]) for line in lines_of(metrics)] == [
+        (10, 30.0),
+        (20, 20.0),
+        (30, 1.0),
+    ]
+
+
+@pytest.mark.parametrize("cut", ['{"step": 20, "lo', '{"st', "{}"])
+def test_a_last_line_cut_by_a_kill_is_dropped_on_continuation(write, metrics, cut):
+    write(0, (10, {"loss": 1.0}, ""))
+    with open(metrics, "a") as file:
+        file.write(cut)
+    write(20, (30, {"loss": 2.0}, ""))
+    assert lines_of(metrics) == [{"step": 10, "loss": 1.0}, {"step": 30, "loss": 2.0}]
+
+
+def test_a_run_from_the_start_leaves_no_old_line(write, metrics):
+    write(0, (10, {"loss": 1.0}, ""))
+    write(0)
+    assert metrics.read_text() == ""
