@@ -231,13 +231,12 @@ def define_flags() -> None:
     flags.DEFINE_integer("min_frequency", 2, "How often a pair must occur to become a piece.")
     flags.DEFINE_integer("num_unused", 0, "[unusedN] places to keep free.")
     flags.DEFINE_enum("input_format", "sentences", INPUT_FORMATS, "As in create_pretraining_data.")
-    flags.mark_flags_as_required(["input_file", "vocab_file"])
+    program.require("input_file", "vocab_file")
 
 
 def main(argv: Sequence[str]) -> None:
     """Writes the vocabulary that the flags describe."""
-    if len(argv) > 1:
-        raise InputError(f"unexpected argument {argv[1]!r}: every setting is a --flag")
+    program.no_arguments(argv)
     build_vocab(
         FLAGS.input_file,
         FLAGS.vocab_file,

@@ -197,6 +197,7 @@ def _finish(
     counted = ("documents", "sentences", "examples", "random_next", "masked", "real_tokens")
     counts = {name: sum(note[name] for note in notes) for name in counted}
     if not counts["examples"]:
+        os.remove(os.path.join(building, _PLAN))  # Nothing here is worth going on with.
         raise InputError("--input_file: the tokenizer found no word in the whole corpus")
     lonely = sum(note["documents"] == 1 for note in notes)
     if lonely and counts["documents"] > 1:
@@ -221,7 +222,8 @@ def _finish(
     }
     try:
         for name in [_VOCAB, *(note["file"] for note in notes)]:
-            os.replace(os.path.join(building, name), os.path.join(output_dir, name))
+            if os.path.exists(os.path.join(building, name)):  # else moved before a kill
+                os.replace(os.path.join(building, name), os.path.join(output_dir, name))
     except OSError as error:
         raise InputError(
             f"--output_dir={output_dir}: cannot be written ({error.strerror or error})"
@@ -267,13 +269,12 @@ def define_flags() -> None:
     )
     flags.DEFINE_integer("num_shards", 0, "Files to write; 0 chooses by the corpus's size.")
     flags.DEFINE_integer("num_workers", 0, "Local processes; 0 takes every processor.")
-    flags.mark_flags_as_required(["input_file", "output_dir", "vocab_file"])
+    program.require("input_file", "output_dir", "vocab_file")
 
 
 def main(argv: Sequence[str]) -> None:
     """Makes the dataset that the flags describe."""
-    if len(argv) > 1:
-        raise InputError(f"unexpected argument {argv[1]!r}: every setting is a --flag")
+    program.no_arguments(argv)
     settings = Settings(
         **{field.name: FLAGS[field.name].value for field in dataclasses.fields(Settings)}
     )

@@ -284,8 +284,7 @@ def define_flags() -> None:
 
 def main(argv: Sequence[str]) -> None:
     """Writes the corpus where the flag says."""
-    if len(argv) > 1:
-        raise InputError(f"unexpected argument {argv[1]!r}: every setting is a --flag")
+    program.no_arguments(argv)
     write_python_corpus(FLAGS.output_dir)
 
 

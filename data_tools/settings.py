@@ -1,6 +1,6 @@
 """The settings of a dataset: what is allowed, and whether two datasets are the same.
 
-In: flag values, manifests. Out: `Settings` that are in bounds, or one line that says what isn't.
+In: flag values, manifests. Out: `Settings` that are in bounds, or one line that says what is not.
 """
 
 import os
@@ -8,6 +8,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from data_tools.documents import INPUT_FORMATS
+from keras_bert import files
 from keras_bert.errors import InputError
 
 
@@ -47,8 +48,9 @@ class Settings:
         """
         bounds = {
             # [CLS], both [SEP] and the shortest target, two pieces.
-            "max_seq_length": (5, None),
+            "max_seq_length": (5, 65_536),
             "max_predictions_per_seq": (1, self.max_seq_length),
+            "random_seed": (-(2**63), 2**63 - 1),
             "dupe_factor": (1, None),
             "masked_lm_prob": (0, 1),
             "short_seq_prob": (0, 1),
@@ -102,7 +104,7 @@ def refuse_other_settings(
 
 
 def _input_differences(had: list[dict[str, Any]], now: list[dict[str, Any]]) -> list[str]:
-    """Compares input files by name and size; a corpus may have moved to another folder."""
+    """Compares input files by name and content; a corpus may have moved to another folder."""
     if len(had) != len(now):
         return [f"input files were {len(had)}, now {len(now)}"]
     for old, new in zip(had, now, strict=True):
@@ -110,4 +112,6 @@ def _input_differences(had: list[dict[str, Any]], now: list[dict[str, Any]]) -> 
         if (old_name, old["bytes"]) != (new_name, new["bytes"]):
             was, now_is = f"{old_name} ({old['bytes']} bytes)", f"{new_name} ({new['bytes']} bytes)"
             return [f"input file {was} is now {now_is}"]
+        if files.sha256(new["file"]) != old.get("sha256"):
+            return [f"input file {new['file']} has other content now"]
     return []

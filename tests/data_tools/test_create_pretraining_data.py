@@ -201,6 +201,43 @@ def test_a_finished_dataset_is_left_alone(files, caplog):
     assert after == before
 
 
+def test_a_kill_while_the_dataset_moves_to_its_place_is_made_good(files, monkeypatch):
+    write_json = program.files.write_json
+
+    def killed(path, content):
+        if path.endswith("manifest.json"):
+            raise KeyboardInterrupt
+        write_json(path, content)
+
+    monkeypatch.setattr(program.files, "write_json", killed)
+    with pytest.raises(KeyboardInterrupt):
+        create_pretraining_data(**files, settings=SMALL)
+    monkeypatch.undo()
+    manifest = create_pretraining_data(**files, settings=SMALL)
+    again = str(files["output_dir"]) + "-again"
+    whole = create_pretraining_data(**files | {"output_dir": again}, settings=SMALL)
+    assert manifest["shards"] == whole["shards"]
+    assert sorted(contents(files["output_dir"])) == sorted(contents(again))
+
+
+def test_other_text_of_the_same_name_and_size_is_refused(files):
+    create_pretraining_data(**files, settings=SMALL)
+    with open(files["input_file"], "r+b") as text:
+        content = text.read()
+        text.seek(0)
+        text.write(content.replace(b"a", b"o"))
+    with pytest.raises(InputError, match="has other content now"):
+        create_pretraining_data(**files, settings=SMALL)
+
+
+def test_a_corpus_without_a_word_leaves_nothing_behind(files):
+    with open(files["input_file"], "w", encoding="utf-8") as text:
+        text.write("\u200b\n\u200b\n\n\u200b\n")
+    with pytest.raises(InputError, match="found no word"):
+        create_pretraining_data(**files, settings=SMALL)
+    assert not os.path.exists(files["output_dir"])
+
+
 def test_other_settings_are_refused_with_the_difference(files):
     create_pretraining_data(**files, settings=SMALL)
     before = contents(files["output_dir"])
@@ -398,7 +435,7 @@ def test_the_program_refuses_in_one_line(root, files, tmp_path):
         ([*common, "--max_seq_lenght=64"], "max_seq_lenght"),
         ([*common, "--dupe_factor=many"], "dupe_factor"),
         ([*common, "--input_format=xml"], "input_format"),
-        ([*common, "stray"], "unexpected argument 'stray'"),
+        ([*common, "stray"], "expected flags only, got 'stray'"),
         (common[1:], "input_file"),
     ):
         done = run_program(root, *flags)
