@@ -7,6 +7,7 @@ unknown flag, a bad flag value or an `InputError`. Anything else is a defect: it
 import os
 import sys
 import tempfile
+import warnings
 from collections.abc import Callable, Sequence
 from typing import NoReturn
 
@@ -24,6 +25,8 @@ def run(main: Callable[[Sequence[str]], None]) -> None:
 
     def guarded(argv: Sequence[str]) -> None:
         logging.set_verbosity(logging.INFO)
+        # One line, without the place in the code that a notebook would want.
+        warnings.showwarning = lambda message, *_: logging.warning("%s", message)
         try:
             main(argv)
         except InputError as error:
