@@ -97,7 +97,8 @@ def find_records(input_file: str, flag: str = "input_file") -> PretrainingData:
 
 
 def _expand(pattern: str) -> list[Path]:
-    matches = [Path(name) for name in tf.io.gfile.glob(pattern)]
+    is_name = Path(pattern).exists()  # which may hold a glob's characters
+    matches = [Path(name) for name in ([pattern] if is_name else tf.io.gfile.glob(pattern))]
     files = []
     for path in matches:
         if not path.is_dir():
