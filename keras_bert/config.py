@@ -203,7 +203,7 @@ def bundled_names() -> list[str]:
 
 def _find(path: str | os.PathLike) -> Path:
     file, name = Path(path), os.fspath(path).removesuffix(".json")
-    if file.exists():
+    if file.is_file():
         return file
     if name in bundled_names():
         return Path(__file__).with_name("configs") / f"{name}.json"

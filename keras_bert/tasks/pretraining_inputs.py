@@ -208,7 +208,7 @@ def _config(
 ) -> BertConfig:
     if settings.bert_config:
         config = BertConfig.from_json(settings.bert_config)
-        bundled = not Path(settings.bert_config).exists()
+        bundled = not Path(settings.bert_config).is_file()
         if bundled and vocab and not start:
             # A bundled config fixes the encoder's size; the vocabulary is the user's own.
             config = replace(config, vocab_size=len(vocab))
