@@ -103,8 +103,14 @@ def test_a_file_that_is_no_config_is_refused(tmp_path, content, expected):
 def test_a_missing_file_names_the_bundled_configs(tmp_path):
     with pytest.raises(InputError, match=r"huge\.json: no such file.*tiny, mini, small, medium"):
         BertConfig.from_json("huge.json")
-    with pytest.raises(InputError, match="cannot be read"):
+    with pytest.raises(InputError, match="no such file"):
         BertConfig.from_json(tmp_path)
+
+
+def test_a_folder_of_a_bundled_configs_name_does_not_hide_it(tmp_path, monkeypatch):
+    (tmp_path / "base").mkdir()
+    monkeypatch.chdir(tmp_path)
+    assert BertConfig.from_json("base").hidden_size == 768
 
 
 def test_unknown_keys_are_warned_about():
