@@ -13,11 +13,11 @@ counting the ids' way out of its results, which ours has in tensors. Google's (`
 Found on two cores of a Sapphire Rapids Xeon, M pieces/s (ours is faster by: wall, CPU):
 
                           English, 1 thread    2 threads            ar de hi ja zh, 1 thread
-    ours                  5.5                  8.1                  5.2
-    tokenizers            0.9  (6.1 x, 6.1 x)  1.6  (4.9 x, 5.7 x)  1.1  (4.5 x, 4.5 x)
-    ours, offsets         3.4                  4.9                  3.4
-    tokenizers, offsets   0.8  (4.3 x, 4.3 x)  1.4  (3.5 x, 3.8 x)  1.0  (3.5 x, 3.5 x)
-    google                0.19  (28 x, 28 x)   0.19  (40 x, 26 x)   0.25  (21 x, 21 x)
+    ours                  5.7                  8.2                  5.7
+    tokenizers            0.9  (6.3 x, 6.3 x)  1.7  (5.0 x, 5.7 x)  1.2  (4.8 x, 4.9 x)
+    ours, offsets         3.5                  5.0                  3.7
+    tokenizers, offsets   0.8  (4.5 x, 4.5 x)  1.4  (3.5 x, 3.9 x)  1.0  (3.7 x, 3.7 x)
+    google                0.19  (29 x, 29 x)   0.19  (43 x, 26 x)   0.25  (23 x, 23 x)
 
 What limits it: of 45 ms CPU for the 300,000 English pieces the word-piece op takes 25, splitting at
 spaces 14, the character table 6, the check for invalid UTF-8 and sigmas 2.5. With `lower`, NFD and
@@ -38,6 +38,7 @@ from pathlib import Path
 from statistics import median
 
 from absl import app, flags
+from workers import answer, start_worker
 
 ROOT = Path(__file__).resolve().parents[1]
 DATA = ROOT.parent / "shared" / "data"
@@ -121,22 +122,8 @@ def work(contender: str, corpus: str, threads: int) -> None:
 
 def start(contender: str, corpus: str, threads: int) -> subprocess.Popen:
     """Starts one contender's process."""
-    python = ROOT / (".peers" if contender == "google" else ".venv") / "bin" / "python"
-    return subprocess.Popen(
-        [python, __file__, f"--worker={contender}:{corpus}:{threads}"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-    )
-
-
-def answer(worker: subprocess.Popen) -> dict:
-    """Reads one line of figures."""
-    for line in worker.stdout:
-        if line.startswith("{"):
-            return json.loads(line)
-    raise RuntimeError(f"{worker.args[-1]} ended with {worker.wait()}")
+    environment = ".peers" if contender == "google" else ".venv"
+    return start_worker(environment, __file__, f"{contender}:{corpus}:{threads}")
 
 
 def compare(corpus: str, threads: int, rounds: int) -> None:

@@ -21,6 +21,7 @@ from statistics import median
 
 import numpy as np
 from absl import app, flags
+from workers import answer, start_worker
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -270,22 +271,8 @@ def work(contender: str) -> None:
 
 def start(contender: str) -> subprocess.Popen:
     """Starts one contender's process."""
-    python = ROOT / (".venv" if contender.startswith("ours") else ".peers") / "bin" / "python"
-    return subprocess.Popen(
-        [python, __file__, f"--worker={contender}"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-    )
-
-
-def answer(worker: subprocess.Popen) -> dict:
-    """Reads one line of figures."""
-    for line in worker.stdout:
-        if line.startswith("{"):
-            return json.loads(line)
-    raise RuntimeError(f"{worker.args[-1]} ended with {worker.wait()}")
+    environment = ".venv" if contender.startswith("ours") else ".peers"
+    return start_worker(environment, __file__, contender)
 
 
 def ratio(times: dict[str, list[dict]], name: str, baseline: str, kind: str) -> float:
