@@ -1,10 +1,12 @@
 # make demo   the main job on a corpus every Python carries, in under five minutes
 # make test   every test        make lint   ruff, format and rules
+# make beam   .beam, an environment with Apache Beam for the tests of --runner
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/ready
+BEAM := .beam/ready
 
-.PHONY: setup demo test lint format clean
+.PHONY: setup beam demo test lint format clean
 
 setup: $(READY)
 
@@ -14,6 +16,15 @@ $(READY): requirements.lock setup.py setup.cfg
 	$(PYTHON) -m pip --python $(BIN)/python install --quiet --require-hashes -r requirements.lock
 	$(PYTHON) -m pip --python $(BIN)/python install --quiet --no-deps --no-build-isolation --use-pep517 -e .
 	touch $(READY)
+
+# Apart from .venv: Apache Beam wants an older protobuf.
+beam: $(BEAM)
+
+$(BEAM): requirements-beam.lock setup.py setup.cfg
+	$(PYTHON) -m venv --without-pip .beam
+	$(PYTHON) -m pip --python .beam/bin/python install --quiet --require-hashes -r requirements-beam.lock
+	$(PYTHON) -m pip --python .beam/bin/python install --quiet --no-deps --no-build-isolation --use-pep517 -e .
+	touch $(BEAM)
 
 demo: $(READY)
 	$(BIN)/python run_demo.py --output_dir=demo
@@ -30,4 +41,4 @@ format: $(READY)
 	$(BIN)/ruff check --fix .
 
 clean:
-	rm -rf .venv demo build *.egg-info
+	rm -rf .venv .beam demo build *.egg-info

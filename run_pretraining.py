@@ -70,7 +70,8 @@ def main(argv: Sequence[str]) -> None:
     """Reads the flags, pre-trains, and prints the final figures."""
     no_arguments(argv)
     start_tensorflow()  # Late: bad flags and --help should not wait for it.
-    from keras_bert.tasks.pretraining import PretrainingSettings, pretrain
+    from keras_bert.tasks.pretraining.inputs import PretrainingSettings
+    from keras_bert.tasks.pretraining.run import pretrain
     from keras_bert.training.loop import TrainingSettings
     from keras_bert.training.strategy import fastest_precision, make_strategy
 

@@ -61,9 +61,9 @@ def train(records: Path, dtype: str, seed: int, steps: int) -> np.ndarray:
     from keras_bert.models import BertPretrainer
     from keras_bert.optimization.adamw import AdamWeightDecay
     from keras_bert.optimization.schedules import LinearWarmupDecay
-    from keras_bert.tasks.pretraining_data import training_batches
-    from keras_bert.tasks.pretraining_files import find_records
-    from keras_bert.tasks.pretraining_task import pretraining_task
+    from keras_bert.tasks.pretraining.batches import training_batches
+    from keras_bert.tasks.pretraining.records import find_records
+    from keras_bert.tasks.pretraining.task import pretraining_task
     from keras_bert.training.step import make_train_steps
 
     keras.utils.set_random_seed(seed)

@@ -77,7 +77,7 @@ def make_ours(dtype: str) -> Step:
     from keras_bert.config import BertConfig
     from keras_bert.models import BertPretrainer
     from keras_bert.optimization.adamw import AdamWeightDecay
-    from keras_bert.tasks.pretraining_task import pretraining_task
+    from keras_bert.tasks.pretraining.task import pretraining_task
     from keras_bert.training.step import make_train_steps
 
     config = BertConfig.from_json("base")

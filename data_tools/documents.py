@@ -1,37 +1,67 @@
 r"""Streams documents out of text files.
 
-In: `--input_file`, a comma list of files, globs and directories; plain text, .gz, .bz2 or .xz.
-Out: documents one after the other, each a list of sentences (str, stripped, none empty).
-
-Two formats:
+In: `--input_file`, a comma list of files, globs and directories; plain text, .gz, .bz2, .xz or
+.zst, in one of the formats of `data_tools.formats`:
 
 * `sentences` (Google's): one sentence a line, a blank line between documents.
 * `prose`: running text. A blank line ends a paragraph; two or more blank lines in a row (the gap
-  between chapters), a form feed or the end of the file end a document. A paragraph's lines are
-  joined and split into sentences by `data_tools.sentences`.
+  between chapters), a form feed or the end of the file end a document.
+* `jsonl`: a JSON object a line, the document in one of its fields.
+* `wiki`: what WikiExtractor makes of a Wikipedia dump, `<doc>` tags or JSON.
+* `gutenberg`: Project Gutenberg's books, a document each, without what is not the book.
 
-Lines end in `\n` or `\r\n` and nothing else, so that a stray U+2028 or vertical tab inside a
-sentence doesn't cut it. A byte order mark at the start of a file is dropped. Only one document is
-in memory at a time.
+Out: documents one after the other, each a list of sentences (str, stripped, none empty). Only one
+document is in memory at a time, and an over-long one comes in parts.
 """
 
-import bz2
 import glob
-import gzip
-import lzma
 import os
-import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import BinaryIO
 
-from data_tools.sentences import split_sentences
+from data_tools import formats, gutenberg
+from data_tools.lines import Lines
+from data_tools.odd_input import OddInput
+from data_tools.sentences import check_language
 from keras_bert.errors import InputError
 
-INPUT_FORMATS = ("sentences", "prose")
+INPUT_FORMATS = ("sentences", "prose", "jsonl", "wiki", "gutenberg")
 
-_OPENERS = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
-_BROKEN_ARCHIVE = (EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile)
-_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+
+@dataclass(frozen=True)
+class Reading:
+    """How a corpus is read.
+
+    Attributes:
+        input_format: one of INPUT_FORMATS.
+        text_field: of jsonl: the field that holds the document.
+        language: whose rules split sentences, a code of ISO 639-1; not used by sentences.
+        max_bad_line_share: share of a file's lines that may be undecodable or malformed.
+    """
+
+    input_format: str = "sentences"
+    text_field: str = "text"
+    language: str = "en"
+    max_bad_line_share: float = 0.1
+
+    def __post_init__(self) -> None:
+        """Checks every value.
+
+        Raises:
+            InputError: for the first one that is out of bounds.
+        """
+        if self.input_format not in INPUT_FORMATS:
+            raise InputError(
+                f"--input_format={self.input_format}: expected one of {', '.join(INPUT_FORMATS)}"
+            )
+        if not self.text_field:
+            raise InputError("--text_field=: expected the name of a field")
+        check_language(self.language)
+        if not 0 <= self.max_bad_line_share <= 1:
+            raise InputError(
+                f"--max_bad_line_share={self.max_bad_line_share}: expected from 0 to 1"
+            )
 
 
 def find_input_files(patterns: str) -> list[str]:
@@ -76,94 +106,84 @@ def _expand(entry: str) -> list[str]:
     return paths
 
 
-def read_documents(path: str, input_format: str = "sentences") -> Iterator[list[str]]:
-    """Reads one file's documents.
-
-    Args:
-        path: a text file, compressed if its name ends in .gz, .bz2 or .xz.
-        input_format: `sentences` or `prose` (see the module's docstring).
-
-    Yields:
-        A document at a time: its sentences, at least one.
-
-    Raises:
-        InputError: for a file that cannot be read, a broken archive, or bytes that are not UTF-8
-            (with the file and the line).
-    """
-    if input_format not in INPUT_FORMATS:
-        raise InputError(
-            f"--input_format={input_format!r}: expected one of {', '.join(INPUT_FORMATS)}"
-        )
-    lines = _read_lines(path)
-    return _sentence_documents(lines) if input_format == "sentences" else _prose_documents(lines)
-
-
-def _read_lines(path: str) -> Iterator[str]:
-    """Yields a file's lines, decoded, line ends included."""
-    number = 0
-    try:
-        with _open(path) as file:
-            for number, line in enumerate(file, start=1):
-                if number == 1:
-                    line = line.removeprefix(_BYTE_ORDER_MARK)
-                yield line.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise InputError(
-            f"{path} line {number}: not UTF-8 (byte 0x{error.object[error.start]:02x} at offset "
-            f"{error.start} of the line)"
-        ) from None
-    except _BROKEN_ARCHIVE as error:
-        raise InputError(f"{path}: broken archive after line {number} ({error})") from None
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror or error})") from None
-
-
-def is_archive(path: str) -> bool:
-    """Tells by its name whether a file is compressed.
+def open_local(path: str) -> BinaryIO:
+    """Opens a file of this machine for reading.
 
     Args:
         path: the file.
 
     Returns:
-        True for .gz, .bz2 and .xz.
+        The stream of its bytes.
+
+    Raises:
+        OSError: it cannot be opened.
     """
-    return os.path.splitext(path)[1].lower() in _OPENERS
+    return open(path, "rb")
 
 
-def _open(path: str) -> BinaryIO:
-    return _OPENERS.get(os.path.splitext(path)[1].lower(), open)(path, "rb")
+def read_documents(
+    path: str,
+    reading: Reading,
+    odd: OddInput,
+    open_file: Callable[[str], BinaryIO] = open_local,
+) -> Iterator[list[str]]:
+    """Reads one file's documents.
+
+    Args:
+        path: a text file, compressed if its name ends in .gz, .bz2, .xz or .zst.
+        reading: how it is read.
+        odd: what is odd in the file is added here when it has been read.
+        open_file: gives the stream of a path's bytes, as they are stored.
+
+    Yields:
+        A document at a time: its sentences, at least one.
+
+    Raises:
+        InputError: for a file that cannot be read, a broken archive, UTF-16, or a file with too
+            many lines that are undecodable or malformed; then some documents may have come already.
+    """
+    for text in read_texts(path, reading, odd, open_file):
+        yield text.split("\n")
 
 
-def _sentence_documents(lines: Iterator[str]) -> Iterator[list[str]]:
-    document = []
-    for line in lines:
-        sentence = line.strip()
-        if sentence:
-            document.append(sentence)
-        elif document:
-            yield document
-            document = []
-    if document:
-        yield document
+def read_texts(
+    path: str,
+    reading: Reading,
+    odd: OddInput,
+    open_file: Callable[[str], BinaryIO] = open_local,
+) -> Iterator[str]:
+    r"""Reads one file's documents without taking them apart; else as `read_documents`.
 
+    Args:
+        path: the file.
+        reading: how it is read.
+        odd: what is odd in the file is added here when it has been read.
+        open_file: gives the stream of a path's bytes, as they are stored.
 
-def _prose_documents(lines: Iterator[str]) -> Iterator[list[str]]:
-    document: list[str] = []
-    paragraph: list[str] = []
-    blank_lines = 0
-    for line in lines:
-        for part_number, part in enumerate(line.split("\f")):
-            opens_page = part_number > 0
-            text = part.strip()
-            blank_lines = 0 if text else blank_lines + 1
-            if paragraph and (opens_page or not text):
-                document += split_sentences(" ".join(paragraph))
-                paragraph = []
-            if document and (opens_page or blank_lines >= 2):
-                yield document
-                document = []
-            if text:
-                paragraph.append(text)
-    document += split_sentences(" ".join(paragraph))
-    if document:
-        yield document
+    Yields:
+        A document at a time: its sentences with `\n` between them.
+
+    Raises:
+        InputError: as `read_documents`.
+    """
+    longest = formats.MAX_JSON_LINE_BYTES if reading.input_format in ("jsonl", "wiki") else None
+    sizes = {"max_line_bytes": longest} if longest else {}
+    lines = Lines(path, reading.max_bad_line_share, open_file, **sizes)
+    if reading.input_format == "sentences":
+        texts = formats.sentence_texts(lines)
+    elif reading.input_format == "prose":
+        texts = formats.prose_texts(lines, reading.language)
+    elif reading.input_format == "jsonl":
+        texts = formats.json_texts(lines, reading.text_field, reading.language)
+    elif reading.input_format == "wiki":
+        texts = formats.wiki_texts(lines, reading.language)
+    else:
+        texts = gutenberg.gutenberg_texts(lines, reading.language)
+    is_empty = True
+    for text in texts:
+        is_empty = False
+        yield text
+    lines.check_bad_lines()
+    if is_empty:
+        lines.add_odd("empty_files")
+    odd.merge(lines.odd)

@@ -1,22 +1,26 @@
-"""Next-sentence prediction: documents of word pieces in, sentence pairs out.
+"""Next-sentence pairs: documents of word pieces in, sentence pairs out.
 
 In: documents as three flat arrays (`Documents`). Out: an int64 array of pairs [n, 5], a row
-(a_start, a_end, b_start, b_end, is_random): the pieces of A are ids[a_start:a_end], those of B
+(a_start, a_end, b_start, b_end, label): the pieces of A are ids[a_start:a_end], those of B
 ids[b_start:b_end]. A pair is so small because both of its halves lie in one piece in the documents;
-the pieces are gathered a batch at a time (`assemble`) when the masks are drawn.
+the pieces are gathered a batch at a time (`data_tools.rows`). `Examples` holds pairs, and what has
+more parts than two (`data_tools.full_sentences`), in one form.
 
-The algorithm is BERT's (Devlin et al. 2019, section 3.1 and appendix A.2; the released
+next_sentence=random is BERT's (Devlin et al. 2019, section 3.1 and appendix A.2; the released
 create_pretraining_data): sentences are collected until a target length, A is a random number of
-them, B is the rest or, half of the time, a stretch of another document.
+them, B is the rest or, half of the time, a stretch of another document. next_sentence=order is
+ALBERT's (Lan et al. 2020, section 3.1): B is always the rest, and half of the time the two swap.
+
+There is no loop over chunks: whatever a chunk needs is drawn for a chunk from every sentence on,
+all at once, and a walk from chunk to chunk then picks those it comes to.
 """
 
-import random
-from bisect import bisect_left
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-A_START, A_END, B_START, B_END, IS_RANDOM = range(5)
+A_START, A_END, B_START, B_END, LABEL = range(5)
 
 NUM_SPECIAL_TOKENS = 3  # [CLS] and both [SEP]
 
@@ -41,8 +45,82 @@ class Documents:
         return len(self.document_starts) - 1
 
 
+@dataclass(frozen=True)
+class Examples:
+    """Examples before they are laid out: `[CLS] part [SEP] part [SEP] ...`.
+
+    Attributes:
+        parts: int64 [m, 2], (start, end) of each part in the documents' ids.
+        first_part: int64 [n + 1], where each example's parts start, and m at the end.
+        labels: int64 [n], of next-sentence prediction.
+    """
+
+    parts: np.ndarray
+    first_part: np.ndarray
+    labels: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    @classmethod
+    def of_pairs(cls, pairs: np.ndarray) -> "Examples":
+        """Takes pairs, int64 [n, 5], as examples of two parts."""
+        first_part = np.arange(0, 2 * len(pairs) + 1, 2)
+        return cls(pairs[:, :LABEL].reshape(-1, 2), first_part, pairs[:, LABEL])
+
+    @classmethod
+    def concatenate(cls, several: Sequence["Examples"]) -> "Examples":
+        """Joins examples of the same documents."""
+        offsets = np.cumsum([0, *(len(examples.parts) for examples in several)])
+        first_parts = [
+            examples.first_part[:-1] + offset
+            for examples, offset in zip(several, offsets, strict=False)
+        ]
+        return cls(
+            np.concatenate([examples.parts for examples in several]),
+            np.concatenate([*first_parts, offsets[-1:]]),
+            np.concatenate([examples.labels for examples in several]),
+        )
+
+    def lengths(self) -> np.ndarray:
+        """Returns int64 [n], each example's pieces with [CLS] and every [SEP]."""
+        ends = np.concatenate([[0], np.cumsum(self.parts[:, 1] - self.parts[:, 0] + 1)])
+        return np.diff(ends[self.first_part]) + 1
+
+    def take(self, chosen: np.ndarray) -> "Examples":
+        """Returns the examples of these numbers, in their order."""
+        num_parts = np.diff(self.first_part)[chosen]
+        return Examples(
+            self.parts[ranges(self.first_part[chosen], num_parts)],
+            np.concatenate([[0], np.cumsum(num_parts)]),
+            self.labels[chosen],
+        )
+
+
+def ranges(starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+    """Joins the ranges [start, start + length), int64 [n] each, to one int64 array."""
+    ends = np.cumsum(lengths)
+    total = int(ends[-1]) if len(ends) else 0
+    return np.repeat(starts - ends + lengths, lengths) + np.arange(total)
+
+
+def walk(following: np.ndarray) -> np.ndarray:
+    """Follows int64 [n] from 0, each value the number after its own place, to n: int64 [steps]."""
+    after = following.tolist()  # a step on a list takes 50 ns, on an array three times that
+    visited = []
+    at = 0
+    while at < len(after):
+        visited.append(at)
+        at = after[at]
+    return np.array(visited, np.int64)
+
+
 def make_pairs(
-    documents: Documents, max_seq_length: int, short_seq_prob: float, rng: random.Random
+    documents: Documents,
+    max_seq_length: int,
+    short_seq_prob: float,
+    next_sentence: str,
+    rng: np.random.Generator,
 ) -> np.ndarray:
     """Walks once through every document and makes its sentence pairs, not yet cut to length.
 
@@ -50,69 +128,120 @@ def make_pairs(
         documents: the documents; random halves come from these.
         max_seq_length: pieces in an example, with [CLS] and both [SEP].
         short_seq_prob: share of documents whose target length is drawn from [2, max_seq_length-3].
+        next_sentence: random or order.
         rng: the source of every draw.
 
     Returns:
         int64 [n, 5], the documents' pairs in order.
     """
-    max_num_tokens = max_seq_length - NUM_SPECIAL_TOKENS
-    # Plain lists: Python's bisect and indexing on them beat NumPy's a single item at a time.
-    sentence_starts = documents.sentence_starts.tolist()
-    document_starts = documents.document_starts.tolist()
-    pairs: list[tuple[int, int, int, int, bool]] = []
-    for document in range(len(documents)):
-        target = max_num_tokens
-        if rng.random() < short_seq_prob:
-            target = _randint(rng, 2, max_num_tokens)
-        pairs += _document_pairs(document, sentence_starts, document_starts, target, rng)
-    return np.array(pairs, np.int64).reshape(-1, 5)
+    starts = documents.sentence_starts
+    document = np.repeat(np.arange(len(documents)), np.diff(documents.document_starts))
+    target = draw_targets(len(documents), max_seq_length - NUM_SPECIAL_TOKENS, short_seq_prob, rng)[
+        document
+    ]
+    # The chunk [first, end): sentences until the target is reached or the document ends.
+    first = np.arange(len(document))
+    end = np.searchsorted(starts, starts[:-1] + target)
+    end = np.minimum(end, documents.document_starts[1:][document])
+    a_end = first + 1 + _below(end - first - 1, rng)
+    if next_sentence == "order":
+        return _order_pairs(starts, walk(end), a_end, end, rng)
 
-
-def _document_pairs(
-    document: int,
-    sentence_starts: list[int],
-    document_starts: list[int],
-    target: int,
-    rng: random.Random,
-) -> list[tuple[int, int, int, int, bool]]:
-    pairs = []
-    first, document_end = document_starts[document], document_starts[document + 1]
-    while first < document_end:
-        # The chunk [first, end): sentences until the target is reached or the document ends.
-        end = bisect_left(sentence_starts, sentence_starts[first] + target, first + 1, document_end)
-        chunk_length = end - first
-        a_end = first + (_randint(rng, 1, chunk_length - 1) if chunk_length > 1 else 1)
-        a_range = (sentence_starts[first], sentence_starts[a_end])
-        if chunk_length == 1 or rng.random() < 0.5:
-            b_target = target - (a_range[1] - a_range[0])
-            other = _other_document(document, len(document_starts) - 1, rng)
-            other_end = document_starts[other + 1]
-            b_first = _randint(rng, document_starts[other], other_end - 1)
-            # At least one sentence, even when A alone reached the target.
-            b_end = bisect_left(
-                sentence_starts, sentence_starts[b_first] + b_target, b_first + 1, other_end
-            )
-            pairs.append((*a_range, sentence_starts[b_first], sentence_starts[b_end], True))
-            first = a_end  # the chunk's other sentences were not used: they go back
-        else:
-            pairs.append((*a_range, sentence_starts[a_end], sentence_starts[end], False))
-            first = end
+    is_random = (end - first == 1) | (rng.random(len(first)) < 0.5)
+    # After a random B the chunk's other sentences were not used: they go back.
+    used = walk(np.where(is_random, a_end, end))
+    first, a_end, end, is_random = used, a_end[used], end[used], is_random[used]
+    pairs = np.stack([starts[first], starts[a_end], starts[a_end], starts[end], is_random], axis=1)
+    at = np.flatnonzero(is_random)
+    b_target = target[first[at]] - (pairs[at, A_END] - pairs[at, A_START])
+    pairs[at, B_START], pairs[at, B_END] = _random_halves(
+        documents, document[first[at]], b_target, rng
+    )
     return pairs
 
 
-def _other_document(document: int, num_documents: int, rng: random.Random) -> int:
-    """Draws a document other than `document`, giving up after 10 draws as BERT does."""
+def _random_halves(
+    documents: Documents, document: np.ndarray, target: np.ndarray, rng: np.random.Generator
+) -> tuple[np.ndarray, np.ndarray]:
+    """Draws a B for each A: from a random sentence of another document on, up to the target.
+
+    Args:
+        documents: the documents.
+        document: int64 [n], the document of A.
+        target: int64 [n], pieces that B should have; B has one sentence at least.
+        rng: the source of every draw.
+
+    Returns:
+        b_start, b_end: int64 [n].
+    """
     other = document
-    for _ in range(10):
-        other = _randint(rng, 0, num_documents - 1)
-        if other != document:
+    for _ in range(10):  # then the same document will do, as in BERT
+        again = np.flatnonzero(other == document)
+        if not len(again):
             break
-    return other
+        other = other.copy()
+        other[again] = _below(np.full(len(again), len(documents)), rng)
+    begin, end = documents.document_starts[other], documents.document_starts[other + 1]
+    first = begin + _below(end - begin, rng)
+    b_start = documents.sentence_starts[first]
+    last = np.searchsorted(documents.sentence_starts, b_start + target)
+    return b_start, documents.sentence_starts[np.clip(last, first + 1, end)]
 
 
-def _randint(rng: random.Random, low: int, high: int) -> int:
-    """Draws from [low, high]. Unlike Random.randint, the same for every version of Python."""
-    return low + int(rng.random() * (high - low + 1))
+def _order_pairs(
+    starts: np.ndarray,
+    first: np.ndarray,
+    a_end: np.ndarray,
+    end: np.ndarray,
+    rng: np.random.Generator,
+) -> np.ndarray:
+    """Cuts chunks in two, A and B in order (label 0) or swapped (1).
+
+    A chunk of one sentence is cut inside it, and dropped where the sentence is one piece.
+
+    Args:
+        starts: int64 [number of sentences + 1], where each sentence starts.
+        first: int64 [n], the chunks' first sentences.
+        a_end: int64 [number of sentences], a cut of the chunk from each sentence on.
+        end: int64 [number of sentences], the end of that chunk.
+        rng: the source of every draw.
+
+    Returns:
+        int64 [n, 5], pairs.
+    """
+    begin, cut, end = starts[first], starts[a_end[first]], starts[end[first]]
+    is_one = np.flatnonzero(cut == end)
+    cut[is_one] = begin[is_one] + 1 + _below(end[is_one] - begin[is_one] - 1, rng)
+    whole = cut < end
+    begin, cut, end = begin[whole], cut[whole], end[whole]
+    swapped = rng.random(len(begin)) < 0.5
+    in_order = np.stack([begin, cut, cut, end, np.zeros_like(begin)], axis=1)
+    in_reverse = np.stack([cut, end, begin, cut, np.ones_like(begin)], axis=1)
+    return np.where(swapped[:, None], in_reverse, in_order)
+
+
+def draw_targets(
+    count: int, most: int, short_seq_prob: float, rng: np.random.Generator
+) -> np.ndarray:
+    """Draws target lengths: `most`, or with short_seq_prob uniform in [2, most].
+
+    Args:
+        count: n.
+        most: the most pieces that there is room for.
+        short_seq_prob: share of short targets.
+        rng: the source of every draw.
+
+    Returns:
+        int64 [n].
+    """
+    is_short = rng.random(count) < short_seq_prob
+    short = 2 + _below(np.full(count, most - 1), rng)
+    return np.where(is_short, short, most)
+
+
+def _below(bounds: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """Draws from [0, bound), int64 [n] for int64 [n]; 0 where the bound is 0."""
+    return (rng.random(len(bounds)) * bounds).astype(np.int64)
 
 
 def truncate_pairs(pairs: np.ndarray, max_num_tokens: int, rng: np.random.Generator) -> np.ndarray:
@@ -129,9 +258,12 @@ def truncate_pairs(pairs: np.ndarray, max_num_tokens: int, rng: np.random.Genera
     Returns:
         int64 [n, 5], new pairs.
     """
+    cut = pairs.copy()
     a_length = pairs[:, A_END] - pairs[:, A_START]
     b_length = pairs[:, B_END] - pairs[:, B_START]
-    excess = np.maximum(a_length + b_length - max_num_tokens, 0)
+    excess = a_length + b_length - max_num_tokens
+    too_long = np.flatnonzero(excess > 0)
+    a_length, b_length, excess = a_length[too_long], b_length[too_long], excess[too_long]
     # First the longer half shrinks to the other's length, then they take turns, B first.
     a_cut = np.minimum(np.maximum(a_length - b_length, 0), excess)
     b_cut = np.minimum(np.maximum(b_length - a_length, 0), excess)
@@ -140,53 +272,8 @@ def truncate_pairs(pairs: np.ndarray, max_num_tokens: int, rng: np.random.Genera
     b_cut += in_turns - in_turns // 2
 
     a_front, b_front = rng.binomial(a_cut, 0.5), rng.binomial(b_cut, 0.5)
-    cut = pairs.copy()
-    cut[:, A_START] += a_front
-    cut[:, A_END] -= a_cut - a_front
-    cut[:, B_START] += b_front
-    cut[:, B_END] -= b_cut - b_front
+    cut[too_long, A_START] += a_front
+    cut[too_long, A_END] -= a_cut - a_front
+    cut[too_long, B_START] += b_front
+    cut[too_long, B_END] -= b_cut - b_front
     return cut
-
-
-def assemble(
-    ids: np.ndarray, pairs: np.ndarray, max_seq_length: int, cls_id: int, sep_id: int, pad_id: int
-) -> dict[str, np.ndarray]:
-    """Lays out pairs as `[CLS] A [SEP] B [SEP]`, padded.
-
-    Args:
-        ids: int32 [T], the documents' pieces.
-        pairs: int64 [n, 5], already cut to max_seq_length - 3 pieces.
-        max_seq_length: S.
-        cls_id: id of [CLS].
-        sep_id: id of [SEP].
-        pad_id: id of [PAD].
-
-    Returns:
-        input_ids, input_mask, segment_ids int32 [n, S]; is_text bool [n, S], true where a piece
-        of A or B stands; next_sentence_labels int32 [n, 1] (0 is the next, 1 is random).
-    """
-    a_length = (pairs[:, A_END] - pairs[:, A_START])[:, None]
-    b_length = (pairs[:, B_END] - pairs[:, B_START])[:, None]
-    column = np.arange(max_seq_length)[None, :]
-    b_column = a_length + 2  # where B begins
-    length = a_length + b_length + NUM_SPECIAL_TOKENS
-    in_a = (column >= 1) & (column <= a_length)
-    in_b = (column >= b_column) & (column < length - 1)
-    is_text = in_a | in_b
-
-    source = np.where(
-        in_b, pairs[:, [B_START]] + column - b_column, pairs[:, [A_START]] + column - 1
-    )
-    input_ids = np.full(is_text.shape, pad_id, np.int32)
-    input_ids[is_text] = ids[source[is_text]]
-    input_ids[:, 0] = cls_id
-    rows = np.arange(len(pairs))
-    input_ids[rows, a_length[:, 0] + 1] = sep_id
-    input_ids[rows, length[:, 0] - 1] = sep_id
-    return {
-        "input_ids": input_ids,
-        "input_mask": (column < length).astype(np.int32),
-        "segment_ids": ((column >= b_column) & (column < length)).astype(np.int32),
-        "is_text": is_text,
-        "next_sentence_labels": pairs[:, [IS_RANDOM]].astype(np.int32),
-    }

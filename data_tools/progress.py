@@ -1,11 +1,24 @@
-"""How long work shows itself on stderr: a bar with a rate on a terminal, plain lines elsewhere."""
+"""How long work shows itself on stderr: a bar with a rate on a terminal, plain lines elsewhere.
 
+`Progress` counts in the process that has the terminal. A worker counts in a small file, its
+`Meter`, which the first process reads from time to time (`watched`).
+"""
+
+import contextlib
+import os
+import struct
 import sys
+import threading
 import time
+from collections.abc import Iterator
 
 from tqdm import tqdm
 
 SECONDS_BETWEEN_LINES = 10.0
+
+_SECONDS_BETWEEN_LOOKS = 0.5
+_AMOUNT_BETWEEN_NOTES = 4 << 20
+_AMOUNT = struct.Struct("<Q")
 
 
 class Progress:
@@ -62,6 +75,83 @@ class Progress:
         if where != self._line:  # the last line may say it already
             print(f"{where}, {rate} {self._unit}/s{note}", file=sys.stderr, flush=True)
         self._line = where
+
+
+class Meter:
+    """What one worker has done, told to another process by a file; a context manager.
+
+    Args:
+        path: the file.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+
+    def __init__(self, path: str):
+        self._file = open(path, "wb", buffering=0)  # noqa: SIM115
+        self._done = self._noted = 0
+
+    def __enter__(self) -> "Meter":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._note()
+        self._file.close()
+
+    def add(self, amount: int) -> None:
+        """Counts work done.
+
+        Args:
+            amount: how much more.
+        """
+        self._done += amount
+        if self._done - self._noted >= _AMOUNT_BETWEEN_NOTES:
+            self._note()
+
+    def _note(self) -> None:
+        self._noted = self._done
+        os.pwrite(self._file.fileno(), _AMOUNT.pack(self._done), 0)
+
+
+@contextlib.contextmanager
+def watched(paths: list[str], progress: Progress) -> Iterator[None]:
+    """Counts what workers do while the block runs.
+
+    Args:
+        paths: the files of their meters; removed in the end.
+        progress: where it is counted.
+    """
+    over = threading.Event()
+
+    def watch() -> None:
+        seen = 0
+        while True:
+            is_over = over.wait(_SECONDS_BETWEEN_LOOKS)
+            done = sum(map(_read_meter, paths))
+            progress.add(done - seen)
+            seen = done
+            if is_over:
+                return
+
+    watcher = threading.Thread(target=watch, daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        over.set()
+        watcher.join()
+        for path in paths:
+            with contextlib.suppress(OSError):
+                os.remove(path)
+
+
+def _read_meter(path: str) -> int:
+    try:
+        with open(path, "rb") as file:
+            content = file.read()
+    except FileNotFoundError:  # its worker has not begun
+        return 0
+    return _AMOUNT.unpack(content)[0] if len(content) == _AMOUNT.size else 0
 
 
 def _short(number: float) -> str:

@@ -8,6 +8,7 @@ Processes are spawned, not forked: TensorFlow is in use, and its threads don't s
 
 import multiprocessing
 import os
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
@@ -47,9 +48,9 @@ def run_local(
         yield from map(function, jobs)
         return
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(num_workers, mp_context=context, initializer=_one_thread) as pool:
-        futures = [pool.submit(function, job) for job in jobs]
+    with ProcessPoolExecutor(num_workers, mp_context=context, initializer=_start_worker) as pool:
         try:
+            futures = [pool.submit(function, job) for job in jobs]
             for future in as_completed(futures):
                 yield future.result()
         except BrokenProcessPool:
@@ -58,9 +59,19 @@ def run_local(
                 "go on, with fewer --num_workers if it happens again"
             ) from None
         finally:
-            pool.shutdown(wait=False, cancel_futures=True)
+            pool.shutdown(cancel_futures=True)
 
 
-def _one_thread() -> None:
-    """Keeps a worker's TensorFlow to one thread, before it starts: workers share the processors."""
+def _start_worker() -> None:
+    """Prepares a worker: one thread for TensorFlow, and an end with the process that it works for.
+
+    Workers share the processors. One whose parent was killed would wait for jobs for ever, or go on
+    with its last one beside the workers of the next build.
+    """
     os.environ["TF_NUM_INTRAOP_THREADS"] = os.environ["TF_NUM_INTEROP_THREADS"] = "1"
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    multiprocessing.parent_process().join()
+    os._exit(1)

@@ -7,9 +7,11 @@ import os
 from dataclasses import dataclass, fields
 from typing import Any
 
-from data_tools.documents import INPUT_FORMATS
+from data_tools.documents import Reading
 from keras_bert import files
 from keras_bert.errors import InputError
+
+NEXT_SENTENCE = ("random", "order", "none")
 
 
 @dataclass(frozen=True)
@@ -19,37 +21,57 @@ class Settings:
     Attributes:
         do_lower_case: whether the tokenizer lower-cases and drops accents.
         do_whole_word_mask: whether all pieces of a word are masked together.
-        max_seq_length: S, pieces in an example with [CLS] and both [SEP].
-        max_predictions_per_seq: P, the most pieces an example predicts.
+        ngram: masks runs of 1 to `ngram` pieces, or words with do_whole_word_mask.
+        next_sentence: random: B follows A or comes from another document (BERT); order: A and B
+            follow one another or are swapped (ALBERT); none: full sentences, no pairs (RoBERTa).
+        dynamic: whether masks are left to training, so that one copy is enough.
+        pack: whether several short examples share a row.
+        max_seq_length: S, pieces in a row with [CLS] and every [SEP].
+        max_predictions_per_seq: P, the most pieces a row predicts.
         random_seed: the seed.
-        dupe_factor: how many times each document is used, with other pairs and masks.
+        dupe_factor: how many times each document is used, with other pairs and masks. None, which
+            becomes a number at once: 10, or 1 with `dynamic`.
         masked_lm_prob: share of the pieces to predict.
-        short_seq_prob: share of documents with a target length below S.
+        short_seq_prob: share of documents (with next_sentence none, of rows) with a target length
+            below S.
         input_format: how documents are read (`data_tools.documents`).
+        text_field: the field of a JSON line that has the text.
+        language: whose rules cut text into sentences.
+        max_bad_line_share: share of a file's lines that may be undecodable or malformed.
         num_shards: files to write; 0 chooses by the corpus's size.
     """
 
     do_lower_case: bool = True
     do_whole_word_mask: bool = False
+    ngram: int = 1
+    next_sentence: str = "random"
+    dynamic: bool = False
+    pack: bool = False
     max_seq_length: int = 128
     max_predictions_per_seq: int = 20
     random_seed: int = 12345
-    dupe_factor: int = 10
+    dupe_factor: int | None = None
     masked_lm_prob: float = 0.15
     short_seq_prob: float = 0.1
-    input_format: str = "sentences"
+    input_format: str = Reading.input_format
+    text_field: str = Reading.text_field
+    language: str = Reading.language
+    max_bad_line_share: float = Reading.max_bad_line_share
     num_shards: int = 0
 
     def __post_init__(self) -> None:
         """Checks every value.
 
         Raises:
-            InputError: for the first one that is out of bounds.
+            InputError: for the first one that is out of bounds or without effect.
         """
+        if self.dupe_factor is None:
+            object.__setattr__(self, "dupe_factor", 1 if self.dynamic else 10)
         bounds = {
             # [CLS], both [SEP] and the shortest target, two pieces.
             "max_seq_length": (5, 65_536),
             "max_predictions_per_seq": (1, self.max_seq_length),
+            "ngram": (1, self.max_predictions_per_seq),  # a longer run would never fit
             "random_seed": (-(2**63), 2**63 - 1),
             "dupe_factor": (1, None),
             "masked_lm_prob": (0, 1),
@@ -61,10 +83,28 @@ class Settings:
             if not value >= low or (high is not None and not value <= high):
                 allowed = f"at least {low}" if high is None else f"from {low} to {high}"
                 raise InputError(f"--{name}={value}: expected {allowed}")
-        if self.input_format not in INPUT_FORMATS:
+        if self.next_sentence not in NEXT_SENTENCE:
             raise InputError(
-                f"--input_format={self.input_format}: expected one of {', '.join(INPUT_FORMATS)}"
+                f"--next_sentence={self.next_sentence}: expected one of {', '.join(NEXT_SENTENCE)}"
             )
+        self.reading()  # checks its own
+        self._refuse_what_has_no_effect()
+
+    def _refuse_what_has_no_effect(self) -> None:
+        if self.text_field != Reading.text_field and self.input_format != "jsonl":
+            raise InputError(
+                f"--text_field={self.text_field} with --input_format={self.input_format}: "
+                "expected --input_format=jsonl, the only format that has fields to choose from"
+            )
+        if self.language != Reading.language and self.input_format == "sentences":
+            raise InputError(
+                f"--language={self.language} with --input_format=sentences: expected another "
+                "--input_format, since a file with one sentence a line is not split"
+            )
+
+    def reading(self) -> Reading:
+        """Returns how the corpus is read."""
+        return Reading(**{field.name: getattr(self, field.name) for field in fields(Reading)})
 
     def to_dict(self) -> dict[str, Any]:
         """Returns the settings by name."""

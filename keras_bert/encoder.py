@@ -1,7 +1,11 @@
 """The BERT encoder: piece ids in, hidden states and the pooled first piece out.
 
 In: {"input_ids", "input_mask", "segment_ids"}, each [B, S] int32, and if wanted "dropout_seed"
-[B] int32, one an example. Out: {"sequence_output" [B, S, H], "pooled_output" [B, H]}.
+[B] int32, one a row. Out: {"sequence_output" [B, S, H], "pooled_output" [B, H]}.
+
+Rows that hold several examples side by side also bring "position_ids", which count from 0 in
+each example, and "example_ids", 1 up and 0 at padding, both [B, S] int32. Attention then stays
+within an example, so each comes out as it would in a row of its own.
 
     encoder = BertEncoder(BertConfig.from_json("base"))
     hidden = encoder({"input_ids": ids, "input_mask": mask, "segment_ids": segments})
@@ -71,7 +75,7 @@ class BertEncoder(keras.Model):
             dtype=self.dtype_policy.name,
         )
         # Only for calls that bring no seeds of their own.
-        self.seed_generator = keras.random.SeedGenerator()
+        self.seed_generator = keras.random.SeedGenerator(name="seed_generator")
         self.build((None, None))
 
     @property
@@ -92,20 +96,23 @@ class BertEncoder(keras.Model):
 
         Args:
             inputs: {"input_ids", "input_mask", "segment_ids"}, each [B, S] int32; "dropout_seed"
-                [B] int32 may be there, else one is drawn for each example when training.
+                [B] int32 may be there, else one is drawn for each row when training;
+                "position_ids" and "example_ids" [B, S] int32 are there for packed rows.
             training: whether dropout is on.
 
         Raises:
             InputError: S is over `max_position_embeddings`.
         """
         dropout_seed = self.dropout_seed(inputs, training)
-        hidden = self.embeddings(inputs["input_ids"], inputs["segment_ids"], dropout_seed)
+        hidden = self.embeddings(
+            inputs["input_ids"], inputs["segment_ids"], dropout_seed, inputs.get("position_ids")
+        )
         for block in self.blocks:
-            hidden = block(hidden, inputs["input_mask"], dropout_seed)
+            hidden = block(hidden, inputs["input_mask"], dropout_seed, inputs.get("example_ids"))
         return {"sequence_output": hidden, "pooled_output": self.pooler(hidden)}
 
     def dropout_seed(self, inputs: dict[str, Any], training: bool | None) -> Any:
-        """Returns the seed of each example [B] int32, or None where dropout is off.
+        """Returns the seed of each row [B] int32, or None where dropout is off.
 
         Args:
             inputs: as for the call.

@@ -111,9 +111,10 @@ def appearing(
         path.parent.mkdir(parents=True, exist_ok=True)
         _remove_leftovers(path)
         yield partial
-        _flush(partial)
+        for each in [*partial.iterdir(), partial] if partial.is_dir() else [partial]:
+            _flush(each)
         _put_in_place(partial, path)
-        _flush(path.parent)
+        _flush(path.parent)  # Not what else is in there: others may be at work on it.
     except (OSError, *failures) as error:
         reason = getattr(error, "strerror", None) or error
         raise InputError(f"{path}: cannot be written ({reason})") from error
@@ -129,13 +130,12 @@ def _remove_leftovers(path: Path) -> None:
 
 
 def _flush(path: Path) -> None:
-    """Brings a file, or a folder and what lies in it, to the disk."""
-    for each in [*path.iterdir(), path] if path.is_dir() else [path]:
-        descriptor = os.open(each, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+    """Brings a file, or a folder's list of names, to the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _put_in_place(partial: Path, path: Path) -> None:

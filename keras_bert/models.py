@@ -1,10 +1,11 @@
 """BERT with heads: the pre-trainer and the three shapes of fine-tuned model.
 
 In: the encoder's inputs, a dict of int32 tensors (see encoder.py), with "masked_lm_positions"
-[B, P] for the pre-trainer. Out: a dict of float32 logits. All are ordinary keras.Models whose
-weights exist after construction; the encoder is at `.encoder`.
+[B, P] for the pre-trainer, and "next_sentence_positions" [B, K] if its rows are packed. Out: a
+dict of float32 logits. All are ordinary keras.Models whose weights exist after construction; the
+encoder is at `.encoder`.
 
-B batch, S length, P predictions, V vocabulary.
+B batch, S length, P predictions, K examples a packed row has room for, V vocabulary.
 """
 
 from typing import Any
@@ -48,17 +49,24 @@ class BertPretrainer(keras.Model):
         """Returns {"masked_lm_logits" [B, P, V], "next_sentence_logits" [B, 2]}, float32.
 
         Args:
-            inputs: the encoder's, and "masked_lm_positions" [B, P] int32, below S.
+            inputs: the encoder's, and "masked_lm_positions" [B, P] int32, below S. With
+                "next_sentence_positions" [B, K] int32, where the examples of packed rows start,
+                the next-sentence logits are [B, K, 2].
             training: whether dropout is on.
         """
         hidden = self.encoder(inputs, training=training)
+        pooled = hidden["pooled_output"]
+        if "next_sentence_positions" in inputs:
+            pooled = self.encoder.pooler(
+                hidden["sequence_output"], inputs["next_sentence_positions"]
+            )
         return {
             "masked_lm_logits": self.masked_lm(
                 hidden["sequence_output"],
                 inputs["masked_lm_positions"],
                 self.encoder.embeddings.word_embeddings,
             ),
-            "next_sentence_logits": self.next_sentence(hidden["pooled_output"]),
+            "next_sentence_logits": self.next_sentence(pooled),
         }
 
     def get_config(self) -> dict[str, Any]:

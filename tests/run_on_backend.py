@@ -1,10 +1,11 @@
-"""Runs the golden batch through our models on another backend, and saves what comes out.
+"""Runs a batch through our models on another backend, and saves what comes out.
 
     KERAS_BACKEND=jax python tests/run_on_backend.py MODEL_DIR BATCH.npz RESULTS.npz
 
-In: a model directory and a batch. Out: `plain/*` and `dropout/*`, the pre-trainer's and the
-encoder's outputs without and with dropout; on JAX also `jit/*`, the pre-trainer's from a jitted
-`stateless_call`. TensorFlow is barred, as if it were not installed.
+In: a model directory and a batch of pre-training, packed or not. Out: `plain/*` and `dropout/*`,
+the pre-trainer's and the encoder's outputs without and with dropout; on JAX also `jit/*`, the
+pre-trainer's from a jitted `stateless_call`; of packed batches `loss` and `gradient/*` instead.
+TensorFlow is barred, as if it were not installed.
 """
 
 import sys
@@ -18,6 +19,8 @@ from keras import ops
 
 from keras_bert.checkpoints.model_directory import open_model_directory
 from keras_bert.models import BertPretrainer
+
+LABELS = {"masked_lm": ("masked_lm_ids", 1e-5), "next_sentence": ("next_sentence_labels", 0.0)}
 
 
 def outputs(model: BertPretrainer, inputs: dict, training: bool) -> dict[str, np.ndarray]:
@@ -36,15 +39,44 @@ def jitted_outputs(model: BertPretrainer, inputs: dict) -> dict[str, np.ndarray]
     return jax.jit(lambda x: model.stateless_call(trained, others, x)[0])(inputs)
 
 
+def loss_and_gradients(model: BertPretrainer, batch: dict) -> dict[str, np.ndarray]:
+    """Returns the loss of a packed batch on JAX and its gradient to every variable, by path."""
+    import jax
+
+    others = [variable.value for variable in model.non_trainable_variables]
+
+    def loss_of(trained: list, batch: dict) -> jax.Array:
+        outputs, _ = model.stateless_call(trained, others, batch)
+        loss = 0.0
+        for name, (labels, epsilon) in LABELS.items():
+            weights = batch[f"{name}_weights"]
+            nll = ops.sparse_categorical_crossentropy(
+                batch[labels], outputs[f"{name}_logits"], from_logits=True
+            )
+            loss += ops.sum(weights * nll) / (ops.sum(weights) + epsilon)
+        return loss
+
+    trained = [variable.value for variable in model.trainable_variables]
+    loss, values = jax.jit(jax.value_and_grad(loss_of))(trained, batch)
+    paths = [variable.path for variable in model.trainable_variables]
+    gradients = {f"gradient/{path}": value for path, value in zip(paths, values, strict=True)}
+    return {"loss": loss, **gradients}
+
+
 def main(model_dir: str, batch_file: str, results_file: str) -> None:
     """Opens the model, runs the batch twice, saves the outputs."""
     directory = open_model_directory(model_dir)
     model = BertPretrainer(directory.config)
     directory.load_into(model)
-    batch = np.load(batch_file)
+    batch = dict(np.load(batch_file))
     names = ("input_ids", "input_mask", "segment_ids", "masked_lm_positions")
-    inputs = {name: batch[name] for name in names}
+    packed = ("position_ids", "example_ids", "next_sentence_positions")
+    inputs = {name: batch[name] for name in (*names, *packed) if name in batch}
     plain = outputs(model, inputs, training=False)
+    if "example_ids" in batch:
+        plain = {f"plain/{key}": value for key, value in plain.items()}
+        np.savez(results_file, **plain, **loss_and_gradients(model, batch))
+        return
     seeds = np.arange(len(inputs["input_ids"]), dtype=np.int32)
     dropout = outputs(model, {**inputs, "dropout_seed": seeds}, training=True)
     jitted = jitted_outputs(model, inputs) if keras.backend.backend() == "jax" else {}

@@ -26,7 +26,7 @@ from keras_bert.models import (
     BertSpanLabeler,
     BertTokenClassifier,
 )
-from keras_bert.tasks.pretraining_task import pretraining_task
+from keras_bert.tasks.pretraining.task import pretraining_task
 
 GOLDEN = Path(__file__).resolve().parent / "golden"
 ACTS = ("gelu", "gelu_new")
@@ -81,7 +81,7 @@ def random_inputs(batch=6, length=10, predictions=3, seed=0):
 
 
 def pretraining_batch(golden):
-    """The golden batch as tasks.pretraining_data hands batches to the task."""
+    """The golden batch as tasks.pretraining.batches hands batches to the task."""
     labels = tf.constant(golden["next_sentence_labels"])[:, 0]
     return inputs_of(golden) | {
         "masked_lm_ids": tf.constant(golden["masked_lm_ids"]),

@@ -1,7 +1,7 @@
 """Multi-head self-attention (Vaswani et al. 2017), without the output projection.
 
-In: hidden states [B, S, H] and the input mask [B, S]. Out: the heads' contexts side by side,
-[B, S, H].
+In: hidden states [B, S, H], the input mask [B, S] and, where a row holds several examples, their
+numbers [B, S]. Out: the heads' contexts side by side, [B, S, H].
 """
 
 import math
@@ -52,20 +52,40 @@ def split_heads(
     return ops.transpose(x, (0, 2, 3, 1) if transposed else (0, 2, 1, 3))
 
 
+def example_mask(example_ids: Any) -> Any:
+    """Returns what to add to attention scores: 0 within an example, -10000 elsewhere.
+
+    Padding counts as an example: nothing but padding attends to it.
+
+    Args:
+        example_ids: [B, S] int32, 1 up for the examples of a row, 0 for padding.
+
+    Returns:
+        [B, 1, S, S] float32; it broadcasts over heads.
+    """
+    same = example_ids[:, :, None] == example_ids[:, None, :]
+    return (1.0 - ops.cast(same, "float32"))[:, None] * _MASKED_SCORE
+
+
 @chain
-def attention_probabilities(scores: Any, input_mask: Any, drop_key: Any, *, rate: float) -> Any:
+def attention_probabilities(
+    scores: Any, input_mask: Any, example_ids: Any, drop_key: Any, *, rate: float
+) -> Any:
     """Returns softmax(scores + mask) after dropout, computed in float32.
 
     Args:
         scores: [B, N, S, S].
         input_mask: [B, S] int32.
+        example_ids: [B, S] int32, or None where a row is one example.
         drop_key: [B] int32, or None for no dropout.
         rate: probability of dropping a probability.
 
     Returns:
         [B, N, S, S] in the type of the scores.
     """
-    x = ops.softmax(ops.cast(scores, "float32") + key_mask(input_mask), axis=-1)
+    # Made here, inside the chain: a compiler then never writes the [B, 1, S, S] down.
+    mask = key_mask(input_mask) if example_ids is None else example_mask(example_ids)
+    x = ops.softmax(ops.cast(scores, "float32") + mask, axis=-1)
     return ops.cast(drop(x, drop_key, rate), scores.dtype)
 
 
@@ -122,13 +142,17 @@ class SelfAttention(keras.layers.Layer):
         for projection in (self.query, self.key, self.value):
             projection.build(hidden_shape)
 
-    def call(self, hidden: Any, input_mask: Any, dropout_seed: Any = None) -> Any:
-        """Attends from every piece to every real piece.
+    def call(
+        self, hidden: Any, input_mask: Any, dropout_seed: Any = None, example_ids: Any = None
+    ) -> Any:
+        """Attends from every piece to every real piece, of its own example if rows hold several.
 
         Args:
             hidden: [B, S, H].
             input_mask: [B, S] int32, 1 for a real piece, 0 for padding.
             dropout_seed: [B] int32, or None outside training.
+            example_ids: [B, S] int32, 1 up for the examples of a row, 0 for padding; None where a
+                row is one example.
 
         Returns:
             The contexts [B, S, H].
@@ -141,7 +165,7 @@ class SelfAttention(keras.layers.Layer):
         scores = ops.matmul(query, key)  # [B, N, S, S]
         drop_key = self.dropout.key(dropout_seed)
         probabilities = attention_probabilities(
-            scores, input_mask, drop_key, rate=self.dropout.rate
+            scores, input_mask, example_ids, drop_key, rate=self.dropout.rate
         )
         return merge_heads(ops.matmul(probabilities, value))
 

@@ -79,8 +79,23 @@ def tied_product(x: Any, table: Any) -> Any:
     return ops.matmul(x, ops.transpose(table)), gradient
 
 
+def take_positions(hidden: Any, positions: Any) -> Any:
+    """Takes the hidden states at some positions of each row.
+
+    Args:
+        hidden: [B, S, H].
+        positions: [B, P] int32, below S.
+
+    Returns:
+        [B * P, H].
+    """
+    batch, length, width = ops.shape(hidden)
+    rows = ops.cast(positions, "int32") + ops.arange(batch, dtype="int32")[:, None] * length
+    return ops.take(ops.reshape(hidden, (-1, width)), ops.reshape(rows, (-1,)), axis=0)
+
+
 class Pooler(keras.layers.Layer):
-    """Turns the first piece's hidden state into tanh(W h + b).
+    """Turns the hidden state of an example's first piece into tanh(W h + b).
 
     Args:
         hidden_size: width in and out, H.
@@ -100,16 +115,21 @@ class Pooler(keras.layers.Layer):
         """Makes the kernel [H, H] and bias [H]."""
         self.dense.build((hidden_shape[0], hidden_shape[-1]))
 
-    def call(self, hidden: Any) -> Any:
+    def call(self, hidden: Any, positions: Any = None) -> Any:
         """Pools the hidden states.
 
         Args:
             hidden: [B, S, H].
+            positions: [B, K] int32, where the examples of each row start; None where a row is one
+                example.
 
         Returns:
-            [B, H].
+            [B, H], or [B, K, H] with positions.
         """
-        return ops.tanh(self.dense(hidden[:, 0]))
+        if positions is None:
+            return ops.tanh(self.dense(hidden[:, 0]))
+        pooled = ops.tanh(self.dense(take_positions(hidden, positions)))
+        return ops.reshape(pooled, (*ops.shape(positions), pooled.shape[-1]))
 
 
 class MaskedLMHead(keras.layers.Layer):
@@ -162,11 +182,8 @@ class MaskedLMHead(keras.layers.Layer):
         Returns:
             The logits [B, P, V] float32.
         """
-        batch, length, width = ops.shape(hidden)
-        rows = ops.cast(positions, "int32") + ops.arange(batch, dtype="int32")[:, None] * length
-        x = ops.take(ops.reshape(hidden, (-1, width)), ops.reshape(rows, (-1,)), axis=0)
         x = activation_norm(
-            self.dense(x),
+            self.dense(take_positions(hidden, positions)),
             self.dense.bias,
             self.layer_norm.gamma,
             self.layer_norm.beta,

@@ -170,18 +170,21 @@ class Attention(keras.layers.Layer):
         self.self_attention.build(hidden_shape)
         self.residual_output.build(hidden_shape)
 
-    def call(self, hidden: Any, input_mask: Any, dropout_seed: Any = None) -> Any:
+    def call(
+        self, hidden: Any, input_mask: Any, dropout_seed: Any = None, example_ids: Any = None
+    ) -> Any:
         """Attends, projects, adds and normalises.
 
         Args:
             hidden: [B, S, H].
             input_mask: [B, S] int32, 1 for a real piece, 0 for padding.
             dropout_seed: [B] int32, or None outside training.
+            example_ids: [B, S] int32 where rows hold several examples, else None (attention.py).
 
         Returns:
             The hidden states [B, S, H] after attention.
         """
-        context = self.self_attention(hidden, input_mask, dropout_seed)
+        context = self.self_attention(hidden, input_mask, dropout_seed, example_ids)
         return self.residual_output(context, hidden, dropout_seed)
 
 
@@ -285,16 +288,19 @@ class TransformerBlock(keras.layers.Layer):
         self.intermediate.build(hidden_shape)
         self.residual_output.build((*hidden_shape[:-1], self.intermediate_size))
 
-    def call(self, hidden: Any, input_mask: Any, dropout_seed: Any = None) -> Any:
+    def call(
+        self, hidden: Any, input_mask: Any, dropout_seed: Any = None, example_ids: Any = None
+    ) -> Any:
         """Attends, then feeds forward.
 
         Args:
             hidden: [B, S, H].
             input_mask: [B, S] int32, 1 for a real piece, 0 for padding.
             dropout_seed: [B] int32, or None outside training.
+            example_ids: [B, S] int32 where rows hold several examples, else None (attention.py).
 
         Returns:
             The hidden states [B, S, H] for the next block.
         """
-        attended = self.attention(hidden, input_mask, dropout_seed)
+        attended = self.attention(hidden, input_mask, dropout_seed, example_ids)
         return self.residual_output(self.intermediate(attended), attended, dropout_seed)

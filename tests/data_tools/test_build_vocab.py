@@ -9,9 +9,14 @@ from pathlib import Path
 import pytest
 import tensorflow as tf
 
-from data_tools.build_vocab import alphabet_pieces, build_vocab, count_words, learn_vocab
+from data_tools.build_vocab import build_extended_vocab, build_vocab
+from data_tools.documents import Reading
+from data_tools.odd_input import OddInput
+from data_tools.vocab_learning import alphabet_pieces, learn_vocab
+from data_tools.word_counts import count_words
 from keras_bert.errors import InputError
 from keras_bert.tokenization import BertTokenizer
+from keras_bert.vocabulary import SPECIAL_TOKENS, load_vocab
 
 
 @pytest.fixture(scope="module")
@@ -24,32 +29,45 @@ def texts(shared_data):
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("do_lower_case", [True, False])
-def test_every_piece_is_reachable(texts, do_lower_case):
-    words = count_words(texts, "sentences", do_lower_case)
-    vocab = learn_vocab(words, 6000)
-    assert len(vocab) == len(set(vocab)) == 6000
+def counted(paths, do_lower_case=True, odd=None, **reading):
+    odd = OddInput() if odd is None else odd
+    return count_words([str(path) for path in paths], Reading(**reading), do_lower_case, odd)
+
+
+def not_reached(vocab, do_lower_case):
+    """Pieces that greedy longest match does not make of the texts that have them by rights."""
     tokenizer = BertTokenizer(vocab, do_lower_case=do_lower_case)
     ids = {piece: number for number, piece in enumerate(vocab)}
+    pieces = [p for p in vocab if p not in SPECIAL_TOKENS and not p.startswith("[unused")]
+    initial = [piece for piece in pieces if not piece.startswith("##")]
+    inner = [piece for piece in pieces if piece.startswith("##")]
+    # What follows a word that opens no longer piece is cut as the rest of it.
+    opens = {piece[:end] for piece in initial for end in range(1, len(piece))}
+    before = min((p for p in initial if p not in opens and p[-1].isalpha() and len(p) > 1), key=len)
+    got = tokenizer.tokenize(initial + [before + piece[2:] for piece in inner]).to_list()
+    due = [[ids[piece]] for piece in initial] + [[ids[before], ids[piece]] for piece in inner]
+    return [p for p, a, b in zip(initial + inner, got, due, strict=True) if a != b]
 
-    def tokenized(strings):
-        return tokenizer.tokenize(tf.constant(strings)).to_list()
 
-    initial = [piece for piece in vocab[5:] if not piece.startswith("##")]
-    assert tokenized(initial) == [[ids[piece]] for piece in initial]
-    # A piece within a word follows a letter that makes no longer piece with it.
-    left = [piece for piece in vocab[5:] if piece.startswith("##")]
-    for letter in (piece for piece in initial if len(piece) == 1 and piece.isalpha()):
-        got = tokenized([letter + piece[2:] for piece in left])
-        left = [p for p, pieces in zip(left, got, strict=True) if pieces != [ids[letter], ids[p]]]
-        if not left:
-            break
-    assert left == []
+@pytest.mark.parametrize("do_lower_case", [True, False])
+def test_every_piece_is_reachable(texts, do_lower_case):
+    vocab = learn_vocab(counted(texts, do_lower_case), 12000, num_unused=3)
+    assert len(vocab) == len(set(vocab)) == 12000
+    assert sum(piece.startswith("##") for piece in vocab) > 1000
+    assert not_reached(vocab, do_lower_case) == []
+
+
+def test_no_piece_is_longer_than_the_tokenizer_takes():
+    """A boilerplate word of 199 letters would be one piece of 796 bytes; it takes 256."""
+    words = Counter({"𐐨𐐩𐐪𐐫" * 49 + "𐐨𐐨𐐨": 50, "x" * 200: 50, "abc": 50})
+    vocab = learn_vocab(words, 2000)
+    assert 32 < max(map(len, vocab)) <= 64
+    assert not_reached(vocab, True) == []
 
 
 def test_the_vocabulary_pays_on_its_own_text(texts):
     """Frequent words become whole: far fewer pieces than characters, and no [UNK]."""
-    words = count_words(texts[:1], "sentences", True)
+    words = counted(texts[:1])
     tokenizer = BertTokenizer(learn_vocab(words, 4000, min_frequency=1))
     text = Path(texts[0]).read_text().split("\n")
     pieces = tokenizer.tokenize(tf.constant(text)).flat_values.numpy()
@@ -61,15 +79,19 @@ def test_two_processes_write_the_same_bytes(texts, root):
     """The trainer alone doesn't: it numbers characters as it meets them in a hash table."""
     code = (
         "import sys; from collections import Counter;"
-        "from data_tools.build_vocab import learn_vocab;"
+        "from data_tools.vocab_learning import learn_vocab;"
         "words = open(sys.argv[1]).read().split();"
         "print('\\n'.join(learn_vocab(Counter(words), 3000)))"
     )
     outputs = [
         subprocess.run(
-            [sys.executable, "-c", code, texts[0]], capture_output=True, check=True, cwd=root
+            [sys.executable, "-c", code, texts[0]],
+            capture_output=True,
+            check=True,
+            cwd=root,
+            env=os.environ | {"PYTHONHASHSEED": seed},
         ).stdout
-        for _ in range(3)
+        for seed in ("0", "1", "random")
     ]
     assert len(outputs[0]) > 10_000
     assert outputs[0] == outputs[1] == outputs[2]
@@ -81,6 +103,19 @@ def test_special_pieces_come_first_in_googles_order():
     assert vocab[:8] == ["[PAD]", *unused, "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
     assert {"a", "##b", "##c", "##d", "ab", "abc", "abd"} <= set(vocab)
     assert not any(piece.startswith("[") for piece in vocab[8:])
+
+
+def test_the_size_is_padded_with_unused_places():
+    words = Counter({"abc": 5, "abd": 4})
+    plain = learn_vocab(words, 40, num_unused=2)
+    padded = learn_vocab(words, 40, num_unused=2, pad_to_multiple_of=8)
+    assert len(plain) % 8 != 0
+    assert len(padded) % 8 == 0
+    added = len(padded) - len(plain)
+    assert 0 < added < 8
+    assert padded[1 : 3 + added] == [f"[unused{number}]" for number in range(2 + added)]
+    assert padded[3 + added :] == plain[3:]
+    assert len(learn_vocab(Counter({"abcdef" * 9: 9, "fedcba": 9}), 30, pad_to_multiple_of=8)) == 32
 
 
 def test_characters_are_pieces_by_frequency():
@@ -98,12 +133,146 @@ def test_a_pair_must_occur_min_frequency_times():
 def test_words_are_the_tokenizers(tmp_path):
     path = tmp_path / "a.txt"
     path.write_text(f"Dénis's 水火 [MASK]!\n\nÉté été\n{'x' * 200} {'y' * 201}\n")
-    words = count_words([str(path)], "sentences", True)
+    words = counted([path])
     assert words == {
         "denis": 1, "'": 1, "s": 1, "水": 1, "火": 1, "[": 1, "mask": 1, "]": 1, "!": 1,
         "ete": 2, "x" * 200: 1,
     }  # fmt: skip
-    assert count_words([str(path)], "sentences", False)["Été"] == 1
+    assert counted([path], do_lower_case=False)["Été"] == 1
+
+
+def test_words_of_a_batch_and_of_many_are_the_same(texts, monkeypatch):
+    once = counted(texts)
+    monkeypatch.setattr("data_tools.word_counts._CHARACTERS_A_BATCH", 999)
+    assert counted(texts) == once
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"the\0cat sat\0\0\n" * 2, {"thecat": 2, "sat": 2}),  # NUL: dropped as a control is
+        (
+            b"the \xff cat\nsat\n\nmat\n\nrat\n",
+            dict.fromkeys(("the", "cat", "sat", "mat", "rat"), 1),
+        ),
+        ("ΟΔΟΣ\nΟΔΟΣ ΑΣ\n".encode(), {"οδος": 2, "ας": 1}),
+    ],
+)
+def test_odd_text_is_counted_not_refused(tmp_path, content, words):
+    (tmp_path / "a.txt").write_bytes(content)
+    odd = OddInput()
+    assert counted([tmp_path / "a.txt"], odd=odd, max_bad_line_share=0.5) == words
+    assert odd["undecodable_bytes"] == content.count(b"\xff")
+
+
+def test_odd_input_of_several_files_is_told(tmp_path, caplog):
+    for name in ("a.txt", "b.txt"):
+        (tmp_path / name).write_bytes(b"the cat\nsat on\n\xfe mat\n" * 3)
+    build_vocab(
+        str(tmp_path), str(tmp_path / "v/vocab.txt"), 60, reading=Reading(max_bad_line_share=0.5)
+    )
+    assert "and 1 more: 6 undecodable bytes" in caplog.text
+
+
+def test_a_line_of_50_mb(tmp_path):
+    (tmp_path / "a.txt").write_bytes(b"the cat\n" + b"sat " * 12_500_000 + b"\nmat\n")
+    words = counted([tmp_path / "a.txt"])
+    assert words == {"the": 1, "cat": 1, "sat": 12_500_000, "mat": 1}
+
+
+@pytest.fixture
+def small(tmp_path):
+    """A vocabulary with three free places, and a text with words that it cuts."""
+    pieces = ["[PAD]", "[unused0]", "[unused1]", "[unused7]", *SPECIAL_TOKENS[1:]]
+    pieces += ["the", "cat", *"abcdehilopt", *("##" + letter for letter in "abcdehilopt")]
+    (tmp_path / "vocab.txt").write_text("".join(piece + "\n" for piece in pieces))
+    (tmp_path / "a.txt").write_text("the cat ate the ctd . Cat bladé\nblade ate ate 水 水 水 水\n")
+    return tmp_path
+
+
+def test_new_words_take_the_unused_places(small):
+    old = load_vocab(small / "vocab.txt")
+    path = small / "new.txt"
+    build_extended_vocab(str(small / "a.txt"), str(path), str(small / "vocab.txt"))
+    new = load_vocab(path)
+    # 水 cannot be made at all, ate and blade are cut; ctd is too rare; the and cat are whole.
+    assert new[1:4] == ["水", "ate", "blade"]
+    assert new[:1] + new[4:] == old[:1] + old[4:]
+    tokens = BertTokenizer(str(path)).tokenize(["Ate blade 水 cat"]).to_list()
+    assert tokens == [[2, 3, 1, new.index("cat")]]
+
+
+def test_as_many_new_words_as_asked_for_and_as_frequent(small):
+    text, old, path = (str(small / name) for name in ("a.txt", "vocab.txt", "new.txt"))
+    new = build_extended_vocab(text, path, old, num_new_words=1)
+    assert new[1:4] == ["水", "[unused1]", "[unused7]"]
+    new = build_extended_vocab(text, path + "2", old, min_frequency=3)
+    assert new[1:4] == ["水", "ate", "[unused7]"]
+    assert len(load_vocab(path + "2")) == len(load_vocab(old))
+
+
+def test_new_words_of_a_real_vocabulary(shared_data, tmp_path):
+    text = shared_data / "corpus/pride_and_prejudice.txt"
+    old_file = shared_data / "vocab/bert-base-uncased/vocab.txt"
+    path = tmp_path / "new.txt"
+    build_extended_vocab(str(text), str(path), str(old_file), reading=Reading("prose"))
+    old, new = load_vocab(old_file), load_vocab(path)
+    changed = [number for number, piece in enumerate(old) if piece != new[number]]
+    assert len(new) == len(old)
+    assert 500 < len(changed) <= 994
+    assert all(old[number].startswith("[unused") for number in changed)
+    words = [new[number] for number in changed]
+    assert "wickham" in words
+    assert "collins" not in words  # it has that one
+    assert BertTokenizer(str(path)).tokenize(words).to_list() == [[number] for number in changed]
+    assert min(map(len, BertTokenizer(str(old_file)).tokenize(words).to_list())) > 1
+
+
+@pytest.mark.parametrize(
+    ("pieces", "changes", "match"),
+    [
+        (["the"], {}, r"vocab\.txt has 0 free places \[unusedN\], expected at least one"),
+        (["[unused3]"], {"num_new_words": 2}, r"has 1 free places .* expected --num_new_words=2"),
+        (["[unused3]", "The"], {}, r"is cased \(it has 'The'\), expected --nodo_lower_case"),
+        (
+            ["[unused3]", "the"],
+            {"do_lower_case": False},
+            r"is uncased \(it has 'the' and no capital letter\), expected --do_lower_case",
+        ),
+        (["[unused3]"], {"num_new_words": -1}, "--num_new_words=-1: expected at least 0"),
+    ],
+)
+def test_a_vocabulary_that_cannot_be_extended_is_refused(tmp_path, pieces, changes, match):
+    old, text = tmp_path / "vocab.txt", tmp_path / "a.txt"
+    old.write_text("".join(piece + "\n" for piece in [*SPECIAL_TOKENS, *pieces]))
+    text.write_text("the cat\n")
+    with pytest.raises(InputError, match=match):
+        build_extended_vocab(str(text), str(tmp_path / "new.txt"), str(old), **changes)
+    assert not (tmp_path / "new.txt").exists()
+
+
+def test_the_program_extends_or_learns(small, root):
+    def start(name, *arguments):
+        return subprocess.Popen(
+            [sys.executable, "-m", "data_tools.build_vocab", f"--input_file={small / 'a.txt'}",
+             f"--vocab_file={small / name}", *arguments],
+            stderr=subprocess.PIPE, text=True, cwd=root,
+        )  # fmt: skip
+
+    extends = f"--extend_vocab={small / 'vocab.txt'}"
+    running = [
+        start("b.txt", extends, "--min_frequency=2"),
+        start("c.txt", "--vocab_size=60", "--pad_to_multiple_of=8", "--input_format=prose"),
+        start("d.txt", extends, "--vocab_size=9"),
+        start("d.txt", "--num_new_words=9"),
+    ]
+    errors = [process.communicate()[1] for process in running]
+    assert [process.returncode for process in running] == [0, 0, 1, 1], errors
+    assert "blade" in load_vocab(small / "b.txt")
+    assert len(load_vocab(small / "c.txt")) % 8 == 0
+    assert "--vocab_size with --extend_vocab: expected without it or no --vocab_size" in errors[2]
+    assert len(errors[2].splitlines()) == len(errors[3].splitlines()) == 1
+    assert not (small / "d.txt").exists()
 
 
 def test_a_file_is_never_replaced_by_another_vocabulary(tmp_path, caplog):
@@ -127,6 +296,7 @@ def test_a_file_is_never_replaced_by_another_vocabulary(tmp_path, caplog):
         ({"vocab_size": 5}, "--vocab_size=5: no room"),
         ({"min_frequency": 0}, "--min_frequency=0: expected at least 1"),
         ({"num_unused": -1}, "--num_unused=-1: expected at least 0"),
+        ({"pad_to_multiple_of": 0}, "--pad_to_multiple_of=0: expected at least 1"),
         (
             {"vocab_file": "{}/a.txt/vocab.txt"},
             r"--vocab_file=.*a\.txt/vocab\.txt: cannot be written",

@@ -14,45 +14,16 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from data_tools import create_pretraining_data as program
-from data_tools import records, runners, shards, spill
+from data_tools import spill
 from data_tools.create_pretraining_data import create_pretraining_data
+from data_tools.documents import Reading
+from data_tools.progress import Progress
 from data_tools.settings import Settings
 from keras_bert.errors import InputError
 from keras_bert.files import read_json
 from keras_bert.vocabulary import SPECIAL_TOKENS
 
-WORDS = [first + second for first in "bdfgklmnprst" for second in ("a", "e", "i", "o", "u")]
-VOCAB = [*SPECIAL_TOKENS, *WORDS, "##ba", "##da", "."]
 SMALL = Settings(max_seq_length=32, max_predictions_per_seq=5, dupe_factor=2)
-
-
-def corpus(num_documents: int, seed: int = 0) -> str:
-    rng = random.Random(seed)
-
-    def sentence() -> str:
-        words = [rng.choice(WORDS) + rng.choice(["", "", "ba"]) for _ in range(rng.randint(3, 12))]
-        return " ".join(words) + " ."
-
-    documents = ["\n".join(sentence() for _ in range(20)) for _ in range(num_documents)]
-    return "\n\n".join(documents) + "\n"
-
-
-@pytest.fixture
-def files(tmp_path):
-    """A corpus, a vocabulary, and where the output goes, as the function's first arguments."""
-    (tmp_path / "corpus.txt").write_text(corpus(30))
-    (tmp_path / "vocab.txt").write_text("\n".join(VOCAB) + "\n")
-    return {
-        "input_file": str(tmp_path / "corpus.txt"),
-        "output_dir": str(tmp_path / "out"),
-        "vocab_file": str(tmp_path / "vocab.txt"),
-    }
-
-
-def contents(folder) -> dict[str, bytes]:
-    paths = [path for path in Path(folder).rglob("*") if path.is_file()]
-    return {str(path.relative_to(folder)): path.read_bytes() for path in paths}
 
 
 def read_examples(folder, settings) -> dict[str, np.ndarray]:
@@ -69,11 +40,11 @@ def read_examples(folder, settings) -> dict[str, np.ndarray]:
     names = sorted(name for name in os.listdir(folder) if name.endswith(".tfrecord"))
     dataset = tf.data.TFRecordDataset([os.path.join(folder, name) for name in names])
     messages = [message.numpy() for message in dataset]
-    assert set(spec) == set(records.FEATURES)
+    assert set(tf.train.Example.FromString(messages[0]).features.feature) == set(spec)
     return {k: v.numpy() for k, v in tf.io.parse_example(messages, spec).items()}
 
 
-def test_every_example_is_well_formed(files):
+def test_every_example_is_well_formed(files, vocab):
     create_pretraining_data(**files, settings=SMALL)
     examples = read_examples(files["output_dir"], SMALL)
     for row in range(len(examples["input_ids"])):
@@ -93,8 +64,8 @@ def test_every_example_is_well_formed(files):
 
         original = example["input_ids"].copy()
         original[positions[:predicted]] = example["masked_lm_ids"][:predicted]
-        assert original[0] == VOCAB.index("[CLS]")
-        separators = np.flatnonzero(original == VOCAB.index("[SEP]"))
+        assert original[0] == vocab.index("[CLS]")
+        separators = np.flatnonzero(original == vocab.index("[SEP]"))
         assert len(separators) == 2
         assert separators[1] == real - 1
         expected = (np.arange(32) > separators[0]) & (np.arange(32) < real)
@@ -104,7 +75,7 @@ def test_every_example_is_well_formed(files):
         assert separators[1] > separators[0] + 1
 
 
-def test_the_manifest_vouches_for_the_dataset(files):
+def test_the_manifest_vouches_for_the_dataset(files, contents, vocab):
     settings = Settings(max_seq_length=32, max_predictions_per_seq=5, num_shards=3)
     manifest = create_pretraining_data(**files, settings=settings, num_workers=1)
     out = contents(files["output_dir"])
@@ -113,17 +84,28 @@ def test_the_manifest_vouches_for_the_dataset(files):
     assert sorted(out) == sorted([*names, "manifest.json", "vocab.txt"])
 
     assert manifest["format"] == "keras_bert.pretraining"
-    assert manifest["version"] == 1
+    assert manifest["version"] == 2
     assert manifest["settings"] == settings.to_dict()
-    vocab = Path(files["vocab_file"]).read_bytes()
-    assert out["vocab.txt"] == vocab
+    made_with = {"python", "keras_bert", "numpy", "sentencex", "tensorflow", "tensorflow-text"}
+    assert set(manifest["made_with"]) == made_with
+    vocab_bytes = Path(files["vocab_file"]).read_bytes()
+    assert out["vocab.txt"] == vocab_bytes
     assert manifest["vocab"] == {
-        "file": "vocab.txt", "size": len(VOCAB), "sha256": hashlib.sha256(vocab).hexdigest()
-    }  # fmt: skip
-    (entry,) = manifest["inputs"]
-    assert entry["file"] == files["input_file"]
-    assert entry["bytes"] == os.path.getsize(files["input_file"])
-    assert entry["documents"] == 30
+        "file": "vocab.txt",
+        "size": len(vocab),
+        "sha256": hashlib.sha256(vocab_bytes).hexdigest(),
+    }
+    text = Path(files["input_file"]).read_bytes()
+    assert manifest["inputs"] == [
+        {
+            "file": files["input_file"],
+            "bytes": len(text),
+            "sha256": hashlib.sha256(text).hexdigest(),
+            "documents": 30,
+            "sentences": 600,
+            "odd": {},
+        }
+    ]
 
     examples = read_examples(files["output_dir"], settings)
     assert manifest["counts"] == {
@@ -141,7 +123,7 @@ def test_the_manifest_vouches_for_the_dataset(files):
     assert sum(shard["examples"] for shard in manifest["shards"]) == len(examples["input_ids"])
 
 
-def test_whole_words_are_masked_together(files):
+def test_whole_words_are_masked_together(files, vocab):
     settings = Settings(max_seq_length=32, max_predictions_per_seq=5, do_whole_word_mask=True)
     create_pretraining_data(**files, settings=settings)
     examples = read_examples(files["output_dir"], settings)
@@ -153,22 +135,13 @@ def test_whole_words_are_masked_together(files):
         predicted
     ]
     chosen[rows, examples["masked_lm_positions"][predicted]] = True
-    inner = np.array([piece.startswith("##") for piece in VOCAB])[original[:, 1:]]
+    inner = np.array([piece.startswith("##") for piece in vocab])[original[:, 1:]]
     inner &= original[:, :-1] >= len(SPECIAL_TOKENS)
     assert inner.sum() > 100
     np.testing.assert_array_equal(chosen[:, 1:][inner], chosen[:, :-1][inner])
 
 
-def test_one_and_two_workers_write_the_same_bytes(files):
-    settings = Settings(max_seq_length=32, max_predictions_per_seq=5, num_shards=3)
-    create_pretraining_data(**files, settings=settings, num_workers=1)
-    one = contents(files["output_dir"])
-    shutil.rmtree(files["output_dir"])
-    create_pretraining_data(**files, settings=settings, num_workers=2)
-    assert contents(files["output_dir"]) == one
-
-
-def test_a_shard_depends_on_its_documents_not_on_their_order_or_files(files, tmp_path):
+def test_a_shard_depends_on_its_documents_not_on_their_order_or_files(files, tmp_path, corpus):
     manifest = create_pretraining_data(**files, settings=SMALL)
     documents = corpus(30).strip().split("\n\n")
     random.Random(1).shuffle(documents)
@@ -201,25 +174,6 @@ def test_a_finished_dataset_is_left_alone(files, caplog):
     assert after == before
 
 
-def test_a_kill_while_the_dataset_moves_to_its_place_is_made_good(files, monkeypatch):
-    write_json = program.files.write_json
-
-    def killed(path, content):
-        if path.endswith("manifest.json"):
-            raise KeyboardInterrupt
-        write_json(path, content)
-
-    monkeypatch.setattr(program.files, "write_json", killed)
-    with pytest.raises(KeyboardInterrupt):
-        create_pretraining_data(**files, settings=SMALL)
-    monkeypatch.undo()
-    manifest = create_pretraining_data(**files, settings=SMALL)
-    again = str(files["output_dir"]) + "-again"
-    whole = create_pretraining_data(**files | {"output_dir": again}, settings=SMALL)
-    assert manifest["shards"] == whole["shards"]
-    assert sorted(contents(files["output_dir"])) == sorted(contents(again))
-
-
 def test_other_text_of_the_same_name_and_size_is_refused(files):
     create_pretraining_data(**files, settings=SMALL)
     with open(files["input_file"], "r+b") as text:
@@ -238,7 +192,7 @@ def test_a_corpus_without_a_word_leaves_nothing_behind(files):
     assert not os.path.exists(files["output_dir"])
 
 
-def test_other_settings_are_refused_with_the_difference(files):
+def test_other_settings_are_refused_with_the_difference(files, contents):
     create_pretraining_data(**files, settings=SMALL)
     before = contents(files["output_dir"])
     other = Settings(**SMALL.to_dict() | {"max_seq_length": 64, "masked_lm_prob": 0.2})
@@ -257,48 +211,9 @@ def test_other_settings_are_refused_with_the_difference(files):
     assert contents(files["output_dir"]) == before
 
 
-def test_an_interrupted_build_makes_only_the_lacking_shards(files, monkeypatch):
-    settings = Settings(max_seq_length=32, max_predictions_per_seq=5, num_shards=3)
-    create_pretraining_data(**files, settings=settings, num_workers=1)
-    whole = contents(files["output_dir"])
-    shutil.rmtree(files["output_dir"])
-
-    make_shard, made = shards.make_shard, []
-
-    def dies_at_the_third(job):
-        if len(made) == 2:
-            raise KeyboardInterrupt
-        made.append(job.index)
-        return make_shard(job)
-
-    monkeypatch.setattr(shards, "make_shard", dies_at_the_third)
-    with pytest.raises(KeyboardInterrupt):
-        create_pretraining_data(**files, settings=settings, num_workers=1)
-    assert os.listdir(files["output_dir"]) == [".building"]  # nothing that looks like a dataset
-
-    other = Settings(**settings.to_dict() | {"dupe_factor": 2})
-    with pytest.raises(InputError, match=r"unfinished dataset .*dupe_factor was 10, now 2"):
-        create_pretraining_data(**files, settings=other, num_workers=1)
-
-    made.clear()
-    create_pretraining_data(**files, settings=settings, num_workers=1)
-    assert made == [2]
-    assert contents(files["output_dir"]) == whole
-
-
-def test_a_second_build_into_one_folder_is_refused(files):
-    with (
-        program._locked_folder(files["output_dir"]),
-        pytest.raises(InputError, match="another build is at work there"),
-    ):
-        create_pretraining_data(**files, settings=SMALL)
-
-
-def test_the_number_of_shards_follows_from_the_corpus(tmp_path):
-    path = tmp_path / "a.txt"
-    with open(path, "wb") as file:
-        file.truncate(100 << 20)
-    assert spill.default_num_buckets([str(path)]) == 16  # 8 MiB of text each, a power of two
+def test_the_number_of_shards_follows_from_the_corpus():
+    inputs = [{"file": "a.txt", "bytes": 100 << 20}]
+    assert spill.default_num_buckets(inputs) == 16  # 8 MiB of text each, a power of two
     assert spill.default_num_shards(16, 10_000) == 16
     assert spill.default_num_shards(16, 150) == 4  # 32 documents each, to draw a random B from
     assert spill.default_num_shards(16, 1) == 1
@@ -309,26 +224,29 @@ def test_halving_the_shards_joins_the_spilled_files(files, tmp_path):
     for num_buckets in (2, 4):
         directory = tmp_path / str(num_buckets)
         directory.mkdir()
-        list(spill.spill_documents([files["input_file"]], "sentences", 7, num_buckets, directory))
+        with Progress("reading", None, "B") as progress:
+            spill.spill_documents(
+                [files["input_file"]], Reading(), 7, num_buckets, str(directory), 1, progress
+            )
     for index in range(2):
         two, four = (spill.read_spilled(str(tmp_path / str(n)), range(index, n, 2)) for n in (2, 4))
         assert two == four
         assert two
 
 
-def test_one_document_is_a_warning(files, caplog):
+def test_one_document_is_a_warning(files, caplog, corpus):
     Path(files["input_file"]).write_text(corpus(1))
     create_pretraining_data(**files, settings=SMALL)
     assert "every random next sentence comes from that same document" in caplog.text
 
 
-def test_shards_of_one_document_are_a_warning(files, caplog):
+def test_shards_of_one_document_are_a_warning(files, caplog, corpus):
     Path(files["input_file"]).write_text(corpus(2))
     create_pretraining_data(**files, settings=Settings(num_shards=8), num_workers=1)
     assert "2 of 8 shards have one document" in caplog.text
 
 
-def test_sentences_and_documents_without_a_piece_drop_out(files):
+def test_sentences_and_documents_without_a_piece_drop_out(files, corpus):
     Path(files["input_file"]).write_text(
         "ba da .\n\u200b\nfa ga .\n\n\u200b\n\u200b\n\n" + corpus(2)
     )
@@ -359,24 +277,33 @@ def test_a_corpus_without_next_sentences_is_refused(files):
     refused(files, r"no document of .*corpus\.txt has two sentences")
 
 
-def test_a_corpus_that_is_not_utf8_is_refused(files):
+def test_odd_bytes_are_counted_and_told(files, corpus, caplog):
+    Path(files["input_file"]).write_bytes(b"ba \xff da\n" + corpus(30).encode())
+    manifest = create_pretraining_data(**files, settings=SMALL)
+    odd = manifest["inputs"][0]["odd"]["undecodable_bytes"]
+    assert (odd["count"], odd["first"][0]["offset"]) == (1, 3)
+    assert "odd input: 1 undecodable byte;" in caplog.text
+
+
+def test_a_corpus_that_is_not_utf8_is_refused(files, corpus):
     Path(files["input_file"]).write_bytes(corpus(30).encode() + b"\nba da\nb\xff da\n")
     lines = corpus(30).count("\n")
-    refused(files, rf"corpus\.txt line {lines + 3}: not UTF-8 \(byte 0xff at offset 1")
+    match = rf"corpus\.txt line {lines + 3}: not UTF-8 \(byte 0xff at offset 1"
+    refused(files, match, max_bad_line_share=0.0)
 
 
 @pytest.mark.parametrize(
-    ("vocab", "match"),
+    ("spoil", "match"),
     [
-        ([piece for piece in VOCAB if piece != "[MASK]"], r"\[MASK\]"),
-        ([piece.lower() for piece in VOCAB], r"\[unk\]|lower case"),
-        ([*VOCAB, "ba"], "ba"),
-        ([], "vocab"),
+        (lambda pieces: [piece for piece in pieces if piece != "[MASK]"], r"\[MASK\]"),
+        (lambda pieces: [piece.lower() for piece in pieces], r"\[unk\]|lower case"),
+        (lambda pieces: [*pieces, "ba"], "ba"),
+        (lambda pieces: [], "vocab"),
     ],
     ids=["without [MASK]", "lower-case specials", "repeated piece", "empty"],
 )
-def test_a_bad_vocabulary_is_refused(files, vocab, match):
-    Path(files["vocab_file"]).write_text("".join(piece + "\n" for piece in vocab))
+def test_a_bad_vocabulary_is_refused(files, vocab, spoil, match):
+    Path(files["vocab_file"]).write_text("".join(piece + "\n" for piece in spoil(vocab)))
     refused(files, match)
 
 
@@ -385,31 +312,11 @@ def test_a_real_vocabulary_with_lower_case_specials_is_refused(files, shared_dat
     refused(files | {"vocab_file": str(odd)}, "lower case")
 
 
-def test_a_vocabulary_with_crlf_ends_reads_right(files):
+def test_a_vocabulary_with_crlf_ends_reads_right(files, vocab):
     first = create_pretraining_data(**files, settings=SMALL)
     shutil.rmtree(files["output_dir"])
-    Path(files["vocab_file"]).write_bytes("\r\n".join(VOCAB).encode())
+    Path(files["vocab_file"]).write_bytes("\r\n".join(vocab).encode())
     assert create_pretraining_data(**files, settings=SMALL)["shards"] == first["shards"]
-
-
-@pytest.mark.parametrize(
-    ("setting", "value"),
-    [
-        ("max_seq_length", 4),
-        ("max_predictions_per_seq", 0),
-        ("max_predictions_per_seq", 129),
-        ("dupe_factor", 0),
-        ("masked_lm_prob", -0.1),
-        ("masked_lm_prob", 1.5),
-        ("masked_lm_prob", float("nan")),
-        ("short_seq_prob", 2.0),
-        ("num_shards", -1),
-        ("input_format", "xml"),
-    ],
-)
-def test_settings_out_of_bounds_are_refused(setting, value):
-    with pytest.raises(InputError, match=rf"--{setting}={value}: expected"):
-        Settings(**{setting: value})
 
 
 def test_a_folder_of_strange_records_is_refused(files):
@@ -454,8 +361,3 @@ def test_the_program(root, files):
     again = run_program(root, *flags)
     assert again.returncode == 0
     assert "finished: nothing to do" in again.stderr
-
-
-def test_a_worker_that_dies_is_an_error():
-    with pytest.raises(InputError, match="a worker process died"):
-        list(runners.run_local(os._exit, [9, 9], num_workers=2))

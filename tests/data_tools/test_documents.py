@@ -1,13 +1,22 @@
-"""Streaming documents out of files: formats, line ends, archives, bad bytes."""
+"""Streaming documents out of files: line ends, archives, long lines, bad bytes."""
 
 import bz2
 import gzip
+import io
 import lzma
+import re
+import tracemalloc
 
 import pytest
+import zstandard
 
-from data_tools.documents import find_input_files, read_documents
+from data_tools import documents, lines
+from data_tools.documents import OddInput, Reading, find_input_files
 from keras_bert.errors import InputError
+
+
+def read_documents(path, input_format="sentences", odd=None, **reading):
+    return documents.read_documents(path, Reading(input_format, **reading), odd or OddInput())
 
 
 @pytest.fixture
@@ -40,30 +49,159 @@ def test_a_byte_order_mark_is_dropped(write):
     assert list(read_documents(write(b"\xef\xbb\xbfOne.\nTwo.\n"))) == [["One.", "Two."]]
 
 
-@pytest.mark.parametrize(
-    ("suffix", "pack"), [("gz", gzip.compress), ("bz2", bz2.compress), ("xz", lzma.compress)]
-)
-def test_compressed_files(write, suffix, pack):
-    path = write(pack(b"One.\nTwo.\n\nThree.\n"), f"a.txt.{suffix}")
+PACKERS = {
+    "gz": gzip.compress,
+    "bz2": bz2.compress,
+    "xz": lzma.compress,
+    "zst": zstandard.compress,
+}
+
+
+@pytest.mark.parametrize("suffix", PACKERS)
+def test_compressed_files(write, suffix):
+    path = write(PACKERS[suffix](b"One.\nTwo.\n\nThree.\n"), f"a.txt.{suffix}")
     assert list(read_documents(path)) == [["One.", "Two."], ["Three."]]
 
 
-def test_a_cut_archive_is_refused(write):
-    path = write(gzip.compress(b"One.\nTwo.\n" * 1000)[:-20], "a.gz")
-    with pytest.raises(InputError, match=r"a\.gz: broken archive"):
+@pytest.mark.parametrize("suffix", PACKERS)
+def test_archives_in_several_parts(write, suffix):
+    pack = PACKERS[suffix]
+    path = write(pack(b"One.\nTw") + pack(b"o.\n\nThree.\n"), f"a.txt.{suffix.upper()}")
+    assert list(read_documents(path)) == [["One.", "Two."], ["Three."]]
+
+
+@pytest.mark.parametrize("suffix", PACKERS)
+def test_a_cut_archive_is_refused(write, suffix):
+    text = "".join(f"{number * 7919 % 10007} .\n" for number in range(10000)).encode()
+    path = write(PACKERS[suffix](text)[:-20], f"a.{suffix}")
+    with pytest.raises(InputError, match=rf"a\.{suffix}: broken archive after \d+ bytes of text"):
         list(read_documents(path))
 
 
-def test_text_named_gz_is_refused(write):
-    with pytest.raises(InputError, match=r"a\.gz: broken archive"):
-        list(read_documents(write("One.\nTwo.\n", "a.gz")))
+@pytest.mark.parametrize("suffix", PACKERS)
+def test_text_named_as_an_archive_is_refused(write, suffix):
+    with pytest.raises(InputError, match=rf"a\.{suffix}: broken archive after 0 bytes"):
+        list(read_documents(write("One.\nTwo.\n" * 100, f"a.{suffix}")))
+
+
+def test_a_folder_and_an_absent_file_are_refused(tmp_path):
+    for path in (tmp_path, tmp_path / "a.txt", tmp_path / "a.bz2"):
+        with pytest.raises(InputError, match="cannot be read"):
+            list(read_documents(str(path)))
 
 
 @pytest.mark.parametrize("input_format", ["sentences", "prose"])
-def test_bytes_that_are_not_utf8_are_refused_with_file_and_line(write, input_format):
+def test_a_file_of_bad_lines_is_refused_with_file_line_and_offset(write, input_format):
     path = write(b"One.\nTwo.\nThr\xe9e.\n")
-    with pytest.raises(InputError, match=r"corpus\.txt line 3: not UTF-8 \(byte 0xe9 at offset 3"):
+    with pytest.raises(
+        InputError,
+        match=r"corpus\.txt line 3: not UTF-8 \(byte 0xe9 at offset 3 of the line, 13 of the "
+        r"file\): 1 of 3 lines are bad, more than --max_bad_line_share=0\.1$",
+    ):
         list(read_documents(path, input_format))
+
+
+@pytest.mark.parametrize("input_format", ["sentences", "prose"])
+def test_a_few_undecodable_bytes_are_replaced_and_counted(write, caplog, input_format):
+    text = b"Good one.\n" * 15 + b"Caf\xe9 \xff\xfe.\n" + b"Good two.\n" * 15 + b"\xe9.\n"
+    odd = OddInput()
+    path = write(b"\xef\xbb\xbf" + text)
+    (document,) = read_documents(path, input_format, odd)
+    assert document[15] == "Caf\ufffd \ufffd\ufffd."
+    places = [(16, 3 + 150 + 3, "0xe9"), (32, 3 + len(text) - 3, "0xe9")]
+    assert odd.to_dict() == {
+        "undecodable_bytes": {
+            "count": 4,
+            "files": 1,
+            "first": [{"file": path, "line": n, "offset": o, "what": w} for n, o, w in places],
+        }
+    }
+    odd.log()
+    assert (
+        f"{path}: 4 undecodable bytes, the first at line 16, byte offset 156 (0xe9): replaced by "
+        "U+FFFD, which the tokenizer drops" in caplog.text
+    )
+    with pytest.raises(InputError, match=r"txt line 16: .*: more than --max_bad_line_share=0$"):
+        list(read_documents(path, input_format, max_bad_line_share=0))
+
+
+def test_utf16_is_named(write):
+    for encoding in ("utf-16-le", "utf-16-be"):
+        with pytest.raises(InputError, match=r"the byte order mark of UTF-16 .*, expected UTF-8"):
+            list(read_documents(write("\ufeffOne.\nTwo.\n".encode(encoding))))
+
+
+def test_nul_bytes_pass(write):
+    assert list(read_documents(write(b"O\0ne.\n\0\nTwo.\n"))) == [["O\0ne.", "\0", "Two."]]
+
+
+def test_surplus_blank_lines_and_files_without_text_are_counted(write):
+    odd = OddInput()
+    list(read_documents(write(b"\n\nCaf\xc3\xa9.\r\n\r\n\r\n\t\n\nTwo.\n\n\n"), odd=odd))
+    list(read_documents(write("\n\n", "empty.txt"), odd=odd))
+    found = odd.to_dict()
+    assert found["empty_documents"]["count"] == 3
+    (place,) = found["empty_documents"]["first"]
+    assert (place["line"], place["offset"]) == (5, 12)
+    assert found["empty_files"]["count"] == 1
+
+
+@pytest.mark.parametrize("end", ["", "\n"])
+def test_long_lines_are_cut_at_white_space_and_counted_once(write, monkeypatch, end):
+    monkeypatch.setattr(lines, "_BLOCK_BYTES", 16)
+    text = "One.\nThis is rather a long line, i.e. more than twenty bytes.\nThree."
+    odd = OddInput()
+    source = lines.Lines(write(text + end), 0.1, documents.open_local, max_line_bytes=20)
+    pieces = [(line.content.decode(), line.number, line.is_piece) for line in source.lines()]
+    assert "".join(text for text, _, _ in pieces) == text.replace("\n", "")
+    assert all(len(text) <= 20 for text, _, _ in pieces)
+    assert pieces[:2] == [("One.", 1, False), ("This is rather a ", 2, True)]
+    assert pieces[-1] == ("Three.", 3, False)
+    odd.merge(source.odd)
+    assert odd["long_lines"] == 1
+
+
+def test_a_line_without_white_space_is_cut_between_characters(write, monkeypatch):
+    monkeypatch.setattr(lines, "_BLOCK_BYTES", 16)
+    source = lines.Lines(write("é文😀" * 30), 0, documents.open_local, max_line_bytes=20)
+    pieces = [source.decode(line) for line in source.lines()]
+    assert "".join(pieces) == "é文😀" * 30
+    assert all(15 < len(piece.encode()) <= 20 for piece in pieces[:-1])
+
+
+@pytest.mark.parametrize("input_format", ["sentences", "prose", "gutenberg", "wiki", "jsonl"])
+def test_a_file_without_line_ends_streams(write, input_format):
+    path = write(gzip.compress(b"words " * 8_000_000, 1), "a.gz")  # 48 MB
+    tracemalloc.start()
+    try:
+        if input_format in ("wiki", "jsonl"):
+            with pytest.raises(InputError, match=r"line 1: .*: 1 of 1 lines are bad"):
+                list(read_documents(path, input_format))
+            return
+        odd = OddInput()
+        num_words = sum(
+            sentence.count("words")
+            for document in read_documents(path, input_format, odd)
+            for sentence in document
+        )
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert num_words == 8_000_000
+    assert (odd["long_lines"], odd["long_documents"]) == (1, 1)
+    assert peak < 200e6
+
+
+def test_the_text_decides_where_it_is_cut_and_not_the_reads(write):
+    class Slow(io.BytesIO):
+        def read(self, size=-1):
+            return super().read(min(size, 1000))
+
+    text = b"A sentence of some words .\n" * 50_000 + b"a word " * 300_000
+    path, odd = write(text), OddInput()
+    whole = list(documents.read_documents(path, Reading(), odd))
+    slow = documents.read_documents(path, Reading(), odd, lambda path: Slow(text))
+    assert list(slow) == whole
 
 
 def test_prose_paragraphs_are_joined_and_split_into_sentences(write):
@@ -93,6 +231,33 @@ def test_prose_reads_a_novel_by_its_chapters(shared_data):
         "fortune, must be in want of a wife."
     )
     assert "Mr. Bennet replied that he had not." in opening
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [
+        ("input_format", "pdf"),
+        ("text_field", ""),
+        ("language", "xx"),
+        ("max_bad_line_share", 1.5),
+        ("max_bad_line_share", float("nan")),
+    ],
+)
+def test_settings_out_of_bounds_are_refused(setting, value):
+    with pytest.raises(InputError, match=re.escape(f"--{setting}={value}: expected")):
+        Reading(**{setting: value})
+
+
+def test_counts_of_odd_input_add_up_over_files():
+    total = OddInput()
+    for name in ("a", "b"):
+        odd = OddInput()
+        for line in range(1, 9):
+            odd.add("malformed_lines", name, line, 10 * line, "not JSON")
+        total.merge(odd.to_dict())
+    entry = total.to_dict()["malformed_lines"]
+    assert (entry["count"], entry["files"]) == (16, 2)
+    assert [place["line"] for place in entry["first"]] == [1, 2, 3, 4, 5]
 
 
 def test_input_file_takes_files_globs_and_folders(write, tmp_path, monkeypatch):

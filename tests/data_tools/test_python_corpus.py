@@ -2,7 +2,7 @@
 
 import pytest
 
-from data_tools.documents import read_documents
+from data_tools.documents import OddInput, Reading, read_documents
 from data_tools.python_corpus import (
     is_held_out,
     prose_sentences,
@@ -67,7 +67,10 @@ def test_fragments_and_code_are_left_out(fragment):
 def corpus(tmp_path_factory):
     folder = tmp_path_factory.mktemp("corpus")
     write_python_corpus(str(folder))
-    return {name: list(read_documents(str(folder / f"{name}.txt"))) for name in ("train", "eval")}
+    return {
+        name: list(read_documents(str(folder / f"{name}.txt"), Reading(), OddInput()))
+        for name in ("train", "eval")
+    }
 
 
 def test_it_is_large_and_english(corpus):

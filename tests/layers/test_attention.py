@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from keras import ops
 
-from keras_bert.layers.attention import SelfAttention, key_mask
+from keras_bert.layers.attention import SelfAttention, example_mask, key_mask
 
 B, S, H, N = 2, 5, 12, 3
 MASK = np.array([[1, 1, 1, 1, 1], [1, 1, 1, 0, 0]], "int32")
@@ -46,6 +46,30 @@ def test_the_mask_is_0_or_minus_10000_on_the_keys():
     mask = np.asarray(key_mask(MASK))
     assert mask.shape == (B, 1, 1, S)
     assert mask[1, 0, 0].tolist() == [0, 0, 0, -10000, -10000]
+
+
+def test_the_mask_of_packed_rows_is_0_within_an_example_alone():
+    mask = np.asarray(example_mask(np.array([[1, 1, 2, 0, 0]], "int32")))
+    assert mask.shape == (1, 1, S, S)
+    allowed = mask[0, 0] == 0
+    assert set(mask[~np.broadcast_to(allowed, mask.shape)]) == {-10000}
+    assert allowed.astype(int).tolist() == [
+        [1, 1, 0, 0, 0],
+        [1, 1, 0, 0, 0],
+        [0, 0, 1, 0, 0],
+        [0, 0, 0, 1, 1],
+        [0, 0, 0, 1, 1],
+    ]
+
+
+def test_examples_of_a_row_attend_as_if_each_were_alone(hidden):
+    layer = attention()
+    ids = np.array([[1, 1, 2, 2, 2], [1, 1, 1, 0, 0]], "int32")
+    packed = np.asarray(layer(hidden, MASK, None, ids))
+    for row, columns in ((0, slice(0, 2)), (0, slice(2, 5)), (1, slice(0, 3))):
+        alone = hidden[row : row + 1, columns]
+        expected = layer(alone, np.ones(alone.shape[:2], "int32"))
+        np.testing.assert_allclose(packed[row : row + 1, columns], expected, atol=1e-6)
 
 
 def test_padding_changes_nothing_for_real_pieces(hidden):

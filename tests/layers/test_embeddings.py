@@ -34,6 +34,14 @@ def test_is_the_normalised_sum_of_the_three_tables(layer):
     np.testing.assert_allclose(layer(IDS, SEGMENTS), expected, atol=1e-5)
 
 
+def test_position_ids_choose_the_rows_of_the_position_table(layer):
+    counted = np.array([[0, 1, 2, 3], [0, 1, 2, 3]], "int32")
+    np.testing.assert_allclose(layer(IDS, SEGMENTS, None, counted), layer(IDS, SEGMENTS), atol=1e-6)
+    packed = np.asarray(layer(IDS, SEGMENTS, None, np.array([[0, 1, 0, 1]] * 2, "int32")))
+    alone = np.asarray(layer(IDS[:, 2:], SEGMENTS[:, 2:]))
+    np.testing.assert_allclose(packed[:, 2:], alone, atol=1e-6)
+
+
 def test_dropout_comes_last(layer):
     seeds = np.array([3, 4], "int32")
     dropped, kept = np.asarray(layer(IDS, SEGMENTS, seeds)), np.asarray(layer(IDS, SEGMENTS))

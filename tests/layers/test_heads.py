@@ -65,3 +65,14 @@ def test_pooler_is_tanh_of_dense_of_the_first_piece(hidden):
     pooler.build((None, None, H))
     kernel, bias = (np.asarray(v) for v in randomized(pooler).variables)
     np.testing.assert_allclose(pooler(hidden), np.tanh(hidden[:, 0] @ kernel + bias), atol=1e-5)
+
+
+def test_pooler_takes_the_first_piece_of_every_example_of_packed_rows(hidden):
+    pooler = Pooler(H, 0.5)
+    pooler.build((None, None, H))
+    randomized(pooler)
+    pooled = pooler(hidden, POSITIONS)
+    assert pooled.shape == (B, 3, H)
+    for b, k in np.ndindex(POSITIONS.shape):
+        alone = pooler(hidden[b : b + 1, POSITIONS[b, k] :])
+        np.testing.assert_allclose(pooled[b, k], alone[0], atol=1e-6)

@@ -9,9 +9,9 @@ from keras_bert.config import BertConfig
 from keras_bert.models import BertPretrainer
 from keras_bert.optimization.adamw import AdamWeightDecay
 from keras_bert.optimization.schedules import LinearWarmupDecay
-from keras_bert.tasks.pretraining_data import evaluation_batches, training_batches
-from keras_bert.tasks.pretraining_files import find_records
-from keras_bert.tasks.pretraining_task import pretraining_task
+from keras_bert.tasks.pretraining.batches import evaluation_batches, training_batches
+from keras_bert.tasks.pretraining.records import find_records
+from keras_bert.tasks.pretraining.task import pretraining_task
 from keras_bert.training.evaluate import make_evaluate
 from keras_bert.training.step import make_train_steps
 from keras_bert.training.strategy import make_strategy

@@ -1,7 +1,8 @@
-"""Finding pre-training records: a flag's value in; files with their number and shape out.
+"""Finding pre-training records: a flag's value in; files with their number, shape and kind out.
 
-Folders of the data tool have a manifest and are checked against it; files of other BERT tools are
-counted and measured by reading them.
+Folders of the data tool have a manifest, which says what is in the records, and are checked
+against it; files of other BERT tools are counted and measured by reading them, and are of the one
+kind that those tools make: masked beforehand, an example a record, a random next sentence.
 """
 
 import hashlib
@@ -9,7 +10,7 @@ import json
 import re
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import tensorflow as tf
@@ -19,7 +20,42 @@ from keras_bert.files import read_json
 
 # What lies beside the records in a folder of the data tool.
 NOT_RECORDS = ("manifest.json", "vocab.txt")
-MANIFEST_KIND = ("keras_bert.pretraining", 1)
+MANIFEST_KIND = ("keras_bert.pretraining", 2)
+MANIFEST_SETTINGS = (
+    "do_lower_case",
+    "do_whole_word_mask",
+    "ngram",
+    "next_sentence",
+    "dynamic",
+    "pack",
+    "max_predictions_per_seq",
+    "masked_lm_prob",
+)
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What records hold; those of one run are of one kind.
+
+    Attributes:
+        next_sentence: what the second segment may be: `random` (Devlin et al. 2019), `order`
+            (the two swapped; Lan et al. 2020) or `none`, where there is no second segment.
+        dynamic: whether masks are drawn in training; else the records have them.
+        pack: whether a record is a row of several examples.
+        masked_lm_prob: share of the pieces to mask; None where the records have the masks.
+        do_whole_word_mask: whether to mask whole words; likewise.
+        ngram: the longest run of pieces or words to mask; likewise.
+    """
+
+    next_sentence: str = "random"
+    dynamic: bool = False
+    pack: bool = False
+    masked_lm_prob: float | None = None
+    do_whole_word_mask: bool | None = None
+    ngram: int | None = None
+
+    def __str__(self) -> str:
+        return ", ".join(f"{k} {v}" for k, v in asdict(self).items() if v is not None)
 
 
 @dataclass(frozen=True)
@@ -31,8 +67,9 @@ class PretrainingData:
         num_examples: records in all of them.
         max_seq_length: S of every record.
         max_predictions_per_seq: P of every record.
+        kind: what the records hold.
         fingerprint: a hash of what the files hold: of the checksums in the manifest, else of the
-            names and sizes.
+            names and sizes, and of their kind.
         manifest: what the data tool wrote beside the files, or None (another tool's files).
         vocab_file: the vocabulary beside the manifest, or None.
     """
@@ -41,6 +78,7 @@ class PretrainingData:
     num_examples: int
     max_seq_length: int
     max_predictions_per_seq: int
+    kind: Kind
     fingerprint: str
     manifest: dict | None
     vocab_file: Path | None
@@ -58,7 +96,8 @@ def find_records(input_file: str, flag: str = "input_file") -> PretrainingData:
         The files with their sizes and shapes.
 
     Raises:
-        InputError: no files, an empty or damaged one, or files that differ in shape or vocabulary.
+        InputError: no files, an empty or damaged one, or files that differ in kind, shape or
+            vocabulary.
     """
     files: list[Path] = []
     for pattern in filter(None, (part.strip() for part in input_file.split(","))):
@@ -71,9 +110,17 @@ def find_records(input_file: str, flag: str = "input_file") -> PretrainingData:
     files = sorted(set(files))
     manifests = {folder: _read_manifest(folder) for folder in sorted({f.parent for f in files})}
     counts = [_count_records(path, manifests[path.parent]) for path in files]
-    shapes = {path: _shape_of(path) for path, count in zip(files, counts, strict=True) if count}
-    if not shapes:
+    filled = [path for path, count in zip(files, counts, strict=True) if count]
+    if not filled:
         raise InputError(f"--{flag}={input_file!r}: all {len(files)} files are empty")
+    kinds = {path: _kind_of(manifests[path.parent]) for path in filled}
+    for path, kind in kinds.items():
+        if kind != kinds[filled[0]]:
+            raise InputError(
+                f"{path} has records of {kind}, but {filled[0]} of {kinds[filled[0]]}; records of "
+                "one run must be of one kind"
+            )
+    shapes = {path: _shape_of(path, manifests[path.parent]) for path in filled}
     first, shape = next(iter(shapes.items()))
     for path, other in shapes.items():
         if other != shape:
@@ -90,7 +137,8 @@ def find_records(input_file: str, flag: str = "input_file") -> PretrainingData:
         num_examples=sum(counts),
         max_seq_length=shape[0],
         max_predictions_per_seq=shape[1],
-        fingerprint=_fingerprint(files, manifests),
+        kind=kinds[first],
+        fingerprint=_fingerprint(files, manifests, kinds[first]),
         manifest=manifests[folder] if folder else None,
         vocab_file=folder / manifests[folder]["vocab"]["file"] if folder else None,
     )
@@ -117,19 +165,29 @@ def _read_manifest(folder: Path) -> dict | None:
     manifest = read_json(path)
     try:
         kind = manifest["format"], manifest["version"]
-        _ = manifest["vocab"]["sha256"], manifest["settings"]["do_lower_case"]
-        _ = folder / manifest["vocab"]["file"]
+        if kind != MANIFEST_KIND:
+            raise InputError(f"{path}: expected format and version {MANIFEST_KIND}, got {kind}")
+        _ = [manifest["settings"][name] for name in MANIFEST_SETTINGS]
+        _ = manifest["vocab"]["sha256"], folder / manifest["vocab"]["file"]
         for shard in manifest["shards"]:
             _ = shard["sha256"], folder / shard["file"], shard["examples"] + shard["bytes"]
     except (KeyError, TypeError) as error:
         raise InputError(f"{path}: is not a manifest of the data tool: {error!r}") from error
-    if kind != MANIFEST_KIND:
-        raise InputError(f"{path}: expected format and version {MANIFEST_KIND}, got {kind}")
     return manifest
 
 
-def _fingerprint(files: Sequence[Path], manifests: dict[Path, dict | None]) -> str:
-    content = []
+def _kind_of(manifest: dict | None) -> Kind:
+    if manifest is None:
+        return Kind()
+    settings = manifest["settings"]
+    names = ["next_sentence", "dynamic", "pack"]
+    if settings["dynamic"]:
+        names += ["masked_lm_prob", "do_whole_word_mask", "ngram"]
+    return Kind(**{name: settings[name] for name in names})
+
+
+def _fingerprint(files: Sequence[Path], manifests: dict[Path, dict | None], kind: Kind) -> str:
+    content: list[object] = [asdict(kind)]
     for path in files:
         shards = {
             s["file"]: s["sha256"] for s in (manifests[path.parent] or {"shards": []})["shards"]
@@ -163,12 +221,15 @@ def _count_records(path: Path, manifest: dict | None) -> int:
     return count
 
 
-def _shape_of(path: Path) -> tuple[int, int]:
+def _shape_of(path: Path, manifest: dict | None) -> tuple[int, int]:
     try:
         serialized = next(iter(tf.data.TFRecordDataset(str(path)))).numpy()
         feature = tf.train.Example.FromString(serialized).features.feature
         ids, positions = feature["input_ids"], feature["masked_lm_positions"]
-        shape = len(ids.int64_list.value), len(positions.int64_list.value)
+        predictions = len(positions.int64_list.value)
+        if manifest and manifest["settings"]["dynamic"]:  # Such records have no masks to count.
+            predictions = manifest["settings"]["max_predictions_per_seq"]
+        shape = len(ids.int64_list.value), predictions
     except (tf.errors.OpError, ValueError, StopIteration) as error:
         raise InputError(f"{path}: record 0 cannot be read: {first_line(error)}") from error
     except Exception as error:  # protobuf's DecodeError has no public base of its own

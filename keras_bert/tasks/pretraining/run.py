@@ -19,13 +19,13 @@ from keras_bert.models import BertPretrainer
 from keras_bert.optimization.adamw import AdamWeightDecay
 from keras_bert.optimization.lamb import Lamb
 from keras_bert.optimization.schedules import LinearWarmupDecay
-from keras_bert.tasks.pretraining_data import evaluation_batches, explained, training_batches
-from keras_bert.tasks.pretraining_inputs import (
+from keras_bert.tasks.pretraining.batches import evaluation_batches, explained, training_batches
+from keras_bert.tasks.pretraining.inputs import (
     PretrainingInputs,
     PretrainingSettings,
     find_inputs,
 )
-from keras_bert.tasks.pretraining_task import pretraining_task, unigram_baseline
+from keras_bert.tasks.pretraining.task import pretraining_task, unigram_baseline
 from keras_bert.training.evaluate import make_evaluate
 from keras_bert.training.loop import TrainingSettings, check_batch_sizes, train
 from keras_bert.training.run_directory import is_finished, running
@@ -87,6 +87,9 @@ def _make_model(
         model = BertPretrainer(inputs.config, dtype=policy)
         if inputs.start:
             logging.info("%s", inputs.start.load_into(model))
+        if not inputs.has_next_sentence():
+            # No loss reaches these two; weight decay alone would wear them down.
+            model.encoder.pooler.trainable = model.next_sentence.trainable = False
         schedule = LinearWarmupDecay(
             settings.learning_rate, training.num_train_steps, settings.num_warmup_steps
         )
@@ -104,7 +107,8 @@ def _train_and_evaluate(
     model: BertPretrainer,
     optimizer: keras.optimizers.Optimizer,
 ) -> dict[str, float]:
-    task, vocab_size = pretraining_task(), inputs.config.vocab_size
+    task = pretraining_task(next_sentence=inputs.has_next_sentence())
+    vocab_size = inputs.config.vocab_size
     score = make_evaluate(strategy, model, task, jit_compile=training.jit_compile)
 
     def evaluate() -> dict[str, float]:

@@ -5,13 +5,13 @@ import pytest
 import tensorflow as tf
 
 from keras_bert.errors import InputError
-from keras_bert.tasks import pretraining_data
-from keras_bert.tasks.pretraining_data import (
+from keras_bert.tasks.pretraining import batches as pretraining_batches
+from keras_bert.tasks.pretraining.batches import (
     evaluation_batches,
     explained,
     training_batches,
 )
-from keras_bert.tasks.pretraining_files import find_records
+from keras_bert.tasks.pretraining.records import find_records
 
 
 @pytest.fixture
@@ -172,7 +172,7 @@ def test_a_value_out_of_range_names_the_file_the_record_and_the_feature(
 def test_many_files_and_a_small_shuffle_buffer_still_give_every_record_once(
     tmp_path, write_records, monkeypatch
 ):
-    monkeypatch.setattr(pretraining_data, "SHUFFLE_BUFFER", 7)
+    monkeypatch.setattr(pretraining_batches, "SHUFFLE_BUFFER", 7)
     for shard in range(11):  # more than are read at a time
         write_records(tmp_path / f"{shard}.tfrecord", 3 + shard % 3, seed=shard)
     data = find_records(str(tmp_path))

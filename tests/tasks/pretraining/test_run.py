@@ -11,8 +11,8 @@ from keras_bert.checkpoints.model_directory import save_model_directory
 from keras_bert.config import BertConfig
 from keras_bert.errors import InputError
 from keras_bert.models import BertPretrainer
-from keras_bert.tasks.pretraining import pretrain
-from keras_bert.tasks.pretraining_inputs import PretrainingSettings
+from keras_bert.tasks.pretraining.inputs import PretrainingSettings
+from keras_bert.tasks.pretraining.run import pretrain
 from keras_bert.training.loop import TrainingSettings
 from keras_bert.training.strategy import make_strategy
 from keras_bert.vocabulary import SPECIAL_TOKENS
@@ -36,8 +36,17 @@ def make_dataset(folder, write_records, words="word", length=16):
     (folder / "vocab.txt").write_text(vocab)
     manifest = {
         "format": "keras_bert.pretraining",
-        "version": 1,
-        "settings": {"do_lower_case": False},
+        "version": 2,
+        "settings": {
+            "do_lower_case": False,
+            "do_whole_word_mask": False,
+            "ngram": 1,
+            "next_sentence": "random",
+            "dynamic": False,
+            "pack": False,
+            "max_predictions_per_seq": 3,
+            "masked_lm_prob": 0.15,
+        },
         "vocab": {"file": "vocab.txt", "sha256": hashlib.sha256(vocab.encode()).hexdigest()},
         "shards": [
             {

@@ -14,7 +14,7 @@ from absl import logging
 from keras_bert.checkpoints.model_directory import ModelDirectory, open_model_directory
 from keras_bert.config import BertConfig
 from keras_bert.errors import InputError
-from keras_bert.tasks.pretraining_files import PretrainingData, find_records
+from keras_bert.tasks.pretraining.records import PretrainingData, find_records
 from keras_bert.vocabulary import load_vocab
 
 
@@ -82,6 +82,10 @@ class PretrainingInputs:
     do_lower_case: bool
     config: BertConfig
 
+    def has_next_sentence(self) -> bool:
+        """Whether the records ask for the next sentence."""
+        return self.data.kind.next_sentence != "none"
+
     def record(self) -> dict[str, object]:
         """Returns what run.json keeps of the inputs, so that changed ones are noticed."""
         vocab = None if self.vocab is None else "\n".join(self.vocab).encode()
@@ -109,6 +113,7 @@ def find_inputs(settings: PretrainingSettings, num_train_steps: int) -> Pretrain
     _check_values(settings, num_train_steps)
     data = find_records(settings.input_file)
     held_out = find_records(settings.eval_file, "eval_file") if settings.eval_file else data
+    _check_next_sentence(data, held_out)
     start = _start(settings.init_checkpoint)
     vocab, vocab_file = _vocab(settings, data, held_out, start)
     config = _config(settings, start, vocab, vocab_file)
@@ -133,6 +138,16 @@ def _check_values(settings: PretrainingSettings, num_train_steps: int) -> None:
             "--num_warmup_steps=%d: the learning rate never reaches its peak in %d steps",
             settings.num_warmup_steps,
             num_train_steps,
+        )
+
+
+def _check_next_sentence(data: PretrainingData, held_out: PretrainingData) -> None:
+    # Packed or masked otherwise, held-out records ask the same; another next sentence they do not.
+    asked, found = data.kind.next_sentence, held_out.kind.next_sentence
+    if asked != found:
+        raise InputError(
+            f"{held_out.files[0]} was made with next_sentence {found}, but {data.files[0]} with "
+            f"{asked}; a model is evaluated on what it was trained on"
         )
 
 

@@ -6,18 +6,27 @@ A batch is {input_ids, input_mask, segment_ids: int32 [B, S]; masked_lm_position
 int32 [B, P]; masked_lm_weights: float32 [B, P]; next_sentence_labels: int32 [B]; example_weights:
 float32 [B], 0 for padding; dropout_seed: int32 [B]}. Files have Google's feature names and shapes,
 so records made by other BERT tools are read as well.
+
+Packed rows hold several examples: they add position_ids, example_ids: int32 [B, S] (1 up, 0 at
+padding), and have next_sentence_labels, next_sentence_positions: int32 [B, P] and
+next_sentence_weights: float32 [B, P], 1 for an example. Records without masks get them here, by
+`keras_bert.masking` on the host, so accelerators see no difference.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+import numpy as np
 import tensorflow as tf
 
 from keras_bert.errors import InputError
-from keras_bert.tasks.pretraining_files import PretrainingData, first_line
+from keras_bert.masking import Masking, mask_examples
+from keras_bert.tasks.pretraining.records import PretrainingData, first_line
+from keras_bert.vocabulary import load_vocab
 
 SHUFFLE_BUFFER = 65_536
 READ_CYCLE = 8
+_EVALUATION_SEED = 0
 
 
 def training_batches(
@@ -27,9 +36,10 @@ def training_batches(
 
     Args:
         data: the records.
-        batch_size: examples a batch, over all devices.
+        batch_size: records a batch, over all devices.
         vocab_size: ids must be below it.
-        seed: decides the order of every epoch and the dropout masks of every example.
+        seed: decides the order of every epoch, the dropout masks of every record, and the pieces
+            that are masked where the records do not say.
         first_step: the stream starts with this step's batch.
 
     Returns:
@@ -57,9 +67,10 @@ def training_batches(
     records = tf.data.Dataset.range(epoch, tf.int64.max).flat_map(one_epoch).skip(rest)
     batches = records.batch(batch_size, drop_remainder=True)
     steps = tf.data.Dataset.range(first_step, tf.int64.max)
+    mask = _mask_drawer(data)
 
     def features(step: tf.Tensor, serialized: tf.Tensor) -> dict[str, tf.Tensor]:
-        batch = _parse(serialized, data, vocab_size)
+        batch = mask(_parse(serialized, data, vocab_size), tf.stack([seed, step]))
         seeds = tf.random.stateless_uniform(
             [batch_size], [tf.cast(seed, tf.int64), step], None, None, tf.int32
         )
@@ -79,19 +90,23 @@ def evaluation_batches(
 
     Args:
         data: the records.
-        batch_size: examples a batch, over all devices.
+        batch_size: records a batch, over all devices.
         vocab_size: ids must be below it.
         max_batches: stop after so many; 0 takes all.
 
     Returns:
-        Batches of features of one shape; the last is filled with examples that weigh nothing.
+        Batches of features of one shape; the last is filled with records that weigh nothing. Masks
+        that the records lack are the same in every evaluation of one batch size.
     """
     records = tf.data.TFRecordDataset(data.files).batch(batch_size)
     if max_batches:
         records = records.take(max_batches)
+    mask = _mask_drawer(data)
 
-    def features(serialized: tf.Tensor) -> dict[str, tf.Tensor]:
-        batch = _parse(serialized, data, vocab_size)
+    def features(number: tf.Tensor, serialized: tf.Tensor) -> dict[str, tf.Tensor]:
+        # Three numbers: no step of training has these draws.
+        seed = tf.stack([_EVALUATION_SEED, number, 1])
+        batch = mask(_parse(serialized, data, vocab_size), seed)
         count = tf.shape(serialized)[0]
         batch["example_weights"] = tf.ones([count])
         return {name: _fill(value, batch_size - count) for name, value in batch.items()}
@@ -100,7 +115,11 @@ def evaluation_batches(
         paddings = [[0, missing]] + [[0, 0]] * (value.shape.rank - 1)
         return tf.ensure_shape(tf.pad(value, paddings), [batch_size, *value.shape[1:]])
 
-    return records.map(features, num_parallel_calls=tf.data.AUTOTUNE).prefetch(tf.data.AUTOTUNE)
+    return (
+        records.enumerate()
+        .map(features, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
+        .prefetch(tf.data.AUTOTUNE)
+    )
 
 
 @contextmanager
@@ -132,36 +151,88 @@ def explained(data: PretrainingData, vocab_size: int) -> Iterator[None]:
 
 
 def _parse(serialized: tf.Tensor, data: PretrainingData, vocab_size: int) -> dict[str, tf.Tensor]:
+    """Reads the features that records of this kind have; masks are drawn later where they lack."""
     length, predictions = data.max_seq_length, data.max_predictions_per_seq
+    pack, dynamic = data.kind.pack, data.kind.dynamic
+    # Feature: width, and what its values must be below; None for weights.
+    features = {
+        "input_ids": (length, vocab_size),
+        "input_mask": (length, 2),
+        "segment_ids": (length, 2),
+        "next_sentence_labels": (predictions if pack else 1, 2),
+    }
+    if not dynamic:
+        features |= {
+            "masked_lm_positions": (predictions, length),
+            "masked_lm_ids": (predictions, vocab_size),
+            "masked_lm_weights": (predictions, None),
+        }
+    if pack:
+        features |= {
+            "position_ids": (length, length),
+            "example_ids": (length, predictions + 1),
+            "next_sentence_positions": (predictions, length),
+            "next_sentence_weights": (predictions, None),
+        }
     spec = {
-        "input_ids": tf.io.FixedLenFeature([length], tf.int64),
-        "input_mask": tf.io.FixedLenFeature([length], tf.int64),
-        "segment_ids": tf.io.FixedLenFeature([length], tf.int64),
-        "masked_lm_positions": tf.io.FixedLenFeature([predictions], tf.int64),
-        "masked_lm_ids": tf.io.FixedLenFeature([predictions], tf.int64),
-        "masked_lm_weights": tf.io.FixedLenFeature([predictions], tf.float32),
-        "next_sentence_labels": tf.io.FixedLenFeature([1], tf.int64),
+        name: tf.io.FixedLenFeature([width], tf.int64 if limit else tf.float32)
+        for name, (width, limit) in features.items()
     }
     batch = tf.io.parse_example(serialized, spec)
     # Out of range, a piece, a position or a label would be read from somewhere else, silently.
-    limits = {
-        "input_ids": vocab_size,
-        "masked_lm_ids": vocab_size,
-        "masked_lm_positions": length,
-        "segment_ids": 2,
-        "input_mask": 2,
-        "next_sentence_labels": 2,
-    }
     fits = [
         tf.debugging.Assert(
             tf.reduce_all((batch[name] >= 0) & (batch[name] < limit)),
             [f"{name} is out of range: expected at least 0 and below {limit}"],
         )
-        for name, limit in limits.items()
+        for name, (_, limit) in features.items()
+        if limit
     ]
     with tf.control_dependencies(fits):
-        batch["next_sentence_labels"] = batch["next_sentence_labels"][:, 0]
+        if not pack:
+            batch["next_sentence_labels"] = batch["next_sentence_labels"][:, 0]
         return {
             name: tf.identity(value if value.dtype == tf.float32 else tf.cast(value, tf.int32))
             for name, value in batch.items()
         }
+
+
+def _mask_drawer(
+    data: PretrainingData,
+) -> Callable[[dict[str, tf.Tensor], tf.Tensor], dict[str, tf.Tensor]]:
+    """Makes the function (batch, seed [n] int64) -> batch that masks records that have no masks."""
+    if not data.kind.dynamic:
+        return lambda batch, seed: batch
+    masking = Masking.from_vocab(
+        load_vocab(data.vocab_file),
+        data.kind.masked_lm_prob,
+        data.max_predictions_per_seq,
+        data.kind.do_whole_word_mask,
+        data.kind.ngram,
+    )
+    types = {
+        "input_ids": tf.int32,
+        "masked_lm_positions": tf.int32,
+        "masked_lm_ids": tf.int32,
+        "masked_lm_weights": tf.float32,
+    }
+
+    def draw(
+        seed: np.ndarray, input_ids: np.ndarray, input_mask: np.ndarray, *example_ids: np.ndarray
+    ) -> list[np.ndarray]:
+        rng = np.random.default_rng(seed)
+        rows = example_ids[0] if example_ids else None
+        masked = mask_examples(input_ids, input_mask, masking, rng, rows)
+        return [masked[name] for name in types]
+
+    def mask(batch: dict[str, tf.Tensor], seed: tf.Tensor) -> dict[str, tf.Tensor]:
+        names = ["input_ids", "input_mask"] + ["example_ids"] * data.kind.pack
+        drawn = tf.numpy_function(
+            draw, [seed, *(batch[name] for name in names)], list(types.values()), stateful=False
+        )
+        for name, value in zip(types, drawn, strict=True):
+            width = data.max_seq_length if name == "input_ids" else data.max_predictions_per_seq
+            batch = batch | {name: tf.ensure_shape(value, [batch["input_ids"].shape[0], width])}
+        return batch
+
+    return mask

@@ -1,0 +1,232 @@
+"""How fast is raw text turned into pre-training records: ours or Google's own script?
+
+    .venv/bin/python benchmarks/pretraining_data.py [--rounds=3] [--copies=30]
+    .venv/bin/python benchmarks/pretraining_data.py --large   # 1 GiB of text: memory and rate
+
+The corpus is the King James Bible and WikiText-2 (valid and test; paragraphs cut into sentences),
+one sentence a line, a blank line between documents; length 128, 20 predictions, dupe 5, the uncased
+vocabulary. Google's script (`bert-tensorflow` 1.0.4 in .peers) makes instances and writes them, in
+one warm process; it has one thread. Ours is given copies enough to run half a minute, each
+document's sentences in another order, so that all documents are distinct. Contenders take turns.
+
+Google's time has no start-up in it. Ours has: worker processes are started for each dataset. So
+each turn makes a dataset of one copy and one of all copies; the rate is the difference in records
+over the difference in seconds, and start-up is what remains of the first.
+"""
+
+import json
+import random
+import resource
+import shutil
+import sys
+import tempfile
+import time
+from pathlib import Path
+from statistics import median
+
+from absl import app, flags
+from workers import ROOT, answer, start_worker
+
+DATA = ROOT.parent / "shared" / "data"
+VOCAB = DATA / "vocab" / "bert-base-uncased" / "vocab.txt"
+LENGTH, PREDICTIONS, DUPE_FACTOR = 128, 20, 5
+
+flags.DEFINE_integer("rounds", 3, "turns a contender")
+flags.DEFINE_integer("copies", 30, "copies of the corpus that ours is given")
+flags.DEFINE_bool("large", False, "compare 1/8 GiB with 1 GiB of text instead")
+flags.DEFINE_string("worker", None, "internal: contender to be")
+FLAGS = flags.FLAGS
+
+
+def read_corpus() -> list[list[str]]:
+    """Returns the documents of one copy: sentences each."""
+    from data_tools.sentences import split_sentences
+
+    documents = []
+    for book in sorted((DATA / "corpus" / "kjv").glob("*.txt")):
+        documents += [chapter.split("\n") for chapter in book.read_text("utf-8").split("\n\n")]
+    for name in ("valid", "test"):
+        for line in (DATA / "corpus" / "wikitext-2" / f"{name}.txt").read_text("utf-8").split("\n"):
+            line = line.strip()
+            if line.startswith("= ") and not line.startswith("= ="):
+                documents.append([])
+            elif line and not line.startswith("= ="):
+                documents[-1] += split_sentences(line)
+    return [[s for s in document if s.strip()] for document in documents]
+
+
+def write_corpus(path: Path, documents: list[list[str]], copies: int = 0, size: int = 0) -> None:
+    """Writes copies of documents, or as many as a size takes; all documents are distinct.
+
+    Args:
+        path: the file.
+        documents: one copy.
+        copies: how many.
+        size: bytes to reach, where copies is 0.
+    """
+    with open(path, "w", encoding="utf-8") as file:
+        copy = 0
+        while (copy < copies) if copies else (file.tell() < size):
+            rng = random.Random(copy)
+            for document in documents:
+                sentences = rng.sample(document, len(document)) if copy else document
+                file.write("\n".join(sentences) + "\n\n")
+            copy += 1
+
+
+def google(corpus: str, output: str) -> int:
+    """Runs Google's functions as its main does; returns the number of records."""
+    import tensorflow.compat.v1 as tf_v1
+
+    sys.modules["tensorflow"] = tf_v1
+    from bert import create_pretraining_data as theirs
+    from bert import tokenization
+
+    tokenizer = tokenization.FullTokenizer(str(VOCAB), do_lower_case=True)
+    instances = theirs.create_training_instances(
+        [corpus], tokenizer, LENGTH, DUPE_FACTOR, 0.1, 0.15, PREDICTIONS, random.Random(12345)
+    )
+    theirs.write_instance_to_example_files(instances, tokenizer, LENGTH, PREDICTIONS, [output])
+    return len(instances)
+
+
+def ours(corpus: str, output: str, num_workers: int) -> int:
+    """Makes a dataset; returns the number of records."""
+    from data_tools.create_pretraining_data import create_pretraining_data
+    from data_tools.settings import Settings
+
+    settings = Settings(
+        max_seq_length=LENGTH, max_predictions_per_seq=PREDICTIONS, dupe_factor=DUPE_FACTOR
+    )
+    manifest = create_pretraining_data(corpus, output, str(VOCAB), settings, num_workers)
+    return manifest["counts"]["examples"]
+
+
+def work(contender: str) -> None:
+    """One contender's process: a dataset for each line (a corpus), its figures as a line."""
+    import logging
+
+    logging.disable(logging.INFO)
+    if contender == "google":
+        sys.argv = sys.argv[:1]
+        make = google
+    else:
+        sys.path.insert(0, str(ROOT))
+
+        def make(corpus: str, output: str) -> int:
+            return ours(corpus, output, int(contender))
+
+    print("{}", flush=True)
+    for line in sys.stdin:
+        folder = tempfile.mkdtemp()
+        wall, cpu = time.perf_counter(), _cpu()
+        examples = make(line.strip(), f"{folder}/out")
+        wall, cpu = time.perf_counter() - wall, _cpu() - cpu
+        shutil.rmtree(folder)
+        peak = {
+            who: resource.getrusage(kind).ru_maxrss / 1024
+            for who, kind in (
+                ("parent", resource.RUSAGE_SELF),
+                ("worker", resource.RUSAGE_CHILDREN),
+            )
+        }
+        figures = {"examples": examples, "wall": wall, "cpu": cpu, "peak": peak}
+        print(json.dumps(figures), flush=True)
+
+
+def _cpu() -> float:
+    usages = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(usage.ru_utime + usage.ru_stime for usage in usages)
+
+
+class Contender:
+    """A warm process that makes datasets.
+
+    Args:
+        name: `google`, or our number of workers.
+    """
+
+    def __init__(self, name: str):
+        self._worker = start_worker(".peers" if name == "google" else ".venv", __file__, name)
+        answer(self._worker)
+
+    def make(self, corpus: Path) -> dict:
+        """Returns examples, wall and CPU seconds, and peak MiB of parent and workers."""
+        self._worker.stdin.write(f"{corpus}\n")
+        self._worker.stdin.flush()
+        return answer(self._worker)
+
+    def rate(self, one: Path, all_copies: Path) -> dict:
+        """Returns examples a second and a CPU second, start-up apart."""
+        small, large = self.make(one), self.make(all_copies)
+        examples = large["examples"] - small["examples"]
+        rate = examples / (large["wall"] - small["wall"])
+        return {
+            "examples": large["examples"],
+            "wall": large["wall"],
+            "rate": rate,
+            "cpu_rate": examples / (large["cpu"] - small["cpu"]),
+            "startup": small["wall"] - small["examples"] / rate,
+            "peak": large["peak"],
+        }
+
+
+def compare(folder: Path, documents: list[list[str]]) -> None:
+    """Prints the rates of Google's script and of ours on one worker and on two."""
+    one, many = folder / "one.txt", folder / "many.txt"
+    write_corpus(one, documents, 1)
+    write_corpus(many, documents, FLAGS.copies)
+    peer, ours = Contender("google"), {name: Contender(name) for name in ("1", "2")}
+    peer.make(one)  # warm
+    ratios: dict[str, list[float]] = {name: [] for name in ours}
+    for _ in range(FLAGS.rounds):
+        theirs = peer.make(one)
+        base = theirs["examples"] / theirs["wall"]
+        print(
+            f"google     {theirs['examples']:9,} records {theirs['wall']:6.1f} s  {base:9,.0f}/s, "
+            f"{theirs['examples'] / theirs['cpu']:9,.0f}/CPU s, peak {theirs['peak']['parent']:.0f}"
+            " MiB",
+            flush=True,
+        )
+        for name, contender in ours.items():
+            found = contender.rate(one, many)
+            ratios[name].append(found["rate"] / base)
+            print(
+                f"{name} worker(s) {found['examples']:7,} records {found['wall']:6.1f} s "
+                f"{found['rate']:9,.0f}/s, {found['cpu_rate']:9,.0f}/CPU s, start-up "
+                f"{found['startup']:.1f} s, {found['rate'] / base:.1f} x",
+                flush=True,
+            )
+    for name, found in ratios.items():
+        print(f"{name} worker(s): median {median(found):.1f} x Google's records a second")
+
+
+def large(folder: Path, documents: list[list[str]]) -> None:
+    """Prints rate and peak memory at 1/8 GiB and at 1 GiB of text."""
+    contender = {size: Contender("2") for size in (1 / 8, 1)}  # a process each, for its own peak
+    for size, worker in contender.items():
+        corpus = folder / "corpus.txt"
+        one = folder / "one.txt"
+        write_corpus(one, documents, 1)
+        write_corpus(corpus, documents, size=int(size * 2**30))
+        found = worker.rate(one, corpus)
+        print(
+            f"{size:.3f} GiB: {found['examples']:,} records in {found['wall']:.1f} s, "
+            f"{found['rate']:,.0f}/s, {found['cpu_rate']:,.0f}/CPU s; peak MiB: parent "
+            f"{found['peak']['parent']:.0f}, worker {found['peak']['worker']:.0f}",
+            flush=True,
+        )
+
+
+def main(_) -> None:
+    """Compares, or measures at 1 GiB."""
+    if FLAGS.worker:
+        return work(FLAGS.worker)
+    sys.path.insert(0, str(ROOT))
+    with tempfile.TemporaryDirectory() as folder:
+        (large if FLAGS.large else compare)(Path(folder), read_corpus())
+    return None
+
+
+if __name__ == "__main__":
+    app.run(main)

@@ -1,0 +1,240 @@
+"""Record files in; their checksums verified, statistics and decoded examples out.
+
+    python -m data_tools.inspect_tfrecords --input_file=dataset --num_examples=3
+
+Statistics and examples go to stdout, as text or (--json) statistics as JSON. A file that is not
+what its manifest says gives a line on stderr each, and exit code 1.
+"""
+
+import json
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from absl import flags
+
+from data_tools import record_batches, record_text
+from data_tools.odd_input import KINDS, OddInput
+from data_tools.progress import Progress
+from data_tools.record_files import RecordFiles, find_record_files, verify
+from data_tools.record_statistics import Statistics, Vocabulary
+from keras_bert import program
+from keras_bert.errors import InputError
+from keras_bert.vocabulary import load_vocab
+
+FLAGS = flags.FLAGS
+
+
+def verify_all(found: list[RecordFiles]) -> None:
+    """Compares files with their manifests.
+
+    Args:
+        found: the files by folder.
+
+    Raises:
+        InputError: some differ; each has a line on stderr.
+    """
+    problems = []
+    with Progress("verifying", None, "B") as progress:
+        for files in found:
+            problems += verify(files, progress.add)
+    for problem in problems:
+        print(problem, file=sys.stderr)
+    if problems:
+        raise InputError(f"files that are not what was expected: {len(problems)}, listed above")
+
+
+def read_all(
+    found: list[RecordFiles], vocab_file: str | None, num_examples: int, max_examples: int
+) -> tuple[Statistics, list[tuple[record_batches.Batch, int, list[str], str | None]]]:
+    """Reads all records.
+
+    Args:
+        found: the files by folder.
+        vocab_file: the vocabulary, or None for the one beside a manifest.
+        num_examples: rows to keep for showing, the first ones.
+        max_examples: most rows to read; 0 for all.
+
+    Returns:
+        The statistics, and the rows to show: a batch and a row in it, the vocabulary, and how
+        next sentences were made.
+
+    Raises:
+        InputError: a damaged file, or files that do not belong together.
+    """
+    shape, left = None, max_examples or sys.maxsize
+    vocabularies = {files.folder: _vocabulary(files, vocab_file) for files in found}
+    if len({tuple(v.pieces) for v in vocabularies.values() if v}) > 1:
+        raise InputError("--input_file: the folders were made with several vocabularies")
+    vocabulary = next(filter(None, vocabularies.values()), None)
+    statistics, shown = Statistics(vocabulary), []
+    with Progress("reading", None, "rows") as progress:
+        for files, path in [(each, path) for each in found for path in each.paths()]:
+            if left <= 0:
+                break
+            rows, own_shape = 0, record_batches.read_shape(path)
+            shape = shape or own_shape
+            if own_shape is not None and own_shape != shape:
+                raise InputError(
+                    f"{path}: expected records as in the files before it, {_of(shape)}"
+                    f", found {_of(own_shape)}"
+                )
+            batches = record_batches.read_batches(path, shape, left) if own_shape else ()
+            for batch in batches:
+                if vocabulary:
+                    vocabulary.check(batch)
+                statistics.add(batch)
+                rows += len(batch.is_real)
+                progress.add(len(batch.is_real))
+                if vocabulary and len(shown) < num_examples:
+                    wanted = range(min(len(batch.is_real), num_examples - len(shown)))
+                    made = files.manifest and files.manifest["settings"].get("next_sentence")
+                    shown += [(batch, row, vocabulary.pieces, made) for row in wanted]
+            shard = files.shards().get(os.path.basename(path))
+            if shard and rows < left and rows != shard["examples"]:
+                raise InputError(f"{path}: expected {shard['examples']} records, found {rows}")
+            left -= rows
+    return statistics, shown
+
+
+def _of(shape: record_batches.Shape) -> str:
+    return ", ".join(f"{name} [{width}]" for name, (width, _) in shape.items())
+
+
+def _vocabulary(files: RecordFiles, vocab_file: str | None) -> Vocabulary | None:
+    path = vocab_file or files.vocab_file()
+    return Vocabulary(load_vocab(path)) if path else None
+
+
+def of_manifests(found: list[RecordFiles]) -> dict[str, Any]:
+    """Gathers what the manifests say of the corpus.
+
+    Args:
+        found: the files by folder.
+
+    Returns:
+        documents and sentences; next_sentence; odd, odd input by kind. Empty without a manifest.
+    """
+    manifests = [files.manifest for files in found if files.manifest]
+    if not manifests:
+        return {}
+    odd = OddInput()
+    for entry in (entry for manifest in manifests for entry in manifest["inputs"]):
+        odd.merge(entry.get("odd", {}))
+    return {
+        "documents": sum(manifest["counts"].get("documents", 0) for manifest in manifests),
+        "sentences": sum(manifest["counts"].get("sentences", 0) for manifest in manifests),
+        "next_sentence": manifests[0]["settings"].get("next_sentence"),
+        "odd": odd.to_dict(),
+    }
+
+
+def report(figures: dict[str, Any]) -> Iterator[str]:
+    """Writes statistics for people.
+
+    Args:
+        figures: `Statistics.to_dict` and `of_manifests`.
+
+    Yields:
+        Lines.
+    """
+
+    def share(name: str, what: str) -> str:
+        return "" if figures.get(name) is None else f"{100 * figures[name]:.2f}% {what}"
+
+    def spread(name: str) -> str:
+        values = dict(figures[name])
+        mean = values.pop("mean")
+        return f"mean {mean:.1f}; " + ", ".join(f"{key} {value}" for key, value in values.items())
+
+    if "documents" in figures:
+        yield f"documents          {figures['documents']:,} of {figures['sentences']:,} sentences"
+        for kind, entry in figures["odd"].items():
+            one, many, done = KINDS[kind]
+            count = entry["count"]
+            yield f"odd input          {count:,} {one if count == 1 else many}, {done}"
+    yield f"examples           {figures['examples']:,} in {figures['rows']:,} rows"
+    if not figures["rows"]:
+        return
+    unknown = share("unknown_share", "[UNK]")
+    yield f"pieces             {figures['pieces']:,}" + (unknown and f", {unknown}")
+    yield f"padding            {share('padding_share', 'of all places')}"
+    names = {
+        "length": "pieces/example",
+        "length_a": "pieces in A",
+        "length_b": "pieces in B",
+        "examples_a_row": "examples/row",
+        "predictions_a_row": "predictions/row",
+    }
+    for name, words in names.items():
+        if name in figures:
+            yield f"{words:18} {spread(name)}"
+    if "predicted_share" in figures:
+        yield f"predicted          {share('predicted_share', 'of pieces')}"
+        kinds = [
+            share("mask_share", "[MASK]"),
+            share("random_share", "random"),
+            share("replaced_share", "replaced ([MASK] or random: --vocab_file tells which)"),
+            share("kept_share", "kept"),
+        ]
+        yield f"of these           {', '.join(filter(None, kinds))}"
+        if cut := share("words_cut_share", "of words with a prediction"):
+            yield f"words cut          {cut}"
+    else:
+        yield "predicted          masks are drawn in training"
+    if figures.get("next_sentence") != "none":
+        meaning = {"random": "not next", "order": "swapped"}.get(
+            figures.get("next_sentence"), "label 1"
+        )
+        yield f"next sentence      {share('label_1_share', meaning)}"
+    for name, words in (("unmasked", "the same pieces"), ("masked", "the same pieces and masks")):
+        if f"duplicates_{name}" in figures:
+            yield f"duplicates         {figures[f'duplicates_{name}']:,} examples with {words}"
+
+
+def use_color(choice: str) -> bool:
+    """Decides on colours.
+
+    Args:
+        choice: always, never, or auto: on a terminal, unless NO_COLOR is set.
+    """
+    if choice == "auto":
+        return sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+    return choice == "always"
+
+
+def define_flags() -> None:
+    """Defines this program's flags."""
+    flags.DEFINE_string("input_file", None, "Comma list of folders, record files and globs.")
+    flags.DEFINE_string("vocab_file", None, "Vocabulary; else the one beside a manifest.")
+    flags.DEFINE_integer("num_examples", 3, "Records to show.", lower_bound=0)
+    flags.DEFINE_integer("max_examples", 0, "Most records to read; 0 for all.", lower_bound=0)
+    flags.DEFINE_enum("color", "auto", ("auto", "always", "never"), "Colours; auto: on a terminal.")
+    flags.DEFINE_bool("json", False, "Print the statistics as JSON and no examples.")
+    program.require("input_file")
+
+
+def main(argv: Sequence[str]) -> None:
+    """Verifies, counts and shows what the flags name."""
+    program.no_arguments(argv)
+    found = find_record_files(FLAGS.input_file)
+    verify_all(found)
+    program.start_tensorflow()
+    num_examples = 0 if FLAGS.json else FLAGS.num_examples
+    statistics, shown = read_all(found, FLAGS.vocab_file, num_examples, FLAGS.max_examples)
+    figures = of_manifests(found) | statistics.to_dict()
+    if FLAGS.json:
+        print(json.dumps(figures, indent=2, ensure_ascii=False))
+        return
+    print(*report(figures), sep="\n")
+    if num_examples and not shown and figures["rows"]:
+        print("\nThere is no vocabulary beside the files: --vocab_file shows examples as text")
+    for batch, row, vocab, next_sentence in shown:
+        lines = record_text.describe(batch, row, vocab, next_sentence, use_color(FLAGS.color))
+        print("", *lines, sep="\n")
+
+
+if __name__ == "__main__":
+    define_flags()
+    program.run(main)

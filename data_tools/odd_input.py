@@ -1,0 +1,112 @@
+"""What was odd in a corpus: counted by kind, with the first few places, and never passed over.
+
+In: notes of the readers. Out: counts that can be added up over files and processes, go into the
+manifest as JSON, and are told as log lines.
+"""
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+from absl import logging
+
+FIRST_PLACES = 5
+
+# kind: (one of them, what they are, what was done with them)
+KINDS = {
+    "empty_files": ("file without text", "files without text", "left out"),
+    "empty_documents": ("empty document", "empty documents", "left out"),
+    "long_lines": ("over-long line", "over-long lines", "cut at white space (of JSON: left out)"),
+    "long_documents": ("over-long document", "over-long documents", "cut into several"),
+    "undecodable_bytes": (
+        "undecodable byte",
+        "undecodable bytes",
+        "replaced by U+FFFD, which the tokenizer drops",
+    ),
+    "lone_surrogates": (
+        "half of a surrogate pair",
+        "halves of surrogate pairs",
+        "replaced by U+FFFD, which the tokenizer drops",
+    ),
+    "malformed_lines": ("malformed line", "malformed lines", "left out"),
+    "unmarked_files": (
+        "book without the marker of its start",
+        "books without the marker of their start",
+        "read whole",
+    ),
+}
+
+
+class OddInput:
+    """Counts of odd input by kind (`KINDS`), and the first places of each."""
+
+    def __init__(self) -> None:
+        self._counts: Counter[str] = Counter()
+        self._files: Counter[str] = Counter()
+        self._first: dict[str, list[dict[str, Any]]] = {}
+
+    def add(
+        self, kind: str, file: str, line: int, offset: int, what: str = "", times: int = 1
+    ) -> None:
+        """Counts odd input of one file.
+
+        Args:
+            kind: one of `KINDS`.
+            file: where it is.
+            line: its line there, from 1.
+            offset: its byte there, decompressed, from 0.
+            what: what was seen, if the kind does not say it.
+            times: how many.
+        """
+        self._counts[kind] += times
+        self._files[kind] = 1
+        places = self._first.setdefault(kind, [])
+        if len(places) < FIRST_PLACES:
+            place = {"file": file, "line": line, "offset": offset}
+            places.append(place | {"what": what} if what else place)
+
+    def merge(self, other: "OddInput | Mapping[str, Any]") -> None:
+        """Adds what was counted elsewhere, in files that are not counted here yet.
+
+        Args:
+            other: the other's counts, or their `to_dict`.
+        """
+        for kind, entry in (other.to_dict() if isinstance(other, OddInput) else other).items():
+            self._counts[kind] += entry["count"]
+            self._files[kind] += entry["files"]
+            places = self._first.setdefault(kind, [])
+            places += entry["first"][: FIRST_PLACES - len(places)]
+
+    def __getitem__(self, kind: str) -> int:
+        return self._counts[kind]
+
+    def to_dict(self) -> dict[str, dict[str, Any]]:
+        """Returns {kind: {count, files, first: [{file, line, offset, what}]}}, absent kinds out."""
+        return {
+            kind: {
+                "count": self._counts[kind],
+                "files": self._files[kind],
+                "first": list(self._first[kind]),
+            }
+            for kind in KINDS
+            if self._counts[kind]
+        }
+
+    def log(self) -> None:
+        """Tells what was odd: a log line a kind."""
+        for kind, entry in self.to_dict().items():
+            count, num_files, first = entry["count"], entry["files"], entry["first"][0]
+            one, many, done = KINDS[kind]
+            files = f"{first['file']} and {num_files - 1} more" if num_files > 1 else first["file"]
+            what = f" ({first['what']})" if "what" in first else ""
+            logging.warning(
+                "%s: %d %s, the first%s at line %d, byte offset %d%s: %s",
+                files,
+                count,
+                one if count == 1 else many,
+                f" in {first['file']}" if num_files > 1 else "",
+                first["line"],
+                first["offset"],
+                what,
+                done,
+            )

@@ -1,0 +1,40 @@
+"""The flags that say how a corpus is read, shared by the programs that read one."""
+
+from absl import flags
+
+from data_tools.documents import INPUT_FORMATS, Reading
+
+FLAGS = flags.FLAGS
+
+
+def define() -> None:
+    """Defines --input_format, --text_field, --language and --max_bad_line_share."""
+    default = Reading()
+    flags.DEFINE_enum(
+        "input_format",
+        default.input_format,
+        INPUT_FORMATS,
+        "sentences: one a line, a blank line between documents. prose: running text, a blank line "
+        "between paragraphs, two or more (or a form feed) between documents. jsonl: a JSON object "
+        "a line. wiki: WikiExtractor's output, either form. gutenberg: Project Gutenberg's books.",
+    )
+    flags.DEFINE_string("text_field", default.text_field, "Field of jsonl that holds the document.")
+    flags.DEFINE_string(
+        "language",
+        default.language,
+        "Language whose rules split text into sentences, a code such as en or zh.",
+    )
+    flags.DEFINE_float(
+        "max_bad_line_share",
+        default.max_bad_line_share,
+        "Share of a file's lines that may be undecodable or malformed; 0 refuses the first one.",
+    )
+
+
+def from_flags() -> Reading:
+    """Returns how the flags say that the corpus is read.
+
+    Raises:
+        InputError: for a value that is out of bounds.
+    """
+    return Reading(FLAGS.input_format, FLAGS.text_field, FLAGS.language, FLAGS.max_bad_line_share)

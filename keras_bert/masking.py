@@ -1,0 +1,303 @@
+"""Masked-LM choice: which pieces of an example are to be predicted, and what stands there instead.
+
+In: a batch of rows, input_ids and input_mask int32 [n, S]; of packed rows also example_ids. Out:
+the masked input_ids int32 [n, S], masked_lm_positions and masked_lm_ids int32 [n, P],
+masked_lm_weights float32 [n, P].
+
+Devlin et al. 2019, section 3.1 and appendix A.1; whole words as in Google's release of May 2019;
+n-grams as in ALBERT (Lan et al. 2020, section 3.1). NumPy alone, so that the data tool, which masks
+once, and training, which masks anew at every step, share it.
+
+All rows of a batch are masked at once. Below, what may be chosen is numbered through the batch, row
+after row (`text`); an example is a range of these numbers, as a row may hold several.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+MASK_SHARE, RANDOM_SHARE = 0.8, 0.1  # the other 10% keep their piece
+
+
+@dataclass(frozen=True)
+class Masking:
+    """How examples are masked.
+
+    Attributes:
+        masked_lm_prob: share of the pieces to predict.
+        max_predictions_per_seq: P, the most pieces a row predicts.
+        do_whole_word_mask: whether all pieces of a word are masked together.
+        ngram: masks runs of 1 to `ngram` pieces, or words with do_whole_word_mask.
+        vocab_size: V; a random piece is any of the V.
+        cls_token_id: id of [CLS].
+        sep_token_id: id of [SEP].
+        mask_token_id: id of [MASK].
+        is_continuation: bool [V], true for `##x` pieces.
+    """
+
+    masked_lm_prob: float
+    max_predictions_per_seq: int
+    do_whole_word_mask: bool
+    ngram: int
+    vocab_size: int
+    cls_token_id: int
+    sep_token_id: int
+    mask_token_id: int
+    is_continuation: np.ndarray
+
+    @classmethod
+    def from_vocab(
+        cls,
+        vocab: Sequence[str],
+        masked_lm_prob: float,
+        max_predictions_per_seq: int,
+        do_whole_word_mask: bool = False,
+        ngram: int = 1,
+    ) -> "Masking":
+        """Takes what is of the vocabulary from it.
+
+        Args:
+            vocab: the V pieces, in the order of their ids.
+            masked_lm_prob: share of the pieces to predict.
+            max_predictions_per_seq: P.
+            do_whole_word_mask: whether all pieces of a word are masked together.
+            ngram: the longest run of pieces or words.
+
+        Returns:
+            The masking.
+        """
+        return cls(
+            masked_lm_prob=masked_lm_prob,
+            max_predictions_per_seq=max_predictions_per_seq,
+            do_whole_word_mask=do_whole_word_mask,
+            ngram=ngram,
+            vocab_size=len(vocab),
+            cls_token_id=vocab.index("[CLS]"),
+            sep_token_id=vocab.index("[SEP]"),
+            mask_token_id=vocab.index("[MASK]"),
+            is_continuation=np.array([piece.startswith("##") for piece in vocab]),
+        )
+
+
+def num_to_predict(
+    num_tokens: np.ndarray, masked_lm_prob: float, max_predictions_per_seq: int
+) -> np.ndarray:
+    """How many pieces each example predicts.
+
+    Args:
+        num_tokens: int [n], real pieces of each example, with [CLS] and every [SEP].
+        masked_lm_prob: share to predict.
+        max_predictions_per_seq: P, the most an example has room for.
+
+    Returns:
+        int64 [n]: min(P, max(1, round(num_tokens * masked_lm_prob))), halves rounded to even.
+    """
+    wanted = np.rint(num_tokens * masked_lm_prob).astype(np.int64)
+    return np.clip(wanted, 1, max_predictions_per_seq)
+
+
+def mask_examples(
+    input_ids: np.ndarray,
+    input_mask: np.ndarray,
+    masking: Masking,
+    rng: np.random.Generator,
+    example_ids: np.ndarray | None = None,
+) -> dict[str, np.ndarray]:
+    """Masks a batch.
+
+    Args:
+        input_ids: int [n, S], before masking. [CLS] and [SEP] are never chosen.
+        input_mask: int [n, S], 0 at padding.
+        masking: how.
+        rng: the source of every draw.
+        example_ids: int [n, S], of packed rows: 1 to k from left to right, 0 at padding. Every
+            example predicts its own share; together they must have room in P.
+
+    Returns:
+        input_ids int32 [n, S], masked; masked_lm_positions (rising), masked_lm_ids int32 [n, P] and
+        masked_lm_weights float32 [n, P], where a row's last predictions are padded by position 0,
+        id 0, weight 0.0.
+    """
+    is_real = np.asarray(input_mask) != 0
+    ids = np.array(input_ids, np.int32).ravel()  # a copy, to be masked
+    special = (ids == masking.cls_token_id) | (ids == masking.sep_token_id)
+    is_text = is_real & ~special.reshape(is_real.shape)
+    text = np.flatnonzero(is_text)
+
+    num_tokens, num_text = _lengths(is_real, is_text, example_ids)
+    budget = num_to_predict(num_tokens, masking.masked_lm_prob, masking.max_predictions_per_seq)
+    if masking.ngram == 1 and not masking.do_whole_word_mask:
+        chosen = _choose_pieces(num_text, budget, rng)
+    else:
+        chosen = _choose_runs(text, ids[text], num_text, budget, masking, rng)
+
+    position = text[np.flatnonzero(chosen)]  # faster than by the booleans
+    original = ids[position]
+    ids[position] = _replace(original, masking, rng)
+    return {
+        "input_ids": ids.reshape(is_real.shape),
+        **_predictions(position, original, is_real.shape, masking.max_predictions_per_seq),
+    }
+
+
+def _lengths(
+    is_real: np.ndarray, is_text: np.ndarray, example_ids: np.ndarray | None
+) -> tuple[np.ndarray, np.ndarray]:
+    """Counts the real pieces of each example, and those that may be chosen: int64 [E] each."""
+    if example_ids is None:
+        return np.count_nonzero(is_real, axis=1), np.count_nonzero(is_text, axis=1)
+    most = int(np.max(example_ids, initial=0)) + 1
+    example = np.arange(len(is_real))[:, None] * most + example_ids
+    num_tokens = np.bincount(example[is_real])
+    num_text = np.bincount(example[is_text], minlength=len(num_tokens))
+    return num_tokens[num_tokens > 0], num_text[num_tokens > 0]
+
+
+def _choose_pieces(
+    num_text: np.ndarray, budget: np.ndarray, rng: np.random.Generator
+) -> np.ndarray:
+    """Chooses pieces one by one, all of an example's alike, and all of them where they are few.
+
+    Floyd's way of drawing k of n without replacement, the examples side by side: for top from n - k
+    to n - 1, draw one from [0, top], and where it has been drawn before take `top` itself.
+
+    Args:
+        num_text: int64 [E], pieces of each example.
+        budget: int64 [E], pieces to choose.
+        rng: the source of every draw.
+
+    Returns:
+        bool [sum of num_text].
+    """
+    chosen = np.zeros(num_text.sum(), bool)
+    budget = np.minimum(budget, num_text)
+    first = np.cumsum(num_text) - num_text
+    bottom = num_text - budget
+    # The longest budgets first, so that who still draws is always a head of the arrays.
+    order = np.argsort(-budget, kind="stable")
+    first, bottom = first[order], bottom[order]
+    still_drawing = np.searchsorted(-budget[order], -np.arange(budget.max(initial=0)))
+    for turn, count in enumerate(still_drawing.tolist()):
+        top = bottom[:count] + turn
+        drawn = first[:count] + (rng.random(count) * (top + 1)).astype(np.int64)
+        chosen[np.where(chosen[drawn], first[:count] + top, drawn)] = True
+    return chosen
+
+
+def _choose_runs(
+    text: np.ndarray,
+    text_ids: np.ndarray,
+    num_text: np.ndarray,
+    budget: np.ndarray,
+    masking: Masking,
+    rng: np.random.Generator,
+) -> np.ndarray:
+    """Chooses runs of 1 to `ngram` units, pieces or whole words.
+
+    An example tries its units in random order as the first of a run. The run's length n is drawn
+    with a probability proportional to 1/n among those that its segment has room for, and is cut by
+    what the budget has left and by runs chosen before; a unit that doesn't fit on its own is
+    skipped. A `##x` that opens a segment is a word of its own: words, like runs, never cross [SEP],
+    where Google's grouping does.
+
+    Args:
+        text: int64 [T], where the pieces stand in the batch, read row by row.
+        text_ids: int32 [T], the pieces.
+        num_text: int64 [E], pieces of each example.
+        budget: int64 [E], most pieces to choose.
+        masking: how.
+        rng: the source of every draw.
+
+    Returns:
+        bool [T].
+    """
+    opens_segment = np.diff(text, prepend=-2) > 1
+    starts_unit = np.ones(len(text), bool)
+    if masking.do_whole_word_mask:
+        starts_unit = opens_segment | ~masking.is_continuation[text_ids]
+    unit_start = np.append(np.flatnonzero(starts_unit), len(text))
+    num_all = len(unit_start) - 1
+    segment_opener = np.append(np.flatnonzero(opens_segment[unit_start[:-1]]), num_all)
+    segment_end = np.repeat(segment_opener[1:], np.diff(segment_opener))  # of each unit, in units
+    example_end = np.searchsorted(unit_start, np.cumsum(num_text))
+    first_unit = np.concatenate([[0], example_end[:-1]])[: len(example_end)]
+    num_units = example_end - first_unit
+
+    one_over_n = np.cumsum(1 / np.arange(1, masking.ngram + 1))
+    waiting = np.arange(num_all)  # each example's units, the tried ones swapped to the front
+    taken = np.zeros(num_all, bool)
+    left = budget.copy()
+    active = np.arange(len(budget))
+    for turn in range(num_units.max(initial=0)):
+        active = active[(left[active] > 0) & (num_units[active] > turn)]
+        if not len(active):
+            break
+        front = first_unit[active] + turn
+        drawn = front + (rng.random(len(active)) * (num_units[active] - turn)).astype(np.int64)
+        unit = waiting[drawn]
+        waiting[drawn] = waiting[front]
+
+        room = np.minimum(segment_end[unit] - unit, masking.ngram)
+        wanted = np.ones_like(room)
+        if masking.ngram > 1:
+            draw = rng.random(len(active)) * one_over_n[room - 1]
+            wanted += np.searchsorted(one_over_n, draw, side="right")
+        length = np.zeros_like(room)
+        for step in range(masking.ngram):
+            last = np.minimum(unit + step, num_all - 1)
+            pieces = unit_start[last + 1] - unit_start[unit]
+            fits = (step < wanted) & ~taken[last] & (pieces <= left[active])
+            length += fits & (length == step)
+        for step in range(masking.ngram):
+            taken[unit[length > step] + step] = True
+        left[active] -= unit_start[unit + length] - unit_start[unit]
+    return np.repeat(taken, np.diff(unit_start))
+
+
+def _replace(original: np.ndarray, masking: Masking, rng: np.random.Generator) -> np.ndarray:
+    """Returns what stands for chosen pieces: 80% [MASK], 10% a random id, 10% themselves.
+
+    Args:
+        original: int32 [k].
+        masking: how.
+        rng: the source of every draw.
+
+    Returns:
+        int32 [k], drawn piece by piece.
+    """
+    fate = rng.random(len(original))
+    replacement = np.where(fate < MASK_SHARE, np.int32(masking.mask_token_id), original)
+    at_random = np.flatnonzero((fate >= MASK_SHARE) & (fate < MASK_SHARE + RANDOM_SHARE))
+    replacement[at_random] = rng.random(len(at_random)) * masking.vocab_size
+    return replacement
+
+
+def _predictions(
+    position: np.ndarray, original: np.ndarray, shape: tuple[int, int], max_predictions: int
+) -> dict[str, np.ndarray]:
+    """Lists what is to be predicted, row by row.
+
+    Args:
+        position: int64 [k], where the chosen pieces stand in the batch, rising.
+        original: int32 [k], the chosen pieces.
+        shape: (n, S).
+        max_predictions: P.
+
+    Returns:
+        masked_lm_positions, masked_lm_ids int32 [n, P]; masked_lm_weights float32 [n, P].
+    """
+    num_rows, length = shape
+    row = position // length
+    first_of_row = np.searchsorted(position, np.arange(num_rows) * length)
+    slot = row * max_predictions + np.arange(len(position)) - first_of_row[row]
+    result = {}
+    for name, values in {
+        "masked_lm_positions": (position - row * length).astype(np.int32),
+        "masked_lm_ids": original,
+        "masked_lm_weights": np.ones(len(position), np.float32),
+    }.items():
+        flat = np.zeros(num_rows * max_predictions, values.dtype)
+        flat[slot] = values
+        result[name] = flat.reshape(num_rows, max_predictions)
+    return result

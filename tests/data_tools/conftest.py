@@ -1,0 +1,59 @@
+"""What tests of the data tool share: text of made-up words, its vocabulary, a folder of both."""
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from keras_bert.vocabulary import SPECIAL_TOKENS
+
+WORDS = [first + second for first in "bdfgklmnprst" for second in ("a", "e", "i", "o", "u")]
+
+
+@pytest.fixture(scope="session")
+def vocab() -> list[str]:
+    """A vocabulary of every word, two endings and the full stop."""
+    return [*SPECIAL_TOKENS, *WORDS, "##ba", "##da", "."]
+
+
+@pytest.fixture(scope="session")
+def corpus() -> Callable[..., str]:
+    """A function: a number of documents -> text of 20 sentences a document."""
+
+    def make(num_documents: int, seed: int = 0) -> str:
+        rng = random.Random(seed)
+
+        def sentence() -> str:
+            words = [
+                rng.choice(WORDS) + rng.choice(["", "", "ba"]) for _ in range(rng.randint(3, 12))
+            ]
+            return " ".join(words) + " ."
+
+        documents = ["\n".join(sentence() for _ in range(20)) for _ in range(num_documents)]
+        return "\n\n".join(documents) + "\n"
+
+    return make
+
+
+@pytest.fixture
+def files(tmp_path, corpus, vocab) -> dict[str, str]:
+    """A corpus, a vocabulary, and where the output goes, as the function's first arguments."""
+    (tmp_path / "corpus.txt").write_text(corpus(30))
+    (tmp_path / "vocab.txt").write_text("\n".join(vocab) + "\n")
+    return {
+        "input_file": str(tmp_path / "corpus.txt"),
+        "output_dir": str(tmp_path / "out"),
+        "vocab_file": str(tmp_path / "vocab.txt"),
+    }
+
+
+@pytest.fixture(scope="session")
+def contents() -> Callable[..., dict[str, bytes]]:
+    """A function: a folder -> every file's content."""
+
+    def read(folder) -> dict[str, bytes]:
+        paths = [path for path in Path(folder).rglob("*") if path.is_file()]
+        return {str(path.relative_to(folder)): path.read_bytes() for path in paths}
+
+    return read

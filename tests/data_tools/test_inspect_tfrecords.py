@@ -1,0 +1,381 @@
+"""Inspecting records: damage is named, figures are right, examples read as text."""
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from data_tools import records
+from data_tools.inspect_tfrecords import of_manifests, read_all, report, use_color, verify_all
+from data_tools.record_files import find_record_files
+from data_tools.record_text import describe
+from keras_bert import files
+from keras_bert.errors import InputError
+
+VOCAB = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "cat", "##s", "sat", ",", "dog", "水"]
+IDS = {piece: number for number, piece in enumerate(VOCAB)}
+S, P = 12, 4
+
+
+def row(text_a, text_b="", label=0):
+    """An unpacked row from text in which `now/piece` is a prediction: what stands there, what is
+    to be predicted."""
+    masks = ([], [])
+    ids, segments = [], []
+    for segment, text in enumerate((text_a, text_b)):
+        for word in text.split():
+            now, _, original = word.partition("/")
+            if original:
+                masks[0].append(len(ids))
+                masks[1].append(IDS[original])
+            ids.append(IDS[now])
+            segments.append(segment)
+    return {
+        "input_ids": pad(ids, S),
+        "input_mask": pad([1] * len(ids), S),
+        "segment_ids": pad(segments, S),
+        "masked_lm_positions": pad(masks[0], P),
+        "masked_lm_ids": pad(masks[1], P),
+        "masked_lm_weights": np.array(pad([1] * len(masks[0]), P), np.float32),
+        "next_sentence_labels": [label],
+    }
+
+
+def pad(values, length):
+    return list(values) + [0] * (length - len(values))
+
+
+ROWS = [
+    row("[CLS] the [MASK]/cat ##s sat [SEP]", "[MASK]/the dog/cat , [SEP]", label=1),
+    row("[CLS] the cat [MASK]/##s sat [SEP]", "the cat , [SEP]"),  # the same, other masks
+    row("[CLS] sat/sat [UNK] [SEP]", "dog [SEP]"),
+    row("[CLS] sat/sat [UNK] [SEP]", "dog [SEP]"),  # the same with the same masks
+]
+PACKED_TEXT = "[CLS] the [MASK]/cat [SEP] [CLS] dog/dog [SEP] [CLS] 水 水 [SEP]"
+
+
+def packed_row():
+    return row(PACKED_TEXT) | {
+        "position_ids": [0, 1, 2, 3, 0, 1, 2, 0, 1, 2, 3, 0],
+        "example_ids": [1, 1, 1, 1, 2, 2, 2, 3, 3, 3, 3, 0],
+        "next_sentence_positions": [0, 4, 7, 0],
+        "next_sentence_labels": [0, 1, 0, 0],
+        "next_sentence_weights": np.array([1, 1, 1, 0], np.float32),
+    }
+
+
+def without_masks(features):
+    return {name: values for name, values in features.items() if not name.startswith("masked")}
+
+
+def write(path, rows):
+    features = {name: np.array([each[name] for each in rows]) for name in rows[0]}
+    return records.write_shard(path, [records.encode_examples(features)])
+
+
+def dataset(folder, rows=ROWS, next_sentence="random", odd=None):
+    """A folder as create_pretraining_data leaves it, with two shards."""
+    files.write_bytes(folder / "vocab.txt", "".join(f"{piece}\n" for piece in VOCAB).encode())
+    entries = [
+        write(folder / records.shard_name(index, 2), part)
+        for index, part in enumerate((rows[:1], rows[1:] or rows))
+    ]
+    manifest = {
+        "format": records.FORMAT,
+        "version": records.VERSION,
+        "settings": {"do_lower_case": True, "next_sentence": next_sentence},
+        "vocab": {"file": "vocab.txt", "sha256": files.sha256(folder / "vocab.txt")},
+        "inputs": [{"file": "a.txt", "odd": odd or {}}],
+        "counts": {"documents": 2, "sentences": 7},
+        "shards": entries,
+    }
+    files.write_json(folder / records.MANIFEST, manifest)
+    return folder
+
+
+def inspect(path, vocab_file=None, num_examples=9, max_examples=0):
+    """Figures and shown lines."""
+    found = find_record_files(str(path))
+    verify_all(found)
+    statistics, shown = read_all(found, vocab_file, num_examples, max_examples)
+    lines = [line for each in shown for line in describe(*each, color=False)]
+    return of_manifests(found) | statistics.to_dict(), lines
+
+
+def test_statistics(tmp_path):
+    figures, _ = inspect(dataset(tmp_path))
+    assert (figures["documents"], figures["sentences"]) == (2, 7)
+    assert (figures["rows"], figures["examples"], figures["pieces"]) == (4, 4, 32)
+    assert figures["padding_share"] == 16 / 48
+    assert figures["length"] == {
+        "mean": 8, "p0": 6, "p5": 6, "p25": 6, "p50": 6, "p75": 10, "p95": 10, "p100": 10,
+    }  # fmt: skip
+    assert (figures["length_a"]["mean"], figures["length_b"]["mean"]) == (5, 3)
+    assert figures["predictions_a_row"]["mean"] == 1.5
+    assert figures["predictions"] == 6
+    assert figures["predicted_share"] == 6 / 32
+    assert (figures["mask_share"], figures["random_share"]) == (3 / 6, 1 / 6)
+    assert figures["kept_share"] == 2 / 6
+    # Words with a prediction: cat ##s (cut), the, cat; cat ##s (cut); sat; sat.
+    assert figures["words_cut_share"] == 2 / 6
+    assert figures["unknown_share"] == 2 / 32
+    assert figures["label_1_share"] == 1 / 4
+    assert (figures["duplicates_unmasked"], figures["duplicates_masked"]) == (2, 1)
+
+
+def test_examples_read_as_text(tmp_path):
+    _, lines = inspect(dataset(tmp_path), num_examples=3)
+    first, last = tmp_path / records.shard_name(0, 2), tmp_path / records.shard_name(1, 2)
+    assert lines == [
+        f"{first} record 0: 10 pieces, 3 to predict, B is from elsewhere",
+        "  A: [CLS] the [MASK→cat]s sat [SEP]",
+        "  B: [MASK→the] [dog→cat], [SEP]",
+        f"{last} record 0: 10 pieces, 1 to predict, B follows A",
+        "  A: [CLS] the cat[MASK→s] sat [SEP]",
+        "  B: the cat, [SEP]",
+        f"{last} record 1: 6 pieces, 1 to predict, B follows A",
+        "  A: [CLS] [=sat] [UNK] [SEP]",
+        "  B: dog [SEP]",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [
+        ("random", ("B follows A", "B is from elsewhere")),
+        ("order", ("in order", "swapped")),
+        (None, ("next sentence 0", "next sentence 1")),
+    ],
+)
+def test_labels_are_said_in_words(tmp_path, kind, words):
+    _, lines = inspect(dataset(tmp_path, next_sentence=kind))
+    titles = [line for line in lines if " record " in line]
+    assert [title.rpartition(", ")[2] for title in titles] == [words[1], *[words[0]] * 3]
+
+
+def test_rows_without_pairs_have_no_label(tmp_path):
+    rows = [row("[CLS] the cat [SEP] [MASK]/dog [SEP]")] * 2
+    figures, lines = inspect(dataset(tmp_path, rows, next_sentence="none"))
+    assert lines[:2] == [
+        f"{tmp_path / records.shard_name(0, 2)} record 0: 6 pieces, 1 to predict",
+        "  A: [CLS] the cat [SEP] [MASK→dog] [SEP]",
+    ]
+    assert not any(line.startswith("next sentence") for line in report(figures))
+
+
+def test_dynamic_records_have_no_masks(tmp_path):
+    figures, lines = inspect(dataset(tmp_path, [without_masks(each) for each in ROWS]))
+    assert lines[0].endswith("10 pieces, masks are drawn in training, B is from elsewhere")
+    assert "predictions" not in figures
+    assert "duplicates_masked" not in figures
+    assert "predicted          masks are drawn in training" in list(report(figures))
+
+
+def test_every_example_of_a_packed_row_is_shown_and_counted(tmp_path):
+    figures, lines = inspect(dataset(tmp_path, [packed_row()] * 3), num_examples=1)
+    path = tmp_path / records.shard_name(0, 2)
+    assert lines == [
+        f"{path} record 0, example 1 of 3: 4 pieces, 1 to predict, B follows A",
+        "  A: [CLS] the [MASK→cat] [SEP]",
+        f"{path} record 0, example 2 of 3: 3 pieces, 1 to predict, B is from elsewhere",
+        "  A: [CLS] [=dog] [SEP]",
+        f"{path} record 0, example 3 of 3: 4 pieces, 0 to predict, B follows A",
+        "  A: [CLS] 水水 [SEP]",
+    ]
+    assert (figures["rows"], figures["examples"], figures["pieces"]) == (3, 9, 33)
+    assert figures["examples_a_row"]["mean"] == 3
+    assert (figures["length"]["p0"], figures["length"]["p100"]) == (3, 4)
+    assert figures["label_1_share"] == 1 / 3
+    assert figures["duplicates_unmasked"] == 6
+
+
+def test_dynamic_and_packed_at_once(tmp_path):
+    figures, lines = inspect(dataset(tmp_path, [without_masks(packed_row())]), num_examples=1)
+    assert figures["examples"] == 6
+    assert lines[3] == "  A: [CLS] dog [SEP]"
+
+
+def test_files_of_other_tools_need_the_vocabulary(tmp_path, write_records):
+    path = write_records(tmp_path / "google.tfrecord", 40)
+    figures, lines = inspect(path)
+    assert lines == []
+    assert figures["examples"] == 40
+    assert "replaced_share" in figures
+    assert "mask_share" not in figures
+    vocab = tmp_path / "v.txt"
+    vocab.write_text("".join(f"{p}\n" for p in [*VOCAB, *(f"w{i}" for i in range(38))]))
+    figures, lines = inspect(path, str(vocab))
+    assert len(lines) == 9 * 3
+    shares = [figures[f"{kind}_share"] for kind in ("mask", "random", "kept")]
+    assert sum(shares) == pytest.approx(1)
+    vocab.write_text("".join(f"{piece}\n" for piece in VOCAB))
+    with pytest.raises(
+        InputError,
+        match=r"google\.tfrecord record \d+: input_ids has 49, expected "
+        "ids below the vocabulary's size, 12",
+    ):
+        inspect(path, str(vocab))
+
+
+@pytest.mark.parametrize("make", [row, lambda _: packed_row()])
+def test_rows_of_padding_are_counted(tmp_path, make):
+    nothing = {name: values * 0 for name, values in as_arrays(make("[CLS] the [SEP]")).items()}
+    write(tmp_path / "a.tfrecord", [nothing])
+    figures, _ = inspect(tmp_path / "a.tfrecord")
+    assert (figures["rows"], figures["pieces"], figures["padding_share"]) == (1, 0, 1)
+    assert "padding            100.00% of all places" in list(report(figures))
+
+
+def as_arrays(features):
+    return {name: np.asarray(values) for name, values in features.items()}
+
+
+def test_max_examples_bounds_what_is_read(tmp_path):
+    assert inspect(dataset(tmp_path), max_examples=3)[0]["rows"] == 3
+    assert inspect(tmp_path, max_examples=1)[0]["rows"] == 1
+
+
+def test_odd_input_of_the_manifest_is_told(tmp_path):
+    place = {"file": "a.txt", "line": 1, "offset": 3}
+    odd = {"undecodable_bytes": {"count": 7, "files": 1, "first": [place]}}
+    figures, _ = inspect(dataset(tmp_path, odd=odd))
+    assert figures["odd"] == odd
+    assert any("7 undecodable bytes" in line for line in report(figures))
+
+
+def test_every_damaged_file_is_named(tmp_path, capsys):
+    folder = dataset(tmp_path)
+    first, second = (folder / records.shard_name(index, 2) for index in range(2))
+    content = first.read_bytes()
+    first.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    second.write_bytes(second.read_bytes() + b"x")
+    (folder / "vocab.txt").unlink()
+    (folder / "other.tfrecord").touch()
+    with pytest.raises(InputError, match="not what was expected: 4, listed above"):
+        inspect(folder)
+    lines = capsys.readouterr().err.splitlines()
+    lines = [line for line in lines if line.startswith(str(folder))]
+    size = second.stat().st_size
+    manifest = files.read_json(folder / records.MANIFEST)
+    digest = manifest["shards"][0]["sha256"]
+    assert lines == [
+        f"{first}: expected sha256 {digest}, found {files.sha256(first)}",
+        f"{second}: expected {size - 1} bytes, found {size}",
+        f"{folder}/other.tfrecord: expected no such file, since manifest.json has none",
+        f"{folder}/vocab.txt: expected a file, found none that can be read "
+        "(No such file or directory)",
+    ]
+
+
+def damage(content, what):
+    middle = len(content) // 2
+    return {
+        "flipped": content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :],
+        "cut": content[:-3],
+        "text": b"no records at all\n",
+    }[what]
+
+
+@pytest.mark.parametrize(
+    ("what", "match"),
+    [
+        ("flipped", r"damaged after record 0: corrupted record at "),
+        ("cut", r"damaged after record 0: truncated record at "),
+        ("text", r"record 0 cannot be read"),
+    ],
+)
+def test_checksums_of_records_are_checked(tmp_path, what, match):
+    path = tmp_path / "a.tfrecord"
+    write(path, ROWS)
+    path.write_bytes(damage(path.read_bytes(), what))
+    with pytest.raises(InputError, match=match) as error:
+        inspect(path)
+    assert str(error.value).startswith(f"{path}: ")
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("change", "match"),
+    [
+        ({"segment_ids": [0] * 11 + [99]}, r"record 1: segment_ids\[11\] is 99, expected 0 to 11"),
+        ({"masked_lm_positions": [0, 0, 0, 12]}, r"masked_lm_positions\[3\] is 12, expected 0 to"),
+        ({"example_ids": [1, 3] + [0] * 10}, r"record 1: example_ids\[1\] is 3, expected 1, 2"),
+        ({"next_sentence_weights": np.ones(4, np.float32)}, "record 1: 4 next-sentence labels, "
+         "expected one for each of its 3 examples"),
+    ],
+)  # fmt: skip
+def test_impossible_values_are_refused(tmp_path, change, match):
+    path = tmp_path / "a.tfrecord"
+    write(path, [packed_row(), packed_row() | change])
+    with pytest.raises(InputError, match=match):
+        inspect(path)
+
+
+def test_records_of_another_shape_are_refused(tmp_path):
+    write(tmp_path / "a.tfrecord", ROWS)
+    shorter = {name: values[:3] for name, values in ROWS[0].items()}
+    write(tmp_path / "b.tfrecord", [shorter])
+    with pytest.raises(InputError, match=r"b\.tfrecord: expected records as in the files before"):
+        inspect(tmp_path)
+    with tf.io.TFRecordWriter(str(tmp_path / "c.tfrecord")) as writer:
+        writer.write(b"not a message")
+        writer.write(tf.train.Example().SerializeToString())
+    with pytest.raises(InputError, match=r"c\.tfrecord: record 0"):
+        inspect(tmp_path / "c.tfrecord")
+
+
+@pytest.mark.parametrize(
+    ("content", "match"),
+    [
+        ("{", "manifest.json"),
+        ('{"format": "other"}', "not a manifest of create_pretraining_data"),
+        (None, "no record files at"),
+    ],
+)
+def test_bad_folders_are_refused(tmp_path, content, match):
+    if content:
+        (tmp_path / "manifest.json").write_text(content)
+    with pytest.raises(InputError, match=match):
+        find_record_files(str(tmp_path))
+
+
+def test_the_program(tmp_path, root):
+    good, bad = dataset(tmp_path / "good"), dataset(tmp_path / "bad")
+    (bad / "vocab.txt").write_text("the")
+    arguments = [
+        [f"--input_file={good}", "--color=always", "--num_examples=1"],
+        [f"--input_file={good}", "--json"],
+        [f"--input_file={bad}"],
+    ]
+    running = [
+        subprocess.Popen(
+            [sys.executable, "-m", "data_tools.inspect_tfrecords", *each],
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=root,
+        )
+        for each in arguments
+    ]  # fmt: skip
+    (text, error), (figures, _), (nothing, refusal) = (each.communicate() for each in running)
+    assert [each.returncode for each in running] == [0, 0, 1], error
+    assert "examples           4 in 4 rows" in text
+    assert "\033[36m[MASK→cat]\033[0m" in text  # hidden
+    assert "\033[31m[dog→cat]\033[0m" in text  # random
+    assert json.loads(figures)["predictions"] == 6
+    assert nothing == ""
+    lines = refusal.splitlines()
+    assert any(line.startswith(f"{bad}/vocab.txt: expected sha256 ") for line in lines)
+    assert lines[-1].endswith("error: files that are not what was expected: 1, listed above")
+    assert "Traceback" not in refusal
+
+
+def test_colour_is_for_terminals(monkeypatch):
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    assert not use_color("auto")  # pytest's stdout is no terminal
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    assert use_color("auto")
+    assert not use_color("never")
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert not use_color("auto")
+    assert use_color("always")

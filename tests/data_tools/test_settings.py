@@ -1,0 +1,91 @@
+"""The settings of a dataset: bounds, and what does not go together."""
+
+import dataclasses
+
+import pytest
+
+from data_tools.documents import Reading
+from data_tools.settings import Settings, refuse_other_settings
+from keras_bert.errors import InputError
+
+
+def test_the_settings_by_name_in_their_order():
+    names = [field.name for field in dataclasses.fields(Settings)]
+    assert names == [
+        "do_lower_case",
+        "do_whole_word_mask",
+        "ngram",
+        "next_sentence",
+        "dynamic",
+        "pack",
+        "max_seq_length",
+        "max_predictions_per_seq",
+        "random_seed",
+        "dupe_factor",
+        "masked_lm_prob",
+        "short_seq_prob",
+        "input_format",
+        "text_field",
+        "language",
+        "max_bad_line_share",
+        "num_shards",
+    ]
+    settings = Settings(ngram=3, pack=True)
+    assert list(settings.to_dict()) == names
+    assert Settings(**settings.to_dict()) == settings
+
+
+def test_a_dataset_masked_in_training_is_one_copy_unless_told():
+    assert Settings().dupe_factor == 10
+    assert Settings(dynamic=True).dupe_factor == 1
+    assert Settings(dynamic=True, dupe_factor=3).dupe_factor == 3
+
+
+def test_how_the_corpus_is_read():
+    settings = Settings(
+        input_format="jsonl", text_field="body", language="de", max_bad_line_share=0.5
+    )
+    assert settings.reading() == Reading("jsonl", "body", "de", 0.5)
+    assert Settings().reading() == Reading()
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"ngram": 0}, "--ngram=0: expected from 1 to 20"),
+        ({"ngram": 6, "max_predictions_per_seq": 5}, "--ngram=6: expected from 1 to 5"),
+        ({"next_sentence": "next"}, "--next_sentence=next: expected one of random, order, none"),
+        ({"dupe_factor": 0}, "--dupe_factor=0: expected at least 1"),
+        ({"max_seq_length": 4}, "--max_seq_length=4: expected from 5 to 65536"),
+        ({"max_predictions_per_seq": 200}, "--max_predictions_per_seq=200: expected from 1 to 128"),
+        ({"masked_lm_prob": float("nan")}, "--masked_lm_prob=nan: expected from 0 to 1"),
+        ({"short_seq_prob": -0.1}, "--short_seq_prob=-0.1: expected from 0 to 1"),
+        ({"num_shards": 100_000}, "--num_shards=100000: expected from 0 to 99999"),
+        ({"max_bad_line_share": 2}, "--max_bad_line_share=2: expected from 0 to 1"),
+        (
+            {"text_field": "body", "input_format": "wiki"},
+            "--text_field=body with --input_format=wiki: expected --input_format=jsonl, the only "
+            "format that has fields to choose from",
+        ),
+        (
+            {"language": "de"},
+            "--language=de with --input_format=sentences: expected another --input_format, since a "
+            "file with one sentence a line is not split",
+        ),
+    ],
+)
+def test_what_is_out_of_bounds_or_without_effect_is_refused(values, message):
+    with pytest.raises(InputError) as caught:
+        Settings(**values)
+    assert str(caught.value) == message
+
+
+def test_a_setting_that_an_older_dataset_lacks_is_a_difference():
+    made = {"settings": Settings().to_dict(), "vocab": {"sha256": "x"}, "inputs": []}
+    asked = made | {"settings": Settings(ngram=2, num_shards=0).to_dict()}
+    refuse_other_settings("out", "a dataset", made, made)
+    with pytest.raises(InputError, match="ngram was 1, now 2"):
+        refuse_other_settings("out", "a dataset", made, asked)
+    del made["settings"]["ngram"]
+    with pytest.raises(InputError, match="ngram was None, now 2"):
+        refuse_other_settings("out", "a dataset", made, asked)

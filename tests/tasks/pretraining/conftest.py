@@ -1,0 +1,61 @@
+"""Datasets of every kind, made by the data tool from documents of made-up words."""
+
+import hashlib
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+# 40 words, a third of which take a second piece now and then.
+WORDS = [a + b for a in "bcdfgklm" for b in "aeiou"]
+VOCAB = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS, "##n", "##r", "##s"]
+
+
+@pytest.fixture(scope="session")
+def write_dataset():
+    """A function: folder, settings of the data tool -> the folder with records and manifest."""
+    from data_tools.settings import Settings
+    from data_tools.shards import write_shard_of
+
+    def write(folder: Path, documents: int = 60, corpus_seed: int = 0, **settings) -> Path:
+        settings = {
+            "max_seq_length": 32,
+            "max_predictions_per_seq": 6,
+            "dupe_factor": 1,
+            "num_shards": 2,
+            **settings,
+        }
+        made = Settings(**settings)
+        folder.mkdir(parents=True)
+        vocab = "".join(f"{piece}\n" for piece in VOCAB)
+        (folder / "vocab.txt").write_text(vocab)
+        rng = np.random.default_rng(corpus_seed)
+        shards = []
+        for index in range(made.num_shards):
+            corpus = [_document(rng) for _ in range(documents // made.num_shards)]
+            path = folder / f"records-{index:05d}-of-{made.num_shards:05d}.tfrecord"
+            note = write_shard_of(corpus, index, str(folder / "vocab.txt"), made, str(path))
+            shards.append({name: note[name] for name in ("file", "examples", "bytes", "sha256")})
+        manifest = {
+            "format": "keras_bert.pretraining",
+            "version": 2,
+            "settings": made.to_dict(),
+            "vocab": {"file": "vocab.txt", "sha256": hashlib.sha256(vocab.encode()).hexdigest()},
+            "shards": shards,
+        }
+        (folder / "manifest.json").write_text(json.dumps(manifest))
+        return folder
+
+    return write
+
+
+def _document(rng: np.random.Generator) -> list[bytes]:
+    """Two to four sentences of two to six words."""
+    return [
+        " ".join(
+            rng.choice(WORDS) + rng.choice(["", "", "n", "r", "s"])
+            for _ in range(rng.integers(2, 7))
+        ).encode()
+        for _ in range(rng.integers(2, 5))
+    ]
