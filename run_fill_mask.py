@@ -4,7 +4,6 @@ python run_fill_mask.py --model_dir=out/model "The [MASK] statement ends a loop.
 """
 
 from collections.abc import Sequence
-from pathlib import Path
 
 from absl import flags
 
@@ -24,12 +23,12 @@ def main(argv: Sequence[str]) -> None:
     if not texts:
         raise InputError('give one or more sentences, for example "The [MASK] is red."')
     start_tensorflow()  # Late: bad flags and --help should not wait for it.
-    from keras_bert.checkpoints.model_directory import open_model_directory
+    from keras_bert.checkpoints.open_checkpoint import open_checkpoint
     from keras_bert.models import BertPretrainer
     from keras_bert.tasks.fill_mask import fill_masks
     from keras_bert.tokenization import BertTokenizer
 
-    directory = open_model_directory(Path(FLAGS.model_dir))
+    directory = open_checkpoint(FLAGS.model_dir)
     model = BertPretrainer(directory.config)
     report = directory.load_into(model)
     if directory.vocab is None or any(name.startswith("masked_lm") for name in report.new):

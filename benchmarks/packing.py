@@ -105,7 +105,7 @@ def main(_) -> None:
         sums = measure(Path(folder))
     print("            rows  padding  s a step  pieces/s  pieces/CPU s")
     for way, total in sums.items():
-        rows = counts[way]["examples"]
+        rows = counts[way]["rows"]
         padding = 1 - counts[way]["real_tokens"] / (rows * 128)
         print(
             f"{way:8} {rows:7,} {padding:8.1%} "

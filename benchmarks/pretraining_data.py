@@ -40,7 +40,7 @@ FLAGS = flags.FLAGS
 
 def read_corpus() -> list[list[str]]:
     """Returns the documents of one copy: sentences each."""
-    from data_tools.sentences import split_sentences
+    from data_tools.corpus.sentences import split_sentences
 
     documents = []
     for book in sorted((DATA / "corpus" / "kjv").glob("*.txt")):

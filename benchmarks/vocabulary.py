@@ -74,10 +74,10 @@ def ours(corpus: str, vocab_file: str) -> dict[str, float]:
 
     program.start_tensorflow()
     import keras_bert.tokenization  # noqa: F401
-    from data_tools.documents import Reading
-    from data_tools.odd_input import OddInput
-    from data_tools.vocab_learning import learn_vocab
-    from data_tools.word_counts import count_words
+    from data_tools.corpus.documents import Reading
+    from data_tools.corpus.odd_input import OddInput
+    from data_tools.vocabulary.vocab_learning import learn_vocab
+    from data_tools.vocabulary.word_counts import count_words
 
     lap("start")
     words = count_words([corpus], Reading(), True, OddInput())

@@ -8,17 +8,19 @@ is one that it can make. With --extend_vocab nothing is learnt: the corpus's wor
 vocabulary cuts into pieces go into its [unusedN] places (`vocab_extension`).
 """
 
+import dataclasses
 import os
+import sys
 from collections.abc import Iterable, Sequence
 
 from absl import flags, logging
 
 from data_tools import reading_flags
-from data_tools.documents import Reading, find_input_files
-from data_tools.odd_input import OddInput
-from data_tools.vocab_extension import extend_vocab, load_extensible
-from data_tools.vocab_learning import learn_vocab
-from data_tools.word_counts import count_words
+from data_tools.corpus.documents import Reading, find_input_files
+from data_tools.corpus.odd_input import OddInput
+from data_tools.vocabulary.vocab_extension import extend_vocab, load_extensible
+from data_tools.vocabulary.vocab_learning import alphabet_pieces, alphabet_room, learn_vocab
+from data_tools.vocabulary.word_counts import count_words
 from keras_bert import files, program
 from keras_bert.errors import InputError
 
@@ -66,7 +68,18 @@ def build_vocab(
     _write(vocab_file, vocab)
     odd.log()
     if len(vocab) < vocab_size:
-        logging.warning("the corpus gives %d pieces only, of %d wanted", len(vocab), vocab_size)
+        room = alphabet_room(vocab_size, num_unused)
+        alphabet = alphabet_pieces(words, sys.maxsize, min_frequency)
+        cause = ""
+        if len(alphabet) > room:
+            cause = (
+                f": at most half of the room, {room}, is for single characters, which are "
+                f"{len(alphabet)} here, and words with others teach nothing; a --vocab_size of "
+                f"{vocab_size + 2 * (len(alphabet) - room)} has room for all"
+            )
+        logging.warning(
+            "the corpus gives %d pieces only, of %d wanted%s", len(vocab), vocab_size, cause
+        )
     logging.info("%s: %d pieces from %d words", vocab_file, len(vocab), words.total())
     return vocab
 
@@ -180,7 +193,9 @@ def main(argv: Sequence[str]) -> None:
     common = {
         "input_file": FLAGS.input_file,
         "vocab_file": FLAGS.vocab_file,
-        "reading": reading_flags.from_flags(),
+        "reading": Reading(
+            **{field.name: FLAGS[field.name].value for field in dataclasses.fields(Reading)}
+        ),
         "do_lower_case": FLAGS.do_lower_case,
         "min_frequency": FLAGS.min_frequency,
     }

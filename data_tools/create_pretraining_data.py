@@ -8,7 +8,7 @@ manifest.json: the settings, the inputs, the counts and a checksum a shard. The 
 where it stands, the dataset is whole. Until then everything lies in the folder .building below;
 the same command again makes only the shards that are lacking there.
 
-On Apache Beam (pip install keras_bert[beam]), with the runner's own options behind --:
+On Apache Beam (the extra [beam]), with the runner's own options behind --:
 
     python -m data_tools.create_pretraining_data ... --runner=DirectRunner -- \
         --direct_running_mode=multi_processing --direct_num_workers=2
@@ -23,9 +23,9 @@ from typing import Any
 from absl import flags, logging
 
 from data_tools import reading_flags
-from data_tools.documents import find_input_files
-from data_tools.local_build import build_locally
-from data_tools.odd_input import KINDS, OddInput
+from data_tools.building.local_build import build_locally
+from data_tools.corpus.documents import find_input_files
+from data_tools.corpus.odd_input import KINDS, OddInput
 from data_tools.settings import NEXT_SENTENCE, Settings
 from keras_bert import program
 from keras_bert.errors import InputError
@@ -65,6 +65,14 @@ def create_pretraining_data(
     """
     if num_workers < 0:
         raise InputError(f"--num_workers={num_workers}: expected at least 0")
+    predictions = round(settings.max_seq_length * settings.masked_lm_prob)
+    if settings.pack and settings.max_predictions_per_seq < predictions:
+        logging.warning(
+            "--max_predictions_per_seq=%d leaves rows of --pack partly empty, as their examples "
+            "have that many predictions together: --max_predictions_per_seq=%d fills them",
+            settings.max_predictions_per_seq,
+            predictions,
+        )
     if runner == LOCAL:
         if runner_options:
             raise InputError(
@@ -81,13 +89,13 @@ def create_pretraining_data(
             )
         if importlib.util.find_spec("apache_beam") is None:
             raise InputError(
-                f"--runner={runner}: Apache Beam is not installed: pip install keras_bert[beam]"
+                f"--runner={runner}: Apache Beam is not installed: pip install -e '.[beam]'"
             )
         # What Beam says of itself, and, while it is imported, of what it could also use.
         std_logging.getLogger("apache_beam").setLevel(std_logging.WARNING)
         std_logging.disable(std_logging.WARNING)
         try:
-            from data_tools.beam_build import build_on_beam
+            from data_tools.building.beam_build import build_on_beam
         finally:
             std_logging.disable(std_logging.NOTSET)
         manifest = build_on_beam(
@@ -109,10 +117,12 @@ def _report(output_dir: str, manifest: dict[str, Any]) -> None:
     if totals:
         logging.warning("odd input: %s; manifest.json names places", ", ".join(totals))
     counts, num_shards = manifest["counts"], len(manifest["shards"])
+    rows = f" in {counts['rows']} rows" if manifest["settings"]["pack"] else ""
     logging.info(
-        "%s: %d examples of %d documents in %d %s",
+        "%s: %d examples%s of %d documents in %d %s",
         output_dir,
         counts["examples"],
+        rows,
         counts["documents"],
         num_shards,
         "shard" if num_shards == 1 else "shards",

@@ -14,11 +14,11 @@ from typing import Any
 
 from absl import flags
 
-from data_tools import record_batches, record_text
-from data_tools.odd_input import KINDS, OddInput
+from data_tools.corpus.odd_input import KINDS, OddInput
+from data_tools.inspection import record_batches, record_text
+from data_tools.inspection.record_files import RecordFiles, find_record_files, verify
+from data_tools.inspection.record_statistics import Statistics, Vocabulary
 from data_tools.progress import Progress
-from data_tools.record_files import RecordFiles, find_record_files, verify
-from data_tools.record_statistics import Statistics, Vocabulary
 from keras_bert import program
 from keras_bert.errors import InputError
 from keras_bert.vocabulary import load_vocab
@@ -92,8 +92,8 @@ def read_all(
                     made = files.manifest and files.manifest["settings"].get("next_sentence")
                     shown += [(batch, row, vocabulary.pieces, made) for row in wanted]
             shard = files.shards().get(os.path.basename(path))
-            if shard and rows < left and rows != shard["examples"]:
-                raise InputError(f"{path}: expected {shard['examples']} records, found {rows}")
+            if shard and rows < left and rows != shard["rows"]:
+                raise InputError(f"{path}: expected {shard['rows']} records, found {rows}")
             left -= rows
     return statistics, shown
 
@@ -149,7 +149,7 @@ def report(figures: dict[str, Any]) -> Iterator[str]:
         return f"mean {mean:.1f}; " + ", ".join(f"{key} {value}" for key, value in values.items())
 
     if "documents" in figures:
-        yield f"documents          {figures['documents']:,} of {figures['sentences']:,} sentences"
+        yield f"documents          {figures['documents']:,}, of {figures['sentences']:,} sentences"
         for kind, entry in figures["odd"].items():
             one, many, done = KINDS[kind]
             count = entry["count"]

@@ -22,7 +22,7 @@ from collections.abc import Iterator, Sequence
 
 from absl import flags, logging
 
-from data_tools.sentences import split_sentences
+from data_tools.corpus.sentences import split_sentences
 from keras_bert import program
 from keras_bert.errors import InputError
 from keras_bert.files import write_bytes

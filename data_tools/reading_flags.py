@@ -2,9 +2,7 @@
 
 from absl import flags
 
-from data_tools.documents import INPUT_FORMATS, Reading
-
-FLAGS = flags.FLAGS
+from data_tools.corpus.documents import INPUT_FORMATS, Reading
 
 
 def define() -> None:
@@ -29,12 +27,3 @@ def define() -> None:
         default.max_bad_line_share,
         "Share of a file's lines that may be undecodable or malformed; 0 refuses the first one.",
     )
-
-
-def from_flags() -> Reading:
-    """Returns how the flags say that the corpus is read.
-
-    Raises:
-        InputError: for a value that is out of bounds.
-    """
-    return Reading(FLAGS.input_format, FLAGS.text_field, FLAGS.language, FLAGS.max_bad_line_share)

@@ -7,7 +7,7 @@ import os
 from dataclasses import dataclass, fields
 from typing import Any
 
-from data_tools.documents import Reading
+from data_tools.corpus.documents import Reading
 from keras_bert import files
 from keras_bert.errors import InputError
 
@@ -34,7 +34,7 @@ class Settings:
         masked_lm_prob: share of the pieces to predict.
         short_seq_prob: share of documents (with next_sentence none, of rows) with a target length
             below S.
-        input_format: how documents are read (`data_tools.documents`).
+        input_format: how documents are read (`data_tools.corpus.documents`).
         text_field: the field of a JSON line that has the text.
         language: whose rules cut text into sentences.
         max_bad_line_share: share of a file's lines that may be undecodable or malformed.

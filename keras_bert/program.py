@@ -1,7 +1,8 @@
 """How every program starts and ends: flags in, results out, one line for bad input.
 
 In: an absl `main(argv)`. Out: the process's exit code: 0, or 1 after one line on stderr for an
-unknown flag, a bad flag value or an `InputError`. Anything else is a defect: its traceback stays.
+unknown flag, a bad flag value or an `InputError`, or 130 after one for Ctrl-C. Anything else is a
+defect: its traceback stays.
 """
 
 import os
@@ -14,6 +15,8 @@ from typing import NoReturn
 from absl import app, flags, logging
 
 from keras_bert.errors import InputError
+
+_INTERRUPTED = 130  # what shells say of a program that Ctrl-C ended
 
 
 def run(main: Callable[[Sequence[str]], None]) -> None:
@@ -31,6 +34,8 @@ def run(main: Callable[[Sequence[str]], None]) -> None:
             main(argv)
         except InputError as error:
             _fail(str(error))
+        except KeyboardInterrupt:
+            _end("interrupted: the same command again goes on", _INTERRUPTED)
 
     app.run(guarded, flags_parser=_parse)
 
@@ -91,6 +96,9 @@ def _parse(argv: Sequence[str]) -> list[str]:
 
 
 def _fail(message: str) -> NoReturn:
-    line = " ".join(message.split())
-    print(f"{os.path.basename(sys.argv[0])}: error: {line}", file=sys.stderr)
-    sys.exit(1)
+    _end("error: " + " ".join(message.split()), 1)
+
+
+def _end(line: str, code: int) -> NoReturn:
+    print(f"{os.path.basename(sys.argv[0])}: {line}", file=sys.stderr)
+    sys.exit(code)

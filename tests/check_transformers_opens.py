@@ -1,12 +1,12 @@
-"""Checks that transformers opens a model directory of ours and computes the same numbers.
+"""Checks that transformers opens model directories of ours and computes the same numbers.
 
-    .peers/bin/python tests/check_transformers_opens.py MODEL_DIR EXAMPLES.npz
+    .peers/bin/python tests/check_transformers_opens.py MODEL_DIR EXAMPLES.npz ...
 
-In: a directory that `save_model_directory` wrote from a BertPretrainer, and a batch with its
-outputs by us: the encoder's inputs, masked_lm_positions, sequence_output, pooled_output,
+In: pairs of a directory that `save_model_directory` wrote from a BertPretrainer, and a batch with
+its outputs by us: the encoder's inputs, masked_lm_positions, sequence_output, pooled_output,
 masked_lm_logits, next_sentence_logits; and if the directory has a vocabulary, `text` and `pieces`,
-sentences and the ids of [CLS] sentence [SEP] for each, joined by blanks. Out: one line with the
-largest difference; exit code 1 if it is over 1e-5 or anything was missing.
+sentences and the ids of [CLS] sentence [SEP] for each, joined by blanks. Out: a line each with the
+largest difference; exit code 1 if one is over 1e-5 or anything was missing.
 """
 
 import sys
@@ -16,8 +16,8 @@ import torch
 from transformers import AutoTokenizer, BertForPreTraining
 
 
-def main(model_dir: str, examples_file: str) -> int:
-    """Compares and prints; returns the exit code."""
+def differs(model_dir: str, examples_file: str) -> bool:
+    """Compares and prints."""
     examples = np.load(examples_file)
     model, report = BertForPreTraining.from_pretrained(model_dir, output_loading_info=True)
     problems = {key: value for key, value in report.items() if value}
@@ -44,8 +44,9 @@ def main(model_dir: str, examples_file: str) -> int:
             if found != pieces:
                 problems[f"pieces of {text!r}"] = f"{found}, expected {pieces}"
     print(f"largest difference {worst:.2e}, problems: {problems or 'none'}")
-    return int(worst > 1e-5 or bool(problems))
+    return worst > 1e-5 or bool(problems)
 
 
 if __name__ == "__main__":
-    sys.exit(main(*sys.argv[1:]))
+    pairs = zip(sys.argv[1::2], sys.argv[2::2], strict=True)
+    sys.exit(sum(differs(*pair) for pair in pairs))

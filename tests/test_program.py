@@ -19,6 +19,8 @@ def main(argv):
     assert "tensorflow" not in sys.modules
     if argv[1:] == ["bad"]:
         raise InputError("notes.txt, line 3:\\nexpected a number, got 'x'")
+    if argv[1:] == ["interrupted"]:
+        raise KeyboardInterrupt
     if argv[1:] == ["defect"]:
         raise KeyError("missing")
     print(flags.FLAGS.count, *argv[1:])
@@ -70,6 +72,12 @@ def test_a_bad_flag_is_one_line_and_exit_code_1(program, flag, expected):
     assert done.stderr.startswith("program.py: error: ")
     assert expected in done.stderr
     assert done.stderr.count("\n") == 1
+
+
+def test_ctrl_c_is_one_line_and_exit_code_130(program):
+    done = program("interrupted")
+    assert (done.returncode, done.stdout) == (130, "")
+    assert done.stderr == "program.py: interrupted: the same command again goes on\n"
 
 
 def test_a_defect_keeps_its_traceback(program):

@@ -10,34 +10,34 @@ that it appears whole or not at all. No pickle anywhere.
 """
 
 import os
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import keras
+import numpy as np
 from safetensors import SafetensorError
 
-from keras_bert.checkpoints.weights import LoadReport, load_weights, write_weights
+from keras_bert.checkpoints.checkpoint import (
+    ARCHITECTURES,
+    Checkpoint,
+    guess_lower_case,
+    hugging_face_settings,
+)
+from keras_bert.checkpoints.safetensors_file import (
+    INDEX,
+    WEIGHTS,
+    open_safetensors,
+    write_safetensors,
+)
+from keras_bert.checkpoints.weights import weights_of
 from keras_bert.config import BertConfig
 from keras_bert.errors import InputError
 from keras_bert.files import appearing, read_json, write_bytes, write_json
 from keras_bert.vocabulary import check_vocab, load_vocab
 
-CONFIG, WEIGHTS, VOCAB, TOKENIZER = (
-    "config.json",
-    "model.safetensors",
-    "vocab.txt",
-    "tokenizer_config.json",
-)
-
-# Our model's class -> the transformers class that has the same heads.
-_ARCHITECTURES = {
-    "BertEncoder": "BertModel",
-    "BertPretrainer": "BertForPreTraining",
-    "BertClassifier": "BertForSequenceClassification",
-    "BertTokenClassifier": "BertForTokenClassification",
-    "BertSpanLabeler": "BertForQuestionAnswering",
-}
+CONFIG, VOCAB, TOKENIZER = "config.json", "vocab.txt", "tokenizer_config.json"
 
 # Hugging Face's other names for our activations; they compute the same up to rounding.
 _ACTIVATIONS_READ = {
@@ -48,38 +48,7 @@ _ACTIVATIONS_READ = {
 _ACTIVATIONS_WRITTEN = {"gelu_tanh": "gelu_new"}
 
 
-@dataclass(frozen=True)
-class ModelDirectory:
-    """What a model directory says of itself, read and checked; the weights are still on disk.
-
-    Attributes:
-        path: the directory.
-        config: sizes and settings.
-        vocab: the V pieces in the order of their ids, or None if the directory has none.
-        do_lower_case: whether text is lower-cased before it is cut into pieces.
-    """
-
-    path: Path
-    config: BertConfig
-    vocab: list[str] | None
-    do_lower_case: bool
-
-    def load_into(self, model: keras.Model) -> LoadReport:
-        """Fills a model with the directory's weights.
-
-        Args:
-            model: one of keras_bert.models, or the encoder.
-
-        Returns:
-            What was loaded, what is new, what was ignored.
-
-        Raises:
-            InputError: the weights do not fit the model.
-        """
-        return load_weights(model, self.path / WEIGHTS)
-
-
-def open_model_directory(path: str | os.PathLike) -> ModelDirectory:
+def open_model_directory(path: str | os.PathLike) -> Checkpoint:
     """Reads all of a model directory but its weights.
 
     Args:
@@ -97,13 +66,22 @@ def open_model_directory(path: str | os.PathLike) -> ModelDirectory:
         raise InputError(f"{path}: no such directory; expected one with {CONFIG} and {WEIGHTS}")
     if not (path / CONFIG).is_file():
         raise InputError(f"{path}: has no {CONFIG}; expected a model directory")
-    if not (path / WEIGHTS).is_file():
+    if not (path / WEIGHTS).is_file() and not (path / INDEX).is_file():
         raise InputError(f"{path}: has no {WEIGHTS}; expected a model directory" + _advice(path))
-    config = _read_config(path / CONFIG)
+    settings = read_json(path / CONFIG)
+    config = _read_config(path / CONFIG, settings)
     vocab, do_lower_case = _read_tokenizer(path)
     if vocab:
         config.check_vocab_size(len(vocab), path / VOCAB)
-    return ModelDirectory(path, config, vocab, do_lower_case)
+    return Checkpoint(
+        path=path,
+        kind="a Hugging Face model directory",
+        config=config,
+        vocab=vocab,
+        do_lower_case=do_lower_case,
+        settings=settings,
+        open_weights=partial(open_safetensors, path),
+    )
 
 
 def save_model_directory(
@@ -112,6 +90,9 @@ def save_model_directory(
     config: BertConfig,
     vocab: list[str] | None = None,
     do_lower_case: bool = True,
+    labels: Sequence[str] | None = None,
+    problem_type: str | None = None,
+    extra: Mapping[str, Any] | None = None,
 ) -> None:
     """Writes a model directory, whole or not at all; an earlier one in its place is replaced.
 
@@ -121,6 +102,10 @@ def save_model_directory(
         config: sizes and settings.
         vocab: the V pieces in the order of their ids.
         do_lower_case: whether text is lower-cased before it is cut into pieces.
+        labels: the names of a classifier's labels, in the order of its logits.
+        problem_type: transformers' word for a classifier's loss: `single_label_classification`,
+            `multi_label_classification` or `regression`.
+        extra: further keys of config.json.
 
     Raises:
         InputError: the place cannot be written, or holds other things than a model directory.
@@ -129,97 +114,143 @@ def save_model_directory(
     check_place(path)
     if vocab is not None:
         config.check_vocab_size(len(vocab), path / VOCAB)
-    with appearing(path, failures=(SafetensorError,)) as partial:
-        partial.mkdir()
-        write_json(partial / CONFIG, _hugging_face_config(model, config, vocab))
-        if vocab is not None:
-            write_bytes(partial / VOCAB, "".join(f"{piece}\n" for piece in vocab).encode())
-            write_json(partial / TOKENIZER, _tokenizer_config(config, do_lower_case))
-        write_weights(model, partial / WEIGHTS)
+    settings = hugging_face_settings(
+        ARCHITECTURES[type(model).__name__],
+        config,
+        vocab,
+        getattr(model, "num_labels", None),
+        labels,
+        problem_type,
+        extra,
+    )
+    with appearing(path, failures=(SafetensorError,)) as folder:
+        folder.mkdir()
+        write_model_directory(folder, weights_of(model), settings, vocab, do_lower_case)
+
+
+def write_model_directory(
+    folder: Path,
+    weights: Mapping[str, np.ndarray],
+    settings: Mapping[str, Any],
+    vocab: Sequence[str] | None,
+    do_lower_case: bool,
+) -> None:
+    """Writes the files of a model directory.
+
+    Args:
+        folder: where they go.
+        weights: our variable's path -> array.
+        settings: the keys of config.json.
+        vocab: the V pieces in the order of their ids.
+        do_lower_case: whether text is lower-cased before it is cut into pieces.
+    """
+    act = settings["hidden_act"]
+    settings = {**settings, "hidden_act": _ACTIVATIONS_WRITTEN.get(act, act)}
+    write_json(folder / CONFIG, settings)
+    if vocab is not None:
+        write_vocab(folder / VOCAB, vocab)
+        write_json(folder / TOKENIZER, _tokenizer_config(settings, do_lower_case))
+    write_safetensors(folder, weights)
+
+
+def write_vocab(path: Path, vocab: Sequence[str]) -> None:
+    r"""Writes a vocabulary, one piece a line that ends at "\n".
+
+    Args:
+        path: the file.
+        vocab: the V pieces in the order of their ids.
+    """
+    write_bytes(path, "".join(f"{piece}\n" for piece in vocab).encode())
+
+
+def check_place(path: Path, own: Collection[str] = (CONFIG, WEIGHTS, VOCAB, TOKENIZER)) -> None:
+    """Refuses to replace anything but a directory that was written here before.
+
+    Args:
+        path: the place.
+        own: names of what is written there.
+
+    Raises:
+        InputError: it is a file, or holds other things.
+    """
+    if not path.exists():
+        return
+    if not path.is_dir():
+        raise InputError(f"{path}: is a file; expected a new or earlier model directory")
+    foreign = sorted({entry.name for entry in path.iterdir()} - set(own))
+    if foreign:
+        raise InputError(
+            f"{path}: holds {', '.join(foreign)}; expected a new or earlier model directory of "
+            "ours, for saving replaces all of it"
+        )
 
 
 def _advice(path: Path) -> str:
-    if not (path / "pytorch_model.bin").is_file():
+    pickles = ("pytorch_model.bin", "pytorch_model.bin.index.json")
+    found = next((name for name in pickles if (path / name).is_file()), None)
+    if not found:
         return ""
     return (
-        "; it has pytorch_model.bin, a pickle, which is not opened for safety: convert it once "
+        f"; it has {found}, a pickle, which is not opened for safety: convert it once "
         "with transformers, AutoModelForPreTraining.from_pretrained(DIR).save_pretrained(NEW_DIR)"
     )
 
 
-def _read_config(path: Path) -> BertConfig:
-    values = read_json(path)
-    act = values.get("hidden_act")
-    if isinstance(act, str):
-        values["hidden_act"] = _ACTIVATIONS_READ.get(act, act)
+def _read_config(path: Path, settings: Mapping[str, Any]) -> BertConfig:
+    act = settings.get("hidden_act")
+    known = _ACTIVATIONS_READ.get(act, act) if isinstance(act, str) else act
     try:
-        return BertConfig.from_dict(values)
+        # Hugging Face's default is the erf form.
+        return BertConfig.from_dict({**settings, "hidden_act": known or "gelu"})
     except InputError as error:
         raise InputError(f"{path}: {error}") from None
 
 
 def _read_tokenizer(path: Path) -> tuple[list[str] | None, bool]:
     """Returns the vocabulary and the lower-casing of `vocab.txt`, else of `tokenizer.json`."""
-    settings = read_json(path / TOKENIZER) if (path / TOKENIZER).is_file() else {}
+    slow = read_json(path / TOKENIZER) if (path / TOKENIZER).is_file() else {}
+    file = path / "tokenizer.json"
+    fast = read_json(file) if file.is_file() else {}
+    normalizer = fast.get("normalizer")
+    said = [slow.get("do_lower_case")]
+    said += [normalizer.get("lowercase")] if isinstance(normalizer, dict) else []
     if (path / VOCAB).is_file():
-        return load_vocab(path / VOCAB), bool(settings.get("do_lower_case", True))
-    fast = path / "tokenizer.json"
-    if not fast.is_file():
-        return None, bool(settings.get("do_lower_case", True))
-    # All that transformers writes from its version 5 on.
-    values = read_json(fast)
-    if (values.get("model") or {}).get("type") != "WordPiece":
-        raise InputError(f"{fast}: expected a WordPiece tokenizer, as BERT's is")
-    ids = values["model"]["vocab"]
+        vocab = load_vocab(path / VOCAB)
+    elif fast:  # All that transformers writes from its version 5 on.
+        vocab = _fast_vocab(file, fast.get("model"))
+        said.reverse()
+    else:
+        vocab = None
+    casing = next((value for value in said if isinstance(value, bool)), None)
+    return vocab, guess_lower_case(vocab, path) if casing is None else casing
+
+
+def _fast_vocab(file: Path, model: Any) -> list[str]:
+    kind = model.get("type") if isinstance(model, dict) else None
+    ids = model.get("vocab") if isinstance(model, dict) else None
+    if kind != "WordPiece":
+        raise InputError(
+            f"{file}: model has type {kind!r}; expected a WordPiece tokenizer, as BERT's is"
+        )
+    if not isinstance(ids, dict) or sorted(map(repr, ids.values())) != sorted(
+        map(repr, range(len(ids)))
+    ):
+        raise InputError(f"{file}: expected a vocab that gives the ids from 0 up, each once")
     vocab = sorted(ids, key=ids.get)
-    if [ids[piece] for piece in vocab] != list(range(len(vocab))):
-        raise InputError(f"{fast}: expected the ids 0 to {len(vocab) - 1}, each once")
-    check_vocab(vocab, where=str(fast))
-    return vocab, bool((values.get("normalizer") or {}).get("lowercase", True))
+    check_vocab(vocab, where=str(file))
+    return vocab
 
 
-def _hugging_face_config(
-    model: keras.Model, config: BertConfig, vocab: list[str] | None
-) -> dict[str, Any]:
-    values = config.to_dict()
-    values["hidden_act"] = _ACTIVATIONS_WRITTEN.get(config.hidden_act, config.hidden_act)
-    extra = {
-        "architectures": [_ARCHITECTURES[type(model).__name__]],
-        "model_type": "bert",
-        "pad_token_id": vocab.index("[PAD]") if vocab else 0,
-        "position_embedding_type": "absolute",
-        "dtype": "float32",
-    }
-    if hasattr(model, "num_labels"):
-        extra["id2label"] = {str(i): f"LABEL_{i}" for i in range(model.num_labels)}
-        extra["label2id"] = {f"LABEL_{i}": i for i in range(model.num_labels)}
-    return extra | values
-
-
-def _tokenizer_config(config: BertConfig, do_lower_case: bool) -> dict[str, Any]:
+def _tokenizer_config(settings: Mapping[str, Any], do_lower_case: bool) -> dict[str, Any]:
     return {
         "tokenizer_class": "BertTokenizer",
         "do_lower_case": do_lower_case,
         "strip_accents": None,
         "tokenize_chinese_chars": True,
-        "model_max_length": config.max_position_embeddings,
+        "model_max_length": settings["max_position_embeddings"],
         "unk_token": "[UNK]",
         "sep_token": "[SEP]",
         "pad_token": "[PAD]",
         "cls_token": "[CLS]",
         "mask_token": "[MASK]",
     }
-
-
-def check_place(path: Path) -> None:
-    """Refuses to replace anything but a directory that this module wrote."""
-    if not path.exists():
-        return
-    if not path.is_dir():
-        raise InputError(f"{path}: is a file; expected a new or earlier model directory")
-    foreign = sorted({entry.name for entry in path.iterdir()} - {CONFIG, WEIGHTS, VOCAB, TOKENIZER})
-    if foreign:
-        raise InputError(
-            f"{path}: holds {', '.join(foreign)}; expected a new or earlier model directory of "
-            "ours, for saving replaces all of it"
-        )

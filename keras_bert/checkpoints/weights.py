@@ -1,25 +1,72 @@
-"""Weights between a model and a safetensors file with Hugging Face's names.
+"""Weights between a model and the files of any checkpoint, by our variable paths.
 
-In: a model and a file. Out: the model filled and a `LoadReport`, or the file written. Files of
-float32, float16 and bfloat16 load, as the model's variables are float32; we write float32.
+In: a model and a file's weights under the file's names. Out: the model filled and a `LoadReport`,
+or one error that lists everything that does not fit. How a format names and lays out the weights
+is its `Layout`; float16 and bfloat16 become float32, as the model's variables are.
 """
 
-import os
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 
 import keras
 import numpy as np
-from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save_file
 
-from keras_bert.checkpoints.names import (
-    TIED_DECODER,
-    current_spelling,
-    hugging_face_name,
-    is_transposed,
-)
 from keras_bert.errors import InputError
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How one format names and lays out the variables of our models.
+
+    Attributes:
+        name: our variable's path -> the format's name.
+        store: (path, array as ours) -> array as the format keeps it.
+        restore: (path, array as the format keeps it) -> ours, but for its shape.
+        encoder_prefix: what the names of the encoder's weights start with.
+        buffers: names under that prefix that are no weights.
+        tied_decoder: the name of a second copy of the word embeddings, if the format has one.
+    """
+
+    name: Callable[[str], str]
+    store: Callable[[str, np.ndarray], np.ndarray]
+    restore: Callable[[str, np.ndarray], np.ndarray]
+    encoder_prefix: str
+    buffers: frozenset[str] = frozenset()
+    tied_decoder: str | None = None
+
+    def stored_shape(self, path: str, shape: Iterable[int]) -> tuple[int, ...]:
+        """Returns the shape that the format gives to one of our variables.
+
+        Args:
+            path: the variable's path.
+            shape: its shape here.
+        """
+        return self.store(path, np.broadcast_to(np.float32(0), tuple(shape))).shape
+
+
+@dataclass(frozen=True)
+class StoredWeights:
+    """The weights of an open file.
+
+    Attributes:
+        source: the file, for messages.
+        layout: how it names and lays them out.
+        shapes: name -> shape, without an optimizer's slots.
+        read: name -> array, while the file is open.
+        spelling: name -> how the file itself spells it, where that differs.
+        skipped: the optimizer's slots and counters that were passed over.
+    """
+
+    source: str
+    layout: Layout
+    shapes: Mapping[str, tuple[int, ...]]
+    read: Callable[[str], np.ndarray]
+    spelling: Mapping[str, str] = field(default_factory=dict)
+    skipped: int = 0
+
+    def spelt(self, name: str) -> str:
+        """Returns the name as it stands in the file."""
+        return self.spelling.get(name, name)
 
 
 @dataclass(frozen=True)
@@ -31,12 +78,14 @@ class LoadReport:
         loaded: paths of the variables that the file filled.
         new: paths of the variables that the file lacks; they keep their fresh start.
         ignored: names in the file that the model has no place for.
+        skipped: the optimizer's slots and counters in the file.
     """
 
     source: str
     loaded: tuple[str, ...]
     new: tuple[str, ...]
     ignored: tuple[str, ...]
+    skipped: int = 0
 
     def __str__(self) -> str:
         parts = [f"{self.source}: {len(self.loaded)} weights loaded"]
@@ -44,88 +93,102 @@ class LoadReport:
             parts.append(f"new, freshly initialised: {', '.join(self.new)}")
         if self.ignored:
             parts.append(f"in the file but not in the model: {', '.join(self.ignored)}")
+        if self.skipped:
+            parts.append(f"{self.skipped} optimizer slots and counters skipped")
         return "; ".join(parts)
 
 
-def write_weights(model: keras.Model, path: str | os.PathLike) -> None:
-    """Writes a model's weights as float32 under Hugging Face's names.
+def weights_of(model: keras.Model) -> dict[str, np.ndarray]:
+    """Returns a model's weights by their paths, as float32.
 
     Args:
         model: one of keras_bert.models, or the encoder.
-        path: the safetensors file.
     """
-    tensors = {}
-    for variable in model.weights:
-        value = keras.ops.convert_to_numpy(variable.value).astype(np.float32)
-        value = value.T if is_transposed(variable.path) else value
-        tensors[hugging_face_name(variable.path)] = np.ascontiguousarray(value)
-    # transformers refuses a file that does not say which framework's layout it has.
-    save_file(tensors, path, metadata={"format": "pt"})
+    return {
+        variable.path: keras.ops.convert_to_numpy(variable.value).astype(np.float32)
+        for variable in model.weights
+    }
 
 
-def load_weights(model: keras.Model, path: str | os.PathLike) -> LoadReport:
-    """Fills a model from a file; nothing is touched unless all of it fits.
+def stored_arrays(weights: Mapping[str, np.ndarray], layout: Layout) -> dict[str, np.ndarray]:
+    """Returns weights under a format's names, laid out as it keeps them.
 
-    The encoder's weights must all be there. A head, or the pooler, may be missing as a whole and
-    then keeps its fresh start.
+    Args:
+        weights: our variable's path -> array.
+        layout: the format's.
+    """
+    return {
+        layout.name(path): np.ascontiguousarray(layout.store(path, value))
+        for path, value in weights.items()
+    }
+
+
+def load_weights(model: keras.Model, stored: StoredWeights) -> LoadReport:
+    """Fills a model from an open file; nothing is touched unless all of it fits.
+
+    The encoder's weights must all be there, and the file must have no others. A head, or the
+    pooler, may be missing as a whole and then keeps its fresh start.
 
     Args:
         model: one of keras_bert.models, or the encoder.
-        path: the safetensors file.
+        stored: the file's weights.
 
     Returns:
         What was loaded, what is new, what was ignored.
 
     Raises:
-        InputError: not a safetensors file, or weights are missing or misshapen; all are listed.
+        InputError: weights are missing, misshapen, or have no place in the encoder; all are listed.
     """
-    try:
-        with safe_open(path, framework="np") as file:
-            return _load(model, file, os.fspath(path))
-    except (SafetensorError, OSError) as error:
-        raise InputError(f"{os.fspath(path)}: not a whole safetensors file ({error})") from None
-
-
-def _load(model: keras.Model, file: Any, source: str) -> LoadReport:
-    names = {current_spelling(name): name for name in file.keys()}  # noqa: SIM118
-    wanted = {variable.path: hugging_face_name(variable.path) for variable in model.weights}
-    new = [path for path, name in wanted.items() if name not in names]
-    held = {_part(path) for path in wanted if path not in new}
-    problems = [f"{wanted[path]} is missing" for path in new if _part(path) in held | {"encoder"}]
+    layout = stored.layout
+    names = {variable.path: layout.name(variable.path) for variable in model.weights}
+    new = [path for path, name in names.items() if name not in stored.shapes]
     loaded = [variable for variable in model.weights if variable.path not in new]
-    for variable in loaded:
-        expected = tuple(variable.shape)[:: -1 if is_transposed(variable.path) else 1]
-        found = tuple(file.get_slice(names[wanted[variable.path]]).get_shape())
-        if found != expected:
-            problems.append(
-                f"{names[wanted[variable.path]]} has shape {list(found)}, expected {list(expected)}"
-            )
+    problems = _misfits(stored, names, new, loaded)
     if problems:
-        raise InputError(f"{source} does not fit the model: {'; '.join(problems)}")
-    _check_tied(file, names, source, "masked_lm" in held)
+        raise InputError(f"{stored.source} does not fit the model: {'; '.join(problems)}")
     for variable in loaded:
-        value = np.asarray(file.get_tensor(names[wanted[variable.path]])).astype(np.float32)
-        variable.assign(value.T if is_transposed(variable.path) else value)
-    used = {names[name] for name in wanted.values() if name in names} | {TIED_DECODER}
+        value = layout.restore(variable.path, stored.read(names[variable.path]))
+        variable.assign(np.asarray(value).astype(np.float32).reshape(variable.shape))
+    used = {*names.values(), layout.tied_decoder}
     return LoadReport(
-        source=source,
+        source=stored.source,
         loaded=tuple(variable.path for variable in loaded),
         new=tuple(new),
-        ignored=tuple(sorted(set(file.keys()) - used)),
+        ignored=tuple(sorted(stored.spelt(name) for name in set(stored.shapes) - used)),
+        skipped=stored.skipped,
     )
+
+
+def _misfits(
+    stored: StoredWeights, names: Mapping[str, str], new: list[str], loaded: list[keras.Variable]
+) -> list[str]:
+    layout = stored.layout
+    held = {_part(variable.path) for variable in loaded}
+    problems = [f"{names[path]} is missing" for path in new if _part(path) in held | {"encoder"}]
+    for variable in loaded:
+        name = names[variable.path]
+        expected = layout.stored_shape(variable.path, variable.shape)
+        if stored.shapes[name] != expected:
+            problems.append(
+                f"{stored.spelt(name)} has shape {list(stored.shapes[name])}, "
+                f"expected {list(expected)}"
+            )
+    foreign = set(stored.shapes) - set(names.values()) - layout.buffers
+    problems += [
+        f"{stored.spelt(name)} has no place in the model"
+        for name in sorted(foreign)
+        if name.startswith(layout.encoder_prefix)
+    ]
+    if not problems and "masked_lm" in held and layout.tied_decoder in stored.shapes:
+        table = stored.read(layout.name("encoder/embeddings/word_embeddings"))
+        if not np.array_equal(stored.read(layout.tied_decoder), table):
+            problems.append(
+                f"{layout.tied_decoder} differs from the word embeddings; expected a masked-LM "
+                "head that is tied to them"
+            )
+    return problems
 
 
 def _part(path: str) -> str:
     """Returns which part of the model a variable belongs to; parts load as a whole."""
     return "pooler" if path.startswith("encoder/pooler/") else path.split("/")[0]
-
-
-def _check_tied(file: Any, names: dict[str, str], source: str, is_needed: bool) -> None:
-    table = names.get("bert.embeddings.word_embeddings.weight")
-    if is_needed and TIED_DECODER in names:
-        decoder = file.get_tensor(names[TIED_DECODER])
-        if not np.array_equal(decoder, file.get_tensor(table)):
-            raise InputError(
-                f"{source}: {TIED_DECODER} differs from the word embeddings; expected a masked-LM "
-                "head that is tied to them"
-            )

@@ -10,10 +10,10 @@ import pytest
 import tensorflow as tf
 
 from data_tools.build_vocab import build_extended_vocab, build_vocab
-from data_tools.documents import Reading
-from data_tools.odd_input import OddInput
-from data_tools.vocab_learning import alphabet_pieces, learn_vocab
-from data_tools.word_counts import count_words
+from data_tools.corpus.documents import Reading
+from data_tools.corpus.odd_input import OddInput
+from data_tools.vocabulary.vocab_learning import alphabet_pieces, learn_vocab
+from data_tools.vocabulary.word_counts import count_words
 from keras_bert.errors import InputError
 from keras_bert.tokenization import BertTokenizer
 from keras_bert.vocabulary import SPECIAL_TOKENS, load_vocab
@@ -79,7 +79,7 @@ def test_two_processes_write_the_same_bytes(texts, root):
     """The trainer alone doesn't: it numbers characters as it meets them in a hash table."""
     code = (
         "import sys; from collections import Counter;"
-        "from data_tools.vocab_learning import learn_vocab;"
+        "from data_tools.vocabulary.vocab_learning import learn_vocab;"
         "words = open(sys.argv[1]).read().split();"
         "print('\\n'.join(learn_vocab(Counter(words), 3000)))"
     )
@@ -143,7 +143,7 @@ def test_words_are_the_tokenizers(tmp_path):
 
 def test_words_of_a_batch_and_of_many_are_the_same(texts, monkeypatch):
     once = counted(texts)
-    monkeypatch.setattr("data_tools.word_counts._CHARACTERS_A_BATCH", 999)
+    monkeypatch.setattr("data_tools.vocabulary.word_counts._CHARACTERS_A_BATCH", 999)
     assert counted(texts) == once
 
 
@@ -318,3 +318,15 @@ def test_bad_input_is_refused(tmp_path, changes, match):
             for name, value in arguments.items()
         })  # fmt: skip
     assert sorted(os.listdir(tmp_path)) == before
+
+
+def test_an_alphabet_without_room_is_named(tmp_path, caplog):
+    (tmp_path / "a.txt").write_text("abc bca cab\n" * 9)
+    build_vocab(str(tmp_path / "a.txt"), str(tmp_path / "v.txt"), vocab_size=10)
+    assert (
+        "only, of 10 wanted: at most half of the room, 2, is for single characters" in caplog.text
+    )
+    assert "which are 6 here" in caplog.text
+    caplog.clear()
+    build_vocab(str(tmp_path / "a.txt"), str(tmp_path / "w.txt"), vocab_size=18)
+    assert "which are" not in caplog.text

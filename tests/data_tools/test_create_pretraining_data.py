@@ -8,15 +8,16 @@ import random
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from data_tools import spill
+from data_tools.building import partition, spill
+from data_tools.corpus.documents import Reading
 from data_tools.create_pretraining_data import create_pretraining_data
-from data_tools.documents import Reading
 from data_tools.progress import Progress
 from data_tools.settings import Settings
 from keras_bert.errors import InputError
@@ -112,6 +113,7 @@ def test_the_manifest_vouches_for_the_dataset(files, contents, vocab):
         "documents": 30,
         "sentences": 600,
         "examples": len(examples["input_ids"]),
+        "rows": len(examples["input_ids"]),
         "random_next": examples["next_sentence_labels"].sum(),
         "masked": examples["masked_lm_weights"].sum(),
         "real_tokens": examples["input_mask"].sum(),
@@ -120,7 +122,31 @@ def test_the_manifest_vouches_for_the_dataset(files, contents, vocab):
         assert shard["file"] == name
         assert shard["bytes"] == len(out[name])
         assert shard["sha256"] == hashlib.sha256(out[name]).hexdigest()
-    assert sum(shard["examples"] for shard in manifest["shards"]) == len(examples["input_ids"])
+    for count in ("examples", "rows"):
+        assert sum(shard[count] for shard in manifest["shards"]) == len(examples["input_ids"])
+
+
+def test_packed_examples_are_counted_beside_their_rows(files, caplog):
+    caplog.set_level("INFO", logger="absl")
+    settings = replace(SMALL, pack=True, short_seq_prob=0.9, num_shards=2)
+    manifest = create_pretraining_data(**files, settings=settings, num_workers=1)
+    names = [os.path.join(files["output_dir"], shard["file"]) for shard in manifest["shards"]]
+    spec = {"next_sentence_weights": tf.io.FixedLenFeature([5], tf.float32)}
+    messages = [message.numpy() for message in tf.data.TFRecordDataset(names)]
+    examples = int(tf.io.parse_example(messages, spec)["next_sentence_weights"].numpy().sum())
+    counts = manifest["counts"]
+    assert (counts["examples"], counts["rows"]) == (examples, len(messages))
+    assert len(messages) < examples
+    assert sum(shard["examples"] for shard in manifest["shards"]) == examples
+    assert sum(shard["rows"] for shard in manifest["shards"]) == len(messages)
+    assert f"{examples} examples in {len(messages)} rows of 30 documents in 2 shards" in caplog.text
+
+
+@pytest.mark.parametrize(("predictions", "warned"), [(4, True), (5, False)])
+def test_too_few_predictions_to_pack_are_a_warning(files, caplog, predictions, warned):
+    settings = replace(SMALL, pack=True, max_predictions_per_seq=predictions)
+    create_pretraining_data(**files, settings=settings, num_workers=1)
+    assert ("--max_predictions_per_seq=5 fills them" in caplog.text) == warned
 
 
 def test_whole_words_are_masked_together(files, vocab):
@@ -192,6 +218,30 @@ def test_a_corpus_without_a_word_leaves_nothing_behind(files):
     assert not os.path.exists(files["output_dir"])
 
 
+def test_documents_of_one_piece_give_no_order_to_tell(files):
+    Path(files["input_file"]).write_text("ba\n\nda\n\nfa\n")
+    refused(files, "every document is a single word piece", next_sentence="order")
+
+
+@pytest.mark.parametrize("name", ["manifest.json", ".building/plan.json"])
+def test_a_manifest_that_lacks_parts_is_one_line(files, name):
+    path = Path(files["output_dir"], name)
+    path.parent.mkdir(parents=True)
+    whole = {"format": "keras_bert.pretraining", "version": 2}
+    for content in (whole, whole | {"settings": {}, "vocab": {}, "inputs": []}):
+        path.write_text(json.dumps(content))
+        with pytest.raises(InputError, match=rf"{name} is not as this program writes it \(KeyErr"):
+            create_pretraining_data(**files, settings=SMALL)
+
+
+def test_a_finished_manifest_without_its_counts_is_one_line(files):
+    create_pretraining_data(**files, settings=SMALL)
+    path = Path(files["output_dir"], "manifest.json")
+    path.write_text(json.dumps(read_json(path) | {"counts": {}}))
+    with pytest.raises(InputError, match=r"not as this program writes it \(KeyError\('examples'"):
+        create_pretraining_data(**files, settings=SMALL)
+
+
 def test_other_settings_are_refused_with_the_difference(files, contents):
     create_pretraining_data(**files, settings=SMALL)
     before = contents(files["output_dir"])
@@ -213,10 +263,41 @@ def test_other_settings_are_refused_with_the_difference(files, contents):
 
 def test_the_number_of_shards_follows_from_the_corpus():
     inputs = [{"file": "a.txt", "bytes": 100 << 20}]
-    assert spill.default_num_buckets(inputs) == 16  # 8 MiB of text each, a power of two
-    assert spill.default_num_shards(16, 10_000) == 16
-    assert spill.default_num_shards(16, 150) == 4  # 32 documents each, to draw a random B from
-    assert spill.default_num_shards(16, 1) == 1
+    assert partition.default_num_buckets(inputs) == 16  # 8 MiB of text each, a power of two
+    corpus = {"text_bytes": 20 << 20, "num_sentences": 200_000}
+    assert partition.default_num_shards(16, 10_000, **corpus) == 16
+    # 32 documents to draw a random B from
+    assert partition.default_num_shards(16, 150, **corpus) == 4
+    assert partition.default_num_shards(16, 1, **corpus) == 1
+    for without_random in ("order", "none"):
+        assert partition.default_num_shards(16, 1, **corpus, next_sentence=without_random) == 16
+
+
+@pytest.mark.parametrize("num_documents", [12, 10_000])
+def test_a_shard_stays_bearable_however_few_its_documents(num_documents):
+    """384 MiB of text in parts, 6.4 million short lines, an archive that holds more than most."""
+    long = {"text_bytes": 384 << 20, "num_sentences": 3_000_000}
+    assert partition.default_num_shards(64, num_documents, **long) == (
+        16 if num_documents < 32 else 64
+    )
+    short = {"text_bytes": 31 << 20, "num_sentences": 6_400_000}
+    assert partition.default_num_shards(4, num_documents, **short) == 16
+    packed = {"text_bytes": 300 << 20, "num_sentences": 1_000_000}
+    assert partition.default_num_shards(1, num_documents, **packed) == 16
+
+
+def test_a_corpus_without_end_has_a_bearable_number_of_shards():
+    inputs = [{"file": "a.txt", "bytes": 1 << 50}]
+    assert partition.default_num_buckets(inputs) == 65536
+    assert partition.default_num_shards(65536, 10**9, 1 << 50, 10**13) == 65536
+
+
+def test_more_shards_than_temporary_files_are_the_same_dataset(files, monkeypatch):
+    manifest = create_pretraining_data(**files, settings=replace(SMALL, num_shards=4))
+    shutil.rmtree(files["output_dir"])
+    monkeypatch.setattr(partition, "_MOST_SENTENCES_A_SHARD", 200)  # of 600, in one temporary file
+    again = create_pretraining_data(**files, settings=SMALL, num_workers=1)
+    assert again["shards"] == manifest["shards"]
 
 
 def test_halving_the_shards_joins_the_spilled_files(files, tmp_path):
@@ -229,7 +310,7 @@ def test_halving_the_shards_joins_the_spilled_files(files, tmp_path):
                 [files["input_file"]], Reading(), 7, num_buckets, str(directory), 1, progress
             )
     for index in range(2):
-        two, four = (spill.read_spilled(str(tmp_path / str(n)), range(index, n, 2)) for n in (2, 4))
+        two, four = (spill.read_spilled(str(tmp_path / str(n)), n, index, 2) for n in (2, 4))
         assert two == four
         assert two
 
@@ -297,8 +378,8 @@ def test_a_corpus_that_is_not_utf8_is_refused(files, corpus):
     [
         (lambda pieces: [piece for piece in pieces if piece != "[MASK]"], r"\[MASK\]"),
         (lambda pieces: [piece.lower() for piece in pieces], r"\[unk\]|lower case"),
-        (lambda pieces: [*pieces, "ba"], "ba"),
-        (lambda pieces: [], "vocab"),
+        (lambda pieces: [*pieces, "ba"], "'ba' is on line"),
+        (lambda pieces: [], "got an empty file"),
     ],
     ids=["without [MASK]", "lower-case specials", "repeated piece", "empty"],
 )

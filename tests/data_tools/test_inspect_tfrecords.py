@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from data_tools import records
+from data_tools.examples import records
 from data_tools.inspect_tfrecords import of_manifests, read_all, report, use_color, verify_all
-from data_tools.record_files import find_record_files
-from data_tools.record_text import describe
+from data_tools.inspection.record_files import find_record_files
+from data_tools.inspection.record_text import describe
 from keras_bert import files
 from keras_bert.errors import InputError
 
@@ -300,7 +300,7 @@ def test_checksums_of_records_are_checked(tmp_path, what, match):
 @pytest.mark.parametrize(
     ("change", "match"),
     [
-        ({"segment_ids": [0] * 11 + [99]}, r"record 1: segment_ids\[11\] is 99, expected 0 to 11"),
+        ({"segment_ids": [0] * 11 + [99]}, r"record 1: segment_ids\[11\] is 99, expected 0 to 1"),
         ({"masked_lm_positions": [0, 0, 0, 12]}, r"masked_lm_positions\[3\] is 12, expected 0 to"),
         ({"example_ids": [1, 3] + [0] * 10}, r"record 1: example_ids\[1\] is 3, expected 1, 2"),
         ({"next_sentence_weights": np.ones(4, np.float32)}, "record 1: 4 next-sentence labels, "
@@ -379,3 +379,11 @@ def test_colour_is_for_terminals(monkeypatch):
     monkeypatch.setenv("NO_COLOR", "1")
     assert not use_color("auto")
     assert use_color("always")
+
+
+def test_a_folder_that_is_given_in_several_ways_counts_once(tmp_path, monkeypatch):
+    folder = dataset(tmp_path / "k1")
+    monkeypatch.chdir(tmp_path)
+    shard = f"k1/{records.shard_name(0, 2)}"
+    figures, _ = inspect(f"k1,k1/,./k1,{folder},{shard}")
+    assert (figures["documents"], figures["rows"]) == (2, 4)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from data_tools.documents import OddInput, Reading, read_documents
+from data_tools.corpus.documents import OddInput, Reading, read_documents
 from data_tools.python_corpus import (
     is_held_out,
     prose_sentences,

@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from data_tools.documents import Reading
+from data_tools.corpus.documents import Reading
 from data_tools.settings import Settings, refuse_other_settings
 from keras_bert.errors import InputError
 

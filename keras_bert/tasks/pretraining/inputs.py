@@ -11,7 +11,8 @@ from pathlib import Path
 
 from absl import logging
 
-from keras_bert.checkpoints.model_directory import ModelDirectory, open_model_directory
+from keras_bert.checkpoints.checkpoint import Checkpoint
+from keras_bert.checkpoints.open_checkpoint import open_checkpoint
 from keras_bert.config import BertConfig
 from keras_bert.errors import InputError
 from keras_bert.tasks.pretraining.records import PretrainingData, find_records
@@ -77,7 +78,7 @@ class PretrainingInputs:
 
     data: PretrainingData
     held_out: PretrainingData
-    start: ModelDirectory | None
+    start: Checkpoint | None
     vocab: list[str] | None
     do_lower_case: bool
     config: BertConfig
@@ -114,7 +115,7 @@ def find_inputs(settings: PretrainingSettings, num_train_steps: int) -> Pretrain
     data = find_records(settings.input_file)
     held_out = find_records(settings.eval_file, "eval_file") if settings.eval_file else data
     _check_next_sentence(data, held_out)
-    start = _start(settings.init_checkpoint)
+    start = open_checkpoint(settings.init_checkpoint) if settings.init_checkpoint else None
     vocab, vocab_file = _vocab(settings, data, held_out, start)
     config = _config(settings, start, vocab, vocab_file)
     for records in (data, held_out):
@@ -167,7 +168,7 @@ def _do_lower_case(
     settings: PretrainingSettings,
     data: PretrainingData,
     held_out: PretrainingData,
-    start: ModelDirectory | None,
+    start: Checkpoint | None,
 ) -> bool:
     """The one casing that the flag, the records and the starting point agree on."""
     said = {} if settings.do_lower_case is None else {"--do_lower_case": settings.do_lower_case}
@@ -182,30 +183,18 @@ def _do_lower_case(
     return next(iter(said.values()), True)
 
 
-def _start(init_checkpoint: str) -> ModelDirectory | None:
-    """Opens a model directory, or the one inside an earlier run's folder; says which."""
-    if not init_checkpoint:
-        return None
-    path = Path(init_checkpoint)
-    if (path / "run.json").exists():
-        path = path / "model"
-    start = open_model_directory(path)
-    logging.info("starting from the model directory %s", path)
-    return start
-
-
 def _vocab(
     settings: PretrainingSettings,
     data: PretrainingData,
     held_out: PretrainingData,
-    start: ModelDirectory | None,
+    start: Checkpoint | None,
 ) -> tuple[list[str] | None, Path | None]:
     """The one vocabulary that flags, records and the starting point agree on."""
     files = [Path(settings.vocab_file)] if settings.vocab_file else []
     files += [found.vocab_file for found in (data, held_out) if found.vocab_file]
     vocabs = [(load_vocab(path), path) for path in dict.fromkeys(files)]
     if start and start.vocab:
-        vocabs.append((start.vocab, start.path / "vocab.txt"))
+        vocabs.append((start.vocab, start.path))
     for vocab, path in vocabs[1:]:
         if vocab != vocabs[0][0]:
             raise InputError(
@@ -217,7 +206,7 @@ def _vocab(
 
 def _config(
     settings: PretrainingSettings,
-    start: ModelDirectory | None,
+    start: Checkpoint | None,
     vocab: list[str] | None,
     vocab_file: Path | None,
 ) -> BertConfig:

@@ -16,7 +16,7 @@ from pathlib import Path
 import tensorflow as tf
 
 from keras_bert.errors import InputError
-from keras_bert.files import read_json
+from keras_bert.files import read_json, sha256
 
 # What lies beside the records in a folder of the data tool.
 NOT_RECORDS = ("manifest.json", "vocab.txt")
@@ -64,7 +64,7 @@ class PretrainingData:
 
     Attributes:
         files: the record files, sorted.
-        num_examples: records in all of them.
+        num_examples: records in all of them, rows where they are packed.
         max_seq_length: S of every record.
         max_predictions_per_seq: P of every record.
         kind: what the records hold.
@@ -131,6 +131,9 @@ def find_records(input_file: str, flag: str = "input_file") -> PretrainingData:
     known = [m for m in manifests.values() if m]
     if len({m["vocab"]["sha256"] for m in known}) > 1:
         raise InputError(f"--{flag}={input_file!r}: folders were made with two vocabularies")
+    for folder, manifest in manifests.items():
+        if manifest:
+            _check_vocabulary(folder / manifest["vocab"]["file"], manifest["vocab"]["sha256"])
     folder = next((f for f, m in manifests.items() if m), None)
     return PretrainingData(
         files=[str(path) for path in shapes],
@@ -170,10 +173,22 @@ def _read_manifest(folder: Path) -> dict | None:
         _ = [manifest["settings"][name] for name in MANIFEST_SETTINGS]
         _ = manifest["vocab"]["sha256"], folder / manifest["vocab"]["file"]
         for shard in manifest["shards"]:
-            _ = shard["sha256"], folder / shard["file"], shard["examples"] + shard["bytes"]
+            _ = shard["sha256"], folder / shard["file"], shard["rows"] + shard["bytes"]
     except (KeyError, TypeError) as error:
         raise InputError(f"{path}: is not a manifest of the data tool: {error!r}") from error
     return manifest
+
+
+def _check_vocabulary(path: Path, expected: str) -> None:
+    try:
+        found = sha256(path)
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {error.strerror}") from error
+    if found != expected:
+        raise InputError(
+            f"{path}: has changed since the records were made with it: its sha256 is {found}, "
+            f"their manifest says {expected}"
+        )
 
 
 def _kind_of(manifest: dict | None) -> Kind:
@@ -208,7 +223,7 @@ def _count_records(path: Path, manifest: dict | None) -> int:
             raise InputError(
                 f"{path}: is damaged: it has {size} bytes, its manifest says {shard['bytes']}"
             )
-        return shard["examples"]
+        return shard["rows"]
     count = 0
     with open(path, "rb") as file:
         while header := file.read(12):
@@ -225,6 +240,7 @@ def _shape_of(path: Path, manifest: dict | None) -> tuple[int, int]:
     try:
         serialized = next(iter(tf.data.TFRecordDataset(str(path)))).numpy()
         feature = tf.train.Example.FromString(serialized).features.feature
+        names = set(feature)
         ids, positions = feature["input_ids"], feature["masked_lm_positions"]
         predictions = len(positions.int64_list.value)
         if manifest and manifest["settings"]["dynamic"]:  # Such records have no masks to count.
@@ -234,6 +250,13 @@ def _shape_of(path: Path, manifest: dict | None) -> tuple[int, int]:
         raise InputError(f"{path}: record 0 cannot be read: {first_line(error)}") from error
     except Exception as error:  # protobuf's DecodeError has no public base of its own
         raise InputError(f"{path}: record 0 is not a tf.Example: {first_line(error)}") from error
+    is_packed, is_dynamic = "example_ids" in names, "masked_lm_positions" not in names
+    if manifest is None and "input_ids" in names and (is_packed or is_dynamic):
+        what = "packed rows" if is_packed else "no masks, which training is to draw"
+        raise InputError(
+            f"{path.parent / 'manifest.json'} is missing: {path.name} holds {what}, and only "
+            "its manifest says how they are to be read"
+        )
     if not all(shape):
         raise InputError(
             f"{path}: record 0 has no input_ids or masked_lm_positions; it was not made for BERT "

@@ -16,7 +16,7 @@ VOCAB = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS, "##n", "##r", "##
 def write_dataset():
     """A function: folder, settings of the data tool -> the folder with records and manifest."""
     from data_tools.settings import Settings
-    from data_tools.shards import write_shard_of
+    from data_tools.building.shards import write_shard_of
 
     def write(folder: Path, documents: int = 60, corpus_seed: int = 0, **settings) -> Path:
         settings = {
@@ -36,7 +36,7 @@ def write_dataset():
             corpus = [_document(rng) for _ in range(documents // made.num_shards)]
             path = folder / f"records-{index:05d}-of-{made.num_shards:05d}.tfrecord"
             note = write_shard_of(corpus, index, str(folder / "vocab.txt"), made, str(path))
-            shards.append({name: note[name] for name in ("file", "examples", "bytes", "sha256")})
+            shards.append({name: note[name] for name in ("file", "rows", "bytes", "sha256")})
         manifest = {
             "format": "keras_bert.pretraining",
             "version": 2,

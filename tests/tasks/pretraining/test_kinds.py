@@ -246,3 +246,36 @@ def test_the_baseline_leaves_out_a_next_sentence_that_is_not_there(tmp_path, wri
     data = find_records(str(write_dataset(tmp_path / "a", next_sentence="none")))
     names = unigram_baseline(data, data, VOCAB_SIZE).keys()
     assert names == {"unigram_masked_lm_loss", "unigram_masked_lm_accuracy"}
+
+
+def test_packed_records_are_counted_as_rows(tmp_path, write_dataset):
+    import tensorflow as tf
+
+    data = find_records(str(write_dataset(tmp_path / "a", pack=True)))
+    assert data.num_examples == sum(1 for _ in tf.data.TFRecordDataset(data.files))
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_a_vocabulary_that_has_changed_is_refused(tmp_path, write_dataset, dynamic):
+    folder = write_dataset(tmp_path / "a", dynamic=dynamic)
+    vocab = (folder / "vocab.txt").read_text().split("\n")
+    vocab[-3], vocab[6] = vocab[6], vocab[-3]  # of the same size
+    (folder / "vocab.txt").write_text("\n".join(vocab))
+    with pytest.raises(InputError, match=r"vocab\.txt: has changed since the records were made"):
+        find_records(str(folder))
+    (folder / "vocab.txt").unlink()
+    with pytest.raises(InputError, match=r"vocab\.txt: cannot be read"):
+        find_records(str(folder))
+
+
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [({"pack": True}, "packed rows"), ({"dynamic": True}, "no masks, which training is to draw")],
+)
+def test_records_that_need_their_manifest_say_that_it_is_missing(
+    tmp_path, write_dataset, kind, words
+):
+    folder = write_dataset(tmp_path / "a", **kind)
+    (folder / "manifest.json").unlink()
+    with pytest.raises(InputError, match=rf"manifest\.json is missing: records-.* holds {words}"):
+        find_records(str(folder))

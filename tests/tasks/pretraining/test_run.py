@@ -51,7 +51,7 @@ def make_dataset(folder, write_records, words="word", length=16):
         "shards": [
             {
                 "file": path.name,
-                "examples": 12,
+                "rows": 12,
                 "bytes": path.stat().st_size,
                 "sha256": hashlib.sha256(path.read_bytes()).hexdigest(),
             }
@@ -117,7 +117,7 @@ def test_held_out_records_of_another_vocabulary_are_refused(
 def test_a_starting_point_of_another_vocabulary_is_refused(tmp_path, records):
     pieces = [*SPECIAL_TOKENS, *(f"mot{i}" for i in range(45))]
     save_model_directory(tmp_path / "start", BertPretrainer(CONFIG), CONFIG, pieces)
-    with pytest.raises(InputError, match=r"start.vocab\.txt .* is another vocabulary"):
+    with pytest.raises(InputError, match=r"start .* is another vocabulary"):
         run(tmp_path, input_file=records, init_checkpoint=tmp_path / "start")
 
 

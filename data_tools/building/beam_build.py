@@ -1,0 +1,338 @@
+"""A build on Apache Beam: the same function as a local build's, the same bytes, on any runner.
+
+In: what is asked (`build.what_is_asked`), a runner, its options. Out: the dataset. Two pipelines:
+
+    input files -> an entry of the manifest a file                                    (the plan)
+    input files -> (shard, (digest, text)) -> GroupByKey -> a TFRecord file and its note a shard
+
+All that the workers and this process tell each other lies in the folder .building of the output
+directory, which all of them must reach. The second pipeline makes only the shards that have no note
+there. Work that Beam does twice makes the same files twice.
+"""
+
+import argparse
+import contextlib
+import functools
+import io
+import logging as std_logging
+import os
+import re
+import tempfile
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import apache_beam as beam
+from apache_beam.options.pipeline_options import PipelineOptions
+from apache_beam.runners import runner as beam_runners
+from apache_beam.runners.portability.portable_runner import PortableRunner
+
+from data_tools.building import beam_files, build, partition, shards
+from data_tools.corpus.documents import Reading, read_texts
+from data_tools.corpus.odd_input import OddInput
+from data_tools.examples import records
+from data_tools.settings import Settings
+from keras_bert.errors import InputError
+
+_INPUTS = "inputs.json"
+_EMPTY = (b"", b"")  # a document that stands for none
+_BLANK = b"\n"
+
+# A worker holds one shard, however many threads Beam gives it.
+_one_shard = threading.Lock()
+
+
+def build_on_beam(
+    input_file: str,
+    output_dir: str,
+    vocab_file: str,
+    settings: Settings,
+    runner: str,
+    options: Sequence[str],
+) -> dict[str, Any]:
+    """Makes a dataset on Apache Beam, goes on with an unfinished one, or finds it finished.
+
+    Args:
+        input_file: comma list of files, globs and folders, on any of Beam's file systems.
+        output_dir: where the dataset goes, a place that every worker reaches.
+        vocab_file: the vocabulary, likewise, for this process only.
+        settings: the settings.
+        runner: a Beam runner's name.
+        options: the runner's own options, `--name=value`.
+
+    Returns:
+        The manifest.
+
+    Raises:
+        InputError: for bad input, or an output directory made with other settings.
+    """
+    beam_options = _beam_options(runner, options)
+    output_dir = output_dir.rstrip("/") or "/"
+    inputs = beam_files.find_input_files(input_file)
+    vocab = beam_files.read_bytes(vocab_file)
+    if not beam_files.is_local(vocab_file):
+        vocab_file = _local_copy(vocab)
+    asked = build.what_is_asked(inputs, vocab_file, settings)
+    manifest_file = f"{output_dir}/{records.MANIFEST}"
+    if beam_files.exists(manifest_file):
+        manifest = beam_files.read_json(manifest_file)
+        build.check_finished(output_dir, *_without_remote(output_dir, manifest, asked))
+        return manifest
+    with _folder(output_dir) as building:
+        plan = _plan(asked, output_dir, building, beam_options)
+        beam_files.write_bytes(f"{building}/{build.VOCAB}", vocab)
+        _make_shards(plan, building, output_dir, vocab, beam_options)
+        return _finish(plan, building, output_dir)
+
+
+def _beam_options(runner: str, options: Sequence[str]) -> PipelineOptions:
+    """Reads the runner's name and options; what Beam says of wrong ones becomes one line."""
+    if runner.lower() in ("direct", "directrunner"):
+        # Beam would first fetch another program for it from the network, Prism, which knows nothing
+        # of --direct_running_mode. It does not for a pipeline with the first of these, which has no
+        # other effect on one without triggers. The second keeps its workers quiet on stderr. Of an
+        # option that is given twice the later one counts.
+        options = ["--allow_unsafe_triggers", "--default_sdk_harness_log_level=ERROR", *options]
+    try:
+        made = beam_runners.create_runner(runner)
+    except (ImportError, AttributeError, ValueError, TypeError) as error:
+        raise InputError(f"--runner={runner}: {error}") from None
+    said = io.StringIO()
+    parsers: list[argparse.ArgumentParser] = []
+    try:
+        with contextlib.redirect_stderr(said):
+            parsed = PipelineOptions([*options, f"--runner={runner}"])
+            # Before, nothing has been read. That Beam passes over an option it only logs.
+            std_logging.disable(std_logging.WARNING)
+            parsed.get_all_options(add_extra_args_fn=parsers.append)
+            _, unknown = parsers[0].parse_known_args(options)
+    except SystemExit:
+        line = said.getvalue().strip().rsplit("\n", 1)[-1]
+        raise InputError(f"options behind --: {line.split('error: ', 1)[-1]}") from None
+    finally:
+        std_logging.disable(std_logging.NOTSET)
+    # A job server (Flink, Spark) may have options of its own, which it is asked for later.
+    if unknown and not isinstance(made, PortableRunner):
+        raise InputError(f"options behind --: {runner} has no option {unknown[0]!r}")
+    return parsed
+
+
+def _folder(output_dir: str) -> contextlib.AbstractContextManager[str]:
+    """Lends the folder .building; local ones are kept from other builds."""
+    if beam_files.is_local(output_dir):
+        return build.locked_folder(output_dir)
+    building = f"{output_dir}/{build.BUILDING}"
+    beam_files.make_folder(building)
+    return contextlib.nullcontext(building)
+
+
+def _plan(
+    asked: dict[str, Any], output_dir: str, building: str, options: PipelineOptions
+) -> dict[str, Any]:
+    """Counts the documents of every input file, or finds that an earlier build has done it."""
+    plan_file = f"{building}/{build.PLAN}"
+    if beam_files.exists(plan_file):
+        plan = beam_files.read_json(plan_file)
+        build.check_begun(output_dir, *_without_remote(output_dir, plan, asked))
+        return plan
+    build.refuse_strangers(output_dir, list(beam_files.list_sizes(output_dir, ".tfrecord")))
+    inputs_file = f"{building}/{_INPUTS}"
+    beam_files.remove(inputs_file)  # of a build that was killed while it read
+
+    settings = Settings(**asked["settings"])
+    files = list(enumerate(entry["file"] for entry in asked["inputs"]))
+    with _pipeline(options) as pipeline:
+        entries = pipeline | "files" >> beam.Create(files) | beam.Reshuffle()
+        entries |= "read" >> beam.Map(_describe_file, settings.reading())
+        entries |= "all" >> beam.combiners.ToList()
+        entries |= "note" >> beam.Map(_write_entries, inputs_file)
+    inputs, odd = [], OddInput()
+    for (_, entry), found in zip(beam_files.read_json(inputs_file), asked["inputs"], strict=True):
+        if "refused" in entry:
+            raise InputError(entry["refused"])
+        inputs.append(found | entry)
+        odd.merge(entry["odd"])
+    odd.log()
+    plan = build.make_plan(asked, inputs, partition.default_num_buckets(asked["inputs"]))
+    beam_files.write_json(plan_file, plan)
+    return plan
+
+
+def _without_remote(
+    output_dir: str, made: dict[str, Any], asked: dict[str, Any]
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Compares the input files that only Beam can open; returns the same without them."""
+    kept = []
+    for of in (made, asked):
+        local = [entry for entry in of["inputs"] if beam_files.is_local(entry["file"])]
+        kept.append(of | {"inputs": local})
+    remote = [
+        {entry["file"]: entry for entry in of["inputs"] if not beam_files.is_local(entry["file"])}
+        for of in (made, asked)
+    ]
+    for path in sorted(remote[0].keys() | remote[1].keys()):
+        had, now = remote[0].get(path), remote[1].get(path)
+        if not had or not now or had["sha256"] != beam_files.sha256(path):
+            raise InputError(
+                f"--output_dir={output_dir} was made of other input files: {path} was "
+                f"{'there' if had else 'absent'}, {'has other content' if now else 'is absent'} now"
+            )
+    return kept[0], kept[1]
+
+
+def _describe_file(numbered: tuple[int, str], reading: Reading) -> tuple[int, dict[str, Any]]:
+    """Reads a file to its entry in the manifest; a file that is refused is no work to repeat."""
+    number, path = numbered
+    odd = OddInput()
+    num_documents = num_sentences = text_bytes = longest = 0
+    try:
+        for text in read_texts(path, reading, odd, beam_files.open_file):
+            sentences = text.count("\n") + 1
+            num_documents += 1
+            num_sentences += sentences
+            text_bytes += len(text.encode())
+            longest = max(longest, sentences)
+        checksum = beam_files.sha256(path)
+    except InputError as error:
+        return number, {"refused": str(error)}
+    return number, {
+        "sha256": checksum,
+        "documents": num_documents,
+        "sentences": num_sentences,
+        "odd": odd.to_dict(),
+        "text_bytes": text_bytes,
+        "longest_document": longest,
+    }
+
+
+def _write_entries(entries: list[tuple[int, dict[str, Any]]], path: str) -> None:
+    beam_files.write_json(path, sorted(entries, key=lambda entry: entry[0]))
+
+
+def _make_shards(
+    plan: dict[str, Any], building: str, output_dir: str, vocab: bytes, options: PipelineOptions
+) -> None:
+    """Makes the shards that are lacking."""
+    settings = Settings(**plan["settings"])
+    notes = _read_notes(plan, building)
+    # In their last place after a kill in the last moves.
+    sizes = [beam_files.list_sizes(folder, ".tfrecord") for folder in (building, output_dir)]
+    whole = {note["index"] for note in notes if build.has_its_bytes(note, sizes)}
+    lacking = [index for index in range(settings.num_shards) if index not in whole]
+    if not lacking:
+        return
+    files = [(entry["file"], entry["documents"], entry["sentences"]) for entry in plan["inputs"]]
+    with _pipeline(options) as pipeline:
+        documents = (
+            pipeline
+            | "files" >> beam.Create(files)
+            | beam.Reshuffle()
+            | "read" >> beam.FlatMap(_documents, settings, frozenset(lacking))
+        )
+        # A shard without a document is a file, too.
+        every_shard = pipeline | "shards" >> beam.Create([(index, _EMPTY) for index in lacking])
+        (
+            (documents, every_shard)
+            | beam.Flatten().with_output_types(tuple[int, tuple[bytes, bytes]])
+            | beam.GroupByKey()
+            | "write" >> beam.Map(_write_shard, building, vocab, settings)
+        )
+
+
+def _read_notes(plan: dict[str, Any], building: str) -> list[dict[str, Any]]:
+    """Reads the notes that there are of the plan's shards."""
+    num_shards = plan["settings"]["num_shards"]
+    there = beam_files.list_sizes(building, ".tfrecord.json")
+    names = [records.shard_name(index, num_shards) + ".json" for index in range(num_shards)]
+    return [beam_files.read_json(f"{building}/{name}") for name in names if name in there]
+
+
+def _documents(
+    file: tuple[str, int, int], settings: Settings, wanted: frozenset[int]
+) -> Iterator[tuple[int, tuple[bytes, bytes]]]:
+    """Reads a file's documents and gives each its shard."""
+    path, *planned = file
+    num_documents = num_sentences = 0
+    for text in read_texts(path, settings.reading(), OddInput(), beam_files.open_file):
+        num_documents += 1
+        num_sentences += text.count("\n") + 1
+        content = text.encode()
+        digest = partition.document_digest(content, settings.random_seed)
+        shard = partition.bucket_of(digest, settings.num_shards)
+        if shard in wanted:
+            yield shard, (digest, content)
+    if [num_documents, num_sentences] != planned:
+        raise InputError(f"{path}: changed during the build")
+
+
+def _write_shard(
+    group: tuple[int, Iterable[tuple[bytes, bytes]]],
+    building: str,
+    vocab: bytes,
+    settings: Settings,
+) -> None:
+    """Makes one shard and, when it is in its place, its note."""
+    index, documents = group
+    with _one_shard, tempfile.TemporaryDirectory() as folder:
+        ordered = sorted(document for document in documents if document != _EMPTY)
+        texts = [text.split(_BLANK) for _, text in ordered]
+        del ordered
+        name = records.shard_name(index, settings.num_shards)
+        made = os.path.join(folder, name)
+        note = shards.write_shard_of(texts, index, _local_copy(vocab), settings, made)
+        beam_files.upload(made, f"{building}/{name}")
+        beam_files.write_json(f"{building}/{name}.json", note)
+
+
+@functools.lru_cache(maxsize=1)
+def _vocab_folder(vocab: bytes) -> tempfile.TemporaryDirectory:
+    folder = tempfile.TemporaryDirectory(prefix="keras_bert-")  # as long as this process lives
+    with open(os.path.join(folder.name, build.VOCAB), "wb") as file:
+        file.write(vocab)
+    return folder
+
+
+def _local_copy(vocab: bytes) -> str:
+    """Returns the path of a file with this content on this machine, the same at every call."""
+    return os.path.join(_vocab_folder(vocab).name, build.VOCAB)
+
+
+@contextlib.contextmanager
+def _pipeline(options: PipelineOptions) -> Iterator[beam.Pipeline]:
+    """A pipeline that runs at the end of the block; bad input that workers meet is one line."""
+    try:
+        pipeline = beam.Pipeline(options=options)
+    except ValueError as error:  # for example without --project, which Dataflow wants
+        raise InputError(f"options behind --: {error}") from None
+    try:
+        with pipeline:
+            yield pipeline
+    except Exception as error:
+        # Beam hands a worker's exception on as text.
+        refused = re.findall(r"InputError: (.*)", str(error))
+        if isinstance(error, InputError):
+            refused = [str(error)]
+        if refused:
+            raise InputError(re.sub(r" \[while running .*", "", refused[-1])) from None
+        if isinstance(error, RuntimeError) and "Traceback" not in str(error):
+            raise InputError(f"Apache Beam: {error}") from None  # of the runner, not of the work
+        raise
+
+
+def _finish(plan: dict[str, Any], building: str, output_dir: str) -> dict[str, Any]:
+    """Moves a complete dataset to its place and writes its manifest."""
+    notes = _read_notes(plan, building)
+    try:
+        manifest = build.make_manifest(plan, notes)
+    except InputError:
+        beam_files.remove_folder(building)  # Nothing here is worth going on with.
+        raise
+    # What is not there any more was moved before a kill.
+    names = [*beam_files.list_sizes(building, ".tfrecord"), build.VOCAB]
+    beam_files.move(
+        [f"{building}/{name}" for name in names], [f"{output_dir}/{name}" for name in names]
+    )
+    build.check_moved(output_dir, notes, beam_files.list_sizes(output_dir, ".tfrecord"))
+    beam_files.write_json(f"{output_dir}/{records.MANIFEST}", manifest)
+    beam_files.remove_folder(building)
+    return manifest

@@ -1,0 +1,172 @@
+"""A build on the processes of this machine.
+
+In: what is asked (`build.what_is_asked`). Out: the dataset. The corpus is read once into temporary
+files in .building, by hash (`spill`); then every shard is made of its own (`shards`). A plan there
+says that the reading is complete; a shard's note says that the shard is.
+"""
+
+import contextlib
+import os
+import resource
+import shutil
+import sys
+from typing import Any
+
+from absl import logging
+
+from data_tools.building import build, partition, shards, spill
+from data_tools.building.runners import default_num_workers, run_local
+from data_tools.examples import records
+from data_tools.progress import Progress
+from data_tools.settings import Settings
+from keras_bert import files
+from keras_bert.errors import InputError
+
+
+def build_locally(
+    input_files: list[str],
+    output_dir: str,
+    vocab_file: str,
+    settings: Settings,
+    num_workers: int,
+) -> dict[str, Any]:
+    """Makes a dataset on local processes, goes on with an unfinished one, or finds it finished.
+
+    Args:
+        input_files: the corpus.
+        output_dir: where the dataset goes.
+        vocab_file: the vocabulary.
+        settings: the settings.
+        num_workers: processes, 0 for as many as there are processors.
+
+    Returns:
+        The manifest.
+
+    Raises:
+        InputError: for bad input, or an output directory made with other settings.
+    """
+    num_workers = num_workers or default_num_workers()
+    inputs = [{"file": path, "bytes": os.path.getsize(path)} for path in input_files]
+    asked = build.what_is_asked(inputs, vocab_file, settings)
+    manifest_file = os.path.join(output_dir, records.MANIFEST)
+    if os.path.exists(manifest_file):
+        manifest = files.read_json(manifest_file)
+        build.check_finished(output_dir, manifest, asked)
+        return manifest
+    with build.locked_folder(output_dir) as building:
+        plan = _plan(input_files, output_dir, asked, building, num_workers)
+        with open(vocab_file, "rb") as file:
+            files.write_bytes(os.path.join(building, build.VOCAB), file.read())
+        notes = _make_shards(plan, building, output_dir, num_workers)
+        return _finish(plan, notes, building, output_dir)
+
+
+def _plan(
+    input_files: list[str],
+    output_dir: str,
+    asked: dict[str, Any],
+    building: str,
+    num_workers: int,
+) -> dict[str, Any]:
+    """Reads the corpus into temporary files, or finds that an earlier build has done it.
+
+    Returns:
+        The plan, num_buckets and spilled, the names and sizes of the temporary files in `building`:
+        all that the shards depend on but the documents, which are in these.
+    """
+    plan_file = os.path.join(building, build.PLAN)
+    plan = None
+    if os.path.exists(plan_file):
+        plan = files.read_json(plan_file)
+        build.check_begun(output_dir, plan, asked)
+        if "spilled" in plan and plan["spilled"] == spill.spilled_files(building):
+            return plan
+        # Begun by another runner, which leaves no temporary files, or they have suffered: only
+        # they are to be made.
+        num_buckets = plan.get("num_buckets", plan["settings"]["num_shards"])
+        if plan.pop("spilled", None):
+            logging.warning("%s: temporary files are damaged: reading the text again", building)
+            files.write_json(plan_file, plan)
+        leftovers = list(spill.spilled_files(building))
+    else:
+        build.refuse_strangers(output_dir, os.listdir(output_dir))
+        num_buckets = asked["settings"]["num_shards"] or partition.default_num_buckets(
+            asked["inputs"]
+        )
+        leftovers = [name for name in os.listdir(building) if name != "lock"]
+    for name in leftovers:  # of a build that was killed while it read
+        os.remove(os.path.join(building, name))
+
+    settings = Settings(**asked["settings"])
+    with Progress("reading", sum(entry["bytes"] for entry in asked["inputs"]), "B") as progress:
+        inputs = spill.spill_documents(
+            input_files,
+            settings.reading(),
+            settings.random_seed,
+            num_buckets,
+            building,
+            num_workers,
+            progress,
+        )
+    plan = plan or build.make_plan(asked, inputs, num_buckets)
+    plan |= {"num_buckets": num_buckets, "spilled": spill.spilled_files(building)}
+    files.write_json(plan_file, plan)
+    return plan
+
+
+def _make_shards(
+    plan: dict[str, Any], building: str, output_dir: str, num_workers: int
+) -> list[dict[str, Any]]:
+    """Makes the shards that are lacking; returns the notes of all."""
+    settings = Settings(**plan["settings"])
+    sizes = [_sizes(building), _sizes(output_dir)]  # in the latter after a kill in the last moves
+    notes, jobs = [], []
+    for index in range(settings.num_shards):
+        shard = os.path.join(building, records.shard_name(index, settings.num_shards))
+        note = files.read_json(shard + ".json") if os.path.exists(shard + ".json") else None
+        if note and build.has_its_bytes(note, sizes):
+            notes.append(note)
+        else:
+            vocab_file = os.path.join(building, build.VOCAB)
+            jobs.append(shards.ShardJob(index, plan["num_buckets"], building, vocab_file, settings))
+    with Progress("writing", None, "examples") as progress:
+        for note in run_local(shards.make_shard, jobs, num_workers):
+            notes.append(note)
+            progress.add(note["examples"], f"{len(notes)} of {settings.num_shards} shards")
+    return notes
+
+
+def _sizes(folder: str) -> dict[str, int]:
+    with os.scandir(folder) as found:
+        return {entry.name: entry.stat().st_size for entry in found if entry.is_file()}
+
+
+def _finish(
+    plan: dict[str, Any], notes: list[dict[str, Any]], building: str, output_dir: str
+) -> dict[str, Any]:
+    """Moves a complete dataset to its place and writes its manifest."""
+    try:
+        manifest = build.make_manifest(plan, notes)
+    except InputError:
+        with contextlib.suppress(OSError):
+            os.remove(os.path.join(building, build.PLAN))  # Nothing here is worth going on with.
+        raise
+    try:
+        for name in [build.VOCAB, *(note["file"] for note in notes)]:
+            if os.path.exists(os.path.join(building, name)):  # else moved before a kill
+                os.replace(os.path.join(building, name), os.path.join(output_dir, name))
+    except OSError as error:
+        raise InputError(
+            f"--output_dir={output_dir}: cannot be written ({error.strerror or error})"
+        ) from None
+    build.check_moved(output_dir, notes, _sizes(output_dir))
+    files.write_json(os.path.join(output_dir, records.MANIFEST), manifest)
+    shutil.rmtree(building, ignore_errors=True)
+    # Kilobytes, but bytes on macOS.
+    unit = 2**20 if sys.platform == "darwin" else 2**10
+    this, child = (
+        resource.getrusage(who).ru_maxrss // unit
+        for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
+    )
+    logging.info("peak resident memory of a process: %d MiB", max(this, child))
+    return manifest

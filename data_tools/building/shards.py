@@ -1,0 +1,255 @@
+"""Documents to shards: one shard's documents in, its TFRecord file out.
+
+`make_shard` takes the documents that `spill` has put by for the shard, in the order of their
+hashes; `write_shard_of`, which other engines call as well, tokenizes them, makes examples
+(`instances`, `full_sentences`), shuffles and packs them (`packed`), lays out rows (`rows`), masks
+(`keras_bert.masking`) and encodes (`records`). A shard's bytes are a function of its documents, the
+vocabulary, the settings and the seed, so shards can be made anywhere, in any order, on any number
+of workers.
+"""
+
+import functools
+import hashlib
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from data_tools.building import spill
+from data_tools.examples import instances, records
+from data_tools.examples.full_sentences import make_full_sentences
+from data_tools.examples.packed import pack_examples
+from data_tools.examples.rows import lay_out
+from data_tools.settings import Settings
+from keras_bert import files, program
+from keras_bert.masking import Masking, mask_examples, num_to_predict
+
+if TYPE_CHECKING:
+    from keras_bert.tokenization import BertTokenizer
+
+# While it runs, the tokenizer takes some 40 times a batch's bytes.
+_SENTENCES_A_BATCH, _BYTES_A_BATCH = 4096, 1 << 20
+_ROWS_A_BATCH = 1024
+
+
+@dataclass(frozen=True)
+class ShardJob:
+    """One shard to be made: everything it depends on, and where it goes.
+
+    Attributes:
+        index: its number.
+        num_buckets: temporary files there are; a multiple or a divisor of settings.num_shards.
+        directory: where the temporary files lie and the shard goes.
+        vocab_file: the vocabulary.
+        settings: the dataset's settings, with the real number of shards.
+    """
+
+    index: int
+    num_buckets: int
+    directory: str
+    vocab_file: str
+    settings: Settings
+
+
+def make_shard(job: ShardJob) -> dict[str, Any]:
+    """Makes one shard of the spilled documents and, beside it, a note of what is in it.
+
+    Args:
+        job: the shard.
+
+    Returns:
+        The note of `write_shard_of`.
+
+    Raises:
+        InputError: when something cannot be read or written.
+    """
+    num_shards = job.settings.num_shards
+    path = os.path.join(job.directory, records.shard_name(job.index, num_shards))
+    note = write_shard_of(
+        spill.read_spilled(job.directory, job.num_buckets, job.index, num_shards),
+        job.index,
+        job.vocab_file,
+        job.settings,
+        path,
+    )
+    files.write_json(path + ".json", note)
+    return note
+
+
+def write_shard_of(
+    documents: list[list[bytes]], index: int, vocab_file: str, settings: Settings, path: str
+) -> dict[str, Any]:
+    """Makes the TFRecord file of a shard's documents.
+
+    Args:
+        documents: sentences (UTF-8) of each document, in canonical order.
+        index: the shard's number.
+        vocab_file: the vocabulary.
+        settings: the dataset's settings, with the real number of shards.
+        path: where the file goes.
+
+    Returns:
+        The note: index; file, examples, rows (records, as many as examples unless packed), bytes,
+        sha256 for the manifest's `shards`; documents, sentences, random_next (examples with label
+        1, swapped ones with next_sentence order), masked (0 with dynamic: training draws the
+        masks) and real_tokens for its `counts`, with examples and rows.
+
+    Raises:
+        InputError: when the vocabulary cannot be read or the file not be written.
+    """
+    tokenizer = _tokenizer(vocab_file, settings.do_lower_case)
+    tokenized = tokenize(documents, tokenizer)
+    del documents  # room for the examples
+    counts = {"documents": len(tokenized), "sentences": len(tokenized.sentence_starts) - 1}
+    counts |= {"random_next": 0, "masked": 0, "real_tokens": 0, "examples": 0}
+
+    def batches() -> Iterator[list[bytes]]:
+        for features in make_examples(tokenized, tokenizer, settings, index):
+            counts["random_next"] += int(features["next_sentence_labels"].sum())
+            if not settings.dynamic:
+                counts["masked"] += int(features["masked_lm_weights"].sum())
+            counts["real_tokens"] += int(features["input_mask"].sum())
+            is_example = features.get("next_sentence_weights", features["input_mask"][:, :1])
+            counts["examples"] += int(is_example.sum())
+            yield records.encode_examples(features)
+
+    entry = records.write_shard(path, batches())
+    return {"index": index, **entry, **counts}
+
+
+@functools.lru_cache(maxsize=1)
+def _tokenizer(vocab_file: str, do_lower_case: bool) -> "BertTokenizer":
+    # Once a process, and not before a shard is made: it starts TensorFlow.
+    program.start_tensorflow()
+    from keras_bert.tokenization import BertTokenizer
+
+    return BertTokenizer(vocab_file, do_lower_case=do_lower_case)
+
+
+def tokenize(documents: list[list[bytes]], tokenizer: "BertTokenizer") -> instances.Documents:
+    """Tokenizes documents; sentences without a piece drop out, and documents without a sentence.
+
+    Args:
+        documents: sentences (UTF-8) of each document.
+        tokenizer: the tokenizer.
+
+    Returns:
+        The documents as flat arrays.
+    """
+    sentences = [sentence for document in documents for sentence in document]
+    ids, lengths = [], []
+    for batch in _batches(sentences):
+        pieces = tokenizer.tokenize(batch)
+        ids.append(pieces.flat_values.numpy())
+        lengths.append(pieces.row_lengths().numpy())
+    sentence_lengths = np.concatenate([np.zeros(0, np.int64), *lengths])
+    document_of = np.repeat(np.arange(len(documents)), [len(document) for document in documents])
+    kept = sentence_lengths > 0
+    document_lengths = np.bincount(document_of[kept], minlength=len(documents))
+    return instances.Documents(
+        ids=np.concatenate([np.zeros(0, np.int32), *ids]),
+        sentence_starts=_starts(sentence_lengths[kept]),
+        document_starts=_starts(document_lengths[document_lengths > 0]),
+    )
+
+
+def _batches(sentences: list[bytes]) -> Iterator[list[bytes]]:
+    start = num_bytes = 0
+    for end, sentence in enumerate(sentences):
+        num_bytes += len(sentence)
+        if end - start == _SENTENCES_A_BATCH or (num_bytes > _BYTES_A_BATCH and end > start):
+            yield sentences[start:end]
+            start, num_bytes = end, len(sentence)
+    if sentences:
+        yield sentences[start:]
+
+
+def _starts(lengths: np.ndarray) -> np.ndarray:
+    return np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+
+
+def make_examples(
+    documents: instances.Documents,
+    tokenizer: "BertTokenizer",
+    settings: Settings,
+    shard_index: int,
+) -> Iterator[dict[str, np.ndarray]]:
+    """Makes all rows of a shard, in random order.
+
+    Args:
+        documents: the shard's documents.
+        tokenizer: for the special ids and the vocabulary.
+        settings: the dataset's settings.
+        shard_index: part of the random seed.
+
+    Yields:
+        Batches of the features of `records.py`, of whatever kind the settings ask for.
+    """
+    seed = hashlib.blake2b(
+        json.dumps([settings.random_seed, settings.num_shards, shard_index]).encode(),
+        digest_size=32,
+    ).digest()
+    rng = np.random.default_rng(int.from_bytes(seed, "big"))
+    masking = Masking.from_vocab(
+        tokenizer.vocab,
+        settings.masked_lm_prob,
+        settings.max_predictions_per_seq,
+        settings.do_whole_word_mask,
+        settings.ngram,
+    )
+    examples = _all_copies(documents, settings, rng)
+    order = np.argsort(rng.random(len(examples)), kind="stable")
+    row_starts = np.arange(len(examples) + 1)
+    if settings.pack:
+        lengths = examples.lengths()[order]
+        budget = num_to_predict(lengths, masking.masked_lm_prob, masking.max_predictions_per_seq)
+        packed, row_starts = pack_examples(
+            lengths, budget, settings.max_seq_length, settings.max_predictions_per_seq, rng
+        )
+        order = order[packed]
+
+    special_ids = (tokenizer.cls_token_id, tokenizer.sep_token_id, tokenizer.pad_token_id)
+    for start in range(0, len(row_starts) - 1, _ROWS_A_BATCH):
+        batch = row_starts[start : start + _ROWS_A_BATCH + 1]
+        features = lay_out(
+            documents.ids,
+            examples.take(order[batch[0] : batch[-1]]),
+            batch - batch[0],
+            settings.max_seq_length,
+            special_ids,
+            has_segments=settings.next_sentence != "none",
+            packed_slots=settings.max_predictions_per_seq if settings.pack else None,
+        )
+        if not settings.dynamic:
+            features |= mask_examples(
+                features["input_ids"],
+                features["input_mask"],
+                masking,
+                rng,
+                features.get("example_ids"),
+            )
+        yield features
+
+
+def _all_copies(
+    documents: instances.Documents, settings: Settings, rng: np.random.Generator
+) -> instances.Examples:
+    """Makes the examples of all dupe_factor walks through the documents."""
+    length, short_seq_prob = settings.max_seq_length, settings.short_seq_prob
+    walks = range(settings.dupe_factor)
+    if settings.next_sentence == "none":
+        return instances.Examples.concatenate(
+            [make_full_sentences(documents, length, short_seq_prob, rng) for _ in walks]
+        )
+    copies = [
+        instances.make_pairs(documents, length, short_seq_prob, settings.next_sentence, rng)
+        for _ in walks
+    ]
+    pairs = np.concatenate(copies)
+    del copies  # Pairs, 40 bytes each, are what takes most memory when documents are few and long.
+    max_num_tokens = length - instances.NUM_SPECIAL_TOKENS
+    pairs = instances.truncate_pairs(pairs, max_num_tokens, rng)
+    return instances.Examples.of_pairs(pairs)

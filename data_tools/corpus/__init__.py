@@ -1,0 +1,1 @@
+"""The corpus: files in, documents of sentences out."""

@@ -1,0 +1,226 @@
+r"""A file's lines to documents, one function a format.
+
+In: `Lines`. Out: documents, each a text (str) with one sentence a line and `\n` between sentences,
+stripped, none empty. What is odd is counted by the `Lines`. Only one document is in memory at a
+time; an over-long one comes in parts (`data_tools.corpus.paragraphs`).
+"""
+
+import html
+import json
+import re
+from collections.abc import Iterable, Iterator
+from itertools import chain
+
+from data_tools.corpus.lines import Line, Lines
+from data_tools.corpus.paragraphs import Document, is_over_long
+
+MAX_JSON_LINE_BYTES = 100 << 20
+
+_SURPLUS_BLANK_LINES = re.compile(r"\n\n\n+")
+_SURROGATE = re.compile("[\ud800-\udfff]")
+
+_DOC_TAG_STARTS = re.compile(r"<doc\b")
+_TITLE_STARTS = re.compile(r'\btitle="')
+
+
+def sentence_texts(lines: Lines) -> Iterator[str]:
+    """Reads one sentence a line and a blank line between documents.
+
+    Args:
+        lines: the file.
+
+    Yields:
+        Documents.
+    """
+    # No line is handled on its own here: the loops over lines are those of str.
+    parts: list[str] = []  # of the document that goes on
+    length = num_sentences = 0
+    is_in_parts = False
+    for block, text in lines.blocks():
+        text = "\n".join(map(str.strip, text.split("\n")))  # ends in a line end, as before
+        _count_empty_documents(lines, block, text)
+        if text.startswith("\n"):
+            yield from _not_empty(parts)
+            parts, length, num_sentences, is_in_parts = [], 0, 0, False
+        first, *others = text.split("\n\n")
+        parts.append(first)
+        length += len(first)
+        num_sentences += first.count("\n")
+        if others:
+            yield from _not_empty(parts)
+            for document in others[:-1]:
+                if document := document.strip("\n"):
+                    yield document
+            parts, length, is_in_parts = [others[-1]], len(others[-1]), False
+            num_sentences = others[-1].count("\n")
+        if is_over_long(length, num_sentences):
+            if not is_in_parts:
+                lines.add_odd("long_documents", block)
+            yield from _not_empty(parts)
+            parts, length, num_sentences, is_in_parts = [], 0, 0, True
+    yield from _not_empty(parts)
+
+
+def _not_empty(parts: list[str]) -> Iterator[str]:
+    if document := "".join(parts).strip("\n"):
+        yield document
+
+
+def _count_empty_documents(lines: Lines, block: Line, text: str) -> None:
+    """Counts the blank lines beyond one between documents, as far as one block shows them."""
+    if "\n\n\n" not in text:
+        return
+    first, times = 0, 0
+    for run in _SURPLUS_BLANK_LINES.finditer(text):
+        if run.start() > 0 and run.end() < len(text):
+            first = first or run.start() + 2
+            times += len(run[0]) - 2
+    if times:
+        number = text.count("\n", 0, first)
+        after = block.content.split(b"\n", number)[-1]
+        offset = block.offset + len(block.content) - len(after)
+        place = Line(block.number + number, offset, b"", False)
+        lines.add_odd("empty_documents", place, times)
+
+
+def prose_texts(lines: Lines, language: str) -> Iterator[str]:
+    """Reads running text; two blank lines or a form feed end a document.
+
+    Args:
+        lines: the file.
+        language: its language.
+
+    Yields:
+        Documents.
+    """
+    document = Document(lines, language)
+    blank_lines = 0
+    for line in lines.lines():
+        for part_number, part in enumerate(lines.decode(line).split("\f")):
+            opens_page = part_number > 0
+            text = part.strip()
+            blank_lines = 0 if text else blank_lines + 1
+            if opens_page or blank_lines >= 2:
+                yield from document.end()
+            if text:
+                yield from document.add_line(text, line)
+            else:
+                document.end_paragraph()
+    yield from document.end()
+
+
+def json_texts(lines: Lines, text_field: str, language: str) -> Iterator[str]:
+    """Reads a JSON object a line.
+
+    Args:
+        lines: the file.
+        text_field: the field that holds the document; line ends in it end paragraphs.
+        language: its language.
+
+    Yields:
+        Documents.
+    """
+    document = Document(lines, language)
+    for line, fields in _json_objects(lines, lines.lines(), text_field):
+        yield from document.of_paragraphs(fields[text_field].split("\n"), line)
+
+
+def _json_objects(
+    lines: Lines, source: Iterable[Line], text_field: str
+) -> Iterator[tuple[Line, dict]]:
+    """Yields the lines' objects whose field is a text; the others are counted and left out."""
+    long_line = 0
+    for line in source:
+        if line.is_piece:
+            if line.number != long_line:
+                lines.add_malformed(line, f"longer than {MAX_JSON_LINE_BYTES} bytes")
+            long_line = line.number
+            continue
+        text = lines.decode(line).strip()
+        if not text:
+            continue
+        try:
+            fields = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            lines.add_malformed(line, f"not JSON: {error}")
+            continue
+        del text  # may be large, as its fields are
+        if not isinstance(fields, dict):
+            lines.add_malformed(line, f"a JSON {type(fields).__name__}, expected an object")
+        elif text_field not in fields:
+            lines.add_malformed(line, f"no field {text_field!r} in its JSON object")
+        elif not isinstance(fields[text_field], str):
+            kind = type(fields[text_field]).__name__
+            lines.add_malformed(line, f"its field {text_field!r} is a {kind}, expected a text")
+        else:
+            if b"\\u" in line.content:  # the only way for half a pair to come in
+                fields[text_field], times = _SURROGATE.subn("\ufffd", fields[text_field])
+                if times:
+                    lines.add_odd("lone_surrogates", line, times)
+            yield line, fields
+
+
+def wiki_texts(lines: Lines, language: str) -> Iterator[str]:
+    """Reads what WikiExtractor writes: `<doc ...>` to `</doc>`, or a JSON object a line.
+
+    An article's title, when it is its first line, is left out. Redirects are empty documents.
+
+    Args:
+        lines: the file; its first character tells the two forms apart.
+        language: its language.
+
+    Yields:
+        Documents.
+    """
+    source = lines.lines()
+    for first in source:
+        if start := first.content.strip():
+            read = _wiki_json_texts if start.startswith(b"{") else _wiki_tag_texts
+            yield from read(lines, chain([first], source), language)
+
+
+def _wiki_json_texts(lines: Lines, source: Iterable[Line], language: str) -> Iterator[str]:
+    document = Document(lines, language)
+    for line, fields in _json_objects(lines, source, "text"):
+        title = html.unescape(str(fields.get("title", ""))).strip()
+        paragraphs = [html.unescape(text) for text in fields["text"].split("\n")]
+        has_title = paragraphs[0].strip() == title
+        yield from document.of_paragraphs(paragraphs[has_title:], line)
+
+
+def _wiki_tag_texts(lines: Lines, source: Iterable[Line], language: str) -> Iterator[str]:
+    document = Document(lines, language)
+    opened: Line | None = None
+    title: str | None = None  # of the article, until its first line has come
+    for line in source:
+        text = lines.decode(line).strip()
+        if (named := _title_of_tag(text)) is not None:
+            if opened:
+                lines.add_malformed(opened, "an article without its end, '</doc>'")
+                yield from document.end()
+            opened, title = line, html.unescape(named).strip()
+        elif text == "</doc>" and opened:
+            yield from document.end_or_count_empty(opened)
+            opened = None
+        elif text and not opened:
+            lines.add_malformed(line, f"expected '<doc ...>', got {text[:40]!r}")
+        elif text:
+            text = html.unescape(text)
+            if text != title:
+                yield from document.add_line(text, line)
+                document.end_paragraph()
+            title = None
+    if opened:
+        lines.add_malformed(opened, "an article without its end, '</doc>'")
+        yield from document.end()
+
+
+def _title_of_tag(text: str) -> str | None:
+    """Returns the title in `<doc ... title="...">`, "" if it has none; None if this is no tag."""
+    if not (_DOC_TAG_STARTS.match(text) and text.endswith(">")):
+        return None
+    attributes = text[:-1].rstrip()
+    title = _TITLE_STARTS.search(attributes)  # the last attribute; it may hold quotes
+    if title and attributes.endswith('"') and title.end() < len(attributes):
+        return attributes[title.end() : -1]
+    return ""

@@ -1,0 +1,253 @@
+r"""A file's bytes to its lines: opened, decompressed, bounded, decoded.
+
+In: the path of a text file; .gz, .bz2, .xz and .zst are decompressed. Out: its lines, UTF-8
+decoded, one by one or in blocks of a quarter mebibyte, so that a file of any size streams.
+
+Lines end in `\n` or `\r\n` and nothing else, so that a stray U+2028 or vertical tab inside a
+sentence doesn't cut it. A byte order mark at the start of a file is dropped. What is odd is
+counted and mended: a line without end is cut, an undecodable byte becomes U+FFFD. A file in which
+that happens too often is refused: it is probably no UTF-8 text at all.
+"""
+
+import re
+from collections.abc import Callable, Iterator
+from typing import BinaryIO, NamedTuple
+
+from data_tools.corpus.archives import BrokenArchiveError, decompressed
+from data_tools.corpus.odd_input import OddInput
+from keras_bert.errors import InputError
+
+MAX_LINE_BYTES = 1 << 20
+
+# Stays in a processor's cache. At most a line's bound: a longer one then spans blocks.
+_BLOCK_BYTES = 1 << 18
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+_UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
+# What errors="surrogateescape" makes of the bytes that are no UTF-8.
+_ESCAPED_BYTE = re.compile("[\udc80-\udcff]")
+
+
+class Line(NamedTuple):
+    """A line, or a piece of an over-long one.
+
+    Attributes:
+        number: from 1.
+        offset: of its first byte in the (decompressed) file.
+        content: its bytes, without the line end.
+        is_piece: whether it is a piece of an over-long line.
+    """
+
+    number: int
+    offset: int
+    content: bytes
+    is_piece: bool
+
+
+class Lines:
+    """One file, to be read once.
+
+    Args:
+        path: the file.
+        max_bad_line_share: share of its lines that may be undecodable or malformed.
+        open_file: opens a path for reading bytes.
+        max_line_bytes: longer lines come in pieces.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        max_bad_line_share: float,
+        open_file: Callable[[str], BinaryIO],
+        max_line_bytes: int = MAX_LINE_BYTES,
+    ):
+        self.path, self.odd = path, OddInput()
+        self._max_bad_line_share, self._open_file = max_bad_line_share, open_file
+        self._max_line_bytes = max_line_bytes
+        self._num_lines = self._num_bad_lines = self._last_bad_line = 0
+        self._first_bad = ""
+
+    def blocks(self) -> Iterator[tuple[Line, str]]:
+        """Yields blocks of whole lines with their line ends, and what they are decoded."""
+        for block in self._raw_blocks():
+            try:
+                text = block.content.decode()
+            except UnicodeDecodeError:
+                text = "".join([self.decode(line) + "\n" for line in self._lines_of(block)])
+            yield block, text
+
+    def lines(self) -> Iterator[Line]:
+        """Yields the lines one by one, not decoded yet."""
+        for block in self._raw_blocks():
+            yield from self._lines_of(block)
+
+    def decode(self, line: Line, encoding: str = "utf-8") -> str:
+        """Decodes a line; bytes that cannot be decoded are counted and become U+FFFD.
+
+        Args:
+            line: the line.
+            encoding: its character set.
+
+        Returns:
+            Its text.
+
+        Raises:
+            InputError: when no bad line is allowed.
+        """
+        try:
+            return line.content.decode(encoding)
+        except UnicodeDecodeError as error:
+            at = error.start
+        text = line.content.decode(encoding, "surrogateescape")
+        text, times = _ESCAPED_BYTE.subn("\ufffd", text)
+        byte = f"0x{line.content[at]:02x}"
+        self.odd.add(
+            "undecodable_bytes", self.path, line.number, line.offset + at, byte, max(times, 1)
+        )
+        name = "UTF-8" if encoding == "utf-8" else encoding
+        self._add_bad(
+            line.number,
+            f"not {name} (byte {byte} at offset {at} of the line, {line.offset + at} of the file)",
+        )
+        return text
+
+    def add_malformed(self, line: Line, what: str) -> None:
+        """Counts a line that is not what the format expects.
+
+        Args:
+            line: the line.
+            what: what is wrong with it.
+
+        Raises:
+            InputError: when no bad line is allowed.
+        """
+        self.odd.add("malformed_lines", self.path, line.number, line.offset, what)
+        self._add_bad(line.number, f"{what} (byte offset {line.offset} of the file)")
+
+    def add_odd(self, kind: str, line: Line | None = None, times: int = 1) -> None:
+        """Counts other odd input.
+
+        Args:
+            kind: one of `data_tools.corpus.odd_input.KINDS`.
+            line: where it is; None stands for the file's start.
+            times: how many.
+        """
+        number, offset = (line.number, line.offset) if line else (1, 0)
+        self.odd.add(kind, self.path, number, offset, times=times)
+
+    def check_bad_lines(self) -> None:
+        """Refuses the file, once it is read, if too many of its lines were bad.
+
+        Raises:
+            InputError: with the first bad line.
+        """
+        if self._num_bad_lines > self._max_bad_line_share * self._num_lines:
+            self._refuse()
+
+    def _add_bad(self, number: int, what: str) -> None:
+        self._first_bad = self._first_bad or f"{self.path} line {number}: {what}"
+        self._num_bad_lines += number != self._last_bad_line  # a line may be bad in two places
+        self._last_bad_line = number
+        if not self._max_bad_line_share:
+            self._refuse()
+
+    def _refuse(self) -> None:
+        share = f"more than --max_bad_line_share={self._max_bad_line_share:g}"
+        if self._max_bad_line_share:
+            share = f"{self._num_bad_lines} of {self._num_lines} lines are bad, {share}"
+        raise InputError(f"{self._first_bad}: {share}")
+
+    @staticmethod
+    def _lines_of(block: Line) -> Iterator[Line]:
+        number, offset, content, is_piece = block
+        for line in content[:-1].split(b"\n"):
+            yield Line(number, offset, line, is_piece)
+            number += 1
+            offset += len(line) + 1
+
+    def _raw_blocks(self) -> Iterator[Line]:
+        """Yields blocks of whole lines, or a piece of an over-long line with a line end put to it.
+
+        Where blocks and pieces end depends on the text only, not on how the file was read.
+        """
+        number, offset = 1, 0
+        tail, tail_is_piece = bytearray(), False
+        for chunk in self._chunks():
+            if not offset and not tail:
+                self._check_mark(chunk)
+                if chunk.startswith(_BYTE_ORDER_MARK):
+                    chunk, offset = chunk[len(_BYTE_ORDER_MARK) :], len(_BYTE_ORDER_MARK)
+            first_end = chunk.find(b"\n")
+            to_end = chunk if first_end < 0 else chunk[: first_end + 1]
+            tail += to_end
+            while len(tail) - tail.endswith(b"\n") > self._max_line_bytes:
+                if not tail_is_piece:
+                    self.odd.add("long_lines", self.path, number, offset)
+                piece = bytes(tail[: _cut(tail, self._max_line_bytes)])
+                del tail[: len(piece)]
+                if not _is_blank(piece):
+                    yield Line(number, offset, piece + b"\n", True)
+                offset += len(piece)
+                tail_is_piece = True
+            if first_end < 0:
+                continue
+            if tail_is_piece:
+                if not _is_blank(tail):
+                    yield Line(number, offset, bytes(tail), True)
+                number, offset = number + 1, offset + len(tail)
+                tail, tail_is_piece = bytearray(), False
+            last_end = chunk.rfind(b"\n") + 1
+            content = bytes(tail) + chunk[first_end + 1 : last_end]
+            if content:
+                yield Line(number, offset, content, False)
+            number, offset = number + content.count(b"\n"), offset + len(content)
+            tail = bytearray(chunk[last_end:])
+            self._num_lines = number - 1
+        if tail:
+            self._num_lines = number
+        if tail and not (tail_is_piece and _is_blank(tail)):
+            yield Line(number, offset, bytes(tail) + b"\n", tail_is_piece)
+
+    def _check_mark(self, start: bytes) -> None:
+        if start.startswith(_UTF16_MARKS):
+            raise InputError(
+                f"{self.path}: starts with the byte order mark of UTF-16 (0x{start[:2].hex()}), "
+                "expected UTF-8: convert it first, for example with iconv -t utf-8"
+            )
+
+    def _chunks(self) -> Iterator[bytes]:
+        """Yields the decompressed file in chunks of the same size but the last."""
+        done = 0
+        try:
+            with self._open_file(self.path) as raw:
+                file = decompressed(self.path, raw)
+                while chunk := file.read(_BLOCK_BYTES):
+                    done += len(chunk)
+                    # One read may give less than was asked for, and not yet be the last.
+                    while len(chunk) < _BLOCK_BYTES and (
+                        more := file.read(_BLOCK_BYTES - len(chunk))
+                    ):
+                        chunk += more
+                        done += len(more)
+                    yield chunk
+        except BrokenArchiveError as error:
+            raise InputError(
+                f"{self.path}: broken archive after {done} bytes of text: {error}"
+            ) from None
+        except OSError as error:
+            raise InputError(f"{self.path}: cannot be read ({error.strerror or error})") from None
+
+
+def _is_blank(piece: bytes | bytearray) -> bool:
+    """Tells whether a piece of an over-long line would look like a line that ends a document."""
+    return not piece.decode(errors="replace").strip()
+
+
+def _cut(text: bytearray, most: int) -> int:
+    """Finds where to cut a line: behind white space if there is some, else between characters."""
+    at = max(text.rfind(b" ", most // 2, most), text.rfind(b"\t", most // 2, most)) + 1
+    if at:
+        return at
+    at = most
+    while at > most - 4 and text[at] & 0xC0 == 0x80:  # within a character of UTF-8
+        at -= 1
+    return at

@@ -1,0 +1,105 @@
+"""Paragraphs to a document of sentences, bounded.
+
+In: the lines of a document's paragraphs, from a format's reader. Out: the document as a text
+(str), one sentence a line; in parts of about MAX_DOCUMENT_LENGTH or MAX_DOCUMENT_SENTENCES if it
+has more, so that it need not be in memory as a whole.
+"""
+
+from collections.abc import Callable, Iterator
+
+from data_tools.corpus.lines import Line, Lines
+from data_tools.corpus.sentences import split_sentences
+
+# A shard holds a document's part whole, so a part is small beside a shard's bounds in `spill`.
+MAX_DOCUMENT_LENGTH = 8 << 20  # characters
+MAX_DOCUMENT_SENTENCES = 250_000
+MAX_PARAGRAPH_LENGTH = 1 << 20
+
+
+def is_over_long(length: int, num_sentences: int) -> bool:
+    """Tells whether what there is of a document is to become a part of it.
+
+    Args:
+        length: its characters.
+        num_sentences: its sentences.
+    """
+    return length > MAX_DOCUMENT_LENGTH or num_sentences > MAX_DOCUMENT_SENTENCES
+
+
+class Document:
+    """The document that is being read; the part of it that is in memory.
+
+    Args:
+        lines: where it comes from, and where it is counted if it is odd.
+        language: its language.
+        tidy: what to do to a paragraph before it is split, given its number in the document.
+    """
+
+    def __init__(self, lines: Lines, language: str, tidy: Callable[[str, int], str] | None = None):
+        self._lines, self._language, self._tidy = lines, language, tidy
+        self.drop()
+
+    def drop(self) -> None:
+        """Begins anew."""
+        self._paragraph: list[str] = []
+        self._sentences: list[str] = []
+        self._paragraph_length = self._length = self._num_paragraphs = 0
+        self._is_in_parts = False
+
+    def add_line(self, text: str, line: Line) -> Iterator[str]:
+        """Adds a line of a paragraph, a blank one ends it; yields a part that is complete."""
+        if not text:
+            self.end_paragraph()
+            return
+        self._paragraph.append(text)
+        self._paragraph_length += len(text)
+        if self._paragraph_length > MAX_PARAGRAPH_LENGTH:
+            self.end_paragraph()
+        if is_over_long(self._length, len(self._sentences)):
+            if not self._is_in_parts:
+                self._lines.add_odd("long_documents", line)
+            yield from self._take_sentences()
+            self._is_in_parts = True
+
+    def end_paragraph(self) -> None:
+        """Ends the paragraph, if one is open."""
+        if not self._paragraph:
+            return
+        paragraph = " ".join(self._paragraph)
+        if self._tidy:
+            paragraph = self._tidy(paragraph, self._num_paragraphs)
+        self._sentences += split_sentences(paragraph, self._language)
+        self._length += len(paragraph)
+        self._num_paragraphs += 1
+        self._paragraph, self._paragraph_length = [], 0
+
+    def end(self) -> Iterator[str]:
+        """Ends the document; yields what is left of it, if anything is."""
+        self.end_paragraph()
+        yield from self._take_sentences()
+        self.drop()
+
+    def end_or_count_empty(self, opened: Line) -> Iterator[str]:
+        """Ends the document that began at this line; as `end`, but an empty one is counted."""
+        self.end_paragraph()
+        if not self._sentences and not self._is_in_parts:
+            self._lines.add_odd("empty_documents", opened)
+        yield from self.end()
+
+    def of_paragraphs(self, paragraphs: list[str], line: Line) -> Iterator[str]:
+        """Yields the document of these paragraphs, that came on one line."""
+        for paragraph in paragraphs:
+            start = 0
+            while start < len(paragraph):
+                end = start + MAX_PARAGRAPH_LENGTH
+                if end < len(paragraph):
+                    end = paragraph.rfind(" ", start + 1, end) + 1 or end
+                yield from self.add_line(paragraph[start:end].strip(), line)
+                start = end
+            self.end_paragraph()
+        yield from self.end_or_count_empty(line)
+
+    def _take_sentences(self) -> Iterator[str]:
+        if self._sentences:
+            yield "\n".join(self._sentences)
+        self._sentences, self._length = [], 0

@@ -1,0 +1,1 @@
+"""Examples: tokenized documents in, records of masked pieces out."""

@@ -1,0 +1,90 @@
+"""Sequence packing: which examples share a row.
+
+In: the lengths of examples in random order, and how many pieces each predicts. Out: the examples'
+numbers row by row, and where each row starts.
+
+A window of examples is packed at a time, best fit by falling length: an example goes to the fullest
+row that still has room for its pieces and its predictions. The rows come out in random order.
+"""
+
+import numpy as np
+
+from data_tools.examples.instances import ranges
+
+WINDOW = 1024  # examples; twice as many would save less than 1% of the rows
+
+
+def pack_examples(
+    lengths: np.ndarray,
+    num_predictions: np.ndarray,
+    max_seq_length: int,
+    max_predictions_per_seq: int,
+    rng: np.random.Generator,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Packs examples into rows of S pieces and P predictions.
+
+    Args:
+        lengths: int64 [n], pieces of each example, at most S.
+        num_predictions: int64 [n], how many of them are to be predicted, 1 to P.
+        max_seq_length: S.
+        max_predictions_per_seq: P.
+        rng: the source of the rows' order.
+
+    Returns:
+        order int64 [n], the examples' numbers row by row; row_starts int64 [rows + 1], where each
+        row starts in `order`, and n at the end.
+    """
+    rows: list[list[int]] = []
+    for start in range(0, len(lengths), WINDOW):
+        window = slice(start, start + WINDOW)
+        by_length = np.argsort(-lengths[window], kind="stable")
+        rows += _pack_window(
+            (start + by_length).tolist(),
+            lengths[window][by_length].tolist(),
+            num_predictions[window][by_length].tolist(),
+            max_seq_length,
+            max_predictions_per_seq,
+        )
+    row_lengths = np.array([len(row) for row in rows], np.int64)
+    starts = np.cumsum(row_lengths) - row_lengths
+    shuffled = np.argsort(rng.random(len(rows)), kind="stable")
+    examples = np.array([example for row in rows for example in row], np.int64)
+    order = examples[ranges(starts[shuffled], row_lengths[shuffled])]
+    return order, np.concatenate([[0], np.cumsum(row_lengths[shuffled])])
+
+
+def _pack_window(
+    examples: list[int],
+    lengths: list[int],
+    num_predictions: list[int],
+    max_seq_length: int,
+    max_predictions_per_seq: int,
+) -> list[list[int]]:
+    """Packs one window: its examples' numbers, lengths and predictions, the longest first."""
+    rows: list[list[int]] = []
+    predictions_left: list[int] = []
+    # Rows by the room they have left, and the rooms of which there is a row as the bits of a
+    # number: the least room that is enough is then the lowest bit of what shifting leaves.
+    with_room: list[list[int]] = [[] for _ in range(max_seq_length + 1)]
+    rooms = 0
+    for example, length, wanted in zip(examples, lengths, num_predictions, strict=True):
+        enough = rooms >> length
+        while enough:
+            lowest = enough & -enough
+            room = length + lowest.bit_length() - 1
+            if predictions_left[with_room[room][-1]] >= wanted:
+                row = with_room[room].pop()
+                if not with_room[room]:
+                    rooms ^= 1 << room
+                break
+            enough ^= lowest
+        else:
+            row, room = len(rows), max_seq_length
+            rows.append([])
+            predictions_left.append(max_predictions_per_seq)
+        rows[row].append(example)
+        predictions_left[row] -= wanted
+        if predictions_left[row]:
+            with_room[room - length].append(row)
+            rooms |= 1 << (room - length)
+    return rows

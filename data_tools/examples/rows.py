@@ -1,0 +1,104 @@
+"""Rows: examples in, the arrays of their records out, not yet masked.
+
+In: the documents' ids, a batch of `Examples`, and which of them share a row. Out: input_ids int32
+[n, S], input_mask and segment_ids uint8 [n, S], and what next-sentence prediction needs. An example
+reads `[CLS] part [SEP] part [SEP] ...`; in a packed row the next one follows at once.
+
+A row is a sequence of runs, its parts with the special tokens around them and then the padding.
+Whatever is constant along a run, such as the segment or the distance between a piece's place in the
+row and its place in the documents, is laid out by repeating it the run's length.
+"""
+
+import numpy as np
+
+from data_tools.examples.instances import Examples
+
+
+def lay_out(
+    ids: np.ndarray,
+    examples: Examples,
+    row_starts: np.ndarray,
+    max_seq_length: int,
+    special_ids: tuple[int, int, int],
+    has_segments: bool = True,
+    packed_slots: int | None = None,
+) -> dict[str, np.ndarray]:
+    """Lays out a batch of rows.
+
+    Args:
+        ids: int32 [T], the documents' pieces.
+        examples: the batch's examples, row by row.
+        row_starts: int64 [n + 1], where each row's examples start, and their number at the end. A
+            row's examples fit in S.
+        max_seq_length: S.
+        special_ids: ids of [CLS], [SEP] and [PAD].
+        has_segments: whether an example's second part is segment 1, or all of it segment 0.
+        packed_slots: K, for packed rows: the most examples of a row.
+
+    Returns:
+        input_ids int32 [n, S]; input_mask, segment_ids uint8 [n, S]; next_sentence_labels int64
+        [n, 1]. With K: position_ids, example_ids int32 [n, S] too; next_sentence_labels and
+        next_sentence_positions int64 [n, K], next_sentence_weights float32 [n, K].
+    """
+    num_rows = len(row_starts) - 1
+    first_part, num_parts = examples.first_part, np.diff(examples.first_part)
+    text_length = examples.parts[:, 1] - examples.parts[:, 0]
+    is_first = np.zeros(len(text_length), bool)
+    is_first[first_part[:-1]] = True
+    run_length = text_length + 1 + is_first  # its [SEP], and a [CLS] before an example's first part
+
+    # Every row ends with a run of padding, which may be empty.
+    row_end = first_part[row_starts[1:]]
+    row_of_part = np.repeat(np.arange(num_rows), np.diff(first_part[row_starts]))
+    run_of_part = np.arange(len(text_length)) + row_of_part
+    lengths = np.zeros(len(text_length) + num_rows, np.int64)
+    lengths[run_of_part] = run_length
+    used = np.concatenate([[0], np.cumsum(run_length)])
+    row_length = np.diff(used[np.append(0, row_end)])
+    lengths[row_end + np.arange(num_rows)] = max_seq_length - row_length
+    run_end = np.cumsum(lengths)[run_of_part]  # in the batch, read row by row
+
+    def along_runs(values: np.ndarray, dtype: type) -> np.ndarray:
+        """Repeats a value a part over its run, and 0 over padding: [n * S]."""
+        of_run = np.zeros(len(lengths), dtype)
+        of_run[run_of_part] = values
+        return np.repeat(of_run, lengths)
+
+    cls_id, sep_id, pad_id = special_ids
+    column = np.arange(max_seq_length, dtype=np.int32)
+    input_mask = column < row_length[:, None]
+    place = along_runs(examples.parts[:, 1] - (run_end - 1), np.int64)
+    place += np.arange(num_rows * max_seq_length)
+    input_ids = ids.take(place, mode="clip")  # anything where a special token goes
+    run_start = run_end - run_length
+    cls_at = run_start[first_part[:-1]]
+    input_ids[~input_mask.ravel()] = pad_id
+    input_ids[cls_at] = cls_id
+    input_ids[run_end - 1] = sep_id
+
+    shape = (num_rows, max_seq_length)
+    segment = ~is_first if has_segments else np.zeros_like(is_first)
+    features = {
+        "input_ids": input_ids.reshape(shape),
+        "input_mask": input_mask.view(np.uint8),
+        "segment_ids": along_runs(segment, np.uint8).reshape(shape),
+    }
+    if packed_slots is None:
+        return features | {"next_sentence_labels": examples.labels[:, None]}
+
+    row_of_example = np.repeat(np.arange(num_rows), np.diff(row_starts))
+    number = np.arange(len(examples)) - row_starts[row_of_example]  # in its row, from 0
+    cls_column = cls_at - row_of_example * max_seq_length
+    position_ids = column - along_runs(np.repeat(cls_column, num_parts), np.int32).reshape(shape)
+    features["position_ids"] = np.where(input_mask, position_ids, 0)
+    features["example_ids"] = along_runs(np.repeat(number + 1, num_parts), np.int32).reshape(shape)
+    slot = row_of_example * packed_slots + number
+    for name, values in {
+        "next_sentence_labels": examples.labels,
+        "next_sentence_positions": cls_column,
+        "next_sentence_weights": np.ones(len(examples), np.float32),
+    }.items():
+        flat = np.zeros(num_rows * packed_slots, values.dtype)
+        flat[slot] = values
+        features[name] = flat.reshape(num_rows, packed_slots)
+    return features

@@ -1,0 +1,1 @@
+"""Looking into records: files in, statistics and readable text out."""

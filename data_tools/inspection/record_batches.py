@@ -1,0 +1,243 @@
+"""Record files in, batches of examples as arrays out: the way back from `records`.
+
+Out: `Batch`, features as arrays [n, width] (integers int32), checked, with what every reader of
+them needs: which example each piece belongs to, and the pieces as they were before masking.
+
+Unpacked records are taken as packed ones with one example a row, so that there is one way to read
+both. S pieces a row, P predictions, n rows, E examples, T real pieces of a batch.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from keras_bert.errors import InputError
+
+_ROWS_A_BATCH = 1024
+_PACKED = (
+    "position_ids",
+    "example_ids",
+    "next_sentence_positions",
+    "next_sentence_weights",
+)
+_NEEDED = ("input_ids", "input_mask", "segment_ids", "next_sentence_labels")
+_MASKS = ("masked_lm_positions", "masked_lm_ids", "masked_lm_weights")
+
+# By name: the number of values in every record, and whether they are floats.
+Shape = dict[str, tuple[int, bool]]
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Some rows of a record file.
+
+    Attributes:
+        file: the file.
+        first_row: number of the first row in the file.
+        features: by name, int32 or float32 [n, width].
+    """
+
+    file: str
+    first_row: int
+    features: dict[str, np.ndarray]
+
+    @property
+    def is_packed(self) -> bool:
+        """Whether rows hold several examples."""
+        return "example_ids" in self.features
+
+    @property
+    def has_masks(self) -> bool:
+        """Whether masks were drawn when the records were made."""
+        return "masked_lm_positions" in self.features
+
+    @cached_property
+    def is_real(self) -> np.ndarray:
+        """Which places hold a piece, bool [n, S]."""
+        return self.features["input_mask"] != 0
+
+    @cached_property
+    def examples_a_row(self) -> np.ndarray:
+        """How many examples each row holds, int64 [n]."""
+        if self.is_packed:
+            return self.features["example_ids"].max(axis=1).astype(np.int64)
+        return np.ones(len(self.is_real), np.int64)
+
+    @cached_property
+    def lengths(self) -> np.ndarray:
+        """How many pieces each example has, int64 [E]."""
+        if not self.is_packed:
+            return np.count_nonzero(self.is_real, axis=1)
+        return np.bincount(self.owner, minlength=int(self.examples_a_row.sum()))
+
+    @cached_property
+    def owner(self) -> np.ndarray:
+        """Which example each real piece belongs to, int64 [T], rising."""
+        if not self.is_packed:
+            return np.repeat(np.arange(len(self.lengths)), self.lengths)
+        before = np.cumsum(self.examples_a_row) - self.examples_a_row
+        return (before[:, None] + self.features["example_ids"] - 1)[self.is_real]
+
+    @cached_property
+    def predicted(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Row, column and original piece of each prediction, int [M]."""
+        row, slot = np.nonzero(self.features["masked_lm_weights"])
+        positions, ids = self.features["masked_lm_positions"], self.features["masked_lm_ids"]
+        return row, positions[row, slot], ids[row, slot]
+
+    @cached_property
+    def original_ids(self) -> np.ndarray:
+        """The pieces before masking, int32 [n, S]."""
+        if not self.has_masks:
+            return self.features["input_ids"]
+        original = self.features["input_ids"].copy()
+        row, column, ids = self.predicted
+        original[row, column] = ids
+        return original
+
+    @cached_property
+    def is_predicted(self) -> np.ndarray:
+        """Which pieces are to be predicted, bool [n, S]."""
+        chosen = np.zeros(self.is_real.shape, bool)
+        if self.has_masks:
+            chosen[self.predicted[:2]] = True
+        return chosen
+
+    @cached_property
+    def next_sentence_labels(self) -> np.ndarray:
+        """The label of each example, int32 [E]."""
+        labels = self.features["next_sentence_labels"]
+        if self.is_packed:
+            return labels[self.features["next_sentence_weights"] != 0]
+        return labels[:, 0]
+
+
+def read_shape(path: str) -> Shape | None:
+    """Reads what a file's records consist of from the first one.
+
+    Args:
+        path: the file.
+
+    Returns:
+        The width and kind of each feature that pre-training knows; None for an empty file.
+
+    Raises:
+        InputError: it cannot be read or holds no pre-training records.
+    """
+    import tensorflow as tf
+
+    try:
+        first = next(iter(tf.data.TFRecordDataset(path).take(1)), None)
+        if first is None:
+            return None
+        features = tf.train.Example.FromString(first.numpy()).features.feature
+    except tf.errors.OpError as error:
+        raise InputError(f"{path}: record 0 cannot be read: {_first_line(error)}") from None
+    except Exception as error:  # protobuf's DecodeError has no public base of its own
+        raise InputError(f"{path}: record 0 is not a tf.Example: {_first_line(error)}") from None
+    shape = {}
+    for name in (*_NEEDED, *_MASKS, *_PACKED):
+        if name in features:
+            is_float = features[name].WhichOneof("kind") == "float_list"
+            values = features[name].float_list if is_float else features[name].int64_list
+            shape[name] = len(values.value), is_float
+    groups = [_NEEDED, *(group for group in (_MASKS, _PACKED) if shape.keys() & set(group))]
+    missing = [name for group in groups for name in group if name not in shape]
+    if missing:
+        raise InputError(
+            f"{path}: record 0 lacks {', '.join(missing)}; it was not made for BERT pre-training"
+        )
+    return shape
+
+
+def read_batches(path: str, shape: Shape, most: int | None = None) -> Iterator[Batch]:
+    """Reads a file's records; their checksums are checked on the way.
+
+    Args:
+        path: the file.
+        shape: of every record.
+        most: most records to read.
+
+    Yields:
+        Batches.
+
+    Raises:
+        InputError: a damaged record, one of another shape, or one with impossible values.
+    """
+    import tensorflow as tf
+
+    spec = {
+        name: tf.io.FixedLenFeature([width], tf.float32 if is_float else tf.int64)
+        for name, (width, is_float) in shape.items()
+    }
+    data = tf.data.TFRecordDataset(path, buffer_size=1 << 20)
+    if most is not None:
+        data = data.take(most)
+    row = 0
+    try:
+        for serialized in data.batch(_ROWS_A_BATCH):
+            parsed = {k: v.numpy() for k, v in tf.io.parse_example(serialized, spec).items()}
+            features = {
+                name: values if shape[name][1] else values.astype(np.int32)
+                for name, values in parsed.items()
+            }
+            batch = Batch(path, row, features)
+            _check(batch, parsed)
+            yield batch
+            row += len(batch.is_real)
+    except tf.errors.DataLossError as error:
+        raise InputError(f"{path}: damaged after record {row}: {_first_line(error)}") from None
+    except tf.errors.OpError as error:
+        expected = ", ".join(f"{name} [{width}]" for name, (width, _) in shape.items())
+        raise InputError(
+            f"{path}: after record {row}: expected {expected}, got {_first_line(error)}"
+        ) from None
+
+
+def _check(batch: Batch, parsed: dict[str, np.ndarray]) -> None:
+    """Refuses values that cannot be."""
+    size = batch.is_real.shape[1]
+    bounds = {
+        "input_ids": 2**31,
+        "input_mask": 2,
+        "segment_ids": 2,
+        "masked_lm_positions": size,
+        "masked_lm_ids": 2**31,
+        "position_ids": size,
+        "example_ids": size + 1,
+        "next_sentence_positions": size,
+        "next_sentence_labels": 2,
+    }
+    for name, values in parsed.items():
+        if name in bounds and values.size:
+            outside = (values < 0) | (values >= bounds[name])
+            if outside.any():
+                row, column = np.argwhere(outside)[0]
+                raise InputError(
+                    f"{batch.file} record {batch.first_row + row}: {name}[{column}] is "
+                    f"{values[row, column]}, expected 0 to {bounds[name] - 1}"
+                )
+    if batch.is_packed:
+        ids = batch.features["example_ids"]
+        steps = np.diff(ids, axis=1, prepend=0)
+        wrong = ((ids > 0) != batch.is_real) | (((steps < 0) | (steps > 1)) & batch.is_real)
+        if wrong.any():
+            row, column = np.argwhere(wrong)[0]
+            raise InputError(
+                f"{batch.file} record {batch.first_row + row}: example_ids[{column}] is "
+                f"{ids[row, column]}, expected 1, 2, ... in order and 0 at padding"
+            )
+        labels = (batch.features["next_sentence_weights"] != 0).sum(axis=1)
+        if (labels != batch.examples_a_row).any():
+            row = int(np.flatnonzero(labels != batch.examples_a_row)[0])
+            raise InputError(
+                f"{batch.file} record {batch.first_row + row}: {labels[row]} next-sentence labels, "
+                f"expected one for each of its {batch.examples_a_row[row]} examples"
+            )
+
+
+def _first_line(error: Exception) -> str:
+    message = getattr(error, "message", None) or str(error) or type(error).__name__
+    return message.splitlines()[0].split("[Op:")[0].rsplit("}} ", 1)[-1].strip()

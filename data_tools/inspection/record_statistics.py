@@ -1,0 +1,191 @@
+"""Batches of examples in, what they amount to out: a dictionary for people and programs.
+
+Everything is added up batch by batch; what grows with the data is 16 bytes an example, by which
+duplicates are found.
+"""
+
+from typing import Any
+
+import numpy as np
+
+from data_tools.inspection.record_batches import Batch
+from keras_bert.errors import InputError
+
+_QUANTILES = (0, 5, 25, 50, 75, 95, 100)
+
+
+class Vocabulary:
+    """What the statistics need of a vocabulary.
+
+    Args:
+        pieces: the pieces.
+    """
+
+    def __init__(self, pieces: list[str]):
+        self.pieces = pieces
+        self.mask_id = pieces.index("[MASK]")
+        self.unk_id = pieces.index("[UNK]")
+        self.is_special = np.isin(
+            np.arange(len(pieces)), [pieces.index(t) for t in ("[PAD]", "[CLS]", "[SEP]")]
+        )
+        self.is_continuation = np.array([piece.startswith("##") for piece in pieces])
+
+    def check(self, batch: Batch) -> None:
+        """Refuses ids that the vocabulary has not.
+
+        Args:
+            batch: some rows.
+
+        Raises:
+            InputError: there is such an id.
+        """
+        for name in ("input_ids", "masked_lm_ids"):
+            largest = int(batch.features[name].max(initial=0)) if name in batch.features else 0
+            if largest >= len(self.pieces):
+                row = int(np.argmax(batch.features[name].max(axis=1) >= len(self.pieces)))
+                raise InputError(
+                    f"{batch.file} record {batch.first_row + row}: {name} has {largest}, expected "
+                    f"ids below the vocabulary's size, {len(self.pieces)}"
+                )
+
+
+class Statistics:
+    """Statistics of a dataset's records.
+
+    Args:
+        vocabulary: its vocabulary, or None: then [MASK], [UNK] and words cannot be told.
+    """
+
+    def __init__(self, vocabulary: Vocabulary | None):
+        self._vocabulary = vocabulary
+        self._sums: dict[str, int] = {}
+        self._histograms: dict[str, np.ndarray] = {}
+        self._hashes: dict[str, list[np.ndarray]] = {"unmasked": [], "masked": []}
+        self._multipliers = np.zeros(0, np.uint64)
+
+    def add(self, batch: Batch) -> None:
+        """Counts some rows in.
+
+        Args:
+            batch: the rows, whose ids the vocabulary has.
+        """
+        rows, size = batch.is_real.shape
+        self._add("rows", rows)
+        self._add("examples", len(batch.lengths))
+        self._add("places", rows * size)
+        self._add("pieces", int(batch.lengths.sum()))
+        self._count("length", batch.lengths)
+        if batch.is_packed:
+            self._count("examples_a_row", batch.examples_a_row)
+        in_b = batch.features["segment_ids"][batch.is_real] != 0
+        length_b = np.bincount(batch.owner[in_b], minlength=len(batch.lengths))
+        self._count("length_a", batch.lengths - length_b)
+        self._count("length_b", length_b)
+        self._add("label_1", int(batch.next_sentence_labels.sum()))
+        if self._vocabulary:
+            unknown = batch.original_ids[batch.is_real] == self._vocabulary.unk_id
+            self._add("unknown", np.count_nonzero(unknown))
+        if batch.has_masks:
+            self._add_masks(batch)
+        self._add_hashes(batch)
+
+    def _add(self, name: str, amount: int) -> None:
+        self._sums[name] = self._sums.get(name, 0) + int(amount)
+
+    def _count(self, name: str, values: np.ndarray) -> None:
+        counts = np.bincount(values)
+        had = self._histograms.get(name, np.zeros(0, np.int64))
+        total = np.zeros(max(len(had), len(counts)), np.int64)
+        total[: len(had)] += had
+        total[: len(counts)] += counts
+        self._histograms[name] = total
+
+    def _add_masks(self, batch: Batch) -> None:
+        row, column, original = batch.predicted
+        self._count("predictions_a_row", np.bincount(row, minlength=len(batch.is_real)))
+        now = batch.features["input_ids"][row, column]
+        is_kept = now == original
+        self._add("kept", np.count_nonzero(is_kept))
+        self._add("replaced", np.count_nonzero(~is_kept))
+        if self._vocabulary:
+            is_mask = ~is_kept & (now == self._vocabulary.mask_id)
+            self._add("mask", np.count_nonzero(is_mask))
+            self._add_words(batch, self._vocabulary)
+
+    def _add_words(self, batch: Batch, vocabulary: Vocabulary) -> None:
+        """Counts words with a predicted piece, and those of them that are not predicted whole."""
+        ids, chosen = batch.original_ids[batch.is_real], batch.is_predicted[batch.is_real]
+        is_text = ~vocabulary.is_special[ids]
+        follows_text = np.zeros_like(is_text)
+        follows_text[1:] = is_text[:-1] & (batch.owner[1:] == batch.owner[:-1])
+        # Each piece that continues no word begins one; [CLS] and [SEP] are words apart.
+        word = np.cumsum(~(vocabulary.is_continuation[ids] & follows_text)) - 1
+        pieces = np.bincount(word)
+        predicted = np.bincount(word[chosen], minlength=len(pieces))
+        self._add("words_predicted", np.count_nonzero(predicted))
+        self._add("words_cut", np.count_nonzero((predicted > 0) & (predicted < pieces)))
+
+    def _add_hashes(self, batch: Batch) -> None:
+        """Hashes each example's pieces: a sum of pieces times random numbers, one a place."""
+        starts = np.cumsum(batch.lengths) - batch.lengths
+        place = np.arange(len(batch.owner)) - np.repeat(starts, batch.lengths)
+        if len(self._multipliers) <= batch.is_real.shape[1]:
+            rng = np.random.default_rng(0)  # which begins alike for every size
+            draws = rng.integers(0, 2**64, size=batch.is_real.shape[1] + 1, dtype=np.uint64)
+            self._multipliers = draws | np.uint64(1)
+        multiplier = self._multipliers[place]
+        full = starts[batch.lengths > 0]  # reduceat has no empty sums
+
+        def hashes(ids: np.ndarray) -> np.ndarray:
+            return np.add.reduceat((ids.astype(np.uint64) + np.uint64(1)) * multiplier, full)
+
+        self._hashes["unmasked"].append(hashes(batch.original_ids[batch.is_real]))
+        if batch.has_masks:
+            masks = batch.is_predicted[batch.is_real].astype(np.int64) << 32
+            masked = batch.features["input_ids"][batch.is_real] + masks
+            self._hashes["masked"].append(hashes(masked))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns all figures; shares from 0 to 1, None where there is nothing to share."""
+        sums = self._sums
+        figures = {
+            "rows": sums.get("rows", 0),
+            "examples": sums.get("examples", 0),
+            "pieces": sums.get("pieces", 0),
+            "padding_share": _share(sums.get("places", 0) - sums.get("pieces", 0), sums, "places"),
+            "label_1_share": _share(sums.get("label_1", 0), sums, "examples"),
+        }
+        figures |= {name: _summary(counts) for name, counts in self._histograms.items()}
+        if "unknown" in sums:
+            figures["unknown_share"] = _share(sums["unknown"], sums, "pieces")
+        if "kept" in sums:
+            predicted = {"predictions": sums["kept"] + sums["replaced"]}
+            figures |= predicted
+            figures["predicted_share"] = _share(predicted["predictions"], sums, "pieces")
+            figures["kept_share"] = _share(sums["kept"], predicted, "predictions")
+            if "mask" in sums:
+                random = sums["replaced"] - sums["mask"]
+                figures["mask_share"] = _share(sums["mask"], predicted, "predictions")
+                figures["random_share"] = _share(random, predicted, "predictions")
+                figures["words_cut_share"] = _share(sums["words_cut"], sums, "words_predicted")
+            else:
+                figures["replaced_share"] = _share(sums["replaced"], predicted, "predictions")
+        for name, parts in self._hashes.items():
+            if parts:
+                hashes = np.concatenate(parts)
+                figures[f"duplicates_{name}"] = len(hashes) - len(np.unique(hashes))
+        return figures
+
+
+def _share(part: int, sums: dict[str, int], whole: str) -> float | None:
+    return part / sums[whole] if sums.get(whole) else None
+
+
+def _summary(counts: np.ndarray) -> dict[str, float]:
+    """Describes values by how often each occurs: mean and quantiles, all of which are values."""
+    total = max(int(counts.sum()), 1)
+    reached = np.cumsum(counts)
+    ranks = [max(1, -(-total * q // 100)) for q in _QUANTILES]
+    quantiles = np.searchsorted(reached, ranks).tolist()
+    mean = float(counts @ np.arange(len(counts)) / total)
+    return {"mean": mean} | {f"p{q}": v for q, v in zip(_QUANTILES, quantiles, strict=True)}

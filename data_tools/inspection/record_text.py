@@ -1,0 +1,147 @@
+"""Examples in, lines for people out: pieces joined to text, predictions marked and in colour.
+
+    [MASK→cat]  the piece was hidden       [dog→cat]  replaced by a random one
+    [=cat]      kept, but to be predicted
+
+Segment A is upright and B in italics, each on lines of its own.
+"""
+
+import itertools
+from collections.abc import Iterator
+
+import numpy as np
+
+from data_tools.inspection.record_batches import Batch
+from keras_bert.normalization import normalize_character
+from keras_bert.vocabulary import SPECIAL_TOKENS
+
+# ANSI: select graphic rendition.
+_STYLES = {
+    "hidden": "\033[36m",
+    "random": "\033[31m",
+    "kept": "\033[32m",
+    "b": "\033[3m",
+    "special": "\033[2m",
+    "title": "\033[1m",
+}
+_RESET = "\033[0m"
+
+# The tokenizer loses spaces around punctuation: these are where they mostly are.
+_NO_SPACE_BEFORE = frozenset(".,;:!?)]}%'’”…»、。，！？：；」』）》")
+_NO_SPACE_AFTER = frozenset("([{“$«、。，！？：；「『（《")
+_AFTER_APOSTROPHE = frozenset(("s", "t", "d", "m", "ll", "re", "ve", "S", "T"))
+_LABELS = {
+    "random": ("B follows A", "B is from elsewhere"),
+    "order": ("in order", "swapped"),
+    "none": None,
+    None: ("next sentence 0", "next sentence 1"),
+}
+
+
+def describe(
+    batch: Batch, row: int, vocab: list[str], next_sentence: str | None, color: bool
+) -> Iterator[str]:
+    """Shows the examples of one row.
+
+    Args:
+        batch: rows of a file.
+        row: which of them.
+        vocab: the vocabulary.
+        next_sentence: how pairs were made (`Settings.next_sentence`), or None if not known.
+        color: whether to use colours.
+
+    Yields:
+        Lines.
+    """
+    paint = _paint if color else lambda text, _: text
+    predicted = _predicted_ids(batch, row)
+    first = int(batch.examples_a_row[:row].sum())
+    for number in range(int(batch.examples_a_row[row])):
+        here = batch.is_real[row]
+        title = f"{batch.file} record {batch.first_row + row}"
+        if batch.is_packed:
+            here = batch.features["example_ids"][row] == number + 1
+            title += f", example {number + 1} of {batch.examples_a_row[row]}"
+        columns = np.flatnonzero(here)
+        notes = [f"{len(columns)} pieces"]
+        notes.append(
+            f"{sum(column in predicted for column in columns.tolist())} to predict"
+            if batch.has_masks
+            else "masks are drawn in training"
+        )
+        if (labels := _LABELS[next_sentence]) is not None:
+            notes.append(labels[batch.next_sentence_labels[first + number]])
+        yield paint(f"{title}: {', '.join(notes)}", "title")
+        for segment, name in ((0, "A"), (1, "B")):
+            of_segment = columns[batch.features["segment_ids"][row, columns] == segment].tolist()
+            if of_segment:
+                ids = batch.features["input_ids"][row]
+                pieces = [(vocab[ids[column]], predicted.get(column)) for column in of_segment]
+                text = _join(
+                    [(now, None if label is None else vocab[label]) for now, label in pieces],
+                    color,
+                    "b" if segment else "",
+                )
+                yield f"  {name}: {text}"
+
+
+def _predicted_ids(batch: Batch, row: int) -> dict[int, int]:
+    """Returns the original piece of each prediction of a row, by column."""
+    if not batch.has_masks:
+        return {}
+    names = ("masked_lm_positions", "masked_lm_ids", "masked_lm_weights")
+    values = [batch.features[name][row].tolist() for name in names]
+    return {column: label for column, label, weight in zip(*values, strict=True) if weight}
+
+
+def _paint(text: str, style: str) -> str:
+    return f"{_STYLES[style]}{text}{_RESET}" if style else text
+
+
+def _join(pieces: list[tuple[str, str | None]], color: bool, style: str) -> str:
+    """Joins pieces to text: what each is now, and what is to be predicted for it, or None."""
+    parts: list[tuple[str, str]] = []
+    before = None
+    for now, label in pieces:
+        # Spaces go by the original words, whatever stands in their place.
+        original = now if label is None else label
+        if before is not None and _is_spaced(before, original):
+            parts.append((" ", style))
+        before = original
+        shown, kind = _mark(now, label, joins=bool(parts))
+        is_special = label is None and now in SPECIAL_TOKENS
+        parts.append((shown, kind or ("special" if is_special else style)))
+    if not color:
+        return "".join(text for text, _ in parts)
+    runs = itertools.groupby(parts, key=lambda part: part[1])
+    return "".join(_paint("".join(text for text, _ in run), painted) for painted, run in runs)
+
+
+def _mark(now: str, label: str | None, joins: bool) -> tuple[str, str]:
+    """Writes one piece and says what happened to it."""
+    word = (label if label is not None else now).removeprefix("##" if joins else "")
+    if label is None:
+        return word, ""
+    if now == label:
+        return f"[={word}]", "kept"
+    return (f"[MASK→{word}]", "hidden") if now == "[MASK]" else (f"[{now}→{word}]", "random")
+
+
+def _is_spaced(before: str, piece: str) -> bool:
+    """Tells whether a space belongs between two pieces."""
+    if piece.startswith("##"):
+        return False
+    if piece in _NO_SPACE_BEFORE or before in _NO_SPACE_AFTER:
+        return False
+    if before in ("'", "’") and piece in _AFTER_APOSTROPHE:
+        return False
+    return not (_is_unspaced(before[-1]) and _is_unspaced(piece[0]))
+
+
+def _is_unspaced(character: str) -> bool:
+    """Tells whether a character is of Chinese or Japanese writing, which has no spaces."""
+    return (
+        "\u3001" <= character <= "\u30ff"  # punctuation and kana
+        or "\uff01" <= character <= "\uff65"  # full-width punctuation
+        or (character.isalpha() and normalize_character(character, False) != character)
+    )

@@ -1,0 +1,1 @@
+"""Vocabularies: words and their counts in, word pieces out."""

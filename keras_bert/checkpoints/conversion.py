@@ -1,0 +1,133 @@
+"""A checkpoint of any format -> the same weights, bit for bit, in another format.
+
+checkpoint -> the smallest model of ours that has its heads -> the new files, without what the
+checkpoint lacks. The new directory appears whole or not at all.
+"""
+
+from collections.abc import Collection
+from pathlib import Path
+
+import keras
+from absl import logging
+from safetensors import SafetensorError
+
+from keras_bert.checkpoints import google, keras_hub
+from keras_bert.checkpoints.checkpoint import ARCHITECTURES, Checkpoint, hugging_face_settings
+from keras_bert.checkpoints.google import write_google_checkpoint
+from keras_bert.checkpoints.keras_hub import write_keras_hub_preset
+from keras_bert.checkpoints.model_directory import check_place, write_model_directory
+from keras_bert.checkpoints.open_checkpoint import open_checkpoint
+from keras_bert.checkpoints.weights import LoadReport, StoredWeights, weights_of
+from keras_bert.encoder import BertEncoder
+from keras_bert.errors import InputError
+from keras_bert.files import appearing
+from keras_bert.models import BertClassifier, BertPretrainer, BertSpanLabeler, BertTokenClassifier
+
+# Format -> what writes it, into an empty folder.
+WRITERS = {
+    "hugging_face": write_model_directory,
+    "tf1": write_google_checkpoint,
+    "keras_hub": write_keras_hub_preset,
+}
+_OWN_FILES = {
+    "hugging_face": ("config.json", "model.safetensors", "vocab.txt", "tokenizer_config.json"),
+    "tf1": google.FILES,
+    "keras_hub": keras_hub.FILES,
+}
+
+
+def convert(
+    source: Path,
+    target: Path,
+    to: str = "hugging_face",
+    heads: bool = True,
+    do_lower_case: bool | None = None,
+) -> LoadReport:
+    """Writes a checkpoint anew in another format.
+
+    Args:
+        source: anything that `--init_checkpoint` takes.
+        target: a directory, new or of an earlier conversion into that format.
+        to: `hugging_face`, `tf1` or `keras_hub`.
+        heads: whether to take the heads along, or the encoder alone.
+        do_lower_case: the casing, where the source does not say it right.
+
+    Returns:
+        What was loaded, what the source lacks (and is not written), what was ignored.
+
+    Raises:
+        InputError: the source cannot be opened or contradicts itself, or the target cannot be
+            written or holds other things.
+    """
+    target = target.absolute()
+    if source.absolute() == target:
+        raise InputError(f"{target}: is the source; expected another directory to write to")
+    check_place(target, _OWN_FILES[to])
+    checkpoint = open_checkpoint(source)
+    model = _make_model(checkpoint) if heads else BertEncoder(checkpoint.config)
+    report = checkpoint.load_into(model)
+    weights = {path: value for path, value in weights_of(model).items() if path not in report.new}
+    settings = hugging_face_settings(
+        _architecture(model, weights.keys()),
+        checkpoint.config,
+        checkpoint.vocab,
+        getattr(model, "num_labels", None),
+        checkpoint.labels,
+        checkpoint.problem_type if heads else None,
+        checkpoint.extra,
+    )
+    if do_lower_case is None:
+        do_lower_case = checkpoint.do_lower_case
+    if to != "hugging_face":
+        _warn(checkpoint, to)
+    with appearing(target, failures=(SafetensorError, RuntimeError)) as folder:
+        folder.mkdir()
+        WRITERS[to](folder, weights, settings, checkpoint.vocab, do_lower_case)
+    return report
+
+
+def _make_model(checkpoint: Checkpoint) -> keras.Model:
+    """Makes the smallest model of ours that has the checkpoint's heads."""
+    with checkpoint.open_weights() as stored:
+        has = {
+            head: stored.layout.name(f"{head}/bias") in stored.shapes
+            for head in ("next_sentence", "classifier", "span")
+        }
+        has["masked_lm"] = stored.layout.name("masked_lm/output_bias") in stored.shapes
+        num_labels = _num_labels(stored) if has["classifier"] else 0
+    if has["classifier"]:
+        is_of_pieces = checkpoint.architecture == ARCHITECTURES["BertTokenClassifier"]
+        kind = BertTokenClassifier if is_of_pieces else BertClassifier
+        return kind(checkpoint.config, num_labels)
+    if has["span"]:
+        return BertSpanLabeler(checkpoint.config)
+    if has["masked_lm"] or has["next_sentence"]:
+        return BertPretrainer(checkpoint.config)
+    return BertEncoder(checkpoint.config)
+
+
+def _num_labels(stored: StoredWeights) -> int:
+    shape = stored.shapes[stored.layout.name("classifier/bias")]
+    if len(shape) != 1:
+        raise InputError(f"{stored.source}: the classifier's bias has shape {list(shape)}")
+    return shape[0]
+
+
+def _architecture(model: keras.Model, paths: Collection[str]) -> str:
+    if isinstance(model, BertPretrainer) and "next_sentence/bias" not in paths:
+        return "BertForMaskedLM"
+    if isinstance(model, BertPretrainer) and "masked_lm/output_bias" not in paths:
+        return "BertForNextSentencePrediction"
+    return ARCHITECTURES[type(model).__name__]
+
+
+def _warn(checkpoint: Checkpoint, to: str) -> None:
+    """Says what the other library will compute otherwise; opened here again, nothing differs."""
+    theirs = {"tf1": "Google's code", "keras_hub": "KerasHub"}[to]
+    if checkpoint.config.hidden_act not in ("gelu_new", "gelu_tanh"):
+        act = checkpoint.config.hidden_act
+        if act == "gelu" or to == "keras_hub":
+            logging.warning("hidden_act is %s; %s computes the tanh form of gelu", act, theirs)
+    if checkpoint.config.layer_norm_eps != 1e-12:
+        eps = checkpoint.config.layer_norm_eps
+        logging.warning("layer_norm_eps is %g; %s computes with 1e-12", eps, theirs)

@@ -1,0 +1,250 @@
+"""TF1 checkpoints as Google released BERT: read and written.
+
+In: a prefix such as `bert_model.ckpt`, a directory or a released zip, with `bert_config.json` and
+`vocab.txt` beside the weights. Out: a `Checkpoint`. And back: `bert_model.ckpt.index` and `.data`,
+`checkpoint`, `bert_config.json` and `vocab.txt`, which Google's own code opens.
+
+Google's `gelu` is the tanh form, our `gelu_new`. What `bert_config.json` has no word for (another
+gelu, casing, label names) stands in it under further keys, which Google's code passes over.
+"""
+
+import contextlib
+import re
+import shutil
+import tempfile
+import zipfile
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import numpy as np
+
+from keras_bert.checkpoints.checkpoint import Checkpoint, guess_lower_case
+from keras_bert.checkpoints.model_directory import write_vocab
+from keras_bert.checkpoints.weights import Layout, StoredWeights, stored_arrays
+from keras_bert.config import BertConfig
+from keras_bert.errors import InputError
+from keras_bert.files import read_json, write_bytes, write_json
+from keras_bert.vocabulary import load_vocab
+
+CONFIG, VOCAB, PREFIX = "bert_config.json", "vocab.txt", "bert_model.ckpt"
+FILES = (CONFIG, VOCAB, "checkpoint", f"{PREFIX}.index", f"{PREFIX}.data-00000-of-00001")
+
+# Our key for the activation that Google's code has no name for.
+_EXACT_ACT = "keras_bert_hidden_act"
+
+# Our layers -> Google's; the rest is called alike.
+_LAYERS = (
+    (re.compile(r"^encoder/(embeddings|pooler)/"), r"bert/\1/"),
+    (re.compile(r"^encoder/"), "bert/encoder/"),
+    (re.compile(r"^masked_lm/(dense|LayerNorm)/"), r"cls/predictions/transform/\1/"),
+    (re.compile(r"^masked_lm/"), "cls/predictions/"),
+    (re.compile(r"^next_sentence/"), "cls/seq_relationship/output_"),
+    (re.compile(r"^classifier/"), "output_"),
+    (re.compile(r"^span/"), "cls/squad/output_"),
+)
+_SLOT = re.compile(
+    r"(/(adam_[mv]|Adam(_1)?|lamb_[mv]|Momentum)|^global_step|^beta[12]_power|^(current_)?loss_scale)$"
+)
+
+
+def google_name(path: str) -> str:
+    """Returns the name that Google's code gives to one of our variables.
+
+    Args:
+        path: the variable's path, such as `encoder/layer_0/output/dense/kernel`.
+
+    Returns:
+        Such as `bert/encoder/layer_0/output/dense/kernel`.
+
+    Raises:
+        KeyError: no model of ours has such a variable.
+    """
+    for ours, theirs in _LAYERS:
+        if ours.match(path):
+            name = ours.sub(theirs, path)
+            return re.sub(r"(^|/)output_kernel$", r"\1output_weights", name)
+    raise KeyError(path)
+
+
+def _transpose(path: str, value: np.ndarray) -> np.ndarray:
+    """Google's heads on top, but for the masked LM's, are [out, in]."""
+    is_head = path in ("next_sentence/kernel", "classifier/kernel", "span/kernel")
+    return value.T if is_head else value
+
+
+LAYOUT = Layout(google_name, store=_transpose, restore=_transpose, encoder_prefix="bert/")
+
+
+def is_google_checkpoint(path: Path) -> bool:
+    """Tells whether a path is a TF1 checkpoint: a prefix, a directory or a zip.
+
+    Args:
+        path: what a user gave.
+    """
+    if path.is_dir():
+        # Some Hugging Face directories have Google's config too.
+        is_other = any(path.glob("model.safetensors*"))
+        return not is_other and ((path / CONFIG).is_file() or any(path.glob("*.ckpt*.index")))
+    return path.suffix == ".zip" or path.with_name(f"{path.name}.index").is_file()
+
+
+def open_google_checkpoint(path: Path) -> Checkpoint:
+    """Reads all of a TF1 checkpoint but its weights.
+
+    Args:
+        path: the prefix, the directory or the released zip.
+
+    Returns:
+        What it says of itself.
+
+    Raises:
+        InputError: the config or the weights are missing or cannot be read, or the vocabulary does
+            not fit the config.
+    """
+    if path.suffix == ".zip":
+        with _unpacked(path, (CONFIG, VOCAB)) as folder:
+            settings, config, vocab = _describe(folder, path)
+        open_weights = partial(_open_zip, path)
+    else:
+        prefix = _prefix(path) if path.is_dir() else path
+        settings, config, vocab = _describe(prefix.parent, prefix.parent)
+        open_weights = partial(_open_weights, prefix)
+    said = settings.pop("do_lower_case", None)
+    return Checkpoint(
+        path=path,
+        kind="a TF1 checkpoint in Google's format",
+        config=config,
+        vocab=vocab,
+        do_lower_case=said if isinstance(said, bool) else guess_lower_case(vocab, path),
+        settings=settings,
+        open_weights=open_weights,
+    )
+
+
+def write_google_checkpoint(
+    folder: Path,
+    weights: Mapping[str, np.ndarray],
+    settings: Mapping[str, Any],
+    vocab: Sequence[str] | None,
+    do_lower_case: bool,
+) -> None:
+    """Writes the files of a TF1 checkpoint.
+
+    Args:
+        folder: where they go.
+        weights: our variable's path -> array.
+        settings: the keys of Hugging Face's config.json.
+        vocab: the V pieces in the order of their ids.
+        do_lower_case: whether text is lower-cased before it is cut into pieces.
+    """
+    import tensorflow as tf
+
+    own = {"do_lower_case": do_lower_case}
+    if settings["hidden_act"].startswith("gelu"):
+        own |= {"hidden_act": "gelu", _EXACT_ACT: settings["hidden_act"]}
+    write_json(folder / CONFIG, {**settings, **own})
+    if vocab is not None:
+        write_vocab(folder / VOCAB, vocab)
+    arrays = dict(sorted(stored_arrays(weights, LAYOUT).items()))
+    tf.raw_ops.SaveV2(
+        prefix=str(folder / PREFIX),
+        tensor_names=list(arrays),
+        shape_and_slices=[""] * len(arrays),
+        tensors=[tf.constant(value) for value in arrays.values()],
+    )
+    state = f'model_checkpoint_path: "{PREFIX}"\nall_model_checkpoint_paths: "{PREFIX}"\n'
+    write_bytes(folder / "checkpoint", state.encode())
+
+
+def _describe(folder: Path, where: Path) -> tuple[dict[str, Any], BertConfig, list[str] | None]:
+    """Reads the config and the vocabulary of a folder, which messages call `where`."""
+    if not (folder / CONFIG).is_file():
+        raise InputError(
+            f"{where}: has no {CONFIG}; put that of the model it was made from beside the weights"
+        )
+    settings = read_json(folder / CONFIG)
+    exact = settings.pop(_EXACT_ACT, None)
+    if settings.get("hidden_act", "gelu") == "gelu":
+        settings["hidden_act"] = exact or "gelu_new"
+    known = {key: value for key, value in settings.items() if key != "do_lower_case"}
+    try:
+        config = BertConfig.from_dict(known)
+    except InputError as error:
+        raise InputError(f"{where / CONFIG}: {error}") from None
+    vocab = load_vocab(folder / VOCAB) if (folder / VOCAB).is_file() else None
+    if vocab:
+        config.check_vocab_size(len(vocab), where / VOCAB)
+    return settings, config, vocab
+
+
+def _prefix(folder: Path) -> Path:
+    """Returns the one checkpoint of a folder: the newest that `checkpoint` names, or the only."""
+    names = sorted(path.name.removesuffix(".index") for path in folder.glob("*.index"))
+    state = folder / "checkpoint"
+    if state.is_file():
+        named = re.search(r'^model_checkpoint_path: "(.*)"$', state.read_text("utf-8"), re.M)
+        if named and Path(named[1]).name in names:
+            return folder / Path(named[1]).name
+    if len(names) == 1:
+        return folder / names[0]
+    if not names:
+        raise InputError(f"{folder}: has no checkpoint; expected such as {PREFIX}.index")
+    raise InputError(f"{folder}: holds several checkpoints, {', '.join(names)}; name one of them")
+
+
+@contextlib.contextmanager
+def _open_weights(prefix: Path) -> Iterator[StoredWeights]:
+    import tensorflow as tf
+
+    # A damaged file comes out as any of these, by where it is cut.
+    failures = (tf.errors.OpError, ValueError, RuntimeError, LookupError)
+    try:
+        reader = tf.train.load_checkpoint(str(prefix))
+        shapes = reader.get_variable_to_shape_map()
+    except failures as error:
+        raise InputError(f"{prefix}: not a whole TF1 checkpoint ({error})") from None
+    if any(".ATTRIBUTES/" in name for name in shapes):
+        raise InputError(
+            f"{prefix}: a TF2 object checkpoint; expected a TF1 checkpoint with Google's names, "
+            "such as bert/embeddings/word_embeddings"
+        )
+    slots = {name for name in shapes if _SLOT.search(name)}
+
+    def read(name: str) -> np.ndarray:
+        try:
+            return reader.get_tensor(name)
+        except failures as error:
+            raise InputError(f"{prefix}: {name} cannot be read ({error})") from None
+
+    yield StoredWeights(
+        source=str(prefix),
+        layout=LAYOUT,
+        shapes={name: tuple(shapes[name]) for name in sorted(set(shapes) - slots)},
+        read=read,
+        skipped=len(slots),
+    )
+
+
+@contextlib.contextmanager
+def _open_zip(path: Path) -> Iterator[StoredWeights]:
+    with _unpacked(path) as folder, _open_weights(_prefix(folder)) as stored:
+        yield StoredWeights(**{**vars(stored), "source": str(path)})
+
+
+@contextlib.contextmanager
+def _unpacked(path: Path, wanted: Sequence[str] = ()) -> Iterator[Path]:
+    """Unpacks a zip's files, or some of them, into one passing folder, whatever theirs is."""
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            with zipfile.ZipFile(path) as archive:
+                for member in archive.infolist():
+                    name = PurePosixPath(member.filename).name
+                    if member.is_dir() or (wanted and name not in wanted):
+                        continue
+                    with archive.open(member) as source, open(Path(folder, name), "wb") as target:
+                        shutil.copyfileobj(source, target)
+        except (OSError, zipfile.BadZipFile) as error:
+            raise InputError(f"{path}: cannot be unpacked ({error})") from None
+        yield Path(folder)

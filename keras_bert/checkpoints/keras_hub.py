@@ -1,0 +1,278 @@
+"""KerasHub preset directories of a BertBackbone: read and written, without KerasHub.
+
+In: a directory with `config.json`, `model.weights.h5`, `tokenizer.json` with
+`assets/tokenizer/vocabulary.txt`, and for a task `task.json` and `task.weights.h5`. Out: a
+`Checkpoint`. And back: the same files, which `keras_hub.models.BertBackbone.from_preset` opens, as
+do BertMaskedLM and BertTextClassifier where the model has their head.
+
+KerasHub always computes the tanh form of gelu. What its files have no place for stands where it
+does not look: settings under `keras_bert` in `metadata.json`, and heads that it has no class for
+under `keras_bert` in `task.weights.h5`.
+"""
+
+import contextlib
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import h5py
+import ml_dtypes
+import numpy as np
+
+from keras_bert.checkpoints.checkpoint import Checkpoint, guess_lower_case
+from keras_bert.checkpoints.keras_hub_names import BACKBONE, keras_hub_name
+from keras_bert.checkpoints.model_directory import write_vocab
+from keras_bert.checkpoints.weights import Layout, StoredWeights, stored_arrays
+from keras_bert.config import BertConfig
+from keras_bert.errors import InputError
+from keras_bert.files import read_json, write_json
+from keras_bert.vocabulary import load_vocab
+
+CONFIG, METADATA, TOKENIZER, VOCAB = (
+    "config.json",
+    "metadata.json",
+    "tokenizer.json",
+    "assets/tokenizer/vocabulary.txt",
+)
+WEIGHTS, TASK, TASK_WEIGHTS, PREPROCESSOR = (
+    "model.weights.h5",
+    "task.json",
+    "task.weights.h5",
+    "preprocessor.json",
+)
+FILES = (CONFIG, METADATA, TOKENIZER, "assets", WEIGHTS, TASK, TASK_WEIGHTS, PREPROCESSOR)
+
+# Ours -> KerasHub's keys of a backbone.
+_SIZES = {
+    "vocab_size": "vocabulary_size",
+    "num_hidden_layers": "num_layers",
+    "num_attention_heads": "num_heads",
+    "hidden_size": "hidden_dim",
+    "intermediate_size": "intermediate_dim",
+    "hidden_dropout_prob": "dropout",
+    "max_position_embeddings": "max_sequence_length",
+    "type_vocab_size": "num_segments",
+}
+# What KerasHub fixes, unless metadata.json has our own word.
+_FIXED = {"hidden_act": "gelu_new", "layer_norm_eps": 1e-12, "initializer_range": 0.02}
+
+
+def _layout(config: BertConfig, settings: Mapping[str, Any]) -> Layout:
+    heads = config.num_attention_heads
+
+    def store(path: str, value: np.ndarray) -> np.ndarray:
+        """Splits what belongs to heads: [H, H] -> [H, N, D], or [N, D, H] on the way out."""
+        if re.search(r"/attention/self/(query|key|value)/", path):
+            return value.reshape(*value.shape[:-1], heads, -1)
+        if path.endswith("/attention/output/dense/kernel"):
+            return value.reshape(heads, -1, value.shape[-1])
+        return value
+
+    is_token_classifier = settings.get("architectures") == ["BertForTokenClassification"]
+    return Layout(
+        name=partial(keras_hub_name, is_token_classifier=is_token_classifier),
+        store=store,
+        restore=lambda path, value: value,
+        encoder_prefix=BACKBONE,
+    )
+
+
+def is_keras_hub_preset(path: Path) -> bool:
+    """Tells whether a path is a preset directory: its config.json names a class and its config.
+
+    Args:
+        path: what a user gave.
+    """
+    return (path / CONFIG).is_file() and {"class_name", "config"} <= read_json(path / CONFIG).keys()
+
+
+def open_keras_hub_preset(path: Path) -> Checkpoint:
+    """Reads all of a preset but its weights.
+
+    Args:
+        path: the directory.
+
+    Returns:
+        What it says of itself.
+
+    Raises:
+        InputError: it is of another architecture, a file is missing or cannot be read, or the
+            vocabulary does not fit the config.
+    """
+    written = read_json(path / CONFIG)
+    if written["class_name"] != "BertBackbone" or not isinstance(written["config"], dict):
+        raise InputError(
+            f"{path / CONFIG}: class_name is {written['class_name']!r}; expected 'BertBackbone'"
+        )
+    if not (path / WEIGHTS).is_file():
+        raise InputError(f"{path}: has no {WEIGHTS}; expected a KerasHub preset in one file")
+    metadata = read_json(path / METADATA) if (path / METADATA).is_file() else {}
+    settings = _settings(written["config"], metadata.get("keras_bert", {}))
+    try:
+        config = BertConfig.from_dict(settings)
+    except InputError as error:
+        raise InputError(f"{path / CONFIG}: {error}") from None
+    vocab = load_vocab(path / VOCAB) if (path / VOCAB).is_file() else None
+    if vocab:
+        config.check_vocab_size(len(vocab), path / VOCAB)
+    tokenizer = read_json(path / TOKENIZER) if (path / TOKENIZER).is_file() else {}
+    tokenizer = tokenizer.get("config")
+    said = tokenizer.get("lowercase") if isinstance(tokenizer, dict) else None
+    return Checkpoint(
+        path=path,
+        kind="a KerasHub preset",
+        config=config,
+        vocab=vocab,
+        do_lower_case=said if isinstance(said, bool) else guess_lower_case(vocab, path),
+        settings=settings,
+        open_weights=partial(_open_weights, path, _layout(config, settings)),
+    )
+
+
+def _settings(backbone: Mapping[str, Any], own: Any) -> dict[str, Any]:
+    """Returns the keys of config.json: sizes are KerasHub's, what it cannot say is our own."""
+    sizes = {ours: backbone[theirs] for ours, theirs in _SIZES.items() if theirs in backbone}
+    fixed = {"attention_probs_dropout_prob": backbone.get("dropout", 0.1), **_FIXED}
+    return {**fixed, **(own if isinstance(own, dict) else {}), **sizes}
+
+
+@contextlib.contextmanager
+def _open_weights(path: Path, layout: Layout) -> Iterator[StoredWeights]:
+    files = {"backbone": path / WEIGHTS, "task": path / TASK_WEIGHTS}
+    values: dict[str, h5py.Dataset] = {}
+    with contextlib.ExitStack() as stack:
+        for part, file in files.items():
+            if not file.is_file():
+                continue
+            try:
+                opened = stack.enter_context(h5py.File(file, "r"))
+                opened.visititems(partial(_collect, values, part))
+            except (OSError, RuntimeError, KeyError) as error:
+                raise InputError(f"{file}: not a whole HDF5 file ({error})") from None
+        slots = [name for name in values if name.startswith("task/optimizer/")]
+        for name in slots:
+            del values[name]
+        yield StoredWeights(
+            source=str(path),
+            layout=layout,
+            shapes={name: tuple(value.shape) for name, value in values.items()},
+            read=lambda name: _array(path, values[name]),
+            skipped=len(slots),
+        )
+
+
+def _collect(values: dict[str, h5py.Dataset], part: str, name: str, found: Any) -> None:
+    if isinstance(found, h5py.Dataset):
+        # What Keras called the layers of a model in its first versions.
+        values[f"{part}/{name.replace('_layer_checkpoint_dependencies/', 'layers/', 1)}"] = found
+
+
+def _array(path: Path, value: h5py.Dataset) -> np.ndarray:
+    try:
+        array = value[()]
+    except (OSError, RuntimeError) as error:
+        raise InputError(f"{path}: {value.name} cannot be read ({error})") from None
+    # HDF5 has no bfloat16; Keras keeps the bytes and says so beside them.
+    is_bfloat16 = value.attrs.get("dtype") == "bfloat16"
+    return array.view(ml_dtypes.bfloat16) if is_bfloat16 else array
+
+
+def write_keras_hub_preset(
+    folder: Path,
+    weights: Mapping[str, np.ndarray],
+    settings: Mapping[str, Any],
+    vocab: Sequence[str] | None,
+    do_lower_case: bool,
+) -> None:
+    """Writes the files of a preset.
+
+    Args:
+        folder: where they go.
+        weights: our variable's path -> array.
+        settings: the keys of Hugging Face's config.json.
+        vocab: the V pieces in the order of their ids.
+        do_lower_case: whether text is lower-cased before it is cut into pieces.
+
+    Raises:
+        InputError: the weights have no pooler, without which KerasHub opens no preset.
+    """
+    if "encoder/pooler/dense/kernel" not in weights:
+        raise InputError("there is no pooler; a KerasHub preset cannot be without one")
+    config = BertConfig.from_dict(dict(settings))
+    arrays = stored_arrays(weights, _layout(config, settings))
+    for part, file in (("backbone", WEIGHTS), ("task", TASK_WEIGHTS)):
+        own = {name: value for name, value in arrays.items() if name.startswith(f"{part}/")}
+        if own:
+            with h5py.File(folder / file, "w") as opened:
+                for name, value in own.items():
+                    opened[name.removeprefix(f"{part}/")] = value
+    count = sum(value.size for path, value in weights.items() if path.startswith("encoder/"))
+    write_json(folder / METADATA, {"parameter_count": count, "keras_bert": dict(settings)})
+    backbone = {theirs: settings[ours] for ours, theirs in _SIZES.items()}
+    backbone = _object("bert.bert_backbone", "BertBackbone", backbone, "float32")
+    write_json(folder / CONFIG, backbone)
+    tokenizer = None
+    if vocab is not None:
+        write_vocab(folder / VOCAB, vocab)
+        tokenizer = _tokenizer(do_lower_case)
+        write_json(folder / TOKENIZER, tokenizer)
+    _write_task(folder, weights, settings, backbone, tokenizer)
+
+
+def _write_task(
+    folder: Path,
+    weights: Mapping[str, np.ndarray],
+    settings: Mapping[str, Any],
+    backbone: dict[str, Any],
+    tokenizer: dict[str, Any] | None,
+) -> None:
+    """Writes task.json, and what prepares its text, where KerasHub has a class for the head."""
+    own: dict[str, Any] = {}
+    if "masked_lm/output_bias" in weights:
+        kind, module = "BertMaskedLM", "bert.bert_masked_lm"
+    elif settings["architectures"] == ["BertForSequenceClassification"]:
+        kind, module = "BertTextClassifier", "bert.bert_text_classifier"
+        own = {
+            "num_classes": weights["classifier/bias"].size,
+            "activation": "linear",
+            "dropout": settings["hidden_dropout_prob"],
+        }
+    else:
+        return
+    preprocessor = None
+    if tokenizer:
+        length = {"sequence_length": settings["max_position_embeddings"]}
+        preprocessor = _object(
+            f"{module}_preprocessor",
+            f"{kind}Preprocessor",
+            {"tokenizer": tokenizer, "config_file": PREPROCESSOR, **length},
+            "float32",
+        )
+        write_json(folder / PREPROCESSOR, preprocessor)
+    parts = {"backbone": backbone, "preprocessor": preprocessor, **own}
+    write_json(folder / TASK, _object(module, kind, parts))
+
+
+def _tokenizer(do_lower_case: bool) -> dict[str, Any]:
+    own = {
+        "config_file": TOKENIZER,
+        "vocabulary": None,
+        "lowercase": do_lower_case,
+        "strip_accents": do_lower_case,  # As BERT does; KerasHub's default keeps them.
+    }
+    return _object("bert.bert_tokenizer", "BertTokenizer", own, "int32")
+
+
+def _object(
+    module: str, kind: str, own: Mapping[str, Any], dtype: str | None = None
+) -> dict[str, Any]:
+    """Returns how Keras writes an object down."""
+    policy = {"module": "keras", "class_name": "DTypePolicy", "config": {"name": dtype}}
+    return {
+        "module": f"keras_hub.src.models.{module}",
+        "class_name": kind,
+        "config": {**own, **({"dtype": policy} if dtype else {})},
+        "registered_name": f"keras_hub>{kind}",
+    }

@@ -1,0 +1,48 @@
+"""Opens a checkpoint, whatever wrote it.
+
+In: a path: a model directory of ours or of Hugging Face's, an earlier run's folder, a TF1
+checkpoint of Google's (prefix, directory or zip), or a KerasHub preset. Out: a `Checkpoint`.
+"""
+
+import os
+from pathlib import Path
+
+from absl import logging
+
+from keras_bert.checkpoints.checkpoint import Checkpoint
+from keras_bert.checkpoints.google import is_google_checkpoint, open_google_checkpoint
+from keras_bert.checkpoints.keras_hub import is_keras_hub_preset, open_keras_hub_preset
+from keras_bert.checkpoints.model_directory import open_model_directory
+from keras_bert.errors import InputError
+
+
+def open_checkpoint(path: str | os.PathLike) -> Checkpoint:
+    """Reads all of a checkpoint but its weights, and says what was found.
+
+    Args:
+        path: what `--init_checkpoint` takes.
+
+    Returns:
+        What it says of itself.
+
+    Raises:
+        InputError: nothing that can be opened lies there, or it contradicts itself.
+    """
+    path = Path(path)
+    if (path / "run.json").is_file():
+        path = path / "model"
+    if is_google_checkpoint(path):
+        checkpoint = open_google_checkpoint(path)
+    elif not path.is_dir():
+        problem = "is no checkpoint" if path.exists() else "no such checkpoint"
+        raise InputError(
+            f"{path}: {problem}; expected a model directory, an earlier run's folder, a "
+            "TF1 checkpoint (prefix, directory or zip) or a KerasHub preset"
+        )
+    elif is_keras_hub_preset(path):
+        checkpoint = open_keras_hub_preset(path)
+    else:
+        checkpoint = open_model_directory(path)
+    casing = "lower-cased" if checkpoint.do_lower_case else "cased"
+    logging.info("%s is %s, of %s text", path, checkpoint.kind, casing)
+    return checkpoint

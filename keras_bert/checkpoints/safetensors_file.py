@@ -1,0 +1,113 @@
+"""Weights in safetensors files with Hugging Face's names: one file, or shards with an index.
+
+In: a folder with `model.safetensors`, or with `model.safetensors.index.json` and the shards that
+it names. Out: `StoredWeights`. And back: our weights -> `model.safetensors`.
+"""
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import numpy as np
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save_file
+
+from keras_bert.checkpoints.names import (
+    TIED_DECODER,
+    current_spelling,
+    hugging_face_name,
+    is_transposed,
+)
+from keras_bert.checkpoints.weights import Layout, StoredWeights, stored_arrays
+from keras_bert.errors import InputError
+from keras_bert.files import read_json
+
+WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
+
+
+def _transpose(path: str, value: np.ndarray) -> np.ndarray:
+    return value.T if is_transposed(path) else value
+
+
+LAYOUT = Layout(
+    name=hugging_face_name,
+    store=_transpose,
+    restore=_transpose,
+    encoder_prefix="bert.",
+    buffers=frozenset({"bert.embeddings.position_ids", "bert.embeddings.token_type_ids"}),
+    tied_decoder=TIED_DECODER,
+)
+
+
+def write_safetensors(folder: Path, weights: Mapping[str, np.ndarray]) -> None:
+    """Writes weights as float32 under Hugging Face's names.
+
+    Args:
+        folder: where `model.safetensors` goes.
+        weights: our variable's path -> array.
+    """
+    path = folder / WEIGHTS
+    path.touch()
+    rights = path.stat().st_mode
+    # transformers refuses a file that does not say which framework's layout it has.
+    save_file(stored_arrays(weights, LAYOUT), path, metadata={"format": "pt"})
+    path.chmod(rights)  # save_file lets nobody else read it.
+
+
+@contextlib.contextmanager
+def open_safetensors(folder: Path) -> Iterator[StoredWeights]:
+    """Opens a folder's weights.
+
+    Args:
+        folder: has one file, or an index and its shards.
+
+    Yields:
+        The weights, readable in the block.
+
+    Raises:
+        InputError: a file is absent or not whole, or the index names other weights than it.
+    """
+    source = folder / (WEIGHTS if (folder / WEIGHTS).is_file() else INDEX)
+    with contextlib.ExitStack() as stack:
+        files = {}
+        for path in [source] if source.name == WEIGHTS else _shards(source):
+            try:
+                file = stack.enter_context(safe_open(path, framework="np"))
+            except (SafetensorError, OSError) as error:
+                raise InputError(f"{path}: not a whole safetensors file ({error})") from None
+            files |= {name: file for name in file.keys()}  # noqa: SIM118, C416, C420, RUF100
+        if source.name == INDEX:
+            _check_index(source, set(files))
+        spelling = {current_spelling(name): name for name in files}
+        yield StoredWeights(
+            source=str(source),
+            layout=LAYOUT,
+            shapes={
+                name: tuple(files[old].get_slice(old).get_shape()) for name, old in spelling.items()
+            },
+            read=lambda name: files[spelling[name]].get_tensor(spelling[name]),
+            spelling=spelling,
+        )
+
+
+def _shards(index: Path) -> list[Path]:
+    names = read_json(index).get("weight_map")
+    if not isinstance(names, dict) or not all(
+        isinstance(name, str) and Path(name).name == name for name in names.values()
+    ):
+        raise InputError(
+            f"{index}: expected a weight_map that gives each weight a file beside the index"
+        )
+    shards = [index.parent / name for name in sorted(set(names.values()))]
+    absent = [shard.name for shard in shards if not shard.is_file()]
+    if absent:
+        raise InputError(f"{index}: names {', '.join(absent)}, which the directory lacks")
+    return shards
+
+
+def _check_index(index: Path, found: set[str]) -> None:
+    promised = set(read_json(index)["weight_map"])
+    if promised != found:
+        raise InputError(
+            f"{index}: does not name what its files hold: {', '.join(sorted(promised ^ found))}"
+        )

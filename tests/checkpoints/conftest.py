@@ -1,0 +1,64 @@
+"""A tiny BERT whose every weight shows when it is lost, and .peers, where other libraries are."""
+
+import os
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from keras_bert.config import BertConfig
+from keras_bert.encoder import BertEncoder
+from keras_bert.models import BertClassifier, BertPretrainer, BertSpanLabeler, BertTokenClassifier
+
+MODELS = {
+    "encoder": BertEncoder,
+    "pretrainer": BertPretrainer,
+    "classifier": lambda config: BertClassifier(config, 3),
+    "token_classifier": lambda config: BertTokenClassifier(config, 5),
+    "span_labeler": BertSpanLabeler,
+}
+
+
+def randomised(kind: str, config: BertConfig):
+    """Makes a model and moves every weight off 0 and 1."""
+    model = MODELS[kind](config)
+    random = np.random.default_rng(0)
+    for variable in model.weights:
+        variable.assign(random.normal(0.1, 0.3, variable.shape))
+    return model
+
+
+@pytest.fixture(scope="session")
+def tiny() -> SimpleNamespace:
+    """`config`, `vocab`, and `make(kind)`, which makes a model of random weights."""
+    vocab = "[PAD] [UNK] [CLS] [SEP] [MASK] all work and no play makes jack a dull boy caf ##e"
+    vocab = vocab.split()
+    config = BertConfig(
+        vocab_size=len(vocab),
+        hidden_size=8,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=12,
+        max_position_embeddings=16,
+    )
+    return SimpleNamespace(
+        config=config, vocab=vocab, make=lambda kind, config=config: randomised(kind, config)
+    )
+
+
+@pytest.fixture(scope="session")
+def run_in_peers(root) -> Callable[..., None]:
+    """A function that runs a script of tests/golden in .peers, or a skip that says it is absent."""
+    python = root / ".peers" / "bin" / "python"
+    if not python.exists():
+        pytest.skip("the environment with other libraries, .peers, is not installed")
+
+    def run_script(name: str, *arguments: Path) -> None:
+        command = [python, root / "tests" / "golden" / name, *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=os.environ)
+        assert done.returncode == 0, done.stdout + done.stderr
+
+    return run_script

@@ -1,0 +1,146 @@
+"""Conversions: every pair of formats bit for bit, what a source lacks is not made up."""
+
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from safetensors.numpy import load_file, save_file
+
+from keras_bert.checkpoints.conversion import WRITERS, convert
+from keras_bert.checkpoints.model_directory import save_model_directory
+from keras_bert.checkpoints.open_checkpoint import open_checkpoint
+from keras_bert.encoder import BertEncoder
+from keras_bert.errors import InputError
+from keras_bert.models import BertClassifier
+
+KINDS = ("encoder", "pretrainer", "classifier", "token_classifier", "span_labeler")
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def saved(request, tiny, tmp_path_factory):
+    """A model of each kind, saved with all that a directory can say."""
+    model = tiny.make(request.param)
+    labels = [f"label {index}" for index in range(getattr(model, "num_labels", 0))]
+    path = tmp_path_factory.mktemp(request.param) / "saved"
+    save_model_directory(
+        path,
+        model,
+        tiny.config,
+        tiny.vocab,
+        do_lower_case=False,
+        labels=labels,
+        problem_type="multi_label_classification" if labels else None,
+        extra={"task_specific_params": {"threshold": 0.5}},
+    )
+    return path
+
+
+def test_there_and_back_is_bit_exact_between_all(saved, tmp_path):
+    path = saved
+    # From each format to each other one.
+    route = ("tf1", "keras_hub", "hugging_face", "keras_hub", "tf1", "hugging_face")
+    for step, to in enumerate(route):
+        report = convert(path, tmp_path / str(step), to)
+        assert (report.new, report.ignored) == ((), ())
+        path = tmp_path / str(step)
+    for file in saved.iterdir():
+        if file.name == "config.json":  # Its keys may come in another order.
+            assert open_checkpoint(path).settings == open_checkpoint(saved).settings
+        else:
+            assert (path / file.name).read_bytes() == file.read_bytes(), file.name
+
+
+def test_the_public_checkpoint_round_trips_bit_for_bit(shared_data, tmp_path):
+    source = shared_data / "checkpoints" / "keras_bert_test_checkpoint"
+    convert(source, tmp_path / "a")
+    convert(tmp_path / "a", tmp_path / "b", "keras_hub")
+    convert(tmp_path / "b", tmp_path / "c", "tf1")
+    before, after = (
+        tf.train.load_checkpoint(str(path / "bert_model.ckpt")) for path in (source, tmp_path / "c")
+    )
+    names = set(after.get_variable_to_shape_map())
+    everything = set(before.get_variable_to_shape_map())
+    assert {name for name in everything - names if "adam" not in name} == {"global_step"}
+    assert names < everything
+    for name in names:
+        assert before.get_tensor(name).tobytes() == after.get_tensor(name).tobytes()
+
+
+def test_a_head_that_the_source_lacks_is_not_made_up(tiny, tmp_path):
+    save_model_directory(tmp_path / "a", tiny.make("pretrainer"), tiny.config, tiny.vocab)
+    weights = load_file(tmp_path / "a" / "model.safetensors")
+    kept = {n: v for n, v in weights.items() if "seq_relationship" not in n and "pooler" not in n}
+    save_file(kept, tmp_path / "a" / "model.safetensors", metadata={"format": "pt"})
+    report = convert(tmp_path / "a", tmp_path / "b", "tf1")
+    assert report.new == (
+        "encoder/pooler/dense/kernel",
+        "encoder/pooler/dense/bias",
+        "next_sentence/kernel",
+        "next_sentence/bias",
+    )
+    convert(tmp_path / "b", tmp_path / "c")
+    found = load_file(tmp_path / "c" / "model.safetensors")
+    assert found.keys() == kept.keys()
+    assert open_checkpoint(tmp_path / "c").architecture == "BertForMaskedLM"
+    with pytest.raises(InputError, match="there is no pooler; a KerasHub preset cannot be without"):
+        convert(tmp_path / "b", tmp_path / "d", "keras_hub")
+    assert not (tmp_path / "d").exists()
+
+
+def test_without_heads_a_new_task_can_start(tiny, tmp_path):
+    save_model_directory(tmp_path / "a", tiny.make("classifier"), tiny.config, tiny.vocab)
+    model = BertClassifier(tiny.config, 2)
+    with pytest.raises(InputError, match=r"classifier\.weight has shape \[3, 8\], expected \[2, 8"):
+        open_checkpoint(tmp_path / "a").load_into(model)
+    report = convert(tmp_path / "a", tmp_path / "b", heads=False)
+    assert report.ignored == ("classifier.bias", "classifier.weight")
+    opened = open_checkpoint(tmp_path / "b")
+    assert (opened.architecture, opened.labels) == ("BertModel", None)
+    assert opened.load_into(model).new == ("classifier/kernel", "classifier/bias")
+
+
+def test_the_casing_can_be_put_right(tiny, tmp_path):
+    save_model_directory(tmp_path / "a", tiny.make("encoder"), tiny.config, tiny.vocab)
+    convert(tmp_path / "a", tmp_path / "b", "tf1", do_lower_case=False)
+    assert not open_checkpoint(tmp_path / "b").do_lower_case
+
+
+@pytest.mark.parametrize("to", list(WRITERS))
+def test_only_its_own_output_is_replaced(tiny, tmp_path, to):
+    save_model_directory(tmp_path / "a", tiny.make("encoder"), tiny.config, tiny.vocab)
+    convert(tmp_path / "a", tmp_path / "b", to)
+    convert(tmp_path / "a", tmp_path / "b", to)
+    (tmp_path / "b" / "thesis.txt").write_text("all my work")
+    with pytest.raises(InputError, match=r"holds thesis\.txt"):
+        convert(tmp_path / "a", tmp_path / "b", to)
+    with pytest.raises(InputError, match="is the source"):
+        convert(tmp_path / "a", tmp_path / "a", to)
+    assert sorted(os.listdir(tmp_path)) == ["a", "b"]
+
+
+def test_it_says_what_another_library_computes_otherwise(tiny, tmp_path, caplog):
+    config = type(tiny.config)(**tiny.config.to_dict() | {"hidden_act": "gelu"})
+    save_model_directory(tmp_path / "a", tiny.make("encoder", config), config, tiny.vocab)
+    convert(tmp_path / "a", tmp_path / "b")
+    assert "tanh form" not in caplog.text
+    convert(tmp_path / "a", tmp_path / "c", "tf1")
+    assert "hidden_act is gelu; Google's code computes the tanh form" in caplog.text
+
+
+def test_the_program_reports_and_refuses_in_one_line(tiny, tmp_path):
+    save_model_directory(tmp_path / "a", tiny.make("encoder"), tiny.config, tiny.vocab)
+    command = [sys.executable, "-m", "keras_bert.checkpoints.convert", tmp_path / "a"]
+    done = subprocess.run([*command, tmp_path / "b", "--to=tf1"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    first, second = done.stdout.splitlines()
+    assert first == f"{tmp_path}/a/model.safetensors: 39 weights loaded"
+    assert second == f"{tmp_path}/b: written, --to=tf1"
+    encoder = BertEncoder(tiny.config)
+    open_checkpoint(tmp_path / "b").load_into(encoder)
+    assert np.array_equal(encoder.weights[0], tiny.make("encoder").weights[0])
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert "expected SRC and DST" in done.stderr.splitlines()[-1]

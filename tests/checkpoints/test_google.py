@@ -1,0 +1,225 @@
+"""TF1 checkpoints: Google's names and layouts, its own outputs, and every way they come."""
+
+import dataclasses
+import json
+import shutil
+import zipfile
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from keras_bert.checkpoints.conversion import convert
+from keras_bert.checkpoints.google import google_name
+from keras_bert.checkpoints.model_directory import save_model_directory
+from keras_bert.checkpoints.open_checkpoint import open_checkpoint
+from keras_bert.errors import InputError
+from keras_bert.models import BertClassifier, BertPretrainer, BertSpanLabeler
+
+GOLDEN = Path(__file__).resolve().parents[1] / "golden"
+INPUTS = ("input_ids", "input_mask", "segment_ids", "masked_lm_positions")
+
+
+@pytest.fixture
+def released(shared_data, tmp_path):
+    """A copy of the public checkpoint."""
+    source = shared_data / "checkpoints" / "keras_bert_test_checkpoint"
+    return shutil.copytree(source, tmp_path / "uncased_L-2_H-4_A-4")
+
+
+@pytest.fixture
+def written(tiny, tmp_path):
+    """A checkpoint that we wrote, and its model."""
+    model = tiny.make("pretrainer")
+    save_model_directory(tmp_path / "model", model, tiny.config, tiny.vocab)
+    convert(tmp_path / "model", tmp_path / "tf1", "tf1")
+    return tmp_path / "tf1", model
+
+
+def rewrite(prefix, change):
+    """Writes a checkpoint's variables anew, changed."""
+    reader = tf.train.load_checkpoint(str(prefix))
+    names = reader.get_variable_to_shape_map()
+    values = change({name: reader.get_tensor(name) for name in names})
+    tf.raw_ops.SaveV2(
+        prefix=str(prefix),
+        tensor_names=list(values),
+        shape_and_slices=[""] * len(values),
+        tensors=list(values.values()),
+    )
+
+
+def outputs(model, golden):
+    """Runs the pre-trainer on the golden batch; the heads as Google's code returns them."""
+    inputs = {name: golden[name] for name in INPUTS}
+    found = {**model.encoder(inputs), **model(inputs)}
+    masked_lm = keras.ops.log_softmax(found["masked_lm_logits"])
+    return {
+        "sequence_output": found["sequence_output"],
+        "pooled_output": found["pooled_output"],
+        "masked_lm_log_probs": keras.ops.reshape(masked_lm, (-1, masked_lm.shape[-1])),
+        "next_sentence_log_probs": keras.ops.log_softmax(found["next_sentence_logits"]),
+    }
+
+
+def assert_same_outputs(model, golden):
+    for name, value in outputs(model, golden).items():
+        np.testing.assert_allclose(np.asarray(value), golden[name], atol=1e-5, err_msg=name)
+
+
+def test_the_public_checkpoint_computes_what_googles_code_computes(released):
+    checkpoint = open_checkpoint(released)
+    assert checkpoint.config.hidden_act == "gelu_new"  # Google's "gelu" is the tanh form.
+    assert checkpoint.do_lower_case
+    assert len(checkpoint.vocab) == 15
+    model = BertPretrainer(checkpoint.config)
+    report = checkpoint.load_into(model)
+    assert (len(report.loaded), report.new, report.ignored, report.skipped) == (46, (), (), 93)
+    assert "93 optimizer slots and counters skipped" in str(report)
+    golden = np.load(GOLDEN / "checkpoint_google.npz")
+    assert_same_outputs(model, golden)
+    # Google's code took every one of the same weights, by the same names.
+    assert sorted(map(google_name, report.loaded)) == golden["names"].tolist()
+
+
+def test_googles_code_opens_what_we_write_and_computes_the_same(written, run_in_peers, tmp_path):
+    path, model = written
+    run_in_peers("make_checkpoint_google.py", path, tmp_path / "theirs.npz")
+    theirs = np.load(tmp_path / "theirs.npz")
+    assert len(theirs["names"]) == len(model.weights) == 46
+    assert_same_outputs(model, theirs)
+
+
+def test_prefix_directory_and_zip_give_the_same(released, tmp_path):
+    with zipfile.ZipFile(tmp_path / "uncased_L-2_H-4_A-4.zip", "w") as archive:
+        archive.mkdir(released.name)
+        for file in released.iterdir():
+            archive.write(file, f"{released.name}/{file.name}")
+    models = []
+    for path in (released, released / "bert_model.ckpt", f"{released}.zip"):
+        checkpoint = open_checkpoint(path)
+        assert len(checkpoint.vocab) == 15
+        models.append(BertPretrainer(checkpoint.config))
+        checkpoint.load_into(models[-1])
+    for weights in zip(*(model.weights for model in models), strict=True):
+        assert np.array_equal(weights[0], weights[1])
+        assert np.array_equal(weights[0], weights[2])
+
+
+def test_what_we_write_has_the_released_layout(written):
+    path, _ = written
+    assert sorted(file.name for file in path.iterdir()) == [
+        "bert_config.json",
+        "bert_model.ckpt.data-00000-of-00001",
+        "bert_model.ckpt.index",
+        "checkpoint",
+        "vocab.txt",
+    ]
+    assert tf.train.latest_checkpoint(path) == str(path / "bert_model.ckpt")
+    assert json.loads((path / "bert_config.json").read_text())["hidden_act"] == "gelu"
+    shapes = dict(tf.train.list_variables(str(path)))
+    assert shapes["bert/encoder/layer_1/intermediate/dense/kernel"] == [8, 12]
+    assert shapes["cls/seq_relationship/output_weights"] == [2, 8]
+    assert shapes["cls/predictions/transform/LayerNorm/gamma"] == [8]
+
+
+@pytest.mark.parametrize(
+    ("make", "scope", "units"),
+    [
+        (lambda config: BertClassifier(config, 3), "", 3),  # run_classifier's names
+        (BertSpanLabeler, "cls/squad/", 2),  # run_squad's
+    ],
+)
+def test_googles_fine_tuned_heads_load(written, make, scope, units):
+    path, _ = written
+    kernel, bias = np.ones([units, 8], np.float32) * [[i] for i in range(units)], np.arange(units)
+    head = {f"{scope}output_weights": kernel, f"{scope}output_bias": bias.astype(np.float32)}
+    rewrite(
+        path / "bert_model.ckpt",
+        lambda values: (
+            {n: v for n, v in values.items() if n.startswith("bert/")}
+            | {name: value.astype(np.float32) for name, value in head.items()}
+        ),
+    )
+    checkpoint = open_checkpoint(path)
+    model = make(checkpoint.config)
+    report = checkpoint.load_into(model)
+    assert (report.new, report.ignored) == ((), ())
+    assert np.array_equal(model.weights[-2], kernel.T)
+    assert np.array_equal(model.weights[-1], bias)
+
+
+def test_the_newest_of_a_training_directory_is_opened(written):
+    path, _ = written
+    for step in (10, 20):
+        for file in path.glob("bert_model.ckpt.*"):
+            shutil.copy(file, path / file.name.replace("bert_model.ckpt", f"model.ckpt-{step}"))
+    (path / "checkpoint").write_text('model_checkpoint_path: "model.ckpt-20"\n')
+    checkpoint = open_checkpoint(path)
+    report = checkpoint.load_into(BertPretrainer(checkpoint.config))
+    assert report.source == str(path / "model.ckpt-20")
+    (path / "checkpoint").unlink()
+    with pytest.raises(InputError, match=r"several.*ckpt-10, model\.ckpt-20; name one of them"):
+        open_checkpoint(path)
+
+
+def test_a_kept_gelu_comes_back(tiny, tmp_path):
+    config = dataclasses.replace(tiny.config, hidden_act="gelu", layer_norm_eps=1e-7)
+    save_model_directory(tmp_path / "a", tiny.make("encoder", config), config, tiny.vocab)
+    convert(tmp_path / "a", tmp_path / "b", "tf1")
+    assert json.loads((tmp_path / "b" / "bert_config.json").read_text())["hidden_act"] == "gelu"
+    assert open_checkpoint(tmp_path / "b").config == config
+
+
+def test_without_its_config_it_is_refused_with_the_way_out(written):
+    path, _ = written
+    (path / "bert_config.json").unlink()
+    with pytest.raises(InputError, match=r"has no bert_config\.json; put that of the model"):
+        open_checkpoint(path)
+    with pytest.raises(InputError, match=r"has no bert_config\.json"):
+        open_checkpoint(path / "bert_model.ckpt")
+
+
+def test_every_misfit_is_listed(written):
+    path, _ = written
+
+    def damage(values):
+        values["bert/embeddings/position_embeddings"] = np.zeros([9, 8], np.float32)
+        values["bert/encoder/layer_2/output/dense/bias"] = np.zeros([8], np.float32)
+        del values["bert/encoder/layer_0/output/dense/kernel"]
+        del values["cls/predictions/output_bias"]
+        return values
+
+    rewrite(path / "bert_model.ckpt", damage)
+    checkpoint = open_checkpoint(path)
+    with pytest.raises(InputError) as error:
+        checkpoint.load_into(BertPretrainer(checkpoint.config))
+    for problem in (
+        "bert/embeddings/position_embeddings has shape [9, 8], expected [16, 8]",
+        "bert/encoder/layer_2/output/dense/bias has no place in the model",
+        "bert/encoder/layer_0/output/dense/kernel is missing",
+        "cls/predictions/output_bias is missing",
+    ):
+        assert problem in str(error.value)
+
+
+def test_other_checkpoints_are_refused(written, tmp_path):
+    path, _ = written
+    config = open_checkpoint(path).config
+    (path / "bert_model.ckpt.data-00000-of-00001").write_bytes(b"cut")
+    with pytest.raises(InputError, match=r"bert_model\.ckpt: .*cannot be read|not a whole TF1"):
+        open_checkpoint(path).load_into(BertPretrainer(config))
+    (path / "bert_model.ckpt.index").write_bytes(b"cut")
+    with pytest.raises(InputError, match="not a whole TF1 checkpoint"):
+        open_checkpoint(path).load_into(BertPretrainer(config))
+    tf.train.Checkpoint(a=tf.Variable(1.0)).write(str(path / "bert_model.ckpt"))
+    with pytest.raises(InputError, match="a TF2 object checkpoint; expected a TF1 checkpoint"):
+        open_checkpoint(path).load_into(BertPretrainer(config))
+    (tmp_path / "a.zip").write_bytes(b"no zip")
+    with pytest.raises(InputError, match=r"a\.zip: cannot be unpacked"):
+        open_checkpoint(tmp_path / "a.zip")
+    (path / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\n")
+    with pytest.raises(InputError, match=r"vocab\.txt: has 5 pieces.* 17"):
+        open_checkpoint(path)

@@ -1,0 +1,237 @@
+"""One opener for every kind: what lies at a path, its casing, its labels, shards."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from keras_bert.checkpoints.checkpoint import guess_lower_case
+from keras_bert.checkpoints.conversion import WRITERS, convert
+from keras_bert.checkpoints.model_directory import open_model_directory, save_model_directory
+from keras_bert.checkpoints.open_checkpoint import open_checkpoint
+from keras_bert.errors import InputError
+from keras_bert.models import BertClassifier, BertPretrainer
+from keras_bert.vocabulary import load_vocab
+
+
+@pytest.fixture
+def saved(tiny, tmp_path):
+    model = tiny.make("pretrainer")
+    save_model_directory(tmp_path / "model", model, tiny.config, tiny.vocab)
+    return tmp_path / "model", model
+
+
+def shard(path, parts=2):
+    """Cuts a directory's weights into shards, as transformers does with big ones."""
+    weights = load_file(path / "model.safetensors")
+    (path / "model.safetensors").unlink()
+    where = {
+        name: f"model-{1 + i % parts:05}-of-{parts:05}.safetensors"
+        for i, name in enumerate(weights)
+    }
+    for file in set(where.values()):
+        own = {name: value for name, value in weights.items() if where[name] == file}
+        save_file(own, path / file, metadata={"format": "pt"})
+    index = {"metadata": {"total_size": 1}, "weight_map": where}
+    (path / "model.safetensors.index.json").write_text(json.dumps(index))
+    return where
+
+
+@pytest.mark.parametrize(
+    ("to", "kind"),
+    [
+        ("hugging_face", "a Hugging Face model directory"),
+        ("tf1", "a TF1 checkpoint in Google's format"),
+        ("keras_hub", "a KerasHub preset"),
+    ],
+)
+def test_it_finds_out_what_wrote_it(saved, tiny, tmp_path, to, kind):
+    path, model = saved
+    convert(path, tmp_path / "other", to)
+    checkpoint = open_checkpoint(str(tmp_path / "other"))
+    assert checkpoint.kind == kind
+    assert checkpoint.config == tiny.config
+    assert checkpoint.vocab == tiny.vocab
+    loaded = BertPretrainer(checkpoint.config)
+    assert len(checkpoint.load_into(loaded).loaded) == 46
+    for found, expected in zip(loaded.weights, model.weights, strict=True):
+        assert np.array_equal(found, expected)
+
+
+def test_an_earlier_runs_folder_means_its_model(saved):
+    path, _ = saved
+    (path.parent / "run.json").write_text("{}")
+    assert open_checkpoint(path.parent).path == path
+
+
+def test_a_hugging_face_directory_may_hold_googles_config_too(saved):
+    path, _ = saved
+    (path / "bert_config.json").write_text("{}")
+    assert open_checkpoint(path).kind == "a Hugging Face model directory"
+
+
+@pytest.mark.parametrize("model_type", ["roberta", "distilbert", "electra"])
+def test_another_architecture_is_refused(saved, model_type):
+    path, _ = saved
+    config = json.loads((path / "config.json").read_text()) | {"model_type": model_type}
+    (path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(InputError, match=rf'model_type is "{model_type}"; expected "bert"'):
+        open_checkpoint(path)
+
+
+@pytest.mark.parametrize("to", list(WRITERS))
+def test_a_vocabulary_of_another_size_is_refused(saved, tmp_path, to):
+    path, _ = saved
+    convert(path, tmp_path / "other", to)
+    vocab = next((tmp_path / "other").rglob("vocab*.txt"))
+    vocab.write_text(vocab.read_text() + "extra\n")
+    expected = rf"{vocab.name}: has 18 pieces, but vocab_size in the config is 17"
+    with pytest.raises(InputError, match=expected):
+        open_checkpoint(tmp_path / "other")
+
+
+def test_labels_and_problem_type_come_back(tiny, tmp_path):
+    labels = ["contradiction", "entailment", "neutral"]
+    save_model_directory(
+        tmp_path / "m",
+        BertClassifier(tiny.config, 3),
+        tiny.config,
+        labels=labels,
+        problem_type="single_label_classification",
+        extra={"finetuning_task": "mnli"},
+    )
+    checkpoint = open_checkpoint(tmp_path / "m")
+    assert checkpoint.labels == labels
+    assert checkpoint.problem_type == "single_label_classification"
+    assert checkpoint.architecture == "BertForSequenceClassification"
+    assert checkpoint.extra == {"finetuning_task": "mnli"}
+    config = json.loads((tmp_path / "m" / "config.json").read_text())
+    assert config["id2label"] == {"0": "contradiction", "1": "entailment", "2": "neutral"}
+    assert config["label2id"] == {"contradiction": 0, "entailment": 1, "neutral": 2}
+
+
+@pytest.mark.parametrize(
+    ("name", "is_lower"),
+    [
+        ("bert-base-uncased", True),  # Has "ℝ", which has no lower case.
+        ("bert-base-chinese", True),  # Has "<S>".
+        ("bert-base-cased", False),
+        ("bert-base-multilingual-cased", False),
+    ],
+)
+def test_the_vocabulary_tells_the_casing(shared_data, tmp_path, name, is_lower):
+    vocab = load_vocab(shared_data / "vocab" / name / "vocab.txt")
+    assert guess_lower_case(vocab, tmp_path) is is_lower
+
+
+def test_without_a_vocabulary_googles_names_tell_the_casing(tmp_path):
+    for name, is_lower in (
+        ("cased_L-12_H-768_A-12", False),
+        ("uncased_L-12_H-768_A-12", True),
+        ("multi_cased_L-12_H-768_A-12", False),
+        ("chinese_L-12_H-768_A-12", True),
+    ):
+        (tmp_path / name).mkdir()
+        assert guess_lower_case(None, tmp_path / name) is is_lower
+        assert guess_lower_case(None, tmp_path / name / "bert_model.ckpt") is is_lower
+        assert guess_lower_case(None, tmp_path / f"{name}.zip") is is_lower
+
+
+@pytest.mark.parametrize("to", list(WRITERS))
+def test_the_casing_survives_each_format(tiny, tmp_path, to):
+    model = tiny.make("encoder")
+    for casing in (True, False):
+        source = tmp_path / f"{casing}"
+        save_model_directory(source, model, tiny.config, tiny.vocab, do_lower_case=casing)
+        convert(source, tmp_path / f"{casing}-{to}", to)
+        assert open_checkpoint(tmp_path / f"{casing}-{to}").do_lower_case is casing
+
+
+def test_shards_load_as_one_file_does(saved):
+    path, model = saved
+    shard(path)
+    checkpoint = open_checkpoint(path)
+    loaded = BertPretrainer(checkpoint.config)
+    report = checkpoint.load_into(loaded)
+    assert (len(report.loaded), report.new, report.ignored) == (46, (), ())
+    for found, expected in zip(loaded.weights, model.weights, strict=True):
+        assert np.array_equal(found, expected)
+
+
+def test_damaged_shards_are_refused(saved, tmp_path):
+    path, _ = saved
+    where = shard(path)
+    index = path / "model.safetensors.index.json"
+    model = BertPretrainer(open_checkpoint(path).config)
+    (path / "model-00002-of-00002.safetensors").rename(tmp_path / "kept")
+    with pytest.raises(InputError, match=r"names model-00002-of-00002\.safetensors, which"):
+        open_checkpoint(path).load_into(model)
+    shutil.copy(
+        path / "model-00001-of-00002.safetensors", path / "model-00002-of-00002.safetensors"
+    )
+    lost = next(name for name, file in where.items() if "00002-of" in file)
+    with pytest.raises(InputError, match=f"does not name what its files hold: .*{lost}"):
+        open_checkpoint(path).load_into(model)
+    for broken in ({}, {"weight_map": []}, {"weight_map": {lost: "../kept"}}):
+        index.write_text(json.dumps(broken))
+        with pytest.raises(InputError, match="expected a weight_map"):
+            open_checkpoint(path).load_into(model)
+
+
+def test_weights_that_no_bert_of_this_size_has_are_listed(saved):
+    path, model = saved
+    weights = load_file(path / "model.safetensors")
+    extra = {
+        "bert.encoder.layer.2.output.dense.bias": np.zeros(8, np.float32),
+        "bert.encoder.layer.0.crossattention.self.key.bias": np.zeros(8, np.float32),
+    }
+    buffers = {"bert.embeddings.position_ids": np.arange(16)}
+    save_file(weights | buffers, path / "model.safetensors")
+    report = open_checkpoint(path).load_into(model)
+    assert report.ignored == ("bert.embeddings.position_ids",)
+    save_file(weights | buffers | extra, path / "model.safetensors")
+    with pytest.raises(InputError) as error:
+        open_checkpoint(path).load_into(model)
+    for name in extra:
+        assert f"{name} has no place in the model" in str(error.value)
+    assert "position_ids" not in str(error.value)
+
+
+@pytest.mark.parametrize("name", ["pytorch_model.bin", "pytorch_model.bin.index.json"])
+def test_a_pickle_is_refused_with_the_way_to_convert_it(saved, name):
+    path, _ = saved
+    (path / "model.safetensors").rename(path / name)
+    with pytest.raises(InputError, match=rf"{name}, a pickle.*save_pretrained"):
+        open_checkpoint(path)
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {"model": []},
+        {"model": None},
+        {"model": {"type": "WordPiece"}},
+        {"model": {"type": "WordPiece", "vocab": ["[PAD]"]}},
+        {"model": {"type": "WordPiece", "vocab": {"[PAD]": 1}}},
+        {"model": {"type": "WordPiece", "vocab": {"[PAD]": "0"}}},
+        {"model": {"type": "Unigram", "vocab": [["<s>", 0.0]]}},
+    ],
+)
+def test_an_odd_tokenizer_json_is_refused(saved, odd):
+    path, _ = saved
+    (path / "vocab.txt").unlink()
+    (path / "tokenizer.json").write_text(json.dumps(odd))
+    with pytest.raises(InputError, match=r"tokenizer\.json: (model has type|expected a vocab)"):
+        open_model_directory(path)
+
+
+def test_nothing_there_is_refused_with_what_may_be(tmp_path):
+    with pytest.raises(InputError, match=r"nowhere: no such checkpoint; expected a model direc"):
+        open_checkpoint(tmp_path / "nowhere")
+    (tmp_path / "pytorch_model.bin").write_bytes(b"")
+    with pytest.raises(InputError, match=r"model\.bin: is no checkpoint; expected a model direc"):
+        open_checkpoint(tmp_path / "pytorch_model.bin")
+    with pytest.raises(InputError, match=r"has no config\.json"):
+        open_checkpoint(tmp_path)

@@ -1,0 +1,280 @@
+"""A build on Apache Beam: the bytes of a local build, in one process, in several, elsewhere.
+
+Beam has an environment of its own (`make beam`); what needs it runs there in another process.
+"""
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from data_tools.building import local_build, shards
+from data_tools.create_pretraining_data import create_pretraining_data
+from data_tools.settings import Settings
+from keras_bert.errors import InputError
+
+SMALL = Settings(max_seq_length=32, max_predictions_per_seq=5, dupe_factor=2, num_shards=4)
+
+# A list of builds as JSON in, done one after the other in one process. "stop" ends one before its
+# shards are made, as a kill would. disk:// is this machine's disk by way of a file system that has
+# a scheme, as the clouds' have: whatever is done behind Beam's back fails.
+SCRIPT = """
+import json, sys
+from apache_beam.io.localfilesystem import LocalFileSystem
+from data_tools.building import beam_build
+from data_tools.create_pretraining_data import create_pretraining_data
+from data_tools.settings import Settings
+from keras_bert.errors import InputError
+
+class Disk(LocalFileSystem):
+    @classmethod
+    def scheme(cls):
+        return "disk"
+
+    def join(self, base, *paths):
+        return "/".join([base, *paths])
+
+    def _list(self, folder):
+        for file in super()._list(here(folder)):
+            file.path = "disk:/" + file.path
+            yield file
+
+def here(path):
+    return path.replace("disk://", "/").replace("//", "/")
+
+def there(name):
+    method = getattr(LocalFileSystem, name)
+    return lambda self, *paths, **options: method(
+        self, *[[here(p) for p in path] if isinstance(path, list) else here(path)
+                for path in paths], **options)
+
+for name in ("mkdirs", "create", "open", "rename", "exists", "size", "metadata"):
+    setattr(Disk, name, there(name))
+Disk.delete = lambda self, paths: [__import__("shutil").rmtree(here(path)) if path.endswith("/")
+                                   else __import__("os").remove(here(path)) for path in paths]
+
+make_shards = beam_build._make_shards
+for job in json.load(sys.stdin):
+    beam_build._make_shards = sys.exit if job.pop("stop", False) else make_shards
+    settings = Settings(**job.pop("settings"))
+    refused = job.pop("refused", None)
+    try:
+        create_pretraining_data(**job, settings=settings, runner="DirectRunner")
+        assert not refused
+    except TypeError as stopped:
+        assert "exit" in str(stopped)
+    except InputError as error:
+        assert refused and refused in str(error), error
+"""
+
+
+@pytest.fixture(scope="session")
+def beam_python(root) -> str:
+    """A Python that has Apache Beam."""
+    if importlib.util.find_spec("apache_beam") is not None:
+        return sys.executable
+    python = root / ".beam" / "bin" / "python"
+    if not python.exists():
+        pytest.skip("apache_beam is not installed, nor is .beam, its environment (make beam)")
+    return str(python)
+
+
+@pytest.fixture
+def build_on_beam(beam_python, root):
+    """A function: builds, each the arguments of create_pretraining_data -> done, in one process."""
+
+    def run(*jobs: dict) -> None:
+        jobs = [job | {"settings": job["settings"].to_dict()} for job in jobs]
+        done = subprocess.run(
+            [beam_python, "-c", SCRIPT],
+            input=json.dumps(jobs),
+            capture_output=True,
+            text=True,
+            timeout=300,
+            cwd=root,
+        )
+        assert done.returncode == 0, done.stderr
+
+    return run
+
+
+@pytest.fixture
+def folder(files, tmp_path, corpus):
+    """The corpus in several files, and nothing in a place of its own."""
+    folder = tmp_path / "text"
+    folder.mkdir()
+    for number in range(5):
+        (folder / f"{number}.txt").write_text(corpus(8, seed=number))
+    (folder / "odd.txt").write_bytes(b"ba \xff da\n" + corpus(1, seed=9).encode())
+    return files | {"input_file": str(folder)}
+
+
+def test_beam_writes_what_a_local_build_writes(folder, tmp_path, contents, build_on_beam):
+    """In process; shards, manifest and vocabulary, for every kind of dataset."""
+    kinds = [
+        replace(SMALL, num_shards=0),  # both choose the same number
+        replace(SMALL, num_shards=50),  # some have no document
+        replace(SMALL, next_sentence="order", do_whole_word_mask=True, ngram=2, pack=True),
+        replace(SMALL, next_sentence="none", dynamic=True),
+    ]
+    jobs = [
+        folder | {"output_dir": str(tmp_path / f"beam{number}"), "settings": settings}
+        for number, settings in enumerate(kinds)
+    ]
+    build_on_beam(*jobs)
+    for number, settings in enumerate(kinds):
+        folder["output_dir"] = str(tmp_path / f"local{number}")
+        create_pretraining_data(**folder, settings=settings, num_workers=1)
+        assert contents(tmp_path / f"beam{number}") == contents(folder["output_dir"])
+
+
+def test_beam_writes_the_same_on_several_processes(folder, contents, beam_python, root, tmp_path):
+    create_pretraining_data(**folder, settings=SMALL, num_workers=1)
+    local = contents(folder["output_dir"])
+    flags = folder | SMALL.to_dict() | {"output_dir": str(tmp_path / "beam")}
+    done = subprocess.run(
+        [
+            beam_python,
+            "-m",
+            "data_tools.create_pretraining_data",
+            *(f"--{name}={value}" for name, value in flags.items()),
+            "--runner=DirectRunner",
+            "--",
+            "--direct_running_mode=multi_processing",
+            "--direct_num_workers=2",
+        ],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        cwd=root,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "odd input: 1 undecodable byte;" in done.stderr
+    assert contents(tmp_path / "beam") == local
+
+
+def test_one_runner_finishes_what_another_has_begun(
+    folder, tmp_path, contents, build_on_beam, monkeypatch
+):
+    create_pretraining_data(**folder, settings=SMALL, num_workers=1)
+    whole = contents(folder["output_dir"])
+
+    make_shard = shards.make_shard
+
+    def dies_at_the_third(job):
+        if job.index == 2:
+            raise KeyboardInterrupt
+        return make_shard(job)
+
+    begun_here = folder | {"output_dir": str(tmp_path / "here")}
+    begun_there = folder | {"output_dir": str(tmp_path / "there")}
+    monkeypatch.setattr(shards, "make_shard", dies_at_the_third)
+    with pytest.raises(KeyboardInterrupt):
+        create_pretraining_data(**begun_here, settings=SMALL, num_workers=1)
+    monkeypatch.undo()
+    first = Path(begun_here["output_dir"], ".building/records-00000-of-00004.tfrecord")
+    inode = first.stat().st_ino
+
+    build_on_beam(begun_here | {"settings": SMALL}, begun_there | {"settings": SMALL, "stop": True})
+    assert contents(begun_here["output_dir"]) == whole
+    assert Path(begun_here["output_dir"], first.name).stat().st_ino == inode  # was not made again
+
+    assert Path(begun_there["output_dir"], ".building/plan.json").exists()
+    create_pretraining_data(**begun_there, settings=SMALL, num_workers=1)
+    assert contents(begun_there["output_dir"]) == whole
+
+
+def test_files_of_another_file_system(folder, tmp_path, contents, build_on_beam):
+    """Input, vocabulary and output; begun, finished, and asked for again."""
+    create_pretraining_data(**folder, settings=SMALL, num_workers=1)
+    whole = contents(folder["output_dir"])
+    elsewhere = {name: f"disk:/{path}" for name, path in folder.items()}
+    elsewhere["output_dir"] += "-elsewhere"
+    job = elsewhere | {"settings": SMALL}
+    build_on_beam(job | {"stop": True}, job, job)
+    made = contents(folder["output_dir"] + "-elsewhere")
+    manifest = json.loads(made.pop("manifest.json"))
+    expected = json.loads(whole.pop("manifest.json"))
+    assert made == whole
+    assert manifest["shards"] == expected["shards"]
+    assert manifest["inputs"][0]["file"] == elsewhere["input_file"] + "/0.txt"
+
+
+def test_a_shard_without_its_bytes_is_made_again(folder, tmp_path, contents, build_on_beam):
+    """Begun here, its shards lost or cut, finished there."""
+    create_pretraining_data(**folder, settings=SMALL, num_workers=1)
+    whole = contents(folder["output_dir"])
+    begun = folder | {"output_dir": str(tmp_path / "begun")}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(local_build, "_finish", lambda *_: None)
+        with pytest.raises(TypeError):
+            create_pretraining_data(**begun, settings=SMALL, num_workers=1)
+    building = Path(begun["output_dir"], ".building")
+    assert len(list(building.glob("*.tfrecord.json"))) == 4
+    building.joinpath("records-00001-of-00004.tfrecord").unlink()
+    os.truncate(building / "records-00002-of-00004.tfrecord", 100)
+    kept = building.joinpath("records-00000-of-00004.tfrecord")
+    kept.rename(building.parent / kept.name)  # as by a kill in the last moves
+    inode = (building.parent / kept.name).stat().st_ino
+    build_on_beam(begun | {"settings": SMALL})
+    assert contents(begun["output_dir"]) == whole
+    assert (building.parent / kept.name).stat().st_ino == inode
+
+
+def test_a_corpus_of_which_nothing_can_be_made_leaves_nothing_elsewhere(
+    files, tmp_path, build_on_beam
+):
+    Path(files["input_file"]).write_text("\u200b\n\u200b\n\n\u200b\n")
+    job = files | {"output_dir": f"disk:/{tmp_path}/out", "settings": SMALL}
+    build_on_beam(job | {"refused": "found no word"})
+    assert not any(path.is_file() for path in (tmp_path / "out").rglob("*"))
+
+
+def test_bad_input_is_one_line(folder, beam_python, root, tmp_path):
+    (tmp_path / "text/odd.txt").write_bytes(b"ba da\n\xff\xfe\n")
+    flags = [f"--{name}={value}" for name, value in folder.items()]
+    for words, expected in (
+        (["--runner=DirectRunner", "--max_bad_line_share=0"], "odd.txt line 2: not UTF-8"),
+        (["--runner=Nobody"], "--runner=Nobody: Unexpected pipeline runner"),
+        (
+            ["--runner=DirectRunner", "--", "--direct_running_mode=fast"],
+            "options behind --: argument --direct_running_mode: invalid choice: 'fast'",
+        ),
+        (
+            ["--runner=DirectRunner", "--", "--direct_runing_mode=multi_processing"],
+            "options behind --: DirectRunner has no option '--direct_runing_mode=multi_processing'",
+        ),
+        (["--runner=PortableRunner"], "You must specify a --job_endpoint"),
+    ):
+        done = subprocess.run(
+            [beam_python, "-m", "data_tools.create_pretraining_data", *flags, *words],
+            capture_output=True,
+            text=True,
+            timeout=120,
+            cwd=root,
+        )
+        assert done.returncode == 1
+        assert expected in done.stderr
+        assert "Traceback" not in done.stderr
+        assert not Path(folder["output_dir"]).exists()
+
+
+def test_a_local_build_has_no_runner_options(files):
+    with pytest.raises(InputError, match=r"'--region=x' behind --: expected an Apache Beam --run"):
+        create_pretraining_data(**files, settings=SMALL, runner_options=["--region=x"])
+
+
+def test_a_runner_has_its_own_number_of_workers(files):
+    with pytest.raises(InputError, match=r"--num_workers=2 with --runner=DirectRunner: expected"):
+        create_pretraining_data(**files, settings=SMALL, num_workers=2, runner="DirectRunner")
+
+
+def test_without_beam_one_line_says_what_to_install(files, monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(InputError, match=r"pip install -e '\.\[beam\]'"):
+        create_pretraining_data(**files, settings=SMALL, runner="DirectRunner")

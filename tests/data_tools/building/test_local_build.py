@@ -1,0 +1,321 @@
+"""A build on local processes: the same bytes on any number of workers, and after any accident."""
+
+import os
+import random
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from data_tools.building import build, local_build, shards
+from data_tools.create_pretraining_data import create_pretraining_data
+from data_tools.settings import Settings
+from keras_bert.errors import InputError
+
+SMALL = Settings(max_seq_length=32, max_predictions_per_seq=5, dupe_factor=2, num_shards=4)
+# Some tenths of a second a shard, so that there is time for an accident.
+SLOW = replace(SMALL, dupe_factor=100, num_shards=16)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"do_whole_word_mask": True},
+        {"ngram": 3},
+        {"next_sentence": "order"},
+        {"next_sentence": "none"},
+        {"dynamic": True},
+        {"pack": True},
+        {"pack": True, "dynamic": True, "next_sentence": "none"},
+    ],
+    ids=lambda options: "-".join(options) or "default",
+)
+def test_shards_of_every_kind_do_not_depend_on_the_order_of_work(
+    files, contents, monkeypatch, options
+):
+    settings = replace(SMALL, **options)
+    create_pretraining_data(**files, settings=settings, num_workers=1)
+    one = contents(files["output_dir"])
+    shutil.rmtree(files["output_dir"])
+    monkeypatch.setattr(
+        local_build, "run_local", lambda function, jobs, _: map(function, reversed(jobs))
+    )
+    create_pretraining_data(**files, settings=settings, num_workers=1)
+    assert contents(files["output_dir"]) == one
+
+
+def test_one_and_eight_workers_write_the_same_bytes(files, contents, corpus, tmp_path):
+    """Several input files, too, which workers share out. Two workers: see the killed build."""
+    folder = tmp_path / "text"
+    folder.mkdir()
+    for number in range(9):
+        (folder / f"{number}.txt").write_text(corpus(5, seed=number))
+    files["input_file"] = str(folder)
+    settings = replace(SMALL, num_shards=8, do_whole_word_mask=True, ngram=2, pack=True)
+    create_pretraining_data(**files, settings=settings, num_workers=1)
+    one = contents(files["output_dir"])
+    shutil.rmtree(files["output_dir"])
+    create_pretraining_data(**files, settings=settings, num_workers=8)
+    assert contents(files["output_dir"]) == one
+
+
+def start(root, files, settings, num_workers, **popen):
+    """Starts the program in a process of its own."""
+    flags = [f"--{name}={value}" for name, value in (files | settings.to_dict()).items()]
+    command = [sys.executable, "-m", "data_tools.create_pretraining_data", *flags]
+    command.append(f"--num_workers={num_workers}")
+    return subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=root, **popen)
+
+
+def notes_of(files) -> list[str]:
+    return sorted(path.name for path in Path(files["output_dir"]).glob(".building/*.tfrecord.json"))
+
+
+def wait_for_shards(files, count: int) -> None:
+    deadline = time.monotonic() + 120
+    while len(notes_of(files)) < count:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def workers_of(process) -> list[int]:
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    return [
+        int(pid) for pid in children if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    ]
+
+
+def finish(files, settings, monkeypatch) -> list[int]:
+    """Builds in this process; returns the numbers of the shards that it made."""
+    made = []
+    make_shard = shards.make_shard
+
+    def counted(job):
+        made.append(job.index)
+        return make_shard(job)
+
+    monkeypatch.setattr(shards, "make_shard", counted)
+    create_pretraining_data(**files, settings=settings, num_workers=1)
+    monkeypatch.undo()
+    return made
+
+
+def test_a_killed_build_goes_on_with_the_shards_it_lacks(root, files, contents, monkeypatch):
+    """A worker is killed, then the whole build, then the work is left alone."""
+    there = 0
+    for victim in ("worker", "build"):
+        with start(root, files, SLOW, num_workers=2) as process:
+            wait_for_shards(files, there + 1)
+            workers = workers_of(process)
+            os.kill(workers[0] if victim == "worker" else process.pid, signal.SIGKILL)
+            _, said = process.communicate(timeout=60)
+        if victim == "worker":
+            assert process.returncode == 1
+            assert "error: a worker process died, perhaps for want of memory" in said
+            assert "Traceback" not in said
+        deadline = time.monotonic() + 60
+        while any(os.path.exists(f"/proc/{pid}") for pid in workers):
+            assert time.monotonic() < deadline, f"workers {workers} outlived their build"
+            time.sleep(0.05)
+        there = len(notes_of(files))
+        assert 1 <= there < SLOW.num_shards
+        assert os.listdir(files["output_dir"]) == [".building"]  # nothing like a dataset
+
+    assert len(finish(files, SLOW, monkeypatch)) == SLOW.num_shards - there
+    continued = contents(files["output_dir"])
+    shutil.rmtree(files["output_dir"])
+    assert len(finish(files, SLOW, monkeypatch)) == SLOW.num_shards
+    assert contents(files["output_dir"]) == continued
+
+
+def test_a_full_disk_is_one_line_and_keeps_the_shards_before(root, files, contents, monkeypatch):
+    """The kernel refuses to let the largest shard grow to its size, as a quota would."""
+    manifest = create_pretraining_data(**files, settings=SMALL, num_workers=1)
+    whole = contents(files["output_dir"])
+    shutil.rmtree(files["output_dir"])
+    sizes = [shard["bytes"] for shard in manifest["shards"]]
+    largest = sizes.index(max(sizes))
+    limit = max(sizes) - 1
+    assert sorted(sizes)[-2] < limit
+
+    process = start(
+        root,
+        files,
+        SMALL,
+        num_workers=1,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit)),
+    )
+    _, said = process.communicate(timeout=120)
+    assert process.returncode == 1
+    error = said.strip().rsplit("\n", 1)[-1]
+    assert f"records-{largest:05d}-of-00004.tfrecord: cannot be written" in error
+    assert "Traceback" not in said
+    assert len(notes_of(files)) == largest
+
+    assert finish(files, SMALL, monkeypatch) == list(range(largest, 4))
+    assert contents(files["output_dir"]) == whole
+
+
+def test_long_lines_long_documents_and_nul_bytes_pass(files, corpus):
+    rng = random.Random(0)
+    line = " ".join(rng.choice(["ba", "da", "fa"]) for _ in range(1 << 20))  # 3 MiB, bound 1 MiB
+    Path(files["input_file"]).write_text(corpus(3) + "\nba \0 da .\nfa\0ga .\n\n" + line)
+    manifest = create_pretraining_data(**files, settings=SMALL, num_workers=1)
+    assert manifest["inputs"][0]["odd"]["long_lines"]["count"] == 1
+    assert manifest["counts"]["documents"] == 5
+    assert manifest["counts"]["sentences"] == 60 + 2 + 4  # the line in pieces of at most 1 MiB
+
+
+def test_a_kill_while_the_dataset_moves_to_its_place_is_made_good(files, monkeypatch, contents):
+    write_json = local_build.files.write_json
+
+    def killed(path, content):
+        if path.endswith("manifest.json"):
+            raise KeyboardInterrupt
+        write_json(path, content)
+
+    monkeypatch.setattr(local_build.files, "write_json", killed)
+    with pytest.raises(KeyboardInterrupt):
+        create_pretraining_data(**files, settings=SMALL, num_workers=1)
+    monkeypatch.undo()
+    manifest = create_pretraining_data(**files, settings=SMALL, num_workers=1)
+    again = str(files["output_dir"]) + "-again"
+    whole = create_pretraining_data(**files | {"output_dir": again}, settings=SMALL, num_workers=1)
+    assert manifest["shards"] == whole["shards"]
+    assert sorted(contents(files["output_dir"])) == sorted(contents(again))
+
+
+def test_an_interrupted_build_makes_only_the_lacking_shards(files, monkeypatch, contents):
+    settings = Settings(max_seq_length=32, max_predictions_per_seq=5, num_shards=3)
+    create_pretraining_data(**files, settings=settings, num_workers=1)
+    whole = contents(files["output_dir"])
+    shutil.rmtree(files["output_dir"])
+
+    make_shard, made = shards.make_shard, []
+
+    def dies_at_the_third(job):
+        if len(made) == 2:
+            raise KeyboardInterrupt
+        made.append(job.index)
+        return make_shard(job)
+
+    monkeypatch.setattr(shards, "make_shard", dies_at_the_third)
+    with pytest.raises(KeyboardInterrupt):
+        create_pretraining_data(**files, settings=settings, num_workers=1)
+    assert os.listdir(files["output_dir"]) == [".building"]  # nothing that looks like a dataset
+
+    other = Settings(**settings.to_dict() | {"dupe_factor": 2})
+    with pytest.raises(InputError, match=r"unfinished dataset .*dupe_factor was 10, now 2"):
+        create_pretraining_data(**files, settings=other, num_workers=1)
+
+    made.clear()
+    create_pretraining_data(**files, settings=settings, num_workers=1)
+    assert made == [2]
+    assert contents(files["output_dir"]) == whole
+
+
+def test_a_second_build_into_one_folder_is_refused(files):
+    with (
+        build.locked_folder(files["output_dir"]),
+        pytest.raises(InputError, match="another build is at work there"),
+    ):
+        create_pretraining_data(**files, settings=SMALL, num_workers=1)
+
+
+def kill_before(monkeypatch, files, moment):
+    """Ends a build as a kill would, before its second shard or its manifest."""
+    make_shard, write_json = shards.make_shard, local_build.files.write_json
+
+    def dies_at_the_second(job):
+        if job.index == 1:
+            raise KeyboardInterrupt
+        return make_shard(job)
+
+    def dies_at_the_manifest(path, content):
+        if str(path).endswith("manifest.json"):
+            raise KeyboardInterrupt
+        write_json(path, content)
+
+    if moment == "shard":
+        monkeypatch.setattr(shards, "make_shard", dies_at_the_second)
+    else:
+        monkeypatch.setattr(local_build.files, "write_json", dies_at_the_manifest)
+    with pytest.raises(KeyboardInterrupt):
+        create_pretraining_data(**files, settings=SMALL, num_workers=1)
+    monkeypatch.undo()
+
+
+@pytest.fixture
+def whole(files, contents):
+    """The dataset that an undisturbed build makes; the folder is left as it was."""
+    create_pretraining_data(**files, settings=SMALL, num_workers=1)
+    made = contents(files["output_dir"])
+    shutil.rmtree(files["output_dir"])
+    return made
+
+
+@pytest.mark.parametrize("accident", ["lost", "cut", "grown"])
+def test_temporary_files_that_suffered_are_made_again(
+    files, monkeypatch, contents, whole, caplog, accident
+):
+    kill_before(monkeypatch, files, "shard")
+    victim = sorted(Path(files["output_dir"]).glob(".building/documents-*"))[-1]
+    if accident == "lost":
+        victim.unlink()
+    else:
+        os.truncate(victim, victim.stat().st_size + (10 if accident == "grown" else -10))
+    assert finish(files, SMALL, monkeypatch) == [1, 2, 3]
+    assert "temporary files are damaged: reading the text again" in caplog.text
+    assert contents(files["output_dir"]) == whole
+
+
+@pytest.mark.parametrize("moment", ["shard", "manifest"])
+@pytest.mark.parametrize("accident", ["lost", "cut"])
+def test_a_shard_without_its_bytes_is_made_again_whatever_its_note_says(
+    files, monkeypatch, contents, whole, moment, accident
+):
+    kill_before(monkeypatch, files, moment)
+    (victim,) = Path(files["output_dir"]).rglob("records-00000-of-00004.tfrecord")
+    if accident == "lost":
+        victim.unlink()
+    else:
+        os.truncate(victim, victim.stat().st_size - 1)
+    assert finish(files, SMALL, monkeypatch) == ([0, 1, 2, 3] if moment == "shard" else [0])
+    assert contents(files["output_dir"]) == whole
+
+
+def test_no_manifest_vouches_for_a_shard_that_got_lost_on_the_way(files, monkeypatch):
+    replace_file = os.replace
+
+    def loses(source, destination):
+        if str(destination) == os.path.join(files["output_dir"], "records-00002-of-00004.tfrecord"):
+            os.remove(source)
+        else:
+            replace_file(source, destination)
+
+    monkeypatch.setattr(os, "replace", loses)
+    with pytest.raises(InputError, match=r"records-00002-.*: expected \d+ bytes, found no file"):
+        create_pretraining_data(**files, settings=SMALL, num_workers=1)
+    assert not os.path.exists(os.path.join(files["output_dir"], "manifest.json"))
+
+
+def test_ctrl_c_is_one_line_and_the_build_goes_on(root, files, monkeypatch, contents):
+    """To the whole group, as a terminal sends it."""
+    with start(root, files, SLOW, num_workers=2, start_new_session=True) as process:
+        wait_for_shards(files, 1)
+        os.killpg(process.pid, signal.SIGINT)
+        _, said = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert said.endswith(
+        "create_pretraining_data.py: interrupted: the same command again goes on\n"
+    )
+    assert "Traceback" not in said
+    there = len(notes_of(files))
+    assert len(finish(files, SLOW, monkeypatch)) == SLOW.num_shards - there

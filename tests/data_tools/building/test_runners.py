@@ -1,0 +1,54 @@
+"""Jobs on local processes: every result, no worker that outlives its work."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from data_tools.building.runners import run_local
+from keras_bert.errors import InputError
+
+
+def test_one_worker_works_in_this_process():
+    assert list(run_local(lambda job: (os.getpid(), job), [3, 4], num_workers=1)) == [
+        (os.getpid(), 3),
+        (os.getpid(), 4),
+    ]
+
+
+def test_every_job_has_its_result():
+    assert sorted(run_local(abs, range(-7, 0), num_workers=2)) == list(range(1, 8))
+
+
+def test_an_error_of_a_job_is_the_error_of_all():
+    with pytest.raises(ValueError, match="invalid literal"):
+        list(run_local(int, ["1", "x", "2"], num_workers=2))
+
+
+def test_a_worker_that_dies_is_an_error():
+    with pytest.raises(InputError, match="a worker process died"):
+        list(run_local(os._exit, [9, 9], num_workers=2))
+
+
+def test_workers_end_when_their_parent_is_killed(root):
+    """Half a minute's work is ahead of two workers when the process that gave it is killed."""
+    code = """
+import os, time
+from data_tools.building.runners import run_local
+if __name__ == "__main__":
+    for _ in run_local(time.sleep, [0, *[30] * 4], 2):
+        children = open(f"/proc/self/task/{os.getpid()}/children").read()
+        print(children, flush=True)
+"""
+    script = [sys.executable, "-c", code]
+    with subprocess.Popen(script, stdout=subprocess.PIPE, text=True, cwd=root) as parent:
+        children = [int(pid) for pid in parent.stdout.readline().split()]
+        parent.send_signal(signal.SIGKILL)
+    assert len(children) >= 2
+    deadline = time.monotonic() + 10
+    while any(os.path.exists(f"/proc/{pid}") for pid in children):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)

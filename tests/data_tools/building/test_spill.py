@@ -1,0 +1,188 @@
+"""Spilling: the same documents in the same order, whatever the files, groups and processes."""
+
+import contextlib
+import gzip
+import hashlib
+import io
+import os
+import subprocess
+import sys
+import tracemalloc
+
+import pytest
+
+from data_tools.building import partition, spill
+from data_tools.corpus.documents import Reading
+from data_tools.progress import Progress, _short
+from keras_bert.errors import InputError
+
+BUCKETS = 4
+
+
+@pytest.fixture
+def corpus(tmp_path):
+    """Five files of 40 documents each, one of them compressed."""
+    paths = []
+    for file in range(5):
+        text = "\n\n".join(
+            f"file {file} .\ndocument {n} .\n" + "word " * (n + 1) for n in range(40)
+        )
+        path = tmp_path / f"{file}.txt"
+        path.write_text(text)
+        paths.append(str(path))
+    path.with_suffix(".gz").write_bytes(gzip.compress(text.encode()))
+    return [*paths[:4], str(path.with_suffix(".gz"))]
+
+
+def spilled(paths, directory, num_workers=1):
+    directory.mkdir()
+    total = sum(map(os.path.getsize, paths))
+    with (
+        contextlib.redirect_stderr(io.StringIO()) as said,
+        Progress("reading", total, "B") as progress,
+    ):
+        entries = spill.spill_documents(
+            paths, Reading(), 7, BUCKETS, str(directory), num_workers, progress
+        )
+    assert said.getvalue().startswith("reading: {0}/{0} B, ".format(_short(total)))
+    documents = [
+        spill.read_spilled(str(directory), BUCKETS, bucket, BUCKETS) for bucket in range(BUCKETS)
+    ]
+    return entries, documents
+
+
+def test_a_document_goes_to_the_bucket_of_its_hash_in_the_order_of_the_hashes(corpus, tmp_path):
+    _, buckets = spilled(corpus, tmp_path / "out")
+    assert sum(map(len, buckets)) == 200
+    for number, documents in enumerate(buckets):
+        digests = [partition.document_digest(b"\n".join(document), 7) for document in documents]
+        assert digests == sorted(digests)
+        assert {partition.bucket_of(digest, BUCKETS) for digest in digests} == {number}
+
+
+@pytest.mark.parametrize("num_workers", [2, 8])
+def test_any_number_of_processes_gives_the_same(corpus, tmp_path, monkeypatch, num_workers):
+    one = spilled(corpus, tmp_path / "one")
+    monkeypatch.setattr(spill, "_TEXT_BYTES_A_WORKER", 1)
+    assert spilled(corpus, tmp_path / "many", num_workers) == one
+
+
+def test_the_order_of_the_files_does_not_matter(corpus, tmp_path):
+    entries, documents = spilled(corpus, tmp_path / "out")
+    turned = spilled(corpus[::-1], tmp_path / "turned")
+    assert turned == (entries[::-1], documents)
+
+
+def test_a_full_buffer_goes_to_the_disk_and_loses_nothing(corpus, tmp_path, monkeypatch):
+    whole = spilled(corpus, tmp_path / "whole")
+    monkeypatch.setattr(spill, "_SPILL_BUFFER_BYTES", 1000)
+    assert spilled(corpus, tmp_path / "parts") == whole
+
+
+def test_an_entry_describes_its_file(corpus, tmp_path, caplog):
+    bad = tmp_path / "bad.txt"
+    bad.write_bytes(b"One.\n" * 20 + b"\xff\n")
+    entries, _ = spilled([corpus[-1], str(bad)], tmp_path / "out")
+    content = (tmp_path / "4.gz").read_bytes()
+    assert entries[0] == {
+        "file": corpus[-1],
+        "bytes": len(content),
+        "sha256": hashlib.sha256(content).hexdigest(),
+        "documents": 40,
+        "sentences": 120,
+        "text_bytes": sum(map(len, map(bytes.strip, gzip.decompress(content).split(b"\n\n")))),
+        "longest_document": 3,
+        "odd": {},
+    }
+    assert entries[1]["odd"]["undecodable_bytes"]["count"] == 1
+    assert "bad.txt: 1 undecodable byte, the first at line 21, byte offset 100" in caplog.text
+
+
+def test_files_are_shared_out_by_their_size(tmp_path, monkeypatch):
+    monkeypatch.setattr(spill, "_TEXT_BYTES_A_WORKER", 1)
+    paths = []
+    for size in (10, 50, 20, 40):
+        paths.append(str(tmp_path / str(size)))
+        (tmp_path / str(size)).write_bytes(bytes(size))
+    groups = spill._groups(paths, 2)
+    assert [[os.path.basename(path) for path in group] for group in groups] == [
+        ["50", "10"],
+        ["40", "20"],
+    ]
+    assert len(spill._groups(paths, 9)) == 4
+
+
+def test_a_full_disk_is_one_line(corpus, root, tmp_path):
+    """In a process of its own, as its limit on the size of a file stands for the disk's."""
+    program = f"""
+import resource
+from pathlib import Path
+from tests.data_tools.building import test_spill
+from keras_bert.errors import InputError
+resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000))
+try:
+    test_spill.spilled({corpus!r}, Path({str(tmp_path / "out")!r}))
+except InputError as error:
+    print(error)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False, cwd=root
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == f"{tmp_path / 'out'}: cannot be written (File too large)\n"
+
+
+def test_memory_is_bounded_by_the_buffer(tmp_path):
+    path = tmp_path / "a.txt"
+    with open(path, "w") as file:  # 30 MB
+        for number in range(30_000):
+            file.write(f"document {number} .\n" + "a line of some words .\n" * 43 + "\n")
+    job = spill.SpillJob(0, [str(path)], Reading(), 7, BUCKETS, str(tmp_path))
+    tracemalloc.start()
+    try:
+        (entry,) = spill.spill_group(job)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert entry["documents"] == 30_000
+    assert peak < BUCKETS * spill._SPILL_BYTES_A_BUCKET + 4e6
+
+
+def test_what_is_refused_names_the_file(corpus, tmp_path):
+    bad = tmp_path / "bad.txt"
+    bad.write_bytes(b"\xff\n")
+    with pytest.raises(InputError, match=r"bad\.txt line 1: not UTF-8"):
+        spilled([*corpus, str(bad)], tmp_path / "out")
+
+
+def test_a_document_comes_to_its_shard_however_many_files_there_are(corpus, tmp_path):
+    """Fewer shards than temporary files join them, more take their part of one."""
+    _, buckets = spilled(corpus, tmp_path / "out")
+    everything = sorted(document for documents in buckets for document in documents)
+    for num_shards in (1, 2, 8, 64):
+        found = []
+        for shard in range(num_shards):
+            documents = spill.read_spilled(str(tmp_path / "out"), BUCKETS, shard, num_shards)
+            digests = [partition.document_digest(b"\n".join(document), 7) for document in documents]
+            assert digests == sorted(digests)
+            assert {partition.bucket_of(digest, num_shards) for digest in digests} <= {shard}
+            found += documents
+        assert sorted(found) == everything
+
+
+@pytest.mark.parametrize("left", [10, 40])
+def test_a_temporary_file_that_is_cut_short_is_refused(corpus, tmp_path, left):
+    spilled(corpus, tmp_path / "out")
+    name = next(iter(spill.spilled_files(str(tmp_path / "out"))))
+    os.truncate(tmp_path / "out" / name, left)
+    with pytest.raises(InputError, match=f"{name}: is cut short"):
+        spill.read_spilled(str(tmp_path / "out"), BUCKETS, 0, BUCKETS)
+
+
+def test_temporary_files_reach_the_disk(corpus, tmp_path, monkeypatch):
+    synced = set()
+    monkeypatch.setattr(os, "fsync", lambda file: synced.add(os.fstat(file).st_ino))
+    spilled(corpus, tmp_path / "out")
+    names = spill.spilled_files(str(tmp_path / "out"))
+    assert len(names) == BUCKETS
+    assert {(tmp_path / "out" / name).stat().st_ino for name in names} <= synced

@@ -1,0 +1,367 @@
+"""Streaming documents out of files: line ends, archives, long lines, bad bytes."""
+
+import bz2
+import functools
+import gzip
+import io
+import lzma
+import os
+import re
+import tracemalloc
+
+import pytest
+import zstandard
+
+from data_tools.corpus import archives, documents, lines, paragraphs
+from data_tools.corpus.documents import OddInput, Reading, find_input_files
+from keras_bert.errors import InputError
+
+
+def read_documents(path, input_format="sentences", odd=None, **reading):
+    return documents.read_documents(path, Reading(input_format, **reading), odd or OddInput())
+
+
+@pytest.fixture
+def write(tmp_path):
+    def write(content, name="corpus.txt"):
+        path = tmp_path / name
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+        return str(path)
+
+    return write
+
+
+def test_a_line_is_a_sentence_and_a_blank_line_ends_a_document(write):
+    path = write("One.\nTwo.\n\n\nThree.\n  \t\n\u3000\nFour.")
+    assert list(read_documents(path)) == [["One.", "Two."], ["Three."], ["Four."]]
+
+
+@pytest.mark.parametrize("name", ["a.txt", "a"])
+def test_crlf_ends_read_as_lf_ends(write, name):
+    path = write("One.\r\nTwo.\r\n\r\nThree.\r\n", name)
+    assert list(read_documents(path)) == [["One.", "Two."], ["Three."]]
+
+
+def test_only_line_feeds_end_lines(write):
+    path = write("a\u2028b\x0bc\x0cd\u0085e\nf\n")
+    assert list(read_documents(path)) == [["a\u2028b\x0bc\x0cd\u0085e", "f"]]
+
+
+def test_a_byte_order_mark_is_dropped(write):
+    assert list(read_documents(write(b"\xef\xbb\xbfOne.\nTwo.\n"))) == [["One.", "Two."]]
+
+
+PACKERS = {
+    "gz": gzip.compress,
+    "bz2": bz2.compress,
+    "xz": lzma.compress,
+    "zst": zstandard.compress,
+}
+
+
+@pytest.mark.parametrize("suffix", PACKERS)
+def test_compressed_files(write, suffix):
+    path = write(PACKERS[suffix](b"One.\nTwo.\n\nThree.\n"), f"a.txt.{suffix}")
+    assert list(read_documents(path)) == [["One.", "Two."], ["Three."]]
+
+
+@pytest.mark.parametrize("suffix", PACKERS)
+def test_archives_in_several_parts(write, suffix):
+    pack = PACKERS[suffix]
+    path = write(pack(b"One.\nTw") + pack(b"o.\n\nThree.\n"), f"a.txt.{suffix.upper()}")
+    assert list(read_documents(path)) == [["One.", "Two."], ["Three."]]
+
+
+@pytest.mark.parametrize("suffix", PACKERS)
+def test_a_cut_archive_is_refused(write, suffix):
+    text = "".join(f"{number * 7919 % 10007} .\n" for number in range(10000)).encode()
+    path = write(PACKERS[suffix](text)[:-20], f"a.{suffix}")
+    with pytest.raises(InputError, match=rf"a\.{suffix}: broken archive after \d+ bytes of text"):
+        list(read_documents(path))
+
+
+@pytest.mark.parametrize("suffix", PACKERS)
+def test_text_named_as_an_archive_is_refused(write, suffix):
+    with pytest.raises(InputError, match=rf"a\.{suffix}: broken archive after 0 bytes"):
+        list(read_documents(write("One.\nTwo.\n" * 100, f"a.{suffix}")))
+
+
+@pytest.mark.parametrize("suffix", PACKERS)
+@pytest.mark.parametrize("junk", [b"\0" * 1000, b"\0", b"notes\n" * 9], ids=["NULs", "NUL", "text"])
+def test_what_follows_an_archive_is_refused(write, suffix, junk):
+    path = write(PACKERS[suffix](b"One.\nTwo.\n") + junk, f"a.{suffix}")
+    with pytest.raises(
+        InputError, match=r"a\.\w+: broken archive after 10 bytes of text: (what|it) "
+    ):
+        list(read_documents(path))
+
+
+@pytest.mark.parametrize("suffix", PACKERS)
+def test_a_damaged_archive_is_refused_with_the_text_before(write, suffix):
+    text = "".join(f"{number * 7919 % 10007} .\n" for number in range(100_000)).encode()
+    archive = bytearray(PACKERS[suffix](text[: len(text) // 2]) + PACKERS[suffix](text))
+    archive[-len(archive) // 5] ^= 255
+    path = write(bytes(archive), f"a.{suffix}")
+    with pytest.raises(InputError, match=r"broken archive after [1-9]\d{4,} bytes of text"):
+        list(read_documents(path))
+
+
+@pytest.mark.parametrize("suffix", PACKERS)
+def test_an_archive_that_holds_much_is_decompressed_bit_by_bit(write, suffix):
+    path = write(PACKERS[suffix](b"word .\n" * 9_000_000), f"a.{suffix}")  # 63 MB
+    with open(path, "rb") as raw:
+        stream = archives.decompressed(path, raw)
+        tracemalloc.start()
+        total = sum(len(content) for content in iter(lambda: stream.read(1 << 18), b""))
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+    assert total == 63_000_000
+    assert peak < 40e6
+
+
+def test_a_folder_and_an_absent_file_are_refused(tmp_path):
+    for path in (tmp_path, tmp_path / "a.txt", tmp_path / "a.bz2"):
+        with pytest.raises(InputError, match="cannot be read"):
+            list(read_documents(str(path)))
+
+
+@pytest.mark.parametrize("input_format", ["sentences", "prose"])
+def test_a_file_of_bad_lines_is_refused_with_file_line_and_offset(write, input_format):
+    path = write(b"One.\nTwo.\nThr\xe9e.\n")
+    with pytest.raises(
+        InputError,
+        match=r"corpus\.txt line 3: not UTF-8 \(byte 0xe9 at offset 3 of the line, 13 of the "
+        r"file\): 1 of 3 lines are bad, more than --max_bad_line_share=0\.1$",
+    ):
+        list(read_documents(path, input_format))
+
+
+@pytest.mark.parametrize("input_format", ["sentences", "prose"])
+def test_a_few_undecodable_bytes_are_replaced_and_counted(write, caplog, input_format):
+    text = b"Good one.\n" * 15 + b"Caf\xe9 \xff\xfe.\n" + b"Good two.\n" * 15 + b"\xe9.\n"
+    odd = OddInput()
+    path = write(b"\xef\xbb\xbf" + text)
+    (document,) = read_documents(path, input_format, odd)
+    assert document[15] == "Caf\ufffd \ufffd\ufffd."
+    places = [(16, 3 + 150 + 3, "0xe9"), (32, 3 + len(text) - 3, "0xe9")]
+    assert odd.to_dict() == {
+        "undecodable_bytes": {
+            "count": 4,
+            "files": 1,
+            "first": [{"file": path, "line": n, "offset": o, "what": w} for n, o, w in places],
+        }
+    }
+    odd.log()
+    assert (
+        f"{path}: 4 undecodable bytes, the first at line 16, byte offset 156 (0xe9): replaced by "
+        "U+FFFD, which the tokenizer drops" in caplog.text
+    )
+    with pytest.raises(InputError, match=r"txt line 16: .*: more than --max_bad_line_share=0$"):
+        list(read_documents(path, input_format, max_bad_line_share=0))
+
+
+def test_utf16_is_named(write):
+    for encoding in ("utf-16-le", "utf-16-be"):
+        with pytest.raises(InputError, match=r"the byte order mark of UTF-16 .*, expected UTF-8"):
+            list(read_documents(write("\ufeffOne.\nTwo.\n".encode(encoding))))
+
+
+def test_nul_bytes_pass(write):
+    assert list(read_documents(write(b"O\0ne.\n\0\nTwo.\n"))) == [["O\0ne.", "\0", "Two."]]
+
+
+def test_surplus_blank_lines_and_files_without_text_are_counted(write):
+    odd = OddInput()
+    list(read_documents(write(b"\n\nCaf\xc3\xa9.\r\n\r\n\r\n\t\n\nTwo.\n\n\n"), odd=odd))
+    list(read_documents(write("\n\n", "empty.txt"), odd=odd))
+    found = odd.to_dict()
+    assert found["empty_documents"]["count"] == 3
+    (place,) = found["empty_documents"]["first"]
+    assert (place["line"], place["offset"]) == (5, 12)
+    assert found["empty_files"]["count"] == 1
+
+
+@pytest.mark.parametrize("end", ["", "\n"])
+def test_long_lines_are_cut_at_white_space_and_counted_once(write, monkeypatch, end):
+    monkeypatch.setattr(lines, "_BLOCK_BYTES", 16)
+    text = "One.\nThis is rather a long line, i.e. more than twenty bytes.\nThree."
+    odd = OddInput()
+    source = lines.Lines(write(text + end), 0.1, documents.open_local, max_line_bytes=20)
+    pieces = [(line.content.decode(), line.number, line.is_piece) for line in source.lines()]
+    assert "".join(text for text, _, _ in pieces) == text.replace("\n", "")
+    assert all(len(text) <= 20 for text, _, _ in pieces)
+    assert pieces[:2] == [("One.", 1, False), ("This is rather a ", 2, True)]
+    assert pieces[-1] == ("Three.", 3, False)
+    odd.merge(source.odd)
+    assert odd["long_lines"] == 1
+
+
+@pytest.mark.parametrize("blank", [" ", "\u3000"])
+@pytest.mark.parametrize("end", ["", "\n", "end\n"])
+def test_white_space_inside_a_long_line_ends_no_document(write, monkeypatch, blank, end):
+    sizes = {"max_line_bytes": 20}
+    monkeypatch.setattr(lines, "_BLOCK_BYTES", 16)
+    monkeypatch.setattr(documents, "Lines", functools.partial(lines.Lines, **sizes))
+    path = write("One.\nTwo." + blank * 90 + end + ("" if end == "" else "Three.\n"))
+    (document,) = read_documents(path)
+    assert (
+        document
+        == ["One.", "Two.", *(["end"] if "end" in end else []), "Three."][: None if end else 2]
+    )
+
+
+def test_a_document_of_very_many_lines_comes_in_parts(write, monkeypatch):
+    monkeypatch.setattr(paragraphs, "MAX_DOCUMENT_SENTENCES", 1000)
+    monkeypatch.setattr(lines, "_BLOCK_BYTES", 4096)
+    for input_format, text in (
+        ("sentences", "w17\n" * 10_000),
+        ("prose", "He went. " * 9 + "\n\n" + ("It is. " * 100 + "\n\n") * 100),
+    ):
+        odd = OddInput()
+        parts = list(read_documents(write(text), input_format, odd))
+        assert odd["long_documents"] == 1
+        assert len(parts) > 4
+        assert max(map(len, parts)) < 1000 + 4096
+    assert len(list(read_documents(write("w17\n" * 900 + "\n" + "w17\n" * 900)))) == 2
+
+
+def test_a_line_without_white_space_is_cut_between_characters(write, monkeypatch):
+    monkeypatch.setattr(lines, "_BLOCK_BYTES", 16)
+    source = lines.Lines(write("é文😀" * 30), 0, documents.open_local, max_line_bytes=20)
+    pieces = [source.decode(line) for line in source.lines()]
+    assert "".join(pieces) == "é文😀" * 30
+    assert all(15 < len(piece.encode()) <= 20 for piece in pieces[:-1])
+
+
+@pytest.mark.parametrize("input_format", ["sentences", "prose", "gutenberg", "wiki", "jsonl"])
+def test_a_file_without_line_ends_streams(write, input_format):
+    path = write(gzip.compress(b"words " * 8_000_000, 1), "a.gz")  # 48 MB
+    tracemalloc.start()
+    try:
+        if input_format in ("wiki", "jsonl"):
+            with pytest.raises(InputError, match=r"line 1: .*: 1 of 1 lines are bad"):
+                list(read_documents(path, input_format))
+            # These formats need a line as a whole, up to a bound.
+            assert tracemalloc.get_traced_memory()[1] < 400e6
+            return
+        odd = OddInput()
+        num_words = sum(
+            sentence.count("words")
+            for document in read_documents(path, input_format, odd)
+            for sentence in document
+        )
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert num_words == 8_000_000
+    assert (odd["long_lines"], odd["long_documents"]) == (1, 1)
+    assert peak < 200e6
+
+
+def test_the_text_decides_where_it_is_cut_and_not_the_reads(write):
+    class Slow(io.BytesIO):
+        def read(self, size=-1):
+            return super().read(min(size, 1000))
+
+    text = b"A sentence of some words .\n" * 50_000 + b"a word " * 300_000
+    path, odd = write(text), OddInput()
+    whole = list(documents.read_documents(path, Reading(), odd))
+    slow = documents.read_documents(path, Reading(), odd, lambda path: Slow(text))
+    assert list(slow) == whole
+
+
+def test_prose_paragraphs_are_joined_and_split_into_sentences(write):
+    path = write("It was a dark\nnight. The rain\r\nfell.\n\n  Then it\nstopped.\n")
+    assert list(read_documents(path, "prose")) == [
+        ["It was a dark night.", "The rain fell.", "Then it stopped."]
+    ]
+
+
+def test_prose_documents_end_at_two_blank_lines_and_at_form_feeds(write):
+    path = write("A one.\n\nA two.\n\n\nB one.\n\x0cC one.\nC two.\x0c\nD one.\n")
+    assert list(read_documents(path, "prose")) == [
+        ["A one.", "A two."],
+        ["B one."],
+        ["C one.", "C two."],
+        ["D one."],
+    ]
+
+
+def test_prose_reads_a_novel_by_its_chapters(shared_data):
+    novel = shared_data / "corpus/pride_and_prejudice.txt"
+    documents = list(read_documents(str(novel), "prose"))
+    assert sum(document[0].startswith("Chapter") for document in documents) == 61
+    opening = next(document for document in documents if document[0].startswith("Chapter 1"))
+    assert opening[1] == (
+        "It is a truth universally acknowledged, that a single man in possession of a good "
+        "fortune, must be in want of a wife."
+    )
+    assert "Mr. Bennet replied that he had not." in opening
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [
+        ("input_format", "pdf"),
+        ("text_field", ""),
+        ("language", "xx"),
+        ("max_bad_line_share", 1.5),
+        ("max_bad_line_share", float("nan")),
+    ],
+)
+def test_settings_out_of_bounds_are_refused(setting, value):
+    with pytest.raises(InputError, match=re.escape(f"--{setting}={value}: expected")):
+        Reading(**{setting: value})
+
+
+def test_counts_of_odd_input_add_up_over_files():
+    total = OddInput()
+    for name in ("a", "b"):
+        odd = OddInput()
+        for line in range(1, 9):
+            odd.add("malformed_lines", name, line, 10 * line, "not JSON")
+        total.merge(odd.to_dict())
+    entry = total.to_dict()["malformed_lines"]
+    assert (entry["count"], entry["files"]) == (16, 2)
+    assert [place["line"] for place in entry["first"]] == [1, 2, 3, 4, 5]
+
+
+def test_input_file_takes_files_globs_and_folders(write, tmp_path, monkeypatch):
+    (tmp_path / "folder/.hidden").mkdir(parents=True)
+    for name in ("b.txt", "a.txt", "c.md", "folder/d.txt", "folder/.e", "folder/.hidden/f.txt"):
+        write("x", name)
+    monkeypatch.chdir(tmp_path)
+    assert find_input_files("c.md,*.txt") == ["c.md", "a.txt", "b.txt"]
+    assert find_input_files("folder, b.txt,b.txt") == ["folder/d.txt", "b.txt"]
+    assert find_input_files("**/*.txt") == ["a.txt", "b.txt", "folder/d.txt"]
+
+
+@pytest.mark.parametrize("name", ["one,two.txt", "a[1].txt"])
+def test_a_file_may_have_a_comma_or_a_bracket_in_its_name(write, name):
+    path = write("x", name)
+    assert find_input_files(path) == [path]
+
+
+@pytest.mark.parametrize("patterns", ["nowhere.txt", "nowhere/*.txt", "", ","])
+def test_a_missing_corpus_is_refused(patterns):
+    with pytest.raises(InputError, match="--input_file"):
+        find_input_files(patterns)
+
+
+def test_an_empty_folder_is_refused(tmp_path):
+    with pytest.raises(InputError, match="no file at"):
+        find_input_files(str(tmp_path))
+
+
+@pytest.mark.parametrize("patterns", ["folder", "folder/*", "folder/odd"])
+def test_a_link_to_nothing_and_a_pipe_are_refused(write, tmp_path, monkeypatch, patterns):
+    (tmp_path / "folder").mkdir()
+    write("x", "folder/a.txt")
+    monkeypatch.chdir(tmp_path)
+    os.symlink("nowhere", "folder/odd")
+    with pytest.raises(InputError, match="--input_file: folder/odd is a link to nothing"):
+        find_input_files(patterns)
+    os.remove("folder/odd")
+    os.mkfifo("folder/odd")
+    with pytest.raises(InputError, match="--input_file: folder/odd is no plain file"):
+        find_input_files(patterns)
