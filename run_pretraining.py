@@ -22,7 +22,7 @@ flags.DEFINE_string("bert_config", "", "JSON file, or tiny, mini, small, medium,
 flags.DEFINE_alias("bert_config_file", "bert_config")
 flags.DEFINE_string("vocab_file", "", "Vocabulary; without it, the one beside the records.")
 flags.DEFINE_bool("do_lower_case", None, "Casing of the vocabulary, where records do not say.")
-flags.DEFINE_string("init_checkpoint", "", "Model directory, or an earlier run's folder.")
+flags.DEFINE_string("init_checkpoint", "", "A checkpoint of any kind, or a run's folder.")
 flags.DEFINE_bool("do_train", True, "Train.")
 flags.DEFINE_bool("do_eval", True, "Evaluate at each checkpoint and at the end.")
 flags.DEFINE_integer("max_seq_length", 0, "Refuse records of another length.", lower_bound=0)

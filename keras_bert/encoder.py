@@ -103,13 +103,30 @@ class BertEncoder(keras.Model):
         Raises:
             InputError: S is over `max_position_embeddings`.
         """
-        dropout_seed = self.dropout_seed(inputs, training)
-        hidden = self.embeddings(
-            inputs["input_ids"], inputs["segment_ids"], dropout_seed, inputs.get("position_ids")
-        )
-        for block in self.blocks:
-            hidden = block(hidden, inputs["input_mask"], dropout_seed, inputs.get("example_ids"))
+        hidden = self.hidden_states(inputs, training)[-1]
         return {"sequence_output": hidden, "pooled_output": self.pooler(hidden)}
+
+    def hidden_states(self, inputs: dict[str, Any], training: bool | None = False) -> list[Any]:
+        """Returns the output of the embeddings and of each block, [B, S, H] each, L + 1 in all.
+
+        Args:
+            inputs: as for the call.
+            training: whether dropout is on.
+
+        Raises:
+            InputError: S is over `max_position_embeddings`.
+        """
+        dropout_seed = self.dropout_seed(inputs, training)
+        hidden = [
+            self.embeddings(
+                inputs["input_ids"], inputs["segment_ids"], dropout_seed, inputs.get("position_ids")
+            )
+        ]
+        for block in self.blocks:
+            hidden.append(
+                block(hidden[-1], inputs["input_mask"], dropout_seed, inputs.get("example_ids"))
+            )
+        return hidden
 
     def dropout_seed(self, inputs: dict[str, Any], training: bool | None) -> Any:
         """Returns the seed of each row [B] int32, or None where dropout is off.

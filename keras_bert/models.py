@@ -3,7 +3,8 @@
 In: the encoder's inputs, a dict of int32 tensors (see encoder.py), with "masked_lm_positions"
 [B, P] for the pre-trainer, and "next_sentence_positions" [B, K] if its rows are packed. Out: a
 dict of float32 logits. All are ordinary keras.Models whose weights exist after construction; the
-encoder is at `.encoder`.
+encoder is at `.encoder`. The fine-tuned shapes say by `per_piece` whether their logits are of the
+pieces, [B, S, ...], or of the examples, [B, ...].
 
 B batch, S length, P predictions, K examples a packed row has room for, V vocabulary.
 """
@@ -84,6 +85,8 @@ class BertClassifier(keras.Model):
         dtype: dtype policy; by default the global one.
     """
 
+    per_piece = False
+
     def __init__(self, config: BertConfig | dict, num_labels: int, **kwargs: Any):
         super().__init__(**kwargs)
         self.encoder = BertEncoder(config, dtype=self.dtype_policy.name)
@@ -104,8 +107,9 @@ class BertClassifier(keras.Model):
             training: whether dropout is on.
         """
         seed = self.encoder.dropout_seed(inputs, training)
-        hidden = self.encoder(_with_seed(inputs, seed), training=training)
-        return {"logits": self.classifier(self.dropout(hidden["pooled_output"], seed))}
+        outputs = self.encoder(_with_seed(inputs, seed), training=training)
+        hidden = outputs["sequence_output" if self.per_piece else "pooled_output"]
+        return {"logits": self.classifier(self.dropout(hidden, seed))}
 
     def get_config(self) -> dict[str, Any]:
         """Returns what the constructor takes."""
@@ -117,45 +121,13 @@ class BertClassifier(keras.Model):
 
 
 @keras.saving.register_keras_serializable(package="keras_bert")
-class BertTokenClassifier(keras.Model):
+class BertTokenClassifier(BertClassifier):
     """BERT with one linear layer on every piece's hidden state, after dropout.
 
-    Args:
-        config: sizes and settings, or their dict.
-        num_labels: tags.
-        dtype: dtype policy; by default the global one.
+    As `BertClassifier`, but its logits are [B, S, num_labels].
     """
 
-    def __init__(self, config: BertConfig | dict, num_labels: int, **kwargs: Any):
-        super().__init__(**kwargs)
-        self.encoder = BertEncoder(config, dtype=self.dtype_policy.name)
-        self.config = config = self.encoder.config
-        self.num_labels = num_labels
-        self.dropout = Dropout(
-            config.hidden_dropout_prob, self.encoder.next_dropout_site, dtype=self.dtype_policy.name
-        )
-        self.classifier = linear_head(num_labels, config.initializer_range, name="classifier")
-        self.classifier.build((None, None, config.hidden_size))
-        self.built = True
-
-    def call(self, inputs: dict[str, Any], training: bool | None = False) -> dict[str, Any]:
-        """Returns {"logits" [B, S, num_labels]} float32.
-
-        Args:
-            inputs: the encoder's.
-            training: whether dropout is on.
-        """
-        seed = self.encoder.dropout_seed(inputs, training)
-        hidden = self.encoder(_with_seed(inputs, seed), training=training)
-        return {"logits": self.classifier(self.dropout(hidden["sequence_output"], seed))}
-
-    def get_config(self) -> dict[str, Any]:
-        """Returns what the constructor takes."""
-        return {
-            **super().get_config(),
-            "config": self.config.to_dict(),
-            "num_labels": self.num_labels,
-        }
+    per_piece = True
 
 
 @keras.saving.register_keras_serializable(package="keras_bert")
@@ -166,6 +138,8 @@ class BertSpanLabeler(keras.Model):
         config: sizes and settings, or their dict.
         dtype: dtype policy; by default the global one.
     """
+
+    per_piece = True
 
     def __init__(self, config: BertConfig | dict, **kwargs: Any):
         super().__init__(**kwargs)

@@ -1,7 +1,7 @@
 """The one training loop: a model, a task and data by step in; trained weights out.
 
-    restore newest checkpoint -> batches from that step on -> [steps -> figures -> checkpoint,
-    evaluation] until num_train_steps
+    restore newest checkpoint -> batches from that step on -> [steps -> figures -> evaluation,
+    checkpoint] until num_train_steps, or until evaluations stop getting better
 
 Step N's batch is a function of (seed, N), so a run that was killed at any point goes on to the
 same weights, bit for bit on one kind of CPU.
@@ -18,9 +18,10 @@ import tensorflow as tf
 from absl import logging
 
 from keras_bert.errors import InputError
+from keras_bert.training.best import BestKept
 from keras_bert.training.checkpoint import list_checkpoints, restore_latest, save_checkpoint
 from keras_bert.training.step import make_train_steps
-from keras_bert.training.summaries import Summaries
+from keras_bert.training.summaries import EVALUATION, Summaries, read_evaluations
 from keras_bert.training.task import Task
 
 
@@ -35,7 +36,9 @@ class TrainingSettings:
         max_grad_norm: global norm that gradients are clipped to.
         jit_compile: compile forward and backward with XLA.
         log_steps: steps between two lines of figures.
-        save_checkpoints_steps: steps between two checkpoints, and evaluations if there are any.
+        save_checkpoints_steps: steps between two checkpoints.
+        evaluate_steps: steps between two evaluations, each with a checkpoint; 0 for evaluations
+            at the other checkpoints.
         keep_checkpoint_max: checkpoints kept.
         steps_per_loop: steps run without a return to Python.
     """
@@ -47,6 +50,7 @@ class TrainingSettings:
     jit_compile: bool = True
     log_steps: int = 100
     save_checkpoints_steps: int = 1000
+    evaluate_steps: int = 0
     keep_checkpoint_max: int = 3
     steps_per_loop: int = 10
 
@@ -60,6 +64,7 @@ def train(
     settings: TrainingSettings,
     output_dir: Path,
     evaluate: Callable[[], Mapping[str, float]] | None = None,
+    best: BestKept | None = None,
 ) -> Mapping[str, float] | None:
     """Trains a model from its newest checkpoint, or its present weights, to the last step.
 
@@ -71,7 +76,9 @@ def train(
         batches_from: step -> endless dataset of global batches, the first for that step.
         settings: how long and how.
         output_dir: the run's folder; gets checkpoints/, tensorboard/ and metrics.jsonl.
-        evaluate: gives the figures of an evaluation; called before each checkpoint.
+        evaluate: gives the figures of an evaluation; called before each checkpoint, or each
+            `evaluate_steps`.
+        best: what happens to the best weights, and when evaluations end the run.
 
     Returns:
         The figures of the last evaluation; None if there was none.
@@ -84,7 +91,8 @@ def train(
         step = restore_latest(checkpoints, model, optimizer)
     if step:
         logging.info("continuing from step %d (%s)", step, checkpoints)
-    if step >= settings.num_train_steps:
+    evaluations = read_evaluations(output_dir, step)
+    if step >= settings.num_train_steps or (best and best.has_stopped(evaluations)):
         return None
     train_steps = make_train_steps(
         strategy,
@@ -98,9 +106,11 @@ def train(
     iterator = iter(strategy.experimental_distribute_dataset(batches_from(step)))
     summaries = Summaries(output_dir, step, settings.num_train_steps)
     evaluated = None
-    window = _Window(task, settings.train_batch_size)
+    evaluate_steps = settings.evaluate_steps or settings.save_checkpoints_steps
+    window = _Window(task)
+    done = False
     try:
-        while step < settings.num_train_steps:
+        while not done:
             count = _steps_to_next_event(step, settings)
             rows = train_steps(iterator, tf.constant(count)).numpy()
             _stop_if_not_finite(rows, step, task, checkpoints)
@@ -108,16 +118,28 @@ def train(
             window.add(rows)
             summaries.advance(count)
             done = step == settings.num_train_steps
-            if done or step % settings.log_steps == 0:
+            evaluates = evaluate is not None and (done or step % evaluate_steps == 0)
+            if done or evaluates or step % settings.log_steps == 0:
                 summaries.write(step, window.close())
-            if done or step % settings.save_checkpoints_steps == 0:
+            if done or evaluates or step % settings.save_checkpoints_steps == 0:
                 _stop_if_weights_not_finite(model, step, checkpoints)
                 # Before the checkpoint, so that a kill in between evaluates again.
-                if evaluate is not None:
+                if evaluates:
                     evaluated = evaluate()
-                    summaries.write(step, evaluated, prefix="eval_")
+                    evaluations.append({"step": step, **evaluated})
+                    if best and best.step_of_best(evaluations) == step:
+                        best.save()
+                    summaries.write(step, evaluated, prefix=EVALUATION)
                 save_checkpoint(checkpoints, step, model, optimizer, settings.keep_checkpoint_max)
                 window.restart_clock()
+            if best and best.has_stopped(evaluations):
+                logging.info(
+                    "step %d: %s no better for %d evaluations; training ends here",
+                    step,
+                    best.figure,
+                    best.patience,
+                )
+                done = True
     finally:
         summaries.close()
     return evaluated
@@ -153,7 +175,8 @@ def _steps_to_next_event(step: int, settings: TrainingSettings) -> int:
     ends = [settings.num_train_steps]
     ends += [
         (step // every + 1) * every
-        for every in (settings.log_steps, settings.save_checkpoints_steps)
+        for every in (settings.log_steps, settings.save_checkpoints_steps, settings.evaluate_steps)
+        if every
     ]
     return min(settings.steps_per_loop, min(ends) - step)
 
@@ -186,9 +209,8 @@ def _stopped(step: int, reason: str, checkpoints: Path) -> InputError:
 class _Window:
     """Sums the rows between two logged steps, and the time that they took."""
 
-    def __init__(self, task: Task, train_batch_size: int):
+    def __init__(self, task: Task):
         self._task = task
-        self._train_batch_size = train_batch_size
         self._rows: list[np.ndarray] = []
         self._timed: list[np.ndarray] = []
         self._seconds = 0.0
@@ -216,7 +238,7 @@ class _Window:
         if self._timed:
             timed = np.concatenate(self._timed)
             figures |= {
-                "examples_per_second": len(timed) * self._train_batch_size / self._seconds,
+                "examples_per_second": timed[:, 2 * count + 1].sum() / self._seconds,
                 "tokens_per_second": timed[:, 2 * count].sum() / self._seconds,
             }
         self._rows, self._timed, self._seconds = [], [], 0.0

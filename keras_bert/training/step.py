@@ -7,6 +7,9 @@ ever added: over micro-batches, then over devices. Clipping sees the global grad
 
     batch {name: [B, ...]} -> weights -> all-reduce -> forward, backward (x micro-batches)
     -> all-reduce -> clip -> optimizer
+
+Batches may differ in length from step to step; XLA then makes a program of each length. Variables
+that are not trainable cost nothing: no gradient goes through what lies below the first trainable.
 """
 
 from collections.abc import Callable
@@ -44,13 +47,15 @@ def make_train_steps(
 
     Returns:
         `train_steps(iterator, count)`: takes `count` global batches and returns float32
-        [count, 2F + 3] for the task's F figures: a row a step of F sums, F weights, the number of
-        real tokens, the gradient norm before clipping and the learning rate.
+        [count, 2F + 4] for the task's F figures: a row a step of F sums, F weights, the number of
+        real tokens and of real examples (what fills a batch is neither), the gradient norm before
+        clipping and the learning rate.
     """
     variables = model.trainable_variables
 
     def forward_backward(batch: Batch, totals: dict[str, tf.Tensor]):
-        with tf.GradientTape() as tape:
+        with tf.GradientTape(watch_accessed_variables=False) as tape:
+            tape.watch([variable.value for variable in variables])
             sums = task.sums(model, batch, True)
             loss = tf.add_n([sums[name] / (totals[name] + e) for name, e in task.losses.items()])
         gradients = tape.gradient(loss, variables, unconnected_gradients="zero")
@@ -74,7 +79,9 @@ def make_train_steps(
         if steps == 1:
             return forward_backward(batch, totals)
         micro = {
-            name: tf.reshape(value, [steps, value.shape[0] // steps, *value.shape[1:]])
+            name: tf.reshape(
+                value, [steps, value.shape[0] // steps, *tf.unstack(tf.shape(value)[1:])]
+            )
             for name, value in batch.items()
         }
 
@@ -90,8 +97,10 @@ def make_train_steps(
     def replica_step(batch: Batch) -> tf.Tensor:
         replica = tf.distribute.get_replica_context()
         weights = task.weights(batch)
-        tokens = tf.reduce_sum(tf.cast(batch["input_mask"], tf.float32))
-        known = tf.stack([weights[name] for name in task.figures] + [tokens])
+        examples = batch["example_weights"]
+        tokens = tf.cast(batch["input_mask"], tf.float32) * examples[:, tf.newaxis]
+        counts = [tf.reduce_sum(tokens), tf.reduce_sum(examples)]
+        known = tf.stack([weights[name] for name in task.figures] + counts)
         known = replica.all_reduce(SUM, known)
         totals = {name: known[i] for i, name in enumerate(task.figures)}
         sums, gradients = accumulate(batch, totals)
@@ -108,7 +117,7 @@ def make_train_steps(
 
     @tf.function
     def train_steps(iterator, count: tf.Tensor) -> tf.Tensor:
-        rows = tf.TensorArray(tf.float32, size=count, element_shape=[2 * len(task.figures) + 3])
+        rows = tf.TensorArray(tf.float32, size=count, element_shape=[2 * len(task.figures) + 4])
         for i in tf.range(count):
             row = strategy.run(replica_step, args=(next(iterator),))
             rows = rows.write(i, strategy.experimental_local_results(row)[0])

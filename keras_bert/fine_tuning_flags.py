@@ -1,0 +1,199 @@
+"""The flags that all fine-tuning programs share: flags in; settings, devices and record out.
+
+A program calls `define` where it defines its own flags, completes those that are left open with
+`take` and `find_checkpoint`, and calls `read` before it imports what needs TensorFlow.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from absl import flags, logging
+
+from keras_bert.errors import InputError
+from keras_bert.program import start_tensorflow
+
+if TYPE_CHECKING:
+    import tensorflow as tf
+
+    from keras_bert.tasks.fine_tuning.start import FineTuningSettings
+    from keras_bert.training.loop import TrainingSettings
+
+# What is defined here belongs to the program that calls `define`; its --help shows it.
+flags.disclaim_key_flags()
+FLAGS = flags.FLAGS
+
+# Where a checkpoint is looked for when no flag says it.
+_CHECKPOINTS = ("data/*/config.json", "demo/run/model/config.json")
+
+# What may change between a start and its continuation without changing the outcome.
+FREE = ("output_dir", "log_steps", "keep_checkpoint_max", "save_checkpoints_steps")
+
+
+def define(
+    *,
+    max_seq_length: int = 128,
+    train_batch_size: int = 32,
+    learning_rate: float = 5e-5,
+    num_train_epochs: float = 3.0,
+    do_predict: bool = False,
+) -> None:
+    """Defines the common flags, with a program's own defaults.
+
+    Args:
+        max_seq_length: pieces of an example at most.
+        train_batch_size: examples a step.
+        learning_rate: its peak.
+        num_train_epochs: passes over the training examples.
+        do_predict: whether predictions are written.
+    """
+    flags.DEFINE_string("init_checkpoint", "", "Model directory, TF1 checkpoint or a run's folder.")
+    flags.DEFINE_string("vocab_file", "", "Vocabulary; without it, the checkpoint's.")
+    flags.DEFINE_bool("do_lower_case", None, "Lower-case text; without it, as the checkpoint says.")
+    flags.DEFINE_integer("max_seq_length", max_seq_length, "Pieces of an example.", lower_bound=3)
+    flags.DEFINE_string("output_dir", "", "The run's folder.")
+    flags.DEFINE_bool("do_train", True, "Train.")
+    flags.DEFINE_bool("do_eval", True, "Score the development set after each epoch.")
+    flags.DEFINE_bool("do_predict", do_predict, "Write predictions.")
+    flags.DEFINE_integer("train_batch_size", train_batch_size, "Examples a step.", lower_bound=1)
+    flags.DEFINE_integer(
+        "eval_batch_size", 32, "Examples a batch where nothing is learnt.", lower_bound=1
+    )
+    flags.DEFINE_float("learning_rate", learning_rate, "Peak learning rate.", lower_bound=0.0)
+    flags.DEFINE_float("num_train_epochs", num_train_epochs, "Passes over the examples.", 0.0)
+    flags.DEFINE_integer("num_train_steps", 0, "Training steps; 0: by epochs.", lower_bound=0)
+    flags.DEFINE_float("warmup_proportion", 0.1, "Share of the steps that warm up.", 0.0)
+    flags.DEFINE_float("layer_decay", 1.0, "Learning rate of a layer over that above it.", 0.0)
+    flags.DEFINE_bool("bias_correction", True, "Adam's; false as in the paper of BERT.")
+    flags.DEFINE_float("weight_decay", 0.01, "AdamW's weight decay.", lower_bound=0.0)
+    flags.DEFINE_integer(
+        "num_frozen_layers", 0, "Layers kept as they are; 1: the embeddings.", lower_bound=0
+    )
+    flags.DEFINE_integer(
+        "early_stopping_patience", 0, "Epochs without a better score; 0: never.", lower_bound=0
+    )
+    flags.DEFINE_integer(
+        "random_seed", 12345, "Decides weights, data order, dropout.", 0, 2**32 - 1
+    )
+    flags.DEFINE_list("seeds", [], "Several seeds, a run each, instead of --random_seed.")
+    flags.DEFINE_integer("save_checkpoints_steps", 1000, "Steps between checkpoints.", 1)
+    flags.DEFINE_integer("keep_checkpoint_max", 1, "Checkpoints kept.", lower_bound=1)
+    flags.DEFINE_integer("log_steps", 100, "Steps between lines of figures.", lower_bound=1)
+    flags.DEFINE_enum(
+        "distribution_strategy",
+        "default",
+        ["default", "mirrored", "multi_worker_mirrored", "tpu"],
+        "Devices: one, this machine's, (not built yet) several machines', a TPU (unverified).",
+    )
+    flags.DEFINE_integer("num_devices", 0, "Devices of `mirrored`; 0: all.", lower_bound=0)
+    flags.DEFINE_enum(
+        "mixed_precision",
+        None,
+        ["float32", "bfloat16", "float16"],
+        "Compute type; by default the fastest.",
+    )
+    flags.DEFINE_bool("jit_compile", True, "Compile with XLA.")
+    flags.DEFINE_integer("gradient_accumulation_steps", 1, "Micro-batches a step.", lower_bound=1)
+
+
+@dataclass(frozen=True)
+class FineTuningFlags:
+    """What the common flags say, as `fine_tune_seeds` takes it.
+
+    Attributes:
+        settings: what the run is made of.
+        training: how it trains.
+        strategy: the devices.
+        output_dir: the run's folder.
+        seeds: at least one.
+        record: the program's flags, common and own, that decide the outcome.
+    """
+
+    settings: "FineTuningSettings"
+    training: "TrainingSettings"
+    strategy: "tf.distribute.Strategy"
+    output_dir: Path
+    seeds: list[int]
+    record: dict[str, object]
+
+
+def read(free: Sequence[str] = ()) -> FineTuningFlags:
+    """Reads the common flags; starts TensorFlow, so that bad flags and --help need not wait.
+
+    Args:
+        free: the program's own flags that do not change the outcome.
+
+    Returns:
+        What they say.
+
+    Raises:
+        InputError: flags that do not go together.
+    """
+    for name in ("init_checkpoint", "output_dir"):
+        if not FLAGS[name].value:
+            raise InputError(f"--{name} is required and must not be empty")
+    seeds = _seeds()
+    start_tensorflow()
+    from keras_bert.tasks.fine_tuning.start import FineTuningSettings
+    from keras_bert.training.loop import TrainingSettings
+    from keras_bert.training.strategy import fastest_precision, make_strategy
+
+    own = {flag.name: flag.value for flag in FLAGS.get_flags_for_module("__main__")}
+    own["mixed_precision"] = own["mixed_precision"] or fastest_precision()
+    settings, training = (
+        kind(**{field.name: own[field.name] for field in fields(kind) if field.name in own})
+        for kind in (FineTuningSettings, TrainingSettings)
+    )
+    left_out = {*FREE, *free, "seeds"}
+    return FineTuningFlags(
+        settings,
+        training,
+        make_strategy(FLAGS.distribution_strategy, FLAGS.num_devices),
+        Path(FLAGS.output_dir),
+        seeds,
+        {name: value for name, value in own.items() if name not in left_out},
+    )
+
+
+def take(name: str, value: object) -> None:
+    """Fills in a flag that was left open, and says so.
+
+    Args:
+        name: the flag.
+        value: what was found for it; nothing is done with an empty one.
+    """
+    if value:
+        logging.info("--%s=%s", name, value)
+        FLAGS[name].value = value
+
+
+def find_checkpoint() -> str:
+    """Returns a model directory that is at hand, or an empty string."""
+    found = [path.parent for pattern in _CHECKPOINTS for path in sorted(Path().glob(pattern))]
+    return next((str(path) for path in found if (path / "model.safetensors").is_file()), "")
+
+
+def print_results(results: Mapping[str, object]) -> None:
+    """Prints a run's final figures, a line each.
+
+    Args:
+        results: by name.
+    """
+    for name, value in results.items():
+        print(f"{name} = {value:.6g}" if isinstance(value, float) else f"{name} = {value}")
+
+
+def _seeds() -> list[int]:
+    if not FLAGS.seeds:
+        return [FLAGS.random_seed]
+    try:
+        seeds = [int(seed) for seed in FLAGS.seeds]
+    except ValueError:
+        seeds = []
+    if not seeds or min(seeds) < 0 or max(seeds) >= 2**32 or len(set(seeds)) < len(seeds):
+        raise InputError(
+            f"--seeds={','.join(FLAGS.seeds)}: expected different whole numbers from 0 to "
+            "4294967295, by comma"
+        )
+    return seeds

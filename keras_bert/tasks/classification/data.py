@@ -1,0 +1,181 @@
+"""What a classifier learns: settings in; the problem and its texts, agreeing with each other, out.
+
+One of three sources: a GLUE task's folder, a GLUE task that TensorFlow Datasets has prepared, or
+the user's own files (`custom`).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from keras_bert.errors import InputError
+from keras_bert.tasks.classification.glue import GlueTask, find_task
+from keras_bert.tasks.classification.labels import find_labels
+from keras_bert.tasks.classification.metrics import DEFAULT_METRICS
+from keras_bert.tasks.classification.texts import Splits, find_glue_folder, read_glue, read_texts
+from keras_bert.tasks.classification.tfds import read_tfds
+
+
+@dataclass(frozen=True)
+class ClassificationSettings:
+    """Which texts and labels; each value can change the outcome of a run.
+
+    Attributes:
+        task_name: a task of GLUE, or `custom`.
+        data_dir: GLUE's folder or the task's; with `tfds`, TensorFlow Datasets'.
+        tfds: take the task from TensorFlow Datasets.
+        train_file: of `custom`: the training examples, a TSV, CSV or JSONL file.
+        eval_file: of `custom`: the development examples.
+        test_file: of `custom`: the examples to predict; needs no labels.
+        text_column: of `custom`: the column of the text.
+        text_pair_column: of `custom`: the column of the second text; empty for single texts.
+        label_column: of `custom`: the column of the label.
+        label_separator: of `custom`: parts the labels of an example with several.
+        problem_type: of `custom`: single_label, multi_label or regression.
+        class_weights: `balanced`, or a number a class by comma, or empty.
+    """
+
+    task_name: str
+    data_dir: str = ""
+    tfds: bool = False
+    train_file: str = ""
+    eval_file: str = ""
+    test_file: str = ""
+    text_column: str = "text"
+    text_pair_column: str = ""
+    label_column: str = "label"
+    label_separator: str = ","
+    problem_type: str = "single_label"
+    class_weights: str = ""
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What is to be told of a text.
+
+    Attributes:
+        problem_type: single_label, multi_label or regression.
+        labels: the C classes in the order of the logits; none of a regression.
+        metrics: the figures that count.
+        label_separator: parts the labels of an example with several.
+        score_range: what predictions of a regression are brought into when they are written.
+    """
+
+    problem_type: str
+    labels: tuple[str, ...]
+    metrics: tuple[str, ...]
+    label_separator: str = ","
+    score_range: tuple[float, float] | None = None
+
+
+def find_data(
+    settings: ClassificationSettings,
+    known_labels: Sequence[str] | None,
+    *,
+    do_train: bool,
+    do_eval: bool,
+    do_predict: bool,
+) -> tuple[Problem, Splits]:
+    """Reads what a run needs.
+
+    Args:
+        settings: which texts and labels.
+        known_labels: the labels of a checkpoint that is used as it is, or None.
+        do_train: whether to read training examples.
+        do_eval: whether to read development examples.
+        do_predict: whether to read the examples to predict.
+
+    Returns:
+        The problem and the texts.
+
+    Raises:
+        InputError: settings that do not go together, or files that cannot be used.
+    """
+    wanted = {"train": do_train, "dev": do_eval, "test": do_predict}
+    if settings.task_name.lower() == "custom":
+        return _custom(settings, known_labels, wanted)
+    given = [name for name in ("train_file", "eval_file", "test_file") if getattr(settings, name)]
+    if given:
+        raise InputError(
+            f"--{given[0]} belongs to --task_name=custom, got --task_name={settings.task_name}"
+        )
+    return _glue(settings, known_labels, wanted)
+
+
+def _glue(
+    settings: ClassificationSettings, known_labels: Sequence[str] | None, wanted: dict[str, bool]
+) -> tuple[Problem, Splits]:
+    task = find_task(settings.task_name)
+    if wanted["train"] and not task.train:
+        raise InputError(
+            f"--task_name={task.name} has no training examples: give a model of MNLI as "
+            "--init_checkpoint, and --do_train=false --do_predict"
+        )
+    if settings.tfds:
+        splits = read_tfds(task, settings.data_dir, **wanted)
+    else:
+        splits = read_glue(task, _folder(task, settings.data_dir), **wanted)
+    return (
+        Problem(
+            problem_type="single_label" if task.labels else "regression",
+            labels=_in_order_of(known_labels, task.labels),
+            metrics=task.metrics,
+            score_range=task.score_range,
+        ),
+        splits,
+    )
+
+
+def _folder(task: GlueTask, data_dir: str) -> Path:
+    if not data_dir:
+        raise InputError(
+            f"--data_dir is missing: the folder of {task.name}, or that of all of GLUE; or --tfds"
+        )
+    folder = find_glue_folder(task, Path(data_dir))
+    if folder is None:
+        files = [task.train, *task.dev.values(), *task.test_files.values()]
+        raise InputError(
+            f"--data_dir={data_dir}: found neither {task.name}/ there nor its files "
+            f"{', '.join(file for file in files if file)}"
+        )
+    return folder
+
+
+def _in_order_of(known: Sequence[str] | None, labels: tuple[str, ...]) -> tuple[str, ...]:
+    """Returns the labels in the order in which a checkpoint has them, if it has the same ones."""
+    return tuple(known) if known and sorted(known) == sorted(labels) else labels
+
+
+def _custom(
+    settings: ClassificationSettings, known_labels: Sequence[str] | None, wanted: dict[str, bool]
+) -> tuple[Problem, Splits]:
+    if settings.tfds or settings.data_dir:
+        raise InputError(
+            "--task_name=custom takes --train_file, --eval_file and --test_file, neither --tfds "
+            "nor --data_dir"
+        )
+    # Without --eval_file there is training without scores.
+    for name, flag in (("train", "train_file"), ("test", "test_file")):
+        if wanted[name] and not getattr(settings, flag):
+            do = {"train": "do_train", "test": "do_predict"}[name]
+            raise InputError(f"--task_name=custom needs --{flag}, or --{do}=false")
+    if wanted["dev"] and not (settings.eval_file or wanted["train"] or wanted["test"]):
+        raise InputError("--task_name=custom needs --eval_file to evaluate")
+    columns = [settings.text_column]
+    columns += [settings.text_pair_column] if settings.text_pair_column else []
+    label = settings.label_column
+    splits = Splits(
+        read_texts(Path(settings.train_file), columns, label) if wanted["train"] else None,
+        {"": read_texts(Path(settings.eval_file), columns, label)}
+        if wanted["dev"] and settings.eval_file
+        else {},
+        {"predictions": read_texts(Path(settings.test_file), columns)} if wanted["test"] else {},
+    )
+    problem_type, separator = settings.problem_type, settings.label_separator
+    if splits.train is not None:
+        labels = find_labels(splits.train, problem_type, separator)
+    elif known_labels or problem_type == "regression":
+        labels = () if problem_type == "regression" else tuple(known_labels)
+    else:
+        raise InputError("--do_train=false: the checkpoint does not name its labels")
+    return Problem(problem_type, labels, DEFAULT_METRICS[problem_type], separator), splits

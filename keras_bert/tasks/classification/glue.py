@@ -1,0 +1,180 @@
+"""The tasks of GLUE as a table: which files, which columns, which labels, which metrics.
+
+A row says all that the programs know of a task; the order of the labels is that of the class
+numbers. Wang et al. 2019, https://gluebenchmark.com.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from keras_bert.errors import InputError
+
+_TWO = ("0", "1")
+_ENTAILMENT = ("entailment", "not_entailment")
+_INFERENCE = ("entailment", "neutral", "contradiction")
+
+
+@dataclass(frozen=True)
+class GlueTask:
+    """One task.
+
+    Attributes:
+        name: as in GLUE's folders and submissions.
+        text_columns: the columns of one text or of a pair, in the files' header.
+        label_column: the labels' column; empty where no file has labels.
+        labels: the classes, in the order of their numbers; none for a regression.
+        metrics: what the leaderboard scores, by official name.
+        tfds: the task's config in TensorFlow Datasets.
+        train: the training file, or empty.
+        dev: {what goes after a figure's name: development file}.
+        test: {name of the submission: test file}.
+        no_header: the columns of the training and development files, if these lack a header.
+        folders: other names that the task's folder has in the wild.
+        tfds_columns: the text columns in TensorFlow Datasets, where they differ.
+        damaged_rows: the official files hold rows that were cut, and empty texts: the former are
+            passed over and counted, as in every published figure.
+        score_range: what the leaderboard takes of a regression.
+    """
+
+    name: str
+    text_columns: tuple[str, ...]
+    label_column: str
+    labels: tuple[str, ...]
+    metrics: tuple[str, ...]
+    tfds: str
+    train: str = "train.tsv"
+    dev: Mapping[str, str] = field(default_factory=lambda: {"": "dev.tsv"})
+    test: Mapping[str, str] | None = None
+    no_header: tuple[str, ...] = ()
+    folders: tuple[str, ...] = ()
+    tfds_columns: tuple[str, ...] = ()
+    damaged_rows: bool = False
+    score_range: tuple[float, float] | None = None
+
+    @property
+    def test_files(self) -> Mapping[str, str]:
+        """{name of the submission: test file}."""
+        return {self.name: "test.tsv"} if self.test is None else self.test
+
+
+_PAIR = ("sentence1", "sentence2")
+
+TASKS = (
+    GlueTask(
+        name="CoLA",
+        text_columns=("sentence",),
+        label_column="label",
+        labels=_TWO,
+        metrics=("matthews_corrcoef",),
+        tfds="cola",
+        no_header=("source", "label", "star", "sentence"),
+    ),
+    GlueTask(
+        name="SST-2",
+        text_columns=("sentence",),
+        label_column="label",
+        labels=_TWO,
+        metrics=("accuracy",),
+        tfds="sst2",
+    ),
+    GlueTask(
+        name="MRPC",
+        text_columns=("#1 String", "#2 String"),
+        label_column="Quality",
+        labels=_TWO,
+        metrics=("accuracy", "f1"),
+        tfds="mrpc",
+        tfds_columns=_PAIR,
+    ),
+    GlueTask(
+        name="STS-B",
+        text_columns=_PAIR,
+        label_column="score",
+        labels=(),
+        metrics=("pearson", "spearman"),
+        tfds="stsb",
+        score_range=(0.0, 5.0),
+    ),
+    GlueTask(
+        name="QQP",
+        text_columns=("question1", "question2"),
+        label_column="is_duplicate",
+        labels=_TWO,
+        metrics=("accuracy", "f1"),
+        tfds="qqp",
+        damaged_rows=True,
+    ),
+    GlueTask(
+        name="MNLI",
+        text_columns=_PAIR,
+        label_column="gold_label",
+        labels=_INFERENCE,
+        metrics=("accuracy",),
+        tfds="mnli",
+        dev={"_matched": "dev_matched.tsv", "_mismatched": "dev_mismatched.tsv"},
+        test={"MNLI-m": "test_matched.tsv", "MNLI-mm": "test_mismatched.tsv"},
+        tfds_columns=("premise", "hypothesis"),
+    ),
+    GlueTask(
+        name="QNLI",
+        text_columns=("question", "sentence"),
+        label_column="label",
+        labels=_ENTAILMENT,
+        metrics=("accuracy",),
+        tfds="qnli",
+    ),
+    GlueTask(
+        name="RTE",
+        text_columns=_PAIR,
+        label_column="label",
+        labels=_ENTAILMENT,
+        metrics=("accuracy",),
+        tfds="rte",
+    ),
+    GlueTask(
+        name="WNLI",
+        text_columns=_PAIR,
+        label_column="label",
+        labels=_TWO,
+        metrics=("accuracy",),
+        tfds="wnli",
+    ),
+    # The diagnostic set: predicted by a model of MNLI, scored by the leaderboard alone.
+    GlueTask(
+        name="AX",
+        text_columns=_PAIR,
+        label_column="",
+        labels=_INFERENCE,
+        metrics=(),
+        tfds="ax",
+        train="",
+        dev={},
+        test={"AX": "diagnostic.tsv"},
+        folders=("diagnostic",),
+        tfds_columns=("premise", "hypothesis"),
+    ),
+)
+
+
+def find_task(name: str) -> GlueTask:
+    """Looks a task up.
+
+    Args:
+        name: in any case, with or without its hyphen: `MRPC`, `sst2`, `STS-B`.
+
+    Returns:
+        The task.
+
+    Raises:
+        InputError: GLUE has no such task.
+    """
+
+    def plain(word: str) -> str:
+        return word.lower().replace("-", "")
+
+    for task in TASKS:
+        if plain(name) == plain(task.name):
+            return task
+    raise InputError(
+        f"--task_name={name}: expected {', '.join(task.name for task in TASKS)} or custom"
+    )

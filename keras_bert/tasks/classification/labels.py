@@ -1,0 +1,178 @@
+"""Labels as words -> numbers: names in the order of their numbers, arrays, class weights.
+
+single_label   one of C classes       int32 [n]
+multi_label    any of C classes       float32 [n, C] of 0 and 1
+regression     a number               float32 [n]
+"""
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from absl import logging
+
+from keras_bert.errors import InputError
+from keras_bert.tasks.classification.texts import Texts
+
+PROBLEM_TYPES = ("single_label", "multi_label", "regression")
+
+
+def find_labels(texts: Texts, problem_type: str, separator: str = ",") -> tuple[str, ...]:
+    """Lists the classes that training examples have.
+
+    Args:
+        texts: the training examples.
+        problem_type: one of PROBLEM_TYPES.
+        separator: what parts the labels of an example that is no JSON list.
+
+    Returns:
+        The classes in the order of their numbers: by value if all are whole numbers, else by
+        spelling. None for a regression.
+
+    Raises:
+        InputError: a label is missing, or there are fewer than two classes.
+    """
+    if problem_type == "regression":
+        return ()
+    found = {
+        word
+        for index in range(len(texts))
+        for word in _words(texts, index, problem_type, separator)
+    }
+    least = 2 if problem_type == "single_label" else 1
+    if len(found) < least:
+        raise InputError(
+            f"{texts.source}: expected at least {least} classes, got {', '.join(found) or 'none'}"
+        )
+    if all(word.removeprefix("-").isdecimal() for word in found):
+        return tuple(sorted(found, key=lambda word: (int(word), word)))
+    return tuple(sorted(found))
+
+
+def label_array(
+    texts: Texts, problem_type: str, labels: Sequence[str], separator: str = ","
+) -> np.ndarray:
+    """Turns the labels of examples into numbers.
+
+    Args:
+        texts: examples with labels.
+        problem_type: one of PROBLEM_TYPES.
+        labels: the C classes, in the order of their numbers.
+        separator: what parts the labels of an example that is no JSON list.
+
+    Returns:
+        See the table above.
+
+    Raises:
+        InputError: a label is none of the classes, or no number.
+    """
+    if problem_type == "regression":
+        return np.array([_number(texts, index) for index in range(len(texts))], np.float32)
+    number = {label: index for index, label in enumerate(labels)}
+    array = np.zeros([len(texts), len(labels)], np.float32)
+    for index in range(len(texts)):
+        for word in _words(texts, index, problem_type, separator):
+            if word not in number:
+                raise InputError(
+                    f"{texts.where(index)}: unknown label {word!r}; expected "
+                    f"{'one' if problem_type == 'single_label' else 'some'} of {', '.join(labels)}"
+                )
+            array[index, number[word]] = 1
+    return array if problem_type == "multi_label" else array.argmax(axis=1).astype(np.int32)
+
+
+def warn_of_absent_labels(texts: Texts, array: np.ndarray, labels: Sequence[str]) -> None:
+    """Says which classes evaluation examples never have: their scores say nothing of them.
+
+    Args:
+        texts: the examples.
+        array: their labels, of single_label [n] or multi_label [n, C].
+        labels: the C classes.
+    """
+    seen = array.any(axis=0) if array.ndim == 2 else np.isin(np.arange(len(labels)), array)
+    absent = [label for label, is_seen in zip(labels, seen, strict=True) if not is_seen]
+    if absent:
+        logging.warning("%s: no example is labelled %s", texts.source, ", ".join(absent))
+
+
+def class_weights(
+    setting: str, problem_type: str, labels: Sequence[str], array: np.ndarray
+) -> np.ndarray | None:
+    """Reads what each class weighs in the loss.
+
+    Args:
+        setting: `balanced`, a list of C numbers such as "1,2.5", or empty.
+        problem_type: one of PROBLEM_TYPES.
+        labels: the C classes.
+        array: the labels of the training examples.
+
+    Returns:
+        float32 [C], or None. Balanced weighs a class by n / (C x its examples), and a label of
+        several by the examples without it / those with it.
+
+    Raises:
+        InputError: the list does not fit the classes, or a class that must be balanced is absent.
+    """
+    if not setting:
+        return None
+    if problem_type == "regression":
+        raise InputError(f"--class_weights={setting}: a regression has no classes")
+    if setting != "balanced":
+        return _listed_weights(setting, labels)
+    if problem_type == "multi_label":
+        counts = array.sum(axis=0)
+        weights = (len(array) - counts) / np.maximum(counts, 1)
+    else:
+        counts = np.bincount(array, minlength=len(labels))
+        weights = len(array) / (len(labels) * np.maximum(counts, 1))
+    if not counts.all():
+        raise InputError(
+            f"--class_weights=balanced: no training example is labelled "
+            f"{labels[int(np.argmin(counts))]!r}"
+        )
+    return weights.astype(np.float32)
+
+
+def _listed_weights(setting: str, labels: Sequence[str]) -> np.ndarray:
+    try:
+        weights = [float(word) for word in setting.split(",")]
+    except ValueError:
+        weights = []
+    good = len(weights) == len(labels) and all(0 <= w < math.inf for w in weights) and any(weights)
+    if not good:
+        raise InputError(
+            f"--class_weights={setting}: expected balanced, or {len(labels)} numbers by comma, one "
+            f"for each of {', '.join(labels)}"
+        )
+    return np.array(weights, np.float32)
+
+
+def _words(texts: Texts, index: int, problem_type: str, separator: str) -> list[str]:
+    """Returns the labels of one example as words; one that has none is refused."""
+    label = texts.labels[index]
+    if problem_type == "multi_label":
+        parts = label if isinstance(label, list) else str(label or "").split(separator)
+        return [word for word in (_word(part) for part in parts) if word]
+    word = "" if isinstance(label, (list, Mapping)) else _word(label)
+    if not word:
+        raise InputError(f"{texts.where(index)}: expected a label, got {json.dumps(label)}")
+    return [word]
+
+
+def _word(label: object) -> str:
+    """Spells a label: JSON's numbers and truths as JSON does."""
+    if label is None:
+        return ""
+    return (label if isinstance(label, str) else json.dumps(label)).strip()
+
+
+def _number(texts: Texts, index: int) -> float:
+    label = texts.labels[index]
+    try:
+        number = float(label)
+    except (TypeError, ValueError):
+        number = math.nan
+    if not math.isfinite(number):
+        raise InputError(f"{texts.where(index)}: expected a number as label, got {label!r}")
+    return number

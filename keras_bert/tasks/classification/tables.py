@@ -1,0 +1,137 @@
+"""Tables of text: a TSV, CSV or JSONL file in; its rows by column, with their line numbers, out.
+
+TSV is read as GLUE's files are written: no quoting, a tab always parts two cells. CSV is read as
+spreadsheets write it, quotes and line ends within them included. JSONL has an object a line. All
+are UTF-8, with or without a byte-order mark, with either line end.
+"""
+
+import csv
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from keras_bert.errors import InputError
+
+
+@dataclass(frozen=True)
+class Row:
+    """One row: where it is and its cells in the order of the columns that were asked for."""
+
+    line: int
+    cells: list[Any]
+
+
+def read_rows(
+    path: Path,
+    columns: Sequence[str],
+    no_header: Sequence[str] = (),
+    long_rows: bool = False,
+    short_rows: list[int] | None = None,
+) -> Iterator[Row]:
+    """Reads the wanted columns of a file.
+
+    Args:
+        path: ends in .tsv, .csv or .jsonl (.json, .txt are taken as JSONL and TSV).
+        columns: the names of the columns wanted.
+        no_header: all the columns of a TSV file without a header.
+        long_rows: let rows have more cells than the header; what is over is passed over.
+        short_rows: gets the lines of rows with too few cells, which are then passed over.
+
+    Yields:
+        The rows in order. The cells are strings; in JSONL any JSON value.
+
+    Raises:
+        InputError: the file cannot be read, lacks a column, or has a row that does not fit.
+    """
+    reader = {".csv": _csv, ".jsonl": _jsonl, ".json": _jsonl}.get(path.suffix.lower(), _tsv)
+    try:
+        if reader is _jsonl:
+            yield from _jsonl(path, columns)
+            return
+        lines = reader(path)
+        header = list(no_header) or next(lines, (0, []))[1]
+        places = _places(path, header, columns)
+        for line, cells in lines:
+            if len(cells) < len(header) and short_rows is not None:
+                short_rows.append(line)
+                continue
+            if len(cells) < len(header) or (len(cells) > len(header) and not long_rows):
+                raise InputError(
+                    f"{path}, line {line}: expected {len(header)} columns, got {len(cells)}: "
+                    f"{_quoted(cells)}"
+                )
+            yield Row(line, [cells[place] for place in places])
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        raise InputError(
+            f"{path}: expected UTF-8, got the bytes {error.object[error.start : error.start + 8]!r}"
+        ) from None
+
+
+def _places(path: Path, header: Sequence[str], columns: Sequence[str]) -> list[int]:
+    """Finds the wanted columns in a header."""
+    missing = [column for column in columns if column not in header]
+    if missing:
+        raise InputError(
+            f"{path}, line 1: has no column {', '.join(map(repr, missing))}; its header is "
+            f"{_quoted(header)}"
+        )
+    return [list(header).index(column) for column in columns]
+
+
+def _tsv(path: Path) -> Iterator[tuple[int, list[str]]]:
+    empty = 0  # The first of the empty lines that may turn out to be the file's end.
+    with open(path, encoding="utf-8-sig", newline="\n") as file:
+        for number, line in enumerate(file, start=1):
+            line = line.removesuffix("\n").removesuffix("\r")
+            if not line:
+                empty = empty or number
+                continue
+            if empty:
+                raise InputError(f"{path}, line {empty}: is empty; expected cells parted by tabs")
+            yield number, line.split("\t")
+
+
+def _csv(path: Path) -> Iterator[tuple[int, list[str]]]:
+    # A text may be longer than the module's 128 kB; it has no way to say "any length".
+    csv.field_size_limit(2**31 - 1)
+    with open(path, encoding="utf-8-sig", newline="") as file:
+        reader = csv.reader(file, strict=True)
+        number = 1
+        try:
+            for cells in reader:
+                if cells:
+                    yield number, cells
+                number = reader.line_num + 1
+        except csv.Error as error:
+            raise InputError(f"{path}, line {number}: is not CSV: {error}") from None
+
+
+def _jsonl(path: Path, columns: Sequence[str]) -> Iterator[Row]:
+    with open(path, encoding="utf-8-sig", newline="\n") as file:
+        for number, line in enumerate(file, start=1):
+            if not line.strip():
+                continue
+            try:
+                values = json.loads(line)
+            except ValueError as error:
+                raise InputError(f"{path}, line {number}: is not JSON: {error}") from None
+            if not isinstance(values, dict):
+                raise InputError(
+                    f"{path}, line {number}: expected a JSON object, got {line.strip()[:80]!r}"
+                )
+            missing = [column for column in columns if column not in values]
+            if missing:
+                raise InputError(
+                    f"{path}, line {number}: has no {', '.join(map(repr, missing))}; it has "
+                    f"{_quoted(list(values))}"
+                )
+            yield Row(number, [values[column] for column in columns])
+
+
+def _quoted(cells: Sequence[str]) -> str:
+    text = repr("\t".join(map(str, cells)))
+    return text if len(text) <= 100 else text[:100] + "..."

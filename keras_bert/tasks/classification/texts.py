@@ -1,0 +1,179 @@
+"""Texts with their labels as files hold them: GLUE's folder, the user's files or TFDS in.
+
+    files -> Texts (first, second, labels as words, places) -> Splits (train, dev, test)
+
+Labels stay words here; labels.py turns them into numbers.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from absl import logging
+
+from keras_bert.errors import InputError
+from keras_bert.tasks.classification.glue import GlueTask
+from keras_bert.tasks.classification.tables import read_rows
+
+
+@dataclass(frozen=True)
+class Texts:
+    """The n examples of one file.
+
+    Attributes:
+        source: the file, or what stands for it.
+        first: the first or only text of each example.
+        second: the second texts, or None.
+        labels: the labels as the file has them (a list where one example has several), or None.
+        places: the line of each example, or what stands for it.
+        indices: the names of the examples in predictions.
+    """
+
+    source: str
+    first: list[str]
+    second: list[str] | None
+    labels: list[Any] | None
+    places: list[int]
+    indices: list[str]
+
+    def __len__(self) -> int:
+        return len(self.first)
+
+    def where(self, index: int) -> str:
+        """Says where an example was read."""
+        return f"{self.source}, line {self.places[index]}"
+
+    def sha256(self) -> str:
+        """Returns a checksum of the texts and their labels."""
+        content = json.dumps([self.first, self.second, self.labels], default=float)
+        return hashlib.sha256(content.encode()).hexdigest()
+
+
+@dataclass(frozen=True)
+class Splits:
+    """What a run trains on, is scored on and predicts.
+
+    Attributes:
+        train: the training examples, or None.
+        dev: {what goes after a figure's name: examples}.
+        test: {name of the prediction files: examples}.
+    """
+
+    train: Texts | None
+    dev: Mapping[str, Texts] = field(default_factory=dict)
+    test: Mapping[str, Texts] = field(default_factory=dict)
+
+
+def find_glue_folder(task: GlueTask, data_dir: Path) -> Path | None:
+    """Finds a task's folder.
+
+    Args:
+        task: the task.
+        data_dir: the folder itself, or the one of all of GLUE.
+
+    Returns:
+        The folder that holds one of the task's files, or None.
+    """
+    files = [name for name in (task.train, *task.dev.values(), *task.test_files.values()) if name]
+    inner = [data_dir / name for name in (task.name, task.name.lower(), *task.folders)]
+    for folder in [data_dir, *inner]:
+        if any((folder / name).is_file() for name in files):
+            return folder
+    return None
+
+
+def read_glue(task: GlueTask, folder: Path, *, train: bool, dev: bool, test: bool) -> Splits:
+    """Reads the files of a GLUE task.
+
+    Args:
+        task: the task.
+        folder: where its files lie.
+        train: whether to read the training file.
+        dev: whether to read the development files.
+        test: whether to read the test files.
+
+    Returns:
+        What was asked for.
+
+    Raises:
+        InputError: a file is absent, or a row does not fit.
+    """
+
+    def read(name: str, labelled: bool) -> Texts:
+        return read_texts(
+            folder / name,
+            task.text_columns,
+            task.label_column if labelled else "",
+            no_header=task.no_header if labelled else (),
+            long_rows=True,
+            # A submission needs every row of the test file.
+            pass_short_rows=task.damaged_rows and labelled,
+            empty_texts=task.damaged_rows,
+        )
+
+    return Splits(
+        read(task.train, True) if train else None,
+        {suffix: read(name, True) for suffix, name in task.dev.items()} if dev else {},
+        {name: read(file, False) for name, file in task.test_files.items()} if test else {},
+    )
+
+
+def read_texts(
+    path: Path,
+    text_columns: Sequence[str],
+    label_column: str = "",
+    no_header: Sequence[str] = (),
+    long_rows: bool = False,
+    pass_short_rows: bool = False,
+    empty_texts: bool = False,
+) -> Texts:
+    """Reads the examples of one file.
+
+    Args:
+        path: a TSV, CSV or JSONL file.
+        text_columns: one column, or the two of a pair.
+        label_column: the column of the labels; empty to leave them.
+        no_header: all columns of a TSV file without a header.
+        long_rows: let rows have more cells than the header.
+        pass_short_rows: pass over rows with too few cells, and say how many.
+        empty_texts: let texts be empty.
+
+    Returns:
+        The examples.
+
+    Raises:
+        InputError: the file has no rows, a row does not fit, or a text is empty.
+    """
+    columns = [*text_columns, *([label_column] if label_column else [])]
+    short: list[int] = []
+    rows = list(read_rows(path, columns, no_header, long_rows, short if pass_short_rows else None))
+    if not rows:
+        raise InputError(f"{path}: has no rows")
+    if short:
+        logging.warning(
+            "%s: %d rows have too few columns and are passed over; the first is line %d",
+            path,
+            len(short),
+            short[0],
+        )
+    for place, column in enumerate(text_columns):
+        for row in rows:
+            text = row.cells[place]
+            if not isinstance(text, str):
+                raise InputError(
+                    f"{path}, line {row.line}: expected a text in {column!r}, got "
+                    f"{json.dumps(text)[:80]}"
+                )
+            if not (text.strip() or empty_texts):
+                raise InputError(f"{path}, line {row.line}: the text in {column!r} is empty")
+    return Texts(
+        source=str(path),
+        first=[row.cells[0] for row in rows],
+        second=[row.cells[1] for row in rows] if len(text_columns) == 2 else None,
+        labels=[row.cells[-1] for row in rows] if label_column else None,
+        places=[row.line for row in rows],
+        indices=[str(index) for index in range(len(rows))],
+    )

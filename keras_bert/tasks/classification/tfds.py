@@ -1,0 +1,62 @@
+"""GLUE as TensorFlow Datasets has prepared it: a task in; texts and labels out."""
+
+from typing import Any
+
+from keras_bert.tasks.classification.glue import GlueTask
+from keras_bert.tasks.classification.texts import Splits, Texts
+from keras_bert.tasks.prepared_tfds import open_prepared, read_split
+
+_SPLITS = {"dev": "validation", "test": "test"}
+
+
+def read_tfds(task: GlueTask, data_dir: str, *, train: bool, dev: bool, test: bool) -> Splits:
+    """Reads a GLUE task that TensorFlow Datasets has prepared.
+
+    Args:
+        task: the task.
+        data_dir: TensorFlow Datasets' folder; empty for TFDS_DATA_DIR or ~/tensorflow_datasets.
+        train: whether to read the training examples.
+        dev: whether to read the development examples.
+        test: whether to read the test examples.
+
+    Returns:
+        What was asked for.
+
+    Raises:
+        InputError: the task is not prepared, or tensorflow-datasets is not installed.
+    """
+    builder = open_prepared(f"glue/{task.tfds}", data_dir)
+
+    def read(split: str, labelled: bool) -> Texts:
+        return _read(task, builder, split, labelled)
+
+    return Splits(
+        read("train", True) if train else None,
+        {suffix: read(_SPLITS["dev"] + suffix, True) for suffix in task.dev} if dev else {},
+        {
+            # MNLI's two test splits are named after its two development splits.
+            name: read(_SPLITS["test"] + suffix, False)
+            for name, suffix in zip(task.test_files, task.dev or [""], strict=True)
+        }
+        if test
+        else {},
+    )
+
+
+def _read(task: GlueTask, builder: Any, split: str, labelled: bool) -> Texts:
+    columns = task.tfds_columns or task.text_columns
+    rows = read_split(builder, split)
+    rows.sort(key=lambda row: int(row["idx"]))  # Shuffled by TFDS; submissions go by the index.
+    texts = [[row[column].decode() for row in rows] for column in columns]
+    labels = None
+    if labelled:
+        # TFDS numbers the classes as the table does.
+        labels = [task.labels[row["label"]] if task.labels else row["label"] for row in rows]
+    return Texts(
+        source=f"{builder.data_path}, split {split}",
+        first=texts[0],
+        second=texts[1] if len(texts) == 2 else None,
+        labels=labels,
+        places=[int(row["idx"]) for row in rows],
+        indices=[str(int(row["idx"])) for row in rows],
+    )

@@ -1,0 +1,178 @@
+"""Lines of text -> what chosen layers make of them, in the order of the lines, a window at a time.
+
+    lines -> windows of lines -> pieces, [CLS] a [SEP] or [CLS] a [SEP] b [SEP] -> batches of about
+    one length (fine_tuning/batches.py) -> encoder -> [pooling] -> back into the lines' order
+
+Memory depends on the window, not on the number of lines. A line "a ||| b" is a pair. An empty line
+is [CLS] [SEP], so that outputs stay aligned with the lines.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+
+import numpy as np
+import tensorflow as tf
+from absl import logging
+
+from keras_bert.encoder import BertEncoder
+from keras_bert.errors import InputError
+from keras_bert.packing import pack
+from keras_bert.tasks.fine_tuning.batches import evaluation_batches
+from keras_bert.tasks.fine_tuning.examples import Examples, from_packed
+from keras_bert.tokenization import BertTokenizer
+from keras_bert.training.fusion import compiled
+
+POOLINGS = ("none", "cls", "mean", "max")
+WINDOW_BYTES = 2**28  # of features
+WINDOW_BATCHES = 64
+LOG_LINES = 10_000
+
+_INPUTS = ("input_ids", "input_mask", "segment_ids")
+
+
+@dataclass(frozen=True)
+class LineFeatures:
+    """The features of one line.
+
+    Attributes:
+        index: the place of the line, from 0.
+        input_ids: int32 [t], its pieces with [CLS] and [SEP].
+        values: float32 [t, K, H], what each of K layers makes of each piece; [K, H] if pooled.
+    """
+
+    index: int
+    input_ids: np.ndarray
+    values: np.ndarray
+
+
+def check_layers(layers: Sequence[int], num_hidden_layers: int) -> None:
+    """Checks that an encoder has the layers.
+
+    Args:
+        layers: -1 for the last, and so on, or 0 for the first, and so on.
+        num_hidden_layers: L.
+
+    Raises:
+        InputError: a layer is not there, or there is none.
+    """
+    if not layers or any(not -num_hidden_layers <= layer < num_hidden_layers for layer in layers):
+        raise InputError(
+            f"--layers={','.join(map(str, layers))}: expected numbers from {-num_hidden_layers}, "
+            f"the first layer, to -1, the last of {num_hidden_layers}; or from 0 on"
+        )
+
+
+def extract_features(
+    lines: Iterable[str],
+    encoder: BertEncoder,
+    tokenizer: BertTokenizer,
+    layers: Sequence[int],
+    pooling: str = "none",
+    max_seq_length: int = 128,
+    batch_size: int = 32,
+    *,
+    jit_compile: bool = True,
+) -> Iterator[LineFeatures]:
+    """Computes the features of lines.
+
+    Args:
+        lines: any number of texts, or pairs "a ||| b".
+        encoder: makes the features.
+        tokenizer: of the encoder's vocabulary.
+        layers: K of the encoder's, as for `check_layers`.
+        pooling: none for every piece; cls for the first; mean or max over all pieces of a line,
+            [CLS] and [SEP] among them.
+        max_seq_length: pieces a line at most; what is longer is cut as `packing.pack` does.
+        batch_size: lines a batch.
+        jit_compile: compile with XLA.
+
+    Yields:
+        The features of each line, in order.
+
+    Raises:
+        InputError: a layer that the encoder lacks, or a length without room for a piece.
+    """
+    check_layers(layers, len(encoder.blocks))
+    forward = _make_forward(encoder, layers, pooling, jit_compile)
+    line_bytes = 4 * len(layers) * encoder.config.hidden_size
+    line_bytes *= max_seq_length if pooling == "none" else 1
+    batches = min(max(WINDOW_BYTES // (line_bytes * batch_size), 1), WINDOW_BATCHES)
+    lines = iter(lines)
+    first = num_cut = 0
+    while window := list(islice(lines, batches * batch_size)):
+        examples, cut = _tokenize(window, tokenizer, max_seq_length)
+        num_cut += cut
+        rows: list[np.ndarray | None] = [None] * len(window)
+        for batch in evaluation_batches(
+            examples, batch_size, tokenizer.pad_token_id, max_seq_length
+        ):
+            values = forward({name: batch[name] for name in _INPUTS}).numpy()
+            for place, row in zip(batch["example_index"].numpy(), values, strict=True):
+                if place >= 0:
+                    rows[place] = row[: examples.lengths[place]] if pooling == "none" else row
+        for place, ids in enumerate(examples.rows(examples.input_ids)):
+            yield LineFeatures(first + place, ids, rows[place])
+        if (first + len(window)) // LOG_LINES > first // LOG_LINES:
+            logging.info("%d lines", first + len(window))
+        first += len(window)
+    if num_cut:
+        logging.warning(
+            "%d of %d lines had more than %d pieces and were cut", num_cut, first, max_seq_length
+        )
+
+
+def _make_forward(
+    encoder: BertEncoder, layers: Sequence[int], pooling: str, jit_compile: bool
+) -> Callable[[dict[str, tf.Tensor]], tf.Tensor]:
+    """Builds the function from a batch to [B, S, K, H], or [B, K, H] if pooled, float32."""
+
+    def forward(batch: dict[str, tf.Tensor]) -> tf.Tensor:
+        outputs = encoder.hidden_states(batch)[1:]  # Without the embeddings.
+        chosen = tf.stack([tf.cast(outputs[layer], tf.float32) for layer in layers], axis=2)
+        if pooling == "cls":
+            return chosen[:, 0]
+        real = batch["input_mask"][:, :, tf.newaxis, tf.newaxis] == 1
+        if pooling == "mean":
+            counts = tf.reduce_sum(tf.cast(real, tf.float32), axis=1)
+            return tf.reduce_sum(tf.where(real, chosen, 0.0), axis=1) / counts
+        if pooling == "max":
+            return tf.reduce_max(tf.where(real, chosen, chosen.dtype.min), axis=1)
+        return chosen
+
+    # One trace for batches of any length.
+    spec = {name: tf.TensorSpec([None, None], tf.int32) for name in _INPUTS}
+    return compiled(forward, jit_compile).get_concrete_function(spec)
+
+
+def _tokenize(
+    lines: Sequence[str], tokenizer: BertTokenizer, max_seq_length: int
+) -> tuple[Examples, int]:
+    """Returns the lines as examples, and how many of them were cut."""
+    sides = [_sides(line) for line in lines]
+    packed, order, cut = [], [], 0
+    for count in (1, 2):
+        places = [place for place, texts in enumerate(sides) if len(texts) == count]
+        if not places:
+            continue
+        pieces = [tokenizer.tokenize([sides[p][side] for p in places]) for side in range(count)]
+        packed.append(
+            pack(
+                *pieces,
+                max_seq_length=max_seq_length,
+                cls_token_id=tokenizer.cls_token_id,
+                sep_token_id=tokenizer.sep_token_id,
+                pad_token_id=tokenizer.pad_token_id,
+            )
+        )
+        sizes = sum(side.row_lengths().numpy() for side in pieces) + 1 + count
+        cut += int((sizes > max_seq_length).sum())
+        order += places
+    return from_packed(packed).take(np.argsort(order)), cut
+
+
+def _sides(line: str) -> list[str]:
+    """Returns the two texts of "a ||| b", or the one of any other line."""
+    pair = re.fullmatch(r"(.*) \|\|\| (.*)", line)
+    return [*pair.groups()] if pair else [line]

@@ -1,0 +1,185 @@
+r"""Files of features: a text file in, line by line; a JSONL, NumPy or TFRecord file out.
+
+    .jsonl     {"linex_index": 0, "features": [{"token": "[CLS]", "layers": [{"index": -1,
+               "values": [0.123456, ...]}, ...]}, ...]}, a line a line, as Google's tool writes it;
+               pooled features have one entry, whose token is [CLS], mean or max
+    .npy       pooled: float32 [lines, K, H]
+    .npz       of pieces: values float32 [pieces, K, H], input_ids int32 [pieces], starts int64
+               [lines + 1]: line i has the pieces starts[i] to starts[i + 1]
+    .tfrecord  tf.train.Examples: linex_index, layers [K], values [K * H] or [t * K * H], and of
+               pieces input_ids [t]
+
+Features are written as they come; a file appears whole or not at all.
+"""
+
+import json
+import shutil
+import sys
+import tempfile
+import zipfile
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+import tensorflow as tf
+
+from keras_bert.errors import InputError
+from keras_bert.files import appearing
+from keras_bert.tasks.features.extract import LineFeatures
+
+Writer = Callable[[Path, Iterable[LineFeatures]], None]
+
+
+def read_lines(path: str) -> Iterator[str]:
+    r"""Reads a text file line by line; only "\n", or "\r\n", ends a line.
+
+    Args:
+        path: the file; "-" for standard input.
+
+    Yields:
+        The lines.
+
+    Raises:
+        InputError: the file cannot be read or is not UTF-8.
+    """
+    try:
+        with sys.stdin.buffer if path == "-" else open(path, "rb") as file:
+            for number, line in enumerate(file, start=1):
+                text = line.decode("utf-8-sig" if number == 1 else "utf-8")
+                yield text.removesuffix("\n").removesuffix("\r")
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        bad = error.object[error.start : error.start + 10]
+        raise InputError(f"{path}, line {number}: expected UTF-8, got the bytes {bad!r}") from None
+
+
+def make_writer(path: Path, layers: Sequence[int], pooling: str, vocab: Sequence[str]) -> Writer:
+    """Chooses how to write by a file's name.
+
+    Args:
+        path: the file that is to be.
+        layers: K, as they were asked for.
+        pooling: as they were pooled.
+        vocab: the pieces in the order of their ids.
+
+    Returns:
+        (path, features) -> None: writes them.
+
+    Raises:
+        InputError: no such format, or one that does not go with the pooling.
+    """
+    pooled = pooling != "none"
+    suffix = path.suffix.lower()
+    if suffix == ".jsonl":
+        token = {"cls": "[CLS]"}.get(pooling, pooling)
+        return lambda path, features: _write_jsonl(path, features, layers, vocab, pooled and token)
+    if suffix == ".tfrecord":
+        return lambda path, features: _write_tfrecord(path, features, layers, pooled)
+    if suffix == ".npy" and pooled:
+        return _write_npy
+    if suffix == ".npz" and not pooled:
+        return _write_npz
+    expected = ".jsonl, .tfrecord or " + (".npy" if pooled else ".npz")
+    raise InputError(
+        f"--output_file={path}: with --pooling={pooling} expected a name in {expected}"
+    )
+
+
+def _write_jsonl(
+    path: Path,
+    features: Iterable[LineFeatures],
+    layers: Sequence[int],
+    vocab: Sequence[str],
+    token: str | bool,
+) -> None:
+    with appearing(path) as partial, open(partial, "w", encoding="utf-8") as file:
+        for line in features:
+            tokens = [token] if token else [vocab[index] for index in line.input_ids]
+            rounded = np.round(line.values.astype(np.float64), 6).tolist()
+            content = [
+                {
+                    "token": token,
+                    "layers": [
+                        {"index": layer, "values": values}
+                        for layer, values in zip(layers, by_layer, strict=True)
+                    ],
+                }
+                for token, by_layer in zip(tokens, [rounded] if token else rounded, strict=True)
+            ]
+            file.write(json.dumps({"linex_index": line.index, "features": content}) + "\n")
+
+
+def _write_npy(path: Path, features: Iterable[LineFeatures]) -> None:
+    with appearing(path) as partial, open(partial, "wb") as file:
+        array = _GrowingArray(file)
+        for line in features:
+            array.append(line.values[np.newaxis])
+        array.close()
+
+
+def _write_npz(path: Path, features: Iterable[LineFeatures]) -> None:
+    with appearing(path) as partial, tempfile.TemporaryFile(dir=path.parent) as values_file:
+        values, input_ids, starts = _GrowingArray(values_file), [], [0]
+        for line in features:
+            values.append(line.values)
+            input_ids.append(line.input_ids)
+            starts.append(starts[-1] + len(line.input_ids))
+        values.close()
+        with zipfile.ZipFile(partial, "w") as archive:
+            values_file.seek(0)
+            with archive.open("values.npy", "w", force_zip64=True) as member:
+                shutil.copyfileobj(values_file, member, 2**20)
+            for name, array in (
+                ("input_ids", np.concatenate([np.zeros([0], np.int32), *input_ids])),
+                ("starts", np.array(starts, np.int64)),
+            ):
+                with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
+                    np.lib.format.write_array(member, array)
+
+
+class _GrowingArray:
+    """A float32 .npy file whose first axis grows; NumPy leaves room in the header for its size."""
+
+    def __init__(self, file: BinaryIO):
+        self._file = file
+        self._rows, self._rest = 0, ()
+
+    def append(self, values: np.ndarray) -> None:
+        if not self._rows:
+            self._rest = values.shape[1:]
+            self._write_header()
+        self._rows += len(values)
+        self._file.write(np.ascontiguousarray(values, np.float32))
+
+    def close(self) -> None:
+        self._file.seek(0)
+        self._write_header()
+        self._file.flush()
+
+    def _write_header(self) -> None:
+        np.lib.format.write_array_header_1_0(
+            self._file,
+            {"descr": "<f4", "fortran_order": False, "shape": (self._rows, *self._rest)},
+        )
+
+
+def _write_tfrecord(
+    path: Path, features: Iterable[LineFeatures], layers: Sequence[int], pooled: bool
+) -> None:
+    def ints(values: Iterable[int]) -> tf.train.Feature:
+        return tf.train.Feature(int64_list=tf.train.Int64List(value=values))
+
+    with appearing(path) as partial, tf.io.TFRecordWriter(str(partial)) as writer:
+        for line in features:
+            floats = tf.train.FloatList(value=line.values.ravel())
+            named = {
+                "linex_index": ints([line.index]),
+                "layers": ints(layers),
+                "values": tf.train.Feature(float_list=floats),
+            }
+            if not pooled:
+                named["input_ids"] = ints(line.input_ids)
+            example = tf.train.Example(features=tf.train.Features(feature=named))
+            writer.write(example.SerializeToString(deterministic=True))

@@ -1,0 +1,203 @@
+"""Batches of examples of about one length: Examples in; padded batches out, a function of the step.
+
+    epoch e: order drawn from (seed, e) -> pools of 50 batches -> sorted by length, cut into
+    batches -> batches in an order drawn from (seed, e) -> each padded to the next bucket's length
+
+A batch is {input_ids, input_mask, segment_ids: int32 [B, S]; the labels [B, ...]; the piece labels
+[B, S], -1 at padding; example_weights: float32 [B]; dropout_seed: int32 [B]; example_index: int32
+[B], the place in the examples}. Every example comes once an epoch. Where the last batch of an
+epoch, or of an evaluation, lacks examples, it is filled with some of weight 0 and index -1.
+
+S is one of a few lengths, since a compiler makes a program of each.
+"""
+
+import functools
+from collections.abc import Callable
+
+import numpy as np
+import tensorflow as tf
+
+from keras_bert.tasks.fine_tuning.examples import Examples
+
+MODEL_INPUTS = ("input_ids", "input_mask", "segment_ids", "dropout_seed")
+POOL_BATCHES = 50
+
+
+def steps_per_epoch(num_examples: int, batch_size: int) -> int:
+    """Counts the batches that hold every example once.
+
+    Args:
+        num_examples: n.
+        batch_size: examples a batch, over all devices.
+
+    Returns:
+        n / batch_size, rounded up.
+    """
+    return -(-num_examples // batch_size)
+
+
+def bucket_lengths(max_seq_length: int) -> np.ndarray:
+    """Lists the lengths that batches are padded to.
+
+    Steps of 8 pieces up to 128, of 16 up to 256, of 32 beyond: above 128 less than an eighth of an
+    example's length is padding, and the lengths are few enough for a compiler.
+
+    Args:
+        max_seq_length: the longest.
+
+    Returns:
+        int64, rising; the last is `max_seq_length`.
+    """
+    lengths = [*range(8, 128, 8), *range(128, 256, 16), *range(256, max_seq_length, 32)]
+    return np.array([length for length in lengths if length < max_seq_length] + [max_seq_length])
+
+
+def training_batches(
+    examples: Examples,
+    batch_size: int,
+    seed: int,
+    first_step: int = 0,
+    pad_token_id: int = 0,
+    max_seq_length: int = 512,
+) -> tf.data.Dataset:
+    """Makes the endless stream of training batches from a step on.
+
+    Args:
+        examples: at least one.
+        batch_size: examples a batch, over all devices.
+        seed: decides the order of every epoch and the dropout masks of every example.
+        first_step: the stream starts with this step's batch; nothing before it is computed.
+        pad_token_id: the id of [PAD].
+        max_seq_length: the longest bucket; no example may be longer.
+
+    Returns:
+        Batches, see above. The batch of a step depends on (seed, step) alone.
+    """
+    steps = steps_per_epoch(len(examples), batch_size)
+
+    @functools.lru_cache(maxsize=2)  # Near the end of an epoch the next one's is wanted too.
+    def plan(epoch: int) -> np.ndarray:
+        return epoch_plan(examples.lengths, batch_size, seed, epoch)
+
+    def chosen(step: int) -> tuple[np.ndarray, np.ndarray]:
+        epoch, place = divmod(int(step), steps)
+        seeds = np.random.default_rng([seed, step, 1]).integers(
+            -(2**31), 2**31, batch_size, np.int32
+        )
+        return plan(epoch)[place], seeds
+
+    numbers = tf.data.Dataset.range(first_step, tf.int64.max)
+    return _batches(numbers, examples, chosen, batch_size, pad_token_id, max_seq_length)
+
+
+def evaluation_batches(
+    examples: Examples, batch_size: int, pad_token_id: int = 0, max_seq_length: int = 512
+) -> tf.data.Dataset:
+    """Makes the batches of one pass over the examples, from the longest to the shortest.
+
+    Args:
+        examples: any number.
+        batch_size: examples a batch, over all devices.
+        pad_token_id: the id of [PAD].
+        max_seq_length: the longest bucket; no example may be longer.
+
+    Returns:
+        Batches, see above; `example_index` tells where each row's result belongs.
+    """
+    # The longest first: what does not fit into memory shows at once.
+    order = np.argsort(-examples.lengths, kind="stable")
+    plan = _filled(order, batch_size)
+
+    def chosen(step: int) -> tuple[np.ndarray, np.ndarray]:
+        return plan[step], np.zeros([batch_size], np.int32)
+
+    numbers = tf.data.Dataset.range(len(plan))
+    return _batches(numbers, examples, chosen, batch_size, pad_token_id, max_seq_length)
+
+
+def epoch_plan(lengths: np.ndarray, batch_size: int, seed: int, epoch: int) -> np.ndarray:
+    """Draws which examples make up each batch of an epoch.
+
+    Args:
+        lengths: int [n], the pieces of each example.
+        batch_size: examples a batch.
+        seed: decides the order, with the epoch.
+        epoch: counts from 0.
+
+    Returns:
+        int64 [steps, batch_size] of places in the examples, each once; -1 fills the last batch.
+    """
+    rng = np.random.default_rng([seed, epoch])
+    order = rng.permutation(len(lengths))
+    # What does not make a full batch is left unsorted, else it would always be the longest.
+    full = order[: len(order) // batch_size * batch_size]
+    rest = order[len(full) :]
+    pool = POOL_BATCHES * batch_size
+    for start in range(0, len(full), pool):
+        part = full[start : start + pool]
+        full[start : start + pool] = part[np.argsort(lengths[part], kind="stable")]
+    return np.concatenate([rng.permutation(_filled(full, batch_size)), _filled(rest, batch_size)])
+
+
+def _filled(order: np.ndarray, batch_size: int) -> np.ndarray:
+    """Cuts places [n] into batches [steps, batch_size], -1 where the last one lacks some."""
+    steps = steps_per_epoch(len(order), batch_size)
+    plan = np.full([steps * batch_size], -1, np.int64)
+    plan[: len(order)] = order
+    return plan.reshape([steps, batch_size])
+
+
+def _batches(
+    numbers: tf.data.Dataset,
+    examples: Examples,
+    chosen: Callable[[int], tuple[np.ndarray, np.ndarray]],
+    batch_size: int,
+    pad_token_id: int,
+    max_seq_length: int,
+) -> tf.data.Dataset:
+    """Turns a dataset of step numbers into one of batches."""
+    buckets = bucket_lengths(max_seq_length)
+    longest = int(examples.lengths.max(initial=0))
+    if longest > max_seq_length:
+        raise ValueError(f"an example has {longest} pieces; max_seq_length is {max_seq_length}")
+    # What lies by piece, and what stands for it at padding.
+    by_piece = {
+        "input_ids": (examples.input_ids, pad_token_id),
+        "input_mask": (np.ones([len(examples.input_ids)], np.int32), 0),
+        "segment_ids": (examples.segment_ids, 0),
+        **{name: (values, -1) for name, values in examples.piece_labels.items()},
+    }
+
+    def build(step: int) -> list[np.ndarray]:
+        index, seeds = chosen(step)
+        real = index >= 0
+        rows = np.where(real, index, index[0])  # A filling is a copy of the batch's first row.
+        lengths = examples.lengths[rows]
+        length = buckets[np.searchsorted(buckets, lengths.max())]
+        offsets = np.arange(length)
+        inside = offsets < lengths[:, None]
+        places = (examples.starts[rows][:, None] + offsets)[inside]
+        built = []
+        for values, padding in by_piece.values():
+            padded = np.full([batch_size, length], padding, values.dtype)
+            padded[inside] = values[places]
+            built.append(padded)
+        built += [values[rows] for values in examples.labels.values()]
+        return [*built, real.astype(np.float32), seeds, index.astype(np.int32)]
+
+    names = [*by_piece, *examples.labels, "example_weights", "dropout_seed", "example_index"]
+    types = [values.dtype for values, _ in by_piece.values()]
+    types += [values.dtype for values in examples.labels.values()]
+    types += [np.float32, np.int32, np.int32]
+    shapes = [[batch_size, None]] * len(by_piece)
+    shapes += [[batch_size, *values.shape[1:]] for values in examples.labels.values()]
+    shapes += [[batch_size]] * 3
+
+    def batch(step: tf.Tensor) -> dict[str, tf.Tensor]:
+        values = tf.numpy_function(build, [step], types, stateful=False)
+        return {
+            name: tf.ensure_shape(value, shape)
+            for name, value, shape in zip(names, values, shapes, strict=True)
+        }
+
+    return numbers.map(batch, num_parallel_calls=2, deterministic=True).prefetch(tf.data.AUTOTUNE)

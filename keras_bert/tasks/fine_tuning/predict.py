@@ -1,0 +1,64 @@
+"""Running a model over examples: Examples in; its outputs in their order out."""
+
+from collections.abc import Callable
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from keras_bert.tasks.fine_tuning.batches import MODEL_INPUTS, evaluation_batches
+from keras_bert.tasks.fine_tuning.examples import Examples
+from keras_bert.training.predict import make_predict
+
+Predict = Callable[[Examples], dict[str, np.ndarray]]
+
+
+def make_predict_examples(
+    strategy: tf.distribute.Strategy,
+    model: keras.Model,
+    batch_size: int,
+    pad_token_id: int,
+    max_seq_length: int,
+    *,
+    jit_compile: bool = True,
+) -> Predict:
+    """Builds the function that runs a model over examples.
+
+    Args:
+        strategy: the strategy that the model was made under.
+        model: one of the fine-tuned shapes of keras_bert.models.
+        batch_size: examples a batch, over all devices.
+        pad_token_id: the id of [PAD].
+        max_seq_length: no example may be longer.
+        jit_compile: compile with XLA.
+
+    Returns:
+        `predict(examples)`: {output: float32 [n, ...]} in the order of the examples, or, of a
+        model with `per_piece`, {output: float32 [T, ...]} aligned with `examples.input_ids`.
+    """
+    run = make_predict(strategy, model, MODEL_INPUTS, jit_compile=jit_compile)
+
+    def predict(examples: Examples) -> dict[str, np.ndarray]:
+        results: dict[str, np.ndarray] = {}
+        count = len(examples.input_ids) if model.per_piece else len(examples)
+        batches = evaluation_batches(examples, batch_size, pad_token_id, max_seq_length)
+        for batch, outputs in run(batches):
+            index = batch["example_index"]
+            real = index >= 0
+            index = index[real]
+            if model.per_piece:
+                # Rows become flat pieces; each goes where it lies among all pieces.
+                offsets = np.arange(batch["input_ids"].shape[1])
+                inside = offsets < examples.lengths[index][:, None]
+                places = (examples.starts[index][:, None] + offsets)[inside]
+            for name, values in outputs.items():
+                if name not in results:
+                    shape = values.shape[2 if model.per_piece else 1 :]
+                    results[name] = np.zeros([count, *shape], values.dtype)
+                if model.per_piece:
+                    results[name][places] = values[real][inside]
+                else:
+                    results[name][index] = values[real]
+        return results
+
+    return predict

@@ -1,0 +1,137 @@
+r"""CoNLL column files: a word a line in; sentences of words and tags out, and back.
+
+    EU      NNP  B-ORG        columns by tabs or by white space; any number of them, one of them
+    rejects VBZ  O            the word's and one the tag's
+                              an empty line (or one of white space alone) ends the sentence
+    -DOCSTART- -X- O          a document starts here
+
+A byte order mark and "\r\n" are read over. A file of one column has words without tags.
+"""
+
+import os
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from keras_bert.errors import InputError
+from keras_bert.files import write_bytes
+
+DOCUMENT_START = "-DOCSTART-"
+
+
+@dataclass(frozen=True)
+class Sentence:
+    """One sentence of W words.
+
+    Attributes:
+        words: the W words.
+        tags: the W tags as the file has them, or none where it has none.
+        line: the line of the file that the first word is on, counted from 1.
+        document: the number of its document in the file; the same for all where no line starts one.
+    """
+
+    words: tuple[str, ...]
+    tags: tuple[str, ...]
+    line: int
+    document: int = 0
+
+
+def read_conll(
+    path: str | os.PathLike, token_column: int = 0, tag_column: int = -1
+) -> list[Sentence]:
+    """Reads the sentences of a column file.
+
+    Args:
+        path: the file.
+        token_column: the column of the words, from 0; negative counts from the end.
+        tag_column: the column of the tags; it is not looked for in a file of one column.
+
+    Returns:
+        The sentences in order.
+
+    Raises:
+        InputError: the file cannot be read, is not UTF-8 or holds no sentence; a line has another
+            number of columns than the first one, lacks a column, or has an empty word or tag.
+    """
+    sentences: list[Sentence] = []
+    words, tags, first_line, document, started = [], [], 0, 0, False
+    width = None  # The columns of the first word's line, which all others must have.
+
+    def end_sentence() -> None:
+        if words:
+            sentences.append(Sentence(tuple(words), tuple(tags), first_line, document))
+            words.clear()
+            tags.clear()
+
+    for number, line in _lines(Path(path)):
+        if not line.strip(" \t"):
+            end_sentence()
+            continue
+        # Not `split()`: a no-break space may be a word.
+        columns = line.split("\t") if "\t" in line else re.split(" +", line.strip(" "))
+        if columns[0] == DOCUMENT_START:
+            end_sentence()
+            document += started
+            started = True
+            continue
+        started = True
+        if width is None:
+            width = (len(columns), number)
+        where = f"{path}, line {number}"
+        if len(columns) != width[0]:
+            raise InputError(
+                f"{where}: expected {width[0]} columns, as line {width[1]} has; got "
+                f"{len(columns)}: {line[:80]!r}"
+            )
+        if not words:
+            first_line = number
+        words.append(_column(columns, token_column, "--token_column", where))
+        if len(columns) > 1:
+            tags.append(_column(columns, tag_column, "--tag_column", where))
+    end_sentence()
+    if not sentences:
+        raise InputError(f"{path}: holds no sentence; expected a word and its tag a line")
+    return sentences
+
+
+def write_conll(path: str | os.PathLike, sentences: Sequence[Sequence[Sequence[str]]]) -> None:
+    """Writes columns as conlleval reads them: separated by a space, an empty line a sentence.
+
+    Args:
+        path: the file; it appears whole or not at all.
+        sentences: for each sentence its columns, such as words, gold tags and predicted tags, each
+            of W strings. White space within a word becomes "_".
+
+    Raises:
+        InputError: the place cannot be written.
+    """
+    lines = []
+    for columns in sentences:
+        for word, *tags in zip(*columns, strict=True):
+            lines.append(" ".join(["_".join(word.split()) or "_", *tags]))
+        lines.append("")
+    write_bytes(path, "".join(f"{line}\n" for line in lines).encode())
+
+
+def _lines(path: Path) -> Iterator[tuple[int, str]]:
+    r"""Yields the lines with their numbers; only "\n" ends one, as words may hold U+2028."""
+    try:
+        with open(path, "rb") as file:
+            for number, line in enumerate(file, start=1):
+                text = line.decode("utf-8-sig" if number == 1 else "utf-8")
+                yield number, text.rstrip("\r\n")
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        bad = error.object[error.start : error.start + 10]
+        raise InputError(f"{path}, line {number}: expected UTF-8, got the bytes {bad!r}") from None
+
+
+def _column(columns: Sequence[str], index: int, flag: str, where: str) -> str:
+    if not -len(columns) <= index < len(columns):
+        raise InputError(f"{where}: {flag}={index}, but the line has {len(columns)} columns")
+    value = columns[index].strip(" ")
+    if not value:
+        raise InputError(f"{where}: column {index} is empty; expected a word and its tag")
+    return value

@@ -1,0 +1,50 @@
+"""Strict entity scores as conlleval computes them: gold and predicted tags in; figures out.
+
+An entity counts as found if its first word, its last word and its type are all predicted.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+from keras_bert.tasks.ner.schemes import entities
+
+TagPair = tuple[Sequence[str], Sequence[str]]
+
+
+def entity_scores(sentences: Iterable[TagPair], types: Iterable[str] = ()) -> dict[str, float]:
+    """Scores predicted tags against gold tags.
+
+    Args:
+        sentences: (gold tags, predicted tags) of each sentence, in any scheme.
+        types: types to report even if no entity has them.
+
+    Returns:
+        {"precision", "recall", "f1"} over all entities, the same for each type as
+        "precision_PER" and so on, and "accuracy", the share of words whose tag is predicted. Each
+        lies between 0 and 1; it is 0 where there is nothing to divide by.
+    """
+    correct, predicted, expected = Counter(), Counter(), Counter()
+    words = hits = 0
+    for gold_tags, predicted_tags in sentences:
+        gold, guess = set(entities(gold_tags)), set(entities(predicted_tags))
+        expected.update(kind for kind, *_ in gold)
+        predicted.update(kind for kind, *_ in guess)
+        correct.update(kind for kind, *_ in gold & guess)
+        words += len(gold_tags)
+        hits += sum(map(str.__eq__, gold_tags, predicted_tags))
+    scores = _figures(correct.total(), predicted.total(), expected.total())
+    for kind in sorted({*expected, *predicted, *types}):
+        figures = _figures(correct[kind], predicted[kind], expected[kind])
+        scores |= {f"{name}_{kind}": value for name, value in figures.items()}
+    return scores | {"accuracy": hits / words if words else 0.0}
+
+
+def _figures(correct: int, predicted: int, expected: int) -> dict[str, float]:
+    precision = correct / predicted if predicted else 0.0
+    recall = correct / expected if expected else 0.0
+    both = precision + recall
+    return {
+        "precision": precision,
+        "recall": recall,
+        "f1": 2 * precision * recall / both if both else 0.0,
+    }

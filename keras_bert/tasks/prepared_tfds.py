@@ -1,0 +1,83 @@
+"""Datasets that TensorFlow Datasets has prepared on this machine: a name in; their builder out.
+
+Nothing is ever downloaded: what is not prepared is refused with the command that prepares it.
+(`tfds.load` without a network tries again for minutes.)
+"""
+
+import os
+from pathlib import Path
+from typing import Any
+
+from keras_bert.errors import InputError
+
+
+def find_prepared(name: str, data_dir: str = "") -> Path | None:
+    """Finds a dataset's prepared folder.
+
+    Args:
+        name: dataset and config, such as `glue/mrpc`.
+        data_dir: TensorFlow Datasets' folder; empty for TFDS_DATA_DIR or ~/tensorflow_datasets.
+
+    Returns:
+        The newest version's folder, or None.
+    """
+    versions = (_root(data_dir) / name).glob("*/dataset_info.json")
+    return max((path.parent for path in versions), key=_number, default=None)
+
+
+def open_prepared(name: str, data_dir: str = "") -> Any:
+    """Opens a dataset.
+
+    Args:
+        name: as in `find_prepared`.
+        data_dir: as in `find_prepared`.
+
+    Returns:
+        Its tfds.core.DatasetBuilder.
+
+    Raises:
+        InputError: it is not prepared, or tensorflow-datasets is not installed.
+    """
+    folder, root = find_prepared(name, data_dir), _root(data_dir)
+    if folder is None:
+        raise InputError(
+            f"--tfds: {root / name} holds no prepared {name}, and nothing is downloaded unasked; "
+            f"prepare it once with: tfds build {name} --data_dir={root}"
+        )
+    try:
+        import tensorflow_datasets as tfds
+    except ImportError:
+        raise InputError(
+            "--tfds needs tensorflow-datasets: pip install tensorflow-datasets importlib_resources"
+        ) from None
+    return tfds.builder_from_directory(folder)
+
+
+def read_split(builder: Any, split: str) -> list[dict[str, Any]]:
+    """Reads a split.
+
+    Args:
+        builder: from `open_prepared`.
+        split: its name.
+
+    Returns:
+        Its rows, as NumPy values by column.
+
+    Raises:
+        InputError: there is no such split.
+    """
+    import tensorflow_datasets as tfds
+
+    if split not in builder.info.splits:
+        raise InputError(
+            f"{builder.data_path}, split {split}: expected one of {', '.join(builder.info.splits)}"
+        )
+    return list(tfds.as_numpy(builder.as_dataset(split=split, shuffle_files=False)))
+
+
+def _root(data_dir: str) -> Path:
+    return Path(data_dir or os.environ.get("TFDS_DATA_DIR") or "~/tensorflow_datasets").expanduser()
+
+
+def _number(path: Path) -> list[int]:
+    return [int(part) for part in path.name.split(".") if part.isdigit()]

@@ -1,0 +1,1 @@
+"""SQuAD, question answering by spans: questions and contexts in; slices of the contexts out."""

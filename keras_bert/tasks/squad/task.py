@@ -1,0 +1,50 @@
+"""The span task: batches in; sums of the loss, and of the spans that are hit, out.
+
+The loss is the mean of two cross-entropies over the places of a window: of the answer's first
+piece and of its last (Devlin et al. 2019, section 4.2). Padding is left out of both, so that the
+loss of a window does not depend on what it is batched with.
+"""
+
+import keras
+import tensorflow as tf
+
+from keras_bert.tasks.fine_tuning.batches import MODEL_INPUTS
+from keras_bert.training.task import Batch, Task
+
+ENDS = ("start", "end")
+
+
+def span_task() -> Task:
+    """Makes the task.
+
+    Returns:
+        The task, for a `BertSpanLabeler` and batches with "start_positions" and "end_positions",
+        int32 [B]. Its "span_accuracy" is the share of windows whose two places are both the
+        likeliest.
+    """
+
+    def weights_of(batch: Batch) -> dict[str, tf.Tensor]:
+        total = tf.reduce_sum(batch["example_weights"])
+        return {"loss": total, "span_accuracy": total}
+
+    def sums_of(model: keras.Model, batch: Batch, training: bool) -> dict[str, tf.Tensor]:
+        inputs = {name: batch[name] for name in MODEL_INPUTS if name in batch}
+        outputs = model(inputs, training=training)
+        losses, hits = 0.0, True
+        for end in ENDS:
+            position = batch[f"{end}_positions"]
+            logits = tf.where(batch["input_mask"] == 1, outputs[f"{end}_logits"], -1e9)
+            losses += 0.5 * tf.nn.sparse_softmax_cross_entropy_with_logits(position, logits)
+            hits &= tf.argmax(logits, axis=-1, output_type=tf.int32) == position
+        weights = batch["example_weights"]
+        return {
+            "loss": tf.reduce_sum(weights * losses),
+            "span_accuracy": tf.reduce_sum(weights * tf.cast(hits, tf.float32)),
+        }
+
+    return Task(
+        figures=("loss", "span_accuracy"),
+        losses={"loss": 0.0},
+        weights=weights_of,
+        sums=sums_of,
+    )

@@ -1,0 +1,61 @@
+"""Running a model over a dataset: a finite dataset of batches in, its outputs row by row out."""
+
+from collections.abc import Callable, Iterator, Sequence
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from keras_bert.training.fusion import compiled
+from keras_bert.training.task import Batch
+
+
+def make_predict(
+    strategy: tf.distribute.Strategy,
+    model: keras.Model,
+    inputs: Sequence[str],
+    *,
+    jit_compile: bool = True,
+) -> Callable[[tf.data.Dataset], Iterator[tuple[Batch, dict[str, np.ndarray]]]]:
+    """Builds the function that runs a model over a dataset.
+
+    Args:
+        strategy: the strategy that the model was made under.
+        model: takes a dict of the inputs, gives a dict of outputs [B, ...].
+        inputs: names in the batch that the model takes.
+        jit_compile: compile the forward pass with XLA, as training/fusion.py does.
+
+    Returns:
+        `predict(dataset)`: takes a finite dataset of global batches, which may differ in length,
+        and yields for each part of a batch that one device had ({name: [b, ...]} of the batch,
+        {name: [b, ...]} of the outputs), all of them arrays.
+    """
+    forward = compiled(
+        lambda batch: model({name: batch[name] for name in inputs}, training=False), jit_compile
+    )
+
+    @tf.function(reduce_retracing=True)  # One trace for all lengths.
+    def step(batch: Batch) -> tuple[tuple[tf.Tensor, ...], ...]:
+        outputs = strategy.run(forward, args=(batch,))
+        return tuple(
+            (_of_device(strategy, batch, device), _of_device(strategy, outputs, device))
+            for device in range(strategy.num_replicas_in_sync)
+        )
+
+    def predict(dataset: tf.data.Dataset) -> Iterator[tuple[Batch, dict[str, np.ndarray]]]:
+        for batch in strategy.experimental_distribute_dataset(dataset):
+            for given, outputs in step(batch):
+                yield (
+                    {name: value.numpy() for name, value in given.items()},
+                    {name: value.numpy() for name, value in outputs.items()},
+                )
+
+    return predict
+
+
+def _of_device(
+    strategy: tf.distribute.Strategy, values: dict[str, tf.Tensor], device: int
+) -> dict[str, tf.Tensor]:
+    return {
+        name: strategy.experimental_local_results(value)[device] for name, value in values.items()
+    }

@@ -1,0 +1,114 @@
+"""Fine-tunes BERT to find named entities, from CoNLL column files.
+
+    python run_ner.py --train_file=train.conll --eval_file=dev.conll --test_file=test.conll \
+        --init_checkpoint=bert --output_dir=out
+
+Without --train_file it takes the files under data/. The same command again continues an interrupted
+run.
+"""
+
+import sys
+from collections.abc import Sequence
+from dataclasses import fields
+from pathlib import Path
+
+from absl import flags
+
+from keras_bert import fine_tuning_flags
+from keras_bert.program import no_arguments, run
+
+FLAGS = flags.FLAGS
+
+flags.DEFINE_string("data_dir", "", "Folder of the files, where the next three do not say it.")
+flags.DEFINE_string("train_file", "", "Column file to train on.")
+flags.DEFINE_string("eval_file", "", "Column file to score after each epoch.")
+flags.DEFINE_string("test_file", "", "Column file to predict; without it, --eval_file.")
+flags.DEFINE_integer("token_column", 0, "Column of the words, from 0; -1 is the last.")
+flags.DEFINE_integer("tag_column", -1, "Column of the tags.")
+flags.DEFINE_enum(
+    "tag_scheme", "", ["", "iob1", "iob2", "bioes"], "By default what fits each file best."
+)
+flags.DEFINE_bool("strict", False, "Refuse tag sequences that their scheme does not allow.")
+flags.DEFINE_bool("document_context", False, "Show sentences between the others of the document.")
+flags.DEFINE_bool("label_all_pieces", False, "Train on all pieces of a word, not on the first.")
+fine_tuning_flags.define(do_predict=True)
+
+# Where files are looked for when no flag says it.
+FOLDERS = ("data/ner", "data/ner/*", "data/conll*", "data/wnut*", "data")
+FILES = {
+    "train_file": ("train.conll", "train.txt", "eng.train", "wnut17train.conll"),
+    "eval_file": (
+        "dev.conll",
+        "valid.conll",
+        "dev.txt",
+        "valid.txt",
+        "eng.testa",
+        "emerging.dev.conll",
+    ),
+    "test_file": ("test.conll", "test.txt", "eng.testb", "emerging.test.annotated"),
+}
+
+HELP = """\
+run_ner.py: found {found}. It needs column files and a model to start from:
+  data         data/ner/train.conll, dev.conll and test.conll: a word and its tag a line, an empty
+               line after each sentence; or any files as --train_file, --eval_file, --test_file
+  checkpoint   a Hugging Face directory with model.safetensors as data/bert/, or any path as
+               --init_checkpoint (Google's TF1 files and KerasHub presets too)
+The shortest command once they are there:
+  python run_ner.py --data_dir=DIR --init_checkpoint=DIR --output_dir=out"""
+
+
+def main(argv: Sequence[str]) -> None:
+    """Reads the flags, fine-tunes, and prints the final figures."""
+    no_arguments(argv)
+    _complete_flags()
+    common = fine_tuning_flags.read(free=("data_dir",))  # Late: --help need not wait for it.
+    from keras_bert.tasks.ner.data import NerSettings
+    from keras_bert.tasks.ner.run import fine_tune_tagger
+
+    results = fine_tune_tagger(
+        NerSettings(**{field.name: FLAGS[field.name].value for field in fields(NerSettings)}),
+        common.settings,
+        common.training,
+        common.strategy,
+        common.output_dir,
+        common.seeds,
+        common.record,
+    )
+    fine_tuning_flags.print_results(results)
+
+
+def _complete_flags() -> None:
+    """Fills in what no flag says from what is at hand; else says what to put where, and ends."""
+    if FLAGS.data_dir or not any(FLAGS[name].value for name in FILES):
+        _find_files()
+    if not FLAGS.init_checkpoint:
+        fine_tuning_flags.take("init_checkpoint", fine_tuning_flags.find_checkpoint())
+    found_files = any(FLAGS[name].value for name in FILES)
+    missing = ["no column files"] * (not found_files)
+    missing += ["no checkpoint"] * (not FLAGS.init_checkpoint)
+    if missing:
+        print(HELP.format(found=" and ".join(missing)), file=sys.stderr)
+        sys.exit(1)
+    if not FLAGS.output_dir:
+        fine_tuning_flags.take("output_dir", "out/ner")
+
+
+def _find_files() -> None:
+    """Finds the first folder that holds files of known names."""
+    folders = [path for pattern in FOLDERS for path in sorted(Path().glob(pattern))]
+    if FLAGS.data_dir:
+        folders = [Path(FLAGS.data_dir)]
+    for folder in folders:
+        found = {
+            flag: next((folder / name for name in names if (folder / name).is_file()), None)
+            for flag, names in FILES.items()
+        }
+        if any(found.values()):
+            for flag, path in found.items():
+                fine_tuning_flags.take(flag, FLAGS[flag].value or str(path or ""))
+            return
+
+
+if __name__ == "__main__":
+    run(main)

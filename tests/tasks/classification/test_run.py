@@ -1,0 +1,195 @@
+"""A classifier from start to end, on made-up reviews and a tiny model."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from keras_bert.checkpoints.open_checkpoint import open_checkpoint
+from keras_bert.errors import InputError
+from keras_bert.tasks.classification.data import ClassificationSettings
+from keras_bert.tasks.classification.run import fine_tune_classifier
+from keras_bert.tasks.fine_tuning.start import FineTuningSettings
+from keras_bert.training.loop import TrainingSettings
+
+
+def classify(output_dir, init_checkpoint, classification, batch_size=16, seeds=(1,), **settings):
+    values = {"max_seq_length": 16, "learning_rate": 2e-2, "num_train_epochs": 2.0} | settings
+    record = {**classification, **values}
+    return fine_tune_classifier(
+        ClassificationSettings(**classification),
+        FineTuningSettings(str(init_checkpoint), **values),
+        TrainingSettings(0, batch_size, jit_compile=False),
+        tf.distribute.get_strategy(),
+        output_dir,
+        seeds,
+        record,
+    )
+
+
+@pytest.fixture(scope="module")
+def reviews(tmp_path_factory, write_reviews):
+    folder = tmp_path_factory.mktemp("reviews")
+    write_reviews(folder / "train.tsv", 200)
+    write_reviews(folder / "dev.tsv", 61, seed=1)
+    return {
+        "task_name": "custom",
+        "train_file": str(folder / "train.tsv"),
+        "eval_file": str(folder / "dev.tsv"),
+        "test_file": str(folder / "dev.tsv"),
+    }
+
+
+@pytest.fixture(scope="module")
+def trained(reviews, tiny_model, tmp_path_factory):
+    output_dir = tmp_path_factory.mktemp("trained")
+    return output_dir, classify(output_dir, tiny_model, reviews, do_predict=True)
+
+
+def test_it_learns_and_reports_the_figures_of_the_problem(trained):
+    output_dir, results = trained
+    assert results.keys() == {"step", "best_step", "accuracy", "f1_macro", "loss", "score"}
+    assert results["accuracy"] > 0.95
+    assert results["score"] == pytest.approx((results["accuracy"] + results["f1_macro"]) / 2)
+    assert json.loads((output_dir / "results.json").read_text()) == results
+    checkpoint = open_checkpoint(output_dir)
+    assert checkpoint.labels == ["bad", "good"]
+    assert checkpoint.problem_type == "single_label_classification"
+
+
+def test_predictions_follow_the_order_of_the_file(trained, reviews):
+    rows = (trained[0] / "predictions.tsv").read_text().splitlines()[1:]
+    labels = [row.split("\t")[1] for row in Path(reviews["test_file"]).read_text().splitlines()[1:]]
+    assert [row.split("\t")[0] for row in rows] == [str(index) for index in range(61)]
+    hits = np.mean([row.split("\t")[1] == label for row, label in zip(rows, labels, strict=True)])
+    assert hits == pytest.approx(trained[1]["accuracy"])
+
+
+def test_tensorboard_gets_the_wrong_predictions_and_a_curve(trained):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    events = EventAccumulator(str(trained[0] / "tensorboard"))
+    events.Reload()
+    tags = set(events.Tags()["tensors"])
+    assert any("wrong_predictions" in tag for tag in tags)
+    assert any("label_good" in tag for tag in tags)
+
+
+def test_the_outcome_is_scored_again_without_training(trained, reviews, tmp_path):
+    again = classify(tmp_path / "again", trained[0], reviews, do_train=False)
+    for name in ("accuracy", "f1_macro", "loss"):
+        assert again[name] == pytest.approx(trained[1][name], abs=1e-6)
+
+
+def test_changed_development_texts_are_noticed(trained, reviews, tiny_model, write_reviews):
+    before = Path(reviews["eval_file"]).read_text()
+    try:
+        write_reviews(Path(reviews["eval_file"]), 61, seed=2)
+        with pytest.raises(InputError, match=r"other settings: dev_sha256 was"):
+            classify(trained[0], tiny_model, reviews, do_predict=True)
+    finally:
+        Path(reviews["eval_file"]).write_text(before)
+
+
+def test_mnli_is_scored_on_both_sets_and_its_model_predicts_the_diagnostic_set(
+    tiny_model, tmp_path
+):
+    header = "index\tsentence1\tsentence2\tgold_label\n"
+    labels = ("entailment", "neutral", "contradiction")
+    words = ("good", "bad", "film")
+    rows = "".join(f"{i}\tit is {words[i % 3]}\ta book\t{labels[i % 3]}\n" for i in range(30))
+    glue = tmp_path / "glue"
+    (glue / "MNLI").mkdir(parents=True)
+    (glue / "diagnostic").mkdir()
+    for name in ("train", "dev_matched", "dev_mismatched", "test_matched", "test_mismatched"):
+        (glue / "MNLI" / f"{name}.tsv").write_text(header + rows)
+    (glue / "diagnostic" / "diagnostic.tsv").write_text(
+        "index\tsentence1\tsentence2\n0\tit is bad\ta book\n"
+    )
+    settings = {"task_name": "mnli", "data_dir": str(glue)}
+    results = classify(
+        tmp_path / "mnli", tiny_model, settings, num_train_epochs=1.0, do_predict=True
+    )
+    assert results.keys() >= {"accuracy_matched", "accuracy_mismatched", "score"}
+    names = {path.name for path in (tmp_path / "mnli").iterdir()}
+    assert names >= {"MNLI-m.tsv", "MNLI-mm.tsv"}
+    settings["task_name"] = "ax"
+    with pytest.raises(InputError, match=r"AX has no training examples: give a model of MNLI"):
+        classify(tmp_path / "ax", tmp_path / "mnli", settings)
+    classify(tmp_path / "ax", tmp_path / "mnli", settings, do_train=False, do_predict=True)
+    lines = (tmp_path / "ax" / "AX.tsv").read_text().splitlines()
+    assert lines[0] == "index\tprediction"
+    assert lines[1].split("\t")[1] in labels
+
+
+@pytest.mark.parametrize(
+    ("problem_type", "rows", "figures"),
+    [
+        ("regression", [("good film", "4.5"), ("bad film", "1.0")], {"pearson", "spearman"}),
+        (
+            "multi_label",
+            [("good film", "good,film"), ("bad book", ""), ("very good", "good")],
+            {"f1_micro", "f1_macro", "accuracy"},
+        ),
+    ],
+)
+def test_other_problems(tiny_model, tmp_path, problem_type, rows, figures):
+    path = tmp_path / "a.tsv"
+    path.write_text("text\tlabel\n" + "".join(f"{a}\t{b}\n" for a, b in rows * 16))
+    settings = {
+        "task_name": "custom",
+        "problem_type": problem_type,
+        "train_file": str(path),
+        "eval_file": str(path),
+        "test_file": str(path),
+    }
+    if problem_type == "multi_label":
+        settings["class_weights"] = "balanced"
+    results = classify(
+        tmp_path / "out", tiny_model, settings, num_train_epochs=6.0, do_predict=True
+    )
+    assert results.keys() >= figures
+    assert results["score"] > 0.7
+    assert open_checkpoint(tmp_path / "out").problem_type.startswith(problem_type)
+    assert len((tmp_path / "out" / "predictions.jsonl").read_text().splitlines()) == 16 * len(rows)
+
+
+@pytest.mark.parametrize(
+    ("changes", "row", "message"),
+    [
+        ({}, "it is good\tbetter", r"dev.tsv, line 2: unknown label 'better'; expected one of bad"),
+        ({}, "it is good", r"dev.tsv, line 2: expected 2 columns, got 1"),
+        ({}, "\tgood", r"dev.tsv, line 2: the text in 'text' is empty"),
+        ({"label_column": "stars"}, "a\tgood", r"train.tsv, line 1: has no column 'stars'"),
+        ({"problem_type": "regression"}, "a\tgood", r"train.tsv, line 2: expected a number"),
+        ({"class_weights": "1"}, "a\tgood", r"--class_weights=1: expected .* 2 numbers"),
+        ({"train_file": ""}, "a\tgood", r"--task_name=custom needs --train_file"),
+        ({"data_dir": "glue"}, "a\tgood", r"--task_name=custom takes --train_file"),
+        ({"task_name": "RTE"}, "a\tgood", r"--train_file belongs to --task_name=custom"),
+        ({"task_name": "snli"}, "a\tgood", r"--train_file belongs to|--task_name=snli"),
+    ],
+)
+def test_bad_input_is_refused_before_the_folder_is_touched(
+    reviews, tiny_model, tmp_path, changes, row, message
+):
+    dev = tmp_path / "dev.tsv"
+    dev.write_text(f"text\tlabel\n{row}\n")
+    settings = {**reviews, "eval_file": str(dev)} | changes
+    with pytest.raises(InputError, match=message):
+        classify(tmp_path / "out", tiny_model, settings)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_model_without_the_head_is_refused_without_training(reviews, tiny_model, tmp_path):
+    with pytest.raises(InputError, match=r"the checkpoint does not name its labels"):
+        classify(tmp_path / "out", tiny_model, reviews, do_train=False)
+
+
+def test_a_task_without_its_files_says_what_was_looked_for(tiny_model, tmp_path):
+    settings = {"task_name": "rte", "data_dir": str(tmp_path)}
+    with pytest.raises(InputError, match=r"found neither RTE/ there nor its files train.tsv"):
+        classify(tmp_path / "out", tiny_model, settings)
+    with pytest.raises(InputError, match=r"--data_dir is missing"):
+        classify(tmp_path / "out", tiny_model, {"task_name": "rte"})

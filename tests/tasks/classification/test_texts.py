@@ -1,0 +1,163 @@
+"""Reading TSV, CSV and JSONL: GLUE's traps, and rows that do not fit."""
+
+import json
+
+import pytest
+
+from keras_bert.errors import InputError
+from keras_bert.tasks.classification.glue import TASKS, find_task
+from keras_bert.tasks.classification.texts import find_glue_folder, read_glue, read_texts
+
+# FACTS.md, "Fine-tuning": text columns / label column of the official files, counted from 0.
+COLUMNS = {
+    "CoLA": ([3], 1),
+    "SST-2": ([0], 1),
+    "MRPC": ([3, 4], 0),
+    "STS-B": ([7, 8], 9),
+    "RTE": ([1, 2], 3),
+    "WNLI": ([1, 2], 3),
+}
+# shared/data/glue/*/SOURCE
+ROWS = {
+    "CoLA": (8551, 1043, 1063),
+    "SST-2": (67349, 872, 1821),
+    "MRPC": (3668, 408, 1725),
+    "STS-B": (5749, 1500, 1379),
+    "RTE": (2490, 277, 3000),
+    "WNLI": (635, 71, 146),
+}
+
+
+@pytest.mark.parametrize("name", COLUMNS)
+def test_official_files_are_read_whole_and_from_the_right_columns(shared_data, name):
+    task = find_task(name)
+    folder = find_glue_folder(task, shared_data / "glue")
+    assert folder == shared_data / "glue" / name
+    splits = read_glue(task, folder, train=True, dev=True, test=True)
+    dev = splits.dev[""]
+    assert (len(splits.train), len(dev), len(splits.test[name])) == ROWS[name]
+    lines = (folder / "dev.tsv").read_bytes().decode("utf-8-sig").split("\n")
+    cells = [line.removesuffix("\r").split("\t") for line in lines if line]
+    cells = cells[0 if name == "CoLA" else 1 :]
+    texts, label = COLUMNS[name]
+    assert dev.first == [row[texts[0]] for row in cells]
+    assert dev.second == ([row[texts[1]] for row in cells] if len(texts) == 2 else None)
+    assert dev.labels == [row[label] for row in cells]
+    assert dev.where(0).endswith(f"dev.tsv, line {1 if name == 'CoLA' else 2}")
+    assert splits.test[name].labels is None
+
+
+def test_every_task_of_glue_is_in_the_table():
+    names = ["CoLA", "SST-2", "MRPC", "STS-B", "QQP", "MNLI", "QNLI", "RTE", "WNLI", "AX"]
+    assert [task.name for task in TASKS] == names
+    assert find_task("stsb") is find_task("STS-B")
+    with pytest.raises(InputError, match=r"--task_name=snli: expected CoLA.*or custom"):
+        find_task("snli")
+
+
+@pytest.fixture
+def write(tmp_path):
+    def write(name, text):
+        path = tmp_path / name
+        path.write_bytes(text.encode())
+        return path
+
+    return write
+
+
+def test_mnli_has_two_development_and_two_test_files_and_differing_headers(write, tmp_path):
+    write("train.tsv", "sentence1\tsentence2\tlabel1\tgold_label\na\tb\tneutral\tentailment\n")
+    for half in ("matched", "mismatched"):
+        header = "sentence1\tsentence2\tlabel1\tlabel2\tgold_label\n"
+        write(f"dev_{half}.tsv", header + f"{half}\tb\tneutral\tneutral\tcontradiction\n")
+        write(f"test_{half}.tsv", f"index\tsentence1\tsentence2\n0\t{half}\tb\n")
+    task = find_task("mnli")
+    splits = read_glue(task, tmp_path, train=True, dev=True, test=True)
+    assert splits.train.labels == ["entailment"]
+    assert {suffix: texts.first for suffix, texts in splits.dev.items()} == {
+        "_matched": ["matched"],
+        "_mismatched": ["mismatched"],
+    }
+    assert [texts.labels for texts in splits.dev.values()] == [["contradiction"]] * 2
+    assert list(splits.test) == ["MNLI-m", "MNLI-mm"]
+
+
+def test_the_diagnostic_set_lies_in_its_own_folder(tmp_path):
+    (tmp_path / "diagnostic").mkdir()
+    (tmp_path / "diagnostic" / "diagnostic.tsv").write_text(
+        "index\tsentence1\tsentence2\n0\ta\tb\n"
+    )
+    task = find_task("ax")
+    folder = find_glue_folder(task, tmp_path)
+    splits = read_glue(task, folder, train=False, dev=False, test=True)
+    assert list(splits.test) == ["AX"]
+    assert find_glue_folder(find_task("rte"), tmp_path) is None
+
+
+def test_rows_of_qqp_that_were_cut_are_passed_over_and_counted(write, tmp_path, caplog):
+    header = "id\tqid1\tqid2\tquestion1\tquestion2\tis_duplicate\n"
+    write("train.tsv", header + "1\t1\t2\thow?\twhy?\t0\n2\t3\t4\tcut\n3\t1\t2\twho?\t\t1\n")
+    texts = read_glue(find_task("qqp"), tmp_path, train=True, dev=False, test=False).train
+    assert texts.labels == ["0", "1"]
+    assert texts.second == ["why?", ""]
+    assert "1 rows have too few columns and are passed over; the first is line 3" in caplog.text
+
+
+def test_quotes_in_tsv_mean_nothing(write):
+    path = write("a.tsv", 'text\tlabel\n"a quote that never ends\t1\n""\t0\n')
+    assert read_texts(path, ["text"]).first == ['"a quote that never ends', '""']
+
+
+def test_a_byte_order_mark_and_windows_line_ends_are_passed_over(write):
+    path = write("a.tsv", "\ufefftext\tlabel\r\none\t1\r\ntwo\t0\r\n\r\n")
+    texts = read_texts(path, ["text"], "label")
+    assert (texts.first, texts.labels) == (["one", "two"], ["1", "0"])
+
+
+def test_lines_end_at_newlines_alone(write):
+    path = write("a.tsv", "text\tlabel\na\u2028b\x85c\x0bd\re\t1\n")
+    assert read_texts(path, ["text"], "label").first == ["a\u2028b\x85c\x0bd\re"]
+
+
+def test_csv_keeps_what_is_in_quotes(write):
+    path = write("a.csv", 'label,text\n1,"a, b\nand ""c"""\n0,plain\n')
+    texts = read_texts(path, ["text"], "label")
+    assert texts.first == ['a, b\nand "c"', "plain"]
+    assert texts.where(1).endswith("a.csv, line 4")
+
+
+def test_jsonl_labels_may_be_any_value(write):
+    rows = [{"text": "a", "label": True}, {"text": "b", "label": ["x", "y"]}]
+    path = write("a.jsonl", "\n".join(map(json.dumps, rows)))
+    assert read_texts(path, ["text"], "label").labels == [True, ["x", "y"]]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("a.tsv", "text\tlabel\none\t1\ntwo\n", r"a.tsv, line 3: expected 2 columns, got 1: 'two'"),
+        ("a.tsv", "text\tlabel\none\t1\t2\n", r"a.tsv, line 2: expected 2 columns, got 3"),
+        ("a.csv", "text,label\none, two,1\n", r"a.csv, line 2: expected 2 columns, got 3"),
+        ("a.csv", 'text,label\n"one,1\n', r"a.csv, line 2: is not CSV"),
+        ("a.tsv", "text\tlabel\n\nok\t1\n", r"a.tsv, line 2: is empty"),
+        ("a.tsv", "text\tlabel\n \t1\n", r"a.tsv, line 2: the text in 'text' is empty"),
+        ("a.tsv", "txt\tlabel\none\t1\n", r"a.tsv, line 1: has no column 'text'; .*txt.*label"),
+        ("a.tsv", "text\tlabel\n", r"a.tsv: has no rows"),
+        ("a.tsv", "", r"a.tsv, line 1: has no column"),
+        ("a.jsonl", '{"text": "a", "label": 1}\n{"text": \n', r"a.jsonl, line 2: is not JSON"),
+        ("a.jsonl", "[1]\n", r"a.jsonl, line 1: expected a JSON object, got '\[1\]'"),
+        ("a.jsonl", '{"text": "a"}\n', r"a.jsonl, line 1: has no 'label'; it has 'text'"),
+        ("a.jsonl", '{"text": 3, "label": 1}', r"line 1: expected a text in 'text', got 3"),
+    ],
+)
+def test_rows_that_do_not_fit_are_refused_by_file_and_line(write, name, text, message):
+    with pytest.raises(InputError, match=message):
+        read_texts(write(name, text), ["text"], "label")
+
+
+def test_files_that_cannot_be_read_are_refused(tmp_path):
+    with pytest.raises(InputError, match=r"none.tsv: cannot be read: No such file"):
+        read_texts(tmp_path / "none.tsv", ["text"])
+    (tmp_path / "latin.tsv").write_bytes("text\nna\xefve\n".encode("latin-1"))
+    with pytest.raises(InputError, match=r"latin.tsv: expected UTF-8, got the bytes b'\\xef"):
+        read_texts(tmp_path / "latin.tsv", ["text"])

@@ -1,0 +1,133 @@
+"""Feature files: each format holds every value; a file appears whole or not at all."""
+
+import json
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from keras_bert.errors import InputError
+from keras_bert.tasks.features.extract import LineFeatures
+from keras_bert.tasks.features.files import make_writer, read_lines
+
+VOCAB = ["[PAD]", "[CLS]", "[SEP]", "a", "b"]
+LAYERS = [-1, -2]
+
+
+def lines_of(pooled, count=3):
+    rng = np.random.default_rng(0)
+    for index in range(count):
+        ids = np.array([1, *rng.integers(3, 5, index), 2], np.int32)
+        shape = (2, 4) if pooled else (len(ids), 2, 4)
+        yield LineFeatures(index, ids, rng.normal(size=shape).astype(np.float32))
+
+
+def write(path, pooling, lines):
+    make_writer(path, LAYERS, pooling, VOCAB)(path, lines)
+
+
+def test_jsonl_has_googles_keys_and_six_decimals(tmp_path):
+    path = tmp_path / "out.jsonl"
+    write(path, "none", lines_of(False))
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    assert [row["linex_index"] for row in rows] == [0, 1, 2]
+    for row, line in zip(rows, lines_of(False), strict=True):
+        assert row.keys() == {"linex_index", "features"}
+        tokens = [feature["token"] for feature in row["features"]]
+        assert tokens == [VOCAB[i] for i in line.input_ids]
+        assert [layer["index"] for layer in row["features"][0]["layers"]] == LAYERS
+        values = [[layer["values"] for layer in f["layers"]] for f in row["features"]]
+        assert values == [
+            [[round(float(x), 6) for x in layer] for layer in piece] for piece in line.values
+        ]
+
+
+@pytest.mark.parametrize(("pooling", "token"), [("cls", "[CLS]"), ("mean", "mean"), ("max", "max")])
+def test_pooled_jsonl_has_one_entry_a_line(tmp_path, pooling, token):
+    path = tmp_path / "out.jsonl"
+    write(path, pooling, lines_of(True))
+    row = json.loads(path.read_text().splitlines()[1])
+    assert [feature["token"] for feature in row["features"]] == [token]
+    expected = list(lines_of(True))[1].values
+    values = [layer["values"] for layer in row["features"][0]["layers"]]
+    np.testing.assert_allclose(values, expected, atol=5e-7)
+
+
+@pytest.mark.parametrize("count", [1, 3, 1200])
+def test_npy_is_one_array_of_all_lines(tmp_path, count):
+    path = tmp_path / "out.npy"
+    write(path, "mean", lines_of(True, count))
+    expected = np.stack([line.values for line in lines_of(True, count)])
+    loaded = np.load(path, mmap_mode="r")
+    assert loaded.dtype == np.float32
+    assert np.array_equal(loaded, expected)
+
+
+def test_npz_has_the_pieces_of_all_lines_and_where_each_starts(tmp_path):
+    path = tmp_path / "new" / "out.npz"
+    write(path, "none", lines_of(False))
+    loaded = np.load(path)
+    for index, line in enumerate(lines_of(False)):
+        own = slice(*loaded["starts"][index : index + 2])
+        assert np.array_equal(loaded["values"][own], line.values)
+        assert np.array_equal(loaded["input_ids"][own], line.input_ids)
+    assert [entry.name for entry in path.parent.iterdir()] == ["out.npz"]
+
+
+@pytest.mark.parametrize("pooling", ["none", "max"])
+def test_tfrecords_hold_the_same_values(tmp_path, pooling):
+    path = tmp_path / "out.tfrecord"
+    pooled = pooling != "none"
+    write(path, pooling, lines_of(pooled))
+    records = list(tf.data.TFRecordDataset(str(path)))
+    assert len(records) == 3
+    for record, line in zip(records, lines_of(pooled), strict=True):
+        features = tf.train.Example.FromString(record.numpy()).features.feature
+        assert list(features["linex_index"].int64_list.value) == [line.index]
+        assert list(features["layers"].int64_list.value) == LAYERS
+        values = np.array(features["values"].float_list.value, np.float32)
+        assert np.array_equal(values.reshape(line.values.shape), line.values)
+        assert ("input_ids" in features) != pooled
+
+
+@pytest.mark.parametrize(
+    ("name", "pooling", "expected"),
+    [
+        ("out.npy", "none", r"--pooling=none expected a name in \.jsonl, \.tfrecord or \.npz"),
+        ("out.npz", "cls", r"--pooling=cls expected a name in \.jsonl, \.tfrecord or \.npy"),
+        ("out.h5", "cls", r"--output_file=.*out\.h5"),
+    ],
+)
+def test_a_name_of_no_format_is_refused(tmp_path, name, pooling, expected):
+    with pytest.raises(InputError, match=expected):
+        make_writer(tmp_path / name, LAYERS, pooling, VOCAB)
+
+
+@pytest.mark.parametrize("name", ["out.jsonl", "out.npz", "out.tfrecord"])
+def test_an_input_that_breaks_off_leaves_the_earlier_file(tmp_path, name):
+    path = tmp_path / name
+    path.write_text("earlier")
+
+    def broken():
+        yield from lines_of(False)
+        raise InputError("line 4 is bad")
+
+    with pytest.raises(InputError, match="line 4 is bad"):
+        write(path, "none", broken())
+    assert path.read_text() == "earlier"
+    assert [entry.name for entry in tmp_path.iterdir()] == [name]
+
+
+def test_lines_end_at_line_feeds_alone(tmp_path):
+    path = tmp_path / "text.txt"
+    path.write_bytes("\ufeffa\u2028b\r\n\nc".encode())
+    assert list(read_lines(str(path))) == ["a\u2028b", "", "c"]
+
+
+def test_a_line_that_is_not_utf8_is_refused_with_its_number(tmp_path):
+    path = tmp_path / "text.txt"
+    path.write_bytes(b"a\n\xff\n")
+    with pytest.raises(InputError, match=r"text\.txt, line 2: expected UTF-8"):
+        list(read_lines(str(path)))
+    with pytest.raises(InputError, match=r"none\.txt: cannot be read"):
+        list(read_lines(str(tmp_path / "none.txt")))

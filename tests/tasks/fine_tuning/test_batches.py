@@ -1,0 +1,117 @@
+"""Batches: every example once an epoch, little padding, each a function of (seed, step)."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from keras_bert.packing import pack
+from keras_bert.tasks.fine_tuning.batches import (
+    bucket_lengths,
+    epoch_plan,
+    evaluation_batches,
+    steps_per_epoch,
+    training_batches,
+)
+from keras_bert.tasks.fine_tuning.examples import from_packed
+from keras_bert.tokenization import BertTokenizer
+from keras_bert.vocabulary import load_vocab
+
+
+def arrays(dataset, count):
+    return list(dataset.take(count).as_numpy_iterator())
+
+
+def test_every_example_comes_once_an_epoch_and_the_last_batch_is_filled(make_examples):
+    examples = make_examples(50)
+    batches = arrays(training_batches(examples, 8, seed=1, max_seq_length=64), 14)
+    for epoch in (batches[:7], batches[7:]):
+        index = np.concatenate([batch["example_index"] for batch in epoch])
+        assert sorted(index[index >= 0]) == list(range(50))
+        weights = np.concatenate([batch["example_weights"] for batch in epoch])
+        np.testing.assert_array_equal(weights, index >= 0)
+    assert [b["example_weights"].sum() for b in batches] == [8] * 6 + [2] + [8] * 6 + [2]
+
+
+def test_a_batch_holds_its_examples_padded_to_a_bucket(make_examples):
+    examples = make_examples(50)
+    rows = [row.tolist() for row in examples.rows(examples.input_ids)]
+    tags = [row.tolist() for row in examples.rows(examples.piece_labels["tags"])]
+    for batch in arrays(training_batches(examples, 8, 1, 0, 49, 64), 7):
+        length = batch["input_ids"].shape[1]
+        assert length in bucket_lengths(64)
+        for row, index in enumerate(batch["example_index"]):
+            if index < 0:
+                continue
+            real = len(rows[index])
+            padding = length - real
+            assert batch["input_ids"][row].tolist() == rows[index] + [49] * padding
+            assert batch["input_mask"][row].tolist() == [1] * real + [0] * padding
+            assert batch["tags"][row].tolist() == tags[index] + [-1] * padding
+            assert batch["labels"][row] == examples.labels["labels"][index]
+        real = batch["input_mask"].sum(axis=1).max()
+        assert length - real < 8
+
+
+@pytest.mark.parametrize("first_step", [3, 7, 20])
+def test_the_batch_of_a_step_is_the_same_wherever_the_stream_starts(make_examples, first_step):
+    examples = make_examples(50)
+    whole = arrays(training_batches(examples, 8, 5, max_seq_length=64), first_step + 9)
+    late = arrays(training_batches(examples, 8, 5, first_step, max_seq_length=64), 9)
+    for one, two in zip(whole[first_step:], late, strict=True):
+        for name in one:
+            np.testing.assert_array_equal(one[name], two[name])
+
+
+def test_epochs_seeds_and_dropout_differ(make_examples):
+    examples = make_examples(64)
+    one = epoch_plan(examples.lengths, 8, seed=0, epoch=0)
+    assert not np.array_equal(one, epoch_plan(examples.lengths, 8, seed=0, epoch=1))
+    assert not np.array_equal(one, epoch_plan(examples.lengths, 8, seed=1, epoch=0))
+    first, second = arrays(training_batches(examples, 8, 0, max_seq_length=64), 2)
+    assert len({*first["dropout_seed"], *second["dropout_seed"]}) == 16
+
+
+def test_evaluation_has_every_example_once_the_longest_first(make_examples):
+    examples = make_examples(21)
+    batches = list(evaluation_batches(examples, 8, max_seq_length=64).as_numpy_iterator())
+    index = np.concatenate([batch["example_index"] for batch in batches])
+    assert sorted(index[index >= 0]) == list(range(21))
+    lengths = examples.lengths[index[index >= 0]]
+    assert (np.diff(lengths) <= 0).all()
+    assert batches[-1]["example_weights"].tolist() == [1] * 5 + [0] * 3
+
+
+def test_buckets_end_at_the_longest_length():
+    assert bucket_lengths(20).tolist() == [8, 16, 20]
+    assert bucket_lengths(128).tolist() == list(range(8, 129, 8))
+    assert bucket_lengths(384)[14:].tolist() == [
+        *(120, 128, 144, 160, 176, 192, 208, 224, 240, 256, 288, 320, 352, 384)
+    ]
+
+
+def test_too_long_an_example_is_refused(make_examples):
+    examples = make_examples(9)
+    with pytest.raises(ValueError, match="pieces; max_seq_length is 16"):
+        evaluation_batches(examples, 8, max_seq_length=16)
+
+
+def test_mrpc_has_less_than_a_tenth_of_padding(shared_data):
+    vocab = load_vocab(shared_data / "vocab" / "bert-base-uncased" / "vocab.txt")
+    tokenizer = BertTokenizer(vocab, do_lower_case=True)
+    text = (shared_data / "glue" / "MRPC" / "train.tsv").read_text(encoding="utf-8-sig")
+    rows = [line.split("\t") for line in text.splitlines()[1:]]
+    packed = pack(
+        tokenizer.tokenize(tf.constant([row[3] for row in rows])),
+        tokenizer.tokenize(tf.constant([row[4] for row in rows])),
+        max_seq_length=128,
+        cls_token_id=vocab.index("[CLS]"),
+        sep_token_id=vocab.index("[SEP]"),
+    )
+    examples = from_packed([packed])
+    steps = steps_per_epoch(len(examples), 16)
+    pieces = real = 0
+    for batch in arrays(training_batches(examples, 16, 0, max_seq_length=128), steps):
+        weighed = batch["input_mask"] * batch["example_weights"][:, None]
+        pieces, real = pieces + weighed.size, real + weighed.sum()
+    assert real == examples.starts[-1]
+    assert 1 - real / pieces < 0.10

@@ -1,0 +1,67 @@
+"""Examples: padding goes, order stays, and pieces can be cut back into examples."""
+
+import numpy as np
+import pytest
+
+from keras_bert.tasks.fine_tuning.examples import Examples, from_packed
+
+BATCHES = [
+    {
+        "input_ids": np.array([[2, 7, 3, 0], [2, 8, 9, 3]], np.int32),
+        "input_mask": np.array([[1, 1, 1, 0], [1, 1, 1, 1]], np.int32),
+        "segment_ids": np.array([[0, 0, 1, 0], [0, 1, 1, 1]], np.int32),
+        "labels": np.array([1, 0]),
+        "tags": np.array([[-1, 4, -1, -1], [-1, 5, 6, -1]]),
+    },
+    {
+        "input_ids": np.array([[2, 3]], np.int32),
+        "input_mask": np.array([[1, 1]], np.int32),
+        "segment_ids": np.array([[0, 0]], np.int32),
+        "labels": np.array([1]),
+        "tags": np.array([[-1, -1]]),
+    },
+]
+
+
+@pytest.fixture
+def examples():
+    return from_packed(BATCHES, ["labels"], ["tags"])
+
+
+def test_padding_is_dropped_and_pieces_stand_in_order(examples):
+    assert examples.input_ids.tolist() == [2, 7, 3, 2, 8, 9, 3, 2, 3]
+    assert examples.segment_ids.tolist() == [0, 0, 1, 0, 1, 1, 1, 0, 0]
+    assert examples.starts.tolist() == [0, 3, 7, 9]
+    assert examples.lengths.tolist() == [3, 4, 2]
+    assert examples.labels["labels"].tolist() == [1, 0, 1]
+    assert examples.piece_labels["tags"].tolist() == [-1, 4, -1, -1, 5, 6, -1, -1, -1]
+    assert examples.input_ids.dtype == examples.segment_ids.dtype == np.int32
+    assert len(examples) == 3
+
+
+def test_values_of_pieces_are_cut_back_into_examples(examples):
+    assert [row.tolist() for row in examples.rows(examples.input_ids)] == [
+        [2, 7, 3],
+        [2, 8, 9, 3],
+        [2, 3],
+    ]
+
+
+def test_examples_are_taken_in_any_order(examples):
+    taken = examples.take([2, 0])
+    assert [row.tolist() for row in taken.rows(taken.input_ids)] == [[2, 3], [2, 7, 3]]
+    assert taken.labels["labels"].tolist() == [1, 1]
+    assert taken.piece_labels["tags"].tolist() == [-1, -1, -1, 4, -1]
+
+
+def test_no_batches_make_no_examples():
+    none = from_packed([], ["labels"])
+    assert len(none) == 0
+    assert none.starts.tolist() == [0]
+
+
+def test_arrays_that_do_not_belong_together_are_refused(examples):
+    with pytest.raises(ValueError, match="every label needs 3 values"):
+        Examples(examples.input_ids, examples.segment_ids, examples.starts, {"labels": np.zeros(2)})
+    with pytest.raises(ValueError, match="every value a piece"):
+        Examples(examples.input_ids[1:], examples.segment_ids, examples.starts)

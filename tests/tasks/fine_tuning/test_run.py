@@ -1,0 +1,276 @@
+"""A fine-tuning run: the best is kept, a kill changes nothing, early stopping ends it."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from safetensors.numpy import load_file
+
+from keras_bert.errors import InputError
+from keras_bert.models import BertClassifier
+from keras_bert.tasks.fine_tuning import run
+from keras_bert.tasks.fine_tuning.batches import MODEL_INPUTS
+from keras_bert.tasks.fine_tuning.run import FineTuningTask, fine_tune
+from keras_bert.tasks.fine_tuning.seeds import fine_tune_seeds
+from keras_bert.tasks.fine_tuning.start import FineTuningSettings, find_start
+from keras_bert.training import loop
+from keras_bert.training.loop import TrainingSettings
+from keras_bert.training.strategy import make_strategy
+from keras_bert.training.task import Task
+
+TRAINING = TrainingSettings(num_train_steps=0, train_batch_size=16, jit_compile=False)
+KEEP_ALL = replace(TRAINING, keep_checkpoint_max=10)
+ONE_STEP = replace(TRAINING, num_train_steps=1)
+
+
+def sums_task():
+    def weights(batch):
+        return {"nll": tf.reduce_sum(batch["example_weights"])}
+
+    def sums(model, batch, training):
+        inputs = {name: batch[name] for name in MODEL_INPUTS}
+        logits = model(inputs, training=training)["logits"]
+        nll = tf.nn.sparse_softmax_cross_entropy_with_logits(batch["labels"], logits)
+        return {"nll": tf.reduce_sum(nll * batch["example_weights"])}
+
+    return Task(("nll",), {"nll": 0.0}, weights, sums)
+
+
+@pytest.fixture(scope="module")
+def settings(tiny_checkpoint):
+    return FineTuningSettings(str(tiny_checkpoint), max_seq_length=64, learning_rate=3e-3)
+
+
+@pytest.fixture(scope="module")
+def make_task(make_examples):
+    """A function: what differs -> the task of telling the label, on 72 examples."""
+    train, held_out = make_examples(72, 0, 12), make_examples(24, 1, 12)
+
+    def make(figures=None, **changes):
+        """The development set's accuracy; or the figures given, one an evaluation."""
+        given = iter(figures or ())
+
+        def score(predict):
+            hits = predict(held_out)["logits"].argmax(-1) == held_out.labels["labels"]
+            return {"accuracy": next(given, -1.0) if figures else hits.mean()}
+
+        task = FineTuningTask(
+            lambda config, dtype: BertClassifier(config, 2, dtype=dtype),
+            sums_task(),
+            train,
+            score,
+            labels=["even", "odd"],
+        )
+        return replace(task, **changes)
+
+    return make
+
+
+def go(settings, output_dir, task, training=TRAINING, strategy=None):
+    strategy = strategy or make_strategy()
+    return fine_tune(settings, training, strategy, output_dir, {}, find_start(settings), task)
+
+
+def weights_of(path):
+    return (path / "model" / "model.safetensors").read_bytes()
+
+
+def evaluations(path):
+    lines = [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
+    return [(line["step"], line["eval_accuracy"]) for line in lines if "eval_accuracy" in line]
+
+
+@pytest.fixture(scope="module")
+def trained(settings, make_task, tmp_path_factory):
+    """The folder of a finished run."""
+    path = tmp_path_factory.mktemp("trained")
+    go(settings, path, make_task())
+    return path
+
+
+def test_an_evaluation_an_epoch_and_the_contract_of_the_folder(settings, make_task, trained):
+    results = json.loads((trained / "results.json").read_text())
+    assert [step for step, _ in evaluations(trained)] == [5, 10, 15]  # 72 / 16, rounded up
+    assert results["accuracy"] == max(value for _, value in evaluations(trained))
+    assert {path.name for path in trained.iterdir()} == {
+        *("best", "checkpoints", "metrics.jsonl", "model", "results.json", "run.json"),
+        "tensorboard",
+    }
+    config = json.loads((trained / "model" / "config.json").read_text())
+    assert config["id2label"] == {"0": "even", "1": "odd"}
+    assert go(settings, trained, make_task(figures=[0.0])) == results  # nothing left to do
+
+
+def test_the_best_weights_are_kept_and_ties_keep_the_earlier(settings, make_task, tmp_path):
+    results = go(settings, tmp_path, make_task([0.5, 0.9, 0.9, 0.0]), KEEP_ALL)
+    assert results["best_step"] == 10
+    assert weights_of(tmp_path) == (tmp_path / "best" / "model.safetensors").read_bytes()
+    saved = load_file(tmp_path / "model" / "model.safetensors")["classifier.bias"]
+    for step in (5, 10, 15):
+        then = load_file(tmp_path / "checkpoints" / f"step-{step:08d}" / "model.safetensors")
+        assert np.array_equal(then["classifier/bias"], saved) == (step == 10)
+
+
+def killed_at(number, function):
+    """Makes a function that is killed at the end of a call."""
+    calls = iter(range(1, 100))
+
+    def call(*args, **kwargs):
+        result = function(*args, **kwargs)
+        if next(calls) == number:
+            raise KeyboardInterrupt
+        return result
+
+    return call
+
+
+def test_a_run_killed_again_and_again_ends_at_the_same_bits(
+    settings, make_task, tmp_path, monkeypatch, trained
+):
+    """After the first save of best/, an evaluation, a checkpoint, and before the results."""
+    task = make_task()
+    kills = [
+        ("save_model_directory", run, 1),
+        ("score", None, 2),
+        ("save_checkpoint", loop, 1),
+        ("score", None, 2),
+    ]
+    for name, module, number in kills:
+        with monkeypatch.context() as patch:
+            doomed = task
+            if module is None:
+                doomed = replace(task, score=killed_at(number, task.score))
+            else:
+                patch.setattr(module, name, killed_at(number, getattr(module, name)))
+            with pytest.raises(KeyboardInterrupt):
+                go(settings, tmp_path, doomed)
+        assert not (tmp_path / "results.json").exists()
+    results = go(settings, tmp_path, task)
+    assert results == json.loads((trained / "results.json").read_text())
+    assert weights_of(tmp_path) == weights_of(trained)
+    assert evaluations(tmp_path) == evaluations(trained)
+
+
+def test_training_stops_when_evaluations_get_no_better(settings, make_task, tmp_path):
+    settings = replace(settings, num_train_epochs=6, early_stopping_patience=2)
+    results = go(settings, tmp_path, make_task([0.3, 0.6, 0.6, 0.5, 0.9, 0.9]))
+    assert [step for step, _ in evaluations(tmp_path)] == [5, 10, 15, 20]
+    assert (results["step"], results["best_step"]) == (20, 10)
+    # A kill after the last evaluation does not wake it up.
+    (tmp_path / "results.json").unlink()
+    assert go(settings, tmp_path, make_task([0.9]))["step"] == 20
+
+
+def test_two_devices_learn_what_one_does(settings, make_task, tmp_path, mirrored, trained):
+    go(settings, tmp_path, make_task(), strategy=mirrored)
+    one, two = (load_file(path / "model" / "model.safetensors") for path in (trained, tmp_path))
+    assert max(np.abs(one[name] - two[name]).max() for name in one) < 1e-5
+
+
+def test_a_trained_model_is_scored_and_predicts_without_training(
+    settings, make_task, tmp_path, trained
+):
+    only = replace(settings, init_checkpoint=str(trained), do_train=False, do_predict=True)
+    written = []
+    task = make_task(train=None, write_predictions=lambda predict, path: written.append(path))
+    results = go(only, tmp_path / "scored", task)
+    assert results["accuracy"] == json.loads((trained / "results.json").read_text())["accuracy"]
+    assert written == [tmp_path / "scored"]
+    assert not (tmp_path / "scored" / "model").exists()
+    with pytest.raises(InputError, match=r"has the labels even, odd; expected odd, even"):
+        go(only, tmp_path / "other", make_task(labels=["odd", "even"]))
+    assert not (tmp_path / "other").exists()
+
+
+def test_what_is_not_trained_needs_a_head(settings, make_task, tmp_path):
+    with pytest.raises(InputError, match=r"lacks classifier/kernel, classifier/bias"):
+        go(replace(settings, do_train=False), tmp_path / "a", make_task())
+    assert not (tmp_path / "a").exists()
+
+
+def test_frozen_layers_keep_their_weights(settings, make_task, tmp_path):
+    task = make_task(score=None)
+    go(replace(settings, num_frozen_layers=1, warmup_proportion=0), tmp_path, task, ONE_STEP)
+    before = load_file(Path(settings.init_checkpoint) / "model.safetensors")
+    after = load_file(tmp_path / "model" / "model.safetensors")
+    for name, value in before.items():
+        assert np.array_equal(value, after[name]) == ("embeddings" in name), name
+
+
+def test_several_seeds_give_mean_and_sample_standard_deviation(settings, make_task, tmp_path):
+    start, strategy = find_start(settings), make_strategy()
+    scores = make_task([0.5, 0.5, 0.8, 0.8])
+    arguments = (settings, ONE_STEP, strategy, tmp_path, {}, start, scores, [1, 2])
+    results = fine_tune_seeds(*arguments)
+    assert results["seeds"] == [1, 2]
+    assert results["accuracy_mean"] == pytest.approx(0.65)
+    assert results["accuracy_std"] == pytest.approx(0.3 / 2**0.5)
+    assert weights_of(tmp_path / "seed-1") != weights_of(tmp_path / "seed-2")
+    assert fine_tune_seeds(*arguments) == results
+
+
+def test_changed_data_is_refused(settings, make_task, make_examples, trained):
+    with pytest.raises(InputError, match="train_sha256 was"):
+        go(settings, trained, make_task(train=make_examples(72, 9, 12)))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"max_seq_length": 65}, r"--max_seq_length=65 is more than the 64 positions"),
+        ({"num_frozen_layers": 3}, r"--num_frozen_layers=3: .* expected at most 2"),
+        ({"warmup_proportion": 1.0}, r"--warmup_proportion=1.0: expected at least 0 and below 1"),
+        ({"num_train_epochs": 0.0}, r"--num_train_epochs=0.0: expected more than 0"),
+        ({"mixed_precision": "float16"}, r"--mixed_precision=float16 is not built yet"),
+        ({"do_eval": False, "early_stopping_patience": 1}, r"needs --do_eval"),
+        ({"do_train": False, "do_eval": False}, r"nothing to do"),
+    ],
+)
+def test_settings_out_of_range_are_refused(settings, change, message):
+    with pytest.raises(InputError, match=message):
+        find_start(replace(settings, **change))
+
+
+def test_a_vocabulary_of_another_size_is_refused(settings, tmp_path):
+    (tmp_path / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\n")
+    with pytest.raises(InputError, match=r"has 5 pieces|5 pieces"):
+        find_start(replace(settings, vocab_file=str(tmp_path / "vocab.txt")))
+
+
+def test_one_seed_is_recorded_as_the_runs_own(settings, make_task, tmp_path):
+    """Else the run of another seed would be taken for this one's."""
+
+    def go_with(seed):
+        parts = (find_start(settings), make_task(), [seed])
+        record = {"random_seed": settings.random_seed}
+        return fine_tune_seeds(
+            settings, ONE_STEP, make_strategy(), tmp_path / "out", record, *parts
+        )
+
+    go_with(7)
+    recorded = json.loads((tmp_path / "out" / "run.json").read_text())["settings"]
+    assert recorded["random_seed"] == 7
+    with pytest.raises(InputError, match="random_seed was 7 and is now 8"):
+        go_with(8)
+
+
+def test_the_optimizer_is_what_the_settings_say(settings):
+    changed = replace(
+        settings, layer_decay=0.5, weight_decay=0.3, bias_correction=False, warmup_proportion=0.25
+    )
+    start = find_start(changed)
+    optimizer = run._make_optimizer(changed, 100, start.config)
+    last = start.config.num_hidden_layers - 1
+    multipliers = dict(optimizer.learning_rate_multipliers)
+    assert multipliers[rf"(^|/)encoder/layer_{last}/"] == 1.0
+    assert multipliers[r"(^|/)encoder/embeddings/"] == 0.5 ** (last + 1)
+    assert optimizer.weight_decay_rate == 0.3
+    assert optimizer.bias_correction is False
+    rate = settings.learning_rate
+    optimizer.iterations.assign(24)  # the step before the warm-up ends
+    assert float(optimizer.learning_rate) == pytest.approx(rate * 24 / 25)
+    optimizer.iterations.assign(25)
+    assert float(optimizer.learning_rate) == pytest.approx(rate * (1 - 25 / 100))

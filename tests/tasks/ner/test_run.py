@@ -1,0 +1,141 @@
+"""A tagger from start to end: it learns, its files say what it found, and it can be used again."""
+
+import json
+
+import pytest
+import tensorflow as tf
+
+from keras_bert.errors import InputError
+from keras_bert.tasks.fine_tuning.start import FineTuningSettings
+from keras_bert.tasks.ner.conll import read_conll
+from keras_bert.tasks.ner.data import NerSettings
+from keras_bert.tasks.ner.run import fine_tune_tagger
+from keras_bert.tasks.ner.scores import entity_scores
+from keras_bert.training.loop import TrainingSettings
+
+
+def run(files, output_dir, init_checkpoint=None, **changes):
+    ner = {
+        "train_file": str(files / "train.conll"),
+        "eval_file": str(files / "dev.conll"),
+        "test_file": str(files / "test.conll"),
+    }
+    ner |= {name: changes.pop(name) for name in [*changes] if hasattr(NerSettings, name)}
+    settings = {
+        "init_checkpoint": str(init_checkpoint or files / "bert"),
+        "max_seq_length": 8,  # Some sentences are split.
+        "learning_rate": 1e-2,
+        "num_train_epochs": 4.0,
+        "do_predict": True,
+    } | changes
+    training = TrainingSettings(num_train_steps=0, train_batch_size=8, jit_compile=False)
+    return fine_tune_tagger(
+        NerSettings(**ner),
+        FineTuningSettings(**settings),
+        training,
+        tf.distribute.get_strategy(),
+        output_dir,
+        [1],
+        {},
+    )
+
+
+@pytest.fixture(scope="module")
+def learnt(ner_files, tmp_path_factory):
+    output_dir = tmp_path_factory.mktemp("out") / "run"
+    return run(ner_files, output_dir), output_dir
+
+
+def test_it_learns_and_reports_every_type(learnt):
+    results, output_dir = learnt
+    assert results["f1"] > 0.95
+    assert {"precision", "recall", "f1_PER", "recall_LOC", "accuracy"} <= results.keys()
+    assert json.loads((output_dir / "results.json").read_text()) == results
+
+
+def test_predictions_have_conllevals_columns_and_give_the_reported_scores(learnt, ner_files):
+    _, output_dir = learnt
+    predicted = read_conll(output_dir / "predictions.conll")
+    gold = read_conll(ner_files / "test.conll")
+    assert [s.words for s in predicted] == [s.words for s in gold]
+    gold_column = read_conll(output_dir / "predictions.conll", tag_column=1)
+    assert [s.tags for s in gold_column] == [s.tags for s in gold]
+    first_line = (output_dir / "predictions.conll").read_text().split("\n")[0]
+    assert len(first_line.split(" ")) == 3
+    scores = entity_scores([(g.tags, p.tags) for g, p in zip(gold, predicted, strict=True)])
+    reported = json.loads((output_dir / "test_results.json").read_text())
+    assert {name: reported[name] for name in scores} == scores
+
+
+def test_the_model_names_its_labels_as_transformers_does(learnt):
+    config = json.loads((learnt[1] / "model" / "config.json").read_text())
+    assert config["architectures"] == ["BertForTokenClassification"]
+    assert config["id2label"]["3"] == "B-PER"
+    assert config["label2id"]["O"] == 0
+
+
+def test_a_trained_model_is_scored_and_predicts_without_training(learnt, ner_files, tmp_path):
+    results, output_dir = learnt
+    (tmp_path / "words.conll").write_text("d\na\nb\n\nc\n")
+    again = run(
+        ner_files,
+        tmp_path / "out",
+        init_checkpoint=output_dir,
+        do_train=False,
+        train_file="",
+        test_file=str(tmp_path / "words.conll"),
+    )
+    assert again["f1"] == results["f1"]
+    text = (tmp_path / "out" / "predictions.conll").read_text()
+    assert text == "d O\na B-PER\nb I-PER\n\nc B-LOC\n\n"
+
+
+def test_wrong_predictions_are_shown_on_tensorboard(ner_files, tmp_path):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    run(ner_files, tmp_path / "out", num_train_epochs=0.1, learning_rate=0.0, do_predict=False)
+    events = EventAccumulator(str(tmp_path / "out" / "tensorboard"))
+    events.Reload()
+    table = events.Tensors("wrong_predictions")[0].tensor_proto.string_val[0].decode()
+    assert table.startswith("| where | sentence | missed | wrong |")
+    assert "dev.conll:" in table
+
+
+def test_context_and_tags_on_all_pieces_train_as_well(ner_files, tmp_path):
+    lines = (ner_files / "train.conll").read_text()
+    (tmp_path / "train.conll").write_text(f"-DOCSTART- O\n\n{lines}-DOCSTART- O\n\n{lines}")
+    results = run(
+        ner_files,
+        tmp_path / "out",
+        train_file=str(tmp_path / "train.conll"),
+        document_context=True,
+        label_all_pieces=True,
+        num_train_epochs=1.0,
+        do_predict=False,
+    )
+    assert results["f1"] > 0.5
+
+
+def test_a_type_that_only_dev_has_ends_the_run_before_the_folder_is_touched(ner_files, tmp_path):
+    (tmp_path / "dev.conll").write_text("a B-ORG\n")
+    with pytest.raises(InputError, match=r"dev\.conll, line 1: tag 'B-ORG', but .*train\.conll"):
+        run(ner_files, tmp_path / "out", eval_file=str(tmp_path / "dev.conll"))
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_checkpoint_without_tags_cannot_predict(ner_files, tmp_path):
+    with pytest.raises(InputError, match=r"bert: names no labels; expected a tagger"):
+        run(ner_files, tmp_path / "out", do_train=False)
+
+
+@pytest.mark.parametrize(
+    ("missing", "settings"),
+    [
+        ("train_file", {}),
+        ("eval_file", {"do_train": False}),
+        ("test_file", {"do_train": False, "do_eval": False, "eval_file": ""}),
+    ],
+)
+def test_a_missing_file_is_asked_for(ner_files, tmp_path, missing, settings):
+    with pytest.raises(InputError, match=f"--{missing} is missing"):
+        run(ner_files, tmp_path / "out", **{missing: ""}, **settings)

@@ -1,0 +1,115 @@
+"""Strict entity scores: conlleval's figures, by hand and against conlleval's own way to count."""
+
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from keras_bert.tasks.ner.scores import entity_scores
+
+
+def score(*pairs):
+    return entity_scores([(gold.split(), guess.split()) for gold, guess in pairs])
+
+
+def test_an_entity_counts_only_with_both_ends_and_its_type():
+    scores = score(
+        # found; too short; another type
+        ("B-PER I-PER O B-LOC I-LOC O B-ORG", "B-PER I-PER O B-LOC O O B-LOC"),
+    )
+    assert scores == pytest.approx(
+        {
+            "precision": 1 / 3,
+            "recall": 1 / 3,
+            "f1": 1 / 3,
+            "precision_LOC": 0,
+            "recall_LOC": 0,
+            "f1_LOC": 0,
+            "precision_ORG": 0,
+            "recall_ORG": 0,
+            "f1_ORG": 0,
+            "precision_PER": 1,
+            "recall_PER": 1,
+            "f1_PER": 1,
+            "accuracy": 5 / 7,
+        }
+    )
+
+
+def test_figures_are_over_all_entities_not_a_mean_over_types():
+    scores = score(("B-A B-A B-A B-B", "B-A B-A B-A O"))
+    assert scores["precision"] == 1
+    assert scores["recall"] == 0.75
+    assert scores["f1"] == pytest.approx(2 * 0.75 / 1.75)
+
+
+def test_an_entity_does_not_go_on_into_the_next_sentence():
+    assert score(("B-PER", "B-PER"), ("I-PER", "I-PER"))["precision_PER"] == 1
+    assert entity_scores([(["B-PER", "B-PER"], ["B-PER", "I-PER"])])["f1"] == 0
+
+
+def test_predictions_may_be_impossible_sequences():
+    assert score(("O B-PER I-PER O", "O I-PER I-PER O"))["f1"] == 1
+
+
+def test_nothing_to_find_and_nothing_found_is_0_as_with_conlleval():
+    assert score(("O O", "O O")) == {"precision": 0, "recall": 0, "f1": 0, "accuracy": 1}
+
+
+def counted_as_conlleval_does(pairs):
+    """Walks both columns at once and keeps whether they agree since a common start."""
+
+    def starts(before, tag):
+        (p, before_type), (t, kind) = before, tag
+        pairs = {"EE", "EI", "SE", "SI", "OE", "OI"}
+        return t in "BS" or p + t in pairs or (t != "O" and kind != before_type)
+
+    def ends(before, tag):
+        (p, before_type), (t, kind) = before, tag
+        pairs = {"BB", "BS", "BO", "IB", "IS", "IO"}
+        return p in "ES" or p + t in pairs or (p != "O" and kind != before_type)
+
+    correct, gold_count, guess_count = Counter(), Counter(), Counter()
+    for gold, guess in pairs:
+        agreeing = False
+        last_gold = last_guess = ("O", "")
+        for gold_tag, guess_tag in [*zip(gold, guess, strict=True), ("O", "O")]:
+            g, p = ((tag[0], tag[2:]) for tag in (gold_tag, guess_tag))
+            gold_ends, guess_ends = ends(last_gold, g), ends(last_guess, p)
+            if agreeing and gold_ends and guess_ends:
+                correct[last_gold[1]] += last_gold[1] == last_guess[1]
+                agreeing = False
+            elif agreeing and (gold_ends != guess_ends or g[1] != p[1]):
+                agreeing = False
+            gold_count[g[1]] += starts(last_gold, g)
+            guess_count[p[1]] += starts(last_guess, p)
+            if starts(last_gold, g) and starts(last_guess, p) and g[1] == p[1]:
+                agreeing = True
+            last_gold, last_guess = g, p
+    return correct, guess_count, gold_count
+
+
+@pytest.mark.parametrize("prefixes", ["BI", "BIES"])
+def test_counts_are_those_of_conllevals_walk_for_any_tags(prefixes):
+    tag = st.sampled_from(["O", *(f"{p}-{t}" for p in prefixes for t in ("X", "Y"))])
+    pair = st.lists(st.tuples(tag, tag), max_size=12)
+
+    @given(st.lists(pair, max_size=4))
+    def check(sentences):
+        pairs = [([g for g, _ in s], [p for _, p in s]) for s in sentences]
+        scores = entity_scores(pairs)
+        correct, guessed, gold = counted_as_conlleval_does(pairs)
+        for kind in ("X", "Y"):
+            if guessed[kind] or gold[kind]:
+                precision, recall = scores[f"precision_{kind}"], scores[f"recall_{kind}"]
+                assert precision * guessed[kind] == pytest.approx(correct[kind])
+                assert recall * gold[kind] == pytest.approx(correct[kind])
+                total = guessed[kind] + gold[kind]
+                assert scores[f"f1_{kind}"] == pytest.approx(2 * correct[kind] / total)
+            else:
+                assert f"f1_{kind}" not in scores
+        total = guessed.total() + gold.total()
+        assert scores["f1"] == pytest.approx(2 * correct.total() / total if total else 0)
+
+    check()

@@ -1,0 +1,167 @@
+"""What SQuAD brings to the fine-tuning run, with models that know the answers, or none."""
+
+import json
+
+import numpy as np
+import pytest
+
+from keras_bert.errors import InputError
+from keras_bert.tasks.squad.questions import Answer, Question
+from keras_bert.tasks.squad.run import SquadSettings, digest, squad_task
+from keras_bert.tasks.squad.windows import make_windows, training_examples
+
+TEXT = "Rollo the Norse leader swore fealty to King Charles in the year 911"
+V2 = SquadSettings(version_2_with_negative=True)
+
+
+@pytest.fixture
+def questions(ask):
+    return [
+        ask(TEXT, "who swore ?", "Rollo", "a"),
+        ask(TEXT, "what year ?", "911", "b"),
+        ask(TEXT, "when was the leader ?", "", "c"),
+    ]
+
+
+@pytest.fixture
+def knowing(tokenizer):
+    """A function that makes a model which scores the right span, or [CLS], by some points."""
+
+    def make(questions, points=10.0):
+        examples = training_examples(make_windows(questions, tokenizer), questions)
+
+        def predict(asked):
+            np.testing.assert_array_equal(asked.input_ids, examples.input_ids)
+            logits = {}
+            for end in ("start", "end"):
+                logits[f"{end}_logits"] = values = np.zeros([len(asked.input_ids)], np.float32)
+                values[asked.starts[:-1] + examples.labels[f"{end}_positions"]] = points
+            return logits
+
+        return predict
+
+    return make
+
+
+def test_a_model_that_knows_scores_a_hundred_in_v1(tokenizer, questions, knowing):
+    task = squad_task(SquadSettings(), tokenizer, dev=questions)
+    assert task.best == "f1"
+    assert task.score(knowing(questions[:2])) == {"exact": 100.0, "f1": 100.0}
+
+
+def test_a_model_that_knows_scores_a_hundred_in_v2(tokenizer, questions, knowing):
+    task = squad_task(V2, tokenizer, dev=questions)
+    assert task.best == "best_f1"
+    figures = task.score(knowing(questions))
+    names = ("exact", "f1", "HasAns_f1", "NoAns_f1", "best_exact", "best_f1")
+    assert {name: figures[name] for name in names} == dict.fromkeys(names, 100.0)
+    assert {"best_exact_thresh", "best_f1_thresh", "total"} <= figures.keys()
+
+
+def test_predictions_are_written_in_googles_three_files(tmp_path, tokenizer, questions, knowing):
+    task = squad_task(V2, tokenizer, dev=questions, predict=questions)
+    task.write_predictions(knowing(questions), tmp_path)
+    written = {path.name: json.loads(path.read_text()) for path in tmp_path.iterdir()}
+    assert written["predictions.json"] == {"a": "Rollo", "b": "911", "c": ""}
+    assert written["null_odds.json"] == {"a": -20.0, "b": -20.0, "c": 20.0}
+    assert written["nbest_predictions.json"]["c"][0]["text"] == ""
+    assert len(written) == 3
+
+
+def test_the_scored_questions_are_run_through_the_model_once(
+    tmp_path, tokenizer, questions, knowing
+):
+    answered = questions[:2]
+    task = squad_task(SquadSettings(), tokenizer, dev=answered, predict=answered)
+    asked = []
+
+    def predict(examples):
+        asked.append(examples)
+        return knowing(answered)(examples)
+
+    task.score(predict)
+    task.write_predictions(predict, tmp_path)
+    assert asked[0] is asked[1]  # The run computes the same examples once.
+
+
+def test_v1_predicts_every_question_and_has_no_null_odds(tmp_path, tokenizer, questions, knowing):
+    task = squad_task(SquadSettings(), tokenizer, dev=questions, predict=questions)
+    task.write_predictions(knowing(questions), tmp_path)
+    predictions = json.loads((tmp_path / "predictions.json").read_text())
+    assert predictions.keys() == {"a", "b", "c"}
+    assert all(predictions.values())
+    assert not (tmp_path / "null_odds.json").exists()
+
+
+def test_other_questions_are_predicted_by_the_best_threshold_of_dev(tmp_path, tokenizer, questions):
+    # Every null score is below the right span's, the impossible question's least so: only a
+    # threshold below 0 tells it apart.
+    spans = training_examples(make_windows(questions, tokenizer), questions).labels
+    points = np.array([9.0, 9.0, 1.0])
+
+    def predict(asked):
+        logits = {}
+        for end in ("start", "end"):
+            logits[f"{end}_logits"] = values = np.zeros([len(asked.input_ids)], np.float32)
+            values[asked.starts[:-1] + np.maximum(spans[f"{end}_positions"], 8)] = points
+        return logits
+
+    others = list(questions)  # The same texts, but not the development set.
+    for threshold, empty in ((None, {"c"}), (0.0, set())):
+        settings = SquadSettings(version_2_with_negative=True, null_score_diff_threshold=threshold)
+        task = squad_task(settings, tokenizer, dev=questions, predict=others)
+        task.write_predictions(predict, tmp_path)
+        predictions = json.loads((tmp_path / "predictions.json").read_text())
+        assert {name for name, text in predictions.items() if not text} == empty
+
+
+def test_v1_leaves_out_impossible_questions_and_v2_teaches_them(tokenizer, questions):
+    assert len(squad_task(SquadSettings(), tokenizer, questions).train) == 2
+    examples = squad_task(V2, tokenizer, questions).train
+    assert (examples.labels["start_positions"] == 0).tolist() == [False, False, True]
+
+
+def test_a_misplaced_answer_is_left_out_or_with_strict_refused(tokenizer, questions, caplog):
+    wrong = Question("d", "who ?", TEXT, (Answer("Rollo", 5),))
+    assert len(squad_task(SquadSettings(), tokenizer, [*questions, wrong]).train) == 2
+    with pytest.raises(
+        InputError, match=r"1 of 3 training answers are not in .* 'Rollo' at 5 of the question 'd'"
+    ):
+        squad_task(SquadSettings(strict=True), tokenizer, [*questions, wrong])
+    with pytest.raises(InputError, match="no training question is left"):
+        squad_task(SquadSettings(), tokenizer, [wrong])
+
+
+def test_a_file_of_impossible_questions_needs_v2(tokenizer, questions):
+    with pytest.raises(InputError, match=r"no dev question has an answer; .*version_2_with_neg"):
+        squad_task(SquadSettings(), tokenizer, dev=questions[2:])
+
+
+def test_tensorboard_shows_the_wrong_predictions(tokenizer, questions, knowing):
+    shown = {}
+
+    class Board:
+        def table(self, name, header, rows):
+            shown[name] = [dict(zip(header, row, strict=True)) for row in rows]
+
+        def pr_curve(self, name, is_positive, scores):
+            shown[name] = is_positive.tolist(), scores
+
+    task = squad_task(V2, tokenizer, dev=questions)
+    # A model that takes the second question's answer to be the first's, and sees no impossible one.
+    same = [questions[0], Question("b", questions[1].text, TEXT, questions[0].answers)]
+    task.show(knowing([*same, Question("c", questions[2].text, TEXT, same[0].answers)]), Board())
+    rows = [(row["id"], row["answered"], row["expected"]) for row in shown["wrong_predictions"]]
+    assert rows == [("b", "Rollo", "911"), ("c", "Rollo", "(no answer)")]
+    assert shown["no_answer"][0] == [False, False, True]
+
+
+@pytest.mark.parametrize("name", ["n_best_size", "max_answer_length", "doc_stride"])
+def test_settings_out_of_range_are_refused(name):
+    with pytest.raises(InputError, match=f"--{name}=0: expected at least 1"):
+        SquadSettings(**{name: 0})
+
+
+def test_a_changed_answer_changes_the_digest(questions):
+    changed = [*questions[:2], Question("c", questions[2].text, TEXT, None)]
+    assert digest(questions) == digest(list(questions)) != digest(changed)

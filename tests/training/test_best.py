@@ -1,0 +1,42 @@
+"""The best evaluation and the end of patience follow from the evaluations alone."""
+
+import math
+
+import pytest
+
+from keras_bert.training.best import BestKept
+
+
+def evaluations(*values):
+    return [{"step": 10 * place, "f1": value} for place, value in enumerate(values, 1)]
+
+
+@pytest.mark.parametrize(
+    ("values", "higher", "best"),
+    [
+        ((), True, None),
+        ((0.1, 0.3, 0.2), True, 20),
+        ((0.1, 0.3, 0.3), True, 20),  # the earlier of equals
+        ((0.1, 0.3, 0.05), False, 30),
+        ((math.nan, 0.3, math.nan), True, 20),
+        ((math.nan, 0.3, math.nan), False, 20),
+    ],
+)
+def test_the_best_evaluation(values, higher, best):
+    kept = BestKept("f1", lambda: None, higher)
+    assert kept.step_of_best(evaluations(*values)) == best
+
+
+@pytest.mark.parametrize(
+    ("values", "patience", "stops"),
+    [
+        ((0.5, 0.4, 0.4), 0, False),  # 0: never
+        ((0.5, 0.4), 2, False),
+        ((0.5, 0.4, 0.5), 2, True),
+        ((0.5, 0.4, 0.6), 2, False),
+        ((), 1, False),
+    ],
+)
+def test_patience(values, patience, stops):
+    kept = BestKept("f1", lambda: None, patience=patience)
+    assert kept.has_stopped(evaluations(*values)) == stops
