@@ -62,14 +62,16 @@ def main(argv: Sequence[str]) -> None:
 
     from keras_bert.encoder import BertEncoder
     from keras_bert.tasks.features.extract import check_layers, extract_features
-    from keras_bert.tasks.features.files import make_writer, read_lines
+    from keras_bert.tasks.features.files import check_not_input, make_writer, read_lines
     from keras_bert.tasks.fine_tuning.start import FineTuningSettings, find_start
 
     own = ("init_checkpoint", "vocab_file", "do_lower_case", "max_seq_length", "mixed_precision")
     start = find_start(FineTuningSettings(**{name: FLAGS[name].value for name in own}))
     check_layers(layers, start.config.num_hidden_layers)
     output_file = Path(FLAGS.output_file)
-    write = make_writer(output_file, layers, FLAGS.pooling, start.vocab)
+    check_not_input(FLAGS.input_file, output_file)
+    hidden_size = start.config.hidden_size
+    write = make_writer(output_file, layers, FLAGS.pooling, start.vocab, hidden_size)
     policy = "mixed_bfloat16" if FLAGS.mixed_precision == "bfloat16" else "float32"
     encoder = BertEncoder(start.config, dtype=policy)
     logging.info("%s", start.checkpoint.load_into(encoder))

@@ -38,6 +38,8 @@ def read_json(path: str | os.PathLike) -> dict:
         raise InputError(f"{path}: is not JSON: not UTF-8 at byte {error.start}") from error
     except ValueError as error:
         raise InputError(f"{path}: is not JSON: {error}") from error
+    except RecursionError:
+        raise InputError(f"{path}: is not JSON that can be read: nested too deep") from None
     if not isinstance(content, dict):
         raise InputError(f"{path}: holds a {type(content).__name__}, not a JSON object")
     return content

@@ -28,6 +28,7 @@ def test_json_round_trip_makes_the_folder(tmp_path):
     ("content", "message"),
     [
         (b"{", "is not JSON"),
+        (b'{"a":' + b"[" * 100_000, "is not JSON that can be read: nested too deep"),
         (b"[1]", "holds a list, not a JSON object"),
         (b'{"\xff', "is not JSON: not UTF-8 at byte 2"),
         (None, "cannot be read: No such file"),

@@ -293,7 +293,8 @@ def test_a_corpus_without_end_has_a_bearable_number_of_shards():
 
 
 def test_more_shards_than_temporary_files_are_the_same_dataset(files, monkeypatch):
-    manifest = create_pretraining_data(**files, settings=replace(SMALL, num_shards=4))
+    in_four = replace(SMALL, num_shards=4)
+    manifest = create_pretraining_data(**files, settings=in_four, num_workers=1)
     shutil.rmtree(files["output_dir"])
     monkeypatch.setattr(partition, "_MOST_SENTENCES_A_SHARD", 200)  # of 600, in one temporary file
     again = create_pretraining_data(**files, settings=SMALL, num_workers=1)

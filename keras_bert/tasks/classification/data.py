@@ -80,7 +80,8 @@ def find_data(
 
     Args:
         settings: which texts and labels.
-        known_labels: the labels of a checkpoint that is used as it is, or None.
+        known_labels: the labels of the checkpoint, or None; their order is kept where they are the
+            same, as its head has it.
         do_train: whether to read training examples.
         do_eval: whether to read development examples.
         do_predict: whether to read the examples to predict.
@@ -154,6 +155,8 @@ def _custom(
             "--task_name=custom takes --train_file, --eval_file and --test_file, neither --tfds "
             "nor --data_dir"
         )
+    if settings.problem_type == "multi_label" and not settings.label_separator:
+        raise InputError("--label_separator is empty; expected what parts labels, such as a comma")
     # Without --eval_file there is training without scores.
     for name, flag in (("train", "train_file"), ("test", "test_file")):
         if wanted[name] and not getattr(settings, flag):
@@ -173,7 +176,7 @@ def _custom(
     )
     problem_type, separator = settings.problem_type, settings.label_separator
     if splits.train is not None:
-        labels = find_labels(splits.train, problem_type, separator)
+        labels = _in_order_of(known_labels, find_labels(splits.train, problem_type, separator))
     elif known_labels or problem_type == "regression":
         labels = () if problem_type == "regression" else tuple(known_labels)
     else:

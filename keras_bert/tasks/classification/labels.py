@@ -139,11 +139,11 @@ def _listed_weights(setting: str, labels: Sequence[str]) -> np.ndarray:
         weights = [float(word) for word in setting.split(",")]
     except ValueError:
         weights = []
-    good = len(weights) == len(labels) and all(0 <= w < math.inf for w in weights) and any(weights)
+    good = len(weights) == len(labels) and all(0 < w < math.inf for w in weights)
     if not good:
         raise InputError(
-            f"--class_weights={setting}: expected balanced, or {len(labels)} numbers by comma, one "
-            f"for each of {', '.join(labels)}"
+            f"--class_weights={setting}: expected balanced, or {len(labels)} numbers above 0 by "
+            f"comma, one for each of {', '.join(labels)}"
         )
     return np.array(weights, np.float32)
 
@@ -152,7 +152,7 @@ def _words(texts: Texts, index: int, problem_type: str, separator: str) -> list[
     """Returns the labels of one example as words; one that has none is refused."""
     label = texts.labels[index]
     if problem_type == "multi_label":
-        parts = label if isinstance(label, list) else str(label or "").split(separator)
+        parts = label if isinstance(label, list) else _word(label).split(separator)
         return [word for word in (_word(part) for part in parts) if word]
     word = "" if isinstance(label, (list, Mapping)) else _word(label)
     if not word:
@@ -171,8 +171,8 @@ def _number(texts: Texts, index: int) -> float:
     label = texts.labels[index]
     try:
         number = float(label)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         number = math.nan
-    if not math.isfinite(number):
+    if not abs(number) <= float(np.finfo(np.float32).max):
         raise InputError(f"{texts.where(index)}: expected a number as label, got {label!r}")
     return number

@@ -79,7 +79,7 @@ def fine_tune_classifier(
     start = find_start(settings)
     problem, splits = find_data(
         classification,
-        None if settings.do_train else start.checkpoint.labels,
+        start.checkpoint.labels,
         do_train=settings.do_train,
         do_eval=settings.do_eval,
         do_predict=settings.do_predict,
@@ -168,8 +168,11 @@ def _scores(problem: Problem, dev: Mapping[str, _Scored], predict: Predict) -> d
     """Scores every development set, and takes the mean of what counts."""
     figures = {}
     for suffix, scored in dev.items():
-        logits = predict(scored.examples)["logits"]
-        own = score(problem.problem_type, problem.metrics, logits, scored.labels)
+        logits, labels = predict(scored.examples)["logits"], scored.labels
+        if "f1" in problem.metrics:  # Of "1", even if the checkpoint has that before "0".
+            order = np.argsort(problem.labels)
+            logits, labels = logits[:, order], np.argsort(order)[labels]
+        own = score(problem.problem_type, problem.metrics, logits, labels)
         figures |= {name + suffix: value for name, value in own.items()}
     counted = [figures[name + suffix] for suffix in dev for name in problem.metrics]
     return figures | {"score": float(np.mean(counted))}

@@ -119,6 +119,8 @@ def _jsonl(path: Path, columns: Sequence[str]) -> Iterator[Row]:
                 values = json.loads(line)
             except ValueError as error:
                 raise InputError(f"{path}, line {number}: is not JSON: {error}") from None
+            except RecursionError:
+                raise InputError(f"{path}, line {number}: is nested too deep") from None
             if not isinstance(values, dict):
                 raise InputError(
                     f"{path}, line {number}: expected a JSON object, got {line.strip()[:80]!r}"

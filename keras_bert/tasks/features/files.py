@@ -55,7 +55,28 @@ def read_lines(path: str) -> Iterator[str]:
         raise InputError(f"{path}, line {number}: expected UTF-8, got the bytes {bad!r}") from None
 
 
-def make_writer(path: Path, layers: Sequence[int], pooling: str, vocab: Sequence[str]) -> Writer:
+def check_not_input(input_file: str, output_file: Path) -> None:
+    """Checks that features do not take the place of the text that they are of.
+
+    Args:
+        input_file: the text; "-" for standard input.
+        output_file: the file that is to be.
+
+    Raises:
+        InputError: both are one file.
+    """
+    there = input_file != "-" and Path(input_file).exists() and output_file.exists()
+    if there and output_file.samefile(input_file):
+        raise InputError(f"--output_file={output_file} is the --input_file; expected another file")
+
+
+def make_writer(
+    path: Path,
+    layers: Sequence[int],
+    pooling: str,
+    vocab: Sequence[str],
+    hidden_size: int | None = None,
+) -> Writer:
     """Chooses how to write by a file's name.
 
     Args:
@@ -63,6 +84,7 @@ def make_writer(path: Path, layers: Sequence[int], pooling: str, vocab: Sequence
         layers: K, as they were asked for.
         pooling: as they were pooled.
         vocab: the pieces in the order of their ids.
+        hidden_size: H, which arrays of no line at all have too.
 
     Returns:
         (path, features) -> None: writes them.
@@ -77,10 +99,11 @@ def make_writer(path: Path, layers: Sequence[int], pooling: str, vocab: Sequence
         return lambda path, features: _write_jsonl(path, features, layers, vocab, pooled and token)
     if suffix == ".tfrecord":
         return lambda path, features: _write_tfrecord(path, features, layers, pooled)
+    shape = (len(layers), hidden_size) if hidden_size else ()
     if suffix == ".npy" and pooled:
-        return _write_npy
+        return lambda path, features: _write_npy(path, features, shape)
     if suffix == ".npz" and not pooled:
-        return _write_npz
+        return lambda path, features: _write_npz(path, features, shape)
     expected = ".jsonl, .tfrecord or " + (".npy" if pooled else ".npz")
     raise InputError(
         f"--output_file={path}: with --pooling={pooling} expected a name in {expected}"
@@ -111,17 +134,17 @@ def _write_jsonl(
             file.write(json.dumps({"linex_index": line.index, "features": content}) + "\n")
 
 
-def _write_npy(path: Path, features: Iterable[LineFeatures]) -> None:
+def _write_npy(path: Path, features: Iterable[LineFeatures], shape: tuple[int, ...]) -> None:
     with appearing(path) as partial, open(partial, "wb") as file:
-        array = _GrowingArray(file)
+        array = _GrowingArray(file, shape)
         for line in features:
             array.append(line.values[np.newaxis])
         array.close()
 
 
-def _write_npz(path: Path, features: Iterable[LineFeatures]) -> None:
+def _write_npz(path: Path, features: Iterable[LineFeatures], shape: tuple[int, ...]) -> None:
     with appearing(path) as partial, tempfile.TemporaryFile(dir=path.parent) as values_file:
-        values, input_ids, starts = _GrowingArray(values_file), [], [0]
+        values, input_ids, starts = _GrowingArray(values_file, shape), [], [0]
         for line in features:
             values.append(line.values)
             input_ids.append(line.input_ids)
@@ -142,9 +165,9 @@ def _write_npz(path: Path, features: Iterable[LineFeatures]) -> None:
 class _GrowingArray:
     """A float32 .npy file whose first axis grows; NumPy leaves room in the header for its size."""
 
-    def __init__(self, file: BinaryIO):
+    def __init__(self, file: BinaryIO, shape: tuple[int, ...]):
         self._file = file
-        self._rows, self._rest = 0, ()
+        self._rows, self._rest = 0, shape  # The rest: what a row is like if none comes.
 
     def append(self, values: np.ndarray) -> None:
         if not self._rows:

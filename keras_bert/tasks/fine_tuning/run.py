@@ -109,9 +109,7 @@ def fine_tune(
     check_batch_sizes(strategy, training, settings.eval_batch_size)
     for name in ("model", "best"):
         check_place(output_dir / name)
-    record = {**record, **start.record()}
-    if settings.do_train:
-        record["train_sha256"] = _digest(task.train)
+    record = complete_record(settings, record, start, task)
     if is_finished(output_dir, record):
         logging.info("%s is finished; nothing to do", output_dir)
         return read_json(output_dir / "results.json")
@@ -157,6 +155,26 @@ def fine_tune(
     return results
 
 
+def complete_record(
+    settings: FineTuningSettings, record: Mapping[str, object], start: Start, task: FineTuningTask
+) -> dict[str, object]:
+    """Adds to what goes into run.json what a run starts from and learns.
+
+    Args:
+        settings: what the run is made of.
+        record: what the program and the task say.
+        start: the checkpoint.
+        task: what is learnt.
+
+    Returns:
+        All that must not change between a start and its continuation.
+    """
+    record = {**record, **start.record()}
+    if settings.do_train and task.train is not None:
+        record["train_sha256"] = _digest(task.train)
+    return record
+
+
 def _with_length(
     settings: FineTuningSettings, training: TrainingSettings, task: FineTuningTask
 ) -> TrainingSettings:
@@ -180,11 +198,7 @@ def _make_model(
     keras.utils.set_random_seed(settings.random_seed)
     policy = "mixed_bfloat16" if settings.mixed_precision == "bfloat16" else "float32"
     checkpoint = start.checkpoint
-    if not settings.do_train and task.labels and checkpoint.labels not in (None, [*task.labels]):
-        raise InputError(
-            f"{checkpoint.path} has the labels {', '.join(checkpoint.labels)}; "
-            f"expected {', '.join(task.labels)}"
-        )
+    _check_head(settings, start, task)
     with strategy.scope():
         model = task.make_model(start.config, policy)
         report = checkpoint.load_into(model)
@@ -201,6 +215,26 @@ def _make_model(
     for layer in [encoder.embeddings, *encoder.blocks][: settings.num_frozen_layers]:
         layer.trainable = False
     return model
+
+
+def _check_head(settings: FineTuningSettings, start: Start, task: FineTuningTask) -> None:
+    """Checks that a head that the checkpoint has tells what the task asks."""
+    checkpoint = start.checkpoint
+    if task.labels and start.labels not in (None, [*task.labels]):
+        with checkpoint.open_weights() as stored:
+            has_head = stored.layout.name("classifier/kernel") in stored.shapes
+        if has_head:
+            # Its rows would be taken for other labels than they were learnt for.
+            way = "; python -m keras_bert.checkpoints.convert SRC DST --noheads gives a fresh start"
+            raise InputError(
+                f"{checkpoint.path} has the labels {', '.join(start.labels)[:200]}; "
+                f"expected {', '.join(task.labels)[:200]}{way * settings.do_train}"
+            )
+    known = checkpoint.problem_type
+    if not settings.do_train and known and task.problem_type and known != task.problem_type:
+        raise InputError(
+            f"{checkpoint.path} is of the problem type {known}; expected {task.problem_type}"
+        )
 
 
 def _make_optimizer(

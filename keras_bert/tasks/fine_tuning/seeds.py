@@ -9,7 +9,7 @@ import tensorflow as tf
 from absl import logging
 
 from keras_bert.files import read_json, write_json
-from keras_bert.tasks.fine_tuning.run import FineTuningTask, fine_tune
+from keras_bert.tasks.fine_tuning.run import FineTuningTask, complete_record, fine_tune
 from keras_bert.tasks.fine_tuning.start import FineTuningSettings, Start
 from keras_bert.training.loop import TrainingSettings
 from keras_bert.training.run_directory import is_finished, running
@@ -49,8 +49,8 @@ def fine_tune_seeds(
         settings = replace(settings, random_seed=seeds[0])
         record = {**record, "random_seed": seeds[0]}
         return fine_tune(settings, training, strategy, output_dir, record, start, task)
-    whole = {name: value for name, value in record.items() if name != "random_seed"}
-    whole |= {"seeds": [*seeds]}
+    whole = complete_record(settings, record, start, task) | {"seeds": [*seeds]}
+    whole.pop("random_seed", None)
     if is_finished(output_dir, whole):
         logging.info("%s is finished; nothing to do", output_dir)
         return read_json(output_dir / "results.json")

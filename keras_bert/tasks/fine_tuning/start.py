@@ -1,7 +1,9 @@
 """What a fine-tuning run starts from: settings in; checkpoint, vocabulary and tokenizer out."""
 
+import functools
 import hashlib
 import math
+import re
 from dataclasses import dataclass
 
 from absl import logging
@@ -84,6 +86,24 @@ class Start:
         """The id of [PAD]."""
         return self.vocab.index("[PAD]")
 
+    @property
+    def labels(self) -> list[str] | None:
+        """The names of the checkpoint's labels, unless they are unknown or LABEL_0, LABEL_1, ..."""
+        names = self.checkpoint.labels
+        if names and all(re.fullmatch(r"LABEL_\d+", name) for name in names):
+            return None  # What transformers calls labels that nobody named.
+        return names
+
+    @functools.cached_property
+    def weights_sha256(self) -> str:
+        """A checksum of the weights in the checkpoint, with their names and shapes."""
+        digest = hashlib.sha256()
+        with self.checkpoint.open_weights() as stored:
+            for name in sorted(stored.shapes):
+                digest.update(f"{name} {[*stored.shapes[name]]}\n".encode())
+                digest.update(stored.read(name).tobytes())
+        return digest.hexdigest()
+
     def tokenizer(self) -> BertTokenizer:
         """Makes the tokenizer of this vocabulary and casing."""
         return BertTokenizer(self.vocab, do_lower_case=self.do_lower_case)
@@ -92,6 +112,7 @@ class Start:
         """Returns what run.json keeps of the start, so that a changed one is noticed."""
         return {
             "config": self.config.to_dict(),
+            "weights_sha256": self.weights_sha256,
             "vocab_sha256": hashlib.sha256("\n".join(self.vocab).encode()).hexdigest(),
             "do_lower_case": self.do_lower_case,
         }
@@ -155,7 +176,11 @@ def _check_values(settings: FineTuningSettings, config: BertConfig) -> None:
         raise InputError(
             f"--warmup_proportion={settings.warmup_proportion}: expected at least 0 and below 1"
         )
-    if settings.do_train and not settings.num_train_epochs > 0:
-        raise InputError(f"--num_train_epochs={settings.num_train_epochs}: expected more than 0")
+    if not 0 < settings.layer_decay <= 1:
+        raise InputError(f"--layer_decay={settings.layer_decay}: expected above 0 and at most 1")
+    if settings.do_train and not 0 < settings.num_train_epochs < math.inf:
+        raise InputError(
+            f"--num_train_epochs={settings.num_train_epochs}: expected more than 0 and finite"
+        )
     if settings.early_stopping_patience and not settings.do_eval:
         raise InputError("--early_stopping_patience needs --do_eval")

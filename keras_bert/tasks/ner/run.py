@@ -29,7 +29,7 @@ from keras_bert.tasks.ner.data import (
     read_tagged,
     tag_ids,
 )
-from keras_bert.tasks.ner.schemes import OUTSIDE, entities, split_tag
+from keras_bert.tasks.ner.schemes import OUTSIDE, entities, iob2_tags, split_tag
 from keras_bert.tasks.ner.scores import entity_scores
 from keras_bert.tasks.ner.task import ner_task
 from keras_bert.tasks.ner.windows import Windows, make_windows
@@ -48,10 +48,14 @@ class _Windowed:
     labels: Sequence[str]
 
     def predicted(self, predict: Predict) -> list[list[str]]:
-        """Returns the likeliest tag of each word, a list a sentence."""
+        """Returns what the likeliest tag of each word says, as IOB2 like the file's own tags.
+
+        A tagger of another scheme is scored and written like one of IOB2 this way.
+        """
         logits = predict(self.windows.examples)["logits"][self.windows.word_places]
         tags = iter(np.asarray(self.labels)[logits.argmax(axis=-1)].tolist())
-        return [[next(tags) for _ in sentence.words] for sentence in self.file.sentences]
+        likeliest = [[next(tags) for _ in sentence.words] for sentence in self.file.sentences]
+        return [iob2_tags(entities(each), len(each)) for each in likeliest]
 
     def scores(self, predicted: Sequence[Sequence[str]]) -> dict[str, float]:
         """Returns the entity scores, with every type that the model knows."""

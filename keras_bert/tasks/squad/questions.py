@@ -8,8 +8,9 @@
 """
 
 import os
+import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from keras_bert.errors import InputError
@@ -107,20 +108,37 @@ def check_answered(questions: Iterable[Question], where: object) -> None:
             )
 
 
-def is_misplaced(question: Question) -> bool:
-    """Tells whether the first answer, the one trained on, is not in the context where it says.
+def aligned(question: Question) -> Question | None:
+    """Moves the first answer, the one trained on, to where the context has its text.
 
     Args:
         question: an answered question, or an impossible one.
 
     Returns:
-        True if the characters there differ by more than white space.
+        The question as it is if its answer is where it says; with an answer that is a slice of the
+        context if it is near: in the words around, with other white space between its own; None
+        if it is not there.
     """
     if not question.answers:
-        return False
-    answer = question.answers[0]
-    there = question.context[answer.start : answer.start + len(answer.text)]
-    return answer.start < 0 or not answer.text.strip() or there.split() != answer.text.split()
+        return question
+    answer, *others = question.answers
+    context, words = question.context, answer.text.split()
+    if answer.start < 0 or not words:
+        return None
+    if context[answer.start : answer.start + len(answer.text)].split() == words:
+        return question
+    spans = [match.span() for match in re.finditer(r"\S+", context)]
+    end = answer.start + len(answer.text)
+    touched = [i for i, (first, last) in enumerate(spans) if first < end and last >= answer.start]
+    if not touched:
+        return None
+    around = spans[max(touched[0] - 1, 0) : touched[-1] + 2]  # One more word on either side.
+    pattern = re.compile(r"\s+".join(map(re.escape, words)))
+    places = [match.span() for match in pattern.finditer(context, around[0][0], around[-1][1])]
+    if not places:
+        return None
+    start, end = min(places, key=lambda place: abs(place[0] - answer.start))
+    return replace(question, answers=(Answer(context[start:end], start), *others))
 
 
 def _question(entry: Any, context: str, where: str, path: str | os.PathLike) -> Question:

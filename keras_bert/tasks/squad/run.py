@@ -27,8 +27,8 @@ from keras_bert.tasks.squad.decoding import (
     null_odds_of,
     predictions_of,
 )
-from keras_bert.tasks.squad.questions import Question, is_misplaced
-from keras_bert.tasks.squad.scoring import best_thresholds, score_v1, score_v2
+from keras_bert.tasks.squad.questions import Question, aligned
+from keras_bert.tasks.squad.scoring import best_f1_threshold, best_thresholds, score_v1, score_v2
 from keras_bert.tasks.squad.task import span_task
 from keras_bert.tasks.squad.windows import Windows, make_windows, training_examples
 from keras_bert.tokenization import BertTokenizer
@@ -114,11 +114,17 @@ class Squad:
 
     def best_thresholds(self, decoded: Sequence[Decoded]) -> dict[str, float]:
         """Returns the best scores that another threshold gives, and those thresholds."""
-        return best_thresholds(
-            self.questions,
-            predictions_of(self.questions, decoded, None),
-            null_odds_of(self.questions, decoded),
-        )
+        return best_thresholds(self.questions, *self._answers_and_odds(decoded))
+
+    def best_f1_threshold(self, decoded: Sequence[Decoded]) -> float:
+        """Returns the threshold to predict other questions with."""
+        return best_f1_threshold(self.questions, *self._answers_and_odds(decoded))
+
+    def _answers_and_odds(
+        self, decoded: Sequence[Decoded]
+    ) -> tuple[dict[str, str], dict[str, float]]:
+        answers = predictions_of(self.questions, decoded, None)
+        return answers, null_odds_of(self.questions, decoded)
 
 
 def squad_task(
@@ -158,7 +164,7 @@ def squad_task(
     def write_predictions(run: Predict, folder: Path) -> None:
         threshold = settings.null_score_diff_threshold
         if threshold is None and version_2 and scored and asked is not scored:
-            threshold = scored.best_thresholds(scored.decode(run))["best_f1_thresh"]
+            threshold = scored.best_f1_threshold(scored.decode(run))
             logging.info("predictions by the development set's best threshold, %.4f", threshold)
         decoded = asked.decode(run)
         write_json(folder / "predictions.json", asked.predictions(decoded, threshold or 0.0))
@@ -210,19 +216,19 @@ def _training(
 ) -> Examples:
     """Makes training examples of the questions that have something to teach."""
     questions = _answerable(questions, "training", settings.version_2_with_negative)
-    misplaced = [question for question in questions if is_misplaced(question)]
-    if misplaced:
-        first = misplaced[0]
+    realigned = [aligned(question) for question in questions]
+    absent = [q for q, found in zip(questions, realigned, strict=True) if found is None]
+    if absent:
+        first = absent[0]
         message = (
-            f"{len(misplaced)} of {len(questions)} training answers are not in their context where "
+            f"{len(absent)} of {len(questions)} training answers are not in their context where "
             f"they say, such as {first.answers[0].text[:60]!r} at {first.answers[0].start} of the "
             f"question {first.id!r}"
         )
         if settings.strict:
             raise InputError(f"{message}; expected none with --strict")
         logging.warning("%s; these questions are left out", message)
-        left_out = {question.id for question in misplaced}
-        questions = [question for question in questions if question.id not in left_out]
+    questions = [question for question in realigned if question]
     if not questions:
         raise InputError("no training question is left; expected answers that are in their context")
     windows = _windows(settings, tokenizer, questions)

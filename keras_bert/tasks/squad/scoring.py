@@ -96,7 +96,40 @@ def best_thresholds(
     Returns:
         {"best_exact", "best_f1"} in percent, and each with "_thresh".
     """
-    odds = np.array([null_odds[question.id] for question in questions])
+    results = {}
+    for name, (total, odds, count) in _best_counts(questions, answers, null_odds).items():
+        results[f"best_{name}"] = 100.0 * total / len(questions)
+        results[f"best_{name}_thresh"] = float(odds[count - 1]) if count else 0.0
+    return results
+
+
+def best_f1_threshold(
+    questions: Sequence[Question], answers: Mapping[str, str], null_odds: Mapping[str, float]
+) -> float:
+    """Searches the threshold that gives the best F1 when predictions are made with it.
+
+    Args:
+        questions: answered and impossible questions.
+        answers: {question id: the best text that is not empty}.
+        null_odds: {question id: how much likelier no answer is than that text}.
+
+    Returns:
+        That of `best_thresholds`, but where it is best to answer nothing: the official scorer then
+        says 0, which would let questions be answered; here it is below all null odds.
+    """
+    _, odds, count = _best_counts(questions, answers, null_odds)["f1"]
+    return float(odds[count - 1] if count else np.nextafter(odds[0], -np.inf))
+
+
+def _best_counts(
+    questions: Sequence[Question], answers: Mapping[str, str], null_odds: Mapping[str, float]
+) -> dict[str, tuple[float, np.ndarray, int]]:
+    """Finds how many questions, those of the lowest null odds, are best answered.
+
+    Returns:
+        {"exact", "f1"}: the sum of the scores, the null odds in order, and that number.
+    """
+    odds = np.array([null_odds[question.id] for question in questions], np.float64)
     has_answer = np.array([bool(question.answers) for question in questions])
     says_none = np.array([not answers[question.id] for question in questions])
     order = np.argsort(odds, kind="stable")
@@ -107,8 +140,7 @@ def best_thresholds(
         gains = np.where(has_answer, values, np.where(says_none, 0.0, -1.0))[order]
         totals = np.cumsum(np.concatenate([[(~has_answer).sum()], gains]))
         best = int(np.argmax(totals))  # The first of the best; 0 is to answer nothing.
-        results[f"best_{name}"] = 100.0 * float(totals[best]) / len(questions)
-        results[f"best_{name}_thresh"] = float(odds[order[best - 1]]) if best else 0.0
+        results[name] = float(totals[best]), odds[order], best
     return results
 
 

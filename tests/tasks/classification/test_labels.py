@@ -36,6 +36,10 @@ def test_several_labels_parted_by_a_sign_or_listed_or_none():
     assert find_labels(several, "multi_label") == ("a", "b", "c")
     array = label_array(several, "multi_label", ("a", "b", "c"))
     assert array.tolist() == [[1, 0, 1], [0, 1, 0], [0, 0, 0], [0, 0, 0]]
+    falsy = texts([0, False], 0, False, None)  # As JSON has them.
+    assert find_labels(falsy, "multi_label") == ("0", "false")
+    array = label_array(falsy, "multi_label", ("0", "false"))
+    assert array.tolist() == [[1, 1], [1, 0], [0, 1], [0, 0]]
     array = label_array(texts("a|c"), "multi_label", ("a", "b", "c"), separator="|")
     assert array.tolist() == [[1, 0, 1]]
 
@@ -44,7 +48,7 @@ def test_numbers_of_a_regression():
     assert label_array(texts("2.5", 1), "regression", ()).tolist() == [2.5, 1.0]
 
 
-@pytest.mark.parametrize("number", ["high", "", None, "nan", "inf", [1]])
+@pytest.mark.parametrize("number", ["high", "", None, "nan", "inf", [1], "1e39", 10**400])
 def test_what_is_no_number_is_refused(number):
     with pytest.raises(InputError, match=r"a.tsv, line 3: expected a number as label, got"):
         label_array(texts("1", number), "regression", ())
@@ -85,7 +89,7 @@ def test_listed_weights_follow_the_order_of_the_classes():
     assert weights.tolist() == [1.0, 2.5]
 
 
-@pytest.mark.parametrize("setting", ["1", "1,2,3", "a,b", "-1,2", "nan,1", "0,0"])
+@pytest.mark.parametrize("setting", ["1", "1,2,3", "a,b", "-1,2", "nan,1", "0,1"])
 def test_weights_that_do_not_fit_the_classes_are_refused(setting):
     with pytest.raises(InputError, match=r"expected balanced, or 2 numbers .* each of a, b"):
         class_weights(setting, "single_label", ("a", "b"), np.array([0, 1]))

@@ -6,11 +6,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tensorflow as tf
+from safetensors.numpy import load_file, save_file
 
 from keras_bert.checkpoints.open_checkpoint import open_checkpoint
 from keras_bert.errors import InputError
-from keras_bert.tasks.classification.data import ClassificationSettings
+from keras_bert.tasks.classification import run
+from keras_bert.tasks.classification.data import ClassificationSettings, find_data
+from keras_bert.tasks.classification.labels import label_array
 from keras_bert.tasks.classification.run import fine_tune_classifier
+from keras_bert.tasks.fine_tuning.examples import Examples
 from keras_bert.tasks.fine_tuning.start import FineTuningSettings
 from keras_bert.training.loop import TrainingSettings
 
@@ -81,6 +85,40 @@ def test_the_outcome_is_scored_again_without_training(trained, reviews, tmp_path
     again = classify(tmp_path / "again", trained[0], reviews, do_train=False)
     for name in ("accuracy", "f1_macro", "loss"):
         assert again[name] == pytest.approx(trained[1][name], abs=1e-6)
+
+
+def test_a_head_trained_further_keeps_its_order_of_labels(reviews, tiny_model, tmp_path):
+    start = tmp_path / "start"
+    classify(start, tiny_model, reviews, num_train_epochs=2.0)
+    weights = load_file(start / "model" / "model.safetensors")
+    for name in ("classifier.weight", "classifier.bias"):
+        weights[name] = weights[name][::-1].copy()
+    save_file(weights, start / "model" / "model.safetensors")
+    config = json.loads((start / "model" / "config.json").read_text())
+    config["id2label"] = {"0": "good", "1": "bad"}
+    (start / "model" / "config.json").write_text(json.dumps(config))
+    results = classify(tmp_path / "out", start, reviews, num_train_epochs=0.1, learning_rate=0.0)
+    assert results["accuracy"] > 0.95
+    assert open_checkpoint(tmp_path / "out").labels == ["good", "bad"]
+
+
+def test_f1_of_glue_is_that_of_label_1_in_any_order(tmp_path):
+    (tmp_path / "dev.tsv").write_text(
+        "Quality\t#1 ID\t#2 ID\t#1 String\t#2 String\n"
+        + "".join(f"{label}\t1\t2\ta\tb\n" for label in "1100")
+    )
+    settings = ClassificationSettings("mrpc", str(tmp_path))
+    figures = []
+    for known in (("0", "1"), ("1", "0")):
+        problem, splits = find_data(settings, known, do_train=False, do_eval=True, do_predict=False)
+        assert problem.labels == known
+        labels = label_array(splits.dev[""], problem.problem_type, known)
+        examples = Examples(*[np.zeros([4], np.int32)] * 2, np.arange(5), {"labels": labels})
+        logits = np.array([[0, 1.0], [1, 0], [1, 0], [1, 0]])[:, [int(name) for name in known]]
+        dev = {"": run._Scored(splits.dev[""], examples)}
+        figures.append(run._scores(problem, dev, lambda _, logits=logits: {"logits": logits}))
+    assert figures[0] == figures[1]
+    assert figures[0]["f1"] == pytest.approx(2 / 3)
 
 
 def test_changed_development_texts_are_noticed(trained, reviews, tiny_model, write_reviews):
@@ -165,6 +203,11 @@ def test_other_problems(tiny_model, tmp_path, problem_type, rows, figures):
         ({"label_column": "stars"}, "a\tgood", r"train.tsv, line 1: has no column 'stars'"),
         ({"problem_type": "regression"}, "a\tgood", r"train.tsv, line 2: expected a number"),
         ({"class_weights": "1"}, "a\tgood", r"--class_weights=1: expected .* 2 numbers"),
+        (
+            {"problem_type": "multi_label", "label_separator": ""},
+            "a\tgood",
+            r"--label_separator is empty",
+        ),
         ({"train_file": ""}, "a\tgood", r"--task_name=custom needs --train_file"),
         ({"data_dir": "glue"}, "a\tgood", r"--task_name=custom takes --train_file"),
         ({"task_name": "RTE"}, "a\tgood", r"--train_file belongs to --task_name=custom"),

@@ -161,3 +161,10 @@ def test_files_that_cannot_be_read_are_refused(tmp_path):
     (tmp_path / "latin.tsv").write_bytes("text\nna\xefve\n".encode("latin-1"))
     with pytest.raises(InputError, match=r"latin.tsv: expected UTF-8, got the bytes b'\\xef"):
         read_texts(tmp_path / "latin.tsv", ["text"])
+
+
+def test_json_nested_without_end_is_refused_in_one_line(tmp_path):
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"text": "a"}\n{"text": ' + "[" * 100_000 + "\n")
+    with pytest.raises(InputError, match=r"a.jsonl, line 2: is nested too deep"):
+        read_texts(path, ["text"])

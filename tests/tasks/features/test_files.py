@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from keras_bert.errors import InputError
 from keras_bert.tasks.features.extract import LineFeatures
-from keras_bert.tasks.features.files import make_writer, read_lines
+from keras_bert.tasks.features.files import check_not_input, make_writer, read_lines
 
 VOCAB = ["[PAD]", "[CLS]", "[SEP]", "a", "b"]
 LAYERS = [-1, -2]
@@ -23,7 +23,7 @@ def lines_of(pooled, count=3):
 
 
 def write(path, pooling, lines):
-    make_writer(path, LAYERS, pooling, VOCAB)(path, lines)
+    make_writer(path, LAYERS, pooling, VOCAB, 4)(path, lines)
 
 
 def test_jsonl_has_googles_keys_and_six_decimals(tmp_path):
@@ -61,6 +61,24 @@ def test_npy_is_one_array_of_all_lines(tmp_path, count):
     loaded = np.load(path, mmap_mode="r")
     assert loaded.dtype == np.float32
     assert np.array_equal(loaded, expected)
+
+
+@pytest.mark.parametrize(("name", "pooling"), [("out.npy", "cls"), ("out.npz", "none")])
+def test_no_line_at_all_gives_an_empty_array_of_the_same_form(tmp_path, name, pooling):
+    write(tmp_path / name, pooling, [])
+    loaded = np.load(tmp_path / name)
+    assert (loaded if pooling == "cls" else loaded["values"]).shape == (0, 2, 4)
+
+
+def test_the_input_is_not_written_over(tmp_path):
+    path, other = tmp_path / "a.jsonl", tmp_path / "b.jsonl"
+    path.write_text("a\n")
+    other.symlink_to(path)
+    for output in (path, other):
+        with pytest.raises(InputError, match=r"--output_file=.*\.jsonl is the --input_file"):
+            check_not_input(str(path), output)
+    check_not_input(str(path), tmp_path / "c.jsonl")
+    check_not_input("-", path)
 
 
 def test_npz_has_the_pieces_of_all_lines_and_where_each_starts(tmp_path):

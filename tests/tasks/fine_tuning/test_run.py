@@ -1,13 +1,14 @@
 """A fine-tuning run: the best is kept, a kill changes nothing, early stopping ends it."""
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import tensorflow as tf
-from safetensors.numpy import load_file
+from safetensors.numpy import load_file, save_file
 
 from keras_bert.errors import InputError
 from keras_bert.models import BertClassifier
@@ -185,6 +186,38 @@ def test_a_trained_model_is_scored_and_predicts_without_training(
     assert not (tmp_path / "other").exists()
 
 
+def test_the_head_of_other_labels_is_not_trained_on(settings, make_task, tmp_path, trained):
+    further = replace(settings, init_checkpoint=str(trained))
+    for labels in (["odd", "even"], ["bad", "good"]):
+        message = rf"has the labels even, odd; expected {', '.join(labels)}; .* SRC DST --noheads"
+        with pytest.raises(InputError, match=message):
+            go(further, tmp_path / "out", make_task(labels=labels), ONE_STEP)
+    assert not (tmp_path / "out").exists()
+    go(further, tmp_path / "out", make_task(), ONE_STEP)
+
+
+@pytest.mark.parametrize("do_train", [True, False])
+def test_labels_that_nobody_named_fit_any_names(settings, make_task, tmp_path, trained, do_train):
+    unnamed = tmp_path / "unnamed"
+    shutil.copytree(trained / "model", unnamed)
+    config = json.loads((unnamed / "config.json").read_text())
+    config["id2label"] = {"0": "LABEL_0", "1": "LABEL_1"}
+    (unnamed / "config.json").write_text(json.dumps(config))
+    again = replace(settings, init_checkpoint=str(unnamed), do_train=do_train)
+    go(again, tmp_path / "out", make_task(labels=["bad", "good"]), ONE_STEP)
+
+
+def test_a_model_of_another_problem_type_is_not_scored(settings, make_task, tmp_path, trained):
+    config = json.loads((trained / "model" / "config.json").read_text())
+    shutil.copytree(trained / "model", tmp_path / "model")
+    config["problem_type"] = "multi_label_classification"
+    (tmp_path / "model" / "config.json").write_text(json.dumps(config))
+    again = replace(settings, init_checkpoint=str(tmp_path / "model"), do_train=False)
+    single = make_task(problem_type="single_label_classification")
+    with pytest.raises(InputError, match=r"type multi_label_classification; expected single_label"):
+        go(again, tmp_path / "out", single)
+
+
 def test_what_is_not_trained_needs_a_head(settings, make_task, tmp_path):
     with pytest.raises(InputError, match=r"lacks classifier/kernel, classifier/bias"):
         go(replace(settings, do_train=False), tmp_path / "a", make_task())
@@ -210,6 +243,21 @@ def test_several_seeds_give_mean_and_sample_standard_deviation(settings, make_ta
     assert results["accuracy_std"] == pytest.approx(0.3 / 2**0.5)
     assert weights_of(tmp_path / "seed-1") != weights_of(tmp_path / "seed-2")
     assert fine_tune_seeds(*arguments) == results
+    changed = replace(scores, train=scores.train.take(np.arange(71)))
+    with pytest.raises(InputError, match="train_sha256 was"):
+        fine_tune_seeds(*arguments[:-2], changed, [1, 2])
+
+
+def test_changed_weights_of_the_checkpoint_are_noticed(settings, make_task, tmp_path, trained):
+    copy = tmp_path / "model"
+    shutil.copytree(settings.init_checkpoint, copy)
+    moved = replace(settings, init_checkpoint=str(copy))
+    assert find_start(moved).record() == find_start(settings).record()
+    weights = load_file(copy / "model.safetensors")
+    weights["bert.pooler.dense.bias"] += 1
+    save_file(weights, copy / "model.safetensors")
+    with pytest.raises(InputError, match="weights_sha256 was"):
+        go(moved, trained, make_task())
 
 
 def test_changed_data_is_refused(settings, make_task, make_examples, trained):
@@ -224,6 +272,9 @@ def test_changed_data_is_refused(settings, make_task, make_examples, trained):
         ({"num_frozen_layers": 3}, r"--num_frozen_layers=3: .* expected at most 2"),
         ({"warmup_proportion": 1.0}, r"--warmup_proportion=1.0: expected at least 0 and below 1"),
         ({"num_train_epochs": 0.0}, r"--num_train_epochs=0.0: expected more than 0"),
+        ({"num_train_epochs": np.inf}, r"--num_train_epochs=inf: expected more than 0 and finite"),
+        ({"layer_decay": 0.0}, r"--layer_decay=0.0: expected above 0 and at most 1"),
+        ({"layer_decay": np.nan}, r"--layer_decay=nan: expected above 0 and at most 1"),
         ({"mixed_precision": "float16"}, r"--mixed_precision=float16 is not built yet"),
         ({"do_eval": False, "early_stopping_patience": 1}, r"needs --do_eval"),
         ({"do_train": False, "do_eval": False}, r"nothing to do"),

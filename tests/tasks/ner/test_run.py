@@ -1,6 +1,7 @@
 """A tagger from start to end: it learns, its files say what it found, and it can be used again."""
 
 import json
+import shutil
 
 import pytest
 import tensorflow as tf
@@ -86,6 +87,29 @@ def test_a_trained_model_is_scored_and_predicts_without_training(learnt, ner_fil
         test_file=str(tmp_path / "words.conll"),
     )
     assert again["f1"] == results["f1"]
+    text = (tmp_path / "out" / "predictions.conll").read_text()
+    assert text == "d O\na B-PER\nb I-PER\n\nc B-LOC\n\n"
+
+
+def test_a_tagger_of_another_scheme_is_scored_and_written_as_iob2(learnt, ner_files, tmp_path):
+    results, output_dir = learnt
+    shutil.copytree(output_dir / "model", tmp_path / "model")
+    config = json.loads((tmp_path / "model" / "config.json").read_text())
+    own = [config["id2label"][str(i)] for i in range(5)]
+    assert own == ["O", "B-LOC", "I-LOC", "B-PER", "I-PER"]
+    bioes = "O S-LOC E-LOC B-PER E-PER"
+    config["id2label"] = {str(i): tag for i, tag in enumerate(bioes.split())}
+    (tmp_path / "model" / "config.json").write_text(json.dumps(config))
+    (tmp_path / "words.conll").write_text("d\na\nb\n\nc\n")
+    again = run(
+        ner_files,
+        tmp_path / "out",
+        init_checkpoint=tmp_path / "model",
+        do_train=False,
+        train_file="",
+        test_file=str(tmp_path / "words.conll"),
+    )
+    assert again["accuracy"] == results["accuracy"]
     text = (tmp_path / "out" / "predictions.conll").read_text()
     assert text == "d O\na B-PER\nb I-PER\n\nc B-LOC\n\n"
 

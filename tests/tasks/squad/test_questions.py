@@ -1,6 +1,7 @@
 """SQuAD files: what is read of them, and what is refused."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -8,8 +9,8 @@ from keras_bert.errors import InputError
 from keras_bert.tasks.squad.questions import (
     Answer,
     Question,
+    aligned,
     check_answered,
-    is_misplaced,
     load_questions,
 )
 
@@ -92,18 +93,35 @@ def test_a_file_of_another_form_is_refused(tmp_path, write):
 
 
 @pytest.mark.parametrize(
-    ("text", "start", "misplaced"),
+    ("text", "start", "found"),
     [
-        ("Rollo", 0, False),
-        ("swore\u00a0fealty", 6, False),  # other white space
-        ("Rollo", 1, True),
-        ("Charles", 0, True),
-        ("", 0, True),
-        (".", -1, True),
+        ("Rollo", 0, ("Rollo", 0)),
+        ("swore\u00a0fealty", 6, ("swore\u00a0fealty", 6)),  # other white space
+        ("swore  fealty", 6, ("swore fealty", 6)),  # more of it
+        ("swore", 5, ("swore", 6)),
+        ("fealty", 14, ("fealty", 12)),
+        ("fealty", 6, ("fealty", 12)),  # in the word after
+        ("fealty", 0, None),
+        ("Charles", 0, None),
+        ("Rollo", 99, None),
+        ("", 0, None),
+        (".", -1, None),
     ],
 )
-def test_an_answer_that_is_not_where_it_says_is_misplaced(text, start, misplaced):
-    assert is_misplaced(Question("a", "Who?", CONTEXT, (Answer(text, start),))) == misplaced
+def test_an_answer_near_where_it_says_is_moved_there(text, start, found):
+    asked = Question("a", "Who?", CONTEXT, (Answer(text, start), Answer("Rollo", 0)))
+    moved = aligned(asked)
+    if found is None:
+        assert moved is None
+    else:
+        assert moved == replace(asked, answers=(Answer(*found), Answer("Rollo", 0)))
+
+
+def test_the_nearest_place_is_taken_and_a_question_without_answer_stays():
+    asked = Question("a", "?", "to be or not to be", (Answer("be", 15),))
+    assert aligned(asked).answers == (Answer("be", 16),)
+    impossible = replace(asked, answers=())
+    assert aligned(impossible) is impossible
 
 
 @pytest.mark.parametrize(
@@ -114,4 +132,4 @@ def test_real_files_are_read_whole(shared_data, name, questions, impossible):
     read = load_questions(shared_data / "squad" / name)
     assert len(read) == questions
     assert sum(not question.answers for question in read) == impossible
-    assert not any(map(is_misplaced, read))
+    assert all(aligned(question) is question for question in read)

@@ -121,11 +121,35 @@ def test_v1_leaves_out_impossible_questions_and_v2_teaches_them(tokenizer, quest
     assert (examples.labels["start_positions"] == 0).tolist() == [False, False, True]
 
 
+def test_where_silence_is_best_for_dev_other_questions_get_no_answer(
+    tmp_path, tokenizer, questions, knowing
+):
+    impossible = questions[2:]
+    others = list(impossible)
+    task = squad_task(V2, tokenizer, dev=impossible, predict=others)
+    # An answer that scores above [CLS]: a threshold of 0, as the official report says, keeps it.
+    predict = knowing([Question("c", questions[2].text, TEXT, questions[0].answers)])
+    figures = task.score(predict)
+    assert (figures["best_f1"], figures["best_f1_thresh"]) == (100.0, 0.0)
+    task.write_predictions(predict, tmp_path)
+    assert json.loads((tmp_path / "predictions.json").read_text()) == {"c": ""}
+
+
+def test_a_shifted_answer_is_taught_where_it_is(tokenizer, questions, caplog):
+    shifted = Question("a", questions[0].text, TEXT, (Answer("Rollo", 2),))
+    taught, right = (
+        squad_task(SquadSettings(strict=True), tokenizer, [q]).train
+        for q in (shifted, questions[0])
+    )
+    assert taught.labels["end_positions"] == right.labels["end_positions"]
+    assert taught.labels["start_positions"] == right.labels["start_positions"] > 0
+
+
 def test_a_misplaced_answer_is_left_out_or_with_strict_refused(tokenizer, questions, caplog):
-    wrong = Question("d", "who ?", TEXT, (Answer("Rollo", 5),))
+    wrong = Question("d", "who ?", TEXT, (Answer("Rollo", 40),))
     assert len(squad_task(SquadSettings(), tokenizer, [*questions, wrong]).train) == 2
     with pytest.raises(
-        InputError, match=r"1 of 3 training answers are not in .* 'Rollo' at 5 of the question 'd'"
+        InputError, match=r"1 of 3 training answers are not in .* 'Rollo' at 40 of the question 'd'"
     ):
         squad_task(SquadSettings(strict=True), tokenizer, [*questions, wrong])
     with pytest.raises(InputError, match="no training question is left"):
