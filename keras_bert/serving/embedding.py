@@ -1,0 +1,79 @@
+"""Served embeddings: texts in; vectors out: [CLS]'s, the mean of the pieces', and the pooled.
+
+    text [B] -> word pieces -> [CLS] a [SEP] -> cls, mean, pooled [B, H]
+
+The mean is over all pieces with [CLS] and [SEP], as sentence-transformers takes it. Vectors can be
+brought to length 1, so that their products are cosines. B texts, H hidden, T pieces of all.
+"""
+
+from collections.abc import Callable
+
+import tensorflow as tf
+
+from keras_bert.packing import join
+from keras_bert.serving import token_ids
+from keras_bert.serving.network import Network
+from keras_bert.tokenization import BertTokenizer
+
+
+class ServedEmbedding(tf.Module):
+    """An encoder as signatures of a SavedModel.
+
+    Args:
+        network: of a BertEncoder.
+        tokenizer: the model's.
+        max_seq_length: pieces of a text at most, with [CLS] and [SEP].
+        normalize: whether each vector is divided by its length.
+    """
+
+    def __init__(
+        self, network: Network, tokenizer: BertTokenizer, max_seq_length: int, normalize: bool
+    ):
+        super().__init__(name="embedding")
+        self.network = network
+        self.tokenizer = tokenizer
+        self.max_seq_length = max_seq_length
+        self.normalize = normalize
+
+    def signatures(self) -> dict[str, Callable]:
+        """Returns the signatures: of texts, and of token ids."""
+        text = tf.TensorSpec([None], tf.string, name="text")
+        return {
+            "serving_default": tf.function(self.of_texts, input_signature=[text]),
+            "token_ids": tf.function(self.of_token_ids, input_signature=token_ids.SPECS),
+        }
+
+    def of_texts(self, text: tf.Tensor) -> dict[str, tf.Tensor]:
+        """Embeds texts: strings [B]."""
+        rows = join(
+            self.tokenizer.tokenize(text),
+            max_seq_length=self.max_seq_length,
+            cls_token_id=self.tokenizer.cls_token_id,
+            sep_token_id=self.tokenizer.sep_token_id,
+        )
+        return self._outputs(*rows)
+
+    def of_token_ids(
+        self, input_ids: tf.Tensor, input_mask: tf.Tensor, segment_ids: tf.Tensor
+    ) -> dict[str, tf.Tensor]:
+        """Embeds token ids: int32 [B, S] each."""
+        limit = self.network.config.max_position_embeddings
+        rows = token_ids.Rows(input_ids, input_mask, segment_ids, limit)
+        return self._outputs(rows.input_ids, rows.segment_ids)
+
+    def _outputs(
+        self, input_ids: tf.RaggedTensor, segment_ids: tf.RaggedTensor
+    ) -> dict[str, tf.Tensor]:
+        outputs = self.network(input_ids, segment_ids)
+        hidden = outputs["sequence_output"]
+        rows = tf.cast(tf.size(input_ids.row_splits) - 1, tf.int32)
+        sums = tf.math.unsorted_segment_sum(hidden, input_ids.value_rowids(), rows)
+        lengths = tf.cast(input_ids.row_lengths(), tf.float32)[:, tf.newaxis]
+        vectors = {
+            "cls": tf.gather(hidden, input_ids.row_starts()),
+            "mean": sums / tf.maximum(lengths, 1.0),
+            "pooled": outputs["pooled_output"],
+        }
+        if self.normalize:
+            vectors = {name: tf.math.l2_normalize(v, axis=-1) for name, v in vectors.items()}
+        return vectors

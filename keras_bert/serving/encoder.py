@@ -1,0 +1,184 @@
+"""The encoder's arithmetic for serving: the same numbers as keras_bert.encoder in fewer ops.
+
+In: the pieces of some rows one after the other, int32 [T], and where each row begins. Out: the
+hidden states [T, H].
+
+Nothing is computed on padding but the attention: every other product has one row a real piece.
+Query, key and value are one product, the scale of the scores is part of its weights, and a product
+with its bias and its activation is one kernel, as TensorFlow's graph optimizer fuses them. Weights
+are plain variables: a Keras model in a SavedModel does not load in TensorFlow Serving's C++.
+
+B rows, S pieces of the longest, T pieces of all, H hidden, N heads, D head size.
+"""
+
+import math
+from collections.abc import Mapping
+
+import numpy as np
+import tensorflow as tf
+
+from keras_bert.config import BertConfig
+
+# What Google's released code adds to the scores of padding.
+_MASKED_SCORE = -10000.0
+
+_ACTIVATIONS = {
+    "gelu": lambda x: tf.nn.gelu(x, approximate=False),
+    "gelu_new": lambda x: tf.nn.gelu(x, approximate=True),
+    "gelu_tanh": lambda x: tf.nn.gelu(x, approximate=True),
+    "relu": tf.nn.relu,
+}
+
+
+class ServedEncoder(tf.Module):
+    """BERT's encoder on rows without padding.
+
+    Args:
+        config: sizes and settings.
+        weights: our variables' paths without their first part, the encoder's name -> float32
+            arrays.
+        compute_type: of the products, `float32` or `bfloat16`; sums and norms are float32.
+    """
+
+    def __init__(self, config: BertConfig, weights: Mapping[str, np.ndarray], compute_type: str):
+        super().__init__(name="encoder")
+        self.config = config
+        self.compute_type = tf.as_dtype(compute_type)
+        self.embeddings = [
+            tf.Variable(weights[f"embeddings/{kind}_embeddings"], trainable=False, name=kind)
+            for kind in ("word", "position", "token_type")
+        ]
+        self.embeddings_norm = LayerNorm(config, weights, "embeddings/LayerNorm")
+        self.blocks = [
+            _Block(config, weights, f"layer_{index}", self.compute_type)
+            for index in range(config.num_hidden_layers)
+        ]
+
+    def __call__(
+        self, input_ids: tf.Tensor, segment_ids: tf.Tensor, row_splits: tf.Tensor
+    ) -> tf.Tensor:
+        """Computes the hidden states of some rows.
+
+        Args:
+            input_ids: int32 [T].
+            segment_ids: int32 [T].
+            row_splits: int32 [B + 1], where each row begins, and T.
+
+        Returns:
+            float32 [T, H].
+        """
+        lengths = row_splits[1:] - row_splits[:-1]
+        longest = tf.reduce_max(lengths)
+        place = tf.range(longest)[tf.newaxis]
+        real = place < lengths[:, tf.newaxis]  # [B, S]
+        # [B · S] -> which of the T pieces; padding shows the first, and is masked.
+        to_rows = tf.reshape(tf.where(real, row_splits[:-1, tf.newaxis] + place, 0), [-1])
+        # [T] -> which place of [B · S].
+        to_pieces = tf.cast(tf.where(tf.reshape(real, [-1]))[:, 0], tf.int32)
+        mask = (1.0 - tf.cast(real, tf.float32))[:, tf.newaxis, tf.newaxis] * _MASKED_SCORE
+        mask = tf.cast(mask, self.compute_type)
+
+        word, position, token_type = self.embeddings
+        hidden = self.embeddings_norm(
+            tf.gather(word, input_ids)
+            + tf.gather(position, to_pieces % longest)
+            + tf.gather(token_type, segment_ids)
+        )
+        for block in self.blocks:
+            hidden = block(hidden, mask, to_rows, to_pieces)
+        return hidden
+
+
+class _Block(tf.Module):
+    """One layer of the encoder."""
+
+    def __init__(
+        self,
+        config: BertConfig,
+        weights: Mapping[str, np.ndarray],
+        name: str,
+        compute_type: tf.DType,
+    ):
+        super().__init__(name=name)
+        self.heads = config.num_attention_heads
+        self.width = config.hidden_size // self.heads
+        attention = f"{name}/attention"
+        # Scaled queries make scaled scores.
+        scales = (1.0 / math.sqrt(self.width), 1.0, 1.0)
+        kernel, bias = (
+            np.concatenate(
+                [
+                    scale * weights[f"{attention}/self/{kind}/{part}"]
+                    for scale, kind in zip(scales, ("query", "key", "value"), strict=True)
+                ],
+                axis=-1,
+            )
+            for part in ("kernel", "bias")
+        )
+        self.query_key_value = Product(kernel, bias, compute_type)
+        self.attended = Product.of(weights, f"{attention}/output/dense", compute_type)
+        self.attention_norm = LayerNorm(config, weights, f"{attention}/output/LayerNorm")
+        self.intermediate = Product.of(
+            weights, f"{name}/intermediate/dense", compute_type, config.hidden_act
+        )
+        self.output = Product.of(weights, f"{name}/output/dense", compute_type)
+        self.output_norm = LayerNorm(config, weights, f"{name}/output/LayerNorm")
+
+    def __call__(
+        self, hidden: tf.Tensor, mask: tf.Tensor, to_rows: tf.Tensor, to_pieces: tf.Tensor
+    ) -> tf.Tensor:
+        """Attends, then feeds forward: [T, H] -> [T, H]."""
+        rows, length = tf.shape(mask)[0], tf.shape(mask)[3]
+        projected = tf.gather(self.query_key_value(hidden), to_rows)
+        projected = tf.reshape(projected, [rows, length, 3, self.heads, self.width])
+        query, key, value = tf.unstack(tf.transpose(projected, [2, 0, 3, 1, 4]))  # [B, N, S, D]
+        probabilities = tf.nn.softmax(tf.matmul(query, key, transpose_b=True) + mask)
+        context = tf.transpose(tf.matmul(probabilities, value), [0, 2, 1, 3])
+        context = tf.gather(tf.reshape(context, [-1, self.heads * self.width]), to_pieces)
+        hidden = self.attention_norm(tf.cast(self.attended(context), tf.float32) + hidden)
+        widened = self.output(self.intermediate(hidden))
+        return self.output_norm(tf.cast(widened, tf.float32) + hidden)
+
+
+class Product(tf.Module):
+    """act(x · kernel + bias), in the compute type."""
+
+    def __init__(
+        self, kernel: np.ndarray, bias: np.ndarray, compute_type: tf.DType, activation: str = ""
+    ):
+        super().__init__()
+        self.kernel = tf.Variable(tf.cast(kernel, compute_type), trainable=False, name="kernel")
+        self.bias = tf.Variable(tf.cast(bias, compute_type), trainable=False, name="bias")
+        self.activation = _ACTIVATIONS[activation] if activation else None
+
+    @classmethod
+    def of(
+        cls,
+        weights: Mapping[str, np.ndarray],
+        path: str,
+        compute_type: tf.DType = tf.float32,
+        activation: str = "",
+    ) -> "Product":
+        """Takes the kernel and the bias below a path."""
+        return cls(weights[f"{path}/kernel"], weights[f"{path}/bias"], compute_type, activation)
+
+    def __call__(self, x: tf.Tensor) -> tf.Tensor:
+        """Multiplies: [T, in] -> [T, out]."""
+        x = tf.nn.bias_add(tf.matmul(tf.cast(x, self.kernel.dtype), self.kernel), self.bias)
+        return self.activation(x) if self.activation else x
+
+
+class LayerNorm(tf.Module):
+    """Layer normalization over the last axis, in float32."""
+
+    def __init__(self, config: BertConfig, weights: Mapping[str, np.ndarray], path: str):
+        super().__init__()
+        self.gamma = tf.Variable(weights[f"{path}/gamma"], trainable=False, name="gamma")
+        self.beta = tf.Variable(weights[f"{path}/beta"], trainable=False, name="beta")
+        self.epsilon = config.layer_norm_eps
+
+    def __call__(self, x: tf.Tensor) -> tf.Tensor:
+        """Normalizes: [T, H] -> [T, H]."""
+        centred = x - tf.reduce_mean(x, axis=-1, keepdims=True)
+        variance = tf.reduce_mean(tf.square(centred), axis=-1, keepdims=True)
+        return centred * tf.math.rsqrt(variance + self.epsilon) * self.gamma + self.beta

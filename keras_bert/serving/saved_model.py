@@ -1,0 +1,123 @@
+"""A served task -> a version's folder that TensorFlow Serving loads.
+
+    saved_model.pb, variables/     the graph from text to answers, and its weights
+    assets.extra/                  requests that warm a server up, where the package for it is there
+    export.json                    the task, its labels, settings and signatures
+    README.md                      the model card
+
+The folder appears whole or not at all: a server that watches its parent never sees half of it.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import tensorflow as tf
+
+from keras_bert.errors import InputError
+from keras_bert.files import appearing, write_json
+from keras_bert.serving.warmup import write_warmup_requests
+
+INFO = "export.json"
+CARD = "README.md"
+
+
+def write_saved_model(
+    served: tf.Module,
+    export_dir: Path,
+    info: Mapping[str, object],
+    card: str,
+    texts: Mapping[str, str],
+) -> None:
+    """Writes a version's folder.
+
+    Args:
+        served: a task with `signatures()`: {name: tf.function with an input signature}.
+        export_dir: DIR/<version>; the version is a number, as TensorFlow Serving wants it.
+        info: what export.json says.
+        card: what README.md says.
+        texts: the texts of a request that warms a server up, by the names of the inputs.
+
+    Raises:
+        InputError: the folder is there already, or the place cannot be written.
+    """
+    signatures = {
+        name: function.get_concrete_function() for name, function in served.signatures().items()
+    }
+    with appearing(export_dir) as folder:
+        tf.saved_model.save(served, str(folder), signatures=signatures)
+        requests = {name: _request(function, texts) for name, function in signatures.items()}
+        write_warmup_requests(folder, export_dir.absolute().parent.name, requests)
+        write_json(folder / INFO, {**info, "signatures": describe(signatures)})
+        (folder / CARD).write_text(card, encoding="utf-8")
+
+
+def check_version(export_dir: Path) -> None:
+    """Refuses a folder that TensorFlow Serving would not take, or that holds something.
+
+    Args:
+        export_dir: DIR/<version>.
+
+    Raises:
+        InputError: its name is no number, or it is there already.
+    """
+    if not (export_dir.name.isascii() and export_dir.name.isdigit()):
+        raise InputError(
+            f"--export_dir={export_dir}: expected a numbered version, such as {export_dir / '1'}"
+        )
+    if export_dir.exists():
+        raise InputError(
+            f"--export_dir={export_dir} is there already; expected a new version, such as "
+            f"{export_dir.with_name(str(_next_version(export_dir.parent)))}"
+        )
+
+
+def describe(
+    signatures: Mapping[str, tf.types.experimental.ConcreteFunction],
+) -> dict[str, dict[str, dict[str, list]]]:
+    """Lists what signatures take and give.
+
+    Args:
+        signatures: {name: concrete function with named inputs and outputs}.
+
+    Returns:
+        {name: {"inputs": {name: [type, shape]}, "outputs": {name: [type, shape]}}}; -1 in a shape
+        is any size.
+    """
+    return {
+        name: {
+            "inputs": {key: _type_and_shape(spec) for key, spec in _inputs(function).items()},
+            "outputs": {
+                key: _type_and_shape(spec) for key, spec in function.structured_outputs.items()
+            },
+        }
+        for name, function in signatures.items()
+    }
+
+
+def _inputs(function: tf.types.experimental.ConcreteFunction) -> dict[str, tf.TensorSpec]:
+    """Returns what a signature takes, by name."""
+    return {spec.name: spec for spec in tf.nest.flatten(function.structured_input_signature)}
+
+
+def _type_and_shape(spec: tf.TensorSpec) -> list:
+    return [spec.dtype.name, [-1 if size is None else size for size in spec.shape]]
+
+
+def _request(
+    function: tf.types.experimental.ConcreteFunction, texts: Mapping[str, str]
+) -> dict[str, np.ndarray]:
+    """Makes a request of one row: texts where strings are asked for, else token ids."""
+    request = {}
+    for name, spec in _inputs(function).items():
+        if spec.dtype != tf.string:
+            request[name] = np.ones([1, 8], spec.dtype.as_numpy_dtype)
+        elif spec.shape.rank == 1:
+            request[name] = np.array([texts[name]], object)
+        else:  # Words that were split before.
+            request[name] = np.array([next(iter(texts.values())).split()], object)
+    return request
+
+
+def _next_version(folder: Path) -> int:
+    return 1 + max(int(path.name) for path in folder.iterdir() if path.name.isdigit())

@@ -1,0 +1,118 @@
+"""The network of served models computes what the Keras model computes, on rows without padding."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from keras_bert.config import BertConfig
+from keras_bert.models import (
+    BertClassifier,
+    BertEncoder,
+    BertPretrainer,
+    BertSpanLabeler,
+    BertTokenClassifier,
+)
+from keras_bert.serving.network import ROWS_AT_ONCE, Network
+
+SIZES = {
+    "vocab_size": 40,
+    "hidden_size": 24,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 3,
+    "intermediate_size": 48,
+    "max_position_embeddings": 32,
+    "initializer_range": 0.3,
+}
+
+
+def random_rows(lengths: list[int]) -> tuple[tf.RaggedTensor, tf.RaggedTensor]:
+    """Makes rows of random pieces, the second half of each of segment 1."""
+    random = np.random.default_rng(len(lengths))
+    ids = random.integers(5, SIZES["vocab_size"], sum(lengths)).astype(np.int32)
+    segments = np.concatenate([np.arange(n) >= n // 2 for n in lengths] or [np.zeros([0])])
+    return tuple(
+        tf.RaggedTensor.from_row_lengths(values, np.array(lengths, np.int64))
+        for values in (ids, segments.astype(np.int32))
+    )
+
+
+def padded(model, ids: tf.RaggedTensor, segments: tf.RaggedTensor) -> dict[str, np.ndarray]:
+    """Runs the Keras model on padded rows, and takes the padding out of what it says of pieces."""
+    mask = tf.ones_like(ids).to_tensor()
+    inputs = {"input_ids": ids.to_tensor(), "input_mask": mask, "segment_ids": segments.to_tensor()}
+    outputs = model(inputs)
+    return {
+        name: value.numpy()[mask.numpy() > 0] if value.shape[:2] == mask.shape else value.numpy()
+        for name, value in outputs.items()
+    }
+
+
+def served(network: Network, *rows: tf.RaggedTensor) -> dict[str, tf.Tensor]:
+    """Runs the network in a graph that knows neither the rows nor their lengths."""
+    spec = tf.RaggedTensorSpec([None, None], tf.int32)
+    return tf.function(network, input_signature=[spec, spec])(*rows)
+
+
+@pytest.mark.parametrize("act", ["gelu", "gelu_new", "relu"])
+@pytest.mark.parametrize("rows", [1, ROWS_AT_ONCE, 2 * ROWS_AT_ONCE + 3])
+def test_equals_the_keras_model(act: str, rows: int):
+    config = BertConfig.from_dict(SIZES | {"hidden_act": act})
+    lengths = np.random.default_rng(0).integers(2, 33, rows).tolist()
+    ids, segments = random_rows(lengths)
+    for model in (
+        BertClassifier(config, 3),
+        BertTokenClassifier(config, 5),
+        BertSpanLabeler(config),
+        BertEncoder(config),
+    ):
+        expected = padded(model, ids, segments)
+        outputs = served(Network(model), ids, segments)
+        assert outputs.keys() == expected.keys()
+        for name, value in outputs.items():
+            np.testing.assert_allclose(value, expected[name], atol=2e-5, err_msg=name)
+
+
+@pytest.mark.parametrize(
+    ("model_class", "shapes"),
+    [
+        (lambda config: BertClassifier(config, 3), {"logits": (0, 3)}),
+        (BertSpanLabeler, {"start_logits": (0,), "end_logits": (0,)}),
+        (BertEncoder, {"sequence_output": (0, 24), "pooled_output": (0, 24)}),
+    ],
+)
+def test_no_rows_give_no_outputs(model_class, shapes: dict):
+    outputs = served(Network(model_class(BertConfig.from_dict(SIZES))), *random_rows([]))
+    assert {name: tuple(value.shape) for name, value in outputs.items()} == shapes
+
+
+def test_masked_lm_head_equals_the_keras_model():
+    config = BertConfig.from_dict(SIZES)
+    model = BertPretrainer(config)
+    ids, segments = random_rows([9, 4])
+    network = Network(model)
+    hidden = served(network, ids, segments)["sequence_output"]
+    inputs = {
+        "input_ids": ids.to_tensor(),
+        "input_mask": tf.ones_like(ids).to_tensor(),
+        "segment_ids": segments.to_tensor(),
+        "masked_lm_positions": tf.constant([[1, 8], [0, 3]]),
+    }
+    expected = model(inputs)["masked_lm_logits"].numpy().reshape(4, -1)
+    logits = network.masked_lm(tf.gather(hidden, [1, 8, 9, 12]))
+    np.testing.assert_allclose(logits, expected, atol=2e-5)
+
+
+def test_bfloat16_is_near():
+    config = BertConfig.from_dict(SIZES)
+    model = BertClassifier(config, 3)
+    rows = random_rows([9, 4, 30])
+    exact = served(Network(model), *rows)["logits"].numpy()
+    rounded = served(Network(model, "bfloat16"), *rows)["logits"].numpy()
+    assert rounded.dtype == np.float32
+    assert 0 < np.abs(rounded - exact).max() < 0.1 * np.abs(exact).max()
+
+
+def test_holds_plain_variables_only():
+    network = Network(BertEncoder(BertConfig.from_dict(SIZES)))
+    assert all(type(v).__module__.startswith("tensorflow") for v in network.variables)
+    assert len(network.variables) == 3 + 2 + 2 * 12 + 2
