@@ -250,11 +250,21 @@ def _offsets_in_text(
     following = tf.where(following > last, following, tf.gather(sources.values, after))
     # What lies between was dropped: accents, which belong to the piece, or control characters.
     gaps = tf.where(following > end)[:, 0]
-    gap_start = tf.gather(end, gaps)
-    gap_text = tf.gather(text, tf.gather(word_text, tf.gather(word, gaps)))
-    gap = tf.strings.substr(gap_text, gap_start, tf.gather(following, gaps) - gap_start)
-    accents = tf.strings.length(tf.strings.regex_replace(gap, r"[\p{Cc}\p{Cf}\x{FFFD}]+$", ""))
-    end = tf.tensor_scatter_nd_add(end, gaps[:, tf.newaxis], tf.cast(accents, tf.int64))
+
+    def with_accents() -> tf.Tensor:
+        # The gaps alone are cut out: of a long text with many, each would copy all of it.
+        begins_character = tf.bitwise.bitwise_and(text_bytes, 0xC0) != 0x80
+        characters = tf.pad(tf.cumsum(tf.cast(begins_character, tf.int64)), [[1, 0]])
+        text_start = tf.gather(tf.gather(text_starts, word_text), tf.gather(word, gaps))
+        first, after = (
+            tf.gather(characters, text_start + tf.gather(place, gaps)) for place in (end, following)
+        )
+        codes = tf.strings.unicode_decode(text, "UTF-8").values
+        gap = tf.strings.unicode_encode(tf.gather(codes, tf.ragged.range(first, after)), "UTF-8")
+        accents = tf.strings.length(tf.strings.regex_replace(gap, r"[\p{Cc}\p{Cf}\x{FFFD}]+$", ""))
+        return tf.tensor_scatter_nd_add(end, gaps[:, tf.newaxis], tf.cast(accents, tf.int64))
+
+    end = tf.cond(tf.size(gaps) > 0, with_accents, lambda: end)
     return start, end
 
 

@@ -57,11 +57,13 @@ def model_card(
 
 def _opening(info: Mapping[str, Any], config: BertConfig) -> str:
     case = "lower-cased" if info["do_lower_case"] else "cased"
+    labels = ", ".join(f"`{label}`" for label in info.get("labels", ()))
     return (
         f"# A BERT that {_WHAT[info['task']]}\n\n"
         f"{config.num_hidden_layers} layers, hidden size {config.hidden_size}, "
         f"{config.num_attention_heads} heads, a vocabulary of {config.vocab_size:,} {case} pieces; "
         f"products in {info['compute_type']}. Exported by keras_bert from `{info['model']}`.\n"
+        + (f"\nIts labels, in the order of the logits: {labels}.\n" if labels else "")
     )
 
 

@@ -8,11 +8,14 @@
 The folder appears whole or not at all: a server that watches its parent never sees half of it.
 """
 
-from collections.abc import Mapping
+import contextlib
+import importlib.util
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
 import tensorflow as tf
+from absl import logging
 
 from keras_bert.errors import InputError
 from keras_bert.files import appearing, write_json
@@ -26,7 +29,7 @@ def write_saved_model(
     served: tf.Module,
     export_dir: Path,
     info: Mapping[str, object],
-    card: str,
+    card: Callable[[Mapping[str, object]], str],
     texts: Mapping[str, str],
 ) -> None:
     """Writes a version's folder.
@@ -35,7 +38,7 @@ def write_saved_model(
         served: a task with `signatures()`: {name: tf.function with an input signature}.
         export_dir: DIR/<version>; the version is a number, as TensorFlow Serving wants it.
         info: what export.json says.
-        card: what README.md says.
+        card: what export.json says -> what README.md says.
         texts: the texts of a request that warms a server up, by the names of the inputs.
 
     Raises:
@@ -45,11 +48,16 @@ def write_saved_model(
         name: function.get_concrete_function() for name, function in served.signatures().items()
     }
     with appearing(export_dir) as folder:
-        tf.saved_model.save(served, str(folder), signatures=signatures)
-        requests = {name: _request(function, texts) for name, function in signatures.items()}
-        write_warmup_requests(folder, export_dir.absolute().parent.name, requests)
-        write_json(folder / INFO, {**info, "signatures": describe(signatures)})
-        (folder / CARD).write_text(card, encoding="utf-8")
+        with _quiet():
+            tf.saved_model.save(served, str(folder), signatures=signatures)
+        if importlib.util.find_spec("tensorflow_serving"):
+            requests = {name: _request(function, texts) for name, function in signatures.items()}
+            write_warmup_requests(folder, export_dir.absolute().parent.name, requests)
+        else:
+            logging.warning("no warm-up requests: they need pip install -e '.[serving]'")
+        info = {**info, "signatures": describe(signatures)}
+        write_json(folder / INFO, info)
+        (folder / CARD).write_text(card(info), encoding="utf-8")
 
 
 def check_version(export_dir: Path) -> None:
@@ -93,6 +101,17 @@ def describe(
         }
         for name, function in signatures.items()
     }
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Keeps TensorFlow from listing every variable that it renames."""
+    verbosity = logging.get_verbosity()
+    logging.set_verbosity(logging.WARNING)
+    try:
+        yield
+    finally:
+        logging.set_verbosity(verbosity)
 
 
 def _inputs(function: tf.types.experimental.ConcreteFunction) -> dict[str, tf.TensorSpec]:

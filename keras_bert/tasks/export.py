@@ -17,6 +17,7 @@ import tensorflow as tf
 from absl import logging
 
 from keras_bert.checkpoints.checkpoint import Checkpoint
+from keras_bert.checkpoints.model_directory import VOCAB, write_vocab
 from keras_bert.checkpoints.open_checkpoint import open_checkpoint
 from keras_bert.errors import InputError
 from keras_bert.files import appearing, read_json, write_json
@@ -36,8 +37,8 @@ from keras_bert.serving.network import Network
 from keras_bert.serving.question_answering import AnswerSettings, ServedQuestionAnswering
 from keras_bert.serving.saved_model import CARD, INFO, check_version, write_saved_model
 from keras_bert.tasks.classification import glue
+from keras_bert.tasks.ner.data import check_labels
 from keras_bert.tokenization import BertTokenizer
-from keras_bert.vocabulary import write_vocab
 
 # What is served of which heads, by transformers' names for them.
 _TASK_OF = {
@@ -173,12 +174,15 @@ def export(settings: ExportSettings) -> Path:
         "do_lower_case": checkpoint.do_lower_case,
         **exported.info,
     }
-    card = model_card(info, checkpoint.config, run.settings, run.results)
+
+    def card(info: Mapping[str, object]) -> str:
+        return model_card(info, checkpoint.config, run.settings, run.results)
+
     if settings.format == "saved_model":
         served = exported.serve(Network(exported.model, settings.compute_type))
         write_saved_model(served, export_dir, info, card, exported.warm_up)
     else:
-        _write_other(settings, export_dir, exported.model, checkpoint, info, card)
+        _write_other(settings, export_dir, exported.model, checkpoint, info, card(info))
     logging.info("%s: %s of %s", export_dir, task, checkpoint.path)
     return export_dir
 
@@ -277,6 +281,7 @@ def _ner(settings: ExportSettings, checkpoint: Checkpoint, run: _Run) -> _Export
     labels = checkpoint.labels
     if labels is None:
         raise InputError(f"{checkpoint.path}: names no labels; expected a tagger")
+    check_labels(labels, checkpoint.path)
     length = _length(settings, checkpoint, run, _MAX_SEQ_LENGTH)
     tokenizer = BertTokenizer(checkpoint.vocab, checkpoint.do_lower_case)
     model = BertTokenClassifier(checkpoint.config, len(labels))
@@ -341,6 +346,6 @@ def _write_other(
     with appearing(export_dir) as folder:
         folder.mkdir()
         write(model, folder / FORMATS[settings.format], int8=settings.int8)
-        write_vocab(folder / "vocab.txt", checkpoint.vocab)
+        write_vocab(folder / VOCAB, checkpoint.vocab)
         write_json(folder / INFO, info)
         (folder / CARD).write_text(card, encoding="utf-8")

@@ -1,0 +1,304 @@
+"""A model -> an ONNX file: the encoder and its heads written down node by node, weights inside.
+
+In: one of keras_bert.models, or the encoder. Out: a file of opset 20 that onnxruntime 1.17 and
+later run, with standard operators alone:
+
+    inputs   input_ids, input_mask, segment_ids, int64 [B, S]; any B, any S up to
+             max_position_embeddings; for the pre-trainer masked_lm_positions, int64 [B, P] too
+    outputs  the model's own, by its own names, float32: logits [B, C] or [B, S, C]; start_logits
+             and end_logits [B, S]; sequence_output [B, S, H] and pooled_output [B, H];
+             masked_lm_logits [B, P, V] and next_sentence_logits [B, 2]
+
+Computation is in float32. With int8 the kernels and the word embeddings are stored as int8 and
+the products are of integers (onnxruntime's dynamic quantization).
+
+B batch, S length, P predictions, H hidden size, N heads, D = H / N, C labels, V vocabulary.
+"""
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+
+from keras_bert.checkpoints.weights import weights_of
+from keras_bert.config import BertConfig
+from keras_bert.encoder import BertEncoder
+from keras_bert.errors import InputError
+from keras_bert.files import appearing
+from keras_bert.models import (
+    BertClassifier,
+    BertPretrainer,
+    BertSpanLabeler,
+    BertTokenClassifier,
+)
+
+try:
+    import onnx
+    from onnxruntime.quantization import QuantType, quantize_dynamic
+    from onnxruntime.quantization.quant_utils import add_pre_process_metadata
+except ImportError as error:
+    raise InputError(
+        f"the package {error.name} is missing; ONNX files need it: pip install -e '.[onnx]'"
+    ) from None
+
+OPSET = 20  # The first with Gelu.
+_MASKED_SCORE = -10000.0  # layers/attention.py
+_MOST_BYTES = 2**31 - 2**24  # Of a protocol buffer, less room for the nodes.
+_SEGMENTS = "segment_embeddings"  # The node that takes them.
+
+# config.hidden_act -> operator and attributes.
+_ACTIVATIONS: dict[str, tuple[str, dict[str, Any]]] = {
+    "gelu": ("Gelu", {"approximate": "none"}),
+    "gelu_new": ("Gelu", {"approximate": "tanh"}),
+    "gelu_tanh": ("Gelu", {"approximate": "tanh"}),
+    "relu": ("Relu", {}),
+}
+
+
+def write_onnx(model: keras.Model, path: Path, *, int8: bool = False) -> None:
+    """Writes a model as an ONNX file, whole or not at all.
+
+    Args:
+        model: one of keras_bert.models, or the encoder.
+        path: the file.
+        int8: whether weights are stored as int8 and products are of integers; a scale for each
+            column of a kernel, one for the word embeddings.
+
+    Raises:
+        InputError: the weights take more than the 2 GiB of an ONNX file, or the place cannot be
+            written.
+    """
+    proto = onnx_model(model, tied=not int8)
+    size = sum(len(weight.raw_data) for weight in proto.graph.initializer)
+    if size > _MOST_BYTES:
+        raise InputError(
+            f"{path}: the weights take {size / 2**30:.1f} GiB; expected at most the 2 GiB that an "
+            "ONNX file holds"
+        )
+    with appearing(path) as partial:
+        if int8:
+            _quantize(proto, partial)
+        else:
+            onnx.save_model(proto, partial)
+
+
+def _quantize(proto: onnx.ModelProto, path: Path) -> None:
+    """Writes a graph with int8 weights."""
+    add_pre_process_metadata(proto)  # Nothing to prepare; else the quantizer would ask for it.
+    quantize_dynamic(
+        proto,
+        path,
+        per_channel=True,
+        weight_type=QuantType.QInt8,
+        # Seven bits: processors without VNNI add two products in 16 bits, which eight overflow.
+        reduce_range=True,
+        nodes_to_exclude=[_SEGMENTS],  # A table of two rows: nothing to gain.
+    )
+    quantized = onnx.load_model(path)
+    # The quantizer states every shape. onnxruntime 1.31 then fuses the residual sums into its
+    # SkipLayerNormalization, which is slower than the two apart: 4.5 ms for 3.3 (6 layers,
+    # hidden 384, 64 pieces, one thread).
+    del quantized.graph.value_info[:]
+    onnx.save_model(quantized, path)
+
+
+def onnx_model(model: keras.Model, tied: bool = True) -> onnx.ModelProto:
+    """Returns a model as an ONNX graph.
+
+    Args:
+        model: one of keras_bert.models, or the encoder.
+        tied: whether the masked-LM head multiplies by the transpose of the word embeddings. Else
+            it has a transposed copy of its own, as the quantizer sees constants alone.
+    """
+    graph = _Graph(weights_of(model))
+    names = ["input_ids", "input_mask", "segment_ids"]
+    hidden = _encoder(graph, model.config)
+    if isinstance(model, BertPretrainer):
+        names.append("masked_lm_positions")
+        shapes = {
+            "masked_lm_logits": ["batch", "predictions", model.config.vocab_size],
+            "next_sentence_logits": ["batch", 2],
+        }
+        _masked_lm(graph, hidden, model.config, tied)
+        graph.dense(_pooler(graph, hidden), "next_sentence", output="next_sentence_logits")
+    elif isinstance(model, BertSpanLabeler):
+        shapes = {name: ["batch", "length"] for name in ("start_logits", "end_logits")}
+        spans = graph.dense(hidden, "span")  # [B, S, 2]
+        for index, name in enumerate(shapes):
+            graph.node("Gather", spans, graph.constant(index), axis=2, output=name)
+    elif isinstance(model, BertClassifier | BertTokenClassifier):
+        length = ["length"] if model.per_piece else []
+        shapes = {"logits": ["batch", *length, model.num_labels]}
+        inputs = hidden if model.per_piece else _pooler(graph, hidden)
+        graph.dense(inputs, "classifier", output="logits")
+    elif isinstance(model, BertEncoder):
+        width = model.config.hidden_size
+        shapes = {"sequence_output": ["batch", "length", width], "pooled_output": ["batch", width]}
+        graph.node("Identity", hidden, output="sequence_output")
+        graph.node("Identity", _pooler(graph, hidden), output="pooled_output")
+    else:
+        raise TypeError(f"{type(model).__name__} is neither of keras_bert.models nor the encoder")
+    return graph.model(names, shapes)
+
+
+class _Graph:
+    """The nodes of a graph in the order in which they were added, and the weights they use.
+
+    Args:
+        weights: variables' paths -> arrays.
+    """
+
+    def __init__(self, weights: Mapping[str, np.ndarray]):
+        self.weights = weights
+        self.nodes: list[onnx.NodeProto] = []
+        self.initializers: dict[str, onnx.TensorProto] = {}
+
+    def node(self, operator: str, *inputs: str, output: str | None = None, **how: Any) -> str:
+        """Adds a node of one output and returns the output's name."""
+        output = output or f"{operator}_{len(self.nodes)}"
+        self.nodes.append(onnx.helper.make_node(operator, inputs, [output], name=output, **how))
+        return output
+
+    def weight(self, path: str) -> str:
+        """Returns the name of a variable of the model."""
+        return self.initializer(path, self.weights[path])
+
+    def constant(self, value: Any) -> str:
+        """Returns the name of a constant: int64 for whole numbers, float32 for others."""
+        value = np.asarray(value)
+        value = value.astype(np.int64 if value.dtype.kind == "i" else np.float32)
+        return self.initializer(f"constant_{value.dtype}_{value.tolist()}", value)
+
+    def initializer(self, name: str, value: np.ndarray) -> str:
+        """Adds an array to the file, once, and returns its name."""
+        if name not in self.initializers:
+            self.initializers[name] = onnx.numpy_helper.from_array(value, name)
+        return name
+
+    def dense(self, x: str, path: str, output: str | None = None) -> str:
+        """[..., inputs] -> [..., units]: the product with a kernel, and its bias."""
+        product = self.node("MatMul", x, self.weight(f"{path}/kernel"))
+        return self.node("Add", product, self.weight(f"{path}/bias"), output=output)
+
+    def layer_norm(self, x: str, path: str, epsilon: float) -> str:
+        """[..., H] -> [..., H]: mean 0 and variance 1, then gamma and beta."""
+        gamma, beta = self.weight(f"{path}/gamma"), self.weight(f"{path}/beta")
+        return self.node("LayerNormalization", x, gamma, beta, axis=-1, epsilon=epsilon)
+
+    def activation(self, x: str, hidden_act: str) -> str:
+        """[...] -> [...]: the activation that the config names."""
+        operator, how = _ACTIVATIONS[hidden_act]
+        return self.node(operator, x, **how)
+
+    def model(self, inputs: list[str], outputs: Mapping[str, list]) -> onnx.ModelProto:
+        """Returns the whole: int64 inputs [B, S] or [B, P], float32 outputs of given shapes."""
+        value = onnx.helper.make_tensor_value_info
+        axes = {"masked_lm_positions": "predictions"}
+        opsets = [onnx.helper.make_opsetid("", OPSET)]
+        graph = onnx.helper.make_graph(
+            self.nodes,
+            "bert",
+            [
+                value(name, onnx.TensorProto.INT64, ["batch", axes.get(name, "length")])
+                for name in inputs
+            ],
+            [value(name, onnx.TensorProto.FLOAT, shape) for name, shape in outputs.items()],
+            list(self.initializers.values()),
+        )
+        return onnx.helper.make_model(
+            graph,
+            producer_name="keras_bert",
+            opset_imports=opsets,
+            # The oldest that holds this opset, so that older runtimes read it too.
+            ir_version=onnx.helper.find_min_ir_version_for(opsets),
+        )
+
+
+def _encoder(graph: _Graph, config: BertConfig) -> str:
+    """input_ids, input_mask, segment_ids [B, S] -> hidden states [B, S, H] (encoder.py)."""
+    hidden = _embeddings(graph, config)
+    mask = _key_mask(graph)
+    for index in range(config.num_hidden_layers):
+        hidden = _block(graph, hidden, mask, f"encoder/layer_{index}", config)
+    return hidden
+
+
+def _embeddings(graph: _Graph, config: BertConfig) -> str:
+    """input_ids, segment_ids [B, S] -> LN(words + positions + segments) [B, S, H]."""
+    tables = {
+        name: graph.weight(f"encoder/embeddings/{name}_embeddings")
+        for name in ("word", "position", "token_type")
+    }
+    words = graph.node("Gather", tables["word"], "input_ids")
+    length = graph.node("Shape", "input_ids", start=1, end=2)
+    zero = graph.constant([0])
+    positions = graph.node("Slice", tables["position"], zero, length, zero)  # [S, H]
+    segments = graph.node("Gather", tables["token_type"], "segment_ids", output=_SEGMENTS)
+    total = graph.node("Add", graph.node("Add", words, positions), segments)
+    return graph.layer_norm(total, "encoder/embeddings/LayerNorm", config.layer_norm_eps)
+
+
+def _key_mask(graph: _Graph) -> str:
+    """input_mask [B, S] -> what to add to the scores, [B, 1, 1, S]: 0, or -10000 at padding."""
+    mask = graph.node("Cast", "input_mask", to=onnx.TensorProto.FLOAT)
+    padding = graph.node("Sub", graph.constant(1.0), mask)
+    scores = graph.node("Mul", padding, graph.constant(_MASKED_SCORE))
+    return graph.node("Unsqueeze", scores, graph.constant([1, 2]))
+
+
+def _block(graph: _Graph, x: str, mask: str, path: str, config: BertConfig) -> str:
+    """[B, S, H] -> [B, S, H]: attention, then feed-forward, each LN(x + dense(...))."""
+
+    def residual(y: str, x: str, path: str) -> str:
+        total = graph.node("Add", graph.dense(y, f"{path}/dense"), x)
+        return graph.layer_norm(total, f"{path}/LayerNorm", config.layer_norm_eps)
+
+    context = _self_attention(graph, x, mask, f"{path}/attention/self", config)
+    x = residual(context, x, f"{path}/attention/output")
+    wide = graph.activation(graph.dense(x, f"{path}/intermediate/dense"), config.hidden_act)
+    return residual(wide, x, f"{path}/output")
+
+
+def _self_attention(graph: _Graph, x: str, mask: str, path: str, config: BertConfig) -> str:
+    """[B, S, H] -> [B, S, H]: softmax(QKᵀ/√D + mask)V for each head, side by side."""
+    heads = config.num_attention_heads
+    width = config.hidden_size // heads
+
+    def projected(name: str, order: list[int]) -> str:
+        shape = graph.constant([0, 0, heads, width])  # 0: as it comes.
+        cut = graph.node("Reshape", graph.dense(x, f"{path}/{name}"), shape, allowzero=0)
+        return graph.node("Transpose", cut, perm=order)
+
+    query = projected("query", [0, 2, 1, 3])  # [B, N, S, D]
+    key = projected("key", [0, 2, 3, 1])  # [B, N, D, S]
+    value = projected("value", [0, 2, 1, 3])
+    products = graph.node("MatMul", query, key)  # [B, N, S, S]
+    scores = graph.node("Mul", products, graph.constant(1.0 / math.sqrt(width)))
+    probabilities = graph.node("Softmax", graph.node("Add", scores, mask), axis=-1)
+    context = graph.node("MatMul", probabilities, value)
+    context = graph.node("Transpose", context, perm=[0, 2, 1, 3])
+    return graph.node("Reshape", context, graph.constant([0, 0, heads * width]))
+
+
+def _pooler(graph: _Graph, hidden: str) -> str:
+    """[B, S, H] -> tanh(W h + b) of the first piece, [B, H]."""
+    first = graph.node("Gather", hidden, graph.constant(0), axis=1)
+    return graph.node("Tanh", graph.dense(first, "encoder/pooler/dense"))
+
+
+def _masked_lm(graph: _Graph, hidden: str, config: BertConfig, tied: bool) -> None:
+    """[B, S, H], masked_lm_positions [B, P] -> masked_lm_logits [B, P, V] (layers/heads.py)."""
+    places = graph.node("Unsqueeze", "masked_lm_positions", graph.constant([-1]))
+    x = graph.node("GatherND", hidden, places, batch_dims=1)  # [B, P, H]
+    x = graph.activation(graph.dense(x, "masked_lm/dense"), config.hidden_act)
+    x = graph.layer_norm(x, "masked_lm/LayerNorm", config.layer_norm_eps)
+    table = "encoder/embeddings/word_embeddings"
+    if tied:
+        columns = graph.node("Transpose", graph.weight(table), perm=[1, 0])
+    else:
+        columns = graph.initializer(f"{table}/transposed", graph.weights[table].T)
+    logits = graph.node("MatMul", x, columns)
+    graph.node("Add", logits, graph.weight("masked_lm/output_bias"), output="masked_lm_logits")

@@ -1,0 +1,149 @@
+"""ONNX files: onnxruntime computes from them what the model computes, for every model."""
+
+import importlib
+import sys
+
+import numpy as np
+import pytest
+
+from keras_bert.config import HIDDEN_ACTS, BertConfig
+from keras_bert.encoder import BertEncoder
+from keras_bert.errors import InputError
+from keras_bert.models import (
+    BertClassifier,
+    BertPretrainer,
+    BertSpanLabeler,
+    BertTokenClassifier,
+)
+
+onnx = pytest.importorskip("onnx", reason="not installed: pip install -e '.[onnx]'")
+onnxruntime = pytest.importorskip("onnxruntime", reason="not installed: pip install -e '.[onnx]'")
+
+from keras_bert.serving import onnx_format  # noqa: E402
+from keras_bert.serving.onnx_format import write_onnx  # noqa: E402
+
+MODELS = {
+    "encoder": BertEncoder,
+    "classifier": lambda config: BertClassifier(config, num_labels=3),
+    "token_classifier": lambda config: BertTokenClassifier(config, num_labels=3),
+    "span_labeler": BertSpanLabeler,
+    "pretrainer": BertPretrainer,
+}
+LONGEST = 16
+
+
+def make_model(name, hidden_act="gelu"):
+    config = BertConfig(
+        vocab_size=60,
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        intermediate_size=64,
+        max_position_embeddings=LONGEST,
+        initializer_range=0.2,
+        hidden_act=hidden_act,
+    )
+    model = MODELS[name](config)
+    rng = np.random.default_rng(0)
+    for weight in model.trainable_variables:  # Biases and gammas that show where they are missing.
+        if len(weight.shape) == 1:
+            weight.assign(weight + rng.normal(0, 0.3, weight.shape))
+    return model
+
+
+def make_batch(model, rows, length):
+    rng = np.random.default_rng(rows)
+    real = rng.integers(1, length + 1, [rows, 1])
+    real[0] = length
+    batch = {
+        "input_ids": rng.integers(0, 60, [rows, length]),
+        "input_mask": np.arange(length) < real,
+        "segment_ids": rng.integers(0, 2, [rows, length]),
+    }
+    if isinstance(model, BertPretrainer):
+        batch["masked_lm_positions"] = rng.integers(0, length, [rows, 3])
+    return {name: value.astype(np.int32) for name, value in batch.items()}
+
+
+def run(path, batch):
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    names = [output.name for output in session.get_outputs()]
+    batch = {name: value.astype(np.int64) for name, value in batch.items()}
+    return dict(zip(names, session.run(None, batch), strict=True))
+
+
+def assert_agrees(outputs, model, batch, tolerance):
+    expected = model(batch, training=False)
+    assert outputs.keys() == expected.keys()
+    for name, value in expected.items():
+        assert outputs[name].dtype == np.float32
+        np.testing.assert_allclose(outputs[name], np.asarray(value), atol=tolerance, rtol=0)
+
+
+@pytest.mark.filterwarnings("ignore:You are using a softmax over axis -1")  # Of one piece.
+@pytest.mark.parametrize("name", MODELS)
+def test_every_model_agrees_at_any_batch_size_and_length(name, tmp_path):
+    model = make_model(name)
+    write_onnx(model, tmp_path / "model.onnx")
+    for rows, length in ((1, 1), (3, LONGEST), (4, 7)):
+        batch = make_batch(model, rows, length)
+        assert_agrees(run(tmp_path / "model.onnx", batch), model, batch, 1e-5)
+
+
+@pytest.mark.parametrize("hidden_act", HIDDEN_ACTS)
+def test_every_activation_agrees(hidden_act, tmp_path):
+    model = make_model("pretrainer", hidden_act)
+    write_onnx(model, tmp_path / "model.onnx")
+    batch = make_batch(model, 3, 7)
+    # The two forms of gelu differ by up to 4.7e-4.
+    assert_agrees(run(tmp_path / "model.onnx", batch), model, batch, 1e-5)
+
+
+@pytest.mark.parametrize("int8", [False, True])
+@pytest.mark.parametrize("name", MODELS)
+def test_a_file_is_valid_and_of_standard_operators(name, int8, tmp_path):
+    write_onnx(make_model(name), tmp_path / "model.onnx", int8=int8)
+    onnx.checker.check_model(tmp_path / "model.onnx", full_check=True)
+    proto = onnx.load_model(tmp_path / "model.onnx")
+    assert [(opset.domain, opset.version) for opset in proto.opset_import] == [("", 20)]
+    assert {node.domain for node in proto.graph.node} == {""}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_int8_stores_a_byte_a_weight_and_stays_close(name, tmp_path):
+    model = make_model(name)
+    write_onnx(model, tmp_path / "model.onnx", int8=True)
+    large = [
+        (weight.name, weight.data_type)
+        for weight in onnx.load_model(tmp_path / "model.onnx").graph.initializer
+        if np.prod(weight.dims) > 600  # Kernels and the words; positions and segments stay float.
+    ]
+    assert len(large) >= 2 * 6 + 1
+    assert {kind for _, kind in large} <= {onnx.TensorProto.INT8, onnx.TensorProto.UINT8}
+    batch = make_batch(model, 4, LONGEST)
+    outputs = run(tmp_path / "model.onnx", batch)
+    for output, expected in model(batch, training=False).items():
+        assert np.corrcoef(outputs[output].ravel(), np.ravel(expected))[0, 1] > 0.99
+
+
+def test_sequences_that_are_too_long_are_refused(tmp_path):
+    model = make_model("encoder")
+    write_onnx(model, tmp_path / "model.onnx")
+    with pytest.raises(Exception, match=r"broadcast"):
+        run(tmp_path / "model.onnx", make_batch(model, 2, LONGEST + 1))
+
+
+def test_more_than_a_file_holds_is_refused_and_an_earlier_file_stays(tmp_path, monkeypatch):
+    (tmp_path / "model.onnx").write_text("earlier")
+    monkeypatch.setattr(onnx_format, "_MOST_BYTES", 1000)
+    with pytest.raises(InputError, match=r"model\.onnx: the weights take .* at most the 2 GiB"):
+        write_onnx(make_model("classifier"), tmp_path / "model.onnx")
+    assert [path.name for path in tmp_path.iterdir()] == ["model.onnx"]
+    assert (tmp_path / "model.onnx").read_text() == "earlier"
+
+
+def test_a_missing_package_is_one_line_that_names_the_extra(monkeypatch):
+    monkeypatch.setitem(sys.modules, "onnx", None)
+    monkeypatch.delitem(sys.modules, "keras_bert.serving.onnx_format")
+    with pytest.raises(InputError, match=r"onnx is missing; .* pip install -e '\.\[onnx\]'"):
+        importlib.import_module("keras_bert.serving.onnx_format")
