@@ -143,11 +143,11 @@ class BertTokenizer:
         )
         ids = pieces.values
         # T pieces lie in W words, and count bytes from the start of theirs; [UNK] is all of it.
-        word = _row_ids(pieces)
+        word = row_ids(pieces.row_splits)
         word_size = tf.cast(word_ends.values - word_starts.values, tf.int64)
         ends = tf.where(ids == self.unk_token_id, tf.gather(word_size, word), ends.values)
         starts, ends = _offsets_in_text(
-            text, sources, _row_ids(words), word_starts.values, word, starts.values, ends
+            text, sources, row_ids(words.row_splits), word_starts.values, word, starts.values, ends
         )
         if self.keep_special_tokens:
             lengths = tf.constant([len(token) for token in SPECIAL_TOKENS], starts.dtype)
@@ -170,10 +170,7 @@ class BertTokenizer:
 
     def _repair(self, text: tf.Tensor) -> tf.Tensor:
         """Puts a control character for each invalid byte, and a final sigma where one is due."""
-        text = tf.strings.regex_replace(text, _DROPPED, "\x02")
-        # A marker after each run of valid characters and for each other byte; then the former go.
-        text = tf.strings.regex_replace(text, rf"(?s)([{_VALID}]+)|\C", rf"\1{_DROPPED}")
-        text = tf.strings.regex_replace(text, f"(?s)([^{_DROPPED}]+){_DROPPED}", r"\1")
+        text = _mark_invalid(text)
         if self.do_lower_case:
             text = tf.strings.regex_replace(text, final_sigma_pattern(), r"\1ς\2")
         return text
@@ -186,15 +183,46 @@ class BertTokenizer:
         return tf.where(ids < self.vocab_size, ids, special)
 
 
+def valid_utf8(text: tf.Tensor) -> tf.Tensor:
+    """Puts a control character for each byte that is not UTF-8; no byte changes its place.
+
+    Characters then count as in Python's `bytes.decode("utf-8", "surrogateescape")`.
+
+    Args:
+        text: strings [B].
+
+    Returns:
+        Strings [B] of the same lengths.
+    """
+    is_valid = tf.strings.regex_full_match(text, f"(?s)[{_VALID}]*")
+    return tf.cond(tf.reduce_all(is_valid), lambda: text, lambda: _mark_invalid(text))
+
+
+def _mark_invalid(text: tf.Tensor) -> tf.Tensor:
+    text = tf.strings.regex_replace(text, _DROPPED, "\x02")
+    # A marker after each run of valid characters and for each other byte; then the former go.
+    text = tf.strings.regex_replace(text, rf"(?s)([{_VALID}]+)|\C", rf"\1{_DROPPED}")
+    return tf.strings.regex_replace(text, f"(?s)([^{_DROPPED}]+){_DROPPED}", r"\1")
+
+
 def _by_text(words: tf.RaggedTensor, pieces: tf.RaggedTensor, values: tf.Tensor) -> tf.RaggedTensor:
     """Groups values, one a piece, by text: ragged [B, (pieces)]."""
     return words.with_values(pieces.with_values(values)).merge_dims(1, 2)
 
 
-def _row_ids(ragged: tf.RaggedTensor) -> tf.Tensor:
-    """Says which row each value is of, int32; `value_rowids()` takes rows x longest row bytes."""
-    size = tf.cast(ragged.row_splits[-1], tf.int32)
-    ends = tf.cast(ragged.row_splits[1:], tf.int32)
+def row_ids(row_splits: tf.Tensor) -> tf.Tensor:
+    """Says which row each value of a ragged tensor is of.
+
+    `value_rowids()` would take memory for as many values as there are rows times the longest.
+
+    Args:
+        row_splits: integers [rows + 1], where each row starts, and the number of values.
+
+    Returns:
+        int32, one a value.
+    """
+    size = tf.cast(row_splits[-1], tf.int32)
+    ends = tf.cast(row_splits[1:], tf.int32)
     return tf.cumsum(tf.math.bincount(ends, minlength=size, maxlength=size))
 
 
@@ -235,7 +263,7 @@ def _offsets_in_text(
     Returns:
         The starts and ends in the text, int64 [T].
     """
-    text_bytes, text_starts = _bytes_of(text)
+    text_bytes, text_starts = bytes_of(text)
     word_source = tf.gather(sources.row_starts(), word_text) + tf.cast(word_starts, tf.int64)
     first = tf.gather(word_source, word)
     start = tf.gather(sources.values, first + starts)
@@ -268,8 +296,15 @@ def _offsets_in_text(
     return start, end
 
 
-def _bytes_of(text: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Lays out the bytes of all texts, uint8, and says where each text's begin, int64 [B]."""
+def bytes_of(text: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """Lays out the bytes of texts.
+
+    Args:
+        text: strings [B].
+
+    Returns:
+        All bytes one after the other, uint8, and where each text's begin, int64 [B].
+    """
     starts = tf.cumsum(tf.cast(tf.strings.length(text), tf.int64), exclusive=True)
     return tf.io.decode_raw(tf.strings.reduce_join(text), tf.uint8), starts
 
@@ -284,10 +319,10 @@ def byte_to_char_offsets(text: tf.Tensor, offsets: tf.RaggedTensor) -> tf.Ragged
     Returns:
         Ragged int32 [B, (pieces)], characters.
     """
-    text_bytes, text_starts = _bytes_of(tf.convert_to_tensor(text, tf.string))
+    text_bytes, text_starts = bytes_of(tf.convert_to_tensor(text, tf.string))
     begins_character = tf.cast(tf.bitwise.bitwise_and(text_bytes, 0xC0) != 0x80, tf.int32)
     characters = tf.pad(tf.cumsum(begins_character), [[1, 0]])
-    first = tf.gather(text_starts, _row_ids(offsets))
+    first = tf.gather(text_starts, row_ids(offsets.row_splits))
     counts = tf.gather(characters, first + tf.cast(offsets.values, tf.int64)) - tf.gather(
         characters, first
     )

@@ -27,9 +27,9 @@ from keras_bert.errors import InputError
 from keras_bert.normalization import normalize_character
 from keras_bert.serving import token_ids
 from keras_bert.serving.network import Network
-from keras_bert.serving.word_windows import row_of, word_logits
+from keras_bert.serving.word_windows import word_logits
 from keras_bert.tasks.ner.schemes import OUTSIDE, split_tag
-from keras_bert.tokenization import BertTokenizer, byte_to_char_offsets
+from keras_bert.tokenization import BertTokenizer, byte_to_char_offsets, row_ids, valid_utf8
 
 _JOINERS = "&-./@_"  # between letters or digits, without space: AT&T, Jean-Paul, AC/DC
 _DIGIT_JOINERS = ",:"  # between digits: 1,000 and 7:30
@@ -104,14 +104,14 @@ class ServedTagger(tf.Module):
         """Finds the entities of texts.
 
         Args:
-            text: strings [B] of any length; bytes that are not UTF-8 count as U+FFFD.
+            text: strings [B] of any length; a byte that is not UTF-8 counts as a character.
 
         Returns:
             In the order of the text and padded with "", -1 and 0: `types` and `texts`, strings
             [B, E]; `starts` and `ends`, int32 [B, E], characters as Python's `str` counts them;
             `scores` float32 [B, E], the mean probability of the tags of the entity's words.
         """
-        text = tf.strings.unicode_transcode(text, "UTF-8", "UTF-8")
+        text = valid_utf8(text)
         ids, starts, ends = self.tokenizer.tokenize_with_offsets(text)
         starts, ends = (byte_to_char_offsets(text, offsets).values for offsets in (starts, ends))
         # The piece that each word starts with, and the word that each entity does.
@@ -134,7 +134,7 @@ class ServedTagger(tf.Module):
         entity_ends = tf.math.unsorted_segment_max(word_ends, entity, count)
         scores = tf.math.unsorted_segment_mean(probabilities, entity, count)
         types = tf.gather(_kinds(self.labels), tf.gather(kind, entity_at))
-        texts = _slices(text, row_of(splits), entity_starts, entity_ends)
+        texts = _slices(text, row_ids(splits), entity_starts, entity_ends)
 
         def dense(values: tf.Tensor, padding: str | int | float) -> tf.Tensor:
             return tf.RaggedTensor.from_row_splits(values, splits, validate=False).to_tensor(
@@ -236,7 +236,7 @@ class ServedTagger(tf.Module):
         last_at = tf.concat([at, ids.row_splits[-1:]], axis=0)[1:] - 1
         first, last = tf.gather(ids.values, at), tf.gather(ids.values, last_at)
         start, end = tf.gather(starts, at), tf.gather(ends, last_at)
-        text = tf.gather(row_of(ids.row_splits), at)
+        text = tf.gather(row_ids(ids.row_splits), at)
         touches = (start == _before(end, -1)) & (text == _before(text, -1))
 
         is_unknown = first == self.tokenizer.unk_token_id
@@ -274,7 +274,7 @@ def entity_words(
     inside = tf.gather([prefix != OUTSIDE for prefix, _ in pairs], tags.values)
     starts = tf.gather([prefix in ("B", "S") for prefix, _ in pairs], tags.values)
     ends = tf.gather([prefix in ("E", "S") for prefix, _ in pairs], tags.values)
-    text = row_of(tags.row_splits)
+    text = row_ids(tags.row_splits)
     goes_on = _before(inside & ~ends) & (kind == _before(kind)) & (text == _before(text, -1))
     return inside, inside & (starts | ~goes_on), kind
 

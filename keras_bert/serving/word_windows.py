@@ -14,6 +14,7 @@ B texts, W words of one, N words of all, P pieces of a word, n windows, S pieces
 import tensorflow as tf
 
 from keras_bert.serving.network import Network
+from keras_bert.tokenization import row_ids
 
 
 def word_logits(
@@ -45,7 +46,7 @@ def word_logits(
     counts = 1 + tf.maximum(-((room - sizes) // step), 0)
     first_windows = tf.concat([[0], tf.cumsum(counts)], axis=0)
 
-    text = row_of(first_windows)
+    text = row_ids(first_windows)
     starts = step * (tf.range(first_windows[-1]) - tf.gather(first_windows, text))
     lengths = tf.minimum(tf.gather(sizes, text) - starts, room)
     begins = tf.gather(text_starts, text) + starts
@@ -55,23 +56,9 @@ def word_logits(
     logits = network(input_ids, tf.zeros_like(input_ids))["logits"]
 
     # The first window that shows as much after the piece as the next one does before it.
-    text = row_of(words.row_splits)
+    text = row_ids(words.row_splits)
     place = pieces.row_starts() - tf.gather(text_starts, text)
     window = -((step + room - 1 - 2 * place) // (2 * step))
     window = tf.clip_by_value(window, 0, tf.gather(counts, text) - 1)
     row = tf.gather(first_windows, text) + window
     return tf.gather(logits, tf.gather(input_ids.row_starts(), row) + 1 + place - step * window)
-
-
-def row_of(splits: tf.Tensor) -> tf.Tensor:
-    """Says which row each value of a ragged tensor is of.
-
-    `value_rowids()` would take memory for as many values as there are rows times the longest.
-
-    Args:
-        splits: int64 [rows + 1], where each row starts, and the number of values.
-
-    Returns:
-        int32, one a value.
-    """
-    return tf.searchsorted(splits[1:], tf.range(splits[-1]), side="right")

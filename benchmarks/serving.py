@@ -1,0 +1,251 @@
+"""From text to label: how fast does an exported classifier answer, beside its peers?
+
+    .venv/bin/python benchmarks/serving.py --model_dir=OUT/model [--texts=mrpc] [--rounds=10]
+
+Every contender is given the same fine-tuned MRPC classifier (six layers, hidden 384, whatever
+run_classifier.py made of MiniLM) and the same strings, and must give labels: ours is the exported
+SavedModel, called as TensorFlow Serving calls it; `torch` is transformers with its fast tokenizer
+and dynamic padding; `onnxruntime` is our --format=onnx file behind Hugging Face's tokenizers, also
+with dynamic padding; `keras_hub` is its text classifier's predict. One warm process each; they take
+turns, 50 calls of one text or 2 of 64 at a time. A ratio is the median of the rounds' own.
+
+--texts=mrpc: the development pairs, cut at 128 pieces. --texts=xquad: questions and contexts, cut
+at 384. Peers run in .peers (benchmarks/make_peers.sh).
+"""
+
+import json
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+from absl import app, flags
+from workers import ROOT, answer, start_worker
+
+SHARED = ROOT.parent / "shared" / "data"
+CONTENDERS = ("ours_float32", "ours_bfloat16", "torch", "onnxruntime", "keras_hub")
+BASELINE = "torch"
+LENGTHS = {"mrpc": 128, "xquad": 384}
+CALLS = {1: 50, 64: 2}  # batch -> calls a turn
+
+flags.DEFINE_string("model_dir", "", "a classifier of MRPC that run_classifier.py wrote")
+flags.DEFINE_enum("texts", "mrpc", list(LENGTHS), "what is classified")
+flags.DEFINE_integer("rounds", 10, "turns of each contender and batch size", lower_bound=1)
+flags.DEFINE_list("contenders", list(CONTENDERS), f"of {', '.join(CONTENDERS)}")
+flags.DEFINE_list("batches", ["1", "64"], "batch sizes")
+flags.DEFINE_string("worker", None, "internal: contender,texts,folder")
+FLAGS = flags.FLAGS
+
+# Pairs of texts -> the number of each one's label.
+Classify = Callable[[Sequence[str], Sequence[str]], np.ndarray]
+
+
+def pairs(texts: str) -> tuple[list[str], list[str], np.ndarray | None]:
+    """Reads both sides of all examples, and the labels if there are any."""
+    if texts == "xquad":
+        articles = json.loads((SHARED / "squad" / "xquad.en.json").read_text("utf-8"))["data"]
+        rows = [
+            (answered["question"], paragraph["context"])
+            for article in articles
+            for paragraph in article["paragraphs"]
+            for answered in paragraph["qas"]
+        ]
+        first, second = zip(*rows, strict=True)
+        return list(first), list(second), None
+    lines = (SHARED / "glue" / "MRPC" / "dev.tsv").read_text("utf-8").splitlines()[1:]
+    rows = [line.split("\t") for line in lines]
+    labels = np.array([int(row[0]) for row in rows])
+    return [row[3] for row in rows], [row[4] for row in rows], labels
+
+
+def export(model_dir: str, folder: Path, length: int) -> None:
+    """Writes what the contenders open: two SavedModels, an ONNX file, a KerasHub preset."""
+    sys.path.insert(0, str(ROOT))
+    from keras_bert.checkpoints.conversion import convert
+    from keras_bert.tasks.export import ExportSettings
+    from keras_bert.tasks.export import export as write
+
+    for version, compute_type in enumerate(("float32", "bfloat16"), 1):
+        write(
+            ExportSettings(
+                model_dir,
+                str(folder / "ours" / str(version)),
+                compute_type=compute_type,
+                max_seq_length=length,
+            )
+        )
+    write(ExportSettings(model_dir, str(folder / "onnx" / "1"), format="onnx"))
+    convert(model_dir, folder / "keras_hub", "keras_hub")
+
+
+def make_ours(compute_type: str, folder: Path, length: int) -> Classify:
+    """Returns the SavedModel's signature."""
+    import tensorflow as tf
+    import tensorflow_text  # noqa: F401  Registers the ops.
+
+    version = {"float32": "1", "bfloat16": "2"}[compute_type]
+    loaded = tf.saved_model.load(str(folder / "ours" / version))
+    serve = loaded.signatures["serving_default"]
+
+    def classify(first: Sequence[str], second: Sequence[str]) -> np.ndarray:
+        outputs = serve(text=tf.constant(first), text_pair=tf.constant(second))
+        return outputs["label"].numpy().astype(int)
+
+    classify.loaded = loaded  # Variables live as long as what was loaded.
+    return classify
+
+
+def make_torch(model_dir: Path, length: int) -> Classify:
+    """Returns transformers' model behind its tokenizer."""
+    import torch
+    import transformers
+
+    tokenizer = transformers.AutoTokenizer.from_pretrained(model_dir)
+    model = transformers.BertForSequenceClassification.from_pretrained(model_dir).eval()
+
+    def classify(first: Sequence[str], second: Sequence[str]) -> np.ndarray:
+        batch = tokenizer(
+            list(first),
+            list(second),
+            padding=True,
+            truncation=True,
+            max_length=length,
+            return_tensors="pt",
+        )
+        with torch.inference_mode():
+            return model(**batch).logits.argmax(-1).numpy()
+
+    return classify
+
+
+def make_onnxruntime(folder: Path, length: int) -> Classify:
+    """Returns the ONNX file behind Hugging Face's tokenizers."""
+    import onnxruntime
+    import tokenizers
+
+    session = onnxruntime.InferenceSession(folder / "onnx" / "1" / "model.onnx")
+    tokenizer = tokenizers.BertWordPieceTokenizer(str(folder / "onnx" / "1" / "vocab.txt"))
+    tokenizer.enable_truncation(length)
+    tokenizer.enable_padding()
+
+    def classify(first: Sequence[str], second: Sequence[str]) -> np.ndarray:
+        rows = tokenizer.encode_batch(list(zip(first, second, strict=True)))
+        inputs = {
+            "input_ids": [row.ids for row in rows],
+            "input_mask": [row.attention_mask for row in rows],
+            "segment_ids": [row.type_ids for row in rows],
+        }
+        logits = session.run(["logits"], {k: np.array(v, np.int64) for k, v in inputs.items()})
+        return logits[0].argmax(-1)
+
+    return classify
+
+
+def make_keras_hub(folder: Path, length: int) -> Classify:
+    """Returns KerasHub's predict."""
+    import keras_hub
+
+    preprocessor = keras_hub.models.BertTextClassifierPreprocessor.from_preset(
+        str(folder / "keras_hub"), sequence_length=length
+    )
+    model = keras_hub.models.BertTextClassifier.from_preset(
+        str(folder / "keras_hub"), preprocessor=preprocessor
+    )
+
+    def classify(first: Sequence[str], second: Sequence[str]) -> np.ndarray:
+        sides = np.array(first), np.array(second)
+        return model.predict(sides, batch_size=len(first), verbose=0).argmax(-1)
+
+    return classify
+
+
+def work(contender: str, texts: str, folder: Path) -> None:
+    """One contender's process: a batch size for each line on stdin, its seconds a call out."""
+    length = LENGTHS[texts]
+    library, _, compute_type = contender.partition("_")
+    if library == "ours":
+        classify = make_ours(compute_type, folder, length)
+    elif library == "torch":
+        classify = make_torch(Path((folder / "model_dir").read_text()), length)
+    elif library == "onnxruntime":
+        classify = make_onnxruntime(folder, length)
+    else:
+        classify = make_keras_hub(folder, length)
+    first, second, labels = pairs(texts)
+    ready = {}
+    if labels is not None:
+        found = [classify(first[i : i + 64], second[i : i + 64]) for i in range(0, len(first), 64)]
+        ready["accuracy"] = 100 * float((np.concatenate(found) == labels).mean())
+    for batch in CALLS:  # Warm.
+        classify(first[:batch], second[:batch])
+    print(json.dumps(ready), flush=True)
+    place = 0
+    for line in sys.stdin:
+        batch, seconds = int(line), []
+        for _ in range(CALLS[batch]):
+            place = place % (len(first) - batch)
+            start = time.perf_counter()
+            classify(first[place : place + batch], second[place : place + batch])
+            seconds.append(time.perf_counter() - start)
+            place += batch
+        print(json.dumps({"seconds": seconds}), flush=True)
+
+
+def report(times: dict[str, dict[int, list[list[float]]]], ready: dict[str, dict]) -> None:
+    """Prints a line a contender and batch size."""
+    print(f"\n{FLAGS.texts}, texts cut at {LENGTHS[FLAGS.texts]} pieces; {FLAGS.rounds} rounds")
+    print("| contender | batch | p50 ms | p99 ms | texts/s | x torch | accuracy |")
+    print("| --- | --- | --- | --- | --- | --- | --- |")
+    for batch in map(int, FLAGS.batches):
+        for name, rounds in times.items():
+            seconds = np.concatenate(rounds[batch])
+            totals = [sum(turn) for turn in rounds[batch]]
+            ratio = ""
+            if BASELINE in times:
+                theirs = [sum(turn) for turn in times[BASELINE][batch]]
+                ratio = f"{np.median(np.array(theirs) / totals):.2f}"
+            accuracy = ready[name].get("accuracy")
+            cells = [
+                name,
+                str(batch),
+                *(f"{1e3 * np.percentile(seconds, p):.1f}" for p in (50, 99)),
+            ]
+            cells += [f"{batch / np.median(seconds):.0f}", ratio]
+            cells += [f"{accuracy:.2f}" if accuracy is not None else ""]
+            print(f"| {' | '.join(cells)} |")
+
+
+def main(_) -> None:
+    """Exports the model, warms the contenders up, lets them take turns, prints the table."""
+    if FLAGS.worker:
+        contender, texts, folder = FLAGS.worker.split(",")
+        return work(contender, texts, Path(folder))
+    unknown = set(FLAGS.contenders) - set(CONTENDERS)
+    if unknown or not FLAGS.model_dir:
+        sys.exit(f"expected --model_dir=DIR, and --contenders of {', '.join(CONTENDERS)}")
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "model_dir").write_text(str(Path(FLAGS.model_dir).absolute()))
+        export(FLAGS.model_dir, Path(folder), LENGTHS[FLAGS.texts])
+        workers, ready = {}, {}
+        for name in FLAGS.contenders:
+            environment = ".peers" if name in ("torch", "keras_hub") else ".venv"
+            workers[name] = start_worker(environment, __file__, f"{name},{FLAGS.texts},{folder}")
+            ready[name] = answer(workers[name])
+            print(f"{name} is warm: {ready[name]}", file=sys.stderr, flush=True)
+        times = {name: {int(batch): [] for batch in FLAGS.batches} for name in workers}
+        for _ in range(FLAGS.rounds):
+            for batch in map(int, FLAGS.batches):
+                for name, worker in workers.items():
+                    worker.stdin.write(f"{batch}\n")
+                    worker.stdin.flush()
+                    times[name][batch].append(answer(worker)["seconds"])
+        for worker in workers.values():
+            worker.stdin.close()
+            worker.wait()
+    return report(times, ready)
+
+
+if __name__ == "__main__":
+    app.run(main)
