@@ -1,0 +1,152 @@
+"""The server under concurrent clients: how much does batching give, and is any request lost?
+
+    .venv/bin/python benchmarks/server.py --export_dir=serving/mrpc [--clients=64] [--rounds=5]
+
+--export_dir is an exported classifier (one text or a pair). The server is a process of its own; the
+clients are this one. Turns alternate: one client that asks again when it has its answer, then
+--clients of them, each for --seconds. The texts are the sentences of MRPC's dev set. Every answer
+is compared with that which the same text had when it was asked alone.
+"""
+
+import asyncio
+import json
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import median
+
+import aiohttp
+from absl import app, flags
+from workers import ROOT
+
+TEXTS = ROOT.parent / "shared" / "data" / "glue" / "MRPC" / "dev.tsv"
+
+flags.DEFINE_string("export_dir", None, "folder of versions of an exported classifier")
+flags.DEFINE_integer("clients", 64, "clients at a time", lower_bound=2)
+flags.DEFINE_integer("rounds", 5, "turns of each kind", lower_bound=1)
+flags.DEFINE_float("seconds", 5.0, "a turn", lower_bound=0.1)
+flags.DEFINE_list("server_flags", [], "flags for the server, such as --num_batch_threads=1")
+flags.mark_flag_as_required("export_dir")
+FLAGS = flags.FLAGS
+
+
+def read_instances(pair: bool) -> list[dict[str, str]]:
+    """Returns MRPC's dev set as instances."""
+    rows = [line.split("\t") for line in TEXTS.read_text("utf-8-sig").splitlines()[1:]]
+    if pair:
+        return [{"text": row[3], "text_pair": row[4]} for row in rows]
+    return [{"text": row[3]} for row in rows]
+
+
+def start_server() -> tuple[subprocess.Popen, str]:
+    """Starts the server; returns it and its address."""
+    server = subprocess.Popen(
+        [
+            *(sys.executable, "-m", "keras_bert.serving.server"),
+            *(f"--export_dir={FLAGS.export_dir}", "--port=0", *FLAGS.server_flags),
+        ],
+        cwd=ROOT,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    for line in server.stderr:
+        if match := re.search(r"http://\S+", line):
+            return server, match[0]
+    raise RuntimeError(f"the server ended with {server.wait()}")
+
+
+class Clients:
+    """Asks, and remembers what was answered to each text."""
+
+    def __init__(self, session: aiohttp.ClientSession, url: str, instances: list[dict[str, str]]):
+        self.session = session
+        self.url = f"{url}/v1/models/model:predict"
+        self.bodies = [json.dumps({"instances": [one]}) for one in instances]
+        self.answers: dict[int, dict] = {}
+        self.wrong = 0
+        self.next = 0
+
+    async def ask(self) -> float:
+        """Asks the next text; returns the seconds that it took."""
+        number = self.next % len(self.bodies)
+        self.next += 1
+        started = time.perf_counter()
+        async with self.session.post(self.url, data=self.bodies[number]) as response:
+            answer = await response.json() if response.status == 200 else {}
+        seconds = time.perf_counter() - started
+        row = answer.get("predictions", [None])[0]
+        if row is None or not same(row, self.answers.setdefault(number, row)):
+            self.wrong += 1
+        return seconds
+
+    async def take_turn(self, clients: int, seconds: float) -> tuple[float, list[float]]:
+        """Returns the requests a second, and the seconds of each, of so many clients."""
+        times: list[float] = []
+        started = time.perf_counter()
+
+        async def one() -> None:
+            while time.perf_counter() - started < seconds:
+                times.append(await self.ask())
+
+        await asyncio.gather(*(one() for _ in range(clients)))
+        return len(times) / (time.perf_counter() - started), times
+
+
+def same(one: dict, other: dict) -> bool:
+    """Whether two answers are the same but for rounding, which depends on the batch."""
+    close = all(
+        abs(p - q) < 1e-3 for p, q in zip(one["probabilities"], other["probabilities"], strict=True)
+    )
+    return close and one.keys() == other.keys()
+
+
+def percentile(times: list[float], share: float) -> float:
+    """Returns a percentile in milliseconds."""
+    return 1000 * sorted(times)[min(len(times) - 1, int(share * len(times)))]
+
+
+async def measure(url: str, pair: bool) -> dict[int, tuple[list[float], list[float]]]:
+    """Returns clients -> the rate of each turn, and the seconds of all requests."""
+    found: dict[int, tuple[list[float], list[float]]] = {1: ([], []), FLAGS.clients: ([], [])}
+    connector = aiohttp.TCPConnector(limit=0)
+    async with aiohttp.ClientSession(connector=connector) as session:
+        clients = Clients(session, url, read_instances(pair))
+        for _ in clients.bodies:  # Each text alone, which also warms up.
+            await clients.ask()
+        await clients.take_turn(FLAGS.clients, 1.0)
+        for _ in range(FLAGS.rounds):
+            for count, (rates, times) in found.items():
+                rate, seconds = await clients.take_turn(count, FLAGS.seconds)
+                rates.append(rate)
+                times += seconds
+        print(f"requests {clients.next}, failed or wrong {clients.wrong}")
+    return found
+
+
+def main(argv: Sequence[str]) -> None:
+    """Prints the figures."""
+    del argv
+    newest = max(Path(FLAGS.export_dir).glob("[0-9]*"), key=lambda path: int(path.name))
+    pair = json.loads((newest / "export.json").read_text("utf-8"))["pair"]
+    server, url = start_server()
+    try:
+        found = asyncio.run(measure(url, pair))
+    finally:
+        server.send_signal(signal.SIGTERM)
+    print(f"the server ended with {server.wait()}")
+    print(f"{'clients':>8} {'requests/s':>11} {'p50 ms':>8} {'p99 ms':>8}")
+    for count, (rates, times) in found.items():
+        p50, p99 = percentile(times, 0.5), percentile(times, 0.99)
+        print(f"{count:>8} {median(rates):>11.1f} {p50:>8.1f} {p99:>8.1f}")
+    ratios = [many / one for one, many in zip(found[1][0], found[FLAGS.clients][0], strict=True)]
+    print(
+        f"{FLAGS.clients} clients / 1: {median(ratios):.2f} ({min(ratios):.2f}-{max(ratios):.2f})"
+    )
+
+
+if __name__ == "__main__":
+    app.run(main)

@@ -1,0 +1,65 @@
+"""The folder of versions, as it lies on the disk: DIR/1, DIR/2, ... each a SavedModel."""
+
+from pathlib import Path
+
+from keras_bert.errors import InputError
+
+MODEL_FILE = "saved_model.pb"
+LARGEST_VERSION = 2**63 - 1
+
+
+def find_versions(folder: Path) -> dict[int, Path]:
+    """Finds the versions in a folder.
+
+    Args:
+        folder: DIR.
+
+    Returns:
+        Number -> DIR/NUMBER, of the folders that hold a SavedModel; none if DIR is gone.
+    """
+    if not folder.is_dir():
+        return {}
+    return {
+        int(path.name): path
+        for path in folder.iterdir()
+        if path.name.isascii()
+        and path.name.isdigit()
+        and int(path.name) <= LARGEST_VERSION
+        and (path / MODEL_FILE).is_file()
+    }
+
+
+def require_version(folder: Path) -> None:
+    """Refuses a folder without versions.
+
+    Args:
+        folder: DIR.
+
+    Raises:
+        InputError: there is no such folder, or no version in it.
+    """
+    if not folder.is_dir():
+        raise InputError(f"--export_dir={folder}: no such folder")
+    if not find_versions(folder):
+        raise InputError(
+            f"--export_dir={folder} has no version: expected {folder}/1/{MODEL_FILE} or the like"
+        )
+
+
+def describe_files(folder: Path) -> tuple[tuple[str, int, int], ...]:
+    """Describes a version's files, so that a change shows.
+
+    Args:
+        folder: DIR/NUMBER.
+
+    Returns:
+        Path, size and time of each file.
+    """
+    found = []
+    for path in sorted(folder.rglob("*")):
+        try:
+            status = path.stat()
+        except FileNotFoundError:  # It went as we looked.
+            continue
+        found.append((str(path), status.st_size, status.st_mtime_ns))
+    return tuple(found)

@@ -1,0 +1,148 @@
+"""The bytes of a request's body to a JSON object, with the words TensorFlow Serving has for errors.
+
+In: bytes. Out: a dict of Python's JSON values. Strings keep bytes that are not UTF-8 as
+surrogate escapes, so that `text.encode("utf-8", "surrogateescape")` gives what the client sent.
+"""
+
+import json
+import re
+from typing import Any
+
+_SHOWN = 200  # characters of a JSON value that an error quotes
+
+# What Python's parser says, and what RapidJSON, TensorFlow Serving's, says of the same.
+_MESSAGES = {
+    "Expecting value": "Invalid value.",
+    "Expecting ':' delimiter": "Missing a colon after a name of object member.",
+    "Expecting property name enclosed in double quotes": "Missing a name for object member.",
+    "Illegal trailing comma before end of object": "Missing a name for object member.",
+    "Illegal trailing comma before end of array": "Invalid value.",
+    "Unterminated string starting at": "Missing a closing quotation mark in string.",
+    "Invalid \\escape": "Invalid escape character in string.",
+    "Invalid \\uXXXX escape": "Incorrect hex digit after \\u escape in string.",
+    "Invalid control character at": "Invalid encoding in string.",
+    "Extra data": "The document root must not be followed by other values.",
+}
+_LONE_SURROGATE = "The surrogate pair in string is invalid."
+_STRING_OR_BRACKET = re.compile(r'"(?:\\.|[^"\\])*"|[{}\[\]]', re.DOTALL)
+# A whole pair first, so that only a half without its other half comes out as group 1.
+_ESCAPE = re.compile(
+    r"\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}"
+    r"|(u[dD][89a-fA-F][0-9a-fA-F]{2})|.)",
+    re.DOTALL,
+)
+
+
+class RestError(Exception):
+    """A request that is answered with an error.
+
+    Args:
+        status: the HTTP status.
+        message: what the body says under "error".
+    """
+
+    def __init__(self, status: int, message: str):
+        super().__init__(message)
+        self.status = status
+        self.message = message
+
+
+def bad_request(message: str) -> RestError:
+    """Makes the error for a request that is not understood.
+
+    Args:
+        message: what the body says under "error".
+
+    Returns:
+        An error of status 400, TensorFlow's INVALID_ARGUMENT.
+    """
+    return RestError(400, message)
+
+
+def parse_object(body: bytes) -> dict[str, Any]:
+    """Parses a body that has to be a JSON object.
+
+    Args:
+        body: UTF-8, with or without a byte order mark.
+
+    Returns:
+        The object. NaN, Infinity and -Infinity are numbers.
+
+    Raises:
+        RestError: it is not JSON, or not an object.
+    """
+    if not body:
+        raise bad_request("JSON Parse error: The document is empty")
+    text = body.removeprefix(b"\xef\xbb\xbf").decode("utf-8", "surrogateescape")
+    try:
+        value = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise _parse_error(text, _words(error), _position(error)) from None
+    except RecursionError:
+        raise _parse_error(text, "Nested too deeply.", 0) from None
+    except ValueError:  # An integer of thousands of digits.
+        raise _parse_error(text, "Number too big to be stored in double.", 0) from None
+    lone = _lone_surrogate(text)
+    if lone is not None:
+        raise _parse_error(text, _LONE_SURROGATE, lone)
+    if not isinstance(value, dict):
+        raise bad_request(f"JSON Value: {shown(value)} Is not object")
+    return value
+
+
+def shown(value: Any) -> str:
+    """Writes a JSON value for an error, its beginning only where it is long.
+
+    Args:
+        value: any JSON value.
+
+    Returns:
+        Indented JSON.
+    """
+    text = ""
+    try:
+        for part in json.JSONEncoder(indent=4, ensure_ascii=False).iterencode(value):
+            text += part[: _SHOWN + 1]
+            if len(text) > _SHOWN:
+                break
+    except RecursionError:
+        return "..."
+    return text if len(text) <= _SHOWN else text[:_SHOWN] + "..."
+
+
+def _parse_error(text: str, words: str, position: int) -> RestError:
+    offset = len(text[:position].encode("utf-8", "surrogateescape"))
+    return bad_request(f"JSON Parse error: {words} at offset: {offset}")
+
+
+def _words(error: json.JSONDecodeError) -> str:
+    if not error.doc.strip(" \t\r\n"):
+        return "The document is empty."
+    if error.msg == "Expecting ',' delimiter":
+        opened = _innermost(error.doc[: error.pos])
+        if opened == "{":
+            return "Missing a comma or } after an object member."
+        return "Missing a comma or ] after an array element."
+    return _MESSAGES.get(error.msg, error.msg + ".")
+
+
+def _position(error: json.JSONDecodeError) -> int:
+    # RapidJSON looks for the closing mark to the end.
+    return len(error.doc) if error.msg.startswith("Unterminated string") else error.pos
+
+
+def _innermost(text: str) -> str:
+    """The bracket that is open at the end of a piece of JSON."""
+    opened = []
+    for match in _STRING_OR_BRACKET.finditer(text):
+        if match[0] in "{[":
+            opened.append(match[0])
+        elif match[0] in "}]":
+            opened.pop()
+    return opened[-1]
+
+
+def _lone_surrogate(text: str) -> int | None:
+    if "\\ud" not in text and "\\uD" not in text:
+        return None
+    return next((match.start() for match in _ESCAPE.finditer(text) if match[1]), None)

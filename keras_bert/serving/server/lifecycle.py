@@ -1,0 +1,136 @@
+"""From a folder of versions to a server that listens, looks for new versions, and drains.
+
+SIGTERM or SIGINT: the port closes, what is in flight is answered, and `serve` returns.
+"""
+
+import asyncio
+import contextlib
+import gc
+import signal
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from absl import logging
+from aiohttp import web
+
+from keras_bert.errors import InputError
+from keras_bert.serving.server.batching import Batcher
+from keras_bert.serving.server.metrics import Metrics
+from keras_bert.serving.server.routes import Routes
+from keras_bert.serving.server.versions import Versions
+
+_BACKLOG = 1024
+_LINGER = 2.0  # seconds: the rest of a refused body is read, and a last answer written
+_SETTLE = 0.1  # seconds in which what has already arrived is read
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How to serve.
+
+    Args:
+        model_name: the model's name in the routes.
+        max_batch_size: rows that requests are joined to.
+        batch_timeout_ms: how long a request may wait for others.
+        num_batch_threads: batches that run at a time.
+        max_waiting: requests that may wait for a batch.
+        max_request_bytes: the largest body.
+        request_timeout_s: for a body to arrive, and again for the answer.
+        drain_timeout_s: for what is in flight when the server is asked to end.
+        poll_s: between two looks for new versions.
+    """
+
+    model_name: str = "model"
+    max_batch_size: int = 64
+    batch_timeout_ms: float = 0.0
+    num_batch_threads: int = 2
+    max_waiting: int = 10_000
+    max_request_bytes: int = 16 << 20
+    request_timeout_s: float = 30.0
+    drain_timeout_s: float = 30.0
+    poll_s: float = 1.0
+
+
+async def serve(
+    settings: Settings,
+    bound: socket.socket,
+    versions: Versions,
+    ready: Callable[[Callable[[], None]], None],
+) -> None:
+    """Serves until it is asked to end.
+
+    Args:
+        settings: how.
+        bound: a bound socket.
+        versions: with a version loaded.
+        ready: called once it listens, with the function that asks it to end.
+    """
+    metrics = Metrics()
+    batcher = Batcher(
+        settings.max_batch_size,
+        settings.batch_timeout_ms / 1000,
+        settings.num_batch_threads,
+        settings.max_waiting,
+        metrics,
+    )
+    routes = Routes(settings.model_name, versions, batcher, metrics, settings.request_timeout_s)
+    runner = web.AppRunner(
+        routes.application(settings.max_request_bytes),
+        access_log=None,
+        # Also the time that a new connection has for its first request's headers.
+        keepalive_timeout=settings.request_timeout_s,
+        lingering_time=_LINGER,
+        shutdown_timeout=_LINGER,
+    )
+    await runner.setup()
+    loop = asyncio.get_running_loop()
+    try:
+        listener = await loop.create_server(runner.server, sock=bound, backlog=_BACKLOG)
+    except OSError as error:
+        raise InputError(f"cannot listen: {error.strerror}") from None
+    ended = asyncio.Event()
+    looking = loop.create_task(_look_for_versions(versions, settings.poll_s))
+    ready(ended.set)
+    await ended.wait()
+    routes.draining = True
+    listener.close()
+    looking.cancel()
+    await asyncio.sleep(_SETTLE)
+    if routes.in_flight:
+        logging.info("ending: %d requests in flight", routes.in_flight)
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(settings.drain_timeout_s):
+            while routes.in_flight:
+                await asyncio.sleep(0.01)
+    if routes.in_flight:
+        logging.warning(
+            "%d requests were not answered within %g seconds",
+            routes.in_flight,
+            settings.drain_timeout_s,
+        )
+    await runner.cleanup()
+    batcher.close()
+
+
+def stop_on_signals(stop: Callable[[], None]) -> None:
+    """Calls a function on SIGTERM and SIGINT; to be called in the event loop.
+
+    Args:
+        stop: what to call.
+    """
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop)
+
+
+async def _look_for_versions(versions: Versions, seconds: float) -> None:
+    while True:
+        await asyncio.sleep(seconds)
+        try:
+            if await asyncio.to_thread(versions.refresh):
+                await asyncio.sleep(seconds)
+                gc.collect()  # The old version's memory, once its last requests are answered.
+        except OSError as error:
+            # The folder may be out of reach for a while.
+            logging.warning("cannot look for versions: %s", error)

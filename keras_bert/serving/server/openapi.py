@@ -1,0 +1,91 @@
+"""The server's OpenAPI schema: openapi.json, with the bodies that the model's signatures take.
+
+In: the model's name and signatures. Out: the document that GET /openapi.json answers.
+"""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import numpy as np
+
+from keras_bert.serving.server.protocol import DEFAULT_SIGNATURE, Input
+
+_FILE = Path(__file__).with_name("openapi.json")
+_STRING = {"anyOf": [{"type": "string"}, {"$ref": "#/components/schemas/Base64"}]}
+
+
+def describe_routes(
+    model_name: str, signatures: Mapping[str, Mapping[str, Input]]
+) -> dict[str, Any]:
+    """Writes the schema of a server.
+
+    Args:
+        model_name: the model's name in the routes.
+        signatures: signature -> input -> its type and shape.
+
+    Returns:
+        An OpenAPI 3.1 document.
+    """
+    document = json.loads(_FILE.read_text("utf-8").replace("MODEL_NAME", quote(model_name)))
+    bodies = [
+        body
+        for name, inputs in sorted(signatures.items())
+        for body in (_rows(name, inputs), _columns(name, inputs))
+    ]
+    document["components"]["schemas"]["Predict"] = {"anyOf": bodies}
+    return document
+
+
+def _rows(name: str, inputs: Mapping[str, Input]) -> dict[str, Any]:
+    row = _object({key: _tensor(one, leave_out=1) for key, one in inputs.items()})
+    rows = [row | {"additionalProperties": False}]
+    if len(inputs) == 1:
+        rows += row["properties"].values()
+    items = {"type": "array", "minItems": 1, "items": {"anyOf": rows}}
+    return _body(name, {"instances": items}, "inputs")
+
+
+def _columns(name: str, inputs: Mapping[str, Input]) -> dict[str, Any]:
+    columns = [_object({key: _tensor(one) for key, one in inputs.items()})]
+    if len(inputs) == 1:
+        columns += columns[0]["properties"].values()
+    return _body(name, {"inputs": {"anyOf": columns}}, "instances")
+
+
+def _body(name: str, values: dict[str, Any], other: str) -> dict[str, Any]:
+    is_default = name == DEFAULT_SIGNATURE
+    names = {"enum": [name, ""] if is_default else [name]}
+    body = _object({"signature_name": names} | values)
+    if is_default:
+        body["required"].remove("signature_name")
+    return body | {"not": {"required": [other]}}
+
+
+def _object(properties: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "object", "required": sorted(properties), "properties": properties}
+
+
+def _tensor(one: Input, leave_out: int = 0) -> dict[str, Any]:
+    """A tensor, without its first dimensions; any shape where the signature leaves it open."""
+    schema = _value(one.dtype)
+    if one.shape is None:
+        return {"anyOf": [schema, {"type": "array"}]}
+    for size in reversed(one.shape[leave_out:]):
+        schema = {"type": "array", "items": schema}
+        if size is not None:
+            schema |= {"minItems": size, "maxItems": size}
+    return schema
+
+
+def _value(dtype: str) -> dict[str, Any]:
+    if dtype == "string":
+        return _STRING
+    if dtype == "bool":
+        return {"type": "boolean"}
+    if dtype in ("float", "double"):
+        return {"type": "number"}
+    limits = np.iinfo(dtype)
+    return {"type": "integer", "minimum": int(limits.min), "maximum": int(limits.max)}

@@ -1,0 +1,296 @@
+"""HTTP requests in, TensorFlow Serving's answers out, and the files of the page.
+
+POST /v1/models/NAME[/versions/V]:predict, GET /v1/models/NAME[/versions/V][/metadata], as
+TensorFlow Serving has them; GET /, /export.json, /openapi.json, /healthz and /metrics.
+An error is {"error": "..."} with TensorFlow Serving's status.
+"""
+
+import asyncio
+import json
+import re
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+from absl import logging
+from aiohttp import ClientPayloadError, web
+
+from keras_bert.serving.server import protocol
+from keras_bert.serving.server.batching import Batcher
+from keras_bert.serving.server.folder import LARGEST_VERSION
+from keras_bert.serving.server.json_text import RestError
+from keras_bert.serving.server.metrics import CONTENT_TYPE, Metrics
+from keras_bert.serving.server.openapi import describe_routes
+from keras_bert.serving.server.versions import Version, Versions
+
+_HERE = Path(__file__).parent
+_PAGE = {"/": "index.html", "/page.css": "page.css", "/page.js": "page.js"}
+_TYPES = {"html": "text/html", "css": "text/css", "js": "text/javascript"}
+_PAGE_HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; "
+    "connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'",
+    "X-Content-Type-Options": "nosniff",
+}
+_VERSION = r"/v1/models/([^/:]+)(?:/versions/(\d+)|/labels/([^/:]+))?"
+_CALL = re.compile(_VERSION + ":(classify|regress|predict)", re.IGNORECASE | re.ASCII)
+_ABOUT = re.compile(_VERSION + "(/metadata)?", re.IGNORECASE | re.ASCII)
+_INLINE = 1 << 16  # bytes of JSON that are read or written without leaving the event loop
+
+_Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+class Routes:
+    """Answers requests.
+
+    Args:
+        model_name: NAME in the routes.
+        versions: the model's versions.
+        batcher: what runs requests.
+        metrics: where requests are counted.
+        timeout: seconds for a request's body to arrive, and again for its answer.
+
+    Attributes:
+        draining: whether new requests are refused.
+        in_flight: requests not yet answered.
+    """
+
+    def __init__(
+        self,
+        model_name: str,
+        versions: Versions,
+        batcher: Batcher,
+        metrics: Metrics,
+        timeout: float,
+    ):
+        self.draining = False
+        self.in_flight = 0
+        self._name = model_name
+        self._versions = versions
+        self._batcher = batcher
+        self._metrics = metrics
+        self._timeout = timeout
+
+    def application(self, max_bytes: int) -> web.Application:
+        """Makes the application.
+
+        Args:
+            max_bytes: the largest body.
+
+        Returns:
+            The application, with every route.
+        """
+        app = web.Application(client_max_size=max_bytes, middlewares=[self._observe])
+        for path, name in _PAGE.items():
+            app.router.add_get(path, _file_handler(_HERE / "page" / name))
+        app.router.add_get("/export.json", self._export)
+        app.router.add_get("/openapi.json", self._openapi)
+        app.router.add_get("/healthz", self._health)
+        app.router.add_get("/metrics", self._show_metrics)
+        app.router.add_route("*", "/v1/{rest:.*}", self._rest)
+        return app
+
+    @web.middleware
+    async def _observe(self, request: web.Request, handler: _Handler) -> web.StreamResponse:
+        """Counts a request and its time, and turns every failure into an answer."""
+        started = time.perf_counter()
+        route = _route(request.path)
+        self.in_flight += 1
+        self._metrics.in_flight.set(self.in_flight)
+        try:
+            response = await self._guarded(request, handler, route)
+        finally:
+            self.in_flight -= 1
+            self._metrics.in_flight.set(self.in_flight)
+        self._metrics.requests.labels(route, response.status).inc()
+        self._metrics.seconds.labels(route).observe(time.perf_counter() - started)
+        if self.draining:
+            response.force_close()
+        return response
+
+    async def _guarded(
+        self, request: web.Request, handler: _Handler, route: str
+    ) -> web.StreamResponse:
+        try:
+            if self.draining and route not in ("health", "metrics"):
+                raise RestError(503, "The server is shutting down")
+            return await handler(request)
+        except RestError as error:
+            return _error(error.status, error.message)
+        except web.HTTPRequestEntityTooLarge:
+            limit = request.client_max_size
+            response = _error(413, f"The request's body is larger than {limit} bytes")
+            response.force_close()
+            return response
+        except web.HTTPException as error:
+            response = _error(error.status, f"{error.reason}: {request.method} {request.path}")
+            if "Allow" in error.headers:
+                response.headers["Allow"] = error.headers["Allow"]
+            return response
+        except Exception:
+            logging.exception("%s %s failed", request.method, request.path)
+            return _error(500, "The server failed; its log says more")
+
+    async def _rest(self, request: web.Request) -> web.Response:
+        path = request.rel_url.raw_path
+        if request.method == "POST" and (match := _CALL.fullmatch(path)):
+            version = self._version(match)
+            method = match[4].lower()
+            body = await self._body(request)
+            if method != "predict":
+                kind = {"classify": "classification", "regress": "regression"}[method]
+                raise RestError(
+                    400,
+                    f"Expected {kind} signature method_name to be tensorflow/serving/{method}. "
+                    "Was: tensorflow/serving/predict",
+                )
+            return await self._predict(version, body)
+        if request.method in ("GET", "HEAD") and (match := _ABOUT.fullmatch(path)):
+            if match[4]:
+                return self._metadata(self._version(match))
+            return self._status(match)
+        raise RestError(400, f"Malformed request: {request.method} {path}")
+
+    def _version(self, match: re.Match) -> Version:
+        """The version that a path asks for."""
+        name, number = unquote(match[1]), _number(match[2])
+        if match[3]:
+            raise RestError(400, f"Unrecognized servable version label: {unquote(match[3])}")
+        current = self._versions.current
+        if name == self._name and current is not None and number in (None, current.number):
+            return current
+        wanted = f"Latest({name})" if number is None else f"Specific({name}, {number})"
+        raise RestError(404, f"Servable not found for request: {wanted}")
+
+    async def _body(self, request: web.Request) -> bytes:
+        if (request.content_length or 0) > request.client_max_size:
+            raise web.HTTPRequestEntityTooLarge(request.client_max_size, request.content_length)
+        try:
+            async with asyncio.timeout(self._timeout):
+                return await request.read()
+        except TimeoutError:
+            raise RestError(
+                408, f"The request's body did not arrive within {self._timeout:g} seconds"
+            ) from None
+        except (ClientPayloadError, web.RequestPayloadError, ConnectionError) as error:
+            # Cut off, or not what its headers say; nobody may be there to read this.
+            raise RestError(400, f"The request's body is not whole: {error}") from None
+
+    async def _predict(self, version: Version, body: bytes) -> web.Response:
+        call = await _apart(len(body), protocol.decode_call, body, version.signatures)
+        try:
+            async with asyncio.timeout(self._timeout):
+                outputs = await self._batcher.run(version, call.signature, call.inputs)
+        except TimeoutError:
+            raise RestError(504, f"No answer within {self._timeout:g} seconds") from None
+        size = 8 * sum(array.size for array in outputs.values())
+        return _json(await _apart(size, protocol.encode_outputs, outputs, call.by_row))
+
+    def _metadata(self, version: Version) -> web.Response:
+        return _json(
+            {
+                "model_spec": {
+                    "name": self._name,
+                    "signature_name": "",
+                    "version": str(version.number),
+                },
+                "metadata": {"signature_def": {"signature_def": version.signature_def}},
+            }
+        )
+
+    def _status(self, match: re.Match) -> web.Response:
+        name, number = unquote(match[1]), _number(match[2])
+        if match[3]:
+            raise RestError(400, f"Unrecognized servable version label: {unquote(match[3])}")
+        states = self._versions.states() if name == self._name else {}
+        if number is not None:
+            if number not in states:
+                raise RestError(404, f"Could not find version {number} of model {name}")
+            states = {number: states[number]}
+        if not states:
+            raise RestError(404, f"Could not find any versions of model {name}")
+        return _json(
+            {
+                "model_version_status": [
+                    {
+                        "version": str(version),
+                        "state": state,
+                        "status": {
+                            "error_code": "UNKNOWN" if wrong else "OK",
+                            "error_message": wrong,
+                        },
+                    }
+                    for version, (state, wrong) in states.items()
+                ]
+            }
+        )
+
+    async def _export(self, _: web.Request) -> web.Response:
+        version = self._versions.current
+        if version is None or version.export is None:
+            raise RestError(404, "The version that is served has no export.json")
+        served = {"model_name": self._name, "model_version": version.number}
+        return _json(version.export | served)
+
+    async def _openapi(self, _: web.Request) -> web.Response:
+        version = self._versions.current
+        return _json(describe_routes(self._name, version.signatures if version else {}))
+
+    async def _health(self, _: web.Request) -> web.Response:
+        version = self._versions.current
+        if self.draining or version is None:
+            raise RestError(503, "The server is shutting down" if version else "No version yet")
+        return _json({"status": "ok", "version": str(version.number)})
+
+    async def _show_metrics(self, _: web.Request) -> web.Response:
+        version = self._versions.current
+        self._metrics.version.set(version.number if version else 0)
+        return web.Response(body=self._metrics.page(), headers={"Content-Type": CONTENT_TYPE})
+
+
+def _route(path: str) -> str:
+    """A request's label in the metrics: few, whatever clients ask for."""
+    if path.startswith("/v1/"):
+        if _CALL.fullmatch(path):
+            return "predict"
+        return "metadata" if path.endswith("/metadata") else "status"
+    known = {"/healthz": "health", "/metrics": "metrics", "/export.json": "export"}
+    return known.get(path, "page" if path in _PAGE else "other")
+
+
+def _number(text: str | None) -> int | None:
+    if text is None:
+        return None
+    if len(text.lstrip("0")) > len(str(LARGEST_VERSION)) or int(text) > LARGEST_VERSION:
+        raise RestError(400, f"Failed to convert version: {text} to numeric.")
+    return int(text)
+
+
+async def _apart(size: int, function: Callable, *arguments: Any) -> Any:
+    """Calls a function, in a thread if there is much to do."""
+    if size <= _INLINE:
+        return function(*arguments)
+    return await asyncio.to_thread(function, *arguments)
+
+
+def _file_handler(path: Path) -> _Handler:
+    content, kind = path.read_bytes(), _TYPES[path.suffix[1:]]
+
+    async def handle(_: web.Request) -> web.Response:
+        return web.Response(body=content, content_type=kind, charset="utf-8", headers=_PAGE_HEADERS)
+
+    return handle
+
+
+def _json(value: Any, status: int = 200) -> web.Response:
+    body = value if isinstance(value, bytes) else json.dumps(value, ensure_ascii=False).encode()
+    return web.Response(body=body, status=status, content_type="application/json")
+
+
+def _error(status: int, message: str) -> web.Response:
+    # What cannot be written in UTF-8 (half a surrogate pair from a client) becomes "?".
+    response = _json({"error": message.encode("utf-8", "replace").decode()}, status)
+    if status == 408:
+        response.force_close()
+    return response

@@ -1,0 +1,198 @@
+"""JSON values to arrays and back, checked and written as TensorFlow Serving does.
+
+In: a scalar, or lists in lists, and the type as TensorFlow names it (string, int32, float, ...).
+Out: its shape and its values in order, strings as bytes; and from an array, nested lists.
+"""
+
+import base64
+import binascii
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from keras_bert.serving.server.json_text import RestError, bad_request, shown
+
+_MAX_RANK = 32  # NumPy has 64, and lists may be nested as deep as JSON allows.
+_INTEGERS = ("int8", "uint8", "int16", "int32", "int64", "uint32", "uint64")
+_FLOATS = {"float": np.float32, "double": np.float64}
+_KINDS = {dict: "Object", list: "Array", str: "String", int: "Number", float: "Number"}
+_KINDS |= {type(None): "Null"}
+
+
+def read_value(value: Any, dtype: str, flat: list) -> tuple[int, ...]:
+    """Adds the values of a scalar or of nested lists to a list.
+
+    Args:
+        value: the scalar or the lists.
+        dtype: the type of its values.
+        flat: where the values go, in order.
+
+    Returns:
+        The shape.
+
+    Raises:
+        RestError: the lists are uneven, or a value is of another type.
+    """
+    shape = []
+    first = value
+    while isinstance(first, list):
+        shape.append(len(first))
+        if len(shape) > _MAX_RANK:
+            raise _too_deep(_MAX_RANK, _MAX_RANK)
+        if not first:
+            break
+        first = first[0]
+    _fill(value, 0, tuple(shape), _converter(dtype), flat)
+    return tuple(shape)
+
+
+def make_array(flat: list, shape: tuple[int, ...], dtype: str) -> np.ndarray:
+    """Makes the array of an input.
+
+    Args:
+        flat: its values in order.
+        shape: its shape.
+        dtype: the type, as TensorFlow names it.
+
+    Returns:
+        The array; strings are bytes in an object array.
+    """
+    kind = object if dtype == "string" else _FLOATS.get(dtype, dtype)
+    return np.array(flat, kind).reshape(shape)
+
+
+def is_named(value: Any) -> bool:
+    """Whether a JSON value is an object of named tensors, and not bytes in base 64.
+
+    Args:
+        value: any JSON value.
+
+    Returns:
+        Whether it is.
+    """
+    return isinstance(value, dict) and not _is_base64(value)
+
+
+def write_value(array: np.ndarray, as_base64: bool) -> Any:
+    """Writes an array as nested lists of JSON values.
+
+    Args:
+        array: strings are bytes in an object array.
+        as_base64: whether strings are written as {"b64": ...}. Otherwise bytes that are not UTF-8
+            become U+FFFD.
+
+    Returns:
+        The nested lists, or a scalar for an array of no dimension.
+
+    Raises:
+        RestError: JSON has nothing for the array's type.
+    """
+    if array.dtype == object:
+        write = _coded if as_base64 else _text
+        flat = [write(value) for value in array.ravel().tolist()]
+    elif array.dtype == np.float32:
+        flat = _decimals(array.ravel())
+    elif array.dtype == np.float64 or array.dtype.kind in "iub":
+        return array.tolist()
+    else:
+        raise bad_request(f"Failed to write JSON value for tensor type: {array.dtype}")
+    nested = np.empty(array.size, object)
+    nested[:] = flat
+    return nested.reshape(array.shape).tolist()
+
+
+def _fill(
+    value: Any, level: int, shape: tuple[int, ...], convert: Callable[[Any], Any], flat: list
+) -> None:
+    rank = len(shape)
+    if not isinstance(value, list):
+        if level != rank:
+            raise bad_request(
+                f"JSON Value: {shown(value)} found at incorrect level: {level + 1} "
+                f"in the JSON DOM. Expected at level: {rank}"
+            )
+        flat.append(convert(value))
+        return
+    if level >= rank:
+        raise _too_deep(level, rank)
+    if len(value) != shape[level]:
+        raise bad_request(
+            f"Encountered list at unexpected size: {len(value)} at level: {level} "
+            f"expected size: {shape[level]}"
+        )
+    for element in value:
+        _fill(element, level + 1, shape, convert, flat)
+
+
+def _too_deep(level: int, rank: int) -> RestError:
+    return bad_request(f"Encountered list at unexpected level: {level} expected < {rank}")
+
+
+def _converter(dtype: str) -> Callable[[Any], Any]:
+    """The function that checks one JSON value and gives it as a value of a type."""
+    if dtype == "string":
+        return _string
+    largest = float("inf")
+    if dtype == "bool":
+        kinds, low, high = (bool,), False, True
+    elif dtype in _INTEGERS:
+        kinds, low, high = (int,), int(np.iinfo(dtype).min), int(np.iinfo(dtype).max)
+    elif dtype in _FLOATS:
+        kinds, low, high = (int, float), -largest, largest
+        largest = float(np.finfo(_FLOATS[dtype]).max)
+    else:
+        raise RestError(501, f"Conversion of JSON Value to type: {dtype}")
+
+    def convert(value: Any) -> Any:
+        if type(value) not in kinds or value < low or value > high:
+            raise _wrong_type(value, dtype)
+        if largest < abs(value) < float("inf"):
+            raise bad_request(
+                f"Cannot convert JSON value: {shown(value)} to {dtype} without loss of precision."
+            )
+        return value
+
+    return convert
+
+
+def _string(value: Any) -> bytes:
+    if isinstance(value, str):
+        return value.encode("utf-8", "surrogateescape")
+    if not isinstance(value, dict):
+        raise _wrong_type(value, "string")
+    if not _is_base64(value):
+        raise bad_request(f"JSON Value: {shown(value)} not formatted correctly for base64 data")
+    coded = value["b64"].rstrip("=")
+    try:
+        return base64.b64decode(coded + "=" * (-len(coded) % 4), validate=True)
+    except (binascii.Error, ValueError):
+        raise bad_request("Unable to base64 decode") from None
+
+
+def _is_base64(value: Any) -> bool:
+    return isinstance(value, dict) and len(value) == 1 and isinstance(value.get("b64"), str)
+
+
+def _wrong_type(value: Any, dtype: str) -> RestError:
+    kind = str(value) if isinstance(value, bool) else _KINDS[type(value)]
+    return bad_request(f"JSON Value: {shown(value)} Type: {kind} is not of expected type: {dtype}")
+
+
+def _decimals(flat: np.ndarray) -> list[float]:
+    """Float32 values as the short decimals TensorFlow Serving writes: 0.2, not 0.200000003."""
+    values = flat.tolist()
+    short = [float(f"{value:.6g}") for value in values]
+    with np.errstate(over="ignore"):
+        longer = np.flatnonzero(np.array(short, np.float32) != flat)
+    for index in longer.tolist():
+        short[index] = float(f"{values[index]:.9g}")
+    return short
+
+
+def _text(value: bytes) -> str:
+    return value.decode("utf-8", "replace")
+
+
+def _coded(value: bytes) -> dict[str, str]:
+    return {"b64": base64.b64encode(value).decode()}

@@ -1,0 +1,171 @@
+"""Fake models of every task, a server of one of them as a process, and servers in threads."""
+
+import asyncio
+import json
+import os
+import re
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+LABELS = ["negative", "neutral", "positive"]
+
+
+class Server(NamedTuple):
+    """A running server."""
+
+    url: str
+    folder: Path
+    process: subprocess.Popen | None
+
+    @property
+    def predict(self) -> str:
+        return f"{self.url}/v1/models/model:predict"
+
+
+@pytest.fixture(scope="session")
+def save_model():
+    """A function that writes a SavedModel whose label and version are in its answers."""
+    import tensorflow as tf
+
+    def save(path: Path, number: int = 1, export: dict | None = None) -> Path:
+        module = tf.Module()
+        module.number = tf.Variable(number)
+
+        @tf.function(input_signature=[tf.TensorSpec([None], tf.string, name="text")])
+        def classify(text: tf.Tensor) -> dict[str, tf.Tensor]:
+            refused = tf.reduce_any(tf.strings.regex_full_match(text, "boom"))
+            with tf.control_dependencies([tf.debugging.Assert(~refused, ["a boom"])]):
+                length = tf.strings.length(text, unit="UTF8_CHAR")
+            # "work N" turns N times, for tests of slow answers.
+            works = tf.strings.regex_full_match(text, "work [0-9]+")
+            turns = tf.strings.to_number(
+                tf.where(works, tf.strings.regex_replace(text, "work ", ""), "0"), tf.int32
+            )
+            turned = tf.while_loop(
+                lambda i, x: i < tf.reduce_max(turns, keepdims=False),
+                lambda i, x: (i + 1, x + tf.random.uniform([])),
+                (0, 0.0),
+                parallel_iterations=1,
+            )[1]
+            logits = tf.one_hot(length % 3, 3) + 0.0 * tf.math.minimum(turned, 1.0)
+            return {
+                "label": tf.gather(tf.constant(LABELS), tf.argmax(logits, -1)),
+                "probabilities": tf.nn.softmax(logits),
+                "version": tf.fill(tf.shape(text), module.number),
+            }
+
+        @tf.function(
+            input_signature=[
+                tf.TensorSpec([None, None], tf.int32, name="input_ids"),
+                tf.TensorSpec([None, None], tf.float32, name="weights"),
+            ]
+        )
+        def ids(input_ids: tf.Tensor, weights: tf.Tensor) -> dict[str, tf.Tensor]:
+            return {"sum": tf.reduce_sum(tf.cast(input_ids, tf.float32) * weights, -1)}
+
+        tf.saved_model.save(module, str(path), {"serving_default": classify, "token_ids": ids})
+        notes = {"task": "classification", "pair": False, "labels": LABELS} | (export or {})
+        (path / "export.json").write_text(json.dumps(notes))
+        return path
+
+    return save
+
+
+@pytest.fixture(scope="session")
+def export_dir(save_model, tmp_path_factory) -> Path:
+    """A folder with version 1."""
+    folder = tmp_path_factory.mktemp("export")
+    save_model(folder / "1")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def start_process(root):
+    """A function that starts the program and waits until it listens."""
+    started: list[subprocess.Popen] = []
+
+    def start(folder: Path, *flags: str) -> Server:
+        process = subprocess.Popen(
+            [
+                *(sys.executable, "-m", "keras_bert.serving.server", f"--export_dir={folder}"),
+                *("--port=0", "--file_system_poll_wait_seconds=0.1"),
+                *flags,
+            ],
+            cwd=root,
+            env=os.environ | {"TF_CPP_MIN_LOG_LEVEL": "2"},
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        started.append(process)
+        said = ""
+        for line in process.stderr:
+            said += line
+            if match := re.search(r"http://\S+", line):
+                # Read on, so that the pipe never fills.
+                threading.Thread(target=process.stderr.read, daemon=True).start()
+                return Server(match[0], folder, process)
+        raise AssertionError(f"the server ended: {said}")
+
+    yield start
+    for process in started:
+        process.kill()
+        process.wait()
+
+
+@pytest.fixture(scope="session")
+def server(start_process, export_dir) -> Server:
+    """The program, serving version 1 under short limits."""
+    return start_process(export_dir, "--request_timeout_s=1.5", "--max_request_bytes=2000000")
+
+
+@pytest.fixture
+def serve_here():
+    """A function that serves a folder from a thread of this process."""
+    import socket
+
+    from keras_bert.serving.server.lifecycle import Settings, serve
+    from keras_bert.serving.server.versions import Versions
+
+    stops = []
+
+    def start(folder: Path, **settings: Any) -> Server:
+        versions = Versions(folder)
+        versions.start()
+        bound = socket.socket()
+        bound.bind(("127.0.0.1", 0))
+        listens = threading.Event()
+
+        def ready(stop) -> None:
+            loop = asyncio.get_running_loop()
+            stops.append((lambda: loop.call_soon_threadsafe(stop), thread))
+            listens.set()
+
+        coroutine = serve(Settings(**settings), bound, versions, ready)
+        thread = threading.Thread(target=lambda: asyncio.run(coroutine))
+        thread.start()
+        assert listens.wait(10)
+        return Server("http://{}:{}".format(*bound.getsockname()), folder, None)
+
+    yield start
+    for stop, thread in stops:
+        stop()
+        thread.join(10)
+
+
+@pytest.fixture(scope="session")
+def wait_for():
+    """A function that waits until something holds."""
+
+    def wait(holds, seconds: float = 10.0) -> None:
+        until = time.monotonic() + seconds
+        while not holds():
+            assert time.monotonic() < until, "it never held"
+            time.sleep(0.05)
+
+    return wait

@@ -1,0 +1,49 @@
+"""Requests made up from the server's own OpenAPI schema never make it fail."""
+
+import hypothesis
+import pytest
+import requests
+
+schemathesis = pytest.importorskip("schemathesis")
+
+CHECKS = [
+    "not_a_server_error",
+    "status_code_conformance",
+    "content_type_conformance",
+    "response_schema_conformance",
+    "negative_data_rejection",
+]
+SETTINGS = hypothesis.settings(
+    max_examples=20,
+    deadline=None,
+    database=None,
+    derandomize=True,
+    suppress_health_check=list(hypothesis.HealthCheck),
+)
+
+
+def test_no_request_from_the_schema_fails(server):
+    schema = schemathesis.openapi.from_url(f"{server.url}/openapi.json")
+    checks = schemathesis.checks.CHECKS.get_by_names(CHECKS)
+    operations = [found.ok() for found in schema.get_all_operations()]
+    statuses = set()
+
+    def fuzz(operation, mode) -> None:
+        @SETTINGS
+        @hypothesis.given(case=operation.as_strategy(generation_mode=mode))
+        def check(case) -> None:
+            response = case.call(timeout=20)
+            statuses.add((operation.label, response.status_code))
+            case.validate_response(response, checks=checks)
+
+        check()
+
+    for operation in operations:
+        fuzz(operation, schemathesis.GenerationMode.POSITIVE)
+        if "post" in operation.method or "{" in operation.path:
+            fuzz(operation, schemathesis.GenerationMode.NEGATIVE)
+    assert len(operations) == 9  # All but /openapi.json itself.
+    for status in (200, 400):
+        assert ("POST /v1/models/model:predict", status) in statuses, statuses
+    assert ("GET /v1/models/model/versions/{version}", 404) in statuses
+    assert requests.get(f"{server.url}/healthz", timeout=20).ok

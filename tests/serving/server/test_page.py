@@ -1,0 +1,268 @@
+"""The page, in a real browser: what a person types, and what they then see, for every task.
+
+PAGE_SCREENSHOTS=FOLDER keeps a picture of each.
+"""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+import tensorflow as tf
+
+CHROMIUM = Path("/usr/bin/chromium")
+FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"]
+FLAGS += ["--disable-background-networking", "--disable-component-update", "--disable-sync"]
+TEXT = tf.TensorSpec([None], tf.string, name="text")
+
+
+@pytest.fixture(scope="module")
+def browser():
+    sync_api = pytest.importorskip("playwright.sync_api")
+    if not CHROMIUM.exists():
+        pytest.skip("/usr/bin/chromium is not installed")
+    with sync_api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=str(CHROMIUM), args=FLAGS)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def visit(browser, serve_here, tmp_path):
+    """A function: a signature and export.json -> the page of a server of them."""
+    pages = []
+
+    def open_page(signature, export: dict, scheme: str = "light"):
+        module = tf.Module()
+        tf.saved_model.save(module, str(tmp_path / "1"), {"serving_default": signature})
+        (tmp_path / "1" / "export.json").write_text(json.dumps(export))
+        server = serve_here(tmp_path, model_name="my model")
+        page = browser.new_page(
+            viewport={"width": 900, "height": 900}, color_scheme=scheme, base_url=server.url
+        )
+        page.complaints = []
+        page.on("console", lambda message: page.complaints.append(message.text))
+        page.on("pageerror", lambda error: page.complaints.append(str(error)))
+        page.goto("/")
+        pages.append(page)
+        return page
+
+    yield open_page
+    for page in pages:
+        assert not page.complaints
+        page.close()
+
+
+def send(page, **texts: str) -> None:
+    for name, text in texts.items():
+        page.fill(f"#{name}", text)
+    page.click("#send")
+    page.wait_for_selector("#send:not([aria-disabled])")
+
+
+def photograph(page, name: str) -> None:
+    folder = os.environ.get("PAGE_SCREENSHOTS")
+    if folder:
+        page.screenshot(path=f"{folder}/page_{name}.png", full_page=True)
+
+
+def rows_of(page) -> list[str]:
+    return [" ".join(text.split()) for text in page.locator(".bars li").all_inner_texts()]
+
+
+def test_classification(visit):
+    labels = ["not equivalent", "equivalent"]
+
+    @tf.function(input_signature=[TEXT, tf.TensorSpec([None], tf.string, name="text_pair")])
+    def classify(text, text_pair):
+        logits = tf.one_hot(tf.cast(text == text_pair, tf.int32), 2) * 3.0
+        label = tf.gather(tf.constant(labels), tf.argmax(logits, -1))
+        return {"label": label, "probabilities": tf.nn.softmax(logits), "logits": logits}
+
+    page = visit(classify, {"task": "classification", "pair": True, "labels": labels})
+    assert page.inner_text("h1") == "Text classification"
+    assert page.inner_text("#about") == "Model my model, version 1"
+    assert page.locator("textarea").count() == 2
+    send(page, text="one", text_pair="one")
+    assert page.inner_text(".large") == "equivalent"
+    assert rows_of(page) == ["equivalent 95.3%", "not equivalent 4.7%"]
+    widths = page.locator(".track span").evaluate_all(
+        "bars => bars.map(bar => bar.offsetWidth / bar.parentElement.offsetWidth)"
+    )
+    assert widths == pytest.approx([0.953, 0.047], abs=0.01)
+    photograph(page, "classification")
+
+
+def test_several_labels_and_none(visit):
+    labels = ["joy", "anger", "surprise"]
+
+    @tf.function(input_signature=[TEXT])
+    def classify(text):
+        on = tf.stack([text == "both", tf.zeros_like(text, tf.bool), text == "both"], 1)
+        chosen = tf.where(text[:, None] == "both", [["joy", "surprise", ""]], "")
+        return {"labels": chosen, "probabilities": tf.where(on, 0.9, 0.2), "logits": on}
+
+    page = visit(classify, {"task": "classification", "pair": False, "labels": labels})
+    send(page, text="both")
+    assert page.inner_text(".large") == "joy, surprise"
+    assert rows_of(page) == ["joy 90.0%", "surprise 90.0%", "anger 20.0%"]
+    send(page, text="neither")
+    assert page.inner_text(".large") == "None"
+
+
+def test_regression(visit):
+    @tf.function(input_signature=[TEXT])
+    def score(text):
+        return {"score": tf.cast(tf.strings.length(text), tf.float32) / 2}
+
+    page = visit(score, {"task": "classification", "pair": False, "problem_type": "regression"})
+    send(page, text="seven.s")
+    assert page.inner_text(".large") == "3.5"
+
+
+def test_question_answering(visit):
+    # The second answer stands after characters of more than one UTF-16 unit.
+    @tf.function(
+        input_signature=[
+            tf.TensorSpec([None], tf.string, name="question"),
+            tf.TensorSpec([None], tf.string, name="context"),
+        ]
+    )
+    def answer(question, context):
+        one = tf.ones_like(question, tf.int32)[:, None]
+        answers = [tf.strings.substr(context, s, 4, unit="UTF8_CHAR") for s in (0, 9)]
+        none = question == "Why?"
+        return {
+            "answer": tf.where(none, "", answers[1]),
+            "start": tf.where(none, -1, 9),
+            "end": tf.where(none, -1, 13),
+            "score": tf.ones_like(question, tf.float32),
+            "null_score": tf.ones_like(question, tf.float32),
+            "nbest_answers": tf.stack([answers[1], answers[0], tf.fill(tf.shape(none), "")], 1),
+            "nbest_starts": one * [[9, 0, -1]],
+            "nbest_ends": one * [[13, 4, -1]],
+            "nbest_probabilities": tf.cast(one, tf.float32) * [[0.8, 0.2, 0.0]],
+            "nbest_start_logits": tf.cast(one, tf.float32) * [[1.0, 1.0, 0.0]],
+            "nbest_end_logits": tf.cast(one, tf.float32) * [[1.0, 1.0, 0.0]],
+        }
+
+    page = visit(answer, {"task": "question_answering"}, "dark")
+    context = "\U0001f600\U0001f600\U0001f600\U0001f600 was <b>1851</b>\n" + "more words " * 60
+    send(page, question="When?", context=context)
+    assert page.inner_text(".large") == "<b>1"
+    assert page.inner_text("mark") == "<b>1"
+    assert rows_of(page) == ["<b>1 80.0%", "\U0001f600" * 4 + " 20.0%"]
+    assert page.locator(".marked").inner_text() == context
+    photograph(page, "question_answering")
+    # The second answer, from the keyboard.
+    page.locator(".bars button").nth(1).focus()
+    page.keyboard.press("Enter")
+    assert page.inner_text("mark") == "\U0001f600" * 4
+    assert page.locator("button[aria-pressed=true]").inner_text() == "\U0001f600" * 4
+    send(page, question="Why?")
+    assert page.inner_text(".large") == "The context does not say"
+    assert page.locator("mark").count() == 0
+
+
+def test_entities(visit):
+    @tf.function(input_signature=[TEXT])
+    def tag(text):
+        one = tf.ones_like(text, tf.int32)[:, None]
+        score = tf.cast(one, tf.float32) * [[0.99, 0.5, 0.75, 0.0]]
+        found = text[:, None] != "nobody"
+        types = tf.where(found, [["PER", "LOC", "PER", ""]], "")
+        starts, ends = [[2, 15, 21, -1]], [[7, 20, 26, -1]]
+        return {
+            "types": types,
+            "texts": types,
+            "starts": tf.where(found, starts, -1),
+            "ends": tf.where(found, ends, -1),
+            "scores": score,
+        }
+
+    page = visit(tag, {"task": "ner"})
+    send(page, text="\U0001f600 Marie lived: Paris Curie")
+    assert page.locator("mark").all_inner_texts() == ["MariePER", "ParisLOC", "CuriePER"]
+    colours = page.locator("mark").evaluate_all(
+        "marks => marks.map(mark => getComputedStyle(mark).backgroundColor)"
+    )
+    assert colours[0] == colours[2] != colours[1]
+    assert rows_of(page) == ["Marie (PER) 99.0%", "Paris (LOC) 50.0%", "Curie (PER) 75.0%"]
+    photograph(page, "entities")
+    send(page, text="nobody")
+    assert page.inner_text(".note") == "None found."
+
+
+def test_fill_mask(visit):
+    @tf.function(input_signature=[TEXT])
+    def fill(text):
+        masks = tf.size(tf.strings.split(text, "[MASK]").flat_values) - 1
+        pieces = tf.constant([["paris", "london"], ["##s", "war"], ["", ""]])
+        scores = tf.constant([[0.5, 0.25], [0.125, 0.1], [0.0, 0.0]])
+        # The last is the padding that a text of more masks would bring.
+        keep = tf.concat([tf.range(masks), [2]], 0)
+        return {
+            "pieces": tf.gather(pieces, keep)[None],
+            "piece_ids": tf.gather(tf.zeros([3, 2], tf.int32), keep)[None],
+            "scores": tf.gather(scores, keep)[None],
+        }
+
+    page = visit(fill, {"task": "fill_mask"}, "dark")
+    send(page, text="In [MASK] year[MASK].")
+    assert page.inner_text(".marked") == "In paris years."
+    assert page.locator("mark").all_inner_texts() == ["paris", "s"]
+    assert page.locator("#result h2").all_inner_texts()[1:] == ["Mask 1", "Mask 2"]
+    assert rows_of(page) == ["paris 50.0%", "london 25.0%", "##s 12.5%", "war 10.0%"]
+    photograph(page, "fill_mask")
+    send(page, text="no mask")
+    assert page.inner_text(".note") == "The text has no [MASK]."
+
+
+def test_similarity(visit):
+    @tf.function(input_signature=[TEXT])
+    def embed(text):
+        angle = tf.cast(tf.strings.length(text), tf.float32) * 0.5
+        vector = tf.stack([tf.cos(angle), tf.sin(angle)], 1)
+        return {"cls": vector, "mean": 3.0 * vector, "pooled": tf.abs(vector)}
+
+    page = visit(embed, {"task": "embedding"})
+    send(page, first="aa", second="bb")
+    assert rows_of(page) == ["cls 1.000", "mean 1.000", "pooled 1.000"]
+    send(page, first="aa", second="bbbb")
+    assert rows_of(page)[:2] == ["cls 0.540", "mean 0.540"]
+    photograph(page, "similarity")
+
+
+def test_errors_are_shown_and_the_keyboard_sends(visit):
+    @tf.function(input_signature=[TEXT])
+    def refuse(text):
+        with tf.control_dependencies([tf.debugging.Assert(text[0] != "boom", ["a boom"])]):
+            return {"score": tf.ones_like(text, tf.float32)}
+
+    page = visit(refuse, {"task": "classification", "pair": False})
+    assert page.evaluate("document.activeElement.id") == "text"
+    page.fill("#text", "boom")
+    with page.expect_response("**:predict"):
+        page.keyboard.press("Control+Enter")
+    page.wait_for_selector("#error:visible")
+    assert page.inner_text("#error").startswith("assertion failed: [a boom]")
+    photograph(page, "error")
+    send(page, text="well")
+    page.wait_for_selector("#error", state="hidden")
+    assert page.inner_text(".large") == "1"
+    # Chromium writes each failed request to its console.
+    assert [text for text in page.complaints if "400" not in text] == []
+    page.complaints.clear()
+    for label in page.locator("label").all():
+        assert page.locator(f"#{label.get_attribute('for')}").count() == 1
+
+
+def test_a_task_that_the_page_does_not_know(visit):
+    @tf.function(input_signature=[TEXT])
+    def echo(text):
+        return {"text": text}
+
+    page = visit(echo, {"task": "poetry"})
+    page.wait_for_selector("#error:visible")
+    assert page.inner_text("#error") == 'This page does not know the task "poetry".'
+    assert page.is_hidden("#form")

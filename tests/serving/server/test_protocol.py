@@ -1,0 +1,195 @@
+"""TensorFlow Serving's two forms of a request and of an answer, and its messages."""
+
+import json
+
+import numpy as np
+import pytest
+
+from keras_bert.serving.server.json_text import RestError
+from keras_bert.serving.server.protocol import Input, decode_call, encode_outputs
+
+SIGNATURES = {
+    "serving_default": {"text": Input("string", (None,))},
+    "pair": {"a": Input("string", (None,)), "b": Input("string", (None,))},
+    "ids": {"ids": Input("int32", (None, None)), "weight": Input("float", (None, None))},
+    "any": {"x": Input("int64", None)},
+    "flags": {"on": Input("bool", (None,))},
+    "odd": {"x": Input("complex64", None)},
+}
+
+
+def decode(document) -> dict:
+    call = decode_call(json.dumps(document).encode(), SIGNATURES)
+    return {name: array.tolist() for name, array in call.inputs.items()}
+
+
+@pytest.mark.parametrize(
+    ("document", "inputs"),
+    [
+        ({"instances": ["a", "ü"]}, {"text": [b"a", "ü".encode()]}),
+        ({"instances": [{"text": "a"}]}, {"text": [b"a"]}),
+        ({"instances": [{"b64": "/w=="}, "a"]}, {"text": [b"\xff", b"a"]}),
+        ({"instances": [{"b64": "/w"}]}, {"text": [b"\xff"]}),
+        ({"inputs": ["a", "b"], "signature_name": ""}, {"text": [b"a", b"b"]}),
+        ({"inputs": {"text": ["a"]}}, {"text": [b"a"]}),
+        ({"inputs": {"text": []}}, {"text": []}),
+        (
+            {"signature_name": "pair", "instances": [{"b": "y", "a": "x"}]},
+            {"a": [b"x"], "b": [b"y"]},
+        ),
+        (
+            {"signature_name": "pair", "inputs": {"a": ["x"], "b": ["y"], "other": 1}},
+            {"a": [b"x"], "b": [b"y"]},
+        ),
+        (
+            {"signature_name": "ids", "instances": [{"ids": [1, -2], "weight": [1, 0.5]}]},
+            {"ids": [[1, -2]], "weight": [[1.0, 0.5]]},
+        ),
+        ({"signature_name": "any", "inputs": 2**62}, {"x": 2**62}),
+        ({"signature_name": "any", "inputs": [[1], [2]]}, {"x": [[1], [2]]}),
+        ({"signature_name": "flags", "instances": [True, False]}, {"on": [True, False]}),
+    ],
+)
+def test_requests(document, inputs):
+    assert decode(document) == inputs
+
+
+@pytest.mark.parametrize(
+    ("document", "message"),
+    [
+        ({}, "Missing 'inputs' or 'instances' key"),
+        ({"signature_name": 1, "inputs": []}, "'signature_name' key must be a string value."),
+        (
+            {"signature_name": "x", "inputs": []},
+            'Serving signature name: "x" not found in signature def',
+        ),
+        ({"instances": [], "inputs": []}, "expecting only one of 'inputs' or 'instances'"),
+        ({"instances": "a"}, "Excepting 'instances' to be an list/array"),
+        ({"instances": []}, "No values in 'instances' array"),
+        (
+            {"instances": [1]},
+            "Failed to process element: 0 of 'instances' list. Error: INVALID_ARGUMENT: "
+            "JSON Value: 1 Type: Number is not of expected type: string",
+        ),
+        ({"instances": [None]}, "JSON Value: null Type: Null is not of"),
+        ({"instances": [True]}, "JSON Value: true Type: True is not of"),
+        ({"instances": [{"text": {"x": 1}}]}, "not formatted correctly for base64 data"),
+        ({"instances": [{"b64": "?"}]}, "Unable to base64 decode"),
+        (
+            {"instances": [{"text": "a"}, {"texts": "a"}]},
+            "Failed to process element: 1 key: texts of 'instances' list. Error: "
+            "INVALID_ARGUMENT: JSON object: does not have named input: texts",
+        ),
+        ({"instances": [{"text": "a"}, "b"]}, "Expecting object but got list at item 1 of input"),
+        (
+            {"instances": ["b", {"text": "a"}]},
+            "Expecting value/list but got object at item 1 of input list",
+        ),
+        ({"instances": ["b", ["c"]]}, "Expecting shape [] but got: [1]"),
+        ({"instances": [["a"], ["c"]]}, "Input text has the wrong shape: expected [-1]"),
+        ({"signature_name": "pair", "instances": ["a"]}, "instances is a plain list, but expecti"),
+        (
+            {"signature_name": "pair", "instances": [{"a": "x"}]},
+            "must only have keys: a,b",
+        ),
+        ({"signature_name": "pair", "inputs": ["a"]}, "inputs is a plain value/list, but"),
+        (
+            {"signature_name": "pair", "inputs": {"a": ["x"]}},
+            "Missing named input: b in 'inputs' object.",
+        ),
+        (
+            {"signature_name": "ids", "instances": [{"ids": [1], "weight": [1]}, {"ids": [1, 2]}]},
+            "Expecting tensor size: 1 but got: 2",
+        ),
+        (
+            {"signature_name": "ids", "inputs": {"ids": [[1], [1, 2]], "weight": []}},
+            "Encountered list at unexpected size: 2 at level: 1 expected size: 1",
+        ),
+        (
+            {"signature_name": "ids", "inputs": {"ids": [[1], 1], "weight": []}},
+            "JSON Value: 1 found at incorrect level: 2 in the JSON DOM. Expected at level: 2",
+        ),
+        (
+            {"signature_name": "ids", "inputs": {"ids": [1, [1]], "weight": []}},
+            "Encountered list at unexpected level: 1 expected < 1",
+        ),
+        (
+            {"signature_name": "ids", "inputs": {"ids": [[1.0]], "weight": []}},
+            "JSON Value: 1.0 Type: Number is not of expected type: int32",
+        ),
+        (
+            {"signature_name": "ids", "inputs": {"ids": [[2**31]], "weight": []}},
+            "Type: Number is not of expected type: int32",
+        ),
+        (
+            {"signature_name": "ids", "inputs": {"ids": [[1]], "weight": [[1e39]]}},
+            "Cannot convert JSON value: 1e+39 to float without loss of precision.",
+        ),
+        ({"signature_name": "flags", "inputs": [1]}, "is not of expected type: bool"),
+    ],
+)
+def test_bad_requests(document, message):
+    with pytest.raises(RestError) as error:
+        decode(document)
+    assert error.value.status == 400
+    assert message in error.value.message
+
+
+def test_types_that_json_has_nothing_for():
+    with pytest.raises(RestError) as error:
+        decode({"signature_name": "odd", "inputs": [1]})
+    assert error.value.status == 501
+
+
+def test_lists_as_deep_as_json_allows():
+    nested: list = [1]
+    for _ in range(900):
+        nested = [nested]
+    with pytest.raises(RestError, match="unexpected level: 32"):
+        decode({"signature_name": "any", "inputs": nested})
+
+
+def encode(by_row: bool, **outputs) -> object:
+    return json.loads(encode_outputs({k: np.array(v) for k, v in outputs.items()}, by_row))
+
+
+def strings(*values: bytes) -> np.ndarray:
+    return np.array(values, object)
+
+
+def test_answers_by_row_and_by_column():
+    outputs = {"label": strings(b"x", b"y"), "ids": np.array([[1, 2], [3, 4]], np.int32)}
+    assert encode(True, **outputs) == {
+        "predictions": [{"ids": [1, 2], "label": "x"}, {"ids": [3, 4], "label": "y"}]
+    }
+    assert encode(False, **outputs) == {"outputs": {"ids": [[1, 2], [3, 4]], "label": ["x", "y"]}}
+
+
+def test_one_output_stands_alone():
+    assert encode(True, x=[True, False]) == {"predictions": [True, False]}
+    assert encode(False, x=[True, False]) == {"outputs": [True, False]}
+
+
+def test_float32_as_short_decimals():
+    values = np.array([0.2, 1.0, 1 / 3, np.nan, -np.inf, 3.4e38], np.float32)
+    assert encode_outputs({"x": values}, True) == (
+        b'{"predictions":[0.2,1.0,0.333333343,NaN,-Infinity,3.4e+38]}'
+    )
+
+
+def test_bytes_that_are_not_text():
+    assert encode(True, x=strings(b"a\xff")) == {"predictions": ["a�"]}
+    assert encode(True, x_bytes=strings(b"a\xff")) == {"predictions": [{"b64": "Yf8="}]}
+
+
+@pytest.mark.parametrize(
+    ("outputs", "message"),
+    [
+        ({"x": 1.0}, "Tensor name: x has no shape information"),
+        ({"x": np.zeros([0])}, "Tensor name: x has invalid batch size: 0"),
+        ({"x": [1], "y": [1, 2]}, "Tensor name: y has inconsistent batch size: 2 expecting: 1"),
+    ],
+)
+def test_outputs_that_are_not_rows(outputs, message):
+    with pytest.raises(RestError, match=message):
+        encode(True, **outputs)

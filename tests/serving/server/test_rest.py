@@ -1,0 +1,291 @@
+"""The program answers as TensorFlow Serving does, and stays up whatever clients do."""
+
+import gzip
+import json
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import requests
+
+
+def post(url: str, body) -> tuple[int, dict]:
+    data = body if isinstance(body, bytes) else json.dumps(body)
+    response = requests.post(url, data=data, timeout=20)
+    return response.status_code, response.json()
+
+
+def get(url: str) -> tuple[int, dict]:
+    response = requests.get(url, timeout=20)
+    return response.status_code, response.json()
+
+
+def connect(server) -> socket.socket:
+    host, port = server.url.removeprefix("http://").split(":")
+    return socket.create_connection((host, int(port)), timeout=20)
+
+
+def test_rows_and_columns(server):
+    status, answer = post(server.predict, {"instances": ["a", {"b64": "/w=="}]})
+    assert status == 200
+    assert [row["label"] for row in answer["predictions"]] == ["neutral", "neutral"]
+    assert answer["predictions"][0]["probabilities"] == [0.211941570, 0.576116860, 0.211941570]
+    status, answer = post(server.predict, {"inputs": {"text": ["ab", "ä", ""]}})
+    assert (status, answer["outputs"]["label"]) == (200, ["positive", "neutral", "negative"])
+    ids = {"input_ids": [1, 2], "weights": [0.5, 1.0]}
+    body = {"signature_name": "token_ids", "instances": [ids, ids]}
+    assert post(server.predict, body) == (200, {"predictions": [2.5, 2.5]})
+    assert post(f"{server.url}/v1/models/model/versions/1:predict", body)[0] == 200
+
+
+def test_a_compressed_body(server):
+    data = gzip.compress(b'{"instances": ["a"]}')
+    headers = {"Content-Encoding": "gzip"}
+    assert requests.post(server.predict, data=data, headers=headers, timeout=20).ok
+    # 100 MB in 100 kB.
+    data = gzip.compress(b'{"instances": ["' + b"a" * 100_000_000 + b'"]}', 1)
+    response = requests.post(server.predict, data=data, headers=headers, timeout=20)
+    assert response.status_code == 413
+
+
+def test_metadata_and_status(server):
+    status, metadata = get(f"{server.url}/v1/models/model/metadata")
+    assert (status, metadata["model_spec"]["version"]) == (200, "1")
+    signatures = metadata["metadata"]["signature_def"]["signature_def"]
+    assert signatures["token_ids"]["inputs"]["input_ids"]["dtype"] == "DT_INT32"
+    status, answer = get(f"{server.url}/v1/models/model/versions/1")
+    assert status == 200
+    assert answer["model_version_status"] == [
+        {"version": "1", "state": "AVAILABLE", "status": {"error_code": "OK", "error_message": ""}}
+    ]
+
+
+def test_the_schema_says_what_the_signatures_take(server):
+    status, schema = get(f"{server.url}/openapi.json")
+    assert (status, schema["openapi"]) == (200, "3.1.0")
+    bodies = schema["components"]["schemas"]["Predict"]["anyOf"]
+    assert [body["properties"]["signature_name"]["enum"] for body in bodies] == (
+        [["serving_default", ""]] * 2 + [["token_ids"]] * 2
+    )
+    row = bodies[2]["properties"]["instances"]["items"]["anyOf"][0]
+    assert row["required"] == ["input_ids", "weights"]
+    ids = row["properties"]["input_ids"]
+    assert ids == {
+        "type": "array",
+        "items": {"type": "integer", "minimum": -(2**31), "maximum": 2**31 - 1},
+    }
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status", "message"),
+    [
+        (":predict", b"{", 400, "JSON Parse error: Missing a name for object member. at offset: 1"),
+        (":predict", b"[]", 400, "JSON Value: [] Is not object"),
+        (
+            ":predict",
+            {"instances": ["a"], "signature_name": "x"},
+            400,
+            'Serving signature name: "x" not found in signature def',
+        ),
+        (":predict", {"instances": ["boom"]}, 400, "a boom"),
+        ("x:predict", {"instances": ["a"]}, 404, "Servable not found for request: Latest(modelx)"),
+        (
+            "/versions/7:predict",
+            {"instances": ["a"]},
+            404,
+            "Servable not found for request: Specific(model, 7)",
+        ),
+        (
+            "/versions/9223372036854775808:predict",
+            {"instances": ["a"]},
+            400,
+            "Failed to convert version: 9223372036854775808 to numeric.",
+        ),
+        ("/labels/new:predict", {}, 400, "Unrecognized servable version label: new"),
+        (":classify", {}, 400, "Expected classification signature method_name to be"),
+        ("", {}, 400, "Malformed request: POST /v1/models/model"),
+        (":explain", {}, 400, "Malformed request: POST /v1/models/model:explain"),
+        (":predict", None, 400, "Malformed request: GET /v1/models/model:predict"),
+        ("/versions/7", None, 404, "Could not find version 7 of model model"),
+        ("x", None, 404, "Could not find any versions of model modelx"),
+        ("x/metadata", None, 404, "Servable not found for request: Latest(modelx)"),
+    ],
+)
+def test_bad_requests(server, path, body, status, message):
+    url = f"{server.url}/v1/models/model{path}"
+    got, answer = get(url) if body is None else post(url, body)
+    assert got == status
+    assert message in answer["error"]
+
+
+def test_unknown_routes_and_methods(server):
+    assert get(f"{server.url}/v2") == (404, {"error": "Not Found: GET /v2"})
+    response = requests.post(server.url, data="x", timeout=20)
+    assert (response.status_code, response.headers["Allow"]) == (405, "GET,HEAD")
+
+
+def test_a_bad_request_does_not_fail_its_neighbours(server):
+    texts = ["a", "boom"] * 16
+    with ThreadPoolExecutor(32) as threads:
+        answers = list(
+            threads.map(lambda text: post(server.predict, {"instances": [text]})[0], texts)
+        )
+    assert answers == [200, 400] * 16
+
+
+def test_long_texts_and_huge_bodies(server):
+    assert post(server.predict, {"instances": ["x" * 1_000_000]})[0] == 200
+    status, answer = post(server.predict, {"instances": ["x" * 2_000_001]})
+    assert (status, answer["error"]) == (413, "The request's body is larger than 2000000 bytes")
+    # Refused before it is sent, and when its length is not said.
+    with connect(server) as client:
+        client.sendall(
+            b"POST /v1/models/model:predict HTTP/1.1\r\nHost: x\r\nContent-Length: 99999999\r\n\r\n"
+        )
+        assert b" 413 " in client.recv(1000)
+    chunks = (b"x" * 100_000 for _ in range(50))
+    assert requests.post(server.predict, data=chunks, timeout=20).status_code == 413
+
+
+def test_slow_clients(server):
+    started = time.monotonic()
+    with connect(server) as body, connect(server) as headers, connect(server) as silent:
+        body.sendall(
+            b"POST /v1/models/model:predict HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\n{"
+        )
+        headers.sendall(b"POST /v1/models/model:predict HTTP/1.1\r\nHo")
+        assert post(server.predict, {"instances": ["a"]})[0] == 200, "others are answered"
+        assert b" 408 " in body.recv(1000)
+        assert headers.recv(1000) == b""
+        assert silent.recv(1000) == b""
+    assert time.monotonic() - started < 10
+
+
+def test_a_connection_cut_in_mid_request(server):
+    for sent in (b"POST /v1/mod", b'Content-Length: 50\r\n\r\n{"inst'):
+        with connect(server) as client:
+            head = b"POST /v1/models/model:predict HTTP/1.1\r\nHost: x\r\n"
+            client.sendall(sent if sent.startswith(b"POST") else head + sent)
+    # Cut before the answer.
+    body = json.dumps({"instances": ["work 50000"]}).encode()
+    with connect(server) as client:
+        head = f"POST /v1/models/model:predict HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}"
+        client.sendall(head.encode() + b"\r\n\r\n" + body)
+    with connect(server) as client:
+        client.sendall(b"\x16\x03\x01 not HTTP\r\n\r\n")
+        assert b" 400 " in client.recv(1000)
+    assert post(server.predict, {"instances": ["a"]})[0] == 200
+
+
+def test_an_answer_that_takes_too_long(server):
+    status, answer = post(server.predict, {"instances": ["work 2000000"]})
+    assert (status, answer["error"]) == (504, "No answer within 1.5 seconds")
+
+
+def test_health_and_metrics(server):
+    assert get(f"{server.url}/healthz") == (200, {"status": "ok", "version": "1"})
+    post(server.predict, {"instances": ["a"]})
+    text = requests.get(f"{server.url}/metrics", timeout=20).text
+    assert 'keras_bert_requests_total{route="predict",status="200"}' in text
+    assert 'keras_bert_request_seconds_bucket{le="0.001",route="predict"}' in text
+    assert "keras_bert_batch_rows_bucket" in text
+    assert "keras_bert_queue_requests 0.0" in text
+    assert "keras_bert_model_version 1.0" in text
+
+
+def test_another_version_while_serving_then_a_drain(start_process, save_model, tmp_path, wait_for):
+    save_model(tmp_path / "1", 1)
+    save_model(tmp_path / "later", 2)
+    server = start_process(tmp_path)
+    seen, failed, stop = [], [], threading.Event()
+
+    def ask() -> None:
+        while not stop.is_set():
+            status, answer = post(server.predict, {"instances": ["a"]})
+            if status != 200:
+                failed.append((status, answer))
+            else:
+                seen.append(answer["predictions"][0]["version"])
+            time.sleep(0.01)
+
+    asking = [threading.Thread(target=ask) for _ in range(4)]
+    for thread in asking:
+        thread.start()
+    wait_for(lambda: seen)
+    (tmp_path / "2").mkdir()
+    (tmp_path / "2" / "saved_model.pb").write_bytes(b"not a model")
+    wait_for(lambda: '"2"' in requests.get(f"{server.url}/v1/models/model", timeout=20).text)
+    assert seen[-1] == 1, "a broken version is not served"
+    (tmp_path / "later").rename(tmp_path / "3")
+    wait_for(lambda: seen[-1] == 2)
+    shutil.rmtree(tmp_path / "1")
+    stop.set()
+    for thread in asking:
+        thread.join()
+    assert not failed
+    assert set(seen) == {1, 2}
+
+    # SIGTERM: what is in flight is answered, and nothing new is.
+    answers = []
+    slow = threading.Thread(
+        target=lambda: answers.append(post(server.predict, {"instances": ["work 300000"]}))
+    )
+    with connect(server) as kept:
+        kept.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert b" 200 " in kept.recv(1000)
+        slow.start()
+        metrics = f"{server.url}/metrics"
+        # The slow request, and that for the metrics.
+        wait_for(lambda: "in_flight 2.0" in requests.get(metrics, timeout=20).text)
+        server.process.send_signal(signal.SIGTERM)
+
+        def refused() -> bool:
+            try:
+                connect(server).close()
+            except ConnectionRefusedError:
+                return True
+            return False
+
+        wait_for(refused)
+    slow.join()
+    assert answers[0][0] == 200
+    assert server.process.wait(10) == 0
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--export_dir=absent"], "--export_dir=absent: no such folder"),
+        (["--export_dir={empty}"], "has no version: expected"),
+        (["--export_dir={export}", "--port={taken}"], "cannot listen there: Address already in"),
+        (["--export_dir={export}", "--host=no.such.host.invalid"], "cannot listen there: "),
+        (["--export_dir={export}", "--max_batch_size=0"], "flag --max_batch_size=0"),
+        (["--export_dir={export}", "--model_name=a/b"], "--model_name=a/b: expected a name"),
+        (["--export_dir={export}", "more"], "expected flags only, got 'more'"),
+        ([], "flag --export_dir=None: is required"),
+    ],
+)
+def test_bad_flags_end_in_one_line(root, server, export_dir, tmp_path, flags, message):
+    names = {
+        "empty": tmp_path,
+        "export": export_dir,
+        "taken": server.url.rpartition(":")[2],
+    }
+    command = [sys.executable, "-m", "keras_bert.serving.server"]
+    done = subprocess.run(
+        command + [flag.format(**names) for flag in flags],
+        cwd=root,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 1
+    assert message in done.stderr
+    assert done.stderr.startswith("keras_bert.serving.server: error: ")
+    assert done.stderr.count("\n") == 1

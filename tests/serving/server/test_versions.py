@@ -1,0 +1,153 @@
+"""The highest version that loads is served; a new one takes its place, a broken one does not."""
+
+import gc
+import shutil
+import weakref
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from keras_bert.errors import InputError
+from keras_bert.serving.server.protocol import Input
+from keras_bert.serving.server.versions import Versions, load_version
+
+
+def served(versions: Versions) -> int:
+    """The version that the model itself says."""
+    text = np.array([b"x"], object)
+    return int(versions.current.run("serving_default", {"text": text})["version"][0])
+
+
+def look_twice(versions: Versions) -> bool:
+    return versions.refresh() or versions.refresh()
+
+
+@pytest.fixture(scope="module")
+def saved(save_model, tmp_path_factory):
+    """Versions 1, 2 and 3, to be copied."""
+    folder = tmp_path_factory.mktemp("saved")
+    return {number: save_model(folder / str(number), number) for number in (1, 2, 3)}
+
+
+@pytest.fixture
+def folder(saved, tmp_path):
+    shutil.copytree(saved[1], tmp_path / "1")
+    return tmp_path
+
+
+@pytest.fixture
+def versions(folder):
+    versions = Versions(folder)
+    versions.start()
+    return versions
+
+
+def test_a_version_knows_its_signatures(folder):
+    version = load_version(folder / "1")
+    assert version.signatures == {
+        "serving_default": {"text": Input("string", (None,))},
+        "token_ids": {
+            "input_ids": Input("int32", (None, None)),
+            "weights": Input("float", (None, None)),
+        },
+    }
+    text = version.signature_def["serving_default"]["inputs"]["text"]
+    assert text["dtype"] == "DT_STRING"
+    assert text["tensor_shape"] == {"dim": [{"size": "-1", "name": ""}], "unknown_rank": False}
+    assert version.export["task"] == "classification"
+
+
+def test_the_highest_is_served_first(folder, saved):
+    shutil.copytree(saved[3], folder / "12")
+    shutil.copytree(saved[2], folder / "9")
+    (folder / "notes").mkdir()
+    versions = Versions(folder)
+    versions.start()
+    assert versions.current.number == 12
+    assert served(versions) == 3
+
+
+def test_a_new_version_takes_the_place_of_the_old(versions, folder, saved):
+    old = weakref.ref(versions.current)
+    shutil.copytree(saved[2], folder / "2")
+    assert not versions.refresh(), "seen once: it may still be written"
+    assert versions.refresh()
+    assert served(versions) == 2
+    assert versions.states() == {2: ("AVAILABLE", ""), 1: ("END", "")}
+    gc.collect()
+    assert old() is None
+    assert not versions.refresh()
+
+
+def test_a_version_that_is_half_written_waits(versions, folder, saved):
+    shutil.copytree(saved[2], folder / "2")
+    data = next((folder / "2" / "variables").glob("*.data*"))
+    whole = data.read_bytes()
+    data.unlink()
+    assert not look_twice(versions)
+    assert served(versions) == 1
+    assert versions.states()[2][0] == "END"
+    assert versions.states()[2][1]
+    data.write_bytes(whole)
+    assert look_twice(versions)
+    assert served(versions) == 2
+
+
+def test_a_broken_version_is_tried_once(versions, folder, monkeypatch):
+    (folder / "2").mkdir()
+    (folder / "2" / "saved_model.pb").write_bytes(b"not a model")
+    assert not look_twice(versions)
+    monkeypatch.setattr("keras_bert.serving.server.versions.load_version", None)
+    assert not look_twice(versions)
+    assert versions.current.number == 1
+
+
+def test_a_deleted_version_is_served_until_there_is_another(versions, folder, saved):
+    shutil.rmtree(folder / "1")
+    assert not look_twice(versions)
+    assert served(versions) == 1
+    shutil.rmtree(folder)
+    assert not look_twice(versions)
+    folder.mkdir()
+    shutil.copytree(saved[2], folder / "2")
+    assert look_twice(versions)
+    assert served(versions) == 2
+
+
+def test_back_to_a_lower_version(versions, folder, saved):
+    shutil.copytree(saved[2], folder / "2")
+    look_twice(versions)
+    shutil.rmtree(folder / "2")
+    assert look_twice(versions)
+    assert served(versions) == 1
+
+
+def test_nothing_that_loads(tmp_path):
+    with pytest.raises(InputError, match="has no version: expected"):
+        Versions(tmp_path).start()
+    (tmp_path / "1").mkdir()
+    (tmp_path / "1" / "saved_model.pb").write_bytes(b"not a model")
+    with pytest.raises(InputError, match="version 1: "):
+        Versions(tmp_path).start()
+
+
+def test_warm_up_requests_are_run(folder):
+    prediction_log = pytest.importorskip("tensorflow_serving.apis.prediction_log_pb2")
+
+    def write(signature: str, text: list[str]) -> None:
+        log = prediction_log.PredictionLog()
+        request = log.predict_log.request
+        request.model_spec.signature_name = signature
+        request.inputs["text"].CopyFrom(tf.make_tensor_proto(text))
+        path = folder / "1" / "assets.extra"
+        path.mkdir(exist_ok=True)
+        with tf.io.TFRecordWriter(str(path / "tf_serving_warmup_requests")) as writer:
+            writer.write(log.SerializeToString())
+
+    write("serving_default", ["a", "b"])
+    load_version(folder / "1")
+    # A model that fails on its own warm-up is not served.
+    write("", ["boom"])
+    with pytest.raises(Exception, match="a boom"):
+        load_version(folder / "1")
