@@ -1,0 +1,28 @@
+r"""Writes ops_2_18.binpb.gz: the ops that the oldest TensorFlow Serving we export for knows.
+
+    python3.11 -m venv --without-pip old
+    python3.11 -m pip --python old/bin/python install --no-deps \
+        tensorflow-cpu==2.18.1 tensorflow-text==2.18.1
+    python tests/golden/make_ops_golden.py old/lib/python3.11/site-packages
+
+In: the packages of TensorFlow 2.18. Out: an OpList as its C++ library gives it: all of its ops, and
+those of the three libraries of tensorflow-text that the tokenizer uses.
+"""
+
+import gzip
+import runpy
+import sys
+from pathlib import Path
+
+TESTS = Path(__file__).resolve().parent.parent
+
+
+def main(site_packages: str) -> None:
+    """Writes the golden file."""
+    c_api = runpy.run_path(str(TESTS / "serving" / "c_api.py"))
+    ops = c_api["TensorFlow"](Path(site_packages)).op_list()
+    (TESTS / "golden" / "ops_2_18.binpb.gz").write_bytes(gzip.compress(ops, mtime=0))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,146 @@
+"""Small exported models of every task, with random weights, and requests of texts of any kind."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from tensorflow_serving.apis.predict_pb2 import PredictRequest
+from tensorflow_serving.apis.prediction_log_pb2 import PredictionLog
+
+from keras_bert.config import BertConfig
+from keras_bert.models import (
+    BertClassifier,
+    BertEncoder,
+    BertPretrainer,
+    BertSpanLabeler,
+    BertTokenClassifier,
+)
+from keras_bert.serving.classification import ServedClassifier
+from keras_bert.serving.embedding import ServedEmbedding
+from keras_bert.serving.entities import ServedTagger, TaggerSettings
+from keras_bert.serving.fill_mask import ServedFillMask
+from keras_bert.serving.network import Network
+from keras_bert.serving.question_answering import AnswerSettings, ServedQuestionAnswering
+from keras_bert.serving.saved_model import write_saved_model
+from keras_bert.serving.warmup import WARMUP_FILE
+from keras_bert.tokenization import BertTokenizer
+
+LETTERS = "abcdefghijklmnopqrstuvwxyz0123456789"
+VOCAB = [
+    *("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "cat", "sat", "on", "mat", "who"),
+    *(*LETTERS, *".,?-@", *(f"##{letter}" for letter in LETTERS)),
+]
+CONFIG = BertConfig(
+    vocab_size=len(VOCAB),
+    hidden_size=16,
+    num_hidden_layers=1,
+    num_attention_heads=2,
+    intermediate_size=16,
+    max_position_embeddings=32,
+    initializer_range=0.5,
+)
+# Plain, empty, and long with bytes that are not UTF-8.
+TEXTS = [b"The cat [MASK] on the mat.", b"", b"Wh\xff o? \xe7\x8e\x8b " + b"the m\xc3\xa4t " * 200]
+TAGS = ["O", "B-LOC", "I-LOC", "B-PER", "I-PER"]
+
+
+def classifier(problem_type: str, num_labels: int, pair: bool) -> ServedClassifier:
+    """Makes a classifier of up to 16 pieces."""
+    labels = [f"label {number}" for number in range(num_labels)]
+    network = Network(BertClassifier(CONFIG, num_labels))
+    return ServedClassifier(network, BertTokenizer(VOCAB), labels, problem_type, 16, pair)
+
+
+TASKS: Mapping[str, Callable[[], tf.Module]] = {
+    "pair": lambda: classifier("single_label_classification", 3, True),
+    "multi_label": lambda: classifier("multi_label_classification", 3, False),
+    "regression": lambda: classifier("regression", 1, True),
+    # Long contexts take several windows, and a question may have no answer.
+    "question_answering": lambda: ServedQuestionAnswering(
+        Network(BertSpanLabeler(CONFIG)),
+        BertTokenizer(VOCAB),
+        AnswerSettings(24, 8, 8, n_best_size=3, max_answer_length=5, version_2=True),
+    ),
+    "ner": lambda: ServedTagger(
+        Network(BertTokenClassifier(CONFIG, len(TAGS))),
+        BertTokenizer(VOCAB),
+        TAGS,
+        TaggerSettings(16),
+    ),
+    "fill_mask": lambda: ServedFillMask(
+        Network(BertPretrainer(CONFIG)), BertTokenizer(VOCAB, keep_special_tokens=True), 16, 3
+    ),
+    "embedding": lambda: ServedEmbedding(
+        Network(BertEncoder(CONFIG), "bfloat16"), BertTokenizer(VOCAB), 16, True
+    ),
+}
+
+
+class Export(NamedTuple):
+    """An exported model.
+
+    Attributes:
+        folder: the version's folder.
+        functions: {signature: what was exported under its name}.
+        requests: {signature: {input: array}}, three rows each.
+    """
+
+    folder: Path
+    functions: dict[str, Callable[..., dict[str, tf.Tensor]]]
+    requests: dict[str, dict[str, np.ndarray]]
+
+    def call(self, signature: str, request: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Calls in Python what was exported."""
+        function = self.functions[signature]
+        inputs = [tf.constant(request[spec.name]) for spec in function.input_signature]
+        return {name: value.numpy() for name, value in function(*inputs).items()}
+
+
+@pytest.fixture(scope="session")
+def export(tmp_path_factory) -> Callable[[str], Export]:
+    """A function: one of `TASKS` -> its export, made once."""
+    made: dict[str, Export] = {}
+
+    def make(task: str) -> Export:
+        if task not in made:
+            served = TASKS[task]()
+            folder = tmp_path_factory.mktemp(task) / "1"
+            names = ("text", "text_pair", "question", "context")
+            texts = dict.fromkeys(names, "The cat sat on the mat.")
+            functions = served.signatures()
+            served.signatures = lambda: functions  # Traced once.
+            write_saved_model(served, folder, {"task": task}, lambda info: "", texts)
+            requests = {name: request(each) for name, each in functions.items()}
+            made[task] = Export(folder, functions, requests)
+        return made[task]
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def read_warmup() -> Callable[[Path], list[PredictRequest]]:
+    """A function: a version's folder -> its warm-up requests."""
+
+    def read(folder: Path) -> list[PredictRequest]:
+        records = tf.data.TFRecordDataset(str(folder / WARMUP_FILE)).as_numpy_iterator()
+        return [PredictionLog.FromString(each).predict_log.request for each in records]
+
+    return read
+
+
+def request(function: tf.types.experimental.PolymorphicFunction) -> dict[str, np.ndarray]:
+    """Makes a request of three rows for a signature."""
+    values = {
+        "input_ids": np.array([[2, 5, 6, 3], [2, 4, 3, 0], [0, 0, 0, 0]], np.int32),
+        "input_mask": np.array([[1, 1, 1, 1], [1, 1, 1, 0], [0, 0, 0, 0]], np.int32),
+        "segment_ids": np.zeros([3, 4], np.int32),
+        "words": np.array([[b"The", b"cat", b"U.S."], [b"\xff", b"sat", b""], [b""] * 3], object),
+        # Not the same text twice in a row.
+        "text_pair": np.array(TEXTS[::-1], object),
+        "question": np.array([b"Who sat?", b"", b"\xff"], object),
+    }
+    names = [spec.name for spec in function.input_signature]
+    return {name: values.get(name, np.array(TEXTS, object)) for name in names}

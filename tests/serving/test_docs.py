@@ -1,0 +1,38 @@
+"""The example files of docs/serving are what TensorFlow Serving reads, and agree."""
+
+import re
+from pathlib import Path
+
+import pytest
+from google.protobuf import text_format
+from tensorflow_serving.config.model_server_config_pb2 import ModelServerConfig
+
+
+@pytest.fixture(scope="module")
+def folder(root: Path) -> Path:
+    """Where the examples are."""
+    return root / "docs" / "serving"
+
+
+def test_labels_name_versions_that_are_loaded(folder: Path):
+    text = (folder / "models.config").read_text()
+    models = text_format.Parse(text, ModelServerConfig()).model_config_list.config
+    assert {model.model_platform for model in models} == {"tensorflow"}
+    assert [dict(model.version_labels) for model in models] == [{"stable": 1, "canary": 2}, {}]
+    for model in models:
+        assert model.base_path == f"/models/{model.name}"
+        loaded = model.model_version_policy.specific.versions
+        assert sorted(model.version_labels.values()) == list(loaded)
+
+
+def test_one_release_everywhere_and_one_that_has_our_ops(folder: Path):
+    named = {
+        name: re.search(pattern, (folder / name).read_text())[1]
+        for name, pattern in {
+            "Dockerfile": r"TF_SERVING_VERSION=(2\.\d+)\.\d+\n",
+            "compose.yaml": r"TF_SERVING_VERSION:-(2\.\d+)\.\d+}",
+            "README.md": r"tensorflow/serving:(2\.\d+)\.\d+\n",
+        }.items()
+    }
+    assert len(set(named.values())) == 1
+    assert named["Dockerfile"] in {"2.18", "2.19", "2.20"}  # test_tensorflow_serving.py

@@ -1,0 +1,186 @@
+"""Exported models are made of what TensorFlow Serving has, and run in C++ as it runs them.
+
+TensorFlow Serving's own program is not run here. It loads a SavedModel with the C++ code that
+TensorFlow's C API wraps, and calls signatures by the same names; c_api.py does so in a process
+without Python's TensorFlow, for every signature of every task.
+
+Which ops TensorFlow Serving 2.18, 2.19 and 2.20 have: golden/ops_2_18.binpb.gz holds the
+definitions of all ops in the C++ library of TensorFlow 2.18.1, and of those in the three libraries
+of tensorflow-text that our tokenizer uses, as golden/make_ops_golden.py read them out of the
+released packages. TensorFlow removes no op and takes no attribute away, so what 2.18 knows, 2.19
+and 2.20 know. Of tensorflow-text, TensorFlow Serving links `ops_lib`: that of 2.12.1 in its
+releases 2.18.0 to 2.19.1, that of 2.20.0 in 2.20.0 (tensorflow_serving/workspace.bzl). Both have
+the three libraries, and define these ops as 2.18 does. Other ops of tensorflow-text, such as the
+trimmers that 2.12 lacks, are not in the golden file.
+
+Both are in one file because they share the exports, which take most of the time.
+"""
+
+import gzip
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from tensorflow.core.framework import attr_value_pb2, node_def_pb2, op_def_pb2
+from tensorflow.core.protobuf import meta_graph_pb2, saved_model_pb2
+
+TASKS = [
+    *("pair", "multi_label", "regression", "embedding", "fill_mask", "ner", "question_answering"),
+]
+# The ops of tensorflow-text that we use, and no more: each is one that Serving must link.
+TEXT_OPS = {
+    "FastBertNormalize",
+    "FastWordpieceTokenizeWithOffsets",
+    "TFText>WhitespaceTokenizeWithOffsetsV2",
+}
+# Python in disguise, and tables, which a session must initialize first.
+FORBIDDEN = ("PyFunc", "EagerPyFunc", "HashTable", "LookupTable", "InitializeTable")
+
+
+def as_json(array: np.ndarray) -> dict:
+    """Describes a tensor as c_api.py reads it."""
+    values = array.reshape(-1).tolist()
+    if array.dtype != object:
+        return {"dtype": str(array.dtype), "shape": array.shape, "values": values}
+    texts = [value.decode("latin-1") for value in values]
+    return {"dtype": "string", "shape": array.shape, "values": texts}
+
+
+@pytest.fixture(scope="module")
+def answers(export, root, tmp_path_factory) -> dict[str, dict]:
+    """What the C API answers, by task, from one process."""
+    folder = tmp_path_factory.mktemp("c_api")
+    exports = [export(task) for task in TASKS]
+    calls = [
+        {
+            "export_dir": str(each.folder),
+            "requests": {
+                signature: {name: as_json(value) for name, value in request.items()}
+                for signature, request in each.requests.items()
+            },
+        }
+        for each in exports
+    ]
+    (folder / "calls.json").write_text(json.dumps(calls))
+    site_packages = Path(importlib.util.find_spec("tensorflow").origin).parent.parent
+    program = str(root / "tests" / "serving" / "c_api.py")
+    files = [str(folder / name) for name in ("calls.json", "answers.json")]
+    process = subprocess.run(
+        [sys.executable, program, str(site_packages), *files],
+        env=os.environ | {"TF_CPP_MIN_LOG_LEVEL": "2"},
+        capture_output=True,
+        text=True,
+    )
+    assert process.returncode == 0, process.stderr[-2000:]
+    return dict(zip(TASKS, json.loads(Path(files[1]).read_text()), strict=True))
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_answers_are_those_of_python(task: str, export, answers: dict):
+    exported = export(task)
+    assert {"serving_default", "token_ids"} <= answers[task].keys()
+    for signature, found in answers[task].items():
+        expected = exported.call(signature, exported.requests[signature])
+        assert found.keys() == expected.keys()
+        for name, value in expected.items():
+            wanted, where = as_json(value), f"{signature} {name}"
+            assert found[name]["dtype"] == wanted["dtype"], where
+            assert tuple(found[name]["shape"]) == value.shape, where
+            assert len(value) == 3, where  # a row a text
+            if wanted["dtype"] == "float32":
+                np.testing.assert_allclose(
+                    found[name]["values"], wanted["values"], rtol=1e-4, atol=1e-5, err_msg=where
+                )
+            else:
+                assert found[name]["values"] == wanted["values"], where
+
+
+@pytest.fixture(scope="module")
+def known_ops(root) -> dict[str, op_def_pb2.OpDef]:
+    """The ops of TensorFlow 2.18."""
+    content = gzip.decompress((root / "tests" / "golden" / "ops_2_18.binpb.gz").read_bytes())
+    return {op.name: op for op in op_def_pb2.OpList.FromString(content).op}
+
+
+def read_graph(folder: Path) -> meta_graph_pb2.MetaGraphDef:
+    """Reads what a server reads of an export."""
+    content = (folder / "saved_model.pb").read_bytes()
+    return saved_model_pb2.SavedModel.FromString(content).meta_graphs[0]
+
+
+def all_nodes(graph: meta_graph_pb2.MetaGraphDef) -> Iterator[node_def_pb2.NodeDef]:
+    """Lists the nodes of a graph and of all of its functions, calls of functions apart."""
+    library = graph.graph_def.library
+    functions = {function.signature.name for function in library.function}
+    for nodes in (graph.graph_def.node, *(function.node_def for function in library.function)):
+        yield from (node for node in nodes if node.op not in functions)
+
+
+def is_allowed(value: attr_value_pb2.AttrValue, attr: op_def_pb2.OpDef.AttrDef) -> bool:
+    """Says whether a definition lists a value, if it lists any."""
+    types, strings = list(attr.allowed_values.list.type), list(attr.allowed_values.list.s)
+    if value.WhichOneof("value") == "type" and types:
+        return value.type in types
+    return not strings or value.s in strings
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_tensorflow_2_18_knows_every_op_and_attribute(task: str, export, known_ops: dict):
+    nodes = list(all_nodes(read_graph(export(task).folder)))
+    assert {node.op for node in nodes} - known_ops.keys() == set()
+    for node in nodes:
+        attrs = {attr.name: attr for attr in known_ops[node.op].attr}
+        for name, value in node.attr.items():
+            if not name.startswith("_"):  # notes, which no op declares
+                assert name in attrs, f"{node.op} has no {name} in 2.18"
+                assert is_allowed(value, attrs[name]), f"{node.op} takes no {name}={value} in 2.18"
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_defaults_are_left_out(task: str, export, known_ops: dict):
+    graph = read_graph(export(task).folder)
+    assert graph.meta_info_def.stripped_default_attrs
+    for node in all_nodes(graph):
+        for attr in known_ops[node.op].attr:
+            if attr.HasField("default_value") and attr.name in node.attr:
+                assert node.attr[attr.name] != attr.default_value, (node.op, attr.name)
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_no_python_and_no_tables(task: str, export):
+    ops = {node.op for node in all_nodes(read_graph(export(task).folder))}
+    assert not [op for op in ops if op.startswith(FORBIDDEN)]
+
+
+def test_ops_of_tensorflow_text(export):
+    ops = {node.op for task in TASKS for node in all_nodes(read_graph(export(task).folder))}
+    assert ops - set(dir(tf.raw_ops)) == TEXT_OPS
+
+
+def test_what_2_18_does_not_know_would_be_found(known_ops: dict):
+    assert len(known_ops) > 1000
+    # Of tensorflow-text, only what 2.12 has, too.
+    assert not [name for name in known_ops if "Trim" in name]
+    attrs = {attr.name: attr for attr in known_ops["MatMul"].attr}
+    assert attrs.keys() == {"T", "transpose_a", "transpose_b", "grad_a", "grad_b"}
+    for kind, allowed in {tf.bfloat16: True, tf.string: False}.items():
+        value = attr_value_pb2.AttrValue(type=kind.as_datatype_enum)
+        assert is_allowed(value, attrs["T"]) == allowed
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_warm_up_requests_call_every_signature(task: str, export, read_warmup: Callable):
+    exported = export(task)
+    requests = read_warmup(exported.folder)
+    assert [each.model_spec.signature_name for each in requests] == list(exported.functions)
+    for each in requests:
+        inputs = {name: tf.make_ndarray(value) for name, value in each.inputs.items()}
+        answers = exported.call(each.model_spec.signature_name, inputs)
+        assert {len(value) for value in answers.values()} == {1}
