@@ -84,8 +84,12 @@ class ServedEncoder(tf.Module):
             + tf.gather(position, to_pieces % longest)
             + tf.gather(token_type, segment_ids)
         )
+        heads = self.config.num_attention_heads
+        width = self.config.hidden_size // heads
+        # Made once: a batch of one spends more time on starting ops than in them.
+        shape = tf.stack([tf.size(lengths), longest, 3, heads, width])
         for block in self.blocks:
-            hidden = block(hidden, mask, to_rows, to_pieces)
+            hidden = block(hidden, mask, shape, to_rows, to_pieces)
         return hidden
 
 
@@ -100,11 +104,10 @@ class _Block(tf.Module):
         compute_type: tf.DType,
     ):
         super().__init__(name=name)
-        self.heads = config.num_attention_heads
-        self.width = config.hidden_size // self.heads
+        width = config.hidden_size // config.num_attention_heads
         attention = f"{name}/attention"
         # Scaled queries make scaled scores.
-        scales = (1.0 / math.sqrt(self.width), 1.0, 1.0)
+        scales = (1.0 / math.sqrt(width), 1.0, 1.0)
         kernel, bias = (
             np.concatenate(
                 [
@@ -125,16 +128,19 @@ class _Block(tf.Module):
         self.output_norm = LayerNorm(config, weights, f"{name}/output/LayerNorm")
 
     def __call__(
-        self, hidden: tf.Tensor, mask: tf.Tensor, to_rows: tf.Tensor, to_pieces: tf.Tensor
+        self,
+        hidden: tf.Tensor,
+        mask: tf.Tensor,
+        shape: tf.Tensor,
+        to_rows: tf.Tensor,
+        to_pieces: tf.Tensor,
     ) -> tf.Tensor:
-        """Attends, then feeds forward: [T, H] -> [T, H]."""
-        rows, length = tf.shape(mask)[0], tf.shape(mask)[3]
-        projected = tf.gather(self.query_key_value(hidden), to_rows)
-        projected = tf.reshape(projected, [rows, length, 3, self.heads, self.width])
-        query, key, value = tf.unstack(tf.transpose(projected, [2, 0, 3, 1, 4]))  # [B, N, S, D]
+        """Attends, then feeds forward: [T, H] -> [T, H]; `shape` is B, S, 3, N, D."""
+        projected = tf.reshape(tf.gather(self.query_key_value(hidden), to_rows), shape)
+        query, key, value = tf.unstack(tf.transpose(projected, [2, 0, 3, 1, 4]), 3)  # [B, N, S, D]
         probabilities = tf.nn.softmax(tf.matmul(query, key, transpose_b=True) + mask)
         context = tf.transpose(tf.matmul(probabilities, value), [0, 2, 1, 3])
-        context = tf.gather(tf.reshape(context, [-1, self.heads * self.width]), to_pieces)
+        context = tf.gather(tf.reshape(context, [-1, hidden.shape[-1]]), to_pieces)
         hidden = self.attention_norm(tf.cast(self.attended(context), tf.float32) + hidden)
         widened = self.output(self.intermediate(hidden))
         return self.output_norm(tf.cast(widened, tf.float32) + hidden)
