@@ -62,11 +62,13 @@ def main(argv: Sequence[str]) -> None:
 
     from keras_bert.encoder import BertEncoder
     from keras_bert.tasks.features.extract import check_layers, extract_features
-    from keras_bert.tasks.features.files import check_not_input, make_writer, read_lines
-    from keras_bert.tasks.fine_tuning.start import FineTuningSettings, find_start
+    from keras_bert.tasks.features.files import check_not_input, make_writer
+    from keras_bert.tasks.fine_tuning.start import find_start
+    from keras_bert.tasks.text_lines import read_lines
 
-    own = ("init_checkpoint", "vocab_file", "do_lower_case", "max_seq_length", "mixed_precision")
-    start = find_start(FineTuningSettings(**{name: FLAGS[name].value for name in own}))
+    start = find_start(
+        FLAGS.init_checkpoint, FLAGS.vocab_file, FLAGS.do_lower_case, FLAGS.max_seq_length
+    )
     check_layers(layers, start.config.num_hidden_layers)
     output_file = Path(FLAGS.output_file)
     check_not_input(FLAGS.input_file, output_file)
@@ -76,7 +78,7 @@ def main(argv: Sequence[str]) -> None:
     encoder = BertEncoder(start.config, dtype=policy)
     logging.info("%s", start.checkpoint.load_into(encoder))
     features = extract_features(
-        read_lines(FLAGS.input_file),
+        (line for _, line in read_lines(FLAGS.input_file)),
         encoder,
         start.tokenizer(),
         layers,

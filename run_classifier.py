@@ -30,7 +30,7 @@ flags.DEFINE_string("data_dir", "", "Folder of GLUE or of the task; with --tfds,
 flags.DEFINE_bool("tfds", False, "Take the task from TensorFlow Datasets; downloads nothing.")
 flags.DEFINE_string("train_file", "", "custom: training examples, .tsv, .csv or .jsonl.")
 flags.DEFINE_string("eval_file", "", "custom: development examples.")
-flags.DEFINE_string("test_file", "", "custom: examples to predict.")
+flags.DEFINE_string("test_file", "", "custom: examples to predict; without it, --eval_file.")
 flags.DEFINE_string("text_column", "text", "custom: column of the text.")
 flags.DEFINE_string("text_pair_column", "", "custom: column of the second text of a pair.")
 flags.DEFINE_string("label_column", "label", "custom: column of the label.")
@@ -75,7 +75,7 @@ def main(argv: Sequence[str]) -> None:
         common.seeds,
         common.record,
     )
-    fine_tuning_flags.print_results(results)
+    fine_tuning_flags.finish(results)
 
 
 def _complete_flags() -> None:
@@ -110,4 +110,4 @@ def _find_data(tasks: Sequence[GlueTask]) -> None:
 
 
 if __name__ == "__main__":
-    run(main)
+    run(main, goes_on=True)

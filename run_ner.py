@@ -3,8 +3,8 @@
     python run_ner.py --train_file=train.conll --eval_file=dev.conll --test_file=test.conll \
         --init_checkpoint=bert --output_dir=out
 
-Without --train_file it takes the files under data/. The same command again continues an interrupted
-run.
+Without --train_file it takes the files under data/, or CoNLL-2003 as TensorFlow Datasets prepared
+it. The same command again continues an interrupted run.
 """
 
 import sys
@@ -16,10 +16,14 @@ from absl import flags
 
 from keras_bert import fine_tuning_flags
 from keras_bert.program import no_arguments, run
+from keras_bert.tasks.ner.tfds import tfds_name
+from keras_bert.tasks.prepared_tfds import find_prepared
 
 FLAGS = flags.FLAGS
 
-flags.DEFINE_string("data_dir", "", "Folder of the files, where the next three do not say it.")
+flags.DEFINE_string("data_dir", "", "Folder of train.conll, ...; with --tfds, that of TFDS.")
+flags.DEFINE_bool("tfds", False, "Take --task_name from TensorFlow Datasets; downloads nothing.")
+flags.DEFINE_string("task_name", "", "With --tfds: conll2003, conll2002/es, wikiann/de, ...")
 flags.DEFINE_string("train_file", "", "Column file to train on.")
 flags.DEFINE_string("eval_file", "", "Column file to score after each epoch.")
 flags.DEFINE_string("test_file", "", "Column file to predict; without it, --eval_file.")
@@ -31,7 +35,7 @@ flags.DEFINE_enum(
 flags.DEFINE_bool("strict", False, "Refuse tag sequences that their scheme does not allow.")
 flags.DEFINE_bool("document_context", False, "Show sentences between the others of the document.")
 flags.DEFINE_bool("label_all_pieces", False, "Train on all pieces of a word, not on the first.")
-fine_tuning_flags.define(do_predict=True)
+fine_tuning_flags.define()
 
 # Where files are looked for when no flag says it.
 FOLDERS = ("data/ner", "data/ner/*", "data/conll*", "data/wnut*", "data")
@@ -51,7 +55,8 @@ FILES = {
 HELP = """\
 run_ner.py: found {found}. It needs column files and a model to start from:
   data         data/ner/train.conll, dev.conll and test.conll: a word and its tag a line, an empty
-               line after each sentence; or any files as --train_file, --eval_file, --test_file
+               line after each sentence; any files as --train_file, --eval_file, --test_file; or
+               prepared by TFDS: tfds build conll2003
   checkpoint   a Hugging Face directory with model.safetensors as data/bert/, or any path as
                --init_checkpoint (Google's TF1 files and KerasHub presets too)
 The shortest command once they are there:
@@ -62,12 +67,13 @@ def main(argv: Sequence[str]) -> None:
     """Reads the flags, fine-tunes, and prints the final figures."""
     no_arguments(argv)
     _complete_flags()
-    common = fine_tuning_flags.read(free=("data_dir",))  # Late: --help need not wait for it.
+    common = fine_tuning_flags.read()  # Late: bad flags and --help should not wait for TensorFlow.
     from keras_bert.tasks.ner.data import NerSettings
     from keras_bert.tasks.ner.run import fine_tune_tagger
 
+    own = {field.name: FLAGS[field.name].value for field in fields(NerSettings)}
     results = fine_tune_tagger(
-        NerSettings(**{field.name: FLAGS[field.name].value for field in fields(NerSettings)}),
+        NerSettings(**own),
         common.settings,
         common.training,
         common.strategy,
@@ -75,17 +81,17 @@ def main(argv: Sequence[str]) -> None:
         common.seeds,
         common.record,
     )
-    fine_tuning_flags.print_results(results)
+    fine_tuning_flags.finish(results)
 
 
 def _complete_flags() -> None:
     """Fills in what no flag says from what is at hand; else says what to put where, and ends."""
-    if FLAGS.data_dir or not any(FLAGS[name].value for name in FILES):
-        _find_files()
+    if not FLAGS.tfds and (FLAGS.data_dir or not any(FLAGS[name].value for name in FILES)):
+        _find_data()
     if not FLAGS.init_checkpoint:
         fine_tuning_flags.take("init_checkpoint", fine_tuning_flags.find_checkpoint())
-    found_files = any(FLAGS[name].value for name in FILES)
-    missing = ["no column files"] * (not found_files)
+    has_data = FLAGS.tfds or any(FLAGS[name].value for name in FILES)
+    missing = ["no column files"] * (not has_data)
     missing += ["no checkpoint"] * (not FLAGS.init_checkpoint)
     if missing:
         print(HELP.format(found=" and ".join(missing)), file=sys.stderr)
@@ -94,8 +100,8 @@ def _complete_flags() -> None:
         fine_tuning_flags.take("output_dir", "out/ner")
 
 
-def _find_files() -> None:
-    """Finds the first folder that holds files of known names."""
+def _find_data() -> None:
+    """Takes the first folder that holds files of known names, or what TFDS has prepared."""
     folders = [path for pattern in FOLDERS for path in sorted(Path().glob(pattern))]
     if FLAGS.data_dir:
         folders = [Path(FLAGS.data_dir)]
@@ -108,7 +114,12 @@ def _find_files() -> None:
             for flag, path in found.items():
                 fine_tuning_flags.take(flag, FLAGS[flag].value or str(path or ""))
             return
+    has_files = any(FLAGS[name].value for name in FILES)
+    task_name = FLAGS.task_name or "conll2003"
+    if not has_files and find_prepared(tfds_name(task_name), FLAGS.data_dir):
+        fine_tuning_flags.take("task_name", task_name)
+        fine_tuning_flags.take("tfds", True)
 
 
 if __name__ == "__main__":
-    run(main)
+    run(main, goes_on=True)

@@ -54,10 +54,12 @@ flags.DEFINE_enum(
     "Compute type; by default the fastest.",
 )
 flags.DEFINE_bool("jit_compile", True, "Compile with XLA.")
+flags.DEFINE_bool("export", False, "Export the result for serving, to OUTPUT_DIR/export/1.")
 flags.DEFINE_integer("gradient_accumulation_steps", 1, "Micro-batches a step.", lower_bound=1)
 
 # What may change between a start and its continuation without changing the outcome.
 FREE = (
+    "export",
     "bert_config_file",
     "output_dir",
     "log_steps",
@@ -86,8 +88,13 @@ def main(argv: Sequence[str]) -> None:
     results = pretrain(settings, training, strategy, Path(FLAGS.output_dir), record)
     for name, value in results.items():
         print(f"{name} = {value:.6g}")
+    if FLAGS.export:
+        from keras_bert.tasks.export import export_run
+
+        for folder in export_run(Path(FLAGS.output_dir)):
+            print(f"export = {folder}")
 
 
 if __name__ == "__main__":
     require("input_file", "output_dir")
-    run(main)
+    run(main, goes_on=True)

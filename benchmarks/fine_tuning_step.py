@@ -67,29 +67,21 @@ def make_ours(rows: list[tuple[np.ndarray, int]], dtype: str, jit_compile: bool)
     from keras_bert.config import BertConfig
     from keras_bert.models import BertClassifier
     from keras_bert.optimization.adamw import AdamWeightDecay
-    from keras_bert.tasks.fine_tuning.batches import MODEL_INPUTS, training_batches
+    from keras_bert.tasks.classification.task import classification_task
+    from keras_bert.tasks.fine_tuning.batches import training_batches
     from keras_bert.tasks.fine_tuning.examples import Examples
     from keras_bert.training.step import make_train_steps
-    from keras_bert.training.task import Task
 
     policy = "mixed_bfloat16" if dtype == "bfloat16" else dtype
     model = BertClassifier(BertConfig.from_dict(CONFIG), 2, dtype=policy)
     optimizer = AdamWeightDecay(5e-5, bias_correction=True)
     optimizer.build(model.trainable_variables)
 
-    def weights(batch: dict) -> dict:
-        return {"loss": tf.reduce_sum(batch["example_weights"])}
-
-    def sums(model: object, batch: dict, training: bool) -> dict:
-        logits = model({name: batch[name] for name in MODEL_INPUTS}, training=training)["logits"]
-        nll = tf.nn.sparse_softmax_cross_entropy_with_logits(batch["labels"], logits)
-        return {"loss": tf.reduce_sum(batch["example_weights"] * nll)}
-
     ids = np.concatenate([ids for ids, _ in rows]).astype(np.int32)
     starts = np.cumsum([0, *(len(ids) for ids, _ in rows)])
     labels = {"labels": np.array([label for _, label in rows], np.int32)}
     data = Examples(ids, np.zeros_like(ids), starts, labels)
-    task = Task(("loss",), {"loss": 0.0}, weights, sums)
+    task = classification_task("single_label")
     strategy = tf.distribute.get_strategy()
     train_steps = make_train_steps(strategy, model, optimizer, task, jit_compile=jit_compile)
     batches = iter(training_batches(data, B, seed=0, max_seq_length=128))

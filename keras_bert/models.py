@@ -75,17 +75,8 @@ class BertPretrainer(keras.Model):
         return {**super().get_config(), "config": self.config.to_dict()}
 
 
-@keras.saving.register_keras_serializable(package="keras_bert")
-class BertClassifier(keras.Model):
-    """BERT with one linear layer on the pooled output, after dropout.
-
-    Args:
-        config: sizes and settings, or their dict.
-        num_labels: classes, or 1 for a regression.
-        dtype: dtype policy; by default the global one.
-    """
-
-    per_piece = False
+class _LinearClassifier(keras.Model):
+    """What both classifiers are: BERT, dropout and one linear layer; they differ in its input."""
 
     def __init__(self, config: BertConfig | dict, num_labels: int, **kwargs: Any):
         super().__init__(**kwargs)
@@ -99,17 +90,13 @@ class BertClassifier(keras.Model):
         self.classifier.build((None, config.hidden_size))
         self.built = True
 
-    def call(self, inputs: dict[str, Any], training: bool | None = False) -> dict[str, Any]:
-        """Returns {"logits" [B, num_labels]} float32.
-
-        Args:
-            inputs: the encoder's.
-            training: whether dropout is on.
-        """
+    def _classify(self, output: str, inputs: dict[str, Any], training: bool | None) -> Any:
+        """Returns the logits of one of the encoder's outputs."""
         seed = self.encoder.dropout_seed(inputs, training)
-        outputs = self.encoder(_with_seed(inputs, seed), training=training)
-        hidden = outputs["sequence_output" if self.per_piece else "pooled_output"]
-        return {"logits": self.classifier(self.dropout(hidden, seed))}
+        # The head drops out by the encoder's seeds too.
+        seeded = inputs if seed is None else {**inputs, "dropout_seed": seed}
+        hidden = self.encoder(seeded, training=training)[output]
+        return self.classifier(self.dropout(hidden, seed))
 
     def get_config(self) -> dict[str, Any]:
         """Returns what the constructor takes."""
@@ -121,13 +108,47 @@ class BertClassifier(keras.Model):
 
 
 @keras.saving.register_keras_serializable(package="keras_bert")
-class BertTokenClassifier(BertClassifier):
+class BertClassifier(_LinearClassifier):
+    """BERT with one linear layer on the pooled output, after dropout.
+
+    Args:
+        config: sizes and settings, or their dict.
+        num_labels: classes, or 1 for a regression.
+        dtype: dtype policy; by default the global one.
+    """
+
+    per_piece = False
+
+    def call(self, inputs: dict[str, Any], training: bool | None = False) -> dict[str, Any]:
+        """Returns {"logits" [B, num_labels]} float32.
+
+        Args:
+            inputs: the encoder's.
+            training: whether dropout is on.
+        """
+        return {"logits": self._classify("pooled_output", inputs, training)}
+
+
+@keras.saving.register_keras_serializable(package="keras_bert")
+class BertTokenClassifier(_LinearClassifier):
     """BERT with one linear layer on every piece's hidden state, after dropout.
 
-    As `BertClassifier`, but its logits are [B, S, num_labels].
+    Args:
+        config: sizes and settings, or their dict.
+        num_labels: tags.
+        dtype: dtype policy; by default the global one.
     """
 
     per_piece = True
+
+    def call(self, inputs: dict[str, Any], training: bool | None = False) -> dict[str, Any]:
+        """Returns {"logits" [B, S, num_labels]} float32.
+
+        Args:
+            inputs: the encoder's.
+            training: whether dropout is on.
+        """
+        return {"logits": self._classify("sequence_output", inputs, training)}
 
 
 @keras.saving.register_keras_serializable(package="keras_bert")
@@ -162,8 +183,3 @@ class BertSpanLabeler(keras.Model):
     def get_config(self) -> dict[str, Any]:
         """Returns what the constructor takes."""
         return {**super().get_config(), "config": self.config.to_dict()}
-
-
-def _with_seed(inputs: dict[str, Any], dropout_seed: Any) -> dict[str, Any]:
-    """Returns the inputs with the seeds that the head drops out by too."""
-    return inputs if dropout_seed is None else {**inputs, "dropout_seed": dropout_seed}

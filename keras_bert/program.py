@@ -19,11 +19,12 @@ from keras_bert.errors import InputError
 _INTERRUPTED = 130  # what shells say of a program that Ctrl-C ended
 
 
-def run(main: Callable[[Sequence[str]], None]) -> None:
+def run(main: Callable[[Sequence[str]], None], *, goes_on: bool = False) -> None:
     """Runs `main` as an absl program whose bad input ends in one line and exit code 1.
 
     Args:
         main: takes the program's name and the arguments that are left after the flags.
+        goes_on: whether the same command continues what was interrupted; Ctrl-C then says so.
     """
 
     def guarded(argv: Sequence[str]) -> None:
@@ -35,7 +36,8 @@ def run(main: Callable[[Sequence[str]], None]) -> None:
         except InputError as error:
             _fail(str(error))
         except KeyboardInterrupt:
-            _end("interrupted: the same command again goes on", _INTERRUPTED)
+            hint = ": the same command again goes on" if goes_on else ""
+            _end(f"interrupted{hint}", _INTERRUPTED)
 
     app.run(guarded, flags_parser=_parse)
 

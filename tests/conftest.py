@@ -1,7 +1,8 @@
-"""What every test shares: two logical CPU devices, the root, real data, other backends' Python."""
+"""What tests share: two logical CPU devices, the root, real data, tiny checkpoints, programs."""
 
 import importlib.util
 import os
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -48,6 +49,53 @@ def backend_python() -> Callable[[str], str]:
         pytest.skip(f"{backend} is not installed{where}")
 
     return find
+
+
+@pytest.fixture(scope="session")
+def make_checkpoint():
+    """A function: (folder, pieces beside the special ones, sizes) -> the folder of an encoder."""
+
+    def make(folder: Path, pieces, **sizes) -> Path:
+        import keras
+
+        from keras_bert.checkpoints.model_directory import save_model_directory
+        from keras_bert.config import BertConfig
+        from keras_bert.encoder import BertEncoder
+
+        vocab = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *pieces]
+        defaults = {
+            "hidden_size": 16,
+            "num_hidden_layers": 1,
+            "num_attention_heads": 2,
+            "intermediate_size": 32,
+            "max_position_embeddings": 64,
+        }
+        config = BertConfig.from_dict(defaults | sizes | {"vocab_size": len(vocab)})
+        keras.utils.set_random_seed(0)
+        save_model_directory(folder, BertEncoder(config), config, vocab)
+        return folder
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def run_program(root, tmp_path_factory):
+    """A function: (program, its arguments and flags, working folder) -> the finished process."""
+    nothing = tmp_path_factory.mktemp("tfds")  # What TensorFlow Datasets has prepared.
+
+    def run(program: str, *arguments: str, cwd: Path = root, input: str | None = None, **flags):
+        command = [sys.executable, str(root / program), *arguments]
+        return subprocess.run(
+            [*command, *(f"--{name}={value}" for name, value in flags.items())],
+            cwd=cwd,
+            env=os.environ | {"TFDS_DATA_DIR": str(nothing)},
+            input=input,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    return run
 
 
 @pytest.fixture(scope="session")

@@ -13,6 +13,7 @@ from keras_bert.errors import InputError
 from keras_bert.program import run
 
 flags.DEFINE_integer("count", 1, "How many.", lower_bound=1)
+flags.DEFINE_bool("resumable", False, "Whether it goes on.")
 
 
 def main(argv):
@@ -26,7 +27,7 @@ def main(argv):
     print(flags.FLAGS.count, *argv[1:])
 
 
-run(main)
+run(main, goes_on="--resumable" in sys.argv)
 """
 
 
@@ -74,9 +75,11 @@ def test_a_bad_flag_is_one_line_and_exit_code_1(program, flag, expected):
     assert done.stderr.count("\n") == 1
 
 
-def test_ctrl_c_is_one_line_and_exit_code_130(program):
+def test_ctrl_c_is_one_line_and_exit_code_130_and_says_whether_the_work_goes_on(program):
     done = program("interrupted")
     assert (done.returncode, done.stdout) == (130, "")
+    assert done.stderr == "program.py: interrupted\n"
+    done = program("--resumable", "interrupted")
     assert done.stderr == "program.py: interrupted: the same command again goes on\n"
 
 

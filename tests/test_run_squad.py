@@ -1,21 +1,10 @@
 """run_squad.py as a user runs it: a tiny model learns questions by heart; bad input."""
 
 import json
-import os
-import subprocess
-import sys
 
 import pytest
+import tensorflow as tf
 
-CONFIG = {
-    "hidden_size": 32,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 2,
-    "intermediate_size": 64,
-    "max_position_embeddings": 64,
-    "hidden_dropout_prob": 0.0,
-    "attention_probs_dropout_prob": 0.0,
-}
 WORDS = "rollo charles denmark france king swore fealty to of the who ?".split()  # noqa: SIM905
 
 
@@ -25,16 +14,12 @@ def entry(name, answer, context, start=None):
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
+def folder(make_checkpoint, tmp_path_factory):
     """A checkpoint of random weights, and questions about eight contexts."""
-    from keras_bert.checkpoints.model_directory import save_model_directory
-    from keras_bert.config import BertConfig
-    from keras_bert.encoder import BertEncoder
-
     folder = tmp_path_factory.mktemp("squad")
-    vocab = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS]
-    config = BertConfig.from_dict(CONFIG | {"vocab_size": len(vocab)})
-    save_model_directory(folder / "start", BertEncoder(config), config, vocab)
+    no_dropout = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    sizes = {"hidden_size": 32, "num_hidden_layers": 2, "max_position_embeddings": 384}
+    make_checkpoint(folder / "start", WORDS, **sizes, **no_dropout)
     paragraphs = []
     for i, name in enumerate(["Rollo", "Charles", "Denmark", "France"]):
         for j, context in enumerate([f"the king {name} swore", f"{name} of the king swore fealty"]):
@@ -46,19 +31,6 @@ def folder(tmp_path_factory):
 def write(path, paragraphs):
     path.write_text(json.dumps({"version": "1.1", "data": [{"paragraphs": paragraphs}]}))
     return path
-
-
-def run(root, folder, cwd=None, **flags):
-    arguments = [f"--{name}={value}" for name, value in flags.items()]
-    environment = os.environ | {"PYTHONPATH": str(root), "TFDS_DATA_DIR": str(folder / "none")}
-    return subprocess.run(
-        [sys.executable, str(root / "run_squad.py"), *arguments],
-        cwd=cwd or root,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
 
 
 def flags_of(folder, **changes):
@@ -79,8 +51,8 @@ def flags_of(folder, **changes):
 
 
 @pytest.fixture(scope="module")
-def finished(root, folder):
-    done = run(root, folder, **flags_of(folder))
+def finished(run_program, folder):
+    done = run_program("run_squad.py", **flags_of(folder, export=True))
     assert done.returncode == 0, done.stderr
     return folder / "out", done
 
@@ -93,21 +65,23 @@ def test_a_tiny_model_learns_eight_questions_by_heart(finished):
 
 def test_a_run_leaves_the_files_of_the_contract(finished):
     output_dir, _ = finished
-    expected = {"model", "best", "checkpoints", "tensorboard", "metrics.jsonl", "results.json"}
+    expected = {"model", "best", "checkpoints", "tensorboard", "export", "metrics.jsonl"}
     predictions = {"predictions.json", "nbest_predictions.json"}
-    assert {path.name for path in output_dir.iterdir()} == expected | predictions | {"run.json"}
+    assert {path.name for path in output_dir.iterdir()} == expected | predictions | {
+        "run.json",
+        "results.json",
+    }
     answers = json.loads((output_dir / "predictions.json").read_text())
     assert answers["00"] == "Rollo"
     config = json.loads((output_dir / "model" / "config.json").read_text())
     assert config["architectures"] == ["BertForQuestionAnswering"]
 
 
-def test_the_saved_model_predicts_questions_without_answers(root, folder, finished):
+def test_the_saved_model_predicts_questions_without_answers(run_program, folder, finished):
     context = "the king Denmark swore"
     asked = [{"context": context, "qas": [{"id": "x", "question": "Who swore?"}]}]
-    done = run(
-        root,
-        folder,
+    done = run_program(
+        "run_squad.py",
         **flags_of(
             folder,
             init_checkpoint=finished[0],
@@ -122,42 +96,66 @@ def test_the_saved_model_predicts_questions_without_answers(root, folder, finish
     assert answers == {"x": "Denmark"}
 
 
-def test_without_flags_it_says_what_to_put_where(root, folder, tmp_path):
-    done = run(root, folder, cwd=tmp_path)
+def test_the_export_answers_as_the_program_predicts(folder, finished):
+    answers = json.loads((finished[0] / "predictions.json").read_text())
+    data = json.loads((folder / "train.json").read_text())["data"]
+    asked = {
+        qa["id"]: (qa["question"], paragraph["context"])
+        for paragraph in data[0]["paragraphs"]
+        for qa in paragraph["qas"]
+    }
+    question, context = map(tf.constant, zip(*asked.values(), strict=True))
+    serve = tf.saved_model.load(finished[0] / "export" / "1").signatures["serving_default"]
+    found = serve(question=question, context=context)["answer"].numpy()
+    assert dict(zip(asked, (answer.decode() for answer in found), strict=True)) == answers
+
+
+def test_without_flags_it_says_what_to_put_where(run_program, folder, tmp_path):
+    done = run_program("run_squad.py", cwd=tmp_path)
     assert done.returncode == 1
-    assert "found no SQuAD v1.1" in done.stderr
+    assert "found no SQuAD v1.1 and no checkpoint" in done.stderr
     assert "data/squad/train-v1.1.json" in done.stderr
     assert "python run_squad.py --train_file=F" in done.stderr
     assert len(done.stderr.splitlines()) < 10
 
 
-def test_without_flags_it_takes_what_lies_under_data(root, folder, tmp_path):
-    (tmp_path / "data" / "squad").mkdir(parents=True)
+def test_without_flags_it_trains_on_what_lies_under_data(run_program, folder, tmp_path):
+    squad = tmp_path / "data" / "squad"
+    squad.mkdir(parents=True)
     for name in ("train-v1.1.json", "dev-v1.1.json"):
-        (tmp_path / "data" / "squad" / name).symlink_to(folder / "train.json")
-    done = run(root, folder, cwd=tmp_path)
-    assert "found no checkpoint" in done.stderr
-    (tmp_path / "data" / "bert").mkdir()
-    for name in ("config.json", "model.safetensors"):
-        (tmp_path / "data" / "bert" / name).write_text("{}")
-    done = run(root, folder, cwd=tmp_path)
-    assert done.returncode == 1
-    assert "run_squad.py: error: data/bert" in done.stderr
+        (squad / name).symlink_to(folder / "train.json")
+    (tmp_path / "data" / "bert").symlink_to(folder / "start")
+    done = run_program("run_squad.py", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    for flag in (
+        "train_file=data/squad/train",
+        "eval_file=data/squad/dev",
+        "init_checkpoint=data/",
+    ):
+        assert f"--{flag}" in done.stderr
+    output_dir = tmp_path / "out" / "squad-v1.1"
+    results = json.loads((output_dir / "results.json").read_text())
+    assert results.keys() == {"step", "best_step", "exact", "f1"}
+    assert results["step"] == 2  # two epochs of eight questions
+    assert f"f1 = {results['f1']:.6g}" in done.stdout
+    answers = json.loads((output_dir / "predictions.json").read_text())
+    assert answers.keys() == {f"{i}{j}" for i in range(4) for j in range(2)}
+    assert (output_dir / "model" / "model.safetensors").exists()
 
 
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        ({"train_file": ""}, "--do_train needs --train_file or --tfds"),
+        ({"train_file": ""}, "--train_file is missing; expected a SQuAD file, --tfds or --nodo_"),
         ({"strict": True, "train_file": "misplaced"}, "1 of 1 training answers are not in"),
     ],
 )
-def test_bad_input_is_one_line_and_leaves_nothing(root, folder, flags, message):
+def test_bad_input_is_one_line_and_leaves_nothing(run_program, folder, flags, message):
     paragraph = {"context": "Rollo swore", "qas": [entry("a", "Charles", "", start=2)]}
     flags = dict(flags)
     if flags.get("train_file"):
         flags["train_file"] = write(folder / "misplaced.json", [paragraph])
-    done = run(root, folder, **flags_of(folder, output_dir=folder / "bad", **flags))
+    done = run_program("run_squad.py", **flags_of(folder, output_dir=folder / "bad", **flags))
     assert done.returncode == 1
     last = done.stderr.splitlines()[-1]
     assert last.startswith("run_squad.py: error: ")

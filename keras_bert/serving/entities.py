@@ -28,7 +28,7 @@ from keras_bert.normalization import normalize_character
 from keras_bert.serving import token_ids
 from keras_bert.serving.network import Network
 from keras_bert.serving.word_windows import word_logits
-from keras_bert.tasks.ner.schemes import OUTSIDE, split_tag
+from keras_bert.tag_schemes import OUTSIDE, split_tag
 from keras_bert.tokenization import BertTokenizer, byte_to_char_offsets, row_ids, valid_utf8
 
 _JOINERS = "&-./@_"  # between letters or digits, without space: AT&T, Jean-Paul, AC/DC
@@ -258,7 +258,7 @@ class ServedTagger(tf.Module):
 def entity_words(
     labels: Sequence[str], tags: tf.RaggedTensor
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """Finds entities as `tasks.ner.schemes.entities` does, for all texts at once.
+    """Finds entities as `tag_schemes.entities` does, for all texts at once.
 
     Args:
         labels: tags of any scheme.

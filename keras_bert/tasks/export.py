@@ -187,6 +187,28 @@ def export(settings: ExportSettings) -> Path:
     return export_dir
 
 
+def export_run(output_dir: Path) -> list[Path]:
+    """Exports what a run learnt, each of several seeds', to export/1 beside its model/.
+
+    Args:
+        output_dir: the run's folder.
+
+    Returns:
+        The folders of the versions; those that were there already are left as they are.
+
+    Raises:
+        InputError: the run trained nothing, or as `export`.
+    """
+    models = sorted(output_dir.glob("seed-*/model")) or [output_dir / "model"]
+    if not models[0].is_dir():
+        raise InputError(f"{output_dir}: holds no model/; --export needs a run that trains one")
+    folders = [model.parent / "export" / "1" for model in models]
+    for model, folder in zip(models, folders, strict=True):
+        if not folder.exists():
+            export(ExportSettings(str(model), str(folder)))
+    return folders
+
+
 def _task(settings: ExportSettings, checkpoint: Checkpoint) -> str:
     """Returns the task: the one that is asked for, else the one that the heads are for."""
     if settings.task:

@@ -17,15 +17,13 @@ class BestKept:
     """What happens to the best weights of a run.
 
     Attributes:
-        figure: the name of the figure that decides.
+        figure: the name of the figure that decides; the highest is the best.
         save: keeps the weights as they are; called when an evaluation is the best so far.
-        higher_is_better: whether more of the figure is better.
         patience: training ends after so many evaluations without a better one; 0 for never.
     """
 
     figure: str
     save: Callable[[], None]
-    higher_is_better: bool = True
     patience: int = 0
 
     def step_of_best(self, evaluations: Evaluations) -> int | None:
@@ -58,5 +56,4 @@ class BestKept:
         if not evaluations:
             return None
         values = np.array([evaluation[self.figure] for evaluation in evaluations], float)
-        values = values if self.higher_is_better else -values
         return int(np.argmax(np.where(np.isnan(values), -np.inf, values)))

@@ -16,8 +16,8 @@ from keras_bert.models import BertTokenClassifier
 from keras_bert.serving.entities import ServedTagger, TaggerSettings, entity_words
 from keras_bert.serving.network import Network
 from keras_bert.serving.word_windows import word_logits
+from keras_bert.tag_schemes import entities, iob2_tags
 from keras_bert.tasks.ner.conll import Sentence, read_conll
-from keras_bert.tasks.ner.schemes import entities, iob2_tags
 from keras_bert.tasks.ner.windows import make_windows
 from keras_bert.tokenization import BertTokenizer
 

@@ -1,6 +1,7 @@
 """Exports: a model of each task becomes a folder that answers, with its card and its settings."""
 
 import json
+import shutil
 from pathlib import Path
 
 import keras
@@ -18,7 +19,7 @@ from keras_bert.models import (
     BertSpanLabeler,
     BertTokenClassifier,
 )
-from keras_bert.tasks.export import ExportSettings, export
+from keras_bert.tasks.export import ExportSettings, export, export_run
 
 VOCAB = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefghijklmnopqrstuvwxyz.?"]
 VOCAB += [f"##{letter}" for letter in "abcdefghijklmnopqrstuvwxyz"]
@@ -152,6 +153,21 @@ def test_bad_input_is_one_line(task: str, how: dict, message: str, runs: dict, t
         export(ExportSettings(str(runs[task]), str(where), **how))
     assert "\n" not in str(caught.value)
     assert not where.exists()
+
+
+def test_a_run_of_several_seeds_is_exported_seed_by_seed(runs: dict, tmp_path: Path):
+    for seed in (1, 2):
+        shutil.copytree(runs["embedding"], tmp_path / f"seed-{seed}")
+    folders = [tmp_path / f"seed-{seed}" / "export" / "1" for seed in (1, 2)]
+    assert export_run(tmp_path) == folders
+    before = [(folder / "saved_model.pb").stat().st_mtime_ns for folder in folders]
+    assert export_run(tmp_path) == folders  # The same command again does nothing.
+    assert [(folder / "saved_model.pb").stat().st_mtime_ns for folder in folders] == before
+
+
+def test_a_run_that_trained_nothing_is_not_exported(tmp_path: Path):
+    with pytest.raises(InputError, match="holds no model/; --export needs a run that trains one"):
+        export_run(tmp_path)
 
 
 def test_a_version_that_is_there_stays(runs: dict, tmp_path: Path):

@@ -12,18 +12,16 @@ def evaluations(*values):
 
 
 @pytest.mark.parametrize(
-    ("values", "higher", "best"),
+    ("values", "best"),
     [
-        ((), True, None),
-        ((0.1, 0.3, 0.2), True, 20),
-        ((0.1, 0.3, 0.3), True, 20),  # the earlier of equals
-        ((0.1, 0.3, 0.05), False, 30),
-        ((math.nan, 0.3, math.nan), True, 20),
-        ((math.nan, 0.3, math.nan), False, 20),
+        ((), None),
+        ((0.1, 0.3, 0.2), 20),
+        ((0.1, 0.3, 0.3), 20),  # the earlier of equals
+        ((math.nan, 0.3, math.nan), 20),
     ],
 )
-def test_the_best_evaluation(values, higher, best):
-    kept = BestKept("f1", lambda: None, higher)
+def test_the_best_evaluation(values, best):
+    kept = BestKept("f1", lambda: None)
     assert kept.step_of_best(evaluations(*values)) == best
 
 

@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from absl import logging
+
 from keras_bert.errors import InputError
 from keras_bert.tasks.classification.glue import GlueTask, find_task
 from keras_bert.tasks.classification.labels import find_labels
@@ -26,7 +28,8 @@ class ClassificationSettings:
         tfds: take the task from TensorFlow Datasets.
         train_file: of `custom`: the training examples, a TSV, CSV or JSONL file.
         eval_file: of `custom`: the development examples.
-        test_file: of `custom`: the examples to predict; needs no labels.
+        test_file: of `custom`: the examples to predict, which need no labels; empty for
+            `eval_file`.
         text_column: of `custom`: the column of the text.
         text_pair_column: of `custom`: the column of the second text; empty for single texts.
         label_column: of `custom`: the column of the label.
@@ -68,7 +71,7 @@ class Problem:
     score_range: tuple[float, float] | None = None
 
 
-def find_data(
+def read_data(
     settings: ClassificationSettings,
     known_labels: Sequence[str] | None,
     *,
@@ -76,7 +79,7 @@ def find_data(
     do_eval: bool,
     do_predict: bool,
 ) -> tuple[Problem, Splits]:
-    """Reads what a run needs.
+    """Reads what a run needs; without development or test examples it does without.
 
     Args:
         settings: which texts and labels.
@@ -90,32 +93,44 @@ def find_data(
         The problem and the texts.
 
     Raises:
-        InputError: settings that do not go together, or files that cannot be used.
+        InputError: settings that do not go together, files that cannot be used, or nothing to do.
     """
     wanted = {"train": do_train, "dev": do_eval, "test": do_predict}
     if settings.task_name.lower() == "custom":
-        return _custom(settings, known_labels, wanted)
-    given = [name for name in ("train_file", "eval_file", "test_file") if getattr(settings, name)]
-    if given:
+        problem, splits = _custom(settings, known_labels, wanted)
+    else:
+        problem, splits = _glue(settings, known_labels, wanted)
+    if not (splits.train or splits.dev or splits.test):
+        missing = {"dev": "development", "test": "test"}
+        found = " and ".join(kind for name, kind in missing.items() if wanted[name])
         raise InputError(
-            f"--{given[0]} belongs to --task_name=custom, got --task_name={settings.task_name}"
+            f"nothing to do: there are no {found} examples; expected some, or --do_train"
         )
-    return _glue(settings, known_labels, wanted)
+    return problem, splits
 
 
 def _glue(
     settings: ClassificationSettings, known_labels: Sequence[str] | None, wanted: dict[str, bool]
 ) -> tuple[Problem, Splits]:
+    given = [name for name in ("train_file", "eval_file", "test_file") if getattr(settings, name)]
+    if given:
+        raise InputError(
+            f"--{given[0]} belongs to --task_name=custom, got --task_name={settings.task_name}"
+        )
     task = find_task(settings.task_name)
     if wanted["train"] and not task.train:
         raise InputError(
             f"--task_name={task.name} has no training examples: give a model of MNLI as "
-            "--init_checkpoint, and --do_train=false --do_predict"
+            "--init_checkpoint, and --do_train=false"
         )
     if settings.tfds:
         splits = read_tfds(task, settings.data_dir, **wanted)
     else:
-        splits = read_glue(task, _folder(task, settings.data_dir), **wanted)
+        folder = _folder(task, settings.data_dir)
+        has_test = any((folder / name).is_file() for name in task.test_files.values())
+        if wanted["test"] and not has_test:
+            logging.info("%s has no test file; nothing is predicted", folder)
+        splits = read_glue(task, folder, **wanted | {"test": wanted["test"] and has_test})
     return (
         Problem(
             problem_type="single_label" if task.labels else "regression",
@@ -157,13 +172,9 @@ def _custom(
         )
     if settings.problem_type == "multi_label" and not settings.label_separator:
         raise InputError("--label_separator is empty; expected what parts labels, such as a comma")
-    # Without --eval_file there is training without scores.
-    for name, flag in (("train", "train_file"), ("test", "test_file")):
-        if wanted[name] and not getattr(settings, flag):
-            do = {"train": "do_train", "test": "do_predict"}[name]
-            raise InputError(f"--task_name=custom needs --{flag}, or --{do}=false")
-    if wanted["dev"] and not (settings.eval_file or wanted["train"] or wanted["test"]):
-        raise InputError("--task_name=custom needs --eval_file to evaluate")
+    if wanted["train"] and not settings.train_file:
+        raise InputError("--task_name=custom needs --train_file, or --do_train=false")
+    predicted = settings.test_file or settings.eval_file
     columns = [settings.text_column]
     columns += [settings.text_pair_column] if settings.text_pair_column else []
     label = settings.label_column
@@ -172,7 +183,9 @@ def _custom(
         {"": read_texts(Path(settings.eval_file), columns, label)}
         if wanted["dev"] and settings.eval_file
         else {},
-        {"predictions": read_texts(Path(settings.test_file), columns)} if wanted["test"] else {},
+        {"predictions": read_texts(Path(predicted), columns)}
+        if wanted["test"] and predicted
+        else {},
     )
     problem_type, separator = settings.problem_type, settings.label_separator
     if splits.train is not None:

@@ -15,15 +15,13 @@ from absl import logging
 from keras_bert.errors import InputError
 from keras_bert.tasks.classification.texts import Texts
 
-PROBLEM_TYPES = ("single_label", "multi_label", "regression")
-
 
 def find_labels(texts: Texts, problem_type: str, separator: str = ",") -> tuple[str, ...]:
     """Lists the classes that training examples have.
 
     Args:
         texts: the training examples.
-        problem_type: one of PROBLEM_TYPES.
+        problem_type: single_label, multi_label or regression.
         separator: what parts the labels of an example that is no JSON list.
 
     Returns:
@@ -57,7 +55,7 @@ def label_array(
 
     Args:
         texts: examples with labels.
-        problem_type: one of PROBLEM_TYPES.
+        problem_type: single_label, multi_label or regression.
         labels: the C classes, in the order of their numbers.
         separator: what parts the labels of an example that is no JSON list.
 
@@ -103,7 +101,7 @@ def class_weights(
 
     Args:
         setting: `balanced`, a list of C numbers such as "1,2.5", or empty.
-        problem_type: one of PROBLEM_TYPES.
+        problem_type: single_label, multi_label or regression.
         labels: the C classes.
         array: the labels of the training examples.
 

@@ -13,7 +13,7 @@ import tensorflow as tf
 from absl import logging
 
 from keras_bert.models import BertClassifier
-from keras_bert.tasks.classification.data import ClassificationSettings, Problem, find_data
+from keras_bert.tasks.classification.data import ClassificationSettings, Problem, read_data
 from keras_bert.tasks.classification.features import tokenize_texts
 from keras_bert.tasks.classification.labels import (
     class_weights,
@@ -26,14 +26,13 @@ from keras_bert.tasks.classification.task import classification_task
 from keras_bert.tasks.classification.texts import Splits, Texts
 from keras_bert.tasks.fine_tuning.examples import Examples
 from keras_bert.tasks.fine_tuning.predict import Predict
-from keras_bert.tasks.fine_tuning.run import FineTuningTask
 from keras_bert.tasks.fine_tuning.seeds import fine_tune_seeds
-from keras_bert.tasks.fine_tuning.start import FineTuningSettings, Start, find_start
+from keras_bert.tasks.fine_tuning.settings import FineTuningSettings
+from keras_bert.tasks.fine_tuning.start import Start, find_start
+from keras_bert.tasks.fine_tuning.task import SHOWN, FineTuningTask
 from keras_bert.tokenization import BertTokenizer
 from keras_bert.training.board import Board
 from keras_bert.training.loop import TrainingSettings
-
-SHOWN = 100
 
 
 @dataclass(frozen=True)
@@ -76,8 +75,13 @@ def fine_tune_classifier(
     Raises:
         InputError: anything about the texts, the labels or the checkpoint that a user has to mend.
     """
-    start = find_start(settings)
-    problem, splits = find_data(
+    start = find_start(
+        settings.init_checkpoint,
+        settings.vocab_file,
+        settings.do_lower_case,
+        settings.max_seq_length,
+    )
+    problem, splits = read_data(
         classification,
         start.checkpoint.labels,
         do_train=settings.do_train,
@@ -85,8 +89,6 @@ def fine_tune_classifier(
         do_predict=settings.do_predict,
     )
     task = make_task(problem, splits, start, settings.max_seq_length, classification.class_weights)
-    held_out = {f"dev{suffix}": texts for suffix, texts in splits.dev.items()} | splits.test
-    record = {**record, **{f"{name}_sha256": texts.sha256() for name, texts in held_out.items()}}
     return fine_tune_seeds(settings, training, strategy, output_dir, record, start, task, seeds)
 
 
@@ -139,6 +141,8 @@ def make_task(
             )
             logging.info("%s: %d predictions", folder / f"{name}.tsv", len(texts))
 
+    read = {"train": splits.train} if splits.train else {}
+    read |= {f"dev{suffix}": texts for suffix, texts in splits.dev.items()} | splits.test
     return FineTuningTask(
         make_model=lambda config, dtype: BertClassifier(
             config, num_labels=len(problem.labels) or 1, dtype=dtype
@@ -152,6 +156,7 @@ def make_task(
         labels=problem.labels or None,
         problem_type=problem.problem_type.removesuffix("_label")
         + "_label_classification" * bool(problem.labels),
+        data={name: list(texts.rows()) for name, texts in read.items()},
     )
 
 

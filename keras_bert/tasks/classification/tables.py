@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from keras_bert.errors import InputError
+from keras_bert.tasks.text_lines import read_lines
 
 
 @dataclass(frozen=True)
@@ -46,29 +47,22 @@ def read_rows(
         InputError: the file cannot be read, lacks a column, or has a row that does not fit.
     """
     reader = {".csv": _csv, ".jsonl": _jsonl, ".json": _jsonl}.get(path.suffix.lower(), _tsv)
-    try:
-        if reader is _jsonl:
-            yield from _jsonl(path, columns)
-            return
-        lines = reader(path)
-        header = list(no_header) or next(lines, (0, []))[1]
-        places = _places(path, header, columns)
-        for line, cells in lines:
-            if len(cells) < len(header) and short_rows is not None:
-                short_rows.append(line)
-                continue
-            if len(cells) < len(header) or (len(cells) > len(header) and not long_rows):
-                raise InputError(
-                    f"{path}, line {line}: expected {len(header)} columns, got {len(cells)}: "
-                    f"{_quoted(cells)}"
-                )
-            yield Row(line, [cells[place] for place in places])
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read: {error.strerror}") from None
-    except UnicodeDecodeError as error:
-        raise InputError(
-            f"{path}: expected UTF-8, got the bytes {error.object[error.start : error.start + 8]!r}"
-        ) from None
+    if reader is _jsonl:
+        yield from _jsonl(path, columns)
+        return
+    lines = reader(path)
+    header = list(no_header) or next(lines, (0, []))[1]
+    places = _places(path, header, columns)
+    for line, cells in lines:
+        if len(cells) < len(header) and short_rows is not None:
+            short_rows.append(line)
+            continue
+        if len(cells) < len(header) or (len(cells) > len(header) and not long_rows):
+            raise InputError(
+                f"{path}, line {line}: expected {len(header)} columns, got {len(cells)}: "
+                f"{_quoted(cells)}"
+            )
+        yield Row(line, [cells[place] for place in places])
 
 
 def _places(path: Path, header: Sequence[str], columns: Sequence[str]) -> list[int]:
@@ -84,54 +78,57 @@ def _places(path: Path, header: Sequence[str], columns: Sequence[str]) -> list[i
 
 def _tsv(path: Path) -> Iterator[tuple[int, list[str]]]:
     empty = 0  # The first of the empty lines that may turn out to be the file's end.
-    with open(path, encoding="utf-8-sig", newline="\n") as file:
-        for number, line in enumerate(file, start=1):
-            line = line.removesuffix("\n").removesuffix("\r")
-            if not line:
-                empty = empty or number
-                continue
-            if empty:
-                raise InputError(f"{path}, line {empty}: is empty; expected cells parted by tabs")
-            yield number, line.split("\t")
+    for number, line in read_lines(path):
+        if not line:
+            empty = empty or number
+            continue
+        if empty:
+            raise InputError(f"{path}, line {empty}: is empty; expected cells parted by tabs")
+        yield number, line.split("\t")
 
 
 def _csv(path: Path) -> Iterator[tuple[int, list[str]]]:
     # A text may be longer than the module's 128 kB; it has no way to say "any length".
     csv.field_size_limit(2**31 - 1)
-    with open(path, encoding="utf-8-sig", newline="") as file:
-        reader = csv.reader(file, strict=True)
-        number = 1
-        try:
+    number = 1
+    try:
+        # The module finds the line ends itself, since those within quotes belong to a cell.
+        with open(path, encoding="utf-8-sig", newline="") as file:
+            reader = csv.reader(file, strict=True)
             for cells in reader:
                 if cells:
                     yield number, cells
                 number = reader.line_num + 1
-        except csv.Error as error:
-            raise InputError(f"{path}, line {number}: is not CSV: {error}") from None
+    except csv.Error as error:
+        raise InputError(f"{path}, line {number}: is not CSV: {error}") from None
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        bad = error.object[error.start : error.start + 10]
+        raise InputError(f"{path}: expected UTF-8, got the bytes {bad!r}") from None
 
 
 def _jsonl(path: Path, columns: Sequence[str]) -> Iterator[Row]:
-    with open(path, encoding="utf-8-sig", newline="\n") as file:
-        for number, line in enumerate(file, start=1):
-            if not line.strip():
-                continue
-            try:
-                values = json.loads(line)
-            except ValueError as error:
-                raise InputError(f"{path}, line {number}: is not JSON: {error}") from None
-            except RecursionError:
-                raise InputError(f"{path}, line {number}: is nested too deep") from None
-            if not isinstance(values, dict):
-                raise InputError(
-                    f"{path}, line {number}: expected a JSON object, got {line.strip()[:80]!r}"
-                )
-            missing = [column for column in columns if column not in values]
-            if missing:
-                raise InputError(
-                    f"{path}, line {number}: has no {', '.join(map(repr, missing))}; it has "
-                    f"{_quoted(list(values))}"
-                )
-            yield Row(number, [values[column] for column in columns])
+    for number, line in read_lines(path):
+        if not line.strip():
+            continue
+        try:
+            values = json.loads(line)
+        except ValueError as error:
+            raise InputError(f"{path}, line {number}: is not JSON: {error}") from None
+        except RecursionError:
+            raise InputError(f"{path}, line {number}: is nested too deep") from None
+        if not isinstance(values, dict):
+            raise InputError(
+                f"{path}, line {number}: expected a JSON object, got {line.strip()[:80]!r}"
+            )
+        missing = [column for column in columns if column not in values]
+        if missing:
+            raise InputError(
+                f"{path}, line {number}: has no {', '.join(map(repr, missing))}; it has "
+                f"{_quoted(list(values))}"
+            )
+        yield Row(number, [values[column] for column in columns])
 
 
 def _quoted(cells: Sequence[str]) -> str:

@@ -12,7 +12,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from keras_bert.tasks.fine_tuning.batches import MODEL_INPUTS
+from keras_bert.tasks.fine_tuning.batches import model_inputs
 from keras_bert.training.task import Batch, Task
 
 
@@ -42,8 +42,8 @@ def classification_task(problem_type: str, class_weights: np.ndarray | None = No
         return weights
 
     def sums_of(model: keras.Model, batch: Batch, training: bool) -> dict[str, tf.Tensor]:
-        inputs = {name: batch[name] for name in MODEL_INPUTS if name in batch}
-        logits, labels = model(inputs, training=training)["logits"], batch["labels"]
+        logits = model(model_inputs(batch), training=training)["logits"]
+        labels = batch["labels"]
         losses = _losses(problem_type, logits, labels, class_weights)
         sums = {"loss": tf.reduce_sum(loss_weights(batch) * losses)}
         if is_single:

@@ -5,9 +5,8 @@
 Labels stay words here; labels.py turns them into numbers.
 """
 
-import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -46,10 +45,10 @@ class Texts:
         """Says where an example was read."""
         return f"{self.source}, line {self.places[index]}"
 
-    def sha256(self) -> str:
-        """Returns a checksum of the texts and their labels."""
-        content = json.dumps([self.first, self.second, self.labels], default=float)
-        return hashlib.sha256(content.encode()).hexdigest()
+    def rows(self) -> Iterator[tuple[Any, ...]]:
+        """Yields each example as its texts and, if it has one, its label."""
+        columns = (self.first, self.second, self.labels)
+        return zip(*(column for column in columns if column is not None), strict=True)
 
 
 @dataclass(frozen=True)

@@ -51,7 +51,7 @@ def _read(task: GlueTask, builder: Any, split: str, labelled: bool) -> Texts:
     labels = None
     if labelled:
         # TFDS numbers the classes as the table does.
-        labels = [task.labels[row["label"]] if task.labels else row["label"] for row in rows]
+        labels = [task.labels[row["label"]] if task.labels else float(row["label"]) for row in rows]
     return Texts(
         source=f"{builder.data_path}, split {split}",
         first=texts[0],

@@ -24,7 +24,6 @@ from keras_bert.tasks.fine_tuning.examples import Examples, from_packed
 from keras_bert.tokenization import BertTokenizer
 from keras_bert.training.fusion import compiled
 
-POOLINGS = ("none", "cls", "mean", "max")
 WINDOW_BYTES = 2**28  # of features
 WINDOW_BATCHES = 64
 LOG_LINES = 10_000

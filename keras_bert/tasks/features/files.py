@@ -1,4 +1,4 @@
-r"""Files of features: a text file in, line by line; a JSONL, NumPy or TFRecord file out.
+"""Files of features: the features of lines in; a JSONL, NumPy or TFRecord file out.
 
     .jsonl     {"linex_index": 0, "features": [{"token": "[CLS]", "layers": [{"index": -1,
                "values": [0.123456, ...]}, ...]}, ...]}, a line a line, as Google's tool writes it;
@@ -14,10 +14,9 @@ Features are written as they come; a file appears whole or not at all.
 
 import json
 import shutil
-import sys
 import tempfile
 import zipfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
@@ -29,30 +28,6 @@ from keras_bert.files import appearing
 from keras_bert.tasks.features.extract import LineFeatures
 
 Writer = Callable[[Path, Iterable[LineFeatures]], None]
-
-
-def read_lines(path: str) -> Iterator[str]:
-    r"""Reads a text file line by line; only "\n", or "\r\n", ends a line.
-
-    Args:
-        path: the file; "-" for standard input.
-
-    Yields:
-        The lines.
-
-    Raises:
-        InputError: the file cannot be read or is not UTF-8.
-    """
-    try:
-        with sys.stdin.buffer if path == "-" else open(path, "rb") as file:
-            for number, line in enumerate(file, start=1):
-                text = line.decode("utf-8-sig" if number == 1 else "utf-8")
-                yield text.removesuffix("\n").removesuffix("\r")
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read: {error.strerror}") from None
-    except UnicodeDecodeError as error:
-        bad = error.object[error.start : error.start + 10]
-        raise InputError(f"{path}, line {number}: expected UTF-8, got the bytes {bad!r}") from None
 
 
 def check_not_input(input_file: str, output_file: Path) -> None:

@@ -18,9 +18,23 @@ import numpy as np
 import tensorflow as tf
 
 from keras_bert.tasks.fine_tuning.examples import Examples
+from keras_bert.tasks.fine_tuning.ranges import sequence_mask
+from keras_bert.training.task import Batch
 
 MODEL_INPUTS = ("input_ids", "input_mask", "segment_ids", "dropout_seed")
 POOL_BATCHES = 50
+
+
+def model_inputs(batch: Batch) -> Batch:
+    """Chooses what a model takes.
+
+    Args:
+        batch: see above.
+
+    Returns:
+        Its MODEL_INPUTS.
+    """
+    return {name: batch[name] for name in MODEL_INPUTS}
 
 
 def steps_per_epoch(num_examples: int, batch_size: int) -> int:
@@ -174,9 +188,7 @@ def _batches(
         rows = np.where(real, index, index[0])  # A filling is a copy of the batch's first row.
         lengths = examples.lengths[rows]
         length = buckets[np.searchsorted(buckets, lengths.max())]
-        offsets = np.arange(length)
-        inside = offsets < lengths[:, None]
-        places = (examples.starts[rows][:, None] + offsets)[inside]
+        inside, places = sequence_mask(lengths, length), examples.places(rows)
         built = []
         for values, padding in by_piece.values():
             padded = np.full([batch_size, length], padding, values.dtype)

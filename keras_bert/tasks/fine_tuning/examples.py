@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from keras_bert.tasks.fine_tuning.ranges import ranges, row_splits
+
 
 @dataclass(frozen=True, eq=False)  # Equal, and hashed, by identity.
 class Examples:
@@ -57,6 +59,17 @@ class Examples:
         for first, last in zip(self.starts[:-1], self.starts[1:], strict=True):
             yield flat[first:last]
 
+    def places(self, indices: np.ndarray) -> np.ndarray:
+        """Says where the pieces of some examples lie.
+
+        Args:
+            indices: int [m], in any order.
+
+        Returns:
+            int64, places among the T pieces: those of the first example, then of the next.
+        """
+        return ranges(self.starts[indices], self.lengths[indices])
+
     def take(self, indices: np.ndarray) -> "Examples":
         """Chooses examples.
 
@@ -67,14 +80,11 @@ class Examples:
             m examples in that order.
         """
         indices = np.asarray(indices, np.int64)
-        lengths = self.lengths[indices]
-        starts = np.concatenate([[0], np.cumsum(lengths)])
-        # Each piece's place: its example's start here, and how far it is into it.
-        places = np.arange(starts[-1]) + np.repeat(self.starts[indices] - starts[:-1], lengths)
+        places = self.places(indices)
         return Examples(
             self.input_ids[places],
             self.segment_ids[places],
-            starts,
+            row_splits(self.lengths[indices]),
             {name: values[indices] for name, values in self.labels.items()},
             {name: values[places] for name, values in self.piece_labels.items()},
         )
@@ -112,7 +122,7 @@ def from_packed(
     return Examples(
         whole["input_ids"].astype(np.int32),
         whole["segment_ids"].astype(np.int32),
-        np.concatenate([[0], np.cumsum(whole["lengths"])]).astype(np.int64),
+        row_splits(whole["lengths"]),
         {name: whole[name] for name in labels},
         {name: whole[name] for name in piece_labels},
     )

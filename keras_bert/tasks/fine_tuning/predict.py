@@ -45,20 +45,15 @@ def make_predict_examples(
         for batch, outputs in run(batches):
             index = batch["example_index"]
             real = index >= 0
-            index = index[real]
+            kept, places = real, index[real]
             if model.per_piece:
                 # Rows become flat pieces; each goes where it lies among all pieces.
-                offsets = np.arange(batch["input_ids"].shape[1])
-                inside = offsets < examples.lengths[index][:, None]
-                places = (examples.starts[index][:, None] + offsets)[inside]
+                kept = real[:, np.newaxis] & (batch["input_mask"] == 1)
+                places = examples.places(places)
             for name, values in outputs.items():
                 if name not in results:
-                    shape = values.shape[2 if model.per_piece else 1 :]
-                    results[name] = np.zeros([count, *shape], values.dtype)
-                if model.per_piece:
-                    results[name][places] = values[real][inside]
-                else:
-                    results[name][index] = values[real]
+                    results[name] = np.zeros([count, *values.shape[kept.ndim :]], values.dtype)
+                results[name][places] = values[kept]
         return results
 
     return predict

@@ -9,8 +9,10 @@ import tensorflow as tf
 from absl import logging
 
 from keras_bert.files import read_json, write_json
-from keras_bert.tasks.fine_tuning.run import FineTuningTask, complete_record, fine_tune
-from keras_bert.tasks.fine_tuning.start import FineTuningSettings, Start
+from keras_bert.tasks.fine_tuning.run import fine_tune
+from keras_bert.tasks.fine_tuning.settings import FineTuningSettings
+from keras_bert.tasks.fine_tuning.start import Start
+from keras_bert.tasks.fine_tuning.task import FineTuningTask
 from keras_bert.training.loop import TrainingSettings
 from keras_bert.training.run_directory import is_finished, running
 
@@ -49,7 +51,7 @@ def fine_tune_seeds(
         settings = replace(settings, random_seed=seeds[0])
         record = {**record, "random_seed": seeds[0]}
         return fine_tune(settings, training, strategy, output_dir, record, start, task)
-    whole = complete_record(settings, record, start, task) | {"seeds": [*seeds]}
+    whole = {**record, **start.record(), **task.record, "seeds": [*seeds]}
     whole.pop("random_seed", None)
     if is_finished(output_dir, whole):
         logging.info("%s is finished; nothing to do", output_dir)

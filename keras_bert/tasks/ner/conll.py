@@ -10,12 +10,13 @@ A byte order mark and "\r\n" are read over. A file of one column has words witho
 
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from keras_bert.errors import InputError
 from keras_bert.files import write_bytes
+from keras_bert.tasks.text_lines import read_lines
 
 DOCUMENT_START = "-DOCSTART-"
 
@@ -64,7 +65,7 @@ def read_conll(
             words.clear()
             tags.clear()
 
-    for number, line in _lines(Path(path)):
+    for number, line in read_lines(Path(path)):
         if not line.strip(" \t"):
             end_sentence()
             continue
@@ -112,20 +113,6 @@ def write_conll(path: str | os.PathLike, sentences: Sequence[Sequence[Sequence[s
             lines.append(" ".join(["_".join(word.split()) or "_", *tags]))
         lines.append("")
     write_bytes(path, "".join(f"{line}\n" for line in lines).encode())
-
-
-def _lines(path: Path) -> Iterator[tuple[int, str]]:
-    r"""Yields the lines with their numbers; only "\n" ends one, as words may hold U+2028."""
-    try:
-        with open(path, "rb") as file:
-            for number, line in enumerate(file, start=1):
-                text = line.decode("utf-8-sig" if number == 1 else "utf-8")
-                yield number, text.rstrip("\r\n")
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read: {error.strerror}") from None
-    except UnicodeDecodeError as error:
-        bad = error.object[error.start : error.start + 10]
-        raise InputError(f"{path}, line {number}: expected UTF-8, got the bytes {bad!r}") from None
 
 
 def _column(columns: Sequence[str], index: int, flag: str, where: str) -> str:

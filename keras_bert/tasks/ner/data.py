@@ -1,4 +1,6 @@
-"""A task's files and labels: paths in; sentences with IOB2 tags and the model's labels out.
+"""What a tagger learns: settings in; sentences with IOB2 tags and the model's labels out.
+
+From CoNLL column files, or from a dataset that TensorFlow Datasets has prepared.
 
 Whatever scheme a file has, its entities are read as conlleval reads them and written as IOB2, which
 is what the model learns. Its labels are O and for each type B-TYPE and I-TYPE.
@@ -6,14 +8,14 @@ is what the model learns. Its labels are O and for each type B-TYPE and I-TYPE.
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 from absl import logging
 
 from keras_bert.errors import InputError
+from keras_bert.tag_schemes import OUTSIDE, check_tags, entities, iob2_tags, split_tag
 from keras_bert.tasks.ner.conll import Sentence, read_conll
-from keras_bert.tasks.ner.schemes import OUTSIDE, check_tags, entities, iob2_tags, split_tag
+from keras_bert.tasks.ner.tfds import open_dataset
 
 
 @dataclass(frozen=True)
@@ -24,6 +26,9 @@ class NerSettings:
         train_file: column file to train on.
         eval_file: column file to score.
         test_file: column file to predict; empty for `eval_file`. It may be without tags.
+        tfds: take the dataset from TensorFlow Datasets instead of files.
+        task_name: with `tfds`, the dataset.
+        data_dir: with `tfds`, TensorFlow Datasets' folder.
         token_column: the column of the words, from 0; negative counts from the end.
         tag_column: the column of the tags.
         tag_scheme: iob1, iob2 or bioes; empty for what fits each file best.
@@ -35,6 +40,9 @@ class NerSettings:
     train_file: str = ""
     eval_file: str = ""
     test_file: str = ""
+    tfds: bool = False
+    task_name: str = ""
+    data_dir: str = ""
     token_column: int = 0
     tag_column: int = -1
     tag_scheme: str = ""
@@ -44,16 +52,16 @@ class NerSettings:
 
 
 @dataclass(frozen=True)
-class TaggedFile:
+class TaggedSentences:
     """The sentences of one file.
 
     Attributes:
-        path: the file.
+        source: the file, or what stands for it.
         sentences: as the file has them.
         tags: IOB2 tags of each sentence; None where the file has no tags.
     """
 
-    path: Path
+    source: str
     sentences: list[Sentence]
     tags: list[list[str]] | None
 
@@ -69,44 +77,111 @@ class TaggedFile:
                 yield sentence, place
 
 
-def read_tagged(path: str, settings: NerSettings, tags_needed: bool = True) -> TaggedFile:
-    """Reads a file and says what is in it.
+@dataclass(frozen=True)
+class Splits:
+    """What a run trains on, is scored on and predicts.
+
+    Attributes:
+        train: sentences to train on, or None.
+        dev: sentences to score, or None.
+        test: sentences to predict, or None; they may be those of `dev`.
+    """
+
+    train: TaggedSentences | None = None
+    dev: TaggedSentences | None = None
+    test: TaggedSentences | None = None
+
+
+def read_data(ner: NerSettings, *, do_train: bool, do_eval: bool, do_predict: bool) -> Splits:
+    """Reads what a run needs; without sentences to score or to predict it does without.
 
     Args:
-        path: the file.
-        settings: columns, scheme, strictness.
-        tags_needed: whether a file of one column is refused.
+        ner: which files.
+        do_train: whether to read sentences to train on.
+        do_eval: whether to read sentences to score.
+        do_predict: whether to read sentences to predict.
 
     Returns:
-        Its sentences.
+        The sentences.
 
     Raises:
-        InputError: the file, a line or a tag is not as expected.
+        InputError: files that cannot be used, none to train on, or nothing to do.
     """
-    sentences = read_conll(path, settings.token_column, settings.tag_column)
-    if settings.document_context and sentences[-1].document == 0:
-        logging.warning("%s: no second document; the whole file is one", path)
+    if ner.tfds:
+        given = [name for name in ("train_file", "eval_file", "test_file") if getattr(ner, name)]
+        if given:
+            raise InputError(f"--tfds takes the sentences of --task_name, not --{given[0]}")
+        if not ner.task_name:
+            raise InputError("--tfds needs --task_name, such as conll2003 or wikiann/de")
+        dataset = open_dataset(ner.task_name, ner.data_dir)
+        return Splits(
+            tagged(*dataset("train"), ner) if do_train else None,
+            tagged(*dataset("dev"), ner) if do_eval else None,
+            tagged(*dataset("test"), ner) if do_predict else None,
+        )
+    if do_train and not ner.train_file:
+        raise InputError("--train_file is missing; expected a CoNLL column file, or --nodo_train")
+
+    def read(path: str, tags_needed: bool = True) -> TaggedSentences:
+        sentences = read_conll(path, ner.token_column, ner.tag_column)
+        return tagged(path, sentences, ner, tags_needed)
+
+    train = read(ner.train_file) if do_train else None
+    dev = read(ner.eval_file) if do_eval and ner.eval_file else None
+    test = None
+    if do_predict and ner.test_file:
+        test = read(ner.test_file, tags_needed=False)
+    elif do_predict and ner.eval_file:
+        test = dev or read(ner.eval_file, tags_needed=False)
+    splits = Splits(train, dev, test)
+    if splits == Splits():
+        raise InputError(
+            "nothing to do: there are no sentences to score or to predict; expected --eval_file, "
+            "--test_file, --tfds or --do_train"
+        )
+    return splits
+
+
+def tagged(
+    source: str, sentences: list[Sentence], ner: NerSettings, tags_needed: bool = True
+) -> TaggedSentences:
+    """Checks the tags of sentences, brings them into IOB2, and says what is there.
+
+    Args:
+        source: the file, or what stands for it.
+        sentences: its sentences.
+        ner: scheme, strictness, document context.
+        tags_needed: whether sentences without tags are refused.
+
+    Returns:
+        The sentences and their tags.
+
+    Raises:
+        InputError: a tag is not as expected, or there are none.
+    """
+    if ner.document_context and sentences[-1].document == 0:
+        logging.warning("%s: no second document; the whole file is one", source)
     size = f"{len(sentences)} sentences, {sum(len(s.words) for s in sentences)} words"
     if not sentences[0].tags:
         if tags_needed:
-            raise InputError(f"{path}: has one column; expected words and their tags")
-        logging.info("%s: %s, no tags", path, size)
-        return TaggedFile(Path(path), sentences, None)
-    scheme, impossible = check_tags(sentences, path, settings.tag_scheme, settings.strict)
+            raise InputError(f"{source}: has one column; expected words and their tags")
+        logging.info("%s: %s, no tags", source, size)
+        return TaggedSentences(source, sentences, None)
+    scheme, impossible = check_tags(sentences, source, ner.tag_scheme, ner.strict)
     found = [entities(sentence.tags) for sentence in sentences]
-    logging.info("%s: %s, %d entities, %s", path, size, sum(map(len, found)), scheme)
+    logging.info("%s: %s, %d entities, %s", source, size, sum(map(len, found)), scheme)
     if impossible:
         logging.warning(
             "%s: %d tags stand where %s does not allow them; they are read as conlleval reads them",
-            path,
+            source,
             impossible,
             scheme,
         )
     tags = [iob2_tags(e, len(s.words)) for e, s in zip(found, sentences, strict=True)]
-    return TaggedFile(Path(path), sentences, tags)
+    return TaggedSentences(source, sentences, tags)
 
 
-def make_labels(train: TaggedFile, known: Sequence[str] | None) -> list[str]:
+def make_labels(train: TaggedSentences, known: Sequence[str] | None) -> list[str]:
     """Lists the labels of a model that is to be trained.
 
     Args:
@@ -120,7 +195,7 @@ def make_labels(train: TaggedFile, known: Sequence[str] | None) -> list[str]:
         InputError: the file has no entity.
     """
     if not train.types:
-        raise InputError(f"{train.path}: every tag is O; expected entities to learn from")
+        raise InputError(f"{train.source}: every tag is O; expected entities to learn from")
     labels = [OUTSIDE]
     for kind in sorted(train.types):
         rest = f"-{kind}" if kind else ""
@@ -146,7 +221,7 @@ def check_labels(labels: Sequence[str], where: object) -> None:
         )
 
 
-def check_types(file: TaggedFile, labels: Sequence[str], source: object) -> None:
+def check_types(file: TaggedSentences, labels: Sequence[str], source: object) -> None:
     """Checks that a model can give every entity that a file names.
 
     Args:
@@ -165,7 +240,7 @@ def check_types(file: TaggedFile, labels: Sequence[str], source: object) -> None
             if s.tags[place] != OUTSIDE and split_tag(s.tags[place])[1] == kind
         )
         raise InputError(
-            f"{file.path}, line {sentence.line + place}: tag {sentence.tags[place]!r}, but "
+            f"{file.source}, line {sentence.line + place}: tag {sentence.tags[place]!r}, but "
             f"{source} has no entity of type {kind!r}; expected one of {', '.join(sorted(known))}"
         )
 

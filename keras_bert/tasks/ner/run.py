@@ -13,37 +13,37 @@ import tensorflow as tf
 from absl import logging
 
 from keras_bert.errors import InputError
-from keras_bert.files import sha256, write_json
+from keras_bert.files import write_json
 from keras_bert.models import BertTokenClassifier
+from keras_bert.tag_schemes import OUTSIDE, entities, iob2_tags, split_tag
 from keras_bert.tasks.fine_tuning.predict import Predict
-from keras_bert.tasks.fine_tuning.run import FineTuningTask
 from keras_bert.tasks.fine_tuning.seeds import fine_tune_seeds
-from keras_bert.tasks.fine_tuning.start import FineTuningSettings, Start, find_start
+from keras_bert.tasks.fine_tuning.settings import FineTuningSettings
+from keras_bert.tasks.fine_tuning.start import Start, find_start
+from keras_bert.tasks.fine_tuning.task import SHOWN, FineTuningTask
 from keras_bert.tasks.ner.conll import write_conll
 from keras_bert.tasks.ner.data import (
     NerSettings,
-    TaggedFile,
+    Splits,
+    TaggedSentences,
     check_labels,
     check_types,
     make_labels,
-    read_tagged,
+    read_data,
     tag_ids,
 )
-from keras_bert.tasks.ner.schemes import OUTSIDE, entities, iob2_tags, split_tag
 from keras_bert.tasks.ner.scores import entity_scores
 from keras_bert.tasks.ner.task import ner_task
 from keras_bert.tasks.ner.windows import Windows, make_windows
 from keras_bert.training.board import Board
 from keras_bert.training.loop import TrainingSettings
 
-SHOWN = 100
-
 
 @dataclass(frozen=True)
 class _Windowed:
-    """A file to score or to predict, cut into windows."""
+    """Sentences to score or to predict, cut into windows."""
 
-    file: TaggedFile
+    given: TaggedSentences
     windows: Windows
     labels: Sequence[str]
 
@@ -54,13 +54,13 @@ class _Windowed:
         """
         logits = predict(self.windows.examples)["logits"][self.windows.word_places]
         tags = iter(np.asarray(self.labels)[logits.argmax(axis=-1)].tolist())
-        likeliest = [[next(tags) for _ in sentence.words] for sentence in self.file.sentences]
+        likeliest = [[next(tags) for _ in sentence.words] for sentence in self.given.sentences]
         return [iob2_tags(entities(each), len(each)) for each in likeliest]
 
     def scores(self, predicted: Sequence[Sequence[str]]) -> dict[str, float]:
         """Returns the entity scores, with every type that the model knows."""
         types = {split_tag(label)[1] for label in self.labels if label != OUTSIDE}
-        return entity_scores(zip(self.file.tags, predicted, strict=True), types)
+        return entity_scores(zip(self.given.tags, predicted, strict=True), types)
 
 
 def fine_tune_tagger(
@@ -84,103 +84,97 @@ def fine_tune_tagger(
         record: what goes into run.json and must not change between a start and its continuation.
 
     Returns:
-        The figures, as in results.json: precision, recall, f1 and accuracy of `eval_file`, and the
-        first three for each type of entity.
+        The figures, as in results.json: precision, recall, f1 and accuracy of the development
+        sentences, and the first three for each type of entity.
 
     Raises:
         InputError: anything about the files, the tags or the checkpoint that a user has to mend.
     """
-    start = find_start(settings)
-    task = make_task(ner, settings, start)
-    read = {
-        "eval": ner.eval_file if settings.do_eval else "",
-        "test": (ner.test_file or ner.eval_file) if settings.do_predict else "",
-    }
-    record = {**record, **{f"{name}_sha256": sha256(path) for name, path in read.items() if path}}
+    start = find_start(
+        settings.init_checkpoint,
+        settings.vocab_file,
+        settings.do_lower_case,
+        settings.max_seq_length,
+    )
+    splits = read_data(
+        ner,
+        do_train=settings.do_train,
+        do_eval=settings.do_eval,
+        do_predict=settings.do_predict,
+    )
+    task = make_task(ner, splits, start, settings.max_seq_length)
     return fine_tune_seeds(settings, training, strategy, output_dir, record, start, task, seeds)
 
 
-def make_task(ner: NerSettings, settings: FineTuningSettings, start: Start) -> FineTuningTask:
-    """Reads and cuts everything, and says how it is learnt, scored and written.
+def make_task(
+    ner: NerSettings, splits: Splits, start: Start, max_seq_length: int
+) -> FineTuningTask:
+    """Cuts everything into windows, and says how it is learnt, scored and written.
 
     Args:
-        ner: which files, and how they are shown to the model.
-        settings: what the run is made of.
-        start: what it starts from.
+        ner: how words are shown to the model.
+        splits: the sentences.
+        start: what the run starts from.
+        max_seq_length: pieces of a window.
 
     Returns:
         The task.
 
     Raises:
-        InputError: files, tags or labels that cannot be used.
+        InputError: tags or labels that cannot be used.
     """
-    train, dev, test = _read(ner, settings)
-    checkpoint = start.checkpoint
-    if train:
-        labels, source = make_labels(train, checkpoint.labels), train.path
-    else:
-        labels, source = checkpoint.labels, checkpoint.path
-        if labels is None:
-            raise InputError(f"{source}: names no labels; expected a tagger, or --do_train")
-        check_labels(labels, source)
+    labels, source = _labels(splits.train, start)
     tokenizer = start.tokenizer()
 
-    def windowed(file: TaggedFile | None) -> _Windowed | None:
-        if file is None:
-            return None
-        check_types(file, labels, source)
-        windows = make_windows(
-            file.sentences,
+    def windows_of(some: TaggedSentences, **tags: object) -> Windows:
+        return make_windows(
+            some.sentences,
             tokenizer,
-            settings.max_seq_length,
+            max_seq_length,
             document_context=ner.document_context,
+            **tags,
         )
-        return _Windowed(file, windows, labels)
 
-    dev = windowed(dev)
-    test = windowed(test)
-    examples = None
-    if train:
-        examples = make_windows(
-            train.sentences,
-            tokenizer,
-            settings.max_seq_length,
-            tag_ids(train.tags, labels),
-            document_context=ner.document_context,
+    def windowed(some: TaggedSentences | None) -> _Windowed | None:
+        if some is None:
+            return None
+        check_types(some, labels, source)
+        return _Windowed(some, windows_of(some), labels)
+
+    dev = windowed(splits.dev)
+    test = dev if splits.test is splits.dev else windowed(splits.test)
+    train = None
+    if splits.train:
+        train = windows_of(
+            splits.train,
+            tag_ids=tag_ids(splits.train.tags, labels),
             label_all_pieces=ner.label_all_pieces,
         ).examples
+    read = {"train": splits.train, "dev": splits.dev, "test": splits.test}
     return FineTuningTask(
         make_model=lambda config, dtype: BertTokenClassifier(
             config, num_labels=len(labels), dtype=dtype
         ),
         sums=ner_task(),
-        train=examples,
+        train=train,
         score=(lambda predict: dev.scores(dev.predicted(predict))) if dev else None,
         best="f1",
         show=(lambda predict, board: _show(dev, predict, board)) if dev else None,
         write_predictions=(lambda predict, folder: _write(test, predict, folder)) if test else None,
         labels=labels,
+        data={name: some.sentences for name, some in read.items() if some},
     )
 
 
-def _read(
-    ner: NerSettings, settings: FineTuningSettings
-) -> tuple[TaggedFile | None, TaggedFile | None, TaggedFile | None]:
-    """Reads the files that the run needs: to train on, to score, to predict."""
-    if settings.do_train and not ner.train_file:
-        raise InputError("--train_file is missing; expected a CoNLL column file, or --nodo_train")
-    if settings.do_eval and not ner.eval_file and not settings.do_train:
-        raise InputError("--eval_file is missing; expected a CoNLL column file, or --nodo_eval")
-    predicted = ner.test_file or ner.eval_file
-    if settings.do_predict and not predicted and not settings.do_train:
-        raise InputError("--test_file is missing; expected a CoNLL column file, or --nodo_predict")
-    train = read_tagged(ner.train_file, ner) if settings.do_train else None
-    dev = read_tagged(ner.eval_file, ner) if settings.do_eval and ner.eval_file else None
-    if not settings.do_predict or not predicted:
-        return train, dev, None
-    if dev and predicted == ner.eval_file:
-        return train, dev, dev
-    return train, dev, read_tagged(predicted, ner, tags_needed=False)
+def _labels(train: TaggedSentences | None, start: Start) -> tuple[list[str], object]:
+    """Returns the model's labels, and where they are from."""
+    checkpoint = start.checkpoint
+    if train:
+        return make_labels(train, checkpoint.labels), train.source
+    if checkpoint.labels is None:
+        raise InputError(f"{checkpoint.path}: names no labels; expected a tagger, or --do_train")
+    check_labels(checkpoint.labels, checkpoint.path)
+    return checkpoint.labels, checkpoint.path
 
 
 def _show(dev: _Windowed, predict: Predict, board: Board) -> None:
@@ -195,7 +189,9 @@ def _show(dev: _Windowed, predict: Predict, board: Board) -> None:
 def _mistakes(
     dev: _Windowed, predicted: Sequence[Sequence[str]]
 ) -> Iterator[tuple[str, str, str, str]]:
-    for sentence, gold_tags, tags in zip(dev.file.sentences, dev.file.tags, predicted, strict=True):
+    for sentence, gold_tags, tags in zip(
+        dev.given.sentences, dev.given.tags, predicted, strict=True
+    ):
         gold, guess = entities(gold_tags), entities(tags)
         if gold == guess:
             continue
@@ -207,17 +203,22 @@ def _mistakes(
             )
             for some, others in ((gold, guess), (guess, gold))
         )
-        yield f"{dev.file.path.name}:{sentence.line}", " ".join(sentence.words), missed, wrong
+        yield (
+            f"{Path(dev.given.source).name}:{sentence.line}",
+            " ".join(sentence.words),
+            missed,
+            wrong,
+        )
 
 
 def _write(test: _Windowed, predict: Predict, folder: Path) -> None:
     """Writes predictions.conll, and test_results.json if the file has tags to score them by."""
     predicted = test.predicted(predict)
-    columns = [[sentence.words for sentence in test.file.sentences], test.file.tags, predicted]
+    columns = [[sentence.words for sentence in test.given.sentences], test.given.tags, predicted]
     rows = zip(*(column for column in columns if column is not None), strict=True)
     write_conll(folder / "predictions.conll", list(rows))
     logging.info("%s: %d sentences", folder / "predictions.conll", len(predicted))
-    if test.file.tags is not None:
+    if test.given.tags is not None:
         scores = test.scores(predicted)
-        write_json(folder / "test_results.json", {"file": str(test.file.path)} | scores)
-        logging.info("%s: f1=%.4g", test.file.path, scores["f1"])
+        write_json(folder / "test_results.json", {"file": test.given.source} | scores)
+        logging.info("%s: f1=%.4g", test.given.source, scores["f1"])

@@ -6,7 +6,7 @@ Softmax cross-entropy over the pieces that carry a tag, divided by their number 
 import keras
 import tensorflow as tf
 
-from keras_bert.tasks.fine_tuning.batches import MODEL_INPUTS
+from keras_bert.tasks.fine_tuning.batches import model_inputs
 from keras_bert.training.task import Batch, Task
 
 
@@ -23,23 +23,22 @@ def ner_task() -> Task:
 
     def weights_of(batch: Batch) -> dict[str, tf.Tensor]:
         count = tf.reduce_sum(tagged(batch))
-        return {"tag_loss": count, "tag_accuracy": count}
+        return {"loss": count, "tag_accuracy": count}
 
     def sums_of(model: keras.Model, batch: Batch, training: bool) -> dict[str, tf.Tensor]:
-        inputs = {name: batch[name] for name in MODEL_INPUTS if name in batch}
-        logits = model(inputs, training=training)["logits"]
+        logits = model(model_inputs(batch), training=training)["logits"]
         tags = tf.maximum(batch["tags"], 0)
         losses = tf.nn.sparse_softmax_cross_entropy_with_logits(tags, logits)
         hits = tf.cast(tf.argmax(logits, axis=-1, output_type=tf.int32) == tags, tf.float32)
         weights = tagged(batch)
         return {
-            "tag_loss": tf.reduce_sum(weights * losses),
+            "loss": tf.reduce_sum(weights * losses),
             "tag_accuracy": tf.reduce_sum(weights * hits),
         }
 
     return Task(
-        figures=("tag_loss", "tag_accuracy"),
-        losses={"tag_loss": 0.0},
+        figures=("loss", "tag_accuracy"),
+        losses={"loss": 0.0},
         weights=weights_of,
         sums=sums_of,
     )

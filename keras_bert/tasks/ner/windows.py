@@ -17,6 +17,7 @@ import numpy as np
 
 from keras_bert.errors import InputError
 from keras_bert.tasks.fine_tuning.examples import Examples
+from keras_bert.tasks.fine_tuning.ranges import ranges, row_splits
 from keras_bert.tasks.ner.conll import Sentence
 from keras_bert.tokenization import BertTokenizer
 
@@ -69,14 +70,14 @@ def make_windows(
     first, last, scored_first, scored_last = spans.T
 
     lengths = starts[last] - starts[first]
-    window_starts = _sums(lengths + 2)
+    window_starts = row_splits(lengths + 2)
     input_ids = np.empty([window_starts[-1]], np.int32)
     input_ids[window_starts[:-1]] = tokenizer.cls_token_id
     input_ids[window_starts[1:] - 1] = tokenizer.sep_token_id
-    input_ids[_ranges(window_starts[:-1] + 1, lengths)] = ids[_ranges(starts[first], lengths)]
+    input_ids[ranges(window_starts[:-1] + 1, lengths)] = ids[ranges(starts[first], lengths)]
 
     counts = scored_last - scored_first
-    scored = _ranges(scored_first, counts)
+    scored = ranges(scored_first, counts)
     word_places = np.empty([len(starts) - 1], np.int64)
     shift = window_starts[:-1] + 1 - starts[first]
     word_places[scored] = starts[scored] + np.repeat(shift, counts)
@@ -85,7 +86,7 @@ def make_windows(
     if tag_ids is not None:
         tags = np.full([len(input_ids)], -1, np.int32)
         pieces = np.diff(starts) if label_all_pieces else np.ones([len(word_places)], np.int64)
-        tags[_ranges(word_places, pieces)] = np.repeat(tag_ids, pieces)
+        tags[ranges(word_places, pieces)] = np.repeat(tag_ids, pieces)
         piece_labels["tags"] = tags
     examples = Examples(
         input_ids, np.zeros_like(input_ids), window_starts, piece_labels=piece_labels
@@ -107,10 +108,10 @@ def _tokenize(
         counts.append(pieces.row_lengths().numpy())
     found, counts = np.concatenate(parts), np.concatenate(counts)
     kept = np.clip(counts, 1, room)
-    starts = _sums(kept)
+    starts = row_splits(kept)
     ids = np.full([starts[-1]], tokenizer.unk_token_id, np.int32)
     taken = np.minimum(counts, room)
-    ids[_ranges(starts[:-1], taken)] = found[_ranges(_sums(counts)[:-1], taken)]
+    ids[ranges(starts[:-1], taken)] = found[ranges(row_splits(counts)[:-1], taken)]
     return ids, starts
 
 
@@ -182,14 +183,3 @@ def _widened(
     widened = int(np.searchsorted(starts, starts[first] - left))
     right = min(after, spare - (starts[first] - starts[widened]))
     return widened, int(np.searchsorted(starts, starts[last] + right, "right")) - 1
-
-
-def _sums(counts: np.ndarray) -> np.ndarray:
-    """Returns [0, c0, c0 + c1, ...], int64 [n + 1]."""
-    return np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
-
-
-def _ranges(firsts: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    """Returns first, first + 1, ... for each first, `count` of them, one after the other."""
-    sums = _sums(counts)
-    return np.arange(sums[-1]) + np.repeat(firsts - sums[:-1], counts)

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from keras_bert.errors import InputError
 from keras_bert.tasks.squad.questions import Question
 from keras_bert.tasks.squad.windows import Windows, max_context
 
@@ -89,9 +88,6 @@ def decode(
     Returns:
         The candidates of each question.
     """
-    for name, value in (("n_best_size", n_best_size), ("max_answer_length", max_answer_length)):
-        if value < 1:
-            raise InputError(f"--{name}={value}: expected at least 1")
     starts = windows.examples.starts
     allowed = max_context(windows)
     parts = [

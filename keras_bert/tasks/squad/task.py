@@ -1,4 +1,4 @@
-"""The span task: batches in; sums of the loss, and of the spans that are hit, out.
+"""The SQuAD task: batches in; sums of the loss, and of the spans that are hit, out.
 
 The loss is the mean of two cross-entropies over the places of a window: of the answer's first
 piece and of its last (Devlin et al. 2019, section 4.2). Padding is left out of both, so that the
@@ -8,13 +8,13 @@ loss of a window does not depend on what it is batched with.
 import keras
 import tensorflow as tf
 
-from keras_bert.tasks.fine_tuning.batches import MODEL_INPUTS
+from keras_bert.tasks.fine_tuning.batches import model_inputs
 from keras_bert.training.task import Batch, Task
 
 ENDS = ("start", "end")
 
 
-def span_task() -> Task:
+def squad_task() -> Task:
     """Makes the task.
 
     Returns:
@@ -28,8 +28,7 @@ def span_task() -> Task:
         return {"loss": total, "span_accuracy": total}
 
     def sums_of(model: keras.Model, batch: Batch, training: bool) -> dict[str, tf.Tensor]:
-        inputs = {name: batch[name] for name in MODEL_INPUTS if name in batch}
-        outputs = model(inputs, training=training)
+        outputs = model(model_inputs(batch), training=training)
         losses, hits = 0.0, True
         for end in ENDS:
             position = batch[f"{end}_positions"]

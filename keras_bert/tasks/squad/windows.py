@@ -19,6 +19,7 @@ import numpy as np
 
 from keras_bert.errors import InputError
 from keras_bert.tasks.fine_tuning.examples import Examples
+from keras_bert.tasks.fine_tuning.ranges import ranges, row_splits
 from keras_bert.tasks.squad.questions import Question
 from keras_bert.tokenization import BertTokenizer, byte_to_char_offsets
 
@@ -78,8 +79,6 @@ def make_windows(
             f"--max_seq_length={max_seq_length}: expected at least {max_query_length + 4}, room "
             f"for --max_query_length={max_query_length}, [CLS], two [SEP] and a piece of context"
         )
-    if doc_stride < 1:
-        raise InputError(f"--doc_stride={doc_stride}: expected at least 1")
     # All texts in one call, the questions first.
     contexts = list(dict.fromkeys(question.context for question in questions))
     ids, splits, piece_starts, piece_ends = _cut([q.text for q in questions] + contexts, tokenizer)
@@ -93,20 +92,20 @@ def make_windows(
     counts = 1 + np.maximum(-((room - sizes) // step), 0)  # 1 + how many steps the rest takes
 
     question = np.repeat(np.arange(len(questions)), counts)
-    offset = _places(counts) * step[question]
+    offset = ranges(0, counts) * step[question]
     length = np.minimum(sizes[question] - offset, room[question])
     context_at = queries[question] + 2
     first_piece = pieces[question, 0] + offset
 
-    starts = np.concatenate([[0], np.cumsum(context_at + length + 1)])
+    starts = row_splits(context_at + length + 1)
     input_ids = np.full([starts[-1]], tokenizer.sep_token_id, np.int32)
     input_ids[starts[:-1]] = tokenizer.cls_token_id
-    query = _ranges(starts[:-1] + 1, queries[question])
-    input_ids[query] = ids[_ranges(splits[question], queries[question])]
-    context = _ranges(starts[:-1] + context_at, length)
-    input_ids[context] = ids[_ranges(first_piece, length)]
+    query = ranges(starts[:-1] + 1, queries[question])
+    input_ids[query] = ids[ranges(splits[question], queries[question])]
+    context = ranges(starts[:-1] + context_at, length)
+    input_ids[context] = ids[ranges(first_piece, length)]
     segment_ids = np.zeros([starts[-1]], np.int32)
-    segment_ids[_ranges(starts[:-1] + context_at, length + 1)] = 1
+    segment_ids[ranges(starts[:-1] + context_at, length + 1)] = 1
     examples = Examples(input_ids, segment_ids, starts)
     return Windows(examples, question, context_at, first_piece, piece_starts, piece_ends, pieces)
 
@@ -146,7 +145,7 @@ def max_context(windows: Windows) -> np.ndarray:
         bool [T]: true once for every piece of every question's context.
     """
     length = windows.context_lengths
-    place = _places(length)
+    place = ranges(0, length)
     window = np.repeat(np.arange(len(length)), length)
     score = np.minimum(place, length[window] - 1 - place) + 0.01 * length[window]
     # A number of its own for every piece of context of every question.
@@ -200,14 +199,4 @@ def _cut(
         ):
             part.append(values.numpy())
     ids, lengths, starts, ends = map(np.concatenate, parts)
-    return ids, np.concatenate([[0], np.cumsum(lengths)]), starts, ends
-
-
-def _places(lengths: np.ndarray) -> np.ndarray:
-    """Counts up from 0 within each group: [2, 3] -> 0 1 0 1 2."""
-    return np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths)
-
-
-def _ranges(starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-    """Lists the places of ranges one after the other: [5, 9], [2, 3] -> 5 6 9 10 11."""
-    return np.repeat(starts, lengths) + _places(lengths)
+    return ids, row_splits(lengths), starts, ends

@@ -7,29 +7,11 @@ VOCAB = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS]
 
 
 @pytest.fixture(scope="session")
-def tiny_model(tmp_path_factory):
-    """The folder of an encoder of two layers that knows ten words."""
-    import keras
-
-    from keras_bert.checkpoints.model_directory import save_model_directory
-    from keras_bert.config import BertConfig
-    from keras_bert.encoder import BertEncoder
-
-    config = BertConfig.from_dict(
-        {
-            "vocab_size": len(VOCAB),
-            "hidden_size": 16,
-            "num_hidden_layers": 2,
-            "num_attention_heads": 2,
-            "intermediate_size": 32,
-            "max_position_embeddings": 32,
-            "initializer_range": 0.2,  # So that few steps are enough.
-        }
-    )
-    keras.utils.set_random_seed(0)
+def tiny_model(make_checkpoint, tmp_path_factory):
+    """The folder of an encoder that knows ten words."""
+    # Wide at the start, so that few steps are enough.
     folder = tmp_path_factory.mktemp("tiny") / "model"
-    save_model_directory(folder, BertEncoder(config), config, VOCAB)
-    return folder
+    return make_checkpoint(folder, WORDS, initializer_range=0.2, max_position_embeddings=32)
 
 
 @pytest.fixture(scope="session")

@@ -5,6 +5,7 @@ import pytest
 import tensorflow as tf
 
 from keras_bert.tasks.classification.task import classification_task
+from keras_bert.tasks.fine_tuning.batches import MODEL_INPUTS
 
 LOGITS = np.array([[2.0, -1.0], [0.5, 0.0], [1.0, 3.0], [9.0, -9.0]], np.float32)
 WEIGHTS = np.array([1, 1, 1, 0], np.float32)  # the last one fills the batch
@@ -12,7 +13,8 @@ WEIGHTS = np.array([1, 1, 1, 0], np.float32)  # the last one fills the batch
 
 def loss(problem_type, labels, class_weights=None, logits=LOGITS):
     task = classification_task(problem_type, class_weights)
-    batch = {"labels": tf.constant(labels), "example_weights": tf.constant(WEIGHTS)}
+    batch = {name: tf.zeros([4, 3], tf.int32) for name in MODEL_INPUTS}
+    batch |= {"labels": tf.constant(labels), "example_weights": tf.constant(WEIGHTS)}
     sums = task.sums(lambda inputs, training: {"logits": tf.constant(logits)}, batch, False)
     weights = task.weights(batch)
     values = [[float(part[name]) for name in task.figures] for part in (sums, weights)]

@@ -158,9 +158,14 @@ def test_rows_that_do_not_fit_are_refused_by_file_and_line(write, name, text, me
 def test_files_that_cannot_be_read_are_refused(tmp_path):
     with pytest.raises(InputError, match=r"none.tsv: cannot be read: No such file"):
         read_texts(tmp_path / "none.tsv", ["text"])
-    (tmp_path / "latin.tsv").write_bytes("text\nna\xefve\n".encode("latin-1"))
-    with pytest.raises(InputError, match=r"latin.tsv: expected UTF-8, got the bytes b'\\xef"):
+    for name in ("latin.tsv", "latin.csv"):
+        (tmp_path / name).write_bytes("text\nna\xefve\n".encode("latin-1"))
+    with pytest.raises(
+        InputError, match=r"latin.tsv, line 2: expected UTF-8, got the bytes b'\\xefve"
+    ):
         read_texts(tmp_path / "latin.tsv", ["text"])
+    with pytest.raises(InputError, match=r"latin.csv: expected UTF-8, got the bytes b'\\xefve"):
+        read_texts(tmp_path / "latin.csv", ["text"])
 
 
 def test_json_nested_without_end_is_refused_in_one_line(tmp_path):

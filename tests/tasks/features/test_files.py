@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from keras_bert.errors import InputError
 from keras_bert.tasks.features.extract import LineFeatures
-from keras_bert.tasks.features.files import check_not_input, make_writer, read_lines
+from keras_bert.tasks.features.files import check_not_input, make_writer
 
 VOCAB = ["[PAD]", "[CLS]", "[SEP]", "a", "b"]
 LAYERS = [-1, -2]
@@ -134,18 +134,3 @@ def test_an_input_that_breaks_off_leaves_the_earlier_file(tmp_path, name):
         write(path, "none", broken())
     assert path.read_text() == "earlier"
     assert [entry.name for entry in tmp_path.iterdir()] == [name]
-
-
-def test_lines_end_at_line_feeds_alone(tmp_path):
-    path = tmp_path / "text.txt"
-    path.write_bytes("\ufeffa\u2028b\r\n\nc".encode())
-    assert list(read_lines(str(path))) == ["a\u2028b", "", "c"]
-
-
-def test_a_line_that_is_not_utf8_is_refused_with_its_number(tmp_path):
-    path = tmp_path / "text.txt"
-    path.write_bytes(b"a\n\xff\n")
-    with pytest.raises(InputError, match=r"text\.txt, line 2: expected UTF-8"):
-        list(read_lines(str(path)))
-    with pytest.raises(InputError, match=r"none\.txt: cannot be read"):
-        list(read_lines(str(tmp_path / "none.txt")))

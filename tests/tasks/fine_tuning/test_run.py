@@ -13,10 +13,13 @@ from safetensors.numpy import load_file, save_file
 from keras_bert.errors import InputError
 from keras_bert.models import BertClassifier
 from keras_bert.tasks.fine_tuning import run
-from keras_bert.tasks.fine_tuning.batches import MODEL_INPUTS
-from keras_bert.tasks.fine_tuning.run import FineTuningTask, fine_tune
+from keras_bert.tasks.fine_tuning.batches import model_inputs
+from keras_bert.tasks.fine_tuning.model import make_optimizer
+from keras_bert.tasks.fine_tuning.run import fine_tune
 from keras_bert.tasks.fine_tuning.seeds import fine_tune_seeds
-from keras_bert.tasks.fine_tuning.start import FineTuningSettings, find_start
+from keras_bert.tasks.fine_tuning.settings import FineTuningSettings
+from keras_bert.tasks.fine_tuning.start import find_start
+from keras_bert.tasks.fine_tuning.task import FineTuningTask
 from keras_bert.training import loop
 from keras_bert.training.loop import TrainingSettings
 from keras_bert.training.strategy import make_strategy
@@ -32,8 +35,7 @@ def sums_task():
         return {"nll": tf.reduce_sum(batch["example_weights"])}
 
     def sums(model, batch, training):
-        inputs = {name: batch[name] for name in MODEL_INPUTS}
-        logits = model(inputs, training=training)["logits"]
+        logits = model(model_inputs(batch), training=training)["logits"]
         nll = tf.nn.sparse_softmax_cross_entropy_with_logits(batch["labels"], logits)
         return {"nll": tf.reduce_sum(nll * batch["example_weights"])}
 
@@ -64,15 +66,20 @@ def make_task(make_examples):
             train,
             score,
             labels=["even", "odd"],
+            data={"train": ["72 examples"]},
         )
         return replace(task, **changes)
 
     return make
 
 
+def start_of(settings):
+    return find_start(settings.init_checkpoint, max_seq_length=settings.max_seq_length)
+
+
 def go(settings, output_dir, task, training=TRAINING, strategy=None):
     strategy = strategy or make_strategy()
-    return fine_tune(settings, training, strategy, output_dir, {}, find_start(settings), task)
+    return fine_tune(settings, training, strategy, output_dir, {}, start_of(settings), task)
 
 
 def weights_of(path):
@@ -234,7 +241,7 @@ def test_frozen_layers_keep_their_weights(settings, make_task, tmp_path):
 
 
 def test_several_seeds_give_mean_and_sample_standard_deviation(settings, make_task, tmp_path):
-    start, strategy = find_start(settings), make_strategy()
+    start, strategy = start_of(settings), make_strategy()
     scores = make_task([0.5, 0.5, 0.8, 0.8])
     arguments = (settings, ONE_STEP, strategy, tmp_path, {}, start, scores, [1, 2])
     results = fine_tune_seeds(*arguments)
@@ -243,7 +250,7 @@ def test_several_seeds_give_mean_and_sample_standard_deviation(settings, make_ta
     assert results["accuracy_std"] == pytest.approx(0.3 / 2**0.5)
     assert weights_of(tmp_path / "seed-1") != weights_of(tmp_path / "seed-2")
     assert fine_tune_seeds(*arguments) == results
-    changed = replace(scores, train=scores.train.take(np.arange(71)))
+    changed = replace(scores, data={"train": ["71 examples"]})
     with pytest.raises(InputError, match="train_sha256 was"):
         fine_tune_seeds(*arguments[:-2], changed, [1, 2])
 
@@ -252,7 +259,7 @@ def test_changed_weights_of_the_checkpoint_are_noticed(settings, make_task, tmp_
     copy = tmp_path / "model"
     shutil.copytree(settings.init_checkpoint, copy)
     moved = replace(settings, init_checkpoint=str(copy))
-    assert find_start(moved).record() == find_start(settings).record()
+    assert start_of(moved).record() == start_of(settings).record()
     weights = load_file(copy / "model.safetensors")
     weights["bert.pooler.dense.bias"] += 1
     save_file(weights, copy / "model.safetensors")
@@ -260,16 +267,15 @@ def test_changed_weights_of_the_checkpoint_are_noticed(settings, make_task, tmp_
         go(moved, trained, make_task())
 
 
-def test_changed_data_is_refused(settings, make_task, make_examples, trained):
-    with pytest.raises(InputError, match="train_sha256 was"):
-        go(settings, trained, make_task(train=make_examples(72, 9, 12)))
+@pytest.mark.parametrize("data", [{"train": ["others"]}, {"train": ["72 examples"], "dev": []}])
+def test_changed_data_is_refused(settings, make_task, trained, data):
+    with pytest.raises(InputError, match=f"{[*data][-1]}_sha256 was"):
+        go(settings, trained, make_task(data=data))
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"max_seq_length": 65}, r"--max_seq_length=65 is more than the 64 positions"),
-        ({"num_frozen_layers": 3}, r"--num_frozen_layers=3: .* expected at most 2"),
         ({"warmup_proportion": 1.0}, r"--warmup_proportion=1.0: expected at least 0 and below 1"),
         ({"num_train_epochs": 0.0}, r"--num_train_epochs=0.0: expected more than 0"),
         ({"num_train_epochs": np.inf}, r"--num_train_epochs=inf: expected more than 0 and finite"),
@@ -277,25 +283,33 @@ def test_changed_data_is_refused(settings, make_task, make_examples, trained):
         ({"layer_decay": np.nan}, r"--layer_decay=nan: expected above 0 and at most 1"),
         ({"mixed_precision": "float16"}, r"--mixed_precision=float16 is not built yet"),
         ({"do_eval": False, "early_stopping_patience": 1}, r"needs --do_eval"),
-        ({"do_train": False, "do_eval": False}, r"nothing to do"),
+        ({"do_train": False, "do_eval": False, "do_predict": False}, r"nothing to do"),
     ],
 )
 def test_settings_out_of_range_are_refused(settings, change, message):
     with pytest.raises(InputError, match=message):
-        find_start(replace(settings, **change))
+        replace(settings, **change)
+
+
+def test_settings_that_the_checkpoint_has_no_room_for_are_refused(settings, make_task, tmp_path):
+    with pytest.raises(InputError, match=r"--max_seq_length=65 is more than the 64 positions"):
+        find_start(settings.init_checkpoint, max_seq_length=65)
+    with pytest.raises(InputError, match=r"--num_frozen_layers=3: .* expected at most 2"):
+        go(replace(settings, num_frozen_layers=3), tmp_path / "out", make_task())
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_vocabulary_of_another_size_is_refused(settings, tmp_path):
     (tmp_path / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\n")
-    with pytest.raises(InputError, match=r"has 5 pieces|5 pieces"):
-        find_start(replace(settings, vocab_file=str(tmp_path / "vocab.txt")))
+    with pytest.raises(InputError, match=r"vocab\.txt.*5 pieces"):
+        find_start(settings.init_checkpoint, str(tmp_path / "vocab.txt"), max_seq_length=64)
 
 
 def test_one_seed_is_recorded_as_the_runs_own(settings, make_task, tmp_path):
     """Else the run of another seed would be taken for this one's."""
 
     def go_with(seed):
-        parts = (find_start(settings), make_task(), [seed])
+        parts = (start_of(settings), make_task(), [seed])
         record = {"random_seed": settings.random_seed}
         return fine_tune_seeds(
             settings, ONE_STEP, make_strategy(), tmp_path / "out", record, *parts
@@ -312,9 +326,9 @@ def test_the_optimizer_is_what_the_settings_say(settings):
     changed = replace(
         settings, layer_decay=0.5, weight_decay=0.3, bias_correction=False, warmup_proportion=0.25
     )
-    start = find_start(changed)
-    optimizer = run._make_optimizer(changed, 100, start.config)
-    last = start.config.num_hidden_layers - 1
+    config = start_of(changed).config
+    optimizer = make_optimizer(changed, 100, config)
+    last = config.num_hidden_layers - 1
     multipliers = dict(optimizer.learning_rate_multipliers)
     assert multipliers[rf"(^|/)encoder/layer_{last}/"] == 1.0
     assert multipliers[r"(^|/)encoder/embeddings/"] == 0.5 ** (last + 1)

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-VOCAB = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "##x", *"abcdefghijklmnop"]
+PIECES = ["##x", *"abcdefghijklmnop"]
 TAGS = {"a": "B-PER", "b": "I-PER", "c": "B-LOC"}
 
 
@@ -21,24 +21,11 @@ def text_of(count, seed):
 
 
 @pytest.fixture(scope="session")
-def ner_files(tmp_path_factory):
+def ner_files(make_checkpoint, tmp_path_factory):
     """A folder with train.conll, dev.conll, test.conll and the checkpoint bert/."""
-    from keras_bert.checkpoints.model_directory import save_model_directory
-    from keras_bert.config import BertConfig
-    from keras_bert.encoder import BertEncoder
-
     folder = tmp_path_factory.mktemp("ner")
     for seed, (name, count) in enumerate({"train": 120, "dev": 30, "test": 30}.items()):
         (folder / f"{name}.conll").write_text(text_of(count, seed))
-    config = BertConfig(
-        vocab_size=len(VOCAB),
-        hidden_size=16,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        intermediate_size=16,
-        max_position_embeddings=16,
-        hidden_dropout_prob=0.0,
-        attention_probs_dropout_prob=0.0,
-    )
-    save_model_directory(folder / "bert", BertEncoder(config), config, VOCAB)
+    no_dropout = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    make_checkpoint(folder / "bert", PIECES, max_position_embeddings=16, **no_dropout)
     return folder

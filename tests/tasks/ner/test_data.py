@@ -4,22 +4,24 @@ import numpy as np
 import pytest
 
 from keras_bert.errors import InputError
+from keras_bert.tasks.ner.conll import read_conll
 from keras_bert.tasks.ner.data import (
     NerSettings,
     check_labels,
     check_types,
     make_labels,
-    read_tagged,
+    read_data,
     tag_ids,
+    tagged,
 )
 
 
 @pytest.fixture
-def tagged(tmp_path):
+def read(tmp_path):
     def read(text, name="train.conll", tags_needed=True, **settings):
         path = tmp_path / name
         path.write_text(text)
-        return read_tagged(str(path), NerSettings(**settings), tags_needed)
+        return tagged(str(path), read_conll(path), NerSettings(**settings), tags_needed)
 
     return read
 
@@ -27,42 +29,42 @@ def tagged(tmp_path):
 @pytest.mark.parametrize(
     "tags", [("I-PER", "I-PER", "B-PER"), ("B-PER", "I-PER", "B-PER"), ("B-PER", "E-PER", "S-PER")]
 )
-def test_every_scheme_is_learnt_as_iob2(tagged, tags):
-    file = tagged("".join(f"w\t{tag}\n" for tag in tags))
+def test_every_scheme_is_learnt_as_iob2(read, tags):
+    file = read("".join(f"w\t{tag}\n" for tag in tags))
     assert file.tags == [["B-PER", "I-PER", "B-PER"]]
 
 
-def test_impossible_sequences_are_counted_and_read_as_conlleval_reads_them(tagged, caplog):
-    file = tagged("a B-PER\nb O\nc I-LOC\n", tag_scheme="iob2")
+def test_impossible_sequences_are_counted_and_read_as_conlleval_reads_them(read, caplog):
+    file = read("a B-PER\nb O\nc I-LOC\n", tag_scheme="iob2")
     assert file.tags == [["B-PER", "O", "B-LOC"]]
     assert "1 tags stand where iob2 does not allow them" in caplog.text
 
 
-def test_strict_refuses_them(tagged):
+def test_strict_refuses_them(read):
     with pytest.raises(InputError, match=r"train\.conll, line 3: iob2 does not allow 'I-LOC'"):
-        tagged("a B-PER\nb O\nc I-LOC\n", tag_scheme="iob2", strict=True)
+        read("a B-PER\nb O\nc I-LOC\n", tag_scheme="iob2", strict=True)
 
 
-def test_labels_are_o_and_both_tags_of_every_type(tagged):
-    labels = make_labels(tagged("a B-PER\nb B-LOC\nc O\n"), None)
+def test_labels_are_o_and_both_tags_of_every_type(read):
+    labels = make_labels(read("a B-PER\nb B-LOC\nc O\n"), None)
     assert labels == ["O", "B-LOC", "I-LOC", "B-PER", "I-PER"]
     assert tag_ids([["O", "B-PER"], ["I-LOC"]], labels).tolist() == [0, 3, 2]
     assert tag_ids([["O"]], labels).dtype == np.int32
 
 
-def test_the_order_of_a_checkpoints_labels_is_kept_if_they_are_the_same(tagged):
-    train = tagged("a B-PER\nb O\n")
+def test_the_order_of_a_checkpoints_labels_is_kept_if_they_are_the_same(read):
+    train = read("a B-PER\nb O\n")
     assert make_labels(train, ["I-PER", "O", "B-PER"]) == ["I-PER", "O", "B-PER"]
     assert make_labels(train, ["LABEL_0", "LABEL_1"]) == ["O", "B-PER", "I-PER"]
 
 
-def test_entities_without_a_type_are_learnt_as_b_and_i(tagged):
-    assert make_labels(tagged("a B\nb I\nc O\n"), None) == ["O", "B", "I"]
+def test_entities_without_a_type_are_learnt_as_b_and_i(read):
+    assert make_labels(read("a B\nb I\nc O\n"), None) == ["O", "B", "I"]
 
 
-def test_a_type_in_dev_that_train_lacks_is_refused_with_its_line(tagged):
-    train = tagged("a B-PER\n")
-    dev = tagged("a O\n\nb B-LOC\nc B-LOC\n", name="dev.conll")
+def test_a_type_in_dev_that_train_lacks_is_refused_with_its_line(read):
+    train = read("a B-PER\n")
+    dev = read("a O\n\nb B-LOC\nc B-LOC\n", name="dev.conll")
     with pytest.raises(
         InputError,
         match=r"dev\.conll, line 3: tag 'B-LOC', but train has no entity of type 'LOC'; .* PER",
@@ -71,18 +73,53 @@ def test_a_type_in_dev_that_train_lacks_is_refused_with_its_line(tagged):
     check_types(train, make_labels(dev, None) + make_labels(train, None), "both")
 
 
-def test_a_training_file_without_entities_is_refused(tagged):
+def test_a_training_file_without_entities_is_refused(read):
     with pytest.raises(InputError, match=r"every tag is O; expected entities"):
-        make_labels(tagged("a O\n"), None)
+        make_labels(read("a O\n"), None)
 
 
-def test_a_file_of_words_alone_can_be_predicted_but_not_scored(tagged):
-    assert tagged("a\nb\n", tags_needed=False).tags is None
+def test_a_file_of_words_alone_can_be_predicted_but_not_scored(read):
+    assert read("a\nb\n", tags_needed=False).tags is None
     with pytest.raises(InputError, match=r"has one column; expected words and their tags"):
-        tagged("a\nb\n")
+        read("a\nb\n")
 
 
 def test_labels_of_another_task_are_refused():
     check_labels(["O", "B-PER", "I-PER"], "bert")
     with pytest.raises(InputError, match=r"bert: has the labels no, yes; expected tags"):
         check_labels(["no", "yes"], "bert")
+
+
+def files(folder, *names):
+    for name in names:
+        (folder / name).write_text("a B-PER\n\nb O\n")
+    return NerSettings(**{name: str(folder / name) for name in names})
+
+
+DO = {"do_train": True, "do_eval": True, "do_predict": True}
+
+
+def test_what_has_no_file_is_left_out(tmp_path):
+    splits = read_data(files(tmp_path, "train_file"), **DO)
+    assert len(splits.train.sentences) == 2
+    assert splits.dev is splits.test is None
+
+
+def test_the_development_sentences_are_predicted_where_no_others_are_named(tmp_path):
+    ner = files(tmp_path, "train_file", "eval_file")
+    splits = read_data(ner, **DO)
+    assert splits.test is splits.dev
+    splits = read_data(ner, do_train=False, do_eval=False, do_predict=True)
+    assert (splits.train, splits.dev, len(splits.test.sentences)) == (None, None, 2)
+
+
+@pytest.mark.parametrize(
+    ("names", "do_train", "message"),
+    [
+        (["eval_file"], True, "--train_file is missing; expected a CoNLL column file, or --nodo"),
+        (["train_file"], False, "nothing to do: .* expected --eval_file, --test_file"),
+    ],
+)
+def test_a_missing_file_is_asked_for(tmp_path, names, do_train, message):
+    with pytest.raises(InputError, match=message):
+        read_data(files(tmp_path, *names), **DO | {"do_train": do_train})

@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 from keras_bert.errors import InputError
-from keras_bert.tasks.fine_tuning.start import FineTuningSettings
+from keras_bert.tasks.fine_tuning.settings import FineTuningSettings
 from keras_bert.tasks.ner.conll import read_conll
 from keras_bert.tasks.ner.data import NerSettings
 from keras_bert.tasks.ner.run import fine_tune_tagger
@@ -27,7 +27,6 @@ def run(files, output_dir, init_checkpoint=None, **changes):
         "max_seq_length": 8,  # Some sentences are split.
         "learning_rate": 1e-2,
         "num_train_epochs": 4.0,
-        "do_predict": True,
     } | changes
     training = TrainingSettings(num_train_steps=0, train_batch_size=8, jit_compile=False)
     return fine_tune_tagger(
@@ -150,16 +149,3 @@ def test_a_type_that_only_dev_has_ends_the_run_before_the_folder_is_touched(ner_
 def test_a_checkpoint_without_tags_cannot_predict(ner_files, tmp_path):
     with pytest.raises(InputError, match=r"bert: names no labels; expected a tagger"):
         run(ner_files, tmp_path / "out", do_train=False)
-
-
-@pytest.mark.parametrize(
-    ("missing", "settings"),
-    [
-        ("train_file", {}),
-        ("eval_file", {"do_train": False}),
-        ("test_file", {"do_train": False, "do_eval": False, "eval_file": ""}),
-    ],
-)
-def test_a_missing_file_is_asked_for(ner_files, tmp_path, missing, settings):
-    with pytest.raises(InputError, match=f"--{missing} is missing"):
-        run(ner_files, tmp_path / "out", **{missing: ""}, **settings)

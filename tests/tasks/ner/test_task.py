@@ -3,6 +3,7 @@
 import numpy as np
 import tensorflow as tf
 
+from keras_bert.tasks.fine_tuning.batches import MODEL_INPUTS
 from keras_bert.tasks.ner.task import ner_task
 
 
@@ -10,7 +11,7 @@ def test_only_tagged_pieces_of_real_examples_count():
     logits = np.random.default_rng(0).normal(size=(3, 4, 5)).astype(np.float32)
     tags = np.array([[-1, 2, 4, -1], [-1, 0, -1, -1], [-1, 3, 3, -1]], np.int32)
     batch = {
-        "input_ids": tf.zeros([3, 4], tf.int32),
+        **{name: tf.zeros([3, 4], tf.int32) for name in MODEL_INPUTS},
         "tags": tf.constant(tags),
         "example_weights": tf.constant([1.0, 1.0, 0.0]),  # The last row fills the batch.
     }
@@ -23,7 +24,7 @@ def test_only_tagged_pieces_of_real_examples_count():
     )
     log_probabilities = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
     counted = [(0, 1, 2), (0, 2, 4), (1, 1, 0)]
-    assert weights["tag_loss"] == 3
+    assert weights["loss"] == 3
     np.testing.assert_allclose(
         figures["loss"], -np.mean([log_probabilities[place] for place in counted]), rtol=1e-6
     )

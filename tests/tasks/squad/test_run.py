@@ -6,12 +6,17 @@ import numpy as np
 import pytest
 
 from keras_bert.errors import InputError
+from keras_bert.tasks.squad.data import Splits, SquadSettings
 from keras_bert.tasks.squad.questions import Answer, Question
-from keras_bert.tasks.squad.run import SquadSettings, digest, squad_task
+from keras_bert.tasks.squad.run import make_task
 from keras_bert.tasks.squad.windows import make_windows, training_examples
 
 TEXT = "Rollo the Norse leader swore fealty to King Charles in the year 911"
 V2 = SquadSettings(version_2_with_negative=True)
+
+
+def squad_task(squad, tokenizer, train=None, dev=None, test=None):
+    return make_task(squad, Splits(train, dev, test), tokenizer, 384)
 
 
 @pytest.fixture
@@ -59,7 +64,7 @@ def test_a_model_that_knows_scores_a_hundred_in_v2(tokenizer, questions, knowing
 
 
 def test_predictions_are_written_in_googles_three_files(tmp_path, tokenizer, questions, knowing):
-    task = squad_task(V2, tokenizer, dev=questions, predict=questions)
+    task = squad_task(V2, tokenizer, dev=questions, test=questions)
     task.write_predictions(knowing(questions), tmp_path)
     written = {path.name: json.loads(path.read_text()) for path in tmp_path.iterdir()}
     assert written["predictions.json"] == {"a": "Rollo", "b": "911", "c": ""}
@@ -72,7 +77,7 @@ def test_the_scored_questions_are_run_through_the_model_once(
     tmp_path, tokenizer, questions, knowing
 ):
     answered = questions[:2]
-    task = squad_task(SquadSettings(), tokenizer, dev=answered, predict=answered)
+    task = squad_task(SquadSettings(), tokenizer, dev=answered, test=answered)
     asked = []
 
     def predict(examples):
@@ -85,7 +90,7 @@ def test_the_scored_questions_are_run_through_the_model_once(
 
 
 def test_v1_predicts_every_question_and_has_no_null_odds(tmp_path, tokenizer, questions, knowing):
-    task = squad_task(SquadSettings(), tokenizer, dev=questions, predict=questions)
+    task = squad_task(SquadSettings(), tokenizer, dev=questions, test=questions)
     task.write_predictions(knowing(questions), tmp_path)
     predictions = json.loads((tmp_path / "predictions.json").read_text())
     assert predictions.keys() == {"a", "b", "c"}
@@ -109,7 +114,7 @@ def test_other_questions_are_predicted_by_the_best_threshold_of_dev(tmp_path, to
     others = list(questions)  # The same texts, but not the development set.
     for threshold, empty in ((None, {"c"}), (0.0, set())):
         settings = SquadSettings(version_2_with_negative=True, null_score_diff_threshold=threshold)
-        task = squad_task(settings, tokenizer, dev=questions, predict=others)
+        task = squad_task(settings, tokenizer, dev=questions, test=others)
         task.write_predictions(predict, tmp_path)
         predictions = json.loads((tmp_path / "predictions.json").read_text())
         assert {name for name, text in predictions.items() if not text} == empty
@@ -126,7 +131,7 @@ def test_where_silence_is_best_for_dev_other_questions_get_no_answer(
 ):
     impossible = questions[2:]
     others = list(impossible)
-    task = squad_task(V2, tokenizer, dev=impossible, predict=others)
+    task = squad_task(V2, tokenizer, dev=impossible, test=others)
     # An answer that scores above [CLS]: a threshold of 0, as the official report says, keeps it.
     predict = knowing([Question("c", questions[2].text, TEXT, questions[0].answers)])
     figures = task.score(predict)
@@ -135,7 +140,7 @@ def test_where_silence_is_best_for_dev_other_questions_get_no_answer(
     assert json.loads((tmp_path / "predictions.json").read_text()) == {"c": ""}
 
 
-def test_a_shifted_answer_is_taught_where_it_is(tokenizer, questions, caplog):
+def test_a_shifted_answer_is_taught_where_it_is(tokenizer, questions):
     shifted = Question("a", questions[0].text, TEXT, (Answer("Rollo", 2),))
     taught, right = (
         squad_task(SquadSettings(strict=True), tokenizer, [q]).train
@@ -148,6 +153,8 @@ def test_a_shifted_answer_is_taught_where_it_is(tokenizer, questions, caplog):
 def test_a_misplaced_answer_is_left_out_or_with_strict_refused(tokenizer, questions, caplog):
     wrong = Question("d", "who ?", TEXT, (Answer("Rollo", 40),))
     assert len(squad_task(SquadSettings(), tokenizer, [*questions, wrong]).train) == 2
+    assert "1 of 3 training answers are not in their context" in caplog.text
+    assert "these questions are left out" in caplog.text
     with pytest.raises(
         InputError, match=r"1 of 3 training answers are not in .* 'Rollo' at 40 of the question 'd'"
     ):
@@ -157,7 +164,9 @@ def test_a_misplaced_answer_is_left_out_or_with_strict_refused(tokenizer, questi
 
 
 def test_a_file_of_impossible_questions_needs_v2(tokenizer, questions):
-    with pytest.raises(InputError, match=r"no dev question has an answer; .*version_2_with_neg"):
+    with pytest.raises(
+        InputError, match=r"no development question has an answer; .*version_2_with_neg"
+    ):
         squad_task(SquadSettings(), tokenizer, dev=questions[2:])
 
 
@@ -180,12 +189,14 @@ def test_tensorboard_shows_the_wrong_predictions(tokenizer, questions, knowing):
     assert shown["no_answer"][0] == [False, False, True]
 
 
-@pytest.mark.parametrize("name", ["n_best_size", "max_answer_length", "doc_stride"])
-def test_settings_out_of_range_are_refused(name):
-    with pytest.raises(InputError, match=f"--{name}=0: expected at least 1"):
-        SquadSettings(**{name: 0})
+def test_what_was_read_is_in_the_record(tokenizer, questions):
+    def record(*splits):
+        return squad_task(V2, tokenizer, *splits).record
 
-
-def test_a_changed_answer_changes_the_digest(questions):
-    changed = [*questions[:2], Question("c", questions[2].text, TEXT, None)]
-    assert digest(questions) == digest(list(questions)) != digest(changed)
+    assert record(questions).keys() == {"train_sha256"}
+    before = record(None, questions, questions)
+    assert before.keys() == {"dev_sha256", "test_sha256"}
+    assert before["dev_sha256"] == before["test_sha256"] == record(questions)["train_sha256"]
+    # An answer that changes where it stands changes none of the pieces.
+    moved = [*questions[:2], Question("c", questions[2].text, TEXT, (Answer("the", 6),))]
+    assert record(None, moved, questions)["dev_sha256"] != before["dev_sha256"]

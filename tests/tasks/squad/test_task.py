@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_bert.tasks.squad.task import span_task
+from keras_bert.tasks.squad.task import squad_task
 
 
 def batch_of(**changes):
@@ -12,6 +12,7 @@ def batch_of(**changes):
         "input_ids": np.zeros([2, 4], np.int32),
         "input_mask": np.array([[1, 1, 1, 1], [1, 1, 1, 0]], np.int32),
         "segment_ids": np.zeros([2, 4], np.int32),
+        "dropout_seed": np.zeros([2], np.int32),
         "start_positions": np.array([1, 0], np.int32),
         "end_positions": np.array([2, 0], np.int32),
         "example_weights": np.array([1, 1], np.float32),
@@ -27,7 +28,7 @@ def sums(batch, start=START, end=END):
     def model(inputs, training):
         return {"start_logits": tf.constant(start), "end_logits": tf.constant(end)}
 
-    return {name: float(value) for name, value in span_task().sums(model, batch, True).items()}
+    return {name: float(value) for name, value in squad_task().sums(model, batch, True).items()}
 
 
 def nll(logits, place):
@@ -46,4 +47,4 @@ def test_a_window_is_hit_where_both_ends_are():
 def test_an_example_that_fills_the_batch_weighs_nothing():
     batch = batch_of(example_weights=np.array([1, 0], np.float32))
     assert sums(batch)["loss"] == pytest.approx((nll(START[0], 1) + nll(END[0], 2)) / 2, rel=1e-6)
-    assert float(span_task().weights(batch)["loss"]) == 1.0
+    assert float(squad_task().weights(batch)["loss"]) == 1.0

@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from keras_bert.errors import InputError
+from keras_bert.tag_schemes import check_tags, detect_scheme, entities, iob2_tags
 from keras_bert.tasks.ner.conll import Sentence
-from keras_bert.tasks.ner.schemes import check_tags, detect_scheme, entities, iob2_tags
 
 FOUND = [("PER", 0, 2), ("LOC", 3, 4), ("LOC", 4, 5), ("ORG", 5, 8)]
 SAME = {

@@ -1,0 +1,65 @@
+"""What a task brings to its fine-tuning run: model, loss, data, scores, tables, predictions."""
+
+import functools
+import hashlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import keras
+
+from keras_bert.config import BertConfig
+from keras_bert.tasks.fine_tuning.examples import Examples
+from keras_bert.tasks.fine_tuning.predict import Predict
+from keras_bert.training.board import Board
+from keras_bert.training.task import Task
+
+# Rows of a table of wrong predictions on TensorBoard.
+SHOWN = 100
+
+
+@dataclass(frozen=True)
+class FineTuningTask:
+    """What a task brings to its run.
+
+    `predict` in what follows runs the model over Examples: for a model of examples (`per_piece`
+    false) it gives {output: [n, ...]}, for one of pieces {output: [T, ...]}, aligned with
+    `input_ids`. The same Examples with the same weights are computed once.
+
+    Attributes:
+        make_model: (config, dtype policy) -> the model, one of keras_bert.models.
+        sums: the losses to descend and the figures to report while training.
+        train: the training examples, with the labels that `sums` takes; None without training.
+        score: predict -> figures of the development set under their official names; called after
+            each epoch and for the result. None where there is no such set.
+        best: the figure of `score` that decides which weights are kept: the highest.
+        show: (predict, board): puts tables and curves on TensorBoard; called with the best
+            weights where `score` was.
+        write_predictions: (predict, folder): writes the task's prediction files.
+        labels: names of the model's labels in the order of its logits.
+        problem_type: transformers' word for the loss.
+        data: {split: what was read for it}, items whose `repr` tells all that they hold.
+    """
+
+    make_model: Callable[[BertConfig, str], keras.Model]
+    sums: Task
+    train: Examples | None = None
+    score: Callable[[Predict], Mapping[str, float]] | None = None
+    best: str = "accuracy"
+    show: Callable[[Predict, Board], None] | None = None
+    write_predictions: Callable[[Predict, Path], None] | None = None
+    labels: Sequence[str] | None = None
+    problem_type: str | None = None
+    data: Mapping[str, Iterable[object]] = field(default_factory=dict)
+
+    @functools.cached_property
+    def record(self) -> dict[str, str]:
+        """What run.json keeps of the data, so that a changed file is noticed."""
+        return {f"{split}_sha256": _checksum(items) for split, items in self.data.items()}
+
+
+def _checksum(items: Iterable[object]) -> str:
+    digest = hashlib.sha256()
+    for item in items:
+        digest.update(f"{item!r}\n".encode())
+    return digest.hexdigest()

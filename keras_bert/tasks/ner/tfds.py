@@ -1,0 +1,71 @@
+"""Named entities as TensorFlow Datasets has prepared them: a dataset in; its sentences out.
+
+    conll2003; conll2002/es, conll2002/nl; wikiann/LANGUAGE
+
+Each is a table of `tokens` and of tags, in a column `ner` or `tags`; none says where a document
+starts.
+"""
+
+from collections.abc import Callable
+from itertools import accumulate
+
+from keras_bert.errors import InputError
+from keras_bert.tasks.ner.conll import Sentence
+from keras_bert.tasks.prepared_tfds import open_prepared, read_split
+
+_TAGS = ("ner", "tags")
+_DEV = ("dev", "validation")
+
+
+def tfds_name(task_name: str) -> str:
+    """Names a dataset as TensorFlow Datasets does.
+
+    Args:
+        task_name: such as `conll2003` or `wikiann/de`.
+
+    Returns:
+        Dataset and config: those of one config are named after it.
+    """
+    return task_name if "/" in task_name else f"{task_name}/{task_name}"
+
+
+def open_dataset(task_name: str, data_dir: str = "") -> Callable[[str], tuple[str, list[Sentence]]]:
+    """Opens a dataset.
+
+    Args:
+        task_name: as for `tfds_name`.
+        data_dir: TensorFlow Datasets' folder; empty for TFDS_DATA_DIR or ~/tensorflow_datasets.
+
+    Returns:
+        `read(split)`, of train, dev or test: what stands for a file's name, and the sentences.
+
+    Raises:
+        InputError: it is not prepared, has no tags, or tensorflow-datasets is not installed.
+    """
+    builder = open_prepared(tfds_name(task_name), data_dir)
+    features = builder.info.features
+    column = next((name for name in _TAGS if name in features), None)
+    if column is None or "tokens" not in features:
+        raise InputError(
+            f"--task_name={task_name}: has the columns {', '.join(features)}; expected tokens, and "
+            f"{' or '.join(_TAGS)}"
+        )
+    tags = features[column].feature
+
+    def read(split: str) -> tuple[str, list[Sentence]]:
+        names = _DEV if split == "dev" else (split,)
+        split = next((name for name in names if name in builder.info.splits), split)
+        rows = [row for row in read_split(builder, split) if len(row["tokens"])]
+        # The lines that the words would be on in a column file.
+        lines = accumulate((len(row["tokens"]) + 1 for row in rows), initial=1)
+        sentences = [
+            Sentence(
+                tuple(token.decode() for token in row["tokens"]),
+                tuple(tags.int2str(int(tag)) for tag in row[column]),
+                line,
+            )
+            for row, line in zip(rows, lines, strict=False)
+        ]
+        return f"{builder.data_path}, split {split}", sentences
+
+    return read

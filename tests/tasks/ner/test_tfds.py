@@ -1,0 +1,77 @@
+"""Named entities from a folder that TensorFlow Datasets has prepared."""
+
+import pytest
+
+from keras_bert.errors import InputError
+from keras_bert.tasks.ner.data import NerSettings, read_data
+from keras_bert.tasks.ner.tfds import open_dataset, tfds_name
+
+tfds = pytest.importorskip("tensorflow_datasets")
+TAGS = ["O", "B-PER", "I-PER", "B-LOC", "I-LOC"]
+ROWS = {"tokens": [["Ada", "Lee", "naïve"], [], ["Ulm"]], "numbers": [[1, 2, 0], [], [3]]}
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory):
+    """conll2003 and wikiann/de as TFDS lays them out, and a table of another kind."""
+    import numpy as np
+    import tensorflow as tf
+
+    folder = tmp_path_factory.mktemp("tfds")
+    tags = tfds.features.Sequence(tfds.features.ClassLabel(names=TAGS))
+    others = tfds.features.Sequence(np.int32)
+    tables = {
+        ("conll2003", "conll2003"): ("ner", tags, ("train", "dev", "test")),
+        ("wikiann", "de"): ("tags", tags, ("train", "validation", "test")),
+        ("numbers", "numbers"): ("sizes", others, ("train",)),
+    }
+    for (name, config), (column, feature, splits) in tables.items():
+        words = tf.ragged.constant(ROWS["tokens"], dtype=tf.string)
+        numbers = tf.ragged.constant(ROWS["numbers"], dtype=tf.int32)
+        if column != "sizes":
+            numbers = tf.cast(numbers, tf.int64)
+        rows = tf.data.Dataset.from_tensor_slices({"tokens": words, column: numbers})
+        tfds.dataset_builders.store_as_tfds_dataset(
+            name=name,
+            config=config,
+            version="1.0.0",
+            data_dir=folder,
+            features=tfds.features.FeaturesDict(
+                {"tokens": tfds.features.Sequence(tfds.features.Text()), column: feature}
+            ),
+            split_datasets=dict.fromkeys(splits, rows),
+            disable_shuffling=True,
+        )
+    return str(folder)
+
+
+@pytest.mark.parametrize("task_name", ["conll2003", "wikiann/de"])
+def test_sentences_have_their_words_their_tags_and_lines_of_a_column_file(prepared, task_name):
+    source, sentences = open_dataset(task_name, prepared)("dev")
+    assert [(s.words, s.tags, s.line) for s in sentences] == [
+        (("Ada", "Lee", "naïve"), ("B-PER", "I-PER", "O"), 1),
+        (("Ulm",), ("B-LOC",), 5),
+    ]
+    assert f"{tfds_name(task_name)}/1.0.0, split " in source
+
+
+def test_all_three_splits_are_read_for_a_run(prepared):
+    do = {"do_train": True, "do_eval": True, "do_predict": True}
+    given = {"tfds": True, "data_dir": prepared}
+    splits = read_data(NerSettings(task_name="conll2003", **given), **do)
+    assert {some.source.rsplit(" ")[-1] for some in (splits.train, splits.dev, splits.test)} == {
+        *("train", "dev", "test")
+    }
+    assert splits.train.types == {"PER", "LOC"}
+    with pytest.raises(InputError, match="--tfds needs --task_name, such as conll2003"):
+        read_data(NerSettings(**given), **do)
+    with pytest.raises(InputError, match="--tfds takes the sentences of --task_name, not --eval_f"):
+        read_data(NerSettings(eval_file="dev.conll", **given), **do)
+
+
+def test_what_is_not_prepared_or_has_no_tags_is_refused(prepared):
+    message = r"no prepared conll2002/es, .*tfds build conll2002/es --data_dir="
+    with pytest.raises(InputError, match=message):
+        open_dataset("conll2002/es", prepared)
+    with pytest.raises(InputError, match=r"numbers: has the columns .*; expected tokens, and ner"):
+        open_dataset("numbers", prepared)
