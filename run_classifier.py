@@ -10,7 +10,6 @@ Without --task_name or --data_dir it takes what lies under data/ or is prepared 
 Datasets. The same command again continues an interrupted run.
 """
 
-import sys
 from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
@@ -18,7 +17,7 @@ from pathlib import Path
 from absl import flags
 
 from keras_bert import fine_tuning_flags
-from keras_bert.program import no_arguments, run
+from keras_bert.program import finish, no_arguments, run
 from keras_bert.tasks.classification.glue import TASKS, GlueTask, find_task
 from keras_bert.tasks.classification.texts import find_glue_folder
 from keras_bert.tasks.prepared_tfds import find_prepared
@@ -75,7 +74,7 @@ def main(argv: Sequence[str]) -> None:
         common.seeds,
         common.record,
     )
-    fine_tuning_flags.finish(results)
+    finish(results, common.output_dir, FLAGS.export)
 
 
 def _complete_flags() -> None:
@@ -84,15 +83,8 @@ def _complete_flags() -> None:
     named = [find_task(FLAGS.task_name)] if FLAGS.task_name and not is_custom else []
     if not (FLAGS.data_dir or FLAGS.tfds or is_custom):
         _find_data(named or [task for task in TASKS if task.train])
-    if not FLAGS.init_checkpoint:
-        fine_tuning_flags.take("init_checkpoint", fine_tuning_flags.find_checkpoint())
-    missing = [name for name in ("task_name", "init_checkpoint") if not FLAGS[name].value]
-    if missing:
-        words = {"task_name": "no task", "init_checkpoint": "no checkpoint"}
-        print(HELP.format(found=" and ".join(map(words.get, missing))), file=sys.stderr)
-        sys.exit(1)
-    if not FLAGS.output_dir:
-        fine_tuning_flags.take("output_dir", f"out/{FLAGS.task_name}")
+    no_data = "" if FLAGS.task_name else "no task"
+    fine_tuning_flags.complete(no_data, f"out/{FLAGS.task_name}", HELP)
 
 
 def _find_data(tasks: Sequence[GlueTask]) -> None:

@@ -3,11 +3,10 @@
     python run_ner.py --train_file=train.conll --eval_file=dev.conll --test_file=test.conll \
         --init_checkpoint=bert --output_dir=out
 
-Without --train_file it takes the files under data/, or CoNLL-2003 as TensorFlow Datasets prepared
-it. The same command again continues an interrupted run.
+Without flags it takes a model and the files under data/, or CoNLL-2003 as TensorFlow Datasets
+prepared it. The same command again continues an interrupted run.
 """
 
-import sys
 from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
@@ -15,7 +14,8 @@ from pathlib import Path
 from absl import flags
 
 from keras_bert import fine_tuning_flags
-from keras_bert.program import no_arguments, run
+from keras_bert.errors import InputError
+from keras_bert.program import finish, no_arguments, run
 from keras_bert.tasks.ner.tfds import tfds_name
 from keras_bert.tasks.prepared_tfds import find_prepared
 
@@ -37,7 +37,7 @@ flags.DEFINE_bool("document_context", False, "Show sentences between the others 
 flags.DEFINE_bool("label_all_pieces", False, "Train on all pieces of a word, not on the first.")
 fine_tuning_flags.define()
 
-# Where files are looked for when no flag says it.
+# Where files are looked for when no flag says it, their names there, and what TFDS may have.
 FOLDERS = ("data/ner", "data/ner/*", "data/conll*", "data/wnut*", "data")
 FILES = {
     "train_file": ("train.conll", "train.txt", "eng.train", "wnut17train.conll"),
@@ -51,6 +51,7 @@ FILES = {
     ),
     "test_file": ("test.conll", "test.txt", "eng.testb", "emerging.test.annotated"),
 }
+TFDS = "conll2003"
 
 HELP = """\
 run_ner.py: found {found}. It needs column files and a model to start from:
@@ -81,44 +82,23 @@ def main(argv: Sequence[str]) -> None:
         common.seeds,
         common.record,
     )
-    fine_tuning_flags.finish(results)
+    finish(results, common.output_dir, FLAGS.export)
 
 
 def _complete_flags() -> None:
     """Fills in what no flag says from what is at hand; else says what to put where, and ends."""
-    if not FLAGS.tfds and (FLAGS.data_dir or not any(FLAGS[name].value for name in FILES)):
-        _find_data()
-    if not FLAGS.init_checkpoint:
-        fine_tuning_flags.take("init_checkpoint", fine_tuning_flags.find_checkpoint())
-    has_data = FLAGS.tfds or any(FLAGS[name].value for name in FILES)
-    missing = ["no column files"] * (not has_data)
-    missing += ["no checkpoint"] * (not FLAGS.init_checkpoint)
-    if missing:
-        print(HELP.format(found=" and ".join(missing)), file=sys.stderr)
-        sys.exit(1)
-    if not FLAGS.output_dir:
-        fine_tuning_flags.take("output_dir", "out/ner")
-
-
-def _find_data() -> None:
-    """Takes the first folder that holds files of known names, or what TFDS has prepared."""
-    folders = [path for pattern in FOLDERS for path in sorted(Path().glob(pattern))]
-    if FLAGS.data_dir:
-        folders = [Path(FLAGS.data_dir)]
-    for folder in folders:
-        found = {
-            flag: next((folder / name for name in names if (folder / name).is_file()), None)
-            for flag, names in FILES.items()
-        }
-        if any(found.values()):
-            for flag, path in found.items():
-                fine_tuning_flags.take(flag, FLAGS[flag].value or str(path or ""))
-            return
-    has_files = any(FLAGS[name].value for name in FILES)
-    task_name = FLAGS.task_name or "conll2003"
-    if not has_files and find_prepared(tfds_name(task_name), FLAGS.data_dir):
-        fine_tuning_flags.take("task_name", task_name)
+    if FLAGS.task_name and not FLAGS.tfds:
+        raise InputError(f"--task_name={FLAGS.task_name} needs --tfds; files have no task")
+    has_data = FLAGS.tfds or fine_tuning_flags.take_files(_folders(), FILES)
+    if not has_data and find_prepared(tfds_name(TFDS)):
+        fine_tuning_flags.take("task_name", TFDS)
         fine_tuning_flags.take("tfds", True)
+        has_data = True
+    fine_tuning_flags.complete("" if has_data else "no column files", "out/ner", HELP)
+
+
+def _folders() -> list[Path]:
+    return [path for pattern in FOLDERS for path in sorted(Path().glob(pattern))]
 
 
 if __name__ == "__main__":

@@ -11,7 +11,14 @@ from pathlib import Path
 
 from absl import flags
 
-from keras_bert.program import no_arguments, require, run, start_tensorflow
+from keras_bert.program import (
+    define_export,
+    finish,
+    no_arguments,
+    require,
+    run,
+    start_tensorflow,
+)
 
 FLAGS = flags.FLAGS
 
@@ -54,7 +61,7 @@ flags.DEFINE_enum(
     "Compute type; by default the fastest.",
 )
 flags.DEFINE_bool("jit_compile", True, "Compile with XLA.")
-flags.DEFINE_bool("export", False, "Export the result for serving, to OUTPUT_DIR/export/1.")
+define_export()
 flags.DEFINE_integer("gradient_accumulation_steps", 1, "Micro-batches a step.", lower_bound=1)
 
 # What may change between a start and its continuation without changing the outcome.
@@ -86,13 +93,7 @@ def main(argv: Sequence[str]) -> None:
     strategy = make_strategy(FLAGS.distribution_strategy, FLAGS.num_devices)
     record = {name: value for name, value in own.items() if name not in FREE}
     results = pretrain(settings, training, strategy, Path(FLAGS.output_dir), record)
-    for name, value in results.items():
-        print(f"{name} = {value:.6g}")
-    if FLAGS.export:
-        from keras_bert.tasks.export import export_run
-
-        for folder in export_run(Path(FLAGS.output_dir)):
-            print(f"export = {folder}")
+    finish(results, Path(FLAGS.output_dir), FLAGS.export)
 
 
 if __name__ == "__main__":

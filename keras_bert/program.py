@@ -9,12 +9,16 @@ import os
 import sys
 import tempfile
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import NoReturn
 
 from absl import app, flags, logging
 
 from keras_bert.errors import InputError
+
+# What is defined here belongs to the program that asks for it; its --help shows it.
+flags.disclaim_key_flags()
 
 _INTERRUPTED = 130  # what shells say of a program that Ctrl-C ended
 
@@ -50,6 +54,36 @@ def require(*names: str) -> None:
     """
     for name in names:
         flags.register_validator(name, bool, message="is required and must not be empty")
+
+
+def define_export() -> None:
+    """Defines --export, which needs the program's --do_train: it exports what a run learnt."""
+    flags.DEFINE_bool("export", False, "Export the result for serving, to OUTPUT_DIR/export/1.")
+    flags.register_multi_flags_validator(
+        ["export", "do_train"],
+        lambda values: values["do_train"] or not values["export"],
+        message="--export needs --do_train",
+    )
+
+
+def finish(results: Mapping[str, object], output_dir: Path, export: bool) -> None:
+    """Prints a run's final figures, a line each, and exports it if that is asked for.
+
+    Args:
+        results: by name.
+        output_dir: the run's folder.
+        export: whether to export what it learnt.
+
+    Raises:
+        InputError: the model cannot be exported.
+    """
+    for name, value in results.items():
+        print(f"{name} = {value:.6g}" if isinstance(value, float) else f"{name} = {value}")
+    if export:
+        from keras_bert.tasks.export import export_run  # Late, as it imports TensorFlow.
+
+        for folder in export_run(output_dir):
+            print(f"export = {folder}")
 
 
 def no_arguments(argv: Sequence[str]) -> None:

@@ -97,6 +97,74 @@ def test_a_run_killed_at_a_random_step_ends_at_the_same_bytes(root, place):
     assert metrics(whole) == metrics(killed), f"killed at step {step}"
 
 
+@pytest.fixture(scope="module")
+def prepared_runs(root, place, tmp_path_factory):
+    """Runs of SST-2 as TFDS prepared it: found without flags, and asked for, on two devices."""
+    tfds = pytest.importorskip("tensorflow_datasets")
+    import numpy as np
+    import tensorflow as tf
+
+    folder = tmp_path_factory.mktemp("prepared")
+    rows = {
+        "sentence": [f"{'very ' * (i % 4)}{('bad', 'good')[i % 2]} film ." for i in range(24)],
+        "label": np.arange(24) % 2,
+        "idx": np.arange(24, dtype=np.int32),
+    }
+    label = tfds.features.ClassLabel(names=["negative", "positive"])
+    tfds.dataset_builders.store_as_tfds_dataset(
+        name="glue",
+        config="sst2",
+        version="2.0.0",
+        data_dir=folder / "tfds",
+        features=tfds.features.FeaturesDict(
+            {"sentence": tfds.features.Text(), "label": label, "idx": np.int32}
+        ),
+        split_datasets={
+            split: tf.data.Dataset.from_tensor_slices(rows)
+            for split in ("train", "validation", "test")
+        },
+        disable_shuffling=True,
+    )
+    (folder / "data").mkdir()
+    (folder / "data" / "bert").symlink_to(place / "data" / "bert")
+    common = ["--nojit_compile", "--max_seq_length=16", "--train_batch_size=8"]
+    common += ["--num_train_epochs=1", "--mixed_precision=float32"]
+    asked = ["--tfds", f"--data_dir={folder / 'tfds'}", "--task_name=SST-2", "--output_dir=asked"]
+    asked += ["--distribution_strategy=mirrored", "--num_devices=2"]
+    asked += ["--gradient_accumulation_steps=2"]
+    runs = {}
+    for own, tfds_dir, name in (([], "tfds", "out/SST-2"), (asked, "nothing", "asked")):
+        runs[folder / name] = subprocess.Popen(
+            [sys.executable, root / "run_classifier.py", *common, *own],
+            cwd=folder,
+            env=os.environ | {"TFDS_DATA_DIR": str(folder / tfds_dir)},
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+    errors = [process.communicate()[1] for process in runs.values()]
+    for process, error in zip(runs.values(), errors, strict=True):
+        assert process.returncode == 0, error
+    return [*runs], errors
+
+
+def test_what_tfds_prepared_is_found_without_flags_and_taken_when_asked_for(prepared_runs):
+    folders, errors = prepared_runs
+    assert "--task_name=SST-2" in errors[0]
+    assert "--tfds=True" in errors[0]
+    found, asked = (json.loads((folder / "run.json").read_text()) for folder in folders)
+    for name in ("labels", "train_sha256", "dev_sha256", "SST-2_sha256"):
+        assert found["settings"][name] == asked["settings"][name]
+    for folder in folders:
+        assert len((folder / "SST-2.tsv").read_text().splitlines()) == 25
+
+
+def test_two_devices_of_two_micro_batches_give_the_figures_of_one_batch(prepared_runs):
+    found, asked = (json.loads((path / "results.json").read_text()) for path in prepared_runs[0])
+    assert "loss" in found
+    assert asked == pytest.approx(found, abs=1e-6)
+
+
 def test_without_data_it_says_what_to_put_where(run_program, tmp_path):
     done = run_program("run_classifier.py", cwd=tmp_path)
     assert done.returncode == 1
@@ -112,6 +180,7 @@ def test_without_data_it_says_what_to_put_where(run_program, tmp_path):
         ({"task_name": "SNLI"}, "--task_name=SNLI: expected CoLA"),
         ({"problem_type": "ranking"}, "--problem_type=ranking"),
         ({"init_checkpoint": "nowhere"}, "nowhere: no such checkpoint"),
+        ({"export": True, "do_train": False}, "--export needs --do_train"),
     ],
 )
 def test_bad_input_ends_in_one_line_and_exit_code_1(run_program, place, changes, message):

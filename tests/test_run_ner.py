@@ -48,6 +48,35 @@ def test_without_flags_it_takes_what_lies_under_data(run_program, place):
     assert f"f1 = {results['f1']:.6g}" in done.stdout
     words = [s.words for s in read_conll(output_dir / "predictions.conll")]
     assert words == [s.words for s in read_conll(place / "data" / "ner" / "dev.conll")]
+    # The same folder by name is the same run.
+    flags = {"data_dir": "data/ner", "output_dir": "out/ner"}
+    again = run_program("run_ner.py", "--nojit_compile", cwd=place, **flags)
+    assert again.returncode == 0, again.stderr
+    assert "is finished; nothing to do" in again.stderr
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ({"data_dir": "data/nre"}, "--data_dir=data/nre: holds none of the files train.conll, "),
+        ({"task_name": "wikiann/de"}, "--task_name=wikiann/de needs --tfds"),
+    ],
+)
+def test_data_that_a_flag_names_in_vain_is_refused(run_program, place, flags, message):
+    done = run_program("run_ner.py", cwd=place, output_dir="bad", **flags)
+    assert done.returncode == 1
+    assert message in done.stderr.splitlines()[-1]
+    assert len(done.stderr.splitlines()) == 1
+    assert not (place / "bad").exists()
+
+
+def test_a_folder_without_a_file_to_train_on_is_not_taken_unasked(run_program, tmp_path):
+    (tmp_path / "data" / "ner").mkdir(parents=True)
+    (tmp_path / "data" / "ner" / "dev.conll").write_text("a\tO\n")
+    done = run_program("run_ner.py", cwd=tmp_path)
+    assert "found no column files and no checkpoint" in done.stderr
+    done = run_program("run_ner.py", "--nodo_train", cwd=tmp_path)
+    assert "found no checkpoint" in done.stderr
 
 
 def test_a_bad_line_ends_in_one_line_and_leaves_no_folder(run_program, place, tmp_path):

@@ -4,6 +4,7 @@ import json
 
 import pytest
 import tensorflow as tf
+import tensorflow_text  # noqa: F401  Its ops are in the export.
 
 WORDS = "rollo charles denmark france king swore fealty to of the who ?".split()  # noqa: SIM905
 
@@ -141,6 +142,10 @@ def test_without_flags_it_trains_on_what_lies_under_data(run_program, folder, tm
     answers = json.loads((output_dir / "predictions.json").read_text())
     assert answers.keys() == {f"{i}{j}" for i in range(4) for j in range(2)}
     assert (output_dir / "model" / "model.safetensors").exists()
+    # The same folder by name is the same run.
+    again = run_program("run_squad.py", cwd=tmp_path, data_dir="data/squad")
+    assert again.returncode == 0, again.stderr
+    assert "is finished; nothing to do" in again.stderr
 
 
 @pytest.mark.parametrize(
@@ -148,6 +153,11 @@ def test_without_flags_it_trains_on_what_lies_under_data(run_program, folder, tm
     [
         ({"train_file": ""}, "--train_file is missing; expected a SQuAD file, --tfds or --nodo_"),
         ({"strict": True, "train_file": "misplaced"}, "1 of 1 training answers are not in"),
+        ({"data_dir": "nowhere"}, "--data_dir=nowhere: holds none of the files train-v1.1.json, "),
+        ({"doc_stride": 0}, "--doc_stride=0: 0 is not a positive integer"),
+        ({"n_best_size": 0}, "--n_best_size=0: 0 is not a positive integer"),
+        ({"max_query_length": 0}, "--max_query_length=0: 0 is not a positive integer"),
+        ({"max_answer_length": 0}, "--max_answer_length=0: 0 is not a positive integer"),
     ],
 )
 def test_bad_input_is_one_line_and_leaves_nothing(run_program, folder, flags, message):

@@ -1,7 +1,7 @@
 r"""Text files line by line: a path in; numbered lines out, or one that says what is not UTF-8.
 
-Only "\n", or "\r\n", ends a line, as texts may hold U+2028 and the like; a byte order mark is read
-over.
+Only "\n" ends a line, with any "\r" before it, as texts may hold U+2028 and the like; a byte order
+mark is read over.
 """
 
 import sys
@@ -27,7 +27,7 @@ def read_lines(path: str | Path) -> Iterator[tuple[int, str]]:
         with sys.stdin.buffer if path == "-" else open(path, "rb") as file:
             for number, line in enumerate(file, start=1):
                 text = line.decode("utf-8-sig" if number == 1 else "utf-8")
-                yield number, text.removesuffix("\n").removesuffix("\r")
+                yield number, text.removesuffix("\n").rstrip("\r")
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror}") from None
     except UnicodeDecodeError as error:

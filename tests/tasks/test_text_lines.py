@@ -14,6 +14,12 @@ def test_lines_end_at_line_feeds_alone_and_a_byte_order_mark_is_read_over(tmp_pa
     assert list(read_lines(path)) == [(1, "a\u2028b"), (2, ""), (3, "c\x85\u00a0")]
 
 
+def test_carriage_returns_belong_to_the_line_end_only_there(tmp_path):
+    path = tmp_path / "text.txt"
+    path.write_bytes(b"a\r\r\nb\rc\r\n\r\nd\r")
+    assert list(read_lines(path)) == [(1, "a"), (2, "b\rc"), (3, ""), (4, "d")]
+
+
 def test_a_dash_is_standard_input(monkeypatch):
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"a\nb\n")))
     assert list(read_lines("-")) == [(1, "a"), (2, "b")]

@@ -8,8 +8,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from absl import logging
-
 from keras_bert.errors import InputError
 from keras_bert.tasks.classification.glue import GlueTask, find_task
 from keras_bert.tasks.classification.labels import find_labels
@@ -128,8 +126,6 @@ def _glue(
     else:
         folder = _folder(task, settings.data_dir)
         has_test = any((folder / name).is_file() for name in task.test_files.values())
-        if wanted["test"] and not has_test:
-            logging.info("%s has no test file; nothing is predicted", folder)
         splits = read_glue(task, folder, **wanted | {"test": wanted["test"] and has_test})
     return (
         Problem(
@@ -174,18 +170,22 @@ def _custom(
         raise InputError("--label_separator is empty; expected what parts labels, such as a comma")
     if wanted["train"] and not settings.train_file:
         raise InputError("--task_name=custom needs --train_file, or --do_train=false")
-    predicted = settings.test_file or settings.eval_file
     columns = [settings.text_column]
     columns += [settings.text_pair_column] if settings.text_pair_column else []
     label = settings.label_column
+    train = dev = test = None
+    if wanted["train"]:
+        train = read_texts(Path(settings.train_file), columns, label)
+    if wanted["dev"] and settings.eval_file:
+        dev = read_texts(Path(settings.eval_file), columns, label)
+    predicted = settings.test_file or settings.eval_file
+    if wanted["test"] and predicted:
+        is_dev = dev is not None and Path(predicted) == Path(settings.eval_file)
+        test = dev if is_dev else read_texts(Path(predicted), columns)
     splits = Splits(
-        read_texts(Path(settings.train_file), columns, label) if wanted["train"] else None,
-        {"": read_texts(Path(settings.eval_file), columns, label)}
-        if wanted["dev"] and settings.eval_file
-        else {},
-        {"predictions": read_texts(Path(predicted), columns)}
-        if wanted["test"] and predicted
-        else {},
+        train,
+        {} if dev is None else {"": dev},
+        {} if test is None else {"predictions": test},
     )
     problem_type, separator = settings.problem_type, settings.label_separator
     if splits.train is not None:

@@ -80,6 +80,7 @@ def fine_tune_classifier(
         settings.vocab_file,
         settings.do_lower_case,
         settings.max_seq_length,
+        settings.num_frozen_layers,
     )
     problem, splits = read_data(
         classification,
@@ -125,7 +126,13 @@ def make_task(
     if problem.labels:
         for scored in dev.values():
             warn_of_absent_labels(scored.texts, scored.labels, problem.labels)
-    test = {name: (texts, tokenized(texts, False)) for name, texts in splits.test.items()}
+
+    def to_predict(texts: Texts) -> Examples:
+        # The same texts are run through the model once.
+        scored = next((each for each in dev.values() if each.texts is texts), None)
+        return scored.examples if scored else tokenized(texts, labelled=False)
+
+    test = {name: (texts, to_predict(texts)) for name, texts in splits.test.items()}
 
     def write(predict: Predict, folder: Path) -> None:
         for name, (texts, examples) in test.items():
@@ -141,8 +148,7 @@ def make_task(
             )
             logging.info("%s: %d predictions", folder / f"{name}.tsv", len(texts))
 
-    read = {"train": splits.train} if splits.train else {}
-    read |= {f"dev{suffix}": texts for suffix, texts in splits.dev.items()} | splits.test
+    read = {f"dev{suffix}": texts for suffix, texts in splits.dev.items()} | splits.test
     return FineTuningTask(
         make_model=lambda config, dtype: BertClassifier(
             config, num_labels=len(problem.labels) or 1, dtype=dtype

@@ -58,7 +58,7 @@ class Splits:
     Attributes:
         train: the training examples, or None.
         dev: {what goes after a figure's name: examples}.
-        test: {name of the prediction files: examples}.
+        test: {name of the prediction files: examples}; they may be those of `dev`.
     """
 
     train: Texts | None

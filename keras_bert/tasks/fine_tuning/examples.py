@@ -6,6 +6,8 @@ Pieces of all examples stand one after the other, so that nothing is spent on pa
 batches are made (batches.py), and a million short examples take some tens of megabytes.
 """
 
+import functools
+import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -46,6 +48,17 @@ class Examples:
     def lengths(self) -> np.ndarray:
         """The pieces of each example, int64 [n]."""
         return np.diff(self.starts)
+
+    @functools.cached_property
+    def sha256(self) -> str:
+        """A checksum of all that is in the examples."""
+        pieces = {"input_ids": self.input_ids, "segment_ids": self.segment_ids}
+        values = pieces | {"starts": self.starts, **self.labels, **self.piece_labels}
+        digest = hashlib.sha256()
+        for name, array in values.items():
+            digest.update(f"{name} {array.dtype} {[*array.shape]}\n".encode())
+            digest.update(np.ascontiguousarray(array))
+        return digest.hexdigest()
 
     def rows(self, flat: np.ndarray) -> Iterator[np.ndarray]:
         """Cuts values that lie flat over all pieces back into examples.

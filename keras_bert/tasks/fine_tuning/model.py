@@ -34,12 +34,7 @@ def make_model(
     Raises:
         InputError: weights that do not fit, or a head that tells something else than the task asks.
     """
-    checkpoint, blocks = start.checkpoint, start.config.num_hidden_layers
-    if settings.num_frozen_layers > blocks + 1:
-        raise InputError(
-            f"--num_frozen_layers={settings.num_frozen_layers}: the model has the embeddings and "
-            f"{blocks} blocks; expected at most {blocks + 1}"
-        )
+    checkpoint = start.checkpoint
     _check_head(settings, start, task)
     keras.utils.set_random_seed(settings.random_seed)
     policy = "mixed_bfloat16" if settings.mixed_precision == "bfloat16" else "float32"

@@ -64,14 +64,18 @@ def fine_tune(
     Raises:
         InputError: anything about the task, the checkpoint or the folder that a user has to mend.
     """
+    check_run(settings, training, strategy, task)
     training = _with_length(settings, training, task)
-    check_batch_sizes(strategy, training, settings.eval_batch_size)
     for name in ("model", "best"):
         check_place(output_dir / name)
     record = {**record, **start.record(), **task.record}
     if is_finished(output_dir, record):
         logging.info("%s is finished; nothing to do", output_dir)
         return read_json(output_dir / "results.json")
+    if settings.do_eval and task.score is None:
+        logging.info("there is no development set: nothing is scored")
+    if settings.do_predict and task.write_predictions is None:
+        logging.info("there is no test set: nothing is predicted")
     # Before the folder is touched: weights that do not fit leave nothing behind.
     model = make_model(settings, strategy, start, task)
 
@@ -113,14 +117,38 @@ def fine_tune(
     return results
 
 
+def check_run(
+    settings: FineTuningSettings,
+    training: TrainingSettings,
+    strategy: tf.distribute.Strategy,
+    task: FineTuningTask,
+) -> None:
+    """Checks that settings fit each other and what the task has data for.
+
+    Args:
+        settings: as for `fine_tune`.
+        training: as for `fine_tune`.
+        strategy: as for `fine_tune`.
+        task: as for `fine_tune`.
+
+    Raises:
+        InputError: they do not, or there is nothing to train on.
+    """
+    if settings.do_train and not task.train:
+        raise InputError("there are no training examples")
+    if settings.early_stopping_patience and task.score is None:
+        raise InputError(
+            f"--early_stopping_patience={settings.early_stopping_patience} needs a development set"
+        )
+    check_batch_sizes(strategy, training, settings.eval_batch_size)
+
+
 def _with_length(
     settings: FineTuningSettings, training: TrainingSettings, task: FineTuningTask
 ) -> TrainingSettings:
     """Completes how long a run trains by the number of its examples."""
     if not settings.do_train:
         return training
-    if task.train is None or not len(task.train):
-        raise InputError("there are no training examples")
     epoch = steps_per_epoch(len(task.train), training.train_batch_size)
     steps = training.num_train_steps or max(1, round(epoch * settings.num_train_epochs))
     logging.info("%d examples, %d steps an epoch, %d steps", len(task.train), epoch, steps)

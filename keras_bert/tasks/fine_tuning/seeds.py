@@ -9,7 +9,8 @@ import tensorflow as tf
 from absl import logging
 
 from keras_bert.files import read_json, write_json
-from keras_bert.tasks.fine_tuning.run import fine_tune
+from keras_bert.tasks.fine_tuning.model import make_model
+from keras_bert.tasks.fine_tuning.run import check_run, fine_tune
 from keras_bert.tasks.fine_tuning.settings import FineTuningSettings
 from keras_bert.tasks.fine_tuning.start import Start
 from keras_bert.tasks.fine_tuning.task import FineTuningTask
@@ -51,11 +52,14 @@ def fine_tune_seeds(
         settings = replace(settings, random_seed=seeds[0])
         record = {**record, "random_seed": seeds[0]}
         return fine_tune(settings, training, strategy, output_dir, record, start, task)
+    check_run(settings, training, strategy, task)
     whole = {**record, **start.record(), **task.record, "seeds": [*seeds]}
     whole.pop("random_seed", None)
     if is_finished(output_dir, whole):
         logging.info("%s is finished; nothing to do", output_dir)
         return read_json(output_dir / "results.json")
+    # What it refuses must not leave a run.json that would refuse the mended command.
+    make_model(settings, strategy, start, task)
     with running(output_dir, whole):
         runs = []
         for seed in seeds:

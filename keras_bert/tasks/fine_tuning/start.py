@@ -76,6 +76,7 @@ def find_start(
     vocab_file: str = "",
     do_lower_case: bool | None = None,
     max_seq_length: int = 128,
+    num_frozen_layers: int = 0,
 ) -> Start:
     """Opens the checkpoint that a run starts from and checks the settings against it.
 
@@ -84,13 +85,14 @@ def find_start(
         vocab_file: the vocabulary; empty for the checkpoint's.
         do_lower_case: whether text is lower-cased; None takes what the checkpoint says.
         max_seq_length: pieces of an example at most, which the checkpoint needs positions for.
+        num_frozen_layers: layers that keep their weights, which the checkpoint has to have.
 
     Returns:
         The start.
 
     Raises:
-        InputError: a checkpoint that cannot be opened, or has too few positions; no vocabulary, or
-            one of another size.
+        InputError: a checkpoint that cannot be opened, or has too few positions or layers; no
+            vocabulary, or one of another size.
     """
     checkpoint = open_checkpoint(init_checkpoint)
     config = checkpoint.config
@@ -98,6 +100,11 @@ def find_start(
         raise InputError(
             f"--max_seq_length={max_seq_length} is more than the "
             f"{config.max_position_embeddings} positions of {init_checkpoint}"
+        )
+    if num_frozen_layers > config.num_hidden_layers + 1:
+        raise InputError(
+            f"--num_frozen_layers={num_frozen_layers}: {init_checkpoint} has the embeddings and "
+            f"{config.num_hidden_layers} blocks; expected at most {config.num_hidden_layers + 1}"
         )
     vocab = checkpoint.vocab
     if vocab_file:

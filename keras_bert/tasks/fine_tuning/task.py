@@ -38,7 +38,8 @@ class FineTuningTask:
         write_predictions: (predict, folder): writes the task's prediction files.
         labels: names of the model's labels in the order of its logits.
         problem_type: transformers' word for the loss.
-        data: {split: what was read for it}, items whose `repr` tells all that they hold.
+        data: {split: what was read for it} beside what is trained on, items whose `repr` tells
+            all that they hold.
     """
 
     make_model: Callable[[BertConfig, str], keras.Model]
@@ -53,9 +54,12 @@ class FineTuningTask:
     data: Mapping[str, Iterable[object]] = field(default_factory=dict)
 
     @functools.cached_property
-    def record(self) -> dict[str, str]:
-        """What run.json keeps of the data, so that a changed file is noticed."""
-        return {f"{split}_sha256": _checksum(items) for split, items in self.data.items()}
+    def record(self) -> dict[str, object]:
+        """What run.json keeps of the labels and the data, so that a changed file is noticed."""
+        record: dict[str, object] = {} if self.labels is None else {"labels": [*self.labels]}
+        if self.train is not None:
+            record["train_sha256"] = self.train.sha256
+        return record | {f"{split}_sha256": _checksum(items) for split, items in self.data.items()}
 
 
 def _checksum(items: Iterable[object]) -> str:

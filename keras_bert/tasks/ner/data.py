@@ -8,13 +8,15 @@ is what the model learns. Its labels are O and for each type B-TYPE and I-TYPE.
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 from absl import logging
 
 from keras_bert.errors import InputError
-from keras_bert.tag_schemes import OUTSIDE, check_tags, entities, iob2_tags, split_tag
+from keras_bert.tag_schemes import OUTSIDE, entities, iob2_tags, split_tag
 from keras_bert.tasks.ner.conll import Sentence, read_conll
+from keras_bert.tasks.ner.schemes import check_tags
 from keras_bert.tasks.ner.tfds import open_dataset
 
 
@@ -107,18 +109,35 @@ def read_data(ner: NerSettings, *, do_train: bool, do_eval: bool, do_predict: bo
     Raises:
         InputError: files that cannot be used, none to train on, or nothing to do.
     """
-    if ner.tfds:
-        given = [name for name in ("train_file", "eval_file", "test_file") if getattr(ner, name)]
-        if given:
-            raise InputError(f"--tfds takes the sentences of --task_name, not --{given[0]}")
-        if not ner.task_name:
-            raise InputError("--tfds needs --task_name, such as conll2003 or wikiann/de")
-        dataset = open_dataset(ner.task_name, ner.data_dir)
-        return Splits(
-            tagged(*dataset("train"), ner) if do_train else None,
-            tagged(*dataset("dev"), ner) if do_eval else None,
-            tagged(*dataset("test"), ner) if do_predict else None,
+    read = _read_tfds if ner.tfds else _read_files
+    splits = read(ner, do_train=do_train, do_eval=do_eval, do_predict=do_predict)
+    if splits == Splits():
+        raise InputError(
+            "nothing to do: there are no sentences to score or to predict; expected --eval_file, "
+            "--test_file, --tfds or --do_train"
         )
+    return splits
+
+
+def _read_tfds(ner: NerSettings, *, do_train: bool, do_eval: bool, do_predict: bool) -> Splits:
+    given = [name for name in ("train_file", "eval_file", "test_file") if getattr(ner, name)]
+    if given:
+        raise InputError(f"--tfds takes the sentences of --task_name, not --{given[0]}")
+    if not ner.task_name:
+        raise InputError("--tfds needs --task_name, such as conll2003 or wikiann/de")
+    dataset = open_dataset(ner.task_name, ner.data_dir)
+
+    def read(split: str) -> TaggedSentences | None:
+        found = dataset(split)
+        return tagged(*found, ner) if found else None
+
+    train = read("train") if do_train else None
+    if do_train and train is None:
+        raise InputError(f"--task_name={ner.task_name} has no split train; expected --nodo_train")
+    return Splits(train, read("dev") if do_eval else None, read("test") if do_predict else None)
+
+
+def _read_files(ner: NerSettings, *, do_train: bool, do_eval: bool, do_predict: bool) -> Splits:
     if do_train and not ner.train_file:
         raise InputError("--train_file is missing; expected a CoNLL column file, or --nodo_train")
 
@@ -128,18 +147,11 @@ def read_data(ner: NerSettings, *, do_train: bool, do_eval: bool, do_predict: bo
 
     train = read(ner.train_file) if do_train else None
     dev = read(ner.eval_file) if do_eval and ner.eval_file else None
-    test = None
-    if do_predict and ner.test_file:
-        test = read(ner.test_file, tags_needed=False)
-    elif do_predict and ner.eval_file:
-        test = dev or read(ner.eval_file, tags_needed=False)
-    splits = Splits(train, dev, test)
-    if splits == Splits():
-        raise InputError(
-            "nothing to do: there are no sentences to score or to predict; expected --eval_file, "
-            "--test_file, --tfds or --do_train"
-        )
-    return splits
+    test, predicted = None, ner.test_file or ner.eval_file
+    if do_predict and predicted:
+        is_dev = dev is not None and Path(predicted) == Path(ner.eval_file)
+        test = dev if is_dev else read(predicted, tags_needed=False)
+    return Splits(train, dev, test)
 
 
 def tagged(

@@ -95,6 +95,7 @@ def fine_tune_tagger(
         settings.vocab_file,
         settings.do_lower_case,
         settings.max_seq_length,
+        settings.num_frozen_layers,
     )
     splits = read_data(
         ner,
@@ -150,7 +151,7 @@ def make_task(
             tag_ids=tag_ids(splits.train.tags, labels),
             label_all_pieces=ner.label_all_pieces,
         ).examples
-    read = {"train": splits.train, "dev": splits.dev, "test": splits.test}
+    read = {"dev": splits.dev, "test": splits.test}
     return FineTuningTask(
         make_model=lambda config, dtype: BertTokenClassifier(
             config, num_labels=len(labels), dtype=dtype

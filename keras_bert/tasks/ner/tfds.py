@@ -29,7 +29,9 @@ def tfds_name(task_name: str) -> str:
     return task_name if "/" in task_name else f"{task_name}/{task_name}"
 
 
-def open_dataset(task_name: str, data_dir: str = "") -> Callable[[str], tuple[str, list[Sentence]]]:
+def open_dataset(
+    task_name: str, data_dir: str = ""
+) -> Callable[[str], tuple[str, list[Sentence]] | None]:
     """Opens a dataset.
 
     Args:
@@ -37,7 +39,8 @@ def open_dataset(task_name: str, data_dir: str = "") -> Callable[[str], tuple[st
         data_dir: TensorFlow Datasets' folder; empty for TFDS_DATA_DIR or ~/tensorflow_datasets.
 
     Returns:
-        `read(split)`, of train, dev or test: what stands for a file's name, and the sentences.
+        `read(split)`, of train, dev or test: what stands for a file's name, and the sentences, or
+        None if the dataset has no such split. It raises InputError if the split is empty.
 
     Raises:
         InputError: it is not prepared, has no tags, or tensorflow-datasets is not installed.
@@ -52,9 +55,12 @@ def open_dataset(task_name: str, data_dir: str = "") -> Callable[[str], tuple[st
         )
     tags = features[column].feature
 
-    def read(split: str) -> tuple[str, list[Sentence]]:
+    def read(split: str) -> tuple[str, list[Sentence]] | None:
         names = _DEV if split == "dev" else (split,)
-        split = next((name for name in names if name in builder.info.splits), split)
+        split = next((name for name in names if name in builder.info.splits), None)
+        if split is None:
+            return None
+        source = f"{builder.data_path}, split {split}"
         rows = [row for row in read_split(builder, split) if len(row["tokens"])]
         # The lines that the words would be on in a column file.
         lines = accumulate((len(row["tokens"]) + 1 for row in rows), initial=1)
@@ -66,6 +72,8 @@ def open_dataset(task_name: str, data_dir: str = "") -> Callable[[str], tuple[st
             )
             for row, line in zip(rows, lines, strict=False)
         ]
-        return f"{builder.data_path}, split {split}", sentences
+        if not sentences:
+            raise InputError(f"{source}: holds no sentence; expected words and their tags")
+        return source, sentences
 
     return read

@@ -7,6 +7,7 @@ scored is left out, and counted.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from absl import logging
 
@@ -107,7 +108,10 @@ def read_data(squad: SquadSettings, *, do_train: bool, do_eval: bool, do_predict
     dev = answered(squad.eval_file, "validation") if needs_dev else None
     test = None
     if do_predict:
-        test = load_questions(squad.predict_file) if squad.predict_file else dev
+        is_dev = not squad.predict_file or (
+            dev and Path(squad.predict_file) == Path(squad.eval_file)
+        )
+        test = dev if is_dev else load_questions(squad.predict_file)
     splits = Splits(train, dev if do_eval else None, test)
     if splits == Splits():
         raise InputError(

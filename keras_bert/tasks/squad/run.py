@@ -78,14 +78,20 @@ class _Windowed:
         predictions = self.predictions(decoded, self.settings.null_score_diff_threshold or 0.0)
         if not self.settings.version_2_with_negative:
             return score_v1(self.questions, predictions)
-        return score_v2(self.questions, predictions) | self.best_thresholds(decoded)
+        return (
+            score_v2(self.questions, predictions)
+            | self.best_thresholds(decoded)
+            | {"null_score_diff_threshold": self.threshold(decoded)}
+        )
 
     def best_thresholds(self, decoded: Sequence[Decoded]) -> dict[str, float]:
         """Returns the best scores that another threshold gives, and those thresholds."""
         return best_thresholds(self.questions, *self._answers_and_odds(decoded))
 
-    def best_f1_threshold(self, decoded: Sequence[Decoded]) -> float:
-        """Returns the threshold to predict other questions with."""
+    def threshold(self, decoded: Sequence[Decoded]) -> float:
+        """Returns what other questions are answered by: what is given, else what is best here."""
+        if self.settings.null_score_diff_threshold is not None:
+            return self.settings.null_score_diff_threshold
         return best_f1_threshold(self.questions, *self._answers_and_odds(decoded))
 
     def _answers_and_odds(
@@ -126,6 +132,7 @@ def fine_tune_span_labeler(
         settings.vocab_file,
         settings.do_lower_case,
         settings.max_seq_length,
+        settings.num_frozen_layers,
     )
     splits = read_data(
         squad,
@@ -177,18 +184,18 @@ def make_task(
         return training_examples(windows, questions)
 
     def write(predict: Predict, folder: Path) -> None:
-        threshold = squad.null_score_diff_threshold
-        if threshold is None and version_2 and dev and test is not dev:
-            threshold = dev.best_f1_threshold(dev.decode(predict))
-            logging.info("predictions by the development set's best threshold, %.4f", threshold)
+        threshold = squad.null_score_diff_threshold or 0.0
+        if version_2 and dev and test is not dev:
+            threshold = dev.threshold(dev.decode(predict))
+            logging.info("questions with null odds above %.4f get no answer", threshold)
         decoded = test.decode(predict)
-        write_json(folder / "predictions.json", test.predictions(decoded, threshold or 0.0))
+        write_json(folder / "predictions.json", test.predictions(decoded, threshold))
         n_best = n_best_of(test.questions, decoded, version_2)
         write_json(folder / "nbest_predictions.json", n_best)
         if version_2:
             write_json(folder / "null_odds.json", null_odds_of(test.questions, decoded))
 
-    read = {"train": splits.train, "dev": splits.dev, "test": splits.test}
+    read = {"dev": splits.dev, "test": splits.test}
     return FineTuningTask(
         make_model=lambda config, dtype: BertSpanLabeler(config, dtype=dtype),
         sums=squad_task(),

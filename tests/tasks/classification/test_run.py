@@ -17,6 +17,7 @@ from keras_bert.tasks.classification.labels import label_array
 from keras_bert.tasks.classification.run import fine_tune_classifier
 from keras_bert.tasks.fine_tuning.examples import Examples
 from keras_bert.tasks.fine_tuning.settings import FineTuningSettings
+from keras_bert.tasks.fine_tuning.start import find_start
 from keras_bert.training.loop import TrainingSettings
 
 
@@ -101,6 +102,10 @@ def test_a_head_trained_further_keeps_its_order_of_labels(trained, reviews, tmp_
     results = classify(tmp_path / "out", start, reviews, num_train_epochs=0.1, learning_rate=0.0)
     assert results["accuracy"] > 0.95
     assert open_checkpoint(tmp_path / "out").labels == ["good", "bad"]
+    config["id2label"] = {"0": "bad", "1": "good"}
+    (start / "model" / "config.json").write_text(json.dumps(config))
+    with pytest.raises(InputError, match=r'labels was \["good", "bad"\] and is now \["bad", "good'):
+        classify(tmp_path / "out", start, reviews, num_train_epochs=0.1, learning_rate=0.0)
 
 
 def test_f1_of_glue_is_that_of_label_1_in_any_order(tmp_path):
@@ -122,14 +127,47 @@ def test_f1_of_glue_is_that_of_label_1_in_any_order(tmp_path):
     assert figures[0]["f1"] == pytest.approx(2 / 3)
 
 
-def test_changed_development_texts_are_noticed(trained, reviews, tiny_model, write_reviews):
-    before = Path(reviews["eval_file"]).read_text()
+@pytest.mark.parametrize(("name", "count"), [("train", 200), ("eval", 61)])
+def test_changed_texts_are_noticed(trained, reviews, tiny_model, write_reviews, name, count):
+    path = Path(reviews[f"{name}_file"])
+    before = path.read_text()
+    split = {"train": "train", "eval": "dev"}[name]
     try:
-        write_reviews(Path(reviews["eval_file"]), 61, seed=2)
-        with pytest.raises(InputError, match=r"other settings: dev_sha256 was"):
+        write_reviews(path, count, seed=2)
+        with pytest.raises(InputError, match=rf"other settings: (.*; )?{split}_sha256 was"):
             classify(trained[0], tiny_model, reviews)
     finally:
-        Path(reviews["eval_file"]).write_text(before)
+        path.write_text(before)
+
+
+def test_a_changed_label_of_a_training_example_is_noticed(trained, reviews, tiny_model):
+    path = Path(reviews["train_file"])
+    before = path.read_text()
+    try:
+        path.write_text(before.replace("\tgood\n", "\tbad\n", 1))
+        with pytest.raises(InputError, match=r"other settings: train_sha256 was"):
+            classify(trained[0], tiny_model, reviews)
+    finally:
+        path.write_text(before)
+
+
+def test_the_texts_that_are_scored_and_predicted_are_run_through_the_model_once(
+    reviews, tiny_model, tmp_path
+):
+    start = find_start(str(tiny_model), max_seq_length=16)
+    for test_file in ("", reviews["eval_file"]):
+        settings = ClassificationSettings(**reviews, test_file=test_file)
+        do = {"do_train": True, "do_eval": True, "do_predict": True}
+        task = run.make_task(*read_data(settings, None, **do), start, 16)
+        asked = []
+
+        def predict(examples, asked=asked):
+            asked.append(examples)
+            return {"logits": np.zeros([len(examples), 2], np.float32)}
+
+        task.score(predict)
+        task.write_predictions(predict, tmp_path)
+        assert asked[0] is asked[1]  # The run computes the same examples once.
 
 
 def test_mnli_is_scored_on_both_sets_and_its_model_predicts_the_diagnostic_set(
@@ -221,19 +259,24 @@ def test_bad_input_is_refused_before_the_folder_is_touched(
     assert not (tmp_path / "out").exists()
 
 
+def test_too_many_frozen_layers_are_refused_before_the_data_are_read(tiny_model, tmp_path):
+    settings = {"task_name": "custom", "train_file": str(tmp_path / "nowhere.tsv")}
+    with pytest.raises(InputError, match=r"--num_frozen_layers=9: .* expected at most 2"):
+        classify(tmp_path / "out", tiny_model, settings, seeds=(1, 2), num_frozen_layers=9)
+    assert not (tmp_path / "out").exists()
+
+
 def test_a_model_without_the_head_is_refused_without_training(reviews, tiny_model, tmp_path):
     with pytest.raises(InputError, match=r"the checkpoint does not name its labels"):
         classify(tmp_path / "out", tiny_model, reviews, do_train=False)
 
 
-def test_without_test_files_nothing_is_predicted(tmp_path, caplog):
+def test_without_test_files_nothing_is_predicted(tmp_path):
     (tmp_path / "dev.tsv").write_text("sentence1\tsentence2\tlabel\na\tb\tentailment\n")
     settings = ClassificationSettings("rte", str(tmp_path))
     do = {"do_train": False, "do_predict": True}
-    with caplog.at_level("INFO", "absl"):
-        _, splits = read_data(settings, None, do_eval=True, **do)
+    _, splits = read_data(settings, None, do_eval=True, **do)
     assert (len(splits.dev[""]), splits.test) == (1, {})
-    assert "has no test file; nothing is predicted" in caplog.text
     with pytest.raises(InputError, match=r"nothing to do: there are no test examples"):
         read_data(settings, None, do_eval=False, **do)
 

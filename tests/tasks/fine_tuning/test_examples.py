@@ -1,5 +1,7 @@
 """Examples: padding goes, order stays, and pieces can be cut back into examples."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -65,3 +67,18 @@ def test_arrays_that_do_not_belong_together_are_refused(examples):
         Examples(examples.input_ids, examples.segment_ids, examples.starts, {"labels": np.zeros(2)})
     with pytest.raises(ValueError, match="every value a piece"):
         Examples(examples.input_ids[1:], examples.segment_ids, examples.starts)
+
+
+def test_the_checksum_tells_all_that_examples_hold(make_examples):
+    examples = make_examples(4)
+    assert examples.sha256 == make_examples(4).sha256
+    others = [
+        replace(examples, input_ids=examples.input_ids + 1),
+        replace(examples, segment_ids=examples.segment_ids + 1),
+        replace(examples, starts=np.array([0, *(examples.starts[1:-1] + 1), examples.starts[-1]])),
+        replace(examples, labels={"labels": 1 - examples.labels["labels"]}),
+        replace(examples, labels={"positions": examples.labels["labels"]}),
+        replace(examples, piece_labels={"tags": examples.piece_labels["tags"] + 1}),
+        examples.take([1, 0, 2, 3]),
+    ]
+    assert len({examples.sha256, *(other.sha256 for other in others)}) == 8

@@ -66,7 +66,7 @@ def make_task(make_examples):
             train,
             score,
             labels=["even", "odd"],
-            data={"train": ["72 examples"]},
+            data={"dev": ["24 examples"]},
         )
         return replace(task, **changes)
 
@@ -110,6 +110,17 @@ def test_an_evaluation_an_epoch_and_the_contract_of_the_folder(settings, make_ta
     config = json.loads((trained / "model" / "config.json").read_text())
     assert config["id2label"] == {"0": "even", "1": "odd"}
     assert go(settings, trained, make_task(figures=[0.0])) == results  # nothing left to do
+
+
+def test_scores_are_scalars_on_tensorboard(trained):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+    from tensorboard.util.tensor_util import make_ndarray
+
+    events = EventAccumulator(str(trained / "tensorboard"))
+    events.Reload()
+    assert events.SummaryMetadata("eval_accuracy").plugin_data.plugin_name == "scalars"
+    shown = [(e.step, make_ndarray(e.tensor_proto)) for e in events.Tensors("eval_accuracy")]
+    assert shown == [(step, pytest.approx(value)) for step, value in evaluations(trained)]
 
 
 def test_the_best_weights_are_kept_and_ties_keep_the_earlier(settings, make_task, tmp_path):
@@ -249,10 +260,43 @@ def test_several_seeds_give_mean_and_sample_standard_deviation(settings, make_ta
     assert results["accuracy_mean"] == pytest.approx(0.65)
     assert results["accuracy_std"] == pytest.approx(0.3 / 2**0.5)
     assert weights_of(tmp_path / "seed-1") != weights_of(tmp_path / "seed-2")
+    go(replace(settings, random_seed=2), tmp_path / "alone", make_task(), ONE_STEP)
+    assert weights_of(tmp_path / "seed-2") == weights_of(tmp_path / "alone")
     assert fine_tune_seeds(*arguments) == results
-    changed = replace(scores, data={"train": ["71 examples"]})
-    with pytest.raises(InputError, match="train_sha256 was"):
+    changed = replace(scores, data={"dev": ["23 examples"]})
+    with pytest.raises(InputError, match="dev_sha256 was"):
         fine_tune_seeds(*arguments[:-2], changed, [1, 2])
+
+
+@pytest.mark.parametrize(
+    ("changes", "training", "message"),
+    [
+        ({"train": None}, {}, "there are no training examples"),
+        ({}, {"gradient_accumulation_steps": 3}, r"--train_batch_size=16 does not divide by"),
+        ({"labels": ["no", "yes"]}, {}, r"has the labels even, odd; expected no, yes"),
+        ({"score": None}, {}, r"--early_stopping_patience=1 needs a development set"),
+    ],
+)
+def test_what_several_seeds_refuse_leaves_no_folder_that_blocks_the_mended_command(
+    settings, make_task, tmp_path, trained, changes, training, message
+):
+    settings = replace(settings, init_checkpoint=str(trained), early_stopping_patience=1)
+    training, task = replace(ONE_STEP, **training), make_task(**changes)
+    arguments = (settings, training, make_strategy(), tmp_path / "out", {}, start_of(settings))
+    for seeds in ([1], [1, 2]):
+        with pytest.raises(InputError, match=message):
+            fine_tune_seeds(*arguments, task, seeds)
+        assert not (tmp_path / "out").exists()
+
+
+def test_what_there_is_no_data_for_is_said(settings, make_task, tmp_path, caplog):
+    with caplog.at_level("INFO", "absl"):
+        go(settings, tmp_path / "out", make_task(score=None), ONE_STEP)
+    said = [r.getMessage() for r in caplog.records if r.getMessage().startswith("there is no")]
+    assert said == [
+        "there is no development set: nothing is scored",
+        "there is no test set: nothing is predicted",
+    ]
 
 
 def test_changed_weights_of_the_checkpoint_are_noticed(settings, make_task, tmp_path, trained):
@@ -267,10 +311,21 @@ def test_changed_weights_of_the_checkpoint_are_noticed(settings, make_task, tmp_
         go(moved, trained, make_task())
 
 
-@pytest.mark.parametrize("data", [{"train": ["others"]}, {"train": ["72 examples"], "dev": []}])
+@pytest.mark.parametrize("data", [{"dev": ["others"]}, {"dev": ["24 examples"], "test": []}])
 def test_changed_data_is_refused(settings, make_task, trained, data):
     with pytest.raises(InputError, match=f"{[*data][-1]}_sha256 was"):
         go(settings, trained, make_task(data=data))
+
+
+def test_changed_training_examples_and_labels_are_refused(settings, make_task, trained):
+    train = make_task().train
+    flipped = replace(train, labels={"labels": 1 - train.labels["labels"]})
+    with pytest.raises(InputError, match="train_sha256 was"):
+        go(settings, trained, make_task(train=flipped))
+    with pytest.raises(
+        InputError, match=r'labels was \["even", "odd"\] and is now \["odd", "even"'
+    ):
+        go(settings, trained, make_task(labels=["odd", "even"]))
 
 
 @pytest.mark.parametrize(
@@ -291,12 +346,11 @@ def test_settings_out_of_range_are_refused(settings, change, message):
         replace(settings, **change)
 
 
-def test_settings_that_the_checkpoint_has_no_room_for_are_refused(settings, make_task, tmp_path):
+def test_settings_that_the_checkpoint_has_no_room_for_are_refused(settings):
     with pytest.raises(InputError, match=r"--max_seq_length=65 is more than the 64 positions"):
         find_start(settings.init_checkpoint, max_seq_length=65)
     with pytest.raises(InputError, match=r"--num_frozen_layers=3: .* expected at most 2"):
-        go(replace(settings, num_frozen_layers=3), tmp_path / "out", make_task())
-    assert not (tmp_path / "out").exists()
+        find_start(settings.init_checkpoint, max_seq_length=64, num_frozen_layers=3)
 
 
 def test_a_vocabulary_of_another_size_is_refused(settings, tmp_path):

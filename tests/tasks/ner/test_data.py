@@ -1,5 +1,7 @@
 """Files and labels: one scheme for the model, one set of types for all files."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -108,6 +110,8 @@ def test_what_has_no_file_is_left_out(tmp_path):
 def test_the_development_sentences_are_predicted_where_no_others_are_named(tmp_path):
     ner = files(tmp_path, "train_file", "eval_file")
     splits = read_data(ner, **DO)
+    assert splits.test is splits.dev
+    splits = read_data(replace(ner, test_file=ner.eval_file), **DO)
     assert splits.test is splits.dev
     splits = read_data(ner, do_train=False, do_eval=False, do_predict=True)
     assert (splits.train, splits.dev, len(splits.test.sentences)) == (None, None, 2)

@@ -139,6 +139,17 @@ def test_context_and_tags_on_all_pieces_train_as_well(ner_files, tmp_path):
     assert results["f1"] > 0.5
 
 
+def test_changed_training_files_are_refused(learnt, ner_files, tmp_path):
+    text = (ner_files / "train.conll").read_text()
+    changes = {"another tag": ("d\tO", "d\tB-LOC"), "another word": ("\nd\t", "\ne\t")}
+    for name, (old, new) in changes.items():
+        assert old in text
+        path = tmp_path / f"{name}.conll"
+        path.write_text(text.replace(old, new, 1))
+        with pytest.raises(InputError, match=r"other settings: train_sha256 was"):
+            run(ner_files, learnt[1], train_file=str(path))
+
+
 def test_a_type_that_only_dev_has_ends_the_run_before_the_folder_is_touched(ner_files, tmp_path):
     (tmp_path / "dev.conll").write_text("a B-ORG\n")
     with pytest.raises(InputError, match=r"dev\.conll, line 1: tag 'B-ORG', but .*train\.conll"):

@@ -24,6 +24,8 @@ def prepared(tmp_path_factory):
         ("conll2003", "conll2003"): ("ner", tags, ("train", "dev", "test")),
         ("wikiann", "de"): ("tags", tags, ("train", "validation", "test")),
         ("numbers", "numbers"): ("sizes", others, ("train",)),
+        ("only", "train"): ("tags", tags, ("train",)),
+        ("no", "words"): ("tags", tags, ("train", "validation")),
     }
     for (name, config), (column, feature, splits) in tables.items():
         words = tf.ragged.constant(ROWS["tokens"], dtype=tf.string)
@@ -39,7 +41,7 @@ def prepared(tmp_path_factory):
             features=tfds.features.FeaturesDict(
                 {"tokens": tfds.features.Sequence(tfds.features.Text()), column: feature}
             ),
-            split_datasets=dict.fromkeys(splits, rows),
+            split_datasets=dict.fromkeys(splits, rows.skip(1).take(1) if name == "no" else rows),
             disable_shuffling=True,
         )
     return str(folder)
@@ -67,6 +69,18 @@ def test_all_three_splits_are_read_for_a_run(prepared):
         read_data(NerSettings(**given), **do)
     with pytest.raises(InputError, match="--tfds takes the sentences of --task_name, not --eval_f"):
         read_data(NerSettings(eval_file="dev.conll", **given), **do)
+
+
+def test_what_a_dataset_lacks_is_left_out_and_an_empty_split_is_refused(prepared):
+    do = {"do_train": True, "do_eval": True, "do_predict": True}
+    given = {"tfds": True, "data_dir": prepared}
+    splits = read_data(NerSettings(task_name="only/train", **given), **do)
+    assert len(splits.train.sentences) == 2
+    assert splits.dev is splits.test is None
+    with pytest.raises(InputError, match=r"nothing to do: there are no sentences"):
+        read_data(NerSettings(task_name="only/train", **given), **do | {"do_train": False})
+    with pytest.raises(InputError, match=r"no/words/1.0.0, split train: holds no sentence"):
+        read_data(NerSettings(task_name="no/words", **given), **do)
 
 
 def test_what_is_not_prepared_or_has_no_tags_is_refused(prepared):

@@ -31,6 +31,8 @@ def test_what_has_no_file_is_left_out(files):
 def test_the_development_questions_are_predicted_where_no_others_are_named(files):
     splits = read(files, "train_file", "eval_file")
     assert splits.test is splits.dev
+    splits = read(files | {"predict_file": files["eval_file"]}, *files)
+    assert splits.test is splits.dev
     splits = read(files, "eval_file", do_train=False, do_eval=False)
     assert (splits.dev, splits.test) == (None, [ANSWERED])
 

@@ -118,6 +118,9 @@ def test_other_questions_are_predicted_by_the_best_threshold_of_dev(tmp_path, to
         task.write_predictions(predict, tmp_path)
         predictions = json.loads((tmp_path / "predictions.json").read_text())
         assert {name for name, text in predictions.items() if not text} == empty
+        written = json.loads((tmp_path / "null_odds.json").read_text())
+        by = task.score(predict)["null_score_diff_threshold"]  # The same, in results.json.
+        assert {name for name, odds in written.items() if odds > by} == empty
 
 
 def test_v1_leaves_out_impossible_questions_and_v2_teaches_them(tokenizer, questions):
@@ -136,6 +139,8 @@ def test_where_silence_is_best_for_dev_other_questions_get_no_answer(
     predict = knowing([Question("c", questions[2].text, TEXT, questions[0].answers)])
     figures = task.score(predict)
     assert (figures["best_f1"], figures["best_f1_thresh"]) == (100.0, 0.0)
+    # What an export answers by, just below the answer's null odds.
+    assert figures["null_score_diff_threshold"] == np.nextafter(-20.0, -np.inf)
     task.write_predictions(predict, tmp_path)
     assert json.loads((tmp_path / "predictions.json").read_text()) == {"c": ""}
 
@@ -196,7 +201,8 @@ def test_what_was_read_is_in_the_record(tokenizer, questions):
     assert record(questions).keys() == {"train_sha256"}
     before = record(None, questions, questions)
     assert before.keys() == {"dev_sha256", "test_sha256"}
-    assert before["dev_sha256"] == before["test_sha256"] == record(questions)["train_sha256"]
+    assert before["dev_sha256"] == before["test_sha256"]
     # An answer that changes where it stands changes none of the pieces.
     moved = [*questions[:2], Question("c", questions[2].text, TEXT, (Answer("the", 6),))]
     assert record(None, moved, questions)["dev_sha256"] != before["dev_sha256"]
+    assert record(moved) != record(questions)
