@@ -2,7 +2,7 @@
 
     python -m keras_bert.serving.server --export_dir=DIR --port=8501
 
-A request flows through these files: routes (HTTP) -> json_text and protocol (JSON to arrays) ->
-batching (with other requests' rows) -> versions (the loaded SavedModel) -> protocol (arrays to
-JSON). lifecycle starts and drains it all.
+A request flows through these files: routes (HTTP) -> bodies (its bytes, within limits) -> json_text
+and protocol (JSON to arrays) -> batching (with other requests' rows) -> versions (the loaded
+SavedModel) -> protocol (arrays to JSON) -> routes. lifecycle starts and drains it all.
 """

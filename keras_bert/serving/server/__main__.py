@@ -25,17 +25,26 @@ flags.DEFINE_string(
 flags.DEFINE_string("model_name", "model", "The model's name in the routes, /v1/models/NAME.")
 flags.DEFINE_string("host", "127.0.0.1", "Address to listen on; 0.0.0.0 for every one.")
 flags.DEFINE_integer("port", 8501, "Port; 0 for any.", lower_bound=0, upper_bound=65535)
-flags.DEFINE_integer("max_batch_size", 64, "Rows that requests are joined to.", lower_bound=1)
+flags.DEFINE_integer(
+    "max_batch_size", 64, "Rows that requests are joined to, or cut to.", lower_bound=1
+)
+flags.DEFINE_integer("max_request_rows", 4096, "The most rows of a request.", lower_bound=1)
 flags.DEFINE_float(
     "batch_timeout_ms", 0.0, "How long a request may wait for others.", lower_bound=0.0
 )
 flags.DEFINE_integer("num_batch_threads", 2, "Batches that run at a time.", lower_bound=1)
 flags.DEFINE_integer("max_waiting", 10_000, "Requests that may wait for a batch.", lower_bound=1)
 flags.DEFINE_integer("max_request_bytes", 16 << 20, "The largest body.", lower_bound=1)
+flags.DEFINE_integer(
+    "max_waiting_bytes",
+    256 << 20,
+    "Of all bodies together that arrive or wait for their answer.",
+    lower_bound=1,
+)
 flags.DEFINE_float(
     "request_timeout_s",
     30.0,
-    "For a request's body to arrive, and again for its answer.",
+    "For a request's body to arrive, again for its answer, and again to send it.",
     lower_bound=0.001,
 )
 flags.DEFINE_float("drain_timeout_s", 30.0, "For what is in flight at SIGTERM.", lower_bound=0.0)
@@ -62,10 +71,12 @@ def main(argv: Sequence[str]) -> None:
     settings = Settings(
         model_name=FLAGS.model_name,
         max_batch_size=FLAGS.max_batch_size,
+        max_request_rows=FLAGS.max_request_rows,
         batch_timeout_ms=FLAGS.batch_timeout_ms,
         num_batch_threads=FLAGS.num_batch_threads,
         max_waiting=FLAGS.max_waiting,
         max_request_bytes=FLAGS.max_request_bytes,
+        max_waiting_bytes=FLAGS.max_waiting_bytes,
         request_timeout_s=FLAGS.request_timeout_s,
         drain_timeout_s=FLAGS.drain_timeout_s,
         poll_s=FLAGS.file_system_poll_wait_seconds,
@@ -79,11 +90,15 @@ def main(argv: Sequence[str]) -> None:
         shown = f"[{host}]" if ":" in host else host
         logging.info("http://%s:%d shows the page; the model is %s", shown, port, FLAGS.model_name)
 
-    asyncio.run(serve(settings, bound, versions, ready))
-    logging.info("ended")
-    logging.flush()
-    # Not by returning: Python would wait for a batch that outlived --drain_timeout_s.
-    os._exit(0)
+    async def serve_and_end() -> None:
+        await serve(settings, bound, versions, ready)
+        logging.info("ended")
+        logging.flush()
+        # Not by returning: asyncio and Python would wait for threads that outlived
+        # --drain_timeout_s, with a batch or with a version that loads.
+        os._exit(0)
+
+    asyncio.run(serve_and_end())
 
 
 def bind(host: str, port: int) -> socket.socket:

@@ -2,8 +2,9 @@
 
 Requests of one version, signature and inner shape are joined along the first dimension. A batch
 starts as soon as fewer than `in_flight` run: the requests that came while the last one ran. So an
-idle server never waits, and a busy one has large batches. A batch that fails is run again request
-by request, so that a bad one fails alone.
+idle server never waits, and a busy one has large batches. A request of more rows than a batch holds
+is run in slices, each behind what came in the meantime, and no further once nobody waits for it. A
+batch that fails is run again in halves, so that a bad request fails alone.
 """
 
 import asyncio
@@ -14,10 +15,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from keras_bert.serving.server.json_text import RestError
+from keras_bert.serving.server.errors import RestError, bad_request
 from keras_bert.serving.server.metrics import Metrics
 from keras_bert.serving.server.protocol import Arrays
 from keras_bert.serving.server.versions import Version
+
+# Bytes of texts in a request that is joined with others. The outputs of a longer one could be so
+# wide, such as its entities, that their padding would be most of its neighbours' answers.
+_JOINED = 1 << 13
 
 
 @dataclass(eq=False, slots=True)
@@ -28,13 +33,15 @@ class _Item:
     rows: int
     answer: asyncio.Future
     asked: float
+    waits: bool = True
 
 
 class Batcher:
     """Runs requests in batches, in threads.
 
     Args:
-        max_rows: the most rows that requests are joined to; a larger request runs alone.
+        max_rows: the most rows of a batch.
+        max_request_rows: the most rows of a request.
         timeout: seconds that a request may wait for others while no batch is full.
         in_flight: batches that run at a time.
         max_waiting: requests that may wait.
@@ -42,9 +49,16 @@ class Batcher:
     """
 
     def __init__(
-        self, max_rows: int, timeout: float, in_flight: int, max_waiting: int, metrics: Metrics
+        self,
+        max_rows: int,
+        max_request_rows: int,
+        timeout: float,
+        in_flight: int,
+        max_waiting: int,
+        metrics: Metrics,
     ):
         self._max_rows = max_rows
+        self._max_request_rows = max_request_rows
         self._timeout = timeout
         self._free = in_flight
         self._max_waiting = max_waiting
@@ -54,6 +68,17 @@ class Batcher:
         self._waiting = 0
         self._tasks: set[asyncio.Task] = set()
         self._pump_due = False
+
+    def require_room(self) -> None:
+        """Refuses a request while too many wait.
+
+        Raises:
+            RestError: 503, too many wait.
+        """
+        if self._waiting >= self._max_waiting:
+            raise RestError(
+                503, "The batch scheduling queue to which this task was submitted is full"
+            )
 
     async def run(self, version: Version, signature: str, inputs: Arrays) -> Arrays:
         """Runs one request with others.
@@ -67,26 +92,55 @@ class Batcher:
             An array an output: this request's rows.
 
         Raises:
-            RestError: the request's own error, or too many wait.
+            RestError: the request's own error, it has too many rows, or too many wait.
         """
-        if self._waiting >= self._max_waiting:
-            raise RestError(
-                503, "The batch scheduling queue to which this task was submitted is full"
+        rows = _count_rows(inputs) if signature in version.batched else 0
+        if rows > self._max_request_rows:
+            raise bad_request(
+                f"The request has {rows} rows, expected up to {self._max_request_rows}"
             )
-        loop = asyncio.get_running_loop()
-        rows = _rows(version, signature, inputs)
-        # A request that cannot be joined is a group of its own.
-        key = _key(version, signature, inputs) if rows else (object(),)
-        item = _Item(version, signature, inputs, rows, loop.create_future(), loop.time())
-        self._groups.setdefault(key, deque()).append(item)
-        self._waiting += 1
-        self._metrics.queue.set(self._waiting)
-        self._pump_soon()
-        return await item.answer
+        self.require_room()
+        if rows <= self._max_rows:
+            return await self._submit(version, signature, inputs, rows)
+        parts = []
+        for start in range(0, rows, self._max_rows):
+            end = min(start + self._max_rows, rows)
+            part = {name: array[start:end] for name, array in inputs.items()}
+            parts.append(await self._submit(version, signature, part, end - start))
+            _check_rows(parts[-1], end - start)
+        return _stack(parts)
 
     def close(self) -> None:
         """Ends the threads once they have run what they were given."""
         self._threads.shutdown(wait=False, cancel_futures=True)
+
+    def _submit(
+        self, version: Version, signature: str, inputs: Arrays, rows: int
+    ) -> asyncio.Future[Arrays]:
+        loop = asyncio.get_running_loop()
+        joined = rows and _text_bytes(inputs) <= _JOINED
+        # A request that is not joined is a group of its own.
+        key = _key(version, signature, inputs) if joined else (object(),)
+        item = _Item(version, signature, inputs, rows, loop.create_future(), loop.time())
+        self._groups.setdefault(key, deque()).append(item)
+        self._count(1)
+        item.answer.add_done_callback(lambda _: self._forget(key, item))
+        self._pump_soon()
+        return item.answer
+
+    def _forget(self, key: tuple, item: _Item) -> None:
+        """Gives up an item's place, if it still has one: its client's time is over."""
+        if not item.waits:
+            return
+        item.waits = False
+        self._groups[key].remove(item)
+        if not self._groups[key]:
+            del self._groups[key]
+        self._count(-1)
+
+    def _count(self, more: int) -> None:
+        self._waiting += more
+        self._metrics.queue.set(self._waiting)
 
     def _pump_soon(self) -> None:
         # After what the loop has already read: requests that came together go together.
@@ -106,11 +160,8 @@ class Batcher:
                 first = self._groups[oldest[0]][0]
                 loop.call_later(first.asked + self._timeout - now, self._pump_soon)
                 return
-            batch = self._take(ready)
-            if not batch:
-                continue
             self._free -= 1
-            task = loop.create_task(self._run_batch(batch))
+            task = loop.create_task(self._run_batch(self._take(ready)))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
@@ -123,37 +174,39 @@ class Batcher:
         group, batch, rows = self._groups[key], [], 0
         while group and (not batch or rows + group[0].rows <= self._max_rows):
             item = group.popleft()
-            self._waiting -= 1
-            if not item.answer.done():  # Its client's time may be over.
-                batch.append(item)
-                rows += item.rows
+            item.waits = False
+            batch.append(item)
+            rows += item.rows
         if not group:
             del self._groups[key]
-        self._metrics.queue.set(self._waiting)
+        self._count(-len(batch))
         return batch
 
     async def _run_batch(self, batch: list[_Item]) -> None:
         try:
-            if not await self._answer(batch):
-                for item in batch:
-                    await self._answer([item])
+            await self._answer(batch)
         finally:
             self._free += 1
             self._pump_soon()
 
-    async def _answer(self, batch: list[_Item]) -> bool:
-        """Answers requests with one run; False, with none answered, if that of several fails."""
+    async def _answer(self, batch: list[_Item]) -> None:
+        """Answers requests with one run, or, where that fails, each half of them."""
+        batch = [item for item in batch if not item.answer.done()]
+        if not batch:
+            return
         loop = asyncio.get_running_loop()
         try:
             parts = await loop.run_in_executor(self._threads, self._run, batch)
         except Exception as error:
-            if len(batch) > 1:
-                return False
-            _settle(batch[0].answer, error)
-            return True
+            if len(batch) == 1:
+                _settle(batch[0].answer, error)
+                return
+            middle = len(batch) // 2
+            await self._answer(batch[:middle])
+            await self._answer(batch[middle:])
+            return
         for item, part in zip(batch, parts, strict=True):
             _settle(item.answer, part)
-        return True
 
     def _run(self, batch: list[_Item]) -> list[Arrays]:
         started = time.perf_counter()
@@ -164,13 +217,20 @@ class Batcher:
         return _split(outputs, [item.rows for item in batch])
 
 
-def _rows(version: Version, signature: str, inputs: Arrays) -> int:
-    """The request's rows, or 0 if it cannot be joined with others."""
-    expected = version.signatures[signature]
-    if any(not expected[name].shape or expected[name].shape[0] is not None for name in inputs):
-        return 0
-    lengths = {len(array) for array in inputs.values()}
-    return lengths.pop() if len(lengths) == 1 else 0
+def _count_rows(inputs: Arrays) -> int:
+    (first, array), *others = inputs.items()
+    for name, other in others:
+        if len(other) != len(array):
+            raise bad_request(
+                "Batching Run() input tensors must have equal 0th-dimension size: "
+                f"{first} has {len(array)}, {name} has {len(other)}"
+            )
+    return len(array)
+
+
+def _text_bytes(inputs: Arrays) -> int:
+    texts = (array for array in inputs.values() if array.dtype == object)
+    return sum(sum(map(len, array.ravel())) for array in texts)
 
 
 def _key(version: Version, signature: str, inputs: Arrays) -> tuple:
@@ -186,12 +246,33 @@ def _join(inputs: list[Arrays]) -> Arrays:
 def _split(outputs: Arrays, rows: list[int]) -> list[Arrays]:
     if len(rows) == 1:
         return [outputs]
-    for name, array in outputs.items():
-        if not array.ndim or len(array) != sum(rows):
-            raise ValueError(f"output {name} has not a row for each of the inputs")
+    _check_rows(outputs, sum(rows))
     ends = np.cumsum(rows)[:-1]
     parts = {name: np.split(array, ends) for name, array in outputs.items()}
     return [{name: parts[name][index] for name in parts} for index in range(len(rows))]
+
+
+def _check_rows(outputs: Arrays, rows: int) -> None:
+    for name, array in outputs.items():
+        if not array.ndim or len(array) != rows:
+            raise ValueError(f"output {name} has not a row for each of the inputs")
+
+
+def _stack(parts: list[Arrays]) -> Arrays:
+    """Slices of an answer as one, padded to the widest of them as a batch is."""
+    stacked = {}
+    for name in parts[0]:
+        arrays = [part[name] for part in parts]
+        widest = np.max([array.shape[1:] for array in arrays], axis=0).astype(int)
+        stacked[name] = np.concatenate([_pad(array, widest) for array in arrays])
+    return stacked
+
+
+def _pad(array: np.ndarray, sizes: np.ndarray) -> np.ndarray:
+    padding = {"O": b"", "i": -1}.get(array.dtype.kind, 0)
+    padded = np.full((len(array), *sizes), padding, array.dtype)
+    padded[tuple(map(slice, array.shape))] = array
+    return padded
 
 
 def _settle(answer: asyncio.Future, result: Arrays | Exception) -> None:

@@ -29,31 +29,37 @@ def find_versions(folder: Path) -> dict[int, Path]:
     }
 
 
-def require_version(folder: Path) -> None:
-    """Refuses a folder without versions.
+def require_version(folder: Path) -> dict[int, Path]:
+    """Finds the versions in a folder, and refuses one without.
 
     Args:
         folder: DIR.
+
+    Returns:
+        Number -> DIR/NUMBER, as `find_versions`.
 
     Raises:
         InputError: there is no such folder, or no version in it.
     """
     if not folder.is_dir():
         raise InputError(f"--export_dir={folder}: no such folder")
-    if not find_versions(folder):
+    versions = find_versions(folder)
+    if not versions:
         raise InputError(
             f"--export_dir={folder} has no version: expected {folder}/1/{MODEL_FILE} or the like"
         )
+    return versions
 
 
-def describe_files(folder: Path) -> tuple[tuple[str, int, int], ...]:
+def describe_files(folder: Path) -> tuple[tuple[str, int, int, int], ...]:
     """Describes a version's files, so that a change shows.
 
     Args:
         folder: DIR/NUMBER.
 
     Returns:
-        Path, size and time of each file.
+        Path, size, time and number (inode) of each file: another model's files may be as large, and
+        as old where all times are set to one.
     """
     found = []
     for path in sorted(folder.rglob("*")):
@@ -61,5 +67,5 @@ def describe_files(folder: Path) -> tuple[tuple[str, int, int], ...]:
             status = path.stat()
         except FileNotFoundError:  # It went as we looked.
             continue
-        found.append((str(path), status.st_size, status.st_mtime_ns))
+        found.append((str(path), status.st_size, status.st_mtime_ns, status.st_ino))
     return tuple(found)

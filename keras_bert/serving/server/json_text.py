@@ -8,6 +8,8 @@ import json
 import re
 from typing import Any
 
+from keras_bert.serving.server.errors import RestError, bad_request
+
 _SHOWN = 200  # characters of a JSON value that an error quotes
 
 # What Python's parser says, and what RapidJSON, TensorFlow Serving's, says of the same.
@@ -33,33 +35,7 @@ _ESCAPE = re.compile(
 )
 
 
-class RestError(Exception):
-    """A request that is answered with an error.
-
-    Args:
-        status: the HTTP status.
-        message: what the body says under "error".
-    """
-
-    def __init__(self, status: int, message: str):
-        super().__init__(message)
-        self.status = status
-        self.message = message
-
-
-def bad_request(message: str) -> RestError:
-    """Makes the error for a request that is not understood.
-
-    Args:
-        message: what the body says under "error".
-
-    Returns:
-        An error of status 400, TensorFlow's INVALID_ARGUMENT.
-    """
-    return RestError(400, message)
-
-
-def parse_object(body: bytes) -> dict[str, Any]:
+def parse_object(body: bytes | bytearray) -> dict[str, Any]:
     """Parses a body that has to be a JSON object.
 
     Args:

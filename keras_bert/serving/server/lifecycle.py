@@ -10,12 +10,16 @@ import signal
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass
+from logging import WARNING, LogRecord
 
 from absl import logging
 from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
+from aiohttp.log import server_logger
 
 from keras_bert.errors import InputError
 from keras_bert.serving.server.batching import Batcher
+from keras_bert.serving.server.bodies import Bodies
 from keras_bert.serving.server.metrics import Metrics
 from keras_bert.serving.server.routes import Routes
 from keras_bert.serving.server.versions import Versions
@@ -31,22 +35,26 @@ class Settings:
 
     Args:
         model_name: the model's name in the routes.
-        max_batch_size: rows that requests are joined to.
+        max_batch_size: rows that requests are joined to, or cut to.
+        max_request_rows: the most rows of a request.
         batch_timeout_ms: how long a request may wait for others.
         num_batch_threads: batches that run at a time.
         max_waiting: requests that may wait for a batch.
         max_request_bytes: the largest body.
-        request_timeout_s: for a body to arrive, and again for the answer.
+        max_waiting_bytes: of all bodies that arrive or wait for their answer.
+        request_timeout_s: for a body to arrive, again for the answer, and again to send it.
         drain_timeout_s: for what is in flight when the server is asked to end.
         poll_s: between two looks for new versions.
     """
 
     model_name: str = "model"
     max_batch_size: int = 64
+    max_request_rows: int = 4096
     batch_timeout_ms: float = 0.0
     num_batch_threads: int = 2
     max_waiting: int = 10_000
     max_request_bytes: int = 16 << 20
+    max_waiting_bytes: int = 256 << 20
     request_timeout_s: float = 30.0
     drain_timeout_s: float = 30.0
     poll_s: float = 1.0
@@ -69,17 +77,22 @@ async def serve(
     metrics = Metrics()
     batcher = Batcher(
         settings.max_batch_size,
+        settings.max_request_rows,
         settings.batch_timeout_ms / 1000,
         settings.num_batch_threads,
         settings.max_waiting,
         metrics,
     )
-    routes = Routes(settings.model_name, versions, batcher, metrics, settings.request_timeout_s)
+    timeout = settings.request_timeout_s
+    bodies = Bodies(settings.max_request_bytes, settings.max_waiting_bytes, timeout)
+    routes = Routes(settings.model_name, versions, bodies, batcher, metrics, timeout)
+    server_logger.addFilter(_shorten)
     runner = web.AppRunner(
-        routes.application(settings.max_request_bytes),
+        routes.application(),
         access_log=None,
+        auto_decompress=False,  # `Bodies` does it.
         # Also the time that a new connection has for its first request's headers.
-        keepalive_timeout=settings.request_timeout_s,
+        keepalive_timeout=timeout,
         lingering_time=_LINGER,
         shutdown_timeout=_LINGER,
     )
@@ -134,3 +147,16 @@ async def _look_for_versions(versions: Versions, seconds: float) -> None:
         except OSError as error:
             # The folder may be out of reach for a while.
             logging.warning("cannot look for versions: %s", error)
+        except Exception:  # Whatever it is, the version that is served is served on.
+            logging.exception("cannot look for versions")
+
+
+def _shorten(record: LogRecord) -> bool:
+    """Makes one line of what aiohttp logs of a request that is not HTTP."""
+    error = record.exc_info[1] if record.exc_info else None
+    if isinstance(error, HttpProcessingError):
+        wrong = " ".join(error.message.split())
+        record.msg, record.args = "%s: %.200s", (record.getMessage(), wrong)
+        record.exc_info = None
+        record.levelno, record.levelname = WARNING, "WARNING"
+    return True

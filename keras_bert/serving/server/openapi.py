@@ -41,11 +41,12 @@ def describe_routes(
 
 def _rows(name: str, inputs: Mapping[str, Input]) -> dict[str, Any]:
     row = _object({key: _tensor(one, leave_out=1) for key, one in inputs.items()})
-    rows = [row | {"additionalProperties": False}]
+    kinds = [row | {"additionalProperties": False}]
     if len(inputs) == 1:
-        rows += row["properties"].values()
-    items = {"type": "array", "minItems": 1, "items": {"anyOf": rows}}
-    return _body(name, {"instances": items}, "inputs")
+        kinds += row["properties"].values()
+    # All rows are of one kind.
+    rows = {"anyOf": [{"type": "array", "minItems": 1, "items": kind} for kind in kinds]}
+    return _body(name, {"instances": rows}, "inputs")
 
 
 def _columns(name: str, inputs: Mapping[str, Input]) -> dict[str, Any]:

@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from keras_bert.serving.server.json_text import RestError, bad_request, parse_object, shown
+from keras_bert.serving.server.errors import RestError, bad_request
+from keras_bert.serving.server.json_text import parse_object, shown
 from keras_bert.serving.server.tensors import is_named, make_array, read_value, write_value
 
 DEFAULT_SIGNATURE = "serving_default"
@@ -46,7 +47,7 @@ class Call(NamedTuple):
     by_row: bool
 
 
-def decode_call(body: bytes, signatures: Mapping[str, Mapping[str, Input]]) -> Call:
+def decode_call(body: bytes | bytearray, signatures: Mapping[str, Mapping[str, Input]]) -> Call:
     """Reads a predict request.
 
     Args:

@@ -15,12 +15,13 @@ from typing import Any
 from urllib.parse import unquote
 
 from absl import logging
-from aiohttp import ClientPayloadError, web
+from aiohttp import web
 
 from keras_bert.serving.server import protocol
 from keras_bert.serving.server.batching import Batcher
+from keras_bert.serving.server.bodies import Bodies
+from keras_bert.serving.server.errors import RestError
 from keras_bert.serving.server.folder import LARGEST_VERSION
-from keras_bert.serving.server.json_text import RestError
 from keras_bert.serving.server.metrics import CONTENT_TYPE, Metrics
 from keras_bert.serving.server.openapi import describe_routes
 from keras_bert.serving.server.versions import Version, Versions
@@ -47,19 +48,21 @@ class Routes:
     Args:
         model_name: NAME in the routes.
         versions: the model's versions.
+        bodies: what reads requests.
         batcher: what runs requests.
         metrics: where requests are counted.
-        timeout: seconds for a request's body to arrive, and again for its answer.
+        timeout: seconds for a request's answer, and again for the client to take it.
 
     Attributes:
         draining: whether new requests are refused.
-        in_flight: requests not yet answered.
+        in_flight: requests whose answer is not yet written.
     """
 
     def __init__(
         self,
         model_name: str,
         versions: Versions,
+        bodies: Bodies,
         batcher: Batcher,
         metrics: Metrics,
         timeout: float,
@@ -68,20 +71,18 @@ class Routes:
         self.in_flight = 0
         self._name = model_name
         self._versions = versions
+        self._bodies = bodies
         self._batcher = batcher
         self._metrics = metrics
         self._timeout = timeout
 
-    def application(self, max_bytes: int) -> web.Application:
+    def application(self) -> web.Application:
         """Makes the application.
-
-        Args:
-            max_bytes: the largest body.
 
         Returns:
             The application, with every route.
         """
-        app = web.Application(client_max_size=max_bytes, middlewares=[self._observe])
+        app = web.Application(middlewares=[self._observe])
         for path, name in _PAGE.items():
             app.router.add_get(path, _file_handler(_HERE / "page" / name))
         app.router.add_get("/export.json", self._export)
@@ -93,21 +94,40 @@ class Routes:
 
     @web.middleware
     async def _observe(self, request: web.Request, handler: _Handler) -> web.StreamResponse:
-        """Counts a request and its time, and turns every failure into an answer."""
+        """Counts a request and its time, turns every failure into an answer, and writes it."""
         started = time.perf_counter()
         route = _route(request.path)
-        self.in_flight += 1
-        self._metrics.in_flight.set(self.in_flight)
+        self._count(1)
         try:
             response = await self._guarded(request, handler, route)
+            self._metrics.requests.labels(route, response.status).inc()
+            self._metrics.seconds.labels(route).observe(time.perf_counter() - started)
+            if self.draining:
+                response.force_close()
+            await self._write(request, response)
         finally:
-            self.in_flight -= 1
-            self._metrics.in_flight.set(self.in_flight)
-        self._metrics.requests.labels(route, response.status).inc()
-        self._metrics.seconds.labels(route).observe(time.perf_counter() - started)
-        if self.draining:
-            response.force_close()
+            self._count(-1)
         return response
+
+    def _count(self, more: int) -> None:
+        self.in_flight += more
+        self._metrics.in_flight.set(self.in_flight)
+
+    async def _write(self, request: web.Request, response: web.StreamResponse) -> None:
+        """Writes an answer, and waits until it has left for the client."""
+        transport = request.transport
+        if transport is None:  # The client is gone.
+            return
+        transport.set_write_buffer_limits(0)  # Written is what the operating system has taken.
+        try:
+            async with asyncio.timeout(self._timeout):
+                await response.prepare(request)
+                await response.write_eof()
+        except TimeoutError:
+            logging.warning("%s did not read its answer: its connection is cut", request.remote)
+            transport.abort()
+        except ConnectionError:
+            pass  # The client is gone: aiohttp sees it too.
 
     async def _guarded(
         self, request: web.Request, handler: _Handler, route: str
@@ -118,11 +138,6 @@ class Routes:
             return await handler(request)
         except RestError as error:
             return _error(error.status, error.message)
-        except web.HTTPRequestEntityTooLarge:
-            limit = request.client_max_size
-            response = _error(413, f"The request's body is larger than {limit} bytes")
-            response.force_close()
-            return response
         except web.HTTPException as error:
             response = _error(error.status, f"{error.reason}: {request.method} {request.path}")
             if "Allow" in error.headers:
@@ -137,7 +152,6 @@ class Routes:
         if request.method == "POST" and (match := _CALL.fullmatch(path)):
             version = self._version(match)
             method = match[4].lower()
-            body = await self._body(request)
             if method != "predict":
                 kind = {"classify": "classification", "regress": "regression"}[method]
                 raise RestError(
@@ -145,7 +159,9 @@ class Routes:
                     f"Expected {kind} signature method_name to be tensorflow/serving/{method}. "
                     "Was: tensorflow/serving/predict",
                 )
-            return await self._predict(version, body)
+            self._batcher.require_room()
+            async with self._bodies.read(request) as body:
+                return await self._predict(version, body)
         if request.method in ("GET", "HEAD") and (match := _ABOUT.fullmatch(path)):
             if match[4]:
                 return self._metadata(self._version(match))
@@ -163,21 +179,7 @@ class Routes:
         wanted = f"Latest({name})" if number is None else f"Specific({name}, {number})"
         raise RestError(404, f"Servable not found for request: {wanted}")
 
-    async def _body(self, request: web.Request) -> bytes:
-        if (request.content_length or 0) > request.client_max_size:
-            raise web.HTTPRequestEntityTooLarge(request.client_max_size, request.content_length)
-        try:
-            async with asyncio.timeout(self._timeout):
-                return await request.read()
-        except TimeoutError:
-            raise RestError(
-                408, f"The request's body did not arrive within {self._timeout:g} seconds"
-            ) from None
-        except (ClientPayloadError, web.RequestPayloadError, ConnectionError) as error:
-            # Cut off, or not what its headers say; nobody may be there to read this.
-            raise RestError(400, f"The request's body is not whole: {error}") from None
-
-    async def _predict(self, version: Version, body: bytes) -> web.Response:
+    async def _predict(self, version: Version, body: bytearray) -> web.Response:
         call = await _apart(len(body), protocol.decode_call, body, version.signatures)
         try:
             async with asyncio.timeout(self._timeout):
@@ -291,6 +293,6 @@ def _json(value: Any, status: int = 200) -> web.Response:
 def _error(status: int, message: str) -> web.Response:
     # What cannot be written in UTF-8 (half a surrogate pair from a client) becomes "?".
     response = _json({"error": message.encode("utf-8", "replace").decode()}, status)
-    if status == 408:
+    if status in (408, 413):
         response.force_close()
     return response

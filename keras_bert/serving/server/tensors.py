@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from keras_bert.serving.server.json_text import RestError, bad_request, shown
+from keras_bert.serving.server.errors import RestError, bad_request
+from keras_bert.serving.server.json_text import shown
 
 _MAX_RANK = 32  # NumPy has 64, and lists may be nested as deep as JSON allows.
 _INTEGERS = ("int8", "uint8", "int16", "int32", "int64", "uint32", "uint64")

@@ -4,14 +4,17 @@ import asyncio
 import json
 import os
 import re
+import socket
 import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+import requests
 
 LABELS = ["negative", "neutral", "positive"]
 
@@ -21,11 +24,38 @@ class Server(NamedTuple):
 
     url: str
     folder: Path
-    process: subprocess.Popen | None
+    stop: Callable[[], None]
+    process: subprocess.Popen | None = None
 
     @property
     def predict(self) -> str:
         return f"{self.url}/v1/models/model:predict"
+
+    def ask(self, body: Any, path: str = ":predict") -> tuple[int, dict]:
+        """Posts an object, or bytes; returns the status and the answer."""
+        data = json.dumps(body) if isinstance(body, dict) else body
+        response = requests.post(f"{self.url}/v1/models/model{path}", data=data, timeout=30)
+        return response.status_code, response.json()
+
+    def metric(self, line: str) -> float:
+        """Reads a number off the page for Prometheus."""
+        page = requests.get(f"{self.url}/metrics", timeout=30).text
+        return float(re.search(f"^keras_bert_{re.escape(line)} (.*)", page, re.MULTILINE)[1])
+
+    def connect(self, receive_bytes: int | None = None) -> socket.socket:
+        """Opens a connection, which may take little at a time."""
+        client = socket.socket()
+        if receive_bytes:
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_bytes)
+        client.settimeout(20)
+        host, port = self.url.removeprefix("http://").split(":")
+        client.connect((host, int(port)))
+        return client
+
+    def send(self, client: socket.socket, body: bytes, length: int | None = None) -> None:
+        """Sends a request, or its beginning."""
+        head = "POST /v1/models/model:predict HTTP/1.1\r\nHost: x\r\nContent-Length: "
+        client.sendall(f"{head}{len(body) if length is None else length}\r\n\r\n".encode() + body)
 
 
 @pytest.fixture(scope="session")
@@ -109,7 +139,7 @@ def start_process(root):
             if match := re.search(r"http://\S+", line):
                 # Read on, so that the pipe never fills.
                 threading.Thread(target=process.stderr.read, daemon=True).start()
-                return Server(match[0], folder, process)
+                return Server(match[0], folder, process.terminate, process)
         raise AssertionError(f"the server ended: {said}")
 
     yield start
@@ -127,12 +157,10 @@ def server(start_process, export_dir) -> Server:
 @pytest.fixture
 def serve_here():
     """A function that serves a folder from a thread of this process."""
-    import socket
-
     from keras_bert.serving.server.lifecycle import Settings, serve
     from keras_bert.serving.server.versions import Versions
 
-    stops = []
+    stops, threads = [], []
 
     def start(folder: Path, **settings: Any) -> Server:
         versions = Versions(folder)
@@ -143,17 +171,18 @@ def serve_here():
 
         def ready(stop) -> None:
             loop = asyncio.get_running_loop()
-            stops.append((lambda: loop.call_soon_threadsafe(stop), thread))
+            stops.append(lambda: loop.is_closed() or loop.call_soon_threadsafe(stop))
             listens.set()
 
         coroutine = serve(Settings(**settings), bound, versions, ready)
         thread = threading.Thread(target=lambda: asyncio.run(coroutine))
         thread.start()
+        threads.append(thread)
         assert listens.wait(10)
-        return Server("http://{}:{}".format(*bound.getsockname()), folder, None)
+        return Server("http://{}:{}".format(*bound.getsockname()), folder, stops[-1])
 
     yield start
-    for stop, thread in stops:
+    for stop, thread in zip(stops, threads, strict=True):
         stop()
         thread.join(10)
 

@@ -22,9 +22,16 @@ SETTINGS = hypothesis.settings(
 )
 
 
+def is_of_texts(operation, case) -> bool:
+    """Whether a request asks the latest version for answers to texts."""
+    latest = operation.label == "POST /v1/models/model:predict"
+    return latest and case.body.get("signature_name", "") in ("", "serving_default")
+
+
 def test_no_request_from_the_schema_fails(server):
     schema = schemathesis.openapi.from_url(f"{server.url}/openapi.json")
     checks = schemathesis.checks.CHECKS.get_by_names(CHECKS)
+    accepted = schemathesis.checks.CHECKS.get_by_names(["positive_data_acceptance"])
     operations = [found.ok() for found in schema.get_all_operations()]
     statuses = set()
 
@@ -35,6 +42,9 @@ def test_no_request_from_the_schema_fails(server):
             response = case.call(timeout=20)
             statuses.add((operation.label, response.status_code))
             case.validate_response(response, checks=checks)
+            # A schema cannot say that all lists of a tensor are as long: texts have no lists.
+            if mode is schemathesis.GenerationMode.POSITIVE and is_of_texts(operation, case):
+                case.validate_response(response, checks=accepted)
 
         check()
 

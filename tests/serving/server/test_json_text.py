@@ -2,7 +2,8 @@
 
 import pytest
 
-from keras_bert.serving.server.json_text import RestError, parse_object, shown
+from keras_bert.serving.server.errors import RestError
+from keras_bert.serving.server.json_text import parse_object, shown
 
 
 def test_objects_with_and_without_a_byte_order_mark():

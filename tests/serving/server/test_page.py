@@ -5,6 +5,8 @@ PAGE_SCREENSHOTS=FOLDER keeps a picture of each.
 
 import json
 import os
+import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -28,15 +30,12 @@ def browser():
 
 
 @pytest.fixture
-def visit(browser, serve_here, tmp_path):
-    """A function: a signature and export.json -> the page of a server of them."""
+def open_page(browser, serve_here):
+    """A function: a folder of versions -> the page of a server of them."""
     pages = []
 
-    def open_page(signature, export: dict, scheme: str = "light"):
-        module = tf.Module()
-        tf.saved_model.save(module, str(tmp_path / "1"), {"serving_default": signature})
-        (tmp_path / "1" / "export.json").write_text(json.dumps(export))
-        server = serve_here(tmp_path, model_name="my model")
+    def open_page(folder: Path, scheme: str = "light"):
+        server = serve_here(folder, model_name="my model")
         page = browser.new_page(
             viewport={"width": 900, "height": 900}, color_scheme=scheme, base_url=server.url
         )
@@ -51,6 +50,19 @@ def visit(browser, serve_here, tmp_path):
     for page in pages:
         assert not page.complaints
         page.close()
+
+
+@pytest.fixture
+def visit(open_page, tmp_path):
+    """A function: a signature and export.json -> the page of a server of them."""
+
+    def save_and_open(signature, export: dict, scheme: str = "light"):
+        module = tf.Module()
+        tf.saved_model.save(module, str(tmp_path / "1"), {"serving_default": signature})
+        (tmp_path / "1" / "export.json").write_text(json.dumps(export))
+        return open_page(tmp_path, scheme)
+
+    return save_and_open
 
 
 def send(page, **texts: str) -> None:
@@ -240,7 +252,7 @@ def test_errors_are_shown_and_the_keyboard_sends(visit):
             return {"score": tf.ones_like(text, tf.float32)}
 
     page = visit(refuse, {"task": "classification", "pair": False})
-    assert page.evaluate("document.activeElement.id") == "text"
+    page.wait_for_function("document.activeElement.id === 'text'")
     page.fill("#text", "boom")
     with page.expect_response("**:predict"):
         page.keyboard.press("Control+Enter")
@@ -266,3 +278,44 @@ def test_a_task_that_the_page_does_not_know(visit):
     page.wait_for_selector("#error:visible")
     assert page.inner_text("#error") == 'This page does not know the task "poetry".'
     assert page.is_hidden("#form")
+
+
+@pytest.mark.parametrize(
+    ("name", "info", "typed", "shown"),
+    [
+        (
+            "pair",
+            {"task": "classification", "pair": True, "labels": ["label 0", "label 1", "label 2"]},
+            {"text": "The cat sat.", "text_pair": "Who sat?"},
+            r"Label label \d Probabilities( label \d \d+\.\d%){3}",
+        ),
+        (
+            "question_answering",
+            {"task": "question_answering"},
+            {"question": "Who sat?", "context": "The cat sat on the mat. \U0001f600"},
+            r"Answer .+ Likeliest answers( .+ \d+\.\d%){3}",
+        ),
+        ("ner", {"task": "ner"}, {"text": "The cat, Paris."}, r"Entities .+ Scores( .+\.\d%)+"),
+        (
+            "fill_mask",
+            {"task": "fill_mask"},
+            {"text": "The [MASK] sat."},
+            r"Likeliest text The\S* .*sat\. Fillings( \S+ \d+\.\d%){3}",
+        ),
+        (
+            "embedding",
+            {"task": "embedding"},
+            {"first": "The cat", "second": "The mat"},
+            r"Cosine similarity( (cls|mean|pooled) -?[01]\.\d{3}){3} 1 is the same",
+        ),
+    ],
+    ids=["pair", "question_answering", "ner", "fill_mask", "embedding"],
+)
+def test_exported_models(open_page, export, tmp_path, name, info, typed, shown):
+    folder = shutil.copytree(export(name).folder, tmp_path / "1")
+    (folder / "export.json").write_text(json.dumps(info))
+    page = open_page(tmp_path)
+    send(page, **typed)
+    assert page.is_hidden("#error")
+    result = " ".join(page.inner_text("#result").split())
+    assert re.match(shown, result, re.IGNORECASE), result

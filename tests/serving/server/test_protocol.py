@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from keras_bert.serving.server.json_text import RestError
+from keras_bert.serving.server.errors import RestError
 from keras_bert.serving.server.protocol import Input, decode_call, encode_outputs
 
 SIGNATURES = {

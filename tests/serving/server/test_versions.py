@@ -1,6 +1,7 @@
 """The highest version that loads is served; a new one takes its place, a broken one does not."""
 
 import gc
+import os
 import shutil
 import weakref
 
@@ -9,6 +10,7 @@ import pytest
 import tensorflow as tf
 
 from keras_bert.errors import InputError
+from keras_bert.serving.server.folder import describe_files
 from keras_bert.serving.server.protocol import Input
 from keras_bert.serving.server.versions import Versions, load_version
 
@@ -55,7 +57,16 @@ def test_a_version_knows_its_signatures(folder):
     text = version.signature_def["serving_default"]["inputs"]["text"]
     assert text["dtype"] == "DT_STRING"
     assert text["tensor_shape"] == {"dim": [{"size": "-1", "name": ""}], "unknown_rank": False}
+    assert version.batched == {"serving_default", "token_ids"}
     assert version.export["task"] == "classification"
+
+
+@pytest.mark.parametrize("text", ["[1]", "{bad", "\xff"])
+def test_a_bad_export_json_is_ignored_with_a_warning(folder, text, caplog):
+    (folder / "1" / "export.json").write_text(text, "latin-1")
+    with caplog.at_level("WARNING", "absl"):
+        assert load_version(folder / "1").export is None
+    assert "1/export.json is ignored: " in caplog.text
 
 
 def test_the_highest_is_served_first(folder, saved):
@@ -115,6 +126,44 @@ def test_a_deleted_version_is_served_until_there_is_another(versions, folder, sa
     assert served(versions) == 2
 
 
+def test_another_model_under_the_same_number(versions, folder, saved):
+    before = versions.current
+    assert not look_twice(versions)
+    (folder / "1").rename(folder / "old")
+    shutil.copytree(saved[2], folder / "1")
+    assert not versions.refresh(), "seen once: it may still be written"
+    assert versions.refresh()
+    assert versions.current is not before
+    assert served(versions) == 2
+    assert not look_twice(versions)
+    # In place, by one that does not load: the version is served as it was, until that is mended.
+    (folder / "1" / "saved_model.pb").write_bytes(b"not a model")
+    assert not look_twice(versions)
+    state, wrong = versions.states()[1]
+    assert state == "AVAILABLE"
+    assert wrong
+    assert served(versions) == 2
+    shutil.rmtree(folder / "1")
+    assert not look_twice(versions)
+    shutil.copytree(saved[3], folder / "1")
+    assert look_twice(versions)
+    assert served(versions) == 3
+    assert versions.states() == {1: ("AVAILABLE", "")}
+
+
+def test_other_files_of_the_same_size_and_time(folder, saved):
+    def same_time(path) -> None:
+        for file in path.rglob("*"):
+            os.utime(file, (0, 0))
+
+    same_time(folder / "1")
+    before = describe_files(folder / "1")
+    (folder / "1").rename(folder / "old")
+    shutil.copytree(saved[1], folder / "1")
+    same_time(folder / "1")
+    assert describe_files(folder / "1") != before
+
+
 def test_back_to_a_lower_version(versions, folder, saved):
     shutil.copytree(saved[2], folder / "2")
     look_twice(versions)
@@ -130,6 +179,23 @@ def test_nothing_that_loads(tmp_path):
     (tmp_path / "1" / "saved_model.pb").write_bytes(b"not a model")
     with pytest.raises(InputError, match="version 1: "):
         Versions(tmp_path).start()
+
+
+def test_files_that_change_while_the_server_starts(folder, monkeypatch):
+    looks = iter(range(100))
+    monkeypatch.setattr(
+        "keras_bert.serving.server.versions.describe_files", lambda path: (path, next(looks))
+    )
+    versions = Versions(folder)
+    versions.start()
+    assert versions.current.number == 1
+
+    def refuse(path):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr("keras_bert.serving.server.versions.describe_files", refuse)
+    with pytest.raises(InputError, match=r"--export_dir=.*: Permission denied"):
+        Versions(folder).start()
 
 
 def test_warm_up_requests_are_run(folder):

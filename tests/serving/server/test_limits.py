@@ -1,0 +1,222 @@
+"""What is large, slow, broken or too much is refused or cut off, and others are answered."""
+
+import gzip
+import json
+import shutil
+import time
+import zlib
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import requests
+
+from keras_bert.serving.server import lifecycle
+from keras_bert.serving.server.versions import Versions
+
+
+def test_a_compressed_body(server):
+    data = gzip.compress(b'{"instances": ["a"]}')
+    headers = {"Content-Encoding": "gzip"}
+    assert requests.post(server.predict, data=data, headers=headers, timeout=20).ok
+    headers["Content-Encoding"] = "deflate"
+    body = zlib.compress(b'{"instances": ["a"]}')
+    assert requests.post(server.predict, data=body, headers=headers, timeout=20).ok
+    # 100 MB in 100 kB.
+    data = gzip.compress(b'{"instances": ["' + b"a" * 100_000_000 + b'"]}', 1)
+    headers["Content-Encoding"] = "gzip"
+    response = requests.post(server.predict, data=data, headers=headers, timeout=20)
+    assert response.status_code == 413
+
+
+@pytest.mark.parametrize(
+    ("encoding", "body", "status", "message"),
+    [
+        ("br", b"x", 415, "Content-Encoding: br: expected gzip, deflate or none"),
+        ("zstd", b"x", 415, "Content-Encoding: zstd: expected gzip, deflate or none"),
+        ("gzip", b"{}", 400, "The request's body is not gzip: "),
+        ("gzip", gzip.compress(b"{}")[:-1], 400, "its compressed data end too early"),
+        ("gzip", gzip.compress(b"{}") * 2, 400, "more follows its end"),
+    ],
+)
+def test_bodies_that_do_not_decompress(server, encoding, body, status, message):
+    headers = {"Content-Encoding": encoding}
+    response = requests.post(server.predict, data=body, headers=headers, timeout=20)
+    assert response.status_code == status
+    assert message in response.json()["error"]
+
+
+def test_long_texts_and_huge_bodies(server):
+    assert server.ask({"instances": ["x" * 1_000_000]})[0] == 200
+    status, answer = server.ask({"instances": ["x" * 2_000_001]})
+    assert (status, answer["error"]) == (413, "The request's body is larger than 2000000 bytes")
+    # Refused before it is sent, and when its length is not said.
+    with server.connect() as client:
+        server.send(client, b"", 99_999_999)
+        assert b" 413 " in client.recv(1000)
+    chunks = (b"x" * 100_000 for _ in range(50))
+    assert requests.post(server.predict, data=chunks, timeout=20).status_code == 413
+
+
+def test_slow_clients(server):
+    started = time.monotonic()
+    with server.connect() as body, server.connect() as headers, server.connect() as silent:
+        server.send(body, b"{", 10)
+        headers.sendall(b"POST /v1/models/model:predict HTTP/1.1\r\nHo")
+        assert server.ask({"instances": ["a"]})[0] == 200, "others are answered"
+        assert b" 408 " in body.recv(1000)
+        assert headers.recv(1000) == b""
+        assert silent.recv(1000) == b""
+    assert time.monotonic() - started < 10
+
+
+def test_a_connection_cut_in_mid_request(server):
+    with server.connect() as client:
+        client.sendall(b"POST /v1/mod")
+    with server.connect() as client:
+        server.send(client, b'{"inst', 50)
+    # Cut before the answer.
+    with server.connect() as client:
+        server.send(client, json.dumps({"instances": ["work 50000"]}).encode())
+    assert server.ask({"instances": ["a"]})[0] == 200
+
+
+def test_an_answer_that_takes_too_long(server):
+    status, answer = server.ask({"instances": ["work 2000000"]})
+    assert (status, answer["error"]) == (504, "No answer within 1.5 seconds")
+
+
+def test_a_request_of_many_rows(server):
+    with ThreadPoolExecutor(2) as threads:
+        answers = list(threads.map(server.ask, [{"instances": ["work 10000"] * 4096}] * 2))
+    assert [status for status, _ in answers] == [504, 504]
+    # Nothing of them is run any more but what had begun.
+    started = time.monotonic()
+    assert server.ask({"instances": ["a"]})[0] == 200
+    assert time.monotonic() - started < 2
+    runs = server.metric("batch_rows_count")
+    time.sleep(0.5)
+    assert server.metric("batch_rows_count") == runs
+    status, answer = server.ask({"instances": ["a"] * 4097})
+    assert (status, answer["error"]) == (400, "The request has 4097 rows, expected up to 4096")
+
+
+def test_a_full_queue_is_said_before_the_body_is_sent(serve_here, export_dir, wait_for):
+    server = serve_here(export_dir, max_waiting=1, num_batch_threads=1)
+    with server.connect() as runs, server.connect() as waits, server.connect() as refused:
+        server.send(runs, b'{"instances": ["work 100000"]}')
+        wait_for(lambda: server.metric("requests_in_flight") == 2)
+        server.send(waits, b'{"instances": ["a"]}')
+        wait_for(lambda: server.metric("queue_requests") == 1)
+        server.send(refused, b"{", 1000)
+        assert b" 503 " in refused.recv(1000)
+        assert b" 200 " in runs.recv(1000)
+        assert b" 200 " in waits.recv(1000)
+
+
+def test_bytes_of_all_bodies(serve_here, export_dir):
+    server = serve_here(export_dir, max_waiting_bytes=1000)
+    body = json.dumps({"instances": ["x" * 600]}).encode()
+    with server.connect() as first:
+        server.send(first, body[:-1], len(body))
+        time.sleep(0.2)
+        assert server.ask(body) == (
+            503,
+            {"error": "The requests that wait have more than 1000 bytes"},
+        )
+        chunks = iter([body[:500], body[500:]])  # Of a length that is not said.
+        assert server.ask(chunks)[0] == 503
+        first.sendall(body[-1:])
+        assert b" 200 " in first.recv(1000)
+    assert server.ask(body)[0] == 200
+
+
+@pytest.fixture
+def large(serve_here, export_dir):
+    """A server, and a request whose answer is larger than what the system holds on the way."""
+
+    def start(**settings):
+        limits = {"max_request_rows": 70_000, "max_batch_size": 70_000}
+        server = serve_here(export_dir, **(limits | settings))
+        return server, json.dumps({"instances": ["a"] * 70_000}).encode()
+
+    return start
+
+
+def test_a_client_that_does_not_read_its_answer(large, wait_for):
+    server, body = large(request_timeout_s=3)
+    with server.connect(4096) as client:
+        server.send(client, body)
+        assert client.recv(100).startswith(b"HTTP/1.1 200 ")
+        assert server.metric("requests_in_flight") == 2
+        wait_for(lambda: server.metric("requests_in_flight") == 1)
+        received = 0
+        while part := client.recv(1 << 20):
+            received += len(part)
+    assert 0 < received < 5_000_000
+
+
+def test_a_drain_waits_for_answers_that_are_read_slowly(large, monkeypatch):
+    monkeypatch.setattr(lifecycle, "_LINGER", 0.1)  # Connections without a request in flight.
+    server, body = large()
+    with server.connect(4096) as client:
+        server.send(client, body)
+        answer = client.recv(1000)
+        length = int(answer.partition(b"Content-Length: ")[2].split()[0])
+        server.stop()
+        time.sleep(1)
+        with pytest.raises(ConnectionRefusedError):
+            server.connect()
+        while part := client.recv(1 << 20):
+            answer += part
+    assert len(answer.partition(b"\r\n\r\n")[2]) == length > 5_000_000
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"\x16\x03\x01 not HTTP\r\n\r\n",
+        b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: x\r\n\r\n",
+        b"GET /" + b"x" * 10_000 + b" HTTP/1.1\r\n\r\n",
+        b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nxyz\r\n",
+    ],
+    ids=["another protocol", "a bad length", "a long path", "a bad chunk"],
+)
+def test_what_is_not_http_is_a_line_in_the_log(serve_here, export_dir, caplog, sent):
+    server = serve_here(export_dir)
+    with server.connect() as client:
+        client.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert b" 200 " in client.recv(1000)
+        client.sendall(sent)
+        assert b" 400 " in client.recv(1000)
+    records = [record for record in caplog.records if record.name == "aiohttp.server"]
+    assert [(one.levelname, one.exc_info) for one in records] == [("WARNING", None)]
+    assert "\n" not in records[0].getMessage()
+
+
+def test_a_bad_chunk_in_mid_body_is_a_body_that_does_not_arrive(serve_here, export_dir, caplog):
+    server = serve_here(export_dir, request_timeout_s=1)
+    with server.connect() as client:
+        head = b"POST /v1/models/model:predict HTTP/1.1\r\nHost: x\r\n"
+        client.sendall(head + b"Transfer-Encoding: chunked\r\n\r\n1\r\n{\r\n")
+        time.sleep(0.1)
+        client.sendall(b"xyz\r\n")
+        assert b" 408 " in client.recv(1000)
+    assert not [record for record in caplog.records if record.exc_info]
+
+
+def test_a_look_for_versions_that_fails_is_not_the_last(
+    serve_here, export_dir, tmp_path, wait_for, monkeypatch
+):
+    refresh, looks = Versions.refresh, []
+
+    def refuse_once(self) -> bool:
+        looks.append(1)
+        if len(looks) == 1:
+            raise ValueError("unexpected")
+        return refresh(self)
+
+    monkeypatch.setattr(Versions, "refresh", refuse_once)
+    shutil.copytree(export_dir / "1", tmp_path / "1")
+    server = serve_here(tmp_path, poll_s=0.05)
+    shutil.copytree(export_dir / "1", tmp_path / "2")
+    wait_for(lambda: server.metric("model_version") == 2)
