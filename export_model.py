@@ -3,7 +3,8 @@
     python export_model.py --model_dir=out/mrpc --export_dir=serving/mrpc/1
 
 The task, the lengths and the threshold are those of the run that --model_dir comes from, unless
-flags say otherwise. The version's folder appears whole or not at all.
+flags say otherwise; a flag that the task or the format does not read is refused. The version's
+folder appears whole or not at all.
 """
 
 from collections.abc import Sequence
@@ -24,12 +25,17 @@ flags.DEFINE_enum(
     "What is served; by default what the model's heads are for.",
 )
 flags.DEFINE_enum("format", "saved_model", ["saved_model", "onnx", "litert"], "What is written.")
-flags.DEFINE_bool("int8", False, "Dynamic int8 weights (onnx and litert).")
-flags.DEFINE_enum("compute_type", "float32", ["float32", "bfloat16"], "Of a SavedModel's products.")
+flags.DEFINE_bool("int8", None, "Dynamic int8 weights (onnx and litert).")
+flags.DEFINE_enum(
+    "compute_type",
+    None,
+    ["float32", "bfloat16"],
+    "Of a SavedModel's products; without it, float32.",
+)
 flags.DEFINE_integer("max_seq_length", None, "Pieces of a text, pair or window.")
 flags.DEFINE_bool("pair", None, "Whether a classifier takes two texts, `text` and `text_pair`.")
-flags.DEFINE_bool("normalize", False, "Embeddings of length 1.")
-flags.DEFINE_integer("top_k", 5, "Pieces that fill a [MASK].")
+flags.DEFINE_bool("normalize", None, "Embeddings of length 1; without it, as modules.json says.")
+flags.DEFINE_integer("top_k", None, "Pieces that fill a [MASK]; without it, 5.")
 flags.DEFINE_integer("max_query_length", None, "Pieces of a question.")
 flags.DEFINE_integer("doc_stride", None, "Pieces between the starts of windows.")
 flags.DEFINE_integer("n_best_size", None, "Candidates a question.")
@@ -38,7 +44,7 @@ flags.DEFINE_bool("version_2_with_negative", None, "Questions may have no answer
 flags.DEFINE_float(
     "null_score_diff_threshold",
     None,
-    "Null odds above it give the empty answer; by default the best on the run's development set.",
+    "Null odds above it give the empty answer; by default run_squad's for other questions.",
 )
 require("model_dir", "export_dir")
 

@@ -113,7 +113,7 @@ def appearing(
         path.parent.mkdir(parents=True, exist_ok=True)
         _remove_leftovers(path)
         yield partial
-        for each in [*partial.iterdir(), partial] if partial.is_dir() else [partial]:
+        for each in [*partial.rglob("*"), partial]:
             _flush(each)
         _put_in_place(partial, path)
         _flush(path.parent)  # Not what else is in there: others may be at work on it.

@@ -1,7 +1,7 @@
 """Asks an exported model on TensorFlow Serving over gRPC.
 
     python grpc_client.py localhost:8500 mrpc text="It rained." text_pair="The sun shone."
-    python grpc_client.py --label=canary localhost:8500 tags text="Ada met Bob in Rome."
+    python grpc_client.py --label=stable localhost:8500 mrpc text="a" text_pair="b"
 
 A name that is given twice makes a batch of two. Needs tensorflow-serving-api.
 """

@@ -2,7 +2,8 @@ r"""Asks an exported model over REST: TensorFlow Serving, or the small server of
 
     python rest_client.py http://localhost:8501/v1/models/mrpc \
         text="It rained." text_pair="The sun shone."
-    python rest_client.py http://localhost:8501/v1/models/tags/labels/canary text="Ada met Bob."
+    python rest_client.py http://localhost:8501/v1/models/mrpc/labels/stable \
+        text="It rained." text_pair="The sun shone."
 
 A name that is given twice makes a batch of two. Needs the standard library only.
 """

@@ -17,7 +17,7 @@ from keras_bert.checkpoints.google import write_google_checkpoint
 from keras_bert.checkpoints.keras_hub import write_keras_hub_preset
 from keras_bert.checkpoints.model_directory import check_place, write_model_directory
 from keras_bert.checkpoints.open_checkpoint import open_checkpoint
-from keras_bert.checkpoints.weights import LoadReport, StoredWeights, weights_of
+from keras_bert.checkpoints.weights import LoadReport, weights_of
 from keras_bert.encoder import BertEncoder
 from keras_bert.errors import InputError
 from keras_bert.files import appearing
@@ -91,11 +91,11 @@ def _make_model(checkpoint: Checkpoint) -> keras.Model:
     with checkpoint.open_weights() as stored:
         has = {
             head: stored.layout.name(f"{head}/bias") in stored.shapes
-            for head in ("next_sentence", "classifier", "span")
+            for head in ("next_sentence", "span")
         }
         has["masked_lm"] = stored.layout.name("masked_lm/output_bias") in stored.shapes
-        num_labels = _num_labels(stored) if has["classifier"] else 0
-    if has["classifier"]:
+        num_labels = stored.num_labels
+    if num_labels is not None:
         is_of_pieces = checkpoint.architecture == ARCHITECTURES["BertTokenClassifier"]
         kind = BertTokenClassifier if is_of_pieces else BertClassifier
         return kind(checkpoint.config, num_labels)
@@ -104,13 +104,6 @@ def _make_model(checkpoint: Checkpoint) -> keras.Model:
     if has["masked_lm"] or has["next_sentence"]:
         return BertPretrainer(checkpoint.config)
     return BertEncoder(checkpoint.config)
-
-
-def _num_labels(stored: StoredWeights) -> int:
-    shape = stored.shapes[stored.layout.name("classifier/bias")]
-    if len(shape) != 1:
-        raise InputError(f"{stored.source}: the classifier's bias has shape {list(shape)}")
-    return shape[0]
 
 
 def _architecture(model: keras.Model, paths: Collection[str]) -> str:

@@ -64,6 +64,18 @@ class StoredWeights:
     spelling: Mapping[str, str] = field(default_factory=dict)
     skipped: int = 0
 
+    @property
+    def num_labels(self) -> int | None:
+        """The logits of the classifier, or None without one.
+
+        Raises:
+            InputError: its bias is no vector.
+        """
+        shape = self.shapes.get(self.layout.name("classifier/bias"))
+        if shape is not None and len(shape) != 1:
+            raise InputError(f"{self.source}: the classifier's bias has shape {list(shape)}")
+        return None if shape is None else shape[0]
+
     def spelt(self, name: str) -> str:
         """Returns the name as it stands in the file."""
         return self.spelling.get(name, name)

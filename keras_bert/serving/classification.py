@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from keras_bert.packing import join
 from keras_bert.serving import token_ids
+from keras_bert.serving.inputs import same_shape
 from keras_bert.serving.network import Network
 from keras_bert.tokenization import BertTokenizer
 
@@ -59,6 +60,7 @@ class ServedClassifier(tf.Module):
         if len(texts) == 1:
             sides = [self.tokenizer.tokenize(texts[0])]
         else:  # Both in one call: a batch of one spends more time on starting ops than in them.
+            texts = same_shape(text=texts[0], text_pair=texts[1])
             pieces = self.tokenizer.tokenize(tf.concat(texts, axis=0))
             count = tf.size(texts[0])
             sides = [pieces[:count], pieces[count:]]

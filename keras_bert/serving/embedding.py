@@ -3,7 +3,9 @@
     text [B] -> word pieces -> [CLS] a [SEP] -> cls, mean, pooled [B, H]
 
 The mean is over all pieces with [CLS] and [SEP], as sentence-transformers takes it. Vectors can be
-brought to length 1, so that their products are cosines. B texts, H hidden, T pieces of all.
+brought to length 1, so that their products are cosines.
+
+B texts, H hidden; b texts and t pieces of a step of the network.
 """
 
 from collections.abc import Callable
@@ -13,7 +15,7 @@ import tensorflow as tf
 from keras_bert.packing import join
 from keras_bert.serving import token_ids
 from keras_bert.serving.network import Network
-from keras_bert.tokenization import BertTokenizer
+from keras_bert.tokenization import BertTokenizer, row_ids
 
 
 class ServedEmbedding(tf.Module):
@@ -24,16 +26,23 @@ class ServedEmbedding(tf.Module):
         tokenizer: the model's.
         max_seq_length: pieces of a text at most, with [CLS] and [SEP].
         normalize: whether each vector is divided by its length.
+        pooled: whether the model has a pooler; else there is no `pooled`.
     """
 
     def __init__(
-        self, network: Network, tokenizer: BertTokenizer, max_seq_length: int, normalize: bool
+        self,
+        network: Network,
+        tokenizer: BertTokenizer,
+        max_seq_length: int,
+        normalize: bool,
+        pooled: bool = True,
     ):
         super().__init__(name="embedding")
         self.network = network
         self.tokenizer = tokenizer
         self.max_seq_length = max_seq_length
         self.normalize = normalize
+        self.pooled = pooled
 
     def signatures(self) -> dict[str, Callable]:
         """Returns the signatures: of texts, and of token ids."""
@@ -64,16 +73,17 @@ class ServedEmbedding(tf.Module):
     def _outputs(
         self, input_ids: tf.RaggedTensor, segment_ids: tf.RaggedTensor
     ) -> dict[str, tf.Tensor]:
-        outputs = self.network(input_ids, segment_ids)
-        hidden = outputs["sequence_output"]
-        rows = tf.cast(tf.size(input_ids.row_splits) - 1, tf.int32)
-        sums = tf.math.unsorted_segment_sum(hidden, input_ids.value_rowids(), rows)
-        lengths = tf.cast(input_ids.row_lengths(), tf.float32)[:, tf.newaxis]
-        vectors = {
-            "cls": tf.gather(hidden, input_ids.row_starts()),
-            "mean": sums / tf.maximum(lengths, 1.0),
-            "pooled": outputs["pooled_output"],
-        }
+        # In one tensor: what is kept of some rows before the next are computed.
+        names = ("cls", "mean", "pooled")[: 2 + self.pooled]
+        shape = [len(names), self.network.config.hidden_size]
+        vectors = self.network.reduced(input_ids, segment_ids, self._vectors, shape)
         if self.normalize:
-            vectors = {name: tf.math.l2_normalize(v, axis=-1) for name, v in vectors.items()}
-        return vectors
+            vectors = tf.math.l2_normalize(vectors, axis=-1)
+        return dict(zip(names, tf.unstack(vectors, axis=1), strict=True))
+
+    def _vectors(self, hidden: tf.Tensor, input_ids: tf.Tensor, splits: tf.Tensor) -> tf.Tensor:
+        """Makes the vectors of some rows: hidden states [t, H] -> [b, 3 or 2, H]."""
+        first = tf.gather(hidden, splits[:-1])
+        mean = tf.math.segment_mean(hidden, row_ids(splits))
+        pooled = [self.network.pooled(first)] if self.pooled else []
+        return tf.stack([first, mean, *pooled], axis=1)

@@ -20,7 +20,7 @@ import tensorflow as tf
 from keras_bert.config import BertConfig
 
 # What Google's released code adds to the scores of padding.
-_MASKED_SCORE = -10000.0
+MASKED_SCORE = -10000.0
 
 _ACTIVATIONS = {
     "gelu": lambda x: tf.nn.gelu(x, approximate=False),
@@ -75,7 +75,7 @@ class ServedEncoder(tf.Module):
         to_rows = tf.reshape(tf.where(real, row_splits[:-1, tf.newaxis] + place, 0), [-1])
         # [T] -> which place of [B · S].
         to_pieces = tf.cast(tf.where(tf.reshape(real, [-1]))[:, 0], tf.int32)
-        mask = (1.0 - tf.cast(real, tf.float32))[:, tf.newaxis, tf.newaxis] * _MASKED_SCORE
+        mask = (1.0 - tf.cast(real, tf.float32))[:, tf.newaxis, tf.newaxis] * MASKED_SCORE
         mask = tf.cast(mask, self.compute_type)
 
         word, position, token_type = self.embeddings
@@ -132,15 +132,31 @@ class _Block(tf.Module):
         hidden: tf.Tensor,
         mask: tf.Tensor,
         shape: tf.Tensor,
-        to_rows: tf.Tensor,
-        to_pieces: tf.Tensor,
+        to_rows: tf.Tensor | None = None,
+        to_pieces: tf.Tensor | None = None,
     ) -> tf.Tensor:
-        """Attends, then feeds forward: [T, H] -> [T, H]; `shape` is B, S, 3, N, D."""
-        projected = tf.reshape(tf.gather(self.query_key_value(hidden), to_rows), shape)
+        """Attends, then feeds forward.
+
+        Args:
+            hidden: [T, H]; [B · S, H] where the pieces are padded already.
+            mask: what is added to the scores, [B, 1, 1, S].
+            shape: B, S, 3, N, D.
+            to_rows: int32 [B · S], which piece stands at each place; None of padded ones.
+            to_pieces: int32 [T], the place of each piece; None of padded ones.
+
+        Returns:
+            As `hidden`.
+        """
+        projected = self.query_key_value(hidden)
+        if to_rows is not None:
+            projected = tf.gather(projected, to_rows)
+        projected = tf.reshape(projected, shape)
         query, key, value = tf.unstack(tf.transpose(projected, [2, 0, 3, 1, 4]), 3)  # [B, N, S, D]
         probabilities = tf.nn.softmax(tf.matmul(query, key, transpose_b=True) + mask)
         context = tf.transpose(tf.matmul(probabilities, value), [0, 2, 1, 3])
-        context = tf.gather(tf.reshape(context, [-1, hidden.shape[-1]]), to_pieces)
+        context = tf.reshape(context, [-1, hidden.shape[-1]])
+        if to_pieces is not None:
+            context = tf.gather(context, to_pieces)
         hidden = self.attention_norm(tf.cast(self.attended(context), tf.float32) + hidden)
         widened = self.output(self.intermediate(hidden))
         return self.output_norm(tf.cast(widened, tf.float32) + hidden)

@@ -11,8 +11,8 @@ find them, BERT's own would ask for the tags of pieces that no training shows ("
 "Jean-Paul": the first piece of a word alone is taught), and white space alone would leave "London."
 and whole sentences of Chinese as one word. Of the 3,891 entities of WNUT-17, written as running
 text, the joined words cut 98.5 % into just the words of the corpus, BERT's own 96.3 %, white space
-75.6 %. Apostrophes do not join: it would gain O'Hara (three of those entities) and lose the Italie
-of "l'Italie" and the Smith of "Smith's". Who parts words otherwise sends words, not texts.
+75.6 %. Apostrophes do not join: it would gain O'Hara and lose the Italie of "l'Italie" and the
+Smith of "Smith's". Who parts words otherwise sends words, not texts.
 
 B texts, W words of one, N words of all, T pieces of all, E entities of the text that has most.
 """
@@ -29,11 +29,19 @@ from keras_bert.serving import token_ids
 from keras_bert.serving.network import Network
 from keras_bert.serving.word_windows import word_logits
 from keras_bert.tag_schemes import OUTSIDE, split_tag
-from keras_bert.tokenization import BertTokenizer, byte_to_char_offsets, row_ids, valid_utf8
+from keras_bert.tokenization import (
+    BertTokenizer,
+    byte_to_char_offsets,
+    bytes_of,
+    row_ids,
+    valid_utf8,
+)
 
 _JOINERS = "&-./@_"  # between letters or digits, without space: AT&T, Jean-Paul, AC/DC
 _DIGIT_JOINERS = ",:"  # between digits: 1,000 and 7:30
 _PREFIXES = "@#"  # before a letter or a digit: @user, #topic
+
+_BYTES = [bytes([value]) for value in range(256)]
 
 
 @dataclass(frozen=True)
@@ -111,9 +119,10 @@ class ServedTagger(tf.Module):
             [B, E]; `starts` and `ends`, int32 [B, E], characters as Python's `str` counts them;
             `scores` float32 [B, E], the mean probability of the tags of the entity's words.
         """
-        text = valid_utf8(text)
-        ids, starts, ends = self.tokenizer.tokenize_with_offsets(text)
-        starts, ends = (byte_to_char_offsets(text, offsets).values for offsets in (starts, ends))
+        ids, *places = self.tokenizer.tokenize_with_offsets(text)
+        byte_starts, byte_ends = (offsets.values for offsets in places)
+        counted = valid_utf8(text)
+        starts, ends = (byte_to_char_offsets(counted, offsets).values for offsets in places)
         # The piece that each word starts with, and the word that each entity does.
         word_at = tf.where(self._starts_word(ids, starts, ends))[:, 0]
         word_splits = tf.concat([word_at, ids.row_splits[-1:]], axis=0)
@@ -129,12 +138,14 @@ class ServedTagger(tf.Module):
 
         count = tf.size(entity_at)
         entity = tf.where(inside, tf.cumsum(tf.cast(begins, tf.int32)) - 1, -1)
-        entity_starts = tf.gather(starts, tf.gather(word_at, entity_at))
-        word_ends = tf.gather(ends, word_splits[1:] - 1)
-        entity_ends = tf.math.unsorted_segment_max(word_ends, entity, count)
+        # The first and the last piece of each entity.
+        first = tf.gather(word_at, entity_at)
+        last = tf.math.unsorted_segment_max(word_splits[1:] - 1, entity, count)
         scores = tf.math.unsorted_segment_mean(probabilities, entity, count)
         types = tf.gather(_kinds(self.labels), tf.gather(kind, entity_at))
-        texts = _slices(text, row_ids(splits), entity_starts, entity_ends)
+        texts = _slices(
+            text, row_ids(splits), tf.gather(byte_starts, first), tf.gather(byte_ends, last)
+        )
 
         def dense(values: tf.Tensor, padding: str | int | float) -> tf.Tensor:
             return tf.RaggedTensor.from_row_splits(values, splits, validate=False).to_tensor(
@@ -144,8 +155,8 @@ class ServedTagger(tf.Module):
         return {
             "types": dense(types, ""),
             "texts": dense(texts, ""),
-            "starts": dense(entity_starts, -1),
-            "ends": dense(entity_ends, -1),
+            "starts": dense(tf.gather(starts, first), -1),
+            "ends": dense(tf.gather(ends, last), -1),
             "scores": dense(scores, 0.0),
         }
 
@@ -192,15 +203,15 @@ class ServedTagger(tf.Module):
         """Labels the pieces of rows that the client cut, int32 [B, S] each.
 
         Returns:
-            `labels`, strings [B, S], the likeliest of each piece, "" at padding; and `logits`,
-            float32 [B, S, C], 0 there.
+            `tags`, strings [B, S], the likeliest label of each piece, "" at padding; and
+            `logits`, float32 [B, S, C], 0 there.
         """
         limit = self.network.config.max_position_embeddings
         rows = token_ids.Rows(input_ids, input_mask, segment_ids, limit)
         logits = self.network(rows.input_ids, rows.segment_ids)["logits"]
         likeliest = rows.padded(1 + tf.argmax(logits, axis=-1, output_type=tf.int32))
         return {
-            "labels": tf.gather(["", *self.labels], likeliest),
+            "tags": tf.gather(["", *self.labels], likeliest),
             "logits": rows.padded(logits),
         }
 
@@ -306,8 +317,9 @@ def _splits_between(places: tf.Tensor, splits: tf.Tensor) -> tf.Tensor:
 
 
 def _slices(text: tf.Tensor, row: tf.Tensor, starts: tf.Tensor, ends: tf.Tensor) -> tf.Tensor:
-    """Cuts `text[row[i]][starts[i]:ends[i]]`, in characters; a long text is never copied whole."""
-    characters = tf.strings.unicode_decode(text, "UTF-8")
-    origin = tf.gather(tf.cast(characters.row_starts(), tf.int32), row)
-    ranges = tf.ragged.range(origin + starts, origin + ends, row_splits_dtype=tf.int64)
-    return tf.strings.unicode_encode(tf.gather(characters.values, ranges), "UTF-8")
+    """Cuts `text[row[i]][starts[i]:ends[i]]`, in bytes; a long text is never copied whole."""
+    text_bytes, text_starts = bytes_of(text)
+    origin = tf.cast(tf.gather(text_starts, row), tf.int32)
+    cut = tf.gather(text_bytes, tf.ragged.range(origin + starts, origin + ends))
+    letters = tf.gather(_BYTES, tf.cast(cut.values, tf.int32))
+    return tf.strings.unsorted_segment_join(letters, row_ids(cut.row_splits), tf.size(row))

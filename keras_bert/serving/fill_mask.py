@@ -5,7 +5,8 @@
 A text's masks come in their order; rows with fewer than the most are padded with "", -1 and 0. A
 mask beyond max_seq_length is not seen.
 
-B texts, P masks of all, M masks of the text that has most, K pieces a mask, V vocabulary.
+B texts, P masks of all, M masks of the text that has most, K pieces a mask, H hidden, V vocabulary;
+t pieces and p masks of a step of the network.
 """
 
 from collections.abc import Callable
@@ -15,7 +16,7 @@ import tensorflow as tf
 from keras_bert.packing import join
 from keras_bert.serving import token_ids
 from keras_bert.serving.network import Network
-from keras_bert.tokenization import BertTokenizer
+from keras_bert.tokenization import BertTokenizer, row_ids
 
 # Masks whose logits are held at once: V floats each.
 _MASKS_AT_ONCE = 256
@@ -68,13 +69,12 @@ class ServedFillMask(tf.Module):
     def _outputs(
         self, input_ids: tf.RaggedTensor, segment_ids: tf.RaggedTensor
     ) -> dict[str, tf.Tensor]:
-        hidden = self.network(input_ids, segment_ids)["sequence_output"]
-        masked = tf.where(input_ids.values == self.tokenizer.mask_token_id)[:, 0]  # [P]
-        scores, ids = self._best(tf.gather(hidden, masked))
-        row = tf.gather(input_ids.value_rowids(), masked)
-        counts = tf.math.bincount(
-            tf.cast(row, tf.int32), minlength=tf.size(input_ids.row_splits) - 1
-        )
+        splits = input_ids.row_splits
+        is_mask = tf.cast(input_ids.values == self.tokenizer.mask_token_id, tf.int32)
+        counts = tf.math.unsorted_segment_sum(is_mask, row_ids(splits), tf.size(splits) - 1)
+        shape = [self.network.config.hidden_size]
+        hidden = self.network.reduced(input_ids, segment_ids, self._of_masks, shape, counts)
+        scores, ids = self._best(hidden)
         pieces = tf.gather(self.vocab, ids)
 
         def by_text(values: tf.Tensor, padding: str | float) -> tf.Tensor:
@@ -86,6 +86,10 @@ class ServedFillMask(tf.Module):
             "piece_ids": by_text(ids, -1),
             "scores": by_text(scores, 0.0),
         }
+
+    def _of_masks(self, hidden: tf.Tensor, input_ids: tf.Tensor, splits: tf.Tensor) -> tf.Tensor:
+        """Keeps the hidden states of the masks: [t, H] -> [p, H]."""
+        return tf.gather(hidden, tf.where(input_ids == self.tokenizer.mask_token_id)[:, 0])
 
     def _best(self, hidden: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Returns probabilities and ids of the best pieces, [P, K] each, a few masks at a time."""

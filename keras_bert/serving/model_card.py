@@ -25,6 +25,8 @@ _TRAINED_WITH = (
     "random_seed",
     "mixed_precision",
 )
+# Figures of a run that scored nothing.
+_NO_SCORES = {"step", "best_step"}
 
 
 def model_card(
@@ -32,6 +34,7 @@ def model_card(
     config: BertConfig,
     run: Mapping[str, Any],
     results: Mapping[str, Any],
+    request: Mapping[str, str],
 ) -> str:
     """Writes the card.
 
@@ -40,17 +43,19 @@ def model_card(
         config: the encoder's sizes.
         run: the settings in run.json; empty without a run.
         results: the figures in results.json; empty without a run.
+        request: the texts of a request, by the names of the inputs; empty without texts.
 
     Returns:
         Markdown.
     """
+    limits = _limits(info, was_scored=bool(results.keys() - _NO_SCORES))
     sections = [
         _opening(info, config),
         _section("Data", _data(run)),
         _section("Training", _table({name: run[name] for name in _TRAINED_WITH if name in run})),
         _section("Scores", _scores(results)),
-        _section("Limits", "\n".join(f"- {line}" for line in _limits(info))),
-        _section("How to call it", _calls(info)),
+        _section("Limits", "\n".join(f"- {line}" for line in limits)),
+        _section("How to call it", _calls(info) + _example(request)),
     ]
     return "\n".join(section for section in sections if section)
 
@@ -58,12 +63,14 @@ def model_card(
 def _opening(info: Mapping[str, Any], config: BertConfig) -> str:
     case = "lower-cased" if info["do_lower_case"] else "cased"
     labels = ", ".join(f"`{label}`" for label in info.get("labels", ()))
+    pooling = info.get("pooling")
     return (
         f"# A BERT that {_WHAT[info['task']]}\n\n"
         f"{config.num_hidden_layers} layers, hidden size {config.hidden_size}, "
         f"{config.num_attention_heads} heads, a vocabulary of {config.vocab_size:,} {case} pieces; "
         f"products in {info['compute_type']}. Exported by keras_bert from `{info['model']}`.\n"
         + (f"\nIts labels, in the order of the logits: {labels}.\n" if labels else "")
+        + (f"\nsentence-transformers takes the vector `{pooling}`.\n" if pooling else "")
     )
 
 
@@ -94,7 +101,7 @@ def _scores(results: Mapping[str, Any]) -> str:
     return _table(figures)
 
 
-def _limits(info: Mapping[str, Any]) -> list[str]:
+def _limits(info: Mapping[str, Any], was_scored: bool) -> list[str]:
     """Says what the model does not read, and what nobody measured."""
     length = info.get("max_seq_length")
     limits = {
@@ -105,21 +112,22 @@ def _limits(info: Mapping[str, Any]) -> list[str]:
         ),
         "ner": f"Texts are read in windows of {length} pieces.",
     }
-    lines = [
-        limits.get(info["task"], f"What is beyond {length} pieces of a text is not read."),
-        "The scores are those of the data named above; on other text they were not measured.",
-    ]
-    if info["compute_type"] != "float32":
+    lines = [limits.get(info["task"], f"What is beyond {length} pieces of a text is not read.")]
+    if info["format"] != "saved_model":
+        lines = [
+            "It takes token ids: cut texts into the pieces of the `vocab.txt` in this folder.",
+            f"A row has at most {length} pieces; the runtime refuses a longer one.",
+        ]
+    if was_scored:
+        lines.append(
+            "The scores are those of the data named above; on other text they were not measured."
+        )
+    if was_scored and info["compute_type"] != "float32":
         lines.append(f"Scores were measured before the products became {info['compute_type']}.")
     return lines
 
 
 def _calls(info: Mapping[str, Any]) -> str:
-    if "signatures" not in info:
-        return (
-            "Token ids in: `input_ids`, `input_mask`, `segment_ids`, int32 [batch, length], cut by "
-            "the `vocab.txt` in this folder."
-        )
     parts = []
     for name, signature in info["signatures"].items():
         rows = [
@@ -128,14 +136,14 @@ def _calls(info: Mapping[str, Any]) -> str:
             for key, (kind, shape) in specs.items()
         ]
         parts += [f"### `{name}`\n", "| name | | type |", "| --- | --- | --- |", *rows, ""]
-    example = {name: f"a {name.replace('_', ' ')}" for name in _text_inputs(info)}
-    body = json.dumps({"instances": [example]})
-    parts.append(f"    curl -d '{body}' http://localhost:8501/v1/models/model:predict")
     return "\n".join(parts)
 
 
-def _text_inputs(info: Mapping[str, Any]) -> list[str]:
-    return list(info["signatures"]["serving_default"]["inputs"])
+def _example(request: Mapping[str, str]) -> str:
+    if not request:
+        return ""
+    body = json.dumps({"instances": [request]})
+    return f"\n    curl -d '{body}' http://localhost:8501/v1/models/model:predict"
 
 
 def _shape(shape: list[int]) -> str:

@@ -16,7 +16,7 @@ B batch, S length, P predictions, H hidden size, N heads, D = H / N, C labels, V
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +58,9 @@ _ACTIVATIONS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
-def write_onnx(model: keras.Model, path: Path, *, int8: bool = False) -> None:
+def write_onnx(
+    model: keras.Model, path: Path, *, int8: bool = False, left_out: Collection[str] = ()
+) -> dict[str, dict[str, dict[str, list]]]:
     """Writes a model as an ONNX file, whole or not at all.
 
     Args:
@@ -66,12 +68,16 @@ def write_onnx(model: keras.Model, path: Path, *, int8: bool = False) -> None:
         path: the file.
         int8: whether weights are stored as int8 and products are of integers; a scale for each
             column of a kernel, one for the word embeddings.
+        left_out: outputs that are not written: `pooled_output`, `next_sentence_logits`.
+
+    Returns:
+        What the file takes and gives, as `saved_model.describe` says it.
 
     Raises:
         InputError: the weights take more than the 2 GiB of an ONNX file, or the place cannot be
             written.
     """
-    proto = onnx_model(model, tied=not int8)
+    proto = onnx_model(model, tied=not int8, left_out=left_out)
     size = sum(len(weight.raw_data) for weight in proto.graph.initializer)
     if size > _MOST_BYTES:
         raise InputError(
@@ -83,6 +89,19 @@ def write_onnx(model: keras.Model, path: Path, *, int8: bool = False) -> None:
             _quantize(proto, partial)
         else:
             onnx.save_model(proto, partial)
+    return {
+        "serving_default": {
+            "inputs": {value.name: _type_and_shape(value) for value in proto.graph.input},
+            "outputs": {value.name: _type_and_shape(value) for value in proto.graph.output},
+        }
+    }
+
+
+def _type_and_shape(value: onnx.ValueInfoProto) -> list:
+    kind = value.type.tensor_type
+    name = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(kind.elem_type)).name
+    # A size that is free has a name.
+    return [name, [-1 if size.dim_param else size.dim_value for size in kind.shape.dim]]
 
 
 def _quantize(proto: onnx.ModelProto, path: Path) -> None:
@@ -105,13 +124,16 @@ def _quantize(proto: onnx.ModelProto, path: Path) -> None:
     onnx.save_model(quantized, path)
 
 
-def onnx_model(model: keras.Model, tied: bool = True) -> onnx.ModelProto:
+def onnx_model(
+    model: keras.Model, tied: bool = True, left_out: Collection[str] = ()
+) -> onnx.ModelProto:
     """Returns a model as an ONNX graph.
 
     Args:
         model: one of keras_bert.models, or the encoder.
         tied: whether the masked-LM head multiplies by the transpose of the word embeddings. Else
             it has a transposed copy of its own, as the quantizer sees constants alone.
+        left_out: outputs that the graph has not.
     """
     graph = _Graph(weights_of(model))
     names = ["input_ids", "input_mask", "segment_ids"]
@@ -123,7 +145,8 @@ def onnx_model(model: keras.Model, tied: bool = True) -> onnx.ModelProto:
             "next_sentence_logits": ["batch", 2],
         }
         _masked_lm(graph, hidden, model.config, tied)
-        graph.dense(_pooler(graph, hidden), "next_sentence", output="next_sentence_logits")
+        if "next_sentence_logits" not in left_out:
+            graph.dense(_pooler(graph, hidden), "next_sentence", output="next_sentence_logits")
     elif isinstance(model, BertSpanLabeler):
         shapes = {name: ["batch", "length"] for name in ("start_logits", "end_logits")}
         spans = graph.dense(hidden, "span")  # [B, S, 2]
@@ -138,10 +161,11 @@ def onnx_model(model: keras.Model, tied: bool = True) -> onnx.ModelProto:
         width = model.config.hidden_size
         shapes = {"sequence_output": ["batch", "length", width], "pooled_output": ["batch", width]}
         graph.node("Identity", hidden, output="sequence_output")
-        graph.node("Identity", _pooler(graph, hidden), output="pooled_output")
+        if "pooled_output" not in left_out:
+            graph.node("Identity", _pooler(graph, hidden), output="pooled_output")
     else:
         raise TypeError(f"{type(model).__name__} is neither of keras_bert.models nor the encoder")
-    return graph.model(names, shapes)
+    return graph.model(names, {k: shape for k, shape in shapes.items() if k not in left_out})
 
 
 class _Graph:

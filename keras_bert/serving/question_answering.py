@@ -21,6 +21,7 @@ import tensorflow as tf
 
 from keras_bert.errors import InputError
 from keras_bert.serving import token_ids
+from keras_bert.serving.inputs import same_shape
 from keras_bert.serving.network import Network
 from keras_bert.serving.span_decoding import Decoded, decode
 from keras_bert.serving.windows import make_windows
@@ -119,6 +120,7 @@ class ServedQuestionAnswering(tf.Module):
                 answer, which is "" and -1 too, is a candidate, as it is where there is no other.
         """
         settings = self.settings
+        question, context = same_shape(question=question, context=context)
         windows = make_windows(
             question,
             context,

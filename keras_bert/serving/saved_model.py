@@ -9,7 +9,6 @@ The folder appears whole or not at all: a server that watches its parent never s
 """
 
 import contextlib
-import importlib.util
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
@@ -23,6 +22,9 @@ from keras_bert.serving.warmup import write_warmup_requests
 
 INFO = "export.json"
 CARD = "README.md"
+
+# TensorFlow Serving keeps a version in a signed int64.
+_LAST_VERSION = 2**63 - 1
 
 
 def write_saved_model(
@@ -42,19 +44,18 @@ def write_saved_model(
         texts: the texts of a request that warms a server up, by the names of the inputs.
 
     Raises:
-        InputError: the folder is there already, or the place cannot be written.
+        InputError: the model answers by what is not finite, or the place cannot be written.
     """
     signatures = {
         name: function.get_concrete_function() for name, function in served.signatures().items()
     }
-    with appearing(export_dir) as folder:
+    requests = {name: _request(function, texts) for name, function in signatures.items()}
+    for name, function in signatures.items():
+        _check_answer(export_dir, name, function, requests[name])
+    with appearing(export_dir, failures=(tf.errors.OpError,)) as folder:
         with _quiet():
             tf.saved_model.save(served, str(folder), signatures=signatures)
-        if importlib.util.find_spec("tensorflow_serving"):
-            requests = {name: _request(function, texts) for name, function in signatures.items()}
-            write_warmup_requests(folder, export_dir.absolute().parent.name, requests)
-        else:
-            logging.warning("no warm-up requests: they need pip install -e '.[serving]'")
+        write_warmup_requests(folder, export_dir.absolute().parent.name, requests)
         info = {**info, "signatures": describe(signatures)}
         write_json(folder / INFO, info)
         (folder / CARD).write_text(card(info), encoding="utf-8")
@@ -67,17 +68,41 @@ def check_version(export_dir: Path) -> None:
         export_dir: DIR/<version>.
 
     Raises:
-        InputError: its name is no number, or it is there already.
+        InputError: its name is no version's, or it is there already.
     """
-    if not (export_dir.name.isascii() and export_dir.name.isdigit()):
+    if not _is_version(export_dir.name):
         raise InputError(
-            f"--export_dir={export_dir}: expected a numbered version, such as {export_dir / '1'}"
+            f"--export_dir={export_dir}: expected a numbered version, at most {_LAST_VERSION}, "
+            f"such as {export_dir / '1'}"
         )
     if export_dir.exists():
         raise InputError(
             f"--export_dir={export_dir} is there already; expected a new version, such as "
-            f"{export_dir.with_name(str(_next_version(export_dir.parent)))}"
+            f"{export_dir.with_name(str(next_version(export_dir.parent)))}"
         )
+
+
+def versions(folder: Path) -> dict[int, Path]:
+    """Lists the versions that TensorFlow Serving sees in a model's folder.
+
+    Args:
+        folder: DIR; it need not be there.
+
+    Returns:
+        {version: its folder}.
+    """
+    if not folder.is_dir():
+        return {}
+    return {int(path.name): path for path in folder.iterdir() if _is_version(path.name)}
+
+
+def next_version(folder: Path) -> int:
+    """Returns the number of the next version, 1 for the first.
+
+    Args:
+        folder: DIR; it need not be there.
+    """
+    return 1 + max(versions(folder), default=0)
 
 
 def describe(
@@ -130,7 +155,9 @@ def _request(
     request = {}
     for name, spec in _inputs(function).items():
         if spec.dtype != tf.string:
-            request[name] = np.ones([1, 8], spec.dtype.as_numpy_dtype)
+            # One segment: a model may have no other.
+            value = 0 if name == "segment_ids" else 1
+            request[name] = np.full([1, 8], value, spec.dtype.as_numpy_dtype)
         elif spec.shape.rank == 1:
             request[name] = np.array([texts[name]], object)
         else:  # Words that were split before.
@@ -138,5 +165,25 @@ def _request(
     return request
 
 
-def _next_version(folder: Path) -> int:
-    return 1 + max(int(path.name) for path in folder.iterdir() if path.name.isdigit())
+def _check_answer(
+    export_dir: Path,
+    name: str,
+    function: tf.types.experimental.ConcreteFunction,
+    request: Mapping[str, np.ndarray],
+) -> None:
+    """Answers a request: a server would refuse a model that fails on it."""
+    answer = function(*(tf.constant(request[key]) for key in _inputs(function)))
+    broken = [
+        key
+        for key, value in answer.items()
+        if value.dtype.is_floating and not np.isfinite(value).all()
+    ]
+    if broken:
+        raise InputError(
+            f"{export_dir}: the model answers `{name}` by {', '.join(broken)} that is not finite; "
+            "nothing is exported"
+        )
+
+
+def _is_version(name: str) -> bool:
+    return name.isascii() and name.isdigit() and int(name) <= _LAST_VERSION

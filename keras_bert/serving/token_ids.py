@@ -1,13 +1,15 @@
 """Token ids from a client that tokenizes: padded arrays in, rows without padding out, and back.
 
 In: input_ids, input_mask, segment_ids, int32 [B, S] each. Out: ids and segments, ragged [B, (S)].
-Padding may be anywhere; a row without a single piece keeps its first place, and what lies beyond
-the model's positions is not read.
+Padding may be anywhere; a row without a single piece keeps its first place, which it is given if
+it has none, and what lies beyond the model's positions is not read.
 
 B rows, S places of a row, T pieces of all.
 """
 
 import tensorflow as tf
+
+from keras_bert.serving.inputs import same_shape
 
 SPECS = [
     tf.TensorSpec([None, None], tf.int32, name=name)
@@ -36,9 +38,13 @@ class Rows:
         segment_ids: tf.Tensor,
         max_length: int,
     ):
+        inputs = same_shape(input_ids=input_ids, input_mask=input_mask, segment_ids=segment_ids)
+        self._length = tf.shape(inputs[0])[1]
+        no_place = tf.cast(self._length == 0, tf.int32)
+        input_ids, input_mask, segment_ids = (tf.pad(x, [[0, 0], [0, no_place]]) for x in inputs)
         self._shape = tf.shape(input_ids)
         mask = input_mask > 0
-        # At least one piece a row, if it has a place at all, and at most max_length.
+        # At least one piece a row, and at most max_length.
         first = tf.range(self._shape[1]) == 0
         mask |= first & ~tf.reduce_any(mask, axis=1, keepdims=True)
         mask &= tf.cumsum(tf.cast(mask, tf.int32), axis=1) <= max_length
@@ -53,4 +59,4 @@ class Rows:
         """Puts what belongs to the pieces back to their places: [T, ...] -> [B, S, ...]; else 0."""
         shape = tf.concat([self._shape, tf.shape(values)[1:]], axis=0)
         padded = tf.scatter_nd(self._places, values, tf.cast(shape, tf.int64))
-        return tf.ensure_shape(padded, [None, None, *values.shape[1:]])
+        return tf.ensure_shape(padded[:, : self._length], [None, None, *values.shape[1:]])

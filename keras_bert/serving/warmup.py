@@ -12,8 +12,8 @@ from pathlib import Path
 
 import numpy as np
 import tensorflow as tf
+from absl import logging
 
-from keras_bert.errors import InputError
 from keras_bert.files import appearing
 
 WARMUP_FILE = Path("assets.extra", "tf_serving_warmup_requests")
@@ -24,21 +24,24 @@ def write_warmup_requests(
 ) -> None:
     """Writes the requests that warm up an exported model, whole or not at all.
 
+    Without the package of the extra `serving` it writes none, and says so.
+
     Args:
         export_dir: a version's folder, which holds saved_model.pb.
         model_name: the name that clients will ask for.
         requests: {signature: {input: array of its type}}; texts are str or bytes.
 
     Raises:
-        InputError: the package of the extra `serving` is missing, or the place cannot be written.
+        InputError: the place cannot be written.
     """
     try:
         from tensorflow_serving.apis.prediction_log_pb2 import PredictionLog
     except ImportError:
-        raise InputError(
-            "the package tensorflow-serving-api is missing; warm-up requests need it: "
+        logging.warning(
+            "no warm-up requests: the package tensorflow-serving-api is missing; "
             "pip install -e '.[serving]'"
-        ) from None
+        )
+        return
 
     logs = []
     for signature, inputs in requests.items():

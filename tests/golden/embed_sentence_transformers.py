@@ -1,9 +1,9 @@
-"""Texts -> sentence-transformers' own vectors, for the test of served embeddings.
+"""Texts -> sentence-transformers' own vectors, for the test of exported embeddings.
 
     .peers/bin/python tests/golden/embed_sentence_transformers.py MODEL_DIR TEXTS.json OUT.npz
 
-TEXTS.json is a list of strings; OUT.npz gets `cls` and `mean`, float32 [B, H], plain and divided by
-their lengths (`cls_normalized`, `mean_normalized`). Texts are cut at 128 pieces.
+TEXTS.json is a list of strings; OUT.npz gets float32 [B, H] twice: `directory`, by the directory as
+it is, its length, pooling and normalization; and `cls`, the same with the pooling `cls`.
 """
 
 import json
@@ -11,20 +11,19 @@ import sys
 
 import numpy as np
 from sentence_transformers import SentenceTransformer
-from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
+from sentence_transformers.sentence_transformer.modules import Pooling
 
 
 def main(model_dir: str, texts_file: str, out_file: str) -> None:
     """Embeds the texts by both poolings."""
     with open(texts_file, encoding="utf-8") as file:
         texts = json.load(file)
-    vectors = {}
-    for pooling in ("cls", "mean"):
-        transformer = Transformer(model_dir, max_seq_length=128)
-        pooler = Pooling(transformer.get_embedding_dimension(), pooling)
-        model = SentenceTransformer(modules=[transformer, pooler], device="cpu")
-        vectors[pooling] = model.encode(texts)
-        vectors[f"{pooling}_normalized"] = model.encode(texts, normalize_embeddings=True)
+    model = SentenceTransformer(model_dir, device="cpu")
+    vectors = {"directory": model.encode(texts)}
+    transformer, _, *rest = model
+    pooling = Pooling(transformer.get_embedding_dimension(), "cls")
+    model = SentenceTransformer(modules=[transformer, pooling, *rest], device="cpu")
+    vectors["cls"] = model.encode(texts)
     np.savez(out_file, **vectors)
 
 

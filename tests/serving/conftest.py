@@ -1,9 +1,10 @@
-"""Small exported models of every task, with random weights, and requests of texts of any kind."""
+"""Small models of every kind with random weights, and their exports; batches and requests."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -27,6 +28,14 @@ from keras_bert.serving.question_answering import AnswerSettings, ServedQuestion
 from keras_bert.serving.saved_model import write_saved_model
 from keras_bert.serving.warmup import WARMUP_FILE
 from keras_bert.tokenization import BertTokenizer
+
+MODELS = {
+    "encoder": BertEncoder,
+    "classifier": lambda config: BertClassifier(config, num_labels=3),
+    "token_classifier": lambda config: BertTokenClassifier(config, num_labels=3),
+    "span_labeler": BertSpanLabeler,
+    "pretrainer": BertPretrainer,
+}
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz0123456789"
 VOCAB = [
@@ -97,6 +106,57 @@ class Export(NamedTuple):
         function = self.functions[signature]
         inputs = [tf.constant(request[spec.name]) for spec in function.input_signature]
         return {name: value.numpy() for name, value in function(*inputs).items()}
+
+
+@pytest.fixture(params=MODELS)
+def model_name(request: pytest.FixtureRequest) -> str:
+    """One of `MODELS` after the other."""
+    return request.param
+
+
+@pytest.fixture(scope="session")
+def make_model() -> Callable[..., keras.Model]:
+    """A function: one of `MODELS`, and an activation -> a model of 2 layers and 16 positions."""
+
+    def make(name: str, hidden_act: str = "gelu") -> keras.Model:
+        config = BertConfig(
+            vocab_size=60,
+            hidden_size=32,
+            num_hidden_layers=2,
+            num_attention_heads=4,
+            intermediate_size=64,
+            max_position_embeddings=16,
+            initializer_range=0.2,
+            hidden_act=hidden_act,
+        )
+        model = MODELS[name](config)
+        rng = np.random.default_rng(0)
+        for weight in model.trainable_variables:  # Biases and gammas that show if they are missing.
+            if len(weight.shape) == 1:
+                weight.assign(weight + rng.normal(0, 0.3, weight.shape))
+        return model
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def make_batch() -> Callable[[keras.Model, int, int], dict[str, np.ndarray]]:
+    """A function: a model, rows and their length -> padded inputs of it; the first row is full."""
+
+    def make(model: keras.Model, rows: int, length: int) -> dict[str, np.ndarray]:
+        rng = np.random.default_rng(rows)
+        real = rng.integers(1, length + 1, [rows, 1])
+        real[0] = length
+        batch = {
+            "input_ids": rng.integers(0, 60, [rows, length]),
+            "input_mask": np.arange(length) < real,
+            "segment_ids": rng.integers(0, 2, [rows, length]),
+        }
+        if isinstance(model, BertPretrainer):
+            batch["masked_lm_positions"] = rng.integers(0, length, [rows, 3])
+        return {name: value.astype(np.int32) for name, value in batch.items()}
+
+    return make
 
 
 @pytest.fixture(scope="session")

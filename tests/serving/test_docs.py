@@ -14,13 +14,14 @@ def folder(root: Path) -> Path:
     return root / "docs" / "serving"
 
 
-def test_labels_name_versions_that_are_loaded(folder: Path):
+def test_the_config_is_of_what_the_first_command_exports(folder: Path):
     text = (folder / "models.config").read_text()
     models = text_format.Parse(text, ModelServerConfig()).model_config_list.config
     assert {model.model_platform for model in models} == {"tensorflow"}
-    assert [dict(model.version_labels) for model in models] == [{"stable": 1, "canary": 2}, {}]
+    assert [dict(model.version_labels) for model in models] == [{"stable": 1}]
     for model in models:
         assert model.base_path == f"/models/{model.name}"
+        assert f"--export_dir=serving/{model.name}/1\n" in (folder / "README.md").read_text()
         loaded = model.model_version_policy.specific.versions
         assert sorted(model.version_labels.values()) == list(loaded)
 

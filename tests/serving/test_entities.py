@@ -19,7 +19,7 @@ from keras_bert.serving.word_windows import word_logits
 from keras_bert.tag_schemes import entities, iob2_tags
 from keras_bert.tasks.ner.conll import Sentence, read_conll
 from keras_bert.tasks.ner.windows import make_windows
-from keras_bert.tokenization import BertTokenizer
+from keras_bert.tokenization import BertTokenizer, byte_to_char_offsets
 
 CHARACTERS = "abcdefghijklmnopqrstuvwxyz0123456789"
 VOCAB = [
@@ -56,7 +56,7 @@ def listed(outputs):
     columns = (outputs[name].numpy() for name in ("types", "texts", "starts", "ends"))
     return [
         [
-            (kind.decode(), text.decode(), int(start), int(end))
+            (kind.decode(), text.decode(errors="surrogateescape"), int(start), int(end))
             for kind, text, start, end in zip(*row, strict=True)
             if start >= 0
         ]
@@ -270,12 +270,20 @@ def test_places_count_characters_as_python_does(words_of):
     assert all(text[start:end] == word for _, word, start, end in found)
 
 
-@pytest.mark.parametrize("text", [b"a\xffb c\xe2\x82", b"\xff", b"\xed\xa0\x80ab", b"\xf0\x9fa-b"])
-def test_a_byte_that_is_not_utf_8_counts_as_a_character(text):
-    found = listed(served(EveryWord(), ["S-X"]).entities([text]))[0]
-    replaced = re.sub("[\udc80-\udcff]", "\x01", text.decode(errors="surrogateescape"))
-    assert all(replaced[start:end] == word for _, word, start, end in found)
-    assert "".join(w for _, w, *_ in found).replace("\x01", "") == re.sub("[\x01 ]", "", replaced)
+def test_bytes_that_are_not_utf_8_are_kept_and_count_as_characters():
+    texts = [
+        *(b"a\xffb c\xe2\x82", b"\xff", b"\xed\xa0\x80ab", b"\xf0\x9fa-b"),
+        # Of valid texts nothing changes beside them.
+        *(b"Jo\x01hn", b"Jo\x00h\xc3\xbcn \xf0\x9f\x99\x82", b""),
+    ]
+    expected = [["a\udcffb", "c"], [], ["ab"], ["a-b"], ["Jo\x01hn"], ["Jo\0hün", "🙂"], []]
+    tagger = served(EveryWord(), ["S-X"])
+    together = listed(tagger.entities(texts))
+    assert [[word for _, word, *_ in found] for found in together] == expected
+    for text, found in zip(texts, together, strict=True):
+        assert listed(tagger.entities([text])) == [found]
+        decoded = text.decode(errors="surrogateescape")
+        assert all(decoded[start:end] == word for _, word, start, end in found)
 
 
 def test_any_batch_size_with_and_without_entities():
@@ -320,17 +328,46 @@ def test_most_entities_of_a_real_corpus_are_just_its_own_words(shared_data):
             texts.append(text)
             tags = [tag.partition(",")[0] for tag in sentence.tags]
             gold.append([spans[first:last] for _, first, last in entities(tags)])
-    tagger = ServedTagger(EveryWord(), BertTokenizer(vocab), ["S-X"], TaggerSettings())
-    outputs = tf.function(tagger.entities)(tf.constant(texts))
-    found = [
-        set(zip(*row, strict=True))
-        for row in zip(
-            outputs["starts"].numpy().tolist(), outputs["ends"].numpy().tolist(), strict=True
-        )
-    ]
-    hits = [set(spans) <= words for row, words in zip(gold, found, strict=True) for spans in row]
-    assert len(hits) == 3891
-    assert sum(hits) >= 0.98 * len(hits)
+    tokenizer = BertTokenizer(vocab)
+    ids, *places = tokenizer.tokenize_with_offsets(texts)
+    of_berts_own = []
+    for pieces, starts, ends in zip(
+        *(x.to_list() for x in (ids, *(byte_to_char_offsets(texts, place) for place in places))),
+        strict=True,
+    ):
+        first = [i for i, piece in enumerate(pieces) if not tokenizer.vocab[piece].startswith("##")]
+        last = [i - 1 for i in [*first, len(pieces)][1:]]
+        of_berts_own.append([(starts[i], ends[j]) for i, j in zip(first, last, strict=True)])
+    tagger = ServedTagger(EveryWord(), tokenizer, ["S-X"], TaggerSettings())
+    joined = listed(tf.function(tagger.entities)(tf.constant(texts)))
+    of_white_space = [[word.span() for word in re.finditer(r"\S+", text)] for text in texts]
+
+    def share(words):
+        """Returns the percentage of entities whose words are all among those found."""
+        hits = [set(w) <= set(row) for row, spans in zip(words, gold, strict=True) for w in spans]
+        assert len(hits) == 3891
+        return round(100 * np.mean(hits), 1)
+
+    # As entities.py says.
+    assert share([[(start, end) for *_, start, end in row] for row in joined]) == 98.5
+    assert share(of_berts_own) == 96.3
+    assert share(of_white_space) == 75.6
+
+
+def test_token_ids_give_the_likeliest_label_of_each_piece(tagger_of):
+    labels = SCHEMES["bioes"]
+    tagger = tagger_of(labels)
+    ids = np.array([[2, 9, 8, 3, 0], [0, 2, 7, 6, 3], [0, 0, 0, 0, 0]], np.int32)
+    mask = np.array([[1, 1, 1, 1, 0], [0, 1, 1, 1, 1], [1, 0, 0, 0, 0]], np.int32)
+    outputs = tagger.signatures()["token_ids"](ids, mask, ids * 0)
+    rows = tf.RaggedTensor.from_row_lengths(ids[mask > 0], mask.sum(axis=1))
+    logits = tagger.network(rows, tf.zeros_like(rows))["logits"].numpy()
+    assert outputs.keys() == {"tags", "logits"}
+    np.testing.assert_allclose(outputs["logits"].numpy()[mask > 0], logits, atol=1e-6)
+    tags = outputs["tags"].numpy()
+    assert tags[mask > 0].tolist() == [labels[i].encode() for i in logits.argmax(axis=1)]
+    assert set(tags[mask == 0]) == {b""}
+    assert not outputs["logits"].numpy()[mask == 0].any()
 
 
 @pytest.mark.parametrize("max_seq_length", [2, 513])

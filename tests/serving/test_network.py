@@ -63,7 +63,6 @@ def test_equals_the_keras_model(act: str, rows: int):
         BertClassifier(config, 3),
         BertTokenClassifier(config, 5),
         BertSpanLabeler(config),
-        BertEncoder(config),
     ):
         expected = padded(model, ids, segments)
         outputs = served(Network(model), ids, segments)
@@ -77,7 +76,6 @@ def test_equals_the_keras_model(act: str, rows: int):
     [
         (lambda config: BertClassifier(config, 3), {"logits": (0, 3)}),
         (BertSpanLabeler, {"start_logits": (0,), "end_logits": (0,)}),
-        (BertEncoder, {"sequence_output": (0, 24), "pooled_output": (0, 24)}),
     ],
 )
 def test_no_rows_give_no_outputs(model_class, shapes: dict):
@@ -85,12 +83,43 @@ def test_no_rows_give_no_outputs(model_class, shapes: dict):
     assert {name: tuple(value.shape) for name, value in outputs.items()} == shapes
 
 
+@pytest.mark.parametrize("rows", [1, ROWS_AT_ONCE, 2 * ROWS_AT_ONCE + 3])
+def test_what_is_kept_of_the_encoder_equals_the_keras_model(rows: int):
+    model = BertEncoder(BertConfig.from_dict(SIZES))
+    network = Network(model)
+    lengths = np.random.default_rng(1).integers(2, 33, rows).tolist()
+    ids, segments = random_rows(lengths)
+    expected = padded(model, ids, segments)
+    seen = []
+
+    def some_pieces(hidden, input_ids, splits):
+        """Keeps pieces of some ids; most rows have several, some have none."""
+        seen.append(len(splits) - 1)
+        return tf.gather(hidden, tf.where(input_ids % 11 == 0)[:, 0])
+
+    def two_of_a_row(hidden, input_ids, splits):
+        first = tf.gather(hidden, splits[:-1])
+        return tf.stack([first, network.pooled(first)], axis=1)
+
+    kept = ids.values.numpy() % 11 == 0
+    counts = np.bincount(ids.value_rowids()[kept], minlength=rows)
+    assert rows == 1 or (counts.min() == 0 and counts.max() > 1)
+    hidden = network.reduced(ids, segments, some_pieces, [24], counts)
+    np.testing.assert_allclose(hidden, expected["sequence_output"][kept], atol=2e-5)
+    assert sum(seen) == rows
+    assert max(seen) <= ROWS_AT_ONCE  # A large batch is never held whole.
+    vectors = network.reduced(ids, segments, two_of_a_row, [2, 24])
+    first = expected["sequence_output"][ids.row_starts()]
+    np.testing.assert_allclose(vectors[:, 0], first, atol=2e-5)
+    np.testing.assert_allclose(vectors[:, 1], expected["pooled_output"], atol=2e-5)
+
+
 def test_masked_lm_head_equals_the_keras_model():
     config = BertConfig.from_dict(SIZES)
     model = BertPretrainer(config)
     ids, segments = random_rows([9, 4])
     network = Network(model)
-    hidden = served(network, ids, segments)["sequence_output"]
+    hidden = network.encoder(ids.values, segments.values, tf.constant([0, 9, 13]))
     inputs = {
         "input_ids": ids.to_tensor(),
         "input_mask": tf.ones_like(ids).to_tensor(),

@@ -233,6 +233,14 @@ def test_no_question_gives_no_answer(tokenizer):
         assert {name: len(values) for name, values in outputs.items()} == dict.fromkeys(outputs, 0)
 
 
+@pytest.mark.parametrize("count", [0, 1, 3])
+def test_questions_without_a_context_are_refused(tokenizer, count):
+    ask = served(FixedNetwork(), tokenizer, SMALL, graph=True)
+    message = rf"context and question: expected one shape, got.*{count}.*2"
+    with pytest.raises(tf.errors.InvalidArgumentError, match=message):
+        ask(["who ?"] * 2, ["rollo"] * count)
+
+
 def test_bytes_that_are_not_utf_8_are_kept_and_count_as_characters(tokenizer):
     contexts = [
         b"rollo \xff\xc3\xa9\x80 the \xf0\x9f\x98 norse \xed\xa0\x80 leader",

@@ -1,0 +1,88 @@
+"""What is exported, and how: the settings, and which task and format read which of them."""
+
+from dataclasses import dataclass, fields
+
+from keras_bert.errors import InputError
+
+# Format -> the file that holds the model.
+FORMATS = {"saved_model": "saved_model.pb", "onnx": "model.onnx", "litert": "model.tflite"}
+
+# Task -> the settings that its SavedModel reads. The other formats take token ids and give logits,
+# whatever the task.
+_READ = {
+    "classification": ("max_seq_length", "pair"),
+    "question_answering": (
+        "max_seq_length",
+        "max_query_length",
+        "doc_stride",
+        "n_best_size",
+        "max_answer_length",
+        "version_2_with_negative",
+        "null_score_diff_threshold",
+    ),
+    "ner": ("max_seq_length",),
+    "fill_mask": ("max_seq_length", "top_k"),
+    "embedding": ("max_seq_length", "normalize"),
+}
+TASKS = tuple(_READ)
+_ALWAYS_READ = ("model_dir", "export_dir", "task", "format")
+
+
+@dataclass(frozen=True)
+class ExportSettings:
+    """What is exported, and how. None takes what lies beside the model, else the default.
+
+    Attributes:
+        model_dir: a run's model/, its folder, or whatever `open_checkpoint` opens.
+        export_dir: DIR/<version>, for TensorFlow Serving; must not exist.
+        task: one of TASKS; empty for what the model's heads are for.
+        format: one of FORMATS.
+        int8: dynamic int8 weights (`onnx` and `litert`); by default not.
+        compute_type: of a SavedModel's products, `float32` (the default) or `bfloat16`.
+        max_seq_length: pieces of a text, pair or window.
+        pair: whether a classifier takes two texts.
+        normalize: whether embeddings are brought to length 1; by default as sentence-transformers'
+            modules.json says.
+        top_k: pieces that fill a mask; by default 5.
+        max_query_length: as run_squad's flag, like the rest.
+        doc_stride: pieces between the starts of windows.
+        n_best_size: candidates a question.
+        max_answer_length: pieces of an answer.
+        version_2_with_negative: whether questions may have no answer.
+        null_score_diff_threshold: null odds above it give the empty answer.
+    """
+
+    model_dir: str
+    export_dir: str
+    task: str = ""
+    format: str = "saved_model"
+    int8: bool | None = None
+    compute_type: str | None = None
+    max_seq_length: int | None = None
+    pair: bool | None = None
+    normalize: bool | None = None
+    top_k: int | None = None
+    max_query_length: int | None = None
+    doc_stride: int | None = None
+    n_best_size: int | None = None
+    max_answer_length: int | None = None
+    version_2_with_negative: bool | None = None
+    null_score_diff_threshold: float | None = None
+
+    def check_read(self, task: str) -> None:
+        """Refuses a setting that is given and would not be read.
+
+        Args:
+            task: what is served.
+
+        Raises:
+            InputError: there is one.
+        """
+        read = ("compute_type", *_READ[task]) if self.format == "saved_model" else ("int8",)
+        for field in fields(self):
+            if field.name in (*_ALWAYS_READ, *read) or getattr(self, field.name) is None:
+                continue
+            raise InputError(
+                f"--{field.name} does nothing for --task={task} --format={self.format}; expected "
+                f"of {', '.join(f'--{name}' for name in read)}"
+            )

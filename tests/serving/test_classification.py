@@ -1,0 +1,145 @@
+"""Served classifiers: labels and probabilities of the Keras model, from texts and token ids."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from keras_bert.config import BertConfig
+from keras_bert.models import BertClassifier
+from keras_bert.packing import pack
+from keras_bert.serving.classification import ServedClassifier
+from keras_bert.serving.network import Network
+from keras_bert.tokenization import BertTokenizer
+
+WORDS = ["the", "cat", "sat", "on", "mat", "who", ".", "?", "a", "e", "##a", "##b"]
+LABELS = ["no", "maybe", "yes"]
+LENGTH = 12
+# A pair is cut on either side, and on both; one text has no piece.
+TEXTS = [
+    "The cat sat on the mat.",
+    "Who sat?",
+    "the mat " * 20,
+    "cat " * 20,
+    "",
+    "a",
+    b"\xffaab",
+    "e",
+]
+PAIRS = ["Who sat?", "The cat sat on the mat.", "on on", "who ? " * 20, "cat", "", "the", "e"]
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> BertTokenizer:
+    return BertTokenizer(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS])
+
+
+@pytest.fixture(scope="module")
+def make_model(tokenizer: BertTokenizer):
+    """A function: number of labels -> a random model."""
+
+    def make(num_labels: int) -> BertClassifier:
+        keras.utils.set_random_seed(4)
+        config = BertConfig(
+            vocab_size=tokenizer.vocab_size,
+            hidden_size=16,
+            num_hidden_layers=2,
+            num_attention_heads=2,
+            intermediate_size=32,
+            max_position_embeddings=16,
+            initializer_range=0.5,
+        )
+        return BertClassifier(config, num_labels)
+
+    return make
+
+
+def ask(model, tokenizer, labels, problem_type, *texts):
+    """Returns the logits that the Keras model gives, and what both signatures answer."""
+    sides = [tokenizer.tokenize(tf.constant(side)) for side in texts]
+    ids = pack(
+        *sides,
+        max_seq_length=LENGTH,
+        cls_token_id=tokenizer.cls_token_id,
+        sep_token_id=tokenizer.sep_token_id,
+    )
+    # So that no label is the likeliest of all texts.
+    bias = model.classifier.bias
+    bias.assign(bias - np.mean(model(ids)["logits"], axis=0))
+    served = ServedClassifier(
+        Network(model), tokenizer, labels, problem_type, LENGTH, pair=len(texts) == 2
+    )
+    signatures = served.signatures()
+    answers = [
+        signatures["serving_default"](*map(tf.constant, texts)),
+        signatures["token_ids"](**ids),
+    ]
+    logits = model(ids)["logits"].numpy()
+    return logits, [{name: x.numpy() for name, x in answer.items()} for answer in answers]
+
+
+@pytest.mark.parametrize("texts", [(TEXTS,), (TEXTS, PAIRS), (PAIRS, TEXTS)])
+def test_one_label(make_model, tokenizer, texts):
+    logits, answers = ask(make_model(3), tokenizer, LABELS, "single_label_classification", *texts)
+    likeliest = [LABELS[row].encode() for row in logits.argmax(axis=1)]
+    assert len(set(likeliest)) > 1
+    for answer in answers:
+        assert answer["label"].tolist() == likeliest
+        np.testing.assert_allclose(answer["logits"], logits, atol=1e-5)
+        shares = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+        np.testing.assert_allclose(answer["probabilities"], shares, atol=1e-5)
+
+
+def test_any_number_of_labels_is_listed_surest_first(make_model, tokenizer):
+    logits, answers = ask(make_model(3), tokenizer, LABELS, "multi_label_classification", TEXTS)
+    probabilities = 1 / (1 + np.exp(-logits))
+    assert {1, 2} <= set((logits > 0).sum(axis=1))  # Some have more labels than others.
+    for answer in answers:
+        for row, shown in zip(probabilities, answer["labels"].tolist(), strict=True):
+            on = [LABELS[i].encode() for i in np.argsort(-row) if row[i] > 0.5]
+            assert shown == on + [b""] * (3 - len(on))
+        np.testing.assert_allclose(answer["probabilities"], probabilities, atol=1e-5)
+        np.testing.assert_allclose(answer["logits"], logits, atol=1e-5)
+
+
+def test_a_regression_gives_its_score(make_model, tokenizer):
+    logits, answers = ask(make_model(1), tokenizer, [], "regression", TEXTS, PAIRS)
+    assert logits.min() < 0 < logits.max()
+    for answer in answers:
+        assert answer.keys() == {"score"}
+        np.testing.assert_allclose(answer["score"], logits[:, 0], atol=1e-5)
+
+
+@pytest.fixture(scope="module")
+def classify(make_model, tokenizer):
+    served = ServedClassifier(
+        Network(make_model(3)), tokenizer, LABELS, "single_label_classification", LENGTH, True
+    )
+    return served.signatures()
+
+
+def test_a_text_of_1_mb_is_that_of_its_first_pieces(classify):
+    # "who ?" leaves 7 places.
+    texts = tf.constant(["the cat sat on " * 70_000, "the cat sat on the cat sat"])
+    logits = classify["serving_default"](texts, tf.constant(["who ?"] * 2))["logits"]
+    np.testing.assert_allclose(logits[0], logits[1], atol=1e-5)
+
+
+def test_any_number_of_texts(classify):
+    one = classify["serving_default"](tf.constant(["the cat"]), tf.constant(["on"]))
+    for count in (0, 1, 20):
+        answer = classify["serving_default"](
+            tf.constant(["the cat"] * count, tf.string), tf.constant(["on"] * count, tf.string)
+        )
+        assert answer["label"].numpy().tolist() == one["label"].numpy().tolist() * count
+        assert answer["logits"].shape == answer["probabilities"].shape == (count, 3)
+    for shape in ((2, 0), (0, 4), (0, 0)):
+        assert classify["token_ids"](*[np.zeros(shape, np.int32)] * 3)["label"].shape == shape[:1]
+
+
+@pytest.mark.parametrize("count", [0, 1, 3])
+def test_texts_without_a_pair_are_refused(classify, count):
+    pairs = tf.constant(["on"] * count, tf.string)
+    message = rf"text_pair and text: expected one shape, got.*{count}.*2"
+    with pytest.raises(tf.errors.InvalidArgumentError, match=message):
+        classify["serving_default"](tf.constant(["a", "e"]), pairs)

@@ -1,0 +1,117 @@
+"""Served mask filling: the Keras model's likeliest pieces of each mask, of texts and token ids."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from keras_bert.config import BertConfig
+from keras_bert.models import BertPretrainer
+from keras_bert.packing import pack
+from keras_bert.serving import fill_mask
+from keras_bert.serving.fill_mask import ServedFillMask
+from keras_bert.serving.network import Network
+from keras_bert.tokenization import BertTokenizer
+
+WORDS = ["the", "cat", "sat", "on", "mat", ".", "a", "e", "##a", "##b"]
+LENGTH, K = 12, 3
+# One mask, none, several, one that is cut off; more texts than are computed at once.
+TEXTS = [
+    "The cat [MASK] on the mat.",
+    "the mat",
+    "[MASK] [MASK] sat on [MASK].",
+    "cat [MASK]" + " the" * 20 + " [MASK]",
+    "",
+    "[mask] a[MASK]b",
+    *["on [MASK]"] * 5,
+]
+MASKS = [1, 0, 3, 1, 0, 1, *[1] * 5]
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> BertTokenizer:
+    pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS]
+    return BertTokenizer(pieces, keep_special_tokens=True)
+
+
+@pytest.fixture(scope="module")
+def model(tokenizer: BertTokenizer) -> BertPretrainer:
+    keras.utils.set_random_seed(0)
+    config = BertConfig(
+        vocab_size=tokenizer.vocab_size,
+        hidden_size=16,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=16,
+        max_position_embeddings=16,
+        initializer_range=0.5,
+    )
+    return BertPretrainer(config)
+
+
+@pytest.fixture(scope="module")
+def signatures(model, tokenizer):
+    return ServedFillMask(Network(model), tokenizer, LENGTH, K).signatures()
+
+
+def test_pieces_and_scores_are_those_of_the_keras_model(model, tokenizer, signatures):
+    ids = pack(
+        tokenizer.tokenize(tf.constant(TEXTS)),
+        max_seq_length=LENGTH,
+        cls_token_id=tokenizer.cls_token_id,
+        sep_token_id=tokenizer.sep_token_id,
+    )
+    row, place = np.nonzero(ids["input_ids"].numpy() == tokenizer.mask_token_id)
+    assert np.bincount(row, minlength=len(TEXTS)).tolist() == MASKS
+    everywhere = np.tile(np.arange(LENGTH, dtype=np.int32), [len(TEXTS), 1])
+    logits = model(ids | {"masked_lm_positions": everywhere})["masked_lm_logits"].numpy()
+    shares = np.exp(logits) / np.exp(logits).sum(axis=-1, keepdims=True)
+    for answer in (
+        signatures["serving_default"](tf.constant(TEXTS)),
+        signatures["token_ids"](**ids),
+    ):
+        pieces, piece_ids, scores = (
+            answer[name].numpy() for name in ("pieces", "piece_ids", "scores")
+        )
+        assert pieces.shape == piece_ids.shape == scores.shape == (len(TEXTS), max(MASKS), K)
+        for i in range(len(TEXTS)):
+            own = shares[i, place[row == i]]  # [masks, V]
+            best = np.argsort(-own, axis=1)[:, :K]
+            assert piece_ids[i, : MASKS[i]].tolist() == best.tolist()
+            np.testing.assert_allclose(
+                scores[i, : MASKS[i]], np.take_along_axis(own, best, axis=1), atol=1e-5
+            )
+            assert pieces[i, : MASKS[i]].tolist() == [
+                [tokenizer.vocab[piece].encode() for piece in mask] for mask in best
+            ]
+            assert set(pieces[i, MASKS[i] :].ravel()) <= {b""}
+            assert set(piece_ids[i, MASKS[i] :].ravel()) <= {-1}
+            assert not scores[i, MASKS[i] :].any()
+
+
+def test_a_text_of_1_mb_is_that_of_its_first_pieces(signatures):
+    answer = signatures["serving_default"](
+        tf.constant(
+            ["the [MASK] sat on " * 60_000, "the [MASK] sat on the [MASK] sat on the [MASK]"]
+        )
+    )
+    assert answer["pieces"].shape == (2, 3, K)
+    assert answer["pieces"][0].numpy().tolist() == answer["pieces"][1].numpy().tolist()
+    np.testing.assert_allclose(answer["scores"][0], answer["scores"][1], atol=1e-5)
+
+
+def test_many_masks_are_scored_some_at_a_time(model, tokenizer, signatures, monkeypatch):
+    monkeypatch.setattr(fill_mask, "_MASKS_AT_ONCE", 4)
+    by_four = ServedFillMask(Network(model), tokenizer, LENGTH, K).of_texts(tf.constant(TEXTS))
+    at_once = signatures["serving_default"](tf.constant(TEXTS))
+    assert by_four["pieces"].numpy().tolist() == at_once["pieces"].numpy().tolist()
+    np.testing.assert_allclose(by_four["scores"], at_once["scores"], atol=1e-6)
+
+
+def test_any_number_of_texts_and_masks(signatures):
+    for texts in ([], [""], ["the cat"] * 20):
+        answer = signatures["serving_default"](tf.constant(texts, tf.string))
+        assert {value.shape for value in answer.values()} == {(len(texts), 0, K)}
+    for shape in ((2, 0), (0, 4), (0, 0)):
+        answer = signatures["token_ids"](*[np.zeros(shape, np.int32)] * 3)
+        assert {value.shape for value in answer.values()} == {(shape[0], 0, K)}

@@ -1,0 +1,61 @@
+"""A version's folder: what it is called, that it is whole, and that the model in it answers."""
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from keras_bert.errors import InputError
+from keras_bert.serving.saved_model import next_version, versions, write_saved_model
+
+
+class Served(tf.Module):
+    """A model that answers by the number of bytes of a text, divided by a weight."""
+
+    def __init__(self, weight: float):
+        super().__init__()
+        self.weight = tf.Variable(weight)
+
+    def signatures(self) -> dict:
+        def score(text: tf.Tensor) -> dict[str, tf.Tensor]:
+            return {"score": tf.cast(tf.strings.length(text), tf.float32) / self.weight}
+
+        spec = tf.TensorSpec([None], tf.string, name="text")
+        return {"serving_default": tf.function(score, input_signature=[spec])}
+
+
+def write(folder: Path, weight: float = 1.0) -> None:
+    write_saved_model(Served(weight), folder, {}, lambda info: "", {"text": "A text."})
+
+
+@pytest.mark.parametrize("weight", [0.0, np.nan])
+def test_a_model_that_answers_by_no_number_is_refused(weight: float, tmp_path: Path):
+    with pytest.raises(InputError, match="answers `serving_default` by score that is not finite"):
+        write(tmp_path / "1", weight)
+    assert not list(tmp_path.iterdir())
+
+
+def test_versions_are_those_that_a_server_sees(tmp_path: Path):
+    assert (versions(tmp_path / "none"), next_version(tmp_path / "none")) == ({}, 1)
+    for name in ("3", "²", "tmp", str(2**63), "10"):
+        (tmp_path / name).mkdir()
+    assert versions(tmp_path) == {3: tmp_path / "3", 10: tmp_path / "10"}
+    assert next_version(tmp_path) == 11
+
+
+def test_every_file_reaches_the_disk_before_the_folder_appears(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    flushed = set()
+
+    def fsync(descriptor: int) -> None:
+        flushed.add(os.readlink(f"/proc/self/fd/{descriptor}"))
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    write(tmp_path / "1")
+    names = {Path(name).name for name in flushed if "partial" in name}
+    written = {path.name for path in (tmp_path / "1").rglob("*")}
+    assert {"variables.index", "variables", "saved_model.pb", "assets.extra"} <= written
+    assert written <= names

@@ -1,0 +1,200 @@
+"""Exports: a model of each task becomes a folder that answers, with its card and its settings."""
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from keras_bert.errors import InputError
+from keras_bert.tasks.export import ExportSettings, export, export_run
+from keras_bert.tasks.export.settings import TASKS
+
+
+def read_info(folder: Path) -> dict:
+    return json.loads((folder / "export.json").read_text())
+
+
+@pytest.fixture(scope="module")
+def exports(runs: dict, tmp_path_factory) -> dict[str, Path]:
+    """An export of each task."""
+    root = tmp_path_factory.mktemp("exports")
+    return {
+        task: export(ExportSettings(str(run), str(root / task / "1"))) for task, run in runs.items()
+    }
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_each_task_is_served_as_its_run_was_trained(task: str, exports: dict):
+    folder = exports[task]
+    info = read_info(folder)
+    assert info["task"] == task
+    loaded = tf.saved_model.load(str(folder))
+    assert set(loaded.signatures) == set(info["signatures"]) >= {"serving_default", "token_ids"}
+    for name, signature in info["signatures"].items():
+        request = {
+            key: tf.constant([["a", "b"]] if len(shape) == 2 else ["a b?"])
+            if kind == "string"
+            else tf.ones([1, 5], tf.int32)
+            for key, (kind, shape) in signature["inputs"].items()
+        }
+        answer = loaded.signatures[name](**request)
+        assert set(answer) == set(signature["outputs"])
+        assert {value.shape[0] for value in answer.values()} == {1}
+    card = (folder / "README.md").read_text()
+    assert all(f"### `{name}`" in card for name in info["signatures"])
+    assert "The scores are those of the data named above" in card
+    # The request that it shows is one that the model takes.
+    shown = card.partition("curl -d '")[2].partition("'")[0]
+    (instance,) = json.loads(shown)["instances"]
+    assert set(instance) == set(info["signatures"]["serving_default"]["inputs"])
+    assert ("[MASK]" in shown) == (task == "fill_mask")
+    assert (folder / "assets.extra" / "tf_serving_warmup_requests").stat().st_size > 0
+    expected = {
+        "classification": {"pair": True, "max_seq_length": 40, "labels": ["no", "yes"]},
+        "question_answering": {
+            "max_seq_length": 80,
+            "version_2": True,
+            "null_score_diff_threshold": -1.5,
+        },
+    }
+    assert expected.get(task, {}).items() <= info.items()
+    if task == "classification":
+        assert "`no`, `yes`" in card
+        assert "| learning_rate | 0.0001 |" in card
+        assert "| loss | 0.5000 |" in card
+
+
+def test_a_given_setting_goes_before_the_runs(runs: dict, tmp_path: Path):
+    settings = ExportSettings(
+        str(runs["classification"] / "model"), str(tmp_path / "1"), max_seq_length=9, pair=False
+    )
+    info = read_info(export(settings))
+    assert (info["max_seq_length"], info["pair"]) == (9, False)
+    assert list(info["signatures"]["serving_default"]["inputs"]) == ["text"]
+
+
+@pytest.mark.parametrize(("kind", "integer"), [("onnx", "int64"), ("litert", "int32")])
+@pytest.mark.parametrize("task", ["classification", "fill_mask"])
+def test_other_formats_say_what_they_take_and_give(
+    kind: str, integer: str, task: str, vocab, runs: dict, tmp_path: Path
+):
+    pytest.importorskip({"onnx": "onnxruntime", "litert": "ai_edge_litert"}[kind])
+    folder = export(ExportSettings(str(runs[task]), str(tmp_path / "1"), format=kind))
+    name = {"onnx": "model.onnx", "litert": "model.tflite"}[kind]
+    assert {path.name for path in folder.iterdir()} == {
+        name,
+        "vocab.txt",
+        "export.json",
+        "README.md",
+    }
+    assert (folder / "vocab.txt").read_text().splitlines() == vocab
+    info = read_info(folder)
+    rows = [integer, [-1, -1]]
+    inputs = dict.fromkeys(("input_ids", "input_mask", "segment_ids"), rows)
+    if task == "fill_mask":
+        inputs["masked_lm_positions"] = rows
+        outputs = {
+            "masked_lm_logits": ["float32", [-1, -1, len(vocab)]],
+            "next_sentence_logits": ["float32", [-1, 2]],
+        }
+    else:
+        outputs = {"logits": ["float32", [-1, 2]]}
+    if kind == "onnx":  # The converter of LiteRT knows fewer shapes; the names are the same.
+        assert info["signatures"]["serving_default"] == {"inputs": inputs, "outputs": outputs}
+    said = info["signatures"]["serving_default"]
+    assert said["inputs"] == inputs
+    assert said["outputs"].keys() == outputs.keys()
+    assert {kind for kind, _ in said["outputs"].values()} == {"float32"}
+    assert info["max_seq_length"] == 96
+    assert "doc_stride" not in info
+    card = (folder / "README.md").read_text()
+    assert f"| input_ids | in | {integer} [any, any] |" in card
+    assert "curl" not in card
+
+
+def test_bfloat16_is_near_float32(runs: dict, exports: dict, tmp_path: Path):
+    settings = ExportSettings(
+        str(runs["classification"]), str(tmp_path / "1"), compute_type="bfloat16"
+    )
+    logits = []
+    for folder in (exports["classification"], export(settings)):
+        serve = tf.saved_model.load(str(folder)).signatures["serving_default"]
+        texts = tf.constant(["a b c", "what?"])
+        logits.append(serve(text=texts, text_pair=texts)["logits"].numpy())
+    assert 0 < np.abs(logits[0] - logits[1]).max() < 0.02
+
+
+@pytest.mark.parametrize(
+    ("task", "how", "message"),
+    [
+        ("classification", {"task": "ner"}, "is a BertForSequenceClassification; expected"),
+        ("ner", {"task": "classification"}, "is a BertForTokenClassification; expected"),
+        ("classification", {"int8": True}, "--int8 does nothing for"),
+        ("ner", {"format": "onnx", "max_seq_length": 9}, "--max_seq_length does nothing for"),
+        ("classification", {"export_dir": "first"}, "expected a numbered version"),
+        ("classification", {"export_dir": "²"}, "expected a numbered version"),
+        ("classification", {"export_dir": str(2**63)}, "version, at most 9223372036854775807"),
+    ],
+)
+def test_bad_input_is_one_line(task: str, how: dict, message: str, runs: dict, tmp_path: Path):
+    how = dict(how)
+    where = tmp_path / how.pop("export_dir", "1")
+    with pytest.raises(InputError, match=message) as caught:
+        export(ExportSettings(str(runs[task]), str(where), **how))
+    assert "\n" not in str(caught.value)
+    assert not where.exists()
+
+
+def test_a_model_without_heads_needs_a_task(runs: dict, edit_json, tmp_path: Path):
+    model = tmp_path / "bert"
+    shutil.copytree(runs["embedding"] / "model", model)
+    edit_json(model / "config.json", architectures=None)
+    with pytest.raises(
+        InputError, match=r"no heads that are known \(None\); expected --task=class"
+    ):
+        export(ExportSettings(str(model), str(tmp_path / "1")))
+    with pytest.raises(InputError, match="lacks weights that the task needs, span"):
+        export(ExportSettings(str(model), str(tmp_path / "1"), task="question_answering"))
+
+
+def test_any_model_embeds_and_one_without_a_run_has_no_scores(make_run, tmp_path: Path):
+    sizes = {"type_vocab_size": 1}  # What warms the server up has one segment then.
+    shutil.copytree(make_run(tmp_path / "run", "ner", **sizes) / "model", tmp_path / "bert")
+    settings = ExportSettings(str(tmp_path / "bert"), str(tmp_path / "1"), task="embedding")
+    card = (export(settings) / "README.md").read_text()
+    assert "## Limits" in card
+    assert "scores" not in card.lower()
+
+
+def test_each_seed_of_a_run_is_exported_and_again_where_it_learnt_anew(
+    make_run, runs: dict, tmp_path: Path
+):
+    for seed in (1, 2):
+        shutil.copytree(runs["embedding"], tmp_path / f"seed-{seed}")
+    first, second = (tmp_path / f"seed-{seed}" / "export" for seed in (1, 2))
+    (second / "4").mkdir(parents=True)  # Nothing of ours.
+    (second / "²").mkdir()
+    assert export_run(tmp_path) == [first / "1", second / "5"]
+    before = (first / "1" / "saved_model.pb").stat().st_mtime_ns
+    make_run(tmp_path / "seed-2", "embedding", initializer_range=0.5)
+    assert export_run(tmp_path) == [first / "1", second / "6"]
+    assert (first / "1" / "saved_model.pb").stat().st_mtime_ns == before
+    checksums = [read_info(second / version)["weights_sha256"] for version in "56"]
+    assert checksums[0] != checksums[1]
+    with pytest.raises(InputError, match=r"a model of each of several seeds; expected .*seed-1"):
+        export(ExportSettings(str(tmp_path), str(tmp_path / "1")))
+
+
+def test_a_run_that_trained_nothing_is_not_exported(tmp_path: Path):
+    with pytest.raises(InputError, match="holds no model/; --export needs a run that trains one"):
+        export_run(tmp_path)
+
+
+def test_a_version_that_is_there_stays(runs: dict, tmp_path: Path):
+    (tmp_path / "7").mkdir()
+    (tmp_path / "²").mkdir()
+    with pytest.raises(InputError, match=r"7 is there already; expected .*8"):
+        export(ExportSettings(str(runs["embedding"]), str(tmp_path / "7")))

@@ -1,0 +1,52 @@
+"""What an export reads of its settings, and what the program offers."""
+
+import re
+from dataclasses import fields
+
+import pytest
+
+from keras_bert.errors import InputError
+from keras_bert.tasks.export.settings import FORMATS, TASKS, ExportSettings
+
+
+@pytest.mark.parametrize(
+    ("task", "kind", "given"),
+    [
+        ("classification", "saved_model", {"pair": False, "compute_type": "bfloat16"}),
+        ("question_answering", "saved_model", {"doc_stride": 9, "null_score_diff_threshold": 0.0}),
+        ("ner", "saved_model", {"max_seq_length": 9}),
+        ("fill_mask", "saved_model", {"top_k": 9}),
+        ("embedding", "saved_model", {"normalize": False}),
+        ("embedding", "onnx", {"int8": True}),
+        ("ner", "litert", {}),
+    ],
+)
+def test_what_is_read_may_be_given(task: str, kind: str, given: dict):
+    ExportSettings("model", "1", format=kind, **given).check_read(task)
+
+
+@pytest.mark.parametrize(
+    ("task", "kind", "name", "value", "expected"),
+    [
+        ("ner", "saved_model", "pair", False, "--compute_type, --max_seq_length"),
+        ("classification", "saved_model", "normalize", True, "--compute_type, --max_seq_length"),
+        ("embedding", "saved_model", "top_k", 5, "--compute_type, --max_seq_length, --normalize"),
+        ("fill_mask", "saved_model", "doc_stride", 9, "--compute_type, --max_seq_length, --top_k"),
+        ("classification", "saved_model", "int8", True, "--compute_type, --max_seq_length, --pair"),
+        ("classification", "onnx", "compute_type", "bfloat16", "--int8"),
+        ("embedding", "litert", "normalize", True, "--int8"),
+        ("question_answering", "onnx", "max_seq_length", 9, "--int8"),
+    ],
+)
+def test_what_is_not_read_is_refused(task: str, kind: str, name: str, value, expected: str):
+    message = f"--{name} does nothing for --task={task} --format={kind}; expected of {expected}"
+    with pytest.raises(InputError, match=re.escape(message)):
+        ExportSettings("model", "1", format=kind, **{name: value}).check_read(task)
+
+
+def test_the_program_offers_these_tasks_and_formats_and_no_other_flag(run_program):
+    offered = run_program("export_model.py", "--help").stdout
+    assert f"--task: <|{'|'.join(TASKS)}>" in offered
+    assert f"--format: <{'|'.join(FORMATS)}>" in offered
+    names = re.findall(r"^  --(?:\[no\])?(\w+):", offered, re.MULTILINE)
+    assert sorted(names) == sorted(field.name for field in fields(ExportSettings))
