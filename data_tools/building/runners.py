@@ -52,9 +52,15 @@ def run_local(
     with ProcessPoolExecutor(num_workers, mp_context=context, initializer=_start_worker) as pool:
         try:
             futures = [pool.submit(function, job) for job in jobs]
+            workers = multiprocessing.active_children()
             for future in as_completed(futures):
                 yield future.result()
         except BrokenProcessPool:
+            # Ctrl-C reaches all at once; this process may see what it did to them first.
+            for worker in workers:
+                worker.join(timeout=5)
+            if any(worker.exitcode == -signal.SIGINT for worker in workers):
+                raise KeyboardInterrupt from None
             raise InputError(
                 "a worker process died, perhaps for want of memory: run the same command again to "
                 "go on, with fewer --num_workers if it happens again"

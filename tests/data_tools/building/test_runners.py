@@ -33,6 +33,11 @@ def test_a_worker_that_dies_is_an_error():
         list(run_local(os._exit, [9, 9], num_workers=2))
 
 
+def test_a_worker_that_ctrl_c_ended_is_an_interruption():
+    with pytest.raises(KeyboardInterrupt):
+        list(run_local(signal.raise_signal, [signal.SIGINT] * 2, 2))
+
+
 def test_workers_end_when_their_parent_is_killed(root):
     """Half a minute's work is ahead of two workers when the process that gave it is killed."""
     code = """
