@@ -35,7 +35,8 @@ flags.DEFINE_enum(
 flags.DEFINE_bool("strict", False, "Refuse tag sequences that their scheme does not allow.")
 flags.DEFINE_bool("document_context", False, "Show sentences between the others of the document.")
 flags.DEFINE_bool("label_all_pieces", False, "Train on all pieces of a word, not on the first.")
-fine_tuning_flags.define()
+# Large pools cost points of F1 where an epoch is short; see benchmarks/README.md.
+fine_tuning_flags.define(length_pool=4)
 
 # Where files are looked for when no flag says it, their names there, and what TFDS may have.
 FOLDERS = ("data/ner", "data/ner/*", "data/conll*", "data/wnut*", "data")

@@ -36,9 +36,14 @@ flags.DEFINE_integer("doc_stride", 128, "Pieces between the starts of windows.",
 flags.DEFINE_integer("n_best_size", 20, "Candidates a question.", lower_bound=1)
 flags.DEFINE_integer("max_answer_length", 30, "Pieces of an answer.", lower_bound=1)
 flags.DEFINE_bool("strict", False, "Refuse training answers that are not in their context.")
-# Those of the paper (Devlin et al. 2019) and of the published scores of v1.1.
+# Those of the paper (Devlin et al. 2019) and of the published scores of v1.1; the pool is small
+# lest a batch be all of one kind, see benchmarks/README.md.
 fine_tuning_flags.define(
-    max_seq_length=384, train_batch_size=12, learning_rate=3e-5, num_train_epochs=2.0
+    max_seq_length=384,
+    train_batch_size=12,
+    learning_rate=3e-5,
+    num_train_epochs=2.0,
+    length_pool=4,
 )
 
 # Where files are looked for when no flag says it, and their names there.

@@ -60,7 +60,7 @@ def make_ours(dtype: str, seed: int, steps: int, questions_asked: int) -> tuple[
     start.load_into(model)
     model.encoder.pooler.trainable = False
     optimizer = AdamWeightDecay(
-        LinearWarmupDecay(RATE, steps, 0), weight_decay=0.0, bias_correction=True
+        LinearWarmupDecay(RATE, steps, 0), weight_decay=0.0, epsilon=1e-8, bias_correction=True
     )
     optimizer.build(model.trainable_variables)
     strategy, task = tf.distribute.get_strategy(), squad_task()
@@ -69,7 +69,9 @@ def make_ours(dtype: str, seed: int, steps: int, questions_asked: int) -> tuple[
     windows = make_windows(questions, tokenizer, LENGTH, doc_stride=STRIDE)
     examples = training_examples(windows, questions)
     train_steps = make_train_steps(strategy, model, optimizer, task)
-    batches = iter(training_batches(examples, BATCH, seed, 0, tokenizer.pad_token_id, LENGTH))
+    batches = iter(
+        training_batches(examples, BATCH, seed, 0, tokenizer.pad_token_id, LENGTH, length_pool=4)
+    )
 
     def train(count: int) -> int:
         rows = train_steps(batches, tf.constant(count)).numpy()

@@ -38,6 +38,7 @@ def define(
     train_batch_size: int = 32,
     learning_rate: float = 5e-5,
     num_train_epochs: float = 3.0,
+    length_pool: int = 50,
 ) -> None:
     """Defines the common flags, with a program's own defaults.
 
@@ -46,6 +47,7 @@ def define(
         train_batch_size: examples a step.
         learning_rate: its peak.
         num_train_epochs: passes over the training examples.
+        length_pool: batches whose examples are sorted together.
     """
     flags.DEFINE_string("init_checkpoint", "", "Model directory, TF1 checkpoint or a run's folder.")
     flags.DEFINE_string("vocab_file", "", "Vocabulary; without it, the checkpoint's.")
@@ -62,6 +64,9 @@ def define(
     flags.DEFINE_float("learning_rate", learning_rate, "Peak learning rate.", lower_bound=0.0)
     flags.DEFINE_float("num_train_epochs", num_train_epochs, "Passes over the examples.", 0.0)
     flags.DEFINE_integer("num_train_steps", 0, "Training steps; 0: by epochs.", lower_bound=0)
+    flags.DEFINE_integer(
+        "length_pool", length_pool, "Batches cut by length together; 1: random batches.", 1
+    )
     flags.DEFINE_float("warmup_proportion", 0.1, "Share of the steps that warm up.", 0.0)
     flags.DEFINE_float("layer_decay", 1.0, "Learning rate of a layer over that above it.", 0.0)
     flags.DEFINE_bool("bias_correction", True, "Adam's; false as in the paper of BERT.")

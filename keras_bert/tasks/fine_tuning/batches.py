@@ -1,6 +1,6 @@
 """Batches of examples of about one length: Examples in; padded batches out, a function of the step.
 
-    epoch e: order drawn from (seed, e) -> pools of 50 batches -> sorted by length, cut into
+    epoch e: order drawn from (seed, e) -> pools of some batches -> sorted by length, cut into
     batches -> batches in an order drawn from (seed, e) -> each padded to the next bucket's length
 
 A batch is {input_ids, input_mask, segment_ids: int32 [B, S]; the labels [B, ...]; the piece labels
@@ -22,7 +22,6 @@ from keras_bert.tasks.fine_tuning.ranges import sequence_mask
 from keras_bert.training.task import Batch
 
 MODEL_INPUTS = ("input_ids", "input_mask", "segment_ids", "dropout_seed")
-POOL_BATCHES = 50
 
 
 def model_inputs(batch: Batch) -> Batch:
@@ -73,6 +72,7 @@ def training_batches(
     first_step: int = 0,
     pad_token_id: int = 0,
     max_seq_length: int = 512,
+    length_pool: int = 50,
 ) -> tf.data.Dataset:
     """Makes the endless stream of training batches from a step on.
 
@@ -83,6 +83,7 @@ def training_batches(
         first_step: the stream starts with this step's batch; nothing before it is computed.
         pad_token_id: the id of [PAD].
         max_seq_length: the longest bucket; no example may be longer.
+        length_pool: batches whose examples are sorted together, as `epoch_plan` does.
 
     Returns:
         Batches, see above. The batch of a step depends on (seed, step) alone.
@@ -91,7 +92,7 @@ def training_batches(
 
     @functools.lru_cache(maxsize=2)  # Near the end of an epoch the next one's is wanted too.
     def plan(epoch: int) -> np.ndarray:
-        return epoch_plan(examples.lengths, batch_size, seed, epoch)
+        return epoch_plan(examples.lengths, batch_size, seed, epoch, length_pool)
 
     def chosen(step: int) -> tuple[np.ndarray, np.ndarray]:
         epoch, place = divmod(int(step), steps)
@@ -129,14 +130,21 @@ def evaluation_batches(
     return _batches(numbers, examples, chosen, batch_size, pad_token_id, max_seq_length)
 
 
-def epoch_plan(lengths: np.ndarray, batch_size: int, seed: int, epoch: int) -> np.ndarray:
+def epoch_plan(
+    lengths: np.ndarray, batch_size: int, seed: int, epoch: int, length_pool: int = 50
+) -> np.ndarray:
     """Draws which examples make up each batch of an epoch.
+
+    The larger the pools, the less is padded, and the less a batch is a random draw: its examples
+    are of one length, and what goes with length, their kind or their share of tags, differs from
+    batch to batch.
 
     Args:
         lengths: int [n], the pieces of each example.
         batch_size: examples a batch.
         seed: decides the order, with the epoch.
         epoch: counts from 0.
+        length_pool: batches whose examples are sorted together; 1 makes batches random draws.
 
     Returns:
         int64 [steps, batch_size] of places in the examples, each once; -1 fills the last batch.
@@ -146,7 +154,7 @@ def epoch_plan(lengths: np.ndarray, batch_size: int, seed: int, epoch: int) -> n
     # What does not make a full batch is left unsorted, else it would always be the longest.
     full = order[: len(order) // batch_size * batch_size]
     rest = order[len(full) :]
-    pool = POOL_BATCHES * batch_size
+    pool = length_pool * batch_size
     for start in range(0, len(full), pool):
         part = full[start : start + pool]
         full[start : start + pool] = part[np.argsort(lengths[part], kind="stable")]

@@ -180,6 +180,7 @@ def _train(
             step,
             start.pad_token_id,
             settings.max_seq_length,
+            settings.length_pool,
         )
 
     evaluates = settings.do_eval and task.score is not None

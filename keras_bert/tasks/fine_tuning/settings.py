@@ -24,6 +24,7 @@ class FineTuningSettings:
         num_frozen_layers: layers that keep their weights, from below: 1 for the embeddings, 2 for
             them and the first block, and so on.
         early_stopping_patience: evaluations without a better one that end training; 0 for never.
+        length_pool: batches whose examples are sorted together by length; 1 for none.
         random_seed: decides fresh weights, data order and dropout masks.
         mixed_precision: `float32` or `bfloat16`.
         eval_batch_size: examples a batch where nothing is learnt.
@@ -47,6 +48,7 @@ class FineTuningSettings:
     weight_decay: float = 0.01
     num_frozen_layers: int = 0
     early_stopping_patience: int = 0
+    length_pool: int = 50
     random_seed: int = 12345
     mixed_precision: str = "float32"
     eval_batch_size: int = 32
