@@ -1,20 +1,21 @@
 """How many examples a second does fine-tuning train on: ours, and transformers with torch?
 
-    .venv/bin/python benchmarks/fine_tuning_step.py [--rounds=12] [--contenders=ours_bfloat16,...]
+    .venv/bin/python benchmarks/fine_tuning_step.py [--tasks=MRPC,...] [--contenders=...]
 
-MiniLM (6 layers, hidden 384), a classifier of two classes, 16 examples a step, of 48 to 96 pieces
-each, dropout 0.1, gradients clipped to norm 1, AdamW. Ours is the product's own batches (by length
-buckets) and training step; theirs a plain loop over shuffled examples, each batch padded to its
-longest example. One warm process a contender; they take turns, ten steps at a time, so that what
-else the machine does hits all alike. A ratio is the median of the rounds' own, by wall-clock time
-and by CPU time (what counts on a busy machine). The peer runs in .peers (benchmarks/make_peers.sh).
+MiniLM's sizes (6 layers, hidden 384), a classifier of two classes, 16 examples a step, dropout 0.1,
+gradients clipped to norm 1, AdamW. The examples are as long as 1,600 of a task's training examples,
+drawn once; what they say does not matter to the speed. Ours is the product's own batches (by length
+buckets, with its programs' --length_pool) and training step; theirs a plain loop over shuffled
+examples, each batch padded to its longest example. One warm process a contender; they take turns,
+ten steps at a time, so that what else the machine does hits all alike. A ratio is the median of the
+rounds' own, by wall-clock time and by CPU time. The peer runs in .peers (benchmarks/make_peers.sh).
 
-"first s" is the time until every bucket's programs are compiled; `--lengths` says how many buckets
-that is.
+"first s" is the time of the first epoch, in which every bucket's programs are compiled.
 """
 
 import json
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -22,9 +23,7 @@ from statistics import median
 
 import numpy as np
 from absl import app, flags
-from workers import answer, start_worker
-
-ROOT = Path(__file__).resolve().parents[1]
+from workers import MODEL, ROOT, answer, start_worker
 
 B, V, EXAMPLES, STEPS = 16, 30522, 1600, 10  # examples a step, vocabulary, examples, steps a turn
 CONFIG = {
@@ -42,24 +41,55 @@ CONTENDERS = {
     "torch_bfloat16": "transformers + torch, autocast",
 }
 BASELINE = "torch_float32"
+NER = "WNUT-17"
+# --length_pool of run_classifier.py and of run_ner.py.
+POOLS = {NER: 4}
+POOL = 50
 
 flags.DEFINE_integer("rounds", 12, "turns of each contender", lower_bound=1)
-flags.DEFINE_list("contenders", list(CONTENDERS), f"of {', '.join(CONTENDERS)}")
-flags.DEFINE_list("lengths", ["48", "96"], "shortest and longest example")
-flags.DEFINE_string("worker", None, "internal: the contender to be, and the lengths")
+flags.DEFINE_list("contenders", ["ours_float32", BASELINE], f"of {', '.join(CONTENDERS)}")
+flags.DEFINE_list("tasks", ["MRPC", "RTE", "CoLA", "STS-B", "SST-2", NER], f"of GLUE, or {NER}")
+flags.DEFINE_string("data_dir", str(ROOT.parent / "shared/data"), "folder of glue/ and ner/")
+flags.DEFINE_string("worker", None, "internal: contender, length pool, file of the lengths")
 FLAGS = flags.FLAGS
 
 Steps = Callable[[int], float]
 
 
-def examples(shortest: int, longest: int) -> list[tuple[np.ndarray, int]]:
+def lengths_of(task: str) -> np.ndarray:
+    """Draws EXAMPLES lengths from a task's training examples: [EXAMPLES] pieces, at most 128."""
+    sys.path.insert(0, str(ROOT))
+    import tensorflow as tf
+
+    from keras_bert.checkpoints.open_checkpoint import open_checkpoint
+    from keras_bert.tasks.classification.glue import find_task
+    from keras_bert.tasks.classification.texts import read_glue
+    from keras_bert.tasks.ner.conll import read_conll
+    from keras_bert.tokenization import BertTokenizer
+
+    start = open_checkpoint(MODEL)
+    tokenizer = BertTokenizer(start.vocab, start.do_lower_case)
+    if task == NER:
+        sentences = read_conll(Path(FLAGS.data_dir) / "ner/wnut17/wnut17train.conll")
+        sides = [[" ".join(sentence.words) for sentence in sentences]]
+    else:
+        folder = Path(FLAGS.data_dir) / "glue" / task
+        texts = read_glue(find_task(task), folder, train=True, dev=False, test=False).train
+        sides = [texts.first] if texts.second is None else [texts.first, texts.second]
+    pieces = [tokenizer.tokenize(tf.constant(side)).row_lengths().numpy() + 1 for side in sides]
+    lengths = np.minimum(1 + sum(pieces), 128)
+    return np.random.default_rng(0).choice(lengths, EXAMPLES)
+
+
+def examples(lengths: np.ndarray) -> list[tuple[np.ndarray, int]]:
     """Makes examples of random pieces: (ids, label)."""
     random = np.random.default_rng(0)
-    lengths = random.integers(shortest, longest + 1, EXAMPLES)
     return [(random.integers(1000, V, n), int(random.integers(2))) for n in lengths]
 
 
-def make_ours(rows: list[tuple[np.ndarray, int]], dtype: str, jit_compile: bool) -> Steps:
+def make_ours(
+    rows: list[tuple[np.ndarray, int]], dtype: str, jit_compile: bool, length_pool: int
+) -> Steps:
     """Returns the product's own steps: its batches, model, optimizer and training step."""
     sys.path.insert(0, str(ROOT))
     import tensorflow as tf
@@ -84,7 +114,7 @@ def make_ours(rows: list[tuple[np.ndarray, int]], dtype: str, jit_compile: bool)
     task = classification_task("single_label")
     strategy = tf.distribute.get_strategy()
     train_steps = make_train_steps(strategy, model, optimizer, task, jit_compile=jit_compile)
-    batches = iter(training_batches(data, B, seed=0, max_seq_length=128))
+    batches = iter(training_batches(data, B, seed=0, max_seq_length=128, length_pool=length_pool))
     return lambda count: float(train_steps(batches, tf.constant(count)).numpy()[-1, 0])
 
 
@@ -126,12 +156,15 @@ def make_torch(rows: list[tuple[np.ndarray, int]], dtype: str) -> Steps:
     return steps
 
 
-def work(contender: str, shortest: int, longest: int) -> None:
+def work(contender: str, length_pool: str, lengths_file: str) -> None:
     """One contender's process: ten steps for each line on stdin, its figures as a line out."""
     library, dtype, *rest = contender.split("_")
-    rows = examples(shortest, longest)
+    rows = examples(np.load(lengths_file))
     start = time.perf_counter()
-    run = make_torch(rows, dtype) if library == "torch" else make_ours(rows, dtype, not rest)
+    if library == "torch":
+        run = make_torch(rows, dtype)
+    else:
+        run = make_ours(rows, dtype, not rest, int(length_pool))
     run(EXAMPLES // B)  # An epoch meets every length.
     print(json.dumps({"first": time.perf_counter() - start}), flush=True)
     for _ in sys.stdin:
@@ -141,35 +174,21 @@ def work(contender: str, shortest: int, longest: int) -> None:
         print(json.dumps({"wall": wall, "cpu": cpu, "loss": loss}), flush=True)
 
 
-def report(times: dict[str, list[dict]], ready: dict[str, dict]) -> None:
-    """Prints the table."""
-    print(f"\n{B} examples of {' to '.join(FLAGS.lengths)} pieces a step")
-    print(f"{'':22} first s  examples/s  examples/CPU s  times {BASELINE}, wall (CPU)")
-    for name, rounds in times.items():
-        rate = {kind: median(B * STEPS / t[kind] for t in rounds) for kind in ("wall", "cpu")}
-        line = f"{name:22} {ready[name]['first']:7.0f} {rate['wall']:11.1f} {rate['cpu']:15.1f}"
-        if BASELINE in times:
-            pairs = list(zip(rounds, times[BASELINE], strict=True))
-            wall, cpu = (median(b[k] / a[k] for a, b in pairs) for k in ("wall", "cpu"))
-            line += f"  {wall:.2f} ({cpu:.2f})"
-        print(line)
-
-
-def main(_) -> None:
-    """Warms the contenders up one by one, lets them take turns, prints the table."""
-    if FLAGS.worker:
-        contender, *lengths = FLAGS.worker.split(",")
-        return work(contender, *map(int, lengths))
-    unknown = set(FLAGS.contenders) - set(CONTENDERS)
-    if unknown:
-        sys.exit(f"--contenders: {sorted(unknown)} are not among {', '.join(CONTENDERS)}")
+def race(task: str) -> None:
+    """Warms the contenders up one by one, lets them take turns, prints the task's lines."""
     workers, ready = {}, {}
-    for name in FLAGS.contenders:
-        environment = ".peers" if name.startswith("torch") else ".venv"
-        workers[name] = start_worker(environment, __file__, ",".join([name, *FLAGS.lengths]))
-        ready[name] = answer(workers[name])
-        print(f"{name} is warm after {ready[name]['first']:.0f} s", file=sys.stderr, flush=True)
-    times = {name: [] for name in workers}
+    with tempfile.NamedTemporaryFile(suffix=".npy") as file:
+        lengths = lengths_of(task)
+        np.save(file, lengths)
+        file.flush()
+        for name in FLAGS.contenders:
+            environment = ".peers" if name.startswith("torch") else ".venv"
+            work = f"{name},{POOLS.get(task, POOL)},{file.name}"
+            workers[name] = start_worker(environment, __file__, work)
+            ready[name] = answer(workers[name])
+            first = ready[name]["first"]
+            print(f"{task}: {name} is warm after {first:.0f} s", file=sys.stderr, flush=True)
+    times: dict[str, list[dict]] = {name: [] for name in workers}
     for _ in range(FLAGS.rounds):
         for name, worker in workers.items():
             worker.stdin.write("\n")
@@ -178,7 +197,30 @@ def main(_) -> None:
     for worker in workers.values():
         worker.stdin.close()
         worker.wait()
-    return report(times, ready)
+    for name, rounds in times.items():
+        rate = median(B * STEPS / t["wall"] for t in rounds)
+        cells = [task, f"{lengths.mean():.0f}", name, f"{ready[name]['first']:.0f}", f"{rate:.1f}"]
+        if BASELINE in times:
+            pairs = list(zip(rounds, times[BASELINE], strict=True))
+            wall, cpu = (median(b[k] / a[k] for a, b in pairs) for k in ("wall", "cpu"))
+            cells += [f"{wall:.2f}", f"{cpu:.2f}"]
+        print("| " + " | ".join(cells) + " |", flush=True)
+
+
+def main(_) -> None:
+    """Lets the contenders race on each task."""
+    if FLAGS.worker:
+        return work(*FLAGS.worker.split(","))
+    unknown = set(FLAGS.contenders) - set(CONTENDERS)
+    if unknown:
+        sys.exit(f"--contenders: {sorted(unknown)} are not among {', '.join(CONTENDERS)}")
+    columns = ("task", "pieces", "contender", "first s", "examples/s")
+    columns += (f"x {BASELINE}", "by CPU time") if BASELINE in FLAGS.contenders else ()
+    print("| " + " | ".join(columns) + " |")
+    print("| " + " | ".join("---" for _ in columns) + " |")
+    for task in FLAGS.tasks:
+        race(task)
+    return None
 
 
 if __name__ == "__main__":
