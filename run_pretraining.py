@@ -51,9 +51,10 @@ flags.DEFINE_enum(
     "distribution_strategy",
     "default",
     ["default", "mirrored", "multi_worker_mirrored", "tpu"],
-    "Devices: one, this machine's, (not built yet) several machines', a TPU (unverified).",
+    "Devices: one, this machine's, several machines' (TF_CONFIG), a TPU (unverified).",
 )
 flags.DEFINE_integer("num_devices", 0, "Devices of `mirrored`; 0: all.", lower_bound=0)
+flags.DEFINE_float("worker_timeout", 300.0, "Seconds to wait for other machines.", 0.0)
 flags.DEFINE_enum(
     "mixed_precision",
     None,
@@ -72,6 +73,7 @@ FREE = (
     "log_steps",
     "keep_checkpoint_max",
     "save_checkpoints_steps",
+    "worker_timeout",
 )
 
 
@@ -90,7 +92,7 @@ def main(argv: Sequence[str]) -> None:
         kind(**{field.name: own[field.name] for field in fields(kind) if field.name in own})
         for kind in (PretrainingSettings, TrainingSettings)
     )
-    strategy = make_strategy(FLAGS.distribution_strategy, FLAGS.num_devices)
+    strategy = make_strategy(FLAGS.distribution_strategy, FLAGS.num_devices, FLAGS.worker_timeout)
     record = {name: value for name, value in own.items() if name not in FREE}
     results = pretrain(settings, training, strategy, Path(FLAGS.output_dir), record)
     finish(results, Path(FLAGS.output_dir), FLAGS.export)

@@ -29,7 +29,14 @@ FLAGS = flags.FLAGS
 _CHECKPOINTS = ("data/*/config.json", "demo/run/model/config.json")
 
 # What may change between a start and its continuation without changing the outcome.
-FREE = ("export", "output_dir", "log_steps", "keep_checkpoint_max", "save_checkpoints_steps")
+FREE = (
+    "export",
+    "output_dir",
+    "log_steps",
+    "keep_checkpoint_max",
+    "save_checkpoints_steps",
+    "worker_timeout",
+)
 
 
 def define(
@@ -88,9 +95,10 @@ def define(
         "distribution_strategy",
         "default",
         ["default", "mirrored", "multi_worker_mirrored", "tpu"],
-        "Devices: one, this machine's, (not built yet) several machines', a TPU (unverified).",
+        "Devices: one, this machine's, several machines' (TF_CONFIG), a TPU (unverified).",
     )
     flags.DEFINE_integer("num_devices", 0, "Devices of `mirrored`; 0: all.", lower_bound=0)
+    flags.DEFINE_float("worker_timeout", 300.0, "Seconds to wait for other machines.", 0.0)
     flags.DEFINE_enum(
         "mixed_precision",
         None,
@@ -151,7 +159,7 @@ def read() -> FineTuningFlags:
     return FineTuningFlags(
         settings,
         training,
-        make_strategy(FLAGS.distribution_strategy, FLAGS.num_devices),
+        make_strategy(FLAGS.distribution_strategy, FLAGS.num_devices, FLAGS.worker_timeout),
         Path(FLAGS.output_dir),
         seeds,
         {name: value for name, value in own.items() if name not in left_out},

@@ -27,9 +27,15 @@ class Summaries:
         first_step: the step that the run starts or goes on from; lines of later steps, which the
             run will write again, are dropped.
         num_train_steps: the step at which the run ends.
+        silent: write nothing: the figures are another worker's to write.
     """
 
-    def __init__(self, output_dir: Path, first_step: int, num_train_steps: int):
+    def __init__(
+        self, output_dir: Path, first_step: int, num_train_steps: int, silent: bool = False
+    ):
+        self._silent = silent
+        if silent:
+            return
         output_dir.mkdir(parents=True, exist_ok=True)
         self._metrics = output_dir / "metrics.jsonl"
         _drop_after(self._metrics, first_step)
@@ -50,6 +56,8 @@ class Summaries:
         Args:
             steps: how many steps were finished since the last call.
         """
+        if self._silent:
+            return
         self._bar.update(steps)
 
     def write(self, step: int, figures: Mapping[str, float], prefix: str = "") -> None:
@@ -60,6 +68,8 @@ class Summaries:
             figures: {name: value}.
             prefix: goes before each name; `EVALUATION` for an evaluation.
         """
+        if self._silent:
+            return
         named = {prefix + name: float(value) for name, value in figures.items()}
         with open(self._metrics, "a", encoding="utf-8") as file:
             file.write(json.dumps({"step": step} | named) + "\n")
@@ -79,6 +89,8 @@ class Summaries:
 
     def close(self) -> None:
         """Ends the bar and closes TensorBoard's file."""
+        if self._silent:
+            return
         self._bar.close()
         self._writer.close()
 

@@ -30,7 +30,12 @@ _EVALUATION_SEED = 0
 
 
 def training_batches(
-    data: PretrainingData, batch_size: int, vocab_size: int, seed: int, first_step: int = 0
+    data: PretrainingData,
+    batch_size: int,
+    vocab_size: int,
+    seed: int,
+    first_step: int = 0,
+    share: tuple[int, int] = (0, 1),
 ) -> tf.data.Dataset:
     """Makes the endless stream of training batches from a step on.
 
@@ -41,12 +46,20 @@ def training_batches(
         seed: decides the order of every epoch, the dropout masks of every record, and the pieces
             that are masked where the records do not say.
         first_step: the stream starts with this step's batch.
+        share: this worker's index and the number of workers; each reads files of its own, and
+            gives its rows [B / workers, ...] of each batch.
 
     Returns:
         Batches of features, see above. Batches run on across epochs, so none is short.
+
+    Raises:
+        InputError: there are fewer files than workers.
     """
+    index, workers = share
+    data = data.share(index, workers)
+    own = batch_size // workers
     files = tf.constant(data.files)
-    skip = first_step * batch_size
+    skip = first_step * own
     epoch, rest = divmod(skip, data.num_examples)
 
     def one_epoch(index: tf.Tensor) -> tf.data.Dataset:
@@ -65,16 +78,19 @@ def training_batches(
         return records.shuffle(buffer, seed=draws[0], reshuffle_each_iteration=False)
 
     records = tf.data.Dataset.range(epoch, tf.int64.max).flat_map(one_epoch).skip(rest)
-    batches = records.batch(batch_size, drop_remainder=True)
+    batches = records.batch(own, drop_remainder=True)
     steps = tf.data.Dataset.range(first_step, tf.int64.max)
     mask = _mask_drawer(data)
 
     def features(step: tf.Tensor, serialized: tf.Tensor) -> dict[str, tf.Tensor]:
-        batch = mask(_parse(serialized, data, vocab_size), tf.stack([seed, step]))
+        # The third number is never that of evaluations.
+        of_masks = tf.stack([seed, step, 2 + index] if index else [seed, step])
+        batch = mask(_parse(serialized, data, vocab_size), of_masks)
         seeds = tf.random.stateless_uniform(
             [batch_size], [tf.cast(seed, tf.int64), step], None, None, tf.int32
         )
-        return batch | {"example_weights": tf.ones([batch_size]), "dropout_seed": seeds}
+        seeds = seeds[index * own : (index + 1) * own]
+        return batch | {"example_weights": tf.ones([own]), "dropout_seed": seeds}
 
     return (
         tf.data.Dataset.zip(steps, batches)
@@ -84,7 +100,11 @@ def training_batches(
 
 
 def evaluation_batches(
-    data: PretrainingData, batch_size: int, vocab_size: int, max_batches: int = 0
+    data: PretrainingData,
+    batch_size: int,
+    vocab_size: int,
+    max_batches: int = 0,
+    share: tuple[int, int] = (0, 1),
 ) -> tf.data.Dataset:
     """Makes the batches of one pass over the records, in file order.
 
@@ -93,11 +113,14 @@ def evaluation_batches(
         batch_size: records a batch, over all devices.
         vocab_size: ids must be below it.
         max_batches: stop after so many; 0 takes all.
+        share: this worker's index and the number of workers; it gets its rows of each batch.
 
     Returns:
         Batches of features of one shape; the last is filled with records that weigh nothing. Masks
         that the records lack are the same in every evaluation of one batch size.
     """
+    index, workers = share
+    own = batch_size // workers
     records = tf.data.TFRecordDataset(data.files).batch(batch_size)
     if max_batches:
         records = records.take(max_batches)
@@ -109,7 +132,10 @@ def evaluation_batches(
         batch = mask(_parse(serialized, data, vocab_size), seed)
         count = tf.shape(serialized)[0]
         batch["example_weights"] = tf.ones([count])
-        return {name: _fill(value, batch_size - count) for name, value in batch.items()}
+        return {
+            name: _fill(value, batch_size - count)[index * own : (index + 1) * own]
+            for name, value in batch.items()
+        }
 
     def _fill(value: tf.Tensor, missing: tf.Tensor) -> tf.Tensor:
         paddings = [[0, missing]] + [[0, 0]] * (value.shape.rank - 1)
