@@ -97,7 +97,7 @@ def one_device(folder, output_dir, workers, **settings):
 
     def batches_from(step):
         shares = [
-            training_batches(data, BATCH, CONFIG["vocab_size"], SEED, step, (index, workers))
+            training_batches(data, BATCH, CONFIG["vocab_size"], SEED, step, share=(index, workers))
             for index in range(workers)
         ]
         return tf.data.Dataset.zip(tuple(shares)).map(

@@ -91,7 +91,7 @@ def _make_model(
         model = BertPretrainer(inputs.config, dtype=policy)
         if inputs.start:
             logging.info("%s", inputs.start.load_into(model))
-        if not inputs.has_next_sentence():
+        if inputs.objective != "mlm_nsp":
             # No loss reaches these two; weight decay alone would wear them down.
             model.encoder.pooler.trainable = model.next_sentence.trainable = False
         schedule = LinearWarmupDecay(
@@ -111,21 +111,33 @@ def _train_and_evaluate(
     model: BertPretrainer,
     optimizer: keras.optimizers.Optimizer,
 ) -> dict[str, float]:
-    task = pretraining_task(next_sentence=inputs.has_next_sentence())
+    task = pretraining_task(inputs.objective)
+    left_to_right = inputs.objective == "ltr"
     vocab_size = inputs.config.vocab_size
     share = share_of(strategy)
     score = make_evaluate(strategy, model, task, jit_compile=training.jit_compile)
 
     def evaluate() -> dict[str, float]:
         batches = evaluation_batches(
-            inputs.held_out, settings.eval_batch_size, vocab_size, settings.max_eval_steps, share
+            inputs.held_out,
+            settings.eval_batch_size,
+            vocab_size,
+            settings.max_eval_steps,
+            left_to_right,
+            share,
         )
         with explained(inputs.held_out, vocab_size):
             return score(batches)
 
     def batches_from(step: int) -> tf.data.Dataset:
         return training_batches(
-            inputs.data, training.train_batch_size, vocab_size, settings.random_seed, step, share
+            inputs.data,
+            training.train_batch_size,
+            vocab_size,
+            settings.random_seed,
+            step,
+            left_to_right,
+            share,
         )
 
     figures = None
@@ -147,7 +159,7 @@ def _train_and_evaluate(
             logging.info("no --eval_file: evaluating on the training records")
         results |= figures or evaluate()
         with explained(inputs.data, vocab_size), explained(inputs.held_out, vocab_size):
-            results |= unigram_baseline(inputs.data, inputs.held_out, vocab_size)
+            results |= unigram_baseline(inputs.data, inputs.held_out, vocab_size, inputs.objective)
     broken = [name for name, value in results.items() if not np.isfinite(value)]
     if broken:
         raise InputError(f"{', '.join(broken)} of the evaluation is not finite; nothing is saved")
