@@ -10,12 +10,10 @@ the run's folder, which all of them can read.
 """
 
 import contextlib
-import errno
 import json
 import os
 import socket
-import sys
-import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
@@ -26,6 +24,7 @@ from keras_bert.errors import EndedEarly, InputError
 
 _SUM = tf.distribute.ReduceOp.SUM
 _FORM = '{"cluster": {"worker": ["HOST:PORT", ...]}, "task": {"type": "worker", "index": N}}'
+_HELLO = b"keras_bert worker "
 # What TensorFlow says in the workers that are left when one is gone.
 _LOST = (
     tf.errors.UnavailableError,
@@ -96,24 +95,18 @@ def join(cluster: Cluster, timeout: float) -> tf.distribute.Strategy:
 
     Args:
         cluster: from `read_cluster`.
-        timeout: seconds to wait. If a worker has not come by then, this process ends with a line
-            that names it and the code of `EndedEarly`: nothing in Python can stop TensorFlow's
-            wait.
+        timeout: seconds to wait.
 
     Returns:
         A MultiWorkerMirroredStrategy over the devices of all workers.
 
     Raises:
         InputError: this worker's port is taken.
+        EndedEarly: a worker has not come.
     """
-    _check_port(cluster)
-    waiting = threading.Timer(timeout, _give_up, (cluster, timeout))
-    waiting.daemon = True
-    waiting.start()
-    strategy = tf.distribute.MultiWorkerMirroredStrategy()
-    all_sum(strategy)(np.zeros([1], np.float32))  # Comes back when all are there.
-    waiting.cancel()
-    return strategy
+    _meet(cluster, timeout)  # TensorFlow's own wait has no end, and lets no other thread run.
+    tf.get_logger().setLevel("WARNING")  # It tells of every sum that it plans.
+    return tf.distribute.MultiWorkerMirroredStrategy()
 
 
 def num_workers(strategy: tf.distribute.Strategy) -> int:
@@ -193,7 +186,8 @@ def all_sum(strategy: tf.distribute.Strategy) -> Callable[[np.ndarray], np.ndarr
     @tf.function(reduce_retracing=True)
     def summed(values: tf.Tensor) -> tf.Tensor:
         def of_device(values: tf.Tensor) -> tf.Tensor:
-            return tf.distribute.get_replica_context().all_reduce(_SUM, values)
+            # An argument lies on no device yet, and TensorFlow then finds nowhere to sum.
+            return tf.distribute.get_replica_context().all_reduce(_SUM, tf.identity(values))
 
         return strategy.experimental_local_results(strategy.run(of_device, args=(values,)))[0]
 
@@ -267,42 +261,63 @@ def _addresses(strategy: tf.distribute.Strategy) -> list[str]:
     return [a for job in strategy.cluster_resolver.cluster_spec().as_dict().values() for a in job]
 
 
-def _check_port(cluster: Cluster) -> None:
-    address = cluster.workers[cluster.index]
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("", int(address.rpartition(":")[2])))
-        except OSError as error:
-            if error.errno != errno.EADDRINUSE:
+def _meet(cluster: Cluster, timeout: float) -> None:
+    """Waits until every other worker has called here and answers calls, too.
+
+    A worker's port is its own until it makes the strategy; then TensorFlow answers on it.
+    """
+    others = set(range(len(cluster.workers))) - {cluster.index}
+    callers: set[int] = set()
+    deadline = time.monotonic() + timeout
+    with _own_port(cluster) as listener:
+        while True:
+            answering = {other for other in others if _call(cluster, other)}
+            callers |= _callers(listener)
+            if answering >= others and callers >= others:
                 return
-            raise InputError(
-                f"TF_CONFIG: the port of {address}, which is this worker's, is taken by another "
-                "process"
-            ) from None
+            if time.monotonic() > deadline:
+                missing = [cluster.workers[other] for other in sorted(others - callers)]
+                raise EndedEarly(
+                    f"worker {cluster.index} of {len(cluster.workers)} waited {timeout:.0f} s "
+                    f"(--worker_timeout); not there: {', '.join(missing) or 'one that had come'}"
+                )
+            time.sleep(0.2)
 
 
-def _give_up(cluster: Cluster, timeout: float) -> None:
-    """Says which workers are missing, and ends the process."""
-    missing = [
-        address
-        for index, address in enumerate(cluster.workers)
-        if index != cluster.index and not _answers(address)
-    ]
-    print(
-        f"{os.path.basename(sys.argv[0])}: error: worker {cluster.index} of "
-        f"{len(cluster.workers)} waited {timeout:.0f} s (--worker_timeout) for the others; "
-        f"no answer from {', '.join(missing) or 'a worker that has opened its port'}",
-        file=sys.stderr,
-        flush=True,
-    )
-    os._exit(EndedEarly.EXIT_CODE)
-
-
-def _answers(address: str) -> bool:
-    host, _, port = address.rpartition(":")
+def _own_port(cluster: Cluster) -> socket.socket:
+    address = cluster.workers[cluster.index]
     try:
-        with socket.create_connection((host, int(port)), timeout=2):
+        listener = socket.create_server(("", int(address.rpartition(":")[2])), backlog=128)
+    except OSError as error:
+        raise InputError(
+            f"TF_CONFIG: cannot listen on the port of {address}, which is this worker's: "
+            f"{error.strerror}"
+        ) from None
+    listener.setblocking(False)
+    return listener
+
+
+def _call(cluster: Cluster, other: int) -> bool:
+    """Tells another worker that this one is there; returns whether something answered."""
+    host, _, port = cluster.workers[other].rpartition(":")
+    try:
+        with socket.create_connection((host, int(port)), timeout=2) as connection:
+            connection.sendall(_HELLO + bytes([cluster.index // 256, cluster.index % 256]))
             return True
     except OSError:
         return False
+
+
+def _callers(listener: socket.socket) -> set[int]:
+    """Takes the calls that have come in, and returns who called."""
+    found = set()
+    while True:
+        try:
+            connection, _ = listener.accept()
+        except BlockingIOError:
+            return found
+        with connection, contextlib.suppress(OSError):
+            connection.settimeout(2)
+            said = connection.recv(64)
+            if said.startswith(_HELLO) and len(said) == len(_HELLO) + 2:
+                found.add(said[-2] * 256 + said[-1])

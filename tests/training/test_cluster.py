@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_bert.errors import InputError
+from keras_bert.errors import EndedEarly, InputError
 from keras_bert.training.cluster import (
     Cluster,
     all_sum,
@@ -61,8 +61,19 @@ def test_a_taken_port_is_one_line():
         other.bind(("", 0))
         other.listen()
         address = f"localhost:{other.getsockname()[1]}"
-        with pytest.raises(InputError, match=f"the port of {address}, .* is taken"):
+        with pytest.raises(
+            InputError, match=f"cannot listen on the port of {address}, .*: Address already in use"
+        ):
             join(Cluster((address, "localhost:1"), 0), timeout=1)
+
+
+def test_a_worker_that_never_joins_is_named():
+    with socket.socket() as free:
+        free.bind(("", 0))
+        own = f"localhost:{free.getsockname()[1]}"
+    message = r"worker 0 of 2 waited 0 s \(--worker_timeout\); not there: localhost:1"
+    with pytest.raises(EndedEarly, match=message):
+        join(Cluster((own, "localhost:1"), 0), timeout=0)
 
 
 def test_one_process_is_a_cluster_of_one(mirrored):
