@@ -95,6 +95,7 @@ def main(argv: Sequence[str]) -> None:
     start_tensorflow()  # Late: bad flags and --help should not wait for it.
     from keras_bert.tasks.pretraining.inputs import PretrainingSettings
     from keras_bert.tasks.pretraining.run import pretrain
+    from keras_bert.training.cluster import worker_index
     from keras_bert.training.loop import TrainingSettings
     from keras_bert.training.strategy import fastest_precision, make_strategy
 
@@ -107,7 +108,8 @@ def main(argv: Sequence[str]) -> None:
     strategy = make_strategy(FLAGS.distribution_strategy, FLAGS.num_devices, FLAGS.worker_timeout)
     record = {name: value for name, value in own.items() if name not in FREE}
     results = pretrain(settings, training, strategy, Path(FLAGS.output_dir), record)
-    finish(results, Path(FLAGS.output_dir), FLAGS.export)
+    if worker_index(strategy) == 0:
+        finish(results, Path(FLAGS.output_dir), FLAGS.export)
 
 
 if __name__ == "__main__":
