@@ -54,6 +54,9 @@ flags.DEFINE_enum(
     "Devices: one, this machine's, (not built yet) several machines', a TPU (unverified).",
 )
 flags.DEFINE_integer("num_devices", 0, "Devices of `mirrored`; 0: all.", lower_bound=0)
+flags.DEFINE_integer(
+    "model_parallel", 1, "JAX: devices that share the vocabulary.", lower_bound=1
+)
 flags.DEFINE_enum(
     "mixed_precision",
     None,
@@ -81,8 +84,8 @@ def main(argv: Sequence[str]) -> None:
     start_tensorflow()  # Late: bad flags and --help should not wait for it.
     from keras_bert.tasks.pretraining.inputs import PretrainingSettings
     from keras_bert.tasks.pretraining.run import pretrain
+    from keras_bert.training.backend import BACKEND, fastest_precision, make_strategy
     from keras_bert.training.loop import TrainingSettings
-    from keras_bert.training.strategy import fastest_precision, make_strategy
 
     own = {flag.name: flag.value for flag in FLAGS.get_flags_for_module("__main__")}
     own["mixed_precision"] = own["mixed_precision"] or fastest_precision()
@@ -90,8 +93,8 @@ def main(argv: Sequence[str]) -> None:
         kind(**{field.name: own[field.name] for field in fields(kind) if field.name in own})
         for kind in (PretrainingSettings, TrainingSettings)
     )
-    strategy = make_strategy(FLAGS.distribution_strategy, FLAGS.num_devices)
-    record = {name: value for name, value in own.items() if name not in FREE}
+    strategy = make_strategy(FLAGS.distribution_strategy, FLAGS.num_devices, FLAGS.model_parallel)
+    record = {name: value for name, value in own.items() if name not in FREE} | {"backend": BACKEND}
     results = pretrain(settings, training, strategy, Path(FLAGS.output_dir), record)
     finish(results, Path(FLAGS.output_dir), FLAGS.export)
 

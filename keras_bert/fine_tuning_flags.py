@@ -91,6 +91,9 @@ def define(
         "Devices: one, this machine's, (not built yet) several machines', a TPU (unverified).",
     )
     flags.DEFINE_integer("num_devices", 0, "Devices of `mirrored`; 0: all.", lower_bound=0)
+    flags.DEFINE_integer(
+        "model_parallel", 1, "JAX: devices that share the vocabulary.", lower_bound=1
+    )
     flags.DEFINE_enum(
         "mixed_precision",
         None,
@@ -139,7 +142,7 @@ def read() -> FineTuningFlags:
     start_tensorflow()
     from keras_bert.tasks.fine_tuning.settings import FineTuningSettings
     from keras_bert.training.loop import TrainingSettings
-    from keras_bert.training.strategy import fastest_precision, make_strategy
+    from keras_bert.training.backend import BACKEND, fastest_precision, make_strategy
 
     own = {flag.name: flag.value for flag in FLAGS.get_flags_for_module("__main__")}
     own["mixed_precision"] = own["mixed_precision"] or fastest_precision()
@@ -151,10 +154,10 @@ def read() -> FineTuningFlags:
     return FineTuningFlags(
         settings,
         training,
-        make_strategy(FLAGS.distribution_strategy, FLAGS.num_devices),
+        make_strategy(FLAGS.distribution_strategy, FLAGS.num_devices, FLAGS.model_parallel),
         Path(FLAGS.output_dir),
         seeds,
-        {name: value for name, value in own.items() if name not in left_out},
+        {name: value for name, value in own.items() if name not in left_out} | {"backend": BACKEND},
     )
 
 

@@ -18,9 +18,9 @@ import tensorflow as tf
 from absl import logging
 
 from keras_bert.errors import InputError
+from keras_bert.training.backend import make_train_steps
 from keras_bert.training.best import BestKept
 from keras_bert.training.checkpoint import list_checkpoints, restore_latest, save_checkpoint
-from keras_bert.training.step import make_train_steps
 from keras_bert.training.summaries import EVALUATION, Summaries, read_evaluations
 from keras_bert.training.task import Task
 
@@ -112,7 +112,8 @@ def train(
     try:
         while not done:
             count = _steps_to_next_event(step, settings)
-            rows = train_steps(iterator, tf.constant(count)).numpy()
+            # An array: TensorFlow would trace a program for each int.
+            rows = np.asarray(train_steps(iterator, np.array(count, np.int32)))
             _stop_if_not_finite(rows, step, task, checkpoints)
             step += count
             window.add(rows)

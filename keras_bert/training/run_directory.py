@@ -13,7 +13,7 @@ from pathlib import Path
 from keras_bert.errors import InputError
 from keras_bert.files import read_json, write_json
 
-PACKAGES = ("keras-bert", "tensorflow", "keras", "numpy")
+PACKAGES = ("keras-bert", "tensorflow", "jax", "keras", "numpy")
 
 
 def is_finished(output_dir: Path, settings: Mapping[str, object]) -> bool:

@@ -10,7 +10,9 @@ from keras_bert.errors import InputError
 STRATEGIES = ("default", "mirrored", "multi_worker_mirrored", "tpu")
 
 
-def make_strategy(name: str = "default", num_devices: int = 0) -> tf.distribute.Strategy:
+def make_strategy(
+    name: str = "default", num_devices: int = 0, model_parallel: int = 1
+) -> tf.distribute.Strategy:
     """Makes the distribution strategy that a program's flags name.
 
     Args:
@@ -18,6 +20,7 @@ def make_strategy(name: str = "default", num_devices: int = 0) -> tf.distribute.
             or `tpu` (never run on hardware yet). `multi_worker_mirrored` is not built yet.
         num_devices: how many devices `mirrored` uses; 0 takes all of them: GPUs where there are
             any, else logical CPU devices.
+        model_parallel: 1, as variables are cut with JAX alone (jax_devices.py).
 
     Returns:
         The strategy; models and optimizers are made inside its `scope()`.
@@ -25,6 +28,8 @@ def make_strategy(name: str = "default", num_devices: int = 0) -> tf.distribute.
     Raises:
         InputError: an unknown name, or devices that are not to be had.
     """
+    if model_parallel > 1:
+        raise InputError(f"--model_parallel={model_parallel} needs KERAS_BACKEND=jax")
     if num_devices > 1 and name != "mirrored":
         raise InputError(
             f"--num_devices={num_devices} needs --distribution_strategy=mirrored, got {name}"
