@@ -54,9 +54,7 @@ flags.DEFINE_enum(
     "Devices: one, this machine's, (not built yet) several machines', a TPU (unverified).",
 )
 flags.DEFINE_integer("num_devices", 0, "Devices of `mirrored`; 0: all.", lower_bound=0)
-flags.DEFINE_integer(
-    "model_parallel", 1, "JAX: devices that share the vocabulary.", lower_bound=1
-)
+flags.DEFINE_integer("model_parallel", 1, "JAX: devices that share the vocabulary.", lower_bound=1)
 flags.DEFINE_enum(
     "mixed_precision",
     None,

@@ -141,8 +141,8 @@ def read() -> FineTuningFlags:
     seeds = _seeds()
     start_tensorflow()
     from keras_bert.tasks.fine_tuning.settings import FineTuningSettings
-    from keras_bert.training.loop import TrainingSettings
     from keras_bert.training.backend import BACKEND, fastest_precision, make_strategy
+    from keras_bert.training.loop import TrainingSettings
 
     own = {flag.name: flag.value for flag in FLAGS.get_flags_for_module("__main__")}
     own["mixed_precision"] = own["mixed_precision"] or fastest_precision()

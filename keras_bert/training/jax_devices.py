@@ -132,9 +132,7 @@ def make_strategy(
         )
     for flag, count in (("num_devices", num_devices), ("model_parallel", model_parallel)):
         if count > 1 and name == "default":
-            raise InputError(
-                f"--{flag}={count} needs --distribution_strategy=mirrored, got {name}"
-            )
+            raise InputError(f"--{flag}={count} needs --distribution_strategy=mirrored, got {name}")
     if name == "default":
         return JaxDevices(keras.distribution.list_devices()[:1])
     if num_devices > 1:

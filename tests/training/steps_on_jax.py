@@ -16,6 +16,7 @@ from pathlib import Path
 if __name__ == "__main__":
     sys.modules["tensorflow"] = None  # Any import of it now raises ImportError.
 
+import jax
 import keras
 import numpy as np
 
@@ -33,9 +34,7 @@ from keras_bert.training.jax_step import make_train_steps
 DEVICES = keras.distribution.list_devices()
 CASES = {
     "one": (JaxDevices(DEVICES[:1]), {}),
-    "accumulated": (JaxDevices(DEVICES[:1]), {"gradient_accumulation_steps": 4}),
-    "data_parallel": (JaxDevices(DEVICES), {}),
-    "data_parallel_accumulated": (JaxDevices(DEVICES), {"gradient_accumulation_steps": 2}),
+    "data_parallel": (JaxDevices(DEVICES), {"gradient_accumulation_steps": 2}),
     "model_parallel": (JaxDevices(DEVICES, model_parallel=2), {}),
 }
 
@@ -58,9 +57,9 @@ def shard_shapes(variables: list[keras.Variable]) -> dict[str, list[int]]:
 
 def fused_difference(model: BertPretrainer, batch: dict[str, np.ndarray]) -> float:
     """Returns how far fused attention is from ours."""
-    plain = model(batch)
+    plain = jax.jit(lambda batch: model(batch))(batch)
     with attend_with(partial(attend, implementation="xla")):
-        fused = model(batch)
+        fused = jax.jit(lambda batch: model(batch))(batch)
     return max(float(abs(fused[name] - plain[name]).max()) for name in plain)
 
 

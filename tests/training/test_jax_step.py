@@ -26,7 +26,7 @@ from keras_bert.training.strategy import make_strategy as make_tensorflow_strate
 CONFIG = BertConfig(
     vocab_size=50,
     hidden_size=16,
-    num_hidden_layers=2,
+    num_hidden_layers=1,
     num_attention_heads=2,
     intermediate_size=32,
     max_position_embeddings=32,
@@ -114,9 +114,7 @@ def test_training_moves_every_weight(folder):
     assert moved.max() > 1e-3
 
 
-@pytest.mark.parametrize(
-    "case", ["accumulated", "data_parallel", "data_parallel_accumulated", "model_parallel"]
-)
+@pytest.mark.parametrize("case", ["data_parallel", "model_parallel"])
 def test_any_split_equals_one_device_and_one_batch(folder, case):
     rows, weights = result(folder, case)
     expected_rows, expected = result(folder, "one")
@@ -140,7 +138,8 @@ def test_jax_reads_tensorflows_checkpoints_and_writes_the_same(folder, facts):
     assert facts["restored_step"] == STEPS
     for name in ("model.safetensors", "optimizer.safetensors"):
         theirs, ours = (
-            load_file(next((folder / backend).iterdir()) / name) for backend in ("tensorflow", "jax")
+            load_file(next((folder / backend).iterdir()) / name)
+            for backend in ("tensorflow", "jax")
         )
         assert ours.keys() == theirs.keys()
         for path, value in theirs.items():

@@ -57,9 +57,7 @@ def classification_task(problem_type: str, class_weights: np.ndarray | None = No
     return Task(figures=figures, losses={"loss": 0.0}, weights=weights_of, sums=sums_of)
 
 
-def _losses(
-    problem_type: str, logits: Any, labels: Any, class_weights: np.ndarray | None
-) -> Any:
+def _losses(problem_type: str, logits: Any, labels: Any, class_weights: np.ndarray | None) -> Any:
     """Returns the loss of each example, float32 [B], for logits [B, C]."""
     if problem_type == "single_label":
         return ops.sparse_categorical_crossentropy(labels, logits, from_logits=True)

@@ -35,9 +35,7 @@ def squad_task() -> Task:
         for end in ENDS:
             position = batch[f"{end}_positions"]
             logits = ops.where(batch["input_mask"] == 1, outputs[f"{end}_logits"], -1e9)
-            losses += 0.5 * ops.sparse_categorical_crossentropy(
-                position, logits, from_logits=True
-            )
+            losses += 0.5 * ops.sparse_categorical_crossentropy(position, logits, from_logits=True)
             hits &= ops.argmax(logits, axis=-1) == position
         weights = batch["example_weights"]
         return {

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_bert.tasks.pretraining.records import find_records
 from keras_bert.tasks.pretraining.baseline import unigram_baseline
+from keras_bert.tasks.pretraining.records import find_records
 from keras_bert.tasks.pretraining.task import pretraining_task
 
 LOGITS = np.random.default_rng(0).normal(size=(2, 3, 7)).astype("float32")
