@@ -154,7 +154,7 @@ def make_torch(config: str, length: int, dropout: float) -> Steps:
             loss.backward()
             torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             optimizer.step()
-        return float(loss)  # Waits for the device.
+        return float(loss.detach())  # Waits for the device.
 
     return steps
 

@@ -40,6 +40,7 @@ def pretraining(tmp_path_factory, write_records, on_jax):
         return on_jax(
             "run_pretraining.py",
             input_file=folder / "a.tfrecord",
+            eval_file=folder / "a.tfrecord",
             bert_config=folder / "config.json",
             output_dir=output_dir,
             train_batch_size=8,
@@ -112,14 +113,14 @@ def test_a_classifier_is_fine_tuned_scored_and_predicts(on_jax, make_checkpoint,
         max_seq_length=8,
         train_batch_size=8,
         eval_batch_size=4,
-        learning_rate=0.01,
-        num_train_epochs=4,
+        learning_rate=0.003,
+        num_train_epochs=20,
         gradient_accumulation_steps=2,
     )
     assert done.returncode == 0, done.stderr[-3000:]
     results = json.loads((tmp_path / "out" / "results.json").read_text())
     assert results["accuracy"] == 1.0  # The label is whether the first word's number is odd.
-    assert len((tmp_path / "out" / "custom.tsv").read_text().splitlines()) == 10
+    assert len((tmp_path / "out" / "predictions.tsv").read_text().splitlines()) == 10
     weights = load_file(tmp_path / "out" / "model" / "model.safetensors")
     assert weights["classifier.weight"].shape == (2, 16)
 
