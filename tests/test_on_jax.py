@@ -18,7 +18,9 @@ LABELS = ("no", "yes")
 def on_jax(run_program, backend_python):
     """A function as `run_program`, of programs that compute with JAX."""
     backend_python("jax")
-    return functools.partial(run_program, environment={"KERAS_BACKEND": "jax"})
+    fast_to_compile = "--xla_backend_optimization_level=0"
+    environment = {"KERAS_BACKEND": "jax", "XLA_FLAGS": fast_to_compile}
+    return functools.partial(run_program, environment=environment)
 
 
 @pytest.fixture(scope="module")

@@ -67,7 +67,8 @@ def folder(tmp_path_factory, write_records, root, backend_python):
         env=os.environ
         | {
             "KERAS_BACKEND": "jax",
-            "XLA_FLAGS": "--xla_force_host_platform_device_count=2",
+            "XLA_FLAGS": "--xla_force_host_platform_device_count=2 "
+            "--xla_backend_optimization_level=0",  # To compile fast.
             "PYTHONPATH": str(root),
         },
         capture_output=True,
