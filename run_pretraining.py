@@ -1,4 +1,4 @@
-"""Pre-trains BERT on TFRecords: masked-LM and next-sentence prediction.
+"""Pre-trains BERT on TFRecords: masked-LM and next-sentence prediction, or left to right.
 
     python run_pretraining.py --bert_config=tiny.json --input_file=records --output_dir=out
 
@@ -30,6 +30,13 @@ flags.DEFINE_alias("bert_config_file", "bert_config")
 flags.DEFINE_string("vocab_file", "", "Vocabulary; without it, the one beside the records.")
 flags.DEFINE_bool("do_lower_case", None, "Casing of the vocabulary, where records do not say.")
 flags.DEFINE_string("init_checkpoint", "", "A checkpoint of any kind, or a run's folder.")
+flags.DEFINE_enum(
+    "objective",
+    None,
+    ["mlm_nsp", "mlm", "ltr"],
+    "Masked pieces and next sentences, masked pieces alone, or left to right: each next piece by "
+    "those before it. By default what the records hold.",
+)
 flags.DEFINE_bool("do_train", True, "Train.")
 flags.DEFINE_bool("do_eval", True, "Evaluate at each checkpoint and at the end.")
 flags.DEFINE_integer("max_seq_length", 0, "Refuse records of another length.", lower_bound=0)
@@ -51,10 +58,11 @@ flags.DEFINE_enum(
     "distribution_strategy",
     "default",
     ["default", "mirrored", "multi_worker_mirrored", "tpu"],
-    "Devices: one, this machine's, (not built yet) several machines', a TPU (unverified).",
+    "Devices: one, this machine's, several machines' (TF_CONFIG), a TPU (unverified).",
 )
 flags.DEFINE_integer("num_devices", 0, "Devices of `mirrored`; 0: all.", lower_bound=0)
 flags.DEFINE_integer("model_parallel", 1, "JAX: devices that share the vocabulary.", lower_bound=1)
+flags.DEFINE_float("worker_timeout", 300.0, "Seconds to wait for other machines.", 0.0)
 flags.DEFINE_enum(
     "mixed_precision",
     None,
@@ -63,6 +71,11 @@ flags.DEFINE_enum(
 )
 flags.DEFINE_bool("jit_compile", True, "Compile with XLA.")
 define_export()
+flags.register_multi_flags_validator(
+    ["export", "objective"],
+    lambda values: not (values["export"] and values["objective"] == "ltr"),
+    message="--objective=ltr has nothing to --export: a left-to-right model is not served",
+)
 flags.DEFINE_integer("gradient_accumulation_steps", 1, "Micro-batches a step.", lower_bound=1)
 
 # What may change between a start and its continuation without changing the outcome.
@@ -73,6 +86,7 @@ FREE = (
     "log_steps",
     "keep_checkpoint_max",
     "save_checkpoints_steps",
+    "worker_timeout",
 )
 
 
@@ -91,7 +105,9 @@ def main(argv: Sequence[str]) -> None:
         kind(**{field.name: own[field.name] for field in fields(kind) if field.name in own})
         for kind in (PretrainingSettings, TrainingSettings)
     )
-    strategy = make_strategy(FLAGS.distribution_strategy, FLAGS.num_devices, FLAGS.model_parallel)
+    strategy = make_strategy(
+        FLAGS.distribution_strategy, FLAGS.num_devices, FLAGS.worker_timeout, FLAGS.model_parallel
+    )
     record = {name: value for name, value in own.items() if name not in FREE} | {"backend": BACKEND}
     results = pretrain(settings, training, strategy, Path(FLAGS.output_dir), record)
     finish(results, Path(FLAGS.output_dir), FLAGS.export)

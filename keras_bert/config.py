@@ -36,7 +36,6 @@ _POSITIVE_NUMBERS = ("initializer_range", "layer_norm_eps")
 _FIXED_KEYS = {
     "model_type": "bert",
     "position_embedding_type": "absolute",
-    "is_decoder": False,
     "add_cross_attention": False,
     "is_encoder_decoder": False,
     "tie_word_embeddings": True,
@@ -74,6 +73,8 @@ class BertConfig:
         type_vocab_size: segments that `segment_ids` may name.
         initializer_range: standard deviation of the truncated normal that weights start from.
         layer_norm_eps: added to the variance in each LayerNorm.
+        is_decoder: whether a piece attends to none after it, as in a left-to-right model; Hugging
+            Face's name, which Google's configs lack.
 
     Raises:
         InputError: a value is not allowed; the message has key, value and what is allowed.
@@ -91,6 +92,7 @@ class BertConfig:
     type_vocab_size: int = 2
     initializer_range: float = 0.02
     layer_norm_eps: float = 1e-12
+    is_decoder: bool = False
 
     def __post_init__(self) -> None:
         for key in _SIZES:
@@ -105,6 +107,8 @@ class BertConfig:
             value = getattr(self, key)
             if not _is_number(value) or not value > 0.0:
                 raise _refusal(key, value, "a number above 0")
+        if not isinstance(self.is_decoder, bool):
+            raise _refusal("is_decoder", self.is_decoder, "true or false")
         if self.hidden_act not in HIDDEN_ACTS:
             raise _refusal("hidden_act", self.hidden_act, "one of " + ", ".join(HIDDEN_ACTS))
         if self.hidden_size % self.num_attention_heads:
@@ -165,8 +169,11 @@ class BertConfig:
             raise InputError(f"{os.fspath(path)}: {error}") from None
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns key to value, in Google's keys."""
-        return dataclasses.asdict(self)
+        """Returns key to value, in Google's keys; `is_decoder`, which is none, only where true."""
+        values = dataclasses.asdict(self)
+        if not self.is_decoder:
+            del values["is_decoder"]
+        return values
 
     def to_json(self, path: str | os.PathLike) -> None:
         """Writes the config as a JSON file that `from_json` reads.

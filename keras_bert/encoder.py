@@ -7,6 +7,9 @@ Rows that hold several examples side by side also bring "position_ids", which co
 each example, and "example_ids", 1 up and 0 at padding, both [B, S] int32. Attention then stays
 within an example, so each comes out as it would in a row of its own.
 
+With `is_decoder` in the config a piece attends to none after it (a left-to-right model; Devlin et
+al. 2019, section 5.1). The first piece then sees itself alone, so the last real piece is pooled.
+
     encoder = BertEncoder(BertConfig.from_json("base"))
     hidden = encoder({"input_ids": ids, "input_mask": mask, "segment_ids": segments})
 
@@ -63,6 +66,7 @@ class BertEncoder(keras.Model):
                 hidden_dropout_prob=config.hidden_dropout_prob,
                 attention_probs_dropout_prob=config.attention_probs_dropout_prob,
                 dropout_site=1 + index * TransformerBlock.DROPOUT_SITES,
+                causal=config.is_decoder,
                 name=f"layer_{index}",
                 **shared,
             )
@@ -104,7 +108,11 @@ class BertEncoder(keras.Model):
             InputError: S is over `max_position_embeddings`.
         """
         hidden = self.hidden_states(inputs, training)[-1]
-        return {"sequence_output": hidden, "pooled_output": self.pooler(hidden)}
+        if self.config.is_decoder:
+            pooled = self.pooler(hidden, _last_piece(inputs["input_mask"]))[:, 0]
+        else:
+            pooled = self.pooler(hidden)
+        return {"sequence_output": hidden, "pooled_output": pooled}
 
     def hidden_states(self, inputs: dict[str, Any], training: bool | None = False) -> list[Any]:
         """Returns the output of the embeddings and of each block, [B, S, H] each, L + 1 in all.
@@ -145,3 +153,9 @@ class BertEncoder(keras.Model):
     def get_config(self) -> dict[str, Any]:
         """Returns what the constructor takes."""
         return {**super().get_config(), "config": self.config.to_dict()}
+
+
+def _last_piece(input_mask: Any) -> Any:
+    """Returns where the last real piece of each row stands, [B, 1] int32; 0 where there is none."""
+    mask = ops.cast(input_mask, "int32")
+    return ops.max(mask * ops.arange(ops.shape(mask)[1], dtype="int32"), axis=1, keepdims=True)

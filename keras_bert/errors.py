@@ -1,4 +1,4 @@
-"""The one exception that bad input raises, so that programs can tell it from a defect."""
+"""The exceptions that end a program in one line, so that they can be told from a defect."""
 
 
 class InputError(ValueError):
@@ -7,3 +7,13 @@ class InputError(ValueError):
     The message is one line that quotes what was received, says what was expected, and where.
     Programs print it without a traceback and exit with 1 (`keras_bert.program.run`).
     """
+
+
+class EndedEarly(Exception):
+    """A run that the machines ended, not its settings: the same command goes on with it.
+
+    A signal to stop, or a worker that is gone. The message is one line. Programs print it without
+    a traceback and exit with EXIT_CODE, on which `keras_bert.training.supervise` starts anew.
+    """
+
+    EXIT_CODE = 75  # sysexits.h: a temporary failure, to be tried again

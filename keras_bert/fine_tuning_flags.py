@@ -29,7 +29,14 @@ FLAGS = flags.FLAGS
 _CHECKPOINTS = ("data/*/config.json", "demo/run/model/config.json")
 
 # What may change between a start and its continuation without changing the outcome.
-FREE = ("export", "output_dir", "log_steps", "keep_checkpoint_max", "save_checkpoints_steps")
+FREE = (
+    "export",
+    "output_dir",
+    "log_steps",
+    "keep_checkpoint_max",
+    "save_checkpoints_steps",
+    "worker_timeout",
+)
 
 
 def define(
@@ -88,12 +95,13 @@ def define(
         "distribution_strategy",
         "default",
         ["default", "mirrored", "multi_worker_mirrored", "tpu"],
-        "Devices: one, this machine's, (not built yet) several machines', a TPU (unverified).",
+        "Devices: one, this machine's, several machines' (TF_CONFIG), a TPU (unverified).",
     )
     flags.DEFINE_integer("num_devices", 0, "Devices of `mirrored`; 0: all.", lower_bound=0)
     flags.DEFINE_integer(
         "model_parallel", 1, "JAX: devices that share the vocabulary.", lower_bound=1
     )
+    flags.DEFINE_float("worker_timeout", 300.0, "Seconds to wait for other machines.", 0.0)
     flags.DEFINE_enum(
         "mixed_precision",
         None,
@@ -154,7 +162,12 @@ def read() -> FineTuningFlags:
     return FineTuningFlags(
         settings,
         training,
-        make_strategy(FLAGS.distribution_strategy, FLAGS.num_devices, FLAGS.model_parallel),
+        make_strategy(
+            FLAGS.distribution_strategy,
+            FLAGS.num_devices,
+            FLAGS.worker_timeout,
+            FLAGS.model_parallel,
+        ),
         Path(FLAGS.output_dir),
         seeds,
         {name: value for name, value in own.items() if name not in left_out} | {"backend": BACKEND},

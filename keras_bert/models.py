@@ -2,7 +2,8 @@
 
 In: the encoder's inputs, a dict of int32 tensors (see encoder.py), with "masked_lm_positions"
 [B, P] for the pre-trainer, and "next_sentence_positions" [B, K] if its rows are packed. Out: a
-dict of float32 logits. All are ordinary keras.Models whose weights exist after construction; the
+dict of float32 logits. A left-to-right pre-trainer (`is_decoder` in the config) takes the encoder's
+inputs alone. All are ordinary keras.Models whose weights exist after construction; the
 encoder is at `.encoder`. The fine-tuned shapes say by `per_piece` whether their logits are of the
 pieces, [B, S, ...], or of the examples, [B, ...].
 
@@ -22,6 +23,9 @@ from keras_bert.layers.heads import MaskedLMHead, linear_head
 @keras.saving.register_keras_serializable(package="keras_bert")
 class BertPretrainer(keras.Model):
     """BERT with both pre-training heads, masked LM and next sentence (Devlin et al. 2019, 3.1).
+
+    With `is_decoder` in its config it is the left-to-right model of section 5.1: the masked-LM head
+    scores, at every piece, what comes next.
 
     Args:
         config: sizes and settings, or their dict.
@@ -49,6 +53,8 @@ class BertPretrainer(keras.Model):
     def call(self, inputs: dict[str, Any], training: bool | None = False) -> dict[str, Any]:
         """Returns {"masked_lm_logits" [B, P, V], "next_sentence_logits" [B, 2]}, float32.
 
+        A left-to-right model returns {"next_piece_logits" [B, S, V]}.
+
         Args:
             inputs: the encoder's, and "masked_lm_positions" [B, P] int32, below S. With
                 "next_sentence_positions" [B, K] int32, where the examples of packed rows start,
@@ -56,6 +62,9 @@ class BertPretrainer(keras.Model):
             training: whether dropout is on.
         """
         hidden = self.encoder(inputs, training=training)
+        table = self.encoder.embeddings.word_embeddings
+        if self.config.is_decoder:
+            return {"next_piece_logits": self.masked_lm(hidden["sequence_output"], None, table)}
         pooled = hidden["pooled_output"]
         if "next_sentence_positions" in inputs:
             pooled = self.encoder.pooler(
@@ -63,9 +72,7 @@ class BertPretrainer(keras.Model):
             )
         return {
             "masked_lm_logits": self.masked_lm(
-                hidden["sequence_output"],
-                inputs["masked_lm_positions"],
-                self.encoder.embeddings.word_embeddings,
+                hidden["sequence_output"], inputs["masked_lm_positions"], table
             ),
             "next_sentence_logits": self.next_sentence(pooled),
         }

@@ -1,8 +1,9 @@
 """How every program starts and ends: flags in, results out, one line for bad input.
 
 In: an absl `main(argv)`. Out: the process's exit code: 0, or 1 after one line on stderr for an
-unknown flag, a bad flag value or an `InputError`, or 130 after one for Ctrl-C. Anything else is a
-defect: its traceback stays.
+unknown flag, a bad flag value or an `InputError`, 75 after one for an `EndedEarly` (a run that was
+told to stop, or lost a worker), or 130 after one for Ctrl-C. Anything else is a defect: its
+traceback stays.
 """
 
 import os
@@ -15,7 +16,7 @@ from typing import NoReturn
 
 from absl import app, flags, logging
 
-from keras_bert.errors import InputError
+from keras_bert.errors import EndedEarly, InputError
 
 # What is defined here belongs to the program that asks for it; its --help shows it.
 flags.disclaim_key_flags()
@@ -39,6 +40,8 @@ def run(main: Callable[[Sequence[str]], None], *, goes_on: bool = False) -> None
             main(argv)
         except InputError as error:
             _fail(str(error))
+        except EndedEarly as error:
+            _end(f"ended early: {error}: the same command again goes on", EndedEarly.EXIT_CODE)
         except KeyboardInterrupt:
             hint = ": the same command again goes on" if goes_on else ""
             _end(f"interrupted{hint}", _INTERRUPTED)

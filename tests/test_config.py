@@ -140,7 +140,6 @@ def test_keys_that_other_writers_add_pass_silently():
     ("key", "value"),
     [
         ("position_embedding_type", "relative_key"),
-        ("is_decoder", True),
         ("model_type", "roberta"),
         ("tie_word_embeddings", False),
         ("pruned_heads", {"0": [1]}),
@@ -149,6 +148,14 @@ def test_keys_that_other_writers_add_pass_silently():
 def test_a_key_that_changes_the_arithmetic_is_refused(key, value):
     with pytest.raises(InputError, match=f"{key} is .*changes the arithmetic"):
         BertConfig.from_dict({"vocab_size": 9, key: value})
+
+
+def test_left_to_right_is_hugging_faces_word_and_is_written_where_true():
+    both, left_to_right = (BertConfig(vocab_size=9, is_decoder=value) for value in (False, True))
+    assert "is_decoder" not in both.to_dict()  # Google's configs have no such key.
+    assert BertConfig.from_dict(left_to_right.to_dict()) == left_to_right
+    with pytest.raises(InputError, match="is_decoder is 1; expected true or false"):
+        BertConfig(vocab_size=9, is_decoder=1)
 
 
 def test_a_vocabulary_of_another_size_is_refused():

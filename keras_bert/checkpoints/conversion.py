@@ -108,7 +108,7 @@ def _make_model(checkpoint: Checkpoint) -> keras.Model:
 
 def _architecture(model: keras.Model, paths: Collection[str]) -> str:
     if isinstance(model, BertPretrainer) and "next_sentence/bias" not in paths:
-        return "BertForMaskedLM"
+        return "BertLMHeadModel" if model.config.is_decoder else "BertForMaskedLM"
     if isinstance(model, BertPretrainer) and "masked_lm/output_bias" not in paths:
         return "BertForNextSentencePrediction"
     return ARCHITECTURES[type(model).__name__]
@@ -124,3 +124,5 @@ def _warn(checkpoint: Checkpoint, to: str) -> None:
     if checkpoint.config.layer_norm_eps != 1e-12:
         eps = checkpoint.config.layer_norm_eps
         logging.warning("layer_norm_eps is %g; %s computes with 1e-12", eps, theirs)
+    if checkpoint.config.is_decoder:
+        logging.warning("is_decoder is true; %s attends to both sides", theirs)

@@ -1,7 +1,8 @@
 """Multi-head self-attention (Vaswani et al. 2017), without the output projection.
 
 In: hidden states [B, S, H], the input mask [B, S] and, where a row holds several examples, their
-numbers [B, S]. Out: the heads' contexts side by side, [B, S, H].
+numbers [B, S]. Out: the heads' contexts side by side, [B, S, H]. Causal attention, which a piece of
+a left-to-right model does, sees that piece and those before it.
 
 Where no probability is dropped, a backend may do all of it as one operation (`attend_with`).
 """
@@ -32,8 +33,8 @@ def attend_with(attend: Callable[..., Any]) -> Iterator[None]:
     """Sends attention that drops no probability through one operation in the block.
 
     Args:
-        attend: (query, key, value: [B, S, N, D]; input_mask, example_ids: [B, S] or None; scale)
-            -> softmax(scale · QKᵀ + mask)V, [B, S, N, D].
+        attend: (query, key, value: [B, S, N, D]; input_mask, example_ids: [B, S] or None; scale;
+            causal) -> softmax(scale · QKᵀ + mask)V, [B, S, N, D].
     """
     token = _attend.set(attend)
     try:
@@ -91,6 +92,19 @@ def example_mask(example_ids: Any) -> Any:
     return (1.0 - ops.cast(same, "float32"))[:, None] * _MASKED_SCORE
 
 
+def causal_mask(length: Any) -> Any:
+    """Returns what to add to attention scores: 0 up to the piece itself, -10000 for later ones.
+
+    Args:
+        length: S.
+
+    Returns:
+        [S, S] float32, queries by keys; it broadcasts over rows and heads.
+    """
+    place = ops.arange(length)
+    return ops.cast(place[None, :] > place[:, None], "float32") * _MASKED_SCORE
+
+
 @chain
 def biased(product: Any, bias: Any) -> Any:
     """Adds the bias in float32.
@@ -107,7 +121,13 @@ def biased(product: Any, bias: Any) -> Any:
 
 @chain
 def attention_probabilities(
-    scores: Any, input_mask: Any, example_ids: Any, drop_key: Any, *, rate: float
+    scores: Any,
+    input_mask: Any,
+    example_ids: Any,
+    drop_key: Any,
+    *,
+    rate: float,
+    causal: bool = False,
 ) -> Any:
     """Returns softmax(scores + mask) after dropout, computed in float32.
 
@@ -117,12 +137,15 @@ def attention_probabilities(
         example_ids: [B, S] int32, or None where a row is one example.
         drop_key: [B] int32, or None for no dropout.
         rate: probability of dropping a probability.
+        causal: whether a piece attends to none after it.
 
     Returns:
         [B, N, S, S] in the type of the scores.
     """
     # Made here, inside the chain: a compiler then never writes the [B, 1, S, S] down.
     mask = key_mask(input_mask) if example_ids is None else example_mask(example_ids)
+    if causal:
+        mask = mask + causal_mask(ops.shape(scores)[-1])
     x = ops.softmax(ops.cast(scores, "float32") + mask, axis=-1)
     return ops.cast(drop(x, drop_key, rate), scores.dtype)
 
@@ -150,6 +173,7 @@ class SelfAttention(keras.layers.Layer):
         initializer_range: standard deviation of the truncated normal the kernels start from.
         dropout_rate: probability of dropping an attention probability.
         dropout_site: number of the dropout place.
+        causal: whether a piece attends to none after it.
     """
 
     def __init__(
@@ -159,12 +183,14 @@ class SelfAttention(keras.layers.Layer):
         initializer_range: float,
         dropout_rate: float,
         dropout_site: int,
+        causal: bool = False,
         **kwargs: Any,
     ):
         super().__init__(**kwargs)
         self.hidden_size = hidden_size
         self.num_attention_heads = num_attention_heads
         self.initializer_range = initializer_range
+        self.causal = causal
         self.query = self._projection("query")
         self.key = self._projection("key")
         self.value = self._projection("value")
@@ -185,6 +211,8 @@ class SelfAttention(keras.layers.Layer):
     ) -> Any:
         """Attends from every piece to every real piece, of its own example if rows hold several.
 
+        Causal attention leaves out the pieces after it.
+
         Args:
             hidden: [B, S, H].
             input_mask: [B, S] int32, 1 for a real piece, 0 for padding.
@@ -202,14 +230,19 @@ class SelfAttention(keras.layers.Layer):
         if attend and (drop_key is None or self.dropout.rate == 0.0):
             projections = (self.query, self.key, self.value)
             heads = [self._side_by_side(projection, hidden) for projection in projections]
-            context = attend(*heads, input_mask, example_ids, scale)
+            context = attend(*heads, input_mask, example_ids, scale, self.causal)
             return ops.reshape(context, ops.shape(hidden))
         query = self._heads(self.query, hidden, scale=scale)
         key = self._heads(self.key, hidden, transposed=True)  # [B, N, D, S]
         value = self._heads(self.value, hidden)
         scores = ops.matmul(query, key)  # [B, N, S, S]
         probabilities = attention_probabilities(
-            scores, input_mask, example_ids, drop_key, rate=self.dropout.rate
+            scores,
+            input_mask,
+            example_ids,
+            drop_key,
+            rate=self.dropout.rate,
+            causal=self.causal,
         )
         return merge_heads(ops.matmul(probabilities, value))
 

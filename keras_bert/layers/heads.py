@@ -136,7 +136,7 @@ class MaskedLMHead(keras.layers.Layer):
     """Scores every piece of the vocabulary at the masked positions.
 
     The positions are gathered first: the vocabulary product is the dearest of the model, and of
-    128 positions some 20 are masked.
+    128 positions some 20 are masked. A left-to-right model scores every position.
 
     Args:
         hidden_size: width of the hidden states, H.
@@ -176,14 +176,18 @@ class MaskedLMHead(keras.layers.Layer):
 
         Args:
             hidden: [B, S, H].
-            positions: [B, P] int32, below S.
+            positions: [B, P] int32, below S; None for all S.
             word_embeddings: [V, H], the encoder's table (Press & Wolf 2017).
 
         Returns:
-            The logits [B, P, V] float32.
+            The logits [B, P, V] float32; P is S for all positions.
         """
+        if positions is None:
+            shape, hidden = ops.shape(hidden)[:2], ops.reshape(hidden, (-1, hidden.shape[-1]))
+        else:
+            shape, hidden = ops.shape(positions), take_positions(hidden, positions)
         x = activation_norm(
-            self.dense(take_positions(hidden, positions)),
+            self.dense(hidden),
             self.dense.bias,
             self.layer_norm.gamma,
             self.layer_norm.beta,
@@ -192,7 +196,7 @@ class MaskedLMHead(keras.layers.Layer):
         )  # [B * P, H]
         table = ops.cast(word_embeddings, self.compute_dtype)
         logits = biased_logits(tied_product(x, table), self.output_bias)
-        return ops.reshape(logits, (*ops.shape(positions), self.vocab_size))
+        return ops.reshape(logits, (*shape, self.vocab_size))
 
 
 def linear_head(units: int, initializer_range: float, name: str) -> keras.layers.Dense:

@@ -132,6 +132,7 @@ class Attention(keras.layers.Layer):
         hidden_dropout_prob: dropout on the projection.
         attention_probs_dropout_prob: dropout on the attention probabilities.
         dropout_site: number of the first of this sublayer's two dropout places.
+        causal: whether a piece attends to none after it.
     """
 
     def __init__(
@@ -143,6 +144,7 @@ class Attention(keras.layers.Layer):
         hidden_dropout_prob: float,
         attention_probs_dropout_prob: float,
         dropout_site: int,
+        causal: bool = False,
         **kwargs: Any,
     ):
         super().__init__(**kwargs)
@@ -152,6 +154,7 @@ class Attention(keras.layers.Layer):
             initializer_range,
             attention_probs_dropout_prob,
             dropout_site,
+            causal,
             name="self",
             dtype=self.dtype_policy.name,
         )
@@ -235,6 +238,7 @@ class TransformerBlock(keras.layers.Layer):
         hidden_dropout_prob: dropout that ends each sublayer.
         attention_probs_dropout_prob: dropout on the attention probabilities.
         dropout_site: number of the first of this block's three dropout places.
+        causal: whether a piece attends to none after it.
     """
 
     DROPOUT_SITES = 3
@@ -250,6 +254,7 @@ class TransformerBlock(keras.layers.Layer):
         hidden_dropout_prob: float,
         attention_probs_dropout_prob: float,
         dropout_site: int,
+        causal: bool = False,
         **kwargs: Any,
     ):
         super().__init__(**kwargs)
@@ -261,6 +266,7 @@ class TransformerBlock(keras.layers.Layer):
             hidden_dropout_prob,
             attention_probs_dropout_prob,
             dropout_site,
+            causal,
             name="attention",
             dtype=self.dtype_policy.name,
         )

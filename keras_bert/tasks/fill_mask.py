@@ -32,8 +32,13 @@ def fill_masks(
         A list a text, of a list a mask, of `top_k` (piece, probability), likeliest first.
 
     Raises:
-        InputError: a text has no [MASK] within `max_seq_length`.
+        InputError: a text has no [MASK] within `max_seq_length`, or the model is left to right.
     """
+    if model.config.is_decoder:
+        raise InputError(
+            "a left-to-right model (is_decoder) fills no masks; expected one that was trained on "
+            "masked pieces"
+        )
     features = pack(
         tokenizer.tokenize(list(texts)),
         max_seq_length=max_seq_length,

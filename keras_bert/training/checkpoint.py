@@ -6,6 +6,8 @@ so this is all that a run needs to go on bit for bit.
 """
 
 import shutil
+from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import keras
@@ -20,39 +22,77 @@ from keras_bert.files import appearing, read_json, sha256, write_json
 PREFIX = "step-"
 
 
-def save_checkpoint(
-    directory: Path,
-    step: int,
-    model: keras.Model,
-    optimizer: keras.optimizers.Optimizer,
-    max_to_keep: int = 3,
-) -> Path:
-    """Writes a checkpoint beside its final place, then renames it into place.
+class CheckpointWriter:
+    """Writes checkpoints beside their final place, then renames them into place, in a thread.
+
+    A save copies the variables and comes back; training goes on while they are written. One is
+    written at a time: a save waits for the one before.
 
     Args:
         directory: the folder of all checkpoints; made if absent.
-        step: the number of finished training steps.
-        model: its variables are saved by path.
-        optimizer: likewise.
         max_to_keep: older checkpoints beyond this number are removed.
-
-    Returns:
-        The checkpoint's folder.
-
-    Raises:
-        InputError: the folder cannot be written (rights, a full disk).
     """
-    final = Path(directory) / f"{PREFIX}{step:08d}"
-    with appearing(final, failures=(SafetensorError,)) as partial:
-        partial.mkdir()
-        files = {"model.safetensors": model.variables, "optimizer.safetensors": optimizer.variables}
-        for name, variables in files.items():
-            save_file(_values(variables), partial / name)
-        digests = {name: sha256(partial / name) for name in files}
-        write_json(partial / "state.json", {"step": step, "sha256": digests})
-    for old in list_checkpoints(directory)[:-max_to_keep]:
-        shutil.rmtree(old, ignore_errors=True)
-    return final
+
+    def __init__(self, directory: Path, max_to_keep: int = 3):
+        self._directory = Path(directory)
+        self._max_to_keep = max_to_keep
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
+        self._writing: Future[None] | None = None
+
+    def save(self, step: int, model: keras.Model, optimizer: keras.optimizers.Optimizer) -> None:
+        """Begins to write a checkpoint.
+
+        Args:
+            step: the number of finished training steps.
+            model: its variables are saved by path.
+            optimizer: likewise.
+
+        Raises:
+            InputError: the one before could not be written (rights, a full disk).
+        """
+        self.wait()
+        files = {
+            "model.safetensors": _values(model.variables),
+            "optimizer.safetensors": _values(optimizer.variables),
+        }
+        self._writing = self._thread.submit(self._write, step, files)
+
+    def check(self) -> None:
+        """Looks whether what is being written failed, without waiting for it.
+
+        Raises:
+            InputError: it did.
+        """
+        if self._writing and self._writing.done():
+            self.wait()
+
+    def wait(self) -> None:
+        """Waits until the last checkpoint is in its place.
+
+        Raises:
+            InputError: it could not be written; those before are as they were.
+        """
+        writing, self._writing = self._writing, None
+        if writing:
+            writing.result()
+
+    def close(self) -> None:
+        """Waits like `wait`, but leaves a failure to the error that ends the run already."""
+        self._thread.shutdown()
+
+    def _write(self, step: int, files: Mapping[str, dict[str, np.ndarray]]) -> None:
+        final = self._directory / f"{PREFIX}{step:08d}"
+        # A kill may have left half of a step that is not saved again.
+        for leftover in self._directory.glob(f".{PREFIX}*.partial"):
+            shutil.rmtree(leftover, ignore_errors=True)
+        with appearing(final, failures=(SafetensorError,)) as partial:
+            partial.mkdir()
+            for name, values in files.items():
+                save_file(values, partial / name)
+            digests = {name: sha256(partial / name) for name in files}
+            write_json(partial / "state.json", {"step": step, "sha256": digests})
+        for old in list_checkpoints(self._directory)[: -self._max_to_keep]:
+            shutil.rmtree(old, ignore_errors=True)
 
 
 def list_checkpoints(directory: Path) -> list[Path]:
@@ -88,7 +128,7 @@ def restore_latest(
         try:
             state = read_json(path / "state.json")
             broken = [n for n, digest in state["sha256"].items() if sha256(path / n) != digest]
-        except (OSError, ValueError, KeyError):
+        except (OSError, ValueError, KeyError, AttributeError, TypeError):
             broken = ["state.json"]
         if broken:
             logging.warning("%s is damaged (%s); trying the one before", path, ", ".join(broken))
@@ -102,12 +142,12 @@ def restore_latest(
 
 
 def _values(variables: list[keras.Variable]) -> dict[str, np.ndarray]:
-    # safetensors writes the raw buffer, so a view in another order would be saved scrambled.
-    values = {v.path: np.ascontiguousarray(keras.ops.convert_to_numpy(v)) for v in variables}
+    # Copies: training goes on while they are written. In C order, as safetensors writes the raw
+    # buffer and a view in another order would be saved scrambled.
+    values = {v.path: np.array(keras.ops.convert_to_numpy(v), order="C") for v in variables}
     if len(values) != len(variables):
         raise ValueError("two variables share a path; checkpoints need unique paths")
-    # ascontiguousarray makes scalars [1]; restore their shape.
-    return {v.path: values[v.path].reshape(v.shape) for v in variables}
+    return values
 
 
 def _assign(variables: list[keras.Variable], path: Path) -> None:

@@ -6,6 +6,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from keras_bert.training.cluster import distribute
 from keras_bert.training.fusion import compiled
 from keras_bert.training.task import Batch, Task
 
@@ -22,8 +23,9 @@ def make_evaluate(
         jit_compile: compile the forward pass with XLA, as training/fusion.py does.
 
     Returns:
-        `evaluate(dataset)`: takes a finite dataset of global batches of one shape and returns
-        {"loss": value} followed by {figure: value}, summed in float64 over the batches.
+        `evaluate(dataset)`: takes a finite dataset of batches of one shape, global ones or this
+        worker's rows of them, and returns {"loss": value} followed by {figure: value}, summed in
+        float64 over the batches.
     """
 
     def forward(batch: Batch) -> tf.Tensor:
@@ -42,7 +44,7 @@ def make_evaluate(
 
     def evaluate(dataset: tf.data.Dataset) -> dict[str, float]:
         total = np.zeros([2, len(task.figures)])
-        for batch in strategy.experimental_distribute_dataset(dataset):
+        for batch in distribute(strategy, dataset):
             total += step(batch).numpy()
         return task.divide(total[0], total[1])
 

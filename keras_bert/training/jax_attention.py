@@ -32,6 +32,7 @@ def attend(
     input_mask: jax.Array,
     example_ids: jax.Array | None,
     scale: float,
+    causal: bool = False,
     *,
     implementation: str = "cudnn",
 ) -> jax.Array:
@@ -44,12 +45,13 @@ def attend(
         input_mask: [B, S] int32, 1 for a real piece, 0 for padding, which ends a row.
         example_ids: [B, S] int32, or None where a row is one example.
         scale: factor on the scores.
+        causal: whether a piece attends to none after it.
         implementation: cudnn, or xla for any device.
 
     Returns:
         [B, S, N, D]. Source: `jax.nn.dot_product_attention`.
     """
-    how: dict[str, Any] = {"scale": scale, "implementation": implementation}
+    how: dict[str, Any] = {"scale": scale, "is_causal": causal, "implementation": implementation}
     if example_ids is not None:
         mask = (example_ids[:, :, None] == example_ids[:, None, :])[:, None]
         return jax.nn.dot_product_attention(query, key, value, mask=mask, **how)

@@ -105,7 +105,10 @@ class _VocabularyParallel(keras.distribution.ModelParallel):
 
 
 def make_strategy(
-    name: str = "default", num_devices: int = 0, model_parallel: int = 1
+    name: str = "default",
+    num_devices: int = 0,
+    worker_timeout: float = 300.0,
+    model_parallel: int = 1,
 ) -> JaxDevices:
     """Makes the devices that a program's flags name; TensorFlow, which reads data, gets no GPU.
 
@@ -114,6 +117,7 @@ def make_strategy(
             its TPU; never run on hardware yet).
         num_devices: how many devices `mirrored` uses; 0 takes all of them. A CPU is cut into so
             many.
+        worker_timeout: not used, as there are no other machines.
         model_parallel: devices that share the vocabulary.
 
     Returns:

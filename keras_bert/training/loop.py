@@ -4,7 +4,9 @@
     checkpoint] until num_train_steps, or until evaluations stop getting better
 
 Step N's batch is a function of (seed, N), so a run that was killed at any point goes on to the
-same weights, bit for bit on one kind of CPU.
+same weights, bit for bit on one kind of CPU. Told to stop by SIGTERM, it saves and ends.
+
+Of several workers all do the same steps and evaluations; worker 0 alone writes.
 """
 
 import time
@@ -17,10 +19,12 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from keras_bert.errors import InputError
+from keras_bert.errors import EndedEarly, InputError
 from keras_bert.training.backend import make_train_steps
 from keras_bert.training.best import BestKept
-from keras_bert.training.checkpoint import list_checkpoints, restore_latest, save_checkpoint
+from keras_bert.training.checkpoint import CheckpointWriter, list_checkpoints, restore_latest
+from keras_bert.training.cluster import all_sum, distribute, num_workers, worker_index
+from keras_bert.training.stopping import Stopping
 from keras_bert.training.summaries import EVALUATION, Summaries, read_evaluations
 from keras_bert.training.task import Task
 
@@ -40,7 +44,7 @@ class TrainingSettings:
         evaluate_steps: steps between two evaluations, each with a checkpoint; 0 for evaluations
             at the other checkpoints.
         keep_checkpoint_max: checkpoints kept.
-        steps_per_loop: steps run without a return to Python.
+        steps_per_loop: steps run without a return to Python, at most (stopping.py).
     """
 
     num_train_steps: int
@@ -73,7 +77,8 @@ def train(
         model: the model; it has the trained weights afterwards.
         optimizer: an optimizer built on the model's trainable variables.
         task: the sums to descend and to report.
-        batches_from: step -> endless dataset of global batches, the first for that step.
+        batches_from: step -> endless dataset of batches, the first for that step: global ones, or
+            this worker's rows of them (cluster.py, `distribute`).
         settings: how long and how.
         output_dir: the run's folder; gets checkpoints/, tensorboard/ and metrics.jsonl.
         evaluate: gives the figures of an evaluation; called before each checkpoint, or each
@@ -85,10 +90,12 @@ def train(
 
     Raises:
         InputError: a loss, gradient or weight is not finite; the last checkpoint is kept.
+        EndedEarly: the run was told to stop, and has saved.
     """
     checkpoints = output_dir / "checkpoints"
     with strategy.scope():
         step = restore_latest(checkpoints, model, optimizer)
+    _check_same_step(strategy, step, checkpoints)
     if step:
         logging.info("continuing from step %d (%s)", step, checkpoints)
     evaluations = read_evaluations(output_dir, step)
@@ -103,46 +110,61 @@ def train(
         max_grad_norm=settings.max_grad_norm,
         jit_compile=settings.jit_compile,
     )
-    iterator = iter(strategy.experimental_distribute_dataset(batches_from(step)))
-    summaries = Summaries(output_dir, step, settings.num_train_steps)
+    iterator = iter(distribute(strategy, batches_from(step)))
+    is_chief = worker_index(strategy) == 0
+    summaries = Summaries(output_dir, step, settings.num_train_steps, silent=not is_chief)
+    writer = CheckpointWriter(checkpoints, settings.keep_checkpoint_max)
+    stopping = Stopping(strategy, settings.steps_per_loop)
     evaluated = None
     evaluate_steps = settings.evaluate_steps or settings.save_checkpoints_steps
     window = _Window(task)
     done = False
     try:
-        while not done:
-            count = _steps_to_next_event(step, settings)
-            # An array: TensorFlow would trace a program for each int.
-            rows = np.asarray(train_steps(iterator, np.array(count, np.int32)))
-            _stop_if_not_finite(rows, step, task, checkpoints)
-            step += count
-            window.add(rows)
-            summaries.advance(count)
-            done = step == settings.num_train_steps
-            evaluates = evaluate is not None and (done or step % evaluate_steps == 0)
-            if done or evaluates or step % settings.log_steps == 0:
-                summaries.write(step, window.close())
-            if done or evaluates or step % settings.save_checkpoints_steps == 0:
-                _stop_if_weights_not_finite(model, step, checkpoints)
-                # Before the checkpoint, so that a kill in between evaluates again.
-                if evaluates:
-                    evaluated = evaluate()
-                    evaluations.append({"step": step, **evaluated})
-                    if best and best.step_of_best(evaluations) == step:
-                        best.save()
-                    summaries.write(step, evaluated, prefix=EVALUATION)
-                save_checkpoint(checkpoints, step, model, optimizer, settings.keep_checkpoint_max)
-                window.restart_clock()
-            if best and best.has_stopped(evaluations):
-                logging.info(
-                    "step %d: %s no better for %d evaluations; training ends here",
-                    step,
-                    best.figure,
-                    best.patience,
-                )
-                done = True
+        with stopping.on_sigterm():
+            while not done:
+                count = min(stopping.steps_a_call, _steps_to_next_event(step, settings))
+                start = time.monotonic()
+                # An array: TensorFlow would trace a program for each int.
+                rows = np.asarray(train_steps(iterator, np.array(count, np.int32)))
+                told_to_stop = stopping.agree(count, time.monotonic() - start)
+                _stop_if_not_finite(rows, step, task, checkpoints)
+                step += count
+                window.add(rows)
+                summaries.advance(count)
+                writer.check()
+                done = step == settings.num_train_steps
+                evaluates = evaluate is not None and (done or step % evaluate_steps == 0)
+                if done or evaluates or told_to_stop or step % settings.log_steps == 0:
+                    summaries.write(step, window.close())
+                saves = done or evaluates or step % settings.save_checkpoints_steps == 0
+                if saves or told_to_stop:
+                    _stop_if_weights_not_finite(model, step, checkpoints)
+                    # Before the checkpoint, so that a kill in between evaluates again.
+                    if evaluates:
+                        evaluated = evaluate()
+                        evaluations.append({"step": step, **evaluated})
+                        if best and is_chief and best.step_of_best(evaluations) == step:
+                            best.save()
+                        summaries.write(step, evaluated, prefix=EVALUATION)
+                    if is_chief:
+                        writer.save(step, model, optimizer)
+                    window.restart_clock()
+                if best and best.has_stopped(evaluations):
+                    logging.info(
+                        "step %d: %s no better for %d evaluations; training ends here",
+                        step,
+                        best.figure,
+                        best.patience,
+                    )
+                    done = True
+                if told_to_stop and not done:
+                    writer.wait()
+                    raise EndedEarly(f"told to stop after step {step}, which is saved")
+        writer.wait()
     finally:
+        writer.close()
         summaries.close()
+    all_sum(strategy)(np.zeros([1]))  # What worker 0 wrote is there for all.
     return evaluated
 
 
@@ -169,6 +191,18 @@ def check_batch_sizes(
     if eval_batch_size % devices:
         raise InputError(
             f"--eval_batch_size={eval_batch_size} does not divide by {devices} devices"
+        )
+
+
+def _check_same_step(strategy: tf.distribute.Strategy, step: int, checkpoints: Path) -> None:
+    """Checks that all workers found the same checkpoint: the folder must be one for all."""
+    steps = np.zeros([num_workers(strategy)])
+    steps[worker_index(strategy)] = step
+    steps = all_sum(strategy)(steps).astype(int).tolist()
+    if len(set(steps)) > 1:
+        raise InputError(
+            f"{checkpoints}: the workers found checkpoints of steps {steps}; --output_dir must be "
+            "one folder that all of them reach"
         )
 
 

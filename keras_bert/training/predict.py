@@ -6,6 +6,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from keras_bert.training.cluster import distribute, num_workers
 from keras_bert.training.fusion import compiled
 from keras_bert.training.task import Batch
 
@@ -26,9 +27,10 @@ def make_predict(
         jit_compile: compile the forward pass with XLA, as training/fusion.py does.
 
     Returns:
-        `predict(dataset)`: takes a finite dataset of global batches, which may differ in length,
-        and yields for each part of a batch that one device had ({name: [b, ...]} of the batch,
-        {name: [b, ...]} of the outputs), all of them arrays.
+        `predict(dataset)`: takes a finite dataset of batches, which may differ in length, global
+        ones or this worker's rows of them, and yields for each part of a batch that one device of
+        this worker had ({name: [b, ...]} of the batch, {name: [b, ...]} of the outputs), all of
+        them arrays.
     """
     forward = compiled(
         lambda batch: model({name: batch[name] for name in inputs}, training=False), jit_compile
@@ -39,11 +41,11 @@ def make_predict(
         outputs = strategy.run(forward, args=(batch,))
         return tuple(
             (_of_device(strategy, batch, device), _of_device(strategy, outputs, device))
-            for device in range(strategy.num_replicas_in_sync)
+            for device in range(strategy.num_replicas_in_sync // num_workers(strategy))
         )
 
     def predict(dataset: tf.data.Dataset) -> Iterator[tuple[Batch, dict[str, np.ndarray]]]:
-        for batch in strategy.experimental_distribute_dataset(dataset):
+        for batch in distribute(strategy, dataset):
             for given, outputs in step(batch):
                 yield (
                     {name: value.numpy() for name, value in given.items()},

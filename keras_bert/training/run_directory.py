@@ -6,12 +6,17 @@
 import contextlib
 import fcntl
 import json
+import tempfile
 from collections.abc import Iterator, Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+import numpy as np
+import tensorflow as tf
+
 from keras_bert.errors import InputError
 from keras_bert.files import read_json, write_json
+from keras_bert.training.cluster import all_sum, lost_workers_end, worker_index
 
 PACKAGES = ("keras-bert", "tensorflow", "jax", "keras", "numpy")
 
@@ -50,19 +55,35 @@ def is_finished(output_dir: Path, settings: Mapping[str, object]) -> bool:
 
 
 @contextlib.contextmanager
-def running(output_dir: Path, settings: Mapping[str, object]) -> Iterator[None]:
-    """Records a run in its folder and keeps other processes out of it during the block.
+def running(
+    output_dir: Path, settings: Mapping[str, object], strategy: tf.distribute.Strategy
+) -> Iterator[Path]:
+    """Records a run in its folder and keeps other runs out of it during the block.
 
     Args:
         output_dir: the run's folder; made if absent.
         settings: as given to `is_finished`.
+        strategy: the devices; its workers end the block together.
 
     Yields:
-        Nothing.
+        The folder to write to: the run's, or for all workers but the first one that goes away.
 
     Raises:
         InputError: the folder cannot be written, or another process works in it.
+        EndedEarly: another worker is gone.
     """
+    with lost_workers_end(strategy):
+        if worker_index(strategy):
+            with tempfile.TemporaryDirectory() as folder:
+                yield Path(folder)
+        else:
+            with _locked(output_dir, settings):
+                yield output_dir
+        all_sum(strategy)(np.zeros([1]))  # What the first worker wrote is there for all.
+
+
+@contextlib.contextmanager
+def _locked(output_dir: Path, settings: Mapping[str, object]) -> Iterator[None]:
     run_file = output_dir / "run.json"
     if not run_file.exists():
         write_json(run_file, {"settings": settings, "versions": _versions()})

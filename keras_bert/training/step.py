@@ -79,9 +79,7 @@ def make_train_steps(
         if steps == 1:
             return forward_backward(batch, totals)
         micro = {
-            name: tf.reshape(
-                value, [steps, value.shape[0] // steps, *tf.unstack(tf.shape(value)[1:])]
-            )
+            name: tf.reshape(value, [steps, -1, *tf.unstack(tf.shape(value)[1:])])
             for name, value in batch.items()
         }
 

@@ -6,27 +6,33 @@ from pathlib import Path
 import tensorflow as tf
 
 from keras_bert.errors import InputError
+from keras_bert.training.cluster import join, read_cluster
 
 STRATEGIES = ("default", "mirrored", "multi_worker_mirrored", "tpu")
 
 
 def make_strategy(
-    name: str = "default", num_devices: int = 0, model_parallel: int = 1
+    name: str = "default",
+    num_devices: int = 0,
+    worker_timeout: float = 300.0,
+    model_parallel: int = 1,
 ) -> tf.distribute.Strategy:
     """Makes the distribution strategy that a program's flags name.
 
     Args:
         name: `default` (one device), `mirrored` (the devices of this machine),
-            or `tpu` (never run on hardware yet). `multi_worker_mirrored` is not built yet.
+            `multi_worker_mirrored` (the devices of the machines in TF_CONFIG), or `tpu` (never run
+            on hardware yet).
         num_devices: how many devices `mirrored` uses; 0 takes all of them: GPUs where there are
             any, else logical CPU devices.
+        worker_timeout: seconds to wait for the other machines (cluster.py, `join`).
         model_parallel: 1, as variables are cut with JAX alone (jax_devices.py).
 
     Returns:
         The strategy; models and optimizers are made inside its `scope()`.
 
     Raises:
-        InputError: an unknown name, or devices that are not to be had.
+        InputError: an unknown name, devices that are not to be had, or a bad TF_CONFIG.
     """
     if model_parallel > 1:
         raise InputError(f"--model_parallel={model_parallel} needs KERAS_BACKEND=jax")
@@ -39,10 +45,7 @@ def make_strategy(
     if name == "mirrored":
         return tf.distribute.MirroredStrategy(_devices(num_devices))
     if name == "multi_worker_mirrored":
-        raise InputError(
-            "--distribution_strategy=multi_worker_mirrored is not built yet; expected default, "
-            "mirrored or tpu"
-        )
+        return join(read_cluster(), worker_timeout)
     if name == "tpu":
         try:
             resolver = tf.distribute.cluster_resolver.TPUClusterResolver()

@@ -15,8 +15,7 @@ from absl import logging
 from tqdm import tqdm
 
 from keras_bert.files import write_bytes
-
-EVALUATION = "eval_"
+from keras_bert.training.metrics import EVALUATION, METRICS, read_line, read_metrics
 
 
 class Summaries:
@@ -27,11 +26,17 @@ class Summaries:
         first_step: the step that the run starts or goes on from; lines of later steps, which the
             run will write again, are dropped.
         num_train_steps: the step at which the run ends.
+        silent: write nothing: the figures are another worker's to write.
     """
 
-    def __init__(self, output_dir: Path, first_step: int, num_train_steps: int):
+    def __init__(
+        self, output_dir: Path, first_step: int, num_train_steps: int, silent: bool = False
+    ):
+        self._silent = silent
+        if silent:
+            return
         output_dir.mkdir(parents=True, exist_ok=True)
-        self._metrics = output_dir / "metrics.jsonl"
+        self._metrics = output_dir / METRICS
         _drop_after(self._metrics, first_step)
         self._writer = tf.summary.create_file_writer(str(output_dir / "tensorboard"))
         self._on_terminal = sys.stderr.isatty()
@@ -50,6 +55,8 @@ class Summaries:
         Args:
             steps: how many steps were finished since the last call.
         """
+        if self._silent:
+            return
         self._bar.update(steps)
 
     def write(self, step: int, figures: Mapping[str, float], prefix: str = "") -> None:
@@ -60,6 +67,8 @@ class Summaries:
             figures: {name: value}.
             prefix: goes before each name; `EVALUATION` for an evaluation.
         """
+        if self._silent:
+            return
         named = {prefix + name: float(value) for name, value in figures.items()}
         with open(self._metrics, "a", encoding="utf-8") as file:
             file.write(json.dumps({"step": step} | named) + "\n")
@@ -79,6 +88,8 @@ class Summaries:
 
     def close(self) -> None:
         """Ends the bar and closes TensorBoard's file."""
+        if self._silent:
+            return
         self._bar.close()
         self._writer.close()
 
@@ -93,13 +104,10 @@ def read_evaluations(output_dir: Path, last_step: int) -> list[dict[str, float]]
     Returns:
         {"step": ..., figure: value} of each, in the order of steps.
     """
-    path = output_dir / "metrics.jsonl"
-    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
-    found = [json.loads(line) for line in lines if _step_of(line) <= last_step]
     return [
-        {name.removeprefix(EVALUATION): value for name, value in line.items()}
-        for line in found
-        if any(name.startswith(EVALUATION) for name in line)
+        {name.removeprefix(EVALUATION): value for name, value in row.items()}
+        for row in read_metrics(output_dir)
+        if row["step"] <= last_step and any(name.startswith(EVALUATION) for name in row)
     ]
 
 
@@ -107,12 +115,5 @@ def _drop_after(path: Path, step: int) -> None:
     if not path.exists():
         return
     lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
-    kept = [line for line in lines if _step_of(line) <= step]
-    write_bytes(path, "".join(kept).encode())
-
-
-def _step_of(line: str) -> float:
-    try:
-        return json.loads(line)["step"]
-    except (ValueError, KeyError):  # a line cut short by a kill
-        return float("inf")
+    rows = [(line, read_line(line)) for line in lines]
+    write_bytes(path, "".join(line for line, row in rows if row and row["step"] <= step).encode())

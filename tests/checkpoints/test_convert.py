@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -128,6 +129,22 @@ def test_it_says_what_another_library_computes_otherwise(tiny, tmp_path, caplog)
     assert "tanh form" not in caplog.text
     convert(tmp_path / "a", tmp_path / "c", "tf1")
     assert "hidden_act is gelu; Google's code computes the tanh form" in caplog.text
+
+
+def test_a_left_to_right_model_stays_one_in_every_format(tiny, tmp_path, caplog):
+    config = replace(tiny.config, is_decoder=True)
+    model = tiny.make("pretrainer", config)
+    save_model_directory(tmp_path / "a", model, config, tiny.vocab)
+    weights = load_file(tmp_path / "a" / "model.safetensors")
+    kept = {name: v for name, v in weights.items() if "seq_relationship" not in name}
+    save_file(kept, tmp_path / "a" / "model.safetensors", metadata={"format": "pt"})
+    for source, target, to in (("a", "b", "tf1"), ("b", "c", "keras_hub")):
+        convert(tmp_path / source, tmp_path / target, to)
+        assert open_checkpoint(tmp_path / target).config.is_decoder
+    assert "is_decoder is true; KerasHub attends to both sides" in caplog.text
+    convert(tmp_path / "c", tmp_path / "d")
+    opened = open_checkpoint(tmp_path / "d")
+    assert (opened.config.is_decoder, opened.architecture) == (True, "BertLMHeadModel")
 
 
 def test_the_program_reports_and_refuses_in_one_line(tiny, tmp_path):

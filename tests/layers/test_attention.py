@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from keras import ops
 
-from keras_bert.layers.attention import SelfAttention, example_mask, key_mask
+from keras_bert.layers.attention import SelfAttention, causal_mask, example_mask, key_mask
 
 B, S, H, N = 2, 5, 12, 3
 MASK = np.array([[1, 1, 1, 1, 1], [1, 1, 1, 0, 0]], "int32")
@@ -15,8 +15,8 @@ def hidden():
     return np.random.default_rng(0).normal(size=(B, S, H)).astype("float32")
 
 
-def attention(dtype="float32", rate=0.0):
-    layer = SelfAttention(H, N, 0.5, rate, dropout_site=1, name="self", dtype=dtype)
+def attention(dtype="float32", rate=0.0, causal=False):
+    layer = SelfAttention(H, N, 0.5, rate, 1, causal, name="self", dtype=dtype)
     layer.build((None, None, H))
     random = np.random.default_rng(1)
     for projection in (layer.query, layer.key, layer.value):
@@ -32,13 +32,16 @@ def reference(layer, hidden):
     query, key, value = (project(dense) for dense in (layer.query, layer.key, layer.value))
     scores = query @ key.transpose(0, 1, 3, 2) / np.sqrt(H // N)
     scores = scores + (1 - MASK)[:, None, None, :] * -10000.0
+    if layer.causal:
+        scores = scores + np.triu(np.full((S, S), -10000.0), 1)
     weights = np.exp(scores - scores.max(-1, keepdims=True))
     context = weights / weights.sum(-1, keepdims=True) @ value
     return context.transpose(0, 2, 1, 3).reshape(B, S, H)
 
 
-def test_equals_the_definition_to_1e_5(hidden):
-    layer = attention()
+@pytest.mark.parametrize("causal", [False, True])
+def test_equals_the_definition_to_1e_5(hidden, causal):
+    layer = attention(causal=causal)
     np.testing.assert_allclose(layer(hidden, MASK), reference(layer, hidden), atol=1e-5)
 
 
@@ -60,6 +63,11 @@ def test_the_mask_of_packed_rows_is_0_within_an_example_alone():
         [0, 0, 0, 1, 1],
         [0, 0, 0, 1, 1],
     ]
+
+
+def test_the_causal_mask_is_0_up_to_the_piece_itself():
+    mask = np.asarray(causal_mask(3))
+    assert mask.tolist() == [[0, -10000, -10000], [0, 0, -10000], [0, 0, 0]]
 
 
 def test_examples_of_a_row_attend_as_if_each_were_alone(hidden):

@@ -1,5 +1,7 @@
 """Filling masks with a random model: as many fillings as were asked for, likeliest first."""
 
+import dataclasses
+
 import keras
 import numpy as np
 import pytest
@@ -69,3 +71,9 @@ def test_each_mask_has_the_models_probabilities_at_its_place(model, tokenizer):
 def test_a_text_without_a_mask_in_reach_is_refused(model, tokenizer, text):
     with pytest.raises(InputError, match=r"no \[MASK\] within the first 8 pieces of the text '"):
         fill_masks(model, tokenizer, ["The [MASK].", text], max_seq_length=8)
+
+
+def test_a_left_to_right_model_fills_no_masks(tokenizer):
+    causal = BertPretrainer(dataclasses.replace(CONFIG, is_decoder=True))
+    with pytest.raises(InputError, match=r"a left-to-right model .* fills no masks"):
+        fill_masks(causal, tokenizer, ["The [MASK]."], max_seq_length=8)

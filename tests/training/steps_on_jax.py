@@ -26,7 +26,7 @@ from keras_bert.models import BertPretrainer
 from keras_bert.optimization.adamw import AdamWeightDecay
 from keras_bert.optimization.schedules import LinearWarmupDecay
 from keras_bert.tasks.pretraining.task import pretraining_task
-from keras_bert.training.checkpoint import restore_latest, save_checkpoint
+from keras_bert.training.checkpoint import CheckpointWriter, restore_latest
 from keras_bert.training.jax_attention import attend
 from keras_bert.training.jax_devices import JaxDevices
 from keras_bert.training.jax_step import make_train_steps
@@ -82,7 +82,9 @@ def main(folder: Path) -> None:
         facts[case] = shard_shapes([*model.trainable_variables, *optimizer.variables])
     model, optimizer = make(JaxDevices(DEVICES, model_parallel=2), folder)
     facts["restored_step"] = restore_latest(folder / "tensorflow", model, optimizer)
-    save_checkpoint(folder / "jax", facts["restored_step"], model, optimizer)
+    writer = CheckpointWriter(folder / "jax")
+    writer.save(facts["restored_step"], model, optimizer)
+    writer.close()
     batch = batches[0]
     packed = batch | {"example_ids": batch["segment_ids"] + batch["input_mask"]}
     facts["fused_difference"] = [fused_difference(model, each) for each in (batch, packed)]

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import threading
 
 import keras
 import numpy as np
@@ -10,7 +11,7 @@ import pytest
 from keras_bert.errors import InputError
 from keras_bert.optimization.adamw import AdamWeightDecay
 from keras_bert.training import checkpoint
-from keras_bert.training.checkpoint import list_checkpoints, restore_latest, save_checkpoint
+from keras_bert.training.checkpoint import CheckpointWriter, list_checkpoints, restore_latest
 
 
 def make(units=3, value=0.0):
@@ -24,7 +25,10 @@ def make(units=3, value=0.0):
 def save(directory, step, value):
     model, optimizer = make(value=value)
     optimizer.iterations.assign(step)
-    return save_checkpoint(directory, step, model, optimizer)
+    writer = CheckpointWriter(directory)
+    writer.save(step, model, optimizer)
+    writer.wait()
+    return list_checkpoints(directory)[-1]
 
 
 def test_restores_model_optimizer_and_step(tmp_path):
@@ -91,6 +95,44 @@ def test_a_full_disk_is_one_line_and_loses_nothing_that_was_saved(tmp_path, monk
     assert restore_latest(tmp_path, *make()) == 1
 
 
+def test_training_goes_on_while_a_checkpoint_is_written(tmp_path, monkeypatch):
+    """What is saved is the state at the save, whatever happens to the variables meanwhile."""
+    may_write, write = threading.Event(), checkpoint.save_file
+
+    def slow(values, path):
+        assert may_write.wait(10)
+        write(values, path)
+
+    monkeypatch.setattr(checkpoint, "save_file", slow)
+    model, optimizer = make(value=1.0)
+    writer = CheckpointWriter(tmp_path)
+    writer.save(1, model, optimizer)
+    model.set_weights([np.full(v.shape, 2.0) for v in model.weights])
+    writer.check()
+    assert list_checkpoints(tmp_path) == []
+    may_write.set()
+    writer.wait()
+    restored, optimizer = make()
+    assert restore_latest(tmp_path, restored, optimizer) == 1
+    assert all((w == 1.0).all() for w in restored.get_weights())
+
+
+def test_a_failed_write_shows_before_the_next_save(tmp_path):
+    (tmp_path / "checkpoints").write_text("a file in the way")
+    writer = CheckpointWriter(tmp_path / "checkpoints")
+    writer.save(1, *make())
+    writer.close()
+    with pytest.raises(InputError, match="step-00000001: cannot be written"):
+        writer.check()
+
+
+@pytest.mark.parametrize("state", ["[]", '{"step": 2}', '{"step": 2, "sha256": 7}', "null"])
+def test_a_state_of_another_form_is_damage(tmp_path, state):
+    save(tmp_path, 1, 1.0)
+    (save(tmp_path, 2, 2.0) / "state.json").write_text(state)
+    assert restore_latest(tmp_path, *make()) == 1
+
+
 def test_a_kill_while_writing_leaves_no_checkpoint(tmp_path, monkeypatch):
     def killed(path):
         raise KeyboardInterrupt
@@ -100,5 +142,6 @@ def test_a_kill_while_writing_leaves_no_checkpoint(tmp_path, monkeypatch):
         save(tmp_path, 1, 1.0)
     assert list_checkpoints(tmp_path) == []
     monkeypatch.undo()
-    save(tmp_path, 1, 1.0)  # what was left behind is no hindrance
-    assert len(list_checkpoints(tmp_path)) == 1
+    (tmp_path / ".step-00000003.7.partial").mkdir()  # of a process that had no time to clean up
+    save(tmp_path, 1, 1.0)
+    assert [path.name for path in tmp_path.iterdir()] == ["step-00000001"]

@@ -19,7 +19,7 @@ from keras_bert.optimization.schedules import LinearWarmupDecay
 from keras_bert.tasks.pretraining.batches import training_batches
 from keras_bert.tasks.pretraining.records import find_records
 from keras_bert.tasks.pretraining.task import pretraining_task
-from keras_bert.training.checkpoint import restore_latest, save_checkpoint
+from keras_bert.training.checkpoint import CheckpointWriter, restore_latest
 from keras_bert.training.step import make_train_steps
 from keras_bert.training.strategy import make_strategy as make_tensorflow_strategy
 
@@ -61,7 +61,9 @@ def folder(tmp_path_factory, write_records, root, backend_python):
     rows = train_steps(iter(batches), tf.constant(STEPS)).numpy()
     weights = {v.path: keras.ops.convert_to_numpy(v) for v in model.trainable_variables}
     np.savez(folder / "reference.npz", rows=rows, **weights)
-    save_checkpoint(folder / "tensorflow", STEPS, model, optimizer)
+    writer = CheckpointWriter(folder / "tensorflow")
+    writer.save(STEPS, model, optimizer)
+    writer.close()
     done = subprocess.run(
         [python, str(root / "tests" / "training" / "steps_on_jax.py"), str(folder)],
         env=os.environ
@@ -168,7 +170,7 @@ def test_fused_attention_gives_what_ours_does(facts, kind):
     [
         (("multi_worker_mirrored",), "multi_worker_mirrored needs KERAS_BACKEND=tensorflow"),
         (("default", 2), "--num_devices=2 needs --distribution_strategy=mirrored, got default"),
-        (("default", 0, 2), "--model_parallel=2 needs --distribution_strategy=mirrored"),
+        (("default", 0, 1.0, 2), "--model_parallel=2 needs --distribution_strategy=mirrored"),
         (("tpu",), "found no TPU: JAX has cpu devices"),
     ],
 )

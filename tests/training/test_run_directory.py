@@ -3,24 +3,26 @@
 import json
 
 import pytest
+import tensorflow as tf
 
 from keras_bert.errors import InputError
 from keras_bert.files import write_json
 from keras_bert.training.run_directory import is_finished, running
 
 SETTINGS = {"learning_rate": 1e-4, "files": ["a", "b"]}
+ONE = tf.distribute.get_strategy()
 
 
 def start(folder):
-    with running(folder, SETTINGS):
+    with running(folder, SETTINGS, ONE):
         pass
 
 
 def test_a_folder_at_work_is_refused_to_others(tmp_path):
     with (
-        running(tmp_path, SETTINGS),
+        running(tmp_path, SETTINGS, ONE),
         pytest.raises(InputError, match="another process is at work in this folder"),
-        running(tmp_path, SETTINGS),
+        running(tmp_path, SETTINGS, ONE),
     ):
         pass
     start(tmp_path)

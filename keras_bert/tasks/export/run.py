@@ -124,7 +124,7 @@ def _newest(model: Path, folder: Path) -> Path:
 
 
 def _open(path: Path) -> Checkpoint:
-    """Opens a model that has a vocabulary."""
+    """Opens a model that can be served: it has a vocabulary and attends to both sides."""
     seeds = sorted(path.glob("seed-*/model"))
     if seeds and not (path / "model").exists():
         raise InputError(
@@ -134,6 +134,11 @@ def _open(path: Path) -> Checkpoint:
     checkpoint = open_checkpoint(path)
     if checkpoint.vocab is None:
         raise InputError(f"{checkpoint.path}: has no vocabulary; expected a vocab.txt in it")
+    if checkpoint.config.is_decoder:
+        raise InputError(
+            f"{checkpoint.path}: is a left-to-right model (is_decoder), which is not served; "
+            "expected one that attends to both sides"
+        )
     return checkpoint
 
 

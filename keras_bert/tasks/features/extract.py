@@ -91,9 +91,15 @@ def extract_features(
         The features of each line, in order.
 
     Raises:
-        InputError: a layer that the encoder lacks, or a length without room for a piece.
+        InputError: a layer that the encoder lacks, a length without room for a piece, or the first
+            piece of a left-to-right encoder.
     """
     check_layers(layers, len(encoder.blocks))
+    if pooling == "cls" and encoder.config.is_decoder:
+        raise InputError(
+            "--pooling=cls: in a left-to-right model (is_decoder) [CLS] sees itself alone; "
+            "expected none, mean or max"
+        )
     forward = _make_forward(encoder, layers, pooling, jit_compile)
     line_bytes = 4 * len(layers) * encoder.config.hidden_size
     line_bytes *= max_seq_length if pooling == "none" else 1

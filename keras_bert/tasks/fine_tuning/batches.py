@@ -73,6 +73,7 @@ def training_batches(
     pad_token_id: int = 0,
     max_seq_length: int = 512,
     length_pool: int = 50,
+    share: tuple[int, int] = (0, 1),
 ) -> tf.data.Dataset:
     """Makes the endless stream of training batches from a step on.
 
@@ -84,6 +85,7 @@ def training_batches(
         pad_token_id: the id of [PAD].
         max_seq_length: the longest bucket; no example may be longer.
         length_pool: batches whose examples are sorted together, as `epoch_plan` does.
+        share: this worker's index and the number of workers; it gets its rows of each batch.
 
     Returns:
         Batches, see above. The batch of a step depends on (seed, step) alone.
@@ -102,11 +104,15 @@ def training_batches(
         return plan(epoch)[place], seeds
 
     numbers = tf.data.Dataset.range(first_step, tf.int64.max)
-    return _batches(numbers, examples, chosen, batch_size, pad_token_id, max_seq_length)
+    return _batches(numbers, examples, chosen, batch_size, pad_token_id, max_seq_length, share)
 
 
 def evaluation_batches(
-    examples: Examples, batch_size: int, pad_token_id: int = 0, max_seq_length: int = 512
+    examples: Examples,
+    batch_size: int,
+    pad_token_id: int = 0,
+    max_seq_length: int = 512,
+    share: tuple[int, int] = (0, 1),
 ) -> tf.data.Dataset:
     """Makes the batches of one pass over the examples, from the longest to the shortest.
 
@@ -115,6 +121,7 @@ def evaluation_batches(
         batch_size: examples a batch, over all devices.
         pad_token_id: the id of [PAD].
         max_seq_length: the longest bucket; no example may be longer.
+        share: this worker's index and the number of workers; it gets its rows of each batch.
 
     Returns:
         Batches, see above; `example_index` tells where each row's result belongs.
@@ -127,7 +134,7 @@ def evaluation_batches(
         return plan[step], np.zeros([batch_size], np.int32)
 
     numbers = tf.data.Dataset.range(len(plan))
-    return _batches(numbers, examples, chosen, batch_size, pad_token_id, max_seq_length)
+    return _batches(numbers, examples, chosen, batch_size, pad_token_id, max_seq_length, share)
 
 
 def epoch_plan(
@@ -176,8 +183,11 @@ def _batches(
     batch_size: int,
     pad_token_id: int,
     max_seq_length: int,
+    share: tuple[int, int],
 ) -> tf.data.Dataset:
     """Turns a dataset of step numbers into one of batches."""
+    own = batch_size // share[1]
+    of_worker = slice(share[0] * own, (share[0] + 1) * own)
     buckets = bucket_lengths(max_seq_length)
     longest = int(examples.lengths.max(initial=0))
     if longest > max_seq_length:
@@ -194,12 +204,14 @@ def _batches(
         index, seeds = chosen(step)
         real = index >= 0
         rows = np.where(real, index, index[0])  # A filling is a copy of the batch's first row.
+        # The whole batch's length, on every worker.
+        length = buckets[np.searchsorted(buckets, examples.lengths[rows].max())]
+        rows, real, index, seeds = (each[of_worker] for each in (rows, real, index, seeds))
         lengths = examples.lengths[rows]
-        length = buckets[np.searchsorted(buckets, lengths.max())]
         inside, places = sequence_mask(lengths, length), examples.places(rows)
         built = []
         for values, padding in by_piece.values():
-            padded = np.full([batch_size, length], padding, values.dtype)
+            padded = np.full([own, length], padding, values.dtype)
             padded[inside] = values[places]
             built.append(padded)
         built += [values[rows] for values in examples.labels.values()]
@@ -209,9 +221,9 @@ def _batches(
     types = [values.dtype for values, _ in by_piece.values()]
     types += [values.dtype for values in examples.labels.values()]
     types += [np.float32, np.int32, np.int32]
-    shapes = [[batch_size, None]] * len(by_piece)
-    shapes += [[batch_size, *values.shape[1:]] for values in examples.labels.values()]
-    shapes += [[batch_size]] * 3
+    shapes = [[own, None]] * len(by_piece)
+    shapes += [[own, *values.shape[1:]] for values in examples.labels.values()]
+    shapes += [[own]] * 3
 
     def batch(step: tf.Tensor) -> dict[str, tf.Tensor]:
         values = tf.numpy_function(build, [step], types, stateful=False)

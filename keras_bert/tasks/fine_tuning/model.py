@@ -51,6 +51,12 @@ def make_model(
     if model.per_piece:
         # No loss reaches it; weight decay alone would wear it down.
         encoder.pooler.trainable = False
+    elif start.config.is_decoder:
+        logging.warning(
+            "%s is a left-to-right model: the classifier reads the last piece, where transformers "
+            "would read the first, which sees itself alone",
+            checkpoint.path,
+        )
     for layer in [encoder.embeddings, *encoder.blocks][: settings.num_frozen_layers]:
         layer.trainable = False
     return model

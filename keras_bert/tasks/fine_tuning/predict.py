@@ -9,6 +9,7 @@ import tensorflow as tf
 from keras_bert.tasks.fine_tuning.batches import MODEL_INPUTS, evaluation_batches
 from keras_bert.tasks.fine_tuning.examples import Examples
 from keras_bert.training.backend import make_predict
+from keras_bert.training.cluster import all_sum, share_of
 
 Predict = Callable[[Examples], dict[str, np.ndarray]]
 
@@ -37,11 +38,14 @@ def make_predict_examples(
         model with `per_piece`, {output: float32 [T, ...]} aligned with `examples.input_ids`.
     """
     run = make_predict(strategy, model, MODEL_INPUTS, jit_compile=jit_compile)
+    together = all_sum(strategy)
 
     def predict(examples: Examples) -> dict[str, np.ndarray]:
         results: dict[str, np.ndarray] = {}
         count = len(examples.input_ids) if model.per_piece else len(examples)
-        batches = evaluation_batches(examples, batch_size, pad_token_id, max_seq_length)
+        batches = evaluation_batches(
+            examples, batch_size, pad_token_id, max_seq_length, share_of(strategy)
+        )
         for batch, outputs in run(batches):
             index = batch["example_index"]
             real = index >= 0
@@ -54,6 +58,7 @@ def make_predict_examples(
                 if name not in results:
                     results[name] = np.zeros([count, *values.shape[kept.ndim :]], values.dtype)
                 results[name][places] = values[kept]
-        return results
+        # Every value comes from one worker; the others have 0 in its place.
+        return {name: together(values) for name, values in results.items()}
 
     return predict

@@ -32,6 +32,7 @@ from keras_bert.tasks.fine_tuning.start import Start
 from keras_bert.tasks.fine_tuning.task import FineTuningTask
 from keras_bert.training.best import BestKept
 from keras_bert.training.board import Board
+from keras_bert.training.cluster import check_agreement, share_of
 from keras_bert.training.loop import TrainingSettings, check_batch_sizes, train
 from keras_bert.training.run_directory import is_finished, running
 from keras_bert.training.summaries import read_evaluations
@@ -63,12 +64,14 @@ def fine_tune(
 
     Raises:
         InputError: anything about the task, the checkpoint or the folder that a user has to mend.
+        EndedEarly: the run was told to stop, or a worker is gone.
     """
     check_run(settings, training, strategy, task)
     training = _with_length(settings, training, task)
     for name in ("model", "best"):
         check_place(output_dir / name)
     record = {**record, **start.record(), **task.record}
+    check_agreement(strategy, record)
     if is_finished(output_dir, record):
         logging.info("%s is finished; nothing to do", output_dir)
         return read_json(output_dir / "results.json")
@@ -90,7 +93,7 @@ def fine_tune(
             problem_type=task.problem_type,
         )
 
-    with running(output_dir, record):
+    with running(output_dir, record, strategy) as folder:
         predict = make_predict_examples(
             strategy,
             model,
@@ -108,12 +111,12 @@ def fine_tune(
         if settings.do_eval and task.score:
             results |= {name: float(value) for name, value in task.score(predict).items()}
             _check_finite(results)
-            _show(task, predict, output_dir, results["best_step"])
+            _show(task, predict, folder, results["best_step"])
         if settings.do_predict and task.write_predictions:
-            task.write_predictions(predict, output_dir)
-        if settings.do_train:
+            task.write_predictions(predict, folder)
+        if settings.do_train and folder == output_dir:
             save("model")
-        write_json(output_dir / "results.json", results)
+        write_json(folder / "results.json", results)
     return results
 
 
@@ -181,6 +184,7 @@ def _train(
             start.pad_token_id,
             settings.max_seq_length,
             settings.length_pool,
+            share_of(strategy),
         )
 
     evaluates = settings.do_eval and task.score is not None
@@ -214,9 +218,9 @@ def _train(
     return {"step": int(evaluations[-1]["step"]), "best_step": best_step}
 
 
-def _show(task: FineTuningTask, predict: Predict, output_dir: Path, step: int) -> None:
+def _show(task: FineTuningTask, predict: Predict, folder: Path, step: int) -> None:
     if task.show:
-        board = Board(output_dir, step)
+        board = Board(folder, step)
         try:
             task.show(predict, board)
         finally:

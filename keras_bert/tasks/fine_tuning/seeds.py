@@ -14,6 +14,7 @@ from keras_bert.tasks.fine_tuning.run import check_run, fine_tune
 from keras_bert.tasks.fine_tuning.settings import FineTuningSettings
 from keras_bert.tasks.fine_tuning.start import Start
 from keras_bert.tasks.fine_tuning.task import FineTuningTask
+from keras_bert.training.cluster import check_agreement
 from keras_bert.training.loop import TrainingSettings
 from keras_bert.training.run_directory import is_finished, running
 
@@ -55,12 +56,13 @@ def fine_tune_seeds(
     check_run(settings, training, strategy, task)
     whole = {**record, **start.record(), **task.record, "seeds": [*seeds]}
     whole.pop("random_seed", None)
+    check_agreement(strategy, whole)
     if is_finished(output_dir, whole):
         logging.info("%s is finished; nothing to do", output_dir)
         return read_json(output_dir / "results.json")
     # What it refuses must not leave a run.json that would refuse the mended command.
     make_model(settings, strategy, start, task)
-    with running(output_dir, whole):
+    with running(output_dir, whole, strategy) as place:
         runs = []
         for seed in seeds:
             logging.info("seed %d", seed)
@@ -69,7 +71,7 @@ def fine_tune_seeds(
             one = {**record, "random_seed": seed}
             runs.append(fine_tune(own, training, strategy, folder, one, start, task))
         results = {"seeds": [*seeds], **_mean_and_spread(runs)}
-        write_json(output_dir / "results.json", results)
+        write_json(place / "results.json", results)
     return results
 
 

@@ -11,6 +11,9 @@ Packed rows hold several examples: they add position_ids, example_ids: int32 [B,
 padding), and have next_sentence_labels, next_sentence_positions: int32 [B, P] and
 next_sentence_weights: float32 [B, P], 1 for an example. Records without masks get them here, by
 `keras_bert.masking` on the host, so accelerators see no difference.
+
+For left-to-right prediction no masks are drawn, those of the records are undone, and a batch has
+next_piece_ids and next_piece_weights in their place (left_to_right.py).
 """
 
 from collections.abc import Callable, Iterator
@@ -21,6 +24,7 @@ import tensorflow as tf
 
 from keras_bert.errors import InputError
 from keras_bert.masking import Masking, mask_examples
+from keras_bert.tasks.pretraining.left_to_right import next_pieces
 from keras_bert.tasks.pretraining.records import PretrainingData, first_line
 from keras_bert.vocabulary import load_vocab
 
@@ -30,7 +34,13 @@ _EVALUATION_SEED = 0
 
 
 def training_batches(
-    data: PretrainingData, batch_size: int, vocab_size: int, seed: int, first_step: int = 0
+    data: PretrainingData,
+    batch_size: int,
+    vocab_size: int,
+    seed: int,
+    first_step: int = 0,
+    left_to_right: bool = False,
+    share: tuple[int, int] = (0, 1),
 ) -> tf.data.Dataset:
     """Makes the endless stream of training batches from a step on.
 
@@ -41,12 +51,21 @@ def training_batches(
         seed: decides the order of every epoch, the dropout masks of every record, and the pieces
             that are masked where the records do not say.
         first_step: the stream starts with this step's batch.
+        left_to_right: whether each piece's label is the next one, and nothing is masked.
+        share: this worker's index and the number of workers; each reads files of its own, and
+            gives its rows [B / workers, ...] of each batch.
 
     Returns:
         Batches of features, see above. Batches run on across epochs, so none is short.
+
+    Raises:
+        InputError: there are fewer files than workers.
     """
+    index, workers = share
+    data = data.share(index, workers)
+    own = batch_size // workers
     files = tf.constant(data.files)
-    skip = first_step * batch_size
+    skip = first_step * own
     epoch, rest = divmod(skip, data.num_examples)
 
     def one_epoch(index: tf.Tensor) -> tf.data.Dataset:
@@ -65,16 +84,19 @@ def training_batches(
         return records.shuffle(buffer, seed=draws[0], reshuffle_each_iteration=False)
 
     records = tf.data.Dataset.range(epoch, tf.int64.max).flat_map(one_epoch).skip(rest)
-    batches = records.batch(batch_size, drop_remainder=True)
+    batches = records.batch(own, drop_remainder=True)
     steps = tf.data.Dataset.range(first_step, tf.int64.max)
-    mask = _mask_drawer(data)
+    prepare = _preparer(data, left_to_right)
 
     def features(step: tf.Tensor, serialized: tf.Tensor) -> dict[str, tf.Tensor]:
-        batch = mask(_parse(serialized, data, vocab_size), tf.stack([seed, step]))
+        # The third number is never that of evaluations.
+        of_masks = tf.stack([seed, step, 2 + index] if index else [seed, step])
+        batch = prepare(_parse(serialized, data, vocab_size), of_masks)
         seeds = tf.random.stateless_uniform(
             [batch_size], [tf.cast(seed, tf.int64), step], None, None, tf.int32
         )
-        return batch | {"example_weights": tf.ones([batch_size]), "dropout_seed": seeds}
+        seeds = seeds[index * own : (index + 1) * own]
+        return batch | {"example_weights": tf.ones([own]), "dropout_seed": seeds}
 
     return (
         tf.data.Dataset.zip(steps, batches)
@@ -84,7 +106,12 @@ def training_batches(
 
 
 def evaluation_batches(
-    data: PretrainingData, batch_size: int, vocab_size: int, max_batches: int = 0
+    data: PretrainingData,
+    batch_size: int,
+    vocab_size: int,
+    max_batches: int = 0,
+    left_to_right: bool = False,
+    share: tuple[int, int] = (0, 1),
 ) -> tf.data.Dataset:
     """Makes the batches of one pass over the records, in file order.
 
@@ -93,23 +120,30 @@ def evaluation_batches(
         batch_size: records a batch, over all devices.
         vocab_size: ids must be below it.
         max_batches: stop after so many; 0 takes all.
+        left_to_right: whether each piece's label is the next one, and nothing is masked.
+        share: this worker's index and the number of workers; it gets its rows of each batch.
 
     Returns:
         Batches of features of one shape; the last is filled with records that weigh nothing. Masks
         that the records lack are the same in every evaluation of one batch size.
     """
+    index, workers = share
+    own = batch_size // workers
     records = tf.data.TFRecordDataset(data.files).batch(batch_size)
     if max_batches:
         records = records.take(max_batches)
-    mask = _mask_drawer(data)
+    prepare = _preparer(data, left_to_right)
 
     def features(number: tf.Tensor, serialized: tf.Tensor) -> dict[str, tf.Tensor]:
         # Three numbers: no step of training has these draws.
         seed = tf.stack([_EVALUATION_SEED, number, 1])
-        batch = mask(_parse(serialized, data, vocab_size), seed)
+        batch = prepare(_parse(serialized, data, vocab_size), seed)
         count = tf.shape(serialized)[0]
         batch["example_weights"] = tf.ones([count])
-        return {name: _fill(value, batch_size - count) for name, value in batch.items()}
+        return {
+            name: _fill(value, batch_size - count)[index * own : (index + 1) * own]
+            for name, value in batch.items()
+        }
 
     def _fill(value: tf.Tensor, missing: tf.Tensor) -> tf.Tensor:
         paddings = [[0, missing]] + [[0, 0]] * (value.shape.rank - 1)
@@ -197,10 +231,12 @@ def _parse(serialized: tf.Tensor, data: PretrainingData, vocab_size: int) -> dic
         }
 
 
-def _mask_drawer(
-    data: PretrainingData,
+def _preparer(
+    data: PretrainingData, left_to_right: bool
 ) -> Callable[[dict[str, tf.Tensor], tf.Tensor], dict[str, tf.Tensor]]:
-    """Makes the function (batch, seed [n] int64) -> batch that masks records that have no masks."""
+    """Makes the function (batch, seed [n] int64) -> batch with the labels to predict."""
+    if left_to_right:
+        return lambda batch, seed: next_pieces(batch)
     if not data.kind.dynamic:
         return lambda batch, seed: batch
     masking = Masking.from_vocab(

@@ -42,6 +42,8 @@ class PretrainingSettings:
         mixed_precision: `float32` or `bfloat16`.
         max_seq_length: what the records must have; 0 takes what they have.
         max_predictions_per_seq: likewise.
+        objective: what is predicted, `mlm_nsp`, `mlm` or `ltr` (task.py); None takes `mlm_nsp`, and
+            `mlm` where the records have no next sentences.
     """
 
     input_file: str
@@ -61,6 +63,7 @@ class PretrainingSettings:
     mixed_precision: str = "float32"
     max_seq_length: int = 0
     max_predictions_per_seq: int = 0
+    objective: str | None = None
 
 
 @dataclass(frozen=True)
@@ -74,6 +77,7 @@ class PretrainingInputs:
         vocab: the V pieces, or None where nothing tells them.
         do_lower_case: the casing of the vocabulary.
         config: the encoder's sizes and settings.
+        objective: what is predicted: `mlm_nsp`, `mlm` or `ltr`.
     """
 
     data: PretrainingData
@@ -82,15 +86,13 @@ class PretrainingInputs:
     vocab: list[str] | None
     do_lower_case: bool
     config: BertConfig
-
-    def has_next_sentence(self) -> bool:
-        """Whether the records ask for the next sentence."""
-        return self.data.kind.next_sentence != "none"
+    objective: str
 
     def record(self) -> dict[str, object]:
         """Returns what run.json keeps of the inputs, so that changed ones are noticed."""
         vocab = None if self.vocab is None else "\n".join(self.vocab).encode()
         return {
+            "objective": self.objective,
             "config": self.config.to_dict(),
             "vocab_sha256": vocab and hashlib.sha256(vocab).hexdigest(),
             "data_fingerprint": self.data.fingerprint,
@@ -115,13 +117,14 @@ def find_inputs(settings: PretrainingSettings, num_train_steps: int) -> Pretrain
     data = find_records(settings.input_file)
     held_out = find_records(settings.eval_file, "eval_file") if settings.eval_file else data
     _check_next_sentence(data, held_out)
+    objective = _objective(settings, data)
     start = open_checkpoint(settings.init_checkpoint) if settings.init_checkpoint else None
     vocab, vocab_file = _vocab(settings, data, held_out, start)
-    config = _config(settings, start, vocab, vocab_file)
+    config = _config(settings, objective, start, vocab, vocab_file)
     for records in (data, held_out):
         _check_shape(records, settings, config)
     do_lower_case = _do_lower_case(settings, data, held_out, start)
-    return PretrainingInputs(data, held_out, start, vocab, do_lower_case, config)
+    return PretrainingInputs(data, held_out, start, vocab, do_lower_case, config, objective)
 
 
 def _check_values(settings: PretrainingSettings, num_train_steps: int) -> None:
@@ -150,6 +153,17 @@ def _check_next_sentence(data: PretrainingData, held_out: PretrainingData) -> No
             f"{held_out.files[0]} was made with next_sentence {found}, but {data.files[0]} with "
             f"{asked}; a model is evaluated on what it was trained on"
         )
+
+
+def _objective(settings: PretrainingSettings, data: PretrainingData) -> str:
+    """The objective that is asked for, else the one that the records are of."""
+    has_next_sentence = data.kind.next_sentence != "none"
+    if settings.objective == "mlm_nsp" and not has_next_sentence:
+        raise InputError(
+            f"--objective=mlm_nsp: {data.files[0]} was made with next_sentence none; expected "
+            "records with next sentences, or --objective=mlm or ltr"
+        )
+    return settings.objective or ("mlm_nsp" if has_next_sentence else "mlm")
 
 
 def _check_shape(data: PretrainingData, settings: PretrainingSettings, config: BertConfig) -> None:
@@ -206,6 +220,7 @@ def _vocab(
 
 def _config(
     settings: PretrainingSettings,
+    objective: str,
     start: Checkpoint | None,
     vocab: list[str] | None,
     vocab_file: Path | None,
@@ -222,7 +237,9 @@ def _config(
         raise InputError(
             "--bert_config is missing: a JSON file, or tiny, mini, small, medium, base or large"
         )
-    if start and config != start.config:
+    _check_direction(settings, objective, config, start)
+    config = replace(config, is_decoder=objective == "ltr")
+    if start and config != replace(start.config, is_decoder=config.is_decoder):
         raise InputError(
             f"--bert_config={settings.bert_config} differs from the config of "
             f"--init_checkpoint={settings.init_checkpoint}; leave it out to take the checkpoint's"
@@ -230,3 +247,24 @@ def _config(
     if vocab:
         config.check_vocab_size(len(vocab), vocab_file)
     return config
+
+
+def _check_direction(
+    settings: PretrainingSettings, objective: str, config: BertConfig, start: Checkpoint | None
+) -> None:
+    """Refuses what is left to right but for `ltr`, which may start from anything if it trains."""
+    given = {"bert_config": config} if settings.bert_config else {}
+    given |= {"init_checkpoint": start.config} if start else {}
+    for flag, found in given.items():
+        if found.is_decoder and objective != "ltr":
+            raise InputError(
+                f"--{flag}={getattr(settings, flag)} is a left-to-right model (is_decoder); "
+                f"expected --objective=ltr, got {objective}"
+            )
+    if objective == "ltr" and start and not start.config.is_decoder:
+        if not settings.do_train:
+            raise InputError(
+                f"--objective=ltr: --init_checkpoint={settings.init_checkpoint} attends to both "
+                "sides; expected a left-to-right model, or --do_train"
+            )
+        logging.info("%s attends to both sides; it goes on left to right", start.path)

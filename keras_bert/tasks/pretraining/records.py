@@ -10,7 +10,7 @@ import json
 import re
 import struct
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import tensorflow as tf
@@ -64,7 +64,7 @@ class PretrainingData:
 
     Attributes:
         files: the record files, sorted.
-        num_examples: records in all of them, rows where they are packed.
+        counts: records in each, rows where they are packed.
         max_seq_length: S of every record.
         max_predictions_per_seq: P of every record.
         kind: what the records hold.
@@ -75,13 +75,36 @@ class PretrainingData:
     """
 
     files: Sequence[str]
-    num_examples: int
+    counts: Sequence[int]
     max_seq_length: int
     max_predictions_per_seq: int
     kind: Kind
     fingerprint: str
     manifest: dict | None
     vocab_file: Path | None
+
+    @property
+    def num_examples(self) -> int:
+        """Records in all files."""
+        return sum(self.counts)
+
+    def share(self, index: int, count: int) -> "PretrainingData":
+        """Returns the files that one of several workers reads; each reads its own.
+
+        Args:
+            index: of the worker.
+            count: workers.
+
+        Raises:
+            InputError: there are fewer files than workers.
+        """
+        if len(self.files) < count:
+            raise InputError(
+                f"{Path(self.files[0]).parent}: {len(self.files)} files with records, but {count} "
+                f"workers need {count} at least, one each; make them with --num_shards={count} or "
+                "more"
+            )
+        return replace(self, files=self.files[index::count], counts=self.counts[index::count])
 
 
 def find_records(input_file: str, flag: str = "input_file") -> PretrainingData:
@@ -110,15 +133,15 @@ def find_records(input_file: str, flag: str = "input_file") -> PretrainingData:
     files = sorted(set(files))
     manifests = {folder: _read_manifest(folder) for folder in sorted({f.parent for f in files})}
     counts = [_count_records(path, manifests[path.parent]) for path in files]
-    filled = [path for path, count in zip(files, counts, strict=True) if count]
+    filled = {path: count for path, count in zip(files, counts, strict=True) if count}
     if not filled:
         raise InputError(f"--{flag}={input_file!r}: all {len(files)} files are empty")
     kinds = {path: _kind_of(manifests[path.parent]) for path in filled}
     for path, kind in kinds.items():
-        if kind != kinds[filled[0]]:
+        if kind != kinds[first := next(iter(filled))]:
             raise InputError(
-                f"{path} has records of {kind}, but {filled[0]} of {kinds[filled[0]]}; records of "
-                "one run must be of one kind"
+                f"{path} has records of {kind}, but {first} of {kinds[first]}; records of one run "
+                "must be of one kind"
             )
     shapes = {path: _shape_of(path, manifests[path.parent]) for path in filled}
     first, shape = next(iter(shapes.items()))
@@ -137,7 +160,7 @@ def find_records(input_file: str, flag: str = "input_file") -> PretrainingData:
     folder = next((f for f, m in manifests.items() if m), None)
     return PretrainingData(
         files=[str(path) for path in shapes],
-        num_examples=sum(counts),
+        counts=[*filled.values()],
         max_seq_length=shape[0],
         max_predictions_per_seq=shape[1],
         kind=kinds[first],

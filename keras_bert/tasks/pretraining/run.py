@@ -28,6 +28,7 @@ from keras_bert.tasks.pretraining.inputs import (
 )
 from keras_bert.tasks.pretraining.task import pretraining_task
 from keras_bert.training.backend import make_evaluate
+from keras_bert.training.cluster import check_agreement, num_workers, share_of
 from keras_bert.training.loop import TrainingSettings, check_batch_sizes, train
 from keras_bert.training.run_directory import is_finished, running
 
@@ -54,25 +55,28 @@ def pretrain(
     Raises:
         InputError: anything about the records, the config, the vocabulary, the checkpoint or the
             folder that a user has to mend.
+        EndedEarly: the run was told to stop, or a worker is gone.
     """
     inputs = find_inputs(settings, training.num_train_steps)
+    inputs.data.share(*share_of(strategy))  # Too few files show before anything is made.
     check_batch_sizes(strategy, training, settings.eval_batch_size)
     check_place(output_dir / "model")
-    record = {**record, **inputs.record()}
+    record = {**record, **inputs.record(), "num_workers": num_workers(strategy)}
+    check_agreement(strategy, record)
     if is_finished(output_dir, record):
         logging.info("%s is finished; nothing to do", output_dir)
         return read_json(output_dir / "results.json")
     # Before the folder is touched: weights that do not fit leave nothing behind.
     model, optimizer = _make_model(settings, training, strategy, inputs)
-    with running(output_dir, record):
+    with running(output_dir, record, strategy) as folder:
         results = _train_and_evaluate(
             settings, training, strategy, output_dir, inputs, model, optimizer
         )
-        if settings.do_train:
+        if settings.do_train and folder == output_dir:
             save_model_directory(
                 output_dir / "model", model, inputs.config, inputs.vocab, inputs.do_lower_case
             )
-        write_json(output_dir / "results.json", results)
+        write_json(folder / "results.json", results)
     return results
 
 
@@ -88,7 +92,7 @@ def _make_model(
         model = BertPretrainer(inputs.config, dtype=policy)
         if inputs.start:
             logging.info("%s", inputs.start.load_into(model))
-        if not inputs.has_next_sentence():
+        if inputs.objective != "mlm_nsp":
             # No loss reaches these two; weight decay alone would wear them down.
             model.encoder.pooler.trainable = model.next_sentence.trainable = False
         schedule = LinearWarmupDecay(
@@ -108,20 +112,33 @@ def _train_and_evaluate(
     model: BertPretrainer,
     optimizer: keras.optimizers.Optimizer,
 ) -> dict[str, float]:
-    task = pretraining_task(next_sentence=inputs.has_next_sentence())
+    task = pretraining_task(inputs.objective)
+    left_to_right = inputs.objective == "ltr"
     vocab_size = inputs.config.vocab_size
+    share = share_of(strategy)
     score = make_evaluate(strategy, model, task, jit_compile=training.jit_compile)
 
     def evaluate() -> dict[str, float]:
         batches = evaluation_batches(
-            inputs.held_out, settings.eval_batch_size, vocab_size, settings.max_eval_steps
+            inputs.held_out,
+            settings.eval_batch_size,
+            vocab_size,
+            settings.max_eval_steps,
+            left_to_right,
+            share,
         )
         with explained(inputs.held_out, vocab_size):
             return score(batches)
 
     def batches_from(step: int) -> tf.data.Dataset:
         return training_batches(
-            inputs.data, training.train_batch_size, vocab_size, settings.random_seed, step
+            inputs.data,
+            training.train_batch_size,
+            vocab_size,
+            settings.random_seed,
+            step,
+            left_to_right,
+            share,
         )
 
     figures = None
@@ -143,7 +160,7 @@ def _train_and_evaluate(
             logging.info("no --eval_file: evaluating on the training records")
         results |= figures or evaluate()
         with explained(inputs.data, vocab_size), explained(inputs.held_out, vocab_size):
-            results |= unigram_baseline(inputs.data, inputs.held_out, vocab_size)
+            results |= unigram_baseline(inputs.data, inputs.held_out, vocab_size, inputs.objective)
     broken = [name for name, value in results.items() if not np.isfinite(value)]
     if broken:
         raise InputError(f"{', '.join(broken)} of the evaluation is not finite; nothing is saved")

@@ -3,7 +3,8 @@
 Loss = sum(weight * nll) / (sum(weight) + 1e-5) over masked positions + mean nll of the
 next-sentence label (0 is the next, 1 is random); both over the global batch (Devlin et al. 2019,
 section 3.1). With packed rows the labels are those of every example in them. Records of no next
-sentence leave the masked-LM loss alone (Liu et al. 2019).
+sentence leave the masked-LM loss alone (Liu et al. 2019). Left to right, the loss is that of the
+next pieces alone, weighted as the masked ones are (Devlin et al. 2019, section 5.1).
 """
 
 from typing import Any
@@ -25,20 +26,31 @@ MODEL_INPUTS = (
     "dropout_seed",
 )
 # Prediction: the feature with its labels, and the epsilon of its loss.
-LABELS = {"masked_lm": ("masked_lm_ids", 1e-5), "next_sentence": ("next_sentence_labels", 0.0)}
+LABELS = {
+    "masked_lm": ("masked_lm_ids", 1e-5),
+    "next_sentence": ("next_sentence_labels", 0.0),
+    "next_piece": ("next_piece_ids", 1e-5),
+}
+# Objective, a value of --objective: what it predicts, first of all pieces.
+PREDICTIONS = {
+    "mlm_nsp": ("masked_lm", "next_sentence"),
+    "mlm": ("masked_lm",),
+    "ltr": ("next_piece",),
+}
 
 
-def pretraining_task(next_sentence: bool = True) -> Task:
-    """Makes the task of masked-LM and next-sentence prediction.
+def pretraining_task(objective: str = "mlm_nsp") -> Task:
+    """Makes the task of an objective.
 
     Args:
-        next_sentence: whether to predict the next sentence; else masked pieces alone.
+        objective: `mlm_nsp`, masked pieces and the next sentence; `mlm`, masked pieces alone; or
+            `ltr`, next pieces, which takes a left-to-right model and such batches.
 
     Returns:
         The task, for a `BertPretrainer` and the batches of `tasks.pretraining.batches`, packed or
         not.
     """
-    predictions = list(LABELS) if next_sentence else ["masked_lm"]
+    predictions = PREDICTIONS[objective]
 
     def weights_of(batch: Batch) -> dict[str, Any]:
         weights = {name: ops.sum(label_weights(batch, name)) for name in predictions}
@@ -73,7 +85,7 @@ def label_weights(batch: Batch, prediction: str) -> Any:
         prediction: a key of LABELS.
 
     Returns:
-        [B, P] float32 of masked pieces, [B] or [B, P] of examples.
+        [B, P] or [B, S] float32 of pieces, [B] or [B, P] of examples.
     """
     # A row that is one example has one next-sentence label, which weighs what the row weighs.
     own = f"{prediction}_weights"

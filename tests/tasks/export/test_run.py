@@ -198,3 +198,10 @@ def test_a_version_that_is_there_stays(runs: dict, tmp_path: Path):
     (tmp_path / "²").mkdir()
     with pytest.raises(InputError, match=r"7 is there already; expected .*8"):
         export(ExportSettings(str(runs["embedding"]), str(tmp_path / "7")))
+
+
+def test_a_left_to_right_model_is_not_served(make_run, tmp_path: Path):
+    causal = make_run(tmp_path / "run", "classification", is_decoder=True)
+    with pytest.raises(InputError, match=r"run/model: is a left-to-right model .* not served"):
+        export(ExportSettings(str(causal), str(tmp_path / "1")))
+    assert not (tmp_path / "1").exists()

@@ -1,5 +1,6 @@
 """Features: those of transformers for every layer and pooling, in the order of the lines."""
 
+import dataclasses
 import itertools
 
 import numpy as np
@@ -90,3 +91,9 @@ def test_lines_are_read_a_window_at_a_time(parts, monkeypatch):
 def test_a_layer_that_is_not_there_is_refused(parts, layers):
     with pytest.raises(InputError, match=r"--layers=.*: expected numbers from -2, the first"):
         run(parts, ["wa"], layers)
+
+
+def test_the_first_piece_of_a_left_to_right_encoder_is_refused(parts):
+    causal = BertEncoder(dataclasses.replace(parts[0].config, is_decoder=True))
+    with pytest.raises(InputError, match=r"--pooling=cls: in a left-to-right model .*mean or max"):
+        run((causal, parts[1]), ["wa"], [-1], "cls")

@@ -244,7 +244,7 @@ def test_the_baseline_counts_the_examples_of_any_kind(tmp_path, write_dataset, k
 
 def test_the_baseline_leaves_out_a_next_sentence_that_is_not_there(tmp_path, write_dataset):
     data = find_records(str(write_dataset(tmp_path / "a", next_sentence="none")))
-    names = unigram_baseline(data, data, VOCAB_SIZE).keys()
+    names = unigram_baseline(data, data, VOCAB_SIZE, "mlm").keys()
     assert names == {"unigram_masked_lm_loss", "unigram_masked_lm_accuracy"}
 
 

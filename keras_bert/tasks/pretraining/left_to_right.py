@@ -1,0 +1,46 @@
+"""Left-to-right prediction: a batch of records in; each piece with the next one as its label out.
+
+In: input_ids, input_mask int32 [B, S]; of packed rows example_ids; of masked records
+masked_lm_positions, masked_lm_ids int32 [B, P] and masked_lm_weights float32 [B, P]. Out: the text
+as it was before masking, and in place of the masks next_piece_ids int32 [B, S] and
+next_piece_weights float32 [B, S], 0 where nothing follows.
+
+Devlin et al. 2019, section 5.1, "LTR & No NSP".
+"""
+
+import tensorflow as tf
+
+_MASKS = ("masked_lm_positions", "masked_lm_ids", "masked_lm_weights")
+
+
+def next_pieces(batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+    """Turns a batch, masked or not, into one of left-to-right prediction.
+
+    Args:
+        batch: the features of records, see above.
+
+    Returns:
+        The features, with labels and weights in place of the masks. Every real piece but the last
+        of its example has weight 1.
+    """
+    ids = _unmasked(batch) if _MASKS[0] in batch else batch["input_ids"]
+    # An example's number, 0 at padding; a row that is not packed is one example.
+    example = batch.get("example_ids", batch["input_mask"])
+    has_next = (example[:, :-1] == example[:, 1:]) & (example[:, 1:] > 0)
+    one_piece = [[0, 0], [0, 1]]
+    rest = {name: value for name, value in batch.items() if name not in _MASKS}
+    return rest | {
+        "input_ids": ids,
+        "next_piece_ids": tf.pad(ids[:, 1:], one_piece),
+        "next_piece_weights": tf.pad(tf.cast(has_next, tf.float32), one_piece),
+    }
+
+
+def _unmasked(batch: dict[str, tf.Tensor]) -> tf.Tensor:
+    """Returns input_ids with the original pieces where [MASK] or another piece stands for them."""
+    # [k, 2]: the row and the slot of each prediction; not those that fill a row's slots.
+    slots = tf.where(batch["masked_lm_weights"] > 0)
+    positions = tf.gather_nd(batch["masked_lm_positions"], slots)
+    places = tf.stack([slots[:, 0], tf.cast(positions, tf.int64)], axis=1)
+    original = tf.gather_nd(batch["masked_lm_ids"], slots)
+    return tf.tensor_scatter_nd_update(batch["input_ids"], places, original)

@@ -1,0 +1,323 @@
+"""Several machines as one run: TF_CONFIG in; who this worker is, and that all agree, out.
+
+    TF_CONFIG -> Cluster -> strategy, once every worker has joined -> one record on all of them
+
+Every worker runs the same program with the same flags; TF_CONFIG alone differs. Worker 0 writes
+the run's folder, which all of them can read.
+
+    TF_CONFIG='{"cluster": {"worker": ["host-a:2222", "host-b:2222"]},
+                "task": {"type": "worker", "index": 0}}'
+"""
+
+import contextlib
+import json
+import os
+import socket
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import tensorflow as tf
+
+from keras_bert.errors import EndedEarly, InputError
+
+_SUM = tf.distribute.ReduceOp.SUM
+_FORM = '{"cluster": {"worker": ["HOST:PORT", ...]}, "task": {"type": "worker", "index": N}}'
+_HELLO = b"keras_bert worker "
+# What TensorFlow says in the workers that are left when one is gone.
+_LOST = (
+    tf.errors.UnavailableError,
+    tf.errors.AbortedError,
+    tf.errors.CancelledError,
+    tf.errors.DeadlineExceededError,
+    tf.errors.FailedPreconditionError,
+    tf.errors.InternalError,
+)
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """The workers of a run, and which of them this process is.
+
+    Attributes:
+        workers: "host:port" of each.
+        index: the place of this one; worker 0 writes the run's folder.
+    """
+
+    workers: tuple[str, ...]
+    index: int
+
+
+def read_cluster(environment: Mapping[str, str] = os.environ) -> Cluster:
+    """Reads TF_CONFIG.
+
+    Args:
+        environment: variables by name.
+
+    Returns:
+        The workers; a "chief" of TF_CONFIG is the first of them.
+
+    Raises:
+        InputError: it is missing, does not parse, or names what a run has not.
+    """
+    text = environment.get("TF_CONFIG", "")
+    if not text:
+        raise InputError(f"multi_worker_mirrored needs TF_CONFIG in the environment: {_FORM}")
+    try:
+        config = json.loads(text)
+        jobs, task = dict(config["cluster"]), config["task"]
+        kind, index = task["type"], task["index"]
+        chiefs, workers = list(jobs.pop("chief", [])), list(jobs.pop("worker", []))
+    except (ValueError, KeyError, TypeError) as error:
+        raise InputError(
+            f"TF_CONFIG={text!r} cannot be read ({type(error).__name__}: {error}); expected {_FORM}"
+        ) from None
+    if jobs:
+        raise InputError(f"TF_CONFIG: jobs {sorted(jobs)}; expected `worker`, or it and `chief`")
+    every = chiefs + workers
+    known = {"chief": chiefs, "worker": workers}.get(kind)
+    if known is None or type(index) is not int or not 0 <= index < len(known):
+        raise InputError(
+            f"TF_CONFIG: task {json.dumps(task)} is not in the cluster {json.dumps(every)}"
+        )
+    for address in every:
+        host, _, port = str(address).rpartition(":")
+        if not host or not port.isdecimal() or not 0 < int(port) < 65536:
+            raise InputError(f"TF_CONFIG: {address!r} is no address; expected HOST:PORT")
+    if len(set(every)) < len(every):
+        raise InputError(f"TF_CONFIG: an address comes twice in {json.dumps(every)}")
+    return Cluster(tuple(every), index if kind == "chief" else index + len(chiefs))
+
+
+def join(cluster: Cluster, timeout: float) -> tf.distribute.Strategy:
+    """Waits for all workers and makes their strategy.
+
+    Args:
+        cluster: from `read_cluster`.
+        timeout: seconds to wait.
+
+    Returns:
+        A MultiWorkerMirroredStrategy over the devices of all workers.
+
+    Raises:
+        InputError: this worker's port is taken.
+        EndedEarly: a worker has not come.
+    """
+    _meet(cluster, timeout)  # TensorFlow's own wait has no end, and lets no other thread run.
+    tf.get_logger().setLevel("WARNING")  # It tells of every sum that it plans.
+    return tf.distribute.MultiWorkerMirroredStrategy()
+
+
+def num_workers(strategy: tf.distribute.Strategy) -> int:
+    """Counts the processes of a run.
+
+    Args:
+        strategy: any; all but the one of `join` have one.
+    """
+    return len(_addresses(strategy)) or 1
+
+
+def worker_index(strategy: tf.distribute.Strategy) -> int:
+    """Tells which worker this process is: 0 writes the run's folder.
+
+    Args:
+        strategy: any.
+    """
+    if num_workers(strategy) == 1:
+        return 0
+    resolver = strategy.cluster_resolver
+    before = len(resolver.cluster_spec().as_dict().get("chief", []))
+    return resolver.task_id + (before if resolver.task_type == "worker" else 0)
+
+
+def share_of(strategy: tf.distribute.Strategy) -> tuple[int, int]:
+    """Returns this worker's index and the number of workers, as pipelines take them.
+
+    Args:
+        strategy: any.
+    """
+    return worker_index(strategy), num_workers(strategy)
+
+
+def distribute(
+    strategy: tf.distribute.Strategy, batches: tf.data.Dataset
+) -> tf.distribute.DistributedDataset:
+    """Gives each device its rows of each batch.
+
+    Args:
+        strategy: the devices.
+        batches: batches [B, ...]; of several workers, this one's rows of each global batch,
+            [B / workers, ...], as many batches on each.
+
+    Returns:
+        A dataset for `strategy.run`.
+    """
+    workers = num_workers(strategy)
+    if workers == 1:
+        return strategy.experimental_distribute_dataset(batches)
+    devices = strategy.num_replicas_in_sync // workers
+
+    def cut(batch: dict[str, tf.Tensor]) -> tf.data.Dataset:
+        parts = {
+            name: tf.reshape(value, [devices, -1, *tf.unstack(tf.shape(value)[1:])])
+            for name, value in batch.items()
+        }
+        return tf.data.Dataset.from_tensor_slices(parts)
+
+    own = batches.flat_map(cut) if devices > 1 else batches
+    return strategy.distribute_datasets_from_function(lambda _: own)
+
+
+def all_sum(strategy: tf.distribute.Strategy) -> Callable[[np.ndarray], np.ndarray]:
+    """Makes the function that adds up what the workers hold; each must call it.
+
+    Args:
+        strategy: any; without other workers the sum is what is given.
+
+    Returns:
+        float32 array -> the sum over the workers, the same on all of them to the bit.
+    """
+    workers = num_workers(strategy)
+    if workers == 1:
+        return lambda values: values
+    devices = strategy.num_replicas_in_sync // workers
+
+    @tf.function(reduce_retracing=True)
+    def summed(values: tf.Tensor) -> tf.Tensor:
+        def of_device(values: tf.Tensor) -> tf.Tensor:
+            # An argument lies on no device yet, and TensorFlow then finds nowhere to sum.
+            return tf.distribute.get_replica_context().all_reduce(_SUM, tf.identity(values))
+
+        return strategy.experimental_local_results(strategy.run(of_device, args=(values,)))[0]
+
+    def flat(values: np.ndarray) -> np.ndarray:
+        values = np.asarray(values, np.float32)
+        total = summed(tf.constant(values.ravel())).numpy() / devices
+        return total.reshape(values.shape)
+
+    return flat
+
+
+def check_agreement(strategy: tf.distribute.Strategy, record: Mapping[str, object]) -> None:
+    """Checks that all workers were started with the same settings on the same data.
+
+    Args:
+        strategy: any.
+        record: what decides the run's outcome, as JSON values.
+
+    Raises:
+        InputError: on every worker, with the first difference.
+        EndedEarly: another worker is gone.
+    """
+    workers, index = num_workers(strategy), worker_index(strategy)
+    if workers == 1:
+        return
+    own = np.frombuffer(json.dumps(record, sort_keys=True).encode(), np.uint8)
+    with lost_workers_end(strategy):
+        together = all_sum(strategy)
+        sizes = np.zeros([workers])
+        sizes[index] = len(own)
+        sizes = together(sizes).astype(int)
+        texts = np.zeros([workers, sizes.max()])
+        texts[index, : len(own)] = own
+        texts = together(texts).astype(np.uint8)
+    records = [json.loads(text[:size].tobytes()) for text, size in zip(texts, sizes, strict=True)]
+    for other, found in enumerate(records):
+        for name in sorted(set(records[0]) | set(found)):
+            first, second = (json.dumps(each.get(name)) for each in (records[0], found))
+            if first != second:
+                raise InputError(
+                    f"the workers were started differently: {name} is {first} on worker 0 and "
+                    f"{second} on worker {other}"
+                )
+
+
+@contextlib.contextmanager
+def lost_workers_end(strategy: tf.distribute.Strategy) -> Iterator[None]:
+    """Turns TensorFlow's errors about a worker that is gone into one line and an end.
+
+    Args:
+        strategy: the one of the block's work.
+
+    Yields:
+        Nothing.
+
+    Raises:
+        EndedEarly: another worker is gone.
+    """
+    try:
+        yield
+    except _LOST as error:
+        if num_workers(strategy) == 1:
+            raise
+        reason = error.message.splitlines()[0][:200]
+        raise EndedEarly(f"another worker is gone ({reason})") from error
+
+
+def _addresses(strategy: tf.distribute.Strategy) -> list[str]:
+    if not isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
+        return []
+    return [a for job in strategy.cluster_resolver.cluster_spec().as_dict().values() for a in job]
+
+
+def _meet(cluster: Cluster, timeout: float) -> None:
+    """Waits until every other worker has called here and answers calls, too.
+
+    A worker's port is its own until it makes the strategy; then TensorFlow answers on it.
+    """
+    others = set(range(len(cluster.workers))) - {cluster.index}
+    callers: set[int] = set()
+    deadline = time.monotonic() + timeout
+    with _own_port(cluster) as listener:
+        while True:
+            answering = {other for other in others if _call(cluster, other)}
+            callers |= _callers(listener)
+            if answering >= others and callers >= others:
+                return
+            if time.monotonic() > deadline:
+                missing = [cluster.workers[other] for other in sorted(others - callers)]
+                raise EndedEarly(
+                    f"worker {cluster.index} of {len(cluster.workers)} waited {timeout:.0f} s "
+                    f"(--worker_timeout); not there: {', '.join(missing) or 'one that had come'}"
+                )
+            time.sleep(0.2)
+
+
+def _own_port(cluster: Cluster) -> socket.socket:
+    address = cluster.workers[cluster.index]
+    try:
+        listener = socket.create_server(("", int(address.rpartition(":")[2])), backlog=128)
+    except OSError as error:
+        raise InputError(
+            f"TF_CONFIG: cannot listen on the port of {address}, which is this worker's: "
+            f"{error.strerror}"
+        ) from None
+    listener.setblocking(False)
+    return listener
+
+
+def _call(cluster: Cluster, other: int) -> bool:
+    """Tells another worker that this one is there; returns whether something answered."""
+    host, _, port = cluster.workers[other].rpartition(":")
+    try:
+        with socket.create_connection((host, int(port)), timeout=2) as connection:
+            connection.sendall(_HELLO + bytes([cluster.index // 256, cluster.index % 256]))
+            return True
+    except OSError:
+        return False
+
+
+def _callers(listener: socket.socket) -> set[int]:
+    """Takes the calls that have come in, and returns who called."""
+    found = set()
+    while True:
+        try:
+            connection, _ = listener.accept()
+        except BlockingIOError:
+            return found
+        with connection, contextlib.suppress(OSError):
+            connection.settimeout(2)
+            said = connection.recv(64)
+            if said.startswith(_HELLO) and len(said) == len(_HELLO) + 2:
+                found.add(said[-2] * 256 + said[-1])

@@ -1,0 +1,161 @@
+"""The learning curves of runs: their folders in; figures by step, and the final ones, out.
+
+    RUN/metrics.jsonl -> curves of training and of evaluation; RUN/results.json -> what came of it
+
+A run that still goes on is read as far as it is. Imports no TensorFlow.
+"""
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from keras_bert.errors import InputError
+from keras_bert.files import read_json
+from keras_bert.training.metrics import EVALUATION, METRICS, read_metrics
+
+THROUGHPUT = "tokens_per_second"
+# How the scores of our tasks end; everything else that is no loss is not drawn.
+_SCORES = ("accuracy", "exact", "f1", "f1_macro", "f1_micro", "precision", "recall")
+_SCORES += ("matthews_corrcoef", "pearson", "spearman")
+_GUESS = "unigram_"
+
+Curve = tuple[np.ndarray, np.ndarray]
+
+
+@dataclass(frozen=True)
+class Run:
+    """What one run has told.
+
+    Attributes:
+        name: its folder's, with as many parents as make it the only one of its name.
+        training: figure -> (steps [n], values [n]).
+        evaluation: likewise.
+        results: its final figures; empty before its end.
+    """
+
+    name: str
+    training: Mapping[str, Curve]
+    evaluation: Mapping[str, Curve]
+    results: Mapping[str, float]
+
+    @property
+    def last_step(self) -> int:
+        """The last step that it has told of; 0 for none."""
+        curves = [*self.training.values(), *self.evaluation.values()]
+        return max((int(steps[-1]) for steps, _ in curves), default=0)
+
+    @property
+    def guesses(self) -> dict[str, float]:
+        """What a guess by frequency alone reaches of each figure; empty before the run's end."""
+        known = {n.removeprefix(_GUESS): v for n, v in self.results.items() if n.startswith(_GUESS)}
+        parts = [name for name in self.training if name.endswith("_loss")]
+        if len(parts) == 1 and parts[0] in known:
+            known["loss"] = known[parts[0]]
+        return known
+
+    def final_figures(self) -> dict[str, float]:
+        """Returns the figures that a reader compares runs by, those of evaluations last.
+
+        The throughput is the median of the run, as one line of it says little. A finished run's
+        evaluation is that of its results.json, which may be of better weights than the last.
+        """
+        figures = {n: float(values[-1]) for n, (_, values) in self.training.items() if _counts(n)}
+        if THROUGHPUT in figures:
+            figures[THROUGHPUT] = float(np.median(self.training[THROUGHPUT][1]))
+        evaluated = {name: float(values[-1]) for name, (_, values) in self.evaluation.items()}
+        figures |= {EVALUATION + name: value for name, value in evaluated.items()}
+        told = self.training.keys() | evaluated.keys()
+        results = {n: v for n, v in self.results.items() if n != "step"}
+        return figures | {EVALUATION * (n in told) + n: v for n, v in results.items()}
+
+
+def read_runs(folders: Sequence[str]) -> list[Run]:
+    """Reads runs.
+
+    Args:
+        folders: of runs; one that is named twice is read once.
+
+    Returns:
+        The runs, in the order of their folders.
+
+    Raises:
+        InputError: a folder that is no run's or cannot be read, or no run that has figures yet.
+    """
+    paths = list(dict.fromkeys(Path(os.path.abspath(folder)) for folder in folders))
+    runs = [_read(path, name) for path, name in zip(paths, unique_names(paths), strict=True)]
+    if not any(run.last_step for run in runs):
+        raise InputError(f"{', '.join(folders)}: no figures yet; expected a run that logged a step")
+    return runs
+
+
+def unique_names(paths: Sequence[Path]) -> list[str]:
+    """Names folders by their last part, and by more of those that share it.
+
+    Args:
+        paths: absolute, each once.
+    """
+    depths = [1] * len(paths)
+    while True:
+        names = ["/".join(p.parts[-depth:]) for p, depth in zip(paths, depths, strict=True)]
+        if len(set(names)) == len(names):
+            return names
+        depths = [d + (names.count(n) > 1) for d, n in zip(depths, names, strict=True)]
+
+
+def drawn(runs: Sequence[Run]) -> list[str]:
+    """Chooses the figures that are drawn: the loss and its parts, scores, the throughput.
+
+    Args:
+        runs: whose figures they are.
+
+    Returns:
+        The names, in the order of the panels. The only part of every run's loss is left out, as it
+        is the loss.
+    """
+    told = [[n for n in {**run.training, **run.evaluation} if _counts(n)] for run in runs]
+    names = list(dict.fromkeys(name for figures in told for name in figures))
+    losses = [name for name in names if _is_loss(name) and name != "loss"]
+    if all(sum(name in losses for name in figures) <= 1 for figures in told):
+        losses = []
+    scores = [name for name in names if name.endswith(_SCORES)]
+    return [name for name in ("loss", *losses, *scores, THROUGHPUT) if name in names]
+
+
+def _is_loss(name: str) -> bool:
+    return name == "loss" or name.endswith("_loss")
+
+
+def _counts(name: str) -> bool:
+    """Whether a figure tells how well or how fast a run learns."""
+    return _is_loss(name) or name.endswith(_SCORES) or name == THROUGHPUT
+
+
+def _read(path: Path, name: str) -> Run:
+    if not (path / METRICS).is_file() and not (path / "run.json").is_file():
+        raise InputError(f"{path}: has no {METRICS}; expected the folder of a run")
+    try:
+        rows = read_metrics(path)
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{path / METRICS}: cannot be read: {error}") from error
+    results = read_json(path / "results.json") if (path / "results.json").is_file() else {}
+    told = {True: [], False: []}  # Whether it is an evaluation: its lines.
+    for row in rows:
+        told[any(figure.startswith(EVALUATION) for figure in row)].append(row)
+    return Run(
+        name,
+        _curves(told[False]),
+        _curves([{n.removeprefix(EVALUATION): v for n, v in row.items()} for row in told[True]]),
+        {n: float(v) for n, v in results.items() if isinstance(v, int | float)},
+    )
+
+
+def _curves(rows: Sequence[Mapping[str, float]]) -> dict[str, Curve]:
+    points: dict[str, list[tuple[float, float]]] = {}
+    for row in rows:
+        for name, value in row.items():
+            if name != "step" and isinstance(value, int | float):
+                points.setdefault(name, []).append((row["step"], value))
+    return {name: tuple(np.array(pairs, float).T) for name, pairs in points.items()}

@@ -1,0 +1,217 @@
+"""Draws the learning curves of runs into one picture and one page.
+
+    python -m keras_bert.training.plot out/base out/large --output=curves.png
+
+In: folders of runs, finished or not. Out: curves.png, with loss, scores and throughput over the
+steps; and curves.html, which holds the picture and a table of the final figures.
+"""
+
+import base64
+import html
+import importlib.util
+import io
+import math
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from absl import flags
+
+from keras_bert.errors import InputError
+from keras_bert.files import write_bytes
+from keras_bert.program import run
+from keras_bert.training.curves import THROUGHPUT, Run, drawn, read_runs
+from keras_bert.training.metrics import EVALUATION
+
+FLAGS = flags.FLAGS
+
+flags.DEFINE_string("output", "curves.png", "The picture; the page lies beside it, as .html.")
+
+_DOTS_PER_INCH = 150
+_COLUMNS = 3
+_TRAINING = {"linewidth": 1.1}
+_EVALUATION = {"linewidth": 1.6, "marker": "o", "markersize": 3.2}
+_GUESS = {"linewidth": 1.0, "linestyle": ":"}
+_PAGE = """<!doctype html>
+<html lang="en">
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width">
+<title>{title}</title>
+<style>
+body {{ font: 15px/1.4 system-ui, sans-serif; margin: 2rem auto; max-width: 80rem; padding: 0 1rem;
+  color: #222; background: #fff; }}
+h1 {{ font-size: 1.3rem; }}
+img {{ width: 100%; height: auto; }}
+div {{ overflow-x: auto; }}
+table {{ border-collapse: collapse; font-variant-numeric: tabular-nums; }}
+th, td {{ padding: .3rem .9rem; border-bottom: 1px solid #ddd; text-align: right; }}
+th:first-child {{ text-align: left; font-weight: normal; }}
+thead th {{ font-weight: 600; }}
+caption {{ text-align: left; color: #666; padding: .6rem 0; caption-side: bottom; }}
+</style>
+<h1>{title}</h1>
+<img src="data:image/png;base64,{picture}" alt="{alt}">
+<div><table>
+<caption>Figures of the last logged step; eval_: of the last evaluation, or a finished run's
+results; tokens_per_second: the median of the run.</caption>
+<thead><tr><th></th>{header}</tr></thead>
+<tbody>
+{rows}
+</tbody>
+</table></div>
+</html>
+"""
+
+
+def main(argv: Sequence[str]) -> None:
+    """Reads the runs and writes the picture and the page."""
+    folders = argv[1:]
+    if not folders:
+        raise InputError("expected the folders of one or more runs; see --help")
+    output = Path(FLAGS.output)
+    if output.suffix != ".png":
+        raise InputError(f"--output={output}: expected a name that ends in .png")
+    if importlib.util.find_spec("matplotlib") is None:
+        raise InputError("plots need matplotlib: install the extra, keras_bert[plot]")
+    runs = read_runs(folders)
+    picture = draw(runs)
+    write_bytes(output, picture)
+    page = output.with_suffix(".html")
+    write_bytes(page, make_page(runs, picture).encode())
+    print(f"{output}: the curves of {', '.join(told.name for told in runs)}")
+    print(f"{page}: the same, with a table of the final figures")
+
+
+def draw(runs: Sequence[Run]) -> bytes:
+    """Draws a panel a figure: training as thin lines, evaluations as lines with dots.
+
+    All panels have the steps of the longest run. A dotted line is what a guess by frequency alone
+    reaches, where a finished run says it.
+
+    Args:
+        runs: of which one at least has figures.
+
+    Returns:
+        The picture, as PNG.
+    """
+    import matplotlib  # Late, as it is an extra.
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    names = drawn(runs)
+    columns = min(_COLUMNS, len(names))
+    rows = math.ceil(len(names) / columns)
+    look = {"axes.grid": True, "grid.color": "#e6e6e6", "axes.edgecolor": "#999999"}
+    look |= {"axes.spines.top": False, "axes.spines.right": False, "font.size": 9}
+    with matplotlib.rc_context(look):
+        figure = Figure(figsize=(4.4 * columns, 3.0 * rows + 0.8), layout="constrained")
+        FigureCanvasAgg(figure)
+        colors = _colors(len(runs))
+        longest = max(told.last_step for told in runs)
+        for place, name in enumerate(names):
+            axes = figure.add_subplot(rows, columns, place + 1)
+            for told, color in zip(runs, colors, strict=True):
+                _draw_curves(axes, told, name, color)
+            axes.set_title(name, loc="left", fontsize=10, fontweight="bold")
+            axes.set_xlabel("step")
+            axes.set_xlim(0, 1.02 * longest)
+            if name == THROUGHPUT:
+                axes.set_ylim(bottom=0)
+            axes.xaxis.set_major_formatter(_thousands)
+            axes.yaxis.set_major_formatter(_thousands)
+        _draw_legends(figure, runs, colors)
+        file = io.BytesIO()
+        figure.savefig(file, format="png", dpi=_DOTS_PER_INCH)
+    return file.getvalue()
+
+
+def make_page(runs: Sequence[Run], picture: bytes) -> str:
+    """Makes a page that needs no other file.
+
+    Args:
+        runs: a column of the table each.
+        picture: as PNG.
+
+    Returns:
+        HTML.
+    """
+    figures = [one.final_figures() for one in runs]
+    panels = [name for panel in drawn(runs) for name in (panel, EVALUATION + panel)]
+    rest = [name for one in figures for name in one]
+    names = [name for name in dict.fromkeys([*panels, *rest]) if name in rest]
+    table = {"step": [f"{one.last_step:,}" for one in runs]}
+    table["state"] = ["finished" if one.results else "not finished" for one in runs]
+    table |= {name: [_shown(one.get(name)) for one in figures] for name in names}
+    rows = [
+        f"<tr><th>{html.escape(name)}</th>{''.join(f'<td>{value}</td>' for value in values)}</tr>"
+        for name, values in table.items()
+    ]
+    return _PAGE.format(
+        title=html.escape("Learning curves of " + ", ".join(told.name for told in runs)),
+        picture=base64.b64encode(picture).decode(),
+        alt=html.escape(", ".join(drawn(runs)) + " over the steps"),
+        header="".join(f"<th>{html.escape(told.name)}</th>" for told in runs),
+        rows="\n".join(rows),
+    )
+
+
+def _colors(count: int) -> list[Any]:
+    import matplotlib
+
+    if count <= 10:
+        return [matplotlib.colormaps["tab10"](place) for place in range(count)]
+    return [matplotlib.colormaps["turbo"](0.05 + 0.9 * p / (count - 1)) for p in range(count)]
+
+
+def _draw_curves(axes: Any, told: Run, name: str, color: Any) -> None:
+    """Draws one figure of one run: a line of training, which an evaluation's pushes back."""
+    evaluated = name in told.evaluation
+    if name in told.training:
+        steps, values = told.training[name]
+        mark = "." if len(steps) == 1 else None  # One point makes no line.
+        alpha = 0.5 if evaluated else 0.9
+        axes.plot(steps, values, **_TRAINING, color=color, marker=mark, alpha=alpha)
+    if evaluated:
+        axes.plot(*told.evaluation[name], **_EVALUATION, color=color)
+    if name in told.guesses:
+        axes.axhline(told.guesses[name], **_GUESS, color=color)
+
+
+def _draw_legends(figure: Any, runs: Sequence[Run], colors: Sequence[Any]) -> None:
+    """Says above which color is which run, and below which line is what."""
+    from matplotlib.lines import Line2D
+
+    names = [
+        Line2D([], [], color=color, linewidth=3, label=told.name)
+        for told, color in zip(runs, colors, strict=True)
+    ]
+    kinds = {"training": _TRAINING, "evaluation": _EVALUATION}
+    if any(told.guesses for told in runs):
+        kinds["guess by frequency"] = _GUESS
+    lines = [Line2D([], [], **look, color="#555555", label=kind) for kind, look in kinds.items()]
+    # A name takes its line and about 0.075 inches a letter.
+    wide = 0.7 + 0.075 * max(len(told.name) for told in runs)
+    columns = max(1, min(len(runs), int(figure.get_figwidth() / wide)))
+    figure.legend(handles=names, loc="outside upper left", ncols=columns, frameon=False)
+    figure.legend(handles=lines, loc="outside lower left", ncols=len(lines), frameon=False)
+
+
+def _thousands(value: float, _: int) -> str:
+    """Writes a number of an axis: 20k for 20,000."""
+    for size, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if abs(value) >= size:
+            return f"{value / size:g}{letter}"
+    return f"{value:g}"
+
+
+def _shown(value: float | None) -> str:
+    """Writes a number of the table."""
+    if value is None:
+        return "–"
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+
+
+if __name__ == "__main__":
+    sys.argv[0] = "keras_bert.training.plot"
+    run(main)

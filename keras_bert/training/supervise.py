@@ -1,0 +1,134 @@
+"""Starts a run again when machines end it: a command in; its exit code, or the last one, out.
+
+    python -m keras_bert.training.supervise [--num_workers=2] -- python run_pretraining.py ...
+
+    start the command -> it ends with 0, bad input or Ctrl-C: so do we
+                      -> with 75 or by a signal: wait, start it again from its checkpoint
+
+On several machines each has a supervisor of its own: when one worker is gone the others end with
+75, and all supervisors start theirs again, which wait for each other. `--num_workers` runs all of
+them on this machine, with a TF_CONFIG each, and starts all again when one ends.
+"""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from types import FrameType
+
+from absl import flags, logging
+
+from keras_bert.errors import EndedEarly, InputError
+from keras_bert.program import run
+
+FLAGS = flags.FLAGS
+
+flags.DEFINE_integer("max_restarts", 10, "Give up after so many restarts in a row.", lower_bound=0)
+flags.DEFINE_float("backoff", 1.0, "Seconds before the first restart; doubles.", lower_bound=0.0)
+flags.DEFINE_float("max_backoff", 300.0, "Seconds before a restart at most.", lower_bound=0.0)
+flags.DEFINE_float(
+    "healthy_after", 600.0, "Seconds of work that make restarts count anew.", lower_bound=0.0
+)
+flags.DEFINE_integer("num_workers", 0, "Workers on this machine; 0: TF_CONFIG as it is.", 0)
+flags.DEFINE_float("grace", 60.0, "Seconds for the others to end before they are killed.", 0.0)
+
+# Another start would end the same way: done, bad input, a bad command line, Ctrl-C.
+FINAL = (0, 1, 2, 126, 127, 130)
+
+
+def main(argv: Sequence[str]) -> None:
+    """Runs the command after `--` until it ends for good."""
+    command = list(argv[1:])
+    if not command:
+        raise InputError("expected a command after --, such as: -- python run_pretraining.py ...")
+    told: list[int] = []
+    workers: list[subprocess.Popen] = []
+
+    def pass_on(number: int, frame: FrameType | None) -> None:
+        told.append(number)
+        for worker in workers:
+            if worker.poll() is None:
+                worker.send_signal(number)
+
+    signal.signal(signal.SIGTERM, pass_on)
+    restarts = 0
+    while True:
+        start = time.monotonic()
+        workers[:] = _start(command, FLAGS.num_workers)
+        codes = _wait(workers, FLAGS.grace)
+        if told:
+            logging.info("told to stop; the command ended with %s", codes)
+            sys.exit(EndedEarly.EXIT_CODE if any(codes) else 0)
+        final = [code for code in codes if code in FINAL]
+        if not any(codes) or any(final):
+            sys.exit(max(final))
+        restarts = 0 if time.monotonic() - start > FLAGS.healthy_after else restarts
+        if restarts == FLAGS.max_restarts:
+            raise EndedEarly(
+                f"{restarts} restarts in a row (--max_restarts) have ended with {codes}"
+            )
+        pause = min(FLAGS.backoff * 2**restarts, FLAGS.max_backoff)
+        restarts += 1
+        logging.info(
+            "ended with %s; restart %d of %d in %.0f s",
+            codes,
+            restarts,
+            FLAGS.max_restarts,
+            pause,
+        )
+        time.sleep(pause)
+        if told:
+            sys.exit(EndedEarly.EXIT_CODE)
+
+
+def _start(command: Sequence[str], num_workers: int) -> list[subprocess.Popen]:
+    """Starts the command, or as many workers of it as are asked for."""
+    try:
+        if not num_workers:
+            return [subprocess.Popen(command)]
+        addresses = _free_addresses(num_workers)
+        started = []
+        for index in range(num_workers):
+            config = {
+                "cluster": {"worker": addresses},
+                "task": {"type": "worker", "index": index},
+            }
+            environment = os.environ | {"TF_CONFIG": json.dumps(config)}
+            started.append(subprocess.Popen(command, env=environment))
+        return started
+    except OSError as error:
+        raise InputError(f"{command[0]}: cannot be started: {error.strerror}") from error
+
+
+def _wait(workers: Sequence[subprocess.Popen], grace: float) -> list[int]:
+    """Waits for all; when one has ended badly, the others have some seconds to end too."""
+    deadline = None
+    while any(worker.poll() is None for worker in workers):
+        if deadline is None and any(worker.poll() for worker in workers):
+            deadline = time.monotonic() + grace
+        if deadline is not None and time.monotonic() > deadline:
+            for worker in workers:
+                if worker.poll() is None:
+                    worker.kill()
+        time.sleep(0.1)
+    return [worker.returncode for worker in workers]
+
+
+def _free_addresses(count: int) -> list[str]:
+    """Finds ports of this machine that nothing listens on."""
+    sockets = [socket.socket() for _ in range(count)]
+    try:
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [f"127.0.0.1:{each.getsockname()[1]}" for each in sockets]
+    finally:
+        for each in sockets:
+            each.close()
+
+
+if __name__ == "__main__":
+    run(main)

@@ -1,0 +1,116 @@
+"""Left-to-right batches: the text as it was before masking, each next piece as the label."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from keras_bert.tasks.pretraining.baseline import unigram_baseline
+from keras_bert.tasks.pretraining.batches import evaluation_batches, training_batches
+from keras_bert.tasks.pretraining.left_to_right import next_pieces
+from keras_bert.tasks.pretraining.records import find_records
+from keras_bert.tasks.pretraining.task import pretraining_task
+
+VOCAB_SIZE, MASK = 48, 4
+KINDS = [{"dynamic": d, "pack": p} for d in (False, True) for p in (False, True)]
+TEXT = [[2, 7, 8, 6, 3, 0], [2, 9, 9, 3, 5, 3]]
+MASKED = {
+    # [MASK], another piece, and the piece itself; what fills up the predictions changes no [CLS].
+    "input_ids": tf.constant([[2, 7, MASK, 11, 3, 0], [2, 9, 9, 3, MASK, 3]]),
+    "input_mask": tf.constant([[1, 1, 1, 1, 1, 0], [1, 1, 1, 1, 1, 1]]),
+    "masked_lm_positions": tf.constant([[2, 3, 0], [1, 4, 0]]),
+    "masked_lm_ids": tf.constant([[8, 6, 0], [9, 5, 0]]),
+    "masked_lm_weights": tf.constant([[1.0, 1.0, 0.0], [1.0, 1.0, 0.0]]),
+}
+
+
+def take(dataset, count=10**9):
+    return [{k: v.numpy() for k, v in batch.items()} for batch in dataset.take(count)]
+
+
+def test_the_text_is_restored_and_each_label_is_the_next_piece():
+    batch = next_pieces(MASKED)
+    assert batch.keys() == {"input_ids", "input_mask", "next_piece_ids", "next_piece_weights"}
+    assert batch["input_ids"].numpy().tolist() == TEXT
+    assert batch["next_piece_ids"].numpy().tolist() == [[7, 8, 6, 3, 0, 0], [9, 9, 3, 5, 3, 0]]
+    weights = batch["next_piece_weights"].numpy().tolist()
+    assert weights == [[1, 1, 1, 1, 0, 0], [1, 1, 1, 1, 1, 0]]
+
+
+def test_in_a_packed_row_nothing_follows_the_last_piece_of_an_example():
+    examples = tf.constant([[1, 1, 1, 2, 2, 0], [1, 1, 1, 1, 2, 2]])
+    weights = next_pieces(MASKED | {"example_ids": examples})["next_piece_weights"]
+    assert weights.numpy().tolist() == [[1, 1, 0, 1, 0, 0], [1, 1, 1, 0, 1, 0]]
+
+
+def test_the_loss_is_the_mean_over_all_real_pieces_but_the_last():
+    logits = np.random.default_rng(0).normal(size=(2, 6, 13)).astype("float32")
+    task = pretraining_task("ltr")
+    batch = next_pieces(MASKED)
+    sums = task.sums(lambda inputs, training: {"next_piece_logits": logits}, batch, False)
+    figures = task.divide(*([float(of[n]) for n in task.figures] for of in (sums, weights(batch))))
+    places = [(row, place) for row, length in enumerate((5, 6)) for place in range(length - 1)]
+    nll = [
+        np.log(np.exp(logits[row, place]).sum()) - logits[row, place, TEXT[row][place + 1]]
+        for row, place in places
+    ]
+    hits = [logits[row, place].argmax() == TEXT[row][place + 1] for row, place in places]
+    assert figures.keys() == {"loss", "next_piece_loss", "next_piece_accuracy"}
+    assert figures["loss"] == figures["next_piece_loss"]
+    assert figures["loss"] == pytest.approx(sum(nll) / (9 + 1e-5), rel=1e-6)
+    assert figures["next_piece_accuracy"] == pytest.approx(np.mean(hits))
+
+
+def weights(batch):
+    return pretraining_task("ltr").weights(batch)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_records_of_every_kind_give_the_same_features(tmp_path, write_dataset, kind):
+    data = find_records(str(write_dataset(tmp_path / "a", **kind)))
+    (batch,) = take(training_batches(data, 4, VOCAB_SIZE, seed=1, left_to_right=True), 1)
+    assert not [name for name in batch if name.startswith("masked_lm")]
+    assert MASK not in batch["input_ids"]
+    assert (batch["next_piece_ids"].dtype, batch["next_piece_weights"].dtype) == (
+        "int32",
+        "float32",
+    )
+    spec = training_batches(data, 4, VOCAB_SIZE, 1, left_to_right=True).element_spec
+    assert all(feature.shape.is_fully_defined() for feature in spec.values())
+    # The last batch is filled with rows that weigh nothing.
+    size = data.num_examples - 1
+    last = take(evaluation_batches(data, size, VOCAB_SIZE, left_to_right=True))[-1]
+    assert last["next_piece_weights"][0].sum() > 0
+    assert last["next_piece_weights"][1:].sum() == 0
+
+
+def test_masked_records_are_restored_to_those_that_were_never_masked(tmp_path, write_dataset):
+    masked, unmasked = (
+        take(
+            evaluation_batches(
+                find_records(str(write_dataset(tmp_path / str(d), dynamic=d))),
+                64,
+                VOCAB_SIZE,
+                left_to_right=True,
+            )
+        )
+        for d in (False, True)
+    )
+    texts = [
+        {row.tobytes() for batch in batches for row in batch["input_ids"]}
+        for batches in (masked, unmasked)
+    ]
+    assert texts[0] == texts[1]
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_the_baseline_counts_next_pieces(tmp_path, write_dataset, dynamic):
+    data = find_records(str(write_dataset(tmp_path / "a", dynamic=dynamic)))
+    batches = take(evaluation_batches(data, 64, VOCAB_SIZE, left_to_right=True))
+    labels = np.concatenate([b["next_piece_ids"][b["next_piece_weights"] > 0] for b in batches])
+    counts = np.bincount(labels, minlength=VOCAB_SIZE)
+    log_probabilities = np.log((counts + 1) / (counts + 1).sum())
+    baseline = unigram_baseline(data, data, VOCAB_SIZE, "ltr")
+    assert baseline == {
+        "unigram_next_piece_loss": pytest.approx(-log_probabilities[labels].mean()),
+        "unigram_next_piece_accuracy": pytest.approx(counts.max() / counts.sum()),
+    }

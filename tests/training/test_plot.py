@@ -1,0 +1,170 @@
+"""Learning curves: what is read of runs, the picture and the page, bad input."""
+
+import base64
+import json
+import re
+import struct
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from keras_bert.errors import InputError
+from keras_bert.training.curves import drawn, read_runs
+
+
+def line(step, **figures):
+    return json.dumps({"step": step} | figures) + "\n"
+
+
+def write_run(folder, parts=("masked_lm", "next_sentence"), steps=6, results=None, tail=""):
+    """Writes a run that logged every 10 steps and evaluated every 20."""
+    folder.mkdir(parents=True)
+    (folder / "run.json").write_text('{"settings": {}}')
+    lines = []
+    for step in range(10, 10 * steps + 1, 10):
+        figures = {f"{part}_loss": 5.0 - step / 100 for part in parts}
+        figures |= {"loss": sum(figures.values())} | {f"{part}_accuracy": 0.25 for part in parts}
+        rates = {"learning_rate": 1e-4, "gradient_norm": 1.0, "tokens_per_second": 1000.0 * step}
+        lines.append(line(step, **figures, **rates))
+        if step % 20 == 0:
+            lines.append(line(step, **{f"eval_{name}": value for name, value in figures.items()}))
+    (folder / "metrics.jsonl").write_text("".join(lines) + tail)
+    if results:
+        (folder / "results.json").write_text(json.dumps(results))
+    return folder
+
+
+def plot(root, *arguments, without=""):
+    """Runs the program, where a package is wanted as if it were not there."""
+    hide = f"import sys; sys.modules[{without!r}] = None; " if without else ""
+    code = hide + "import runpy; runpy.run_module('keras_bert.training.plot', run_name='__main__')"
+    command = [sys.executable, "-c", code, *map(str, arguments)]
+    return subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
+
+
+def test_training_and_evaluation_are_read_apart(tmp_path):
+    (run,) = read_runs([str(write_run(tmp_path / "a"))])
+    assert run.training["loss"][0].tolist() == [10, 20, 30, 40, 50, 60]
+    assert run.evaluation["loss"][0].tolist() == [20, 40, 60]
+    np.testing.assert_allclose(run.evaluation["masked_lm_loss"][1], [4.8, 4.6, 4.4])
+    assert (run.name, run.last_step) == ("a", 60)
+
+
+def test_a_last_line_half_written_is_skipped(tmp_path):
+    folder = write_run(tmp_path / "a", tail='{"step": 70, "lo')
+    assert read_runs([str(folder)])[0].last_step == 60
+
+
+def test_losses_come_first_then_every_accuracy_then_the_throughput(tmp_path):
+    (run,) = read_runs([str(write_run(tmp_path / "a"))])
+    assert drawn([run]) == [
+        *("loss", "masked_lm_loss", "next_sentence_loss"),
+        *("masked_lm_accuracy", "next_sentence_accuracy", "tokens_per_second"),
+    ]
+
+
+def test_the_only_part_of_a_loss_is_drawn_where_another_run_has_more(tmp_path):
+    folders = [
+        write_run(tmp_path / name, parts)
+        for name, parts in {
+            "ltr": ("next_piece",),
+            "mlm": ("masked_lm",),
+            "both": ("masked_lm", "next_sentence"),
+        }.items()
+    ]
+    ltr, mlm, both = read_runs(map(str, folders))
+    rest = ["next_piece_accuracy", "masked_lm_accuracy", "tokens_per_second"]
+    assert drawn([ltr, mlm]) == ["loss", *rest]
+    assert {"masked_lm_loss", "next_sentence_loss"} <= set(drawn([mlm, both]))
+
+
+def test_runs_of_one_name_are_told_apart_by_their_parents(tmp_path):
+    places = ["x/one/out", "y/one/out", "z/two/out", "mine"]
+    folders = [str(write_run(tmp_path / place)) for place in places]
+    names = [run.name for run in read_runs([*folders, folders[3] + "/"])]
+    assert names == ["x/one/out", "y/one/out", "two/out", "mine"]
+
+
+def test_final_figures_are_the_last_the_results_and_the_median_throughput(tmp_path):
+    results = {"step": 60, "masked_lm_loss": 4.3, "unigram_masked_lm_loss": 6.3}
+    (run,) = read_runs([str(write_run(tmp_path / "a", results=results))])
+    figures = run.final_figures()
+    assert figures["loss"] == pytest.approx(8.8)
+    assert figures["eval_next_sentence_loss"] == pytest.approx(4.4)
+    assert figures["eval_masked_lm_loss"] == 4.3  # What results.json says comes first.
+    assert figures["unigram_masked_lm_loss"] == 6.3
+    assert figures["tokens_per_second"] == 35_000
+    assert not {"learning_rate", "gradient_norm", "step"} & figures.keys()
+
+
+def test_a_guess_at_the_only_part_of_a_loss_is_one_at_the_loss(tmp_path):
+    results = {"unigram_masked_lm_loss": 6.3, "unigram_masked_lm_accuracy": 0.05}
+    folders = [
+        write_run(tmp_path / name, parts, results=results)
+        for name, parts in {"one": ("masked_lm",), "two": ("masked_lm", "next_sentence")}.items()
+    ]
+    one, two = read_runs(map(str, folders))
+    assert two.guesses == {"masked_lm_loss": 6.3, "masked_lm_accuracy": 0.05}
+    assert one.guesses == two.guesses | {"loss": 6.3}
+
+
+def test_a_run_that_has_told_nothing_yet_is_drawn_beside_others(tmp_path):
+    begun = write_run(tmp_path / "begun", steps=0)
+    (begun / "metrics.jsonl").unlink()
+    runs = read_runs([str(write_run(tmp_path / "a")), str(begun)])
+    assert [run.last_step for run in runs] == [60, 0]
+    with pytest.raises(InputError, match="begun: no figures yet"):
+        read_runs([str(begun)])
+
+
+def test_a_folder_that_is_no_run_is_refused(tmp_path):
+    with pytest.raises(InputError, match=r"nothing: has no metrics\.jsonl; expected the folder"):
+        read_runs([str(write_run(tmp_path / "a")), str(tmp_path / "nothing")])
+
+
+def test_a_picture_and_a_page_that_holds_it_with_a_table(root, tmp_path):
+    pytest.importorskip("matplotlib", reason="needs the extra keras_bert[plot]")
+    base = write_run(tmp_path / "base", results={"unigram_masked_lm_loss": 6.3})
+    going = write_run(tmp_path / "<going>", ("next_piece",), steps=3, tail='{"st')
+    output = tmp_path / "new" / "curves.png"
+    done = plot(root, base, going, f"--output={output}")
+    assert done.returncode == 0, done.stderr
+    picture = output.read_bytes()
+    assert picture.startswith(b"\x89PNG")
+    width, height = struct.unpack(">II", picture[16:24])
+    assert (width, height) >= (1800, 1000)  # 8 panels in rows of 3.
+    page = (output.with_suffix(".html")).read_text()
+    assert base64.b64decode(re.search('base64,([^"]*)', page)[1]) == picture
+    assert "http" not in page
+    rows = dict(re.findall(r"<tr><th>(\S*)</th>(<td>.*)</tr>", page))
+    assert rows["step"] == "<td>60</td><td>30</td>"
+    assert rows["state"] == "<td>finished</td><td>not finished</td>"
+    assert rows["loss"] == "<td>8.8</td><td>4.7</td>"
+    assert rows["eval_next_piece_loss"] == "<td>–</td><td>4.8</td>"
+    assert rows["unigram_masked_lm_loss"] == "<td>6.3</td><td>–</td>"
+    assert "<th>&lt;going&gt;</th>" in page
+
+
+def test_nothing_of_tensorflow_is_imported(root):
+    code = "import sys, keras_bert.training.plot; print([m for m in sys.modules if 'tensor' in m])"
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "[]\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "without", "words"),
+    [
+        ([], "", "expected the folders of one or more runs"),
+        (["no_run", "--output=a.pdf"], "", "--output=a.pdf: expected a name that ends in .png"),
+        (["no_run"], "matplotlib", "plots need matplotlib: install the extra, keras_bert[plot]"),
+    ],
+)
+def test_bad_input_ends_in_one_line(root, arguments, without, words):
+    done = plot(root, *arguments, without=without)
+    assert done.returncode == 1
+    assert done.stderr.count("\n") == 1
+    assert words in done.stderr
