@@ -10,6 +10,7 @@ a checkpoint. Out, into FOLDER: `CASE.npz`, the weights by path and the "rows" o
 
 import json
 import sys
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -21,7 +22,8 @@ import keras
 import numpy as np
 
 from keras_bert.checkpoints.model_directory import open_model_directory
-from keras_bert.layers.attention import attend_with
+from keras_bert.errors import InputError
+from keras_bert.layers.attention import SelfAttention, attend_with
 from keras_bert.models import BertPretrainer
 from keras_bert.optimization.adamw import AdamWeightDecay
 from keras_bert.optimization.schedules import LinearWarmupDecay
@@ -55,12 +57,28 @@ def shard_shapes(variables: list[keras.Variable]) -> dict[str, list[int]]:
     return {v.path: list(v.value.addressable_shards[0].data.shape) for v in variables}
 
 
-def fused_difference(model: BertPretrainer, batch: dict[str, np.ndarray]) -> float:
-    """Returns how far fused attention is from ours."""
-    plain = jax.jit(lambda batch: model(batch))(batch)
+def fused_difference(batch: dict[str, np.ndarray], causal: bool = False) -> float:
+    """Returns how far fused attention is from ours, on a batch's masks."""
+    layer = SelfAttention(16, 2, 0.3, 0.1, 0, causal=causal)
+    layer.build((None, None, 16))
+    shape = (*batch["input_mask"].shape, 16)
+    hidden = np.random.default_rng(0).normal(size=shape).astype(np.float32)
+    arguments = (hidden, batch["input_mask"], None, batch.get("example_ids"))
+    plain = jax.jit(lambda: layer(*arguments))()
     with attend_with(partial(attend, implementation="xla")):
-        fused = jax.jit(lambda batch: model(batch))(batch)
-    return max(float(abs(fused[name] - plain[name]).max()) for name in plain)
+        fused = jax.jit(lambda: layer(*arguments))()
+    return float(abs(fused - plain).max())
+
+
+def refusal_of_an_odd_vocabulary(folder: Path) -> str:
+    """Returns what is said of a vocabulary that two devices cannot share."""
+    config = replace(open_model_directory(folder / "model").config, vocab_size=51)
+    try:
+        with JaxDevices(DEVICES, model_parallel=2).scope():
+            BertPretrainer(config)
+    except InputError as error:
+        return str(error)
+    return ""
 
 
 def main(folder: Path) -> None:
@@ -85,9 +103,13 @@ def main(folder: Path) -> None:
     writer = CheckpointWriter(folder / "jax")
     writer.save(facts["restored_step"], model, optimizer)
     writer.close()
-    batch = batches[0]
-    packed = batch | {"example_ids": batch["segment_ids"] + batch["input_mask"]}
-    facts["fused_difference"] = [fused_difference(model, each) for each in (batch, packed)]
+    packed = {"example_ids": batches[0]["segment_ids"] + batches[0]["input_mask"]}
+    facts["fused_difference"] = {
+        "an_example_a_row": fused_difference(batches[0]),
+        "packed": fused_difference(batches[0] | packed),
+        "causal": fused_difference(batches[0], causal=True),
+    }
+    facts["odd_vocabulary"] = refusal_of_an_odd_vocabulary(folder)
     (folder / "facts.json").write_text(json.dumps(facts))
 
 

@@ -160,9 +160,14 @@ def test_tensorflow_reads_jaxs_checkpoints(folder):
     assert int(optimizer.iterations.numpy()) == STEPS
 
 
-@pytest.mark.parametrize("kind", [0, 1], ids=["an_example_a_row", "packed"])
+@pytest.mark.parametrize("kind", ["an_example_a_row", "packed", "causal"])
 def test_fused_attention_gives_what_ours_does(facts, kind):
     assert facts["fused_difference"][kind] < 1e-5
+
+
+def test_a_vocabulary_that_does_not_divide_is_refused(facts):
+    expected = "--model_parallel=2 does not divide the 51 pieces of the vocabulary"
+    assert facts["odd_vocabulary"] == expected
 
 
 @pytest.mark.parametrize(
