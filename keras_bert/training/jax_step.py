@@ -64,18 +64,20 @@ def make_train_steps(
         steps = gradient_accumulation_steps
         if steps == 1:
             return forward_backward(weights, fixed, batch, totals)
-        # Every steps-th row, so that each device keeps the rows it has.
+        # Row r is of micro-batch r mod steps, so that each device keeps the rows it has.
         micro = {
             name: jnp.moveaxis(value.reshape(-1, steps, *value.shape[1:]), 1, 0)
             for name, value in batch.items()
         }
+        # Those that are padding alone come last, and are not computed.
+        count = jnp.sum(jnp.any(micro["example_weights"] > 0, axis=1))
 
-        def add(total: Any, part: Batch) -> tuple[Any, None]:
-            more = forward_backward(weights, fixed, part, totals)
-            return jax.tree.map(jnp.add, total, more), None
+        def add(i: Any, total: Any) -> Any:
+            part = {name: value[i] for name, value in micro.items()}
+            return jax.tree.map(jnp.add, total, forward_backward(weights, fixed, part, totals))
 
         zeros = (jnp.zeros([len(task.figures)]), [jnp.zeros_like(weight) for weight in weights])
-        return jax.lax.scan(add, zeros, micro)[0]
+        return jax.lax.fori_loop(0, count, add, zeros)
 
     def step(state: tuple[list, list], fixed: list, batch: Batch):
         weights, slot_values = state
