@@ -63,6 +63,7 @@ def main(argv: Sequence[str]) -> None:
     common = fine_tuning_flags.read()  # Late: bad flags and --help should not wait for TensorFlow.
     from keras_bert.tasks.classification.data import ClassificationSettings
     from keras_bert.tasks.classification.run import fine_tune_classifier
+    from keras_bert.training.cluster import worker_index
 
     own = {field.name: FLAGS[field.name].value for field in fields(ClassificationSettings)}
     results = fine_tune_classifier(
@@ -74,7 +75,8 @@ def main(argv: Sequence[str]) -> None:
         common.seeds,
         common.record,
     )
-    finish(results, common.output_dir, FLAGS.export)
+    if worker_index(common.strategy) == 0:
+        finish(results, common.output_dir, FLAGS.export)
 
 
 def _complete_flags() -> None:

@@ -72,6 +72,7 @@ def main(argv: Sequence[str]) -> None:
     common = fine_tuning_flags.read()  # Late: bad flags and --help should not wait for TensorFlow.
     from keras_bert.tasks.ner.data import NerSettings
     from keras_bert.tasks.ner.run import fine_tune_tagger
+    from keras_bert.training.cluster import worker_index
 
     own = {field.name: FLAGS[field.name].value for field in fields(NerSettings)}
     results = fine_tune_tagger(
@@ -83,7 +84,8 @@ def main(argv: Sequence[str]) -> None:
         common.seeds,
         common.record,
     )
-    finish(results, common.output_dir, FLAGS.export)
+    if worker_index(common.strategy) == 0:
+        finish(results, common.output_dir, FLAGS.export)
 
 
 def _complete_flags() -> None:

@@ -97,6 +97,7 @@ def main(argv: Sequence[str]) -> None:
     from keras_bert.tasks.pretraining.inputs import PretrainingSettings
     from keras_bert.tasks.pretraining.run import pretrain
     from keras_bert.training.backend import BACKEND, fastest_precision, make_strategy
+    from keras_bert.training.cluster import worker_index
     from keras_bert.training.loop import TrainingSettings
 
     own = {flag.name: flag.value for flag in FLAGS.get_flags_for_module("__main__")}
@@ -110,7 +111,8 @@ def main(argv: Sequence[str]) -> None:
     )
     record = {name: value for name, value in own.items() if name not in FREE} | {"backend": BACKEND}
     results = pretrain(settings, training, strategy, Path(FLAGS.output_dir), record)
-    finish(results, Path(FLAGS.output_dir), FLAGS.export)
+    if worker_index(strategy) == 0:
+        finish(results, Path(FLAGS.output_dir), FLAGS.export)
 
 
 if __name__ == "__main__":

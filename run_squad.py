@@ -71,6 +71,7 @@ def main(argv: Sequence[str]) -> None:
     common = fine_tuning_flags.read()  # Late: bad flags and --help should not wait for TensorFlow.
     from keras_bert.tasks.squad.data import SquadSettings
     from keras_bert.tasks.squad.run import fine_tune_span_labeler
+    from keras_bert.training.cluster import worker_index
 
     own = {field.name: FLAGS[field.name].value for field in fields(SquadSettings)}
     results = fine_tune_span_labeler(
@@ -82,7 +83,8 @@ def main(argv: Sequence[str]) -> None:
         common.seeds,
         common.record,
     )
-    finish(results, common.output_dir, FLAGS.export)
+    if worker_index(common.strategy) == 0:
+        finish(results, common.output_dir, FLAGS.export)
 
 
 def _complete_flags() -> None:

@@ -12,6 +12,7 @@ the run's folder, which all of them can read.
 import contextlib
 import json
 import os
+import re
 import socket
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -251,8 +252,10 @@ def lost_workers_end(strategy: tf.distribute.Strategy) -> Iterator[None]:
     except _LOST as error:
         if num_workers(strategy) == 1:
             raise
-        reason = error.message.splitlines()[0][:200]
-        raise EndedEarly(f"another worker is gone ({reason})") from error
+        named = {int(index) for index in re.findall(r"task:(\d+)", error.message)}
+        named -= {worker_index(strategy)}
+        who = f"worker {min(named)}" if named else "another worker"
+        raise EndedEarly(f"{who} is gone") from error
 
 
 def _addresses(strategy: tf.distribute.Strategy) -> list[str]:

@@ -181,7 +181,10 @@ def test_a_killed_worker_is_restarted_with_all_others_to_the_same_bits(
     os.kill(workers_of(process)[killed], signal.SIGKILL)
     _, log = process.communicate(timeout=240)
     assert process.returncode == 0, log
-    assert "restart 1 of 10" in log
+    assert f"worker {killed} is gone: the same command again goes on" in log
+    ended = [75, 75]
+    ended[killed] = -signal.SIGKILL
+    assert f"ended with {ended}; restart 1 of 10" in log
     assert_close(weights(tmp_path / "run"), weights(two_workers), tolerance=0)
 
 
