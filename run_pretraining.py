@@ -61,6 +61,7 @@ flags.DEFINE_enum(
     "Devices: one, this machine's, several machines' (TF_CONFIG), a TPU (unverified).",
 )
 flags.DEFINE_integer("num_devices", 0, "Devices of `mirrored`; 0: all.", lower_bound=0)
+flags.DEFINE_integer("model_parallel", 1, "JAX: devices that share the vocabulary.", lower_bound=1)
 flags.DEFINE_float("worker_timeout", 300.0, "Seconds to wait for other machines.", 0.0)
 flags.DEFINE_enum(
     "mixed_precision",
@@ -95,9 +96,9 @@ def main(argv: Sequence[str]) -> None:
     start_tensorflow()  # Late: bad flags and --help should not wait for it.
     from keras_bert.tasks.pretraining.inputs import PretrainingSettings
     from keras_bert.tasks.pretraining.run import pretrain
+    from keras_bert.training.backend import BACKEND, fastest_precision, make_strategy
     from keras_bert.training.cluster import worker_index
     from keras_bert.training.loop import TrainingSettings
-    from keras_bert.training.strategy import fastest_precision, make_strategy
 
     own = {flag.name: flag.value for flag in FLAGS.get_flags_for_module("__main__")}
     own["mixed_precision"] = own["mixed_precision"] or fastest_precision()
@@ -105,8 +106,10 @@ def main(argv: Sequence[str]) -> None:
         kind(**{field.name: own[field.name] for field in fields(kind) if field.name in own})
         for kind in (PretrainingSettings, TrainingSettings)
     )
-    strategy = make_strategy(FLAGS.distribution_strategy, FLAGS.num_devices, FLAGS.worker_timeout)
-    record = {name: value for name, value in own.items() if name not in FREE}
+    strategy = make_strategy(
+        FLAGS.distribution_strategy, FLAGS.num_devices, FLAGS.worker_timeout, FLAGS.model_parallel
+    )
+    record = {name: value for name, value in own.items() if name not in FREE} | {"backend": BACKEND}
     results = pretrain(settings, training, strategy, Path(FLAGS.output_dir), record)
     if worker_index(strategy) == 0:
         finish(results, Path(FLAGS.output_dir), FLAGS.export)

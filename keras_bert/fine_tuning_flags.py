@@ -98,6 +98,9 @@ def define(
         "Devices: one, this machine's, several machines' (TF_CONFIG), a TPU (unverified).",
     )
     flags.DEFINE_integer("num_devices", 0, "Devices of `mirrored`; 0: all.", lower_bound=0)
+    flags.DEFINE_integer(
+        "model_parallel", 1, "JAX: devices that share the vocabulary.", lower_bound=1
+    )
     flags.DEFINE_float("worker_timeout", 300.0, "Seconds to wait for other machines.", 0.0)
     flags.DEFINE_enum(
         "mixed_precision",
@@ -146,8 +149,8 @@ def read() -> FineTuningFlags:
     seeds = _seeds()
     start_tensorflow()
     from keras_bert.tasks.fine_tuning.settings import FineTuningSettings
+    from keras_bert.training.backend import BACKEND, fastest_precision, make_strategy
     from keras_bert.training.loop import TrainingSettings
-    from keras_bert.training.strategy import fastest_precision, make_strategy
 
     own = {flag.name: flag.value for flag in FLAGS.get_flags_for_module("__main__")}
     own["mixed_precision"] = own["mixed_precision"] or fastest_precision()
@@ -159,10 +162,15 @@ def read() -> FineTuningFlags:
     return FineTuningFlags(
         settings,
         training,
-        make_strategy(FLAGS.distribution_strategy, FLAGS.num_devices, FLAGS.worker_timeout),
+        make_strategy(
+            FLAGS.distribution_strategy,
+            FLAGS.num_devices,
+            FLAGS.worker_timeout,
+            FLAGS.model_parallel,
+        ),
         Path(FLAGS.output_dir),
         seeds,
-        {name: value for name, value in own.items() if name not in left_out},
+        {name: value for name, value in own.items() if name not in left_out} | {"backend": BACKEND},
     )
 
 

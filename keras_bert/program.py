@@ -67,6 +67,11 @@ def define_export() -> None:
         lambda values: values["do_train"] or not values["export"],
         message="--export needs --do_train",
     )
+    flags.register_validator(
+        "export",
+        lambda export: not export or os.environ.get("KERAS_BACKEND", "tensorflow") == "tensorflow",
+        message="needs TensorFlow; export_model.py without KERAS_BACKEND exports a JAX run",
+    )
 
 
 def finish(results: Mapping[str, object], output_dir: Path, export: bool) -> None:

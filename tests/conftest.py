@@ -4,7 +4,7 @@ import importlib.util
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
@@ -80,15 +80,22 @@ def make_checkpoint():
 
 @pytest.fixture(scope="session")
 def run_program(root, tmp_path_factory):
-    """A function: (program, its arguments and flags, working folder) -> the finished process."""
+    """A function: (program, its arguments, flags, folder, environment) -> the finished process."""
     nothing = tmp_path_factory.mktemp("tfds")  # What TensorFlow Datasets has prepared.
 
-    def run(program: str, *arguments: str, cwd: Path = root, input: str | None = None, **flags):
+    def run(
+        program: str,
+        *arguments: str,
+        cwd: Path = root,
+        input: str | None = None,
+        environment: Mapping[str, str] | None = None,
+        **flags,
+    ):
         command = [sys.executable, str(root / program), *arguments]
         return subprocess.run(
             [*command, *(f"--{name}={value}" for name, value in flags.items())],
             cwd=cwd,
-            env=os.environ | {"TFDS_DATA_DIR": str(nothing)},
+            env={**os.environ, "TFDS_DATA_DIR": str(nothing), **(environment or {})},
             input=input,
             capture_output=True,
             text=True,

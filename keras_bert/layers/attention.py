@@ -3,9 +3,14 @@
 In: hidden states [B, S, H], the input mask [B, S] and, where a row holds several examples, their
 numbers [B, S]. Out: the heads' contexts side by side, [B, S, H]. Causal attention, which a piece of
 a left-to-right model does, sees that piece and those before it.
+
+Where no probability is dropped, a backend may do all of it as one operation (`attend_with`).
 """
 
+import contextlib
+import contextvars
 import math
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import keras
@@ -17,6 +22,25 @@ from keras_bert.layers.dropout import Dropout, drop
 
 # What Google's released code adds to the scores of padding.
 _MASKED_SCORE = -10000.0
+
+_attend: contextvars.ContextVar[Callable[..., Any] | None] = contextvars.ContextVar(
+    "attend", default=None
+)
+
+
+@contextlib.contextmanager
+def attend_with(attend: Callable[..., Any]) -> Iterator[None]:
+    """Sends attention that drops no probability through one operation in the block.
+
+    Args:
+        attend: (query, key, value: [B, S, N, D]; input_mask, example_ids: [B, S] or None; scale;
+            causal) -> softmax(scale · QKᵀ + mask)V, [B, S, N, D].
+    """
+    token = _attend.set(attend)
+    try:
+        yield
+    finally:
+        _attend.reset(token)
 
 
 def key_mask(input_mask: Any) -> Any:
@@ -79,6 +103,20 @@ def causal_mask(length: Any) -> Any:
     """
     place = ops.arange(length)
     return ops.cast(place[None, :] > place[:, None], "float32") * _MASKED_SCORE
+
+
+@chain
+def biased(product: Any, bias: Any) -> Any:
+    """Adds the bias in float32.
+
+    Args:
+        product: [..., H].
+        bias: [H].
+
+    Returns:
+        [..., H] in the type of the product.
+    """
+    return ops.cast(ops.cast(product, "float32") + bias, product.dtype)
 
 
 @chain
@@ -187,11 +225,17 @@ class SelfAttention(keras.layers.Layer):
         """
         # Scaling the queries costs S·H products where scaling the scores costs N·S·S.
         scale = 1.0 / math.sqrt(self.hidden_size // self.num_attention_heads)
+        drop_key = self.dropout.key(dropout_seed)
+        attend = _attend.get()
+        if attend and (drop_key is None or self.dropout.rate == 0.0):
+            projections = (self.query, self.key, self.value)
+            heads = [self._side_by_side(projection, hidden) for projection in projections]
+            context = attend(*heads, input_mask, example_ids, scale, self.causal)
+            return ops.reshape(context, ops.shape(hidden))
         query = self._heads(self.query, hidden, scale=scale)
         key = self._heads(self.key, hidden, transposed=True)  # [B, N, D, S]
         value = self._heads(self.value, hidden)
         scores = ops.matmul(query, key)  # [B, N, S, S]
-        drop_key = self.dropout.key(dropout_seed)
         probabilities = attention_probabilities(
             scores,
             input_mask,
@@ -201,6 +245,13 @@ class SelfAttention(keras.layers.Layer):
             causal=self.causal,
         )
         return merge_heads(ops.matmul(probabilities, value))
+
+    def _side_by_side(self, projection: DenseProduct, hidden: Any) -> Any:
+        """Projects [B, S, H] to [B, S, N, D]."""
+        x = biased(projection(hidden), projection.bias)
+        batch, length, width = ops.shape(x)
+        heads = self.num_attention_heads
+        return ops.reshape(x, (batch, length, heads, width // heads))
 
     def _heads(self, projection: DenseProduct, hidden: Any, **how: Any) -> Any:
         """Projects [B, S, H] to [B, N, S, D]."""

@@ -20,10 +20,10 @@ import tensorflow as tf
 from absl import logging
 
 from keras_bert.errors import EndedEarly, InputError
+from keras_bert.training.backend import make_train_steps
 from keras_bert.training.best import BestKept
 from keras_bert.training.checkpoint import CheckpointWriter, list_checkpoints, restore_latest
 from keras_bert.training.cluster import all_sum, distribute, num_workers, worker_index
-from keras_bert.training.step import make_train_steps
 from keras_bert.training.stopping import Stopping
 from keras_bert.training.summaries import EVALUATION, Summaries, read_evaluations
 from keras_bert.training.task import Task
@@ -124,7 +124,8 @@ def train(
             while not done:
                 count = min(stopping.steps_a_call, _steps_to_next_event(step, settings))
                 start = time.monotonic()
-                rows = train_steps(iterator, tf.constant(count)).numpy()
+                # An array: TensorFlow would trace a program for each int.
+                rows = np.asarray(train_steps(iterator, np.array(count, np.int32)))
                 told_to_stop = stopping.agree(count, time.monotonic() - start)
                 _stop_if_not_finite(rows, step, task, checkpoints)
                 step += count

@@ -18,7 +18,7 @@ from keras_bert.errors import InputError
 from keras_bert.files import read_json, write_json
 from keras_bert.training.cluster import all_sum, lost_workers_end, worker_index
 
-PACKAGES = ("keras-bert", "tensorflow", "keras", "numpy")
+PACKAGES = ("keras-bert", "tensorflow", "jax", "keras", "numpy")
 
 
 def is_finished(output_dir: Path, settings: Mapping[str, object]) -> bool:

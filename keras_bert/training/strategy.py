@@ -12,7 +12,10 @@ STRATEGIES = ("default", "mirrored", "multi_worker_mirrored", "tpu")
 
 
 def make_strategy(
-    name: str = "default", num_devices: int = 0, worker_timeout: float = 300.0
+    name: str = "default",
+    num_devices: int = 0,
+    worker_timeout: float = 300.0,
+    model_parallel: int = 1,
 ) -> tf.distribute.Strategy:
     """Makes the distribution strategy that a program's flags name.
 
@@ -23,6 +26,7 @@ def make_strategy(
         num_devices: how many devices `mirrored` uses; 0 takes all of them: GPUs where there are
             any, else logical CPU devices.
         worker_timeout: seconds to wait for the other machines (cluster.py, `join`).
+        model_parallel: 1, as variables are cut with JAX alone (jax_devices.py).
 
     Returns:
         The strategy; models and optimizers are made inside its `scope()`.
@@ -30,6 +34,8 @@ def make_strategy(
     Raises:
         InputError: an unknown name, devices that are not to be had, or a bad TF_CONFIG.
     """
+    if model_parallel > 1:
+        raise InputError(f"--model_parallel={model_parallel} needs KERAS_BACKEND=jax")
     if num_devices > 1 and name != "mirrored":
         raise InputError(
             f"--num_devices={num_devices} needs --distribution_strategy=mirrored, got {name}"

@@ -2,12 +2,12 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import keras
 import numpy as np
-import tensorflow as tf
 
-Batch = Mapping[str, tf.Tensor]
+Batch = Mapping[str, Any]  # tensors of the backend, by the name of their feature
 
 
 @dataclass(frozen=True)
@@ -28,8 +28,8 @@ class Task:
 
     figures: Sequence[str]
     losses: Mapping[str, float]
-    weights: Callable[[Batch], dict[str, tf.Tensor]]
-    sums: Callable[[keras.Model, Batch, bool], dict[str, tf.Tensor]]
+    weights: Callable[[Batch], dict[str, Any]]
+    sums: Callable[[keras.Model, Batch, bool], dict[str, Any]]
 
     def divide(self, sums: np.ndarray, weights: np.ndarray) -> dict[str, float]:
         """Turns sums into figures.

@@ -8,9 +8,11 @@
 Each is divided by the weights of the batch's examples, over all devices.
 """
 
+from typing import Any
+
 import keras
 import numpy as np
-import tensorflow as tf
+from keras import ops
 
 from keras_bert.tasks.fine_tuning.batches import model_inputs
 from keras_bert.training.task import Batch, Task
@@ -29,39 +31,40 @@ def classification_task(problem_type: str, class_weights: np.ndarray | None = No
     is_single = problem_type == "single_label"
     figures = ("loss", "accuracy") if is_single else ("loss",)
 
-    def loss_weights(batch: Batch) -> tf.Tensor:
+    def loss_weights(batch: Batch) -> Any:
         weights = batch["example_weights"]
         if is_single and class_weights is not None:
-            weights *= tf.gather(tf.constant(class_weights), batch["labels"])
+            of_class = ops.convert_to_tensor(class_weights)
+            weights *= ops.take(of_class, batch["labels"], axis=0)
         return weights
 
-    def weights_of(batch: Batch) -> dict[str, tf.Tensor]:
-        weights = {"loss": tf.reduce_sum(loss_weights(batch))}
+    def weights_of(batch: Batch) -> dict[str, Any]:
+        weights = {"loss": ops.sum(loss_weights(batch))}
         if is_single:
-            weights["accuracy"] = tf.reduce_sum(batch["example_weights"])
+            weights["accuracy"] = ops.sum(batch["example_weights"])
         return weights
 
-    def sums_of(model: keras.Model, batch: Batch, training: bool) -> dict[str, tf.Tensor]:
+    def sums_of(model: keras.Model, batch: Batch, training: bool) -> dict[str, Any]:
         logits = model(model_inputs(batch), training=training)["logits"]
         labels = batch["labels"]
         losses = _losses(problem_type, logits, labels, class_weights)
-        sums = {"loss": tf.reduce_sum(loss_weights(batch) * losses)}
+        sums = {"loss": ops.sum(loss_weights(batch) * losses)}
         if is_single:
-            hits = tf.cast(tf.argmax(logits, axis=-1, output_type=tf.int32) == labels, tf.float32)
-            sums["accuracy"] = tf.reduce_sum(batch["example_weights"] * hits)
+            hits = ops.cast(ops.argmax(logits, axis=-1) == labels, "float32")
+            sums["accuracy"] = ops.sum(batch["example_weights"] * hits)
         return sums
 
     return Task(figures=figures, losses={"loss": 0.0}, weights=weights_of, sums=sums_of)
 
 
-def _losses(
-    problem_type: str, logits: tf.Tensor, labels: tf.Tensor, class_weights: np.ndarray | None
-) -> tf.Tensor:
+def _losses(problem_type: str, logits: Any, labels: Any, class_weights: np.ndarray | None) -> Any:
     """Returns the loss of each example, float32 [B], for logits [B, C]."""
     if problem_type == "single_label":
-        return tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
+        return ops.sparse_categorical_crossentropy(labels, logits, from_logits=True)
     if problem_type == "regression":
-        return tf.square(logits[:, 0] - labels)
-    positive = 1.0 if class_weights is None else tf.constant(class_weights)
-    by_class = tf.nn.weighted_cross_entropy_with_logits(labels, logits, positive)
-    return tf.reduce_mean(by_class, axis=-1)
+        return ops.square(logits[:, 0] - labels)
+    positive = 1.0 if class_weights is None else ops.convert_to_tensor(class_weights)
+    # -positive · labels · log(sigmoid(x)) - (1 - labels) · log(1 - sigmoid(x)), without overflow.
+    weights = 1.0 + (positive - 1.0) * labels
+    softplus = ops.log1p(ops.exp(-ops.abs(logits))) + ops.relu(-logits)
+    return ops.mean((1.0 - labels) * logits + weights * softplus, axis=-1)

@@ -8,8 +8,8 @@ import tensorflow as tf
 
 from keras_bert.tasks.fine_tuning.batches import MODEL_INPUTS, evaluation_batches
 from keras_bert.tasks.fine_tuning.examples import Examples
+from keras_bert.training.backend import make_predict
 from keras_bert.training.cluster import all_sum, share_of
-from keras_bert.training.predict import make_predict
 
 Predict = Callable[[Examples], dict[str, np.ndarray]]
 

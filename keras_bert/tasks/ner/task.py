@@ -3,8 +3,10 @@
 Softmax cross-entropy over the pieces that carry a tag, divided by their number in the global batch.
 """
 
+from typing import Any
+
 import keras
-import tensorflow as tf
+from keras import ops
 
 from keras_bert.tasks.fine_tuning.batches import model_inputs
 from keras_bert.training.task import Batch, Task
@@ -18,22 +20,22 @@ def ner_task() -> Task:
         carries none.
     """
 
-    def tagged(batch: Batch) -> tf.Tensor:
-        return tf.cast(batch["tags"] >= 0, tf.float32) * batch["example_weights"][:, tf.newaxis]
+    def tagged(batch: Batch) -> Any:
+        return ops.cast(batch["tags"] >= 0, "float32") * batch["example_weights"][:, None]
 
-    def weights_of(batch: Batch) -> dict[str, tf.Tensor]:
-        count = tf.reduce_sum(tagged(batch))
+    def weights_of(batch: Batch) -> dict[str, Any]:
+        count = ops.sum(tagged(batch))
         return {"loss": count, "tag_accuracy": count}
 
-    def sums_of(model: keras.Model, batch: Batch, training: bool) -> dict[str, tf.Tensor]:
+    def sums_of(model: keras.Model, batch: Batch, training: bool) -> dict[str, Any]:
         logits = model(model_inputs(batch), training=training)["logits"]
-        tags = tf.maximum(batch["tags"], 0)
-        losses = tf.nn.sparse_softmax_cross_entropy_with_logits(tags, logits)
-        hits = tf.cast(tf.argmax(logits, axis=-1, output_type=tf.int32) == tags, tf.float32)
+        tags = ops.maximum(batch["tags"], 0)
+        losses = ops.sparse_categorical_crossentropy(tags, logits, from_logits=True)
+        hits = ops.cast(ops.argmax(logits, axis=-1) == tags, "float32")
         weights = tagged(batch)
         return {
-            "loss": tf.reduce_sum(weights * losses),
-            "tag_accuracy": tf.reduce_sum(weights * hits),
+            "loss": ops.sum(weights * losses),
+            "tag_accuracy": ops.sum(weights * hits),
         }
 
     return Task(

@@ -19,15 +19,16 @@ from keras_bert.models import BertPretrainer
 from keras_bert.optimization.adamw import AdamWeightDecay
 from keras_bert.optimization.lamb import Lamb
 from keras_bert.optimization.schedules import LinearWarmupDecay
+from keras_bert.tasks.pretraining.baseline import unigram_baseline
 from keras_bert.tasks.pretraining.batches import evaluation_batches, explained, training_batches
 from keras_bert.tasks.pretraining.inputs import (
     PretrainingInputs,
     PretrainingSettings,
     find_inputs,
 )
-from keras_bert.tasks.pretraining.task import pretraining_task, unigram_baseline
+from keras_bert.tasks.pretraining.task import pretraining_task
+from keras_bert.training.backend import make_evaluate
 from keras_bert.training.cluster import check_agreement, num_workers, share_of
-from keras_bert.training.evaluate import make_evaluate
 from keras_bert.training.loop import TrainingSettings, check_batch_sizes, train
 from keras_bert.training.run_directory import is_finished, running
 

@@ -7,13 +7,12 @@ sentence leave the masked-LM loss alone (Liu et al. 2019). Left to right, the lo
 next pieces alone, weighted as the masked ones are (Devlin et al. 2019, section 5.1).
 """
 
+from typing import Any
+
 import keras
-import numpy as np
-import tensorflow as tf
+from keras import ops
 
 from keras_bert.layers.chain import chain
-from keras_bert.tasks.pretraining.batches import evaluation_batches
-from keras_bert.tasks.pretraining.records import PretrainingData
 from keras_bert.training.task import Batch, Task
 
 MODEL_INPUTS = (
@@ -53,21 +52,21 @@ def pretraining_task(objective: str = "mlm_nsp") -> Task:
     """
     predictions = PREDICTIONS[objective]
 
-    def weights_of(batch: Batch) -> dict[str, tf.Tensor]:
-        weights = {name: tf.reduce_sum(_label_weights(batch, name)) for name in predictions}
+    def weights_of(batch: Batch) -> dict[str, Any]:
+        weights = {name: ops.sum(label_weights(batch, name)) for name in predictions}
         return {
             f"{name}_{kind}": weights[name] for kind in ("loss", "accuracy") for name in predictions
         }
 
-    def sums_of(model: keras.Model, batch: Batch, training: bool) -> dict[str, tf.Tensor]:
+    def sums_of(model: keras.Model, batch: Batch, training: bool) -> dict[str, Any]:
         inputs = {name: batch[name] for name in MODEL_INPUTS if name in batch}
         outputs = model(inputs, training=training)
         sums = {}
         for name in predictions:
             score = _score(
-                outputs[f"{name}_logits"], batch[LABELS[name][0]], _label_weights(batch, name)
+                outputs[f"{name}_logits"], batch[LABELS[name][0]], label_weights(batch, name)
             )
-            sums[f"{name}_loss"], sums[f"{name}_accuracy"] = tf.unstack(score)
+            sums[f"{name}_loss"], sums[f"{name}_accuracy"] = score[0], score[1]
         return sums
 
     return Task(
@@ -78,71 +77,28 @@ def pretraining_task(objective: str = "mlm_nsp") -> Task:
     )
 
 
-def _label_weights(batch: Batch, prediction: str) -> tf.Tensor:
-    """Returns 1 for each label that counts: [B, P] or [B, S] for pieces, [B] or [B, P] for rows."""
+def label_weights(batch: Batch, prediction: str) -> Any:
+    """Returns 1 for each label that counts, 0 for the others.
+
+    Args:
+        batch: of tasks.pretraining.batches.
+        prediction: a key of LABELS.
+
+    Returns:
+        [B, P] or [B, S] float32 of pieces, [B] or [B, P] of examples.
+    """
     # A row that is one example has one next-sentence label, which weighs what the row weighs.
     own = f"{prediction}_weights"
     return batch[own if own in batch else "example_weights"]
 
 
 @chain
-def _score(logits: tf.Tensor, labels: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
+def _score(logits: Any, labels: Any, weights: Any) -> Any:
     """Returns [the weighted sum of the negative log-likelihoods, that of the hits]."""
-    nll = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
+    nll = ops.sparse_categorical_crossentropy(labels, logits, from_logits=True)
     # The first of the largest, as argmax gives it; XLA's argmax takes nearly twice as long.
-    largest = tf.reduce_max(logits, -1, keepdims=True)
+    largest = ops.max(logits, -1, keepdims=True)
     pieces = logits.shape[-1]
-    first = tf.reduce_min(tf.where(logits == largest, tf.range(pieces), pieces), -1)
-    hits = tf.cast(first == labels, tf.float32)
-    return tf.stack([tf.reduce_sum(weights * nll), tf.reduce_sum(weights * hits)])
-
-
-def unigram_baseline(
-    train: PretrainingData,
-    held_out: PretrainingData,
-    vocab_size: int,
-    objective: str = "mlm_nsp",
-    max_examples: int = 100_000,
-) -> dict[str, float]:
-    """Scores the guess that knows only how often each piece to predict and each label occurs.
-
-    A model that has learnt nothing from context ends here: it is what the losses and accuracies
-    of pre-training must be read against.
-
-    Args:
-        train: records whose pieces and labels are counted; each piece gets one count for free.
-        held_out: records whose pieces and labels are guessed.
-        vocab_size: V.
-        objective: what is predicted, as for `pretraining_task`.
-        max_examples: about so many records of each are read at most.
-
-    Returns:
-        {"unigram_masked_lm_loss": nats a piece, "unigram_masked_lm_accuracy": share,
-        "unigram_next_sentence_accuracy": share}, or those of what else the objective predicts.
-    """
-    seen, asked = (_counts(data, vocab_size, objective, max_examples) for data in (train, held_out))
-    predictions = PREDICTIONS[objective]
-    pieces = predictions[0]
-    probabilities = (seen[pieces] + 1) / (seen[pieces] + 1).sum()
-    nats = -(asked[pieces] * np.log(probabilities)).sum() / asked[pieces].sum()
-    return {f"unigram_{pieces}_loss": float(nats)} | {
-        f"unigram_{name}_accuracy": float(asked[name][seen[name].argmax()] / asked[name].sum())
-        for name in predictions
-    }
-
-
-def _counts(
-    data: PretrainingData, vocab_size: int, objective: str, max_examples: int
-) -> dict[str, np.ndarray]:
-    """Counts what is to be predicted: pieces [V], and next-sentence labels [2]."""
-    counts = {
-        name: np.zeros([2 if name == "next_sentence" else vocab_size])
-        for name in PREDICTIONS[objective]
-    }
-    batch_size = min(1000, data.num_examples)
-    most = -(-max_examples // batch_size)
-    for batch in evaluation_batches(data, batch_size, vocab_size, most, objective == "ltr"):
-        for name, count in counts.items():
-            labels = batch[LABELS[name][0]].numpy().ravel()
-            count += np.bincount(labels, _label_weights(batch, name).numpy().ravel(), len(count))
-    return counts
+    first = ops.min(ops.where(logits == largest, ops.arange(pieces), pieces), -1)
+    hits = ops.cast(first == labels, "float32")
+    return ops.stack([ops.sum(weights * nll), ops.sum(weights * hits)])

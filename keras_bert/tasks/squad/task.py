@@ -5,8 +5,10 @@ piece and of its last (Devlin et al. 2019, section 4.2). Padding is left out of 
 loss of a window does not depend on what it is batched with.
 """
 
+from typing import Any
+
 import keras
-import tensorflow as tf
+from keras import ops
 
 from keras_bert.tasks.fine_tuning.batches import model_inputs
 from keras_bert.training.task import Batch, Task
@@ -23,22 +25,22 @@ def squad_task() -> Task:
         likeliest.
     """
 
-    def weights_of(batch: Batch) -> dict[str, tf.Tensor]:
-        total = tf.reduce_sum(batch["example_weights"])
+    def weights_of(batch: Batch) -> dict[str, Any]:
+        total = ops.sum(batch["example_weights"])
         return {"loss": total, "span_accuracy": total}
 
-    def sums_of(model: keras.Model, batch: Batch, training: bool) -> dict[str, tf.Tensor]:
+    def sums_of(model: keras.Model, batch: Batch, training: bool) -> dict[str, Any]:
         outputs = model(model_inputs(batch), training=training)
         losses, hits = 0.0, True
         for end in ENDS:
             position = batch[f"{end}_positions"]
-            logits = tf.where(batch["input_mask"] == 1, outputs[f"{end}_logits"], -1e9)
-            losses += 0.5 * tf.nn.sparse_softmax_cross_entropy_with_logits(position, logits)
-            hits &= tf.argmax(logits, axis=-1, output_type=tf.int32) == position
+            logits = ops.where(batch["input_mask"] == 1, outputs[f"{end}_logits"], -1e9)
+            losses += 0.5 * ops.sparse_categorical_crossentropy(position, logits, from_logits=True)
+            hits &= ops.argmax(logits, axis=-1) == position
         weights = batch["example_weights"]
         return {
-            "loss": tf.reduce_sum(weights * losses),
-            "span_accuracy": tf.reduce_sum(weights * tf.cast(hits, tf.float32)),
+            "loss": ops.sum(weights * losses),
+            "span_accuracy": ops.sum(weights * ops.cast(hits, "float32")),
         }
 
     return Task(

@@ -7,9 +7,9 @@ import pytest
 from scipy import stats
 
 from keras_bert.errors import InputError
+from keras_bert.tasks.pretraining.baseline import unigram_baseline
 from keras_bert.tasks.pretraining.batches import evaluation_batches, explained, training_batches
 from keras_bert.tasks.pretraining.records import find_records
-from keras_bert.tasks.pretraining.task import unigram_baseline
 
 VOCAB_SIZE, MASK, S, P = 48, 4, 32, 6
 ROW = {"input_ids", "input_mask", "segment_ids"}

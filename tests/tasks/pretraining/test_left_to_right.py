@@ -4,10 +4,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from keras_bert.tasks.pretraining.baseline import unigram_baseline
 from keras_bert.tasks.pretraining.batches import evaluation_batches, training_batches
 from keras_bert.tasks.pretraining.left_to_right import next_pieces
 from keras_bert.tasks.pretraining.records import find_records
-from keras_bert.tasks.pretraining.task import pretraining_task, unigram_baseline
+from keras_bert.tasks.pretraining.task import pretraining_task
 
 VOCAB_SIZE, MASK = 48, 4
 KINDS = [{"dynamic": d, "pack": p} for d in (False, True) for p in (False, True)]

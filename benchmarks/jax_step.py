@@ -1,0 +1,278 @@
+"""How fast is a pre-training step of BERT on an accelerator: ours with JAX, transformers + torch?
+
+    python benchmarks/jax_step.py [--configs=base,large] [--lengths=128,512] [--tokens=32768]
+
+Needs jax, keras, absl-py, safetensors and tqdm for ours, torch and transformers for the other, in
+one environment or in two (--torch_python); no TensorFlow. On a CPU it shows that all of it runs:
+
+    python benchmarks/jax_step.py --configs=tiny --lengths=32 --tokens=256 --product=256
+
+The same work for both, in bfloat16 with float32 weights: both losses at the masked positions only,
+dropout 0.1 on embeddings and sublayers, gradients clipped to global norm 1, AdamW with weight decay
+0.01. Ours is the product's own training step (training/jax_step.py). torch's is compiled, with
+scaled_dot_product_attention and fused AdamW; as no row is padded it gets no mask at all, where ours
+takes the mask as always. --attention_dropout: with 0, ours is cuDNN's fused attention; with 0.1,
+ours is plain attention with our masks, which cuDNN cannot draw, and torch's stays fused.
+
+One warm process each; they take turns. A ratio is the median of the rounds' own. Utilisation is
+the step's matrix products, 3 times those of the forward pass, a second, over what one large
+bfloat16 product reaches with JAX or torch, whichever is faster, on the same device.
+"""
+
+import itertools
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+
+import numpy as np
+from absl import app, flags
+from workers import answer
+
+ROOT = Path(__file__).resolve().parents[1]
+V = 30522  # pieces of the vocabulary
+WARM_UP = 3  # steps before the first that is timed
+
+flags.DEFINE_list("configs", ["base", "large"], "bundled configs")
+flags.DEFINE_list("lengths", ["128", "512"], "pieces a row")
+flags.DEFINE_list("attention_dropout", ["0", "0.1"], "of the probabilities")
+flags.DEFINE_integer("tokens", 32_768, "pieces a step; a batch has tokens / length rows")
+flags.DEFINE_integer("rounds", 5, "rounds; the contenders take turns", lower_bound=1)
+flags.DEFINE_integer("steps", 10, "steps a round", lower_bound=1)
+flags.DEFINE_integer("product", 8192, "rows and columns of the product that is the ceiling")
+flags.DEFINE_string("torch_python", sys.executable, "the Python that has torch and transformers")
+flags.DEFINE_list("contenders", ["ours", "torch"], "of ours, torch")
+flags.DEFINE_string("worker", None, "internal: contender:config:length:dropout")
+FLAGS = flags.FLAGS
+
+Steps = Callable[[int], float]
+
+
+def settings_of(config: str) -> dict:
+    """Reads a bundled config; both contenders are made from it."""
+    path = ROOT / "keras_bert" / "configs" / f"{config}.json"
+    return json.loads(path.read_text(encoding="utf-8")) | {"vocab_size": V}
+
+
+def predictions_of(length: int) -> int:
+    """Counts the masked pieces of a row, as the paper does: 15%, 20 of 128."""
+    return 20 if length == 128 else max(1, round(0.15 * length))
+
+
+def example_batch(length: int) -> dict[str, np.ndarray]:
+    """Makes one batch of random pieces under our records' names; nothing in it is padding."""
+    random = np.random.default_rng(0)
+    rows, count = FLAGS.tokens // length, predictions_of(length)
+    places = [random.choice(np.arange(1, length - 1), count, replace=False) for _ in range(rows)]
+    ints = {
+        "input_ids": random.integers(1000, V, (rows, length)),
+        "input_mask": np.ones((rows, length)),
+        "segment_ids": np.repeat([np.arange(length) >= length // 2], rows, axis=0),
+        "masked_lm_positions": np.sort(places, axis=1),
+        "masked_lm_ids": random.integers(1000, V, (rows, count)),
+        "next_sentence_labels": random.integers(0, 2, (rows,)),
+        "dropout_seed": random.integers(0, 2**31 - 1, (rows,)),
+    }
+    floats = {"masked_lm_weights": np.ones((rows, count)), "example_weights": np.ones((rows,))}
+    return {k: v.astype("int32") for k, v in ints.items()} | {
+        k: v.astype("float32") for k, v in floats.items()
+    }
+
+
+def make_ours(config: str, length: int, dropout: float) -> Steps:
+    """Returns the product's training step on one device, TensorFlow barred as if not installed."""
+    os.environ["KERAS_BACKEND"] = "jax"
+    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+    sys.modules["tensorflow"] = None  # Any import of it now raises ImportError.
+    sys.path.insert(0, str(ROOT))
+    import keras
+
+    from keras_bert.config import BertConfig
+    from keras_bert.models import BertPretrainer
+    from keras_bert.optimization.adamw import AdamWeightDecay
+    from keras_bert.tasks.pretraining.task import pretraining_task
+    from keras_bert.training.jax_devices import JaxDevices
+    from keras_bert.training.jax_step import make_train_steps
+
+    settings = settings_of(config) | {"attention_probs_dropout_prob": dropout}
+    devices = JaxDevices(keras.distribution.list_devices()[:1])
+    model = BertPretrainer(BertConfig.from_dict(settings), dtype="mixed_bfloat16")
+    optimizer = AdamWeightDecay(1e-4)
+    optimizer.build(model.trainable_variables)
+    task = pretraining_task()
+    train_steps = make_train_steps(devices, model, optimizer, task)
+    batches = itertools.repeat(devices.place(example_batch(length)))
+    figures = len(task.figures)
+
+    def steps(count: int) -> float:
+        row = train_steps(batches, count)[-1]
+        return task.divide(row[:figures], row[figures : 2 * figures])["loss"]
+
+    return steps
+
+
+def make_torch(config: str, length: int, dropout: float) -> Steps:
+    """Returns a compiled step of transformers' BERT."""
+    import torch
+    import transformers
+
+    torch.manual_seed(0)
+    torch.set_float32_matmul_precision("high")
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    settings = settings_of(config) | {"attention_probs_dropout_prob": dropout}
+    theirs = transformers.BertConfig(**settings, attn_implementation="sdpa")
+    model = transformers.BertForPreTraining(theirs).to(device).train()
+    optimizer = torch.optim.AdamW(
+        model.parameters(), lr=1e-4, eps=1e-6, weight_decay=0.01, fused=True
+    )
+    batch = {k: torch.from_numpy(v).to(device) for k, v in example_batch(length).items()}
+    batch = {k: v if v.is_floating_point() else v.long() for k, v in batch.items()}
+    rows = torch.arange(len(batch["input_ids"]), device=device)[:, None]
+    cross_entropy = torch.nn.functional.cross_entropy
+
+    @torch.compile
+    def loss_of() -> torch.Tensor:
+        with torch.autocast(device, torch.bfloat16):
+            hidden, pooled = model.bert(
+                input_ids=batch["input_ids"],
+                token_type_ids=batch["segment_ids"],
+                return_dict=False,
+            )
+            masked = hidden[rows, batch["masked_lm_positions"]]
+            logits, next_logits = model.cls(masked, pooled)
+        loss = cross_entropy(logits.float().flatten(0, 1), batch["masked_lm_ids"].flatten())
+        return loss + cross_entropy(next_logits.float(), batch["next_sentence_labels"])
+
+    def steps(count: int) -> float:
+        for _ in range(count):
+            optimizer.zero_grad()
+            loss = loss_of()
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+        return float(loss.detach())  # Waits for the device.
+
+    return steps
+
+
+def step_flops(config: str, length: int) -> float:
+    """Counts the floating-point operations of a step's matrix products, forward and backward."""
+    model = settings_of(config)
+    hidden, wide = model["hidden_size"], model["intermediate_size"]
+    rows = FLAGS.tokens // length
+    layer = 2 * rows * length * (4 * hidden * hidden + 2 * hidden * wide + 2 * length * hidden)
+    head = 2 * rows * predictions_of(length) * (hidden * V + hidden * hidden)
+    return 3.0 * (model["num_hidden_layers"] * layer + head)
+
+
+def product_rate(contender: str) -> float:
+    """Times large bfloat16 products, ten in a row: operations a second, the best of five."""
+    size, count = FLAGS.product, 10
+    values = np.random.default_rng(0).normal(size=(2, size, size)).astype(np.float32)
+    if contender == "ours":
+        import jax
+
+        a, b = jax.numpy.asarray(values, "bfloat16")
+        multiply = jax.jit(jax.numpy.matmul)
+
+        def run() -> None:
+            jax.block_until_ready([multiply(a, b) for _ in range(count)])
+
+    else:
+        import torch
+
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+        a, b = torch.from_numpy(values).to(device, torch.bfloat16)
+
+        def run() -> None:
+            for _ in range(count):
+                a @ b
+            if device == "cuda":
+                torch.cuda.synchronize()
+
+    run()
+    seconds = []
+    for _ in range(5):
+        begin = time.perf_counter()
+        run()
+        seconds.append(time.perf_counter() - begin)
+    return count * 2.0 * size**3 / min(seconds)
+
+
+def work(spec: str) -> None:
+    """One contender's process: a round for each line on stdin, its figures as a line on stdout."""
+    contender, config, length, dropout = spec.split(":")
+    make = {"ours": make_ours, "torch": make_torch}[contender]
+    begin = time.perf_counter()
+    steps = make(config, int(length), float(dropout))
+    steps(1)
+    first = time.perf_counter() - begin
+    steps(WARM_UP)
+    print(json.dumps({"first": first, "product": product_rate(contender)}), flush=True)
+    for _ in sys.stdin:
+        begin = time.perf_counter()
+        loss = steps(FLAGS.steps)
+        seconds = (time.perf_counter() - begin) / FLAGS.steps
+        print(json.dumps({"seconds": seconds, "loss": loss}), flush=True)
+
+
+def start(contender: str, spec: str) -> subprocess.Popen:
+    """Starts one contender's process with this one's flags."""
+    python = FLAGS.torch_python if contender == "torch" else sys.executable
+    own = [f"--{name}={FLAGS[name].value}" for name in ("tokens", "steps", "product")]
+    return subprocess.Popen(
+        [python, __file__, f"--worker={contender}:{spec}", *own],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+
+
+def compare(config: str, length: int, dropout: str) -> None:
+    """Runs one setting and prints a line a contender."""
+    workers, ready = {}, {}
+    for contender in FLAGS.contenders:
+        workers[contender] = start(contender, f"{config}:{length}:{dropout}")
+        ready[contender] = answer(workers[contender])
+    rounds = {contender: [] for contender in workers}
+    for _ in range(FLAGS.rounds):
+        for contender, worker in workers.items():
+            worker.stdin.write("\n")
+            worker.stdin.flush()
+            rounds[contender].append(answer(worker))
+    for worker in workers.values():
+        worker.stdin.close()
+        worker.wait()
+    ceiling = max(each["product"] for each in ready.values())
+    flops = step_flops(config, length)
+    for contender, answers in rounds.items():
+        seconds = median(each["seconds"] for each in answers)
+        line = (
+            f"{config:6} {length:6} {dropout:>7}  {contender:5} {ready[contender]['first']:7.1f} "
+            f"{seconds * 1000:9.2f} {FLAGS.tokens / length / seconds:10.1f} "
+            f"{flops / seconds / 1e12:8.2f} {flops / seconds / ceiling:6.1%} "
+            f"{answers[-1]['loss']:7.3f}"
+        )
+        if contender == "ours" and "torch" in rounds:
+            pairs = zip(answers, rounds["torch"], strict=True)
+            line += f"  {median(t['seconds'] / o['seconds'] for o, t in pairs):.2f} x torch"
+        print(line, flush=True)
+
+
+def main(_) -> None:
+    """Runs every setting, one after the other."""
+    if FLAGS.worker:
+        return work(FLAGS.worker)
+    print("config length dropout  who   first s   ms a step examples/s  TFLOP/s   used    loss")
+    settings = itertools.product(FLAGS.configs, FLAGS.lengths, FLAGS.attention_dropout)
+    for config, length, dropout in settings:
+        compare(config, int(length), dropout)
+    return None
+
+
+if __name__ == "__main__":
+    app.run(main)

@@ -1,0 +1,32 @@
+"""Which backend computes, TensorFlow or JAX: its devices, training step, evaluation, prediction.
+
+Keras takes the backend from KERAS_BACKEND when it is imported. The loop, the tasks and the
+checkpoints are the same on both; the names below are all that differs, and mean the same.
+"""
+
+import keras
+
+from keras_bert.errors import InputError
+
+BACKEND = keras.backend.backend()
+
+if BACKEND == "tensorflow":
+    from keras_bert.training.evaluate import make_evaluate
+    from keras_bert.training.predict import make_predict
+    from keras_bert.training.step import make_train_steps
+    from keras_bert.training.strategy import fastest_precision, make_strategy
+elif BACKEND == "jax":
+    from keras_bert.training.jax_devices import fastest_precision, make_strategy
+    from keras_bert.training.jax_evaluate import make_evaluate, make_predict
+    from keras_bert.training.jax_step import make_train_steps
+else:
+    raise InputError(f"KERAS_BACKEND={BACKEND}: expected tensorflow or jax, which can train")
+
+__all__ = [
+    "BACKEND",
+    "fastest_precision",
+    "make_evaluate",
+    "make_predict",
+    "make_strategy",
+    "make_train_steps",
+]

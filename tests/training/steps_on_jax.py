@@ -1,0 +1,117 @@
+"""Trains on given batches with JAX, on one device and on two, where TensorFlow is not installed.
+
+    KERAS_BACKEND=jax XLA_FLAGS=--xla_force_host_platform_device_count=2 \
+        python tests/training/steps_on_jax.py FOLDER
+
+In, from FOLDER: `model/`, a model directory; `batches.npz`, "STEP/FEATURE" arrays; `tensorflow/`,
+a checkpoint. Out, into FOLDER: `CASE.npz`, the weights by path and the "rows" of each case;
+`jax/`, the checkpoint as JAX read it; `facts.json`.
+"""
+
+import json
+import sys
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+if __name__ == "__main__":
+    sys.modules["tensorflow"] = None  # Any import of it now raises ImportError.
+
+import jax
+import keras
+import numpy as np
+
+from keras_bert.checkpoints.model_directory import open_model_directory
+from keras_bert.errors import InputError
+from keras_bert.layers.attention import SelfAttention, attend_with
+from keras_bert.models import BertPretrainer
+from keras_bert.optimization.adamw import AdamWeightDecay
+from keras_bert.optimization.schedules import LinearWarmupDecay
+from keras_bert.tasks.pretraining.task import pretraining_task
+from keras_bert.training.checkpoint import CheckpointWriter, restore_latest
+from keras_bert.training.jax_attention import attend
+from keras_bert.training.jax_devices import JaxDevices
+from keras_bert.training.jax_step import make_train_steps
+
+DEVICES = keras.distribution.list_devices()
+CASES = {
+    "one": (JaxDevices(DEVICES[:1]), {}),
+    "data_parallel": (JaxDevices(DEVICES), {"gradient_accumulation_steps": 2}),
+    "model_parallel": (JaxDevices(DEVICES, model_parallel=2), {}),
+}
+
+
+def make(devices: JaxDevices, folder: Path) -> tuple[BertPretrainer, AdamWeightDecay]:
+    """Returns the model with its first weights, and an optimizer for it."""
+    directory = open_model_directory(folder / "model")
+    with devices.scope():
+        model = BertPretrainer(directory.config)
+        directory.load_into(model)
+        optimizer = AdamWeightDecay(LinearWarmupDecay(1e-3, 50, 2))
+        optimizer.build(model.trainable_variables)
+    return model, optimizer
+
+
+def shard_shapes(variables: list[keras.Variable]) -> dict[str, list[int]]:
+    """Returns what one device has of each variable."""
+    return {v.path: list(v.value.addressable_shards[0].data.shape) for v in variables}
+
+
+def fused_difference(batch: dict[str, np.ndarray], causal: bool = False) -> float:
+    """Returns how far fused attention is from ours, on a batch's masks."""
+    layer = SelfAttention(16, 2, 0.3, 0.1, 0, causal=causal)
+    layer.build((None, None, 16))
+    shape = (*batch["input_mask"].shape, 16)
+    hidden = np.random.default_rng(0).normal(size=shape).astype(np.float32)
+    arguments = (hidden, batch["input_mask"], None, batch.get("example_ids"))
+    plain = jax.jit(lambda: layer(*arguments))()
+    with attend_with(partial(attend, implementation="xla")):
+        fused = jax.jit(lambda: layer(*arguments))()
+    return float(abs(fused - plain).max())
+
+
+def refusal_of_an_odd_vocabulary(folder: Path) -> str:
+    """Returns what is said of a vocabulary that two devices cannot share."""
+    config = replace(open_model_directory(folder / "model").config, vocab_size=51)
+    try:
+        with JaxDevices(DEVICES, model_parallel=2).scope():
+            BertPretrainer(config)
+    except InputError as error:
+        return str(error)
+    return ""
+
+
+def main(folder: Path) -> None:
+    """Runs every case."""
+    stored = np.load(folder / "batches.npz")
+    steps = 1 + max(int(name.split("/")[0]) for name in stored)
+    batches = [
+        {name.split("/")[1]: stored[name] for name in stored if name.startswith(f"{step}/")}
+        for step in range(steps)
+    ]
+    facts = {"devices": len(DEVICES)}
+    for case, (devices, how) in CASES.items():
+        model, optimizer = make(devices, folder)
+        train_steps = make_train_steps(devices, model, optimizer, pretraining_task(), **how)
+        placed = map(devices.place, batches)
+        rows = np.concatenate([train_steps(placed, 5) for _ in range(steps // 5)])
+        weights = {v.path: keras.ops.convert_to_numpy(v) for v in model.trainable_variables}
+        np.savez(folder / f"{case}.npz", rows=rows, **weights)
+        facts[case] = shard_shapes([*model.trainable_variables, *optimizer.variables])
+    model, optimizer = make(JaxDevices(DEVICES, model_parallel=2), folder)
+    facts["restored_step"] = restore_latest(folder / "tensorflow", model, optimizer)
+    writer = CheckpointWriter(folder / "jax")
+    writer.save(facts["restored_step"], model, optimizer)
+    writer.close()
+    packed = {"example_ids": batches[0]["segment_ids"] + batches[0]["input_mask"]}
+    facts["fused_difference"] = {
+        "an_example_a_row": fused_difference(batches[0]),
+        "packed": fused_difference(batches[0] | packed),
+        "causal": fused_difference(batches[0], causal=True),
+    }
+    facts["odd_vocabulary"] = refusal_of_an_odd_vocabulary(folder)
+    (folder / "facts.json").write_text(json.dumps(facts))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,0 +1,192 @@
+"""JAX trains as TensorFlow does; two devices as one; its checkpoints are the same files."""
+
+import json
+import os
+import subprocess
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from safetensors.numpy import load_file
+
+from keras_bert.checkpoints.model_directory import save_model_directory
+from keras_bert.config import BertConfig
+from keras_bert.errors import InputError
+from keras_bert.models import BertPretrainer
+from keras_bert.optimization.adamw import AdamWeightDecay
+from keras_bert.optimization.schedules import LinearWarmupDecay
+from keras_bert.tasks.pretraining.batches import training_batches
+from keras_bert.tasks.pretraining.records import find_records
+from keras_bert.tasks.pretraining.task import pretraining_task
+from keras_bert.training.checkpoint import CheckpointWriter, restore_latest
+from keras_bert.training.step import make_train_steps
+from keras_bert.training.strategy import make_strategy as make_tensorflow_strategy
+
+CONFIG = BertConfig(
+    vocab_size=50,
+    hidden_size=16,
+    num_hidden_layers=1,
+    num_attention_heads=2,
+    intermediate_size=32,
+    max_position_embeddings=32,
+)
+STEPS = 20
+WORDS = "encoder/embeddings/word_embeddings"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory, write_records, root, backend_python):
+    """What both backends made of the same weights and batches, dropout on."""
+    python = backend_python("jax")
+    folder = tmp_path_factory.mktemp("jax")
+    data = find_records(str(write_records(folder / "a.tfrecord", 40)))
+    keras.utils.set_random_seed(3)
+    model = BertPretrainer(CONFIG)
+    save_model_directory(folder / "model", model, CONFIG)
+    batches = training_batches(data, 8, CONFIG.vocab_size, seed=0).take(STEPS)
+    np.savez(
+        folder / "batches.npz",
+        **{
+            f"{step}/{name}": value
+            for step, batch in enumerate(batches.as_numpy_iterator())
+            for name, value in batch.items()
+        },
+    )
+    optimizer = AdamWeightDecay(LinearWarmupDecay(1e-3, 50, 2))
+    optimizer.build(model.trainable_variables)
+    train_steps = make_train_steps(
+        tf.distribute.get_strategy(), model, optimizer, pretraining_task(), jit_compile=False
+    )
+    rows = train_steps(iter(batches), tf.constant(STEPS)).numpy()
+    weights = {v.path: keras.ops.convert_to_numpy(v) for v in model.trainable_variables}
+    np.savez(folder / "reference.npz", rows=rows, **weights)
+    writer = CheckpointWriter(folder / "tensorflow")
+    writer.save(STEPS, model, optimizer)
+    writer.close()
+    done = subprocess.run(
+        [python, str(root / "tests" / "training" / "steps_on_jax.py"), str(folder)],
+        env=os.environ
+        | {
+            "KERAS_BACKEND": "jax",
+            "XLA_FLAGS": "--xla_force_host_platform_device_count=2 "
+            "--xla_backend_optimization_level=0",  # To compile fast.
+            "PYTHONPATH": str(root),
+        },
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return folder
+
+
+@pytest.fixture(scope="module")
+def facts(folder):
+    return json.loads((folder / "facts.json").read_text())
+
+
+def result(folder, case):
+    stored = dict(np.load(folder / f"{case}.npz"))
+    return stored.pop("rows"), stored
+
+
+def largest_difference(one, two):
+    assert one.keys() == two.keys()
+    return max(np.abs(one[name] - two[name]).max() for name in one)
+
+
+def test_losses_are_tensorflows_over_20_steps_with_dropout_on(folder):
+    rows, weights = result(folder, "one")
+    expected_rows, expected = result(folder, "reference")
+    assert len(rows) == STEPS
+    task = pretraining_task()
+    count = len(task.figures)
+    for row, other in zip(rows, expected_rows, strict=True):
+        ours, theirs = (task.divide(r[:count], r[count : 2 * count]) for r in (row, other))
+        assert ours["loss"] == pytest.approx(theirs["loss"], abs=1e-4)
+    np.testing.assert_allclose(rows, expected_rows, rtol=1e-4)
+    assert largest_difference(weights, expected) < 1e-4
+
+
+def test_training_moves_every_weight(folder):
+    _, weights = result(folder, "one")
+    first = load_file(folder / "model" / "model.safetensors")
+    assert len(weights) == len(BertPretrainer(CONFIG).trainable_variables)
+    moved = np.abs(weights[WORDS] - first["bert.embeddings.word_embeddings.weight"])
+    assert moved.max() > 1e-3
+
+
+@pytest.mark.parametrize("case", ["data_parallel", "model_parallel"])
+def test_any_split_equals_one_device_and_one_batch(folder, case):
+    rows, weights = result(folder, case)
+    expected_rows, expected = result(folder, "one")
+    np.testing.assert_allclose(rows, expected_rows, rtol=1e-5)
+    assert largest_difference(weights, expected) < 1e-6
+
+
+def test_model_parallel_cuts_the_vocabulary_and_its_moments_alone(facts):
+    whole, cut = facts["data_parallel"], facts["model_parallel"]
+    halved = {path for path in whole if whole[path] != cut[path]}
+    assert whole[WORDS] == [50, 16]
+    assert cut[WORDS] == [25, 16]
+    variables = {WORDS} | {path for path in whole if path.endswith("output_bias")}
+    moments = {
+        f"adam_weight_decay/{path.replace('/', '_')}_{kind}" for path in variables for kind in "mv"
+    }
+    assert halved == variables | moments
+
+
+def test_jax_reads_tensorflows_checkpoints_and_writes_the_same(folder, facts):
+    assert facts["restored_step"] == STEPS
+    for name in ("model.safetensors", "optimizer.safetensors"):
+        theirs, ours = (
+            load_file(next((folder / backend).iterdir()) / name)
+            for backend in ("tensorflow", "jax")
+        )
+        assert ours.keys() == theirs.keys()
+        for path, value in theirs.items():
+            np.testing.assert_array_equal(ours[path], value)
+
+
+def test_tensorflow_reads_jaxs_checkpoints(folder):
+    model = BertPretrainer(CONFIG)
+    optimizer = AdamWeightDecay(LinearWarmupDecay(1e-3, 50, 2))
+    optimizer.build(model.trainable_variables)
+    assert restore_latest(folder / "jax", model, optimizer) == STEPS
+    _, expected = result(folder, "reference")
+    weights = {v.path: keras.ops.convert_to_numpy(v) for v in model.trainable_variables}
+    assert largest_difference(weights, expected) == 0.0
+    assert int(optimizer.iterations.numpy()) == STEPS
+
+
+@pytest.mark.parametrize("kind", ["an_example_a_row", "packed", "causal"])
+def test_fused_attention_gives_what_ours_does(facts, kind):
+    assert facts["fused_difference"][kind] < 1e-5
+
+
+def test_a_vocabulary_that_does_not_divide_is_refused(facts):
+    expected = "--model_parallel=2 does not divide the 51 pieces of the vocabulary"
+    assert facts["odd_vocabulary"] == expected
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("multi_worker_mirrored",), "multi_worker_mirrored needs KERAS_BACKEND=tensorflow"),
+        (("default", 2), "--num_devices=2 needs --distribution_strategy=mirrored, got default"),
+        (("default", 0, 1.0, 2), "--model_parallel=2 needs --distribution_strategy=mirrored"),
+        (("tpu",), "found no TPU: JAX has cpu devices"),
+    ],
+)
+def test_devices_that_are_not_to_be_had_are_refused(arguments, message):
+    pytest.importorskip("jax", reason="jax is not installed")
+    from keras_bert.training.jax_devices import make_strategy
+
+    with pytest.raises(InputError, match=message):
+        make_strategy(*arguments)
+
+
+def test_tensorflow_does_not_cut_variables():
+    with pytest.raises(InputError, match="--model_parallel=2 needs KERAS_BACKEND=jax"):
+        make_tensorflow_strategy("mirrored", 2, model_parallel=2)
