@@ -44,7 +44,7 @@ TASK = Task(
 def make(strategy, growth_steps=2000):
     with strategy.scope():
         model = keras.Sequential([keras.Input([2]), keras.layers.Dense(1, name="d")], name="m")
-        model.set_weights([[[0.5], [0.25]], [0.125]])
+        model.set_weights([np.array([[0.5], [0.25]]), np.array([0.125])])
         optimizer = AdamWeightDecay(0.1)
         optimizer.build(model.trainable_variables)
         return model, optimizer, LossScale(optimizer, growth_steps=growth_steps)

@@ -75,26 +75,16 @@ def in_chains(function):
     ("rows", "dtype", "compile_with"),
     [
         (ROWS, "float32", plainly),
-        (PACKED, "float32", in_chains),
+        (PACKED, "float32", plainly),
         (ROWS, "mixed_bfloat16", in_chains),
     ],
-    ids=["plain", "packed-chains", "bfloat16-chains"],
+    ids=["plain", "packed", "bfloat16-chains"],
 )
 def test_gradients_are_those_of_the_plain_model_with_dropout_on(rows, dtype, compile_with):
     model = make_model(dtype)
     once = gradients(model, rows, compile_with, twice=False)
     assert sum(np.abs(value).max() > 0 for value in once.values()) == len(once)
     check_equal(once, gradients(model, rows, compile_with, twice=True))
-
-
-def test_compiled_as_a_whole_the_gradients_are_the_same():
-    model = make_model()
-
-    def whole(function):
-        return tf.function(function, jit_compile=True, autograph=False)
-
-    once = gradients(model, ROWS, whole, twice=False)
-    check_equal(once, gradients(model, ROWS, whole, twice=True, whole=True))
 
 
 def test_layers_that_are_not_trained_pass_no_gradient_and_change_none():
@@ -155,8 +145,12 @@ def test_a_block_runs_again_when_the_gradient_has_come_to_it():
     assert notes == ["a", "b", "c", "c", "b", "a"]
 
 
-def test_xla_does_not_take_the_second_run_for_the_first():
-    step = tf.function(backward_of(Stack(), whole=True), jit_compile=True, autograph=False)
+def test_compiled_as_a_whole_xla_does_not_take_the_second_run_for_the_first():
+    model = Stack()
+    step = tf.function(backward_of(model, whole=True), jit_compile=True, autograph=False)
+    once = backward_of(model, whole=False)(tf.ones([2, 3]))  # not compiled at all
+    for one, two in zip(tf.nest.flatten(once), tf.nest.flatten(step(tf.ones([2, 3]))), strict=True):
+        np.testing.assert_allclose(two, one, atol=1e-6)
     program = step.experimental_get_compiler_ir(tf.ones([2, 3]))(stage="optimized_hlo")
     assert program.count(" tanh(") == 6
 
