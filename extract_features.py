@@ -65,6 +65,7 @@ def main(argv: Sequence[str]) -> None:
     from keras_bert.tasks.features.files import check_not_input, make_writer
     from keras_bert.tasks.fine_tuning.start import find_start
     from keras_bert.tasks.text_lines import read_lines
+    from keras_bert.training.strategy import dtype_policy
 
     start = find_start(
         FLAGS.init_checkpoint, FLAGS.vocab_file, FLAGS.do_lower_case, FLAGS.max_seq_length
@@ -74,8 +75,7 @@ def main(argv: Sequence[str]) -> None:
     check_not_input(FLAGS.input_file, output_file)
     hidden_size = start.config.hidden_size
     write = make_writer(output_file, layers, FLAGS.pooling, start.vocab, hidden_size)
-    policy = "mixed_bfloat16" if FLAGS.mixed_precision == "bfloat16" else "float32"
-    encoder = BertEncoder(start.config, dtype=policy)
+    encoder = BertEncoder(start.config, dtype=dtype_policy(FLAGS.mixed_precision))
     logging.info("%s", start.checkpoint.load_into(encoder))
     features = extract_features(
         (line for _, line in read_lines(FLAGS.input_file)),

@@ -70,6 +70,13 @@ flags.DEFINE_enum(
     "Compute type; by default the fastest.",
 )
 flags.DEFINE_bool("jit_compile", True, "Compile with XLA.")
+flags.DEFINE_bool("gradient_checkpointing", False, "Run each block twice; keep less in memory.")
+flags.DEFINE_enum(
+    "optimizer_state_dtype",
+    "float32",
+    ["float32", "bfloat16"],
+    "Type that the optimizer keeps its moments in.",
+)
 define_export()
 flags.register_multi_flags_validator(
     ["export", "objective"],

@@ -25,6 +25,7 @@ from keras import ops
 from keras_bert.config import BertConfig
 from keras_bert.layers.embeddings import BertEmbeddings
 from keras_bert.layers.heads import Pooler
+from keras_bert.layers.recompute import recomputed
 from keras_bert.layers.transformer import TransformerBlock
 
 
@@ -131,8 +132,9 @@ class BertEncoder(keras.Model):
             )
         ]
         for block in self.blocks:
+            run = recomputed(block)
             hidden.append(
-                block(hidden[-1], inputs["input_mask"], dropout_seed, inputs.get("example_ids"))
+                run(hidden[-1], inputs["input_mask"], dropout_seed, inputs.get("example_ids"))
             )
         return hidden
 

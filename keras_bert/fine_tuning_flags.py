@@ -110,6 +110,13 @@ def define(
     )
     define_export()
     flags.DEFINE_bool("jit_compile", True, "Compile with XLA.")
+    flags.DEFINE_bool("gradient_checkpointing", False, "Run each block twice; keep less in memory.")
+    flags.DEFINE_enum(
+        "optimizer_state_dtype",
+        "float32",
+        ["float32", "bfloat16"],
+        "Type that the optimizer keeps its moments in.",
+    )
     flags.DEFINE_integer("gradient_accumulation_steps", 1, "Micro-batches a step.", lower_bound=1)
 
 

@@ -1,7 +1,8 @@
 """Gradients -> new weights, by Adam with decoupled weight decay as BERT was trained with it.
 
 In: dense gradients (or IndexedSlices) of the global batch, already reduced and clipped.
-Out: the model's variables, updated in place; two moments of each variable's shape as state.
+Out: the model's variables, updated in place; two moments of each variable's shape as state,
+float32 or, in half the memory, bfloat16.
 """
 
 import math
@@ -14,10 +15,14 @@ from keras import ops
 
 from keras_bert.errors import InputError
 from keras_bert.optimization.dense import densify
+from keras_bert.optimization.rounding import round_at_random
+from keras_bert.random_bits import site_key
 
 # What does not decay: both variables of a LayerNorm (whatever its layer is called around that
 # word) and every bias. Embeddings do decay.
 NO_WEIGHT_DECAY = (r"[Ll]ayer_?[Nn]orm[^/]*/[^/]+$", r"bias$")
+
+STATE_DTYPES = ("float32", "bfloat16")
 
 
 @keras.saving.register_keras_serializable(package="keras_bert")
@@ -44,6 +49,8 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
         learning_rate_multipliers: (regular expression, factor) pairs; the first one found in a
             variable's path multiplies its learning rate, 1 where none is. Layer-wise decay is
             such a table.
+        state_dtype: type that the moments are kept in, "float32" or "bfloat16". What is computed
+            with them is float32 either way; bfloat16 is rounded at random (rounding.py).
         name: names the optimizer's variables.
         **kwargs: what every Keras optimizer takes (clipping, averages).
 
@@ -63,6 +70,7 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
         bias_correction: bool = False,
         exclude_from_weight_decay: Sequence[str] = NO_WEIGHT_DECAY,
         learning_rate_multipliers: Sequence[tuple[str, float]] = (),
+        state_dtype: str = "float32",
         name: str = "adam_weight_decay",
         **kwargs: Any,
     ):
@@ -79,11 +87,16 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
                 "exclude_from_weight_decay must be a list of regular expressions, "
                 f"got the string {exclude_from_weight_decay!r}"
             )
+        if state_dtype not in STATE_DTYPES:
+            raise InputError(
+                f"state_dtype must be one of {', '.join(STATE_DTYPES)}, got {state_dtype!r}"
+            )
         self.weight_decay_rate = float(weight_decay)
         self.beta_1 = beta_1
         self.beta_2 = beta_2
         self.epsilon = epsilon
         self.bias_correction = bias_correction
+        self.state_dtype = state_dtype
         self.excluded = tuple(exclude_from_weight_decay)
         self.learning_rate_multipliers = tuple((p, float(f)) for p, f in learning_rate_multipliers)
         for pattern in (*self.excluded, *(p for p, _ in self.learning_rate_multipliers)):
@@ -108,13 +121,26 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
         if self.built:
             return
         super().build(variables)
-        self._momentums, self._velocities = self.add_optimizer_variables(variables, ["m", "v"])
         paths = [getattr(v, "path", v.name.split(":")[0]) for v in variables]
+        moments = [
+            (self._moment(variable, f"{path}_m"), self._moment(variable, f"{path}_v"))
+            for variable, path in zip(variables, paths, strict=True)
+        ]
+        self._momentums, self._velocities = [m for m, _ in moments], [v for _, v in moments]
         self._decays = [not any(re.search(p, path) for p in self.excluded) for path in paths]
         self._factors = [
             next((f for p, f in self.learning_rate_multipliers if re.search(p, path)), 1.0)
             for path in paths
         ]
+
+    def _moment(self, variable: Any, path: str) -> Any:
+        """A moment of a variable; `add_optimizer_variables` knows no type but the variable's."""
+        return self.add_variable(
+            variable.shape,
+            dtype=self.state_dtype,
+            layout=getattr(variable, "_layout", None),
+            name=path.replace("/", "_"),
+        )
 
     def apply(self, grads: Sequence[Any], trainable_variables: Sequence[Any] | None = None) -> None:
         """Moves the variables one step.
@@ -137,15 +163,15 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
         dtype = variable.dtype
         m, v = self._momentums[index], self._velocities[index]
         gradient = ops.cast(gradient, dtype)
-        new_m = self.beta_1 * m + (1.0 - self.beta_1) * gradient
-        new_v = self.beta_2 * v + (1.0 - self.beta_2) * ops.square(gradient)
+        new_m = self.beta_1 * ops.cast(m, dtype) + (1.0 - self.beta_1) * gradient
+        new_v = self.beta_2 * ops.cast(v, dtype) + (1.0 - self.beta_2) * ops.square(gradient)
         update = self._direction(new_m, new_v, dtype)
         if self._decays[index]:
             update = update + self.weight_decay_rate * variable
             update = self._adapt(update, variable)
         rate = ops.cast(learning_rate, dtype) * self._factors[index]
-        self.assign(m, new_m)
-        self.assign(v, new_v)
+        self.assign(m, self._as_state(new_m, 2 * index))
+        self.assign(v, self._as_state(new_v, 2 * index + 1))
         self.assign_sub(variable, rate * update)
 
     def _direction(self, m: Any, v: Any, dtype: Any) -> Any:
@@ -155,6 +181,13 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
             m = m / ops.cast(_one_minus_power(self.beta_1, t), dtype)
             v = v / ops.cast(_one_minus_power(self.beta_2, t), dtype)
         return m / (ops.sqrt(v) + self.epsilon)
+
+    def _as_state(self, moment: Any, site: int) -> Any:
+        """The moment in the type that it is kept in; `site` numbers the moments."""
+        if self.state_dtype == "float32":
+            return moment
+        step = ops.reshape(ops.cast(self.iterations, "int32"), (1,))
+        return round_at_random(moment, site_key(step, site))
 
     def _adapt(self, update: Any, variable: Any) -> Any:
         """What Lamb puts in: a rescaling of the step of a variable that decays."""
@@ -170,6 +203,7 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
             "bias_correction": self.bias_correction,
             "exclude_from_weight_decay": list(self.excluded),
             "learning_rate_multipliers": [list(pair) for pair in self.learning_rate_multipliers],
+            "state_dtype": self.state_dtype,
         }
 
 

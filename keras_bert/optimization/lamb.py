@@ -29,6 +29,7 @@ class Lamb(AdamWeightDecay):
         exclude_from_weight_decay: regular expressions on variable paths; excludes from decay and
             from rescaling.
         learning_rate_multipliers: (regular expression, factor) pairs, as in AdamWeightDecay.
+        state_dtype: type that the moments are kept in, as in AdamWeightDecay.
         name: names the optimizer's variables.
         **kwargs: what every Keras optimizer takes (clipping, averages).
 
@@ -47,6 +48,7 @@ class Lamb(AdamWeightDecay):
         epsilon: float = 1e-6,
         exclude_from_weight_decay: Sequence[str] = NO_WEIGHT_DECAY,
         learning_rate_multipliers: Sequence[tuple[str, float]] = (),
+        state_dtype: str = "float32",
         name: str = "lamb",
         **kwargs: Any,
     ):
@@ -59,6 +61,7 @@ class Lamb(AdamWeightDecay):
             bias_correction=True,
             exclude_from_weight_decay=exclude_from_weight_decay,
             learning_rate_multipliers=learning_rate_multipliers,
+            state_dtype=state_dtype,
             name=name,
             **kwargs,
         )

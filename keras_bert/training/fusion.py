@@ -28,9 +28,9 @@ def compiled(function: Callable[..., Any], jit_compile: bool) -> Callable[..., A
         The compiled function.
     """
     if not jit_compile:
-        return tf.function(function)
-    if tf.config.list_logical_devices("GPU") or tf.config.list_logical_devices("TPU"):
-        return tf.function(function, jit_compile=True)
+        return tf.function(function, autograph=False)
+    if compiles_whole():
+        return tf.function(function, jit_compile=True, autograph=False)
 
     @functools.wraps(function)
     def with_compiled_chains(*args: Any) -> Any:
@@ -38,6 +38,12 @@ def compiled(function: Callable[..., Any], jit_compile: bool) -> Callable[..., A
             return function(*args)
 
     return tf.function(with_compiled_chains, autograph=False)
+
+
+def compiles_whole() -> bool:
+    """Tells whether XLA takes a whole pass here: there is an accelerator."""
+    devices = tf.config.list_logical_devices
+    return bool(devices("GPU") or devices("TPU"))
 
 
 def compile_chain(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -7,6 +7,7 @@ The weights and the optimizer's state go into the program and come out of it; th
 that go in is used again for those that come out. Nothing here needs TensorFlow.
 """
 
+import contextlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -15,7 +16,9 @@ import keras
 import numpy as np
 from jax import numpy as jnp
 
+from keras_bert.layers.recompute import recompute_with
 from keras_bert.optimization.clipping import clip_scale, global_norm
+from keras_bert.optimization.loss_scale import LossScale
 from keras_bert.training.jax_attention import fused_attention
 from keras_bert.training.task import Batch, Task
 
@@ -29,6 +32,8 @@ def make_train_steps(
     gradient_accumulation_steps: int = 1,
     max_grad_norm: float = 1.0,
     jit_compile: bool = True,
+    gradient_checkpointing: bool = False,
+    loss_scale: LossScale | None = None,
 ) -> Callable[[Iterator[Batch], int], np.ndarray]:
     """Builds the function that runs training steps.
 
@@ -40,30 +45,34 @@ def make_train_steps(
         gradient_accumulation_steps: micro-batches that a batch is cut into.
         max_grad_norm: the global norm that gradients are clipped to.
         jit_compile: compile; without it each operation runs by itself.
+        gradient_checkpointing: keep only what goes into each block of the encoder and run the
+            blocks again on the way back: less memory, more work.
+        loss_scale: what the loss is multiplied by, for float16; made under the devices' scope.
 
     Returns:
         `train_steps(iterator, count)`: takes `count` global batches and returns the rows that
-        training/step.py describes, float32 [count, 2F + 4].
+        training/step.py describes, float32 [count, 2F + 5].
     """
     trained, others = model.trainable_variables, model.non_trainable_variables
     slots = optimizer.variables
 
-    def loss_and_sums(weights: list, fixed: list, batch: Batch, totals: dict[str, jax.Array]):
+    def loss_and_sums(weights: list, fixed: list, batch: Batch, totals: dict, scale: jax.Array):
         mapping = [*zip(trained, weights, strict=True), *zip(others, fixed, strict=True)]
-        with keras.StatelessScope(mapping), fused_attention(model.compute_dtype):
+        twice = recompute_with(_run_twice) if gradient_checkpointing else contextlib.nullcontext()
+        with keras.StatelessScope(mapping), fused_attention(model.compute_dtype), twice:
             sums = task.sums(model, batch, True)
         loss = sum(sums[name] / (totals[name] + e) for name, e in task.losses.items())
-        return loss, jnp.stack([sums[name] for name in task.figures])
+        return loss * scale, jnp.stack([sums[name] for name in task.figures])
 
-    def forward_backward(weights: list, fixed: list, batch: Batch, totals: dict[str, jax.Array]):
+    def forward_backward(weights: list, fixed: list, batch: Batch, totals: dict, scale: jax.Array):
         differentiated = jax.value_and_grad(loss_and_sums, has_aux=True)
-        (_, sums), gradients = differentiated(weights, fixed, batch, totals)
+        (_, sums), gradients = differentiated(weights, fixed, batch, totals, scale)
         return sums, gradients
 
-    def accumulate(weights: list, fixed: list, batch: Batch, totals: dict[str, jax.Array]):
+    def accumulate(weights: list, fixed: list, batch: Batch, totals: dict, scale: jax.Array):
         steps = gradient_accumulation_steps
         if steps == 1:
-            return forward_backward(weights, fixed, batch, totals)
+            return forward_backward(weights, fixed, batch, totals, scale)
         # Row r is of micro-batch r mod steps, so that each device keeps the rows it has.
         micro = {
             name: jnp.moveaxis(value.reshape(-1, steps, *value.shape[1:]), 1, 0)
@@ -74,29 +83,47 @@ def make_train_steps(
 
         def add(i: Any, total: Any) -> Any:
             part = {name: value[i] for name, value in micro.items()}
-            return jax.tree.map(jnp.add, total, forward_backward(weights, fixed, part, totals))
+            more = forward_backward(weights, fixed, part, totals, scale)
+            return jax.tree.map(jnp.add, total, more)
 
         zeros = (jnp.zeros([len(task.figures)]), [jnp.zeros_like(weight) for weight in weights])
         return jax.lax.fori_loop(0, count, add, zeros)
 
-    def step(state: tuple[list, list], fixed: list, batch: Batch):
-        weights, slot_values = state
-        known = task.weights(batch)
-        examples = batch["example_weights"]
-        tokens = batch["input_mask"].astype(jnp.float32) * examples[:, None]
-        sums, gradients = accumulate(weights, fixed, batch, known)
-        norm = global_norm(gradients)
-        scale = clip_scale(norm, max_grad_norm)
+    def updated(weights: list, slot_values: list, gradients: list, scale: jax.Array):
+        """Returns the state after the optimizer's step, and the learning rate of that step."""
         mapping = [*zip(trained, weights, strict=True), *zip(slots, slot_values, strict=True)]
         with keras.StatelessScope(mapping) as scope:
             rate = keras.ops.convert_to_tensor(optimizer.learning_rate)
             for gradient, variable in zip(gradients, trained, strict=True):
                 optimizer.update_step(gradient * scale, variable, rate)
             optimizer.iterations.assign_add(1)
-        state = tuple([scope.get_current_value(v) for v in part] for part in (trained, slots))
+        return _values_in(scope, trained), _values_in(scope, slots), rate
+
+    def step(state: tuple[list, list], fixed: list, batch: Batch):
+        weights, slot_values = state
+        known = task.weights(batch)
+        examples = batch["example_weights"]
+        tokens = batch["input_mask"].astype(jnp.float32) * examples[:, None]
+        with keras.StatelessScope(zip(slots, slot_values, strict=True)):
+            scale = keras.ops.convert_to_tensor(loss_scale.scale if loss_scale else 1.0)
+        sums, gradients = accumulate(weights, fixed, batch, known, scale)
+        norm = global_norm(gradients) / scale
+        factor = clip_scale(norm, max_grad_norm) / scale
+        if loss_scale:
+            finite = jnp.isfinite(factor)
+            with keras.StatelessScope(zip(slots, slot_values, strict=True)) as scope:
+                loss_scale.update(finite)
+            slot_values = _values_in(scope, slots)
+        new_weights, new_slots, rate = updated(weights, slot_values, gradients, factor)
+        if loss_scale:  # A step that overflowed is not taken.
+            kept = (new_weights, new_slots), (weights, slot_values)
+            new_weights, new_slots = jax.tree.map(
+                lambda new, old: jnp.where(finite, new, old), *kept
+            )
         denominators = [known[name] for name in task.figures]
         counts = [jnp.sum(tokens), jnp.sum(examples)]
-        return state, jnp.concatenate([sums, jnp.stack([*denominators, *counts, norm, rate])])
+        figures = jnp.stack([*denominators, *counts, scale, norm, rate])
+        return (new_weights, new_slots), jnp.concatenate([sums, figures])
 
     if jit_compile:
         # Where each variable lies is where it stays; the state that went in is used up.
@@ -118,3 +145,12 @@ def make_train_steps(
         return np.stack([np.asarray(row) for row in rows])
 
     return train_steps
+
+
+def _run_twice(layer: keras.layers.Layer) -> Callable[..., jax.Array]:
+    """Makes a layer keep its inputs alone, and run again on the way back."""
+    return jax.checkpoint(lambda *inputs: layer(*inputs))
+
+
+def _values_in(scope: keras.StatelessScope, variables: list[keras.Variable]) -> list[jax.Array]:
+    return [scope.get_current_value(variable) for variable in variables]

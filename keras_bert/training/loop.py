@@ -20,6 +20,7 @@ import tensorflow as tf
 from absl import logging
 
 from keras_bert.errors import EndedEarly, InputError
+from keras_bert.optimization.loss_scale import LossScale
 from keras_bert.training.backend import make_train_steps
 from keras_bert.training.best import BestKept
 from keras_bert.training.checkpoint import CheckpointWriter, list_checkpoints, restore_latest
@@ -39,6 +40,7 @@ class TrainingSettings:
         gradient_accumulation_steps: micro-batches a step on each device.
         max_grad_norm: global norm that gradients are clipped to.
         jit_compile: compile forward and backward with XLA.
+        gradient_checkpointing: keep only what goes into each block and run the blocks twice.
         log_steps: steps between two lines of figures.
         save_checkpoints_steps: steps between two checkpoints.
         evaluate_steps: steps between two evaluations, each with a checkpoint; 0 for evaluations
@@ -52,6 +54,7 @@ class TrainingSettings:
     gradient_accumulation_steps: int = 1
     max_grad_norm: float = 1.0
     jit_compile: bool = True
+    gradient_checkpointing: bool = False
     log_steps: int = 100
     save_checkpoints_steps: int = 1000
     evaluate_steps: int = 0
@@ -69,6 +72,7 @@ def train(
     output_dir: Path,
     evaluate: Callable[[], Mapping[str, float]] | None = None,
     best: BestKept | None = None,
+    loss_scale: LossScale | None = None,
 ) -> Mapping[str, float] | None:
     """Trains a model from its newest checkpoint, or its present weights, to the last step.
 
@@ -84,12 +88,14 @@ def train(
         evaluate: gives the figures of an evaluation; called before each checkpoint, or each
             `evaluate_steps`.
         best: what happens to the best weights, and when evaluations end the run.
+        loss_scale: for float16, made of the optimizer; steps that overflow are skipped.
 
     Returns:
         The figures of the last evaluation; None if there was none.
 
     Raises:
-        InputError: a loss, gradient or weight is not finite; the last checkpoint is kept.
+        InputError: a loss, gradient or weight is not finite (a gradient: at a loss scale of 1);
+            the last checkpoint is kept.
         EndedEarly: the run was told to stop, and has saved.
     """
     checkpoints = output_dir / "checkpoints"
@@ -109,6 +115,8 @@ def train(
         gradient_accumulation_steps=settings.gradient_accumulation_steps,
         max_grad_norm=settings.max_grad_norm,
         jit_compile=settings.jit_compile,
+        gradient_checkpointing=settings.gradient_checkpointing,
+        loss_scale=loss_scale,
     )
     iterator = iter(distribute(strategy, batches_from(step)))
     is_chief = worker_index(strategy) == 0
@@ -117,7 +125,7 @@ def train(
     stopping = Stopping(strategy, settings.steps_per_loop)
     evaluated = None
     evaluate_steps = settings.evaluate_steps or settings.save_checkpoints_steps
-    window = _Window(task)
+    window = _Window(task, has_loss_scale=loss_scale is not None)
     done = False
     try:
         with stopping.on_sigterm():
@@ -217,7 +225,10 @@ def _steps_to_next_event(step: int, settings: TrainingSettings) -> int:
 
 
 def _stop_if_not_finite(rows: np.ndarray, step: int, task: Task, checkpoints: Path) -> None:
-    broken = ~np.isfinite(rows).all(axis=1)
+    finite = np.isfinite(rows)
+    # With a loss scale (above 1, that is) such a step was skipped; the next one has half the scale.
+    skipped = ~finite[:, -2] & (rows[:, -3] > 1)
+    broken = ~finite.all(axis=1) & ~skipped
     if not broken.any():
         return
     first = int(np.argmax(broken))
@@ -244,8 +255,9 @@ def _stopped(step: int, reason: str, checkpoints: Path) -> InputError:
 class _Window:
     """Sums the rows between two logged steps, and the time that they took."""
 
-    def __init__(self, task: Task):
+    def __init__(self, task: Task, has_loss_scale: bool = False):
         self._task = task
+        self._has_loss_scale = has_loss_scale
         self._rows: list[np.ndarray] = []
         self._timed: list[np.ndarray] = []
         self._seconds = 0.0
@@ -266,10 +278,17 @@ class _Window:
 
     def close(self) -> dict[str, float]:
         rows = np.concatenate(self._rows).astype(np.float64)
-        sums = rows.sum(axis=0)
         count = len(self._task.figures)
-        figures = self._task.divide(sums[:count], sums[count : 2 * count])
-        figures |= {"learning_rate": rows[-1, -1], "gradient_norm": rows[-1, -2]}
+        # Steps that were skipped may have no finite loss, or no finite norm.
+        known = rows[np.isfinite(rows[:, :count]).all(axis=1)]
+        sums = known.sum(axis=0)
+        figures = self._task.divide(sums[:count], sums[count : 2 * count]) if len(known) else {}
+        figures["learning_rate"] = rows[-1, -1]
+        norms = rows[np.isfinite(rows[:, -2]), -2]
+        if len(norms):
+            figures["gradient_norm"] = norms[-1]
+        if self._has_loss_scale:
+            figures["loss_scale"] = rows[-1, -3]
         if self._timed:
             timed = np.concatenate(self._timed)
             figures |= {

@@ -8,17 +8,23 @@ ever added: over micro-batches, then over devices. Clipping sees the global grad
     batch {name: [B, ...]} -> weights -> all-reduce -> forward, backward (x micro-batches)
     -> all-reduce -> clip -> optimizer
 
+In float16 the loss is multiplied by a scale, and the gradients divided by it after the all-reduce.
+Their global norm tells whether they are finite, so all devices take a step or none does.
+
 Batches may differ in length from step to step; XLA then makes a program of each length. Variables
 that are not trainable cost nothing: no gradient goes through what lies below the first trainable.
 """
 
+import contextlib
 from collections.abc import Callable
 
 import keras
 import tensorflow as tf
 
 from keras_bert.optimization.clipping import clip_scale
-from keras_bert.training.fusion import compiled
+from keras_bert.optimization.loss_scale import LossScale
+from keras_bert.training.fusion import compiled, compiles_whole
+from keras_bert.training.recomputation import recomputing
 from keras_bert.training.task import Batch, Task
 
 SUM = tf.distribute.ReduceOp.SUM
@@ -33,6 +39,8 @@ def make_train_steps(
     gradient_accumulation_steps: int = 1,
     max_grad_norm: float = 1.0,
     jit_compile: bool = True,
+    gradient_checkpointing: bool = False,
+    loss_scale: LossScale | None = None,
 ) -> Callable[..., tf.Tensor]:
     """Builds the compiled function that runs training steps.
 
@@ -44,21 +52,29 @@ def make_train_steps(
         gradient_accumulation_steps: micro-batches that a device cuts its share of a batch into.
         max_grad_norm: the global norm that gradients are clipped to.
         jit_compile: compile forward and backward with XLA, as training/fusion.py does.
+        gradient_checkpointing: keep only what goes into each block of the encoder and run the
+            blocks again on the way back (recomputation.py): less memory, more work.
+        loss_scale: what the loss is multiplied by, for float16; made under the strategy.
 
     Returns:
         `train_steps(iterator, count)`: takes `count` global batches and returns float32
-        [count, 2F + 4] for the task's F figures: a row a step of F sums, F weights, the number of
-        real tokens and of real examples (what fills a batch is neither), the gradient norm before
-        clipping and the learning rate.
+        [count, 2F + 5] for the task's F figures: a row a step of F sums, F weights, the number of
+        real tokens and of real examples (what fills a batch is neither), the loss scale (1 if
+        there is none), the gradient norm before clipping and the learning rate. With a loss scale,
+        a step whose gradient norm is not finite left the weights and the optimizer as they were.
     """
     variables = model.trainable_variables
+    whole = jit_compile and compiles_whole()
 
-    def forward_backward(batch: Batch, totals: dict[str, tf.Tensor]):
+    def forward_backward(batch: Batch, totals: dict[str, tf.Tensor], scale: tf.Tensor):
         with tf.GradientTape(watch_accessed_variables=False) as tape:
             tape.watch([variable.value for variable in variables])
-            sums = task.sums(model, batch, True)
+            twice = recomputing(model, whole=whole) if gradient_checkpointing else None
+            with twice or contextlib.nullcontext():
+                sums = task.sums(model, batch, True)
             loss = tf.add_n([sums[name] / (totals[name] + e) for name, e in task.losses.items()])
-        gradients = tape.gradient(loss, variables, unconnected_gradients="zero")
+            scaled = loss * scale
+        gradients = tape.gradient(scaled, variables, unconnected_gradients="zero")
         # Dense: Keras optimizers square an IndexedSlices before they sum a token's repetitions.
         return tf.stack([sums[name] for name in task.figures]), [
             tf.convert_to_tensor(gradient) for gradient in gradients
@@ -74,17 +90,31 @@ def make_train_steps(
             optimizer.update_step(gradient * scale, variable, rate)
         return rate
 
-    def accumulate(batch: Batch, totals: dict[str, tf.Tensor]):
+    def update_if_finite(gradients: list[tf.Tensor], scale: tf.Tensor):
+        """Returns the learning rate, and 1 or 0: how many steps of the optimizer were taken."""
+        if loss_scale is None:
+            return update(gradients, scale), 1
+        finite = tf.math.is_finite(scale)
+        loss_scale.update(finite)
+        rate = tf.cond(
+            finite,
+            lambda: update(gradients, scale),
+            lambda: tf.convert_to_tensor(optimizer.learning_rate),
+        )
+        return rate, tf.cast(finite, optimizer.iterations.dtype)
+
+    def accumulate(batch: Batch, totals: dict[str, tf.Tensor], scale: tf.Tensor):
         steps = gradient_accumulation_steps
         if steps == 1:
-            return forward_backward(batch, totals)
+            return forward_backward(batch, totals, scale)
         micro = {
             name: tf.reshape(value, [steps, -1, *tf.unstack(tf.shape(value)[1:])])
             for name, value in batch.items()
         }
 
         def add(i, sums, gradients):
-            more_sums, more = forward_backward({k: v[i] for k, v in micro.items()}, totals)
+            part = {name: value[i] for name, value in micro.items()}
+            more_sums, more = forward_backward(part, totals, scale)
             return i + 1, sums + more_sums, [a + b for a, b in zip(gradients, more, strict=True)]
 
         zeros = [tf.zeros(variable.shape) for variable in variables]
@@ -101,21 +131,22 @@ def make_train_steps(
         known = tf.stack([weights[name] for name in task.figures] + counts)
         known = replica.all_reduce(SUM, known)
         totals = {name: known[i] for i, name in enumerate(task.figures)}
-        sums, gradients = accumulate(batch, totals)
+        scale = tf.convert_to_tensor(loss_scale.scale) if loss_scale else tf.constant(1.0)
+        sums, gradients = accumulate(batch, totals, scale)
         sums = replica.all_reduce(SUM, sums)
         gradients = replica.all_reduce(SUM, gradients)
         # Outside XLA, which sums a norm on one thread. l2_loss makes one pass of it.
-        norm = tf.sqrt(2.0 * tf.add_n([tf.nn.l2_loss(gradient) for gradient in gradients]))
+        norm = tf.sqrt(2.0 * tf.add_n([tf.nn.l2_loss(gradient) for gradient in gradients])) / scale
         # Each device updates its own copy from the same gradient. Keras's `apply` would sum over
         # devices a second time; what it does besides (its clipping, its averages) is not done.
-        rate = update(gradients, clip_scale(norm, max_grad_norm))
+        rate, taken = update_if_finite(gradients, clip_scale(norm, max_grad_norm) / scale)
         with tf.control_dependencies([rate]):
-            optimizer.iterations.assign_add(1)
-        return tf.concat([sums, known, [norm, rate]], axis=0)
+            optimizer.iterations.assign_add(taken)
+        return tf.concat([sums, known, [scale, norm, rate]], axis=0)
 
     @tf.function
     def train_steps(iterator, count: tf.Tensor) -> tf.Tensor:
-        rows = tf.TensorArray(tf.float32, size=count, element_shape=[2 * len(task.figures) + 4])
+        rows = tf.TensorArray(tf.float32, size=count, element_shape=[2 * len(task.figures) + 5])
         for i in tf.range(count):
             row = strategy.run(replica_step, args=(next(iterator),))
             rows = rows.write(i, strategy.experimental_local_results(row)[0])

@@ -77,6 +77,18 @@ def fastest_precision(cpu_info: Path = Path("/proc/cpuinfo")) -> str:
         return "float32"
 
 
+def dtype_policy(mixed_precision: str) -> str:
+    """Names the Keras dtype policy of a compute type; variables are float32 in all of them.
+
+    Args:
+        mixed_precision: `float32`, `bfloat16` or `float16`.
+
+    Returns:
+        What models take as their `dtype`.
+    """
+    return mixed_precision if mixed_precision == "float32" else f"mixed_{mixed_precision}"
+
+
 def _devices(num_devices: int) -> list[str]:
     processors = max(2, os.cpu_count() or 1)
     if not tf.config.list_physical_devices("GPU") and num_devices > processors:

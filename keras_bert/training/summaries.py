@@ -5,6 +5,7 @@ has "eval_" before each figure.
 """
 
 import json
+import math
 import os
 import sys
 from collections.abc import Mapping
@@ -80,7 +81,7 @@ class Summaries:
         self._writer.flush()
         line = " ".join(f"{name}={value:.4g}" for name, value in named.items())
         if self._on_terminal and not prefix:
-            self._bar.set_postfix_str(f"loss={figures['loss']:.4f}")
+            self._bar.set_postfix_str(f"loss={figures.get('loss', math.nan):.4f}")
         elif self._on_terminal:
             self._bar.write(f"step {step}/{self._total} {line}", file=sys.stderr)
         else:

@@ -83,8 +83,8 @@ def train(rule: str, steps: int = 20) -> list[np.ndarray]:
     return weights
 
 
-def build(rule: str):
-    """The same model in Keras at the same weights, and its optimizer, built."""
+def build(rule: str, **settings):
+    """The same model in Keras at the same weights, and its optimizer with `settings`, built."""
     import keras
 
     from keras_bert.optimization.adamw import AdamWeightDecay
@@ -103,9 +103,9 @@ def build(rule: str):
     model.set_weights(start())
     schedule = LinearWarmupDecay(PEAK, num_train_steps=TOTAL, num_warmup_steps=WARMUP)
     if rule == "lamb":
-        optimizer = Lamb(schedule)
+        optimizer = Lamb(schedule, **settings)
     else:
-        optimizer = AdamWeightDecay(schedule, bias_correction=rule == "adamw_corrected")
+        optimizer = AdamWeightDecay(schedule, bias_correction=rule == "adamw_corrected", **settings)
     optimizer.build(model.trainable_variables)
     return model, optimizer
 

@@ -36,6 +36,7 @@ from keras_bert.training.jax_step import make_train_steps
 DEVICES = keras.distribution.list_devices()
 CASES = {
     "one": (JaxDevices(DEVICES[:1]), {}),
+    "recomputed": (JaxDevices(DEVICES[:1]), {"gradient_checkpointing": True}),
     "data_parallel": (JaxDevices(DEVICES), {"gradient_accumulation_steps": 2}),
     "model_parallel": (JaxDevices(DEVICES, model_parallel=2), {}),
 }

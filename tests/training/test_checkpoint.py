@@ -7,6 +7,8 @@ import threading
 import keras
 import numpy as np
 import pytest
+from keras.ops import convert_to_numpy
+from safetensors.numpy import load_file
 
 from keras_bert.errors import InputError
 from keras_bert.optimization.adamw import AdamWeightDecay
@@ -14,10 +16,10 @@ from keras_bert.training import checkpoint
 from keras_bert.training.checkpoint import CheckpointWriter, list_checkpoints, restore_latest
 
 
-def make(units=3, value=0.0):
+def make(units=3, value=0.0, **settings):
     model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(units, name="dense")], name="m")
     model.set_weights([np.full(v.shape, value) for v in model.weights])
-    optimizer = AdamWeightDecay(0.1)
+    optimizer = AdamWeightDecay(0.1, **settings)
     optimizer.build(model.trainable_variables)
     return model, optimizer
 
@@ -37,6 +39,26 @@ def test_restores_model_optimizer_and_step(tmp_path):
     assert restore_latest(tmp_path, model, optimizer) == 7
     assert int(optimizer.iterations.numpy()) == 7
     assert all((w == 2.5).all() for w in model.get_weights())
+
+
+def test_moments_in_bfloat16_stay_so_and_go_on_to_the_same_bits(tmp_path):
+    gradients = [np.full((2, 3), 0.3, "float32"), np.full(3, -0.7, "float32")]
+
+    def go_on(model, optimizer, steps):
+        for _ in range(steps):
+            optimizer.apply(gradients)
+        return [convert_to_numpy(v).tobytes() for v in model.variables + optimizer.variables]
+
+    model, optimizer = make(value=1.0, state_dtype="bfloat16")
+    go_on(model, optimizer, 3)
+    writer = CheckpointWriter(tmp_path)
+    writer.save(3, model, optimizer)
+    writer.close()
+    saved = load_file(tmp_path / "step-00000003" / "optimizer.safetensors")
+    assert [v.dtype.name for v in saved.values()].count("bfloat16") == 4
+    again = make(state_dtype="bfloat16")
+    assert restore_latest(tmp_path, *again) == 3
+    assert go_on(*again, 4) == go_on(model, optimizer, 4)
 
 
 def test_no_checkpoint_is_step_0(tmp_path):

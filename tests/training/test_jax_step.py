@@ -117,8 +117,8 @@ def test_training_moves_every_weight(folder):
     assert moved.max() > 1e-3
 
 
-@pytest.mark.parametrize("case", ["data_parallel", "model_parallel"])
-def test_any_split_equals_one_device_and_one_batch(folder, case):
+@pytest.mark.parametrize("case", ["recomputed", "data_parallel", "model_parallel"])
+def test_any_way_to_compute_it_equals_one_device_and_one_batch(folder, case):
     rows, weights = result(folder, case)
     expected_rows, expected = result(folder, "one")
     np.testing.assert_allclose(rows, expected_rows, rtol=1e-5)

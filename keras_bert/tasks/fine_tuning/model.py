@@ -12,6 +12,7 @@ from keras_bert.optimization.schedules import LinearWarmupDecay
 from keras_bert.tasks.fine_tuning.settings import FineTuningSettings
 from keras_bert.tasks.fine_tuning.start import Start
 from keras_bert.tasks.fine_tuning.task import FineTuningTask
+from keras_bert.training.strategy import dtype_policy
 
 
 def make_model(
@@ -37,9 +38,8 @@ def make_model(
     checkpoint = start.checkpoint
     _check_head(settings, start, task)
     keras.utils.set_random_seed(settings.random_seed)
-    policy = "mixed_bfloat16" if settings.mixed_precision == "bfloat16" else "float32"
     with strategy.scope():
-        model = task.make_model(start.config, policy)
+        model = task.make_model(start.config, dtype_policy(settings.mixed_precision))
         report = checkpoint.load_into(model)
     logging.info("%s", report)
     if report.new and not settings.do_train:
@@ -83,6 +83,7 @@ def make_optimizer(
         learning_rate_multipliers=layer_decay_multipliers(
             settings.layer_decay, config.num_hidden_layers
         ),
+        state_dtype=settings.optimizer_state_dtype,
     )
 
 

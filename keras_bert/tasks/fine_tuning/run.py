@@ -24,6 +24,7 @@ from keras_bert.checkpoints.model_directory import (
 )
 from keras_bert.errors import InputError
 from keras_bert.files import read_json, write_json
+from keras_bert.optimization.loss_scale import LossScale
 from keras_bert.tasks.fine_tuning.batches import steps_per_epoch, training_batches
 from keras_bert.tasks.fine_tuning.model import make_model, make_optimizer
 from keras_bert.tasks.fine_tuning.predict import Predict, make_predict_examples
@@ -174,6 +175,7 @@ def _train(
     with strategy.scope():
         optimizer = make_optimizer(settings, steps, start.config)
         optimizer.build(model.trainable_variables)
+        loss_scale = LossScale(optimizer) if settings.mixed_precision == "float16" else None
 
     def batches_from(step: int) -> tf.data.Dataset:
         return training_batches(
@@ -204,6 +206,7 @@ def _train(
         # A cache an evaluation, as the weights change in between.
         (lambda: task.score(functools.cache(predict))) if evaluates else None,
         best if evaluates else None,
+        loss_scale,
     )
     if not evaluates:
         return {"step": steps, "best_step": steps}

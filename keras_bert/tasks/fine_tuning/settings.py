@@ -26,7 +26,8 @@ class FineTuningSettings:
         early_stopping_patience: evaluations without a better one that end training; 0 for never.
         length_pool: batches whose examples are sorted together by length; 1 for none.
         random_seed: decides fresh weights, data order and dropout masks.
-        mixed_precision: `float32` or `bfloat16`.
+        mixed_precision: `float32`, `bfloat16` or `float16`.
+        optimizer_state_dtype: type of the optimizer's moments, `float32` or `bfloat16`.
         eval_batch_size: examples a batch where nothing is learnt.
         do_train: whether to train; else the checkpoint is used as it is.
         do_eval: whether to evaluate after each epoch, keep the best and report it.
@@ -51,17 +52,13 @@ class FineTuningSettings:
     length_pool: int = 50
     random_seed: int = 12345
     mixed_precision: str = "float32"
+    optimizer_state_dtype: str = "float32"
     eval_batch_size: int = 32
     do_train: bool = True
     do_eval: bool = True
     do_predict: bool = True
 
     def __post_init__(self):
-        if self.mixed_precision == "float16":
-            raise InputError(
-                "--mixed_precision=float16 is not built yet (it needs a loss scale); expected "
-                "float32 or bfloat16"
-            )
         if not (self.do_train or self.do_eval or self.do_predict):
             raise InputError("nothing to do: expected --do_train, --do_eval or --do_predict")
         if not math.isfinite(self.learning_rate):

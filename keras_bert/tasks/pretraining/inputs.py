@@ -39,7 +39,8 @@ class PretrainingSettings:
         do_eval: whether to evaluate at each checkpoint and at the end.
         eval_batch_size: examples a batch of the evaluation.
         max_eval_steps: batches of an evaluation; 0 takes all.
-        mixed_precision: `float32` or `bfloat16`.
+        mixed_precision: `float32`, `bfloat16` or `float16`.
+        optimizer_state_dtype: type of the optimizer's moments, `float32` or `bfloat16`.
         max_seq_length: what the records must have; 0 takes what they have.
         max_predictions_per_seq: likewise.
         objective: what is predicted, `mlm_nsp`, `mlm` or `ltr` (task.py); None takes `mlm_nsp`, and
@@ -61,6 +62,7 @@ class PretrainingSettings:
     eval_batch_size: int = 32
     max_eval_steps: int = 0
     mixed_precision: str = "float32"
+    optimizer_state_dtype: str = "float32"
     max_seq_length: int = 0
     max_predictions_per_seq: int = 0
     objective: str | None = None
@@ -128,11 +130,6 @@ def find_inputs(settings: PretrainingSettings, num_train_steps: int) -> Pretrain
 
 
 def _check_values(settings: PretrainingSettings, num_train_steps: int) -> None:
-    if settings.mixed_precision == "float16":
-        raise InputError(
-            "--mixed_precision=float16 is not built yet (it needs a loss scale); expected float32 "
-            "or bfloat16"
-        )
     if not (settings.do_train or settings.init_checkpoint):
         raise InputError("--do_train=false needs an --init_checkpoint to evaluate")
     if not math.isfinite(settings.learning_rate):

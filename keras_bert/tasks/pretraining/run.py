@@ -18,6 +18,7 @@ from keras_bert.files import read_json, write_json
 from keras_bert.models import BertPretrainer
 from keras_bert.optimization.adamw import AdamWeightDecay
 from keras_bert.optimization.lamb import Lamb
+from keras_bert.optimization.loss_scale import LossScale
 from keras_bert.optimization.schedules import LinearWarmupDecay
 from keras_bert.tasks.pretraining.baseline import unigram_baseline
 from keras_bert.tasks.pretraining.batches import evaluation_batches, explained, training_batches
@@ -31,6 +32,7 @@ from keras_bert.training.backend import make_evaluate
 from keras_bert.training.cluster import check_agreement, num_workers, share_of
 from keras_bert.training.loop import TrainingSettings, check_batch_sizes, train
 from keras_bert.training.run_directory import is_finished, running
+from keras_bert.training.strategy import dtype_policy
 
 
 def pretrain(
@@ -67,10 +69,10 @@ def pretrain(
         logging.info("%s is finished; nothing to do", output_dir)
         return read_json(output_dir / "results.json")
     # Before the folder is touched: weights that do not fit leave nothing behind.
-    model, optimizer = _make_model(settings, training, strategy, inputs)
+    model, optimizer, loss_scale = _make_model(settings, training, strategy, inputs)
     with running(output_dir, record, strategy) as folder:
         results = _train_and_evaluate(
-            settings, training, strategy, output_dir, inputs, model, optimizer
+            settings, training, strategy, output_dir, inputs, model, optimizer, loss_scale
         )
         if settings.do_train and folder == output_dir:
             save_model_directory(
@@ -85,11 +87,10 @@ def _make_model(
     training: TrainingSettings,
     strategy: tf.distribute.Strategy,
     inputs: PretrainingInputs,
-) -> tuple[BertPretrainer, keras.optimizers.Optimizer]:
+) -> tuple[BertPretrainer, keras.optimizers.Optimizer, LossScale | None]:
     keras.utils.set_random_seed(settings.random_seed)
     with strategy.scope():
-        policy = "mixed_bfloat16" if settings.mixed_precision == "bfloat16" else "float32"
-        model = BertPretrainer(inputs.config, dtype=policy)
+        model = BertPretrainer(inputs.config, dtype=dtype_policy(settings.mixed_precision))
         if inputs.start:
             logging.info("%s", inputs.start.load_into(model))
         if inputs.objective != "mlm_nsp":
@@ -98,9 +99,12 @@ def _make_model(
         schedule = LinearWarmupDecay(
             settings.learning_rate, training.num_train_steps, settings.num_warmup_steps
         )
-        optimizer = {"adamw": AdamWeightDecay, "lamb": Lamb}[settings.optimizer](schedule)
+        optimizer = {"adamw": AdamWeightDecay, "lamb": Lamb}[settings.optimizer](
+            schedule, state_dtype=settings.optimizer_state_dtype
+        )
         optimizer.build(model.trainable_variables)
-    return model, optimizer
+        loss_scale = LossScale(optimizer) if settings.mixed_precision == "float16" else None
+    return model, optimizer, loss_scale
 
 
 def _train_and_evaluate(
@@ -111,6 +115,7 @@ def _train_and_evaluate(
     inputs: PretrainingInputs,
     model: BertPretrainer,
     optimizer: keras.optimizers.Optimizer,
+    loss_scale: LossScale | None,
 ) -> dict[str, float]:
     task = pretraining_task(inputs.objective)
     left_to_right = inputs.objective == "ltr"
@@ -153,6 +158,7 @@ def _train_and_evaluate(
                 training,
                 output_dir,
                 evaluate if settings.do_eval and settings.eval_file else None,
+                loss_scale=loss_scale,
             )
     results = {"step": training.num_train_steps if settings.do_train else 0}
     if settings.do_eval:

@@ -336,7 +336,6 @@ def test_changed_training_examples_and_labels_are_refused(settings, make_task, t
         ({"num_train_epochs": np.inf}, r"--num_train_epochs=inf: expected more than 0 and finite"),
         ({"layer_decay": 0.0}, r"--layer_decay=0.0: expected above 0 and at most 1"),
         ({"layer_decay": np.nan}, r"--layer_decay=nan: expected above 0 and at most 1"),
-        ({"mixed_precision": "float16"}, r"--mixed_precision=float16 is not built yet"),
         ({"do_eval": False, "early_stopping_patience": 1}, r"needs --do_eval"),
         ({"do_train": False, "do_eval": False, "do_predict": False}, r"nothing to do"),
     ],

@@ -1,0 +1,128 @@
+"""float16: a step that overflows is skipped by all devices; the run goes on, and ends alike."""
+
+import json
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from keras_bert.errors import InputError
+from keras_bert.optimization.adamw import AdamWeightDecay
+from keras_bert.optimization.loss_scale import LossScale
+from keras_bert.training.loop import TrainingSettings, train
+from keras_bert.training.step import make_train_steps
+from keras_bert.training.strategy import make_strategy
+from keras_bert.training.task import Task
+
+ORDINARY = [[1.0, 2.0], [0.5, -1.0], [2.0, 0.0], [-1.0, 1.0]]
+# The gradient is the sum of the rows: 2^15 times the last one is beyond float32.
+OVERFLOW = [*ORDINARY[:3], [3e37, 0.0]]
+
+
+def batches_of(steps):
+    """An endless dataset of one batch after the other, the last one for ever."""
+    rows = tf.data.Dataset.from_tensor_slices(np.array(steps, "float32"))
+    rows = rows.concatenate(rows.skip(len(steps) - 1).repeat())
+    return rows.map(
+        lambda x: {
+            "x": x,
+            "input_mask": tf.ones([4, 2], tf.int32),
+            "example_weights": tf.ones([4]),
+        }
+    )
+
+
+TASK = Task(
+    ("output",),
+    {"output": 0.0},
+    lambda batch: {"output": tf.reduce_sum(batch["example_weights"])},
+    lambda model, batch, training: {"output": tf.reduce_sum(model(batch["x"]))},
+)
+
+
+def make(strategy, growth_steps=2000):
+    with strategy.scope():
+        model = keras.Sequential([keras.Input([2]), keras.layers.Dense(1, name="d")], name="m")
+        model.set_weights([np.array([[0.5], [0.25]]), np.array([0.125])])
+        optimizer = AdamWeightDecay(0.1)
+        optimizer.build(model.trainable_variables)
+        return model, optimizer, LossScale(optimizer, growth_steps=growth_steps)
+
+
+def run_steps(strategy, steps):
+    model, optimizer, loss_scale = make(strategy)
+    train_steps = make_train_steps(
+        strategy, model, optimizer, TASK, jit_compile=False, loss_scale=loss_scale
+    )
+    iterator = iter(strategy.experimental_distribute_dataset(batches_of(steps)))
+    rows = train_steps(iterator, tf.constant(len(steps))).numpy()
+    return model, optimizer, rows
+
+
+@pytest.mark.parametrize("devices", [1, 2])
+def test_an_overflow_on_one_device_skips_the_step_on_all(devices, mirrored):
+    strategy = mirrored if devices == 2 else make_strategy()
+    model, optimizer, rows = run_steps(strategy, [ORDINARY, OVERFLOW, ORDINARY])
+    assert rows[:, -3].tolist() == [2.0**15, 2.0**15, 2.0**14]
+    assert np.isfinite(rows[:, -2]).tolist() == [True, False, True]
+    assert int(optimizer.iterations.numpy()) == 2
+    # As if the step had never been: powers of two scale without an error.
+    never, _, _ = run_steps(make_strategy(), [ORDINARY, ORDINARY])
+    for one, two in zip(never.get_weights(), model.get_weights(), strict=True):
+        np.testing.assert_allclose(two, one, rtol=0, atol=0 if devices == 1 else 1e-7)
+    for variable in model.trainable_variables + optimizer.variables:
+        copies = strategy.experimental_local_results(variable.value)
+        assert len({copy.numpy().tobytes() for copy in copies}) == 1, variable.path
+
+
+def go(folder, steps, num_train_steps, growth_steps=2000, loss_scaled=True):
+    """Trains to a step with a line and a checkpoint each; returns all variables' bytes."""
+    model, optimizer, loss_scale = make(make_strategy(), growth_steps)
+    train(
+        make_strategy(),
+        model,
+        optimizer,
+        TASK,
+        lambda step: batches_of(steps[step:] if step < len(steps) else steps[-1:]),
+        TrainingSettings(
+            num_train_steps, 4, jit_compile=False, log_steps=1, save_checkpoints_steps=3
+        ),
+        folder,
+        loss_scale=loss_scale if loss_scaled else None,
+    )
+    variables = model.variables + optimizer.variables
+    return {v.path: keras.ops.convert_to_numpy(v).tobytes() for v in variables}
+
+
+def lines(folder):
+    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+def test_a_run_goes_on_after_an_overflow_and_tells_its_scale(tmp_path):
+    go(tmp_path, [ORDINARY, OVERFLOW, ORDINARY], 3)
+    found = lines(tmp_path)
+    assert [line["loss_scale"] for line in found] == [2.0**15, 2.0**15, 2.0**14]
+    assert ["gradient_norm" in line for line in found] == [True, False, True]
+    assert all(np.isfinite(value) for line in found for value in line.values())
+
+
+def test_without_a_loss_scale_none_is_told_and_an_overflow_ends_the_run(tmp_path):
+    go(tmp_path / "good", [ORDINARY], 1, loss_scaled=False)
+    assert "loss_scale" not in lines(tmp_path / "good")[0]
+    infinite = [*ORDINARY[:3], [np.inf, 0.0]]
+    with pytest.raises(InputError, match="step 2: the loss is inf and the gradient norm is"):
+        go(tmp_path / "bad", [ORDINARY, infinite], 3, loss_scaled=False)
+
+
+def test_a_gradient_that_overflows_at_a_scale_of_1_ends_the_run(tmp_path):
+    infinite = [*ORDINARY[:3], [np.inf, 0.0]]
+    with pytest.raises(InputError, match=r"step 18: .* the gradient norm is"):
+        go(tmp_path, [ORDINARY, ORDINARY, infinite], 40)  # 3 to 17 halve 2^15 to 1
+
+
+def test_a_continued_run_ends_at_the_same_bits(tmp_path):
+    steps = [ORDINARY, OVERFLOW, ORDINARY, ORDINARY, OVERFLOW, ORDINARY]
+    whole = go(tmp_path / "whole", steps, 6, growth_steps=2)
+    go(tmp_path / "parts", steps, 3, growth_steps=2)
+    assert go(tmp_path / "parts", steps, 6, growth_steps=2) == whole
