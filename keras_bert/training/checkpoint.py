@@ -99,7 +99,7 @@ def list_checkpoints(directory: Path) -> list[Path]:
     """Lists the checkpoints in a folder, oldest first.
 
     Args:
-        directory: the folder given to `save_checkpoint`; it may be absent.
+        directory: the folder given to `CheckpointWriter`; it may be absent.
 
     Returns:
         The folders of the checkpoints.
@@ -113,7 +113,7 @@ def restore_latest(
     """Restores the newest checkpoint whose files are whole.
 
     Args:
-        directory: the folder given to `save_checkpoint`; it may be absent.
+        directory: the folder given to `CheckpointWriter`; it may be absent.
         model: its variables are overwritten.
         optimizer: likewise; it must be built.
 

@@ -20,7 +20,7 @@ from keras_bert.tasks.fine_tuning.seeds import fine_tune_seeds
 from keras_bert.tasks.fine_tuning.settings import FineTuningSettings
 from keras_bert.tasks.fine_tuning.start import find_start
 from keras_bert.tasks.fine_tuning.task import FineTuningTask
-from keras_bert.training import loop
+from keras_bert.training.checkpoint import CheckpointWriter
 from keras_bert.training.loop import TrainingSettings
 from keras_bert.training.strategy import make_strategy
 from keras_bert.training.task import Task
@@ -154,7 +154,7 @@ def test_a_run_killed_again_and_again_ends_at_the_same_bits(
     kills = [
         ("save_model_directory", run, 1),
         ("score", None, 2),
-        ("save_checkpoint", loop, 1),
+        ("save", CheckpointWriter, 1),
         ("score", None, 2),
     ]
     for name, module, number in kills:

@@ -14,7 +14,7 @@ from keras_bert.errors import InputError
 from keras_bert.models import BertPretrainer
 from keras_bert.tasks.pretraining.inputs import PretrainingSettings, find_inputs
 from keras_bert.tasks.pretraining.run import pretrain
-from keras_bert.training import loop
+from keras_bert.training.checkpoint import CheckpointWriter
 from keras_bert.training.loop import TrainingSettings
 from keras_bert.training.strategy import make_strategy
 
@@ -107,8 +107,8 @@ def test_a_left_to_right_run_continues_bit_for_bit(settings, left_to_right, tmp_
         saved(*given)
         raise Killed
 
-    saved = loop.save_checkpoint
-    monkeypatch.setattr(loop, "save_checkpoint", killed_after)
+    saved = CheckpointWriter.save
+    monkeypatch.setattr(CheckpointWriter, "save", killed_after)
     with pytest.raises(Killed):
         run(settings, tmp_path)
     monkeypatch.undo()

@@ -18,7 +18,7 @@ from keras_bert.tasks.pretraining.inputs import PretrainingSettings
 from keras_bert.tasks.pretraining.records import find_records
 from keras_bert.tasks.pretraining.run import pretrain
 from keras_bert.tasks.pretraining.task import pretraining_task
-from keras_bert.training import loop
+from keras_bert.training.checkpoint import CheckpointWriter
 from keras_bert.training.loop import TrainingSettings
 from keras_bert.training.step import make_train_steps
 from keras_bert.training.strategy import make_strategy
@@ -110,8 +110,8 @@ def test_a_run_on_masks_of_its_own_continues_bit_for_bit(tmp_path, write_dataset
         if given[1] == 2:
             raise Killed
 
-    saved = loop.save_checkpoint
-    monkeypatch.setattr(loop, "save_checkpoint", killed_after)
+    saved = CheckpointWriter.save
+    monkeypatch.setattr(CheckpointWriter, "save", killed_after)
     with pytest.raises(Killed):
         run(tmp_path, records, out="killed", steps=5)
     monkeypatch.undo()
