@@ -352,6 +352,18 @@ def test_settings_that_the_checkpoint_has_no_room_for_are_refused(settings):
         find_start(settings.init_checkpoint, max_seq_length=64, num_frozen_layers=3)
 
 
+def test_float16_and_moments_in_bfloat16_reach_the_step_and_the_checkpoint(
+    settings, make_task, tmp_path
+):
+    half = replace(settings, mixed_precision="float16", optimizer_state_dtype="bfloat16")
+    twice = replace(ONE_STEP, gradient_checkpointing=True)
+    go(half, tmp_path, make_task(score=None), twice)
+    assert json.loads((tmp_path / "metrics.jsonl").read_text())["loss_scale"] == 2.0**15
+    state = load_file(tmp_path / "checkpoints/step-00000001/optimizer.safetensors")
+    assert {v.dtype.name for name, v in state.items() if name.endswith("_m")} == {"bfloat16"}
+    assert state["adam_weight_decay/good_steps"] == 1
+
+
 def test_a_vocabulary_of_another_size_is_refused(settings, tmp_path):
     (tmp_path / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\n")
     with pytest.raises(InputError, match=r"vocab\.txt.*5 pieces"):

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import keras
 import pytest
+from safetensors.numpy import load_file
 
 from keras_bert.checkpoints.model_directory import save_model_directory
 from keras_bert.config import BertConfig
@@ -91,6 +92,18 @@ def test_the_model_directory_carries_the_vocabulary_and_casing_of_the_records(
     model = tmp_path / "out" / "model"
     assert (model / "vocab.txt").read_bytes() == (records / "vocab.txt").read_bytes()
     assert json.loads((model / "tokenizer_config.json").read_text())["do_lower_case"] is False
+
+
+def test_float16_and_moments_in_bfloat16_reach_the_step_and_the_checkpoint(
+    tmp_path, records, config_file
+):
+    types = {"mixed_precision": "float16", "optimizer_state_dtype": "bfloat16"}
+    run(tmp_path, input_file=records, bert_config=config_file, **types)
+    (line,) = (tmp_path / "out" / "metrics.jsonl").read_text().splitlines()
+    assert json.loads(line)["loss_scale"] == 2.0**15
+    state = load_file(tmp_path / "out/checkpoints/step-00000002/optimizer.safetensors")
+    assert {v.dtype.name for name, v in state.items() if name.endswith("_m")} == {"bfloat16"}
+    assert state["adam_weight_decay/good_steps"] == 2
 
 
 def test_a_bundled_config_takes_the_vocabulary_size_of_the_records(tmp_path, records):
