@@ -99,7 +99,7 @@ def work() -> None:
     data = find_records(FLAGS.records)
 
     def pipeline() -> tf.data.Dataset:
-        return training_batches(data, FLAGS.train_batch_size, VOCAB, 0, 0, share_of(strategy))
+        return training_batches(data, FLAGS.train_batch_size, VOCAB, 0, share=share_of(strategy))
 
     batches, alone = iter(distribute(strategy, pipeline())), iter(pipeline())
     train_steps = make_train_steps(strategy, model, optimizer, pretraining_task())

@@ -91,7 +91,10 @@ class CheckpointWriter:
                 save_file(values, partial / name)
             digests = {name: sha256(partial / name) for name in files}
             write_json(partial / "state.json", {"step": step, "sha256": digests})
-        for old in list_checkpoints(self._directory)[: -self._max_to_keep]:
+        # Later ones were damaged, or the run would have gone on from them.
+        later = [path for path in list_checkpoints(self._directory) if path.name > final.name]
+        earlier = [path for path in list_checkpoints(self._directory) if path not in later]
+        for old in later + earlier[: -self._max_to_keep]:
             shutil.rmtree(old, ignore_errors=True)
 
 

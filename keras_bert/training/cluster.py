@@ -11,15 +11,19 @@ the run's folder, which all of them can read.
 
 import contextlib
 import json
+import math
 import os
 import re
+import signal
 import socket
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 import tensorflow as tf
+from absl import logging
 
 from keras_bert.errors import EndedEarly, InputError
 
@@ -70,6 +74,7 @@ def read_cluster(environment: Mapping[str, str] = os.environ) -> Cluster:
         jobs, task = dict(config["cluster"]), config["task"]
         kind, index = task["type"], task["index"]
         chiefs, workers = list(jobs.pop("chief", [])), list(jobs.pop("worker", []))
+        known = {"chief": chiefs, "worker": workers}.get(kind)
     except (ValueError, KeyError, TypeError) as error:
         raise InputError(
             f"TF_CONFIG={text!r} cannot be read ({type(error).__name__}: {error}); expected {_FORM}"
@@ -77,7 +82,6 @@ def read_cluster(environment: Mapping[str, str] = os.environ) -> Cluster:
     if jobs:
         raise InputError(f"TF_CONFIG: jobs {sorted(jobs)}; expected `worker`, or it and `chief`")
     every = chiefs + workers
-    known = {"chief": chiefs, "worker": workers}.get(kind)
     if known is None or type(index) is not int or not 0 <= index < len(known):
         raise InputError(
             f"TF_CONFIG: task {json.dumps(task)} is not in the cluster {json.dumps(every)}"
@@ -107,7 +111,14 @@ def join(cluster: Cluster, timeout: float) -> tf.distribute.Strategy:
     """
     _meet(cluster, timeout)  # TensorFlow's own wait has no end, and lets no other thread run.
     tf.get_logger().setLevel("WARNING")  # It tells of every sum that it plans.
-    return tf.distribute.MultiWorkerMirroredStrategy()
+    in_main_thread = threading.current_thread() is threading.main_thread()
+    # A worker that dies here would leave the others waiting for ever; an alarm ends even that.
+    signal.alarm(math.ceil(timeout) + 60)
+    strategy = tf.distribute.MultiWorkerMirroredStrategy()
+    signal.alarm(0)
+    if in_main_thread:  # TensorFlow takes the signal for itself and does nothing with it.
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    return strategy
 
 
 def num_workers(strategy: tf.distribute.Strategy) -> int:
@@ -252,6 +263,7 @@ def lost_workers_end(strategy: tf.distribute.Strategy) -> Iterator[None]:
     except _LOST as error:
         if num_workers(strategy) == 1:
             raise
+        logging.warning("%s", error.message.splitlines()[-1])
         named = {int(index) for index in re.findall(r"task:(\d+)", error.message)}
         named -= {worker_index(strategy)}
         who = f"worker {min(named)}" if named else "another worker"

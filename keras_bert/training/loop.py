@@ -167,6 +167,7 @@ def train(
                     done = True
                 if told_to_stop and not done:
                     writer.wait()
+                    all_sum(strategy)(np.zeros([1]))  # A supervisor waits for no one long.
                     raise EndedEarly(f"told to stop after step {step}, which is saved")
         writer.wait()
     finally:

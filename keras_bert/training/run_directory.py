@@ -87,11 +87,14 @@ def _locked(output_dir: Path, settings: Mapping[str, object]) -> Iterator[None]:
     run_file = output_dir / "run.json"
     if not run_file.exists():
         write_json(run_file, {"settings": settings, "versions": _versions()})
-    with open(run_file, encoding="utf-8") as file:
+    # For writing, as a network file system grants no other lock.
+    with open(run_file, "r+", encoding="utf-8") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # The system lifts it at any end.
         except BlockingIOError as error:
             raise InputError(f"{output_dir}: another process is at work in this folder") from error
+        except OSError as error:
+            raise InputError(f"{run_file}: cannot be locked: {error.strerror}") from error
         yield
 
 

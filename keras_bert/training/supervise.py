@@ -16,6 +16,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Sequence
 from types import FrameType
@@ -45,27 +46,38 @@ def main(argv: Sequence[str]) -> None:
     command = list(argv[1:])
     if not command:
         raise InputError("expected a command after --, such as: -- python run_pretraining.py ...")
-    told: list[int] = []
+    told = threading.Event()
     workers: list[subprocess.Popen] = []
 
     def pass_on(number: int, frame: FrameType | None) -> None:
-        told.append(number)
-        for worker in workers:
-            if worker.poll() is None:
-                worker.send_signal(number)
+        told.set()
+        _tell(workers)
 
     signal.signal(signal.SIGTERM, pass_on)
+    try:
+        sys.exit(_run_until_final(command, workers, told))
+    finally:
+        _tell(workers)  # Those of a start that failed, or of a Ctrl-C.
+
+
+def _run_until_final(
+    command: Sequence[str], workers: list[subprocess.Popen], told: threading.Event
+) -> int:
+    """Starts the command again and again; returns the exit code of the last start."""
     restarts = 0
     while True:
         start = time.monotonic()
-        workers[:] = _start(command, FLAGS.num_workers)
-        codes = _wait(workers, FLAGS.grace)
-        if told:
-            logging.info("told to stop; the command ended with %s", codes)
-            sys.exit(EndedEarly.EXIT_CODE if any(codes) else 0)
-        final = [code for code in codes if code in FINAL]
-        if not any(codes) or any(final):
-            sys.exit(max(final))
+        workers.clear()
+        _start(workers, command, FLAGS.num_workers)
+        if told.is_set():  # In between, when there was no one to tell.
+            _tell(workers)
+        codes = _wait(workers, FLAGS.grace, told)
+        # A worker that was killed may make another one fail in some way of its own.
+        final = [code for code in codes if code in FINAL and code] if min(codes) >= 0 else []
+        if not any(codes) or final:
+            return max(final, default=0)
+        if told.is_set():
+            return EndedEarly.EXIT_CODE
         restarts = 0 if time.monotonic() - start > FLAGS.healthy_after else restarts
         if restarts == FLAGS.max_restarts:
             raise EndedEarly(
@@ -80,35 +92,41 @@ def main(argv: Sequence[str]) -> None:
             FLAGS.max_restarts,
             pause,
         )
-        time.sleep(pause)
-        if told:
-            sys.exit(EndedEarly.EXIT_CODE)
+        if told.wait(pause):
+            return EndedEarly.EXIT_CODE
 
 
-def _start(command: Sequence[str], num_workers: int) -> list[subprocess.Popen]:
-    """Starts the command, or as many workers of it as are asked for."""
+def _tell(workers: Sequence[subprocess.Popen]) -> None:
+    """Passes SIGTERM on to those that are at work."""
+    for worker in workers:
+        if worker.poll() is None:
+            worker.terminate()
+
+
+def _start(workers: list[subprocess.Popen], command: Sequence[str], num_workers: int) -> None:
+    """Starts the command, or as many workers of it as are asked for, into a list."""
     try:
         if not num_workers:
-            return [subprocess.Popen(command)]
+            workers.append(subprocess.Popen(command))
+            return
         addresses = _free_addresses(num_workers)
-        started = []
         for index in range(num_workers):
             config = {
                 "cluster": {"worker": addresses},
                 "task": {"type": "worker", "index": index},
             }
             environment = os.environ | {"TF_CONFIG": json.dumps(config)}
-            started.append(subprocess.Popen(command, env=environment))
-        return started
+            workers.append(subprocess.Popen(command, env=environment))
     except OSError as error:
         raise InputError(f"{command[0]}: cannot be started: {error.strerror}") from error
 
 
-def _wait(workers: Sequence[subprocess.Popen], grace: float) -> list[int]:
-    """Waits for all; when one has ended badly, the others have some seconds to end too."""
+def _wait(workers: Sequence[subprocess.Popen], grace: float, told: threading.Event) -> list[int]:
+    """Waits for all; when one has ended badly, or all were told, they have some seconds to end."""
     deadline = None
     while any(worker.poll() is None for worker in workers):
-        if deadline is None and any(worker.poll() for worker in workers):
+        ending = told.is_set() or any(worker.poll() for worker in workers)
+        if deadline is None and ending:
             deadline = time.monotonic() + grace
         if deadline is not None and time.monotonic() > deadline:
             for worker in workers:

@@ -71,6 +71,16 @@ def test_keeps_the_newest_three(tmp_path):
     assert [p.name[-2:] for p in list_checkpoints(tmp_path)] == ["02", "10", "11"]
 
 
+def test_a_damaged_later_one_does_not_push_out_what_was_just_saved(tmp_path):
+    for step in (1, 5):
+        save(tmp_path, step, step)
+    (tmp_path / "step-00000005" / "state.json").write_text("{")
+    writer = CheckpointWriter(tmp_path, max_to_keep=1)
+    writer.save(3, *make(value=3.0))
+    writer.wait()
+    assert [path.name for path in list_checkpoints(tmp_path)] == ["step-00000003"]
+
+
 @pytest.mark.parametrize("damage", ["cut", "flip", "no state", "no file"])
 def test_a_damaged_newest_one_gives_way_to_the_one_before(tmp_path, damage):
     save(tmp_path, 1, 1.0)

@@ -9,7 +9,7 @@ The same command again goes on where a run was killed and ends at the same bits.
 
 import functools
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import keras
@@ -72,7 +72,7 @@ def fine_tune(
     for name in ("model", "best"):
         check_place(output_dir / name)
     record = {**record, **start.record(), **task.record}
-    check_agreement(strategy, record)
+    check_agreement(strategy, {**record, **asdict(training)})
     if is_finished(output_dir, record):
         logging.info("%s is finished; nothing to do", output_dir)
         return read_json(output_dir / "results.json")

@@ -39,6 +39,7 @@ def training_batches(
     vocab_size: int,
     seed: int,
     first_step: int = 0,
+    *,
     left_to_right: bool = False,
     share: tuple[int, int] = (0, 1),
 ) -> tf.data.Dataset:
@@ -110,6 +111,7 @@ def evaluation_batches(
     batch_size: int,
     vocab_size: int,
     max_batches: int = 0,
+    *,
     left_to_right: bool = False,
     share: tuple[int, int] = (0, 1),
 ) -> tf.data.Dataset:

@@ -5,6 +5,7 @@ inputs that agree -> model (fresh, or from a checkpoint) -> the run's folder -> 
 """
 
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 
 import keras
@@ -63,8 +64,8 @@ def pretrain(
     inputs.data.share(*share_of(strategy))  # Too few files show before anything is made.
     check_batch_sizes(strategy, training, settings.eval_batch_size)
     check_place(output_dir / "model")
-    record = {**record, **inputs.record(), "num_workers": num_workers(strategy)}
-    check_agreement(strategy, record)
+    record = {**record, **inputs.record(), **_workers_of(strategy)}
+    check_agreement(strategy, {**record, **asdict(training)})
     if is_finished(output_dir, record):
         logging.info("%s is finished; nothing to do", output_dir)
         return read_json(output_dir / "results.json")
@@ -80,6 +81,12 @@ def pretrain(
             )
         write_json(folder / "results.json", results)
     return results
+
+
+def _workers_of(strategy: tf.distribute.Strategy) -> dict[str, int]:
+    """Which record comes in which batch depends on the number of workers, if there are several."""
+    workers = num_workers(strategy)
+    return {"num_workers": workers} if workers > 1 else {}
 
 
 def _make_model(

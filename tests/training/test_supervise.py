@@ -1,0 +1,72 @@
+"""What is started again, what is not, and how often."""
+
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+COUNT = "import sys, os; open(sys.argv[1], 'a').write('x'); "
+
+
+def supervise(root, *command, **flags):
+    own = [f"--{name}={value}" for name, value in {"backoff": 0.01, **flags}.items()]
+    return [sys.executable, "-m", "keras_bert.training.supervise", *own, "--", *command]
+
+
+def run(root, code, starts, **flags):
+    """Runs a program of Python; returns the supervisor's process and the number of starts."""
+    arguments = supervise(root, sys.executable, "-c", COUNT + code, str(starts), **flags)
+    done = subprocess.run(arguments, cwd=root, capture_output=True, text=True, check=False)
+    return done, len(starts.read_text())
+
+
+@pytest.mark.parametrize("code", [0, 1, 2, 130])
+def test_an_end_that_another_start_would_not_change_is_final(root, tmp_path, code):
+    done, starts = run(root, f"sys.exit({code})", tmp_path / "starts")
+    assert (done.returncode, starts) == (code, 1)
+
+
+@pytest.mark.parametrize("end", ["sys.exit(75)", "os.kill(os.getpid(), 9)"])
+def test_a_run_that_ended_early_is_started_again_up_to_a_limit(root, tmp_path, end):
+    done, starts = run(root, end, tmp_path / "starts", max_restarts=2)
+    assert (done.returncode, starts) == (75, 3)
+    assert "2 restarts in a row (--max_restarts) have ended with" in done.stderr
+
+
+def test_a_run_that_finishes_after_a_restart_is_finished(root, tmp_path):
+    end = "sys.exit(0 if os.path.getsize(sys.argv[1]) == 3 else 75)"
+    done, starts = run(root, end, tmp_path / "starts")
+    assert (done.returncode, starts) == (0, 3)
+
+
+def test_all_workers_are_started_again_and_a_death_outranks_what_it_caused(root, tmp_path):
+    """Worker 1 is killed, worker 0 fails because of it; the second time both finish."""
+    end = (
+        "import json; index = json.loads(os.environ['TF_CONFIG'])['task']['index']; "
+        "first = os.path.getsize(sys.argv[1]) <= 2; "
+        "os.kill(os.getpid(), 9) if first and index else sys.exit(1 if first else 0)"
+    )
+    done, starts = run(root, end, tmp_path / "starts", num_workers=2)
+    assert (done.returncode, starts) == (0, 4), done.stderr
+
+
+def test_sigterm_is_passed_on_and_nothing_is_started_again(root, tmp_path):
+    code = (
+        "import signal, sys, time; signal.signal(signal.SIGTERM, lambda *_: sys.exit(75)); "
+        "open(sys.argv[1], 'w').close(); time.sleep(60)"
+    )
+    arguments = supervise(root, sys.executable, "-c", code, str(tmp_path / "ready"))
+    process = subprocess.Popen(arguments, cwd=root, stderr=subprocess.DEVNULL)
+    while not (tmp_path / "ready").exists():
+        time.sleep(0.02)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(timeout=30) == 75
+
+
+def test_a_command_that_cannot_be_started_is_one_line(root):
+    arguments = supervise(root, "/nowhere/program")
+    done = subprocess.run(arguments, cwd=root, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "error: /nowhere/program: cannot be started: No such file" in done.stderr
