@@ -52,7 +52,9 @@ def _counts(
     }
     batch_size = min(1000, data.num_examples)
     most = -(-max_examples // batch_size)
-    batches = evaluation_batches(data, batch_size, vocab_size, most, objective == "ltr")
+    batches = evaluation_batches(
+        data, batch_size, vocab_size, most, left_to_right=objective == "ltr"
+    )
     for batch in batches.as_numpy_iterator():
         for name, count in counts.items():
             labels = batch[LABELS[name][0]].ravel()

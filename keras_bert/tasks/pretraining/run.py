@@ -136,8 +136,8 @@ def _train_and_evaluate(
             settings.eval_batch_size,
             vocab_size,
             settings.max_eval_steps,
-            left_to_right,
-            share,
+            left_to_right=left_to_right,
+            share=share,
         )
         with explained(inputs.held_out, vocab_size):
             return score(batches)
@@ -149,8 +149,8 @@ def _train_and_evaluate(
             vocab_size,
             settings.random_seed,
             step,
-            left_to_right,
-            share,
+            left_to_right=left_to_right,
+            share=share,
         )
 
     figures = None
