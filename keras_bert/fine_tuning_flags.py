@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from absl import flags, logging
 
 from keras_bert.errors import InputError
-from keras_bert.program import define_export, start_tensorflow
+from keras_bert.program import define_computing, define_export, start_tensorflow
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -91,33 +91,8 @@ def define(
     flags.DEFINE_integer("save_checkpoints_steps", 1000, "Steps between checkpoints.", 1)
     flags.DEFINE_integer("keep_checkpoint_max", 1, "Checkpoints kept.", lower_bound=1)
     flags.DEFINE_integer("log_steps", 100, "Steps between lines of figures.", lower_bound=1)
-    flags.DEFINE_enum(
-        "distribution_strategy",
-        "default",
-        ["default", "mirrored", "multi_worker_mirrored", "tpu"],
-        "Devices: one, this machine's, several machines' (TF_CONFIG), a TPU (unverified).",
-    )
-    flags.DEFINE_integer("num_devices", 0, "Devices of `mirrored`; 0: all.", lower_bound=0)
-    flags.DEFINE_integer(
-        "model_parallel", 1, "JAX: devices that share the vocabulary.", lower_bound=1
-    )
-    flags.DEFINE_float("worker_timeout", 300.0, "Seconds to wait for other machines.", 0.0)
-    flags.DEFINE_enum(
-        "mixed_precision",
-        None,
-        ["float32", "bfloat16", "float16"],
-        "Compute type; by default the fastest.",
-    )
+    define_computing()
     define_export()
-    flags.DEFINE_bool("jit_compile", True, "Compile with XLA.")
-    flags.DEFINE_bool("gradient_checkpointing", False, "Run each block twice; keep less in memory.")
-    flags.DEFINE_enum(
-        "optimizer_state_dtype",
-        "float32",
-        ["float32", "bfloat16"],
-        "Type that the optimizer keeps its moments in.",
-    )
-    flags.DEFINE_integer("gradient_accumulation_steps", 1, "Micro-batches a step.", lower_bound=1)
 
 
 @dataclass(frozen=True)

@@ -59,6 +59,36 @@ def require(*names: str) -> None:
         flags.register_validator(name, bool, message="is required and must not be empty")
 
 
+def define_computing() -> None:
+    """Defines the flags that say on what, in what types and in what parts a run is computed."""
+    flags.DEFINE_enum(
+        "distribution_strategy",
+        "default",
+        ["default", "mirrored", "multi_worker_mirrored", "tpu"],
+        "Devices: one, this machine's, several machines' (TF_CONFIG), a TPU (unverified).",
+    )
+    flags.DEFINE_integer("num_devices", 0, "Devices of `mirrored`; 0: all.", lower_bound=0)
+    flags.DEFINE_integer(
+        "model_parallel", 1, "JAX: devices that share the vocabulary.", lower_bound=1
+    )
+    flags.DEFINE_float("worker_timeout", 300.0, "Seconds to wait for other machines.", 0.0)
+    flags.DEFINE_enum(
+        "mixed_precision",
+        None,
+        ["float32", "bfloat16", "float16"],
+        "Compute type; by default the fastest.",
+    )
+    flags.DEFINE_bool("jit_compile", True, "Compile with XLA.")
+    flags.DEFINE_bool("gradient_checkpointing", False, "Run each block twice; keep less in memory.")
+    flags.DEFINE_enum(
+        "optimizer_state_dtype",
+        "float32",
+        ["float32", "bfloat16"],
+        "Type that the optimizer keeps its moments in.",
+    )
+    flags.DEFINE_integer("gradient_accumulation_steps", 1, "Micro-batches a step.", lower_bound=1)
+
+
 def define_export() -> None:
     """Defines --export, which needs the program's --do_train: it exports what a run learnt."""
     flags.DEFINE_bool("export", False, "Export the result for serving, to OUTPUT_DIR/export/1.")

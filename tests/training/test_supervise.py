@@ -10,14 +10,14 @@ import pytest
 COUNT = "import sys, os; open(sys.argv[1], 'a').write('x'); "
 
 
-def supervise(root, *command, **flags):
+def supervise(*command, **flags):
     own = [f"--{name}={value}" for name, value in {"backoff": 0.01, **flags}.items()]
     return [sys.executable, "-m", "keras_bert.training.supervise", *own, "--", *command]
 
 
 def run(root, code, starts, **flags):
     """Runs a program of Python; returns the supervisor's process and the number of starts."""
-    arguments = supervise(root, sys.executable, "-c", COUNT + code, str(starts), **flags)
+    arguments = supervise(sys.executable, "-c", COUNT + code, str(starts), **flags)
     done = subprocess.run(arguments, cwd=root, capture_output=True, text=True, check=False)
     return done, len(starts.read_text())
 
@@ -57,7 +57,7 @@ def test_sigterm_is_passed_on_and_nothing_is_started_again(root, tmp_path):
         "import signal, sys, time; signal.signal(signal.SIGTERM, lambda *_: sys.exit(75)); "
         "open(sys.argv[1], 'w').close(); time.sleep(60)"
     )
-    arguments = supervise(root, sys.executable, "-c", code, str(tmp_path / "ready"))
+    arguments = supervise(sys.executable, "-c", code, str(tmp_path / "ready"))
     process = subprocess.Popen(arguments, cwd=root, stderr=subprocess.DEVNULL)
     while not (tmp_path / "ready").exists():
         time.sleep(0.02)
@@ -66,7 +66,7 @@ def test_sigterm_is_passed_on_and_nothing_is_started_again(root, tmp_path):
 
 
 def test_a_command_that_cannot_be_started_is_one_line(root):
-    arguments = supervise(root, "/nowhere/program")
+    arguments = supervise("/nowhere/program")
     done = subprocess.run(arguments, cwd=root, capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert "error: /nowhere/program: cannot be started: No such file" in done.stderr
