@@ -2,12 +2,19 @@
 
     python run_pretraining.py --bert_config=tiny.json --input_file=records --output_dir=out
 
+A recipe runs phases one after the other; with --dry_run it says what that would cost:
+
+    python run_pretraining.py --recipe=recipes/bert-base.toml --dry_run
+    python run_pretraining.py --recipe=recipes/bert-base.toml \
+        --input_file=records-{max_seq_length} --output_dir=out
+
 The same command again continues an interrupted run and ends at the same weights.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 from absl import flags
 
@@ -19,12 +26,20 @@ from keras_bert.program import (
     run,
     start_tensorflow,
 )
+from keras_bert.tasks.pretraining.recipe import Phase, plan_phases, read_recipe
 
 FLAGS = flags.FLAGS
 
-flags.DEFINE_string("input_file", None, "Training records: folders, files or globs, by comma.")
+flags.DEFINE_string("recipe", "", "TOML file of phases, such as recipes/bert-base.toml.")
+flags.DEFINE_float("recipe_scale", 1.0, "Multiplies a recipe's steps.", lower_bound=0.0)
+flags.DEFINE_bool("dry_run", False, "Say what it would cost, from a measured step; write nothing.")
+flags.DEFINE_string(
+    "input_file",
+    "",
+    "Training records: folders, files or globs, by comma; a recipe fills in {max_seq_length}.",
+)
 flags.DEFINE_string("eval_file", "", "Held-out records; without them, the training records.")
-flags.DEFINE_string("output_dir", None, "The run's folder.")
+flags.DEFINE_string("output_dir", "", "The run's folder.")
 flags.DEFINE_string("bert_config", "", "JSON file, or tiny, mini, small, medium, base, large.")
 flags.DEFINE_alias("bert_config_file", "bert_config")
 flags.DEFINE_string("vocab_file", "", "Vocabulary; without it, the one beside the records.")
@@ -63,9 +78,16 @@ flags.DEFINE_enum(
 flags.DEFINE_bool("jit_compile", True, "Compile with XLA.")
 define_export()
 flags.DEFINE_integer("gradient_accumulation_steps", 1, "Micro-batches a step.", lower_bound=1)
+flags.DEFINE_integer(
+    "batch_ramp_steps", 0, "Steps over which these grow from one to that number.", lower_bound=0
+)
+flags.DEFINE_float("dropout_prob", None, "Dropout in training, if not the config's.", 0.0)
 
 # What may change between a start and its continuation without changing the outcome.
 FREE = (
+    "recipe",
+    "recipe_scale",
+    "dry_run",
     "export",
     "bert_config_file",
     "output_dir",
@@ -73,29 +95,88 @@ FREE = (
     "keep_checkpoint_max",
     "save_checkpoints_steps",
 )
+# What is a user's, a machine's or this program's, not a recipe's.
+NOT_OF_A_RECIPE = (
+    "recipe",
+    "recipe_scale",
+    "dry_run",
+    "input_file",
+    "eval_file",
+    "output_dir",
+    "bert_config_file",
+    "vocab_file",
+    "do_lower_case",
+    "init_checkpoint",
+    "do_train",
+    "export",
+    "distribution_strategy",
+    "num_devices",
+)
 
 
 def main(argv: Sequence[str]) -> None:
-    """Reads the flags, pre-trains, and prints the final figures."""
+    """Reads the flags, pre-trains or says what that would cost, and prints the final figures."""
     no_arguments(argv)
+    phases = read_phases()
     start_tensorflow()  # Late: bad flags and --help should not wait for it.
+    from keras_bert.tasks.pretraining.dry_run import dry_run
     from keras_bert.tasks.pretraining.inputs import PretrainingSettings
+    from keras_bert.tasks.pretraining.phases import PhaseRun, pretrain_phases
     from keras_bert.tasks.pretraining.run import pretrain
     from keras_bert.training.loop import TrainingSettings
     from keras_bert.training.strategy import fastest_precision, make_strategy
 
-    own = {flag.name: flag.value for flag in FLAGS.get_flags_for_module("__main__")}
-    own["mixed_precision"] = own["mixed_precision"] or fastest_precision()
-    settings, training = (
-        kind(**{field.name: own[field.name] for field in fields(kind) if field.name in own})
-        for kind in (PretrainingSettings, TrainingSettings)
-    )
+    runs = []
+    for phase in phases:
+        own = dict(phase.flags)
+        own["mixed_precision"] = own["mixed_precision"] or fastest_precision()
+        settings, training = (
+            kind(**{field.name: own[field.name] for field in fields(kind) if field.name in own})
+            for kind in (PretrainingSettings, TrainingSettings)
+        )
+        record = {name: value for name, value in own.items() if name not in FREE}
+        if FLAGS.recipe:
+            record["recipe"] = Path(FLAGS.recipe).stem
+        runs.append(PhaseRun(phase, settings, training, record))
     strategy = make_strategy(FLAGS.distribution_strategy, FLAGS.num_devices)
-    record = {name: value for name, value in own.items() if name not in FREE}
-    results = pretrain(settings, training, strategy, Path(FLAGS.output_dir), record)
-    finish(results, Path(FLAGS.output_dir), FLAGS.export)
+    if FLAGS.dry_run:
+        for line in dry_run(runs, strategy):
+            print(line, flush=True)
+        return
+    output_dir = Path(FLAGS.output_dir)
+    if FLAGS.recipe:
+        results = pretrain_phases(runs, strategy, output_dir)
+    else:
+        results = pretrain(settings, training, strategy, output_dir, record)
+    finish(results, output_dir, FLAGS.export)
+
+
+def read_phases() -> list[Phase]:
+    """Returns the phases that the flags ask for: those of the recipe, or one of the flags alone."""
+    own = {flag.name: flag for flag in FLAGS.get_flags_for_module("__main__")}
+    values = {name: flag.value for name, flag in own.items()}
+    if not FLAGS.recipe:
+        return [Phase("", 1, values, {})]
+    from data_tools.settings import Settings  # What [data] may say.
+
+    default = Settings()
+    data_flags = {field.name: type(getattr(default, field.name)) for field in fields(Settings)}
+    parsers = {name: flag.parser for name, flag in own.items() if name not in NOT_OF_A_RECIPE}
+    given = {name: flag.value for name, flag in own.items() if not flag.using_default_value}
+    phases = read_recipe(FLAGS.recipe, parsers, Settings, data_flags)
+    return plan_phases(phases, values, given, FLAGS.recipe_scale)
+
+
+def only_with_a_recipe(values: Mapping[str, Any]) -> bool:
+    """Tells whether --recipe_scale has a recipe to scale, and a recipe is trained."""
+    return values["do_train"] if values["recipe"] else values["recipe_scale"] == 1.0
 
 
 if __name__ == "__main__":
-    require("input_file", "output_dir")
+    require("input_file", "output_dir", unless="dry_run")
+    flags.register_multi_flags_validator(
+        ["recipe", "recipe_scale", "do_train"],
+        only_with_a_recipe,
+        message="--recipe_scale needs a --recipe, and --recipe needs --do_train",
+    )
     run(main, goes_on=True)

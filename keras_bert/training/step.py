@@ -8,6 +8,10 @@ ever added: over micro-batches, then over devices. Clipping sees the global grad
     batch {name: [B, ...]} -> weights -> all-reduce -> forward, backward (x micro-batches)
     -> all-reduce -> clip -> optimizer
 
+Row r of a device's share of the batch is of its micro-batch r mod G, so of the same on any number
+of devices. Micro-batches of padding alone are not computed: the last ones, while a batch grows
+(ramp.py).
+
 Batches may differ in length from step to step; XLA then makes a program of each length. Variables
 that are not trainable cost nothing: no gradient goes through what lies below the first trainable.
 """
@@ -80,18 +84,20 @@ def make_train_steps(
             return forward_backward(batch, totals)
         micro = {
             name: tf.reshape(
-                value, [steps, value.shape[0] // steps, *tf.unstack(tf.shape(value)[1:])]
+                value, [value.shape[0] // steps, steps, *tf.unstack(tf.shape(value)[1:])]
             )
             for name, value in batch.items()
         }
+        filled = tf.reduce_any(micro["example_weights"] > 0, axis=0)
+        count = tf.reduce_sum(tf.cast(filled, tf.int32))  # The first ones: padding comes last.
 
         def add(i, sums, gradients):
-            more_sums, more = forward_backward({k: v[i] for k, v in micro.items()}, totals)
+            more_sums, more = forward_backward({k: v[:, i] for k, v in micro.items()}, totals)
             return i + 1, sums + more_sums, [a + b for a, b in zip(gradients, more, strict=True)]
 
         zeros = [tf.zeros(variable.shape) for variable in variables]
         start = (tf.constant(0), tf.zeros([len(task.figures)]), zeros)
-        _, sums, gradients = tf.while_loop(lambda i, *_: i < steps, add, start)
+        _, sums, gradients = tf.while_loop(lambda i, *_: i < count, add, start)
         return sums, gradients
 
     def replica_step(batch: Batch) -> tf.Tensor:

@@ -5,7 +5,8 @@
 A batch is {input_ids, input_mask, segment_ids: int32 [B, S]; masked_lm_positions, masked_lm_ids:
 int32 [B, P]; masked_lm_weights: float32 [B, P]; next_sentence_labels: int32 [B]; example_weights:
 float32 [B], 0 for padding; dropout_seed: int32 [B]}. Files have Google's feature names and shapes,
-so records made by other BERT tools are read as well.
+so records made by other BERT tools are read as well. While the batch grows (training/ramp.py), it
+keeps its size B: the micro-batches that a step does not have yet are padding.
 
 Packed rows hold several examples: they add position_ids, example_ids: int32 [B, S] (1 up, 0 at
 padding), and have next_sentence_labels, next_sentence_positions: int32 [B, P] and
@@ -22,6 +23,7 @@ import tensorflow as tf
 from keras_bert.errors import InputError
 from keras_bert.masking import Masking, mask_examples
 from keras_bert.tasks.pretraining.records import PretrainingData, first_line
+from keras_bert.training.ramp import NO_RAMP, BatchRamp
 from keras_bert.vocabulary import load_vocab
 
 SHUFFLE_BUFFER = 65_536
@@ -30,7 +32,12 @@ _EVALUATION_SEED = 0
 
 
 def training_batches(
-    data: PretrainingData, batch_size: int, vocab_size: int, seed: int, first_step: int = 0
+    data: PretrainingData,
+    batch_size: int,
+    vocab_size: int,
+    seed: int,
+    first_step: int = 0,
+    ramp: BatchRamp = NO_RAMP,
 ) -> tf.data.Dataset:
     """Makes the endless stream of training batches from a step on.
 
@@ -41,13 +48,14 @@ def training_batches(
         seed: decides the order of every epoch, the dropout masks of every record, and the pieces
             that are masked where the records do not say.
         first_step: the stream starts with this step's batch.
+        ramp: how the batch grows; only what a step takes in is read.
 
     Returns:
         Batches of features, see above. Batches run on across epochs, so none is short.
     """
     files = tf.constant(data.files)
-    skip = first_step * batch_size
-    epoch, rest = divmod(skip, data.num_examples)
+    micro_batch = batch_size // ramp.micro_batches
+    epoch, rest = divmod(ramp.before(first_step) * micro_batch, data.num_examples)
 
     def one_epoch(index: tf.Tensor) -> tf.data.Dataset:
         order = tf.random.experimental.stateless_shuffle(
@@ -65,22 +73,62 @@ def training_batches(
         return records.shuffle(buffer, seed=draws[0], reshuffle_each_iteration=False)
 
     records = tf.data.Dataset.range(epoch, tf.int64.max).flat_map(one_epoch).skip(rest)
-    batches = records.batch(batch_size, drop_remainder=True)
+    if ramp.steps:
+        batches = _growing(records.batch(micro_batch, drop_remainder=True), ramp, first_step)
+    else:
+        batches = records.batch(batch_size, drop_remainder=True)
     steps = tf.data.Dataset.range(first_step, tf.int64.max)
     mask = _mask_drawer(data)
 
     def features(step: tf.Tensor, serialized: tf.Tensor) -> dict[str, tf.Tensor]:
         batch = mask(_parse(serialized, data, vocab_size), tf.stack([seed, step]))
+        count = serialized.shape[0] or tf.shape(serialized)[0]
         seeds = tf.random.stateless_uniform(
-            [batch_size], [tf.cast(seed, tf.int64), step], None, None, tf.int32
+            [count], [tf.cast(seed, tf.int64), step], None, None, tf.int32
         )
-        return batch | {"example_weights": tf.ones([batch_size]), "dropout_seed": seeds}
+        batch |= {"example_weights": tf.ones([count]), "dropout_seed": seeds}
+        return {name: _spread(value, micro_batch, ramp) for name, value in batch.items()}
 
     return (
         tf.data.Dataset.zip(steps, batches)
         .map(features, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
         .prefetch(tf.data.AUTOTUNE)
     )
+
+
+def _growing(units: tf.data.Dataset, ramp: BatchRamp, first_step: int) -> tf.data.Dataset:
+    """Joins micro-batches [b] of records to the batches [k * b] of each step from one on."""
+    counts = ramp.counts()
+    ends, last = np.cumsum(counts), int(counts.sum())
+
+    def step_of(index: tf.Tensor, unit: tf.Tensor) -> tf.Tensor:
+        on_ramp = tf.searchsorted(ends, index[tf.newaxis], side="right", out_type=tf.int64)[0]
+        return tf.where(index < last, on_ramp, ramp.steps + (index - last) // ramp.micro_batches)
+
+    def join(step: tf.Tensor, window: tf.data.Dataset) -> tf.data.Dataset:
+        joined = window.batch(ramp.micro_batches)
+        return joined.map(lambda index, unit: tf.reshape(unit, [-1]))
+
+    def count(step: tf.Tensor) -> tf.Tensor:
+        return tf.where(
+            step < ramp.steps,
+            tf.gather(counts, tf.minimum(step, ramp.steps - 1)),
+            ramp.micro_batches,
+        )
+
+    numbered = units.enumerate(ramp.before(first_step))
+    return numbered.group_by_window(step_of, join, window_size_func=count)
+
+
+def _spread(value: tf.Tensor, micro_batch: int, ramp: BatchRamp) -> tf.Tensor:
+    """Fills a step's k * b rows up to G * b: row r of G * b is of micro-batch r mod G (step.py)."""
+    if not ramp.steps:
+        return value
+    full, shape = ramp.micro_batches, value.shape[1:]
+    rows = tf.reshape(value, [micro_batch, -1, *shape])
+    missing = full - tf.shape(rows)[1]
+    rows = tf.pad(rows, [[0, 0], [0, missing]] + [[0, 0]] * shape.rank)
+    return tf.reshape(rows, [micro_batch * full, *shape])
 
 
 def evaluation_batches(

@@ -5,6 +5,7 @@ inputs that agree -> model (fresh, or from a checkpoint) -> the run's folder -> 
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import keras
@@ -12,7 +13,9 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
+from keras_bert.checkpoints.checkpoint import Checkpoint
 from keras_bert.checkpoints.model_directory import check_place, save_model_directory
+from keras_bert.config import BertConfig
 from keras_bert.errors import InputError
 from keras_bert.files import read_json, write_json
 from keras_bert.models import BertPretrainer
@@ -26,8 +29,10 @@ from keras_bert.tasks.pretraining.inputs import (
     find_inputs,
 )
 from keras_bert.tasks.pretraining.task import pretraining_task, unigram_baseline
+from keras_bert.training.checkpoint import restore_latest
 from keras_bert.training.evaluate import make_evaluate
 from keras_bert.training.loop import TrainingSettings, check_batch_sizes, train
+from keras_bert.training.ramp import BatchRamp
 from keras_bert.training.run_directory import is_finished, running
 
 
@@ -62,7 +67,9 @@ def pretrain(
         logging.info("%s is finished; nothing to do", output_dir)
         return read_json(output_dir / "results.json")
     # Before the folder is touched: weights that do not fit leave nothing behind.
-    model, optimizer = _make_model(settings, training, strategy, inputs)
+    model, optimizer = make_model(
+        settings, training, strategy, inputs.config, inputs.start, inputs.has_next_sentence()
+    )
     with running(output_dir, record):
         results = _train_and_evaluate(
             settings, training, strategy, output_dir, inputs, model, optimizer
@@ -75,26 +82,56 @@ def pretrain(
     return results
 
 
-def _make_model(
+def make_model(
     settings: PretrainingSettings,
     training: TrainingSettings,
     strategy: tf.distribute.Strategy,
-    inputs: PretrainingInputs,
+    config: BertConfig,
+    start: Checkpoint | None = None,
+    next_sentence: bool = True,
 ) -> tuple[BertPretrainer, keras.optimizers.Optimizer]:
+    """Makes the model and its optimizer as they are before the run's first step.
+
+    Args:
+        settings: what the run is made of.
+        training: how long and how it trains.
+        strategy: the devices.
+        config: the encoder's sizes and settings.
+        start: the checkpoint to start from, or None.
+        next_sentence: whether the next sentence is predicted.
+
+    Returns:
+        The model, fresh or with the weights of the starting point, and an optimizer built on it.
+
+    Raises:
+        InputError: the starting point's weights do not fit.
+    """
     keras.utils.set_random_seed(settings.random_seed)
+    if settings.dropout_prob is not None:
+        config = replace(
+            config,
+            hidden_dropout_prob=settings.dropout_prob,
+            attention_probs_dropout_prob=settings.dropout_prob,
+        )
     with strategy.scope():
         policy = "mixed_bfloat16" if settings.mixed_precision == "bfloat16" else "float32"
-        model = BertPretrainer(inputs.config, dtype=policy)
-        if inputs.start:
-            logging.info("%s", inputs.start.load_into(model))
-        if not inputs.has_next_sentence():
+        model = BertPretrainer(config, dtype=policy)
+        if start:
+            logging.info("%s", start.load_into(model))
+        if not next_sentence:
             # No loss reaches these two; weight decay alone would wear them down.
             model.encoder.pooler.trainable = model.next_sentence.trainable = False
         schedule = LinearWarmupDecay(
-            settings.learning_rate, training.num_train_steps, settings.num_warmup_steps
+            settings.learning_rate,
+            settings.schedule_steps or training.num_train_steps,
+            settings.num_warmup_steps,
         )
         optimizer = {"adamw": AdamWeightDecay, "lamb": Lamb}[settings.optimizer](schedule)
         optimizer.build(model.trainable_variables)
+        if settings.init_run:
+            checkpoints = Path(settings.init_run) / "checkpoints"
+            if not restore_latest(checkpoints, model, optimizer):
+                raise InputError(f"{checkpoints}: has no checkpoint to go on from")
     return model, optimizer
 
 
@@ -118,9 +155,11 @@ def _train_and_evaluate(
         with explained(inputs.held_out, vocab_size):
             return score(batches)
 
+    ramp = BatchRamp(training.gradient_accumulation_steps, training.batch_ramp_steps)
+
     def batches_from(step: int) -> tf.data.Dataset:
         return training_batches(
-            inputs.data, training.train_batch_size, vocab_size, settings.random_seed, step
+            inputs.data, training.train_batch_size, vocab_size, settings.random_seed, step, ramp
         )
 
     figures = None

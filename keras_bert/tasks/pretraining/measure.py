@@ -1,0 +1,189 @@
+"""Times steps of a phase on this machine: a plan in; seconds and memory out.
+
+The update is told apart from the micro-batches, by steps of one and of two of them, so that a
+batch that does not fit, or takes long, is measured in part.
+"""
+
+import contextlib
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from keras_bert.tasks.pretraining.batches import explained, training_batches
+from keras_bert.tasks.pretraining.inputs import PretrainingInputs
+from keras_bert.tasks.pretraining.phases import PhaseRun
+from keras_bert.tasks.pretraining.plan import Plan, memory_of
+from keras_bert.tasks.pretraining.run import make_model
+from keras_bert.tasks.pretraining.task import pretraining_task
+from keras_bert.training.step import make_train_steps
+
+# What a CPU is asked at most: its rate does not rise beyond some sequences, and this takes seconds.
+CPU_SEQUENCES, CPU_FLOPS = 8, 2e12
+WARM_STEPS, MEASURED_STEPS = 2, 3
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What some steps took.
+
+    Attributes:
+        sequences: those of the micro-batch that was measured, on one device.
+        update_seconds: a step's time but for its micro-batches.
+        micro_batch_seconds: a micro-batch's time, at its full size.
+        used: bytes that it took a device at its peak.
+        expected: bytes that the estimate says for the same.
+    """
+
+    sequences: int
+    update_seconds: float
+    micro_batch_seconds: float
+    used: int
+    expected: int
+
+
+def measure(
+    run: PhaseRun,
+    inputs: PretrainingInputs | None,
+    plan: Plan,
+    strategy: tf.distribute.Strategy,
+    start: int,
+) -> Measured | None:
+    """Times steps of the phase's shape, of as many sequences as fit.
+
+    Args:
+        run: the phase.
+        inputs: its records, or None for made-up ones.
+        plan: its arithmetic.
+        strategy: the devices.
+        start: the bytes of the process before its first model (`resident`).
+
+    Returns:
+        What they took; None where not one sequence fits.
+
+    Raises:
+        InputError: the records are damaged.
+    """
+    gpus = tf.config.list_logical_devices("GPU")
+    sequences = plan.micro_batch
+    if not gpus:
+        short = max(1, int(CPU_FLOPS // plan.flops_a_sequence))
+        sequences = min(sequences, CPU_SEQUENCES, short)
+
+    def needed(sequences: int, parts: int) -> int:
+        shape = plan.config, plan.length, plan.predictions
+        return memory_of(run, *shape, sequences, parts).total
+
+    if not gpus:
+        while sequences and needed(sequences, 2) * plan.devices > 0.8 * _available():
+            sequences //= 2
+        _forget_peak()
+    while sequences:
+        is_whole = plan.micro_batches == 1 and sequences == plan.micro_batch
+        try:
+            once = _step_seconds(run, inputs, plan, strategy, sequences, 1)
+            update, micro_batch = 0.0, once
+            if not is_whole:
+                twice = _step_seconds(run, inputs, plan, strategy, sequences, 2)
+                # Of little work, noise may say that two micro-batches take less than one.
+                more = twice - once if twice > once else twice / 2
+                update = max(0.0, once - more)
+                micro_batch = more * plan.micro_batch / sequences
+        except tf.errors.ResourceExhaustedError:
+            sequences //= 2
+            continue
+        if gpus:
+            used = tf.config.experimental.get_memory_info("GPU:0")["peak"]
+        else:
+            used = (_memory_line("/proc/self/status", "VmHWM") - start) // plan.devices
+        expected = needed(sequences, 1 if is_whole else 2)
+        return Measured(sequences, update, micro_batch, used, expected)
+    return None
+
+
+def _step_seconds(
+    run: PhaseRun,
+    inputs: PretrainingInputs | None,
+    plan: Plan,
+    strategy: tf.distribute.Strategy,
+    sequences: int,
+    micro_batches: int,
+) -> float:
+    """Times a warm step of so many sequences a device and micro-batch."""
+    keras.utils.clear_session()  # The model before, if any, shall not count as memory of this one.
+    batch_size = sequences * plan.devices * micro_batches
+    has_next_sentence = inputs is None or inputs.has_next_sentence()
+    if inputs is None:
+        batches = _made_up(plan, batch_size)
+    else:
+        batches = training_batches(
+            inputs.data, batch_size, plan.config.vocab_size, run.settings.random_seed
+        )
+    model, optimizer = make_model(
+        run.settings, run.training, strategy, plan.config, None, has_next_sentence
+    )
+    train_steps = make_train_steps(
+        strategy,
+        model,
+        optimizer,
+        pretraining_task(has_next_sentence),
+        gradient_accumulation_steps=micro_batches,
+        max_grad_norm=run.training.max_grad_norm,
+        jit_compile=run.training.jit_compile,
+    )
+    iterator = iter(strategy.experimental_distribute_dataset(batches))
+    one, seconds = tf.constant(1), []
+    with explained(inputs.data, plan.config.vocab_size) if inputs else contextlib.nullcontext():
+        for _ in range(WARM_STEPS + MEASURED_STEPS):
+            since = time.perf_counter()
+            train_steps(iterator, one).numpy()
+            seconds.append(time.perf_counter() - since)
+    return median(seconds[WARM_STEPS:])
+
+
+def _made_up(plan: Plan, batch_size: int) -> tf.data.Dataset:
+    """Repeats a batch of random pieces, full rows with every prediction: padding takes as long."""
+    rng = np.random.default_rng(0)
+    rows, masks = (batch_size, plan.length), (batch_size, plan.predictions)
+
+    def below(limit: int, shape: tuple[int, ...]) -> np.ndarray:
+        return rng.integers(0, limit, shape, dtype=np.int32)
+
+    return tf.data.Dataset.from_tensors(
+        {
+            "input_ids": below(plan.config.vocab_size, rows),
+            "input_mask": np.ones(rows, np.int32),
+            "segment_ids": below(2, rows),
+            "masked_lm_positions": below(plan.length, masks),
+            "masked_lm_ids": below(plan.config.vocab_size, masks),
+            "masked_lm_weights": np.ones(masks, np.float32),
+            "next_sentence_labels": below(2, (batch_size,)),
+            "example_weights": np.ones([batch_size], np.float32),
+            "dropout_seed": below(2**31 - 1, (batch_size,)),
+        }
+    ).repeat()
+
+
+def resident() -> int:
+    """Returns the bytes of memory that the process has now."""
+    return _memory_line("/proc/self/status", "VmRSS")
+
+
+def _memory_line(file: str, name: str) -> int:
+    """Reads a figure of memory, in bytes, out of one of the system's lists."""
+    lines = Path(file).read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith(f"{name}:")) * 1024
+
+
+def _available() -> int:
+    return _memory_line("/proc/meminfo", "MemAvailable")
+
+
+def _forget_peak() -> None:
+    """Lets the process's peak of memory start anew, where the system allows it."""
+    with contextlib.suppress(OSError):
+        Path("/proc/self/clear_refs").write_text("5")

@@ -1,0 +1,156 @@
+"""run_pretraining.py --recipe as a user runs it: phases, kills in each, a dry run, bad input."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+# 128 and 512 are the paper's lengths; the rest is as small as it can be.
+CONFIG = {
+    "vocab_size": 50,
+    "hidden_size": 16,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 1,
+    "intermediate_size": 16,
+    "max_position_embeddings": 512,
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory, write_records):
+    folder = tmp_path_factory.mktemp("recipe")
+    write_records(folder / "128.tfrecord", 20, length=128, predictions=20)
+    write_records(folder / "512.tfrecord", 20, length=512, predictions=77)
+    (folder / "config.json").write_text(json.dumps(CONFIG))
+    return folder
+
+
+def command(folder, **changes):
+    values = {
+        "recipe": "recipes/bert-base.toml",
+        "recipe_scale": 0.00008,  # 72 and 8 steps, 1 of warm-up
+        "bert_config": folder / "config.json",
+        "input_file": folder / "{max_seq_length}.tfrecord",
+        "output_dir": folder / "out",
+        "train_batch_size": 4,
+        "eval_batch_size": 4,
+        "max_eval_steps": 1,
+        "log_steps": 1,
+        "save_checkpoints_steps": 3,
+        "jit_compile": "false",
+        "mixed_precision": "float32",
+    } | changes
+    flags = [f"--{name}={value}" for name, value in values.items() if value is not None]
+    return [sys.executable, "run_pretraining.py", *flags]
+
+
+def run(root, arguments):
+    return subprocess.run(arguments, cwd=root, capture_output=True, text=True, check=False)
+
+
+def lines(path):
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+@pytest.fixture(scope="module")
+def finished(folder, root):
+    done = run(root, command(folder, output_dir=folder / "whole"))
+    assert done.returncode == 0, done.stderr
+    return folder / "whole"
+
+
+def test_the_whole_has_the_files_of_the_contract_and_a_runs_folder_a_phase(finished):
+    assert {p.name for p in finished.iterdir()} == {
+        "phase-1",
+        "phase-2",
+        "model",
+        "results.json",
+        "run.json",
+    }
+    last = finished / "phase-2"
+    for name in ("model/model.safetensors", "model/config.json", "results.json"):
+        assert (finished / name).read_bytes() == (last / name).read_bytes()
+    settings = json.loads((finished / "run.json").read_text())["settings"]
+    assert (settings["recipe"], settings["phases"]) == ("bert-base", 2)
+    assert (settings["num_train_steps"], settings["phase-1"]["num_train_steps"]) == (8, 72)
+
+
+def test_the_second_phase_goes_on_in_the_first_ones_schedule(finished):
+    """Rises over 1 step to 1e-4, then 1e-4 * (1 - step / 80), across both phases."""
+    rates = [
+        row["learning_rate"]
+        for name in ("phase-1", "phase-2")
+        for row in lines(finished / name / "metrics.jsonl")
+        if "learning_rate" in row
+    ]
+    assert rates == pytest.approx([0.0] + [1e-4 * (1 - step / 80) for step in range(1, 80)])
+
+
+def test_killed_in_either_phase_it_ends_at_the_same_bytes(folder, finished, root):
+    output_dir = folder / "killed"
+    for phase in ("phase-1", "phase-2"):
+        process = subprocess.Popen(
+            command(folder, output_dir=output_dir),
+            cwd=root,
+            stderr=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+        )
+        metrics, deadline = output_dir / phase / "metrics.jsonl", time.monotonic() + 120
+        while not metrics.exists() or '"step": 4,' not in metrics.read_text():
+            assert process.poll() is None, f"ended before step 4 of {phase}"
+            assert time.monotonic() < deadline
+            time.sleep(0.001)
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait()
+        assert not (output_dir / phase / "results.json").exists()
+    again = run(root, command(folder, output_dir=output_dir))
+    assert again.returncode == 0, again.stderr
+    assert "phase-1 is finished" in again.stderr
+    assert "continuing from step" in again.stderr
+    for name in ("phase-1/model/model.safetensors", "model/model.safetensors", "results.json"):
+        assert (output_dir / name).read_bytes() == (finished / name).read_bytes(), name
+
+
+def test_the_same_command_again_says_that_it_is_finished(folder, finished, root):
+    again = run(root, command(folder, output_dir=finished))
+    assert again.returncode == 0
+    assert "is finished; nothing to do" in again.stderr
+
+
+def test_a_dry_run_says_what_each_phase_costs_and_writes_nothing(folder, root):
+    done = run(root, command(folder, output_dir=folder / "dry", dry_run="true", recipe_scale=0.001))
+    assert done.returncode == 0, done.stderr
+    assert not (folder / "dry").exists()
+    first, second = done.stdout.split("recipes/bert-base.toml: phase ")[1:]
+    assert "--max_seq_length=128" in first
+    assert "--max_seq_length=512" in second
+    assert "900 of 4 sequences" in first
+    assert "3,600 of 128 pieces with 20 predictions" in first
+    assert "460,800, padding counted" in first
+    for name in ("FLOPs", "memory a device", "measured", "time a full step", "time of all steps"):
+        assert re.search(rf"^  {name} ", first, re.MULTILINE), done.stdout
+    assert re.search(r"^all 2 phases take [\d.]+ (s|minutes)", second, re.MULTILINE)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"recipe": "recipes/none.toml"}, r"recipes/none\.toml: cannot be read"),
+        ({"input_file": "one"}, r"--input_file=one is one place.*bert-base\.toml.*128, 512"),
+        ({"input_file": "/no/{max_seq_length}"}, r"bert-base\.toml: phase 1: .*'/no/128'"),
+        ({"recipe": None}, r"--recipe_scale needs a --recipe"),
+        ({"do_train": "false"}, r"--recipe needs --do_train"),
+        ({"train_batch_size": 5, "gradient_accumulation_steps": 2}, r"phase 1: --train_batch_size"),
+    ],
+)
+def test_bad_input_ends_in_one_line_and_exit_code_1(folder, root, changes, message):
+    done = run(root, command(folder, **{"output_dir": folder / "bad"} | changes))
+    assert done.returncode == 1
+    assert done.stderr.count("\n") == 1, done.stderr
+    assert re.search(message, done.stderr), done.stderr
+    assert not (folder / "bad").exists()
