@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 
 import tensorflow as tf
 
-from keras_bert.tasks.pretraining.measure import Measured, measure, resident
+from keras_bert.tasks.pretraining.measure import Measured, measure
 from keras_bert.tasks.pretraining.phases import PhaseRun, check_phases
 from keras_bert.tasks.pretraining.plan import Plan, make_plan
 from keras_bert.tasks.pretraining.recipe import data_command
@@ -35,11 +35,11 @@ def dry_run(runs: Sequence[PhaseRun], strategy: tf.distribute.Strategy) -> Itera
         inputs = [None] * len(runs)
         for run in runs:
             check_batch_sizes(strategy, run.training, run.settings.eval_batch_size)
-    start, seconds = resident(), []
+    seconds = []
     for run, read in zip(runs, inputs, strict=True):
         plan = make_plan(run, read, strategy.num_replicas_in_sync)
         yield from _planned(run, plan)
-        measured = measure(run, read, plan, strategy, start)
+        measured = measure(run, read, plan, strategy)
         seconds.append(_seconds(plan, measured))
         yield from _timed(plan, measured)
     if len(runs) > 1:
@@ -55,7 +55,8 @@ def _planned(run: PhaseRun, plan: Plan) -> Iterator[str]:
     grows = f", reached after {ramp:,} steps" if ramp else ""
     yield _line("steps", f"{plan.steps:,} of {batch:,} sequences{grows}")
     parts = f"{plan.micro_batches:,} x {plan.micro_batch:,} sequences"
-    yield _line("a step", f"{parts} on each of {plan.devices} devices, if the batch is full")
+    where = f"each of {plan.devices} devices" if plan.devices > 1 else "one device"
+    yield _line("a full step", f"{parts} on {where}")
     shape = f"of {plan.length} pieces with {plan.predictions} predictions"
     yield _line("sequences", f"{plan.sequences:,} {shape}")
     yield _line("tokens", f"{plan.sequences * plan.length:,}, padding counted")

@@ -35,8 +35,9 @@ class Measured:
         sequences: those of the micro-batch that was measured, on one device.
         update_seconds: a step's time but for its micro-batches.
         micro_batch_seconds: a micro-batch's time, at its full size.
-        used: bytes that it took a device at its peak.
-        expected: bytes that the estimate says for the same.
+        used: bytes that a step of one such micro-batch took a device at its peak; on CPUs with
+            what the program itself takes to compile and run it.
+        expected: bytes that the estimate says for that.
     """
 
     sequences: int
@@ -51,7 +52,6 @@ def measure(
     inputs: PretrainingInputs | None,
     plan: Plan,
     strategy: tf.distribute.Strategy,
-    start: int,
 ) -> Measured | None:
     """Times steps of the phase's shape, of as many sequences as fit.
 
@@ -60,7 +60,6 @@ def measure(
         inputs: its records, or None for made-up ones.
         plan: its arithmetic.
         strategy: the devices.
-        start: the bytes of the process before its first model (`resident`).
 
     Returns:
         What they took; None where not one sequence fits.
@@ -81,13 +80,16 @@ def measure(
     if not gpus:
         while sequences and needed(sequences, 2) * plan.devices > 0.8 * _available():
             sequences //= 2
-        _forget_peak()
     while sequences:
-        is_whole = plan.micro_batches == 1 and sequences == plan.micro_batch
         try:
+            keras.utils.clear_session()  # An earlier phase's model is not this one's memory.
+            start = _forget_peak()
             once = _step_seconds(run, inputs, plan, strategy, sequences, 1)
+            used = (_memory_line("/proc/self/status", "VmHWM") - start) // plan.devices
+            if gpus:
+                used = tf.config.experimental.get_memory_info("GPU:0")["peak"]
             update, micro_batch = 0.0, once
-            if not is_whole:
+            if plan.micro_batches > 1 or sequences < plan.micro_batch:
                 twice = _step_seconds(run, inputs, plan, strategy, sequences, 2)
                 # Of little work, noise may say that two micro-batches take less than one.
                 more = twice - once if twice > once else twice / 2
@@ -96,12 +98,7 @@ def measure(
         except tf.errors.ResourceExhaustedError:
             sequences //= 2
             continue
-        if gpus:
-            used = tf.config.experimental.get_memory_info("GPU:0")["peak"]
-        else:
-            used = (_memory_line("/proc/self/status", "VmHWM") - start) // plan.devices
-        expected = needed(sequences, 1 if is_whole else 2)
-        return Measured(sequences, update, micro_batch, used, expected)
+        return Measured(sequences, update, micro_batch, used, needed(sequences, 1))
     return None
 
 
@@ -114,7 +111,7 @@ def _step_seconds(
     micro_batches: int,
 ) -> float:
     """Times a warm step of so many sequences a device and micro-batch."""
-    keras.utils.clear_session()  # The model before, if any, shall not count as memory of this one.
+    keras.utils.clear_session()
     batch_size = sequences * plan.devices * micro_batches
     has_next_sentence = inputs is None or inputs.has_next_sentence()
     if inputs is None:
@@ -168,11 +165,6 @@ def _made_up(plan: Plan, batch_size: int) -> tf.data.Dataset:
     ).repeat()
 
 
-def resident() -> int:
-    """Returns the bytes of memory that the process has now."""
-    return _memory_line("/proc/self/status", "VmRSS")
-
-
 def _memory_line(file: str, name: str) -> int:
     """Reads a figure of memory, in bytes, out of one of the system's lists."""
     lines = Path(file).read_text().splitlines()
@@ -183,7 +175,8 @@ def _available() -> int:
     return _memory_line("/proc/meminfo", "MemAvailable")
 
 
-def _forget_peak() -> None:
-    """Lets the process's peak of memory start anew, where the system allows it."""
-    with contextlib.suppress(OSError):
+def _forget_peak() -> int:
+    """Lets the process's peak of memory start anew; returns the bytes that it has now."""
+    with contextlib.suppress(OSError):  # Where it may not, the peak is that of its whole life.
         Path("/proc/self/clear_refs").write_text("5")
+    return _memory_line("/proc/self/status", "VmRSS")

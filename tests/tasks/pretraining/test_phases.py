@@ -144,8 +144,9 @@ def test_the_estimated_memory_is_what_a_step_takes_within_a_factor_of_two(tmp_pa
     one = phase_run(
         1, "", str(tmp_path / "config.json"), max_seq_length=256, max_predictions_per_seq=40
     )
-    training = replace(one.training, train_batch_size=8)
+    # The estimate is of compiled chains, which keep nothing of what lies within.
+    training = replace(one.training, train_batch_size=16, jit_compile=True)
     text = "\n".join(dry_run([replace(one, training=training)], make_strategy()))
     (line,) = (line for line in text.splitlines() if line.startswith("  measured"))
     used, estimated = (float(size) for size in re.findall(r"([\d.]+) GB", line))
-    assert 0.5 < used / estimated < 2, text
+    assert 0.8 < used / estimated < 2, text
