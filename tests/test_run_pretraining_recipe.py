@@ -34,7 +34,7 @@ def command(folder, **changes):
     values = {
         "recipe": "recipes/bert-base.toml",
         "recipe_scale": 0.00008,  # 72 and 8 steps, 1 of warm-up
-        "bert_config": folder / "config.json",
+        "bert_config_file": folder / "config.json",
         "input_file": folder / "{max_seq_length}.tfrecord",
         "output_dir": folder / "out",
         "train_batch_size": 4,
@@ -116,12 +116,6 @@ def test_killed_in_either_phase_it_ends_at_the_same_bytes(folder, finished, root
         assert (output_dir / name).read_bytes() == (finished / name).read_bytes(), name
 
 
-def test_the_same_command_again_says_that_it_is_finished(folder, finished, root):
-    again = run(root, command(folder, output_dir=finished))
-    assert again.returncode == 0
-    assert "is finished; nothing to do" in again.stderr
-
-
 def test_a_dry_run_says_what_each_phase_costs_and_writes_nothing(folder, root):
     done = run(root, command(folder, output_dir=folder / "dry", dry_run="true", recipe_scale=0.001))
     assert done.returncode == 0, done.stderr
@@ -142,10 +136,8 @@ def test_a_dry_run_says_what_each_phase_costs_and_writes_nothing(folder, root):
     [
         ({"recipe": "recipes/none.toml"}, r"recipes/none\.toml: cannot be read"),
         ({"input_file": "one"}, r"--input_file=one is one place.*bert-base\.toml.*128, 512"),
-        ({"input_file": "/no/{max_seq_length}"}, r"bert-base\.toml: phase 1: .*'/no/128'"),
         ({"recipe": None}, r"--recipe_scale needs a --recipe"),
         ({"do_train": "false"}, r"--recipe needs --do_train"),
-        ({"train_batch_size": 5, "gradient_accumulation_steps": 2}, r"phase 1: --train_batch_size"),
     ],
 )
 def test_bad_input_ends_in_one_line_and_exit_code_1(folder, root, changes, message):

@@ -5,12 +5,12 @@ batch that does not fit, or takes long, is measured in part.
 """
 
 import contextlib
+import gc
 import time
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
-import keras
 import numpy as np
 import tensorflow as tf
 
@@ -82,7 +82,7 @@ def measure(
             sequences //= 2
     while sequences:
         try:
-            keras.utils.clear_session()  # An earlier phase's model is not this one's memory.
+            gc.collect()  # An earlier phase's model is not this one's memory.
             start = _forget_peak()
             once = _step_seconds(run, inputs, plan, strategy, sequences, 1)
             used = (_memory_line("/proc/self/status", "VmHWM") - start) // plan.devices
@@ -90,6 +90,7 @@ def measure(
                 used = tf.config.experimental.get_memory_info("GPU:0")["peak"]
             update, micro_batch = 0.0, once
             if plan.micro_batches > 1 or sequences < plan.micro_batch:
+                gc.collect()
                 twice = _step_seconds(run, inputs, plan, strategy, sequences, 2)
                 # Of little work, noise may say that two micro-batches take less than one.
                 more = twice - once if twice > once else twice / 2
@@ -111,7 +112,6 @@ def _step_seconds(
     micro_batches: int,
 ) -> float:
     """Times a warm step of so many sequences a device and micro-batch."""
-    keras.utils.clear_session()
     batch_size = sequences * plan.devices * micro_batches
     has_next_sentence = inputs is None or inputs.has_next_sentence()
     if inputs is None:

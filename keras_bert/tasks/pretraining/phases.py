@@ -6,6 +6,7 @@ Every phase is an ordinary run in a folder of its own, so the same command goes 
 that was interrupted. The folder around them has the contract's files of the whole.
 """
 
+import gc
 import json
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,7 +14,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import keras
 import tensorflow as tf
 from absl import logging
 
@@ -79,7 +79,7 @@ def pretrain_phases(
         make_model(first.settings, first.training, strategy, inputs[0].config, start, predicts)
     with running(output_dir, whole):
         for number, run in enumerate(runs, 1):
-            keras.utils.clear_session()  # Two phases' models may not fit side by side.
+            gc.collect()  # Two phases' models may not fit side by side.
             steps, folder = run.training.num_train_steps, output_dir / f"phase-{number}"
             logging.info("phase %d of %d: %d steps", number, len(runs), steps)
             settings, record = run.settings, dict(run.record)

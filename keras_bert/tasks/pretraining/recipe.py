@@ -157,6 +157,8 @@ def plan_phases(
     planned = []
     for phase in phases:
         own = {n: _scaled(v, scale) if n in STEPS else v for n, v in phase.flags.items()}
+        if given.get("init_checkpoint"):
+            own["bert_config"] = ""  # A checkpoint brings its own.
         flags = {**defaults, **own, **given}
         data = phase.data | {n: flags[n] for n in SHAPE if n in given and n in phase.data}
         planned.append(replace(phase, flags=flags, data=data))

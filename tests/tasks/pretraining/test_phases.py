@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 from dataclasses import replace
 
 import numpy as np
@@ -10,6 +11,7 @@ from safetensors.numpy import load_file
 
 from keras_bert.config import BertConfig
 from keras_bert.errors import InputError
+from keras_bert.tasks.pretraining import measure
 from keras_bert.tasks.pretraining.dry_run import dry_run
 from keras_bert.tasks.pretraining.inputs import PretrainingSettings
 from keras_bert.tasks.pretraining.phases import PhaseRun, pretrain_phases
@@ -27,125 +29,135 @@ CONFIG = BertConfig(
 )
 
 
-@pytest.fixture
-def config_file(tmp_path):
-    CONFIG.to_json(tmp_path / "config.json")
-    return str(tmp_path / "config.json")
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory, write_records):
+    folder = tmp_path_factory.mktemp("phases")
+    CONFIG.to_json(folder / "config.json")
+    for length in (16, 32, 64):
+        write_records(folder / f"{length}.tfrecord", 12, length=length)
+    return folder
 
 
-@pytest.fixture
-def records(tmp_path, write_records):
-    return [
-        str(write_records(tmp_path / f"{length}.tfrecord", 12, length=length))
-        for length in (16, 32)
-    ]
-
-
-def phase_run(number, records, config_file, continue_optimizer=False, data=None, **settings):
-    flags = {"input_file": records, "num_train_steps": 3, "max_seq_length": 0}
+def phase_run(folder, number, records, continue_optimizer=False, data=None, **settings):
+    flags = {"input_file": str(records), "num_train_steps": 3, "max_seq_length": 0}
+    defaults = {
+        "bert_config": str(folder / "config.json"),
+        "eval_batch_size": 4,
+        "num_warmup_steps": 0,
+        "do_eval": False,
+    }
     return PhaseRun(
         Phase("own.toml", number, flags, data or {}, continue_optimizer),
-        PretrainingSettings(
-            records, bert_config=config_file, eval_batch_size=4, num_warmup_steps=0, **settings
-        ),
+        PretrainingSettings(str(records), **defaults | settings),
         TrainingSettings(num_train_steps=3, train_batch_size=4, jit_compile=False),
         {"number": number},
     )
 
 
-def run(tmp_path, *runs):
-    return pretrain_phases(runs, make_strategy(), tmp_path / "out")
+def run(output_dir, *runs):
+    return pretrain_phases(runs, make_strategy(), output_dir)
 
 
-def checkpoint(folder, step):
-    return load_file(folder / "checkpoints" / f"step-{step:08d}" / "optimizer.safetensors")
+@pytest.fixture(scope="module")
+def three(folder):
+    """A phase, one that goes on with its optimizer, and one that starts anew, at rate 0."""
+    return [
+        phase_run(folder, 1, folder / "16.tfrecord", schedule_steps=6),
+        phase_run(folder, 2, folder / "32.tfrecord", continue_optimizer=True, schedule_steps=6),
+        phase_run(folder, 3, folder / "16.tfrecord", learning_rate=0.0),
+    ]
 
 
-def updates(folder):
+@pytest.fixture(scope="module")
+def finished(folder, three):
+    run(folder / "out", *three)
+    return folder / "out"
+
+
+def weights(run_folder):
+    return load_file(run_folder / "model" / "model.safetensors")
+
+
+def updates(run_folder):
     """Returns how many updates the optimizer of a finished phase has seen."""
-    (count,) = (v for k, v in checkpoint(folder, 3).items() if k.endswith("iteration"))
+    state = load_file(run_folder / "checkpoints" / "step-00000003" / "optimizer.safetensors")
+    (count,) = (value for name, value in state.items() if name.endswith("iteration"))
     return int(count)
 
 
-def test_a_phase_starts_with_the_weights_of_the_one_before_and_a_fresh_optimizer(
-    tmp_path, records, config_file
-):
-    second = phase_run(2, records[1], config_file, learning_rate=0.0)
-    run(tmp_path, phase_run(1, records[0], config_file), second)
-    # At learning rate 0 the second leaves the first one's weights as they are.
-    one, two = (
-        load_file(tmp_path / "out" / name / "model" / "model.safetensors")
-        for name in ("phase-1", "phase-2")
-    )
-    assert all(np.array_equal(one[name], two[name]) for name in one)
-    assert updates(tmp_path / "out" / "phase-2") == 3
+def same(one, two):
+    return all(np.array_equal(one[name], two[name]) for name in one)
 
 
-def test_a_phase_that_goes_on_keeps_the_optimizer_state(tmp_path, records, config_file):
-    second = phase_run(2, records[1], config_file, continue_optimizer=True)
-    run(tmp_path, phase_run(1, records[0], config_file), second)
-    assert updates(tmp_path / "out" / "phase-2") == 6
+def test_each_phase_starts_with_the_weights_of_the_one_before(finished):
+    first, second, third = (weights(finished / f"phase-{number}") for number in (1, 2, 3))
+    assert not same(first, second)
+    assert same(second, third)  # At learning rate 0 they stay as they were.
+    assert same(third, weights(finished))
 
 
-def test_dropout_of_training_is_not_that_of_the_model_that_is_saved(tmp_path, records, config_file):
-    plain, none = (
-        pretrain_phases(
-            [phase_run(1, records[0], config_file, dropout_prob=dropout)],
-            make_strategy(),
-            tmp_path / name,
-        )
-        for name, dropout in (("plain", None), ("none", 0.0))
-    )
-    assert plain["loss"] != none["loss"]
-    saved = json.loads((tmp_path / "none" / "model" / "config.json").read_text())
+def test_the_optimizer_goes_on_where_the_recipe_says_so_and_else_is_fresh(finished):
+    assert [updates(finished / f"phase-{number}") for number in (1, 2, 3)] == [3, 6, 3]
+
+
+def test_a_finished_recipe_is_left_as_it_is(finished, three):
+    before = (finished / "model" / "model.safetensors").stat().st_mtime_ns
+    assert run(finished, *three) == {"step": 3}
+    assert (finished / "model" / "model.safetensors").stat().st_mtime_ns == before
+
+
+def test_a_changed_phase_is_refused_with_the_difference(finished, three):
+    changed = [replace(three[0], record={"number": 7}), *three[1:]]
+    with pytest.raises(InputError, match=r'phase-1 was \{"number": 1.* and is now \{"number": 7'):
+        run(finished, *changed)
+
+
+def test_dropout_of_training_is_not_that_of_the_model_that_is_saved(tmp_path, folder, finished):
+    run(tmp_path, phase_run(folder, 1, folder / "16.tfrecord", dropout_prob=0.0))
+    assert not same(weights(tmp_path), weights(finished / "phase-1"))
+    saved = json.loads((tmp_path / "model" / "config.json").read_text())
     assert saved["hidden_dropout_prob"] == saved["attention_probs_dropout_prob"] == 0.1
 
 
-def test_records_made_otherwise_than_the_recipe_says_are_refused(
-    tmp_path, write_dataset, config_file
-):
-    folder = write_dataset(tmp_path / "records")
-    said = phase_run(1, str(folder), "tiny", data={"masked_lm_prob": 0.3})
+def test_records_made_otherwise_than_the_recipe_says_are_refused(tmp_path, folder, write_dataset):
+    made = write_dataset(tmp_path / "records")
+    said = phase_run(folder, 1, made, data={"masked_lm_prob": 0.3}, bert_config="tiny")
     message = r"own\.toml: phase 1: data: masked_lm_prob is 0\.3, but .* was made with 0\.15"
     with pytest.raises(InputError, match=message):
-        run(tmp_path, said)
+        run(tmp_path / "out", said)
     assert not (tmp_path / "out").exists()
 
 
-def test_a_later_phase_that_does_not_fit_is_found_before_the_first_begins(
-    tmp_path, write_records, records, config_file
-):
-    too_long = str(write_records(tmp_path / "64.tfrecord", 12, length=64))
+def test_a_later_phase_that_does_not_fit_is_found_before_the_first_begins(tmp_path, folder):
+    first = phase_run(folder, 1, folder / "16.tfrecord")
     with pytest.raises(InputError, match=r"own\.toml: phase 2: .*max_position_embeddings 32"):
-        run(
-            tmp_path,
-            phase_run(1, records[0], config_file),
-            phase_run(2, too_long, config_file),
-        )
+        run(tmp_path / "out", first, phase_run(folder, 2, folder / "64.tfrecord"))
+    with pytest.raises(InputError, match=r"own\.toml: phase 2: no such|phase 2: .*no record files"):
+        run(tmp_path / "out", first, phase_run(folder, 2, folder / "none"))
     assert not (tmp_path / "out").exists()
 
 
-def test_a_changed_phase_is_refused_with_the_difference(tmp_path, records, config_file):
-    runs = [phase_run(number, records[number - 1], config_file) for number in (1, 2)]
-    run(tmp_path, *runs)
-    runs[0] = replace(runs[0], record={"number": 7})
-    with pytest.raises(InputError, match=r'phase-1 was \{"number": 1.* and is now \{"number": 7'):
-        run(tmp_path, *runs)
-
-
-def test_the_estimated_memory_is_what_a_step_takes_within_a_factor_of_two(tmp_path, write_records):
-    BertConfig(
-        vocab_size=8000,
-        hidden_size=256,
-        num_hidden_layers=4,
-        num_attention_heads=4,
-        intermediate_size=1024,
-    ).to_json(tmp_path / "config.json")
-    one = phase_run(
-        1, "", str(tmp_path / "config.json"), max_seq_length=256, max_predictions_per_seq=40
+def test_a_start_that_does_not_fit_leaves_nothing_behind(tmp_path, folder, finished):
+    broken = shutil.copytree(finished / "model", tmp_path / "start")
+    file = broken / "model.safetensors"
+    file.write_bytes(file.read_bytes()[:-9])
+    first = phase_run(
+        folder, 1, folder / "16.tfrecord", init_checkpoint=str(broken), bert_config=""
     )
+    with pytest.raises(InputError, match=r"model\.safetensors"):
+        run(tmp_path / "out", first)
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_estimated_memory_is_what_a_step_takes_within_a_factor_of_two(tmp_path, monkeypatch):
+    monkeypatch.setattr(measure, "WARM_STEPS", 1)
+    monkeypatch.setattr(measure, "MEASURED_STEPS", 1)
+    sizes = {"vocab_size": 1000, "hidden_size": 128, "intermediate_size": 512}
+    config = BertConfig(**sizes, num_hidden_layers=4, num_attention_heads=8)
+    config.to_json(tmp_path / "config.json")
+    one = phase_run(tmp_path, 1, "", max_seq_length=512, max_predictions_per_seq=40)
     # The estimate is of compiled chains, which keep nothing of what lies within.
-    training = replace(one.training, train_batch_size=16, jit_compile=True)
+    training = replace(one.training, train_batch_size=8, jit_compile=True)
     text = "\n".join(dry_run([replace(one, training=training)], make_strategy()))
     (line,) = (line for line in text.splitlines() if line.startswith("  measured"))
     used, estimated = (float(size) for size in re.findall(r"([\d.]+) GB", line))

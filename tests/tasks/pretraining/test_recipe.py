@@ -135,6 +135,15 @@ def test_the_command_line_goes_before_the_phase_and_that_before_the_shared_flags
     assert [p.data["max_seq_length"] for p in plan(path, max_seq_length=8)] == [8, 8]
 
 
+def test_a_checkpoint_to_start_from_brings_its_own_config():
+    def configs(**given):
+        return {phase.flags["bert_config"] for phase in phases_of("bert-base", **given)}
+
+    assert configs() == {"base"}
+    assert configs(init_checkpoint="out") == {""}
+    assert configs(init_checkpoint="out", bert_config="own.json") == {"own.json"}
+
+
 def test_the_scale_shortens_the_recipes_steps_and_not_those_of_the_command_line(tmp_path):
     path = write(tmp_path, RECIPE)
     shorter = plan(path, scale=0.01)
