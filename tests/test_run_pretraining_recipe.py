@@ -117,17 +117,25 @@ def test_killed_in_either_phase_it_ends_at_the_same_bytes(folder, finished, root
 
 
 def test_a_dry_run_says_what_each_phase_costs_and_writes_nothing(folder, root):
-    done = run(root, command(folder, output_dir=folder / "dry", dry_run="true", recipe_scale=0.001))
+    # Large enough for the memory of a step to stand out from that of the program itself.
+    larger = {"hidden_size": 128, "num_hidden_layers": 4, "num_attention_heads": 8}
+    (folder / "larger.json").write_text(json.dumps(CONFIG | larger | {"intermediate_size": 512}))
+    changes = {"output_dir": folder / "dry", "bert_config_file": folder / "larger.json"}
+    flags = {"dry_run": "true", "recipe_scale": 0.001, "train_batch_size": 8, "jit_compile": "true"}
+    done = run(root, command(folder, **changes, **flags))
     assert done.returncode == 0, done.stderr
     assert not (folder / "dry").exists()
     first, second = done.stdout.split("recipes/bert-base.toml: phase ")[1:]
     assert "--max_seq_length=128" in first
     assert "--max_seq_length=512" in second
-    assert "900 of 4 sequences" in first
-    assert "3,600 of 128 pieces with 20 predictions" in first
-    assert "460,800, padding counted" in first
+    assert "900 of 8 sequences" in first
+    assert "7,200 of 128 pieces with 20 predictions" in first
+    assert "921,600, padding counted" in first
     for name in ("FLOPs", "memory a device", "measured", "time a full step", "time of all steps"):
         assert re.search(rf"^  {name} ", first, re.MULTILINE), done.stdout
+    measured = re.search("^  measured .*", second, re.MULTILINE)[0]
+    used, estimated = (float(size) for size in re.findall(r"([\d.]+) GB", measured))
+    assert 0.7 * estimated < used < estimated + 0.8
     assert re.search(r"^all 2 phases take [\d.]+ (s|minutes)", second, re.MULTILINE)
 
 

@@ -91,9 +91,10 @@ def memory(
     A layer keeps what lies between its chains (layers/chain.py), which compute the rest again: a
     token's 12 H (input; query, key and value as products and by head; context by head and merged;
     two outputs, two sums) + 2 I (before and after the activation) + 2 N S (scores, probabilities)
-    values of the compute type. The masked-LM head keeps a prediction's logits in the compute type,
-    and these, their probabilities and their gradient in float32. With gradient checkpointing a
-    layer keeps its input, and one layer at a time the rest.
+    values of the compute type; the gradients of one layer pass beside them. The masked-LM head
+    keeps a prediction's logits in the compute type, and these, their probabilities and their
+    gradient in float32. With gradient checkpointing a layer keeps its input, and one layer at a
+    time the rest. What the program takes besides, some 0.4 GB on a CPU, is not counted.
 
     Args:
         config: the sizes.
@@ -110,9 +111,9 @@ def memory(
     """
     weights, h = parameters(config), config.hidden_size
     layer = 12 * h + 2 * config.intermediate_size + 2 * config.num_attention_heads * length
-    kept = h * config.num_hidden_layers + layer
-    if not gradient_checkpointing:
-        kept = layer * config.num_hidden_layers
+    of_each = h if gradient_checkpointing else layer
+    at_once = 2 * layer if gradient_checkpointing else layer  # Computed again, and its gradients.
+    kept = of_each * config.num_hidden_layers + at_once
     embeddings = 4 * h + compute_bytes * h  # The words in float32, and what comes of them.
     logits = predictions * config.vocab_size * (compute_bytes + 3 * 4)
     copies = 0 if compute_bytes == 4 else compute_bytes

@@ -1,7 +1,6 @@
 """Phases one after the other: what a later one starts from, and phases that do not fit."""
 
 import json
-import re
 import shutil
 from dataclasses import replace
 
@@ -11,8 +10,6 @@ from safetensors.numpy import load_file
 
 from keras_bert.config import BertConfig
 from keras_bert.errors import InputError
-from keras_bert.tasks.pretraining import measure
-from keras_bert.tasks.pretraining.dry_run import dry_run
 from keras_bert.tasks.pretraining.inputs import PretrainingSettings
 from keras_bert.tasks.pretraining.phases import PhaseRun, pretrain_phases
 from keras_bert.tasks.pretraining.recipe import Phase
@@ -147,18 +144,3 @@ def test_a_start_that_does_not_fit_leaves_nothing_behind(tmp_path, folder, finis
     with pytest.raises(InputError, match=r"model\.safetensors"):
         run(tmp_path / "out", first)
     assert not (tmp_path / "out").exists()
-
-
-def test_the_estimated_memory_is_what_a_step_takes_within_a_factor_of_two(tmp_path, monkeypatch):
-    monkeypatch.setattr(measure, "WARM_STEPS", 1)
-    monkeypatch.setattr(measure, "MEASURED_STEPS", 1)
-    sizes = {"vocab_size": 1000, "hidden_size": 128, "intermediate_size": 512}
-    config = BertConfig(**sizes, num_hidden_layers=4, num_attention_heads=8)
-    config.to_json(tmp_path / "config.json")
-    one = phase_run(tmp_path, 1, "", max_seq_length=512, max_predictions_per_seq=40)
-    # The estimate is of compiled chains, which keep nothing of what lies within.
-    training = replace(one.training, train_batch_size=8, jit_compile=True)
-    text = "\n".join(dry_run([replace(one, training=training)], make_strategy()))
-    (line,) = (line for line in text.splitlines() if line.startswith("  measured"))
-    used, estimated = (float(size) for size in re.findall(r"([\d.]+) GB", line))
-    assert 0.8 < used / estimated < 2, text
