@@ -163,6 +163,8 @@ def read_phases() -> list[Phase]:
     data_flags = {field.name: type(getattr(default, field.name)) for field in fields(Settings)}
     parsers = {name: flag.parser for name, flag in own.items() if name not in NOT_OF_A_RECIPE}
     given = {name: flag.value for name, flag in own.items() if not flag.using_default_value}
+    if "bert_config_file" in given:  # An alias, of which the flag itself does not know.
+        given["bert_config"] = given.pop("bert_config_file")
     phases = read_recipe(FLAGS.recipe, parsers, Settings, data_flags)
     return plan_phases(phases, values, given, FLAGS.recipe_scale)
 

@@ -104,7 +104,7 @@ def make_model(
         The model, fresh or with the weights of the starting point, and an optimizer built on it.
 
     Raises:
-        InputError: the starting point's weights do not fit.
+        InputError: the starting point's weights do not fit, or its last checkpoint is damaged.
     """
     keras.utils.set_random_seed(settings.random_seed)
     if settings.dropout_prob is not None:
@@ -129,10 +129,15 @@ def make_model(
         optimizer = {"adamw": AdamWeightDecay, "lamb": Lamb}[settings.optimizer](schedule)
         optimizer.build(model.trainable_variables)
         if settings.init_run:
-            checkpoints = Path(settings.init_run) / "checkpoints"
-            if not restore_latest(checkpoints, model, optimizer):
-                raise InputError(f"{checkpoints}: has no checkpoint to go on from")
+            _go_on_from(Path(settings.init_run), model, optimizer)
     return model, optimizer
+
+
+def _go_on_from(run: Path, model: BertPretrainer, optimizer: keras.optimizers.Optimizer) -> None:
+    """Restores what a finished run ended with, the optimizer's state too."""
+    checkpoints, last = run / "checkpoints", read_json(run / "results.json")["step"]
+    if restore_latest(checkpoints, model, optimizer) != last:
+        raise InputError(f"{checkpoints}: has no whole checkpoint of step {last} to go on from")
 
 
 def _train_and_evaluate(

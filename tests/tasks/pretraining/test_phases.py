@@ -13,6 +13,7 @@ from keras_bert.errors import InputError
 from keras_bert.tasks.pretraining.inputs import PretrainingSettings
 from keras_bert.tasks.pretraining.phases import PhaseRun, pretrain_phases
 from keras_bert.tasks.pretraining.recipe import Phase
+from keras_bert.tasks.pretraining.run import make_model
 from keras_bert.training.loop import TrainingSettings
 from keras_bert.training.strategy import make_strategy
 
@@ -95,6 +96,14 @@ def test_each_phase_starts_with_the_weights_of_the_one_before(finished):
 
 def test_the_optimizer_goes_on_where_the_recipe_says_so_and_else_is_fresh(finished):
     assert [updates(finished / f"phase-{number}") for number in (1, 2, 3)] == [3, 6, 3]
+
+
+def test_only_the_last_checkpoint_is_gone_on_from(tmp_path, folder, finished):
+    before = shutil.copytree(finished / "phase-1", tmp_path / "before")
+    (before / "results.json").write_text('{"step": 4}')  # as if the newest of two were damaged
+    later = phase_run(folder, 2, folder / "16.tfrecord", init_run=str(before))
+    with pytest.raises(InputError, match="before/checkpoints: has no whole checkpoint of step 4"):
+        make_model(later.settings, later.training, make_strategy(), CONFIG)
 
 
 def test_a_finished_recipe_is_left_as_it_is(finished, three):
