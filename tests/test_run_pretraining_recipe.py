@@ -100,7 +100,7 @@ def test_killed_in_either_phase_it_ends_at_the_same_bytes(folder, finished, root
             stderr=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
         )
-        metrics, deadline = output_dir / phase / "metrics.jsonl", time.monotonic() + 120
+        metrics, deadline = output_dir / phase / "metrics.jsonl", time.monotonic() + 600
         while not metrics.exists() or '"step": 4,' not in metrics.read_text():
             assert process.poll() is None, f"ended before step 4 of {phase}"
             assert time.monotonic() < deadline
