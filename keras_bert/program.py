@@ -49,14 +49,21 @@ def run(main: Callable[[Sequence[str]], None], *, goes_on: bool = False) -> None
     app.run(guarded, flags_parser=_parse)
 
 
-def require(*names: str) -> None:
+def require(*names: str, unless: str = "") -> None:
     """Makes flags required: given, and not empty.
 
     Args:
         names: the flags' names.
+        unless: a bool flag with which they are not.
     """
+    message = "is required and must not be empty"
     for name in names:
-        flags.register_validator(name, bool, message="is required and must not be empty")
+        if unless:
+            flags.register_multi_flags_validator(
+                [name, unless], lambda values: any(values.values()), message=f"--{name} {message}"
+            )
+        else:
+            flags.register_validator(name, bool, message=message)
 
 
 def define_computing() -> None:

@@ -166,6 +166,16 @@ def fastest_precision() -> str:
     return "float32"
 
 
+def peak_memory() -> int | None:
+    """Returns the most bytes that the first accelerator has held since the program began.
+
+    Returns:
+        The bytes; None on a CPU.
+    """
+    held = jax.devices()[0].memory_stats()
+    return held and held["peak_bytes_in_use"]
+
+
 def _split_cpu(num_devices: int) -> None:
     """Cuts the CPU into devices, if JAX has not started; where there are GPUs nothing changes."""
     processors = max(2, os.cpu_count() or 1)

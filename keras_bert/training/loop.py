@@ -38,6 +38,8 @@ class TrainingSettings:
         num_train_steps: optimizer steps in all.
         train_batch_size: examples a step, over all devices and micro-batches.
         gradient_accumulation_steps: micro-batches a step on each device.
+        batch_ramp_steps: steps over which the micro-batches of a step grow from one to that
+            number (training/ramp.py); 0 for all of them from the start.
         max_grad_norm: global norm that gradients are clipped to.
         jit_compile: compile forward and backward with XLA.
         gradient_checkpointing: keep only what goes into each block and run the blocks twice.
@@ -52,6 +54,7 @@ class TrainingSettings:
     num_train_steps: int
     train_batch_size: int
     gradient_accumulation_steps: int = 1
+    batch_ramp_steps: int = 0
     max_grad_norm: float = 1.0
     jit_compile: bool = True
     gradient_checkpointing: bool = False
@@ -182,14 +185,21 @@ def check_batch_sizes(
 ) -> None:
     """Checks that every device and micro-batch gets as many examples as every other.
 
+    A ramp needs micro-batches to grow by.
+
     Args:
         strategy: the devices.
         settings: the batch size and the micro-batches of training.
         eval_batch_size: examples a batch of an evaluation.
 
     Raises:
-        InputError: a batch does not divide.
+        InputError: a batch does not divide, or there is a ramp without micro-batches.
     """
+    if settings.batch_ramp_steps and settings.gradient_accumulation_steps == 1:
+        raise InputError(
+            f"--batch_ramp_steps={settings.batch_ramp_steps} needs --gradient_accumulation_steps "
+            "above 1: the batch grows by micro-batches"
+        )
     devices = strategy.num_replicas_in_sync
     parts = devices * settings.gradient_accumulation_steps
     if settings.train_batch_size % parts:

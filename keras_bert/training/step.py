@@ -11,6 +11,10 @@ ever added: over micro-batches, then over devices. Clipping sees the global grad
 In float16 the loss is multiplied by a scale, and the gradients divided by it after the all-reduce.
 Their global norm tells whether they are finite, so all devices take a step or none does.
 
+Row r of a device's share of the batch is of its micro-batch r mod G, so of the same on any number
+of devices. Micro-batches of padding alone are not computed: the last ones, while a batch grows
+(ramp.py).
+
 Batches may differ in length from step to step; XLA then makes a program of each length. Variables
 that are not trainable cost nothing: no gradient goes through what lies below the first trainable.
 """
@@ -108,18 +112,20 @@ def make_train_steps(
         if steps == 1:
             return forward_backward(batch, totals, scale)
         micro = {
-            name: tf.reshape(value, [steps, -1, *tf.unstack(tf.shape(value)[1:])])
+            name: tf.reshape(value, [-1, steps, *tf.unstack(tf.shape(value)[1:])])
             for name, value in batch.items()
         }
+        filled = tf.reduce_any(micro["example_weights"] > 0, axis=0)
+        count = tf.reduce_sum(tf.cast(filled, tf.int32))  # The first ones: padding comes last.
 
         def add(i, sums, gradients):
-            part = {name: value[i] for name, value in micro.items()}
+            part = {name: value[:, i] for name, value in micro.items()}
             more_sums, more = forward_backward(part, totals, scale)
             return i + 1, sums + more_sums, [a + b for a, b in zip(gradients, more, strict=True)]
 
         zeros = [tf.zeros(variable.shape) for variable in variables]
         start = (tf.constant(0), tf.zeros([len(task.figures)]), zeros)
-        _, sums, gradients = tf.while_loop(lambda i, *_: i < steps, add, start)
+        _, sums, gradients = tf.while_loop(lambda i, *_: i < count, add, start)
         return sums, gradients
 
     def replica_step(batch: Batch) -> tf.Tensor:

@@ -89,6 +89,19 @@ def dtype_policy(mixed_precision: str) -> str:
     return mixed_precision if mixed_precision == "float32" else f"mixed_{mixed_precision}"
 
 
+def peak_memory() -> int | None:
+    """Returns the most bytes that the first GPU has held since the last call.
+
+    Returns:
+        The bytes; None where there is no GPU.
+    """
+    if not tf.config.list_logical_devices("GPU"):
+        return None
+    peak = tf.config.experimental.get_memory_info("GPU:0")["peak"]
+    tf.config.experimental.reset_memory_stats("GPU:0")
+    return peak
+
+
 def _devices(num_devices: int) -> list[str]:
     processors = max(2, os.cpu_count() or 1)
     if not tf.config.list_physical_devices("GPU") and num_devices > processors:

@@ -5,7 +5,8 @@
 A batch is {input_ids, input_mask, segment_ids: int32 [B, S]; masked_lm_positions, masked_lm_ids:
 int32 [B, P]; masked_lm_weights: float32 [B, P]; next_sentence_labels: int32 [B]; example_weights:
 float32 [B], 0 for padding; dropout_seed: int32 [B]}. Files have Google's feature names and shapes,
-so records made by other BERT tools are read as well.
+so records made by other BERT tools are read as well. While the batch grows (training/ramp.py), it
+keeps its size B: the micro-batches that a step does not have yet are padding.
 
 Packed rows hold several examples: they add position_ids, example_ids: int32 [B, S] (1 up, 0 at
 padding), and have next_sentence_labels, next_sentence_positions: int32 [B, P] and
@@ -26,6 +27,7 @@ from keras_bert.errors import InputError
 from keras_bert.masking import Masking, mask_examples
 from keras_bert.tasks.pretraining.left_to_right import next_pieces
 from keras_bert.tasks.pretraining.records import PretrainingData, first_line
+from keras_bert.training.ramp import NO_RAMP, BatchRamp
 from keras_bert.vocabulary import load_vocab
 
 SHUFFLE_BUFFER = 65_536
@@ -42,6 +44,7 @@ def training_batches(
     *,
     left_to_right: bool = False,
     share: tuple[int, int] = (0, 1),
+    ramp: BatchRamp = NO_RAMP,
 ) -> tf.data.Dataset:
     """Makes the endless stream of training batches from a step on.
 
@@ -55,6 +58,7 @@ def training_batches(
         left_to_right: whether each piece's label is the next one, and nothing is masked.
         share: this worker's index and the number of workers; each reads files of its own, and
             gives its rows [B / workers, ...] of each batch.
+        ramp: how the batch grows; only what a step takes in is read.
 
     Returns:
         Batches of features, see above. Batches run on across epochs, so none is short.
@@ -66,8 +70,8 @@ def training_batches(
     data = data.share(index, workers)
     own = batch_size // workers
     files = tf.constant(data.files)
-    skip = first_step * own
-    epoch, rest = divmod(skip, data.num_examples)
+    micro_batch = own // ramp.micro_batches
+    epoch, rest = divmod(ramp.before(first_step) * micro_batch, data.num_examples)
 
     def one_epoch(index: tf.Tensor) -> tf.data.Dataset:
         order = tf.random.experimental.stateless_shuffle(
@@ -85,7 +89,10 @@ def training_batches(
         return records.shuffle(buffer, seed=draws[0], reshuffle_each_iteration=False)
 
     records = tf.data.Dataset.range(epoch, tf.int64.max).flat_map(one_epoch).skip(rest)
-    batches = records.batch(own, drop_remainder=True)
+    if ramp.steps:
+        batches = _growing(records.batch(micro_batch, drop_remainder=True), ramp, first_step)
+    else:
+        batches = records.batch(own, drop_remainder=True)
     steps = tf.data.Dataset.range(first_step, tf.int64.max)
     prepare = _preparer(data, left_to_right)
 
@@ -93,17 +100,54 @@ def training_batches(
         # The third number is never that of evaluations.
         of_masks = tf.stack([seed, step, 2 + index] if index else [seed, step])
         batch = prepare(_parse(serialized, data, vocab_size), of_masks)
+        count = serialized.shape[0] or tf.shape(serialized)[0]
         seeds = tf.random.stateless_uniform(
-            [batch_size], [tf.cast(seed, tf.int64), step], None, None, tf.int32
+            [workers * count], [tf.cast(seed, tf.int64), step], None, None, tf.int32
         )
-        seeds = seeds[index * own : (index + 1) * own]
-        return batch | {"example_weights": tf.ones([own]), "dropout_seed": seeds}
+        seeds = seeds[index * count : (index + 1) * count]
+        batch |= {"example_weights": tf.ones([count]), "dropout_seed": seeds}
+        return {name: _spread(value, micro_batch, ramp) for name, value in batch.items()}
 
     return (
         tf.data.Dataset.zip(steps, batches)
         .map(features, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
         .prefetch(tf.data.AUTOTUNE)
     )
+
+
+def _growing(units: tf.data.Dataset, ramp: BatchRamp, first_step: int) -> tf.data.Dataset:
+    """Joins micro-batches [b] of records to the batches [k * b] of each step from one on."""
+    counts = ramp.counts()
+    ends, last = np.cumsum(counts), int(counts.sum())
+
+    def step_of(index: tf.Tensor, unit: tf.Tensor) -> tf.Tensor:
+        on_ramp = tf.searchsorted(ends, index[tf.newaxis], side="right", out_type=tf.int64)[0]
+        return tf.where(index < last, on_ramp, ramp.steps + (index - last) // ramp.micro_batches)
+
+    def join(step: tf.Tensor, window: tf.data.Dataset) -> tf.data.Dataset:
+        joined = window.batch(ramp.micro_batches)
+        return joined.map(lambda index, unit: tf.reshape(unit, [-1]))
+
+    def count(step: tf.Tensor) -> tf.Tensor:
+        return tf.where(
+            step < ramp.steps,
+            tf.gather(counts, tf.minimum(step, ramp.steps - 1)),
+            ramp.micro_batches,
+        )
+
+    numbered = units.enumerate(ramp.before(first_step))
+    return numbered.group_by_window(step_of, join, window_size_func=count)
+
+
+def _spread(value: tf.Tensor, micro_batch: int, ramp: BatchRamp) -> tf.Tensor:
+    """Fills a step's k * b rows up to G * b: row r of G * b is of micro-batch r mod G (step.py)."""
+    if not ramp.steps:
+        return value
+    full, shape = ramp.micro_batches, value.shape[1:]
+    rows = tf.reshape(value, [micro_batch, -1, *shape])
+    missing = full - tf.shape(rows)[1]
+    rows = tf.pad(rows, [[0, 0], [0, missing]] + [[0, 0]] * shape.rank)
+    return tf.reshape(rows, [micro_batch * full, *shape])
 
 
 def evaluation_batches(

@@ -30,10 +30,16 @@ class PretrainingSettings:
         vocab_file: the vocabulary; empty for the one beside the records.
         do_lower_case: whether records and vocabulary are lower-cased; None takes what the records
             or the starting point say, and True where neither does.
-        init_checkpoint: a model directory to start from, or empty.
+        init_checkpoint: a checkpoint to start from, or empty.
         optimizer: `adamw` or `lamb`.
+        init_run: an earlier run's folder whose last checkpoint, optimizer state and all, this one
+            starts from, so that its learning-rate schedule goes on; or empty.
         learning_rate: its peak, reached after the warm-up.
         num_warmup_steps: steps of linear warm-up.
+        schedule_steps: steps after which the learning rate is 0, those of `init_run` counted; 0
+            takes the run's own length.
+        dropout_prob: both dropout probabilities in training, in place of the config's, which
+            `model/` keeps; None takes the config's.
         random_seed: decides fresh weights, data order and dropout masks.
         do_train: whether to train; else `init_checkpoint` is evaluated as it is.
         do_eval: whether to evaluate at each checkpoint and at the end.
@@ -53,9 +59,12 @@ class PretrainingSettings:
     vocab_file: str = ""
     do_lower_case: bool | None = None
     init_checkpoint: str = ""
+    init_run: str = ""
     optimizer: str = "adamw"
     learning_rate: float = 1e-4
     num_warmup_steps: int = 10_000
+    schedule_steps: int = 0
+    dropout_prob: float | None = None
     random_seed: int = 12345
     do_train: bool = True
     do_eval: bool = True
@@ -134,11 +143,12 @@ def _check_values(settings: PretrainingSettings, num_train_steps: int) -> None:
         raise InputError("--do_train=false needs an --init_checkpoint to evaluate")
     if not math.isfinite(settings.learning_rate):
         raise InputError(f"--learning_rate={settings.learning_rate} is not a number")
-    if settings.do_train and settings.num_warmup_steps >= num_train_steps:
+    steps = settings.schedule_steps or num_train_steps
+    if settings.do_train and settings.num_warmup_steps >= steps:
         logging.warning(
             "--num_warmup_steps=%d: the learning rate never reaches its peak in %d steps",
             settings.num_warmup_steps,
-            num_train_steps,
+            steps,
         )
 
 

@@ -5,7 +5,7 @@ inputs that agree -> model (fresh, or from a checkpoint) -> the run's folder -> 
 """
 
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import keras
@@ -13,7 +13,9 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
+from keras_bert.checkpoints.checkpoint import Checkpoint
 from keras_bert.checkpoints.model_directory import check_place, save_model_directory
+from keras_bert.config import BertConfig
 from keras_bert.errors import InputError
 from keras_bert.files import read_json, write_json
 from keras_bert.models import BertPretrainer
@@ -30,8 +32,10 @@ from keras_bert.tasks.pretraining.inputs import (
 )
 from keras_bert.tasks.pretraining.task import pretraining_task
 from keras_bert.training.backend import make_evaluate
+from keras_bert.training.checkpoint import restore_latest
 from keras_bert.training.cluster import check_agreement, num_workers, share_of
 from keras_bert.training.loop import TrainingSettings, check_batch_sizes, train
+from keras_bert.training.ramp import BatchRamp
 from keras_bert.training.run_directory import is_finished, running
 from keras_bert.training.strategy import dtype_policy
 
@@ -64,13 +68,15 @@ def pretrain(
     inputs.data.share(*share_of(strategy))  # Too few files show before anything is made.
     check_batch_sizes(strategy, training, settings.eval_batch_size)
     check_place(output_dir / "model")
-    record = {**record, **inputs.record(), **_workers_of(strategy)}
+    record = {**record, **inputs.record(), **workers_of(strategy)}
     check_agreement(strategy, {**record, **asdict(training)})
     if is_finished(output_dir, record):
         logging.info("%s is finished; nothing to do", output_dir)
         return read_json(output_dir / "results.json")
     # Before the folder is touched: weights that do not fit leave nothing behind.
-    model, optimizer, loss_scale = _make_model(settings, training, strategy, inputs)
+    model, optimizer, loss_scale = make_model(
+        settings, training, strategy, inputs.config, inputs.objective, inputs.start
+    )
     with running(output_dir, record, strategy) as folder:
         results = _train_and_evaluate(
             settings, training, strategy, output_dir, inputs, model, optimizer, loss_scale
@@ -83,35 +89,75 @@ def pretrain(
     return results
 
 
-def _workers_of(strategy: tf.distribute.Strategy) -> dict[str, int]:
-    """Which record comes in which batch depends on the number of workers, if there are several."""
+def workers_of(strategy: tf.distribute.Strategy) -> dict[str, int]:
+    """Returns what run.json keeps of the workers, as they decide which record is in which batch.
+
+    Args:
+        strategy: any; nothing is kept of a run of one process.
+    """
     workers = num_workers(strategy)
     return {"num_workers": workers} if workers > 1 else {}
 
 
-def _make_model(
+def make_model(
     settings: PretrainingSettings,
     training: TrainingSettings,
     strategy: tf.distribute.Strategy,
-    inputs: PretrainingInputs,
+    config: BertConfig,
+    objective: str,
+    start: Checkpoint | None = None,
 ) -> tuple[BertPretrainer, keras.optimizers.Optimizer, LossScale | None]:
+    """Makes the model and its optimizer as they are before the run's first step.
+
+    Args:
+        settings: what the run is made of.
+        training: how long and how it trains.
+        strategy: the devices.
+        config: the encoder's sizes and settings.
+        objective: what is predicted (task.py).
+        start: the checkpoint to start from, or None.
+
+    Returns:
+        The model, fresh or with the weights of the starting point; an optimizer built on it; and
+        the loss scale, which float16 needs.
+
+    Raises:
+        InputError: the starting point's weights do not fit, or its last checkpoint is damaged.
+    """
     keras.utils.set_random_seed(settings.random_seed)
+    if settings.dropout_prob is not None:
+        config = replace(
+            config,
+            hidden_dropout_prob=settings.dropout_prob,
+            attention_probs_dropout_prob=settings.dropout_prob,
+        )
     with strategy.scope():
-        model = BertPretrainer(inputs.config, dtype=dtype_policy(settings.mixed_precision))
-        if inputs.start:
-            logging.info("%s", inputs.start.load_into(model))
-        if inputs.objective != "mlm_nsp":
+        model = BertPretrainer(config, dtype=dtype_policy(settings.mixed_precision))
+        if start:
+            logging.info("%s", start.load_into(model))
+        if objective != "mlm_nsp":
             # No loss reaches these two; weight decay alone would wear them down.
             model.encoder.pooler.trainable = model.next_sentence.trainable = False
         schedule = LinearWarmupDecay(
-            settings.learning_rate, training.num_train_steps, settings.num_warmup_steps
+            settings.learning_rate,
+            settings.schedule_steps or training.num_train_steps,
+            settings.num_warmup_steps,
         )
         optimizer = {"adamw": AdamWeightDecay, "lamb": Lamb}[settings.optimizer](
             schedule, state_dtype=settings.optimizer_state_dtype
         )
         optimizer.build(model.trainable_variables)
         loss_scale = LossScale(optimizer) if settings.mixed_precision == "float16" else None
+        if settings.init_run:
+            _go_on_from(Path(settings.init_run), model, optimizer)
     return model, optimizer, loss_scale
+
+
+def _go_on_from(run: Path, model: BertPretrainer, optimizer: keras.optimizers.Optimizer) -> None:
+    """Restores what a finished run ended with, the optimizer's state too."""
+    checkpoints, last = run / "checkpoints", read_json(run / "results.json")["step"]
+    if restore_latest(checkpoints, model, optimizer) != last:
+        raise InputError(f"{checkpoints}: has no whole checkpoint of step {last} to go on from")
 
 
 def _train_and_evaluate(
@@ -142,6 +188,8 @@ def _train_and_evaluate(
         with explained(inputs.held_out, vocab_size):
             return score(batches)
 
+    ramp = BatchRamp(training.gradient_accumulation_steps, training.batch_ramp_steps)
+
     def batches_from(step: int) -> tf.data.Dataset:
         return training_batches(
             inputs.data,
@@ -151,6 +199,7 @@ def _train_and_evaluate(
             step,
             left_to_right=left_to_right,
             share=share,
+            ramp=ramp,
         )
 
     figures = None

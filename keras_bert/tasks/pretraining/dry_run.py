@@ -1,0 +1,110 @@
+"""What a pre-training run would cost: its phases in; lines of figures out, nothing written.
+
+Steps, sequences, tokens, operations and memory are arithmetic (plan.py); time is that of some steps
+at the phase's own length, on this machine (measure.py).
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+
+import tensorflow as tf
+
+from keras_bert.tasks.pretraining.measure import Measured, measure
+from keras_bert.tasks.pretraining.phases import PhaseRun, check_phases
+from keras_bert.tasks.pretraining.plan import Plan, make_plan
+from keras_bert.tasks.pretraining.recipe import data_command
+from keras_bert.training.loop import check_batch_sizes
+
+
+def dry_run(runs: Sequence[PhaseRun], strategy: tf.distribute.Strategy) -> Iterator[str]:
+    """Says what each phase would cost, and measures some steps of it.
+
+    Args:
+        runs: the phases; without `input_file` they are planned for records that are not there yet.
+        strategy: the devices.
+
+    Yields:
+        Lines of text.
+
+    Raises:
+        InputError: settings or records do not fit, or nothing says the records' shape.
+    """
+    if runs[0].settings.input_file:
+        inputs = check_phases(runs, strategy)
+    else:
+        inputs = [None] * len(runs)
+        for run in runs:
+            check_batch_sizes(strategy, run.training, run.settings.eval_batch_size)
+    seconds = []
+    for run, read in zip(runs, inputs, strict=True):
+        plan = make_plan(run, read, strategy.num_replicas_in_sync)
+        yield from _planned(run, plan)
+        measured = measure(run, read, plan, strategy)
+        seconds.append(_seconds(plan, measured))
+        yield from _timed(run, plan, measured)
+    if len(runs) > 1:
+        yield f"all {len(runs)} phases take {_duration(sum(seconds))}"
+
+
+def _planned(run: PhaseRun, plan: Plan) -> Iterator[str]:
+    batch = run.training.train_batch_size
+    yield run.phase.place if run.phase.recipe else "the run"
+    if run.phase.data:
+        yield _line("records", data_command(run.phase))
+    ramp = run.training.batch_ramp_steps
+    grows = f", reached after {ramp:,} steps" if ramp else ""
+    yield _line("steps", f"{plan.steps:,} of {batch:,} sequences{grows}")
+    parts = f"{plan.micro_batches:,} x {plan.micro_batch:,} sequences"
+    where = f"each of {plan.devices} devices" if plan.devices > 1 else "one device"
+    yield _line("a full step", f"{parts} on {where}")
+    shape = f"of {plan.length} pieces with {plan.predictions} predictions"
+    yield _line("sequences", f"{plan.sequences:,} {shape}")
+    yield _line("tokens", f"{plan.sequences * plan.length:,}, padding counted")
+    each = f"{plan.flops_a_sequence:.3g} a sequence"
+    yield _line("FLOPs", f"{plan.sequences * plan.flops_a_sequence:.3g}, {each}")
+    need = plan.memory
+    yield _line(
+        "memory a device",
+        f"{_gigabytes(need.total)}: weights {_gigabytes(need.weights)}, gradients "
+        f"{_gigabytes(need.gradients)}, optimizer {_gigabytes(need.optimizer)}, activations "
+        f"{_gigabytes(need.activations)}",
+    )
+
+
+def _timed(run: PhaseRun, plan: Plan, measured: Measured | None) -> Iterator[str]:
+    if measured is None:
+        yield _line("time", "unknown: not one sequence fits this machine's free memory")
+        return
+    used = f"{_gigabytes(measured.used)}, estimated {_gigabytes(measured.expected)}"
+    part = (
+        f"{measured.sequences} sequences a micro-batch and device, {run.settings.mixed_precision}"
+    )
+    yield _line("measured", f"{part}; memory a device {used}")
+    full = measured.update_seconds + plan.micro_batches * measured.micro_batch_seconds
+    sequences = plan.micro_batch * plan.micro_batches * plan.devices
+    rate = sequences * plan.flops_a_sequence / full / plan.devices
+    speed = f"{sequences / full:.3g} sequences/s, {rate:.3g} FLOP/s a device"
+    yield _line("time a full step", f"{_duration(full)}: {speed}")
+    yield _line("time of all steps", _duration(_seconds(plan, measured)))
+
+
+def _seconds(plan: Plan, measured: Measured | None) -> float:
+    if measured is None:
+        return math.nan
+    updates = plan.steps * measured.update_seconds
+    return updates + plan.all_micro_batches * measured.micro_batch_seconds
+
+
+def _line(name: str, text: str) -> str:
+    return f"  {name:18} {text}"
+
+
+def _gigabytes(size: int) -> str:
+    return f"{size / 1e9:.3g} GB"
+
+
+def _duration(seconds: float) -> str:
+    for unit, length in (("days", 86_400), ("hours", 3600), ("minutes", 60)):
+        if seconds >= 2 * length:
+            return f"{seconds / length:.3g} {unit}"
+    return f"{seconds:.3g} s" if math.isfinite(seconds) else "an unknown time"

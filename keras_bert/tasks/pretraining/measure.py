@@ -1,0 +1,198 @@
+"""Times steps of a phase on this machine: a plan in; seconds and memory out.
+
+The update is told apart from the micro-batches, by steps of one and of two of them, so that a
+batch that does not fit, or takes long, is measured in part.
+"""
+
+import contextlib
+import gc
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+
+import numpy as np
+import tensorflow as tf
+
+from keras_bert.tasks.pretraining.batches import explained, training_batches
+from keras_bert.tasks.pretraining.inputs import PretrainingInputs
+from keras_bert.tasks.pretraining.phases import PhaseRun
+from keras_bert.tasks.pretraining.plan import Plan, memory_of
+from keras_bert.tasks.pretraining.run import make_model
+from keras_bert.tasks.pretraining.task import pretraining_task
+from keras_bert.training.backend import make_train_steps, peak_memory
+from keras_bert.training.cluster import distribute
+
+# What a CPU is asked at most: its rate does not rise beyond some sequences, and this takes seconds.
+CPU_SEQUENCES, CPU_FLOPS = 8, 2e12
+WARM_STEPS, MEASURED_STEPS = 2, 3
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What some steps took.
+
+    Attributes:
+        sequences: those of the micro-batch that was measured, on one device.
+        update_seconds: a step's time but for its micro-batches.
+        micro_batch_seconds: a micro-batch's time, at its full size.
+        used: bytes that a step of one such micro-batch took a device at its peak; on CPUs with
+            what the program itself takes to compile and run it, on JAX's accelerators no less than
+            a phase before it took.
+        expected: bytes that the estimate says for that.
+    """
+
+    sequences: int
+    update_seconds: float
+    micro_batch_seconds: float
+    used: int
+    expected: int
+
+
+def measure(
+    run: PhaseRun,
+    inputs: PretrainingInputs | None,
+    plan: Plan,
+    strategy: tf.distribute.Strategy,
+) -> Measured | None:
+    """Times steps of the phase's shape, of as many sequences as fit.
+
+    Args:
+        run: the phase.
+        inputs: its records, or None for made-up ones.
+        plan: its arithmetic.
+        strategy: the devices.
+
+    Returns:
+        What they took; None where not one sequence fits.
+
+    Raises:
+        InputError: the records are damaged.
+    """
+    on_cpu = peak_memory() is None
+    sequences = plan.micro_batch
+    if on_cpu:
+        short = max(1, int(CPU_FLOPS // plan.flops_a_sequence))
+        sequences = min(sequences, CPU_SEQUENCES, short)
+
+    def needed(sequences: int, parts: int) -> int:
+        shape = plan.config, plan.length, plan.predictions
+        return memory_of(run, *shape, sequences, parts).total
+
+    if on_cpu:
+        while sequences and needed(sequences, 2) * plan.devices > 0.8 * _available():
+            sequences //= 2
+    while sequences:
+        try:
+            gc.collect()  # An earlier phase's model is not this one's memory.
+            start = _forget_peak()
+            once = _step_seconds(run, inputs, plan, strategy, sequences, 1)
+            used = peak_memory()
+            if used is None:
+                used = (_memory_line("/proc/self/status", "VmHWM") - start) // plan.devices
+            update, micro_batch = 0.0, once
+            if plan.micro_batches > 1 or sequences < plan.micro_batch:
+                gc.collect()
+                twice = _step_seconds(run, inputs, plan, strategy, sequences, 2)
+                # Of little work, noise may say that two micro-batches take less than one.
+                more = twice - once if twice > once else twice / 2
+                update = max(0.0, once - more)
+                micro_batch = more * plan.micro_batch / sequences
+        except (tf.errors.ResourceExhaustedError, RuntimeError) as error:
+            if not _no_room(error):
+                raise
+            sequences //= 2
+            continue
+        return Measured(sequences, update, micro_batch, used, needed(sequences, 1))
+    return None
+
+
+def _step_seconds(
+    run: PhaseRun,
+    inputs: PretrainingInputs | None,
+    plan: Plan,
+    strategy: tf.distribute.Strategy,
+    sequences: int,
+    micro_batches: int,
+) -> float:
+    """Times a warm step of so many sequences a device and micro-batch."""
+    batch_size = sequences * plan.devices * micro_batches
+    if inputs is None:
+        batches = _made_up(plan, batch_size)
+    else:
+        batches = training_batches(
+            inputs.data,
+            batch_size,
+            plan.config.vocab_size,
+            run.settings.random_seed,
+            left_to_right=plan.objective == "ltr",
+        )
+    model, optimizer, loss_scale = make_model(
+        run.settings, run.training, strategy, plan.config, plan.objective
+    )
+    train_steps = make_train_steps(
+        strategy,
+        model,
+        optimizer,
+        pretraining_task(plan.objective),
+        gradient_accumulation_steps=micro_batches,
+        max_grad_norm=run.training.max_grad_norm,
+        jit_compile=run.training.jit_compile,
+        gradient_checkpointing=run.training.gradient_checkpointing,
+        loss_scale=loss_scale,
+    )
+    iterator = iter(distribute(strategy, batches))
+    one, seconds = np.array(1, np.int32), []
+    with explained(inputs.data, plan.config.vocab_size) if inputs else contextlib.nullcontext():
+        for _ in range(WARM_STEPS + MEASURED_STEPS):
+            since = time.perf_counter()
+            np.asarray(train_steps(iterator, one))  # Waits until the step is done.
+            seconds.append(time.perf_counter() - since)
+    return median(seconds[WARM_STEPS:])
+
+
+def _made_up(plan: Plan, batch_size: int) -> tf.data.Dataset:
+    """Repeats a batch of random pieces, full rows with every prediction: padding takes as long."""
+    rng = np.random.default_rng(0)
+    rows, labels = (batch_size, plan.length), (batch_size, plan.predictions)
+
+    def below(limit: int, shape: tuple[int, ...]) -> np.ndarray:
+        return rng.integers(0, limit, shape, dtype=np.int32)
+
+    batch = {
+        "input_ids": below(plan.config.vocab_size, rows),
+        "input_mask": np.ones(rows, np.int32),
+        "segment_ids": below(2, rows),
+        "next_sentence_labels": below(2, (batch_size,)),
+        "example_weights": np.ones([batch_size], np.float32),
+        "dropout_seed": below(2**31 - 1, (batch_size,)),
+    }
+    predicted = "next_piece" if plan.objective == "ltr" else "masked_lm"
+    batch[f"{predicted}_ids"] = below(plan.config.vocab_size, labels)
+    batch[f"{predicted}_weights"] = np.ones(labels, np.float32)
+    if predicted == "masked_lm":
+        batch["masked_lm_positions"] = below(plan.length, labels)
+    return tf.data.Dataset.from_tensors(batch).repeat()
+
+
+def _no_room(error: Exception) -> bool:
+    """Tells whether a device had no memory left, as either backend says it."""
+    return isinstance(error, tf.errors.ResourceExhaustedError) or "RESOURCE_EXHAUSTED" in str(error)
+
+
+def _memory_line(file: str, name: str) -> int:
+    """Reads a figure of memory, in bytes, out of one of the system's lists."""
+    lines = Path(file).read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith(f"{name}:")) * 1024
+
+
+def _available() -> int:
+    return _memory_line("/proc/meminfo", "MemAvailable")
+
+
+def _forget_peak() -> int:
+    """Lets the peaks of memory start anew; returns the bytes that the process has now."""
+    peak_memory()
+    with contextlib.suppress(OSError):  # Where it may not, the peak is that of its whole life.
+        Path("/proc/self/clear_refs").write_text("5")
+    return _memory_line("/proc/self/status", "VmRSS")

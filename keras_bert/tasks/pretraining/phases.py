@@ -1,0 +1,185 @@
+"""Pre-training in phases: the settings of each in; a run each, and the last results out.
+
+    phase-1/ -> weights, and optimizer state if it goes on -> phase-2/ -> ... -> model/
+
+Every phase is an ordinary run in a folder of its own, so the same command goes on inside the phase
+that was interrupted. The folder around them has the contract's files of the whole; of several
+workers the first one writes them.
+"""
+
+import gc
+import json
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+import tensorflow as tf
+from absl import logging
+
+from keras_bert.checkpoints.model_directory import check_place
+from keras_bert.errors import InputError
+from keras_bert.files import appearing, read_json, write_json
+from keras_bert.tasks.pretraining.inputs import (
+    PretrainingInputs,
+    PretrainingSettings,
+    find_inputs,
+)
+from keras_bert.tasks.pretraining.recipe import Phase
+from keras_bert.tasks.pretraining.run import make_model, pretrain, workers_of
+from keras_bert.training.cluster import check_agreement, share_of
+from keras_bert.training.loop import TrainingSettings, check_batch_sizes
+from keras_bert.training.run_directory import is_finished, running
+
+
+@dataclass(frozen=True)
+class PhaseRun:
+    """A phase of a recipe, ready to run.
+
+    Attributes:
+        phase: what the recipe says of it.
+        settings: what its run is made of, but for its start, which is the phase before.
+        training: how long and how it trains.
+        record: what goes into its run.json.
+    """
+
+    phase: Phase
+    settings: PretrainingSettings
+    training: TrainingSettings
+    record: Mapping[str, object]
+
+
+def pretrain_phases(
+    runs: Sequence[PhaseRun], strategy: tf.distribute.Strategy, output_dir: Path
+) -> dict[str, float]:
+    """Pre-trains phase by phase, or goes on where that was interrupted.
+
+    Args:
+        runs: the phases; `init_checkpoint` is where the first one starts from, if anywhere.
+        strategy: the devices.
+        output_dir: gets a run's folder `phase-N` each, and model/, results.json and run.json of the
+            whole: the last phase's, run.json with what the others had otherwise.
+
+    Returns:
+        The final figures of the last phase, as in results.json.
+
+    Raises:
+        InputError: as `pretrain`, with the recipe and the phase; or phases whose records, configs
+            or vocabularies do not fit each other, before anything is written.
+    """
+    inputs = check_phases(runs, strategy)
+    check_place(output_dir / "model")
+    whole = {**_record(runs, inputs), **workers_of(strategy)}
+    check_agreement(strategy, {**whole, "training": [asdict(run.training) for run in runs]})
+    if is_finished(output_dir, whole):
+        logging.info("%s is finished; nothing to do", output_dir)
+        return read_json(output_dir / "results.json")
+    first = runs[0]
+    if first.settings.init_checkpoint:
+        # What it refuses must not leave a run.json that would refuse the mended command.
+        config, objective, start = inputs[0].config, inputs[0].objective, inputs[0].start
+        make_model(first.settings, first.training, strategy, config, objective, start)
+    with running(output_dir, whole, strategy) as folder:
+        for number, run in enumerate(runs, 1):
+            gc.collect()  # Two phases' models may not fit side by side.
+            steps = run.training.num_train_steps
+            logging.info("phase %d of %d: %d steps", number, len(runs), steps)
+            settings, record = run.settings, dict(run.record)
+            if number > 1:
+                before = f"phase-{number - 1}"
+                settings = _started(settings, output_dir / before, run.phase.continue_optimizer)
+                record["init_checkpoint"] = before
+            with _named(run.phase):
+                results = pretrain(
+                    settings, run.training, strategy, output_dir / f"phase-{number}", record
+                )
+        if folder == output_dir:
+            with appearing(output_dir / "model") as partial:
+                shutil.copytree(output_dir / f"phase-{len(runs)}" / "model", partial)
+        write_json(folder / "results.json", results)
+    return results
+
+
+def check_phases(
+    runs: Sequence[PhaseRun], strategy: tf.distribute.Strategy
+) -> list[PretrainingInputs]:
+    """Checks that records and settings of all phases fit the recipe, the devices and each other.
+
+    Args:
+        runs: the phases.
+        strategy: the devices.
+
+    Returns:
+        What each phase reads, as if it were the first.
+
+    Raises:
+        InputError: something does not fit.
+    """
+    found = []
+    for run in runs:
+        with _named(run.phase):
+            found.append(find_inputs(run.settings, run.training.num_train_steps))
+            found[-1].data.share(*share_of(strategy))  # Too few files show before the first phase.
+            check_batch_sizes(strategy, run.training, run.settings.eval_batch_size)
+            _check_records(run.phase, found[-1])
+            asked = [each.objective for each in (found[0], found[-1])]
+            goes_on = run.phase.continue_optimizer
+            if asked[0] != asked[1] and (goes_on or "ltr" in asked):
+                raise InputError(
+                    f"objective {asked[1]} cannot follow {asked[0]}: "
+                    + ("continue_optimizer keeps it" if goes_on else "a model has one direction")
+                )
+            for name in ("vocab", "do_lower_case", "config"):
+                if getattr(found[-1], name) != getattr(found[0], name):
+                    raise InputError(
+                        f"{run.settings.input_file} has another {name} than the records of "
+                        f"phase 1, {runs[0].settings.input_file}"
+                    )
+    return found
+
+
+def _started(
+    settings: PretrainingSettings, before: Path, continue_optimizer: bool
+) -> PretrainingSettings:
+    """Starts a phase from the folder of the one before."""
+    init_run = str(before) if continue_optimizer else ""
+    # The checkpoint's config is that of the first phase, with the vocabulary's own size.
+    return replace(settings, init_checkpoint=str(before), init_run=init_run, bert_config="")
+
+
+def _check_records(phase: Phase, inputs: PretrainingInputs) -> None:
+    """Checks that records were made as the recipe says."""
+    for data in (inputs.data, inputs.held_out):
+        settings = (data.manifest or {}).get("settings", {})
+        for name, value in phase.data.items():
+            if name in settings and settings[name] != value:
+                raise InputError(
+                    f"data: {name} is {json.dumps(value)}, but {data.files[0]} was made with "
+                    f"{json.dumps(settings[name])}"
+                )
+
+
+def _record(runs: Sequence[PhaseRun], inputs: Sequence[PretrainingInputs]) -> dict[str, object]:
+    """Returns what run.json of the whole keeps: the last phase's, and what others had otherwise."""
+    records = [
+        {**run.record, **read.record(), "data": dict(run.phase.data)}
+        for run, read in zip(runs, inputs, strict=True)
+    ]
+    last = records[-1]
+    others = {
+        f"phase-{number}": {name: v for name, v in record.items() if v != last.get(name)}
+        for number, record in enumerate(records[:-1], 1)
+    }
+    return {**last, "phases": len(runs), **others}
+
+
+@contextmanager
+def _named(phase: Phase) -> Iterator[None]:
+    """Puts the recipe and the phase before the message of an `InputError`."""
+    try:
+        yield
+    except InputError as error:
+        if not phase.recipe:
+            raise
+        raise InputError(f"{phase.place}: {error}") from error

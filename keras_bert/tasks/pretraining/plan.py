@@ -1,0 +1,138 @@
+"""What a phase adds up to: its settings in; steps, sequences, operations, memory out.
+
+Arithmetic alone (training/cost.py), for records that are there or are not yet.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from keras_bert.checkpoints.open_checkpoint import open_checkpoint
+from keras_bert.config import BertConfig
+from keras_bert.errors import InputError
+from keras_bert.tasks.pretraining.inputs import PretrainingInputs
+from keras_bert.tasks.pretraining.phases import PhaseRun
+from keras_bert.training.cost import Memory, flops, memory
+from keras_bert.training.ramp import BatchRamp
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The arithmetic of a phase.
+
+    Attributes:
+        config: the sizes.
+        objective: what is predicted (task.py).
+        length: S.
+        predictions: P; S where each next piece is predicted.
+        steps: its steps.
+        devices: the devices.
+        micro_batch: sequences of a micro-batch on one device.
+        micro_batches: micro-batches of a full step.
+        all_micro_batches: those of all steps together.
+        flops_a_sequence: forward and backward.
+        memory: of one device.
+    """
+
+    config: BertConfig
+    objective: str
+    length: int
+    predictions: int
+    steps: int
+    devices: int
+    micro_batch: int
+    micro_batches: int
+    all_micro_batches: int
+    flops_a_sequence: int
+    memory: Memory
+
+    @property
+    def sequences(self) -> int:
+        """The sequences of all steps."""
+        return self.all_micro_batches * self.micro_batch * self.devices
+
+
+def make_plan(run: PhaseRun, inputs: PretrainingInputs | None, devices: int) -> Plan:
+    """Does the arithmetic of a phase.
+
+    Args:
+        run: the phase.
+        inputs: its records, or None where there are none yet.
+        devices: how many devices share a batch.
+
+    Returns:
+        The plan.
+
+    Raises:
+        InputError: nothing says the config or the records' shape.
+    """
+    settings, training = run.settings, run.training
+    if inputs:
+        config, objective, shape = inputs.config, inputs.objective, inputs.data
+        length, predictions = shape.max_seq_length, shape.max_predictions_per_seq
+    else:
+        objective = settings.objective or _objective(run.phase.data)
+        config = replace(_config(run), is_decoder=objective == "ltr")
+        length, predictions = settings.max_seq_length, settings.max_predictions_per_seq
+    if objective == "ltr":
+        predictions = length
+    if not (length and predictions):
+        raise InputError(
+            "--dry_run without --input_file needs --max_seq_length and --max_predictions_per_seq"
+        )
+    parts = training.gradient_accumulation_steps
+    ramp = BatchRamp(parts, training.batch_ramp_steps)
+    micro_batch = training.train_batch_size // (devices * parts)
+    return Plan(
+        config=config,
+        objective=objective,
+        length=length,
+        predictions=predictions,
+        steps=training.num_train_steps,
+        devices=devices,
+        micro_batch=micro_batch,
+        micro_batches=parts,
+        all_micro_batches=ramp.before(training.num_train_steps),
+        flops_a_sequence=flops(config, length, predictions),
+        memory=memory_of(run, config, length, predictions, micro_batch, parts),
+    )
+
+
+def _objective(data: Mapping[str, object]) -> str:
+    """What records will be trained on if nothing else is said (inputs.py)."""
+    return "mlm" if data.get("next_sentence") == "none" else "mlm_nsp"
+
+
+def _config(run: PhaseRun) -> BertConfig:
+    if run.settings.bert_config:
+        return BertConfig.from_json(run.settings.bert_config)
+    if run.settings.init_checkpoint:
+        return open_checkpoint(run.settings.init_checkpoint).config
+    raise InputError("--bert_config is missing: a JSON file or a bundled config's name")
+
+
+def memory_of(
+    run: PhaseRun, config: BertConfig, length: int, predictions: int, sequences: int, parts: int
+) -> Memory:
+    """Estimates what a device needs in the types of a phase.
+
+    Args:
+        run: the phase.
+        config: the sizes.
+        length: S.
+        predictions: P.
+        sequences: those of a micro-batch.
+        parts: micro-batches of a step.
+
+    Returns:
+        The bytes of each part.
+    """
+    return memory(
+        config,
+        length,
+        predictions,
+        sequences,
+        compute_bytes=4 if run.settings.mixed_precision == "float32" else 2,
+        state_bytes=4 if run.settings.optimizer_state_dtype == "float32" else 2,
+        micro_batches=parts,
+        gradient_checkpointing=run.training.gradient_checkpointing,
+    )

@@ -1,0 +1,279 @@
+"""A recipe: a TOML file of pre-training in phases in; the flags of each phase out.
+
+    [data]                      # flags of data_tools.create_pretraining_data, for every phase
+    [flags]                     # flags of run_pretraining.py, for every phase
+    [[phase]]                   # flags of one phase; a later one starts from the one before
+    data = {max_seq_length = 128}
+    [[phase]]
+    continue_optimizer = true   # with its optimizer state, and in its learning-rate schedule
+
+What the command line says goes before a phase's flags, those before the recipe's shared ones, and
+those before the program's defaults.
+"""
+
+import tomllib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Protocol
+
+from keras_bert.errors import InputError
+
+# What --recipe_scale makes shorter.
+STEPS = ("num_train_steps", "num_warmup_steps", "batch_ramp_steps")
+# The records' shape: said once, of how they are made, and checked when they are read.
+SHAPE = ("max_seq_length", "max_predictions_per_seq")
+# What an optimizer that goes on, and its learning-rate schedule, have one of.
+_OF_A_SCHEDULE = (
+    "optimizer",
+    "optimizer_state_dtype",
+    "mixed_precision",
+    "learning_rate",
+    "num_warmup_steps",
+)
+_LENGTH = "{max_seq_length}"
+
+
+class Parser(Protocol):
+    """What absl's flags know of a flag's values."""
+
+    def parse(self, value: Any) -> Any:
+        """Returns the value, or raises ValueError with what is wrong with it."""
+
+    def flag_type(self) -> str:
+        """Returns `int`, `float`, `bool`, `string` or `string enum`."""
+
+
+_TYPES = {
+    "int": (int, "a whole number"),
+    "float": (int | float, "a number"),
+    "bool": (bool, "true or false"),
+    "string": (str, "a text"),
+    "string enum": (str, "a text"),
+}
+
+
+@dataclass(frozen=True)
+class Phase:
+    """One phase of a recipe.
+
+    Attributes:
+        recipe: the file; empty for a run of none.
+        number: the phase's, from 1.
+        flags: the phase's flags of run_pretraining.py.
+        data: its flags of data_tools.create_pretraining_data.
+        continue_optimizer: whether it goes on with the optimizer state and the learning-rate
+            schedule of the phase before.
+    """
+
+    recipe: str
+    number: int
+    flags: Mapping[str, Any]
+    data: Mapping[str, Any]
+    continue_optimizer: bool = False
+
+    @property
+    def place(self) -> str:
+        """What messages call it."""
+        return f"{self.recipe}: phase {self.number}"
+
+
+def read_recipe(
+    path: str,
+    parsers: Mapping[str, Parser],
+    check_data: Callable[..., Any],
+    data_flags: Mapping[str, type],
+) -> list[Phase]:
+    """Reads and checks a recipe.
+
+    Args:
+        path: the TOML file.
+        parsers: of each flag of run_pretraining.py that a recipe may have.
+        check_data: takes the data tool's settings by name and raises an InputError for a value
+            that is not allowed.
+        data_flags: the type of each of these settings.
+
+    Returns:
+        The phases, with the recipe's own flags alone.
+
+    Raises:
+        InputError: no such file, not TOML, a key that is not known, or a value of the wrong type
+            or out of bounds; the message names file and key.
+    """
+    try:
+        content = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {error.strerror}") from error
+    except ValueError as error:  # not UTF-8, not TOML
+        raise InputError(f"{path}: is not TOML: {error}") from error
+    phases = content.get("phase")
+    _check_tables(path, content, phases)
+
+    def flags_of(place: str, table: Mapping[str, Any]) -> dict[str, Any]:
+        return {name: _flag(place, name, value, parsers) for name, value in table.items()}
+
+    def data_of(place: str, table: Mapping[str, Any]) -> dict[str, Any]:
+        for name, value in table.items():
+            _check_data_flag(f"{place}: {name}", name, value, data_flags)
+        return dict(table)
+
+    shared = flags_of(f"{path}: flags", content.get("flags", {}))
+    shared_data = data_of(f"{path}: data", content.get("data", {}))
+    read = []
+    for number, table in enumerate(phases, 1):
+        place, own = f"{path}: phase {number}", dict(table)
+        data = shared_data | data_of(f"{place}: data", own.pop("data", {}))
+        try:
+            check_data(**data)
+        except InputError as error:
+            raise InputError(f"{place}: data: {error}") from None
+        goes_on = own.pop("continue_optimizer", False)
+        if not isinstance(goes_on, bool) or (goes_on and number == 1):
+            expected = "true or false, and false in the first phase"
+            raise InputError(f"{place}: continue_optimizer is {goes_on!r}; expected {expected}")
+        shape = {name: data[name] for name in SHAPE if name in data}
+        flags = shape | shared | flags_of(place, own)
+        if "num_train_steps" not in flags:
+            raise InputError(f"{place}: num_train_steps is missing")
+        read.append(Phase(path, number, flags, data, goes_on))
+    return read
+
+
+def plan_phases(
+    phases: Sequence[Phase], defaults: Mapping[str, Any], given: Mapping[str, Any], scale: float
+) -> list[Phase]:
+    """Completes the phases of a recipe by what the command line says.
+
+    Args:
+        phases: from `read_recipe`.
+        defaults: the value of every flag of run_pretraining.py.
+        given: those that the command line gives.
+        scale: multiplies the recipe's steps, so that its schedule keeps its form.
+
+    Returns:
+        The phases with every flag, and with "schedule_steps": the steps from the first phase of
+        its learning-rate schedule to the end of the last. {max_seq_length} in the records' flags
+        is filled in.
+
+    Raises:
+        InputError: phases of one schedule disagree about it, records of several lengths have one
+            place, or a phase of unknown length has {max_seq_length} in it.
+    """
+    planned = []
+    for phase in phases:
+        own = {n: _scaled(v, scale) if n in STEPS else v for n, v in phase.flags.items()}
+        if given.get("init_checkpoint"):
+            own["bert_config"] = ""  # A checkpoint brings its own.
+        flags = {**defaults, **own, **given}
+        data = phase.data | {n: flags[n] for n in SHAPE if n in given and n in phase.data}
+        planned.append(replace(phase, flags=flags, data=data))
+    _check_schedules(planned)
+    _check_records(planned)
+    return [
+        replace(
+            phase,
+            flags={
+                **phase.flags,
+                "schedule_steps": _schedule_steps(planned, index),
+                "input_file": _with_length(phase, "input_file"),
+                "eval_file": _with_length(phase, "eval_file"),
+            },
+        )
+        for index, phase in enumerate(planned)
+    ]
+
+
+def data_command(phase: Phase) -> str:
+    """Returns the command that makes a phase's records, with capitals for what is the user's.
+
+    Args:
+        phase: a planned phase of a recipe.
+    """
+    settings = [
+        f"--{name}={str(value).lower() if isinstance(value, bool) else value}"
+        for name, value in phase.data.items()
+    ]
+    places = ["--input_file=TEXT", "--vocab_file=VOCAB"]
+    output = phase.flags["input_file"] or f"records-{phase.flags['max_seq_length']}"
+    command = ["python -m data_tools.create_pretraining_data", *places, f"--output_dir={output}"]
+    return " ".join([*command, *settings])
+
+
+def _check_tables(path: str, content: Mapping[str, Any], phases: Any) -> None:
+    unknown = sorted(set(content) - {"data", "flags", "phase"})
+    if unknown:
+        raise InputError(f"{path}: {unknown[0]} is not known; expected data, flags and phase")
+    if not isinstance(phases, list) or not phases:
+        raise InputError(f"{path}: has no [[phase]]; expected one at least")
+    tables = {"data": content.get("data", {}), "flags": content.get("flags", {})}
+    for number, phase in enumerate(phases, 1):
+        tables[f"phase {number}"] = phase
+        if isinstance(phase, dict):
+            tables[f"phase {number}: data"] = phase.get("data", {})
+    for name, table in tables.items():
+        if not isinstance(table, dict):
+            raise InputError(f"{path}: {name} is {table!r}; expected a table")
+
+
+def _flag(place: str, name: str, value: Any, parsers: Mapping[str, Parser]) -> Any:
+    if name not in parsers:
+        raise InputError(f"{place}: {name} is not a flag that a recipe may have")
+    kind, words = _TYPES[parsers[name].flag_type()]
+    if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
+        raise InputError(f"{place}: {name} is {value!r}; expected {words}")
+    try:
+        return parsers[name].parse(value)
+    except ValueError as error:
+        raise InputError(f"{place}: {name} is {value!r}: {error}") from None
+
+
+def _check_data_flag(place: str, name: str, value: Any, known: Mapping[str, type]) -> None:
+    if name not in known:
+        raise InputError(f"{place} is not a flag of data_tools.create_pretraining_data")
+    kind, words = _TYPES["string" if known[name] is str else known[name].__name__]
+    if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
+        raise InputError(f"{place} is {value!r}; expected {words}")
+
+
+def _scaled(steps: int, scale: float) -> int:
+    # A step at least, so that a short trial of a recipe has all of its parts.
+    return max(1, round(steps * scale)) if steps else 0
+
+
+def _check_schedules(phases: Sequence[Phase]) -> None:
+    for before, phase in pairwise(phases):
+        if not phase.continue_optimizer:
+            continue
+        for name in _OF_A_SCHEDULE:
+            if phase.flags[name] != before.flags[name]:
+                raise InputError(
+                    f"{phase.place}: {name} is {phase.flags[name]}, but continue_optimizer keeps "
+                    f"that of the phase before, {before.flags[name]}"
+                )
+
+
+def _schedule_steps(phases: Sequence[Phase], index: int) -> int:
+    first, last = index, index + 1
+    while phases[first].continue_optimizer:
+        first -= 1
+    while last < len(phases) and phases[last].continue_optimizer:
+        last += 1
+    return sum(phase.flags["num_train_steps"] for phase in phases[first:last])
+
+
+def _check_records(phases: Sequence[Phase]) -> None:
+    lengths = list(dict.fromkeys(phase.flags["max_seq_length"] for phase in phases))
+    name = phases[0].flags["input_file"]
+    if name and len(lengths) > 1 and _LENGTH not in name:
+        raise InputError(
+            f"--input_file={name} is one place, but the phases of {phases[0].recipe} "
+            f"have max_seq_length {', '.join(map(str, lengths))}; expected {_LENGTH} in it"
+        )
+
+
+def _with_length(phase: Phase, name: str) -> str:
+    value, length = phase.flags[name], phase.flags["max_seq_length"]
+    if _LENGTH in value and not length:
+        raise InputError(f"--{name}={value}: {phase.place} has no max_seq_length to fill in")
+    return value.replace(_LENGTH, str(length))

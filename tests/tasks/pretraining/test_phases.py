@@ -1,0 +1,172 @@
+"""Phases one after the other: what a later one starts from, and phases that do not fit."""
+
+import json
+import shutil
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from keras_bert.config import BertConfig
+from keras_bert.errors import InputError
+from keras_bert.tasks.pretraining.inputs import PretrainingSettings
+from keras_bert.tasks.pretraining.phases import PhaseRun, pretrain_phases
+from keras_bert.tasks.pretraining.recipe import Phase
+from keras_bert.tasks.pretraining.run import make_model
+from keras_bert.training.loop import TrainingSettings
+from keras_bert.training.strategy import make_strategy
+
+CONFIG = BertConfig(
+    vocab_size=50,
+    hidden_size=8,
+    num_hidden_layers=1,
+    num_attention_heads=1,
+    intermediate_size=8,
+    max_position_embeddings=32,
+)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory, write_records):
+    folder = tmp_path_factory.mktemp("phases")
+    CONFIG.to_json(folder / "config.json")
+    for length in (16, 32, 64):
+        write_records(folder / f"{length}.tfrecord", 12, length=length)
+    return folder
+
+
+def phase_run(folder, number, records, continue_optimizer=False, data=None, **settings):
+    flags = {"input_file": str(records), "num_train_steps": 3, "max_seq_length": 0}
+    defaults = {
+        "bert_config": str(folder / "config.json"),
+        "eval_batch_size": 4,
+        "num_warmup_steps": 0,
+        "do_eval": False,
+    }
+    return PhaseRun(
+        Phase("own.toml", number, flags, data or {}, continue_optimizer),
+        PretrainingSettings(str(records), **defaults | settings),
+        TrainingSettings(num_train_steps=3, train_batch_size=4, jit_compile=False),
+        {"number": number},
+    )
+
+
+def run(output_dir, *runs):
+    return pretrain_phases(runs, make_strategy(), output_dir)
+
+
+@pytest.fixture(scope="module")
+def three(folder):
+    """A phase, one that goes on with its optimizer, and one that starts anew, at rate 0."""
+    return [
+        phase_run(folder, 1, folder / "16.tfrecord", schedule_steps=6),
+        phase_run(folder, 2, folder / "32.tfrecord", continue_optimizer=True, schedule_steps=6),
+        phase_run(folder, 3, folder / "16.tfrecord", learning_rate=0.0),
+    ]
+
+
+@pytest.fixture(scope="module")
+def finished(folder, three):
+    run(folder / "out", *three)
+    return folder / "out"
+
+
+def weights(run_folder):
+    return load_file(run_folder / "model" / "model.safetensors")
+
+
+def updates(run_folder):
+    """Returns how many updates the optimizer of a finished phase has seen."""
+    state = load_file(run_folder / "checkpoints" / "step-00000003" / "optimizer.safetensors")
+    (count,) = (value for name, value in state.items() if name.endswith("iteration"))
+    return int(count)
+
+
+def same(one, two):
+    return all(np.array_equal(one[name], two[name]) for name in one)
+
+
+def test_each_phase_starts_with_the_weights_of_the_one_before(finished):
+    first, second, third = (weights(finished / f"phase-{number}") for number in (1, 2, 3))
+    assert not same(first, second)
+    assert same(second, third)  # At learning rate 0 they stay as they were.
+    assert same(third, weights(finished))
+
+
+def test_the_optimizer_goes_on_where_the_recipe_says_so_and_else_is_fresh(finished):
+    assert [updates(finished / f"phase-{number}") for number in (1, 2, 3)] == [3, 6, 3]
+
+
+def test_only_the_last_checkpoint_is_gone_on_from(tmp_path, folder, finished):
+    before = shutil.copytree(finished / "phase-1", tmp_path / "before")
+    (before / "results.json").write_text('{"step": 4}')  # as if the newest of two were damaged
+    later = phase_run(folder, 2, folder / "16.tfrecord", init_run=str(before))
+    with pytest.raises(InputError, match="before/checkpoints: has no whole checkpoint of step 4"):
+        make_model(later.settings, later.training, make_strategy(), CONFIG, "mlm_nsp")
+
+
+def test_a_finished_recipe_is_left_as_it_is(finished, three):
+    before = (finished / "model" / "model.safetensors").stat().st_mtime_ns
+    assert run(finished, *three) == {"step": 3}
+    assert (finished / "model" / "model.safetensors").stat().st_mtime_ns == before
+
+
+def test_a_changed_phase_is_refused_with_the_difference(finished, three):
+    changed = [replace(three[0], record={"number": 7}), *three[1:]]
+    with pytest.raises(InputError, match=r'phase-1 was \{"number": 1.* and is now \{"number": 7'):
+        run(finished, *changed)
+
+
+def test_dropout_of_training_is_not_that_of_the_model_that_is_saved(tmp_path, folder, finished):
+    run(tmp_path, phase_run(folder, 1, folder / "16.tfrecord", dropout_prob=0.0))
+    assert not same(weights(tmp_path), weights(finished / "phase-1"))
+    saved = json.loads((tmp_path / "model" / "config.json").read_text())
+    assert saved["hidden_dropout_prob"] == saved["attention_probs_dropout_prob"] == 0.1
+
+
+def test_records_made_otherwise_than_the_recipe_says_are_refused(tmp_path, folder, write_dataset):
+    made = write_dataset(tmp_path / "records")
+    said = phase_run(folder, 1, made, data={"masked_lm_prob": 0.3}, bert_config="tiny")
+    message = r"own\.toml: phase 1: data: masked_lm_prob is 0\.3, but .* was made with 0\.15"
+    with pytest.raises(InputError, match=message):
+        run(tmp_path / "out", said)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_later_phase_that_does_not_fit_is_found_before_the_first_begins(tmp_path, folder):
+    first = phase_run(folder, 1, folder / "16.tfrecord")
+    with pytest.raises(InputError, match=r"own\.toml: phase 2: .*max_position_embeddings 32"):
+        run(tmp_path / "out", first, phase_run(folder, 2, folder / "64.tfrecord"))
+    with pytest.raises(InputError, match=r"own\.toml: phase 2: no such|phase 2: .*no record files"):
+        run(tmp_path / "out", first, phase_run(folder, 2, folder / "none"))
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("objective", "continue_optimizer", "message"),
+    [
+        ("ltr", False, r"own\.toml: phase 2: objective ltr cannot follow mlm_nsp: .* direction"),
+        ("mlm", True, r"phase 2: objective mlm cannot follow mlm_nsp: continue_optimizer keeps it"),
+    ],
+)
+def test_an_objective_that_cannot_follow_is_found_before_the_first_phase_begins(
+    tmp_path, folder, objective, continue_optimizer, message
+):
+    records = folder / "16.tfrecord"
+    later = phase_run(folder, 2, records, continue_optimizer, objective=objective)
+    with pytest.raises(InputError, match=message):
+        run(tmp_path / "out", phase_run(folder, 1, records), later)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_start_that_does_not_fit_leaves_nothing_behind(tmp_path, folder, finished):
+    broken = shutil.copytree(finished / "model", tmp_path / "start")
+    file = broken / "model.safetensors"
+    file.write_bytes(file.read_bytes()[:-9])
+    first = phase_run(
+        folder, 1, folder / "16.tfrecord", init_checkpoint=str(broken), bert_config=""
+    )
+    with pytest.raises(InputError, match=r"model\.safetensors"):
+        run(tmp_path / "out", first)
+    assert not (tmp_path / "out").exists()

@@ -1,0 +1,207 @@
+"""Recipes: the repository's own, what goes before what, and bad ones, refused by file and key."""
+
+import types
+import typing
+from pathlib import Path
+
+import pytest
+from absl import flags
+
+from data_tools.settings import Settings
+from keras_bert.errors import InputError
+from keras_bert.tasks.pretraining.inputs import PretrainingSettings
+from keras_bert.tasks.pretraining.phases import PhaseRun
+from keras_bert.tasks.pretraining.plan import make_plan
+from keras_bert.tasks.pretraining.recipe import data_command, plan_phases, read_recipe
+from keras_bert.training.loop import TrainingSettings
+
+RECIPES = sorted((Path(__file__).parents[3] / "recipes").glob("*.toml"))
+PARSERS = {
+    int: flags.IntegerParser(lower_bound=0),
+    float: flags.FloatParser(lower_bound=0.0),
+    str: flags.ArgumentParser(),
+    bool: flags.BooleanParser(),
+}
+DATA = {name: type(value) for name, value in Settings().to_dict().items()}
+
+
+def fields(kind):
+    """Returns the type of each field of a dataclass, None left out."""
+    return {
+        name: typing.get_args(hint)[0] if isinstance(hint, types.UnionType) else hint
+        for name, hint in typing.get_type_hints(kind).items()
+    }
+
+
+FIELDS = fields(PretrainingSettings) | fields(TrainingSettings)
+DEFAULTS = {name: kind() for name, kind in FIELDS.items()} | {
+    "gradient_accumulation_steps": 1,
+    "eval_batch_size": 8,
+    "train_batch_size": 8,
+}
+
+
+def read(path):
+    return read_recipe(str(path), {n: PARSERS[k] for n, k in FIELDS.items()}, Settings, DATA)
+
+
+def plan(path, scale=1.0, **given):
+    return plan_phases(read(path), DEFAULTS, given, scale)
+
+
+def write(folder, text):
+    path = folder / "own.toml"
+    path.write_text(text)
+    return path
+
+
+def arithmetic(phase, devices=1):
+    settings, training = (
+        kind(**{name: phase.flags[name] for name in fields(kind)})
+        for kind in (PretrainingSettings, TrainingSettings)
+    )
+    return make_plan(PhaseRun(phase, settings, training, {}), None, devices)
+
+
+def phases_of(name, **given):
+    return plan(next(path for path in RECIPES if path.stem == name), **given)
+
+
+def test_the_repository_has_the_four_recipes():
+    names = [path.stem for path in RECIPES]
+    assert set(names) == {"bert-base", "bert-large", "bert-large-lamb", "budget-24h"}
+
+
+@pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
+def test_each_recipe_can_be_planned_on_eight_devices_with_its_data_command(path):
+    for phase in plan(path, gradient_accumulation_steps=32):
+        planned = arithmetic(phase, devices=8)
+        assert planned.micro_batch * 8 * 32 == phase.flags["train_batch_size"]
+        assert planned.sequences > 1e6
+        assert planned.length == phase.data["max_seq_length"]
+        assert f"--max_seq_length={planned.length}" in data_command(phase)
+
+
+@pytest.mark.parametrize("name", ["bert-base", "bert-large"])
+def test_the_papers_million_steps_are_90_percent_of_128_and_10_of_512_in_one_schedule(name):
+    short, long = phases_of(name)
+    assert [p.flags["num_train_steps"] for p in (short, long)] == [900_000, 100_000]
+    assert [p.flags["max_seq_length"] for p in (short, long)] == [128, 512]
+    assert [p.flags["schedule_steps"] for p in (short, long)] == [1_000_000] * 2
+    assert long.continue_optimizer
+    assert arithmetic(short).sequences + arithmetic(long).sequences == 256_000_000
+
+
+def test_lamb_takes_8599_steps_and_warms_up_twice():
+    phases = phases_of("bert-large-lamb")
+    assert sum(p.flags["num_train_steps"] for p in phases) == 8599
+    assert [p.flags["train_batch_size"] for p in phases] == [65_536, 32_768]
+    assert [p.flags["schedule_steps"] for p in phases] == [7038, 1561]
+    assert not any(p.continue_optimizer for p in phases)
+
+
+def test_the_budget_is_a_day_at_125_tera_operations_a_second():
+    (phase,) = phases_of("budget-24h")
+    planned = arithmetic(phase)
+    assert planned.sequences * planned.flops_a_sequence == pytest.approx(125e12 * 86_400, rel=0.03)
+    # The batch is full after 60% of the work.
+    ramped = {**phase.flags, "num_train_steps": phase.flags["batch_ramp_steps"]}
+    share = arithmetic(type(phase)("", 1, ramped, phase.data)).sequences / planned.sequences
+    assert share == pytest.approx(0.6, abs=0.005)
+
+
+RECIPE = """
+[data]
+masked_lm_prob = 0.2
+[flags]
+learning_rate = 1e-3
+log_steps = 5
+num_warmup_steps = 100
+[[phase]]
+num_train_steps = 300
+data = {max_seq_length = 16, max_predictions_per_seq = 3}
+[[phase]]
+num_train_steps = 1000
+log_steps = 7
+data = {max_seq_length = 32, max_predictions_per_seq = 6}
+"""
+
+
+def test_the_command_line_goes_before_the_phase_and_that_before_the_shared_flags(tmp_path):
+    path = write(tmp_path, RECIPE)
+    assert [p.flags["log_steps"] for p in plan(path)] == [5, 7]
+    assert [p.flags["log_steps"] for p in plan(path, log_steps=9)] == [9, 9]
+    assert [p.flags["max_seq_length"] for p in plan(path)] == [16, 32]
+    assert [p.data["max_seq_length"] for p in plan(path, max_seq_length=8)] == [8, 8]
+
+
+def test_a_checkpoint_to_start_from_brings_its_own_config():
+    def configs(**given):
+        return {phase.flags["bert_config"] for phase in phases_of("bert-base", **given)}
+
+    assert configs() == {"base"}
+    assert configs(init_checkpoint="out") == {""}
+    assert configs(init_checkpoint="out", bert_config="own.json") == {"own.json"}
+
+
+def test_the_scale_shortens_the_recipes_steps_and_not_those_of_the_command_line(tmp_path):
+    path = write(tmp_path, RECIPE)
+    shorter = plan(path, scale=0.01)
+    assert [p.flags["num_train_steps"] for p in shorter] == [3, 10]
+    assert [p.flags["num_warmup_steps"] for p in shorter] == [1, 1]
+    given = plan(path, scale=0.01, num_train_steps=50)
+    assert [p.flags["num_train_steps"] for p in given] == [50, 50]
+
+
+def test_records_are_those_of_the_phases_length(tmp_path):
+    path = write(tmp_path, RECIPE)
+    phases = plan(path, input_file="a-{max_seq_length},b-{max_seq_length}")
+    assert [p.flags["input_file"] for p in phases] == ["a-16,b-16", "a-32,b-32"]
+
+
+def test_one_place_for_records_of_two_lengths_is_refused(tmp_path):
+    path = write(tmp_path, RECIPE)
+    message = r"--input_file=records is one place, .*own\.toml have max_seq_length 16, 32; expected"
+    with pytest.raises(InputError, match=message):
+        plan(path, input_file="records")
+
+
+def test_phases_of_one_schedule_must_agree_about_it(tmp_path):
+    text = RECIPE.replace("log_steps = 7", "continue_optimizer = true\nlearning_rate = 1e-4")
+    message = r"own\.toml: phase 2: learning_rate is 0\.0001, but continue_optimizer keeps .*0\.001"
+    with pytest.raises(InputError, match=message):
+        plan(write(tmp_path, text))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("[flags]", "[flags", r"own\.toml: is not TOML: .*line 4"),
+        ("[flags]", "[flag]", r"own\.toml: flag is not known; expected data, flags and phase"),
+        ("log_steps = 5", "log_step = 5", r"own\.toml: flags: log_step is not a flag that"),
+        ("log_steps = 7", "output_dir = 'x'", r"own\.toml: phase 2: output_dir is not a flag that"),
+        ("log_steps = 7", "log_steps = '7'", r"phase 2: log_steps is '7'; expected a whole number"),
+        ("log_steps = 7", "log_steps = true", r"phase 2: log_steps is True; expected a whole num"),
+        ("log_steps = 7", "log_steps = -7", r"phase 2: log_steps is -7: -7 is not"),
+        ("1e-3", "'high'", r"own\.toml: flags: learning_rate is 'high'; expected a number"),
+        ("masked_lm_prob", "mask_prob", r"own\.toml: data: mask_prob is not a flag of data_tools"),
+        ("= 0.2", "= 'much'", r"own\.toml: data: masked_lm_prob is 'much'; expected a number"),
+        ("= 0.2", "= 1.2", r"phase 1: data: --masked_lm_prob=1\.2: expected from 0 to 1"),
+        ("num_train_steps = 300", "", r"own\.toml: phase 1: num_train_steps is missing"),
+        ("num_train_steps = 300", "data = 3 #", r"own\.toml"),
+        ("num_train_steps = 300", "continue_optimizer = true", r"phase 1: continue_optimizer is"),
+        ("[[phase]]", "[[phases]]", r"own\.toml: phases is not known"),
+        (RECIPE, "", r"own\.toml: has no \[\[phase\]\]"),
+        (RECIPE, "phase = [3]", r"own\.toml: phase 1 is 3; expected a table"),
+        (RECIPE, "flags = 3\n[[phase]]", r"own\.toml: flags is 3; expected a table"),
+    ],
+)
+def test_a_bad_recipe_is_refused_by_file_and_key(tmp_path, old, new, message):
+    assert old in RECIPE
+    with pytest.raises(InputError, match=message):
+        read(write(tmp_path, RECIPE.replace(old, new)))
+
+
+def test_a_recipe_that_is_not_there_is_named(tmp_path):
+    with pytest.raises(InputError, match=r"nothing\.toml: cannot be read: No such file"):
+        read(tmp_path / "nothing.toml")

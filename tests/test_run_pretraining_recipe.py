@@ -1,0 +1,174 @@
+"""run_pretraining.py --recipe as a user runs it: phases, kills in each, a dry run, bad input."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+# Two phases as those of bert-base.toml, as small as they can be.
+RECIPE = """
+[flags]
+learning_rate = 1e-4
+num_warmup_steps = 1
+train_batch_size = 4
+[[phase]]
+num_train_steps = 72
+data = { max_seq_length = 16, max_predictions_per_seq = 4 }
+[[phase]]
+num_train_steps = 24
+continue_optimizer = true
+data = { max_seq_length = 32, max_predictions_per_seq = 4 }
+"""
+CONFIG = {
+    "vocab_size": 50,
+    "hidden_size": 16,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 1,
+    "intermediate_size": 16,
+    "max_position_embeddings": 512,
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory, write_records):
+    folder = tmp_path_factory.mktemp("recipe")
+    write_records(folder / "16.tfrecord", 20, length=16)
+    write_records(folder / "32.tfrecord", 20, length=32)
+    (folder / "config.json").write_text(json.dumps(CONFIG))
+    (folder / "own.toml").write_text(RECIPE)
+    return folder
+
+
+def command(folder, **changes):
+    values = {
+        "recipe": folder / "own.toml",
+        "bert_config_file": folder / "config.json",
+        "input_file": folder / "{max_seq_length}.tfrecord",
+        "output_dir": folder / "out",
+        "eval_batch_size": 4,
+        "max_eval_steps": 1,
+        "log_steps": 1,
+        "save_checkpoints_steps": 3,
+        "jit_compile": "false",
+        "mixed_precision": "float32",
+    } | changes
+    flags = [f"--{name}={value}" for name, value in values.items() if value is not None]
+    return [sys.executable, "run_pretraining.py", *flags]
+
+
+def run(root, arguments):
+    return subprocess.run(arguments, cwd=root, capture_output=True, text=True, check=False)
+
+
+def lines(path):
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+@pytest.fixture(scope="module")
+def finished(folder, root):
+    done = run(root, command(folder, output_dir=folder / "whole"))
+    assert done.returncode == 0, done.stderr
+    return folder / "whole"
+
+
+def test_the_whole_has_the_files_of_the_contract_and_a_runs_folder_a_phase(finished):
+    assert {p.name for p in finished.iterdir()} == {
+        "phase-1",
+        "phase-2",
+        "model",
+        "results.json",
+        "run.json",
+    }
+    last = finished / "phase-2"
+    for name in ("model/model.safetensors", "model/config.json", "results.json"):
+        assert (finished / name).read_bytes() == (last / name).read_bytes()
+    settings = json.loads((finished / "run.json").read_text())["settings"]
+    assert (settings["recipe"], settings["phases"]) == ("own", 2)
+    assert (settings["num_train_steps"], settings["phase-1"]["num_train_steps"]) == (24, 72)
+
+
+def test_the_second_phase_goes_on_in_the_first_ones_schedule(finished):
+    """Rises over 1 step to 1e-4, then 1e-4 * (1 - step / 96), across both phases."""
+    rates = [
+        row["learning_rate"]
+        for name in ("phase-1", "phase-2")
+        for row in lines(finished / name / "metrics.jsonl")
+        if "learning_rate" in row
+    ]
+    assert rates == pytest.approx([0.0] + [1e-4 * (1 - step / 96) for step in range(1, 96)])
+
+
+def test_killed_in_either_phase_it_ends_at_the_same_bytes(folder, finished, root):
+    output_dir = folder / "killed"
+    for phase in ("phase-1", "phase-2"):
+        process = subprocess.Popen(
+            command(folder, output_dir=output_dir),
+            cwd=root,
+            stderr=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+        )
+        metrics, deadline = output_dir / phase / "metrics.jsonl", time.monotonic() + 600
+        while not metrics.exists() or '"step": 4,' not in metrics.read_text():
+            assert process.poll() is None, f"ended before step 4 of {phase}"
+            assert time.monotonic() < deadline
+            time.sleep(0.005)
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait()
+        assert not (output_dir / phase / "results.json").exists()
+    again = run(root, command(folder, output_dir=output_dir))
+    assert again.returncode == 0, again.stderr
+    assert "phase-1 is finished" in again.stderr
+    assert "continuing from step" in again.stderr
+    for name in ("phase-1/model/model.safetensors", "model/model.safetensors", "results.json"):
+        assert (output_dir / name).read_bytes() == (finished / name).read_bytes(), name
+
+
+def test_a_dry_run_says_what_each_phase_costs_and_writes_nothing(folder, root):
+    # Large enough for the memory of a step to stand out from that of the program itself.
+    larger = {"hidden_size": 128, "num_hidden_layers": 4, "num_attention_heads": 8}
+    (folder / "larger.json").write_text(json.dumps(CONFIG | larger | {"intermediate_size": 512}))
+    changes = {"output_dir": folder / "dry", "bert_config_file": folder / "larger.json"}
+    flags = {"recipe": "recipes/bert-base.toml", "recipe_scale": 0.001, "train_batch_size": 8}
+    flags |= {"dry_run": "true", "input_file": None, "jit_compile": "true"}
+    done = run(root, command(folder, **changes, **flags))
+    assert done.returncode == 0, done.stderr
+    assert not (folder / "dry").exists()
+    first, second = done.stdout.split("recipes/bert-base.toml: phase ")[1:]
+    assert "--max_seq_length=128" in first
+    assert "--max_seq_length=512" in second
+    assert "900 of 8 sequences" in first
+    assert "7,200 of 128 pieces with 20 predictions" in first
+    assert "921,600, padding counted" in first
+    for name in ("FLOPs", "memory a device", "measured", "time a full step", "time of all steps"):
+        assert re.search(rf"^  {name} ", first, re.MULTILINE), done.stdout
+    measured = re.search("^  measured .*", second, re.MULTILINE)[0]
+    used, estimated = (float(size) for size in re.findall(r"([\d.]+) GB", measured))
+    assert 0.7 * estimated < used < estimated + 0.8
+    assert re.search(r"^all 2 phases take [\d.]+ (s|minutes)", second, re.MULTILINE)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"recipe": "recipes/none.toml"}, r"recipes/none\.toml: cannot be read"),
+        ({"input_file": "one"}, r"--input_file=one is one place.*own\.toml.*16, 32"),
+        ({"recipe": None, "recipe_scale": 0.1}, r"--recipe_scale needs a --recipe"),
+        ({"do_train": "false"}, r"--recipe needs --do_train"),
+        (
+            {"dry_run": "true", "distribution_strategy": "multi_worker_mirrored"},
+            r"--dry_run measures this machine alone",
+        ),
+        ({"objective": "ltr", "export": "true"}, r"--objective=ltr has nothing to --export"),
+    ],
+)
+def test_bad_input_ends_in_one_line_and_exit_code_1(folder, root, changes, message):
+    done = run(root, command(folder, **{"output_dir": folder / "bad"} | changes))
+    assert done.returncode == 1
+    assert done.stderr.count("\n") == 1, done.stderr
+    assert re.search(message, done.stderr), done.stderr
+    assert not (folder / "bad").exists()

@@ -1,0 +1,61 @@
+"""What pre-training costs: counts of weights, operations and bytes against the model's own."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from keras_bert.config import BertConfig
+from keras_bert.models import BertPretrainer
+from keras_bert.training.cost import flops, memory, parameters
+
+BASE = BertConfig.from_json("base")
+
+
+@pytest.mark.parametrize("changes", [{}, {"num_hidden_layers": 3, "intermediate_size": 24}])
+def test_the_weights_of_a_model_are_counted_exactly(changes):
+    sizes = {"vocab_size": 50, "hidden_size": 16, "num_attention_heads": 2}
+    config = BertConfig(**{"num_hidden_layers": 1, "intermediate_size": 32} | sizes | changes)
+    weights = BertPretrainer(config).trainable_variables
+    assert parameters(config) == sum(int(np.prod(v.shape)) for v in weights)
+
+
+def test_bert_base_and_large_have_the_papers_sizes():
+    """110 M and 340 M (Devlin et al. 2019, section 3), here with both heads."""
+    assert parameters(BASE) == pytest.approx(110e6, rel=0.01)
+    assert parameters(BertConfig.from_json("large")) == pytest.approx(336e6, rel=0.01)
+
+
+def test_operations_are_those_of_every_matrix_product_three_times():
+    length, predictions, h, wide, heads = 128, 20, 768, 3072, 12
+    products = [  # (how many, [m, k], [k, n])
+        (12 * 4, (length, h), (h, h)),  # query, key, value, output
+        (12, (length, h), (h, wide)),
+        (12, (length, wide), (wide, h)),
+        (12 * heads, (length, h // heads), (h // heads, length)),  # scores
+        (12 * heads, (length, length), (length, h // heads)),  # contexts
+        (1, (1, h), (h, h)),  # pooler
+        (1, (1, h), (h, 2)),
+        (1, (predictions, h), (h, h)),
+        (1, (predictions, h), (h, 30_522)),
+    ]
+    total = sum(3 * count * 2 * m * k * n for count, (m, k), (_, n) in products)
+    assert flops(BASE, length, predictions) == total
+
+
+def test_memory_grows_with_what_it_is_made_of():
+    plain = memory(BASE, 128, 20, 8)
+    assert plain.weights == plain.gradients == 4 * parameters(BASE)
+    assert plain.optimizer == 8 * parameters(BASE)
+    assert plain.total == sum((plain.weights, plain.gradients, plain.optimizer, plain.activations))
+    assert memory(BASE, 128, 20, 16).activations == 2 * plain.activations
+    assert memory(BASE, 128, 20, 8, micro_batches=2).gradients == 2 * plain.gradients
+    assert memory(BASE, 128, 20, 8, state_bytes=2).optimizer == plain.optimizer // 2
+    half = memory(BASE, 128, 20, 8, compute_bytes=2)
+    assert half.activations < plain.activations
+    assert half.weights > plain.weights  # with their bfloat16 copies
+    recomputed = memory(BASE, 512, 77, 8, gradient_checkpointing=True)
+    deep = replace(BASE, num_hidden_layers=24)
+    more = memory(deep, 512, 77, 8, gradient_checkpointing=True).activations
+    assert recomputed.activations < memory(BASE, 512, 77, 8).activations / 3
+    assert more - recomputed.activations == 12 * 8 * 512 * 768 * 4  # a layer's input each
