@@ -5,8 +5,8 @@
 A recipe runs phases one after the other; with --dry_run it says what that would cost:
 
     python run_pretraining.py --recipe=recipes/bert-base.toml --dry_run
-    python run_pretraining.py --recipe=recipes/bert-base.toml \
-        --input_file=records-{max_seq_length} --output_dir=out
+    python run_pretraining.py --recipe=recipes/bert-base.toml --output_dir=out \\
+        --input_file=records-{max_seq_length}
 
 The same command again continues an interrupted run and ends at the same weights.
 """
