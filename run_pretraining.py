@@ -1,11 +1,11 @@
-"""Pre-trains BERT on TFRecords: masked-LM and next-sentence prediction, or left to right.
+r"""Pre-trains BERT on TFRecords: masked-LM and next-sentence prediction, or left to right.
 
     python run_pretraining.py --bert_config=tiny.json --input_file=records --output_dir=out
 
 A recipe runs phases one after the other; with --dry_run it says what that would cost:
 
     python run_pretraining.py --recipe=recipes/bert-base.toml --dry_run
-    python run_pretraining.py --recipe=recipes/bert-base.toml --output_dir=out \\
+    python run_pretraining.py --recipe=recipes/bert-base.toml --output_dir=out \
         --input_file=records-{max_seq_length}
 
 The same command again continues an interrupted run and ends at the same weights.

@@ -6,7 +6,7 @@ from pathlib import Path
 import tensorflow as tf
 
 from keras_bert.errors import InputError
-from keras_bert.training.cluster import join, read_cluster
+from keras_bert.training.cluster import join, num_workers, read_cluster
 
 STRATEGIES = ("default", "mirrored", "multi_worker_mirrored", "tpu")
 
@@ -87,6 +87,24 @@ def dtype_policy(mixed_precision: str) -> str:
         What models take as their `dtype`.
     """
     return mixed_precision if mixed_precision == "float32" else f"mixed_{mixed_precision}"
+
+
+def check_state_dtype(strategy: tf.distribute.Strategy, state_dtype: str) -> None:
+    """Checks that an optimizer's state can be made under a strategy.
+
+    Args:
+        strategy: the devices.
+        state_dtype: type of the optimizer's moments.
+
+    Raises:
+        InputError: several workers would have to send each other a bfloat16 variable's first
+            value, which TensorFlow cannot.
+    """
+    if state_dtype == "bfloat16" and num_workers(strategy) > 1:
+        raise InputError(
+            "--optimizer_state_dtype=bfloat16 does not go with multi_worker_mirrored, as "
+            "TensorFlow sends no bfloat16 between workers; expected float32"
+        )
 
 
 def peak_memory() -> int | None:

@@ -3,7 +3,8 @@
 import pytest
 
 from keras_bert.errors import InputError
-from keras_bert.training.strategy import fastest_precision, make_strategy
+from keras_bert.training import strategy as strategies
+from keras_bert.training.strategy import check_state_dtype, fastest_precision, make_strategy
 
 
 @pytest.mark.parametrize(
@@ -27,3 +28,12 @@ def test_an_unknown_strategy_is_refused_with_those_there_are():
 def test_more_devices_than_there_are_is_refused():
     with pytest.raises(InputError, match=r"--num_devices=9999 is more than the"):
         make_strategy("mirrored", 9999)
+
+
+def test_a_bfloat16_state_is_refused_on_several_workers(monkeypatch):
+    one = make_strategy()
+    check_state_dtype(one, "bfloat16")
+    monkeypatch.setattr(strategies, "num_workers", lambda strategy: 2)
+    check_state_dtype(one, "float32")
+    with pytest.raises(InputError, match="--optimizer_state_dtype=bfloat16 does not go with multi"):
+        check_state_dtype(one, "bfloat16")

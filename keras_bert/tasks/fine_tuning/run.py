@@ -36,6 +36,7 @@ from keras_bert.training.board import Board
 from keras_bert.training.cluster import check_agreement, share_of
 from keras_bert.training.loop import TrainingSettings, check_batch_sizes, train
 from keras_bert.training.run_directory import is_finished, running
+from keras_bert.training.strategy import check_state_dtype
 from keras_bert.training.summaries import read_evaluations
 
 
@@ -145,6 +146,7 @@ def check_run(
             f"--early_stopping_patience={settings.early_stopping_patience} needs a development set"
         )
     check_batch_sizes(strategy, training, settings.eval_batch_size)
+    check_state_dtype(strategy, settings.optimizer_state_dtype)
 
 
 def _with_length(

@@ -31,6 +31,7 @@ from keras_bert.tasks.pretraining.run import make_model, pretrain, workers_of
 from keras_bert.training.cluster import check_agreement, share_of
 from keras_bert.training.loop import TrainingSettings, check_batch_sizes
 from keras_bert.training.run_directory import is_finished, running
+from keras_bert.training.strategy import check_state_dtype
 
 
 @dataclass(frozen=True)
@@ -122,6 +123,7 @@ def check_phases(
             found.append(find_inputs(run.settings, run.training.num_train_steps))
             found[-1].data.share(*share_of(strategy))  # Too few files show before the first phase.
             check_batch_sizes(strategy, run.training, run.settings.eval_batch_size)
+            check_state_dtype(strategy, run.settings.optimizer_state_dtype)
             _check_records(run.phase, found[-1])
             asked = [each.objective for each in (found[0], found[-1])]
             goes_on = run.phase.continue_optimizer

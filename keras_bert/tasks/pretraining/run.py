@@ -33,11 +33,16 @@ from keras_bert.tasks.pretraining.inputs import (
 from keras_bert.tasks.pretraining.task import pretraining_task
 from keras_bert.training.backend import make_evaluate
 from keras_bert.training.checkpoint import restore_latest
-from keras_bert.training.cluster import check_agreement, num_workers, share_of
+from keras_bert.training.cluster import (
+    check_agreement,
+    lost_workers_end,
+    num_workers,
+    share_of,
+)
 from keras_bert.training.loop import TrainingSettings, check_batch_sizes, train
 from keras_bert.training.ramp import BatchRamp
 from keras_bert.training.run_directory import is_finished, running
-from keras_bert.training.strategy import dtype_policy
+from keras_bert.training.strategy import check_state_dtype, dtype_policy
 
 
 def pretrain(
@@ -67,6 +72,7 @@ def pretrain(
     inputs = find_inputs(settings, training.num_train_steps)
     inputs.data.share(*share_of(strategy))  # Too few files show before anything is made.
     check_batch_sizes(strategy, training, settings.eval_batch_size)
+    check_state_dtype(strategy, settings.optimizer_state_dtype)
     check_place(output_dir / "model")
     record = {**record, **inputs.record(), **workers_of(strategy)}
     check_agreement(strategy, {**record, **asdict(training)})
@@ -131,7 +137,7 @@ def make_model(
             hidden_dropout_prob=settings.dropout_prob,
             attention_probs_dropout_prob=settings.dropout_prob,
         )
-    with strategy.scope():
+    with lost_workers_end(strategy), strategy.scope():
         model = BertPretrainer(config, dtype=dtype_policy(settings.mixed_precision))
         if start:
             logging.info("%s", start.load_into(model))
