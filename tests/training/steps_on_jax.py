@@ -39,6 +39,8 @@ CASES = {
     "recomputed": (JaxDevices(DEVICES[:1]), {"gradient_checkpointing": True}),
     "data_parallel": (JaxDevices(DEVICES), {"gradient_accumulation_steps": 2}),
     "model_parallel": (JaxDevices(DEVICES, model_parallel=2), {}),
+    # Of each batch that has grown to two of three micro-batches (training/ramp.py).
+    "growing": (JaxDevices(DEVICES[:1]), {"gradient_accumulation_steps": 3}),
 }
 
 
@@ -51,6 +53,12 @@ def make(devices: JaxDevices, folder: Path) -> tuple[BertPretrainer, AdamWeightD
         optimizer = AdamWeightDecay(LinearWarmupDecay(1e-3, 50, 2))
         optimizer.build(model.trainable_variables)
     return model, optimizer
+
+
+def grown(batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Returns a batch with padding for its last third: every third row."""
+    places = np.arange(1, 1 + len(batch["example_weights"]) // 2) * 2
+    return {name: np.insert(value, places, 0, axis=0) for name, value in batch.items()}
 
 
 def shard_shapes(variables: list[keras.Variable]) -> dict[str, list[int]]:
@@ -94,7 +102,7 @@ def main(folder: Path) -> None:
     for case, (devices, how) in CASES.items():
         model, optimizer = make(devices, folder)
         train_steps = make_train_steps(devices, model, optimizer, pretraining_task(), **how)
-        placed = map(devices.place, batches)
+        placed = map(devices.place, map(grown, batches) if case == "growing" else batches)
         rows = np.concatenate([train_steps(placed, 5) for _ in range(steps // 5)])
         weights = {v.path: keras.ops.convert_to_numpy(v) for v in model.trainable_variables}
         np.savez(folder / f"{case}.npz", rows=rows, **weights)

@@ -117,7 +117,7 @@ def test_training_moves_every_weight(folder):
     assert moved.max() > 1e-3
 
 
-@pytest.mark.parametrize("case", ["recomputed", "data_parallel", "model_parallel"])
+@pytest.mark.parametrize("case", ["recomputed", "data_parallel", "model_parallel", "growing"])
 def test_any_way_to_compute_it_equals_one_device_and_one_batch(folder, case):
     rows, weights = result(folder, case)
     expected_rows, expected = result(folder, "one")
