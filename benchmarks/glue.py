@@ -2,8 +2,8 @@
 
     .venv/bin/python benchmarks/glue.py [--tasks=MRPC,RTE] [--seeds=0,1,2] [--work_dir=/tmp/glue]
 
-Same weights (MiniLM, 6 layers, hidden 384), same files, same settings: batch 16, peak learning rate
-5e-5 after a linear warm-up over 10% of the steps, then linear decay; 3 epochs, at most 128 pieces,
+Same weights (MiniLM, 6 layers, hidden 384), same files, same settings: batch 16, a warm-up over
+10% of the steps, then linear decay at one rate (5e-5 at its start; see whole_runs.py); 3 epochs, at most 128 pieces,
 dropout 0.1, gradients clipped to norm 1, AdamW (bias-corrected, epsilon 1e-6, weight decay 0.01 but
 on biases and LayerNorm). Ours is run_classifier.py as a user starts it, with its defaults (buckets
 by length, the machine's fastest compute type, XLA). The peer shuffles, pads each batch to its
