@@ -5,8 +5,8 @@ gradients clipped to norm 1, AdamW (bias-corrected, epsilon 1e-6, weight decay 0
 and LayerNorm). The torch loop shuffles, and pads each batch to its longest example.
 
 The peer's learning rate peaks at 5e-5. Its schedule starts to fall at the end of the warm-up, ours,
-which is Google's, counts the fall from step 0 and so stands at 0.9 of the peer's from there on. Ours
-is therefore given 5e-5 / 0.9: after the warm-up both have the same rate at every step.
+which is Google's, counts the fall from step 0 and so stands at 0.9 of the peer's from there on.
+Ours is therefore given 5e-5 / 0.9: after the warm-up both have the same rate at every step.
 """
 
 import json
