@@ -2,13 +2,13 @@
 
     .venv/bin/python benchmarks/glue.py [--tasks=MRPC,RTE] [--seeds=0,1,2] [--work_dir=/tmp/glue]
 
-Same weights (MiniLM, 6 layers, hidden 384), same files, same settings: batch 16, peak learning rate
-5e-5 after a linear warm-up over 10% of the steps, then linear decay; 3 epochs, at most 128 pieces,
-dropout 0.1, gradients clipped to norm 1, AdamW (bias-corrected, epsilon 1e-6, weight decay 0.01 but
-on biases and LayerNorm). Ours is run_classifier.py as a user starts it, with its defaults (buckets
-by length, the machine's fastest compute type, XLA). The peer shuffles, pads each batch to its
-longest example and computes in float32. SST-2 is trained on --sst2_examples of its rows, drawn
-once, and scored on the whole development set, as all are.
+Same weights (MiniLM, 6 layers, hidden 384), same files, same settings: batch 16, a warm-up over 10%
+of the steps, then linear decay at one rate (5e-5 at its start; see whole_runs.py); 3 epochs, at
+most 128 pieces, dropout 0.1, gradients clipped to norm 1, AdamW (bias-corrected, epsilon 1e-6,
+weight decay 0.01 but on biases and LayerNorm). Ours is run_classifier.py as a user starts it, with
+its defaults (buckets by length, the machine's fastest compute type, XLA). The peer shuffles, pads
+each batch to its longest example and computes in float32. SST-2 is trained on --sst2_examples of
+its rows, drawn once, and scored on the whole development set, as all are.
 
 Scores are those after the last epoch, for both: none is chosen by the set that it is scored on.
 Training examples a second leave out evaluations; program seconds are from start to end.

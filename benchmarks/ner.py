@@ -2,13 +2,13 @@
 
     .venv/bin/python benchmarks/ner.py [--seeds=0,1,2] [--epochs=3] [--work_dir=/tmp/ner]
 
-Same weights (MiniLM, 6 layers, hidden 384), same files, same settings: batch 16, peak learning rate
-5e-5 after a linear warm-up over 10% of the steps, then linear decay; at most 128 pieces, the first
-piece of a word carries its tag, dropout 0.1, gradients clipped to norm 1, AdamW (bias-corrected,
-epsilon 1e-6, weight decay 0.01 but on biases and LayerNorm). Ours is run_ner.py as a user starts
-it, with its defaults (buckets by length, the machine's fastest compute type, XLA). The peer does
-what transformers' token-classification example does: it shuffles, pads each batch to its longest
-sentence and computes in float32.
+Same weights (MiniLM, 6 layers, hidden 384), same files, same settings: batch 16, a warm-up over 10%
+of the steps, then linear decay at one rate (5e-5 at its start; see whole_runs.py); at most 128
+pieces, the first piece of a word carries its tag, dropout 0.1, gradients clipped to norm 1, AdamW
+(bias-corrected, epsilon 1e-6, weight decay 0.01 but on biases and LayerNorm). Ours is run_ner.py as
+a user starts it, with its defaults (buckets by length, the machine's fastest compute type, XLA).
+The peer does what transformers' token-classification example does: it shuffles, pads each batch to
+its longest sentence and computes in float32.
 
 Both score the development set after each epoch and predict the test set with the weights that were
 best on it; one scorer, which equals conlleval, scores both. Training examples a second leave out

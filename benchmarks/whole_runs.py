@@ -1,9 +1,12 @@
 """What glue.py and ner.py share: whole fine-tuning runs of the product and of a torch loop.
 
-Both peers train alike: batch 16, peak learning rate 5e-5 after a linear warm-up over 10% of the
-steps, then linear decay; gradients clipped to norm 1, AdamW (bias-corrected, epsilon 1e-6, weight
-decay 0.01 but on biases and LayerNorm). The torch loop shuffles, and pads each batch to its longest
-example.
+Both peers train alike: batch 16, a linear warm-up over 10% of the steps, then linear decay;
+gradients clipped to norm 1, AdamW (bias-corrected, epsilon 1e-6, weight decay 0.01 but on biases
+and LayerNorm). The torch loop shuffles, and pads each batch to its longest example.
+
+The peer's learning rate peaks at 5e-5. Its schedule starts to fall at the end of the warm-up, ours,
+which is Google's, counts the fall from step 0 and so stands at 0.9 of the peer's from there on.
+Ours is therefore given 5e-5 / 0.9: after the warm-up both have the same rate at every step.
 """
 
 import json
@@ -76,7 +79,7 @@ def run_ours(program: str, output_dir: Path, seed: int, **flags: object) -> dict
         "init_checkpoint": MODEL,
         "output_dir": output_dir,
         "train_batch_size": BATCH,
-        "learning_rate": LEARNING_RATE,
+        "learning_rate": LEARNING_RATE / (1 - WARMUP),
         "warmup_proportion": WARMUP,
         "max_seq_length": LENGTH,
         "random_seed": seed,
