@@ -10,7 +10,6 @@ import gc
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import median
 
 import numpy as np
 import tensorflow as tf
@@ -26,7 +25,7 @@ from keras_bert.training.cluster import distribute
 
 # What a CPU is asked at most: its rate does not rise beyond some sequences, and this takes seconds.
 CPU_SEQUENCES, CPU_FLOPS = 8, 4e11
-WARM_STEPS, MEASURED_STEPS = 2, 2
+WARM_STEPS, MEASURED_STEPS = 2, 3
 
 
 @dataclass(frozen=True)
@@ -96,8 +95,8 @@ def measure(
             if plan.micro_batches > 1 or sequences < plan.micro_batch:
                 gc.collect()
                 twice = _step_seconds(run, inputs, plan, strategy, sequences, 2)
-                # Of little work, noise may say that two micro-batches take less than one.
-                more = twice - once if twice > once else twice / 2
+                # On a busy machine the difference may be noise; half of a step of one, then.
+                more = min(max(twice - once, once / 2), twice / 2)
                 update = max(0.0, once - more)
                 micro_batch = more * plan.micro_batch / sequences
         except (tf.errors.ResourceExhaustedError, RuntimeError) as error:
@@ -151,7 +150,7 @@ def _step_seconds(
             np.asarray(train_steps(iterator, one))  # Waits until the step is done.
             seconds.append(time.perf_counter() - since)
     free([*model.variables, *optimizer.variables])
-    return median(seconds[WARM_STEPS:])
+    return min(seconds[WARM_STEPS:])  # What else the machine does only adds.
 
 
 def _made_up(plan: Plan, batch_size: int) -> tf.data.Dataset:
