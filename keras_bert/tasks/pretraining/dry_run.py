@@ -73,7 +73,7 @@ def _planned(run: PhaseRun, plan: Plan) -> Iterator[str]:
 
 def _timed(run: PhaseRun, plan: Plan, measured: Measured | None) -> Iterator[str]:
     if measured is None:
-        yield _line("time", "unknown: not one sequence fits this machine's free memory")
+        yield _line("time", "unknown: one sequence may not fit this machine's free memory")
         return
     used = f"{_gigabytes(measured.used)}, estimated {_gigabytes(measured.expected)}"
     part = (

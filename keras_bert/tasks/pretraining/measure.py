@@ -81,7 +81,9 @@ def measure(
 
     if on_cpu:
         # Half: a program takes up to twice the estimate (docs/recipes.md).
-        while sequences and needed(sequences, 2) * plan.devices > 0.5 * _available():
+        # What earlier phases took is kept to be used again.
+        room = _available() + _memory_line("/proc/self/status", "VmRSS") - start
+        while sequences and needed(sequences, 2) * plan.devices > 0.5 * room:
             sequences //= 2
     while sequences:
         try:
