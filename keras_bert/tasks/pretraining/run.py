@@ -30,10 +30,16 @@ from keras_bert.tasks.pretraining.inputs import (
 )
 from keras_bert.tasks.pretraining.task import pretraining_task
 from keras_bert.training.backend import make_evaluate
-from keras_bert.training.cluster import check_agreement, num_workers, share_of
+from keras_bert.training.cluster import (
+    check_agreement,
+    lost_workers_end,
+    num_workers,
+    share_of,
+)
 from keras_bert.training.loop import TrainingSettings, check_batch_sizes, train
 from keras_bert.training.run_directory import is_finished, running
 from keras_bert.training.strategy import dtype_policy
+from keras_bert.training.task import AfterBatch
 
 
 def pretrain(
@@ -96,7 +102,7 @@ def _make_model(
     inputs: PretrainingInputs,
 ) -> tuple[BertPretrainer, keras.optimizers.Optimizer, LossScale | None]:
     keras.utils.set_random_seed(settings.random_seed)
-    with strategy.scope():
+    with lost_workers_end(strategy), strategy.scope():
         model = BertPretrainer(inputs.config, dtype=dtype_policy(settings.mixed_precision))
         if inputs.start:
             logging.info("%s", inputs.start.load_into(model))
@@ -130,7 +136,7 @@ def _train_and_evaluate(
     share = share_of(strategy)
     score = make_evaluate(strategy, model, task, jit_compile=training.jit_compile)
 
-    def evaluate() -> dict[str, float]:
+    def evaluate(after_batch: AfterBatch | None = None) -> dict[str, float]:
         batches = evaluation_batches(
             inputs.held_out,
             settings.eval_batch_size,
@@ -140,7 +146,7 @@ def _train_and_evaluate(
             share=share,
         )
         with explained(inputs.held_out, vocab_size):
-            return score(batches)
+            return score(batches, after_batch)
 
     def batches_from(step: int) -> tf.data.Dataset:
         return training_batches(
