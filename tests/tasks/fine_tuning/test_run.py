@@ -1,7 +1,9 @@
 """A fine-tuning run: the best is kept, a kill changes nothing, early stopping ends it."""
 
 import json
+import os
 import shutil
+import signal
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,7 +12,7 @@ import pytest
 import tensorflow as tf
 from safetensors.numpy import load_file, save_file
 
-from keras_bert.errors import InputError
+from keras_bert.errors import EndedEarly, InputError
 from keras_bert.models import BertClassifier
 from keras_bert.tasks.fine_tuning import run
 from keras_bert.tasks.fine_tuning.batches import model_inputs
@@ -171,6 +173,32 @@ def test_a_run_killed_again_and_again_ends_at_the_same_bits(
     assert results == json.loads((trained / "results.json").read_text())
     assert weights_of(tmp_path) == weights_of(trained)
     assert evaluations(tmp_path) == evaluations(trained)
+
+
+def test_sigterm_ends_an_evaluation_which_is_done_when_the_run_goes_on(
+    settings, make_task, tmp_path, trained
+):
+    task = make_task()
+
+    def told(predict):
+        os.kill(os.getpid(), signal.SIGTERM)
+        return task.score(predict)
+
+    with pytest.raises(EndedEarly, match="told to stop after step 5, which is saved"):
+        go(settings, tmp_path, replace(task, score=told))
+    assert [path.name[-2:] for path in (tmp_path / "checkpoints").iterdir()] == ["05"]
+    assert evaluations(tmp_path) == []
+    results = go(settings, tmp_path, task)
+    assert results == json.loads((trained / "results.json").read_text())
+    assert weights_of(tmp_path) == weights_of(trained)
+    assert evaluations(tmp_path) == evaluations(trained)
+    # One that is lost is not taken for one that was not the best.
+    (tmp_path / "results.json").unlink()
+    rows = (tmp_path / "metrics.jsonl").read_text().splitlines(keepends=True)
+    kept = [row for row in rows if '"step": 10' not in row]
+    (tmp_path / "metrics.jsonl").write_text("".join(kept))
+    with pytest.raises(InputError, match=r"metrics.jsonl has lost the run's evaluations"):
+        go(settings, tmp_path, task)
 
 
 def test_training_stops_when_evaluations_get_no_better(settings, make_task, tmp_path):
