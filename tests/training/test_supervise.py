@@ -75,6 +75,7 @@ def test_sigterm_is_passed_on_and_nothing_is_started_again(root, tmp_path):
     arguments = supervise(sys.executable, "-c", code, str(tmp_path / "ready"))
     process = subprocess.Popen(arguments, cwd=root, stderr=subprocess.DEVNULL)
     while not (tmp_path / "ready").exists():
+        assert process.poll() is None
         time.sleep(0.02)
     process.send_signal(signal.SIGTERM)
     assert process.wait(timeout=30) == 75

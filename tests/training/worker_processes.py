@@ -70,4 +70,9 @@ def _enter(
     os.dup2(printed, 2)
     config = {"cluster": {"worker": addresses}, "task": {"type": "worker", "index": index}}
     os.environ["TF_CONFIG"] = json.dumps(config)
-    task(index, *arguments)
+    try:
+        task(index, *arguments)
+    except SystemExit as end:
+        if end.code:
+            raise
+    time.sleep(1)  # What was sent last must arrive; a process that was not forked leaves as slowly.

@@ -148,11 +148,21 @@ def killed_at(number, function):
     return call
 
 
-def test_a_run_killed_again_and_again_ends_at_the_same_bits(
+def test_a_run_stopped_and_killed_again_and_again_ends_at_the_same_bits(
     settings, make_task, tmp_path, monkeypatch, trained
 ):
-    """After the first save of best/, an evaluation, a checkpoint, and before the results."""
+    """SIGTERM in the first evaluation, which is done when the run goes on; then killed after the
+    first save of best/, an evaluation, a checkpoint, and before the results."""
     task = make_task()
+
+    def told_to_stop(predict):
+        os.kill(os.getpid(), signal.SIGTERM)
+        return task.score(predict)
+
+    with pytest.raises(EndedEarly, match="told to stop after step 5, which is saved"):
+        go(settings, tmp_path, replace(task, score=told_to_stop))
+    assert [path.name[-2:] for path in (tmp_path / "checkpoints").iterdir()] == ["05"]
+    assert evaluations(tmp_path) == []
     kills = [
         ("save_model_directory", run, 1),
         ("score", None, 2),
@@ -173,30 +183,10 @@ def test_a_run_killed_again_and_again_ends_at_the_same_bits(
     assert results == json.loads((trained / "results.json").read_text())
     assert weights_of(tmp_path) == weights_of(trained)
     assert evaluations(tmp_path) == evaluations(trained)
-
-
-def test_sigterm_ends_an_evaluation_which_is_done_when_the_run_goes_on(
-    settings, make_task, tmp_path, trained
-):
-    task = make_task()
-
-    def told(predict):
-        os.kill(os.getpid(), signal.SIGTERM)
-        return task.score(predict)
-
-    with pytest.raises(EndedEarly, match="told to stop after step 5, which is saved"):
-        go(settings, tmp_path, replace(task, score=told))
-    assert [path.name[-2:] for path in (tmp_path / "checkpoints").iterdir()] == ["05"]
-    assert evaluations(tmp_path) == []
-    results = go(settings, tmp_path, task)
-    assert results == json.loads((trained / "results.json").read_text())
-    assert weights_of(tmp_path) == weights_of(trained)
-    assert evaluations(tmp_path) == evaluations(trained)
-    # One that is lost is not taken for one that was not the best.
+    # An evaluation that was lost is not taken for one that was no better.
     (tmp_path / "results.json").unlink()
     rows = (tmp_path / "metrics.jsonl").read_text().splitlines(keepends=True)
-    kept = [row for row in rows if '"step": 10' not in row]
-    (tmp_path / "metrics.jsonl").write_text("".join(kept))
+    (tmp_path / "metrics.jsonl").write_text("".join(r for r in rows if '"step": 10' not in r))
     with pytest.raises(InputError, match=r"metrics.jsonl has lost the run's evaluations"):
         go(settings, tmp_path, task)
 
