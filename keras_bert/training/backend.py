@@ -14,9 +14,19 @@ if BACKEND == "tensorflow":
     from keras_bert.training.evaluate import make_evaluate
     from keras_bert.training.predict import make_predict
     from keras_bert.training.step import make_train_steps
-    from keras_bert.training.strategy import fastest_precision, make_strategy, peak_memory
+    from keras_bert.training.strategy import (
+        fastest_precision,
+        free,
+        make_strategy,
+        peak_memory,
+    )
 elif BACKEND == "jax":
-    from keras_bert.training.jax_devices import fastest_precision, make_strategy, peak_memory
+    from keras_bert.training.jax_devices import (
+        fastest_precision,
+        free,
+        make_strategy,
+        peak_memory,
+    )
     from keras_bert.training.jax_evaluate import make_evaluate, make_predict
     from keras_bert.training.jax_step import make_train_steps
 else:
@@ -25,6 +35,7 @@ else:
 __all__ = [
     "BACKEND",
     "fastest_precision",
+    "free",
     "make_evaluate",
     "make_predict",
     "make_strategy",

@@ -8,7 +8,7 @@ between devices into it; keras.distribution says where each variable lies.
 
 import contextlib
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -164,6 +164,14 @@ def fastest_precision() -> str:
         `float32`: on CPUs XLA's bfloat16 product is no faster, and no accelerator was measured.
     """
     return "float32"
+
+
+def free(variables: Iterable[keras.Variable]) -> None:
+    """Does nothing: JAX gives back the memory of variables when the last name of them goes.
+
+    Args:
+        variables: those of a model or an optimizer.
+    """
 
 
 def peak_memory() -> int | None:

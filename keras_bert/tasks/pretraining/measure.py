@@ -5,6 +5,7 @@ batch that does not fit, or takes long, is measured in part.
 """
 
 import contextlib
+import functools
 import gc
 import time
 from dataclasses import dataclass
@@ -20,12 +21,12 @@ from keras_bert.tasks.pretraining.phases import PhaseRun
 from keras_bert.tasks.pretraining.plan import Plan, memory_of
 from keras_bert.tasks.pretraining.run import make_model
 from keras_bert.tasks.pretraining.task import pretraining_task
-from keras_bert.training.backend import make_train_steps, peak_memory
+from keras_bert.training.backend import free, make_train_steps, peak_memory
 from keras_bert.training.cluster import distribute
 
 # What a CPU is asked at most: its rate does not rise beyond some sequences, and this takes seconds.
-CPU_SEQUENCES, CPU_FLOPS = 8, 1e12
-WARM_STEPS, MEASURED_STEPS = 2, 3
+CPU_SEQUENCES, CPU_FLOPS = 8, 4e11
+WARM_STEPS, MEASURED_STEPS = 2, 2
 
 
 @dataclass(frozen=True)
@@ -37,8 +38,8 @@ class Measured:
         update_seconds: a step's time but for its micro-batches.
         micro_batch_seconds: a micro-batch's time, at its full size.
         used: bytes that a step of one such micro-batch took a device at its peak; on CPUs with
-            what the program itself takes to compile and run it, on JAX's accelerators no less than
-            a phase before it took.
+            what the program itself takes to compile and run it; on CPUs and on JAX's accelerators
+            no less than phases before it took, whose memory they keep to use again.
         expected: bytes that the estimate says for that.
     """
 
@@ -69,7 +70,7 @@ def measure(
     Raises:
         InputError: the records are damaged.
     """
-    on_cpu = peak_memory() is None
+    on_cpu, start = peak_memory() is None, _resident_at_first()
     sequences = plan.micro_batch
     if on_cpu:
         short = max(1, int(CPU_FLOPS // plan.flops_a_sequence))
@@ -85,8 +86,8 @@ def measure(
             sequences //= 2
     while sequences:
         try:
-            gc.collect()  # An earlier phase's model is not this one's memory.
-            start = _forget_peak()
+            gc.collect()  # An earlier phase's program is not this one's memory.
+            peak_memory()  # Nor is its peak.
             once = _step_seconds(run, inputs, plan, strategy, sequences, 1)
             used = peak_memory()
             if used is None:
@@ -149,6 +150,7 @@ def _step_seconds(
             since = time.perf_counter()
             np.asarray(train_steps(iterator, one))  # Waits until the step is done.
             seconds.append(time.perf_counter() - since)
+    free([*model.variables, *optimizer.variables])
     return median(seconds[WARM_STEPS:])
 
 
@@ -191,9 +193,7 @@ def _available() -> int:
     return _memory_line("/proc/meminfo", "MemAvailable")
 
 
-def _forget_peak() -> int:
-    """Lets the peaks of memory start anew; returns the bytes that the process has now."""
-    peak_memory()
-    with contextlib.suppress(OSError):  # Where it may not, the peak is that of its whole life.
-        Path("/proc/self/clear_refs").write_text("5")
+@functools.cache
+def _resident_at_first() -> int:
+    """Returns the bytes that the process had before the first phase."""
     return _memory_line("/proc/self/status", "VmRSS")

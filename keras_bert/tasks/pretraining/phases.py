@@ -83,7 +83,7 @@ def pretrain_phases(
         make_model(first.settings, first.training, strategy, config, objective, start)
     with running(output_dir, whole, strategy) as folder:
         for number, run in enumerate(runs, 1):
-            gc.collect()  # Two phases' models may not fit side by side.
+            gc.collect()  # Two phases' programs may not fit side by side.
             steps = run.training.num_train_steps
             logging.info("phase %d of %d: %d steps", number, len(runs), steps)
             settings, record = run.settings, dict(run.record)

@@ -31,7 +31,7 @@ from keras_bert.tasks.pretraining.inputs import (
     find_inputs,
 )
 from keras_bert.tasks.pretraining.task import pretraining_task
-from keras_bert.training.backend import make_evaluate
+from keras_bert.training.backend import free, make_evaluate
 from keras_bert.training.checkpoint import restore_latest
 from keras_bert.training.cluster import (
     check_agreement,
@@ -93,6 +93,7 @@ def pretrain(
                 output_dir / "model", model, inputs.config, inputs.vocab, inputs.do_lower_case
             )
         write_json(folder / "results.json", results)
+    free([*model.variables, *optimizer.variables])  # A next phase's may not fit beside them.
     return results
 
 
