@@ -101,7 +101,7 @@ def work() -> None:
     def pipeline() -> tf.data.Dataset:
         return training_batches(data, FLAGS.train_batch_size, VOCAB, 0, share=share_of(strategy))
 
-    batches, alone = iter(distribute(strategy, pipeline())), iter(pipeline())
+    batches, alone = iter(distribute(strategy, pipeline(), endless=True)), iter(pipeline())
     train_steps = make_train_steps(strategy, model, optimizer, pretraining_task())
     agree = all_sum(strategy)
 

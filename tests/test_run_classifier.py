@@ -44,35 +44,6 @@ def test_without_flags_it_takes_what_is_at_hand(run_program, place):
         assert json.loads(info.read_text())["max_seq_length"] == 16
 
 
-def test_two_workers_score_and_predict_as_one_process_does(run_program, root, place, tmp_path):
-    """20 examples to score and 2 to predict, in batches of 6: the last batches are uneven."""
-    flags = {
-        "task_name": "SST-2",
-        "data_dir": place / "data" / "glue",
-        "init_checkpoint": place / "data" / "bert",
-        "max_seq_length": 16,
-        "num_train_epochs": 2,
-        "train_batch_size": 12,
-        "eval_batch_size": 6,
-        "mixed_precision": "float32",
-    }
-    one = tmp_path / "one"
-    done = run_program("run_classifier.py", "--nojit_compile", output_dir=one, **flags)
-    assert done.returncode == 0, done.stderr
-    two = tmp_path / "two"
-    flags |= {"distribution_strategy": "multi_worker_mirrored", "output_dir": two, "export": True}
-    supervise = [sys.executable, "-m", "keras_bert.training.supervise", "--num_workers=2"]
-    supervise += ["--max_restarts=0", "--", sys.executable, "run_classifier.py", "--nojit_compile"]
-    supervise += [f"--{name}={value}" for name, value in flags.items()]
-    done = subprocess.run(supervise, cwd=root, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.count("accuracy = ") == 1
-    assert (two / "export" / "1" / "saved_model.pb").exists()
-    first, second = (json.loads((path / "results.json").read_text()) for path in (one, two))
-    assert second == pytest.approx(first, abs=1e-5)
-    assert (one / "SST-2.tsv").read_text() == (two / "SST-2.tsv").read_text()
-
-
 def metrics(folder):
     """The lines of metrics.jsonl without the rates."""
     path = folder / "metrics.jsonl"
@@ -102,12 +73,17 @@ def test_a_run_killed_at_a_random_step_ends_at_the_same_bytes(root, place):
             text=True,
         )
 
-    # A new step each time the test runs; the message of a failure names it.
-    step = random.randrange(8, STEPS - 1)
+    # A new step each time the test runs; the message of a failure names it. What comes after it
+    # takes longer than any pause of the test itself, and what it goes on from is there.
+    step = random.randrange(8, STEPS - 16)
     whole, killed = place / "whole", place / "killed"
+    checkpoints = killed / "checkpoints"
     beside, process = start(whole), start(killed)  # Both at once, as the start is what takes long.
     deadline = time.monotonic() + 120
-    while max((row["step"] for row in metrics(killed)), default=0) < step:
+    while (
+        not any(checkpoints.glob("step-*"))
+        or max((row["step"] for row in metrics(killed)), default=0) < step
+    ):
         assert process.poll() is None, f"ended before step {step}: {process.stderr.read()}"
         assert time.monotonic() < deadline
         time.sleep(0.001)

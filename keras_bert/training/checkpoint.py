@@ -31,10 +31,13 @@ class CheckpointWriter:
     Args:
         directory: the folder of all checkpoints; made if absent.
         max_to_keep: older checkpoints beyond this number are removed.
+
+    Attributes:
+        directory: as given.
     """
 
     def __init__(self, directory: Path, max_to_keep: int = 3):
-        self._directory = Path(directory)
+        self.directory = Path(directory)
         self._max_to_keep = max_to_keep
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
         self._writing: Future[None] | None = None
@@ -81,9 +84,9 @@ class CheckpointWriter:
         self._thread.shutdown()
 
     def _write(self, step: int, files: Mapping[str, dict[str, np.ndarray]]) -> None:
-        final = self._directory / f"{PREFIX}{step:08d}"
+        final = self.directory / f"{PREFIX}{step:08d}"
         # A kill may have left half of a step that is not saved again.
-        for leftover in self._directory.glob(f".{PREFIX}*.partial"):
+        for leftover in self.directory.glob(f".{PREFIX}*.partial"):
             shutil.rmtree(leftover, ignore_errors=True)
         with appearing(final, failures=(SafetensorError,)) as partial:
             partial.mkdir()
@@ -92,8 +95,8 @@ class CheckpointWriter:
             digests = {name: sha256(partial / name) for name in files}
             write_json(partial / "state.json", {"step": step, "sha256": digests})
         # Later ones were damaged, or the run would have gone on from them.
-        later = [path for path in list_checkpoints(self._directory) if path.name > final.name]
-        earlier = [path for path in list_checkpoints(self._directory) if path not in later]
+        later = [path for path in list_checkpoints(self.directory) if path.name > final.name]
+        earlier = [path for path in list_checkpoints(self.directory) if path not in later]
         for old in later + earlier[: -self._max_to_keep]:
             shutil.rmtree(old, ignore_errors=True)
 

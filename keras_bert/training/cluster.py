@@ -10,14 +10,13 @@ the run's folder, which all of them can read.
 """
 
 import contextlib
+import functools
 import json
 import math
 import os
 import re
 import signal
-import socket
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
@@ -26,11 +25,12 @@ import tensorflow as tf
 from absl import logging
 
 from keras_bert.errors import EndedEarly, InputError
+from keras_bert.training.meeting import meet
 
 _SUM = tf.distribute.ReduceOp.SUM
 _FORM = '{"cluster": {"worker": ["HOST:PORT", ...]}, "task": {"type": "worker", "index": N}}'
-_HELLO = b"keras_bert worker "
-# What TensorFlow says in the workers that are left when one is gone.
+# What TensorFlow says in the workers that are left when one is gone; an error of these kinds that
+# speaks of no other worker and of no connection is something else.
 _LOST = (
     tf.errors.UnavailableError,
     tf.errors.AbortedError,
@@ -39,6 +39,7 @@ _LOST = (
     tf.errors.FailedPreconditionError,
     tf.errors.InternalError,
 )
+_SAID = re.compile("collective|coordination|heartbeat|connect|socket|peer|task:", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -107,15 +108,18 @@ def join(cluster: Cluster, timeout: float) -> tf.distribute.Strategy:
 
     Raises:
         InputError: this worker's port is taken.
-        EndedEarly: a worker has not come.
+        EndedEarly: a worker has not come, or went away again.
     """
-    _meet(cluster, timeout)  # TensorFlow's own wait has no end, and lets no other thread run.
+    meet(cluster.workers, cluster.index, timeout)
     tf.get_logger().setLevel("WARNING")  # It tells of every sum that it plans.
     in_main_thread = threading.current_thread() is threading.main_thread()
     # A worker that dies here would leave the others waiting for ever; an alarm ends even that.
     signal.alarm(math.ceil(timeout) + 60)
-    strategy = tf.distribute.MultiWorkerMirroredStrategy()
-    signal.alarm(0)
+    try:
+        with _naming_lost(len(cluster.workers), cluster.index):
+            strategy = tf.distribute.MultiWorkerMirroredStrategy()
+    finally:
+        signal.alarm(0)
     if in_main_thread:  # TensorFlow takes the signal for itself and does nothing with it.
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
     return strategy
@@ -153,7 +157,7 @@ def share_of(strategy: tf.distribute.Strategy) -> tuple[int, int]:
 
 
 def distribute(
-    strategy: tf.distribute.Strategy, batches: tf.data.Dataset
+    strategy: tf.distribute.Strategy, batches: tf.data.Dataset, *, endless: bool = False
 ) -> tf.distribute.DistributedDataset:
     """Gives each device its rows of each batch.
 
@@ -161,6 +165,8 @@ def distribute(
         strategy: the devices.
         batches: batches [B, ...]; of several workers, this one's rows of each global batch,
             [B / workers, ...], as many batches on each.
+        endless: the batches have no end, so that workers need not ask each other before each
+            batch whether any of them has one left.
 
     Returns:
         A dataset for `strategy.run`.
@@ -178,9 +184,12 @@ def distribute(
         return tf.data.Dataset.from_tensor_slices(parts)
 
     own = batches.flat_map(cut) if devices > 1 else batches
+    if endless:
+        own = own.apply(tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY))
     return strategy.distribute_datasets_from_function(lambda _: own)
 
 
+@functools.lru_cache(maxsize=1)  # What TensorFlow made of it serves every call.
 def all_sum(strategy: tf.distribute.Strategy) -> Callable[[np.ndarray], np.ndarray]:
     """Makes the function that adds up what the workers hold; each must call it.
 
@@ -193,22 +202,41 @@ def all_sum(strategy: tf.distribute.Strategy) -> Callable[[np.ndarray], np.ndarr
     workers = num_workers(strategy)
     if workers == 1:
         return lambda values: values
-    devices = strategy.num_replicas_in_sync // workers
-
-    @tf.function(reduce_retracing=True)
-    def summed(values: tf.Tensor) -> tf.Tensor:
-        def of_device(values: tf.Tensor) -> tf.Tensor:
-            # An argument lies on no device yet, and TensorFlow then finds nowhere to sum.
-            return tf.distribute.get_replica_context().all_reduce(_SUM, tf.identity(values))
-
-        return strategy.experimental_local_results(strategy.run(of_device, args=(values,)))[0]
+    summed = _sum_of_firsts(strategy, strategy.num_replicas_in_sync // workers)
 
     def flat(values: np.ndarray) -> np.ndarray:
         values = np.asarray(values, np.float32)
-        total = summed(tf.constant(values.ravel())).numpy() / devices
-        return total.reshape(values.shape)
+        return summed(tf.constant(values.ravel())).numpy().reshape(values.shape)
 
     return flat
+
+
+def gather(strategy: tf.distribute.Strategy, value: object) -> list:
+    """Shows every worker what each of them has; all must call it.
+
+    Args:
+        strategy: any.
+        value: this worker's, a JSON value.
+
+    Returns:
+        The value of each worker.
+
+    Raises:
+        EndedEarly: another worker is gone.
+    """
+    workers, index = num_workers(strategy), worker_index(strategy)
+    if workers == 1:
+        return [value]
+    own = np.frombuffer(json.dumps(value, sort_keys=True).encode(), np.uint8)
+    with lost_workers_end(strategy):
+        together = all_sum(strategy)
+        sizes = np.zeros([workers])
+        sizes[index] = len(own)
+        sizes = together(sizes).astype(int)
+        texts = np.zeros([workers, sizes.max()])
+        texts[index, : len(own)] = own
+        texts = together(texts).astype(np.uint8)
+    return [json.loads(text[:size].tobytes()) for text, size in zip(texts, sizes, strict=True)]
 
 
 def check_agreement(strategy: tf.distribute.Strategy, record: Mapping[str, object]) -> None:
@@ -222,20 +250,8 @@ def check_agreement(strategy: tf.distribute.Strategy, record: Mapping[str, objec
         InputError: on every worker, with the first difference.
         EndedEarly: another worker is gone.
     """
-    workers, index = num_workers(strategy), worker_index(strategy)
-    if workers == 1:
-        return
-    own = np.frombuffer(json.dumps(record, sort_keys=True).encode(), np.uint8)
-    with lost_workers_end(strategy):
-        together = all_sum(strategy)
-        sizes = np.zeros([workers])
-        sizes[index] = len(own)
-        sizes = together(sizes).astype(int)
-        texts = np.zeros([workers, sizes.max()])
-        texts[index, : len(own)] = own
-        texts = together(texts).astype(np.uint8)
-    records = [json.loads(text[:size].tobytes()) for text, size in zip(texts, sizes, strict=True)]
-    for other, found in enumerate(records):
+    records = gather(strategy, record)
+    for other, found in enumerate(records[1:], 1):
         for name in sorted(set(records[0]) | set(found)):
             first, second = (json.dumps(each.get(name)) for each in (records[0], found))
             if first != second:
@@ -258,81 +274,46 @@ def lost_workers_end(strategy: tf.distribute.Strategy) -> Iterator[None]:
     Raises:
         EndedEarly: another worker is gone.
     """
+    with _naming_lost(num_workers(strategy), worker_index(strategy)):
+        yield
+
+
+@contextlib.contextmanager
+def _naming_lost(workers: int, index: int) -> Iterator[None]:
+    """What `lost_workers_end` does, before there is a strategy."""
     try:
         yield
     except _LOST as error:
-        if num_workers(strategy) == 1:
+        # Any error may name the worker it comes from.
+        message = re.sub(rf"task:{index}\b", "", error.message)
+        if workers == 1 or not _SAID.search(message):
             raise
         logging.warning("%s", error.message.splitlines()[-1])
-        named = {int(index) for index in re.findall(r"task:(\d+)", error.message)}
-        named -= {worker_index(strategy)}
-        who = f"worker {min(named)}" if named else "another worker"
+        named = {int(other) for other in re.findall(r"task:(\d+)", message)}
+        who = f"worker {min(named)}" if named else "another worker, or the way to it,"
         raise EndedEarly(f"{who} is gone") from error
+
+
+def _sum_of_firsts(
+    strategy: tf.distribute.Strategy, devices: int
+) -> Callable[[tf.Tensor], tf.Tensor]:
+    """Makes the sum over workers of what the first of each one's devices holds."""
+
+    @tf.function(reduce_retracing=True)
+    def summed(values: tf.Tensor) -> tf.Tensor:
+        def of_device(values: tf.Tensor) -> tf.Tensor:
+            replica = tf.distribute.get_replica_context()
+            # Of the others nothing: a sum divided by their number would be rounded. An argument
+            # lies on no device yet, and TensorFlow finds nowhere to sum it; this lies on one.
+            own = tf.where(replica.replica_id_in_sync_group % devices == 0, values, 0.0)
+            return replica.all_reduce(_SUM, own)
+
+        return strategy.experimental_local_results(strategy.run(of_device, args=(values,)))[0]
+
+    return summed
 
 
 def _addresses(strategy: tf.distribute.Strategy) -> list[str]:
     if not isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
         return []
     return [a for job in strategy.cluster_resolver.cluster_spec().as_dict().values() for a in job]
-
-
-def _meet(cluster: Cluster, timeout: float) -> None:
-    """Waits until every other worker has called here and answers calls, too.
-
-    A worker's port is its own until it makes the strategy; then TensorFlow answers on it.
-    """
-    others = set(range(len(cluster.workers))) - {cluster.index}
-    callers: set[int] = set()
-    deadline = time.monotonic() + timeout
-    with _own_port(cluster) as listener:
-        while True:
-            answering = {other for other in others if _call(cluster, other)}
-            callers |= _callers(listener)
-            if answering >= others and callers >= others:
-                return
-            if time.monotonic() > deadline:
-                missing = [cluster.workers[other] for other in sorted(others - callers)]
-                raise EndedEarly(
-                    f"worker {cluster.index} of {len(cluster.workers)} waited {timeout:.0f} s "
-                    f"(--worker_timeout); not there: {', '.join(missing) or 'one that had come'}"
-                )
-            time.sleep(0.2)
-
-
-def _own_port(cluster: Cluster) -> socket.socket:
-    address = cluster.workers[cluster.index]
-    try:
-        listener = socket.create_server(("", int(address.rpartition(":")[2])), backlog=128)
-    except OSError as error:
-        raise InputError(
-            f"TF_CONFIG: cannot listen on the port of {address}, which is this worker's: "
-            f"{error.strerror}"
-        ) from None
-    listener.setblocking(False)
-    return listener
-
-
-def _call(cluster: Cluster, other: int) -> bool:
-    """Tells another worker that this one is there; returns whether something answered."""
-    host, _, port = cluster.workers[other].rpartition(":")
-    try:
-        with socket.create_connection((host, int(port)), timeout=2) as connection:
-            connection.sendall(_HELLO + bytes([cluster.index // 256, cluster.index % 256]))
-            return True
-    except OSError:
-        return False
-
-
-def _callers(listener: socket.socket) -> set[int]:
-    """Takes the calls that have come in, and returns who called."""
-    found = set()
-    while True:
-        try:
-            connection, _ = listener.accept()
-        except BlockingIOError:
-            return found
-        with connection, contextlib.suppress(OSError):
-            connection.settimeout(2)
-            said = connection.recv(64)
-            if said.startswith(_HELLO) and len(said) == len(_HELLO) + 2:
-                found.add(said[-2] * 256 + said[-1])

@@ -8,12 +8,12 @@ import tensorflow as tf
 
 from keras_bert.training.cluster import distribute
 from keras_bert.training.fusion import compiled
-from keras_bert.training.task import Batch, Task
+from keras_bert.training.task import AfterBatch, Batch, Task
 
 
 def make_evaluate(
     strategy: tf.distribute.Strategy, model: keras.Model, task: Task, *, jit_compile: bool = True
-) -> Callable[[tf.data.Dataset], dict[str, float]]:
+) -> Callable[..., dict[str, float]]:
     """Builds the function that scores a dataset.
 
     Args:
@@ -23,9 +23,9 @@ def make_evaluate(
         jit_compile: compile the forward pass with XLA, as training/fusion.py does.
 
     Returns:
-        `evaluate(dataset)`: takes a finite dataset of batches of one shape, global ones or this
-        worker's rows of them, and returns {"loss": value} followed by {figure: value}, summed in
-        float64 over the batches.
+        `evaluate(dataset, after_batch=None)`: takes a finite dataset of batches of one shape,
+        global ones or this worker's rows of them, and what to call after each, and returns
+        {"loss": value} followed by {figure: value}, summed in float64 over the batches.
     """
 
     def forward(batch: Batch) -> tf.Tensor:
@@ -42,10 +42,14 @@ def make_evaluate(
     def step(batch: Batch) -> tf.Tensor:
         return strategy.experimental_local_results(strategy.run(replica_step, args=(batch,)))[0]
 
-    def evaluate(dataset: tf.data.Dataset) -> dict[str, float]:
+    def evaluate(
+        dataset: tf.data.Dataset, after_batch: AfterBatch | None = None
+    ) -> dict[str, float]:
         total = np.zeros([2, len(task.figures)])
         for batch in distribute(strategy, dataset):
             total += step(batch).numpy()
+            if after_batch:
+                after_batch()
         return task.divide(total[0], total[1])
 
     return evaluate

@@ -10,7 +10,7 @@ from jax import numpy as jnp
 
 from keras_bert.training.jax_attention import fused_attention
 from keras_bert.training.jax_devices import JaxDevices
-from keras_bert.training.task import Batch, Task
+from keras_bert.training.task import AfterBatch, Batch, Task
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 def make_evaluate(
     strategy: JaxDevices, model: keras.Model, task: Task, *, jit_compile: bool = True
-) -> "Callable[[tf.data.Dataset], dict[str, float]]":
+) -> Callable[..., dict[str, float]]:
     """Builds the function that scores a dataset.
 
     Args:
@@ -28,8 +28,9 @@ def make_evaluate(
         jit_compile: compile; without it each operation runs by itself.
 
     Returns:
-        `evaluate(dataset)`: takes a finite dataset of global batches of one shape and returns
-        {"loss": value} followed by {figure: value}, summed in float64 over the batches.
+        `evaluate(dataset, after_batch=None)`: takes a finite dataset of global batches of one shape
+        and what to call after each, and returns {"loss": value} followed by {figure: value}, summed
+        in float64 over the batches.
     """
 
     def sums_and_weights(batch: Batch) -> jax.Array:
@@ -38,10 +39,14 @@ def make_evaluate(
 
     forward = _pure(model, sums_and_weights, jit_compile)
 
-    def evaluate(dataset: "tf.data.Dataset") -> dict[str, float]:
+    def evaluate(
+        dataset: "tf.data.Dataset", after_batch: AfterBatch | None = None
+    ) -> dict[str, float]:
         total = np.zeros([2, len(task.figures)])
         for batch in strategy.experimental_distribute_dataset(dataset):
             total += np.asarray(forward(batch))
+            if after_batch:
+                after_batch()
         return task.divide(total[0], total[1])
 
     return evaluate

@@ -4,7 +4,8 @@
     checkpoint] until num_train_steps, or until evaluations stop getting better
 
 Step N's batch is a function of (seed, N), so a run that was killed at any point goes on to the
-same weights, bit for bit on one kind of CPU. Told to stop by SIGTERM, it saves and ends.
+same weights, bit for bit on one kind of CPU. Told to stop by SIGTERM, it saves and ends; an
+evaluation that it gave up for that comes first when it goes on.
 
 Of several workers all do the same steps and evaluations; worker 0 alone writes.
 """
@@ -23,11 +24,12 @@ from keras_bert.errors import EndedEarly, InputError
 from keras_bert.optimization.loss_scale import LossScale
 from keras_bert.training.backend import make_train_steps
 from keras_bert.training.best import BestKept
-from keras_bert.training.checkpoint import CheckpointWriter, list_checkpoints, restore_latest
-from keras_bert.training.cluster import all_sum, distribute, num_workers, worker_index
+from keras_bert.training.checkpoint import CheckpointWriter, restore_latest
+from keras_bert.training.cluster import all_sum, distribute, worker_index
+from keras_bert.training.guards import check_same_start, check_weights, stop_if_not_finite
 from keras_bert.training.stopping import Stopping
 from keras_bert.training.summaries import EVALUATION, Summaries, read_evaluations
-from keras_bert.training.task import Task
+from keras_bert.training.task import AfterBatch, Task
 
 
 @dataclass(frozen=True)
@@ -73,7 +75,7 @@ def train(
     batches_from: Callable[[int], tf.data.Dataset],
     settings: TrainingSettings,
     output_dir: Path,
-    evaluate: Callable[[], Mapping[str, float]] | None = None,
+    evaluate: Callable[[AfterBatch], Mapping[str, float]] | None = None,
     best: BestKept | None = None,
     loss_scale: LossScale | None = None,
 ) -> Mapping[str, float] | None:
@@ -88,8 +90,8 @@ def train(
             this worker's rows of them (cluster.py, `distribute`).
         settings: how long and how.
         output_dir: the run's folder; gets checkpoints/, tensorboard/ and metrics.jsonl.
-        evaluate: gives the figures of an evaluation; called before each checkpoint, or each
-            `evaluate_steps`.
+        evaluate: gives the figures of an evaluation, and calls what it is given after each batch;
+            called before each checkpoint, or each `evaluate_steps`.
         best: what happens to the best weights, and when evaluations end the run.
         loss_scale: for float16, made of the optimizer; steps that overflow are skipped.
 
@@ -104,11 +106,17 @@ def train(
     checkpoints = output_dir / "checkpoints"
     with strategy.scope():
         step = restore_latest(checkpoints, model, optimizer)
-    _check_same_step(strategy, step, checkpoints)
+    evaluations = read_evaluations(output_dir, step)
+    check_same_start(strategy, step, evaluations, output_dir)
     if step:
         logging.info("continuing from step %d (%s)", step, checkpoints)
-    evaluations = read_evaluations(output_dir, step)
-    if step >= settings.num_train_steps or (best and best.has_stopped(evaluations)):
+    evaluates = evaluate is not None and _evaluates_at(step, settings)
+    owes_evaluation = evaluates and step not in [each["step"] for each in evaluations]
+
+    def has_ended() -> bool:
+        return step >= settings.num_train_steps or bool(best and best.has_stopped(evaluations))
+
+    if has_ended() and not owes_evaluation:
         return None
     train_steps = make_train_steps(
         strategy,
@@ -121,62 +129,70 @@ def train(
         gradient_checkpointing=settings.gradient_checkpointing,
         loss_scale=loss_scale,
     )
-    iterator = iter(distribute(strategy, batches_from(step)))
+    iterator = iter(distribute(strategy, batches_from(step), endless=True))
     is_chief = worker_index(strategy) == 0
     summaries = Summaries(output_dir, step, settings.num_train_steps, silent=not is_chief)
     writer = CheckpointWriter(checkpoints, settings.keep_checkpoint_max)
     stopping = Stopping(strategy, settings.steps_per_loop)
     evaluated = None
-    evaluate_steps = settings.evaluate_steps or settings.save_checkpoints_steps
     window = _Window(task, has_loss_scale=loss_scale is not None)
-    done = False
+
+    def evaluate_now() -> bool:
+        """Returns whether the evaluation was finished: the run may be told to stop."""
+        nonlocal evaluated
+        figures = stopping.evaluate(evaluate)
+        if figures is None:
+            return False
+        evaluated = figures
+        evaluations.append({"step": step, **figures})
+        if best and is_chief and best.step_of_best(evaluations) == step:
+            best.save()
+        summaries.write(step, figures, prefix=EVALUATION)
+        if best and best.has_stopped(evaluations):
+            logging.info(
+                "step %d: %s no better for %d evaluations; training ends here",
+                step,
+                best.figure,
+                best.patience,
+            )
+        return True
+
+    told_to_stop = False
     try:
         with stopping.on_sigterm():
-            while not done:
+            if owes_evaluation:
+                told_to_stop = not evaluate_now()
+            while not (told_to_stop or has_ended()):
                 count = min(stopping.steps_a_call, _steps_to_next_event(step, settings))
                 start = time.monotonic()
                 # An array: TensorFlow would trace a program for each int.
                 rows = np.asarray(train_steps(iterator, np.array(count, np.int32)))
                 told_to_stop = stopping.agree(count, time.monotonic() - start)
-                _stop_if_not_finite(rows, step, task, checkpoints)
+                stop_if_not_finite(rows, step, task, writer)
                 step += count
                 window.add(rows)
                 summaries.advance(count)
                 writer.check()
                 done = step == settings.num_train_steps
-                evaluates = evaluate is not None and (done or step % evaluate_steps == 0)
+                evaluates = evaluate is not None and _evaluates_at(step, settings)
                 if done or evaluates or told_to_stop or step % settings.log_steps == 0:
                     summaries.write(step, window.close())
                 saves = done or evaluates or step % settings.save_checkpoints_steps == 0
                 if saves or told_to_stop:
-                    _stop_if_weights_not_finite(model, step, checkpoints)
+                    check_weights(strategy, model, step, writer)
                     # Before the checkpoint, so that a kill in between evaluates again.
-                    if evaluates:
-                        evaluated = evaluate()
-                        evaluations.append({"step": step, **evaluated})
-                        if best and is_chief and best.step_of_best(evaluations) == step:
-                            best.save()
-                        summaries.write(step, evaluated, prefix=EVALUATION)
+                    if evaluates and not told_to_stop:
+                        told_to_stop = not evaluate_now()
                     if is_chief:
                         writer.save(step, model, optimizer)
                     window.restart_clock()
-                if best and best.has_stopped(evaluations):
-                    logging.info(
-                        "step %d: %s no better for %d evaluations; training ends here",
-                        step,
-                        best.figure,
-                        best.patience,
-                    )
-                    done = True
-                if told_to_stop and not done:
-                    writer.wait()
-                    all_sum(strategy)(np.zeros([1]))  # A supervisor waits for no one long.
-                    raise EndedEarly(f"told to stop after step {step}, which is saved")
-        writer.wait()
+            writer.wait()
+            all_sum(strategy)(np.zeros([1]))  # What worker 0 wrote is there for all.
     finally:
         writer.close()
         summaries.close()
-    all_sum(strategy)(np.zeros([1]))  # What worker 0 wrote is there for all.
+    if told_to_stop:
+        raise EndedEarly(f"told to stop after step {step}, which is saved")
     return evaluated
 
 
@@ -213,16 +229,9 @@ def check_batch_sizes(
         )
 
 
-def _check_same_step(strategy: tf.distribute.Strategy, step: int, checkpoints: Path) -> None:
-    """Checks that all workers found the same checkpoint: the folder must be one for all."""
-    steps = np.zeros([num_workers(strategy)])
-    steps[worker_index(strategy)] = step
-    steps = all_sum(strategy)(steps).astype(int).tolist()
-    if len(set(steps)) > 1:
-        raise InputError(
-            f"{checkpoints}: the workers found checkpoints of steps {steps}; --output_dir must be "
-            "one folder that all of them reach"
-        )
+def _evaluates_at(step: int, settings: TrainingSettings) -> bool:
+    every = settings.evaluate_steps or settings.save_checkpoints_steps
+    return step > 0 and (step == settings.num_train_steps or step % every == 0)
 
 
 def _steps_to_next_event(step: int, settings: TrainingSettings) -> int:
@@ -233,34 +242,6 @@ def _steps_to_next_event(step: int, settings: TrainingSettings) -> int:
         if every
     ]
     return min(settings.steps_per_loop, min(ends) - step)
-
-
-def _stop_if_not_finite(rows: np.ndarray, step: int, task: Task, checkpoints: Path) -> None:
-    finite = np.isfinite(rows)
-    # With a loss scale (above 1, that is) such a step was skipped; the next one has half the scale.
-    skipped = ~finite[:, -2] & (rows[:, -3] > 1)
-    broken = ~finite.all(axis=1) & ~skipped
-    if not broken.any():
-        return
-    first = int(np.argmax(broken))
-    count = len(task.figures)
-    figures = task.divide(rows[first, :count], rows[first, count : 2 * count])
-    reason = f"the loss is {figures['loss']} and the gradient norm is {rows[first, -2]}"
-    raise _stopped(step + first + 1, reason, checkpoints)
-
-
-def _stop_if_weights_not_finite(model: keras.Model, step: int, checkpoints: Path) -> None:
-    for variable in model.trainable_variables:
-        if not np.isfinite(keras.ops.convert_to_numpy(variable)).all():
-            raise _stopped(step, f"{variable.path} has a weight that is not finite", checkpoints)
-
-
-def _stopped(step: int, reason: str, checkpoints: Path) -> InputError:
-    kept = list_checkpoints(checkpoints)
-    return InputError(
-        f"step {step}: {reason}; training stopped; last good checkpoint: "
-        f"{kept[-1] if kept else 'none yet'}; a lower --learning_rate or a longer warm-up may help"
-    )
 
 
 class _Window:

@@ -6,7 +6,10 @@
 import contextlib
 import fcntl
 import json
+import os
+import secrets
 import tempfile
+import time
 from collections.abc import Iterator, Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -16,8 +19,16 @@ import tensorflow as tf
 
 from keras_bert.errors import InputError
 from keras_bert.files import read_json, write_json
-from keras_bert.training.cluster import all_sum, lost_workers_end, worker_index
+from keras_bert.training.cluster import (
+    all_sum,
+    gather,
+    lost_workers_end,
+    num_workers,
+    worker_index,
+)
 
+_MARK = ".workers-"
+_SECONDS_TO_APPEAR = 10.0  # A network file system may show a new file late.
 PACKAGES = ("keras-bert", "tensorflow", "jax", "keras", "numpy")
 
 
@@ -69,15 +80,18 @@ def running(
         The folder to write to: the run's, or for all workers but the first one that goes away.
 
     Raises:
-        InputError: the folder cannot be written, or another process works in it.
+        InputError: the folder cannot be written, another process works in it, or it is not one
+            folder for all workers.
         EndedEarly: another worker is gone.
     """
     with lost_workers_end(strategy):
         if worker_index(strategy):
             with tempfile.TemporaryDirectory() as folder:
+                _check_one_folder(strategy, output_dir)
                 yield Path(folder)
         else:
             with _locked(output_dir, settings):
+                _check_one_folder(strategy, output_dir)
                 yield output_dir
         all_sum(strategy)(np.zeros([1]))  # What the first worker wrote is there for all.
 
@@ -96,6 +110,42 @@ def _locked(output_dir: Path, settings: Mapping[str, object]) -> Iterator[None]:
         except OSError as error:
             raise InputError(f"{run_file}: cannot be locked: {error.strerror}") from error
         yield
+
+
+def _check_one_folder(strategy: tf.distribute.Strategy, output_dir: Path) -> None:
+    """Checks that every worker finds a mark that worker 0 makes in its folder."""
+    if num_workers(strategy) == 1:
+        return
+    mark = output_dir / f"{_MARK}{secrets.token_hex(8)}"
+    is_chief = worker_index(strategy) == 0
+    try:
+        if is_chief:
+            for leftover in output_dir.glob(f"{_MARK}*"):  # of one that was killed here
+                leftover.unlink()
+            write_json(mark, {})
+        name = gather(strategy, mark.name)[0]
+        found = gather(strategy, [str(output_dir.absolute()), _appears(output_dir / name)])
+    finally:
+        if is_chief:
+            mark.unlink(missing_ok=True)
+    for other, (folder, there) in enumerate(found):
+        if not there:
+            raise InputError(
+                f"--output_dir is {found[0][0]} on worker 0 and {folder} on worker {other}, where "
+                "worker 0's files do not appear; it must be one folder that all workers reach"
+            )
+
+
+def _appears(path: Path) -> bool:
+    end = time.monotonic() + _SECONDS_TO_APPEAR
+    while True:
+        with contextlib.suppress(OSError):
+            os.listdir(path.parent.parent)  # Asks the server anew, which a look at a path may not.
+            if path.name in os.listdir(path.parent):
+                return True
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.2)
 
 
 def _versions() -> dict[str, str]:

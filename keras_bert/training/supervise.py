@@ -10,6 +10,7 @@ On several machines each has a supervisor of its own: when one worker is gone th
 them on this machine, with a TF_CONFIG each, and starts all again when one ends.
 """
 
+import contextlib
 import json
 import os
 import signal
@@ -18,7 +19,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from types import FrameType
 
 from absl import flags, logging
@@ -68,10 +69,11 @@ def _run_until_final(
     while True:
         start = time.monotonic()
         workers.clear()
-        _start(workers, command, FLAGS.num_workers)
-        if told.is_set():  # In between, when there was no one to tell.
-            _tell(workers)
-        codes = _wait(workers, FLAGS.grace, told)
+        with _held_addresses(FLAGS.num_workers) as addresses:
+            _start(workers, command, addresses)
+            if told.is_set():  # In between, when there was no one to tell.
+                _tell(workers)
+            codes = _wait(workers, FLAGS.grace, told)
         # A worker that was killed may make another one fail in some way of its own.
         final = [code for code in codes if code in FINAL and code] if min(codes) >= 0 else []
         if not any(codes) or final:
@@ -103,16 +105,17 @@ def _tell(workers: Sequence[subprocess.Popen]) -> None:
             worker.terminate()
 
 
-def _start(workers: list[subprocess.Popen], command: Sequence[str], num_workers: int) -> None:
-    """Starts the command, or as many workers of it as are asked for, into a list."""
+def _start(
+    workers: list[subprocess.Popen], command: Sequence[str], addresses: Sequence[str]
+) -> None:
+    """Starts the command, or a worker of it for each address, into a list."""
     try:
-        if not num_workers:
+        if not addresses:
             workers.append(subprocess.Popen(command))
             return
-        addresses = _free_addresses(num_workers)
-        for index in range(num_workers):
+        for index in range(len(addresses)):
             config = {
-                "cluster": {"worker": addresses},
+                "cluster": {"worker": [*addresses]},
                 "task": {"type": "worker", "index": index},
             }
             environment = os.environ | {"TF_CONFIG": json.dumps(config)}
@@ -136,16 +139,19 @@ def _wait(workers: Sequence[subprocess.Popen], grace: float, told: threading.Eve
     return [worker.returncode for worker in workers]
 
 
-def _free_addresses(count: int) -> list[str]:
-    """Finds ports of this machine that nothing listens on."""
-    sockets = [socket.socket() for _ in range(count)]
-    try:
+@contextlib.contextmanager
+def _held_addresses(count: int) -> Iterator[list[str]]:
+    """Keeps ports of this machine for the workers, who alone listen on them.
+
+    A port that a socket holds without listening is given to no one who asks for any free port; a
+    server that asks for it by its number, and for SO_REUSEADDR as servers do, gets it.
+    """
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
         for each in sockets:
+            each.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             each.bind(("127.0.0.1", 0))
-        return [f"127.0.0.1:{each.getsockname()[1]}" for each in sockets]
-    finally:
-        for each in sockets:
-            each.close()
+        yield [f"127.0.0.1:{each.getsockname()[1]}" for each in sockets]
 
 
 if __name__ == "__main__":

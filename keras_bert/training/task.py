@@ -8,6 +8,7 @@ import keras
 import numpy as np
 
 Batch = Mapping[str, Any]  # tensors of the backend, by the name of their feature
+AfterBatch = Callable[[], None]  # called after each batch of an evaluation; may end it by raising
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,8 @@ import tensorflow as tf
 from keras_bert.errors import EndedEarly, InputError
 from keras_bert.training.cluster import (
     Cluster,
+    _naming_lost,
+    _sum_of_firsts,
     all_sum,
     check_agreement,
     join,
@@ -81,3 +83,37 @@ def test_one_process_is_a_cluster_of_one(mirrored):
         assert share_of(strategy) == (0, 1)
         assert all_sum(strategy)(np.array([2.0])) == 2.0
         check_agreement(strategy, {"a": 1})
+
+
+def test_of_each_worker_one_device_alone_adds_to_a_sum(mirrored):
+    """Three devices that hold 0.1 would sum to what no division by 3 takes back."""
+    value = tf.constant([0.1])
+    assert _sum_of_firsts(mirrored, 2)(value).numpy() == value.numpy()
+
+
+OWN = "{{node Cast}} /job:worker/replica:0/task:0/device:CPU:0"
+
+
+@pytest.mark.parametrize(
+    ("error", "who"),
+    [
+        (
+            tf.errors.UnavailableError,
+            "/job:worker/replica:0/task:1 unavailable: Connection refused",
+        ),
+        (tf.errors.InternalError, f"{OWN} Collective ops is aborted by: /task:1 heartbeat timeout"),
+        (tf.errors.CancelledError, "Socket closed"),
+    ],
+)
+def test_errors_that_speak_of_another_worker_say_that_it_is_gone(error, who):
+    named = "worker 1" if "task:1" in who else "another worker, or the way to it,"
+    with pytest.raises(EndedEarly, match=f"^{named} is gone$"), _naming_lost(2, 0):
+        raise error(None, None, who)
+
+
+@pytest.mark.parametrize(
+    "error", [tf.errors.InternalError, tf.errors.FailedPreconditionError, tf.errors.AbortedError]
+)
+def test_errors_of_this_worker_itself_stay_what_they_are(error):
+    with pytest.raises(error), _naming_lost(2, 0):
+        raise error(None, None, f"{OWN} could not create a primitive")

@@ -1,12 +1,10 @@
 """Workers as processes of their own, on this machine: the numbers of one device, and faults."""
 
 import json
-import os
 import signal
-import socket
 import subprocess
 import sys
-import time
+from concurrent.futures import ThreadPoolExecutor
 
 import keras
 import numpy as np
@@ -18,96 +16,64 @@ from keras_bert.config import BertConfig
 from keras_bert.models import BertPretrainer
 from keras_bert.optimization.adamw import AdamWeightDecay
 from keras_bert.optimization.schedules import LinearWarmupDecay
-from keras_bert.tasks.pretraining.batches import training_batches
+from keras_bert.tasks.pretraining.batches import evaluation_batches, training_batches
 from keras_bert.tasks.pretraining.records import find_records
 from keras_bert.tasks.pretraining.task import pretraining_task
-from keras_bert.training.loop import TrainingSettings, train
+from keras_bert.training.evaluate import make_evaluate
+from keras_bert.training.loop import train
+from tests.training import worker_processes, worker_tasks
+from tests.training.worker_tasks import (
+    BATCH,
+    CONFIG,
+    FEW_STEPS,
+    FINE_TUNING,
+    RATE,
+    SEED,
+    STEPS,
+    TRAINING,
+)
 
-CONFIG = {
-    "vocab_size": 50,
-    "hidden_size": 32,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 2,
-    "intermediate_size": 64,
-    "max_position_embeddings": 32,
-}
-STEPS, BATCH, SEED, RATE = 12, 12, 7, 1e-3
+ONE = tf.distribute.get_strategy()
+SECONDS_TO_END = 60  # docs/several_machines.md; up to 14 were seen.
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory, write_records):
-    folder = tmp_path_factory.mktemp("workers")
+def data(tmp_path_factory, write_records, make_checkpoint):
+    folder = tmp_path_factory.mktemp("data")
     for index in range(3):
         write_records(folder / "records" / f"part-{index}.tfrecord", 20 + index, seed=index)
     write_records(folder / "eval.tfrecord", 17, seed=9)
     (folder / "config.json").write_text(json.dumps(CONFIG))
+    make_checkpoint(folder / "model", [f"w{index}" for index in range(45)])
     return folder
 
 
-def command(folder, output_dir, **changes):
-    values = {
-        "bert_config": folder / "config.json",
-        "input_file": folder / "records",
-        "eval_file": folder / "eval.tfrecord",
-        "output_dir": output_dir,
-        "num_train_steps": STEPS,
-        "num_warmup_steps": 2,
-        "learning_rate": RATE,
-        "train_batch_size": BATCH,
-        "eval_batch_size": 6,
-        "save_checkpoints_steps": 5,
-        "random_seed": SEED,
-        "log_steps": 1,
-        "mixed_precision": "float32",
-        "nojit_compile": None,
-        "distribution_strategy": "multi_worker_mirrored",
-    } | changes
-    flags = [f"--{k}" if v is None else f"--{k}={v}" for k, v in values.items()]
-    return [sys.executable, "run_pretraining.py", *flags]
-
-
-def supervised(arguments, workers, **flags):
-    own = [f"--{name}={value}" for name, value in flags.items()]
-    module = [sys.executable, "-m", "keras_bert.training.supervise", f"--num_workers={workers}"]
-    return [*module, *own, "--", *arguments]
-
-
-def run(root, arguments):
-    return subprocess.run(arguments, cwd=root, capture_output=True, text=True, check=False)
-
-
-def weights(output_dir):
-    return load_file(output_dir / "checkpoints" / f"step-{STEPS:08d}" / "model.safetensors")
+SESSION = ["plain", "stopped", "bfloat16", "tuned", "refused", "drifted", "sums"]
 
 
 @pytest.fixture(scope="module")
-def two_workers(folder, root):
-    done = run(root, supervised(command(folder, folder / "two"), 2, max_restarts=0))
-    assert done.returncode == 0, done.stderr
-    return folder / "two"
+def session(data, tmp_path_factory):
+    """The folder of what two workers did in turn; worker_tasks.py has each of it."""
+    folder = tmp_path_factory.mktemp("session")
+    worker_processes.run(folder, 2, worker_tasks.session, data, folder, SESSION)
+    return folder
 
 
-def one_device(folder, output_dir, workers, **settings):
-    """Trains on the same global batches in this process: the workers' shares, side by side."""
-    data = find_records(str(folder / "records"))
-    keras.utils.set_random_seed(SEED)
-    model = BertPretrainer(BertConfig.from_dict(CONFIG), dtype="float32")
-    optimizer = AdamWeightDecay(LinearWarmupDecay(RATE, STEPS, 2))
-    optimizer.build(model.trainable_variables)
+def told(folder, name, workers=2):
+    """What came of it on each worker, which must be the same on all."""
+    found = [json.loads((folder / f"{name}-{i}.json").read_text()) for i in range(workers)]
+    assert [each["digests"] for each in found] == [found[0]["digests"]] * workers
+    return found
 
-    def batches_from(step):
-        shares = [
-            training_batches(data, BATCH, CONFIG["vocab_size"], SEED, step, share=(index, workers))
-            for index in range(workers)
-        ]
-        return tf.data.Dataset.zip(tuple(shares)).map(
-            lambda *parts: {name: tf.concat([p[name] for p in parts], 0) for name in parts[0]}
-        )
 
-    chosen = TrainingSettings(STEPS, BATCH, jit_compile=False, **settings)
-    one = tf.distribute.get_strategy()
-    train(one, model, optimizer, pretraining_task(), batches_from, chosen, output_dir)
-    return weights(output_dir)
+def weights(output_dir, step=STEPS):
+    return load_file(output_dir / "checkpoints" / f"step-{step:08d}" / "model.safetensors")
+
+
+def metrics(output_dir):
+    """The lines of metrics.jsonl without the rates."""
+    rows = [json.loads(row) for row in (output_dir / "metrics.jsonl").read_text().splitlines()]
+    return [{k: v for k, v in row.items() if not k.endswith("_per_second")} for row in rows]
 
 
 def assert_close(first, second, tolerance=1e-6):
@@ -116,12 +82,57 @@ def assert_close(first, second, tolerance=1e-6):
         np.testing.assert_allclose(first[name], second[name], rtol=0, atol=tolerance, err_msg=name)
 
 
-def test_two_workers_end_at_the_weights_of_one_device(folder, two_workers, tmp_path):
-    assert_close(weights(two_workers), one_device(folder, tmp_path, 2))
+def one_device(data, output_dir, workers, training=TRAINING, dtype="float32"):
+    """Trains on the same global batches in this process: the workers' shares, side by side."""
+    records = find_records(str(data / "records"))
+    keras.utils.set_random_seed(SEED)
+    model = BertPretrainer(BertConfig.from_dict(CONFIG), dtype=dtype)
+    steps = training.num_train_steps
+    optimizer = AdamWeightDecay(LinearWarmupDecay(RATE, steps, 2))
+    optimizer.build(model.trainable_variables)
+
+    def batches_from(step):
+        shares = [
+            training_batches(
+                records, BATCH, CONFIG["vocab_size"], SEED, step, share=(index, workers)
+            )
+            for index in range(workers)
+        ]
+        return tf.data.Dataset.zip(tuple(shares)).map(
+            lambda *parts: {name: tf.concat([p[name] for p in parts], 0) for name in parts[0]}
+        )
+
+    train(ONE, model, optimizer, pretraining_task(), batches_from, training, output_dir)
+    return model
 
 
-def test_the_first_worker_writes_what_one_process_would(two_workers):
-    names = {path.name for path in two_workers.iterdir()}
+def test_two_workers_are_bit_identical_and_end_at_the_weights_of_one_device(
+    data, session, tmp_path
+):
+    """Micro-batches, clipping, dropout, and an evaluation of 17 records in batches of 6."""
+    (first, _) = told(session, "plain")
+    assert [step for step, _ in first["digests"]] == [5, 10, 12]
+    assert first["warnings"] == []
+    model = one_device(data, tmp_path, 2)
+    assert_close(weights(session / "plain"), weights(tmp_path))
+    norms = [row["gradient_norm"] for row in metrics(session / "plain") if "gradient_norm" in row]
+    assert max(norms) > TRAINING.max_grad_norm  # What was clipped, was so.
+    held_out = evaluation_batches(find_records(str(data / "eval.tfrecord")), 6, 50)
+    score = make_evaluate(ONE, model, pretraining_task(), jit_compile=False)
+    results = json.loads((session / "plain" / "results.json").read_text())
+    for name, value in score(held_out).items():
+        assert results[name] == pytest.approx(value, abs=1e-6), name
+
+
+def test_three_workers_are_bit_identical_and_end_at_the_weights_of_one_device(data, tmp_path):
+    worker_processes.run(tmp_path, 3, worker_tasks.session, data, tmp_path, ["plain"])
+    told(tmp_path, "plain", 3)
+    one_device(data, tmp_path / "one", 3)
+    assert_close(weights(tmp_path / "plain"), weights(tmp_path / "one"))
+
+
+def test_the_first_worker_writes_what_one_process_would(session):
+    names = {path.name for path in (session / "plain").iterdir()}
     assert names == {
         "model",
         "checkpoints",
@@ -130,123 +141,191 @@ def test_the_first_worker_writes_what_one_process_would(two_workers):
         "results.json",
         "run.json",
     }
-    rows = [json.loads(row) for row in (two_workers / "metrics.jsonl").read_text().splitlines()]
+    rows = metrics(session / "plain")
     assert [row["step"] for row in rows if "loss" in row] == list(range(1, STEPS + 1))
     assert [row["step"] for row in rows if "eval_loss" in row] == [5, 10, 12]
 
 
-def test_an_evaluation_counts_every_record_once(folder, root, two_workers):
-    """17 records in batches of 6, cut in two: the last batch is uneven."""
-    flags = {"init_checkpoint": two_workers, "nodo_train": None, "output_dir": folder / "scored"}
-    alone = command(folder, **flags, distribution_strategy="default", bert_config="")
-    done = run(root, alone)
-    assert done.returncode == 0, done.stderr
-    first, second = (
-        json.loads((path / "results.json").read_text()) for path in (two_workers, folder / "scored")
-    )
-    for name in ("loss", "masked_lm_accuracy", "next_sentence_accuracy"):
-        assert first[name] == pytest.approx(second[name], abs=1e-6)
+def test_sigterm_to_one_worker_stops_all_and_the_run_goes_on_to_the_same_bits(session):
+    """In training after step 4; in the evaluation of step 5, which is done when it goes on."""
+    for found in told(session, "stopped"):
+        assert found["result"] == [
+            "EndedEarly: told to stop after step 4, which is saved",
+            "EndedEarly: told to stop after step 5, which is saved",
+            "finished",
+        ]
+    assert_close(weights(session / "stopped"), weights(session / "plain"), tolerance=0)
+    assert metrics(session / "stopped") == metrics(session / "plain")
 
 
-def test_three_workers_with_micro_batches_equal_one_device(folder, root, tmp_path):
-    flags = {"output_dir": tmp_path / "three", "gradient_accumulation_steps": 2}
-    done = run(root, supervised(command(folder, **flags), 3, max_restarts=0))
-    assert done.returncode == 0, done.stderr
-    alone = one_device(folder, tmp_path / "one", 3, gradient_accumulation_steps=2)
-    assert_close(weights(tmp_path / "three"), alone)
-
-
-def wait_for(condition, process, seconds=120):
-    end = time.monotonic() + seconds
-    while not condition():
-        assert process.poll() is None, process.communicate()
-        assert time.monotonic() < end, "waited too long"
-        time.sleep(0.05)
-
-
-def workers_of(process):
-    """The processes that a supervisor started."""
-    children = f"/proc/{process.pid}/task/{process.pid}/children"
-    with open(children, encoding="ascii") as file:
-        return [int(number) for number in file.read().split()]
-
-
-@pytest.mark.parametrize("killed", [0, 1])
-def test_a_killed_worker_is_restarted_with_all_others_to_the_same_bits(
-    folder, root, two_workers, tmp_path, killed
+def test_two_workers_in_bfloat16_are_bit_identical_and_learn_what_one_device_does(
+    data, session, tmp_path
 ):
-    arguments = supervised(command(folder, tmp_path / "run"), 2, backoff=0.1)
-    process = subprocess.Popen(arguments, cwd=root, stderr=subprocess.PIPE, text=True)
-    wait_for((tmp_path / "run/checkpoints/step-00000005").exists, process)
-    os.kill(workers_of(process)[killed], signal.SIGKILL)
-    _, log = process.communicate(timeout=240)
-    assert process.returncode == 0, log
-    assert f"worker {killed} is gone: the same command again goes on" in log
-    ended = [75, 75]
-    ended[killed] = -signal.SIGKILL
-    assert f"ended with {ended}; restart 1 of 10" in log
-    assert_close(weights(tmp_path / "run"), weights(two_workers), tolerance=0)
+    (first, _) = told(session, "bfloat16")
+    assert first["digests"]
+    one_device(data, tmp_path, 2, FEW_STEPS, "mixed_bfloat16")
+    pairs = zip(metrics(session / "bfloat16"), metrics(tmp_path), strict=True)
+    for two, one in pairs:
+        for name, value in one.items():
+            assert two[name] == pytest.approx(value, rel=0.02), name
 
 
-def test_sigterm_to_one_worker_saves_and_ends_all(folder, root, two_workers, tmp_path):
-    flags = {"save_checkpoints_steps": 1000, "num_train_steps": STEPS, "eval_file": ""}
-    arguments = supervised(command(folder, tmp_path / "run", **flags), 2, max_restarts=0)
-    process = subprocess.Popen(arguments, cwd=root, stderr=subprocess.PIPE, text=True)
-    metrics = tmp_path / "run/metrics.jsonl"
-    wait_for(metrics.exists, process)
-    os.kill(workers_of(process)[1], signal.SIGTERM)
-    _, log = process.communicate(timeout=120)
-    assert process.returncode == 75, log
-    assert "told to stop after step" in log
-    (saved,) = (tmp_path / "run/checkpoints").iterdir()
-    assert 0 < int(saved.name[-8:]) < STEPS
-    done = run(root, supervised(command(folder, tmp_path / "run", **flags), 2))
+def test_fine_tuning_on_two_workers_ends_as_early_and_at_the_weights_of_one_device(
+    data, session, tmp_path
+):
+    """20 examples in batches of 12, two micro-batches each: the last of an epoch is uneven."""
+    (first, _) = told(session, "tuned")
+    assert [step for step, _ in first["digests"]] == [2, 4, 6]
+    alone = worker_tasks.fine_tuning(ONE, data, tmp_path)
+    assert (first["result"]["step"], first["result"]["best_step"]) == (6, 2)
+    assert first["result"] == pytest.approx(alone, abs=1e-6)
+    for step in (2, 6):
+        assert_close(weights(session / "tuned", step), weights(tmp_path, step))
+    norms = [row["gradient_norm"] for row in metrics(tmp_path) if "gradient_norm" in row]
+    assert max(norms) > FINE_TUNING.max_grad_norm
+
+
+def test_what_differs_between_workers_is_refused_on_all_of_them(session):
+    for found in told(session, "refused"):
+        settings, files, folder, evaluations, steps = found["result"]
+        assert "learning_rate is 1.0 on worker 0 and 0.5 on worker 1" in settings
+        assert "1 files with records, but 2 workers need 2 at least, one each" in files
+        where = f"is {session / 'apart-0'} on worker 0 and {session / 'apart-1'} on worker 1"
+        assert f"--output_dir {where}" in folder
+        assert "checkpoints of steps [5, 5] and [0, 1] evaluations" in evaluations
+        assert "checkpoints of steps [5, 6] and [1, 1] evaluations" in steps
+    assert not (session / "refused").exists()
+
+
+def test_a_worker_whose_weights_have_drifted_is_named(session):
+    for found in told(session, "drifted"):
+        (warning,) = found["warnings"]
+        assert "step 7: the weights of workers [1] are not worker 0's" in warning
+
+
+def test_a_sum_over_workers_rounds_nothing_that_one_of_them_holds(session):
+    assert [found["result"][0] for found in told(session, "sums")] == [True, True]
+
+
+def test_workers_do_not_ask_each_other_for_the_next_batch_of_an_endless_pipeline(session):
+    assert [found["result"][1:] for found in told(session, "sums")] == [[True, False]] * 2
+
+
+def flags(data, output_dir, **changes):
+    values = {
+        "bert_config": data / "config.json",
+        "input_file": data / "records",
+        "eval_file": data / "eval.tfrecord",
+        "output_dir": output_dir,
+        "num_train_steps": STEPS,
+        "num_warmup_steps": 2,
+        "learning_rate": RATE,
+        "train_batch_size": BATCH,
+        "gradient_accumulation_steps": 2,
+        "eval_batch_size": 6,
+        "save_checkpoints_steps": 5,
+        "random_seed": SEED,
+        "log_steps": 1,
+        "mixed_precision": "float32",
+        "nojit_compile": None,
+        "distribution_strategy": "multi_worker_mirrored",
+    } | changes
+    return [f"--{k}" if v is None else f"--{k}={v}" for k, v in values.items()]
+
+
+def start(root, data, folder, output_dir, *killed):
+    program = (worker_tasks.program, root / "run_pretraining.py", flags(data, output_dir))
+    return worker_processes.start(folder, 2, *program, *killed)
+
+
+def check_end(processes, killed):
+    """Checks how a pair ended of which one was killed."""
+    seconds = worker_processes.outlived(processes[killed], processes[1 - killed])
+    log = processes[1 - killed].log.read_text()
+    assert processes[killed].exitcode == -signal.SIGKILL
+    assert processes[1 - killed].exitcode == 75, log
+    assert "Traceback" not in log, log
+    expected = f"run_pretraining.py: ended early: worker {killed} is gone: the same command again"
+    assert log.splitlines()[-1].startswith(expected), log
+    assert seconds < SECONDS_TO_END
+
+
+def test_a_worker_that_is_killed_ends_the_others_and_the_run_goes_on_to_the_same_bits(
+    data, session, root, tmp_path
+):
+    """Killed while models are made, which leaves nothing, and in training: each of the two."""
+    run, nothing = tmp_path / "run", tmp_path / "nothing"
+    building = [
+        start(root, data, tmp_path / f"building-{killed}", nothing, killed, "building")
+        for killed in (0, 1)
+    ]
+    with ThreadPoolExecutor() as beside:
+        ends = [beside.submit(check_end, building[killed], killed) for killed in (0, 1)]
+        for killed in (0, 1):
+            check_end(start(root, data, tmp_path / f"training-{killed}", run, killed), killed)
+        for end in ends:
+            end.result()
+    assert not nothing.exists()
+    again = start(root, data, tmp_path / "again", run)
+    assert [worker_processes.ended(process) for process in again] == [0, 0]
+    assert "continuing from step" in again[0].log.read_text()
+    assert_close(weights(run), weights(session / "plain"), tolerance=0)
+
+
+def test_a_supervisor_starts_all_workers_again_to_the_same_bits(data, session, root, tmp_path):
+    """As a user would: every worker is a process that starts anew."""
+    supervise = [sys.executable, "-m", "keras_bert.training.supervise", "--num_workers=2"]
+    command = [sys.executable, "-m", "tests.training.worker_tasks", "run_pretraining.py"]
+    arguments = [tmp_path / "mark", *flags(data, tmp_path / "run")]
+    done = subprocess.run(
+        [*supervise, "--backoff=0.1", "--max_restarts=1", "--", *command, *arguments],
+        cwd=root,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
-    assert_close(weights(tmp_path / "run"), weights(two_workers), tolerance=0)
+    assert "worker 1 is gone: the same command again goes on" in done.stderr
+    assert "ended with [75, -9]; restart 1 of 1" in done.stderr
+    assert_close(weights(tmp_path / "run"), weights(session / "plain"), tolerance=0)
 
 
-def start_pair(root, folder, tmp_path, *changes):
-    """Starts two workers by hand, each with flags of its own."""
-    ports = []
-    for _ in range(2):
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            ports.append(f"127.0.0.1:{free.getsockname()[1]}")
-    started = []
-    for index, own in enumerate(changes):
-        config = {"cluster": {"worker": ports}, "task": {"type": "worker", "index": index}}
-        started.append(
-            subprocess.Popen(
-                command(folder, tmp_path / "run", **own),
-                cwd=root,
-                env=os.environ | {"TF_CONFIG": json.dumps(config)},
-                stderr=subprocess.PIPE,
-                text=True,
-            )
-        )
-    return started
+def test_a_worker_that_never_joins_is_named(data, root, tmp_path):
+    arguments = flags(data, tmp_path / "run", worker_timeout=1)
+    task, path = worker_tasks.first_alone, root / "run_pretraining.py"
+    (first, _) = worker_processes.start(tmp_path, 2, task, path, arguments)
+    assert worker_processes.ended(first) == 75
+    last = first.log.read_text().splitlines()[-1]
+    assert "worker 0 of 2 waited 1 s (--worker_timeout); not there: 127.0.0.1:" in last
 
 
-def test_workers_with_other_settings_are_refused_at_the_start(folder, root, tmp_path):
-    started = start_pair(root, folder, tmp_path, {}, {"learning_rate": 5e-4})
-    for process in started:
-        _, log = process.communicate(timeout=120)
-        assert process.returncode == 1, log
-        message = "learning_rate is 0.001 on worker 0 and 0.0005 on worker 1"
-        assert message in log.splitlines()[-1]
-    assert not (tmp_path / "run").exists()
-
-
-def test_a_worker_that_never_joins_is_named(folder, root, tmp_path):
-    (process,) = start_pair(root, folder, tmp_path, {"worker_timeout": 3})
-    _, log = process.communicate(timeout=120)
-    assert process.returncode == 75, log
-    assert "worker 0 of 2 waited 3 s (--worker_timeout); not there: 127" in log.splitlines()[-1]
-
-
-def test_fewer_files_than_workers_are_refused(folder, root, tmp_path):
-    flags = {"input_file": folder / "records/part-0.tfrecord"}
-    done = run(root, supervised(command(folder, tmp_path / "run", **flags), 2, max_restarts=0))
-    assert done.returncode == 1
-    assert "1 files with records, but 2 workers need 2 at least, one each" in done.stderr
-    assert not (tmp_path / "run").exists()
+def test_two_workers_score_and_predict_as_one_process_does(root, data, tmp_path):
+    """20 examples to score and 2 to predict, in batches of 6: the last batches are uneven."""
+    glue = tmp_path / "SST-2"
+    glue.mkdir()
+    texts = [f"{'w1 ' * (i % 4)}w{2 + i % 2} w4 .\t{i % 2}\n" for i in range(64)]
+    for name, some in (("train", texts), ("dev", texts[:20])):
+        (glue / f"{name}.tsv").write_text("sentence\tlabel\n" + "".join(some))
+    (glue / "test.tsv").write_text("index\tsentence\n0\tw2 w4 .\n1\tw3 .\n")
+    given = {
+        "task_name": "SST-2",
+        "data_dir": tmp_path,
+        "init_checkpoint": data / "model",
+        "max_seq_length": 16,
+        "num_train_epochs": 1,
+        "train_batch_size": 12,
+        "eval_batch_size": 6,
+        "mixed_precision": "float32",
+    }
+    task, path = worker_tasks.program, root / "run_classifier.py"
+    one, two = tmp_path / "one", tmp_path / "two"
+    values = [f"--{name}={value}" for name, value in given.items()] + ["--nojit_compile"]
+    several = [f"--output_dir={two}", "--distribution_strategy=multi_worker_mirrored", "--export"]
+    alone = worker_processes.start(one, 1, task, path, [*values, f"--output_dir={one}"])
+    said = worker_processes.run(two, 2, task, path, [*values, *several])
+    assert worker_processes.ended(alone[0]) == 0
+    assert [text.count("accuracy = ") for text in said] == [1, 0]
+    assert (two / "export" / "1" / "saved_model.pb").exists()
+    first, second = (json.loads((path / "results.json").read_text()) for path in (one, two))
+    assert second == pytest.approx(first, abs=1e-5)
+    assert (one / "SST-2.tsv").read_text() == (two / "SST-2.tsv").read_text()

@@ -52,6 +52,21 @@ def test_all_workers_are_started_again_and_a_death_outranks_what_it_caused(root,
     assert (done.returncode, starts) == (0, 4), done.stderr
 
 
+def test_the_workers_alone_get_their_ports(root, tmp_path):
+    """Others that ask for a free port, or for these, do not get one; the worker does."""
+    end = (
+        "import json, socket; config = json.loads(os.environ['TF_CONFIG']); "
+        "ports = [int(each.split(':')[1]) for each in config['cluster']['worker']]; "
+        "taken = [socket.socket().connect_ex(('127.0.0.1', port)) for port in ports]; "
+        "assert all(taken), 'something listens'\n"
+        "try: socket.socket().bind(('127.0.0.1', ports[0]))\n"
+        "except OSError: socket.create_server(('', ports[config['task']['index']])); sys.exit(0)\n"
+        "sys.exit(3)"
+    )
+    done, starts = run(root, end, tmp_path / "starts", num_workers=2, max_restarts=0)
+    assert (done.returncode, starts) == (0, 2), done.stderr
+
+
 def test_sigterm_is_passed_on_and_nothing_is_started_again(root, tmp_path):
     code = (
         "import signal, sys, time; signal.signal(signal.SIGTERM, lambda *_: sys.exit(75)); "
@@ -60,6 +75,7 @@ def test_sigterm_is_passed_on_and_nothing_is_started_again(root, tmp_path):
     arguments = supervise(sys.executable, "-c", code, str(tmp_path / "ready"))
     process = subprocess.Popen(arguments, cwd=root, stderr=subprocess.DEVNULL)
     while not (tmp_path / "ready").exists():
+        assert process.poll() is None
         time.sleep(0.02)
     process.send_signal(signal.SIGTERM)
     assert process.wait(timeout=30) == 75

@@ -12,6 +12,7 @@ from keras_bert.optimization.schedules import LinearWarmupDecay
 from keras_bert.tasks.fine_tuning.settings import FineTuningSettings
 from keras_bert.tasks.fine_tuning.start import Start
 from keras_bert.tasks.fine_tuning.task import FineTuningTask
+from keras_bert.training.cluster import lost_workers_end
 from keras_bert.training.strategy import dtype_policy
 
 
@@ -38,7 +39,7 @@ def make_model(
     checkpoint = start.checkpoint
     _check_head(settings, start, task)
     keras.utils.set_random_seed(settings.random_seed)
-    with strategy.scope():
+    with lost_workers_end(strategy), strategy.scope():
         model = task.make_model(start.config, dtype_policy(settings.mixed_precision))
         report = checkpoint.load_into(model)
     logging.info("%s", report)

@@ -10,6 +10,7 @@ from keras_bert.tasks.fine_tuning.batches import MODEL_INPUTS, evaluation_batche
 from keras_bert.tasks.fine_tuning.examples import Examples
 from keras_bert.training.backend import make_predict
 from keras_bert.training.cluster import all_sum, share_of
+from keras_bert.training.task import AfterBatch
 
 Predict = Callable[[Examples], dict[str, np.ndarray]]
 
@@ -22,7 +23,7 @@ def make_predict_examples(
     max_seq_length: int,
     *,
     jit_compile: bool = True,
-) -> Predict:
+) -> Callable[..., dict[str, np.ndarray]]:
     """Builds the function that runs a model over examples.
 
     Args:
@@ -34,13 +35,14 @@ def make_predict_examples(
         jit_compile: compile with XLA.
 
     Returns:
-        `predict(examples)`: {output: float32 [n, ...]} in the order of the examples, or, of a
-        model with `per_piece`, {output: float32 [T, ...]} aligned with `examples.input_ids`.
+        `predict(examples, after_batch=None)`: {output: float32 [n, ...]} in the order of the
+        examples, or, of a model with `per_piece`, {output: float32 [T, ...]} aligned with
+        `examples.input_ids`; with what to call after each device's part of a batch.
     """
     run = make_predict(strategy, model, MODEL_INPUTS, jit_compile=jit_compile)
     together = all_sum(strategy)
 
-    def predict(examples: Examples) -> dict[str, np.ndarray]:
+    def predict(examples: Examples, after_batch: AfterBatch | None = None) -> dict[str, np.ndarray]:
         results: dict[str, np.ndarray] = {}
         count = len(examples.input_ids) if model.per_piece else len(examples)
         batches = evaluation_batches(
@@ -58,6 +60,8 @@ def make_predict_examples(
                 if name not in results:
                     results[name] = np.zeros([count, *values.shape[kept.ndim :]], values.dtype)
                 results[name][places] = values[kept]
+            if after_batch:
+                after_batch()
         # Every value comes from one worker; the others have 0 in its place.
         return {name: together(values) for name, values in results.items()}
 

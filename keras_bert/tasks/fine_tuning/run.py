@@ -38,6 +38,7 @@ from keras_bert.training.loop import TrainingSettings, check_batch_sizes, train
 from keras_bert.training.run_directory import is_finished, running
 from keras_bert.training.strategy import check_state_dtype
 from keras_bert.training.summaries import read_evaluations
+from keras_bert.training.task import AfterBatch
 
 
 def fine_tune(
@@ -169,7 +170,7 @@ def _train(
     start: Start,
     task: FineTuningTask,
     model: keras.Model,
-    predict: Predict,
+    predict: Callable[..., dict[str, np.ndarray]],
     save: Callable[[str], None],
 ) -> dict[str, int]:
     """Trains, leaves the best weights in the model, and returns the steps in results.json."""
@@ -191,6 +192,10 @@ def _train(
             share_of(strategy),
         )
 
+    def evaluate(after_batch: AfterBatch) -> Mapping[str, float]:
+        # A cache an evaluation, as the weights change in between.
+        return task.score(functools.cache(functools.partial(predict, after_batch=after_batch)))
+
     evaluates = settings.do_eval and task.score is not None
     best = BestKept(
         task.best,
@@ -205,22 +210,23 @@ def _train(
         batches_from,
         training,
         output_dir,
-        # A cache an evaluation, as the weights change in between.
-        (lambda: task.score(functools.cache(predict))) if evaluates else None,
+        evaluate if evaluates else None,
         best if evaluates else None,
         loss_scale,
     )
     if not evaluates:
         return {"step": steps, "best_step": steps}
     evaluations = read_evaluations(output_dir, steps)
-    best_step = best.step_of_best(evaluations)
-    if best_step is None:
+    evaluated = [int(evaluation["step"]) for evaluation in evaluations]
+    last = evaluated[-1] if evaluated else 0
+    if not last or {*range(training.evaluate_steps, last, training.evaluate_steps)} - {*evaluated}:
         raise InputError(
             f"{output_dir / 'metrics.jsonl'} has lost the run's evaluations; expected one an epoch"
         )
+    best_step = best.step_of_best(evaluations)
     with strategy.scope():
         open_model_directory(output_dir / "best").load_into(model)
-    return {"step": int(evaluations[-1]["step"]), "best_step": best_step}
+    return {"step": last, "best_step": best_step}
 
 
 def _show(task: FineTuningTask, predict: Predict, folder: Path, step: int) -> None:

@@ -43,6 +43,7 @@ from keras_bert.training.loop import TrainingSettings, check_batch_sizes, train
 from keras_bert.training.ramp import BatchRamp
 from keras_bert.training.run_directory import is_finished, running
 from keras_bert.training.strategy import check_state_dtype, dtype_policy
+from keras_bert.training.task import AfterBatch
 
 
 def pretrain(
@@ -183,7 +184,7 @@ def _train_and_evaluate(
     share = share_of(strategy)
     score = make_evaluate(strategy, model, task, jit_compile=training.jit_compile)
 
-    def evaluate() -> dict[str, float]:
+    def evaluate(after_batch: AfterBatch | None = None) -> dict[str, float]:
         batches = evaluation_batches(
             inputs.held_out,
             settings.eval_batch_size,
@@ -193,7 +194,7 @@ def _train_and_evaluate(
             share=share,
         )
         with explained(inputs.held_out, vocab_size):
-            return score(batches)
+            return score(batches, after_batch)
 
     ramp = BatchRamp(training.gradient_accumulation_steps, training.batch_ramp_steps)
 

@@ -1,7 +1,9 @@
 """A fine-tuning run: the best is kept, a kill changes nothing, early stopping ends it."""
 
 import json
+import os
 import shutil
+import signal
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,7 +12,7 @@ import pytest
 import tensorflow as tf
 from safetensors.numpy import load_file, save_file
 
-from keras_bert.errors import InputError
+from keras_bert.errors import EndedEarly, InputError
 from keras_bert.models import BertClassifier
 from keras_bert.tasks.fine_tuning import run
 from keras_bert.tasks.fine_tuning.batches import model_inputs
@@ -146,11 +148,21 @@ def killed_at(number, function):
     return call
 
 
-def test_a_run_killed_again_and_again_ends_at_the_same_bits(
+def test_a_run_stopped_and_killed_again_and_again_ends_at_the_same_bits(
     settings, make_task, tmp_path, monkeypatch, trained
 ):
-    """After the first save of best/, an evaluation, a checkpoint, and before the results."""
+    """SIGTERM in the first evaluation, which is done when the run goes on; then killed after the
+    first save of best/, an evaluation, a checkpoint, and before the results."""
     task = make_task()
+
+    def told_to_stop(predict):
+        os.kill(os.getpid(), signal.SIGTERM)
+        return task.score(predict)
+
+    with pytest.raises(EndedEarly, match="told to stop after step 5, which is saved"):
+        go(settings, tmp_path, replace(task, score=told_to_stop))
+    assert [path.name[-2:] for path in (tmp_path / "checkpoints").iterdir()] == ["05"]
+    assert evaluations(tmp_path) == []
     kills = [
         ("save_model_directory", run, 1),
         ("score", None, 2),
@@ -171,6 +183,12 @@ def test_a_run_killed_again_and_again_ends_at_the_same_bits(
     assert results == json.loads((trained / "results.json").read_text())
     assert weights_of(tmp_path) == weights_of(trained)
     assert evaluations(tmp_path) == evaluations(trained)
+    # An evaluation that was lost is not taken for one that was no better.
+    (tmp_path / "results.json").unlink()
+    rows = (tmp_path / "metrics.jsonl").read_text().splitlines(keepends=True)
+    (tmp_path / "metrics.jsonl").write_text("".join(r for r in rows if '"step": 10' not in r))
+    with pytest.raises(InputError, match=r"metrics.jsonl has lost the run's evaluations"):
+        go(settings, tmp_path, task)
 
 
 def test_training_stops_when_evaluations_get_no_better(settings, make_task, tmp_path):

@@ -1,0 +1,100 @@
+"""Being told to stop: when a run asks, and what an evaluation does."""
+
+import os
+import signal
+import threading
+
+import pytest
+import tensorflow as tf
+
+from keras_bert.training import stopping
+from keras_bert.training.stopping import SECONDS_A_CALL, Stopping
+
+ONE = tf.distribute.get_strategy()
+
+
+@pytest.fixture
+def two_workers(monkeypatch):
+    """Makes the sum over workers one of two that hold the same; returns what was summed."""
+    summed = []
+
+    def sum_of_two(values):
+        summed.append(values.tolist())
+        return 2 * values
+
+    monkeypatch.setattr(stopping, "num_workers", lambda strategy: 2)
+    monkeypatch.setattr(stopping, "all_sum", lambda strategy: sum_of_two)
+    return summed
+
+
+def tell():
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def test_a_call_is_as_long_as_its_steps_take_and_the_first_which_compiles_says_nothing():
+    asking = Stopping(ONE, most=10)
+    assert asking.steps_a_call == 1
+    lengths = []
+    for seconds in (100.0, SECONDS_A_CALL / 4, SECONDS_A_CALL / 4, 1e-6, 3 * SECONDS_A_CALL):
+        assert asking.agree(1, seconds) is False
+        lengths.append(asking.steps_a_call)
+    assert lengths == [1, 4, 4, 10, 1]
+
+
+def test_workers_agree_on_the_mean_of_their_times(two_workers):
+    asking = Stopping(ONE, most=10)
+    for _ in range(2):
+        asking.agree(2, SECONDS_A_CALL)
+    assert two_workers == [[0, SECONDS_A_CALL / 2]] * 2
+    assert asking.steps_a_call == 2
+
+
+def test_sigterm_is_told_at_the_next_call_and_then_means_what_it_did():
+    before, asking = signal.getsignal(signal.SIGTERM), Stopping(ONE, most=10)
+    with asking.on_sigterm():
+        assert asking.agree(1, 0.1) is False
+        tell()
+        assert asking.agree(1, 0.1) is True
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_outside_the_main_thread_nothing_is_changed():
+    def enter():
+        with Stopping(ONE, most=10).on_sigterm():
+            found.append(signal.getsignal(signal.SIGTERM))
+
+    before, found = signal.getsignal(signal.SIGTERM), []
+    thread = threading.Thread(target=enter)
+    thread.start()
+    thread.join()
+    assert found == [before]
+
+
+def test_an_evaluation_is_given_up_after_the_batch_in_which_sigterm_came():
+    done = []
+
+    def evaluation(after_batch):
+        for batch in range(5):
+            if batch == 2:
+                tell()
+            done.append(batch)
+            after_batch()
+        return {"loss": 1.0}
+
+    asking = Stopping(ONE, most=10)
+    with asking.on_sigterm():
+        assert asking.evaluate(evaluation) is None
+    assert done == [0, 1, 2]
+
+
+def test_an_evaluation_that_no_one_disturbs_gives_its_figures(two_workers):
+    def evaluation(after_batch):
+        for _ in range(1000):
+            after_batch()
+        return {"loss": 1.0}
+
+    asking = Stopping(ONE, most=10)
+    for _ in range(2):
+        assert asking.evaluate(evaluation) == {"loss": 1.0}
+    # Two batches were timed; then so many take SECONDS_A_CALL that none of these asks again.
+    assert len(two_workers) == 2

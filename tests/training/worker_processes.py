@@ -1,0 +1,78 @@
+"""Processes that are workers of one run on this machine; what they do is in worker_tasks.py.
+
+TensorFlow takes long to import, so a server does it once, and workers are forked from it. Each has
+its own TF_CONFIG, and a file for what it prints.
+"""
+
+import json
+import multiprocessing
+import os
+import socket
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+CONTEXT = multiprocessing.get_context("forkserver")
+CONTEXT.set_forkserver_preload(["tests.training.worker_tasks"])
+
+
+def start(folder: Path, count: int, task: Callable[..., None], *arguments: object) -> list:
+    """Starts workers; `task` is called with the index of each and the arguments."""
+    folder.mkdir(parents=True, exist_ok=True)
+    ports = [socket.socket() for _ in range(count)]  # Held, as supervise.py does.
+    for port in ports:
+        port.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        port.bind(("127.0.0.1", 0))
+    addresses = [f"127.0.0.1:{port.getsockname()[1]}" for port in ports]
+    processes = []
+    for index, port in enumerate(ports):
+        log = folder / f"log-{index}.txt"
+        given = (index, addresses, log, task, arguments)
+        process = CONTEXT.Process(target=_enter, args=given, daemon=True)
+        process.start()
+        process.log, process.port = log, port
+        processes.append(process)
+    return processes
+
+
+def ended(process, seconds: float = 300) -> int:
+    """Waits for a worker; returns its exit code, negative for a signal."""
+    process.join(seconds)
+    if process.exitcode is None:
+        process.kill()
+        raise AssertionError(f"still at work after {seconds} s: {process.log.read_text()}")
+    process.port.close()
+    return process.exitcode
+
+
+def outlived(killed, survivor) -> float:
+    """Waits for a worker that is killed and one that ends for it; returns the seconds between."""
+    ended(killed)
+    start = time.monotonic()
+    ended(survivor)
+    return time.monotonic() - start
+
+
+def run(folder: Path, count: int, task: Callable[..., None], *arguments: object) -> list[str]:
+    """Lets workers finish; returns what each printed."""
+    processes = start(folder, count, task, *arguments)
+    codes = [ended(process) for process in processes]
+    said = [process.log.read_text() for process in processes]
+    assert not any(codes), (codes, said)
+    return said
+
+
+def _enter(
+    index: int, addresses: list[str], log: Path, task: Callable[..., None], arguments: tuple
+) -> None:
+    printed = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    os.dup2(printed, 1)
+    os.dup2(printed, 2)
+    config = {"cluster": {"worker": addresses}, "task": {"type": "worker", "index": index}}
+    os.environ["TF_CONFIG"] = json.dumps(config)
+    try:
+        task(index, *arguments)
+    except SystemExit as end:
+        if end.code:
+            raise
+    time.sleep(1)  # What was sent last must arrive; a process that was not forked leaves as slowly.

@@ -1,0 +1,245 @@
+"""What workers do in tests: a session of several things in turn, a program, a death at a place."""
+
+import contextlib
+import functools
+import itertools
+import json
+import os
+import runpy
+import signal
+import sys
+import zlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from unittest import mock
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from keras_bert.errors import EndedEarly, InputError
+from keras_bert.models import BertClassifier
+from keras_bert.tasks.fine_tuning.run import fine_tune
+from keras_bert.tasks.fine_tuning.settings import FineTuningSettings
+from keras_bert.tasks.fine_tuning.start import find_start
+from keras_bert.tasks.fine_tuning.task import FineTuningTask
+from keras_bert.tasks.pretraining import run as pretraining_run
+from keras_bert.tasks.pretraining.inputs import PretrainingSettings
+from keras_bert.tasks.pretraining.run import pretrain
+from keras_bert.training import guards, loop, run_directory
+from keras_bert.training.checkpoint import CheckpointWriter
+from keras_bert.training.cluster import all_sum, distribute
+from keras_bert.training.loop import TrainingSettings
+from keras_bert.training.stopping import Stopping
+from keras_bert.training.strategy import make_strategy
+from keras_bert.training.summaries import Summaries
+from tests.tasks.fine_tuning.conftest import random_examples
+from tests.tasks.fine_tuning.test_run import sums_task
+
+CONFIG = {
+    "vocab_size": 50,
+    "hidden_size": 32,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "intermediate_size": 64,
+    "max_position_embeddings": 32,
+}
+STEPS, BATCH, SEED, RATE = 12, 12, 7, 1e-3
+TRAINING = TrainingSettings(
+    STEPS,
+    BATCH,
+    gradient_accumulation_steps=2,
+    jit_compile=False,
+    log_steps=1,
+    save_checkpoints_steps=5,
+)
+FEW_STEPS = TrainingSettings(4, BATCH, jit_compile=False, log_steps=1)
+FINE_TUNING = TrainingSettings(
+    0, 12, gradient_accumulation_steps=2, max_grad_norm=0.1, jit_compile=False, log_steps=1
+)
+
+
+def pretraining(strategy, data, output_dir, training=TRAINING, record=None, **changes):
+    """Pre-trains on the records of a folder."""
+    values = {
+        "input_file": str(data / "records"),
+        "eval_file": str(data / "eval.tfrecord"),
+        "bert_config": str(data / "config.json"),
+        "learning_rate": RATE,
+        "num_warmup_steps": 2,
+        "random_seed": SEED,
+        "eval_batch_size": 6,
+    }
+    settings = PretrainingSettings(**values | changes)
+    return pretrain(settings, training, strategy, output_dir, record or {})
+
+
+def fine_tuning(strategy, data, output_dir):
+    """Tells labels; 20 examples in batches of 12. No evaluation is better than the first."""
+    settings = FineTuningSettings(
+        str(data / "model"),
+        max_seq_length=16,
+        learning_rate=3e-3,
+        num_train_epochs=6,
+        early_stopping_patience=2,
+        eval_batch_size=6,
+    )
+    held_out = random_examples(10, 1, 12)
+
+    def score(predict):
+        return {"accuracy": 0.5, "mean": float(np.abs(predict(held_out)["logits"]).mean())}
+
+    task = FineTuningTask(
+        lambda config, dtype: BertClassifier(config, 2, dtype=dtype),
+        sums_task(),
+        random_examples(20, 0, 12),
+        score,
+    )
+    start = find_start(settings.init_checkpoint, max_seq_length=settings.max_seq_length)
+    return fine_tune(settings, FINE_TUNING, strategy, output_dir, {}, start, task)
+
+
+@contextlib.contextmanager
+def at_call(owner: object, name: str, number: int, act: Callable[[], None]) -> Iterator[None]:
+    """Lets something happen right before a call of a function."""
+    function, calls = getattr(owner, name), itertools.count(1)
+
+    def call(*args, **kwargs):
+        if next(calls) == number:
+            act()
+        return function(*args, **kwargs)
+
+    with mock.patch.object(owner, name, call):
+        yield
+
+
+def signals(number: int) -> Callable[[], None]:
+    """Makes a function that sends its own process a signal."""
+    return lambda: os.kill(os.getpid(), number)
+
+
+def outcome(function: Callable[[], object]) -> str:
+    """Runs something that may be refused or told to stop; returns what it said."""
+    try:
+        function()
+    except (InputError, EndedEarly) as error:
+        return f"{type(error).__name__}: {error}"
+    return "finished"
+
+
+def plain(strategy, index, data, folder):
+    return pretraining(strategy, data, folder / "plain")
+
+
+def stopped(strategy, index, data, folder):
+    """Worker 1 is told to stop in training, then worker 0 in an evaluation."""
+    go = functools.partial(pretraining, strategy, data, folder / "stopped")
+    tell, no_one = signals(signal.SIGTERM), contextlib.nullcontext()
+    with at_call(Summaries, "advance", 3, tell) if index == 1 else no_one:
+        said = [outcome(go)]
+    with at_call(Stopping, "_after_batch", 2, tell) if index == 0 else no_one:
+        said.append(outcome(go))
+    return [*said, outcome(go)]
+
+
+def bfloat16(strategy, index, data, folder):
+    settings = {"mixed_precision": "bfloat16", "do_eval": False}
+    return pretraining(strategy, data, folder / "bfloat16", FEW_STEPS, **settings)
+
+
+def tuned(strategy, index, data, folder):
+    return fine_tuning(strategy, data, folder / "tuned")
+
+
+def refused(strategy, index, data, folder):
+    go = functools.partial(pretraining, strategy, data)
+    one_file = str(data / "records" / "part-0.tfrecord")
+    with mock.patch.object(run_directory, "_SECONDS_TO_APPEAR", 0.5):
+        return [
+            outcome(lambda: go(folder / "refused", record={"learning_rate": 1 / (1 + index)})),
+            outcome(lambda: go(folder / "refused", input_file=one_file)),
+            outcome(lambda: go(folder / f"apart-{index}")),
+            outcome(lambda: guards.check_same_start(strategy, 5, [{}] * index, folder)),
+            outcome(lambda: guards.check_same_start(strategy, 5 + index, [{}], folder)),
+        ]
+
+
+def drifted(strategy, index, data, folder):
+    with strategy.scope():
+        model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(2)])
+    writer = CheckpointWriter(folder / "drifted")
+    guards.check_weights(strategy, model, 6, writer)
+    kernel = model.trainable_variables[0]
+    if index == 1:
+        kernel.assign(np.nextafter(keras.ops.convert_to_numpy(kernel), np.float32(9)))
+    guards.check_weights(strategy, model, 7, writer)
+
+
+def sums(strategy, index, data, folder):
+    """A value that no sum may round, and the sums of a pipeline's `next`."""
+    own = [[0.1, 3.0], [0.0, 2.0**23 + 1]][index]
+    exact = all_sum(strategy)(np.array([own], np.float32)) == np.float32([[0.1, 2.0**23 + 4]])
+
+    def asks(endless):
+        batches = tf.data.Dataset.range(8).repeat().filter(lambda x: x >= 0).batch(2)
+        iterator = iter(distribute(strategy, batches, endless=endless))
+        graph = tf.function(lambda: next(iterator)).get_concrete_function().graph
+        return "Collective" in str(graph.as_graph_def())
+
+    return [bool(exact.all()), asks(endless=False), asks(endless=True)]
+
+
+def session(index, data, folder, names):
+    """Does several of the above in turn; leaves what came of each in FOLDER/NAME-INDEX.json."""
+    strategy = make_strategy("multi_worker_mirrored", worker_timeout=60)
+    for name in names:
+        digests = []
+
+        def digest(strategy, model, step, writer, check=guards.check_weights, digests=digests):
+            weights = [keras.ops.convert_to_numpy(v).tobytes() for v in model.variables]
+            digests.append([step, zlib.crc32(b"".join(weights))])
+            check(strategy, model, step, writer)
+
+        with (
+            mock.patch.object(loop, "check_weights", digest),
+            mock.patch.object(guards.logging, "warning") as warn,
+        ):
+            result = globals()[name](strategy, index, data, folder)
+        warnings = [call.args[0] % call.args[1:] for call in warn.call_args_list]
+        told = {"result": result, "digests": digests, "warnings": warnings}
+        (folder / f"{name}-{index}.json").write_text(json.dumps(told))
+    all_sum(strategy)(np.zeros([1]))  # No one leaves before the others are there, too.
+
+
+def program(index, path, flags, killed=None, place="training"):
+    """Runs a program; a worker may be killed while it makes its model, or after six steps."""
+    sys.argv = [str(path), *flags]
+    run = functools.partial(runpy.run_path, str(path), run_name="__main__")
+    if killed != index:
+        run()
+        return
+    places = {
+        "building": (pretraining_run, "BertPretrainer", 1),
+        "training": (Summaries, "advance", 6),
+    }
+    with at_call(*places[place], signals(signal.SIGKILL)):
+        run()
+
+
+def first_alone(index, path, flags):
+    """Runs a program as worker 0; the others do not come."""
+    if index == 0:
+        program(index, path, flags)
+
+
+def killed_once(path, mark, *flags):
+    """Runs a program; worker 1 is killed the first time, when it leaves a mark."""
+    index = json.loads(os.environ["TF_CONFIG"])["task"]["index"]
+    is_first = index == 1 and not Path(mark).exists()
+    if is_first:
+        Path(mark).touch()
+    program(index, path, flags, index if is_first else None)
+
+
+if __name__ == "__main__":
+    killed_once(*sys.argv[1:])
