@@ -1,14 +1,20 @@
 """How much memory does a pre-training step of BERT-large at length 512 take, and at what price?
 
-    .venv/bin/python benchmarks/memory.py [--bert_config=large] [--batch_size=2] [--steps=2]
+    .venv/bin/python benchmarks/memory.py [--bert_config=large] [--batch_size=4] [--steps=2]
 
-The product's own training step, plain, with gradient checkpointing (--gradient_checkpointing of the
-programs), with the optimizer's moments in bfloat16 (--optimizer_state_dtype), and with both. Each
-is a process of its own that makes the model, trains a few steps and ends: the resident memory at
-its peak, less what the libraries alone hold before there is a model. Beside it what must be there
-whatever the way: weights, gradients and moments. The rest is what the forward pass leaves for the
-backward one, and scratch space (a few tenths of a GiB of it are the compiler's). Seconds are of a
-step after the first, which compiles; CPU seconds are what counts on a busy machine.
+The product's own training step: in float32 and in bfloat16, plain and with gradient checkpointing
+(--gradient_checkpointing of the programs), and with the optimizer's moments in bfloat16
+(--optimizer_state_dtype). Each way is a process of its own, that makes the model, trains a step,
+which compiles, and then the steps that are measured:
+
+- state: what the weights and both moments take, by their shapes and types;
+- peak: the most bytes that TensorFlow's allocator had given out at one time in a step;
+- step: how much of that is there in the step alone: gradients, what the forward pass leaves for
+  the backward one, and scratch space. This is what checkpointing can change;
+- resident: the most memory that the process had, which is what a machine must have: the peak, the
+  libraries (about 1 GiB), compiled programs, and what the allocator keeps in pieces.
+
+CPU seconds are what counts on a busy machine.
 """
 
 import json
@@ -24,19 +30,20 @@ from absl import app, flags
 
 ROOT = Path(__file__).resolve().parents[1]
 
-# Name: (gradient checkpointing, type of the moments).
+# Name: (compute type, gradient checkpointing, type of the moments).
 WAYS = {
-    "plain": (False, "float32"),
-    "gradient_checkpointing": (True, "float32"),
-    "bfloat16_state": (False, "bfloat16"),
-    "both": (True, "bfloat16"),
+    "float32": ("float32", False, "float32"),
+    "float32_checkpointing": ("float32", True, "float32"),
+    "bfloat16": ("bfloat16", False, "float32"),
+    "bfloat16_checkpointing": ("bfloat16", True, "float32"),
+    "bfloat16_state": ("bfloat16", False, "bfloat16"),
+    "bfloat16_state_checkpointing": ("bfloat16", True, "bfloat16"),
 }
 
 flags.DEFINE_string("bert_config", "large", "JSON file or the name of a bundled config")
-flags.DEFINE_integer("batch_size", 2, "examples a step", lower_bound=1)
+flags.DEFINE_integer("batch_size", 4, "examples a step", lower_bound=1)
 flags.DEFINE_integer("max_seq_length", 512, "pieces an example", lower_bound=1)
 flags.DEFINE_integer("max_predictions_per_seq", 76, "masked pieces an example", lower_bound=1)
-flags.DEFINE_enum("dtype", "bfloat16", ["float32", "bfloat16", "float16"], "compute type")
 flags.DEFINE_bool("jit_compile", True, "compile with XLA, as the programs do")
 flags.DEFINE_integer("steps", 2, "timed steps a way", lower_bound=1)
 flags.DEFINE_list("ways", list(WAYS), f"of {', '.join(WAYS)}")
@@ -64,11 +71,6 @@ def example_batch(vocab_size: int) -> dict[str, np.ndarray]:
     }
 
 
-def peak_bytes() -> int:
-    """Returns the most memory that this process has had resident so far."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-
-
 def work(way: str) -> dict[str, float]:
     """Trains a few steps in one way and returns its figures."""
     sys.path.insert(0, str(ROOT))
@@ -77,16 +79,13 @@ def work(way: str) -> dict[str, float]:
     from keras_bert.config import BertConfig
     from keras_bert.models import BertPretrainer
     from keras_bert.optimization.adamw import AdamWeightDecay
-    from keras_bert.optimization.loss_scale import LossScale
     from keras_bert.tasks.pretraining.task import pretraining_task
     from keras_bert.training.step import make_train_steps
     from keras_bert.training.strategy import dtype_policy
 
-    tf.zeros([1]) + 1.0  # TensorFlow starts.
-    before = peak_bytes()
-    gradient_checkpointing, state_dtype = WAYS[way]
+    dtype, gradient_checkpointing, state_dtype = WAYS[way]
     config = BertConfig.from_json(FLAGS.bert_config)
-    model = BertPretrainer(config, dtype=dtype_policy(FLAGS.dtype))
+    model = BertPretrainer(config, dtype=dtype_policy(dtype))
     optimizer = AdamWeightDecay(1e-4, state_dtype=state_dtype)
     optimizer.build(model.trainable_variables)
     train_steps = make_train_steps(
@@ -96,22 +95,28 @@ def work(way: str) -> dict[str, float]:
         pretraining_task(),
         jit_compile=FLAGS.jit_compile,
         gradient_checkpointing=gradient_checkpointing,
-        loss_scale=LossScale(optimizer) if FLAGS.dtype == "float16" else None,
     )
     batches = iter(tf.data.Dataset.from_tensors(example_batch(config.vocab_size)).repeat())
-    times = []
-    for _ in range(1 + FLAGS.steps):
+
+    def step() -> tuple[float, float]:
         start = time.perf_counter(), time.process_time()
         train_steps(batches, tf.constant(1)).numpy()
-        times.append((time.perf_counter() - start[0], time.process_time() - start[1]))
+        return time.perf_counter() - start[0], time.process_time() - start[1]
+
+    step()
+    memory = tf.config.experimental
+    at_rest = memory.get_memory_info("CPU:0")["current"]
+    memory.reset_memory_stats("CPU:0")
+    times = [step() for _ in range(FLAGS.steps)]
+    peak = memory.get_memory_info("CPU:0")["peak"]
     parameters = sum(int(np.prod(v.shape)) for v in model.trainable_variables)
-    moment = 2 if state_dtype == "bfloat16" else 4
     return {
-        "peak": peak_bytes() - before,
-        "fixed": parameters * (4 + 4 + 2 * moment),
-        "first": times[0][0],
-        "wall": median(wall for wall, _ in times[1:]),
-        "cpu": median(cpu for _, cpu in times[1:]),
+        "state": parameters * (4 + 2 * (2 if state_dtype == "bfloat16" else 4)),
+        "step": peak - at_rest,
+        "peak": peak,
+        "resident": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+        "wall": median(wall for wall, _ in times),
+        "cpu": median(cpu for _, cpu in times),
     }
 
 
@@ -125,18 +130,22 @@ def main(_) -> None:
         sys.exit(f"--ways: {sorted(unknown)} are not among {', '.join(WAYS)}")
     print(
         f"{FLAGS.bert_config}, {FLAGS.batch_size} x {FLAGS.max_seq_length} pieces, "
-        f"{FLAGS.max_predictions_per_seq} predictions, {FLAGS.dtype}, jit_compile="
-        f"{FLAGS.jit_compile}; GiB"
+        f"{FLAGS.max_predictions_per_seq} predictions, jit_compile={FLAGS.jit_compile}; GiB"
     )
-    print(f"{'':24}  peak  fixed  the rest  wall s  CPU s  first s")
+    print(f"{'':28}  state   step   peak  resident  wall s  CPU s")
     for way in FLAGS.ways:
         command = [sys.executable, *sys.argv, f"--worker={way}"]
-        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+        done = subprocess.run(command, stdout=subprocess.PIPE, text=True)
+        if done.returncode:
+            print(f"{way:28} ended with {done.returncode}", flush=True)
+            continue
         figures = json.loads(done.stdout.splitlines()[-1])
-        peak, fixed = figures["peak"] / 2**30, figures["fixed"] / 2**30
+        state, step, peak, resident = (
+            figures[name] / 2**30 for name in ("state", "step", "peak", "resident")
+        )
         print(
-            f"{way:24} {peak:5.2f} {fixed:6.2f} {peak - fixed:9.2f} "
-            f"{figures['wall']:7.2f} {figures['cpu']:6.2f} {figures['first']:8.0f}",
+            f"{way:28} {state:6.2f} {step:6.2f} {peak:6.2f} {resident:9.2f} "
+            f"{figures['wall']:7.2f} {figures['cpu']:6.2f}",
             flush=True,
         )
 

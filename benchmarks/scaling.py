@@ -1,41 +1,60 @@
-"""What do several workers cost? Two against one on the same cores, and where the time goes.
+"""What do several workers cost? Two against one on the same cores, and where a step's time goes.
 
-    .venv/bin/python benchmarks/scaling.py [--bert_config=small] [--train_batch_size=32]
+    .venv/bin/python benchmarks/scaling.py [--bert_config=medium] [--train_batch_sizes=256,32]
 
-Pre-training steps of length 128 on random records, dropout 0.1, float32, at one global batch: one
+The product's own training loop on random records of length 128, dropout 0.1, float32: one
 process on both cores, then two workers on one core each (multi_worker_mirrored over the loopback
-interface). Both are warm; one process runs while the pair waits, and the other way round. A step is
-the median of the rounds; of the pair, the slower worker's. The parts are measured on the pair:
+interface), at the same global batch, in micro-batches of the same size. Both are warm and take
+turns; each writes a line of figures after every step.
 
-- all-reduce: the same collectives as a step's, of zeros of the gradients' shapes, alone;
-- input: the pipeline alone, a batch (in training it runs beside the step);
-- host loop: a call of one step less a tenth of a call of ten, and what workers agree on after it.
+Nothing is measured beside the step: the loop and the step note the time as they go, before and
+after each of their collectives, so that the parts of a step add up to it.
 
-What is left is the arithmetic. Ideally a pair takes as long as the one process.
+- input: from the call of the step until its batch is there, what workers agree on included;
+- sum of counts: of labels and tokens over the workers; the forward pass may begin meanwhile;
+- forward and backward: the arithmetic that is shared out between the workers;
+- waiting: the gradient is there, the other worker's is not;
+- all-reduce: from the slower worker's gradient until the sum is there;
+- update: norm, clipping, AdamW; each worker does all of it;
+- host loop: from the end of a call until the next one: agreement on a stop, checks, figures.
+
+All but the arithmetic and the update is the framework's own. A checkpoint is timed too, at the end.
+
+Why these sizes: a step moves as many bytes whatever its batch is, so the share falls as the batch
+grows: 256 is the paper's, 32 shows the growth. `medium` moves 1.2 times as many bytes as BERT-base
+for the same arithmetic, so its share is the larger one, and it takes minutes where base takes an
+hour.
 """
 
+import contextlib
 import json
 import os
 import socket
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from statistics import median
-from subprocess import DEVNULL, PIPE, Popen
+from subprocess import PIPE, Popen
+from typing import Any
 
 import numpy as np
 from absl import app, flags
 from workers import ROOT, answer
 
-STEPS = 10
 VOCAB = 30522
+# A step's moments, in their order.
+MOMENTS = ("called", "batch", "counted", "computed", "summed", "returned", "again")
+OWN = ("input", "sum of counts", "waiting", "all-reduce", "host loop")
+TARGET = 10.0  # % of the step.
 
-flags.DEFINE_string("bert_config", "small", "bundled config")
-flags.DEFINE_integer("train_batch_size", 32, "examples a step, over all workers", lower_bound=2)
-flags.DEFINE_integer("rounds", 5, "calls of ten steps of each", lower_bound=1)
-flags.DEFINE_string("records", "", "internal: folder of the records")
+flags.DEFINE_string("bert_config", "medium", "bundled config")
+flags.DEFINE_list("train_batch_sizes", ["256", "32"], "examples a step, over all workers")
+flags.DEFINE_integer("micro_batch_size", 8, "examples a device computes on at a time")
+flags.DEFINE_integer("rounds", 3, "turns of each", lower_bound=1)
+flags.DEFINE_integer("steps", 2, "steps a turn", lower_bound=2)
+flags.DEFINE_string("folder", "", "internal: of the records and the runs")
 flags.DEFINE_bool("worker", False, "internal: be a worker")
 FLAGS = flags.FLAGS
 
@@ -43,6 +62,8 @@ FLAGS = flags.FLAGS
 def write_records(folder: Path) -> None:
     """Writes two files of random records."""
     import tensorflow as tf
+
+    folder.mkdir()
 
     random = np.random.default_rng(0)
 
@@ -67,15 +88,49 @@ def write_records(folder: Path) -> None:
                 writer.write(example.SerializeToString())
 
 
-def timed(work: Callable[[], object]) -> float:
-    """Returns the seconds of a call."""
-    start = time.perf_counter()
-    work()
-    return time.perf_counter() - start
+@contextlib.contextmanager
+def noting(num_counts: int) -> Iterator[dict[str, Any]]:
+    """Makes the collectives of a step that is traced in the block note when they begin and end.
+
+    Args:
+        num_counts: how many numbers the sum of counts has.
+
+    Yields:
+        {moment: variable}, seconds since 1970 of the last step.
+    """
+    import tensorflow as tf
+
+    context = tf.distribute.get_replica_context().__class__
+    context = next(c for c in context.__mro__ if "all_reduce" in vars(c))
+    all_reduce = context.all_reduce
+    moments = {name: tf.Variable(0.0, dtype=tf.float64) for name in MOMENTS[1:5]}
+
+    @tf.autograph.experimental.do_not_convert
+    def noted(self: Any, op: Any, value: Any, options: Any = None) -> Any:
+        if isinstance(value, list):
+            begin, end = "computed", "summed"
+        elif value.shape == [num_counts]:
+            begin, end = "batch", "counted"
+        else:  # The sums of losses, summed just before the gradients.
+            return all_reduce(self, op, value, options)
+        value = note(begin, value)
+        return note(end, all_reduce(self, op, value, options))
+
+    def note(moment: str, value: Any) -> Any:
+        with tf.control_dependencies(tf.nest.flatten(value)):
+            now = moments[moment].assign(tf.timestamp())
+        with tf.control_dependencies([now]):
+            return tf.nest.map_structure(tf.identity, value)
+
+    context.all_reduce = noted
+    try:
+        yield moments
+    finally:
+        context.all_reduce = all_reduce
 
 
 def work() -> None:
-    """One worker: what is named on stdin, its seconds as a line out."""
+    """One worker: trains with each batch size, and waits for a line before each turn."""
     sys.path.insert(0, str(ROOT))
     from keras_bert.training.strategy import make_strategy
 
@@ -89,53 +144,81 @@ def work() -> None:
     from keras_bert.tasks.pretraining.batches import training_batches
     from keras_bert.tasks.pretraining.records import find_records
     from keras_bert.tasks.pretraining.task import pretraining_task
-    from keras_bert.training.cluster import all_sum, distribute, share_of
-    from keras_bert.training.step import make_train_steps
+    from keras_bert.training import loop
+    from keras_bert.training.cluster import num_workers, share_of
 
     with strategy.scope():
         model = BertPretrainer(BertConfig.from_json(FLAGS.bert_config), dtype="float32")
         optimizer = AdamWeightDecay(1e-4)
         optimizer.build(model.trainable_variables)
-    data = find_records(FLAGS.records)
+    task = pretraining_task()
+    folder, workers = Path(FLAGS.folder), num_workers(strategy)
+    data = find_records(str(folder / "records"))
+    weights = sum(int(np.prod(v.shape)) for v in model.trainable_variables)
 
-    def pipeline() -> tf.data.Dataset:
-        return training_batches(data, FLAGS.train_batch_size, VOCAB, 0, share=share_of(strategy))
+    def noted_train_steps(make: Callable[..., Any], turn: list[dict[str, float]]) -> Any:
+        """Wraps `make_train_steps`: each call adds its moments to the turn, or begins one."""
 
-    batches, alone = iter(distribute(strategy, pipeline(), endless=True)), iter(pipeline())
-    train_steps = make_train_steps(strategy, model, optimizer, pretraining_task())
-    agree = all_sum(strategy)
+        def make_noted(*args: Any, **kwargs: Any) -> Callable[..., Any]:
+            train_steps = make(*args, **kwargs)
+            warm = []
 
-    def steps(count: int) -> None:
-        train_steps(batches, tf.constant(count)).numpy()
+            def call(iterator: Any, count: Any) -> Any:
+                if turn:
+                    turn[-1]["again"] = time.time()
+                if warm and len(turn) in (0, FLAGS.steps):
+                    # The first line out says that this worker is warm, the others what a turn took.
+                    print(json.dumps({"turn": turn, "weights": weights}), flush=True)
+                    turn.clear()
+                    sys.stdin.readline()
+                called = time.time()
+                rows = np.asarray(train_steps(iterator, count))
+                if warm:
+                    times = {name: moment.numpy() for name, moment in moments.items()}
+                    turn.append({"called": called, **times, "returned": time.time()})
+                warm.append(True)
+                return rows
 
-    @tf.function
-    def all_reduce() -> tf.Tensor:
-        def of_device() -> tf.Tensor:
-            replica = tf.distribute.get_replica_context()
-            gradients = [tf.zeros(v.shape) for v in model.trainable_variables]
-            gradients = replica.all_reduce(tf.distribute.ReduceOp.SUM, gradients)
-            return tf.add_n([gradient[..., :1][0] for gradient in map(_flat, gradients)])
+            return call
 
-        return strategy.experimental_local_results(strategy.run(of_device))[0]
+        return make_noted
 
-    def _flat(x: tf.Tensor) -> tf.Tensor:
-        return tf.reshape(x, [-1])
+    with noting(len(task.figures) + 2) as moments:
+        make = loop.make_train_steps
+        for size in map(int, FLAGS.train_batch_sizes):
+            sys.stdin.readline()
+            turn: list[dict[str, float]] = []
+            loop.make_train_steps = noted_train_steps(make, turn)
+            steps = 1 + FLAGS.rounds * FLAGS.steps
+            settings = loop.TrainingSettings(
+                num_train_steps=steps,
+                train_batch_size=size,
+                gradient_accumulation_steps=max(1, size // workers // FLAGS.micro_batch_size),
+                log_steps=1,
+                save_checkpoints_steps=steps,
+                steps_per_loop=1,
+            )
 
-    units = {
-        "step": lambda: steps(STEPS),
-        "host loop": lambda: [(steps(1), agree(np.zeros([2]))) for _ in range(STEPS)],
-        "input": lambda: [next(alone) for _ in range(STEPS)],
-        "all-reduce": lambda: [all_reduce().numpy() for _ in range(STEPS)],
-    }
-    for unit in units.values():
-        unit()
-    print(json.dumps({"ready": True}), flush=True)
-    for line in sys.stdin:
-        print(json.dumps({"seconds": timed(units[line.strip()]) / STEPS}), flush=True)
+            def batches_from(step: int, size: int = size) -> tf.data.Dataset:
+                return training_batches(data, size, VOCAB, 0, step, share=share_of(strategy))
+
+            run = folder / f"{workers}-{size}"
+            loop.train(strategy, model, optimizer, task, batches_from, settings, run)
+            ended = time.time() - turn[-1]["returned"]
+            print(json.dumps({"turn": turn, "ended": ended}), flush=True)
 
 
-def start(count: int, records: str) -> list[Popen]:
-    """Starts the one process, or the workers of a pair, each on cores of its own."""
+def start(stack: contextlib.ExitStack, count: int, folder: str) -> list[Popen]:
+    """Starts the one process, or the workers of a pair, each on cores of its own.
+
+    Args:
+        stack: ends them.
+        count: how many.
+        folder: of the records and the runs.
+
+    Returns:
+        The processes.
+    """
     cores = sorted(os.sched_getaffinity(0))
     sockets = [socket.socket() for _ in range(count)]
     for each in sockets:
@@ -143,66 +226,114 @@ def start(count: int, records: str) -> list[Popen]:
     addresses = [f"127.0.0.1:{each.getsockname()[1]}" for each in sockets]
     for each in sockets:
         each.close()
+    names = ("bert_config", "train_batch_sizes", "micro_batch_size", "rounds", "steps")
+    settings = [FLAGS[name].serialize() for name in names]
     processes = []
     for index in range(count):
         own = cores if count == 1 else [cores[index % len(cores)]]
         config = {"cluster": {"worker": addresses}, "task": {"type": "worker", "index": index}}
         environment = os.environ | ({"TF_CONFIG": json.dumps(config)} if count > 1 else {})
-        command = [ROOT / ".venv/bin/python", __file__, "--worker", f"--records={records}"]
-        command += [f"--{n}={FLAGS[n].value}" for n in ("bert_config", "train_batch_size")]
-        processes.append(
-            Popen(
-                ["taskset", "-c", ",".join(map(str, own)), *command],
-                stdin=PIPE,
-                stdout=PIPE,
-                stderr=DEVNULL,
-                text=True,
-                env=environment,
-            )
-        )
+        command = ["taskset", "-c", ",".join(map(str, own)), ROOT / ".venv/bin/python", __file__]
+        command += ["--worker", f"--folder={folder}", *settings]
+        process = Popen(command, stdin=PIPE, stdout=PIPE, text=True, env=environment)
+        stack.enter_context(process)
+        stack.callback(process.kill)
+        processes.append(process)
     return processes
 
 
-def ask(processes: list[Popen], unit: str) -> float:
-    """Lets all do one unit of work; returns the seconds of the slowest."""
+def ask(processes: list[Popen]) -> None:
+    """Lets all of them go on."""
     for process in processes:
-        process.stdin.write(f"{unit}\n")
+        process.stdin.write("\n")
         process.stdin.flush()
-    return max(answer(process)["seconds"] for process in processes)
+
+
+def parts_of(workers: tuple[dict[str, float], ...]) -> dict[str, float]:
+    """Splits one step into its parts.
+
+    Args:
+        workers: the moments of the step on each worker.
+
+    Returns:
+        {part: seconds}, means over the workers, which add up to the step.
+    """
+    slowest = max(moments["computed"] for moments in workers)
+    splits = []
+    for at in workers:
+        splits.append(
+            {
+                "input": at["batch"] - at["called"],
+                "sum of counts": at["counted"] - at["batch"],
+                "forward and backward": at["computed"] - at["counted"],
+                "waiting": slowest - at["computed"],
+                "all-reduce": at["summed"] - slowest,
+                "update": at["returned"] - at["summed"],
+                "host loop": at["again"] - at["returned"],
+            }
+        )
+    return {part: sum(split[part] for split in splits) / len(splits) for part in splits[0]}
+
+
+def report(size: int, weights: int, steps: dict[int, list], ended: float) -> None:
+    """Prints the table of one batch size.
+
+    Args:
+        size: of the global batch.
+        weights: that the model has.
+        steps: {number of workers: the parts of each step}.
+        ended: seconds that the pair took to save and to agree on the end.
+    """
+    one, pair = ([sum(parts.values()) for parts in steps[count]] for count in (1, 2))
+    print(
+        f"\n{FLAGS.bert_config}, length 128, {size} examples a step, float32; "
+        f"{weights / 1e6:.1f} M weights, {4 * weights / 1e6:.0f} MB of gradients"
+    )
+    print(f"{'':22}  one process, both cores  two workers, a core each")
+    for part in [*steps[1][0], "step"]:
+        line = f"{part:22}"
+        for whole, split in ((one, steps[1]), (pair, steps[2])):
+            values = whole if part == "step" else [parts[part] for parts in split]
+            shares = [100 * value / step for value, step in zip(values, whole, strict=True)]
+            line += f"  {1000 * median(values):12.1f} ms {median(shares):6.2f} %"
+        print(line)
+    own = [
+        sum(parts[part] for part in OWN) / step for parts, step in zip(steps[2], pair, strict=True)
+    ]
+    share = 100 * median(own)
+    print(f"examples/s: {size / median(one):.2f} and {size / median(pair):.2f}, ", end="")
+    print(f"two workers / one: {median(one) / median(pair):.3f}")
+    print(
+        f"the framework's own ({', '.join(OWN)}): {share:.2f} % of the pair's step "
+        f"({100 * min(own):.2f} to {100 * max(own):.2f}); target: under {TARGET:.0f} %: "
+        f"{'reached' if share < TARGET else 'missed'}"
+    )
+    print(
+        f"a checkpoint until it is written: {ended:.1f} s, "
+        f"{100 * ended / (1000 * median(pair)):.2f} % of 1,000 steps, the programs' default"
+    )
 
 
 def main(_) -> None:
-    """Lets one process and a pair take turns, and prints the table."""
+    """Lets one process and a pair take turns, and prints a table for each batch size."""
     if FLAGS.worker:
         return work()
-    with tempfile.TemporaryDirectory() as folder:
-        write_records(Path(folder))
-        groups = {count: start(count, folder) for count in (1, 2)}
-        for processes in groups.values():
-            for process in processes:
-                answer(process)
-        steps = {count: [] for count in groups}
-        parts: dict[str, list[float]] = {"all-reduce": [], "host loop": [], "input": []}
-        for _ in range(FLAGS.rounds):
-            for count, processes in groups.items():
-                steps[count].append(ask(processes, "step"))
-            for part, values in parts.items():
-                values.append(ask(groups[2], part))
-    one, pair = (median(values) for values in steps.values())
-    parts["host loop"] = [
-        max(whole - step, 0.0) for whole, step in zip(parts["host loop"], steps[2], strict=True)
-    ]
-    print(f"\n{FLAGS.bert_config}, length 128, {FLAGS.train_batch_size} examples a step")
-    print(f"one process on both cores: {1000 * one:.0f} ms a step")
-    print(f"two workers on a core each: {1000 * pair:.0f} ms a step, {pair / one:.2f} x")
-    for part, values in parts.items():
-        seconds = median(values)
-        print(f"  {part:10} {1000 * seconds:7.1f} ms  {100 * seconds / pair:5.1f} % of the step")
-    whole = sum(median(values) for values in parts.values())
-    print(f"  together   {1000 * whole:7.1f} ms  {100 * whole / pair:5.1f} %")
-    for processes in groups.values():
-        for process in processes:
-            process.kill()
+    with contextlib.ExitStack() as stack:
+        folder = stack.enter_context(tempfile.TemporaryDirectory())
+        write_records(Path(folder) / "records")
+        groups = {count: start(stack, count, folder) for count in (1, 2)}
+        for size in map(int, FLAGS.train_batch_sizes):
+            for processes in groups.values():
+                ask(processes)
+            warm = [answer(process) for processes in groups.values() for process in processes]
+            steps: dict[int, list[dict[str, float]]] = {count: [] for count in groups}
+            for _ in range(FLAGS.rounds):
+                for count, processes in groups.items():
+                    ask(processes)
+                    answers = [answer(process) for process in processes]
+                    turns = zip(*(each["turn"] for each in answers), strict=True)
+                    steps[count] += [parts_of(each) for each in turns if "again" in each[0]]
+            report(size, warm[0]["weights"], steps, answers[0]["ended"])
     return None
 
 

@@ -58,23 +58,33 @@ def site_key(seed: Any, site: int) -> Any:
     return mix(mix(seed + _int32(_GOLDEN)) + _int32(_GOLDEN * (2 * site + 1)))
 
 
-def random_bits(key: Any, size: Any) -> Any:
+def random_bits(key: Any, size: Any, *, keep_positions: bool = True) -> Any:
     """Returns uniform int16 numbers that depend on their key and position alone.
 
     Args:
         key: [B] int32, one a row, from `site_key`.
         size: elements a row.
+        keep_positions: let TensorFlow keep the positions in the program, as constants: faster where
+            rows share them, but for an optimizer's state, which has no rows, gigabytes.
 
     Returns:
-        [B, size] int16, uniform over all 2^16 values.
+        [B, size] int16, uniform over all 2^16 values; the same either way.
     """
     # Each word gives two elements, as 16 bits are plenty to compare a rate with. Positions are
     # mixed once for all rows, into words so far apart that two rows' keys hardly ever
     # bring them to the same one; that leaves two multiplications for each row's own word.
     words = (size + 1) // 2
-    position = mix(ops.arange(words, dtype="int32") + _int32(_GOLDEN))
+    count = ops.arange(words, dtype="int32") if keep_positions else _count(words, key)
+    position = mix(count + _int32(_GOLDEN))
     x = ops.bitwise_xor(position[None, :], key[:, None]) * _MULTIPLIER_1
     x = ops.bitwise_xor(x, ops.bitwise_right_shift(x, 15)) * _MULTIPLIER_2
     bits = ops.reshape(ops.view(x[:, :, None], "int16"), (-1, 2 * words))
     is_even = isinstance(size, int) and size % 2 == 0
     return bits if is_even else bits[:, :size]
+
+
+def _count(size: Any, key: Any) -> Any:
+    """Returns 0, 1, ... size - 1 as no constant: TensorFlow makes those of up to 10 MB itself."""
+    nothing = ops.bitwise_xor(key[:1], key[:1])
+    rows = ops.arange((size + 1023) // 1024, dtype="int32") * 1024 + nothing
+    return ops.reshape(rows[:, None] + ops.arange(1024, dtype="int32"), (-1,))[:size]

@@ -58,3 +58,10 @@ def test_the_bits_never_change():
 
 def test_an_odd_size_draws_the_same_bits():
     assert np.array_equal(bits(size=7), bits(size=8)[:, :7])
+
+
+@pytest.mark.parametrize("size", [7, 2048, 5000])
+def test_positions_that_are_not_kept_draw_the_same_bits(size):
+    key = site_key(ops.convert_to_tensor(SEEDS), 0)
+    drawn = ops.convert_to_numpy(random_bits(key, size, keep_positions=False))
+    assert np.array_equal(drawn, bits(size=size))

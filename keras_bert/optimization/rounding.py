@@ -31,7 +31,7 @@ def round_at_random(x: Any, key: Any) -> Any:
     """
     # bfloat16 is the upper half of float32: a random lower half is added, what it carries into
     # the upper one rounds up, and the rest is cut off.
-    noise = ops.cast(random_bits(key, math.prod(x.shape)), "int32")
+    noise = ops.cast(random_bits(key, math.prod(x.shape), keep_positions=False), "int32")
     noise = ops.reshape(ops.bitwise_and(noise, _LOW_HALF), x.shape)
     bits = ops.bitwise_and(ops.view(x, "int32") + noise, ~_LOW_HALF)
     return ops.cast(ops.view(bits, "float32"), "bfloat16")

@@ -32,6 +32,9 @@ from keras_bert.training.recomputation import recomputing
 from keras_bert.training.task import Batch, Task
 
 SUM = tf.distribute.ReduceOp.SUM
+# Gradients are summed over workers in pieces of at least this size: while one is added up, the next
+# is on its way. In one piece it takes twice the CPU time (benchmarks/README.md).
+IN_PIECES = tf.distribute.experimental.CommunicationOptions(bytes_per_pack=4 * 2**20)
 
 
 def make_train_steps(
@@ -140,7 +143,7 @@ def make_train_steps(
         scale = tf.convert_to_tensor(loss_scale.scale) if loss_scale else tf.constant(1.0)
         sums, gradients = accumulate(batch, totals, scale)
         sums = replica.all_reduce(SUM, sums)
-        gradients = replica.all_reduce(SUM, gradients)
+        gradients = replica.all_reduce(SUM, gradients, IN_PIECES)
         # Outside XLA, which sums a norm on one thread. l2_loss makes one pass of it.
         norm = tf.sqrt(2.0 * tf.add_n([tf.nn.l2_loss(gradient) for gradient in gradients])) / scale
         # Each device updates its own copy from the same gradient. Keras's `apply` would sum over
