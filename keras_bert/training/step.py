@@ -128,7 +128,10 @@ def make_train_steps(
 
         zeros = [tf.zeros(variable.shape) for variable in variables]
         start = (tf.constant(0), tf.zeros([len(task.figures)]), zeros)
-        _, sums, gradients = tf.while_loop(lambda i, *_: i < count, add, start)
+        # One at a time: the next one's forward pass would hold its activations beside this one's.
+        _, sums, gradients = tf.while_loop(
+            lambda i, *_: i < count, add, start, parallel_iterations=1
+        )
         return sums, gradients
 
     def replica_step(batch: Batch) -> tf.Tensor:
