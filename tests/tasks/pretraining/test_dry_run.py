@@ -1,4 +1,4 @@
-"""A dry run: what is refused before it measures, how many sequences it tries, whose memory it says."""
+"""A dry run: what it refuses at once, how many sequences it tries, whose memory it says."""
 
 from dataclasses import replace
 

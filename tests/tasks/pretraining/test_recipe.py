@@ -114,7 +114,7 @@ def test_the_budget_is_a_day_at_125_tera_operations_a_second():
 
 
 def test_a_length_that_the_config_has_no_room_for_is_refused_without_records_too():
-    with pytest.raises(InputError, match="--max_seq_length=513, but the config allows .* 512"):
+    with pytest.raises(InputError, match=r"--max_seq_length=513, but the config allows .* 512"):
         arithmetic(phases_of("bert-base", max_seq_length=513)[0])
 
 
