@@ -138,8 +138,6 @@ def main(argv: Sequence[str]) -> None:
         )
         record = {name: value for name, value in own.items() if name not in FREE}
         record["backend"] = BACKEND
-        if FLAGS.recipe:
-            record["recipe"] = Path(FLAGS.recipe).stem
         runs.append(PhaseRun(phase, settings, training, record))
     strategy = make_strategy(
         FLAGS.distribution_strategy, FLAGS.num_devices, FLAGS.worker_timeout, FLAGS.model_parallel

@@ -1,7 +1,8 @@
 """Which backend computes, TensorFlow or JAX: its devices, training step, evaluation, prediction.
 
 Keras takes the backend from KERAS_BACKEND when it is imported. The loop, the tasks and the
-checkpoints are the same on both; the names below are all that differs, and mean the same.
+checkpoints are the same on both; the names below are all that differs, and mean the same but for
+`peak_memory`: TensorFlow counts from the call before, JAX from the program's start.
 """
 
 import keras
@@ -11,15 +12,11 @@ from keras_bert.errors import InputError
 BACKEND = keras.backend.backend()
 
 if BACKEND == "tensorflow":
+    from keras_bert.training.device_memory import free, peak_memory
     from keras_bert.training.evaluate import make_evaluate
     from keras_bert.training.predict import make_predict
     from keras_bert.training.step import make_train_steps
-    from keras_bert.training.strategy import (
-        fastest_precision,
-        free,
-        make_strategy,
-        peak_memory,
-    )
+    from keras_bert.training.strategy import fastest_precision, make_strategy
 elif BACKEND == "jax":
     from keras_bert.training.jax_devices import (
         fastest_precision,

@@ -52,6 +52,7 @@ def is_finished(output_dir: Path, settings: Mapping[str, object]) -> bool:
     old = read_json(run_file).get("settings")
     if not isinstance(old, dict):
         raise InputError(f"{run_file}: has no settings; expected a run's record")
+    old, settings = flat(old), flat(settings)
     changed = [
         f"{name} was {json.dumps(old.get(name))} and is now {json.dumps(settings.get(name))}"
         for name in sorted(set(old) | set(settings))
@@ -63,6 +64,24 @@ def is_finished(output_dir: Path, settings: Mapping[str, object]) -> bool:
             "give the same settings to continue it, or another --output_dir"
         )
     return (output_dir / "results.json").exists()
+
+
+def flat(settings: Mapping[str, object]) -> dict[str, object]:
+    """Names settings of settings by their path, so that a message shows the one that differs.
+
+    Args:
+        settings: JSON values by name.
+
+    Returns:
+        The same without mappings in it: `phase-1.log_steps` for `log_steps` of `phase-1`.
+    """
+    named = {}
+    for name, value in settings.items():
+        if isinstance(value, Mapping):
+            named |= {f"{name}.{inner}": each for inner, each in flat(value).items()}
+        else:
+            named[name] = value
+    return named
 
 
 @contextlib.contextmanager

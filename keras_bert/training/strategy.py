@@ -1,10 +1,8 @@
-"""Where training runs: a flag's name in, a tf.distribute.Strategy and its best precision out."""
+"""Where training runs: flags in, a tf.distribute.Strategy and the types it computes in out."""
 
 import os
-from collections.abc import Iterable
 from pathlib import Path
 
-import keras
 import tensorflow as tf
 
 from keras_bert.errors import InputError
@@ -107,35 +105,6 @@ def check_state_dtype(strategy: tf.distribute.Strategy, state_dtype: str) -> Non
             "--optimizer_state_dtype=bfloat16 does not go with multi_worker_mirrored, as "
             "TensorFlow sends no bfloat16 between workers; expected float32"
         )
-
-
-def free(variables: Iterable[keras.Variable]) -> None:
-    """Gives back the memory of variables that are not used again.
-
-    TensorFlow keeps each graph that was traced with a custom gradient for good (its gradient is
-    registered under a name of its own), and with the graph all variables in it. So each gets an
-    empty value.
-
-    Args:
-        variables: those of a model or an optimizer; they have no values afterwards.
-    """
-    for variable in variables:
-        for copy in getattr(variable.value, "values", [variable.value]):
-            nothing = tf.zeros([0], copy.dtype)
-            tf.raw_ops.AssignVariableOp(resource=copy.handle, value=nothing)
-
-
-def peak_memory() -> int | None:
-    """Returns the most bytes that the first GPU has held since the last call.
-
-    Returns:
-        The bytes; None where there is no GPU.
-    """
-    if not tf.config.list_logical_devices("GPU"):
-        return None
-    peak = tf.config.experimental.get_memory_info("GPU:0")["peak"]
-    tf.config.experimental.reset_memory_stats("GPU:0")
-    return peak
 
 
 def _devices(num_devices: int) -> list[str]:

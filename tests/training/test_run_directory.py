@@ -55,6 +55,13 @@ def test_changed_settings_are_refused_with_every_difference(tmp_path):
         is_finished(tmp_path, {"learning_rate": 1})
 
 
+def test_of_settings_in_settings_the_one_that_changed_is_named(tmp_path):
+    write_json(tmp_path / "run.json", {"settings": {"phase-1": {"rate": 1, "flags": {"a": 2}}}})
+    assert is_finished(tmp_path, {"phase-1": {"rate": 1, "flags": {"a": 2}}}) is False
+    with pytest.raises(InputError, match=r"settings: phase-1\.flags\.a was 2 and is now 3; give"):
+        is_finished(tmp_path, {"phase-1": {"rate": 1, "flags": {"a": 3}}})
+
+
 def test_a_file_in_the_way_is_named(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match=r"file.*cannot be written"):

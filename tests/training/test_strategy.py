@@ -1,13 +1,10 @@
 """Choosing devices and the precision that is fastest on them."""
 
-import keras
-import numpy as np
 import pytest
-import tensorflow as tf
 
 from keras_bert.errors import InputError
 from keras_bert.training import strategy as strategies
-from keras_bert.training.strategy import check_state_dtype, fastest_precision, free, make_strategy
+from keras_bert.training.strategy import check_state_dtype, fastest_precision, make_strategy
 
 
 @pytest.mark.parametrize(
@@ -40,11 +37,3 @@ def test_a_bfloat16_state_is_refused_on_several_workers(monkeypatch):
     check_state_dtype(one, "float32")
     with pytest.raises(InputError, match="--optimizer_state_dtype=bfloat16 does not go with multi"):
         check_state_dtype(one, "bfloat16")
-
-
-def test_freed_variables_hold_nothing(mirrored):
-    with mirrored.scope():
-        variable = keras.Variable(np.ones([3, 4], np.float32))
-    free([variable])
-    for copy in variable.value.values:
-        assert tf.size(tf.raw_ops.ReadVariableOp(resource=copy.handle, dtype=tf.float32)) == 0

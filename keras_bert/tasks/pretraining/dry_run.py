@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 import tensorflow as tf
 
 from keras_bert.tasks.pretraining.measure import Measured, measure
-from keras_bert.tasks.pretraining.phases import PhaseRun, check_phases
+from keras_bert.tasks.pretraining.phases import PhaseRun, check_phases, named
 from keras_bert.tasks.pretraining.plan import Plan, make_plan
 from keras_bert.tasks.pretraining.recipe import data_command
 from keras_bert.training.loop import check_batch_sizes
@@ -29,15 +29,14 @@ def dry_run(runs: Sequence[PhaseRun], strategy: tf.distribute.Strategy) -> Itera
     Raises:
         InputError: settings or records do not fit, or nothing says the records' shape.
     """
-    if runs[0].settings.input_file:
-        inputs = check_phases(runs, strategy)
-    else:
-        inputs = [None] * len(runs)
-        for run in runs:
-            check_batch_sizes(strategy, run.training, run.settings.eval_batch_size)
-    seconds = []
+    inputs = check_phases(runs, strategy) if runs[0].settings.input_file else [None] * len(runs)
+    plans = []
     for run, read in zip(runs, inputs, strict=True):
-        plan = make_plan(run, read, strategy.num_replicas_in_sync)
+        with named(run.phase):
+            check_batch_sizes(strategy, run.training, run.settings.eval_batch_size)
+            plans.append(make_plan(run, read, strategy.num_replicas_in_sync))
+    seconds = []
+    for run, read, plan in zip(runs, inputs, plans, strict=True):
         yield from _planned(run, plan)
         measured = measure(run, read, plan, strategy)
         seconds.append(_seconds(plan, measured))
@@ -75,7 +74,10 @@ def _timed(run: PhaseRun, plan: Plan, measured: Measured | None) -> Iterator[str
     if measured is None:
         yield _line("time", "unknown: one sequence may not fit this machine's free memory")
         return
-    used = f"{_gigabytes(measured.used)}, estimated {_gigabytes(measured.expected)}"
+    used = "unknown"
+    if measured.used is not None:
+        used = ("at most " if measured.at_most else "") + _gigabytes(measured.used)
+    used += f", estimated {_gigabytes(measured.expected)}"
     part = (
         f"{measured.sequences} sequences a micro-batch and device, {run.settings.mixed_precision}"
     )

@@ -9,7 +9,6 @@ import functools
 import gc
 import time
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import tensorflow as tf
@@ -20,7 +19,8 @@ from keras_bert.tasks.pretraining.phases import PhaseRun
 from keras_bert.tasks.pretraining.plan import Plan, memory_of
 from keras_bert.tasks.pretraining.run import make_model
 from keras_bert.tasks.pretraining.task import pretraining_task
-from keras_bert.training.backend import free, make_train_steps, peak_memory
+from keras_bert.training import host_memory
+from keras_bert.training.backend import BACKEND, free, make_train_steps, peak_memory
 from keras_bert.training.cluster import distribute
 
 # What a CPU is asked at most: its rate does not rise beyond some sequences, and this takes seconds.
@@ -36,16 +36,18 @@ class Measured:
         sequences: those of the micro-batch that was measured, on one device.
         update_seconds: a step's time but for its micro-batches.
         micro_batch_seconds: a micro-batch's time, at its full size.
-        used: bytes that a step of one such micro-batch took a device at its peak; on CPUs with
-            what the program itself takes to compile and run it; on CPUs and on JAX's accelerators
-            no less than phases before it took, whose memory they keep to use again.
+        used: bytes that a step of one such micro-batch took a device at its peak, on CPUs with
+            what the program itself takes to compile and run it; None where nothing tells.
+        at_most: whether `used` is what a phase before took, or a size that did not fit: CPUs and
+            JAX's accelerators count from the program's start, and it took no more.
         expected: bytes that the estimate says for that.
     """
 
     sequences: int
     update_seconds: float
     micro_batch_seconds: float
-    used: int
+    used: int | None
+    at_most: bool
     expected: int
 
 
@@ -69,30 +71,25 @@ def measure(
     Raises:
         InputError: the records are damaged.
     """
-    on_cpu, start = peak_memory() is None, _resident_at_first()
-    sequences = plan.micro_batch
-    if on_cpu:
-        short = max(1, int(CPU_FLOPS // plan.flops_a_sequence))
-        sequences = min(sequences, CPU_SEQUENCES, short)
+    on_cpu, sequences = peak_memory() is None, plan.micro_batch
 
     def needed(sequences: int, parts: int) -> int:
         shape = plan.config, plan.length, plan.predictions
         return memory_of(run, *shape, sequences, parts).total
 
     if on_cpu:
+        short = max(1, int(CPU_FLOPS // plan.flops_a_sequence))
+        sequences = min(sequences, CPU_SEQUENCES, short)
+        room = _room()
         # Half: a program takes up to twice the estimate (docs/recipes.md).
-        # What earlier phases took is kept to be used again.
-        room = _available() + _memory_line("/proc/self/status", "VmRSS") - start
-        while sequences and needed(sequences, 2) * plan.devices > 0.5 * room:
+        while sequences and room is not None and needed(sequences, 2) * plan.devices > 0.5 * room:
             sequences //= 2
     while sequences:
         try:
             gc.collect()  # An earlier phase's program is not this one's memory.
-            peak_memory()  # Nor is its peak.
+            before = _peak(on_cpu, plan.devices)
             once = _step_seconds(run, inputs, plan, strategy, sequences, 1)
-            used = peak_memory()
-            if used is None:
-                used = (_memory_line("/proc/self/status", "VmHWM") - start) // plan.devices
+            used = _peak(on_cpu, plan.devices)
             update, micro_batch = 0.0, once
             if plan.micro_batches > 1 or sequences < plan.micro_batch:
                 gc.collect()
@@ -106,7 +103,8 @@ def measure(
                 raise
             sequences //= 2
             continue
-        return Measured(sequences, update, micro_batch, used, needed(sequences, 1))
+        at_most = used is not None and used == before and (on_cpu or BACKEND == "jax")
+        return Measured(sequences, update, micro_batch, used, at_most, needed(sequences, 1))
     return None
 
 
@@ -133,25 +131,27 @@ def _step_seconds(
     model, optimizer, loss_scale = make_model(
         run.settings, run.training, strategy, plan.config, plan.objective
     )
-    train_steps = make_train_steps(
-        strategy,
-        model,
-        optimizer,
-        pretraining_task(plan.objective),
-        gradient_accumulation_steps=micro_batches,
-        max_grad_norm=run.training.max_grad_norm,
-        jit_compile=run.training.jit_compile,
-        gradient_checkpointing=run.training.gradient_checkpointing,
-        loss_scale=loss_scale,
-    )
-    iterator = iter(distribute(strategy, batches))
     one, seconds = np.array(1, np.int32), []
-    with explained(inputs.data, plan.config.vocab_size) if inputs else contextlib.nullcontext():
-        for _ in range(WARM_STEPS + MEASURED_STEPS):
-            since = time.perf_counter()
-            np.asarray(train_steps(iterator, one))  # Waits until the step is done.
-            seconds.append(time.perf_counter() - since)
-    free([*model.variables, *optimizer.variables])
+    try:
+        train_steps = make_train_steps(
+            strategy,
+            model,
+            optimizer,
+            pretraining_task(plan.objective),
+            gradient_accumulation_steps=micro_batches,
+            max_grad_norm=run.training.max_grad_norm,
+            jit_compile=run.training.jit_compile,
+            gradient_checkpointing=run.training.gradient_checkpointing,
+            loss_scale=loss_scale,
+        )
+        iterator = iter(distribute(strategy, batches))
+        with explained(inputs.data, plan.config.vocab_size) if inputs else contextlib.nullcontext():
+            for _ in range(WARM_STEPS + MEASURED_STEPS):
+                since = time.perf_counter()
+                np.asarray(train_steps(iterator, one))  # Waits until the step is done.
+                seconds.append(time.perf_counter() - since)
+    finally:
+        free([*model.variables, *optimizer.variables])  # A smaller size may fit without them.
     return min(seconds[WARM_STEPS:])  # What else the machine does only adds.
 
 
@@ -184,17 +184,21 @@ def _no_room(error: Exception) -> bool:
     return isinstance(error, tf.errors.ResourceExhaustedError) or "RESOURCE_EXHAUSTED" in str(error)
 
 
-def _memory_line(file: str, name: str) -> int:
-    """Reads a figure of memory, in bytes, out of one of the system's lists."""
-    lines = Path(file).read_text().splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith(f"{name}:")) * 1024
+def _room() -> int | None:
+    """Returns the bytes that a phase may take on a CPU: what earlier ones took is used again."""
+    free_now, held, start = host_memory.available(), host_memory.resident(), _resident_at_first()
+    return None if None in (free_now, held, start) else free_now + held - start
 
 
-def _available() -> int:
-    return _memory_line("/proc/meminfo", "MemAvailable")
+def _peak(on_cpu: bool, devices: int) -> int | None:
+    """Returns the most bytes that a device has held, as `Measured.used` counts them."""
+    if not on_cpu:
+        return peak_memory()
+    peak, start = host_memory.peak_resident(), _resident_at_first()
+    return None if None in (peak, start) else (peak - start) // devices
 
 
 @functools.cache
-def _resident_at_first() -> int:
+def _resident_at_first() -> int | None:
     """Returns the bytes that the process had before the first phase."""
-    return _memory_line("/proc/self/status", "VmRSS")
+    return host_memory.resident()

@@ -28,9 +28,10 @@ from keras_bert.tasks.pretraining.inputs import (
 )
 from keras_bert.tasks.pretraining.recipe import Phase
 from keras_bert.tasks.pretraining.run import make_model, pretrain, workers_of
-from keras_bert.training.cluster import check_agreement, share_of
+from keras_bert.training.checkpoint import list_checkpoints
+from keras_bert.training.cluster import check_agreement, gather, share_of
 from keras_bert.training.loop import TrainingSettings, check_batch_sizes
-from keras_bert.training.run_directory import is_finished, running
+from keras_bert.training.run_directory import flat, is_finished, running
 from keras_bert.training.strategy import check_state_dtype
 
 
@@ -72,7 +73,8 @@ def pretrain_phases(
     inputs = check_phases(runs, strategy)
     check_place(output_dir / "model")
     whole = {**_record(runs, inputs), **workers_of(strategy)}
-    check_agreement(strategy, {**whole, "training": [asdict(run.training) for run in runs]})
+    lengths = {f"phase-{number}": asdict(run.training) for number, run in enumerate(runs, 1)}
+    check_agreement(strategy, flat(whole) | flat(lengths))
     if is_finished(output_dir, whole):
         logging.info("%s is finished; nothing to do", output_dir)
         return read_json(output_dir / "results.json")
@@ -86,15 +88,16 @@ def pretrain_phases(
             gc.collect()  # Two phases' programs may not fit side by side.
             steps = run.training.num_train_steps
             logging.info("phase %d of %d: %d steps", number, len(runs), steps)
-            settings, record = run.settings, dict(run.record)
+            own, settings, record = output_dir / f"phase-{number}", run.settings, dict(run.record)
             if number > 1:
                 before = f"phase-{number - 1}"
-                settings = _started(settings, output_dir / before, run.phase.continue_optimizer)
+                # A phase that has begun goes on from its own checkpoints, for all workers alike.
+                begun = all(gather(strategy, bool(list_checkpoints(own / "checkpoints"))))
+                goes_on = run.phase.continue_optimizer and not begun
+                settings = _started(settings, output_dir / before, goes_on)
                 record["init_checkpoint"] = before
-            with _named(run.phase):
-                results = pretrain(
-                    settings, run.training, strategy, output_dir / f"phase-{number}", record
-                )
+            with named(run.phase):
+                results = pretrain(settings, run.training, strategy, own, record)
         if folder == output_dir:
             with appearing(output_dir / "model") as partial:
                 shutil.copytree(output_dir / f"phase-{len(runs)}" / "model", partial)
@@ -119,7 +122,7 @@ def check_phases(
     """
     found = []
     for run in runs:
-        with _named(run.phase):
+        with named(run.phase):
             found.append(find_inputs(run.settings, run.training.num_train_steps))
             found[-1].data.share(*share_of(strategy))  # Too few files show before the first phase.
             check_batch_sizes(strategy, run.training, run.settings.eval_batch_size)
@@ -141,11 +144,9 @@ def check_phases(
     return found
 
 
-def _started(
-    settings: PretrainingSettings, before: Path, continue_optimizer: bool
-) -> PretrainingSettings:
+def _started(settings: PretrainingSettings, before: Path, goes_on: bool) -> PretrainingSettings:
     """Starts a phase from the folder of the one before."""
-    init_run = str(before) if continue_optimizer else ""
+    init_run = str(before) if goes_on else ""
     # The checkpoint's config is that of the first phase, with the vocabulary's own size.
     return replace(settings, init_checkpoint=str(before), init_run=init_run, bert_config="")
 
@@ -177,8 +178,15 @@ def _record(runs: Sequence[PhaseRun], inputs: Sequence[PretrainingInputs]) -> di
 
 
 @contextmanager
-def _named(phase: Phase) -> Iterator[None]:
-    """Puts the recipe and the phase before the message of an `InputError`."""
+def named(phase: Phase) -> Iterator[None]:
+    """Puts the recipe and the phase before the message of an `InputError`.
+
+    Args:
+        phase: the one that the block is about; one of no recipe is not named.
+
+    Yields:
+        Nothing.
+    """
     try:
         yield
     except InputError as error:

@@ -63,7 +63,8 @@ def make_plan(run: PhaseRun, inputs: PretrainingInputs | None, devices: int) -> 
         The plan.
 
     Raises:
-        InputError: nothing says the config or the records' shape.
+        InputError: nothing says the config or the records' shape, or the config has no room for
+            their length.
     """
     settings, training = run.settings, run.training
     if inputs:
@@ -78,6 +79,11 @@ def make_plan(run: PhaseRun, inputs: PretrainingInputs | None, devices: int) -> 
     if not (length and predictions):
         raise InputError(
             "--dry_run without --input_file needs --max_seq_length and --max_predictions_per_seq"
+        )
+    if length > config.max_position_embeddings:
+        raise InputError(
+            f"--max_seq_length={length}, but the config allows max_position_embeddings "
+            f"{config.max_position_embeddings}"
         )
     parts = training.gradient_accumulation_steps
     ramp = BatchRamp(parts, training.batch_ramp_steps)

@@ -11,6 +11,7 @@ What the command line says goes before a phase's flags, those before the recipe'
 those before the program's defaults.
 """
 
+import math
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -157,9 +158,12 @@ def plan_phases(
         is filled in.
 
     Raises:
-        InputError: phases of one schedule disagree about it, records of several lengths have one
-            place, or a phase of unknown length has {max_seq_length} in it.
+        InputError: the scale is not a number above 0, phases of one schedule disagree about it,
+            records of several lengths have one place, or a phase of unknown length has
+            {max_seq_length} in it.
     """
+    if not 0 < scale < math.inf:
+        raise InputError(f"--recipe_scale={scale}: expected a number above 0")
     planned = []
     for phase in phases:
         own = {n: _scaled(v, scale) if n in STEPS else v for n, v in phase.flags.items()}

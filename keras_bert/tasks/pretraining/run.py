@@ -41,7 +41,7 @@ from keras_bert.training.cluster import (
 )
 from keras_bert.training.loop import TrainingSettings, check_batch_sizes, train
 from keras_bert.training.ramp import BatchRamp
-from keras_bert.training.run_directory import is_finished, running
+from keras_bert.training.run_directory import flat, is_finished, running
 from keras_bert.training.strategy import check_state_dtype, dtype_policy
 from keras_bert.training.task import AfterBatch
 
@@ -76,7 +76,7 @@ def pretrain(
     check_state_dtype(strategy, settings.optimizer_state_dtype)
     check_place(output_dir / "model")
     record = {**record, **inputs.record(), **workers_of(strategy)}
-    check_agreement(strategy, {**record, **asdict(training)})
+    check_agreement(strategy, flat({**record, **asdict(training)}))
     if is_finished(output_dir, record):
         logging.info("%s is finished; nothing to do", output_dir)
         return read_json(output_dir / "results.json")

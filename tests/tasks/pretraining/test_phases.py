@@ -10,6 +10,7 @@ from safetensors.numpy import load_file
 
 from keras_bert.config import BertConfig
 from keras_bert.errors import InputError
+from keras_bert.tasks.pretraining import phases
 from keras_bert.tasks.pretraining.inputs import PretrainingSettings
 from keras_bert.tasks.pretraining.phases import PhaseRun, pretrain_phases
 from keras_bert.tasks.pretraining.recipe import Phase
@@ -106,6 +107,16 @@ def test_only_the_last_checkpoint_is_gone_on_from(tmp_path, folder, finished):
         make_model(later.settings, later.training, make_strategy(), CONFIG, "mlm_nsp")
 
 
+def test_a_phase_with_a_checkpoint_of_its_own_needs_none_of_the_one_before(
+    tmp_path, finished, three
+):
+    unfinished = shutil.copytree(finished, tmp_path / "out")
+    shutil.rmtree(unfinished / "phase-1" / "checkpoints")
+    for results in (unfinished / "results.json", unfinished / "phase-2" / "results.json"):
+        results.unlink()
+    assert run(unfinished, *three) == {"step": 3}
+
+
 def test_a_finished_recipe_is_left_as_it_is(finished, three):
     before = (finished / "model" / "model.safetensors").stat().st_mtime_ns
     assert run(finished, *three) == {"step": 3}
@@ -114,8 +125,16 @@ def test_a_finished_recipe_is_left_as_it_is(finished, three):
 
 def test_a_changed_phase_is_refused_with_the_difference(finished, three):
     changed = [replace(three[0], record={"number": 7}), *three[1:]]
-    with pytest.raises(InputError, match=r'phase-1 was \{"number": 1.* and is now \{"number": 7'):
+    with pytest.raises(InputError, match=r"settings: phase-1\.number was 1 and is now 7; give"):
         run(finished, *changed)
+
+
+def test_workers_compare_one_setting_at_a_time(finished, three, monkeypatch):
+    seen = {}
+    monkeypatch.setattr(phases, "check_agreement", lambda strategy, record: seen.update(record))
+    run(finished, *three)
+    assert seen["phase-2.log_steps"] == 100
+    assert not any(isinstance(value, dict) for value in seen.values())
 
 
 def test_dropout_of_training_is_not_that_of_the_model_that_is_saved(tmp_path, folder, finished):

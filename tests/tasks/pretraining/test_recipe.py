@@ -104,10 +104,18 @@ def test_the_budget_is_a_day_at_125_tera_operations_a_second():
     (phase,) = phases_of("budget-24h")
     planned = arithmetic(phase)
     assert planned.sequences * planned.flops_a_sequence == pytest.approx(125e12 * 86_400, rel=0.03)
+    pieces = planned.sequences * planned.length
+    (path,) = (path for path in RECIPES if path.stem == "budget-24h")
+    assert f"One epoch wants {pieces / 1e9:.1f} billion pieces" in path.read_text()
     # The batch is full after 60% of the work.
     ramped = {**phase.flags, "num_train_steps": phase.flags["batch_ramp_steps"]}
     share = arithmetic(type(phase)("", 1, ramped, phase.data)).sequences / planned.sequences
     assert share == pytest.approx(0.6, abs=0.005)
+
+
+def test_a_length_that_the_config_has_no_room_for_is_refused_without_records_too():
+    with pytest.raises(InputError, match=r"--max_seq_length=513, but the config allows .* 512"):
+        arithmetic(phases_of("bert-base", max_seq_length=513)[0])
 
 
 RECIPE = """
@@ -153,6 +161,12 @@ def test_the_scale_shortens_the_recipes_steps_and_not_those_of_the_command_line(
     assert [p.flags["num_train_steps"] for p in given] == [50, 50]
 
 
+@pytest.mark.parametrize("scale", [0.0, -1.0, float("inf"), float("nan")])
+def test_a_scale_that_is_no_number_above_0_is_refused(tmp_path, scale):
+    with pytest.raises(InputError, match=f"--recipe_scale={scale}: expected a number above 0"):
+        plan(write(tmp_path, RECIPE), scale)
+
+
 def test_records_are_those_of_the_phases_length(tmp_path):
     path = write(tmp_path, RECIPE)
     phases = plan(path, input_file="a-{max_seq_length},b-{max_seq_length}")
@@ -188,7 +202,11 @@ def test_phases_of_one_schedule_must_agree_about_it(tmp_path):
         ("= 0.2", "= 'much'", r"own\.toml: data: masked_lm_prob is 'much'; expected a number"),
         ("= 0.2", "= 1.2", r"phase 1: data: --masked_lm_prob=1\.2: expected from 0 to 1"),
         ("num_train_steps = 300", "", r"own\.toml: phase 1: num_train_steps is missing"),
-        ("num_train_steps = 300", "data = 3 #", r"own\.toml"),
+        (
+            "data = {max_seq_length = 16, max_predictions_per_seq = 3}",
+            "data = 3",
+            r"own\.toml: phase 1: data is 3; expected a table",
+        ),
         ("num_train_steps = 300", "continue_optimizer = true", r"phase 1: continue_optimizer is"),
         ("[[phase]]", "[[phases]]", r"own\.toml: phases is not known"),
         (RECIPE, "", r"own\.toml: has no \[\[phase\]\]"),

@@ -176,7 +176,7 @@ def test_a_folder_without_records_is_refused(tmp_path, config_file):
 def test_a_changed_config_file_is_refused(tmp_path, records, config_file):
     run(tmp_path, input_file=records, bert_config=config_file)
     replace(CONFIG, hidden_dropout_prob=0.5).to_json(config_file)
-    with pytest.raises(InputError, match=r"config was .*hidden_dropout_prob.: 0\.1"):
+    with pytest.raises(InputError, match=r"config\.hidden_dropout_prob was 0\.1 and is now 0\.5"):
         run(tmp_path, input_file=records, bert_config=config_file)
 
 

@@ -1,0 +1,129 @@
+"""A dry run: what it refuses at once, how many sequences it tries, whose memory it says."""
+
+from dataclasses import replace
+
+import pytest
+import tensorflow as tf
+
+from keras_bert.config import BertConfig
+from keras_bert.errors import InputError
+from keras_bert.tasks.pretraining.dry_run import dry_run
+from keras_bert.tasks.pretraining.inputs import PretrainingSettings
+from keras_bert.tasks.pretraining.measure import Measured, measure
+from keras_bert.tasks.pretraining.phases import PhaseRun
+from keras_bert.tasks.pretraining.plan import make_plan, memory_of
+from keras_bert.tasks.pretraining.recipe import Phase
+from keras_bert.training.loop import TrainingSettings
+
+ONE = tf.distribute.get_strategy()
+MEASURE = "keras_bert.tasks.pretraining.measure"
+
+
+@pytest.fixture
+def run(tmp_path):
+    config = BertConfig(
+        vocab_size=50,
+        hidden_size=8,
+        num_hidden_layers=1,
+        num_attention_heads=1,
+        intermediate_size=8,
+        max_position_embeddings=32,
+    )
+    config.to_json(tmp_path / "config.json")
+    shape = {"max_seq_length": 16, "max_predictions_per_seq": 3}
+    return PhaseRun(
+        Phase("own.toml", 1, {}, {}),
+        PretrainingSettings("", bert_config=str(tmp_path / "config.json"), **shape),
+        TrainingSettings(num_train_steps=3, train_batch_size=4, jit_compile=False),
+        {},
+    )
+
+
+def measured(run):
+    return measure(run, None, make_plan(run, None, 1), ONE)
+
+
+def test_a_length_without_room_is_refused_before_any_phase_is_measured(run):
+    longer = replace(run.settings, max_seq_length=64)
+    second = replace(run, phase=Phase("own.toml", 2, {}, {}), settings=longer)
+    message = r"own\.toml: phase 2: --max_seq_length=64, but .* max_position_embeddings 32"
+    with pytest.raises(InputError, match=message):
+        next(dry_run([run, second], ONE))
+
+
+def test_a_size_that_does_not_fit_leaves_no_variables_behind(run, monkeypatch):
+    made = []
+
+    def no_room(strategy, model, optimizer, *arguments, **settings):
+        made.append([*model.variables, *optimizer.variables])
+        raise tf.errors.ResourceExhaustedError(None, None, "no room")
+
+    monkeypatch.setattr(f"{MEASURE}.make_train_steps", no_room)
+    monkeypatch.setattr(f"{MEASURE}._room", lambda: None)
+    assert measured(run) is None
+    assert len(made) == 3  # 4, 2 and 1 sequences
+    for variable in (variable.value for variables in made for variable in variables):
+        held = tf.raw_ops.ReadVariableOp(resource=variable.handle, dtype=variable.dtype)
+        assert held.shape == [0]
+
+
+def test_a_cpu_is_asked_for_half_of_its_room_where_that_is_known(run, monkeypatch):
+    monkeypatch.setattr(f"{MEASURE}._step_seconds", lambda *arguments: 1.0)
+    of_two = memory_of(run, make_plan(run, None, 1).config, 16, 3, 2, 2).total
+    rooms = iter([2 * of_two, None, 0])
+    monkeypatch.setattr(f"{MEASURE}._room", lambda: next(rooms))
+    assert measured(run).sequences == 2
+    assert measured(run).sequences == 4
+    assert measured(run) is None
+
+
+@pytest.mark.parametrize(
+    ("backend", "before", "peak", "at_most"),
+    [
+        ("jax", 90, 90, True),  # counted from the program's start: another phase's, maybe
+        ("jax", 90, 120, False),
+        ("tensorflow", 90, 90, False),  # counted anew
+    ],
+)
+def test_a_peak_that_did_not_rise_is_at_most_this_phases(
+    run, monkeypatch, backend, before, peak, at_most
+):
+    readings = iter([0, before, peak])
+    monkeypatch.setattr(f"{MEASURE}.BACKEND", backend)
+    monkeypatch.setattr(f"{MEASURE}.peak_memory", lambda: next(readings))
+    monkeypatch.setattr(f"{MEASURE}._step_seconds", lambda *arguments: 1.0)
+    found = measured(run)
+    assert (found.used, found.at_most) == (peak, at_most)
+
+
+def test_the_peak_of_a_size_that_did_not_fit_is_at_most_that_of_the_next(run, monkeypatch):
+    readings = iter([0, 10, 100, 100])
+
+    def seconds(run, inputs, plan, strategy, sequences, parts):
+        if sequences == 4:
+            raise tf.errors.ResourceExhaustedError(None, None, "no room")
+        return float(parts)
+
+    monkeypatch.setattr(f"{MEASURE}.BACKEND", "jax")
+    monkeypatch.setattr(f"{MEASURE}.peak_memory", lambda: next(readings))
+    monkeypatch.setattr(f"{MEASURE}._step_seconds", seconds)
+    found = measured(run)
+    assert (found.sequences, found.used, found.at_most) == (2, 100, True)
+
+
+def test_memory_that_the_system_does_not_tell_is_none(run, monkeypatch):
+    monkeypatch.setattr(f"{MEASURE}._step_seconds", lambda *arguments: 1.0)
+    monkeypatch.setattr("keras_bert.training.host_memory.peak_resident", lambda: None)
+    found = measured(run)
+    assert (found.used, found.at_most) == (None, False)
+
+
+@pytest.mark.parametrize(
+    ("used", "at_most", "words"),
+    [(3 * 10**9, False, "3 GB"), (3 * 10**9, True, "at most 3 GB"), (None, False, "unknown")],
+)
+def test_the_line_says_whether_the_memory_is_known(run, monkeypatch, used, at_most, words):
+    figures = Measured(4, 0.0, 1.0, used, at_most, 2 * 10**9)
+    monkeypatch.setattr("keras_bert.tasks.pretraining.dry_run.measure", lambda *_: figures)
+    text = "\n".join(dry_run([run], ONE))
+    assert f"memory a device {words}, estimated 2 GB" in text

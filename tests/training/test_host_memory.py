@@ -1,0 +1,49 @@
+"""Memory of the host: the machine's, a control group's limit, and systems that say nothing."""
+
+import pytest
+
+from keras_bert.training.host_memory import available, peak_resident, resident
+
+
+@pytest.fixture
+def proc(tmp_path):
+    folder = tmp_path / "proc"
+    (folder / "self").mkdir(parents=True)
+    (folder / "meminfo").write_text("MemTotal:  9000 kB\nMemAvailable:  5000 kB\n")
+    (folder / "self/status").write_text("Name:\tpython\nVmHWM:\t 300 kB\nVmRSS:\t 200 kB\n")
+    (folder / "self/cgroup").write_text("4:memory:/old\n0::/outer/inner\n")
+    return folder
+
+
+def group(folder, limit, taken, inactive=None):
+    folder.mkdir(parents=True)
+    (folder / "memory.max").write_text(f"{limit}\n")
+    (folder / "memory.current").write_text(f"{taken}\n")
+    if inactive is not None:
+        (folder / "memory.stat").write_text(f"anon 7\ninactive_file {inactive}\n")
+
+
+def test_without_limits_it_is_what_the_machine_has(proc, tmp_path):
+    group(tmp_path / "groups/outer", "max", 1000)
+    assert available(proc, tmp_path / "groups") == 5000 * 1024
+    assert (resident(proc), peak_resident(proc)) == (200 * 1024, 300 * 1024)
+
+
+def test_a_limit_of_any_group_around_the_process_counts(proc, tmp_path):
+    group(tmp_path / "groups/outer", 4000, 1000)
+    assert available(proc, tmp_path / "groups") == 3000
+    group(tmp_path / "groups/outer/inner", 2000, 900, inactive=100)
+    assert available(proc, tmp_path / "groups") == 1200
+
+
+def test_the_limit_of_a_container_that_sees_itself_as_the_root_counts(proc, tmp_path):
+    (proc / "self/cgroup").write_text("0::/\n")
+    group(tmp_path / "groups", 4000, 5000)
+    assert available(proc, tmp_path / "groups") == 0
+
+
+def test_a_system_that_does_not_say_is_unknown(proc, tmp_path):
+    (proc / "self/status").write_text("Name:\tpython\nVmRSS:\t 200 kB\n")
+    assert peak_resident(proc) is None
+    absent = tmp_path / "absent"
+    assert (available(absent, absent), resident(absent), peak_resident(absent)) == (None,) * 3
