@@ -18,6 +18,7 @@ from keras_bert.training.cluster import (
     read_cluster,
     share_of,
 )
+from keras_bert.training.meeting import held_address
 
 ONE = tf.distribute.get_strategy()
 
@@ -50,6 +51,10 @@ def test_a_chief_is_the_first_worker():
         (environment({"worker": ["a:1"]}, index="0"), r"is not in the cluster"),
         (environment({"worker": ["a"]}), r"'a' is no address; expected HOST:PORT"),
         (environment({"worker": ["a:99999"]}), r"'a:99999' is no address"),
+        (environment({"worker": ["a..b:2222"]}), r"'a\.\.b:2222' is no address"),
+        (environment({"worker": [f"{'a' * 64}:2222"]}), r"'aaa.*:2222' is no address"),
+        (environment({"worker": ["a\0b:2222"]}), r"b:2222' is no address"),
+        (environment({"worker": ["a:" + "9" * 5000]}), r"99' is no address"),
         (environment({"worker": ["a:1", "a:1"]}), r"an address comes twice"),
     ],
 )
@@ -70,11 +75,8 @@ def test_a_taken_port_is_one_line():
 
 
 def test_a_worker_that_never_joins_is_named():
-    with socket.socket() as free:
-        free.bind(("", 0))
-        own = f"localhost:{free.getsockname()[1]}"
     message = r"worker 0 of 2 waited 0 s \(--worker_timeout\); not there: localhost:1"
-    with pytest.raises(EndedEarly, match=message):
+    with held_address() as own, pytest.raises(EndedEarly, match=message):
         join(Cluster((own, "localhost:1"), 0), timeout=0)
 
 

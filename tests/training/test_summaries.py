@@ -1,9 +1,11 @@
 """metrics.jsonl: a line a logged step; on continuation, only lines that stay true remain."""
 
 import json
+import shutil
 
 import pytest
 
+from keras_bert.errors import InputError
 from keras_bert.training.summaries import Summaries
 
 
@@ -61,3 +63,21 @@ def test_a_run_from_the_start_leaves_no_old_line(write, metrics):
     write(0, (10, {"loss": 1.0}, ""))
     write(0)
     assert metrics.read_text() == ""
+
+
+def test_a_full_disk_is_one_line_that_names_the_file(tmp_path, metrics):
+    summaries = Summaries(tmp_path, 0, num_train_steps=40)
+    metrics.symlink_to("/dev/full")
+    with pytest.raises(InputError, match=r"metrics\.jsonl: cannot be written \(No space left"):
+        summaries.write(10, {"loss": 1.0})
+    summaries.close()
+
+
+def test_a_board_that_cannot_be_written_is_one_line_that_names_it(tmp_path):
+    """As with a full disk, TensorFlow raises an error of its own: its file is gone for good."""
+    summaries = Summaries(tmp_path, 0, num_train_steps=40)
+    shutil.rmtree(tmp_path / "tensorboard")
+    (tmp_path / "tensorboard").write_text("")
+    with pytest.raises(InputError, match=r"tensorboard: cannot be written \(.+\)"):
+        summaries.write(10, {"loss": 1.0})
+    summaries.close()

@@ -73,7 +73,7 @@ def pretrain_phases(
     check_place(output_dir / "model")
     whole = {**_record(runs, inputs), **workers_of(strategy)}
     check_agreement(strategy, {**whole, "training": [asdict(run.training) for run in runs]})
-    if is_finished(output_dir, whole):
+    if is_finished(output_dir, whole, strategy):
         logging.info("%s is finished; nothing to do", output_dir)
         return read_json(output_dir / "results.json")
     first = runs[0]
