@@ -129,8 +129,11 @@ def _writing(path: Path) -> Iterator[None]:
     """Makes one line of what goes wrong with a file, or with the folder of TensorBoard's."""
     try:
         yield
-    except (OSError, tf.errors.OpError) as error:
-        reason = getattr(error, "strerror", None) or getattr(error, "message", None) or error
+    except OSError as error:
+        raise InputError(f"{path}: cannot be written ({error.strerror})") from error
+    except tf.errors.OpError as error:
+        first = error.message.partition("\n")[0]  # Names of operations, then FILE; REASON.
+        reason = first.rpartition("; ")[2]
         raise InputError(f"{path}: cannot be written ({reason})") from error
 
 

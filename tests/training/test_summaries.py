@@ -1,7 +1,7 @@
 """metrics.jsonl: a line a logged step; on continuation, only lines that stay true remain."""
 
 import json
-import shutil
+import resource
 
 import pytest
 
@@ -73,11 +73,15 @@ def test_a_full_disk_is_one_line_that_names_the_file(tmp_path, metrics):
     summaries.close()
 
 
-def test_a_board_that_cannot_be_written_is_one_line_that_names_it(tmp_path):
-    """As with a full disk, TensorFlow raises an error of its own: its file is gone for good."""
+def test_a_full_disk_under_the_board_is_one_line_that_names_it(tmp_path):
+    """The limit is what the file has already: TensorFlow's error is that of a full disk."""
     summaries = Summaries(tmp_path, 0, num_train_steps=40)
-    shutil.rmtree(tmp_path / "tensorboard")
-    (tmp_path / "tensorboard").write_text("")
-    with pytest.raises(InputError, match=r"tensorboard: cannot be written \(.+\)"):
-        summaries.write(10, {"loss": 1.0})
-    summaries.close()
+    (events,) = (tmp_path / "tensorboard").iterdir()
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (events.stat().st_size, before[1]))
+    try:
+        with pytest.raises(InputError, match=r"tensorboard: cannot be written \(File too large\)$"):
+            summaries.write(10, {"loss": 1.0})
+        summaries.close()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
