@@ -29,7 +29,6 @@ hour.
 import contextlib
 import json
 import os
-import socket
 import sys
 import tempfile
 import time
@@ -131,7 +130,6 @@ def noting(num_counts: int) -> Iterator[dict[str, Any]]:
 
 def work() -> None:
     """One worker: trains with each batch size, and waits for a line before each turn."""
-    sys.path.insert(0, str(ROOT))
     from keras_bert.training.strategy import make_strategy
 
     kind = "multi_worker_mirrored" if "TF_CONFIG" in os.environ else "default"
@@ -219,13 +217,10 @@ def start(stack: contextlib.ExitStack, count: int, folder: str) -> list[Popen]:
     Returns:
         The processes.
     """
+    from keras_bert.training.meeting import held_address
+
     cores = sorted(os.sched_getaffinity(0))
-    sockets = [socket.socket() for _ in range(count)]
-    for each in sockets:
-        each.bind(("127.0.0.1", 0))
-    addresses = [f"127.0.0.1:{each.getsockname()[1]}" for each in sockets]
-    for each in sockets:
-        each.close()
+    addresses = [stack.enter_context(held_address()) for _ in range(count)]
     names = ("bert_config", "train_batch_sizes", "micro_batch_size", "rounds", "steps")
     settings = [FLAGS[name].serialize() for name in names]
     processes = []
@@ -316,6 +311,7 @@ def report(size: int, weights: int, steps: dict[int, list], ended: float) -> Non
 
 def main(_) -> None:
     """Lets one process and a pair take turns, and prints a table for each batch size."""
+    sys.path.insert(0, str(ROOT))
     if FLAGS.worker:
         return work()
     with contextlib.ExitStack() as stack:

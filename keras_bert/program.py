@@ -22,6 +22,7 @@ from keras_bert.errors import EndedEarly, InputError
 flags.disclaim_key_flags()
 
 _INTERRUPTED = 130  # what shells say of a program that Ctrl-C ended
+_WEEK = 7 * 24 * 3600
 
 
 def run(main: Callable[[Sequence[str]], None], *, goes_on: bool = False) -> None:
@@ -78,7 +79,12 @@ def define_computing() -> None:
     flags.DEFINE_integer(
         "model_parallel", 1, "JAX: devices that share the vocabulary.", lower_bound=1
     )
-    flags.DEFINE_float("worker_timeout", 300.0, "Seconds to wait for other machines.", 0.0)
+    flags.DEFINE_float("worker_timeout", 300.0, "Seconds to wait for other machines.")
+    flags.register_validator(  # The bounds of a flag let `nan` pass.
+        "worker_timeout",
+        lambda seconds: 0 <= seconds <= _WEEK,
+        message=f"expected seconds from 0 to {_WEEK}, which is a week",
+    )
     flags.DEFINE_enum(
         "mixed_precision",
         None,

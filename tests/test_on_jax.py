@@ -5,6 +5,7 @@ import json
 import shutil
 
 import pytest
+import tensorflow as tf
 from safetensors.numpy import load_file
 
 from keras_bert.config import BertConfig
@@ -96,7 +97,7 @@ def test_a_run_killed_at_step_4_ends_at_the_same_bits(pretrained, pretraining, t
 def test_a_run_is_not_continued_on_the_other_backend(pretrained):
     settings = json.loads((pretrained / "run.json").read_text())["settings"]
     with pytest.raises(InputError, match='backend was "jax" and is now "tensorflow"'):
-        is_finished(pretrained, settings | {"backend": "tensorflow"})
+        is_finished(pretrained, settings | {"backend": "tensorflow"}, tf.distribute.get_strategy())
 
 
 def test_a_classifier_is_fine_tuned_scored_and_predicts(on_jax, make_checkpoint, tmp_path):

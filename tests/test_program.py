@@ -10,10 +10,11 @@ PROGRAM = """
 import sys
 from absl import flags
 from keras_bert.errors import InputError
-from keras_bert.program import run
+from keras_bert.program import define_computing, run
 
 flags.DEFINE_integer("count", 1, "How many.", lower_bound=1)
 flags.DEFINE_bool("resumable", False, "Whether it goes on.")
+define_computing()
 
 
 def main(argv):
@@ -65,6 +66,8 @@ def test_bad_input_is_one_line_and_exit_code_1(program):
         ("--cuont=3", "Unknown command line flag 'cuont'"),
         ("--count=many", "flag --count=many: invalid literal"),
         ("--count=0", "flag --count=0: 0 is not a positive integer"),
+        ("--worker_timeout=nan", "flag --worker_timeout=nan: expected seconds from 0 to 604800"),
+        ("--worker_timeout=1e12", "flag --worker_timeout=1000000000000.0: expected seconds"),
     ],
 )
 def test_a_bad_flag_is_one_line_and_exit_code_1(program, flag, expected):

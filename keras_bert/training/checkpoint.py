@@ -20,6 +20,7 @@ from keras_bert.errors import InputError
 from keras_bert.files import appearing, read_json, sha256, write_json
 
 PREFIX = "step-"
+_MODEL, _OPTIMIZER = "model.safetensors", "optimizer.safetensors"
 
 
 class CheckpointWriter:
@@ -55,8 +56,8 @@ class CheckpointWriter:
         """
         self.wait()
         files = {
-            "model.safetensors": _values(model.variables),
-            "optimizer.safetensors": _values(optimizer.variables),
+            _MODEL: _values(model.variables),
+            _OPTIMIZER: _values(optimizer.variables),
         }
         self._writing = self._thread.submit(self._write, step, files)
 
@@ -84,7 +85,7 @@ class CheckpointWriter:
         self._thread.shutdown()
 
     def _write(self, step: int, files: Mapping[str, dict[str, np.ndarray]]) -> None:
-        final = self.directory / f"{PREFIX}{step:08d}"
+        final = self.directory / _folder_name(step)
         # A kill may have left half of a step that is not saved again.
         for leftover in self.directory.glob(f".{PREFIX}*.partial"):
             shutil.rmtree(leftover, ignore_errors=True)
@@ -133,18 +134,25 @@ def restore_latest(
     for path in reversed(checkpoints):
         try:
             state = read_json(path / "state.json")
-            broken = [n for n, digest in state["sha256"].items() if sha256(path / n) != digest]
-        except (OSError, ValueError, KeyError, AttributeError, TypeError):
+            step, digests = state["step"], state["sha256"]
+            broken = [n for n in (_MODEL, _OPTIMIZER) if sha256(path / n) != digests[n]]
+            if path.name != _folder_name(step):  # It has no checksum of its own.
+                broken.append("state.json")
+        except (OSError, ValueError, KeyError, TypeError):
             broken = ["state.json"]
         if broken:
             logging.warning("%s is damaged (%s); trying the one before", path, ", ".join(broken))
             continue
-        _assign(model.variables, path / "model.safetensors")
-        _assign(optimizer.variables, path / "optimizer.safetensors")
-        return state["step"]
+        _assign(model.variables, path / _MODEL)
+        _assign(optimizer.variables, path / _OPTIMIZER)
+        return step
     if checkpoints:
         raise InputError(f"{directory}: all {len(checkpoints)} checkpoints are damaged")
     return 0
+
+
+def _folder_name(step: int) -> str:
+    return f"{PREFIX}{step:08d}"
 
 
 def _values(variables: list[keras.Variable]) -> dict[str, np.ndarray]:

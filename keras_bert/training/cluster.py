@@ -88,12 +88,23 @@ def read_cluster(environment: Mapping[str, str] = os.environ) -> Cluster:
             f"TF_CONFIG: task {json.dumps(task)} is not in the cluster {json.dumps(every)}"
         )
     for address in every:
-        host, _, port = str(address).rpartition(":")
-        if not host or not port.isdecimal() or not 0 < int(port) < 65536:
+        if not _is_address(str(address)):
             raise InputError(f"TF_CONFIG: {address!r} is no address; expected HOST:PORT")
     if len(set(every)) < len(every):
         raise InputError(f"TF_CONFIG: an address comes twice in {json.dumps(every)}")
     return Cluster(tuple(every), index if kind == "chief" else index + len(chiefs))
+
+
+def _is_address(text: str) -> bool:
+    """Tells whether a text is HOST:PORT, with a host that a look-up takes."""
+    host, _, port = text.rpartition(":")
+    try:
+        host.encode("idna")  # Refuses empty labels, and those over 63 characters.
+    except UnicodeError:
+        return False
+    if not host or "\0" in host:
+        return False
+    return port.isdecimal() and len(port) <= 5 and 0 < int(port) < 65536
 
 
 def join(cluster: Cluster, timeout: float) -> tf.distribute.Strategy:
@@ -107,7 +118,8 @@ def join(cluster: Cluster, timeout: float) -> tf.distribute.Strategy:
         A MultiWorkerMirroredStrategy over the devices of all workers.
 
     Raises:
-        InputError: this worker's port is taken.
+        InputError: this worker's port is taken, or another one has another list of workers or the
+            same index.
         EndedEarly: a worker has not come, or went away again.
     """
     meet(cluster.workers, cluster.index, timeout)
@@ -171,6 +183,11 @@ def distribute(
     Returns:
         A dataset for `strategy.run`.
     """
+    # TensorFlow's tuning of a pipeline may sleep through its end: letting go of an iterator then
+    # took up to a minute. Untuned pipelines are as fast here.
+    options = tf.data.Options()
+    options.autotune.enabled = False
+    batches = batches.with_options(options)
     workers = num_workers(strategy)
     if workers == 1:
         return strategy.experimental_distribute_dataset(batches)

@@ -32,22 +32,45 @@ _SECONDS_TO_APPEAR = 10.0  # A network file system may show a new file late.
 PACKAGES = ("keras-bert", "tensorflow", "jax", "keras", "numpy")
 
 
-def is_finished(output_dir: Path, settings: Mapping[str, object]) -> bool:
+def is_finished(
+    output_dir: Path, settings: Mapping[str, object], strategy: tf.distribute.Strategy
+) -> bool:
     """Looks whether a folder holds this run, and whether it is finished.
+
+    Of several workers all must call it; what the first of them finds holds for all.
 
     Args:
         output_dir: the run's folder; it may be absent.
         settings: everything that the outcome depends on, as JSON values.
+        strategy: the devices.
 
     Returns:
         True if there is nothing left to do.
 
     Raises:
-        InputError: the folder holds a run with other settings.
+        InputError: the folder holds a run with other settings, or it is not one folder for all
+            workers.
+        EndedEarly: another worker is gone.
     """
+    last, refusal = "", ""
+    if worker_index(strategy) == 0:
+        try:
+            last = _last_file(output_dir, settings)
+        except InputError as error:
+            refusal = str(error)
+    last, refusal = gather(strategy, [last, refusal])[0]
+    if refusal:
+        raise InputError(refusal)
+    if last:
+        _check_all_find(strategy, output_dir / last)
+    return last == "results.json"
+
+
+def _last_file(output_dir: Path, settings: Mapping[str, object]) -> str:
+    """Names the last file that this run wrote in its folder, "" if none."""
     run_file = output_dir / "run.json"
     if not run_file.exists():
-        return False
+        return ""
     settings = json.loads(json.dumps(settings))
     old = read_json(run_file).get("settings")
     if not isinstance(old, dict):
@@ -63,7 +86,7 @@ def is_finished(output_dir: Path, settings: Mapping[str, object]) -> bool:
             f"{output_dir} holds a run with other settings: {'; '.join(changed)}; "
             "give the same settings to continue it, or another --output_dir"
         )
-    return (output_dir / "results.json").exists()
+    return "results.json" if (output_dir / "results.json").exists() else run_file.name
 
 
 def flat(settings: Mapping[str, object]) -> dict[str, object]:
@@ -143,10 +166,17 @@ def _check_one_folder(strategy: tf.distribute.Strategy, output_dir: Path) -> Non
                 leftover.unlink()
             write_json(mark, {})
         name = gather(strategy, mark.name)[0]
-        found = gather(strategy, [str(output_dir.absolute()), _appears(output_dir / name)])
+        _check_all_find(strategy, output_dir / name)
     finally:
         if is_chief:
             mark.unlink(missing_ok=True)
+
+
+def _check_all_find(strategy: tf.distribute.Strategy, path: Path) -> None:
+    """Checks that a file of worker 0's in the run's folder is there for every worker."""
+    if num_workers(strategy) == 1:
+        return
+    found = gather(strategy, [str(path.parent.absolute()), _appears(path)])
     for other, (folder, there) in enumerate(found):
         if not there:
             raise InputError(

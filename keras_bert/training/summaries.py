@@ -4,17 +4,19 @@
 has "eval_" before each figure.
 """
 
+import contextlib
 import json
 import math
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import tensorflow as tf
 from absl import logging
 from tqdm import tqdm
 
+from keras_bert.errors import InputError
 from keras_bert.files import write_bytes
 from keras_bert.training.metrics import EVALUATION, METRICS, read_line, read_metrics
 
@@ -28,6 +30,9 @@ class Summaries:
             run will write again, are dropped.
         num_train_steps: the step at which the run ends.
         silent: write nothing: the figures are another worker's to write.
+
+    Raises:
+        InputError: the folder cannot be written.
     """
 
     def __init__(
@@ -36,10 +41,12 @@ class Summaries:
         self._silent = silent
         if silent:
             return
-        output_dir.mkdir(parents=True, exist_ok=True)
-        self._metrics = output_dir / METRICS
-        _drop_after(self._metrics, first_step)
-        self._writer = tf.summary.create_file_writer(str(output_dir / "tensorboard"))
+        self._metrics, self._board = output_dir / METRICS, output_dir / "tensorboard"
+        with _writing(self._metrics):
+            output_dir.mkdir(parents=True, exist_ok=True)
+            _drop_after(self._metrics, first_step)
+        with _writing(self._board):
+            self._writer = tf.summary.create_file_writer(str(self._board))
         self._on_terminal = sys.stderr.isatty()
         self._bar = tqdm(
             total=num_train_steps,
@@ -67,18 +74,22 @@ class Summaries:
             step: the number of finished training steps.
             figures: {name: value}.
             prefix: goes before each name; `EVALUATION` for an evaluation.
+
+        Raises:
+            InputError: they cannot be written (a full disk).
         """
         if self._silent:
             return
         named = {prefix + name: float(value) for name, value in figures.items()}
-        with open(self._metrics, "a", encoding="utf-8") as file:
+        with _writing(self._metrics), open(self._metrics, "a", encoding="utf-8") as file:
             file.write(json.dumps({"step": step} | named) + "\n")
             file.flush()
             os.fsync(file.fileno())  # A continued run reads its evaluations from here.
-        with self._writer.as_default(step=step):
-            for name, value in named.items():
-                tf.summary.scalar(name, value)
-        self._writer.flush()
+        with _writing(self._board):
+            with self._writer.as_default(step=step):
+                for name, value in named.items():
+                    tf.summary.scalar(name, value)
+            self._writer.flush()
         line = " ".join(f"{name}={value:.4g}" for name, value in named.items())
         if self._on_terminal and not prefix:
             self._bar.set_postfix_str(f"loss={figures.get('loss', math.nan):.4f}")
@@ -92,7 +103,8 @@ class Summaries:
         if self._silent:
             return
         self._bar.close()
-        self._writer.close()
+        with contextlib.suppress(tf.errors.OpError):  # `write` has said it already.
+            self._writer.close()
 
 
 def read_evaluations(output_dir: Path, last_step: int) -> list[dict[str, float]]:
@@ -110,6 +122,19 @@ def read_evaluations(output_dir: Path, last_step: int) -> list[dict[str, float]]
         for row in read_metrics(output_dir)
         if row["step"] <= last_step and any(name.startswith(EVALUATION) for name in row)
     ]
+
+
+@contextlib.contextmanager
+def _writing(path: Path) -> Iterator[None]:
+    """Makes one line of what goes wrong with a file, or with the folder of TensorBoard's."""
+    try:
+        yield
+    except OSError as error:
+        raise InputError(f"{path}: cannot be written ({error.strerror})") from error
+    except tf.errors.OpError as error:
+        first = error.message.partition("\n")[0]  # Names of operations, then FILE; REASON.
+        reason = first.rpartition("; ")[2]
+        raise InputError(f"{path}: cannot be written ({reason})") from error
 
 
 def _drop_after(path: Path, step: int) -> None:

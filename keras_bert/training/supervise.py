@@ -14,18 +14,18 @@ import contextlib
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from types import FrameType
 
 from absl import flags, logging
 
 from keras_bert.errors import EndedEarly, InputError
 from keras_bert.program import run
+from keras_bert.training.meeting import held_address
 
 FLAGS = flags.FLAGS
 
@@ -69,13 +69,14 @@ def _run_until_final(
     while True:
         start = time.monotonic()
         workers.clear()
-        with _held_addresses(FLAGS.num_workers) as addresses:
+        with contextlib.ExitStack() as held:
+            addresses = [held.enter_context(held_address()) for _ in range(FLAGS.num_workers)]
             _start(workers, command, addresses)
             if told.is_set():  # In between, when there was no one to tell.
                 _tell(workers)
-            codes = _wait(workers, FLAGS.grace, told)
+            codes, own = _wait(workers, FLAGS.grace, told)
         # A worker that was killed may make another one fail in some way of its own.
-        final = [code for code in codes if code in FINAL and code] if min(codes) >= 0 else []
+        final = [code for code in own if code in FINAL and code] if min(own, default=0) >= 0 else []
         if not any(codes) or final:
             return max(final, default=0)
         if told.is_set():
@@ -124,9 +125,14 @@ def _start(
         raise InputError(f"{command[0]}: cannot be started: {error.strerror}") from error
 
 
-def _wait(workers: Sequence[subprocess.Popen], grace: float, told: threading.Event) -> list[int]:
-    """Waits for all; when one has ended badly, or all were told, they have some seconds to end."""
-    deadline = None
+def _wait(
+    workers: Sequence[subprocess.Popen], grace: float, told: threading.Event
+) -> tuple[list[int], list[int]]:
+    """Waits for all; when one has ended badly, or all were told, they have some seconds to end.
+
+    Returns the code of each, and those of the ones that were not killed here after that.
+    """
+    deadline, killed = None, []
     while any(worker.poll() is None for worker in workers):
         ending = told.is_set() or any(worker.poll() for worker in workers)
         if deadline is None and ending:
@@ -135,23 +141,10 @@ def _wait(workers: Sequence[subprocess.Popen], grace: float, told: threading.Eve
             for worker in workers:
                 if worker.poll() is None:
                     worker.kill()
+                    killed.append(worker)
         time.sleep(0.1)
-    return [worker.returncode for worker in workers]
-
-
-@contextlib.contextmanager
-def _held_addresses(count: int) -> Iterator[list[str]]:
-    """Keeps ports of this machine for the workers, who alone listen on them.
-
-    A port that a socket holds without listening is given to no one who asks for any free port; a
-    server that asks for it by its number, and for SO_REUSEADDR as servers do, gets it.
-    """
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            each.bind(("127.0.0.1", 0))
-        yield [f"127.0.0.1:{each.getsockname()[1]}" for each in sockets]
+    own = [worker.returncode for worker in workers if worker not in killed]
+    return [worker.returncode for worker in workers], own
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """Checkpoints: whole or absent, the newest whole one is used, another model's is refused."""
 
 import errno
+import json
 import os
 import threading
 
@@ -158,10 +159,29 @@ def test_a_failed_write_shows_before_the_next_save(tmp_path):
         writer.check()
 
 
-@pytest.mark.parametrize("state", ["[]", '{"step": 2}', '{"step": 2, "sha256": 7}', "null"])
+@pytest.mark.parametrize(
+    "state",
+    [
+        "[]",
+        "null",
+        '{"step": 2}',
+        '{"step": 2, "sha256": 7}',
+        '{"step": 2, "sha256": {}}',
+        '{"step": "2", "sha256": {}}',
+    ],
+)
 def test_a_state_of_another_form_is_damage(tmp_path, state):
     save(tmp_path, 1, 1.0)
     (save(tmp_path, 2, 2.0) / "state.json").write_text(state)
+    assert restore_latest(tmp_path, *make()) == 1
+
+
+@pytest.mark.parametrize("step", [3, None])
+def test_a_step_that_is_not_the_folders_is_damage(tmp_path, step):
+    """A digit that flipped on the disk, or a state without one; the files are whole."""
+    save(tmp_path, 1, 1.0)
+    path = save(tmp_path, 2, 2.0) / "state.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"step": step}))
     assert restore_latest(tmp_path, *make()) == 1
 
 

@@ -14,10 +14,12 @@ from keras_bert.training.cluster import (
     _sum_of_firsts,
     all_sum,
     check_agreement,
+    distribute,
     join,
     read_cluster,
     share_of,
 )
+from keras_bert.training.meeting import held_address
 
 ONE = tf.distribute.get_strategy()
 
@@ -50,6 +52,10 @@ def test_a_chief_is_the_first_worker():
         (environment({"worker": ["a:1"]}, index="0"), r"is not in the cluster"),
         (environment({"worker": ["a"]}), r"'a' is no address; expected HOST:PORT"),
         (environment({"worker": ["a:99999"]}), r"'a:99999' is no address"),
+        (environment({"worker": ["a..b:2222"]}), r"'a\.\.b:2222' is no address"),
+        (environment({"worker": [f"{'a' * 64}:2222"]}), r"'aaa.*:2222' is no address"),
+        (environment({"worker": ["a\0b:2222"]}), r"b:2222' is no address"),
+        (environment({"worker": ["a:" + "9" * 5000]}), r"99' is no address"),
         (environment({"worker": ["a:1", "a:1"]}), r"an address comes twice"),
     ],
 )
@@ -70,11 +76,8 @@ def test_a_taken_port_is_one_line():
 
 
 def test_a_worker_that_never_joins_is_named():
-    with socket.socket() as free:
-        free.bind(("", 0))
-        own = f"localhost:{free.getsockname()[1]}"
     message = r"worker 0 of 2 waited 0 s \(--worker_timeout\); not there: localhost:1"
-    with pytest.raises(EndedEarly, match=message):
+    with held_address() as own, pytest.raises(EndedEarly, match=message):
         join(Cluster((own, "localhost:1"), 0), timeout=0)
 
 
@@ -117,3 +120,9 @@ def test_errors_that_speak_of_another_worker_say_that_it_is_gone(error, who):
 def test_errors_of_this_worker_itself_stay_what_they_are(error):
     with pytest.raises(error), _naming_lost(2, 0):
         raise error(None, None, f"{OWN} could not create a primitive")
+
+
+def test_a_pipeline_is_not_tuned_as_its_end_would_wait_for_that():
+    batches = distribute(ONE, tf.data.Dataset.range(3))
+    assert batches.options().autotune.enabled is False
+    assert [int(batch) for batch in batches] == [0, 1, 2]

@@ -8,54 +8,103 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from keras_bert.errors import EndedEarly
+from keras_bert.errors import EndedEarly, InputError
 from keras_bert.training import meeting
 
 
-def free_addresses(count):
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    addresses = [f"127.0.0.1:{each.getsockname()[1]}" for each in sockets]
-    for each in sockets:
-        each.close()
-    return addresses
+@pytest.fixture
+def addresses():
+    """Three that no one else gets."""
+    with contextlib.ExitStack() as held:
+        yield [held.enter_context(meeting.held_address()) for _ in range(3)]
 
 
-def test_workers_that_come_one_after_the_other_meet():
-    """Those that have met stay on their port, where TensorFlow speaks first."""
-    addresses = free_addresses(3)
+def port_of(address):
+    return int(address.rpartition(":")[2])
 
-    met = []
+
+def meet_all(workers, seconds_between=0.0):
+    """Lets workers meet; those that have met stay on their port, where TensorFlow speaks first."""
+    left = []
 
     def worker(index):
-        time.sleep(0.3 * index)
-        meeting.meet(addresses, index, timeout=20)
-        met.append(index)
-        with socket.create_server(("", int(addresses[index].rpartition(":")[2]))) as server:
+        time.sleep(seconds_between * index)
+        try:
+            meeting.meet(workers, index, timeout=5)
+        finally:
+            left.append(index)
+        with socket.create_server(("", port_of(workers[index]))) as server:
             server.settimeout(0.2)
-            while len(met) < 3:
+            while len(left) < len(workers):
                 with contextlib.suppress(TimeoutError), server.accept()[0] as connection:
                     connection.sendall(b"settings")
+        return index
 
     with ThreadPoolExecutor() as threads:
-        list(threads.map(worker, range(3)))
-    assert sorted(met) == [0, 1, 2]
+        return list(threads.map(worker, range(len(workers))))
 
 
-def test_a_call_whose_caller_is_slow_to_speak_is_not_taken_for_heard():
-    """A worker that goes on must know that the others have noted it."""
-    (address,) = free_addresses(1)
-    with meeting._own_port(address):  # No one takes the call.
-        assert meeting._call(1, 0.2, address) is False
+def test_workers_that_come_one_after_the_other_meet(addresses):
+    assert meet_all(addresses, seconds_between=0.3) == [0, 1, 2]
 
 
-def test_many_workers_that_do_not_answer_are_waited_for_at_once(monkeypatch):
-    def no_answer(index, seconds, address):
+def test_a_stranger_who_says_nothing_keeps_no_one_waiting(addresses, monkeypatch):
+    """It has the time of four waits to speak; the others are answered beside it."""
+    monkeypatch.setattr(meeting, "_SECONDS_A_CALL", 20.0)
+    own_port = meeting._own_port
+
+    def called_by_a_stranger(address):
+        listener = own_port(address)
+        strangers.enter_context(socket.create_connection(("127.0.0.1", port_of(address))))
+        return listener
+
+    monkeypatch.setattr(meeting, "_own_port", called_by_a_stranger)
+    with contextlib.ExitStack() as strangers:
+        assert meet_all(addresses) == [0, 1, 2]
+
+
+def test_a_call_that_no_one_takes_is_not_heard(addresses):
+    """A connection is made as soon as a port listens; a worker must know that it was noted."""
+    with meeting._own_port(addresses[0]):
+        assert meeting._call(b"hello", 0.2, addresses[0]) == b""
+
+
+def meet_with_others(*given):
+    """Lets workers meet that were given (workers, index) each; returns what each was told."""
+
+    def worker(each):
+        with pytest.raises(InputError) as error:
+            meeting.meet(*each, timeout=5)
+        return str(error.value)
+
+    with ThreadPoolExecutor() as threads:
+        return list(threads.map(worker, given))
+
+
+def test_workers_with_different_lists_are_refused_and_both_are_told(addresses):
+    """The second does not even know the first."""
+    first, second, third = addresses
+    told = meet_with_others(([first, second], 0), ([third, second], 1))
+    what = "has another list of workers than this worker, which is"
+    assert told[0].startswith(f"TF_CONFIG: worker 1, {second}, {what} 0 of ")
+    assert told[1].startswith(f"TF_CONFIG: worker 0, which called from 127.0.0.1, {what} 1 of ")
+    assert told[1].endswith(f'["{third}", "{second}"]')
+
+
+def test_a_second_worker_of_the_same_index_is_refused(addresses):
+    """Its calls to the other one go to itself, as a copied TF_CONFIG makes them."""
+    own = [addresses[0], addresses[0].replace("127.0.0.1", "localhost")]
+    (told,) = meet_with_others((own, 0))
+    assert "has the same index as this worker, which is 0 of " in told
+
+
+def test_many_workers_that_do_not_answer_are_waited_for_at_once(addresses, monkeypatch):
+    def no_answer(hello, seconds, address):
         time.sleep(seconds)
-        return False
+        return b""
 
     monkeypatch.setattr(meeting, "_call", no_answer)
-    (own,) = free_addresses(1)
-    workers = [own, *(f"host-{number}:2222" for number in range(30))]
+    workers = [addresses[0], *(f"host-{number}:2222" for number in range(30))]
     start = time.monotonic()
     with pytest.raises(EndedEarly, match=r"worker 0 of 31 waited 0 s .* not there: host-0:2222, "):
         meeting.meet(workers, 0, timeout=0.3)
@@ -77,5 +126,5 @@ class GivenUp:
 
 def test_a_call_that_was_given_up_is_no_error():
     listener = GivenUp(threading.Event())
-    meeting._answer(listener, set(), listener.met)
+    meeting._answer(listener, b"hello", set(), [], listener.met)
     assert listener.calls == 3

@@ -187,13 +187,15 @@ def test_fine_tuning_on_two_workers_ends_as_early_and_at_the_weights_of_one_devi
 
 def test_what_differs_between_workers_is_refused_on_all_of_them(session):
     for found in told(session, "refused"):
-        settings, files, folder, evaluations, steps = found["result"]
+        settings, files, folder, evaluations, steps, finished, changed = found["result"]
         assert "learning_rate is 1.0 on worker 0 and 0.5 on worker 1" in settings
         assert "1 files with records, but 2 workers need 2 at least, one each" in files
         where = f"is {session / 'apart-0'} on worker 0 and {session / 'apart-1'} on worker 1"
         assert f"--output_dir {where}" in folder
         assert "checkpoints of steps [5, 5] and [0, 1] evaluations" in evaluations
         assert "checkpoints of steps [5, 6] and [1, 1] evaluations" in steps
+        assert f"and {session / 'done-1'} on worker 1, where worker 0's files do not" in finished
+        assert "done-0 holds a run with other settings: a was null and is now 1" in changed
     assert not (session / "refused").exists()
 
 

@@ -29,7 +29,7 @@ def test_a_folder_at_work_is_refused_to_others(tmp_path):
 
 
 def test_a_new_run_writes_its_settings_and_versions(tmp_path):
-    assert is_finished(tmp_path / "run", SETTINGS) is False
+    assert is_finished(tmp_path / "run", SETTINGS, ONE) is False
     start(tmp_path / "run")
     content = json.loads((tmp_path / "run" / "run.json").read_text())
     assert content["settings"] == SETTINGS
@@ -38,13 +38,13 @@ def test_a_new_run_writes_its_settings_and_versions(tmp_path):
 
 def test_the_same_settings_continue(tmp_path):
     start(tmp_path)
-    assert is_finished(tmp_path, SETTINGS) is False
+    assert is_finished(tmp_path, SETTINGS, ONE) is False
 
 
 def test_a_run_with_results_is_finished(tmp_path):
     start(tmp_path)
     write_json(tmp_path / "results.json", {"loss": 1.0})
-    assert is_finished(tmp_path, SETTINGS) is True
+    assert is_finished(tmp_path, SETTINGS, ONE) is True
 
 
 def test_changed_settings_are_refused_with_every_difference(tmp_path):
@@ -52,14 +52,14 @@ def test_changed_settings_are_refused_with_every_difference(tmp_path):
     with pytest.raises(
         InputError, match=r"files was \[.*\] and is now null; learning_rate was 0.0001 and is now 1"
     ):
-        is_finished(tmp_path, {"learning_rate": 1})
+        is_finished(tmp_path, {"learning_rate": 1}, ONE)
 
 
 def test_of_settings_in_settings_the_one_that_changed_is_named(tmp_path):
     write_json(tmp_path / "run.json", {"settings": {"phase-1": {"rate": 1, "flags": {"a": 2}}}})
-    assert is_finished(tmp_path, {"phase-1": {"rate": 1, "flags": {"a": 2}}}) is False
+    assert is_finished(tmp_path, {"phase-1": {"rate": 1, "flags": {"a": 2}}}, ONE) is False
     with pytest.raises(InputError, match=r"settings: phase-1\.flags\.a was 2 and is now 3; give"):
-        is_finished(tmp_path, {"phase-1": {"rate": 1, "flags": {"a": 3}}})
+        is_finished(tmp_path, {"phase-1": {"rate": 1, "flags": {"a": 3}}}, ONE)
 
 
 def test_a_file_in_the_way_is_named(tmp_path):

@@ -1,9 +1,11 @@
 """metrics.jsonl: a line a logged step; on continuation, only lines that stay true remain."""
 
 import json
+import resource
 
 import pytest
 
+from keras_bert.errors import InputError
 from keras_bert.training.summaries import Summaries
 
 
@@ -61,3 +63,25 @@ def test_a_run_from_the_start_leaves_no_old_line(write, metrics):
     write(0, (10, {"loss": 1.0}, ""))
     write(0)
     assert metrics.read_text() == ""
+
+
+def test_a_full_disk_is_one_line_that_names_the_file(tmp_path, metrics):
+    summaries = Summaries(tmp_path, 0, num_train_steps=40)
+    metrics.symlink_to("/dev/full")
+    with pytest.raises(InputError, match=r"metrics\.jsonl: cannot be written \(No space left"):
+        summaries.write(10, {"loss": 1.0})
+    summaries.close()
+
+
+def test_a_full_disk_under_the_board_is_one_line_that_names_it(tmp_path):
+    """The limit is what the file has already: TensorFlow's error is that of a full disk."""
+    summaries = Summaries(tmp_path, 0, num_train_steps=40)
+    (events,) = (tmp_path / "tensorboard").iterdir()
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (events.stat().st_size, before[1]))
+    try:
+        with pytest.raises(InputError, match=r"tensorboard: cannot be written \(File too large\)$"):
+            summaries.write(10, {"loss": 1.0})
+        summaries.close()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)

@@ -52,6 +52,17 @@ def test_all_workers_are_started_again_and_a_death_outranks_what_it_caused(root,
     assert (done.returncode, starts) == (0, 4), done.stderr
 
 
+def test_a_worker_that_is_killed_for_being_slow_to_end_does_not_hide_bad_input(root, tmp_path):
+    end = (
+        "import json, time; index = json.loads(os.environ['TF_CONFIG'])['task']['index']; "
+        "time.sleep(60) if index else None\n"
+        "while os.path.getsize(sys.argv[1]) < 2: time.sleep(0.01)\n"
+        "sys.exit(1)"
+    )
+    done, starts = run(root, end, tmp_path / "starts", num_workers=2, grace=0.5)
+    assert (done.returncode, starts) == (1, 2), done.stderr
+
+
 def test_the_workers_alone_get_their_ports(root, tmp_path):
     """Others that ask for a free port, or for these, do not get one; the worker does."""
     end = (

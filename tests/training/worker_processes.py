@@ -4,13 +4,15 @@ TensorFlow takes long to import, so a server does it once, and workers are forke
 its own TF_CONFIG, and a file for what it prints.
 """
 
+import contextlib
 import json
 import multiprocessing
 import os
-import socket
 import time
 from collections.abc import Callable
 from pathlib import Path
+
+from keras_bert.training.meeting import held_address
 
 CONTEXT = multiprocessing.get_context("forkserver")
 CONTEXT.set_forkserver_preload(["tests.training.worker_tasks"])
@@ -19,11 +21,8 @@ CONTEXT.set_forkserver_preload(["tests.training.worker_tasks"])
 def start(folder: Path, count: int, task: Callable[..., None], *arguments: object) -> list:
     """Starts workers; `task` is called with the index of each and the arguments."""
     folder.mkdir(parents=True, exist_ok=True)
-    ports = [socket.socket() for _ in range(count)]  # Held, as supervise.py does.
-    for port in ports:
-        port.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        port.bind(("127.0.0.1", 0))
-    addresses = [f"127.0.0.1:{port.getsockname()[1]}" for port in ports]
+    ports = [contextlib.ExitStack() for _ in range(count)]
+    addresses = [port.enter_context(held_address()) for port in ports]
     processes = []
     for index, port in enumerate(ports):
         log = folder / f"log-{index}.txt"

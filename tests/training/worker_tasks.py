@@ -18,6 +18,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_bert.errors import EndedEarly, InputError
+from keras_bert.files import write_json
 from keras_bert.models import BertClassifier
 from keras_bert.tasks.fine_tuning.run import fine_tune
 from keras_bert.tasks.fine_tuning.settings import FineTuningSettings
@@ -154,6 +155,10 @@ def tuned(strategy, index, data, folder):
 def refused(strategy, index, data, folder):
     go = functools.partial(pretraining, strategy, data)
     one_file = str(data / "records" / "part-0.tfrecord")
+    done = folder / f"done-{index}"
+    if index == 0:
+        write_json(done / "run.json", {"settings": {}})
+        write_json(done / "results.json", {})
     with mock.patch.object(run_directory, "_SECONDS_TO_APPEAR", 0.5):
         return [
             outcome(lambda: go(folder / "refused", record={"learning_rate": 1 / (1 + index)})),
@@ -161,6 +166,8 @@ def refused(strategy, index, data, folder):
             outcome(lambda: go(folder / f"apart-{index}")),
             outcome(lambda: guards.check_same_start(strategy, 5, [{}] * index, folder)),
             outcome(lambda: guards.check_same_start(strategy, 5 + index, [{}], folder)),
+            outcome(lambda: run_directory.is_finished(done, {}, strategy)),
+            outcome(lambda: run_directory.is_finished(done, {"a": 1}, strategy)),
         ]
 
 

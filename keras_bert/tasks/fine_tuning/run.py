@@ -75,7 +75,7 @@ def fine_tune(
         check_place(output_dir / name)
     record = {**record, **start.record(), **task.record}
     check_agreement(strategy, {**record, **asdict(training)})
-    if is_finished(output_dir, record):
+    if is_finished(output_dir, record, strategy):
         logging.info("%s is finished; nothing to do", output_dir)
         return read_json(output_dir / "results.json")
     if settings.do_eval and task.score is None:

@@ -57,7 +57,7 @@ def fine_tune_seeds(
     whole = {**record, **start.record(), **task.record, "seeds": [*seeds]}
     whole.pop("random_seed", None)
     check_agreement(strategy, whole)
-    if is_finished(output_dir, whole):
+    if is_finished(output_dir, whole, strategy):
         logging.info("%s is finished; nothing to do", output_dir)
         return read_json(output_dir / "results.json")
     # What it refuses must not leave a run.json that would refuse the mended command.

@@ -75,7 +75,7 @@ def pretrain_phases(
     whole = {**_record(runs, inputs), **workers_of(strategy)}
     lengths = {f"phase-{number}": asdict(run.training) for number, run in enumerate(runs, 1)}
     check_agreement(strategy, flat(whole) | flat(lengths))
-    if is_finished(output_dir, whole):
+    if is_finished(output_dir, whole, strategy):
         logging.info("%s is finished; nothing to do", output_dir)
         return read_json(output_dir / "results.json")
     first = runs[0]

@@ -77,7 +77,7 @@ def pretrain(
     check_place(output_dir / "model")
     record = {**record, **inputs.record(), **workers_of(strategy)}
     check_agreement(strategy, flat({**record, **asdict(training)}))
-    if is_finished(output_dir, record):
+    if is_finished(output_dir, record, strategy):
         logging.info("%s is finished; nothing to do", output_dir)
         return read_json(output_dir / "results.json")
     # Before the folder is touched: weights that do not fit leave nothing behind.
