@@ -34,8 +34,8 @@ def test_a_compressed_body(server):
         ("br", b"x", 415, "Content-Encoding: br: expected gzip, deflate or none"),
         ("zstd", b"x", 415, "Content-Encoding: zstd: expected gzip, deflate or none"),
         ("gzip", b"{}", 400, "The request's body is not gzip: "),
-        ("gzip", gzip.compress(b"{}")[:-1], 400, "its compressed data end too early"),
-        ("gzip", gzip.compress(b"{}") * 2, 400, "more follows its end"),
+        ("gzip", gzip.compress(b"{}", mtime=0)[:-1], 400, "its compressed data end too early"),
+        ("gzip", gzip.compress(b"{}", mtime=0) * 2, 400, "more follows its end"),
     ],
 )
 def test_bodies_that_do_not_decompress(server, encoding, body, status, message):
