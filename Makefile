@@ -1,12 +1,13 @@
 # make demo   the main job on a corpus every Python carries, in under five minutes
-# make test   every test        make lint   ruff, format and rules
+# make test   the fast tests    make slow   those that start and kill whole programs
+# make lint   ruff, format and rules
 # make beam   .beam, an environment with Apache Beam for the tests of --runner
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/ready
 BEAM := .beam/ready
 
-.PHONY: setup beam demo test lint format clean
+.PHONY: setup beam demo test slow lint format clean
 
 setup: $(READY)
 
@@ -30,7 +31,10 @@ demo: $(READY)
 	$(BIN)/python run_demo.py --output_dir=demo
 
 test: $(READY)
-	$(BIN)/python -m pytest -n 2 --dist=loadfile
+	$(BIN)/python -m pytest -n 2 --dist=loadfile -m 'not slow'
+
+slow: $(READY)
+	$(BIN)/python -m pytest -n 2 --dist=loadfile -m slow
 
 lint: $(READY)
 	$(BIN)/ruff format --check .

@@ -27,6 +27,7 @@ def place(make_checkpoint, tmp_path_factory):
     return folder
 
 
+@pytest.mark.slow
 def test_without_flags_it_takes_what_is_at_hand(run_program, place):
     flags = {"max_seq_length": 16, "num_train_epochs": 1, "seeds": "1,2", "export": True}
     done = run_program("run_classifier.py", "--nojit_compile", cwd=place, **flags)
@@ -52,6 +53,7 @@ def metrics(folder):
     return [{k: v for k, v in row.items() if not k.endswith("_per_second")} for row in rows]
 
 
+@pytest.mark.slow
 def test_a_run_killed_at_a_random_step_ends_at_the_same_bytes(root, place):
     flags = {
         "init_checkpoint": "data/bert",

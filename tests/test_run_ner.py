@@ -30,6 +30,7 @@ def test_without_data_it_says_what_to_put_where_and_the_shortest_command(run_pro
     assert len(done.stderr.splitlines()) < 10
 
 
+@pytest.mark.slow
 def test_without_flags_it_takes_what_lies_under_data(run_program, place):
     done = run_program("run_ner.py", "--nojit_compile", cwd=place)
     assert done.returncode == 0, done.stderr

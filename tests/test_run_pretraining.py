@@ -146,6 +146,7 @@ def test_a_changed_setting_is_refused_with_the_difference(finished, folder, root
     assert "learning_rate was 0.001 and is now 0.002" in again.stderr
 
 
+@pytest.mark.slow
 def test_a_run_killed_at_a_random_step_ends_at_the_same_weights_bit_for_bit(finished, folder, root):
     output_dir = folder / "killed"
     # A new step each time the test runs; the message of a failure names it. What comes after it

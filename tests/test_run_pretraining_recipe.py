@@ -104,6 +104,7 @@ def test_the_second_phase_goes_on_in_the_first_ones_schedule(finished):
     assert rates == pytest.approx([0.0] + [1e-4 * (1 - step / 110) for step in range(1, 110)])
 
 
+@pytest.mark.slow
 def test_killed_in_either_phase_it_ends_at_the_same_bytes(folder, finished, root):
     output_dir = folder / "killed"
     for phase in ("phase-1", "phase-2"):
@@ -130,6 +131,7 @@ def test_killed_in_either_phase_it_ends_at_the_same_bytes(folder, finished, root
         assert (output_dir / name).read_bytes() == (finished / name).read_bytes(), name
 
 
+@pytest.mark.slow
 def test_a_dry_run_says_what_each_phase_costs_and_writes_nothing(folder, root, write_records):
     write_records(folder / "128.tfrecord", 20, length=128, predictions=20)
     write_records(folder / "512.tfrecord", 20, length=512, predictions=77)

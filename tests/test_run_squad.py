@@ -120,6 +120,7 @@ def test_without_flags_it_says_what_to_put_where(run_program, folder, tmp_path):
     assert len(done.stderr.splitlines()) < 10
 
 
+@pytest.mark.slow
 def test_without_flags_it_trains_on_what_lies_under_data(run_program, folder, tmp_path):
     squad = tmp_path / "data" / "squad"
     squad.mkdir(parents=True)

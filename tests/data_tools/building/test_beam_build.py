@@ -133,6 +133,7 @@ def test_beam_writes_what_a_local_build_writes(folder, tmp_path, contents, build
         assert contents(tmp_path / f"beam{number}") == contents(folder["output_dir"])
 
 
+@pytest.mark.slow
 def test_beam_writes_the_same_on_several_processes(folder, contents, beam_python, root, tmp_path):
     create_pretraining_data(**folder, settings=SMALL, num_workers=1)
     local = contents(folder["output_dir"])

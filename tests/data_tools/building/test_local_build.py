@@ -51,6 +51,7 @@ def test_shards_of_every_kind_do_not_depend_on_the_order_of_work(
     assert contents(files["output_dir"]) == one
 
 
+@pytest.mark.slow
 def test_one_and_eight_workers_write_the_same_bytes(files, contents, corpus, tmp_path):
     """Several input files, too, which workers share out. Two workers: see the killed build."""
     folder = tmp_path / "text"
@@ -107,6 +108,7 @@ def finish(files, settings, monkeypatch) -> list[int]:
     return made
 
 
+@pytest.mark.slow
 def test_a_killed_build_goes_on_with_the_shards_it_lacks(root, files, contents, monkeypatch):
     """A worker is killed, then the whole build, then the work is left alone."""
     there = 0
