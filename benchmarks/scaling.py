@@ -18,8 +18,8 @@ after each of their collectives, so that the parts of a step add up to it.
 - update: norm, clipping, AdamW; each worker does all of it;
 - host loop: from the end of a call until the next one: agreement on a stop, checks, figures.
 
-All but the arithmetic and the update is the framework's own. The end of a run is timed too. With one
-micro-batch a step the arithmetic is booked under all-reduce.
+All but the arithmetic and the update is the framework's own. The end of a run is timed too. With
+one micro-batch a step the arithmetic is booked under all-reduce.
 
 Why these sizes: a step moves as many bytes whatever its batch is, so the share falls as the batch
 grows: 256 is the paper's, 32 shows the growth. `medium` moves 1.2 times as many bytes as BERT-base
