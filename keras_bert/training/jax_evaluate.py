@@ -8,6 +8,7 @@ import keras
 import numpy as np
 from jax import numpy as jnp
 
+from keras_bert.training.cluster import distribute, untuned
 from keras_bert.training.jax_attention import fused_attention
 from keras_bert.training.jax_devices import JaxDevices
 from keras_bert.training.task import AfterBatch, Batch, Task
@@ -43,7 +44,7 @@ def make_evaluate(
         dataset: "tf.data.Dataset", after_batch: AfterBatch | None = None
     ) -> dict[str, float]:
         total = np.zeros([2, len(task.figures)])
-        for batch in strategy.experimental_distribute_dataset(dataset):
+        for batch in distribute(strategy, dataset):
             total += np.asarray(forward(batch))
             if after_batch:
                 after_batch()
@@ -71,7 +72,7 @@ def make_predict(
     forward = _pure(model, lambda batch: model(batch, training=False), jit_compile)
 
     def predict(dataset: "tf.data.Dataset") -> Iterator[tuple[Batch, dict[str, np.ndarray]]]:
-        for batch in dataset.as_numpy_iterator():
+        for batch in untuned(dataset).as_numpy_iterator():
             outputs = forward(strategy.place({name: batch[name] for name in inputs}))
             yield batch, {name: np.asarray(value) for name, value in outputs.items()}
 

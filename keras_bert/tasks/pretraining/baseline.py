@@ -9,6 +9,7 @@ import numpy as np
 from keras_bert.tasks.pretraining.batches import evaluation_batches
 from keras_bert.tasks.pretraining.records import PretrainingData
 from keras_bert.tasks.pretraining.task import LABELS, PREDICTIONS, label_weights
+from keras_bert.training.cluster import untuned
 
 
 def unigram_baseline(
@@ -55,7 +56,7 @@ def _counts(
     batches = evaluation_batches(
         data, batch_size, vocab_size, most, left_to_right=objective == "ltr"
     )
-    for batch in batches.as_numpy_iterator():
+    for batch in untuned(batches).as_numpy_iterator():
         for name, count in counts.items():
             labels = batch[LABELS[name][0]].ravel()
             count += np.bincount(labels, label_weights(batch, name).ravel(), len(count))

@@ -11,7 +11,6 @@ What the command line says goes before a phase's flags, those before the recipe'
 those before the program's defaults.
 """
 
-import math
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -158,12 +157,12 @@ def plan_phases(
         is filled in.
 
     Raises:
-        InputError: the scale is not a number above 0, phases of one schedule disagree about it,
-            records of several lengths have one place, or a phase of unknown length has
+        InputError: the scale is not above 0 and at most 1000, phases of one schedule disagree
+            about it, records of several lengths have one place, or a phase of unknown length has
             {max_seq_length} in it.
     """
-    if not 0 < scale < math.inf:
-        raise InputError(f"--recipe_scale={scale}: expected a number above 0")
+    if not 0 < scale <= 1000:
+        raise InputError(f"--recipe_scale={scale}: expected a number above 0, at most 1000")
     planned = []
     for phase in phases:
         own = {n: _scaled(v, scale) if n in STEPS else v for n, v in phase.flags.items()}

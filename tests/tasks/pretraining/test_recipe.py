@@ -1,5 +1,6 @@
 """Recipes: the repository's own, what goes before what, and bad ones, refused by file and key."""
 
+import re
 import types
 import typing
 from pathlib import Path
@@ -161,9 +162,9 @@ def test_the_scale_shortens_the_recipes_steps_and_not_those_of_the_command_line(
     assert [p.flags["num_train_steps"] for p in given] == [50, 50]
 
 
-@pytest.mark.parametrize("scale", [0.0, -1.0, float("inf"), float("nan")])
+@pytest.mark.parametrize("scale", [0.0, -1.0, 1e305, float("inf"), float("nan")])
 def test_a_scale_that_is_no_number_above_0_is_refused(tmp_path, scale):
-    with pytest.raises(InputError, match=f"--recipe_scale={scale}: expected a number above 0"):
+    with pytest.raises(InputError, match=re.escape(f"--recipe_scale={scale}: expected")):
         plan(write(tmp_path, RECIPE), scale)
 
 
