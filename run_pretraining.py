@@ -40,12 +40,12 @@ flags.DEFINE_string(
     "",
     "Training records: folders, files or globs, by comma; a recipe fills in {max_seq_length}.",
 )
-flags.DEFINE_string("eval_file", "", "Held-out records; without them, the training records.")
+flags.DEFINE_string("eval_file", "", "Held-out records; without them, some training records.")
 flags.DEFINE_string("output_dir", "", "The run's folder.")
 flags.DEFINE_string("bert_config", "", "JSON file, or tiny, mini, small, medium, base, large.")
 flags.DEFINE_alias("bert_config_file", "bert_config")
 flags.DEFINE_string("vocab_file", "", "Vocabulary; without it, the one beside the records.")
-flags.DEFINE_bool("do_lower_case", None, "Casing of the vocabulary, where records do not say.")
+flags.DEFINE_bool("do_lower_case", None, "Casing; by default what records say, or pieces show.")
 flags.DEFINE_string("init_checkpoint", "", "A checkpoint of any kind, or a run's folder.")
 flags.DEFINE_enum(
     "objective",
@@ -55,7 +55,7 @@ flags.DEFINE_enum(
     "those before it. By default what the records hold.",
 )
 flags.DEFINE_bool("do_train", True, "Train.")
-flags.DEFINE_bool("do_eval", True, "Evaluate at each checkpoint and at the end.")
+flags.DEFINE_bool("do_eval", True, "Evaluate at the end; with --eval_file at each checkpoint too.")
 flags.DEFINE_integer("max_seq_length", 0, "Refuse records of another length.", lower_bound=0)
 flags.DEFINE_integer(
     "max_predictions_per_seq", 0, "Refuse records of another number.", lower_bound=0
@@ -69,7 +69,12 @@ flags.DEFINE_integer(
 )
 flags.DEFINE_float("dropout_prob", None, "Dropout in training, if not the config's.", 0.0, 1.0)
 flags.DEFINE_integer("eval_batch_size", 32, "Examples a batch of an evaluation.", lower_bound=1)
-flags.DEFINE_integer("max_eval_steps", 0, "Batches of an evaluation; 0: all.", lower_bound=0)
+flags.DEFINE_integer(
+    "max_eval_steps",
+    0,
+    "Batches of an evaluation; 0: all, of training records 100,000 examples.",
+    lower_bound=0,
+)
 flags.DEFINE_enum("optimizer", "adamw", ["adamw", "lamb"], "The optimizer.")
 flags.DEFINE_float("learning_rate", 1e-4, "Peak learning rate.", lower_bound=0.0)
 flags.DEFINE_integer("num_train_steps", 100_000, "Training steps.", lower_bound=1)
@@ -121,9 +126,9 @@ def main(argv: Sequence[str]) -> None:
     phases = read_phases()
     start_tensorflow()  # Late: bad flags and --help should not wait for it.
     from keras_bert.tasks.pretraining.dry_run import dry_run
-    from keras_bert.tasks.pretraining.inputs import PretrainingSettings
     from keras_bert.tasks.pretraining.phases import PhaseRun, pretrain_phases
     from keras_bert.tasks.pretraining.run import pretrain
+    from keras_bert.tasks.pretraining.settings import PretrainingSettings
     from keras_bert.training.backend import BACKEND, fastest_precision, make_strategy
     from keras_bert.training.cluster import worker_index
     from keras_bert.training.loop import TrainingSettings

@@ -25,8 +25,8 @@ from keras_bert.tasks.fine_tuning.settings import FineTuningSettings
 from keras_bert.tasks.fine_tuning.start import find_start
 from keras_bert.tasks.fine_tuning.task import FineTuningTask
 from keras_bert.tasks.pretraining import run as pretraining_run
-from keras_bert.tasks.pretraining.inputs import PretrainingSettings
 from keras_bert.tasks.pretraining.run import pretrain
+from keras_bert.tasks.pretraining.settings import PretrainingSettings
 from keras_bert.training import guards, loop, run_directory
 from keras_bert.training.checkpoint import CheckpointWriter
 from keras_bert.training.cluster import all_sum, distribute

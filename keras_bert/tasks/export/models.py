@@ -29,7 +29,7 @@ from keras_bert.serving.fill_mask import ServedFillMask
 from keras_bert.serving.network import Network
 from keras_bert.serving.question_answering import AnswerSettings, ServedQuestionAnswering
 from keras_bert.tasks.export.origin import Run, SentenceTransformer
-from keras_bert.tasks.export.settings import ExportSettings
+from keras_bert.tasks.export.settings import SHORTEST, ExportSettings
 from keras_bert.tasks.ner.data import check_labels
 from keras_bert.tokenization import BertTokenizer
 
@@ -118,7 +118,23 @@ def _classification(settings: ExportSettings, checkpoint: Checkpoint, run: Run) 
 
 def _question_answering(settings: ExportSettings, checkpoint: Checkpoint, run: Run) -> Exported:
     _check_segments(checkpoint)
+    answers = _answers(settings, checkpoint, run)
+    model, _ = _filled(checkpoint, BertSpanLabeler(checkpoint.config), ("encoder/pooler",))
+    tokenizer = BertTokenizer(checkpoint.vocab, checkpoint.do_lower_case)
+    return Exported(
+        model=model,
+        serve=lambda network: ServedQuestionAnswering(network, tokenizer, answers),
+        described={},
+        texts=asdict(answers),
+        request={"question": _QUESTION, "context": _TEXT},
+    )
+
+
+def _answers(settings: ExportSettings, checkpoint: Checkpoint, run: Run) -> AnswerSettings:
+    """Returns how contexts are read and answered; where no texts are read, the defaults."""
     default = AnswerSettings()
+    if settings.format != "saved_model":
+        return default
     most = checkpoint.config.max_position_embeddings
 
     def take(name: str, kind: type, default: Any) -> Any:
@@ -135,20 +151,11 @@ def _question_answering(settings: ExportSettings, checkpoint: Checkpoint, run: R
     if threshold is None:
         threshold = run.threshold() if version_2 else default.null_score_diff_threshold
     names = ("max_query_length", "doc_stride", "n_best_size", "max_answer_length")
-    answers = AnswerSettings(
+    return AnswerSettings(
         max_seq_length=take("max_seq_length", int, min(default.max_seq_length, most)),
         version_2=version_2,
         null_score_diff_threshold=threshold,
         **{name: take(name, int, getattr(default, name)) for name in names},
-    )
-    model, _ = _filled(checkpoint, BertSpanLabeler(checkpoint.config), ("encoder/pooler",))
-    tokenizer = BertTokenizer(checkpoint.vocab, checkpoint.do_lower_case)
-    return Exported(
-        model=model,
-        serve=lambda network: ServedQuestionAnswering(network, tokenizer, answers),
-        described={},
-        texts=asdict(answers),
-        request={"question": _QUESTION, "context": _TEXT},
     )
 
 
@@ -236,14 +243,17 @@ def _filled(
 def _length(
     settings: ExportSettings, checkpoint: Checkpoint, run: Run, default: int = _MAX_SEQ_LENGTH
 ) -> int:
-    """Returns the pieces of a text at most."""
+    """Returns the pieces of a text at most; where no texts are read, the model's positions."""
     most = checkpoint.config.max_position_embeddings
+    if settings.format != "saved_model":
+        return most
     length = settings.max_seq_length
     if length is None:
-        length = run.setting("max_seq_length", int, min(default, most))
-    if not 5 <= length <= most:
+        # 0: an older run of run_pretraining.py, which took any records.
+        length = run.setting("max_seq_length", int, 0) or min(default, most)
+    if not SHORTEST <= length <= most:
         raise InputError(
-            f"--max_seq_length={length}: expected from 5 to the model's {most} positions"
+            f"--max_seq_length={length}: expected from {SHORTEST} to the model's {most} positions"
         )
     return length
 

@@ -25,6 +25,8 @@ _READ = {
     "embedding": ("max_seq_length", "normalize"),
 }
 TASKS = tuple(_READ)
+# Pieces of the shortest length that a model is served for.
+SHORTEST = 5
 _ALWAYS_READ = ("model_dir", "export_dir", "task", "format")
 
 

@@ -7,7 +7,7 @@ pre-training must be read against.
 import numpy as np
 
 from keras_bert.tasks.pretraining.batches import evaluation_batches
-from keras_bert.tasks.pretraining.records import PretrainingData
+from keras_bert.tasks.pretraining.records import SAMPLE_SIZE, PretrainingData
 from keras_bert.tasks.pretraining.task import LABELS, PREDICTIONS, label_weights
 from keras_bert.training.cluster import untuned
 
@@ -17,7 +17,7 @@ def unigram_baseline(
     held_out: PretrainingData,
     vocab_size: int,
     objective: str = "mlm_nsp",
-    max_examples: int = 100_000,
+    max_examples: int = SAMPLE_SIZE,
 ) -> dict[str, float]:
     """Scores the guess that knows only how often each piece to predict and each label occurs.
 

@@ -17,16 +17,14 @@ For left-to-right prediction no masks are drawn, those of the records are undone
 next_piece_ids and next_piece_weights in their place (left_to_right.py).
 """
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
 import numpy as np
 import tensorflow as tf
 
-from keras_bert.errors import InputError
 from keras_bert.masking import Masking, mask_examples
 from keras_bert.tasks.pretraining.left_to_right import next_pieces
-from keras_bert.tasks.pretraining.records import PretrainingData, first_line
+from keras_bert.tasks.pretraining.records import PretrainingData
 from keras_bert.training.ramp import NO_RAMP, BatchRamp
 from keras_bert.vocabulary import load_vocab
 
@@ -99,7 +97,7 @@ def training_batches(
     def features(step: tf.Tensor, serialized: tf.Tensor) -> dict[str, tf.Tensor]:
         # The third number is never that of evaluations.
         of_masks = tf.stack([seed, step, 2 + index] if index else [seed, step])
-        batch = prepare(_parse(serialized, data, vocab_size), of_masks)
+        batch = prepare(parse(serialized, data, vocab_size), of_masks)
         count = serialized.shape[0] or tf.shape(serialized)[0]
         seeds = tf.random.stateless_uniform(
             [workers * count], [tf.cast(seed, tf.int64), step], None, None, tf.int32
@@ -183,7 +181,7 @@ def evaluation_batches(
     def features(number: tf.Tensor, serialized: tf.Tensor) -> dict[str, tf.Tensor]:
         # Three numbers: no step of training has these draws.
         seed = tf.stack([_EVALUATION_SEED, number, 1])
-        batch = prepare(_parse(serialized, data, vocab_size), seed)
+        batch = prepare(parse(serialized, data, vocab_size), seed)
         count = tf.shape(serialized)[0]
         batch["example_weights"] = tf.ones([count])
         return {
@@ -202,36 +200,18 @@ def evaluation_batches(
     )
 
 
-@contextmanager
-def explained(data: PretrainingData, vocab_size: int) -> Iterator[None]:
-    """Turns TensorFlow's errors about damaged records into an `InputError` that names the file.
+def parse(serialized: tf.Tensor, data: PretrainingData, vocab_size: int) -> dict[str, tf.Tensor]:
+    """Reads the features that records of this kind have; masks are drawn later where they lack.
 
     Args:
-        data: the records that are read inside the `with`.
-        vocab_size: as given to the batches.
+        serialized: [n] strings, a record each.
+        data: what the records are of.
+        vocab_size: ids must be below it.
 
-    Yields:
-        Nothing.
-
-    Raises:
-        InputError: in place of a data loss or an example of another form.
+    Returns:
+        Features [n, ...], int32 but for weights, float32. Running it fails with an
+        InvalidArgumentError where a record has another form or a value out of range.
     """
-    try:
-        yield
-    except (tf.errors.DataLossError, tf.errors.InvalidArgumentError) as error:
-        for path in data.files:
-            index = 0
-            try:
-                for serialized in tf.data.TFRecordDataset(path).batch(1):
-                    _parse(serialized, data, vocab_size)
-                    index += 1
-            except (tf.errors.DataLossError, tf.errors.InvalidArgumentError) as cause:
-                raise InputError(f"{path}: record {index}: {first_line(cause)}") from error
-        raise
-
-
-def _parse(serialized: tf.Tensor, data: PretrainingData, vocab_size: int) -> dict[str, tf.Tensor]:
-    """Reads the features that records of this kind have; masks are drawn later where they lack."""
     length, predictions = data.max_seq_length, data.max_predictions_per_seq
     pack, dynamic = data.kind.pack, data.kind.dynamic
     # Feature: width, and what its values must be below; None for weights.

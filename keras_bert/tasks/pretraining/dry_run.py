@@ -1,7 +1,8 @@
 """What a pre-training run would cost: its phases in; lines of figures out, nothing written.
 
 Steps, sequences, tokens, operations and memory are arithmetic (plan.py); time is that of some steps
-at the phase's own length, on this machine (measure.py).
+at the phase's own length, on this machine (measure.py). An evaluation is the forward part of such
+steps.
 """
 
 import math
@@ -39,7 +40,7 @@ def dry_run(runs: Sequence[PhaseRun], strategy: tf.distribute.Strategy) -> Itera
     for run, read, plan in zip(runs, inputs, plans, strict=True):
         yield from _planned(run, plan)
         measured = measure(run, read, plan, strategy)
-        seconds.append(_seconds(plan, measured))
+        seconds.append(_seconds(plan, measured) + _evaluation_seconds(run, plan, measured))
         yield from _timed(run, plan, measured)
     if len(runs) > 1:
         yield f"all {len(runs)} phases take {_duration(sum(seconds))}"
@@ -61,6 +62,11 @@ def _planned(run: PhaseRun, plan: Plan) -> Iterator[str]:
     yield _line("tokens", f"{plan.sequences * plan.length:,}, padding counted")
     each = f"{plan.flops_a_sequence:.3g} a sequence"
     yield _line("FLOPs", f"{plan.sequences * plan.flops_a_sequence:.3g}, {each}")
+    if plan.evaluated is None:
+        yield _line("evaluations", f"{plan.evaluations:,}, not counted: no records say their size")
+    elif plan.evaluations:
+        most = "" if run.settings.input_file else "at most "
+        yield _line("evaluations", f"{plan.evaluations:,} of {most}{plan.evaluated:,} sequences")
     need = plan.memory
     yield _line(
         "memory a device",
@@ -87,7 +93,10 @@ def _timed(run: PhaseRun, plan: Plan, measured: Measured | None) -> Iterator[str
     rate = sequences * plan.flops_a_sequence / full / plan.devices
     speed = f"{sequences / full:.3g} sequences/s, {rate:.3g} FLOP/s a device"
     yield _line("time a full step", f"{_duration(full)}: {speed}")
-    yield _line("time of all steps", _duration(_seconds(plan, measured)))
+    steps, evaluations = _seconds(plan, measured), _evaluation_seconds(run, plan, measured)
+    yield _line("time of all steps", _duration(steps))
+    if evaluations:
+        yield _line("with evaluations", _duration(steps + evaluations))
 
 
 def _seconds(plan: Plan, measured: Measured | None) -> float:
@@ -95,6 +104,17 @@ def _seconds(plan: Plan, measured: Measured | None) -> float:
         return math.nan
     updates = plan.steps * measured.update_seconds
     return updates + plan.all_micro_batches * measured.micro_batch_seconds
+
+
+def _evaluation_seconds(run: PhaseRun, plan: Plan, measured: Measured | None) -> float:
+    """The forward part of as many sequences; 0 where nothing says how many there are."""
+    if not plan.evaluated:
+        return 0.0
+    if measured is None:
+        return math.nan
+    # Backward takes the operations of two forwards; recomputation is one more.
+    forward = measured.micro_batch_seconds / (4 if run.training.gradient_checkpointing else 3)
+    return plan.evaluations * plan.evaluated * forward / (plan.micro_batch * plan.devices)
 
 
 def _line(name: str, text: str) -> str:

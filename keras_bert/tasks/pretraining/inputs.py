@@ -11,70 +11,13 @@ from pathlib import Path
 
 from absl import logging
 
-from keras_bert.checkpoints.checkpoint import Checkpoint
+from keras_bert.checkpoints.checkpoint import Checkpoint, guess_lower_case
 from keras_bert.checkpoints.open_checkpoint import open_checkpoint
 from keras_bert.config import BertConfig
 from keras_bert.errors import InputError
 from keras_bert.tasks.pretraining.records import PretrainingData, find_records
+from keras_bert.tasks.pretraining.settings import PretrainingSettings
 from keras_bert.vocabulary import load_vocab
-
-
-@dataclass(frozen=True)
-class PretrainingSettings:
-    """What a pre-training run is made of; each value can change its outcome.
-
-    Attributes:
-        input_file: training records: folders, files or globs, comma-separated.
-        eval_file: held-out records, likewise; empty for the training records.
-        bert_config: a JSON file or a bundled config's name; empty with `init_checkpoint`.
-        vocab_file: the vocabulary; empty for the one beside the records.
-        do_lower_case: whether records and vocabulary are lower-cased; None takes what the records
-            or the starting point say, and True where neither does.
-        init_checkpoint: a checkpoint to start from, or empty.
-        optimizer: `adamw` or `lamb`.
-        init_run: an earlier run's folder whose last checkpoint, optimizer state and all, this one
-            starts from, so that its learning-rate schedule goes on; or empty.
-        learning_rate: its peak, reached after the warm-up.
-        num_warmup_steps: steps of linear warm-up.
-        schedule_steps: steps after which the learning rate is 0, those of `init_run` counted; 0
-            takes the run's own length.
-        dropout_prob: both dropout probabilities in training, in place of the config's, which
-            `model/` keeps; None takes the config's.
-        random_seed: decides fresh weights, data order and dropout masks.
-        do_train: whether to train; else `init_checkpoint` is evaluated as it is.
-        do_eval: whether to evaluate at each checkpoint and at the end.
-        eval_batch_size: examples a batch of the evaluation.
-        max_eval_steps: batches of an evaluation; 0 takes all.
-        mixed_precision: `float32`, `bfloat16` or `float16`.
-        optimizer_state_dtype: type of the optimizer's moments, `float32` or `bfloat16`.
-        max_seq_length: what the records must have; 0 takes what they have.
-        max_predictions_per_seq: likewise.
-        objective: what is predicted, `mlm_nsp`, `mlm` or `ltr` (task.py); None takes `mlm_nsp`, and
-            `mlm` where the records have no next sentences.
-    """
-
-    input_file: str
-    eval_file: str = ""
-    bert_config: str = ""
-    vocab_file: str = ""
-    do_lower_case: bool | None = None
-    init_checkpoint: str = ""
-    init_run: str = ""
-    optimizer: str = "adamw"
-    learning_rate: float = 1e-4
-    num_warmup_steps: int = 10_000
-    schedule_steps: int = 0
-    dropout_prob: float | None = None
-    random_seed: int = 12345
-    do_train: bool = True
-    do_eval: bool = True
-    eval_batch_size: int = 32
-    max_eval_steps: int = 0
-    mixed_precision: str = "float32"
-    optimizer_state_dtype: str = "float32"
-    max_seq_length: int = 0
-    max_predictions_per_seq: int = 0
-    objective: str | None = None
 
 
 @dataclass(frozen=True)
@@ -106,6 +49,9 @@ class PretrainingInputs:
             "objective": self.objective,
             "config": self.config.to_dict(),
             "vocab_sha256": vocab and hashlib.sha256(vocab).hexdigest(),
+            # What they have, whatever was asked of them: a model is served at its length.
+            "max_seq_length": self.data.max_seq_length,
+            "max_predictions_per_seq": self.data.max_predictions_per_seq,
             "data_fingerprint": self.data.fingerprint,
             "eval_fingerprint": self.held_out.fingerprint,
         }
@@ -134,7 +80,9 @@ def find_inputs(settings: PretrainingSettings, num_train_steps: int) -> Pretrain
     config = _config(settings, objective, start, vocab, vocab_file)
     for records in (data, held_out):
         _check_shape(records, settings, config)
-    do_lower_case = _do_lower_case(settings, data, held_out, start)
+    if settings.export:
+        _check_export(data, vocab)
+    do_lower_case = _do_lower_case(settings, data, held_out, start, vocab, vocab_file)
     return PretrainingInputs(data, held_out, start, vocab, do_lower_case, config, objective)
 
 
@@ -185,23 +133,49 @@ def _check_shape(data: PretrainingData, settings: PretrainingSettings, config: B
         )
 
 
+def _check_export(data: PretrainingData, vocab: list[str] | None) -> None:
+    """Refuses what could not be exported after the whole training."""
+    # Late: only an export needs what serves.
+    from keras_bert.tasks.export.settings import SHORTEST
+
+    if vocab is None:
+        raise InputError(
+            f"--export: {data.files[0]} has no vocabulary beside it; expected a --vocab_file"
+        )
+    if data.max_seq_length < SHORTEST:
+        raise InputError(
+            f"--export: {data.files[0]} has max_seq_length {data.max_seq_length}; a model is "
+            f"served for {SHORTEST} pieces at least"
+        )
+
+
 def _do_lower_case(
     settings: PretrainingSettings,
     data: PretrainingData,
     held_out: PretrainingData,
     start: Checkpoint | None,
+    vocab: list[str] | None,
+    vocab_file: Path | None,
 ) -> bool:
     """The one casing that the flag, the records and the starting point agree on."""
     said = {} if settings.do_lower_case is None else {"--do_lower_case": settings.do_lower_case}
     for records in (data, held_out):
-        if records.manifest:
-            said[records.files[0]] = records.manifest["settings"]["do_lower_case"]
+        for folder, manifest in records.manifests.items():
+            said[str(folder)] = manifest["settings"]["do_lower_case"]
     if start and start.vocab:
         said[str(start.path)] = start.do_lower_case
     if len(set(said.values())) > 1:
         words = ", ".join(f"{name} is {value}" for name, value in said.items())
         raise InputError(f"do_lower_case differs: {words}; records and model must share one")
-    return next(iter(said.values()), True)
+    if said or vocab is None:  # Without a vocabulary no casing is saved.
+        return next(iter(said.values()), True)
+    looks_lower_case = guess_lower_case(vocab, vocab_file)
+    logging.info(
+        "nothing says the casing of %s; by its pieces --do_lower_case=%s",
+        vocab_file,
+        str(looks_lower_case).lower(),
+    )
+    return looks_lower_case
 
 
 def _vocab(

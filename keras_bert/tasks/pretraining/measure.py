@@ -13,7 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 import tensorflow as tf
 
-from keras_bert.tasks.pretraining.batches import explained, training_batches
+from keras_bert.tasks.pretraining.batches import training_batches
+from keras_bert.tasks.pretraining.damage import explained
 from keras_bert.tasks.pretraining.inputs import PretrainingInputs
 from keras_bert.tasks.pretraining.phases import PhaseRun
 from keras_bert.tasks.pretraining.plan import Plan, memory_of

@@ -21,13 +21,10 @@ from absl import logging
 from keras_bert.checkpoints.model_directory import check_place
 from keras_bert.errors import InputError
 from keras_bert.files import appearing, read_json, write_json
-from keras_bert.tasks.pretraining.inputs import (
-    PretrainingInputs,
-    PretrainingSettings,
-    find_inputs,
-)
+from keras_bert.tasks.pretraining.inputs import PretrainingInputs, find_inputs
 from keras_bert.tasks.pretraining.recipe import Phase
 from keras_bert.tasks.pretraining.run import make_model, pretrain, workers_of
+from keras_bert.tasks.pretraining.settings import PretrainingSettings
 from keras_bert.training.checkpoint import list_checkpoints
 from keras_bert.training.cluster import check_agreement, gather, share_of
 from keras_bert.training.loop import TrainingSettings, check_batch_sizes
@@ -153,12 +150,12 @@ def _started(settings: PretrainingSettings, before: Path, goes_on: bool) -> Pret
 
 def _check_records(phase: Phase, inputs: PretrainingInputs) -> None:
     """Checks that records were made as the recipe says."""
-    for data in (inputs.data, inputs.held_out):
-        settings = (data.manifest or {}).get("settings", {})
+    for folder, manifest in (inputs.data.manifests | inputs.held_out.manifests).items():
+        settings = manifest["settings"]
         for name, value in phase.data.items():
             if name in settings and settings[name] != value:
                 raise InputError(
-                    f"data: {name} is {json.dumps(value)}, but {data.files[0]} was made with "
+                    f"data: {name} is {json.dumps(value)}, but {folder} was made with "
                     f"{json.dumps(settings[name])}"
                 )
 

@@ -3,6 +3,7 @@
 Arithmetic alone (training/cost.py), for records that are there or are not yet.
 """
 
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
@@ -29,6 +30,8 @@ class Plan:
         micro_batch: sequences of a micro-batch on one device.
         micro_batches: micro-batches of a full step.
         all_micro_batches: those of all steps together.
+        evaluations: how many there are.
+        evaluated: examples of each; None where there are no records yet to tell.
         flops_a_sequence: forward and backward.
         memory: of one device.
     """
@@ -42,6 +45,8 @@ class Plan:
     micro_batch: int
     micro_batches: int
     all_micro_batches: int
+    evaluations: int
+    evaluated: int | None
     flops_a_sequence: int
     memory: Memory
 
@@ -88,6 +93,7 @@ def make_plan(run: PhaseRun, inputs: PretrainingInputs | None, devices: int) -> 
     parts = training.gradient_accumulation_steps
     ramp = BatchRamp(parts, training.batch_ramp_steps)
     micro_batch = training.train_batch_size // (devices * parts)
+    evaluations, evaluated = _evaluations(run, inputs)
     return Plan(
         config=config,
         objective=objective,
@@ -98,9 +104,24 @@ def make_plan(run: PhaseRun, inputs: PretrainingInputs | None, devices: int) -> 
         micro_batch=micro_batch,
         micro_batches=parts,
         all_micro_batches=ramp.before(training.num_train_steps),
+        evaluations=evaluations,
+        evaluated=evaluated,
         flops_a_sequence=flops(config, length, predictions),
         memory=memory_of(run, config, length, predictions, micro_batch, parts),
     )
+
+
+def _evaluations(run: PhaseRun, inputs: PretrainingInputs | None) -> tuple[int, int | None]:
+    """Counts the evaluations of a phase, and the examples of each."""
+    settings, training = run.settings, run.training
+    if not settings.do_eval:
+        return 0, 0
+    every = training.evaluate_steps or training.save_checkpoints_steps
+    count = -(-training.num_train_steps // every) if settings.eval_file else 1
+    # Without records they are as many as are asked for, if that is said.
+    available = inputs.held_out.num_examples if inputs else sys.maxsize
+    examples = settings.eval_examples(available)
+    return count, None if examples == sys.maxsize else examples
 
 
 def _objective(data: Mapping[str, object]) -> str:

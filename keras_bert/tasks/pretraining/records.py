@@ -18,6 +18,8 @@ import tensorflow as tf
 from keras_bert.errors import InputError
 from keras_bert.files import read_json, sha256
 
+# So many records have the mean figures of any number, to the digits that are shown.
+SAMPLE_SIZE = 100_000
 # What lies beside the records in a folder of the data tool.
 NOT_RECORDS = ("manifest.json", "vocab.txt")
 MANIFEST_KIND = ("keras_bert.pretraining", 2)
@@ -70,8 +72,9 @@ class PretrainingData:
         kind: what the records hold.
         fingerprint: a hash of what the files hold: of the checksums in the manifest, else of the
             names and sizes, and of their kind.
-        manifest: what the data tool wrote beside the files, or None (another tool's files).
-        vocab_file: the vocabulary beside the manifest, or None.
+        manifests: folder -> what the data tool wrote beside the files there; without the folders of
+            other tools' files.
+        vocab_file: the vocabulary beside the manifests, which is one, or None.
     """
 
     files: Sequence[str]
@@ -80,7 +83,7 @@ class PretrainingData:
     max_predictions_per_seq: int
     kind: Kind
     fingerprint: str
-    manifest: dict | None
+    manifests: dict[Path, dict]
     vocab_file: Path | None
 
     @property
@@ -151,13 +154,16 @@ def find_records(input_file: str, flag: str = "input_file") -> PretrainingData:
                 f"{path} has (max_seq_length, max_predictions_per_seq) {other}, but {first} has "
                 f"{shape}; records of one run must have one shape"
             )
-    known = [m for m in manifests.values() if m]
-    if len({m["vocab"]["sha256"] for m in known}) > 1:
-        raise InputError(f"--{flag}={input_file!r}: folders were made with two vocabularies")
-    for folder, manifest in manifests.items():
-        if manifest:
-            _check_vocabulary(folder / manifest["vocab"]["file"], manifest["vocab"]["sha256"])
-    folder = next((f for f, m in manifests.items() if m), None)
+    known = {folder: manifest for folder, manifest in manifests.items() if manifest}
+    vocab_files = {folder / m["vocab"]["file"]: m["vocab"]["sha256"] for folder, m in known.items()}
+    vocab_file = next(iter(vocab_files), None)
+    for path, checksum in vocab_files.items():
+        if checksum != vocab_files[vocab_file]:
+            raise InputError(
+                f"{path.parent} was made with another vocabulary than {vocab_file.parent}; records "
+                "of one run must share one"
+            )
+        _check_vocabulary(path, checksum)
     return PretrainingData(
         files=[str(path) for path in shapes],
         counts=[*filled.values()],
@@ -165,8 +171,8 @@ def find_records(input_file: str, flag: str = "input_file") -> PretrainingData:
         max_predictions_per_seq=shape[1],
         kind=kinds[first],
         fingerprint=_fingerprint(files, manifests, kinds[first]),
-        manifest=manifests[folder] if folder else None,
-        vocab_file=folder / manifests[folder]["vocab"]["file"] if folder else None,
+        manifests=known,
+        vocab_file=vocab_file,
     )
 
 

@@ -24,12 +24,10 @@ from keras_bert.optimization.lamb import Lamb
 from keras_bert.optimization.loss_scale import LossScale
 from keras_bert.optimization.schedules import LinearWarmupDecay
 from keras_bert.tasks.pretraining.baseline import unigram_baseline
-from keras_bert.tasks.pretraining.batches import evaluation_batches, explained, training_batches
-from keras_bert.tasks.pretraining.inputs import (
-    PretrainingInputs,
-    PretrainingSettings,
-    find_inputs,
-)
+from keras_bert.tasks.pretraining.batches import evaluation_batches, training_batches
+from keras_bert.tasks.pretraining.damage import explained
+from keras_bert.tasks.pretraining.inputs import PretrainingInputs, find_inputs
+from keras_bert.tasks.pretraining.settings import PretrainingSettings
 from keras_bert.tasks.pretraining.task import pretraining_task
 from keras_bert.training.backend import free, make_evaluate
 from keras_bert.training.checkpoint import restore_latest
@@ -40,6 +38,7 @@ from keras_bert.training.cluster import (
     share_of,
 )
 from keras_bert.training.loop import TrainingSettings, check_batch_sizes, train
+from keras_bert.training.progress import progress
 from keras_bert.training.ramp import BatchRamp
 from keras_bert.training.run_directory import flat, is_finished, running
 from keras_bert.training.strategy import check_state_dtype, dtype_policy
@@ -183,18 +182,29 @@ def _train_and_evaluate(
     vocab_size = inputs.config.vocab_size
     share = share_of(strategy)
     score = make_evaluate(strategy, model, task, jit_compile=training.jit_compile)
+    batch_size = settings.eval_batch_size
+    evaluated = settings.eval_examples(inputs.held_out.num_examples)
 
     def evaluate(after_batch: AfterBatch | None = None) -> dict[str, float]:
         batches = evaluation_batches(
             inputs.held_out,
-            settings.eval_batch_size,
+            batch_size,
             vocab_size,
-            settings.max_eval_steps,
+            -(-evaluated // batch_size),
             left_to_right=left_to_right,
             share=share,
         )
-        with explained(inputs.held_out, vocab_size):
-            return score(batches, after_batch)
+        with (
+            explained(inputs.held_out, vocab_size),
+            progress("evaluating", evaluated, "examples", silent=share[0] > 0) as advance,
+        ):
+
+            def after_each() -> None:
+                advance(batch_size)
+                if after_batch:
+                    after_batch()
+
+            return score(batches, after_each)
 
     ramp = BatchRamp(training.gradient_accumulation_steps, training.batch_ramp_steps)
 
@@ -226,9 +236,12 @@ def _train_and_evaluate(
             )
     results = {"step": training.num_train_steps if settings.do_train else 0}
     if settings.do_eval:
-        if not settings.eval_file:
-            logging.info("no --eval_file: evaluating on the training records")
-        results |= figures or evaluate()
+        if not figures:
+            kind = "held-out" if settings.eval_file else "training"
+            count = inputs.held_out.num_examples
+            logging.info("evaluating on %d of %d %s records", evaluated, count, kind)
+            figures = evaluate()
+        results |= figures
         with explained(inputs.data, vocab_size), explained(inputs.held_out, vocab_size):
             results |= unigram_baseline(inputs.data, inputs.held_out, vocab_size, inputs.objective)
     broken = [name for name, value in results.items() if not np.isfinite(value)]

@@ -105,6 +105,20 @@ def test_bad_settings_are_one_line(task: str, how: dict, message: str, runs: dic
     assert "\n" not in str(caught.value)
 
 
+def test_an_older_run_of_any_records_says_no_length(make_run, tmp_path: Path):
+    for task in ("fill_mask", "embedding"):
+        run = make_run(tmp_path, "fill_mask", {"max_seq_length": 0}, max_position_embeddings=160)
+        assert exported(task, run).texts["max_seq_length"] == 128
+
+
+@pytest.mark.parametrize("task", ["fill_mask", "question_answering"])
+def test_a_format_that_reads_no_texts_needs_no_length(task: str, make_run, tmp_path: Path):
+    run = make_run(tmp_path, task, {"max_seq_length": 3})
+    assert exported(task, run, format="onnx")
+    with pytest.raises(InputError, match="--max_seq_length=3: expected"):
+        exported(task, run)
+
+
 def test_weights_that_are_not_finite_are_named(make_run, tmp_path: Path):
     file = make_run(tmp_path, "ner") / "model" / "model.safetensors"
     weights = load_file(file)

@@ -1,5 +1,6 @@
 """A dry run: what it refuses at once, how many sequences it tries, whose memory it says."""
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -8,11 +9,11 @@ import tensorflow as tf
 from keras_bert.config import BertConfig
 from keras_bert.errors import InputError
 from keras_bert.tasks.pretraining.dry_run import dry_run
-from keras_bert.tasks.pretraining.inputs import PretrainingSettings
 from keras_bert.tasks.pretraining.measure import Measured, measure
 from keras_bert.tasks.pretraining.phases import PhaseRun
 from keras_bert.tasks.pretraining.plan import make_plan, memory_of
 from keras_bert.tasks.pretraining.recipe import Phase
+from keras_bert.tasks.pretraining.settings import PretrainingSettings
 from keras_bert.training.loop import TrainingSettings
 
 ONE = tf.distribute.get_strategy()
@@ -116,6 +117,43 @@ def test_memory_that_the_system_does_not_tell_is_none(run, monkeypatch):
     monkeypatch.setattr("keras_bert.training.host_memory.peak_resident", lambda: None)
     found = measured(run)
     assert (found.used, found.at_most) == (None, False)
+
+
+@pytest.mark.parametrize(
+    ("settings", "planned", "timed"),
+    [
+        # A step of 4 sequences takes a second, so forward alone takes a third of it.
+        ({}, "1 of at most 100,000 sequences", "2.32 hours"),
+        ({"eval_file": "held-out", "max_eval_steps": 3}, "2 of at most 12 sequences", "5 s"),
+        ({"eval_file": "held-out"}, "2, not counted: no records say their size", None),
+        ({"do_eval": False}, None, None),
+    ],
+)
+def test_evaluations_are_counted(run, monkeypatch, settings, planned, timed):
+    figures = Measured(4, 0.0, 1.0, None, False, 1)
+    monkeypatch.setattr("keras_bert.tasks.pretraining.dry_run.measure", lambda *_: figures)
+    run = replace(
+        run,
+        settings=replace(run.settings, eval_batch_size=4, **settings),
+        training=replace(run.training, save_checkpoints_steps=2),
+    )
+    lines = dict(re.match("  (.{18}) (.*)|", line).groups() for line in dry_run([run], ONE))
+    found = {name and name.strip(): text for name, text in lines.items()}
+    assert found["time of all steps"] == "3 s"
+    assert found.get("evaluations") == planned
+    assert found.get("with evaluations") == timed
+
+
+def test_recomputation_is_no_part_of_an_evaluation(run, monkeypatch):
+    figures = Measured(4, 0.0, 1.0, None, False, 1)
+    monkeypatch.setattr("keras_bert.tasks.pretraining.dry_run.measure", lambda *_: figures)
+    run = replace(
+        run,
+        settings=replace(run.settings, eval_batch_size=4, max_eval_steps=4),
+        training=replace(run.training, gradient_checkpointing=True),
+    )
+    # Three steps of a second; 16 sequences at a quarter of a second for four.
+    assert "  with evaluations   4 s" in list(dry_run([run], ONE))
 
 
 @pytest.mark.parametrize(

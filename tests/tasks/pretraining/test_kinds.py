@@ -8,7 +8,8 @@ from scipy import stats
 
 from keras_bert.errors import InputError
 from keras_bert.tasks.pretraining.baseline import unigram_baseline
-from keras_bert.tasks.pretraining.batches import evaluation_batches, explained, training_batches
+from keras_bert.tasks.pretraining.batches import evaluation_batches, training_batches
+from keras_bert.tasks.pretraining.damage import explained
 from keras_bert.tasks.pretraining.records import find_records
 
 VOCAB_SIZE, MASK, S, P = 48, 4, 32, 6

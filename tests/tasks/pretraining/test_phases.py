@@ -11,10 +11,10 @@ from safetensors.numpy import load_file
 from keras_bert.config import BertConfig
 from keras_bert.errors import InputError
 from keras_bert.tasks.pretraining import phases
-from keras_bert.tasks.pretraining.inputs import PretrainingSettings
 from keras_bert.tasks.pretraining.phases import PhaseRun, pretrain_phases
 from keras_bert.tasks.pretraining.recipe import Phase
 from keras_bert.tasks.pretraining.run import make_model
+from keras_bert.tasks.pretraining.settings import PretrainingSettings
 from keras_bert.training.loop import TrainingSettings
 from keras_bert.training.strategy import make_strategy
 
@@ -151,6 +151,14 @@ def test_records_made_otherwise_than_the_recipe_says_are_refused(tmp_path, folde
     with pytest.raises(InputError, match=message):
         run(tmp_path / "out", said)
     assert not (tmp_path / "out").exists()
+
+
+def test_each_folder_of_records_is_compared_with_the_recipe(tmp_path, folder, write_dataset):
+    made = [write_dataset(tmp_path / n, masked_lm_prob=p) for n, p in (("a", 0.15), ("b", 0.3))]
+    both = ",".join(map(str, made))
+    said = phase_run(folder, 1, both, data={"masked_lm_prob": 0.15}, bert_config="tiny")
+    with pytest.raises(InputError, match=r"masked_lm_prob is 0\.15, but .*b was made with 0\.3"):
+        run(tmp_path / "out", said)
 
 
 def test_a_later_phase_that_does_not_fit_is_found_before_the_first_begins(tmp_path, folder):

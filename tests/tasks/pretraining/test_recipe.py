@@ -10,10 +10,10 @@ from absl import flags
 
 from data_tools.settings import Settings
 from keras_bert.errors import InputError
-from keras_bert.tasks.pretraining.inputs import PretrainingSettings
 from keras_bert.tasks.pretraining.phases import PhaseRun
 from keras_bert.tasks.pretraining.plan import make_plan
 from keras_bert.tasks.pretraining.recipe import data_command, plan_phases, read_recipe
+from keras_bert.tasks.pretraining.settings import PretrainingSettings
 from keras_bert.training.loop import TrainingSettings
 
 RECIPES = sorted((Path(__file__).parents[3] / "recipes").glob("*.toml"))

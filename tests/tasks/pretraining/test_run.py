@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from contextlib import contextmanager
 from dataclasses import replace
 
 import keras
@@ -12,8 +13,8 @@ from keras_bert.checkpoints.model_directory import save_model_directory
 from keras_bert.config import BertConfig
 from keras_bert.errors import InputError
 from keras_bert.models import BertPretrainer
-from keras_bert.tasks.pretraining.inputs import PretrainingSettings
 from keras_bert.tasks.pretraining.run import pretrain
+from keras_bert.tasks.pretraining.settings import PretrainingSettings
 from keras_bert.training.loop import TrainingSettings
 from keras_bert.training.strategy import make_strategy
 from keras_bert.vocabulary import SPECIAL_TOKENS
@@ -125,6 +126,90 @@ def test_held_out_records_of_another_vocabulary_are_refused(
     other = make_dataset(tmp_path / "other", write_records, words="Wort")
     with pytest.raises(InputError, match=r"other.vocab\.txt \(50 pieces\) is another vocabulary"):
         run(tmp_path, input_file=records, eval_file=other, bert_config=config_file)
+
+
+def test_two_folders_of_records_share_a_vocabulary(tmp_path, records, config_file, write_records):
+    other = make_dataset(tmp_path / "other", write_records, words="Wort")
+    message = "records was made with another vocabulary than .*other; records of one run must"
+    with pytest.raises(InputError, match=message):
+        run(tmp_path, input_file=f"{records},{other}", bert_config=config_file)
+
+
+def test_two_folders_of_records_share_a_casing(tmp_path, records, config_file, write_records):
+    other = make_dataset(tmp_path / "other", write_records)
+    manifest = json.loads((other / "manifest.json").read_text())
+    manifest["settings"]["do_lower_case"] = True
+    (other / "manifest.json").write_text(json.dumps(manifest))
+    message = "do_lower_case differs: .*other is True, .*records is False; .* must share one"
+    with pytest.raises(InputError, match=message):
+        run(tmp_path, input_file=f"{records},{other}", bert_config=config_file)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(("words", "is_lower"), [("word", True), ("Wort", False)])
+def test_records_of_other_tools_have_the_casing_that_their_vocabulary_shows(
+    tmp_path, write_records, config_file, caplog, words, is_lower
+):
+    path = write_records(tmp_path / "a.tfrecord", 12)
+    made = make_dataset(tmp_path / "made", write_records, words=words)
+    settings = {"vocab_file": made / "vocab.txt", "bert_config": config_file}
+    with caplog.at_level("INFO"):
+        run(tmp_path, steps=1, input_file=path, **settings)
+    tokenizer = json.loads((tmp_path / "out" / "model" / "tokenizer_config.json").read_text())
+    assert tokenizer["do_lower_case"] is is_lower
+    said = f"nothing says the casing of {made / 'vocab.txt'}; by its pieces --do_lower_case="
+    assert said + str(is_lower).lower() in caplog.text
+
+
+def test_run_json_has_the_records_own_length(tmp_path, records, config_file):
+    pretrain(
+        PretrainingSettings(str(records), bert_config=str(config_file), do_eval=False),
+        TrainingSettings(num_train_steps=1, train_batch_size=4, jit_compile=False),
+        make_strategy(),
+        tmp_path / "out",
+        {"max_seq_length": 0, "max_predictions_per_seq": 0},  # The flags: any records.
+    )
+    settings = json.loads((tmp_path / "out" / "run.json").read_text())["settings"]
+    assert (settings["max_seq_length"], settings["max_predictions_per_seq"]) == (16, 3)
+
+
+@pytest.mark.parametrize(
+    ("length", "has_vocab", "message"),
+    [
+        (
+            16,
+            False,
+            r"--export: .*a\.tfrecord has no vocabulary beside it; expected a --vocab_file",
+        ),
+        (4, True, r"--export: .* has max_seq_length 4; a model is served for 5 pieces at least"),
+    ],
+)
+def test_what_could_not_be_exported_is_refused_before_training(
+    tmp_path, records, config_file, write_records, length, has_vocab, message
+):
+    path = write_records(tmp_path / "a.tfrecord", 4, length=length, predictions=1)
+    vocab_file = records / "vocab.txt" if has_vocab else ""
+    with pytest.raises(InputError, match=message):
+        run(tmp_path, input_file=path, bert_config=config_file, vocab_file=vocab_file, export=True)
+    assert not (tmp_path / "out").exists()
+
+
+def test_without_held_out_records_a_sample_of_the_training_records_is_evaluated(
+    tmp_path, records, config_file, monkeypatch, caplog
+):
+    shown = []
+
+    @contextmanager
+    def progress(*what, silent):
+        shown.append([*what, silent])
+        yield shown[-1].append
+
+    monkeypatch.setattr("keras_bert.tasks.pretraining.settings.SAMPLE_SIZE", 7)
+    monkeypatch.setattr("keras_bert.tasks.pretraining.run.progress", progress)
+    with caplog.at_level("INFO"):
+        run(tmp_path, input_file=records, bert_config=config_file)
+    assert shown == [["evaluating", 8, "examples", False, 4, 4]]  # Two batches of four.
+    assert "evaluating on 8 of 12 training records" in caplog.text
 
 
 def test_a_starting_point_of_another_vocabulary_is_refused(tmp_path, records):

@@ -14,9 +14,9 @@ from keras_bert.errors import InputError
 from keras_bert.models import BertPretrainer
 from keras_bert.optimization.adamw import AdamWeightDecay
 from keras_bert.tasks.pretraining.batches import training_batches
-from keras_bert.tasks.pretraining.inputs import PretrainingSettings
 from keras_bert.tasks.pretraining.records import find_records
 from keras_bert.tasks.pretraining.run import pretrain
+from keras_bert.tasks.pretraining.settings import PretrainingSettings
 from keras_bert.tasks.pretraining.task import pretraining_task
 from keras_bert.training.checkpoint import CheckpointWriter
 from keras_bert.training.loop import TrainingSettings
