@@ -13,6 +13,7 @@ from keras_bert.checkpoints.model_directory import save_model_directory
 from keras_bert.config import BertConfig
 from keras_bert.errors import InputError
 from keras_bert.models import BertPretrainer
+from keras_bert.tasks.pretraining.inputs import find_inputs
 from keras_bert.tasks.pretraining.run import pretrain
 from keras_bert.tasks.pretraining.settings import PretrainingSettings
 from keras_bert.training.loop import TrainingSettings
@@ -150,27 +151,21 @@ def test_two_folders_of_records_share_a_casing(tmp_path, records, config_file, w
 def test_records_of_other_tools_have_the_casing_that_their_vocabulary_shows(
     tmp_path, write_records, config_file, caplog, words, is_lower
 ):
-    path = write_records(tmp_path / "a.tfrecord", 12)
-    made = make_dataset(tmp_path / "made", write_records, words=words)
-    settings = {"vocab_file": made / "vocab.txt", "bert_config": config_file}
+    path = write_records(tmp_path / "a.tfrecord", 2)
+    vocab_file = make_dataset(tmp_path / "made", write_records, words=words) / "vocab.txt"
+    settings = PretrainingSettings(
+        str(path), vocab_file=str(vocab_file), bert_config=str(config_file), num_warmup_steps=0
+    )
     with caplog.at_level("INFO"):
-        run(tmp_path, steps=1, input_file=path, **settings)
-    tokenizer = json.loads((tmp_path / "out" / "model" / "tokenizer_config.json").read_text())
-    assert tokenizer["do_lower_case"] is is_lower
-    said = f"nothing says the casing of {made / 'vocab.txt'}; by its pieces --do_lower_case="
+        assert find_inputs(settings, 1).do_lower_case is is_lower
+    said = f"nothing says the casing of {vocab_file}; by its pieces --do_lower_case="
     assert said + str(is_lower).lower() in caplog.text
 
 
 def test_run_json_has_the_records_own_length(tmp_path, records, config_file):
-    pretrain(
-        PretrainingSettings(str(records), bert_config=str(config_file), do_eval=False),
-        TrainingSettings(num_train_steps=1, train_batch_size=4, jit_compile=False),
-        make_strategy(),
-        tmp_path / "out",
-        {"max_seq_length": 0, "max_predictions_per_seq": 0},  # The flags: any records.
-    )
-    settings = json.loads((tmp_path / "out" / "run.json").read_text())["settings"]
-    assert (settings["max_seq_length"], settings["max_predictions_per_seq"]) == (16, 3)
+    settings = PretrainingSettings(str(records), bert_config=str(config_file), max_seq_length=0)
+    record = find_inputs(settings, 20_000).record()
+    assert (record["max_seq_length"], record["max_predictions_per_seq"]) == (16, 3)
 
 
 @pytest.mark.parametrize(
