@@ -29,6 +29,7 @@ flags.DEFINE_string("eval_file", "", "Column file to score after each epoch.")
 flags.DEFINE_string("test_file", "", "Column file to predict; without it, --eval_file.")
 flags.DEFINE_integer("token_column", 0, "Column of the words, from 0; -1 is the last.")
 flags.DEFINE_integer("tag_column", -1, "Column of the tags.")
+flags.DEFINE_string("comment_prefix", "", "What comments before a sentence begin with, such as #.")
 flags.DEFINE_enum(
     "tag_scheme", "", ["", "iob1", "iob2", "bioes"], "By default what fits each file best."
 )
