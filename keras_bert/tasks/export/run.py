@@ -133,7 +133,7 @@ def _open(path: Path) -> Checkpoint:
         )
     checkpoint = open_checkpoint(path)
     if checkpoint.vocab is None:
-        raise InputError(f"{checkpoint.path}: has no vocabulary; expected a vocab.txt in it")
+        raise InputError(f"{checkpoint.why_no_vocab}; what is served cuts text itself")
     if checkpoint.config.is_decoder:
         raise InputError(
             f"{checkpoint.path}: is a left-to-right model (is_decoder), which is not served; "
