@@ -181,6 +181,17 @@ def test_without_data_it_says_what_to_put_where(run_program, tmp_path):
     assert done.stderr.count("\n") < 10
 
 
+def test_task_length_and_columns_are_those_of_the_run_to_predict_with(run_program, tmp_path):
+    settings = {"max_seq_length": 256, "task_name": "SNLI", "text_column": "a"}
+    settings |= {"text_pair_column": "b", "label_column": "c", "label_separator": ";"}
+    settings |= {"problem_type": "multi_label", "class_weights": "balanced"}
+    (tmp_path / "run.json").write_text(json.dumps({"settings": settings}))
+    done = run_program("run_classifier.py", "--nodo_train", cwd=tmp_path, init_checkpoint=".")
+    taken = " ".join(f"--{name}={value}" for name, value in settings.items() if name[:5] != "class")
+    assert f"as the run {tmp_path}: {taken}\n" in done.stderr
+    assert "--task_name=SNLI: expected CoLA" in done.stderr.splitlines()[-1]
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
