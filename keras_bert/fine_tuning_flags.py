@@ -278,13 +278,17 @@ def _find_checkpoint() -> str:
 def _seeds() -> list[int]:
     if not FLAGS.seeds:
         return [FLAGS.random_seed]
+    given = f"--seeds={','.join(FLAGS.seeds)}"
+    if not FLAGS.do_train:
+        raise InputError(f"{given} needs --do_train: without it the seed decides nothing")
+    if FLAGS["random_seed"].present:
+        raise InputError(f"{given} and --random_seed={FLAGS.random_seed}: expected one of them")
     try:
         seeds = [int(seed) for seed in FLAGS.seeds]
     except ValueError:
         seeds = []
     if not seeds or min(seeds) < 0 or max(seeds) >= 2**32 or len(set(seeds)) < len(seeds):
         raise InputError(
-            f"--seeds={','.join(FLAGS.seeds)}: expected different whole numbers from 0 to "
-            "4294967295, by comma"
+            f"{given}: expected different whole numbers from 0 to 4294967295, by comma"
         )
     return seeds

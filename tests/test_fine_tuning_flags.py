@@ -88,3 +88,24 @@ def test_a_setting_that_the_flag_does_not_take_is_named(flags_of, settings, mess
     with pytest.raises(InputError) as error:
         flags_of(settings)
     assert f"run.json: {message}" in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--seeds=1,2", "--random_seed=7"], "--seeds=1,2 and --random_seed=7: expected one of"),
+        (["--seeds=1,2", "--nodo_train"], "--seeds=1,2 needs --do_train"),
+        (["--seeds=1,1"], "--seeds=1,1: expected different whole numbers"),
+    ],
+)
+def test_seeds_that_decide_nothing_are_refused(monkeypatch, arguments, message):
+    values = flags.FlagValues()
+    flags.DEFINE_string("init_checkpoint", "bert", "", flag_values=values)
+    flags.DEFINE_string("output_dir", "out", "", flag_values=values)
+    flags.DEFINE_bool("do_train", True, "", flag_values=values)
+    flags.DEFINE_integer("random_seed", 12345, "", flag_values=values)
+    flags.DEFINE_list("seeds", [], "", flag_values=values)
+    values(["program", *arguments])
+    monkeypatch.setattr(fine_tuning_flags, "FLAGS", values)
+    with pytest.raises(InputError, match=message):
+        fine_tuning_flags.read()

@@ -84,7 +84,7 @@ def test_columns_and_context_are_those_of_the_run_to_predict_with(run_program, t
     settings = {"token_column": 1, "tag_column": 3, "document_context": True, "tag_scheme": "iob1"}
     (tmp_path / "run.json").write_text(json.dumps({"settings": settings}))
     done = run_program("run_ner.py", "--nodo_train", cwd=tmp_path, init_checkpoint=".")
-    taken = "--token_column=1 --tag_column=3 --document_context=True"
+    taken = "--document_context=True --token_column=1 --tag_column=3"
     assert f"as the run {tmp_path}: {taken}\n" in done.stderr
     assert "found no column files" in done.stderr
 
