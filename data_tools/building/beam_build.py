@@ -64,7 +64,8 @@ def build_on_beam(
         The manifest.
 
     Raises:
-        InputError: for bad input, or an output directory made with other settings.
+        InputError: for bad input, or an output directory made with other settings or begun with
+            other versions.
     """
     beam_options = _beam_options(runner, options)
     output_dir = output_dir.rstrip("/") or "/"
@@ -77,6 +78,10 @@ def build_on_beam(
     if beam_files.exists(manifest_file):
         manifest = beam_files.read_json(manifest_file)
         build.check_finished(output_dir, *_without_remote(output_dir, manifest, asked))
+        if beam_files.is_local(output_dir):
+            build.remove_leftovers(output_dir)
+        else:
+            beam_files.remove_folder(f"{output_dir}/{build.BUILDING}")
         return manifest
     with _folder(output_dir) as building:
         plan = _plan(asked, output_dir, building, beam_options)

@@ -43,7 +43,8 @@ def build_locally(
         The manifest.
 
     Raises:
-        InputError: for bad input, or an output directory made with other settings.
+        InputError: for bad input, or an output directory made with other settings or begun with
+            other versions.
     """
     num_workers = num_workers or default_num_workers()
     inputs = [{"file": path, "bytes": os.path.getsize(path)} for path in input_files]
@@ -52,6 +53,7 @@ def build_locally(
     if os.path.exists(manifest_file):
         manifest = files.read_json(manifest_file)
         build.check_finished(output_dir, manifest, asked)
+        build.remove_leftovers(output_dir)
         return manifest
     with build.locked_folder(output_dir) as building:
         plan = _plan(input_files, output_dir, asked, building, num_workers)
