@@ -22,9 +22,8 @@ from typing import Any
 from absl import logging
 
 from data_tools.building import partition
-from data_tools.examples import records
 from data_tools.settings import Settings, refuse_other_settings
-from keras_bert import files
+from keras_bert import files, record_files
 from keras_bert.errors import InputError
 from keras_bert.vocabulary import load_vocab
 
@@ -66,15 +65,15 @@ def check_finished(output_dir: str, manifest: dict[str, Any], asked: dict[str, A
     Raises:
         InputError: for another dataset, with the differences, or a manifest of another program.
     """
-    manifest_file = os.path.join(output_dir, records.MANIFEST)
-    if manifest.get("format") != records.FORMAT:
+    manifest_file = os.path.join(output_dir, record_files.MANIFEST)
+    if manifest.get("format") != record_files.FORMAT:
         raise InputError(
             f"{manifest_file} is no manifest of this program: expected another --output_dir"
         )
-    if manifest.get("version") != records.VERSION:
+    if manifest.get("version") != record_files.VERSION:
         raise InputError(
             f"{manifest_file} has version {manifest.get('version')!r}, this program makes version "
-            f"{records.VERSION}: expected another --output_dir"
+            f"{record_files.VERSION}: expected another --output_dir"
         )
     _check_form(manifest_file, manifest)
     try:
@@ -175,8 +174,8 @@ def refuse_strangers(output_dir: str, names: list[str]) -> None:
     strangers = [name for name in names if name.endswith(".tfrecord")]
     if strangers:
         raise InputError(
-            f"--output_dir={output_dir} holds {strangers[0]} but no {records.MANIFEST}: expected "
-            "an empty folder or a dataset of this program"
+            f"--output_dir={output_dir} holds {strangers[0]} but no {record_files.MANIFEST}: "
+            "expected an empty folder or a dataset of this program"
         )
 
 
@@ -256,8 +255,8 @@ def make_manifest(plan: dict[str, Any], notes: list[dict[str, Any]]) -> dict[str
         )
     kept = ("file", "examples", "rows", "bytes", "sha256")
     return {
-        "format": records.FORMAT,
-        "version": records.VERSION,
+        "format": record_files.FORMAT,
+        "version": record_files.VERSION,
         "made_with": plan["made_with"],
         "settings": plan["settings"],
         "vocab": plan["vocab"],
