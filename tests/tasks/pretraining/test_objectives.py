@@ -12,8 +12,9 @@ from keras_bert.checkpoints.model_directory import save_model_directory
 from keras_bert.config import BertConfig
 from keras_bert.errors import InputError
 from keras_bert.models import BertPretrainer
+from keras_bert.tasks.pretraining.inputs import find_inputs
 from keras_bert.tasks.pretraining.run import pretrain
-from keras_bert.tasks.pretraining.settings import PretrainingSettings, find_inputs
+from keras_bert.tasks.pretraining.settings import PretrainingSettings
 from keras_bert.training.checkpoint import CheckpointWriter
 from keras_bert.training.loop import TrainingSettings
 from keras_bert.training.strategy import make_strategy
