@@ -10,7 +10,6 @@ unfinished build is about, and the manifest, which makes a dataset of a folder. 
 
 import contextlib
 import dataclasses
-import fcntl
 import os
 import platform
 import shutil
@@ -25,6 +24,7 @@ from data_tools.examples import records
 from data_tools.settings import Settings, refuse_other_settings
 from keras_bert import files
 from keras_bert.errors import InputError
+from keras_bert.lock import locked
 from keras_bert.vocabulary import load_vocab
 
 BUILDING, PLAN, VOCAB = ".building", "plan.json", "vocab.txt"
@@ -274,25 +274,31 @@ def locked_folder(output_dir: str) -> Iterator[str]:
     """
     building = os.path.join(output_dir, BUILDING)
     is_new = not os.path.exists(output_dir)
+    at_work = f"--output_dir={output_dir}: another build is at work there"
+    try:
+        # Beside .building, which goes with all that is in it while the lock is held.
+        with locked(f"{building}.lock", at_work), _building_folder(building):
+            yield building
+    except InputError:
+        if is_new:
+            with contextlib.suppress(OSError):
+                os.rmdir(output_dir)
+        raise
+
+
+@contextlib.contextmanager
+def _building_folder(building: str) -> Iterator[None]:
+    """Makes the folder .building, and removes it if the block leaves nothing to go on with."""
     try:
         os.makedirs(building, exist_ok=True)
-        lock = open(os.path.join(building, "lock"), "w")  # noqa: SIM115
     except OSError as error:
-        raise InputError(
-            f"--output_dir={output_dir}: cannot be written ({error.strerror or error})"
-        ) from None
-    with lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise InputError(f"--output_dir={output_dir}: another build is at work there") from None
-        try:
-            yield building
-        except InputError:
-            # Without a plan there is nothing to go on with: leave no trace.
-            if not os.path.exists(os.path.join(building, PLAN)):
-                shutil.rmtree(building, ignore_errors=True)
-                if is_new:
-                    with contextlib.suppress(OSError):
-                        os.rmdir(output_dir)
-            raise
+        raise InputError(f"{building}: cannot be written ({error.strerror})") from None
+    try:
+        yield
+    except InputError:
+        # Without a plan there is nothing to go on with: leave no trace.
+        if not os.path.exists(os.path.join(building, PLAN)):
+            shutil.rmtree(building, ignore_errors=True)
+        raise
+    with contextlib.suppress(OSError):
+        os.rmdir(building)  # It is there, and empty, if there was nothing to do.
