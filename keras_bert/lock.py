@@ -1,4 +1,4 @@
-"""One process at a time in a folder: a path in; a lock on it for as long as a block runs out."""
+"""One process at a time in a folder: a file's path in; a lock for as long as a block runs, out."""
 
 import contextlib
 import fcntl
