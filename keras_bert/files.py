@@ -15,12 +15,14 @@ import socket
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from keras_bert.errors import InputError
 
 # This machine, in the names of what is being written; host names may be long.
 _HOST = hashlib.sha256(socket.gethostname().encode()).hexdigest()[:8]
 _LEFT_AFTER = 24 * 3600.0  # seconds without a change: then a writer elsewhere is taken to be dead
+_KINDS = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
 
 
 def read_json(path: str | os.PathLike) -> dict:
@@ -49,6 +51,30 @@ def read_json(path: str | os.PathLike) -> dict:
     if not isinstance(content, dict):
         raise InputError(f"{path}: holds a {type(content).__name__}, not a JSON object")
     return content
+
+
+def value_of(
+    path: str | os.PathLike, content: Mapping[str, Any], name: str, kind: type, default: Any
+) -> Any:
+    """Returns a value of a JSON object, or the default where it is absent or null.
+
+    Args:
+        path: the object's file, for the message.
+        content: from `read_json`.
+        name: the value's.
+        kind: int, float, bool or str.
+        default: of any kind.
+
+    Raises:
+        InputError: it is of another kind.
+    """
+    value = content.get(name)
+    if value is None:
+        return default
+    allowed = (int, float) if kind is float else kind
+    if not isinstance(value, allowed) or (isinstance(value, bool) and kind is not bool):
+        raise InputError(f"{path}: {name} is {value!r}; expected {_KINDS[kind]}")
+    return value
 
 
 def write_json(path: str | os.PathLike, content: Mapping[str, object]) -> None:

@@ -32,6 +32,7 @@ from data_tools.corpus.documents import Reading, read_texts
 from data_tools.corpus.odd_input import OddInput
 from data_tools.examples import records
 from data_tools.settings import Settings
+from keras_bert import record_files
 from keras_bert.errors import InputError
 
 _INPUTS = "inputs.json"
@@ -64,7 +65,8 @@ def build_on_beam(
         The manifest.
 
     Raises:
-        InputError: for bad input, or an output directory made with other settings.
+        InputError: for bad input, or an output directory made with other settings or begun with
+            other versions.
     """
     beam_options = _beam_options(runner, options)
     output_dir = output_dir.rstrip("/") or "/"
@@ -74,6 +76,10 @@ def build_on_beam(
         vocab_file = _local_copy(vocab)
     asked = build.what_is_asked(inputs, vocab_file, settings)
     if manifest := _find_finished(output_dir, asked):
+        if beam_files.is_local(output_dir):
+            build.remove_leftovers(output_dir)
+        else:
+            beam_files.remove_folder(f"{output_dir}/{build.BUILDING}")
         return manifest
     with _folder(output_dir) as building:
         if manifest := _find_finished(output_dir, asked):  # Another build has ended meanwhile.
@@ -118,7 +124,7 @@ def _beam_options(runner: str, options: Sequence[str]) -> PipelineOptions:
 
 def _find_finished(output_dir: str, asked: dict[str, Any]) -> dict[str, Any] | None:
     """Returns the manifest of the dataset that is asked for, if it is there."""
-    manifest_file = f"{output_dir}/{records.MANIFEST}"
+    manifest_file = f"{output_dir}/{record_files.MANIFEST}"
     if not beam_files.exists(manifest_file):
         return None
     manifest = beam_files.read_json(manifest_file)
@@ -342,6 +348,6 @@ def _finish(plan: dict[str, Any], building: str, output_dir: str) -> dict[str, A
         [f"{building}/{name}" for name in names], [f"{output_dir}/{name}" for name in names]
     )
     build.check_moved(output_dir, notes, beam_files.list_sizes(output_dir, ".tfrecord"))
-    beam_files.write_json(f"{output_dir}/{records.MANIFEST}", manifest)
+    beam_files.write_json(f"{output_dir}/{record_files.MANIFEST}", manifest)
     beam_files.remove_folder(building)
     return manifest

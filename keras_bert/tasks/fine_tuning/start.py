@@ -111,7 +111,9 @@ def find_start(
         vocab = load_vocab(vocab_file)
         config.check_vocab_size(len(vocab), vocab_file)
     if vocab is None:
-        raise InputError(f"{checkpoint.path}: has no vocabulary; give it as --vocab_file")
+        raise InputError(
+            f"{checkpoint.why_no_vocab}; give a vocabulary of Google's rules as --vocab_file"
+        )
     if do_lower_case is None:
         do_lower_case = checkpoint.do_lower_case
     elif do_lower_case != checkpoint.do_lower_case:
