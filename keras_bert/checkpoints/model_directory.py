@@ -35,7 +35,7 @@ from keras_bert.checkpoints.weights import weights_of
 from keras_bert.config import BertConfig
 from keras_bert.errors import InputError
 from keras_bert.files import appearing, read_json, write_bytes, write_json
-from keras_bert.vocabulary import check_vocab, load_vocab
+from keras_bert.vocabulary import check_vocab, fit_vocab, load_vocab
 
 CONFIG, VOCAB, TOKENIZER = "config.json", "vocab.txt", "tokenizer_config.json"
 
@@ -72,7 +72,7 @@ def open_model_directory(path: str | os.PathLike) -> Checkpoint:
     config = _read_config(path / CONFIG, settings)
     vocab, do_lower_case = _read_tokenizer(path)
     if vocab:
-        config.check_vocab_size(len(vocab), path / VOCAB)
+        vocab = fit_vocab(vocab, config.vocab_size, path / VOCAB)
     return Checkpoint(
         path=path,
         kind="a Hugging Face model directory",
