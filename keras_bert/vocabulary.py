@@ -54,7 +54,7 @@ def fit_vocab(vocab: list[str], rows: int, path: str | os.PathLike) -> list[str]
     """Names the rows of an embedding table that a vocabulary has no piece for.
 
     A table may be padded to a multiple of 8, 16, 32, 64 or 128, which is faster on some devices. No
-    text becomes such a piece.
+    text is cut into a piece that is added here.
 
     Args:
         vocab: the pieces, in the order of their ids.
@@ -71,7 +71,8 @@ def fit_vocab(vocab: list[str], rows: int, path: str | os.PathLike) -> list[str]
     if missing and not (0 < missing < multiple and multiple >= 8):
         raise InputError(
             f"{os.fspath(path)}: has {len(vocab)} pieces, but vocab_size in the config is {rows}; "
-            "expected the same number, or fewer where that is padded to a multiple of 8 to 128"
+            "expected the same number, added tokens among them, or fewer where vocab_size is padded"
+            " to a multiple of 8 to 128"
         )
     known = {*vocab}
     free = (name for name in map("[unused{}]".format, itertools.count()) if name not in known)

@@ -116,7 +116,7 @@ def test_a_vocabulary_is_as_long_as_the_padded_table(tiny, tmp_path, to, caplog)
     assert open_checkpoint(tmp_path / "again").vocab == checkpoint.vocab
     file.write_text("".join(f"{piece}\n" for piece in tiny.vocab[:16]))
     with pytest.raises(
-        InputError, match=r"has 16 pieces, but .* is 24; expected the same number, or"
+        InputError, match=r"has 16 pieces, but .* is 24; expected the same number, added"
     ):
         open_checkpoint(tmp_path / "other")
 

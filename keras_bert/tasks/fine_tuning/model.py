@@ -106,7 +106,7 @@ def _check_head(
     named, expected = start.labels, [*(task.labels or ())]
     if logits and named and expected and in_order_of(named, expected) != expected:
         # Its rows would be taken for other labels than they were learnt for.
-        same = "; where only names differ, --label_names takes those expected in the first's order"
+        same = "; --label_names gives the checkpoint's labels these names, if they mean the same"
         raise InputError(
             f"{checkpoint.path} has the labels {', '.join(named)[:200]}; "
             f"expected {', '.join(expected)[:200]}{same * (logits == num_labels)}{anew}"
