@@ -2,12 +2,14 @@
 # make test   the fast tests    make slow   those that start and kill whole programs
 # make lint   ruff, format and rules
 # make beam   .beam, an environment with Apache Beam for the tests of --runner
+# make peers  .peers, one with the libraries that open what we write, and that we are measured against
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/ready
 BEAM := .beam/ready
+PEERS := .peers/ready
 
-.PHONY: setup beam demo test slow lint format clean
+.PHONY: setup beam peers demo test slow lint format clean
 
 setup: $(READY)
 
@@ -27,6 +29,12 @@ $(BEAM): requirements-beam.lock setup.py setup.cfg
 	$(PYTHON) -m pip --python .beam/bin/python install --quiet --no-deps --no-build-isolation --use-pep517 -e .
 	touch $(BEAM)
 
+peers: $(PEERS)
+
+$(PEERS): benchmarks/make_peers.sh benchmarks/peers.txt benchmarks/peers_no_deps.txt
+	PYTHON=$(PYTHON) benchmarks/make_peers.sh
+	touch $(PEERS)
+
 demo: $(READY)
 	$(BIN)/python run_demo.py --output_dir=demo
 
@@ -45,4 +53,4 @@ format: $(READY)
 	$(BIN)/ruff check --fix .
 
 clean:
-	rm -rf .venv .beam demo build *.egg-info
+	rm -rf .venv .beam .peers demo build *.egg-info

@@ -12,7 +12,7 @@ from dataclasses import fields
 
 from absl import flags
 
-from keras_bert.program import no_arguments, require, run, start_tensorflow
+from keras_bert.program import need_tensorflow, no_arguments, require, run, start_tensorflow
 
 FLAGS = flags.FLAGS
 
@@ -53,6 +53,7 @@ def main(argv: Sequence[str]) -> None:
     """Reads the flags, exports, and prints the folder."""
     no_arguments(argv)
     start_tensorflow()
+    need_tensorflow()
     from keras_bert.tasks.export import ExportSettings, export
 
     settings = {field.name: FLAGS[field.name].value for field in fields(ExportSettings)}

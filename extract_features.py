@@ -17,7 +17,7 @@ from pathlib import Path
 from absl import flags, logging
 
 from keras_bert.errors import InputError
-from keras_bert.program import no_arguments, run, start_tensorflow
+from keras_bert.program import need_tensorflow, no_arguments, run, start_tensorflow
 
 FLAGS = flags.FLAGS
 
@@ -58,6 +58,7 @@ def main(argv: Sequence[str]) -> None:
         sys.exit(1)
     layers = _layers()
     start_tensorflow()  # Late: bad flags and --help should not wait for it.
+    need_tensorflow()
     from tqdm import tqdm
 
     from keras_bert.encoder import BertEncoder

@@ -46,6 +46,15 @@ flags.DEFINE_list(
 )
 fine_tuning_flags.define()
 
+# What is taken of the run whose model predicts texts in files of one's own.
+OF_THE_RUN = (
+    "text_column",
+    "text_pair_column",
+    "label_column",
+    "label_separator",
+    "problem_type",
+)
+
 # Where a task's data is looked for when no flag says it.
 DATA = ("data/glue", "data", "glue_data", "data/glue_data")
 
@@ -84,7 +93,10 @@ def main(argv: Sequence[str]) -> None:
 
 def _complete_flags() -> None:
     """Fills in what no flag says from what is at hand; else says what to put where, and ends."""
+    fine_tuning_flags.take_from_run("task_name")
     is_custom = FLAGS.task_name.lower() == "custom"
+    if is_custom:
+        fine_tuning_flags.take_from_run(*OF_THE_RUN)
     named = [find_task(FLAGS.task_name)] if FLAGS.task_name and not is_custom else []
     if not (FLAGS.data_dir or FLAGS.tfds or is_custom):
         _find_data(named or [task for task in TASKS if task.train])

@@ -29,12 +29,13 @@ def main(argv: Sequence[str]) -> None:
     from keras_bert.tokenization import BertTokenizer
 
     directory = open_checkpoint(FLAGS.model_dir)
+    if directory.vocab is None:
+        raise InputError(f"{directory.why_no_vocab}; expected a pre-trained model with one")
     model = BertPretrainer(directory.config)
     report = directory.load_into(model)
-    if directory.vocab is None or any(name.startswith("masked_lm") for name in report.new):
-        lacking = "no vocab.txt" if directory.vocab is None else "no masked-LM head"
+    if any(name.startswith("masked_lm") for name in report.new):
         raise InputError(
-            f"--model_dir={FLAGS.model_dir} has {lacking}; expected a pre-trained model"
+            f"--model_dir={FLAGS.model_dir} has no masked-LM head; expected a pre-trained model"
         )
     tokenizer = BertTokenizer(directory.vocab, directory.do_lower_case, keep_special_tokens=True)
     length = min(FLAGS.max_seq_length, directory.config.max_position_embeddings)

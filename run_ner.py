@@ -29,6 +29,7 @@ flags.DEFINE_string("eval_file", "", "Column file to score after each epoch.")
 flags.DEFINE_string("test_file", "", "Column file to predict; without it, --eval_file.")
 flags.DEFINE_integer("token_column", 0, "Column of the words, from 0; -1 is the last.")
 flags.DEFINE_integer("tag_column", -1, "Column of the tags.")
+flags.DEFINE_string("comment_prefix", "", "What comments before a sentence begin with, such as #.")
 flags.DEFINE_enum(
     "tag_scheme", "", ["", "iob1", "iob2", "bioes"], "By default what fits each file best."
 )
@@ -40,6 +41,9 @@ flags.DEFINE_list(
 )
 # Large pools cost points of F1 where an epoch is short; see benchmarks/README.md.
 fine_tuning_flags.define(length_pool=4)
+
+# What is taken of the run whose model predicts a file's words. The scheme is each file's own.
+OF_THE_RUN = ("token_column", "tag_column", "comment_prefix")
 
 # Where files are looked for when no flag says it, their names there, and what TFDS may have.
 FOLDERS = ("data/ner", "data/ner/*", "data/conll*", "data/wnut*", "data")
@@ -93,6 +97,7 @@ def main(argv: Sequence[str]) -> None:
 
 def _complete_flags() -> None:
     """Fills in what no flag says from what is at hand; else says what to put where, and ends."""
+    fine_tuning_flags.take_from_run("document_context", *([] if FLAGS.tfds else OF_THE_RUN))
     if FLAGS.task_name and not FLAGS.tfds:
         raise InputError(f"--task_name={FLAGS.task_name} needs --tfds; files have no task")
     has_data = FLAGS.tfds or fine_tuning_flags.take_files(_folders(), FILES)

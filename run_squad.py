@@ -28,8 +28,9 @@ flags.DEFINE_bool("version_2_with_negative", False, "Questions may have no answe
 flags.DEFINE_float(
     "null_score_diff_threshold",
     None,
-    "Null odds above it give the empty answer; without it 0, and for another --predict_file than "
-    "the --eval_file the one of the latter's best F1.",
+    "Null odds above it give the empty answer; without it 0, for another --predict_file than the "
+    "--eval_file the one of the latter's best F1, with neither --do_train nor an evaluation the "
+    "one that the run --init_checkpoint found.",
 )
 flags.DEFINE_integer("max_query_length", 64, "Pieces of a question.", lower_bound=1)
 flags.DEFINE_integer("doc_stride", 128, "Pieces between the starts of windows.", lower_bound=1)
@@ -44,6 +45,16 @@ fine_tuning_flags.define(
     learning_rate=3e-5,
     num_train_epochs=2.0,
     length_pool=4,
+)
+
+# What is taken of the run whose model predicts.
+OF_THE_RUN = (
+    "version_2_with_negative",
+    "null_score_diff_threshold",
+    "max_query_length",
+    "doc_stride",
+    "n_best_size",
+    "max_answer_length",
 )
 
 # Where files are looked for when no flag says it, and their names there.
@@ -89,6 +100,7 @@ def main(argv: Sequence[str]) -> None:
 
 def _complete_flags() -> None:
     """Fills in what no flag says from what is at hand; else says what to put where, and ends."""
+    run = fine_tuning_flags.take_from_run(*OF_THE_RUN)
     version = "v2.0" if FLAGS.version_2_with_negative else "v1.1"
     names = {
         flag: [name.format(version=version) for name in known] for flag, known in FILES.items()
@@ -97,6 +109,10 @@ def _complete_flags() -> None:
     if not has_data and find_prepared(f"squad/{version}"):
         fine_tuning_flags.take("tfds", True)
         has_data = True
+    has_dev = FLAGS.do_eval and (FLAGS.eval_file or FLAGS.tfds)
+    is_open = FLAGS.version_2_with_negative and FLAGS.null_score_diff_threshold is None
+    if run and is_open and not has_dev:  # There is nothing to find it by.
+        fine_tuning_flags.take("null_score_diff_threshold", run.threshold())
     fine_tuning_flags.complete(
         "" if has_data else f"no SQuAD {version}",
         f"out/squad-{version}",

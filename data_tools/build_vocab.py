@@ -11,6 +11,7 @@ vocabulary cuts into pieces go into its [unusedN] places (`vocab_extension`).
 import dataclasses
 import os
 import sys
+import tempfile
 from collections.abc import Iterable, Sequence
 
 from absl import flags, logging
@@ -61,9 +62,10 @@ def build_vocab(
     _check_at_least("min_frequency", min_frequency, 1)
     _check_at_least("num_unused", num_unused, 0)
     _check_at_least("pad_to_multiple_of", pad_to_multiple_of, 1)
-    _check_writable(vocab_file)
+    input_files = find_input_files(input_file)
+    _check_place(vocab_file)
     odd = OddInput()
-    words = count_words(find_input_files(input_file), reading, do_lower_case, odd)
+    words = count_words(input_files, reading, do_lower_case, odd)
     vocab = learn_vocab(words, vocab_size, min_frequency, num_unused, pad_to_multiple_of)
     _write(vocab_file, vocab)
     odd.log()
@@ -113,10 +115,11 @@ def build_extended_vocab(
     """
     _check_at_least("min_frequency", min_frequency, 1)
     _check_at_least("num_new_words", num_new_words, 0)
-    _check_writable(vocab_file)
     existing = load_extensible(extended_file, do_lower_case, num_new_words)
+    input_files = find_input_files(input_file)
+    _check_place(vocab_file)
     odd = OddInput()
-    words = count_words(find_input_files(input_file), reading, do_lower_case, odd)
+    words = count_words(input_files, reading, do_lower_case, odd)
     vocab, new_words = extend_vocab(existing, words, do_lower_case, min_frequency, num_new_words)
     _write(vocab_file, vocab)
     odd.log()
@@ -135,12 +138,17 @@ def _check_at_least(name: str, value: int, low: int) -> None:
         raise InputError(f"--{name}={value}: expected at least {low}")
 
 
-def _check_writable(vocab_file: str) -> None:
-    """Finds out before the work begins that its result has no place to go."""
+def _check_place(vocab_file: str) -> None:
+    """Finds out before the work begins that its result has no place to go; changes nothing."""
     try:
-        os.makedirs(os.path.dirname(os.path.abspath(vocab_file)), exist_ok=True)
-        if os.path.isdir(vocab_file):
-            raise IsADirectoryError(0, "is a folder")
+        if os.path.exists(vocab_file):  # It will be compared, not written.
+            with open(vocab_file, "rb"):
+                return
+        folder = os.path.dirname(os.path.abspath(vocab_file))
+        while not os.path.exists(folder):
+            folder = os.path.dirname(folder)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
     except OSError as error:
         raise InputError(
             f"--vocab_file={vocab_file}: cannot be written ({error.strerror or error})"

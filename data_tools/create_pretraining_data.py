@@ -60,8 +60,8 @@ def create_pretraining_data(
         The manifest.
 
     Raises:
-        InputError: for bad input, or an output directory made with other settings. What the
-            directory held before is left as it was.
+        InputError: for bad input, or an output directory made with other settings or begun with
+            other versions. What the directory held before is left as it was.
     """
     if num_workers < 0:
         raise InputError(f"--num_workers={num_workers}: expected at least 0")

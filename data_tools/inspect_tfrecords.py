@@ -16,11 +16,12 @@ from absl import flags
 
 from data_tools.corpus.odd_input import KINDS, OddInput
 from data_tools.inspection import record_batches, record_text
-from data_tools.inspection.record_files import RecordFiles, find_record_files, verify
 from data_tools.inspection.record_statistics import Statistics, Vocabulary
+from data_tools.inspection.verification import verify
 from data_tools.progress import Progress
 from keras_bert import program
 from keras_bert.errors import InputError
+from keras_bert.record_files import RecordFiles, find_record_files
 from keras_bert.vocabulary import load_vocab
 
 FLAGS = flags.FLAGS
@@ -218,7 +219,7 @@ def define_flags() -> None:
 def main(argv: Sequence[str]) -> None:
     """Verifies, counts and shows what the flags name."""
     program.no_arguments(argv)
-    found = find_record_files(FLAGS.input_file)
+    found = find_record_files(FLAGS.input_file, strangers=True)
     verify_all(found)
     program.start_tensorflow()
     num_examples = 0 if FLAGS.json else FLAGS.num_examples

@@ -13,8 +13,11 @@ import re
 import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from keras_bert.errors import InputError
+
+_KINDS = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
 
 
 def read_json(path: str | os.PathLike) -> dict:
@@ -43,6 +46,30 @@ def read_json(path: str | os.PathLike) -> dict:
     if not isinstance(content, dict):
         raise InputError(f"{path}: holds a {type(content).__name__}, not a JSON object")
     return content
+
+
+def value_of(
+    path: str | os.PathLike, content: Mapping[str, Any], name: str, kind: type, default: Any
+) -> Any:
+    """Returns a value of a JSON object, or the default where it is absent or null.
+
+    Args:
+        path: the object's file, for the message.
+        content: from `read_json`.
+        name: the value's.
+        kind: int, float, bool or str.
+        default: of any kind.
+
+    Raises:
+        InputError: it is of another kind.
+    """
+    value = content.get(name)
+    if value is None:
+        return default
+    allowed = (int, float) if kind is float else kind
+    if not isinstance(value, allowed) or (isinstance(value, bool) and kind is not bool):
+        raise InputError(f"{path}: {name} is {value!r}; expected {_KINDS[kind]}")
+    return value
 
 
 def write_json(path: str | os.PathLike, content: Mapping[str, object]) -> None:

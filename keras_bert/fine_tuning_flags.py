@@ -1,7 +1,8 @@
 """The flags that all fine-tuning programs share: flags in; settings, devices and record out.
 
-A program calls `define` where it defines its own flags, fills in those that are left open (`take`,
-`take_files`, `complete`), and calls `read` before it imports what needs TensorFlow.
+A program calls `define` where it defines its own flags, fills in those that are left open
+(`take_from_run`, `take`, `take_files`, `complete`), and calls `read` before it imports what needs
+TensorFlow.
 """
 
 import sys
@@ -19,6 +20,7 @@ from keras_bert.program import (
     define_export,
     start_tensorflow,
 )
+from keras_bert.tasks.fine_tuning.earlier_run import Run
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -61,7 +63,12 @@ def define(
         num_train_epochs: passes over the training examples.
         length_pool: batches whose examples are sorted together.
     """
-    flags.DEFINE_string("init_checkpoint", "", "Model directory, TF1 checkpoint or a run's folder.")
+    flags.DEFINE_string(
+        "init_checkpoint",
+        "",
+        "Model directory, TF1 checkpoint or a run's folder; with --nodo_train, flags of text and "
+        "answers are that run's unless given.",
+    )
     flags.DEFINE_string("vocab_file", "", "Vocabulary; without it, the checkpoint's.")
     flags.DEFINE_bool("do_lower_case", None, "Lower-case text; without it, as the checkpoint says.")
     flags.DEFINE_integer("max_seq_length", max_seq_length, "Pieces of an example.", lower_bound=3)
@@ -174,6 +181,41 @@ def take(name: str, value: object) -> None:
         FLAGS[name].value = value
 
 
+def take_from_run(*names: str) -> Run | None:
+    """Fills in flags that the command line leaves open with those of the run to predict with.
+
+    Nothing is taken where there is training, or where --init_checkpoint is not of a run. A flag
+    that the run does not tell of, as an older version had none, keeps its default.
+
+    Args:
+        names: of the program's own flags, those that say how text becomes input and how outputs
+            become answers; --max_seq_length is taken in any case.
+
+    Returns:
+        The run, without settings if --init_checkpoint is not of one; None where there is training.
+
+    Raises:
+        InputError: the run's files cannot be read, or a setting there is none of the flag's.
+    """
+    if FLAGS.do_train or not FLAGS.init_checkpoint:
+        return None
+    run = Run.of(Path(FLAGS.init_checkpoint))
+    kinds = {"int": int, "float": float, "bool": bool}
+    taken = []
+    for flag in (FLAGS[name] for name in ("max_seq_length", *names)):
+        value = run.setting(flag.name, kinds.get(flag.flag_type(), str), None)
+        if flag.present or value is None or value == flag.value:
+            continue
+        try:
+            flag.value = flag.parser.parse(value)
+        except ValueError as error:
+            raise InputError(f"{run.folder / 'run.json'}: {flag.name}: {error}") from None
+        taken.append(f"--{flag.name}={value}")
+    if taken:
+        logging.info("as the run %s: %s", run.folder, " ".join(taken))
+    return run
+
+
 def take_files(folders: Iterable[Path], names: Mapping[str, Sequence[str]]) -> bool:
     """Fills in the file flags that are left open.
 
@@ -242,13 +284,17 @@ def _find_checkpoint() -> str:
 def _seeds() -> list[int]:
     if not FLAGS.seeds:
         return [FLAGS.random_seed]
+    given = f"--seeds={','.join(FLAGS.seeds)}"
+    if not FLAGS.do_train:
+        raise InputError(f"{given} needs --do_train: without it the seed decides nothing")
+    if FLAGS["random_seed"].present:
+        raise InputError(f"{given} and --random_seed={FLAGS.random_seed}: expected one of them")
     try:
         seeds = [int(seed) for seed in FLAGS.seeds]
     except ValueError:
         seeds = []
     if not seeds or min(seeds) < 0 or max(seeds) >= 2**32 or len(set(seeds)) < len(seeds):
         raise InputError(
-            f"--seeds={','.join(FLAGS.seeds)}: expected different whole numbers from 0 to "
-            "4294967295, by comma"
+            f"{given}: expected different whole numbers from 0 to 4294967295, by comma"
         )
     return seeds

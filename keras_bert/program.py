@@ -196,6 +196,21 @@ def start_tensorflow() -> None:
             os.close(terminal)
 
 
+def need_tensorflow() -> None:
+    """Refuses another backend of Keras, for a program that computes with TensorFlow alone.
+
+    Raises:
+        InputError: KERAS_BACKEND, or Keras' own configuration, names another one.
+    """
+    import keras
+
+    if keras.config.backend() != "tensorflow":
+        raise InputError(
+            f"KERAS_BACKEND={keras.config.backend()}: expected tensorflow, with which "
+            f"{os.path.basename(sys.argv[0])} computes"
+        )
+
+
 def _parse(argv: Sequence[str]) -> list[str]:
     try:
         return flags.FLAGS(list(argv))

@@ -34,6 +34,17 @@ def test_standard_input_goes_to_jsonl_line_by_line(run_program, checkpoint, tmp_
     assert np.shape(rows[0]["features"][0]["layers"][0]["values"]) == (8,)
 
 
+def test_another_backend_is_refused_in_one_line(run_program, checkpoint, tmp_path):
+    flags = {"output_file": tmp_path / "out.jsonl", "init_checkpoint": checkpoint}
+    flags["environment"] = {"KERAS_BACKEND": "jax"}
+    done = run_program("extract_features.py", "--input_file=-", input="a\n", **flags)
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1].endswith(
+        "KERAS_BACKEND=jax: expected tensorflow, with which extract_features.py computes"
+    )
+    assert "Traceback" not in done.stderr
+
+
 @pytest.mark.parametrize(
     ("flags", "message"),
     [

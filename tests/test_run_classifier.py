@@ -181,6 +181,26 @@ def test_without_data_it_says_what_to_put_where(run_program, tmp_path):
     assert done.stderr.count("\n") < 10
 
 
+def test_task_length_and_columns_are_those_of_the_run_to_predict_with(run_program, tmp_path):
+    of_the_task = {"max_seq_length": 256, "task_name": "custom"}
+    of_the_files = {"text_column": "a", "text_pair_column": "b", "label_column": "c"}
+    of_the_files |= {"label_separator": ";", "problem_type": "multi_label"}
+    settings = of_the_task | of_the_files | {"class_weights": "balanced"}
+    (tmp_path / "run.json").write_text(json.dumps({"settings": settings}))
+
+    def predict(*arguments):
+        flags = {"init_checkpoint": ".", "seeds": "1,2"}  # Seeds are refused after this.
+        return run_program("run_classifier.py", "--nodo_train", *arguments, cwd=tmp_path, **flags)
+
+    done = predict()
+    for taken in (of_the_task, of_the_files):
+        said = " ".join(f"--{name}={value}" for name, value in taken.items())
+        assert f"as the run {tmp_path}: {said}\n" in done.stderr
+    done = predict("--task_name=RTE", "--data_dir=glue")  # Its columns are GLUE's.
+    assert "--max_seq_length=256\n" in done.stderr
+    assert "--text_column" not in done.stderr
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [

@@ -80,6 +80,15 @@ def test_a_folder_without_a_file_to_train_on_is_not_taken_unasked(run_program, t
     assert "found no checkpoint" in done.stderr
 
 
+def test_columns_and_context_are_those_of_the_run_to_predict_with(run_program, tmp_path):
+    settings = {"token_column": 1, "tag_column": 3, "document_context": True, "tag_scheme": "iob1"}
+    (tmp_path / "run.json").write_text(json.dumps({"settings": settings}))
+    done = run_program("run_ner.py", "--nodo_train", cwd=tmp_path, init_checkpoint=".")
+    taken = "--document_context=True --token_column=1 --tag_column=3"
+    assert f"as the run {tmp_path}: {taken}\n" in done.stderr
+    assert "found no column files" in done.stderr
+
+
 def test_a_bad_line_ends_in_one_line_and_leaves_no_folder(run_program, place, tmp_path):
     path = tmp_path / "train.conll"
     path.write_text("Ada\tB-PER\nmet\n")

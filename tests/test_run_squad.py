@@ -1,6 +1,7 @@
 """run_squad.py as a user runs it: a tiny model learns questions by heart; bad input."""
 
 import json
+import shutil
 
 import pytest
 import tensorflow as tf
@@ -78,23 +79,36 @@ def test_a_run_leaves_the_files_of_the_contract(finished):
     assert config["architectures"] == ["BertForQuestionAnswering"]
 
 
-def test_the_saved_model_predicts_questions_without_answers(run_program, folder, finished):
+def test_a_runs_model_predicts_as_its_run_says(run_program, folder, finished):
+    """Lengths and v2.0 are those of run.json, the threshold is what was found."""
+    run = folder / "v2"
+    shutil.copytree(finished[0] / "model", run / "model")
+    settings = {"version_2_with_negative": True, "null_score_diff_threshold": None}
+    settings |= {"max_seq_length": 24, "max_query_length": 8}  # An older one lacks some.
+    (run / "run.json").write_text(json.dumps({"settings": settings}))
+    (run / "results.json").write_text(json.dumps({"null_score_diff_threshold": -1e4}))
     context = "the king Denmark swore"
     asked = [{"context": context, "qas": [{"id": "x", "question": "Who swore?"}]}]
     done = run_program(
         "run_squad.py",
-        **flags_of(
-            folder,
-            init_checkpoint=finished[0],
-            predict_file=write(folder / "ask.json", asked),
-            output_dir=folder / "predicted",
-            do_train=False,
-            do_eval=False,
-        ),
+        "--nodo_train",
+        "--nodo_eval",
+        "--nojit_compile",
+        init_checkpoint=run,
+        predict_file=write(folder / "ask.json", asked),
+        output_dir=folder / "predicted",
     )
     assert done.returncode == 0, done.stderr
-    answers = json.loads((folder / "predicted" / "predictions.json").read_text())
-    assert answers == {"x": "Denmark"}
+    taken = "--max_seq_length=24 --version_2_with_negative=True --max_query_length=8"
+    assert f"as the run {run}: {taken}\n" in done.stderr
+    assert "--null_score_diff_threshold=-10000.0" in done.stderr
+    predicted = {
+        path.stem: json.loads(path.read_text()) for path in (folder / "predicted").glob("*.json")
+    }
+    assert predicted["predictions"] == {"x": ""}
+    assert predicted["nbest_predictions"]["x"][0]["text"] == "Denmark"
+    assert -1e4 < predicted["null_odds"]["x"] < 0
+    assert predicted["run"]["settings"]["max_seq_length"] == 24
 
 
 def test_the_export_answers_as_the_program_predicts(folder, finished):

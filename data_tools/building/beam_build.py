@@ -32,6 +32,7 @@ from data_tools.corpus.documents import Reading, read_texts
 from data_tools.corpus.odd_input import OddInput
 from data_tools.examples import records
 from data_tools.settings import Settings
+from keras_bert import record_files
 from keras_bert.errors import InputError
 
 _INPUTS = "inputs.json"
@@ -64,7 +65,8 @@ def build_on_beam(
         The manifest.
 
     Raises:
-        InputError: for bad input, or an output directory made with other settings.
+        InputError: for bad input, or an output directory made with other settings or begun with
+            other versions.
     """
     beam_options = _beam_options(runner, options)
     output_dir = output_dir.rstrip("/") or "/"
@@ -73,10 +75,14 @@ def build_on_beam(
     if not beam_files.is_local(vocab_file):
         vocab_file = _local_copy(vocab)
     asked = build.what_is_asked(inputs, vocab_file, settings)
-    manifest_file = f"{output_dir}/{records.MANIFEST}"
+    manifest_file = f"{output_dir}/{record_files.MANIFEST}"
     if beam_files.exists(manifest_file):
         manifest = beam_files.read_json(manifest_file)
         build.check_finished(output_dir, *_without_remote(output_dir, manifest, asked))
+        if beam_files.is_local(output_dir):
+            build.remove_leftovers(output_dir)
+        else:
+            beam_files.remove_folder(f"{output_dir}/{build.BUILDING}")
         return manifest
     with _folder(output_dir) as building:
         plan = _plan(asked, output_dir, building, beam_options)
@@ -333,6 +339,6 @@ def _finish(plan: dict[str, Any], building: str, output_dir: str) -> dict[str, A
         [f"{building}/{name}" for name in names], [f"{output_dir}/{name}" for name in names]
     )
     build.check_moved(output_dir, notes, beam_files.list_sizes(output_dir, ".tfrecord"))
-    beam_files.write_json(f"{output_dir}/{records.MANIFEST}", manifest)
+    beam_files.write_json(f"{output_dir}/{record_files.MANIFEST}", manifest)
     beam_files.remove_folder(building)
     return manifest

@@ -3,6 +3,7 @@
 In: settings, input files, and in the end a note a shard. Out: the plan, which says what an
 unfinished build is about, and the manifest, which makes a dataset of a folder. Both are JSON:
 
+    made_with  the versions that decide the bytes, by package
     settings   all fields of `Settings`, num_shards the real number
     vocab      file, size, sha256
     inputs     a file each: file, bytes, sha256, documents, sentences, odd
@@ -21,9 +22,8 @@ from typing import Any
 from absl import logging
 
 from data_tools.building import partition
-from data_tools.examples import records
 from data_tools.settings import Settings, refuse_other_settings
-from keras_bert import files
+from keras_bert import files, record_files
 from keras_bert.errors import InputError
 from keras_bert.vocabulary import load_vocab
 
@@ -65,15 +65,15 @@ def check_finished(output_dir: str, manifest: dict[str, Any], asked: dict[str, A
     Raises:
         InputError: for another dataset, with the differences, or a manifest of another program.
     """
-    manifest_file = os.path.join(output_dir, records.MANIFEST)
-    if manifest.get("format") != records.FORMAT:
+    manifest_file = os.path.join(output_dir, record_files.MANIFEST)
+    if manifest.get("format") != record_files.FORMAT:
         raise InputError(
             f"{manifest_file} is no manifest of this program: expected another --output_dir"
         )
-    if manifest.get("version") != records.VERSION:
+    if manifest.get("version") != record_files.VERSION:
         raise InputError(
             f"{manifest_file} has version {manifest.get('version')!r}, this program makes version "
-            f"{records.VERSION}: expected another --output_dir"
+            f"{record_files.VERSION}: expected another --output_dir"
         )
     _check_form(manifest_file, manifest)
     try:
@@ -86,7 +86,7 @@ def check_finished(output_dir: str, manifest: dict[str, Any], asked: dict[str, A
 
 
 def check_begun(output_dir: str, plan: dict[str, Any], asked: dict[str, Any]) -> None:
-    """Refuses a folder where another dataset has been begun than the one that is asked for.
+    """Refuses a folder where another dataset has been begun, or this one with other versions.
 
     Args:
         output_dir: where the plan was found, in the folder .building.
@@ -94,11 +94,25 @@ def check_begun(output_dir: str, plan: dict[str, Any], asked: dict[str, Any]) ->
         asked: see `what_is_asked`.
 
     Raises:
-        InputError: for another dataset, with the differences.
+        InputError: for another dataset or other versions, with the differences.
     """
-    _check_form(os.path.join(output_dir, BUILDING, PLAN), plan)
-    what = f"an unfinished dataset (remove {os.path.join(output_dir, BUILDING)} to begin anew)"
+    building = os.path.join(output_dir, BUILDING)
+    _check_form(os.path.join(building, PLAN), plan)
+    what = f"an unfinished dataset (remove {building} to begin anew)"
     refuse_other_settings(output_dir, what, plan, asked)
+    had, now = plan.get("made_with"), _made_with()
+    if had != now:
+        had = had if isinstance(had, dict) else {}  # Earlier versions wrote none.
+        differences = [
+            f"{name} was {had.get(name, 'unknown')}, now {now.get(name, 'unknown')}"
+            for name in sorted(had.keys() | now.keys())
+            if had.get(name) != now.get(name)
+        ]
+        raise InputError(
+            f"--output_dir={output_dir} holds an unfinished dataset begun with other versions, "
+            f"which decide its bytes: {'; '.join(differences)}. Go on with those, or remove "
+            f"{building} to begin anew"
+        )
     logging.info("%s: going on with an unfinished build", output_dir)
 
 
@@ -160,8 +174,8 @@ def refuse_strangers(output_dir: str, names: list[str]) -> None:
     strangers = [name for name in names if name.endswith(".tfrecord")]
     if strangers:
         raise InputError(
-            f"--output_dir={output_dir} holds {strangers[0]} but no {records.MANIFEST}: expected "
-            "an empty folder or a dataset of this program"
+            f"--output_dir={output_dir} holds {strangers[0]} but no {record_files.MANIFEST}: "
+            "expected an empty folder or a dataset of this program"
         )
 
 
@@ -194,7 +208,11 @@ def make_plan(
         num_buckets, num_documents, text_bytes, num_sentences, settings.next_sentence
     )
     settings = dataclasses.replace(settings, num_shards=num_shards)
-    return asked | {"settings": settings.to_dict(), "inputs": inputs}
+    return asked | {
+        "made_with": _made_with(),
+        "settings": settings.to_dict(),
+        "inputs": inputs,
+    }
 
 
 def make_manifest(plan: dict[str, Any], notes: list[dict[str, Any]]) -> dict[str, Any]:
@@ -235,13 +253,11 @@ def make_manifest(plan: dict[str, Any], notes: list[dict[str, Any]]) -> dict[str
             lonely,
             len(notes),
         )
-    made_with = {"python": platform.python_version()}
-    made_with |= {name: _version(name) for name in _PACKAGES}
     kept = ("file", "examples", "rows", "bytes", "sha256")
     return {
-        "format": records.FORMAT,
-        "version": records.VERSION,
-        "made_with": made_with,
+        "format": record_files.FORMAT,
+        "version": record_files.VERSION,
+        "made_with": plan["made_with"],
         "settings": plan["settings"],
         "vocab": plan["vocab"],
         "inputs": plan["inputs"],
@@ -250,6 +266,10 @@ def make_manifest(plan: dict[str, Any], notes: list[dict[str, Any]]) -> dict[str
             {key: note[key] for key in kept} for note in sorted(notes, key=lambda n: n["index"])
         ],
     }
+
+
+def _made_with() -> dict[str, str]:
+    return {"python": platform.python_version()} | {name: _version(name) for name in _PACKAGES}
 
 
 def _version(package: str) -> str:
@@ -296,3 +316,16 @@ def locked_folder(output_dir: str) -> Iterator[str]:
                     with contextlib.suppress(OSError):
                         os.rmdir(output_dir)
             raise
+
+
+def remove_leftovers(output_dir: str) -> None:
+    """Removes the folder .building beside a manifest: a kill during the last clean-up left it.
+
+    A build that is still at its clean-up is left alone, and so is a folder that cannot be written.
+
+    Args:
+        output_dir: where the finished dataset is.
+    """
+    if os.path.isdir(os.path.join(output_dir, BUILDING)):
+        with contextlib.suppress(InputError), locked_folder(output_dir) as building:
+            shutil.rmtree(building, ignore_errors=True)

@@ -19,7 +19,7 @@ from data_tools.building.runners import default_num_workers, run_local
 from data_tools.examples import records
 from data_tools.progress import Progress
 from data_tools.settings import Settings
-from keras_bert import files
+from keras_bert import files, record_files
 from keras_bert.errors import InputError
 
 
@@ -43,15 +43,17 @@ def build_locally(
         The manifest.
 
     Raises:
-        InputError: for bad input, or an output directory made with other settings.
+        InputError: for bad input, or an output directory made with other settings or begun with
+            other versions.
     """
     num_workers = num_workers or default_num_workers()
     inputs = [{"file": path, "bytes": os.path.getsize(path)} for path in input_files]
     asked = build.what_is_asked(inputs, vocab_file, settings)
-    manifest_file = os.path.join(output_dir, records.MANIFEST)
+    manifest_file = os.path.join(output_dir, record_files.MANIFEST)
     if os.path.exists(manifest_file):
         manifest = files.read_json(manifest_file)
         build.check_finished(output_dir, manifest, asked)
+        build.remove_leftovers(output_dir)
         return manifest
     with build.locked_folder(output_dir) as building:
         plan = _plan(input_files, output_dir, asked, building, num_workers)
@@ -160,7 +162,7 @@ def _finish(
             f"--output_dir={output_dir}: cannot be written ({error.strerror or error})"
         ) from None
     build.check_moved(output_dir, notes, _sizes(output_dir))
-    files.write_json(os.path.join(output_dir, records.MANIFEST), manifest)
+    files.write_json(os.path.join(output_dir, record_files.MANIFEST), manifest)
     shutil.rmtree(building, ignore_errors=True)
     # Kilobytes, but bytes on macOS.
     unit = 2**20 if sys.platform == "darwin" else 2**10

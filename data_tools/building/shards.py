@@ -26,6 +26,7 @@ from data_tools.examples.rows import lay_out
 from data_tools.settings import Settings
 from keras_bert import files, program
 from keras_bert.masking import Masking, mask_examples, num_to_predict
+from keras_bert.vocabulary import load_vocab
 
 if TYPE_CHECKING:
     from keras_bert.tokenization import BertTokenizer
@@ -100,7 +101,7 @@ def write_shard_of(
     Raises:
         InputError: when the vocabulary cannot be read or the file not be written.
     """
-    tokenizer = _tokenizer(vocab_file, settings.do_lower_case)
+    tokenizer = _tokenizer(tuple(load_vocab(vocab_file)), settings.do_lower_case)
     tokenized = tokenize(documents, tokenizer)
     del documents  # room for the examples
     counts = {"documents": len(tokenized), "sentences": len(tokenized.sentence_starts) - 1}
@@ -121,12 +122,13 @@ def write_shard_of(
 
 
 @functools.lru_cache(maxsize=1)
-def _tokenizer(vocab_file: str, do_lower_case: bool) -> "BertTokenizer":
-    # Once a process, and not before a shard is made: it starts TensorFlow.
+def _tokenizer(vocab: tuple[str, ...], do_lower_case: bool) -> "BertTokenizer":
+    # Once a build and process, and not before a shard is made: it starts TensorFlow. By the pieces,
+    # not their file: the next build into the same folder has another vocabulary in that place.
     program.start_tensorflow()
     from keras_bert.tokenization import BertTokenizer
 
-    return BertTokenizer(vocab_file, do_lower_case=do_lower_case)
+    return BertTokenizer(vocab, do_lower_case=do_lower_case)
 
 
 def tokenize(documents: list[list[bytes]], tokenizer: "BertTokenizer") -> instances.Documents:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from data_tools.corpus.lines import Line, Lines
 from data_tools.corpus.sentences import split_sentences
 
-# A shard holds a document's part whole, so a part is small beside a shard's bounds in `spill`.
+# A shard holds a document's part whole, so a part is small beside a shard's bounds in `partition`.
 MAX_DOCUMENT_LENGTH = 8 << 20  # characters
 MAX_DOCUMENT_SENTENCES = 250_000
 MAX_PARAGRAPH_LENGTH = 1 << 20

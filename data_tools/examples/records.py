@@ -30,9 +30,6 @@ import numpy as np
 
 from keras_bert import files
 
-FORMAT, VERSION = "keras_bert.pretraining", 2
-MANIFEST = "manifest.json"
-
 # Protobuf's mark for "field n, length-delimited". Fields of the messages, from tensorflow/core/
 # example: Example.features 1, Features.feature 1, its map entries' key 1 and value 2,
 # Feature.float_list 2 and int64_list 3, both lists' values 1 (packed).

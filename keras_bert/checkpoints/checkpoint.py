@@ -38,10 +38,13 @@ class Checkpoint:
         path: the directory, prefix or file.
         kind: what wrote it, in words.
         config: sizes and settings.
-        vocab: the V pieces in the order of their ids, or None if there is no vocabulary.
+        vocab: the V pieces in the order of their ids, or None if there is no vocabulary, or one
+            of another tokenizer than ours.
         do_lower_case: whether text is lower-cased before it is cut into pieces.
         settings: the keys of Hugging Face's config.json that it has.
         open_weights: opens the file of its weights.
+        tokenizer_misfit: what asks for another tokenizer than ours: one line with file, key and
+            value; None where nothing does.
     """
 
     path: Path
@@ -51,6 +54,12 @@ class Checkpoint:
     do_lower_case: bool
     settings: Mapping[str, Any]
     open_weights: Callable[[], AbstractContextManager[StoredWeights]]
+    tokenizer_misfit: str | None = None
+
+    @property
+    def why_no_vocab(self) -> str:
+        """Says why there is no vocabulary, as an error begins."""
+        return self.tokenizer_misfit or f"{self.path}: has no vocabulary"
 
     @property
     def labels(self) -> list[str] | None:

@@ -138,6 +138,10 @@ def write_google_checkpoint(
         settings: the keys of Hugging Face's config.json.
         vocab: the V pieces in the order of their ids.
         do_lower_case: whether text is lower-cased before it is cut into pieces.
+
+    Raises:
+        OSError: the weights cannot be written.
+        InputError: another file cannot be written.
     """
     import tensorflow as tf
 
@@ -148,12 +152,18 @@ def write_google_checkpoint(
     if vocab is not None:
         write_vocab(folder / VOCAB, vocab)
     arrays = dict(sorted(stored_arrays(weights, LAYOUT).items()))
-    tf.raw_ops.SaveV2(
-        prefix=str(folder / PREFIX),
-        tensor_names=list(arrays),
-        shape_and_slices=[""] * len(arrays),
-        tensors=[tf.constant(value) for value in arrays.values()],
-    )
+    tensors = [tf.constant(value) for value in arrays.values()]
+    try:
+        tf.raw_ops.SaveV2(
+            prefix=str(folder / PREFIX),
+            tensor_names=list(arrays),
+            shape_and_slices=[""] * len(arrays),
+            tensors=tensors,
+        )
+    except tf.errors.OpError as error:
+        # "{{the operation}} FILE; REASON [Op:SaveV2]"
+        reason = error.message.rpartition("; ")[2].removesuffix(" [Op:SaveV2]")
+        raise OSError(reason) from error
     state = f'model_checkpoint_path: "{PREFIX}"\nall_model_checkpoint_paths: "{PREFIX}"\n'
     write_bytes(folder / "checkpoint", state.encode())
 

@@ -20,10 +20,12 @@ from typing import Any
 import h5py
 import ml_dtypes
 import numpy as np
+from absl import logging
 
 from keras_bert.checkpoints.checkpoint import Checkpoint, guess_lower_case
 from keras_bert.checkpoints.keras_hub_names import BACKBONE, keras_hub_name
 from keras_bert.checkpoints.model_directory import write_vocab
+from keras_bert.checkpoints.tokenizer_files import find_misfit
 from keras_bert.checkpoints.weights import Layout, StoredWeights, stored_arrays
 from keras_bert.config import BertConfig
 from keras_bert.errors import InputError
@@ -55,6 +57,14 @@ _SIZES = {
     "max_position_embeddings": "max_sequence_length",
     "type_vocab_size": "num_segments",
 }
+# Keys of a tokenizer, with the one value that means BERT's.
+_TOKENIZER_RULES = (
+    ("class_name", "BertTokenizer"),
+    ("split", True),
+    ("split_on_cjk", True),
+    ("suffix_indicator", "##"),
+    ("oov_token", "[UNK]"),
+)
 # What KerasHub fixes, unless metadata.json has our own word.
 _FIXED = {"hidden_act": "gelu_new", "layer_norm_eps": 1e-12, "initializer_range": 0.02}
 
@@ -117,18 +127,40 @@ def open_keras_hub_preset(path: Path) -> Checkpoint:
     vocab = load_vocab(path / VOCAB) if (path / VOCAB).is_file() else None
     if vocab:
         vocab = fit_vocab(vocab, config.vocab_size, path / VOCAB)
-    tokenizer = read_json(path / TOKENIZER) if (path / TOKENIZER).is_file() else {}
-    tokenizer = tokenizer.get("config")
-    said = tokenizer.get("lowercase") if isinstance(tokenizer, dict) else None
+    tokenizer = _read_tokenizer(path / TOKENIZER)
+    casing = tokenizer.get("lowercase")
+    do_lower_case = casing if isinstance(casing, bool) else guess_lower_case(vocab, path)
+    misfit = _tokenizer_misfit(path / TOKENIZER, tokenizer, do_lower_case)
     return Checkpoint(
         path=path,
         kind="a KerasHub preset",
         config=config,
-        vocab=vocab,
-        do_lower_case=said if isinstance(said, bool) else guess_lower_case(vocab, path),
+        vocab=None if misfit else vocab,
+        do_lower_case=do_lower_case,
         settings=settings,
         open_weights=partial(_open_weights, path, _layout(config, settings)),
+        tokenizer_misfit=misfit,
     )
+
+
+def _read_tokenizer(file: Path) -> dict[str, Any]:
+    tokenizer = read_json(file) if file.is_file() else {}
+    own = tokenizer.get("config")
+    return {**(own if isinstance(own, dict) else {}), "class_name": tokenizer.get("class_name")}
+
+
+def _tokenizer_misfit(file: Path, tokenizer: Mapping[str, Any], do_lower_case: bool) -> str | None:
+    rules = _TOKENIZER_RULES
+    if not do_lower_case:
+        rules += (("strip_accents", False),)
+    elif tokenizer.get("strip_accents") is False:
+        # KerasHub's default, which it leaves as it is for the uncased models that it takes over
+        # from Hugging Face: an oversight, for these learnt without accents.
+        logging.warning(
+            "%s: strip_accents is false; accents are stripped all the same, as Google's BERT does",
+            file,
+        )
+    return find_misfit(file, tokenizer, rules)
 
 
 def _settings(backbone: Mapping[str, Any], own: Any) -> dict[str, Any]:

@@ -19,25 +19,19 @@ import keras
 import numpy as np
 from safetensors import SafetensorError
 
-from keras_bert.checkpoints.checkpoint import (
-    ARCHITECTURES,
-    Checkpoint,
-    guess_lower_case,
-    hugging_face_settings,
-)
+from keras_bert.checkpoints.checkpoint import ARCHITECTURES, Checkpoint, hugging_face_settings
 from keras_bert.checkpoints.safetensors_file import (
     INDEX,
     WEIGHTS,
     open_safetensors,
     write_safetensors,
 )
+from keras_bert.checkpoints.tokenizer_files import CONFIG, TOKENIZER, VOCAB, read_tokenizer
 from keras_bert.checkpoints.weights import weights_of
 from keras_bert.config import BertConfig
 from keras_bert.errors import InputError
 from keras_bert.files import appearing, read_json, write_bytes, write_json
-from keras_bert.vocabulary import check_vocab, fit_vocab, load_vocab
-
-CONFIG, VOCAB, TOKENIZER = "config.json", "vocab.txt", "tokenizer_config.json"
+from keras_bert.vocabulary import fit_vocab
 
 # Hugging Face's other names for our activations; they compute the same up to rounding.
 _ACTIVATIONS_READ = {
@@ -70,7 +64,7 @@ def open_model_directory(path: str | os.PathLike) -> Checkpoint:
         raise InputError(f"{path}: has no {WEIGHTS}; expected a model directory" + _advice(path))
     settings = read_json(path / CONFIG)
     config = _read_config(path / CONFIG, settings)
-    vocab, do_lower_case = _read_tokenizer(path)
+    vocab, do_lower_case, misfit = read_tokenizer(path, settings)
     if vocab:
         vocab = fit_vocab(vocab, config.vocab_size, path / VOCAB)
     return Checkpoint(
@@ -81,6 +75,7 @@ def open_model_directory(path: str | os.PathLike) -> Checkpoint:
         do_lower_case=do_lower_case,
         settings=settings,
         open_weights=partial(open_safetensors, path),
+        tokenizer_misfit=misfit,
     )
 
 
@@ -204,41 +199,6 @@ def _read_config(path: Path, settings: Mapping[str, Any]) -> BertConfig:
         return BertConfig.from_dict({**settings, "hidden_act": known or "gelu"})
     except InputError as error:
         raise InputError(f"{path}: {error}") from None
-
-
-def _read_tokenizer(path: Path) -> tuple[list[str] | None, bool]:
-    """Returns the vocabulary and the lower-casing of `vocab.txt`, else of `tokenizer.json`."""
-    slow = read_json(path / TOKENIZER) if (path / TOKENIZER).is_file() else {}
-    file = path / "tokenizer.json"
-    fast = read_json(file) if file.is_file() else {}
-    normalizer = fast.get("normalizer")
-    said = [slow.get("do_lower_case")]
-    said += [normalizer.get("lowercase")] if isinstance(normalizer, dict) else []
-    if (path / VOCAB).is_file():
-        vocab = load_vocab(path / VOCAB)
-    elif fast:  # All that transformers writes from its version 5 on.
-        vocab = _fast_vocab(file, fast.get("model"))
-        said.reverse()
-    else:
-        vocab = None
-    casing = next((value for value in said if isinstance(value, bool)), None)
-    return vocab, guess_lower_case(vocab, path) if casing is None else casing
-
-
-def _fast_vocab(file: Path, model: Any) -> list[str]:
-    kind = model.get("type") if isinstance(model, dict) else None
-    ids = model.get("vocab") if isinstance(model, dict) else None
-    if kind != "WordPiece":
-        raise InputError(
-            f"{file}: model has type {kind!r}; expected a WordPiece tokenizer, as BERT's is"
-        )
-    if not isinstance(ids, dict) or sorted(map(repr, ids.values())) != sorted(
-        map(repr, range(len(ids)))
-    ):
-        raise InputError(f"{file}: expected a vocab that gives the ids from 0 up, each once")
-    vocab = sorted(ids, key=ids.get)
-    check_vocab(vocab, where=str(file))
-    return vocab
 
 
 def _tokenizer_config(settings: Mapping[str, Any], do_lower_case: bool) -> dict[str, Any]:

@@ -47,6 +47,8 @@ def open_checkpoint(path: str | os.PathLike) -> Checkpoint:
         checkpoint = open_model_directory(path)
     casing = "lower-cased" if checkpoint.do_lower_case else "cased"
     logging.info("%s is %s, of %s text", path, checkpoint.kind, casing)
+    if checkpoint.tokenizer_misfit:
+        logging.warning("%s; its tokenizer is left out", checkpoint.tokenizer_misfit)
     return checkpoint
 
 

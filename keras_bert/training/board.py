@@ -53,5 +53,7 @@ class Board:
 
 
 def _cell(value: object) -> str:
-    """Returns one line that Markdown does not take for two cells."""
-    return " ".join(str(value).split()).replace("\\", "\\\\").replace("|", "\\|")
+    """Returns one line that Markdown does not take for two cells, and UTF-8 can hold."""
+    # Half a surrogate pair, which JSON files may have, has no UTF-8.
+    whole = str(value).encode("utf-8", "replace").decode("utf-8")
+    return " ".join(whole.split()).replace("\\", "\\\\").replace("|", "\\|")

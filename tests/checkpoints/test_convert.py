@@ -1,6 +1,8 @@
 """Conversions: every pair of formats bit for bit, what a source lacks is not made up."""
 
 import os
+import resource
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -120,6 +122,24 @@ def test_only_its_own_output_is_replaced(tiny, tmp_path, to):
     with pytest.raises(InputError, match="is the source"):
         convert(tmp_path / "a", tmp_path / "a", to)
     assert sorted(os.listdir(tmp_path)) == ["a", "b"]
+
+
+@pytest.mark.parametrize("to", list(WRITERS))
+def test_a_full_disk_is_bad_input_and_leaves_nothing(tiny, tmp_path, to):
+    """A limit on the size of a file, which only the weights reach, stands for the disk's."""
+    save_model_directory(tmp_path / "a", tiny.make("encoder"), tiny.config, tiny.vocab)
+    convert(tmp_path / "a", tmp_path / "b", to)
+    sizes = sorted(path.stat().st_size for path in (tmp_path / "b").rglob("*"))
+    shutil.rmtree(tmp_path / "b")
+    assert sizes[-2] < sizes[-1] - 1
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (sizes[-1] - 1, before[1]))
+    try:
+        with pytest.raises(InputError, match=r"(?s)/b: cannot be written \(.*File too large"):
+            convert(tmp_path / "a", tmp_path / "b", to)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert os.listdir(tmp_path) == ["a"]
 
 
 def test_it_says_what_another_library_computes_otherwise(tiny, tmp_path, caplog):

@@ -128,6 +128,43 @@ def test_names():
     assert keras_hub_name("span/kernel") == "task/keras_bert/span/kernel"
 
 
+def rewrite_tokenizer(path, **own):
+    """Rewrites a preset's tokenizer.json; a class_name goes to the top of it."""
+    tokenizer = json.loads((path / "tokenizer.json").read_text())
+    tokenizer["class_name"] = own.pop("class_name", "BertTokenizer")
+    tokenizer["config"] |= own
+    (path / "tokenizer.json").write_text(json.dumps(tokenizer))
+
+
+@pytest.mark.parametrize(
+    ("own", "line"),
+    [
+        ({"class_name": "XLMTokenizer"}, 'class_name is "XLMTokenizer"; expected "BertTokenizer"'),
+        ({"split": False}, "split is false; expected true"),
+        ({"split_on_cjk": False}, "split_on_cjk is false; expected true"),
+        ({"suffix_indicator": "@@"}, 'suffix_indicator is "@@"; expected "##"'),
+        ({"oov_token": "<unk>"}, 'oov_token is "<unk>"; expected "[UNK]"'),
+        ({"lowercase": False, "strip_accents": True}, "strip_accents is true; expected false"),
+    ],
+)
+def test_another_tokenizer_has_no_vocabulary_and_says_why(tmp_path, own, line):
+    path = shutil.copytree(CLASSIFIER, tmp_path / "preset")
+    rewrite_tokenizer(path, **own)
+    checkpoint = open_checkpoint(path)
+    assert checkpoint.vocab is None
+    assert checkpoint.tokenizer_misfit.startswith(f"{path}/tokenizer.json: {line}, as Google's")
+
+
+def test_an_uncased_preset_that_keeps_accents_opens_with_a_warning(tmp_path, caplog):
+    """KerasHub keeps them by default, in Google's uncased models too."""
+    path = shutil.copytree(CLASSIFIER, tmp_path / "preset")
+    for strip_accents, warnings in ((False, 1), (True, 1), (None, 1)):
+        rewrite_tokenizer(path, lowercase=True, strip_accents=strip_accents)
+        checkpoint = open_checkpoint(path)
+        assert (checkpoint.tokenizer_misfit, checkpoint.do_lower_case) == (None, True)
+        assert caplog.text.count("strip_accents is false; accents are stripped") == warnings
+
+
 def test_every_misfit_is_listed(tmp_path):
     path = shutil.copytree(CLASSIFIER, tmp_path / "preset")
     with h5py.File(path / "model.weights.h5", "a") as file:

@@ -292,7 +292,10 @@ def test_a_file_is_never_replaced_by_another_vocabulary(tmp_path, caplog):
 @pytest.mark.parametrize(
     ("changes", "match"),
     [
-        ({"input_file": "nowhere"}, "--input_file: no file at 'nowhere'"),
+        (
+            {"input_file": "nowhere", "vocab_file": "{}/new/vocab.txt"},
+            "--input_file: no file at 'nowhere'",
+        ),
         ({"vocab_size": 5}, "--vocab_size=5: no room"),
         ({"min_frequency": 0}, "--min_frequency=0: expected at least 1"),
         ({"num_unused": -1}, "--num_unused=-1: expected at least 0"),
@@ -303,7 +306,10 @@ def test_a_file_is_never_replaced_by_another_vocabulary(tmp_path, caplog):
         ),
         ({"vocab_file": "{}"}, "--vocab_file=.*: cannot be written"),
         ({"input_file": "{}/empty.txt"}, "--input_file: no word in .*empty"),
-        ({"input_file": "{}/bad.txt"}, r"bad\.txt line 2: not UTF-8"),
+        (
+            {"input_file": "{}/bad.txt", "vocab_file": "{}/new/vocab.txt"},
+            r"bad\.txt line 2: not UTF-8",
+        ),
     ],
 )
 def test_bad_input_is_refused(tmp_path, changes, match):
@@ -318,6 +324,23 @@ def test_bad_input_is_refused(tmp_path, changes, match):
             for name, value in arguments.items()
         })  # fmt: skip
     assert sorted(os.listdir(tmp_path)) == before
+
+
+def test_a_place_that_cannot_be_written_is_found_before_the_work(tmp_path, monkeypatch):
+    """In /proc no one can write; a file that is there already need not be written."""
+
+    def begin(*_):
+        raise AssertionError("has begun")
+
+    (tmp_path / "a.txt").write_text("the cat sat .\n")
+    monkeypatch.setattr("data_tools.build_vocab.count_words", begin)
+    for place in ("/proc/vocab.txt", "/proc/no/such/vocab.txt"):
+        with pytest.raises(InputError, match=f"--vocab_file={place}: cannot be written"):
+            build_vocab(str(tmp_path / "a.txt"), place, 50)
+    for place in ("/proc/version", f"{tmp_path}/new/folder/vocab.txt"):
+        with pytest.raises(AssertionError, match="has begun"):
+            build_vocab(str(tmp_path / "a.txt"), place, 50)
+    assert os.listdir(tmp_path) == ["a.txt"]
 
 
 def test_an_alphabet_without_room_is_named(tmp_path, caplog):

@@ -10,9 +10,9 @@ import tensorflow as tf
 
 from data_tools.examples import records
 from data_tools.inspect_tfrecords import of_manifests, read_all, report, use_color, verify_all
-from data_tools.inspection.record_files import find_record_files
 from data_tools.inspection.record_text import describe
-from keras_bert import files
+from data_tools.settings import Settings
+from keras_bert import files, record_files
 from keras_bert.errors import InputError
 
 VOCAB = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "cat", "##s", "sat", ",", "dog", "水"]
@@ -84,21 +84,21 @@ def dataset(folder, rows=ROWS, next_sentence="random", odd=None):
         for index, part in enumerate((rows[:1], rows[1:] or rows))
     ]
     manifest = {
-        "format": records.FORMAT,
-        "version": records.VERSION,
-        "settings": {"do_lower_case": True, "next_sentence": next_sentence},
+        "format": record_files.FORMAT,
+        "version": record_files.VERSION,
+        "settings": Settings().to_dict() | {"next_sentence": next_sentence},
         "vocab": {"file": "vocab.txt", "sha256": files.sha256(folder / "vocab.txt")},
         "inputs": [{"file": "a.txt", "odd": odd or {}}],
         "counts": {"documents": 2, "sentences": 7},
         "shards": entries,
     }
-    files.write_json(folder / records.MANIFEST, manifest)
+    files.write_json(folder / record_files.MANIFEST, manifest)
     return folder
 
 
 def inspect(path, vocab_file=None, num_examples=9, max_examples=0):
     """Figures and shown lines."""
-    found = find_record_files(str(path))
+    found = record_files.find_record_files(str(path), strangers=True)
     verify_all(found)
     statistics, shown = read_all(found, vocab_file, num_examples, max_examples)
     lines = [line for each in shown for line in describe(*each, color=False)]
@@ -259,7 +259,7 @@ def test_every_damaged_file_is_named(tmp_path, capsys):
     lines = capsys.readouterr().err.splitlines()
     lines = [line for line in lines if line.startswith(str(folder))]
     size = second.stat().st_size
-    manifest = files.read_json(folder / records.MANIFEST)
+    manifest = files.read_json(folder / record_files.MANIFEST)
     digest = manifest["shards"][0]["sha256"]
     assert lines == [
         f"{first}: expected sha256 {digest}, found {files.sha256(first)}",
@@ -332,14 +332,14 @@ def test_records_of_another_shape_are_refused(tmp_path):
     [
         ("{", "manifest.json"),
         ('{"format": "other"}', "not a manifest of create_pretraining_data"),
-        (None, "no record files at"),
+        (None, "no record files match"),
     ],
 )
 def test_bad_folders_are_refused(tmp_path, content, match):
     if content:
         (tmp_path / "manifest.json").write_text(content)
     with pytest.raises(InputError, match=match):
-        find_record_files(str(tmp_path))
+        record_files.find_record_files(str(tmp_path))
 
 
 def test_the_program(tmp_path, root):

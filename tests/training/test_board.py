@@ -8,7 +8,7 @@ from keras_bert.training.board import Board
 
 def test_a_table_and_a_curve_can_be_read_back(tmp_path):
     board = Board(tmp_path, 7)
-    board.table("wrong", ["text", "label"], [["a|b\nc", 1], ["d", 2]])
+    board.table("wrong", ["text", "label"], [["a|b\nc", 1], ["d", 2], ["half \ud83d", 3]])
     board.pr_curve("positive", np.array([1, 1, 0, 0]), np.array([0.9, 0.4, 0.6, 0.1]))
     board.close()
     events = EventAccumulator(str(tmp_path / "tensorboard"))
@@ -20,6 +20,7 @@ def test_a_table_and_a_curve_can_be_read_back(tmp_path):
         "| --- | --- |",
         "| a\\|b c | 1 |",
         "| d | 2 |",
+        "| half ? | 3 |",
     ]
     [curve] = events.Tensors("positive/pr_curves")
     assert curve.step == 7

@@ -51,6 +51,19 @@ class ClassificationSettings:
     class_weights: str = ""
 
 
+# What a task of GLUE says itself.
+_CUSTOM = (
+    "train_file",
+    "eval_file",
+    "test_file",
+    "text_column",
+    "text_pair_column",
+    "label_column",
+    "label_separator",
+    "problem_type",
+)
+
+
 @dataclass(frozen=True)
 class Problem:
     """What is to be told of a text.
@@ -111,11 +124,13 @@ def read_data(
 def _glue(
     settings: ClassificationSettings, known_labels: Sequence[str] | None, wanted: dict[str, bool]
 ) -> tuple[Problem, Splits]:
-    given = [name for name in ("train_file", "eval_file", "test_file") if getattr(settings, name)]
-    if given:
-        raise InputError(
-            f"--{given[0]} belongs to --task_name=custom, got --task_name={settings.task_name}"
-        )
+    for name in _CUSTOM:
+        value = getattr(settings, name)
+        if value != getattr(ClassificationSettings, name):
+            raise InputError(
+                f"--{name}={value} belongs to --task_name=custom, got --task_name="
+                f"{settings.task_name}"
+            )
     task = find_task(settings.task_name)
     if wanted["train"] and not task.train:
         raise InputError(
@@ -126,7 +141,7 @@ def _glue(
         splits = read_tfds(task, settings.data_dir, **wanted)
     else:
         folder = _folder(task, settings.data_dir)
-        has_test = any((folder / name).is_file() for name in task.test_files.values())
+        has_test = any(task.path(folder, name).is_file() for name in task.test_files.values())
         splits = read_glue(task, folder, **wanted | {"test": wanted["test"] and has_test})
     return (
         Problem(

@@ -6,6 +6,7 @@ numbers. Wang et al. 2019, https://gluebenchmark.com.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from keras_bert.errors import InputError
 
@@ -30,6 +31,7 @@ class GlueTask:
         test: {name of the submission: test file}.
         no_header: the columns of the training and development files, if these lack a header.
         folders: other names that the task's folder has in the wild.
+        other_names: {file: another name that it has in the wild}.
         tfds_columns: the text columns in TensorFlow Datasets, where they differ.
         damaged_rows: the official files hold rows that were cut, and empty texts: the former are
             passed over and counted, as in every published figure.
@@ -47,6 +49,7 @@ class GlueTask:
     test: Mapping[str, str] | None = None
     no_header: tuple[str, ...] = ()
     folders: tuple[str, ...] = ()
+    other_names: Mapping[str, str] = field(default_factory=dict)
     tfds_columns: tuple[str, ...] = ()
     damaged_rows: bool = False
     score_range: tuple[float, float] | None = None
@@ -55,6 +58,16 @@ class GlueTask:
     def test_files(self) -> Mapping[str, str]:
         """{name of the submission: test file}."""
         return {self.name: "test.tsv"} if self.test is None else self.test
+
+    def path(self, folder: Path, name: str) -> Path:
+        """Returns the place of one of the task's files, under the name that it has there.
+
+        Args:
+            folder: the task's.
+            name: the file's, as in this table.
+        """
+        other = folder / self.other_names.get(name, name)
+        return other if other.is_file() else folder / name
 
 
 _PAIR = ("sentence1", "sentence2")
@@ -151,6 +164,7 @@ TASKS = (
         dev={},
         test={"AX": "diagnostic.tsv"},
         folders=("diagnostic",),
+        other_names={"diagnostic.tsv": "AX.tsv"},
         tfds_columns=("premise", "hypothesis"),
     ),
 )

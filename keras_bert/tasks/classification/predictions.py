@@ -58,9 +58,12 @@ def write_predictions(
     """
     decided = decide(problem_type, logits)
     if problem_type == "regression":
-        values = decided.astype(float) if score_range is None else np.clip(decided, *score_range)
-        cells = [f"{value:.3f}" for value in values]
-        records = [{"prediction": round(float(value), 6)} for value in values]
+        # GLUE's submissions have three decimals; of another number nobody knows how small it is.
+        values, form = decided.astype(float), ".7g"
+        if score_range is not None:
+            values, form = np.clip(values, *score_range), ".3f"
+        cells = [f"{value:{form}}" for value in values]
+        records = [{"prediction": float(f"{value:.7g}")} for value in values]
     else:
         records = [
             {

@@ -79,7 +79,7 @@ def find_glue_folder(task: GlueTask, data_dir: Path) -> Path | None:
     files = [name for name in (task.train, *task.dev.values(), *task.test_files.values()) if name]
     inner = [data_dir / name for name in (task.name, task.name.lower(), *task.folders)]
     for folder in [data_dir, *inner]:
-        if any((folder / name).is_file() for name in files):
+        if any(task.path(folder, name).is_file() for name in files):
             return folder
     return None
 
@@ -103,7 +103,7 @@ def read_glue(task: GlueTask, folder: Path, *, train: bool, dev: bool, test: boo
 
     def read(name: str, labelled: bool) -> Texts:
         return read_texts(
-            folder / name,
+            task.path(folder, name),
             task.text_columns,
             task.label_column if labelled else "",
             no_header=task.no_header if labelled else (),

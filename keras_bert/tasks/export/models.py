@@ -28,8 +28,9 @@ from keras_bert.serving.entities import ServedTagger, TaggerSettings
 from keras_bert.serving.fill_mask import ServedFillMask
 from keras_bert.serving.network import Network
 from keras_bert.serving.question_answering import AnswerSettings, ServedQuestionAnswering
-from keras_bert.tasks.export.origin import Run, SentenceTransformer
+from keras_bert.tasks.export.origin import SentenceTransformer, is_of_pairs
 from keras_bert.tasks.export.settings import ExportSettings
+from keras_bert.tasks.fine_tuning.earlier_run import Run
 from keras_bert.tasks.ner.data import check_labels
 from keras_bert.tokenization import BertTokenizer
 
@@ -99,7 +100,7 @@ def _classification(settings: ExportSettings, checkpoint: Checkpoint, run: Run) 
         )
     if problem_type == "regression":
         labels = []
-    pair = run.is_of_pairs() if settings.pair is None else settings.pair
+    pair = is_of_pairs(run) if settings.pair is None else settings.pair
     if pair:
         checkpoint.check_segments()
     length = _length(settings, checkpoint, run)

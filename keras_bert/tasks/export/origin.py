@@ -1,98 +1,37 @@
-"""The files beside a model -> how it was trained, and how sentence-transformers uses it.
+"""Where a model came from -> whether it takes pairs, and how sentence-transformers uses it.
 
-OUT/run.json, OUT/results.json of OUT/model: the flags of the run and its figures. modules.json and
-sentence_bert_config.json in the model's own folder: length, pooling and normalization.
+The flags of its run tell of pairs; modules.json and sentence_bert_config.json in the model's own
+folder of length, pooling and normalization.
 """
 
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from absl import logging
 
 from keras_bert.errors import InputError
-from keras_bert.files import read_json
+from keras_bert.files import read_json, value_of
 from keras_bert.tasks.classification import glue
-
-# A run keeps its weights under these names.
-_OF_A_RUN = ("model", "best")
-
-_KINDS = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
+from keras_bert.tasks.fine_tuning.earlier_run import Run
 
 # sentence-transformers' poolings that are served -> the older key of each.
 _POOLINGS = {"cls": "pooling_mode_cls_token", "mean": "pooling_mode_mean_tokens"}
 
 
-@dataclass(frozen=True)
-class Run:
-    """What the run that a model came from says of itself.
+def is_of_pairs(run: Run) -> bool:
+    """Tells whether a run's classifier was trained on pairs of texts.
 
-    Attributes:
-        folder: the run's.
-        settings: its flags, from run.json; empty without a run.
-        results: its figures, from results.json; empty without a run, and before its end.
+    Args:
+        run: the classifier's.
+
+    Raises:
+        InputError: run.json names a task that there is not.
     """
-
-    folder: Path
-    settings: Mapping[str, Any]
-    results: Mapping[str, Any]
-
-    @classmethod
-    def of(cls, model_dir: Path) -> "Run":
-        """Reads the files of the folder that holds a run's model/ or best/.
-
-        Args:
-            model_dir: a model, of a run or not.
-
-        Raises:
-            InputError: a file that cannot be read.
-        """
-        model_dir = model_dir.absolute()
-        folder, is_of_a_run = model_dir.parent, model_dir.name in _OF_A_RUN
-
-        def read(name: str) -> Mapping[str, Any]:
-            return read_json(folder / name) if is_of_a_run and (folder / name).is_file() else {}
-
-        settings = read("run.json").get("settings")
-        return cls(folder, settings if isinstance(settings, dict) else {}, read("results.json"))
-
-    def setting(self, name: str, kind: type, default: Any) -> Any:
-        """Returns a flag of the run, or the default where there is none.
-
-        Args:
-            name: the flag's.
-            kind: int, float, bool or str.
-            default: of any kind.
-
-        Raises:
-            InputError: it is of another kind.
-        """
-        return _checked(self.folder / "run.json", self.settings, name, kind, default)
-
-    def threshold(self) -> float:
-        """Returns the null odds above which run_squad answers other questions by "".
-
-        Raises:
-            InputError: results.json has something else there.
-        """
-        given = self.setting("null_score_diff_threshold", float, None)
-        if given is not None:
-            return given
-        where = self.folder / "results.json"
-        return _checked(where, self.results, "null_score_diff_threshold", float, 0.0)
-
-    def is_of_pairs(self) -> bool:
-        """Tells whether the run's classifier was trained on pairs of texts.
-
-        Raises:
-            InputError: run.json names a task that there is not.
-        """
-        name = self.setting("task_name", str, "")
-        if name and name.lower() != "custom":
-            return len(glue.find_task(name).text_columns) == 2
-        return bool(self.setting("text_pair_column", str, ""))
+    name = run.setting("task_name", str, "")
+    if name and name.lower() != "custom":
+        return len(glue.find_task(name).text_columns) == 2
+    return bool(run.setting("text_pair_column", str, ""))
 
 
 @dataclass(frozen=True)
@@ -121,7 +60,7 @@ class SentenceTransformer:
         """
         file = model_dir / "sentence_bert_config.json"
         said = read_json(file) if file.is_file() else {}
-        length = _checked(file, said, "max_seq_length", int, None)
+        length = value_of(file, said, "max_seq_length", int, None)
         modules = _modules(model_dir / "modules.json")
         kinds = [kind for kind, _ in modules]
         poolings = [
@@ -136,17 +75,6 @@ class SentenceTransformer:
         elif poolings:
             logging.warning("%s: pooling %s is not exported", model_dir, ", ".join(poolings[0]))
         return cls(length, pooling, "Normalize" in kinds)
-
-
-def _checked(where: Path, values: Mapping[str, Any], name: str, kind: type, default: Any) -> Any:
-    """Returns a value of a file, None and absent ones as the default."""
-    value = values.get(name)
-    if value is None:
-        return default
-    allowed = (int, float) if kind is float else kind
-    if not isinstance(value, allowed) or (isinstance(value, bool) and kind is not bool):
-        raise InputError(f"{where}: {name} is {value!r}; expected {_KINDS[kind]}")
-    return value
 
 
 def _modules(file: Path) -> list[tuple[str, str]]:

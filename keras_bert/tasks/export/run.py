@@ -23,8 +23,8 @@ from keras_bert.serving.network import Network
 from keras_bert.serving.saved_model import INFO, check_version, next_version, write_saved_model
 from keras_bert.serving.saved_model import versions as versions_of
 from keras_bert.tasks.export.models import make_exported
-from keras_bert.tasks.export.origin import Run
 from keras_bert.tasks.export.settings import FORMATS, TASKS, ExportSettings
+from keras_bert.tasks.fine_tuning.earlier_run import Run
 
 # What is served of which heads, by transformers' names for them.
 _TASK_OF = {
@@ -133,7 +133,7 @@ def _open(path: Path) -> Checkpoint:
         )
     checkpoint = open_checkpoint(path)
     if checkpoint.vocab is None:
-        raise InputError(f"{checkpoint.path}: has no vocabulary; expected a vocab.txt in it")
+        raise InputError(f"{checkpoint.why_no_vocab}; what is served cuts text itself")
     if checkpoint.config.is_decoder:
         raise InputError(
             f"{checkpoint.path}: is a left-to-right model (is_decoder), which is not served; "

@@ -169,7 +169,10 @@ def _write_tfrecord(
     def ints(values: Iterable[int]) -> tf.train.Feature:
         return tf.train.Feature(int64_list=tf.train.Int64List(value=values))
 
-    with appearing(path) as partial, tf.io.TFRecordWriter(str(partial)) as writer:
+    with (
+        appearing(path, failures=(tf.errors.OpError,)) as partial,
+        tf.io.TFRecordWriter(str(partial)) as writer,
+    ):
         for line in features:
             floats = tf.train.FloatList(value=line.values.ravel())
             named = {

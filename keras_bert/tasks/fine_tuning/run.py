@@ -113,7 +113,6 @@ def fine_tune(
         predict = functools.cache(predict)  # The weights stay as they are from here on.
         if settings.do_eval and task.score:
             results |= {name: float(value) for name, value in task.score(predict).items()}
-            _check_finite(results)
             _show(task, predict, folder, results["best_step"])
         if settings.do_predict and task.write_predictions:
             task.write_predictions(predict, folder)
@@ -236,9 +235,3 @@ def _show(task: FineTuningTask, predict: Predict, folder: Path, step: int) -> No
             task.show(predict, board)
         finally:
             board.close()
-
-
-def _check_finite(results: Mapping[str, float]) -> None:
-    broken = [name for name, value in results.items() if not np.isfinite(value)]
-    if broken:
-        raise InputError(f"{', '.join(broken)} of the evaluation is not finite; nothing is saved")

@@ -115,7 +115,9 @@ def find_start(
     if vocab_file:
         vocab = fit_vocab(load_vocab(vocab_file), config.vocab_size, vocab_file)
     if vocab is None:
-        raise InputError(f"{checkpoint.path}: has no vocabulary; give it as --vocab_file")
+        raise InputError(
+            f"{checkpoint.why_no_vocab}; give a vocabulary of Google's rules as --vocab_file"
+        )
     if do_lower_case is None:
         do_lower_case = checkpoint.do_lower_case
     elif do_lower_case != checkpoint.do_lower_case:

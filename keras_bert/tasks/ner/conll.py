@@ -1,5 +1,6 @@
 r"""CoNLL column files: a word a line in; sentences of words and tags out, and back.
 
+    # id 7                    a comment, where the reader is told how comments begin
     EU      NNP  B-ORG        columns by tabs or by white space; any number of them, one of them
     rejects VBZ  O            the word's and one the tag's
                               an empty line (or one of white space alone) ends the sentence
@@ -39,7 +40,10 @@ class Sentence:
 
 
 def read_conll(
-    path: str | os.PathLike, token_column: int = 0, tag_column: int = -1
+    path: str | os.PathLike,
+    token_column: int = 0,
+    tag_column: int = -1,
+    comment_prefix: str = "",
 ) -> list[Sentence]:
     """Reads the sentences of a column file.
 
@@ -47,6 +51,8 @@ def read_conll(
         path: the file.
         token_column: the column of the words, from 0; negative counts from the end.
         tag_column: the column of the tags; it is not looked for in a file of one column.
+        comment_prefix: lines before a sentence's first word that begin with it are passed over;
+            empty for files without comments. Within a sentence it begins a word, such as #1.
 
     Returns:
         The sentences in order.
@@ -57,7 +63,7 @@ def read_conll(
     """
     sentences: list[Sentence] = []
     words, tags, first_line, document, started = [], [], 0, 0, False
-    width = None  # The columns of the first word's line, which all others must have.
+    width, hint = None, ""  # The columns of the first word's line, which all others must have.
 
     def end_sentence() -> None:
         if words:
@@ -69,6 +75,8 @@ def read_conll(
         if not line.strip(" \t"):
             end_sentence()
             continue
+        if comment_prefix and not words and line.startswith(comment_prefix):
+            continue
         # Not `split()`: a no-break space may be a word.
         columns = line.split("\t") if "\t" in line else re.split(" +", line.strip(" "))
         if columns[0] == DOCUMENT_START:
@@ -79,17 +87,18 @@ def read_conll(
         started = True
         if width is None:
             width = (len(columns), number)
+            hint = "; is it a comment? --comment_prefix='#'" * line.startswith("#")
         where = f"{path}, line {number}"
         if len(columns) != width[0]:
             raise InputError(
                 f"{where}: expected {width[0]} columns, as line {width[1]} has; got "
-                f"{len(columns)}: {line[:80]!r}"
+                f"{len(columns)}: {line[:80]!r}{hint}"
             )
         if not words:
             first_line = number
-        words.append(_column(columns, token_column, "--token_column", where))
+        words.append(_column(columns, token_column, "--token_column", where, hint))
         if len(columns) > 1:
-            tags.append(_column(columns, tag_column, "--tag_column", where))
+            tags.append(_column(columns, tag_column, "--tag_column", where, hint))
     end_sentence()
     if not sentences:
         raise InputError(f"{path}: holds no sentence; expected a word and its tag a line")
@@ -115,9 +124,9 @@ def write_conll(path: str | os.PathLike, sentences: Sequence[Sequence[Sequence[s
     write_bytes(path, "".join(f"{line}\n" for line in lines).encode())
 
 
-def _column(columns: Sequence[str], index: int, flag: str, where: str) -> str:
+def _column(columns: Sequence[str], index: int, flag: str, where: str, hint: str) -> str:
     if not -len(columns) <= index < len(columns):
-        raise InputError(f"{where}: {flag}={index}, but the line has {len(columns)} columns")
+        raise InputError(f"{where}: {flag}={index}, but the line has {len(columns)} columns{hint}")
     value = columns[index].strip(" ")
     if not value:
         raise InputError(f"{where}: column {index} is empty; expected a word and its tag")

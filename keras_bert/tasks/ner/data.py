@@ -34,6 +34,7 @@ class NerSettings:
         data_dir: with `tfds`, TensorFlow Datasets' folder.
         token_column: the column of the words, from 0; negative counts from the end.
         tag_column: the column of the tags.
+        comment_prefix: what comments before a sentence begin with; empty where there are none.
         tag_scheme: iob1, iob2 or bioes; empty for what fits each file best.
         strict: refuse tag sequences that their scheme does not allow.
         document_context: show each sentence between the others of its document.
@@ -48,10 +49,22 @@ class NerSettings:
     data_dir: str = ""
     token_column: int = 0
     tag_column: int = -1
+    comment_prefix: str = ""
     tag_scheme: str = ""
     strict: bool = False
     document_context: bool = False
     label_all_pieces: bool = False
+
+
+# What TensorFlow Datasets has no use for.
+_OF_FILES = (
+    "train_file",
+    "eval_file",
+    "test_file",
+    "token_column",
+    "tag_column",
+    "comment_prefix",
+)
 
 
 @dataclass(frozen=True)
@@ -121,9 +134,9 @@ def read_data(ner: NerSettings, *, do_train: bool, do_eval: bool, do_predict: bo
 
 
 def _read_tfds(ner: NerSettings, *, do_train: bool, do_eval: bool, do_predict: bool) -> Splits:
-    given = [name for name in ("train_file", "eval_file", "test_file") if getattr(ner, name)]
-    if given:
-        raise InputError(f"--tfds takes the sentences of --task_name, not --{given[0]}")
+    for name in _OF_FILES:
+        if getattr(ner, name) != getattr(NerSettings, name):
+            raise InputError(f"--tfds takes the sentences of --task_name, not --{name}")
     if not ner.task_name:
         raise InputError("--tfds needs --task_name, such as conll2003 or wikiann/de")
     dataset = open_dataset(ner.task_name, ner.data_dir)
@@ -143,7 +156,7 @@ def _read_files(ner: NerSettings, *, do_train: bool, do_eval: bool, do_predict: 
         raise InputError("--train_file is missing; expected a CoNLL column file, or --nodo_train")
 
     def read(path: str, tags_needed: bool = True) -> TaggedSentences:
-        sentences = read_conll(path, ner.token_column, ner.tag_column)
+        sentences = read_conll(path, ner.token_column, ner.tag_column, ner.comment_prefix)
         return tagged(path, sentences, ner, tags_needed)
 
     train = read(ner.train_file) if do_train else None

@@ -16,21 +16,8 @@ from pathlib import Path
 import tensorflow as tf
 
 from keras_bert.errors import InputError
-from keras_bert.files import read_json, sha256
-
-# What lies beside the records in a folder of the data tool.
-NOT_RECORDS = ("manifest.json", "vocab.txt")
-MANIFEST_KIND = ("keras_bert.pretraining", 2)
-MANIFEST_SETTINGS = (
-    "do_lower_case",
-    "do_whole_word_mask",
-    "ngram",
-    "next_sentence",
-    "dynamic",
-    "pack",
-    "max_predictions_per_seq",
-    "masked_lm_prob",
-)
+from keras_bert.files import sha256
+from keras_bert.record_files import MANIFEST, find_record_files
 
 
 @dataclass(frozen=True)
@@ -122,16 +109,9 @@ def find_records(input_file: str, flag: str = "input_file") -> PretrainingData:
         InputError: no files, an empty or damaged one, or files that differ in kind, shape or
             vocabulary.
     """
-    files: list[Path] = []
-    for pattern in filter(None, (part.strip() for part in input_file.split(","))):
-        found = _expand(pattern)
-        if not found:
-            raise InputError(f"--{flag}: no record files match {pattern!r}")
-        files += found
-    if not files:
-        raise InputError(f"--{flag}={input_file!r} names no files")
-    files = sorted(set(files))
-    manifests = {folder: _read_manifest(folder) for folder in sorted({f.parent for f in files})}
+    found = sorted(find_record_files(input_file, flag), key=lambda of_folder: of_folder.folder)
+    files = sorted(Path(path) for of_folder in found for path in of_folder.paths())
+    manifests = {Path(of_folder.folder): of_folder.manifest for of_folder in found}
     counts = [_count_records(path, manifests[path.parent]) for path in files]
     filled = {path: count for path, count in zip(files, counts, strict=True) if count}
     if not filled:
@@ -168,38 +148,6 @@ def find_records(input_file: str, flag: str = "input_file") -> PretrainingData:
         manifest=manifests[folder] if folder else None,
         vocab_file=folder / manifests[folder]["vocab"]["file"] if folder else None,
     )
-
-
-def _expand(pattern: str) -> list[Path]:
-    is_name = Path(pattern).exists()  # which may hold a glob's characters
-    matches = [Path(name) for name in ([pattern] if is_name else tf.io.gfile.glob(pattern))]
-    files = []
-    for path in matches:
-        if not path.is_dir():
-            files += [path] if path.name not in NOT_RECORDS else []
-        elif manifest := _read_manifest(path):
-            files += [path / shard["file"] for shard in manifest["shards"]]
-        else:
-            files += sorted(path.glob("*.tfrecord*"))
-    return files
-
-
-def _read_manifest(folder: Path) -> dict | None:
-    path = folder / "manifest.json"
-    if not path.exists():
-        return None
-    manifest = read_json(path)
-    try:
-        kind = manifest["format"], manifest["version"]
-        if kind != MANIFEST_KIND:
-            raise InputError(f"{path}: expected format and version {MANIFEST_KIND}, got {kind}")
-        _ = [manifest["settings"][name] for name in MANIFEST_SETTINGS]
-        _ = manifest["vocab"]["sha256"], folder / manifest["vocab"]["file"]
-        for shard in manifest["shards"]:
-            _ = shard["sha256"], folder / shard["file"], shard["rows"] + shard["bytes"]
-    except (KeyError, TypeError) as error:
-        raise InputError(f"{path}: is not a manifest of the data tool: {error!r}") from error
-    return manifest
 
 
 def _check_vocabulary(path: Path, expected: str) -> None:
@@ -277,8 +225,8 @@ def _shape_of(path: Path, manifest: dict | None) -> tuple[int, int]:
     if manifest is None and "input_ids" in names and (is_packed or is_dynamic):
         what = "packed rows" if is_packed else "no masks, which training is to draw"
         raise InputError(
-            f"{path.parent / 'manifest.json'} is missing: {path.name} holds {what}, and only "
-            "its manifest says how they are to be read"
+            f"{path.parent / MANIFEST} is missing: {path.name} holds {what}, and only its manifest "
+            "says how they are to be read"
         )
     if not all(shape):
         raise InputError(

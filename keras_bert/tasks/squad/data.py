@@ -38,7 +38,7 @@ class SquadSettings:
             is left out.
 
     Raises:
-        InputError: a value out of range.
+        InputError: a value out of range, or a threshold without questions that have no answer.
     """
 
     train_file: str = ""
@@ -58,8 +58,16 @@ class SquadSettings:
         for name in ("n_best_size", "max_answer_length", "max_query_length", "doc_stride"):
             if getattr(self, name) < 1:
                 raise InputError(f"--{name}={getattr(self, name)}: expected at least 1")
-        if not math.isfinite(self.null_score_diff_threshold or 0.0):
-            raise InputError("--null_score_diff_threshold: expected a finite number")
+        threshold = self.null_score_diff_threshold
+        if threshold is None:
+            return
+        if not math.isfinite(threshold):
+            raise InputError(f"--null_score_diff_threshold={threshold}: expected a finite number")
+        if not self.version_2_with_negative:
+            raise InputError(
+                f"--null_score_diff_threshold={threshold} needs --version_2_with_negative: "
+                "questions of v1.1 have an answer"
+            )
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """SQuAD files -> questions: JSON of v1.1 or v2.0 in, one checked record a question out.
 
     {"data": [{"paragraphs": [{"context": str, "qas": [
-        {"id": str, "question": str, "answers": [{"text": str, "answer_start": int}],
+        {"id": str or int, "question": str, "answers": [{"text": str, "answer_start": int}],
          "is_impossible": bool}]}]}]}
 
 `answer_start` counts characters of the context. A test file may lack "answers".
@@ -142,7 +142,7 @@ def aligned(question: Question) -> Question | None:
 
 
 def _question(entry: Any, context: str, where: str, path: str | os.PathLike) -> Question:
-    name = _field(entry, "id", str, where)
+    name = _name(entry, where)
     text = _text(entry, "question", f"{path}: the question {name!r}")
     if "answers" not in entry and not entry.get("is_impossible"):
         return Question(name, text, context, None)
@@ -164,6 +164,12 @@ def _field(value: Any, name: str, kind: type, where: str) -> Any:
         got = f"{found!r:.60}" if isinstance(value, dict) and name in value else "nothing"
         raise InputError(f"{where}: expected {name!r} to be a {kind.__name__}, got {got}")
     return found
+
+
+def _name(entry: Any, where: str) -> str:
+    # GermanQuAD numbers its questions; predictions go by strings.
+    number = entry.get("id") if isinstance(entry, dict) else None
+    return f"{number}" if type(number) is int else _field(entry, "id", str, where)
 
 
 def _text(value: Any, name: str, where: str) -> str:

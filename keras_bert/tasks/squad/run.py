@@ -186,8 +186,9 @@ def make_task(
 
     def write(predict: Predict, folder: Path) -> None:
         threshold = squad.null_score_diff_threshold or 0.0
-        if version_2 and dev and test is not dev:
-            threshold = dev.threshold(dev.decode(predict))
+        if version_2 and test is not dev:
+            if dev:
+                threshold = dev.threshold(dev.decode(predict))
             logging.info("questions with null odds above %.4f get no answer", threshold)
         decoded = test.decode(predict)
         write_json(folder / "predictions.json", test.predictions(decoded, threshold))

@@ -22,6 +22,7 @@ from keras_bert.tasks.fine_tuning.examples import Examples
 from keras_bert.tasks.fine_tuning.ranges import ranges, row_splits
 from keras_bert.tasks.squad.questions import Question
 from keras_bert.tokenization import BertTokenizer, byte_to_char_offsets
+from keras_bert.training.progress import progress
 
 
 @dataclass(frozen=True)
@@ -187,16 +188,18 @@ def _cut(
     """Cuts texts [B] into D pieces: ids [D], row splits [B + 1], first and end characters [D]."""
     parts: list[list[np.ndarray]] = [[np.zeros([0], np.int64)] for _ in range(4)]
     # Called on batches as they are: to make a tf.data graph takes longer than the dev set does.
-    for begin in range(0, len(texts), batch_size):
-        # A lone surrogate, as JSON can hold, stays one character of three bytes, not UTF-8.
-        batch = [
-            text.encode("utf-8", "surrogatepass") for text in texts[begin : begin + batch_size]
-        ]
-        ids, starts, ends = tokenizer.tokenize_with_offsets(batch)
-        starts, ends = (byte_to_char_offsets(batch, offsets) for offsets in (starts, ends))
-        for part, values in zip(
-            parts, (ids.values, ids.row_lengths(), starts.values, ends.values), strict=True
-        ):
-            part.append(values.numpy())
+    with progress("tokenizing", len(texts), "texts") as advance:
+        for begin in range(0, len(texts), batch_size):
+            # A lone surrogate, as JSON can hold, stays one character of three bytes, not UTF-8.
+            batch = [
+                text.encode("utf-8", "surrogatepass") for text in texts[begin : begin + batch_size]
+            ]
+            ids, starts, ends = tokenizer.tokenize_with_offsets(batch)
+            starts, ends = (byte_to_char_offsets(batch, offsets) for offsets in (starts, ends))
+            for part, values in zip(
+                parts, (ids.values, ids.row_lengths(), starts.values, ends.values), strict=True
+            ):
+                part.append(values.numpy())
+            advance(len(batch))
     ids, lengths, starts, ends = map(np.concatenate, parts)
     return ids, row_splits(lengths), starts, ends

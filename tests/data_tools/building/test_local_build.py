@@ -1,5 +1,6 @@
 """A build on local processes: the same bytes on any number of workers, and after any accident."""
 
+import json
 import os
 import random
 import resource
@@ -221,6 +222,57 @@ def test_an_interrupted_build_makes_only_the_lacking_shards(files, monkeypatch, 
     create_pretraining_data(**files, settings=settings, num_workers=1)
     assert made == [2]
     assert contents(files["output_dir"]) == whole
+
+
+def test_a_build_of_other_versions_is_not_gone_on_with(files, monkeypatch, contents):
+    """Their bytes would mix; what lies there stays, also that of a version that told none."""
+    kill_before(monkeypatch, files, "shard")
+    plan_file = Path(files["output_dir"], ".building/plan.json")
+    plan = json.loads(plan_file.read_text())
+    plan["made_with"]["numpy"] = "1.0.0"
+    for made_with, difference in (
+        (plan["made_with"], r": numpy was 1\.0\.0, now \d\S+\. Go on with those, or remove "),
+        (None, r": keras_bert was unknown, now .*; tensorflow-text was unknown, now "),
+    ):
+        plan_file.write_text(json.dumps(plan | {"made_with": made_with}))
+        before = contents(files["output_dir"])
+        with pytest.raises(InputError, match="begun with other versions, .*" + difference):
+            create_pretraining_data(**files, settings=SMALL, num_workers=1)
+        assert contents(files["output_dir"]) == before
+
+
+def test_the_next_build_into_the_same_folder_has_its_own_vocabulary(files, contents):
+    create_pretraining_data(**files, settings=SMALL, num_workers=1)
+    shutil.rmtree(files["output_dir"])
+    vocab_file = Path(files["vocab_file"])
+    pieces = vocab_file.read_text().split()
+    vocab_file.write_text("\n".join(pieces[:5] + pieces[:4:-1]) + "\n")
+    create_pretraining_data(**files, settings=SMALL, num_workers=1)
+    second = contents(files["output_dir"])
+    elsewhere = files["output_dir"] + "-elsewhere"
+    create_pretraining_data(**files | {"output_dir": elsewhere}, settings=SMALL, num_workers=1)
+    assert second == contents(elsewhere)
+
+
+def test_a_kill_during_the_last_clean_up_leaves_nothing_for_good(files, monkeypatch, contents):
+    def killed(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(shutil, "rmtree", killed)
+    with pytest.raises(KeyboardInterrupt):
+        create_pretraining_data(**files, settings=SMALL, num_workers=1)
+    monkeypatch.undo()
+    building = Path(files["output_dir"], ".building")
+    assert list(building.glob("documents-*"))
+
+    with build.locked_folder(files["output_dir"]):  # by one that is still at it
+        create_pretraining_data(**files, settings=SMALL, num_workers=1)
+    assert list(building.glob("documents-*"))
+
+    manifest = create_pretraining_data(**files, settings=SMALL, num_workers=1)
+    assert not building.exists()
+    names = [shard["file"] for shard in manifest["shards"]]
+    assert sorted(contents(files["output_dir"])) == sorted([*names, "manifest.json", "vocab.txt"])
 
 
 def test_a_second_build_into_one_folder_is_refused(files):

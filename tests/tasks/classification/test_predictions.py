@@ -35,6 +35,13 @@ def test_scores_are_brought_into_the_leaderboards_range(tmp_path):
     assert [row["prediction"] for row in rows] == pytest.approx([2.34567, 5.0, 0.0])
 
 
+def test_small_numbers_of_a_regression_of_ones_own_keep_their_digits(tmp_path):
+    logits = np.array([[0.00012345], [12345.5]], np.float32)
+    tsv, rows = write(tmp_path, "x", "regression", (), ["0", "1"], logits)
+    assert tsv == "index\tprediction\n0\t0.00012345\n1\t12345.5\n"
+    assert [row["prediction"] for row in rows] == [0.00012345, 12345.5]
+
+
 def test_several_labels_or_none(tmp_path):
     logits = np.array([[1.0, 2.0], [-1.0, -2.0]])
     tsv, rows = write(tmp_path, "x", "multi_label", ("a", "b"), ["0", "1"], logits, separator="|")

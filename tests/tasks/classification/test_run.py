@@ -272,7 +272,12 @@ def test_other_problems(tiny_model, tmp_path, problem_type, rows, figures):
         ),
         ({"train_file": ""}, "a\tgood", r"--task_name=custom needs --train_file"),
         ({"data_dir": "glue"}, "a\tgood", r"--task_name=custom takes --train_file"),
-        ({"task_name": "RTE"}, "a\tgood", r"--train_file belongs to --task_name=custom"),
+        ({"task_name": "RTE"}, "a\tgood", r"--train_file=\S+ belongs to --task_name=custom"),
+        (
+            {"task_name": "RTE", "train_file": "", "eval_file": "", "text_pair_column": "b"},
+            "a\tgood",
+            r"--text_pair_column=b belongs to --task_name=custom, got --task_name=RTE",
+        ),
     ],
 )
 def test_bad_input_is_refused_before_the_folder_is_touched(

@@ -82,11 +82,10 @@ def test_mnli_has_two_development_and_two_test_files_and_differing_headers(write
     assert list(splits.test) == ["MNLI-m", "MNLI-mm"]
 
 
-def test_the_diagnostic_set_lies_in_its_own_folder(tmp_path):
-    (tmp_path / "diagnostic").mkdir()
-    (tmp_path / "diagnostic" / "diagnostic.tsv").write_text(
-        "index\tsentence1\tsentence2\n0\ta\tb\n"
-    )
+@pytest.mark.parametrize("place", ["diagnostic/diagnostic.tsv", "AX/AX.tsv"])
+def test_the_diagnostic_set_lies_in_its_own_folder(tmp_path, place):
+    (tmp_path / place).parent.mkdir()
+    (tmp_path / place).write_text("index\tsentence1\tsentence2\n0\ta\tb\n")
     task = find_task("ax")
     folder = find_glue_folder(task, tmp_path)
     splits = read_glue(task, folder, train=False, dev=False, test=True)

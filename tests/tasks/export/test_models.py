@@ -18,7 +18,7 @@ from keras_bert.models import BertClassifier
 from keras_bert.serving.network import Network
 from keras_bert.tasks.export import ExportSettings, export
 from keras_bert.tasks.export.models import Exported, make_exported
-from keras_bert.tasks.export.origin import Run
+from keras_bert.tasks.fine_tuning.earlier_run import Run
 
 
 def exported(task: str, path: Path, **settings) -> Exported:

@@ -1,4 +1,4 @@
-"""What the files beside a model say of how it was trained, and how its vectors are taken."""
+"""What the files beside a model say of its texts, and how its vectors are taken."""
 
 import json
 import shutil
@@ -7,14 +7,8 @@ from pathlib import Path
 import pytest
 
 from keras_bert.errors import InputError
-from keras_bert.tasks.export.origin import Run, SentenceTransformer
-
-
-def run_with(folder: Path, settings: dict, results: dict | None = None, name: str = "model") -> Run:
-    (folder / name).mkdir(exist_ok=True)
-    (folder / "run.json").write_text(json.dumps({"settings": settings}))
-    (folder / "results.json").write_text(json.dumps(results or {}))
-    return Run.of(folder / name)
+from keras_bert.tasks.export.origin import SentenceTransformer, is_of_pairs
+from keras_bert.tasks.fine_tuning.earlier_run import Run
 
 
 @pytest.mark.parametrize(
@@ -31,45 +25,7 @@ def run_with(folder: Path, settings: dict, results: dict | None = None, name: st
     ],
 )
 def test_pairs_are_told_by_the_task_in_any_spelling(settings: dict, pair: bool, tmp_path: Path):
-    assert run_with(tmp_path, settings).is_of_pairs() is pair
-
-
-@pytest.mark.parametrize(
-    ("settings", "results", "threshold"),
-    [
-        # As run_squad answers other questions: what is given, else what it found.
-        ({"null_score_diff_threshold": 2}, {"null_score_diff_threshold": 2}, 2),
-        ({"null_score_diff_threshold": None}, {"null_score_diff_threshold": -1.5}, -1.5),
-        ({}, {"best_f1_thresh": 3.0, "null_score_diff_threshold": -7.5}, -7.5),
-        ({}, {}, 0.0),
-    ],
-)
-def test_the_threshold_is_the_runs(settings, results, threshold, tmp_path: Path):
-    assert run_with(tmp_path, settings, results).threshold() == threshold
-
-
-@pytest.mark.parametrize(("name", "is_read"), [("model", True), ("best", True), ("bert", False)])
-def test_the_files_are_those_of_a_runs_own_model(name: str, is_read: bool, tmp_path: Path):
-    run = run_with(tmp_path, {"max_seq_length": 9}, {"f1": 1.0}, name)
-    assert run.setting("max_seq_length", int, None) == (9 if is_read else None)
-    assert bool(run.results) is is_read
-
-
-@pytest.mark.parametrize(
-    ("value", "kind", "message"),
-    [
-        ("9", int, "run.json: max_seq_length is '9'; expected a whole number"),
-        (True, int, "expected a whole number"),
-        (9.5, int, "expected a whole number"),
-        ("9", float, "expected a number"),
-        (1, bool, "expected true or false"),
-        (1, str, "expected a text"),
-    ],
-)
-def test_a_setting_of_another_kind_is_named(value, kind: type, message: str, tmp_path: Path):
-    run = run_with(tmp_path, {"max_seq_length": value})
-    with pytest.raises(InputError, match=message):
-        run.setting("max_seq_length", kind, None)
+    assert is_of_pairs(Run(tmp_path, settings, {})) is pair
 
 
 MODULES = [("", "Transformer"), ("1_Pooling", "Pooling"), ("2_Normalize", "Normalize")]

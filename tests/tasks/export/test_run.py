@@ -200,6 +200,16 @@ def test_a_version_that_is_there_stays(runs: dict, tmp_path: Path):
         export(ExportSettings(str(runs["embedding"]), str(tmp_path / "7")))
 
 
+def test_a_model_of_another_tokenizer_is_not_served(runs: dict, edit_json, tmp_path: Path):
+    model = tmp_path / "bert"
+    shutil.copytree(runs["embedding"] / "model", model)
+    edit_json(model / "tokenizer_config.json", tokenizer_class="BertJapaneseTokenizer")
+    message = r'config\.json: tokenizer_class is "BertJapaneseTokenizer"; .*; what is served cuts'
+    with pytest.raises(InputError, match=message):
+        export(ExportSettings(str(model), str(tmp_path / "1")))
+    assert not (tmp_path / "1").exists()
+
+
 def test_a_left_to_right_model_is_not_served(make_run, tmp_path: Path):
     causal = make_run(tmp_path / "run", "classification", is_decoder=True)
     with pytest.raises(InputError, match=r"run/model: is a left-to-right model .* not served"):

@@ -1,6 +1,7 @@
 """Feature files: each format holds every value; a file appears whole or not at all."""
 
 import json
+import resource
 
 import numpy as np
 import pytest
@@ -132,5 +133,21 @@ def test_an_input_that_breaks_off_leaves_the_earlier_file(tmp_path, name):
 
     with pytest.raises(InputError, match="line 4 is bad"):
         write(path, "none", broken())
+    assert path.read_text() == "earlier"
+    assert [entry.name for entry in tmp_path.iterdir()] == [name]
+
+
+@pytest.mark.parametrize("name", ["out.jsonl", "out.npy", "out.tfrecord"])
+def test_a_full_disk_is_one_line_and_leaves_the_earlier_file(tmp_path, name):
+    """A limit on the size of a file stands for the disk's; TensorFlow has errors of its own."""
+    path = tmp_path / name
+    path.write_text("earlier")
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, before[1]))
+    try:
+        with pytest.raises(InputError, match=rf"{name}: cannot be written \(.*File too large\)$"):
+            write(path, "cls", lines_of(True, 3000))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert path.read_text() == "earlier"
     assert [entry.name for entry in tmp_path.iterdir()] == [name]

@@ -1,13 +1,26 @@
-"""Outputs come in the order of the examples, whatever the batches and devices."""
+"""Outputs come in the order of the examples, whatever the batches and devices, and are finite."""
 
 import keras
 import numpy as np
 import pytest
 
 from keras_bert.checkpoints.model_directory import open_model_directory
+from keras_bert.errors import InputError
 from keras_bert.models import BertClassifier, BertSpanLabeler, BertTokenClassifier
+from keras_bert.tasks.fine_tuning import predict
 from keras_bert.tasks.fine_tuning.predict import make_predict_examples
+from keras_bert.training import progress
 from keras_bert.training.strategy import make_strategy
+
+
+def make_model(kind, checkpoint):
+    config = open_model_directory(checkpoint).config
+    keras.utils.set_random_seed(0)
+    return {
+        "examples": lambda: BertClassifier(config, 3),
+        "pieces": lambda: BertTokenClassifier(config, 3),
+        "spans": lambda: BertSpanLabeler(config),
+    }[kind]()
 
 
 @pytest.mark.parametrize("kind", ["examples", "pieces", "spans"])
@@ -15,15 +28,9 @@ from keras_bert.training.strategy import make_strategy
 def test_each_example_gets_what_it_gets_alone(
     kind, devices, tiny_checkpoint, make_examples, mirrored
 ):
-    config = open_model_directory(tiny_checkpoint).config
     strategy = mirrored if devices == 2 else make_strategy()
-    keras.utils.set_random_seed(0)
     with strategy.scope():
-        model = {
-            "examples": lambda: BertClassifier(config, 3),
-            "pieces": lambda: BertTokenClassifier(config, 3),
-            "spans": lambda: BertSpanLabeler(config),
-        }[kind]()
+        model = make_model(kind, tiny_checkpoint)
     examples = make_examples(11)
     found = make_predict_examples(strategy, model, 4, 0, 64, jit_compile=False)(examples)
     assert set(found) == ({"start_logits", "end_logits"} if kind == "spans" else {"logits"})
@@ -36,3 +43,43 @@ def test_each_example_gets_what_it_gets_alone(
             if kind != "examples":
                 mine = values[examples.starts[index] : examples.starts[index + 1]]
             np.testing.assert_allclose(mine, alone, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"), [("examples", "logits"), ("pieces", "logits"), ("spans", "start_logits")]
+)
+def test_outputs_that_are_not_finite_are_refused_and_counted(
+    kind, name, tiny_checkpoint, make_examples
+):
+    model, examples = make_model(kind, tiny_checkpoint), make_examples(11)
+    embeddings = model.encoder.embeddings.word_embeddings
+    values = keras.ops.convert_to_numpy(embeddings).copy()
+    values[7] = np.nan
+    embeddings.assign(values)
+    broken = sum(7 in ids for ids in examples.rows(examples.input_ids))
+    assert 0 < broken < 11
+    run = make_predict_examples(make_strategy(), model, 4, 0, 64, jit_compile=False)
+    message = rf"the model's {name} are not finite for {broken} of 11 examples; no result is saved"
+    with pytest.raises(InputError, match=message):
+        run(examples)
+
+
+def test_what_another_worker_computed_is_refused_too(tiny_checkpoint, make_examples, monkeypatch):
+    """So that all of them end alike."""
+    monkeypatch.setattr(predict, "all_sum", lambda strategy: lambda values: values + np.inf)
+    model = make_model("examples", tiny_checkpoint)
+    run = make_predict_examples(make_strategy(), model, 4, 0, 64, jit_compile=False)
+    with pytest.raises(InputError, match="logits are not finite for 3 of 3 examples"):
+        run(make_examples(3))
+
+
+def test_a_pass_over_the_examples_shows_how_far_it_is(
+    tiny_checkpoint, make_examples, monkeypatch, caplog
+):
+    monkeypatch.setattr(progress, "_SECONDS_BETWEEN_LINES", 0.0)
+    model = make_model("examples", tiny_checkpoint)
+    run = make_predict_examples(make_strategy(), model, 4, 0, 64, jit_compile=False)
+    with caplog.at_level("INFO", "absl"):
+        run(make_examples(11))
+    said = [record.getMessage().partition(",")[0] for record in caplog.records]
+    assert said == [f"predicting: {done}/11 examples" for done in (4, 8, 11)]

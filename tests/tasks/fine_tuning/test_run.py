@@ -306,6 +306,27 @@ def test_what_is_not_trained_needs_a_head(settings, make_task, tmp_path):
     assert not (tmp_path / "a").exists()
 
 
+def test_logits_that_are_not_finite_leave_no_score_and_no_prediction(
+    settings, make_task, make_examples, tmp_path, trained
+):
+    shutil.copytree(trained / "model", tmp_path / "model")
+    weights = load_file(tmp_path / "model" / "model.safetensors")
+    weights["classifier.bias"] += np.inf
+    save_file(weights, tmp_path / "model" / "model.safetensors")
+    again = replace(settings, init_checkpoint=str(tmp_path / "model"), do_train=False)
+
+    def write(predict, folder):
+        predict(make_examples(5, 2, 12))
+        (folder / "predictions.json").write_text("{}")
+
+    task = make_task(train=None, write_predictions=write)
+    for name, of, count in (("scored", task, 24), ("predicted", replace(task, score=None), 5)):
+        message = f"the model's logits are not finite for {count} of {count} examples"
+        with pytest.raises(InputError, match=message):
+            go(again, tmp_path / name, of)
+        assert [path.name for path in (tmp_path / name).iterdir()] == ["run.json"]
+
+
 def test_frozen_layers_keep_their_weights(settings, make_task, tmp_path):
     task = make_task(score=None)
     go(replace(settings, num_frozen_layers=1, warmup_proportion=0), tmp_path, task, ONE_STEP)

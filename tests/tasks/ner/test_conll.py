@@ -51,6 +51,18 @@ def test_with_tabs_a_word_may_hold_spaces_and_a_no_break_space_is_a_word(file):
     assert read_conll(path)[0].words == ("New York", "\u00a0", "\u2028")
 
 
+def test_comments_before_a_sentence_are_passed_over_if_it_is_said_how_they_begin(file):
+    path = file("#\thttp://a.b [2011]\n1\tEU\tB-ORG\n2\t#\tO\n\n# id 2\n1\tPeter\tB-PER\n")
+    sentences = read_conll(path, 1, 2, comment_prefix="#")
+    assert [s.words for s in sentences] == [("EU", "#"), ("Peter",)]
+    assert [s.line for s in sentences] == [2, 6]
+    for columns in ((0, -1), (1, 2)):
+        with pytest.raises(InputError, match=r"line [12]: .*--comment_prefix='#'"):
+            read_conll(path, *columns)
+    within = file("a O\n#b O\n")
+    assert read_conll(within, comment_prefix="#")[0].words == ("a", "#b")
+
+
 def test_docstart_lines_begin_documents_and_are_no_words(file):
     path = file("-DOCSTART- -X- O O\n\na N O O\n\nb N O O\n\n-DOCSTART- -X- O O\nc N O O\n")
     assert [(s.words, s.document) for s in read_conll(path)] == [

@@ -118,6 +118,16 @@ def test_the_development_sentences_are_predicted_where_no_others_are_named(tmp_p
 
 
 @pytest.mark.parametrize(
+    ("name", "value"), [("train_file", "a"), ("tag_column", 2), ("comment_prefix", "#")]
+)
+def test_what_belongs_to_files_is_refused_with_tfds(name, value):
+    with pytest.raises(
+        InputError, match=f"--tfds takes the sentences of --task_name, not --{name}"
+    ):
+        read_data(NerSettings(tfds=True, task_name="conll2003", **{name: value}), **DO)
+
+
+@pytest.mark.parametrize(
     ("names", "do_train", "message"),
     [
         (["eval_file"], True, "--train_file is missing; expected a CoNLL column file, or --nodo"),

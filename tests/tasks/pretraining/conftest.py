@@ -43,6 +43,8 @@ def write_dataset():
             "settings": made.to_dict(),
             "vocab": {"file": "vocab.txt", "sha256": hashlib.sha256(vocab.encode()).hexdigest()},
             "shards": shards,
+            "inputs": [],
+            "counts": {},
         }
         (folder / "manifest.json").write_text(json.dumps(manifest))
         return folder

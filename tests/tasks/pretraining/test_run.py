@@ -57,6 +57,8 @@ def make_dataset(folder, write_records, words="word", length=16):
                 "sha256": hashlib.sha256(path.read_bytes()).hexdigest(),
             }
         ],
+        "inputs": [],
+        "counts": {},
     }
     (folder / "manifest.json").write_text(json.dumps(manifest))
     return folder

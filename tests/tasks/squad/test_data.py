@@ -64,5 +64,10 @@ def test_settings_out_of_range_are_refused(name):
 
 
 def test_a_threshold_that_is_no_number_is_refused():
-    with pytest.raises(InputError, match="--null_score_diff_threshold: expected a finite number"):
-        SquadSettings(null_score_diff_threshold=float("nan"))
+    with pytest.raises(InputError, match="--null_score_diff_threshold=nan: expected a finite num"):
+        SquadSettings(null_score_diff_threshold=float("nan"), version_2_with_negative=True)
+
+
+def test_a_threshold_needs_questions_without_answer():
+    with pytest.raises(InputError, match=r"threshold=0\.0 needs --version_2_with_negative"):
+        SquadSettings(null_score_diff_threshold=0.0)

@@ -58,7 +58,7 @@ def test_the_plausible_answers_of_impossible_questions_are_no_answers(write):
 @pytest.mark.parametrize(
     ("broken", "message"),
     [
-        ({"id": 7}, r"qas\[0\]: expected 'id' to be a str, got 7"),
+        ({"id": 7.5}, r"qas\[0\]: expected 'id' to be a str, got 7.5"),
         ({"question": " \n"}, r"the question 'a': 'question' is empty"),
         ({"answers": "Rollo"}, r"the question 'a': expected 'answers' to be a list, got 'Rollo'"),
         (
@@ -71,6 +71,12 @@ def test_the_plausible_answers_of_impossible_questions_are_no_answers(write):
 def test_a_broken_question_is_refused_by_name(write, broken, message):
     with pytest.raises(InputError, match=rf"squad.json: .*{message}"):
         load_questions(write(entry(**broken)))
+
+
+def test_questions_may_be_numbered_and_a_number_counts_as_its_digits(write):
+    assert [q.id for q in load_questions(write(entry(id=7), entry(id="8")))] == ["7", "8"]
+    with pytest.raises(InputError, match="the question id '7' is there twice"):
+        load_questions(write(entry(id=7), entry(id="7")))
 
 
 def test_an_empty_context_is_refused(write):

@@ -6,6 +6,7 @@ import pytest
 from keras_bert.errors import InputError
 from keras_bert.tasks.squad.questions import load_questions
 from keras_bert.tasks.squad.windows import make_windows, max_context, training_examples
+from keras_bert.training import progress
 
 LONG = "rollo was the norse leader who swore fealty to king charles in the year 911"  # 17 pieces
 
@@ -47,6 +48,13 @@ def test_a_question_keeps_its_first_pieces(ask, tokenizer, vocab):
 def test_a_window_must_have_room_for_the_context(ask, tokenizer):
     with pytest.raises(InputError, match="--max_seq_length=67: expected at least 68"):
         make_windows([ask(LONG)], tokenizer, 67, 64)
+
+
+def test_cutting_many_texts_shows_how_far_it_is(ask, tokenizer, monkeypatch, caplog):
+    monkeypatch.setattr(progress, "_SECONDS_BETWEEN_LINES", 0.0)
+    with caplog.at_level("INFO", "absl"):
+        make_windows([ask(LONG)], tokenizer)
+    assert caplog.messages[-1].startswith("tokenizing: 2/2 texts, ")  # a question and a context
 
 
 def test_an_answer_is_labelled_where_a_window_holds_all_of_it(ask, tokenizer):

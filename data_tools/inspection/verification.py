@@ -1,0 +1,39 @@
+"""Record files in; a line for each that is not what its manifest says out."""
+
+import os
+from collections.abc import Callable, Iterator
+
+from keras_bert import files
+from keras_bert.record_files import MANIFEST, RecordFiles
+
+
+def verify(found: RecordFiles, progress: Callable[[int], None] = lambda _: None) -> Iterator[str]:
+    """Compares files, and the vocabulary beside them, with their manifest.
+
+    Args:
+        found: the files.
+        progress: called with the bytes read after each file.
+
+    Yields:
+        A line for each file that is not what the manifest says.
+    """
+    shards = found.shards()
+    if found.manifest:
+        shards[found.manifest["vocab"]["file"]] = found.manifest["vocab"]
+    checked = [*found.names, *([found.manifest["vocab"]["file"]] if found.manifest else [])]
+    for name in checked:
+        path = os.path.join(found.folder, name)
+        try:
+            size = os.path.getsize(path)
+            if found.manifest is None:
+                continue
+            if name not in shards:
+                yield f"{path}: expected no such file, since {MANIFEST} has none"
+            elif size != (expected := shards[name].get("bytes", size)):
+                yield f"{path}: expected {expected} bytes, found {size}"
+            elif (digest := files.sha256(path)) != (expected := shards[name]["sha256"]):
+                yield f"{path}: expected sha256 {expected}, found {digest}"
+        except OSError as error:
+            yield f"{path}: expected a file, found none that can be read ({error.strerror})"
+        else:
+            progress(size)

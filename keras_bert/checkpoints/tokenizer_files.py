@@ -1,0 +1,170 @@
+"""The tokenizer of a Hugging Face directory: its vocabulary, its casing, and whether it is BERT's.
+
+In: `vocab.txt`, else the vocabulary in `tokenizer.json`; what `tokenizer_config.json`,
+`tokenizer.json` and `config.json` say of how text is cut. Out: the V pieces, whether text is
+lower-cased, and what of it our tokenizer (docs/tokenizer.md) does not do.
+
+A directory may ask for other rules: MeCab's words, or accents that stay where case goes. Its
+weights are of use all the same, its vocabulary is not: cut by BERT's rules, text would give other
+pieces than those that the model learnt.
+"""
+
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from keras_bert.checkpoints.checkpoint import guess_lower_case
+from keras_bert.errors import InputError
+from keras_bert.files import read_json
+from keras_bert.vocabulary import check_vocab, load_vocab
+
+CONFIG, VOCAB = "config.json", "vocab.txt"
+TOKENIZER, FAST_TOKENIZER = "tokenizer_config.json", "tokenizer.json"
+
+# The classes of transformers that cut text as BERT's does, under any of its versions.
+_BERTS = (
+    "BertTokenizer",
+    "BertTokenizerFast",
+    "DistilBertTokenizer",
+    "DistilBertTokenizerFast",
+    "ElectraTokenizer",
+    "ElectraTokenizerFast",
+)
+# Those that do what tokenizer.json says, and BERT's steps there.
+_GENERIC = ("PreTrainedTokenizerFast", "TokenizersBackend")
+
+# Keys of tokenizer_config.json, with the one value that means BERT's tokenizer. `never_split` is
+# not among them: transformers 5 passes over it too.
+_RULES = (
+    ("word_tokenizer_type", "basic"),
+    ("subword_tokenizer_type", "wordpiece"),
+    ("do_basic_tokenize", True),
+    ("clean_text", True),
+    ("tokenize_chinese_chars", True),
+    ("wordpieces_prefix", "##"),
+)
+# Likewise, steps of tokenizer.json and their keys.
+_STEPS = (
+    ("normalizer.type", "BertNormalizer"),
+    ("pre_tokenizer.type", "BertPreTokenizer"),
+    ("model.type", "WordPiece"),
+)
+_FAST_RULES = (
+    *_STEPS,
+    ("normalizer.clean_text", True),
+    ("normalizer.handle_chinese_chars", True),
+    ("model.continuing_subword_prefix", "##"),
+)
+
+
+def read_tokenizer(
+    path: Path, settings: Mapping[str, Any]
+) -> tuple[list[str] | None, bool, str | None]:
+    """Reads the tokenizer's files.
+
+    Args:
+        path: the directory.
+        settings: the keys of its config.json.
+
+    Returns:
+        vocab: the V pieces in the order of their ids; None if there are none, or others than
+            BERT's tokenizer cuts.
+        do_lower_case: whether text is lower-cased.
+        misfit: what asks for another tokenizer than BERT's, as `find_misfit` says it.
+
+    Raises:
+        InputError: a file cannot be read, or the vocabulary cannot be used.
+    """
+    slow, fast = (
+        read_json(path / name) if (path / name).is_file() else {}
+        for name in (TOKENIZER, FAST_TOKENIZER)
+    )
+    steps = _steps(fast)
+    misfit = (
+        _class_misfit(path, slow, steps, settings)
+        or find_misfit(path / TOKENIZER, slow, _RULES)
+        or find_misfit(path / FAST_TOKENIZER, steps, _FAST_RULES)
+    )
+    said = [slow.get("do_lower_case"), steps.get("normalizer.lowercase")]
+    vocab = None
+    if not misfit and (path / VOCAB).is_file():
+        vocab = load_vocab(path / VOCAB)
+    elif not misfit and fast:  # All that transformers writes from its version 5 on.
+        vocab = _fast_vocab(path / FAST_TOKENIZER, fast.get("model"))
+        said.reverse()
+    casing = next((value for value in said if isinstance(value, bool)), None)
+    do_lower_case = guess_lower_case(vocab, path) if casing is None else casing
+    # Our tokenizer strips the accents of what it lower-cases, and of nothing else.
+    misfit = (
+        misfit
+        or find_misfit(path / TOKENIZER, slow, [("strip_accents", do_lower_case)])
+        or find_misfit(path / FAST_TOKENIZER, steps, [("normalizer.strip_accents", do_lower_case)])
+    )
+    return None if misfit else vocab, do_lower_case, misfit
+
+
+def find_misfit(
+    file: Path, said: Mapping[str, Any], rules: Iterable[tuple[str, Any]]
+) -> str | None:
+    """Finds what a file says of a tokenizer that ours does not do.
+
+    Args:
+        file: the file.
+        said: its keys; a key that is absent or null says nothing.
+        rules: keys, each with the one value that ours does.
+
+    Returns:
+        One line with file, key and value, of the first such key; None if there is none.
+    """
+    for key, expected in rules:
+        if said.get(key) is not None and said[key] != expected:
+            return _misfit(file, key, said[key], expected)
+    return None
+
+
+def _misfit(file: Path, key: str, found: Any, expected: Any) -> str:
+    return (
+        f"{file}: {key} is {json.dumps(found)}; expected {json.dumps(expected)}, as Google's BERT "
+        "cuts text"
+    )
+
+
+def _class_misfit(
+    path: Path, slow: Mapping[str, Any], steps: Mapping[str, Any], settings: Mapping[str, Any]
+) -> str | None:
+    """Finds a class of another tokenizer, or one that nothing shows to be BERT's."""
+    # As in transformers, config.json tells it where tokenizer_config.json does not.
+    file, said = (TOKENIZER, slow) if slow.get("tokenizer_class") else (CONFIG, settings)
+    name = said.get("tokenizer_class")
+    if name in _GENERIC:
+        missing = next(((key, value) for key, value in _STEPS if steps.get(key) is None), None)
+        return missing and _misfit(path / FAST_TOKENIZER, missing[0], None, missing[1])
+    if name is not None and name not in _BERTS:
+        return _misfit(path / file, "tokenizer_class", name, _BERTS[0])
+    return None
+
+
+def _steps(fast: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the settings of each step of tokenizer.json, such as `normalizer.lowercase`."""
+    parts = {name: fast.get(name) for name in ("normalizer", "pre_tokenizer", "model")}
+    return {
+        f"{name}.{key}": value
+        for name, part in parts.items()
+        if isinstance(part, dict)
+        for key, value in part.items()
+    }
+
+
+def _fast_vocab(file: Path, model: Any) -> list[str]:
+    kind = model.get("type") if isinstance(model, dict) else None
+    ids = model.get("vocab") if isinstance(model, dict) else None
+    if kind is None:
+        raise InputError(f"{file}: model has no type; expected a WordPiece tokenizer, as BERT's is")
+    if not isinstance(ids, dict) or sorted(map(repr, ids.values())) != sorted(
+        map(repr, range(len(ids)))
+    ):
+        raise InputError(f"{file}: expected a vocab that gives the ids from 0 up, each once")
+    vocab = sorted(ids, key=ids.get)
+    check_vocab(vocab, where=str(file))
+    return vocab

@@ -1,0 +1,198 @@
+"""The tokenizer of a Hugging Face directory: BERT's opens, of another one a line says why not."""
+
+import json
+
+import numpy as np
+import pytest
+
+from keras_bert.checkpoints.conversion import WRITERS, convert
+from keras_bert.checkpoints.model_directory import save_model_directory
+from keras_bert.checkpoints.open_checkpoint import open_checkpoint
+from keras_bert.encoder import BertEncoder
+from keras_bert.errors import InputError
+from keras_bert.tasks.fine_tuning.start import find_start
+
+# What transformers 5.23 writes beside the weights of a BERT.
+SLOW = {
+    "backend": "tokenizers",
+    "cls_token": "[CLS]",
+    "do_lower_case": True,
+    "mask_token": "[MASK]",
+    "model_max_length": 512,
+    "strip_accents": None,
+    "tokenize_chinese_chars": True,
+    "tokenizer_class": "BertTokenizer",
+}
+NORMALIZER = {
+    "type": "BertNormalizer",
+    "clean_text": True,
+    "handle_chinese_chars": True,
+    "strip_accents": None,
+    "lowercase": True,
+}
+FAST = {
+    "normalizer": NORMALIZER,
+    "pre_tokenizer": {"type": "BertPreTokenizer"},
+    "model": {"type": "WordPiece", "continuing_subword_prefix": "##"},
+}
+
+
+@pytest.fixture
+def directory(tiny, tmp_path):
+    """A directory of Hugging Face's, and a function that rewrites its three files."""
+    path = tmp_path / "model"
+    save_model_directory(path, tiny.make("encoder"), tiny.config, tiny.vocab)
+
+    def write(slow=None, fast=None, config=None):
+        if slow is not None:
+            (path / "tokenizer_config.json").write_text(json.dumps(slow))
+        else:
+            (path / "tokenizer_config.json").unlink()
+        if fast is not None:
+            (path / "tokenizer.json").write_text(json.dumps(fast))
+        settings = json.loads((path / "config.json").read_text())
+        (path / "config.json").write_text(json.dumps(settings | (config or {})))
+
+    return path, write
+
+
+def whole(fast, tiny):
+    """A tokenizer.json with its vocabulary."""
+    ids = {piece: index for index, piece in enumerate(tiny.vocab)}
+    return {**fast, "model": {**fast["model"], "vocab": ids}}
+
+
+@pytest.mark.parametrize(
+    ("slow", "casing"),
+    [
+        (SLOW, True),
+        (SLOW | {"do_lower_case": False}, False),
+        (SLOW | {"strip_accents": True}, True),
+        (SLOW | {"do_lower_case": False, "strip_accents": False}, False),
+        (SLOW | {"tokenizer_class": "DistilBertTokenizer"}, True),
+        # Of transformers 4.
+        ({"tokenizer_class": "ElectraTokenizerFast", "do_lower_case": False}, False),
+        ({"do_basic_tokenize": True, "never_split": ["[SEP]"], "tokenizer_class": None}, True),
+        ({}, True),
+        (None, True),
+    ],
+)
+def test_berts_tokenizers_open(directory, tiny, slow, casing):
+    path, write = directory
+    write(slow, config={"tokenizer_class": "BertTokenizerFast"})
+    checkpoint = open_checkpoint(path)
+    assert checkpoint.tokenizer_misfit is None
+    assert checkpoint.vocab == tiny.vocab
+    assert checkpoint.do_lower_case is casing
+
+
+@pytest.mark.parametrize("kind", ["PreTrainedTokenizerFast", "TokenizersBackend"])
+@pytest.mark.parametrize("casing", [True, False])
+def test_a_generic_class_opens_where_tokenizer_json_is_berts(directory, tiny, kind, casing):
+    path, write = directory
+    normalizer = NORMALIZER | {"lowercase": casing, "strip_accents": casing}
+    write({"tokenizer_class": kind}, whole(FAST | {"normalizer": normalizer}, tiny))
+    for _ in range(2):
+        checkpoint = open_checkpoint(path)
+        assert checkpoint.vocab == tiny.vocab
+        assert checkpoint.do_lower_case is casing
+        (path / "vocab.txt").unlink(missing_ok=True)  # The second time: tokenizer.json alone.
+
+
+@pytest.mark.parametrize(
+    ("change", "line"),
+    [
+        (
+            {"tokenizer_class": "BertJapaneseTokenizer", "word_tokenizer_type": "mecab"},
+            'tokenizer_class is "BertJapaneseTokenizer"; expected "BertTokenizer", as Google',
+        ),
+        ({"tokenizer_class": ["BertTokenizer"]}, 'tokenizer_class is ["BertTokenizer"]; expected'),
+        ({"word_tokenizer_type": "mecab"}, 'word_tokenizer_type is "mecab"; expected "basic"'),
+        (
+            {"subword_tokenizer_type": "character"},
+            'subword_tokenizer_type is "character"; expected "wordpiece"',
+        ),
+        ({"do_basic_tokenize": False}, "do_basic_tokenize is false; expected true"),
+        ({"clean_text": False}, "clean_text is false; expected true"),
+        ({"tokenize_chinese_chars": False}, "tokenize_chinese_chars is false; expected true"),
+        ({"wordpieces_prefix": "@@"}, 'wordpieces_prefix is "@@"; expected "##"'),
+        # German umlauts would go, though the model learnt them.
+        ({"strip_accents": False}, "strip_accents is false; expected true"),
+        ({"do_lower_case": False, "strip_accents": True}, "strip_accents is true; expected false"),
+    ],
+)
+def test_another_tokenizer_has_no_vocabulary_and_says_why(directory, change, line):
+    path, write = directory
+    write(SLOW | change)
+    checkpoint = open_checkpoint(path)
+    assert checkpoint.vocab is None
+    assert checkpoint.tokenizer_misfit.startswith(f"{path}/tokenizer_config.json: {line}")
+    assert "\n" not in checkpoint.tokenizer_misfit
+
+
+@pytest.mark.parametrize(
+    ("step", "change", "line"),
+    [
+        ("normalizer", {"type": "Sequence"}, '.type is "Sequence"; expected "BertNormalizer"'),
+        ("normalizer", {"clean_text": False}, ".clean_text is false; expected true"),
+        ("normalizer", {"handle_chinese_chars": False}, ".handle_chinese_chars is false; expec"),
+        ("normalizer", {"strip_accents": False}, ".strip_accents is false; expected true"),
+        ("pre_tokenizer", {"type": "Whitespace"}, '.type is "Whitespace"; expected "BertPreT'),
+        ("model", {"type": "Unigram"}, '.type is "Unigram"; expected "WordPiece"'),
+        ("model", {"continuing_subword_prefix": ""}, '.continuing_subword_prefix is ""; expected'),
+    ],
+)
+@pytest.mark.parametrize("has_vocab_file", [True, False])
+def test_another_tokenizer_json_too(directory, tiny, step, change, line, has_vocab_file):
+    path, write = directory
+    write(SLOW, whole(FAST | {step: FAST[step] | change}, tiny))
+    if not has_vocab_file:
+        (path / "vocab.txt").unlink()
+    checkpoint = open_checkpoint(path)
+    assert checkpoint.vocab is None
+    assert checkpoint.tokenizer_misfit.startswith(f"{path}/tokenizer.json: {step}{line}")
+
+
+def test_a_generic_class_is_nothing_without_tokenizer_json(directory):
+    path, write = directory
+    write({"tokenizer_class": "TokenizersBackend"})
+    line = f'{path}/tokenizer.json: normalizer.type is null; expected "BertNormalizer"'
+    assert open_checkpoint(path).tokenizer_misfit.startswith(line)
+
+
+def test_config_json_tells_the_class_where_nothing_else_does(directory):
+    path, write = directory
+    write(
+        {"do_lower_case": False, "tokenizer_class": None},
+        config={"tokenizer_class": "BertJapaneseTokenizer"},
+    )
+    line = f'{path}/config.json: tokenizer_class is "BertJapaneseTokenizer"; expected'
+    assert open_checkpoint(path).tokenizer_misfit.startswith(line)
+
+
+@pytest.mark.parametrize("to", list(WRITERS))
+def test_its_weights_convert_without_its_tokenizer(directory, tmp_path, to):
+    path, write = directory
+    write(SLOW | {"tokenizer_class": "BertJapaneseTokenizer"})
+    convert(path, tmp_path / "other", to)
+    assert not [*(tmp_path / "other").rglob("vocab*.txt")]
+    converted, models = open_checkpoint(tmp_path / "other"), []
+    assert converted.vocab is None
+    for checkpoint in (open_checkpoint(path), converted):
+        models.append(BertEncoder(checkpoint.config))
+        checkpoint.load_into(models[-1])
+    for found, expected in zip(*(model.weights for model in models), strict=True):
+        assert np.array_equal(found, expected)
+
+
+def test_fine_tuning_needs_a_vocabulary_of_googles_rules(directory, tiny):
+    path, write = directory
+    write(SLOW | {"strip_accents": False})
+    with pytest.raises(InputError) as error:
+        find_start(str(path), max_seq_length=16)
+    assert str(error.value) == (
+        f"{path}/tokenizer_config.json: strip_accents is false; expected true, as Google's BERT "
+        "cuts text; give a vocabulary of Google's rules as --vocab_file"
+    )
+    start = find_start(str(path), str(path / "vocab.txt"), max_seq_length=16)
+    assert (start.vocab, start.do_lower_case) == (tiny.vocab, True)

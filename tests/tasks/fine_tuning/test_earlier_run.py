@@ -1,0 +1,58 @@
+"""What the folder of a run that is over says of how it was trained, and of what it found."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from keras_bert.errors import InputError
+from keras_bert.tasks.fine_tuning.earlier_run import Run
+
+
+def run_with(folder: Path, settings: dict, results: dict | None = None, name: str = "model") -> Run:
+    (folder / name).mkdir(exist_ok=True)
+    (folder / "run.json").write_text(json.dumps({"settings": settings}))
+    (folder / "results.json").write_text(json.dumps(results or {}))
+    return Run.of(folder / name)
+
+
+@pytest.mark.parametrize(
+    ("settings", "results", "threshold"),
+    [
+        # As run_squad answers other questions: what is given, else what it found.
+        ({"null_score_diff_threshold": 2}, {"null_score_diff_threshold": 2}, 2),
+        ({"null_score_diff_threshold": None}, {"null_score_diff_threshold": -1.5}, -1.5),
+        ({}, {"best_f1_thresh": 3.0, "null_score_diff_threshold": -7.5}, -7.5),
+        ({}, {}, 0.0),
+    ],
+)
+def test_the_threshold_is_the_runs(settings, results, threshold, tmp_path: Path):
+    assert run_with(tmp_path, settings, results).threshold() == threshold
+
+
+@pytest.mark.parametrize(
+    ("name", "is_read"), [("", True), ("model", True), ("best", True), ("bert", False)]
+)
+def test_the_files_are_those_of_the_run_or_of_its_own_model(
+    name: str, is_read: bool, tmp_path: Path
+):
+    run = run_with(tmp_path, {"max_seq_length": 9}, {"f1": 1.0}, name)
+    assert run.setting("max_seq_length", int, None) == (9 if is_read else None)
+    assert bool(run.results) is is_read
+
+
+@pytest.mark.parametrize(
+    ("value", "kind", "message"),
+    [
+        ("9", int, "run.json: max_seq_length is '9'; expected a whole number"),
+        (True, int, "expected a whole number"),
+        (9.5, int, "expected a whole number"),
+        ("9", float, "expected a number"),
+        (1, bool, "expected true or false"),
+        (1, str, "expected a text"),
+    ],
+)
+def test_a_setting_of_another_kind_is_named(value, kind: type, message: str, tmp_path: Path):
+    run = run_with(tmp_path, {"max_seq_length": value})
+    with pytest.raises(InputError, match=message):
+        run.setting("max_seq_length", kind, None)
