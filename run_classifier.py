@@ -41,6 +41,9 @@ flags.DEFINE_enum(
     "custom: one class, any number of classes, or a number.",
 )
 flags.DEFINE_string("class_weights", "", "What a class weighs: balanced, or numbers by comma.")
+flags.DEFINE_list(
+    "label_names", None, "What the checkpoint's labels are called here, in the order of its logits."
+)
 fine_tuning_flags.define()
 
 # What is taken of the run whose model predicts texts in files of one's own.

@@ -36,6 +36,9 @@ flags.DEFINE_enum(
 flags.DEFINE_bool("strict", False, "Refuse tag sequences that their scheme does not allow.")
 flags.DEFINE_bool("document_context", False, "Show sentences between the others of the document.")
 flags.DEFINE_bool("label_all_pieces", False, "Train on all pieces of a word, not on the first.")
+flags.DEFINE_list(
+    "label_names", None, "What the checkpoint's labels are called here, in the order of its logits."
+)
 # Large pools cost points of F1 where an epoch is short; see benchmarks/README.md.
 fine_tuning_flags.define(length_pool=4)
 

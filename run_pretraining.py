@@ -20,6 +20,7 @@ from absl import flags
 
 from keras_bert.errors import InputError
 from keras_bert.program import (
+    check_output_dir,
     define_computing,
     define_export,
     finish,
@@ -124,6 +125,8 @@ def main(argv: Sequence[str]) -> None:
     """Reads the flags, pre-trains or says what that would cost, and prints the final figures."""
     no_arguments(argv)
     phases = read_phases()
+    if not FLAGS.dry_run:
+        check_output_dir(FLAGS.output_dir, FLAGS.init_checkpoint)
     start_tensorflow()  # Late: bad flags and --help should not wait for it.
     from keras_bert.tasks.pretraining.dry_run import dry_run
     from keras_bert.tasks.pretraining.phases import PhaseRun, pretrain_phases

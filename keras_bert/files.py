@@ -11,12 +11,17 @@ import json
 import os
 import re
 import shutil
+import socket
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from keras_bert.errors import InputError
 
+# This machine, in the names of what is being written; host names may be long.
+_HOST = hashlib.sha256(socket.gethostname().encode()).hexdigest()[:8]
+_LEFT_AFTER = 24 * 3600.0  # seconds without a change: then a writer elsewhere is taken to be dead
 _KINDS = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
 
 
@@ -135,7 +140,7 @@ def appearing(
         InputError: the place cannot be written (rights, a full disk).
     """
     path = Path(path)
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    partial = path.with_name(f".{path.name}.{_HOST}.{os.getpid()}.partial")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         _remove_leftovers(path)
@@ -153,9 +158,28 @@ def appearing(
 
 def _remove_leftovers(path: Path) -> None:
     """Removes what writers of this path left when they were killed."""
-    leftover = re.compile(re.escape(f".{path.name}.") + r"\d+\.partial")
-    for name in filter(leftover.fullmatch, os.listdir(path.parent)):
-        _remove(path.with_name(name))
+    leftover = re.compile(re.escape(f".{path.name}.") + r"([0-9a-f]{8})\.(\d{1,9})\.partial")
+    for match in filter(None, map(leftover.fullmatch, os.listdir(path.parent))):
+        partial = path.with_name(match[0])
+        if _is_left(partial, match[1], int(match[2])):
+            _remove(partial)
+
+
+def _is_left(partial: Path, host: str, pid: int) -> bool:
+    """Tells whether nobody writes it any more; of another machine's only its age tells that."""
+    if host != _HOST:
+        with contextlib.suppress(FileNotFoundError):
+            return time.time() - partial.stat().st_mtime > _LEFT_AFTER
+        return False
+    if pid == os.getpid():
+        return True  # In a container, the next process may have the number of the last one.
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    except PermissionError:
+        pass  # Another user's.
+    return False
 
 
 def _flush(path: Path) -> None:

@@ -14,7 +14,12 @@ from typing import TYPE_CHECKING
 from absl import flags, logging
 
 from keras_bert.errors import InputError
-from keras_bert.program import define_computing, define_export, start_tensorflow
+from keras_bert.program import (
+    check_output_dir,
+    define_computing,
+    define_export,
+    start_tensorflow,
+)
 from keras_bert.tasks.fine_tuning.earlier_run import Run
 
 if TYPE_CHECKING:
@@ -135,6 +140,7 @@ def read() -> FineTuningFlags:
     for name in ("init_checkpoint", "output_dir"):
         if not FLAGS[name].value:
             raise InputError(f"--{name} is required and must not be empty")
+    check_output_dir(FLAGS.output_dir, FLAGS.init_checkpoint)
     seeds = _seeds()
     start_tensorflow()
     from keras_bert.tasks.fine_tuning.settings import FineTuningSettings

@@ -137,6 +137,27 @@ def finish(results: Mapping[str, object], output_dir: Path, export: bool) -> Non
             print(f"export = {folder}")
 
 
+def check_output_dir(output_dir: str, init_checkpoint: str) -> None:
+    """Refuses to let a run write where the checkpoint lies that it starts from.
+
+    Args:
+        output_dir: the run's folder.
+        init_checkpoint: the checkpoint, or empty for none.
+
+    Raises:
+        InputError: they are one folder, or the run's model/ or best/ would replace the checkpoint.
+    """
+    if not init_checkpoint:
+        return
+    start, place = Path(init_checkpoint), Path(output_dir)
+    read = {path.resolve() for path in (start, start / "model")}
+    if read & {path.resolve() for path in (place, place / "model", place / "best")}:
+        raise InputError(
+            f"--output_dir={output_dir}: --init_checkpoint={init_checkpoint} lies there; expected "
+            "another folder, as the run's files would take its place"
+        )
+
+
 def no_arguments(argv: Sequence[str]) -> None:
     """Refuses words on the command line that belong to no flag.
 

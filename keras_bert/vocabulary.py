@@ -4,7 +4,11 @@ In: a file with one UTF-8 piece a line; a piece's id is its line number, counted
 Out: `list[str]` of V pieces. A file that cannot be a BERT vocabulary is refused in one line.
 """
 
+import itertools
+import math
 import os
+
+from absl import logging
 
 from keras_bert.errors import InputError
 
@@ -44,6 +48,45 @@ def load_vocab(path: str | os.PathLike) -> list[str]:
             ) from None
     check_vocab(vocab, where=f"vocabulary {path}")
     return vocab
+
+
+def fit_vocab(vocab: list[str], rows: int, path: str | os.PathLike) -> list[str]:
+    """Names the rows of an embedding table that a vocabulary has no piece for.
+
+    A table may be padded to a multiple of 8, 16, 32, 64 or 128, which is faster on some devices. No
+    text is cut into a piece that is added here.
+
+    Args:
+        vocab: the pieces, in the order of their ids.
+        rows: vocab_size in the config.
+        path: where the pieces were read from, for messages.
+
+    Returns:
+        As many pieces as rows; those that were added are [unusedN], with N that were free.
+
+    Raises:
+        InputError: more pieces than rows, or fewer by more than such a padding.
+    """
+    missing, multiple = rows - len(vocab), math.gcd(rows, 128)
+    if missing and not (0 < missing < multiple and multiple >= 8):
+        raise InputError(
+            f"{os.fspath(path)}: has {len(vocab)} pieces, but vocab_size in the config is {rows}; "
+            "expected the same number, added tokens among them, or fewer where vocab_size is padded"
+            " to a multiple of 8 to 128"
+        )
+    known = {*vocab}
+    free = (name for name in map("[unused{}]".format, itertools.count()) if name not in known)
+    added = [*itertools.islice(free, missing)]
+    if added:
+        logging.warning(
+            "%s: has %d pieces for %d rows; the rest are named %s to %s",
+            path,
+            len(vocab),
+            rows,
+            added[0],
+            added[-1],
+        )
+    return [*vocab, *added]
 
 
 def check_vocab(vocab: list[str], where: str = "vocabulary") -> None:

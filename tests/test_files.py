@@ -1,6 +1,7 @@
 """Files and folders appear whole or not at all, and every failure is one line."""
 
 import os
+import subprocess
 
 import pytest
 
@@ -92,11 +93,25 @@ def test_a_folder_that_cannot_come_to_its_place_leaves_the_one_before(tmp_path, 
 
 
 def test_what_a_killed_writer_left_is_cleared_by_the_next(tmp_path):
-    (tmp_path / ".m.7.partial").mkdir()
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    dead = f"{files._HOST}.{ended.pid}.partial"
+    (tmp_path / f".m.{dead}").mkdir()
+    (tmp_path / f".m.{files._HOST}.{os.getpid()}.partial").touch()  # by our number, before us
+    (tmp_path / ".m.0123abcd.7.partial").mkdir()  # on another machine, long ago
+    os.utime(tmp_path / ".m.0123abcd.7.partial", (0, 0))
     (tmp_path / ".m.replaced").mkdir()  # killed between the two renames
-    (tmp_path / ".m.json.7.partial").touch()  # another file's
+    (tmp_path / f".m.json.{dead}").touch()  # another file's
     save_folder(tmp_path / "m", "new")
-    assert sorted(os.listdir(tmp_path)) == [".m.json.7.partial", "m"]
+    assert sorted(os.listdir(tmp_path)) == [f".m.json.{dead}", "m"]
+
+
+def test_what_another_process_is_writing_is_left_to_it(tmp_path):
+    here, elsewhere = f".m.{files._HOST}.{os.getppid()}.partial", ".m.0123abcd.7.partial"
+    for name in (here, elsewhere):
+        (tmp_path / name).mkdir()
+    save_folder(tmp_path / "m", "new")
+    assert sorted(os.listdir(tmp_path)) == sorted([here, elsewhere, "m"])
 
 
 def test_the_checksum_is_that_of_nist(tmp_path):

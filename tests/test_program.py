@@ -6,6 +6,9 @@ import sys
 
 import pytest
 
+from keras_bert.errors import InputError
+from keras_bert.program import check_output_dir
+
 PROGRAM = """
 import sys
 from absl import flags
@@ -91,3 +94,42 @@ def test_a_defect_keeps_its_traceback(program):
     assert done.returncode == 1
     assert "Traceback (most recent call last)" in done.stderr
     assert done.stderr.endswith("KeyError: 'missing'\n")
+
+
+def test_a_run_does_not_write_where_its_checkpoint_lies(tmp_path):
+    for folder in ("bert", "out/model", "bert/model"):
+        (tmp_path / folder).mkdir(parents=True)
+    (tmp_path / "link").symlink_to("bert")
+    bert, out = f"{tmp_path}/bert", f"{tmp_path}/out"
+    for start, place in (
+        (bert, f"{tmp_path}/link"),
+        (bert, f"{out}/../bert/"),
+        (out, f"{out}/model"),
+        (f"{out}/model", out),
+    ):
+        with pytest.raises(
+            InputError, match=rf"--output_dir={place}: --init_checkpoint={start} li"
+        ):
+            check_output_dir(place, start)
+    check_output_dir(out, bert)
+    check_output_dir(f"{bert}/run", bert)
+    check_output_dir(".", "")
+
+
+@pytest.mark.parametrize(
+    ("program", "flags"),
+    [
+        ("run_classifier.py", {"task_name": "MRPC", "data_dir": "glue"}),
+        ("run_squad.py", {"train_file": "train.json"}),
+        ("run_ner.py", {"train_file": "train.conll"}),
+        ("run_pretraining.py", {"input_file": "records"}),
+    ],
+)
+def test_no_program_runs_in_the_folder_of_its_checkpoint(run_program, tmp_path, program, flags):
+    (tmp_path / "bert").mkdir()
+    done = run_program(program, cwd=tmp_path, init_checkpoint="bert", output_dir="bert/.", **flags)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.splitlines()[-1].startswith(
+        f"{program}: error: --output_dir=bert/.: --init_checkpoint=bert lies there; expected"
+    )
+    assert [*(tmp_path / "bert").iterdir()] == []

@@ -3,7 +3,7 @@
 import pytest
 
 from keras_bert.errors import InputError
-from keras_bert.vocabulary import SPECIAL_TOKENS, load_vocab
+from keras_bert.vocabulary import SPECIAL_TOKENS, fit_vocab, load_vocab
 
 SPECIAL = "\n".join(SPECIAL_TOKENS) + "\n"
 
@@ -88,3 +88,22 @@ def test_real_vocabulary_with_lowered_specials_is_refused(shared_data):
     path = shared_data / "vocab" / "odd-uncased-lowercased-specials" / "vocab.txt"
     with pytest.raises(InputError, match=r"\[UNK\].* lower case"):
         load_vocab(path)
+
+
+@pytest.mark.parametrize(("pieces", "rows"), [(92, 92), (92, 96), (92, 128), (129, 256)])
+def test_the_rows_of_a_padded_table_get_names(pieces, rows):
+    vocab = [f"w{index}" for index in range(pieces - 1)] + ["[unused1]"]
+    fitted = fit_vocab(vocab, rows, "vocab.txt")
+    assert fitted[:pieces] == vocab
+    assert fitted[pieces : pieces + 2] == ["[unused0]", "[unused2]"][: rows - pieces]
+    assert len(set(fitted)) == rows
+
+
+@pytest.mark.parametrize(
+    ("pieces", "rows"),
+    [(97, 96), (91, 92), (92, 93), (88, 104), (128, 256), (28996, 30522)],
+)
+def test_a_table_that_is_not_padded_has_as_many_rows_as_pieces(pieces, rows):
+    message = rf"vocab\.txt: has {pieces} pieces, but .* is {rows}; expected the same .* 8 to 128"
+    with pytest.raises(InputError, match=message):
+        fit_vocab([f"w{index}" for index in range(pieces)], rows, "vocab.txt")

@@ -75,16 +75,15 @@ def build_on_beam(
     if not beam_files.is_local(vocab_file):
         vocab_file = _local_copy(vocab)
     asked = build.what_is_asked(inputs, vocab_file, settings)
-    manifest_file = f"{output_dir}/{record_files.MANIFEST}"
-    if beam_files.exists(manifest_file):
-        manifest = beam_files.read_json(manifest_file)
-        build.check_finished(output_dir, *_without_remote(output_dir, manifest, asked))
+    if manifest := _find_finished(output_dir, asked):
         if beam_files.is_local(output_dir):
             build.remove_leftovers(output_dir)
         else:
             beam_files.remove_folder(f"{output_dir}/{build.BUILDING}")
         return manifest
     with _folder(output_dir) as building:
+        if manifest := _find_finished(output_dir, asked):  # Another build has ended meanwhile.
+            return manifest
         plan = _plan(asked, output_dir, building, beam_options)
         beam_files.write_bytes(f"{building}/{build.VOCAB}", vocab)
         _make_shards(plan, building, output_dir, vocab, beam_options)
@@ -121,6 +120,16 @@ def _beam_options(runner: str, options: Sequence[str]) -> PipelineOptions:
     if unknown and not isinstance(made, PortableRunner):
         raise InputError(f"options behind --: {runner} has no option {unknown[0]!r}")
     return parsed
+
+
+def _find_finished(output_dir: str, asked: dict[str, Any]) -> dict[str, Any] | None:
+    """Returns the manifest of the dataset that is asked for, if it is there."""
+    manifest_file = f"{output_dir}/{record_files.MANIFEST}"
+    if not beam_files.exists(manifest_file):
+        return None
+    manifest = beam_files.read_json(manifest_file)
+    build.check_finished(output_dir, *_without_remote(output_dir, manifest, asked))
+    return manifest
 
 
 def _folder(output_dir: str) -> contextlib.AbstractContextManager[str]:

@@ -11,7 +11,6 @@ unfinished build is about, and the manifest, which makes a dataset of a folder. 
 
 import contextlib
 import dataclasses
-import fcntl
 import os
 import platform
 import shutil
@@ -25,9 +24,11 @@ from data_tools.building import partition
 from data_tools.settings import Settings, refuse_other_settings
 from keras_bert import files, record_files
 from keras_bert.errors import InputError
+from keras_bert.lock import locked
 from keras_bert.vocabulary import load_vocab
 
 BUILDING, PLAN, VOCAB = ".building", "plan.json", "vocab.txt"
+_LOCK = ".lock"  # .building.lock, beside .building
 
 # Random streams, the tokenizer's Unicode tables and the sentence splitter's rules are theirs.
 _PACKAGES = ("keras_bert", "numpy", "sentencex", "tensorflow", "tensorflow-text")
@@ -294,38 +295,45 @@ def locked_folder(output_dir: str) -> Iterator[str]:
     """
     building = os.path.join(output_dir, BUILDING)
     is_new = not os.path.exists(output_dir)
+    at_work = f"--output_dir={output_dir}: another build is at work there"
+    try:
+        # Beside .building, which goes with all that is in it while the lock is held.
+        with locked(building + _LOCK, at_work), _building_folder(building):
+            yield building
+    except InputError:
+        if is_new:
+            with contextlib.suppress(OSError):
+                os.rmdir(output_dir)
+        raise
+
+
+@contextlib.contextmanager
+def _building_folder(building: str) -> Iterator[None]:
+    """Makes the folder .building, and removes it if the block leaves nothing to go on with."""
     try:
         os.makedirs(building, exist_ok=True)
-        lock = open(os.path.join(building, "lock"), "w")  # noqa: SIM115
     except OSError as error:
-        raise InputError(
-            f"--output_dir={output_dir}: cannot be written ({error.strerror or error})"
-        ) from None
-    with lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise InputError(f"--output_dir={output_dir}: another build is at work there") from None
-        try:
-            yield building
-        except InputError:
-            # Without a plan there is nothing to go on with: leave no trace.
-            if not os.path.exists(os.path.join(building, PLAN)):
-                shutil.rmtree(building, ignore_errors=True)
-                if is_new:
-                    with contextlib.suppress(OSError):
-                        os.rmdir(output_dir)
-            raise
+        raise InputError(f"{building}: cannot be written ({error.strerror})") from None
+    try:
+        yield
+    except InputError:
+        # Without a plan there is nothing to go on with: leave no trace.
+        if not os.path.exists(os.path.join(building, PLAN)):
+            shutil.rmtree(building, ignore_errors=True)
+        raise
+    with contextlib.suppress(OSError):
+        os.rmdir(building)  # It is there, and empty, if there was nothing to do.
 
 
 def remove_leftovers(output_dir: str) -> None:
-    """Removes the folder .building beside a manifest: a kill during the last clean-up left it.
+    """Removes .building and its lock beside a manifest: a kill during the last clean-up left them.
 
     A build that is still at its clean-up is left alone, and so is a folder that cannot be written.
 
     Args:
         output_dir: where the finished dataset is.
     """
-    if os.path.isdir(os.path.join(output_dir, BUILDING)):
-        with contextlib.suppress(InputError), locked_folder(output_dir) as building:
+    building = os.path.join(output_dir, BUILDING)
+    if os.path.exists(building) or os.path.exists(building + _LOCK):
+        with contextlib.suppress(InputError), locked_folder(output_dir):
             shutil.rmtree(building, ignore_errors=True)

@@ -49,18 +49,27 @@ def build_locally(
     num_workers = num_workers or default_num_workers()
     inputs = [{"file": path, "bytes": os.path.getsize(path)} for path in input_files]
     asked = build.what_is_asked(inputs, vocab_file, settings)
-    manifest_file = os.path.join(output_dir, record_files.MANIFEST)
-    if os.path.exists(manifest_file):
-        manifest = files.read_json(manifest_file)
-        build.check_finished(output_dir, manifest, asked)
+    if manifest := _find_finished(output_dir, asked):
         build.remove_leftovers(output_dir)
         return manifest
     with build.locked_folder(output_dir) as building:
+        if manifest := _find_finished(output_dir, asked):  # Another build has ended meanwhile.
+            return manifest
         plan = _plan(input_files, output_dir, asked, building, num_workers)
         with open(vocab_file, "rb") as file:
             files.write_bytes(os.path.join(building, build.VOCAB), file.read())
         notes = _make_shards(plan, building, output_dir, num_workers)
         return _finish(plan, notes, building, output_dir)
+
+
+def _find_finished(output_dir: str, asked: dict[str, Any]) -> dict[str, Any] | None:
+    """Returns the manifest of the dataset that is asked for, if it is there."""
+    manifest_file = os.path.join(output_dir, record_files.MANIFEST)
+    if not os.path.exists(manifest_file):
+        return None
+    manifest = files.read_json(manifest_file)
+    build.check_finished(output_dir, manifest, asked)
+    return manifest
 
 
 def _plan(
@@ -95,7 +104,7 @@ def _plan(
         num_buckets = asked["settings"]["num_shards"] or partition.default_num_buckets(
             asked["inputs"]
         )
-        leftovers = [name for name in os.listdir(building) if name != "lock"]
+        leftovers = os.listdir(building)
     for name in leftovers:  # of a build that was killed while it read
         os.remove(os.path.join(building, name))
 

@@ -10,6 +10,7 @@ import keras
 
 from keras_bert.checkpoints.weights import LoadReport, StoredWeights, load_weights
 from keras_bert.config import BertConfig
+from keras_bert.errors import InputError
 
 # Our model's class -> the transformers class that has the same heads.
 ARCHITECTURES = {
@@ -84,6 +85,19 @@ class Checkpoint:
         """The settings that are neither the config nor written anew with every checkpoint."""
         own = self.config.to_dict().keys() | _WRITTEN_ANEW
         return {key: value for key, value in self.settings.items() if key not in own}
+
+    def check_segments(self) -> None:
+        """Refuses an encoder that cannot tell two texts apart.
+
+        Raises:
+            InputError: it has one segment.
+        """
+        count = self.config.type_vocab_size
+        if count < 2:
+            raise InputError(
+                f"{self.path}: type_vocab_size is {count}; expected 2 segments, one for each of "
+                "two texts"
+            )
 
     def load_into(self, model: keras.Model) -> LoadReport:
         """Fills a model with the checkpoint's weights.

@@ -26,7 +26,7 @@ from keras_bert.checkpoints.weights import Layout, StoredWeights, stored_arrays
 from keras_bert.config import BertConfig
 from keras_bert.errors import InputError
 from keras_bert.files import read_json, write_bytes, write_json
-from keras_bert.vocabulary import load_vocab
+from keras_bert.vocabulary import fit_vocab, load_vocab
 
 CONFIG, VOCAB, PREFIX = "bert_config.json", "vocab.txt", "bert_model.ckpt"
 FILES = (CONFIG, VOCAB, "checkpoint", f"{PREFIX}.index", f"{PREFIX}.data-00000-of-00001")
@@ -185,7 +185,7 @@ def _describe(folder: Path, where: Path) -> tuple[dict[str, Any], BertConfig, li
         raise InputError(f"{where / CONFIG}: {error}") from None
     vocab = load_vocab(folder / VOCAB) if (folder / VOCAB).is_file() else None
     if vocab:
-        config.check_vocab_size(len(vocab), where / VOCAB)
+        vocab = fit_vocab(vocab, config.vocab_size, where / VOCAB)
     return settings, config, vocab
 
 

@@ -30,7 +30,7 @@ from keras_bert.checkpoints.weights import Layout, StoredWeights, stored_arrays
 from keras_bert.config import BertConfig
 from keras_bert.errors import InputError
 from keras_bert.files import read_json, write_json
-from keras_bert.vocabulary import load_vocab
+from keras_bert.vocabulary import fit_vocab, load_vocab
 
 CONFIG, METADATA, TOKENIZER, VOCAB = (
     "config.json",
@@ -126,7 +126,7 @@ def open_keras_hub_preset(path: Path) -> Checkpoint:
         raise InputError(f"{path / CONFIG}: {error}") from None
     vocab = load_vocab(path / VOCAB) if (path / VOCAB).is_file() else None
     if vocab:
-        config.check_vocab_size(len(vocab), path / VOCAB)
+        vocab = fit_vocab(vocab, config.vocab_size, path / VOCAB)
     tokenizer = _read_tokenizer(path / TOKENIZER)
     casing = tokenizer.get("lowercase")
     do_lower_case = casing if isinstance(casing, bool) else guess_lower_case(vocab, path)

@@ -31,6 +31,7 @@ from keras_bert.checkpoints.weights import weights_of
 from keras_bert.config import BertConfig
 from keras_bert.errors import InputError
 from keras_bert.files import appearing, read_json, write_bytes, write_json
+from keras_bert.vocabulary import fit_vocab
 
 # Hugging Face's other names for our activations; they compute the same up to rounding.
 _ACTIVATIONS_READ = {
@@ -65,7 +66,7 @@ def open_model_directory(path: str | os.PathLike) -> Checkpoint:
     config = _read_config(path / CONFIG, settings)
     vocab, do_lower_case, misfit = read_tokenizer(path, settings)
     if vocab:
-        config.check_vocab_size(len(vocab), path / VOCAB)
+        vocab = fit_vocab(vocab, config.vocab_size, path / VOCAB)
     return Checkpoint(
         path=path,
         kind="a Hugging Face model directory",

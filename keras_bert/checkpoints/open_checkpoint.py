@@ -9,10 +9,12 @@ from pathlib import Path
 
 from absl import logging
 
+from keras_bert.checkpoints import keras_hub
 from keras_bert.checkpoints.checkpoint import Checkpoint
 from keras_bert.checkpoints.google import is_google_checkpoint, open_google_checkpoint
 from keras_bert.checkpoints.keras_hub import is_keras_hub_preset, open_keras_hub_preset
-from keras_bert.checkpoints.model_directory import open_model_directory
+from keras_bert.checkpoints.model_directory import CONFIG, open_model_directory
+from keras_bert.checkpoints.safetensors_file import INDEX, WEIGHTS
 from keras_bert.errors import InputError
 
 
@@ -29,7 +31,7 @@ def open_checkpoint(path: str | os.PathLike) -> Checkpoint:
         InputError: nothing that can be opened lies there, or it contradicts itself.
     """
     path = Path(path)
-    if (path / "run.json").is_file():
+    if (path / "run.json").is_file() and not _holds_weights(path):
         path = path / "model"
     if is_google_checkpoint(path):
         checkpoint = open_google_checkpoint(path)
@@ -48,3 +50,9 @@ def open_checkpoint(path: str | os.PathLike) -> Checkpoint:
     if checkpoint.tokenizer_misfit:
         logging.warning("%s; its tokenizer is left out", checkpoint.tokenizer_misfit)
     return checkpoint
+
+
+def _holds_weights(path: Path) -> bool:
+    """Tells whether a folder is itself a model directory or a preset."""
+    weights = (WEIGHTS, INDEX, keras_hub.WEIGHTS)
+    return (path / CONFIG).is_file() and any((path / name).is_file() for name in weights)

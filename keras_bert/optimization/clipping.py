@@ -1,8 +1,7 @@
-"""All gradients of a step -> the same gradients with a joint norm of at most `max_norm`.
+"""All gradients of a step -> their joint norm -> the factor that brings it down to `max_norm`.
 
-Call it on the gradients of the whole global batch, after accumulation and all-reduce. Where speed
-counts, take the norm by plain ops and multiply by `clip_scale` inside the compiled update: the
-scaled gradients then never exist in memory (XLA on CPU sums a norm on one thread).
+The gradients are those of the whole global batch, after accumulation and all-reduce. The factor is
+multiplied in where the weights are updated: the clipped gradients then never exist in memory.
 """
 
 from collections.abc import Sequence
@@ -42,30 +41,10 @@ def clip_scale(norm: Any, max_norm: float = 1.0) -> Any:
 
     Raises:
         InputError: max_norm is not above 0.
+
+    Source: Google's BERT [optimization], `clip_norm=1.0`; Pascanu et al. 2013.
     """
     if not max_norm > 0:
         raise InputError(f"max_norm must be above 0, got {max_norm!r}")
     scale = max_norm / ops.maximum(norm, max_norm)
     return ops.where(ops.isfinite(norm), scale, float("nan"))
-
-
-def clip_by_global_norm(gradients: Sequence[Any], max_norm: float = 1.0) -> tuple[list[Any], Any]:
-    """Scales all gradients by `max_norm / norm` where their global norm exceeds `max_norm`.
-
-    Args:
-        gradients: dense tensors or IndexedSlices of any shapes; None entries stay None.
-        max_norm: the largest norm let through, above 0; BERT uses 1.0.
-
-    Returns:
-        The clipped dense gradients in their own types, and the float32 norm before clipping. A
-        norm that is inf or NaN is returned as such, and every gradient is then NaN.
-
-    Raises:
-        InputError: max_norm is not above 0.
-
-    Source: Google's BERT [optimization], `clip_norm=1.0`; Pascanu et al. 2013.
-    """
-    gradients = [densify(g) for g in gradients]
-    norm = global_norm(gradients)
-    scale = clip_scale(norm, max_norm)
-    return [None if g is None else g * ops.cast(scale, g.dtype) for g in gradients], norm

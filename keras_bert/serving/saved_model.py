@@ -23,9 +23,6 @@ from keras_bert.serving.warmup import write_warmup_requests
 INFO = "export.json"
 CARD = "README.md"
 
-# TensorFlow Serving keeps a version in a signed int64.
-_LAST_VERSION = 2**63 - 1
-
 
 def write_saved_model(
     served: tf.Module,
@@ -59,50 +56,6 @@ def write_saved_model(
         info = {**info, "signatures": describe(signatures)}
         write_json(folder / INFO, info)
         (folder / CARD).write_text(card(info), encoding="utf-8")
-
-
-def check_version(export_dir: Path) -> None:
-    """Refuses a folder that TensorFlow Serving would not take, or that holds something.
-
-    Args:
-        export_dir: DIR/<version>.
-
-    Raises:
-        InputError: its name is no version's, or it is there already.
-    """
-    if not _is_version(export_dir.name):
-        raise InputError(
-            f"--export_dir={export_dir}: expected a numbered version, at most {_LAST_VERSION}, "
-            f"such as {export_dir / '1'}"
-        )
-    if export_dir.exists():
-        raise InputError(
-            f"--export_dir={export_dir} is there already; expected a new version, such as "
-            f"{export_dir.with_name(str(next_version(export_dir.parent)))}"
-        )
-
-
-def versions(folder: Path) -> dict[int, Path]:
-    """Lists the versions that TensorFlow Serving sees in a model's folder.
-
-    Args:
-        folder: DIR; it need not be there.
-
-    Returns:
-        {version: its folder}.
-    """
-    if not folder.is_dir():
-        return {}
-    return {int(path.name): path for path in folder.iterdir() if _is_version(path.name)}
-
-
-def next_version(folder: Path) -> int:
-    """Returns the number of the next version, 1 for the first.
-
-    Args:
-        folder: DIR; it need not be there.
-    """
-    return 1 + max(versions(folder), default=0)
 
 
 def describe(
@@ -183,7 +136,3 @@ def _check_answer(
             f"{export_dir}: the model answers `{name}` by {', '.join(broken)} that is not finite; "
             "nothing is exported"
         )
-
-
-def _is_version(name: str) -> bool:
-    return name.isascii() and name.isdigit() and int(name) <= _LAST_VERSION

@@ -6,7 +6,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from keras_bert.training.cluster import distribute
+from keras_bert.training.distribute import distribute
 from keras_bert.training.fusion import compiled
 from keras_bert.training.task import AfterBatch, Batch, Task
 

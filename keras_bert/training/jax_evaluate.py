@@ -8,7 +8,7 @@ import keras
 import numpy as np
 from jax import numpy as jnp
 
-from keras_bert.training.cluster import distribute, untuned
+from keras_bert.training.distribute import distribute, untuned
 from keras_bert.training.jax_attention import fused_attention
 from keras_bert.training.jax_devices import JaxDevices
 from keras_bert.training.task import AfterBatch, Batch, Task

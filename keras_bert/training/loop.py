@@ -25,7 +25,8 @@ from keras_bert.optimization.loss_scale import LossScale
 from keras_bert.training.backend import make_train_steps
 from keras_bert.training.best import BestKept
 from keras_bert.training.checkpoint import CheckpointWriter, restore_latest
-from keras_bert.training.cluster import all_sum, distribute, worker_index
+from keras_bert.training.cluster import all_sum, worker_index
+from keras_bert.training.distribute import distribute
 from keras_bert.training.guards import check_same_start, check_weights, stop_if_not_finite
 from keras_bert.training.stopping import Stopping
 from keras_bert.training.summaries import EVALUATION, Summaries, read_evaluations
@@ -87,7 +88,7 @@ def train(
         optimizer: an optimizer built on the model's trainable variables.
         task: the sums to descend and to report.
         batches_from: step -> endless dataset of batches, the first for that step: global ones, or
-            this worker's rows of them (cluster.py, `distribute`).
+            this worker's rows of them (distribute.py).
         settings: how long and how.
         output_dir: the run's folder; gets checkpoints/, tensorboard/ and metrics.jsonl.
         evaluate: gives the figures of an evaluation, and calls what it is given after each batch;

@@ -6,7 +6,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from keras_bert.training.cluster import distribute, num_workers
+from keras_bert.training.cluster import num_workers
+from keras_bert.training.distribute import distribute
 from keras_bert.training.fusion import compiled
 from keras_bert.training.task import Batch
 

@@ -1,10 +1,10 @@
 """A run's folder: settings in; start, continue, refuse or nothing-to-do out.
 
 `run.json` says what the run is (settings, versions); `results.json` appears when it is finished.
+`.lock` is there while a process is at work; it holds nothing.
 """
 
 import contextlib
-import fcntl
 import json
 import os
 import secrets
@@ -19,6 +19,7 @@ import tensorflow as tf
 
 from keras_bert.errors import InputError
 from keras_bert.files import read_json, write_json
+from keras_bert.lock import locked
 from keras_bert.training.cluster import (
     all_sum,
     gather,
@@ -27,6 +28,7 @@ from keras_bert.training.cluster import (
     worker_index,
 )
 
+_LOCK = ".lock"
 _MARK = ".workers-"
 _SECONDS_TO_APPEAR = 10.0  # A network file system may show a new file late.
 PACKAGES = ("keras-bert", "tensorflow", "jax", "keras", "numpy")
@@ -122,8 +124,8 @@ def running(
         The folder to write to: the run's, or for all workers but the first one that goes away.
 
     Raises:
-        InputError: the folder cannot be written, another process works in it, or it is not one
-            folder for all workers.
+        InputError: the folder cannot be written, another process works in it or has meanwhile
+            begun a run with other settings in it, or it is not one folder for all workers.
         EndedEarly: another worker is gone.
     """
     with lost_workers_end(strategy):
@@ -132,26 +134,15 @@ def running(
                 _check_one_folder(strategy, output_dir)
                 yield Path(folder)
         else:
-            with _locked(output_dir, settings):
+            at_work = f"{output_dir}: another process is at work in this folder"
+            with locked(output_dir / _LOCK, at_work):
+                # Once more: another one may have begun, and ended, since `is_finished`.
+                if not _last_file(output_dir, settings):
+                    record = {"settings": settings, "versions": _versions()}
+                    write_json(output_dir / "run.json", record)
                 _check_one_folder(strategy, output_dir)
                 yield output_dir
         all_sum(strategy)(np.zeros([1]))  # What the first worker wrote is there for all.
-
-
-@contextlib.contextmanager
-def _locked(output_dir: Path, settings: Mapping[str, object]) -> Iterator[None]:
-    run_file = output_dir / "run.json"
-    if not run_file.exists():
-        write_json(run_file, {"settings": settings, "versions": _versions()})
-    # For writing, as a network file system grants no other lock.
-    with open(run_file, "r+", encoding="utf-8") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # The system lifts it at any end.
-        except BlockingIOError as error:
-            raise InputError(f"{output_dir}: another process is at work in this folder") from error
-        except OSError as error:
-            raise InputError(f"{run_file}: cannot be locked: {error.strerror}") from error
-        yield
 
 
 def _check_one_folder(strategy: tf.distribute.Strategy, output_dir: Path) -> None:

@@ -30,13 +30,20 @@ from keras_bert.training.meeting import held_address
 FLAGS = flags.FLAGS
 
 flags.DEFINE_integer("max_restarts", 10, "Give up after so many restarts in a row.", lower_bound=0)
-flags.DEFINE_float("backoff", 1.0, "Seconds before the first restart; doubles.", lower_bound=0.0)
-flags.DEFINE_float("max_backoff", 300.0, "Seconds before a restart at most.", lower_bound=0.0)
+flags.DEFINE_float("backoff", 1.0, "Seconds before the first restart; doubles.")
+flags.DEFINE_float("max_backoff", 300.0, "Seconds before a restart at most.")
 flags.DEFINE_float(
     "healthy_after", 600.0, "Seconds of work that make restarts count anew.", lower_bound=0.0
 )
 flags.DEFINE_integer("num_workers", 0, "Workers on this machine; 0: TF_CONFIG as it is.", 0)
-flags.DEFINE_float("grace", 60.0, "Seconds for the others to end before they are killed.", 0.0)
+flags.DEFINE_float("grace", 60.0, "Seconds for the others to end before they are killed.")
+_WEEK = 7 * 24 * 3600
+for _name in ("backoff", "max_backoff", "grace"):  # The bounds of a flag let `nan` pass.
+    flags.register_validator(
+        _name,
+        lambda seconds: 0 <= seconds <= _WEEK,
+        message=f"expected seconds from 0 to {_WEEK}, which is a week",
+    )
 
 # Another start would end the same way: done, bad input, a bad command line, Ctrl-C.
 FINAL = (0, 1, 2, 126, 127, 130)
@@ -86,7 +93,7 @@ def _run_until_final(
             raise EndedEarly(
                 f"{restarts} restarts in a row (--max_restarts) have ended with {codes}"
             )
-        pause = min(FLAGS.backoff * 2**restarts, FLAGS.max_backoff)
+        pause = seconds_before(restarts, FLAGS.backoff, FLAGS.max_backoff)
         restarts += 1
         logging.info(
             "ended with %s; restart %d of %d in %.0f s",
@@ -97,6 +104,18 @@ def _run_until_final(
         )
         if told.wait(pause):
             return EndedEarly.EXIT_CODE
+
+
+def seconds_before(restarts: int, backoff: float, max_backoff: float) -> float:
+    """Returns how long to wait before a restart.
+
+    Args:
+        restarts: how many there have been in a row.
+        backoff: seconds before the first one; it doubles.
+        max_backoff: seconds at most.
+    """
+    doublings = min(restarts, 1000)  # More would be past the largest number.
+    return min(backoff * 2.0**doublings, max_backoff)
 
 
 def _tell(workers: Sequence[subprocess.Popen]) -> None:

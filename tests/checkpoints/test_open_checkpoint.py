@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -66,6 +67,13 @@ def test_an_earlier_runs_folder_means_its_model(saved):
     assert open_checkpoint(path.parent).path == path
 
 
+@pytest.mark.parametrize("to", ["hugging_face", "keras_hub"])
+def test_a_run_in_a_models_own_folder_does_not_hide_the_model(saved, tmp_path, to):
+    convert(saved[0], tmp_path / "other", to)
+    (tmp_path / "other" / "run.json").write_text("{}")
+    assert open_checkpoint(tmp_path / "other").path == tmp_path / "other"
+
+
 def test_a_hugging_face_directory_may_hold_googles_config_too(saved):
     path, _ = saved
     (path / "bert_config.json").write_text("{}")
@@ -89,6 +97,27 @@ def test_a_vocabulary_of_another_size_is_refused(saved, tmp_path, to):
     vocab.write_text(vocab.read_text() + "extra\n")
     expected = rf"{vocab.name}: has 18 pieces, but vocab_size in the config is 17"
     with pytest.raises(InputError, match=expected):
+        open_checkpoint(tmp_path / "other")
+
+
+@pytest.mark.parametrize("to", list(WRITERS))
+def test_a_vocabulary_is_as_long_as_the_padded_table(tiny, tmp_path, to, caplog):
+    config = replace(tiny.config, vocab_size=24)
+    padded = [*tiny.vocab, *(f"more{index}" for index in range(7))]
+    save_model_directory(tmp_path / "model", BertPretrainer(config), config, padded)
+    convert(tmp_path / "model", tmp_path / "other", to)
+    file = next((tmp_path / "other").rglob("vocab*.txt"))
+    file.write_text("".join(f"{piece}\n" for piece in [*tiny.vocab, "[unused1]"]))
+    checkpoint = open_checkpoint(tmp_path / "other")
+    added = [f"[unused{n}]" for n in (0, 2, 3, 4, 5, 6)]
+    assert checkpoint.vocab == [*tiny.vocab, "[unused1]", *added]
+    assert "has 18 pieces for 24 rows; the rest are named [unused0] to [unused6]" in caplog.text
+    convert(tmp_path / "other", tmp_path / "again")
+    assert open_checkpoint(tmp_path / "again").vocab == checkpoint.vocab
+    file.write_text("".join(f"{piece}\n" for piece in tiny.vocab[:16]))
+    with pytest.raises(
+        InputError, match=r"has 16 pieces, but .* is 24; expected the same number, added"
+    ):
         open_checkpoint(tmp_path / "other")
 
 

@@ -110,6 +110,16 @@ def build(rule: str, **settings):
     return model, optimizer
 
 
+def clipped(gradients) -> list:
+    """What a training step gives the optimizer: dense gradients of a joint norm of at most 1."""
+    from keras_bert.optimization.clipping import clip_scale, global_norm
+    from keras_bert.optimization.dense import densify
+
+    dense = [densify(gradient) for gradient in gradients]
+    scale = clip_scale(global_norm(dense))
+    return [gradient * scale for gradient in dense]
+
+
 def variable(path: str, value):
     """A Keras variable of that path and value."""
     import keras

@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 from keras_bert.errors import InputError
-from keras_bert.serving.saved_model import next_version, versions, write_saved_model
+from keras_bert.serving.saved_model import write_saved_model
 
 
 class Served(tf.Module):
@@ -35,14 +35,6 @@ def test_a_model_that_answers_by_no_number_is_refused(weight: float, tmp_path: P
     with pytest.raises(InputError, match="answers `serving_default` by score that is not finite"):
         write(tmp_path / "1", weight)
     assert not list(tmp_path.iterdir())
-
-
-def test_versions_are_those_that_a_server_sees(tmp_path: Path):
-    assert (versions(tmp_path / "none"), next_version(tmp_path / "none")) == ({}, 1)
-    for name in ("3", "²", "tmp", str(2**63), "10"):
-        (tmp_path / name).mkdir()
-    assert versions(tmp_path) == {3: tmp_path / "3", 10: tmp_path / "10"}
-    assert next_version(tmp_path) == 11
 
 
 def test_every_file_reaches_the_disk_before_the_folder_appears(

@@ -14,7 +14,6 @@ from keras_bert.training.cluster import (
     _sum_of_firsts,
     all_sum,
     check_agreement,
-    distribute,
     join,
     read_cluster,
     share_of,
@@ -120,9 +119,3 @@ def test_errors_that_speak_of_another_worker_say_that_it_is_gone(error, who):
 def test_errors_of_this_worker_itself_stay_what_they_are(error):
     with pytest.raises(error), _naming_lost(2, 0):
         raise error(None, None, f"{OWN} could not create a primitive")
-
-
-def test_a_pipeline_is_not_tuned_as_its_end_would_wait_for_that():
-    batches = distribute(ONE, tf.data.Dataset.range(3))
-    assert batches.options().autotune.enabled is False
-    assert [int(batch) for batch in batches] == [0, 1, 2]

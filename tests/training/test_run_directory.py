@@ -7,6 +7,7 @@ import tensorflow as tf
 
 from keras_bert.errors import InputError
 from keras_bert.files import write_json
+from keras_bert.training import run_directory
 from keras_bert.training.run_directory import is_finished, running
 
 SETTINGS = {"learning_rate": 1e-4, "files": ["a", "b"]}
@@ -26,6 +27,38 @@ def test_a_folder_at_work_is_refused_to_others(tmp_path):
     ):
         pass
     start(tmp_path)
+
+
+def test_of_two_that_start_together_one_is_refused(tmp_path, monkeypatch):
+    """The second one comes while the first one writes run.json."""
+
+    def write_late(path, content):
+        monkeypatch.undo()
+        with (
+            pytest.raises(InputError, match="another process is at work in this folder"),
+            running(tmp_path, SETTINGS, ONE),
+        ):
+            pass
+        write_json(path, content)
+
+    monkeypatch.setattr(run_directory, "write_json", write_late)
+    start(tmp_path)
+
+
+def test_a_run_with_other_settings_that_came_between_is_seen(tmp_path):
+    assert is_finished(tmp_path, {"learning_rate": 1}, ONE) is False
+    start(tmp_path)
+    with (
+        pytest.raises(InputError, match=r"learning_rate was 0\.0001 and is now 1"),
+        running(tmp_path, {"learning_rate": 1}, ONE),
+    ):
+        pass
+
+
+def test_a_lock_that_a_killed_run_left_is_taken_over_and_goes(tmp_path):
+    (tmp_path / ".lock").touch()
+    start(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["run.json"]
 
 
 def test_a_new_run_writes_its_settings_and_versions(tmp_path):

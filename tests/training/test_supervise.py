@@ -35,6 +35,26 @@ def test_a_run_that_ended_early_is_started_again_up_to_a_limit(root, tmp_path, e
     assert "2 restarts in a row (--max_restarts) have ended with" in done.stderr
 
 
+def test_waits_double_up_to_a_limit_however_many_there_were(root):
+    code = (
+        "from keras_bert.training.supervise import seconds_before; "
+        "print([seconds_before(restarts, 0.5, 300.0) for restarts in (0, 1, 9, 10, 5000)], "
+        "seconds_before(5000, 0.0, 300.0))"
+    )
+    arguments = [sys.executable, "-c", code]
+    said = subprocess.run(arguments, cwd=root, capture_output=True, text=True, check=True).stdout
+    assert said == "[0.5, 1.0, 256.0, 300.0, 300.0] 0.0\n"
+
+
+@pytest.mark.parametrize("flag", ["backoff", "max_backoff", "grace"])
+def test_a_wait_that_no_clock_can_measure_is_refused(root, flag):
+    arguments = supervise("true", **{flag: "inf" if flag == "grace" else "nan"})
+    done = subprocess.run(arguments, cwd=root, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert f"--{flag}=" in done.stderr
+    assert "expected seconds from 0 to 604800, which is a week" in done.stderr
+
+
 def test_a_run_that_finishes_after_a_restart_is_finished(root, tmp_path):
     end = "sys.exit(0 if os.path.getsize(sys.argv[1]) == 3 else 75)"
     done, starts = run(root, end, tmp_path / "starts")

@@ -29,7 +29,8 @@ from keras_bert.tasks.pretraining.run import pretrain
 from keras_bert.tasks.pretraining.settings import PretrainingSettings
 from keras_bert.training import guards, loop, run_directory
 from keras_bert.training.checkpoint import CheckpointWriter
-from keras_bert.training.cluster import all_sum, distribute
+from keras_bert.training.cluster import all_sum
+from keras_bert.training.distribute import distribute
 from keras_bert.training.loop import TrainingSettings
 from keras_bert.training.stopping import Stopping
 from keras_bert.training.strategy import make_strategy

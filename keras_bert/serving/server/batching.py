@@ -31,6 +31,7 @@ class _Item:
     signature: str
     inputs: Arrays
     rows: int
+    joined: bool
     answer: asyncio.Future
     asked: float
     waits: bool = True
@@ -118,10 +119,11 @@ class Batcher:
         self, version: Version, signature: str, inputs: Arrays, rows: int
     ) -> asyncio.Future[Arrays]:
         loop = asyncio.get_running_loop()
-        joined = rows and _text_bytes(inputs) <= _JOINED
+        joined = rows > 0 and _text_bytes(inputs) <= _JOINED
         # A request that is not joined is a group of its own.
         key = _key(version, signature, inputs) if joined else (object(),)
-        item = _Item(version, signature, inputs, rows, loop.create_future(), loop.time())
+        answer, asked = loop.create_future(), loop.time()
+        item = _Item(version, signature, inputs, rows, joined, answer, asked)
         self._groups.setdefault(key, deque()).append(item)
         self._count(1)
         item.answer.add_done_callback(lambda _: self._forget(key, item))
@@ -166,7 +168,7 @@ class Batcher:
             task.add_done_callback(self._tasks.discard)
 
     def _is_ready(self, group: deque[_Item], now: float) -> bool:
-        if now - group[0].asked >= self._timeout or not group[0].rows:
+        if now - group[0].asked >= self._timeout or not group[0].joined:
             return True
         return sum(item.rows for item in group) >= self._max_rows
 

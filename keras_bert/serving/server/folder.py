@@ -3,30 +3,9 @@
 from pathlib import Path
 
 from keras_bert.errors import InputError
+from keras_bert.serving.version_folders import find_versions
 
 MODEL_FILE = "saved_model.pb"
-LARGEST_VERSION = 2**63 - 1
-
-
-def find_versions(folder: Path) -> dict[int, Path]:
-    """Finds the versions in a folder.
-
-    Args:
-        folder: DIR.
-
-    Returns:
-        Number -> DIR/NUMBER, of the folders that hold a SavedModel; none if DIR is gone.
-    """
-    if not folder.is_dir():
-        return {}
-    return {
-        int(path.name): path
-        for path in folder.iterdir()
-        if path.name.isascii()
-        and path.name.isdigit()
-        and int(path.name) <= LARGEST_VERSION
-        and (path / MODEL_FILE).is_file()
-    }
 
 
 def require_version(folder: Path) -> dict[int, Path]:
@@ -36,14 +15,14 @@ def require_version(folder: Path) -> dict[int, Path]:
         folder: DIR.
 
     Returns:
-        Number -> DIR/NUMBER, as `find_versions`.
+        Number -> DIR/NUMBER, of the folders that hold a SavedModel.
 
     Raises:
         InputError: there is no such folder, or no version in it.
     """
     if not folder.is_dir():
         raise InputError(f"--export_dir={folder}: no such folder")
-    versions = find_versions(folder)
+    versions = find_versions(folder, MODEL_FILE)
     if not versions:
         raise InputError(
             f"--export_dir={folder} has no version: expected {folder}/1/{MODEL_FILE} or the like"

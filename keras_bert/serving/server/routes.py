@@ -21,10 +21,10 @@ from keras_bert.serving.server import protocol
 from keras_bert.serving.server.batching import Batcher
 from keras_bert.serving.server.bodies import Bodies
 from keras_bert.serving.server.errors import RestError
-from keras_bert.serving.server.folder import LARGEST_VERSION
 from keras_bert.serving.server.metrics import CONTENT_TYPE, Metrics
 from keras_bert.serving.server.openapi import describe_routes
 from keras_bert.serving.server.versions import Version, Versions
+from keras_bert.serving.version_folders import version_number
 
 _HERE = Path(__file__).parent
 _PAGE = {"/": "index.html", "/page.css": "page.css", "/page.js": "page.js"}
@@ -47,7 +47,7 @@ class Routes:
 
     Args:
         model_name: NAME in the routes.
-        versions: the model's versions.
+        versions: the model's versions, started: one is served.
         bodies: what reads requests.
         batcher: what runs requests.
         metrics: where requests are counted.
@@ -174,7 +174,7 @@ class Routes:
         if match[3]:
             raise RestError(400, f"Unrecognized servable version label: {unquote(match[3])}")
         current = self._versions.current
-        if name == self._name and current is not None and number in (None, current.number):
+        if name == self._name and number in (None, current.number):
             return current
         wanted = f"Latest({name})" if number is None else f"Specific({name}, {number})"
         raise RestError(404, f"Servable not found for request: {wanted}")
@@ -230,24 +230,21 @@ class Routes:
 
     async def _export(self, _: web.Request) -> web.Response:
         version = self._versions.current
-        if version is None or version.export is None:
+        if version.export is None:
             raise RestError(404, "The version that is served has no export.json")
         served = {"model_name": self._name, "model_version": version.number}
         return _json(version.export | served)
 
     async def _openapi(self, _: web.Request) -> web.Response:
-        version = self._versions.current
-        return _json(describe_routes(self._name, version.signatures if version else {}))
+        return _json(describe_routes(self._name, self._versions.current.signatures))
 
     async def _health(self, _: web.Request) -> web.Response:
-        version = self._versions.current
-        if self.draining or version is None:
-            raise RestError(503, "The server is shutting down" if version else "No version yet")
-        return _json({"status": "ok", "version": str(version.number)})
+        if self.draining:
+            raise RestError(503, "The server is shutting down")
+        return _json({"status": "ok", "version": str(self._versions.current.number)})
 
     async def _show_metrics(self, _: web.Request) -> web.Response:
-        version = self._versions.current
-        self._metrics.version.set(version.number if version else 0)
+        self._metrics.version.set(self._versions.current.number)
         return web.Response(body=self._metrics.page(), headers={"Content-Type": CONTENT_TYPE})
 
 
@@ -264,9 +261,10 @@ def _route(path: str) -> str:
 def _number(text: str | None) -> int | None:
     if text is None:
         return None
-    if len(text.lstrip("0")) > len(str(LARGEST_VERSION)) or int(text) > LARGEST_VERSION:
+    number = version_number(text)
+    if number is None:
         raise RestError(400, f"Failed to convert version: {text} to numeric.")
-    return int(text)
+    return number
 
 
 async def _apart(size: int, function: Callable, *arguments: Any) -> Any:

@@ -24,13 +24,9 @@ from tensorflow.core.protobuf import saved_model_pb2
 from keras_bert.errors import InputError
 from keras_bert.serving.saved_model import INFO
 from keras_bert.serving.server.errors import RestError
-from keras_bert.serving.server.folder import (
-    MODEL_FILE,
-    describe_files,
-    find_versions,
-    require_version,
-)
+from keras_bert.serving.server.folder import MODEL_FILE, describe_files, require_version
 from keras_bert.serving.server.protocol import DEFAULT_SIGNATURE, Arrays, Input
+from keras_bert.serving.version_folders import find_versions
 from keras_bert.serving.warmup import WARMUP_FILE
 
 _PYTHON_SAYS = "<stack traces unavailable>\n"
@@ -147,7 +143,7 @@ class Versions:
         folder: DIR.
 
     Attributes:
-        current: the version that is served; None before `refresh` found one.
+        current: the version that is served; None before `start`, never after.
     """
 
     def __init__(self, folder: Path):
@@ -182,7 +178,7 @@ class Versions:
         Returns:
             Whether another version is served now.
         """
-        return self._look(find_versions(self.folder), waits=True)
+        return self._look(find_versions(self.folder, MODEL_FILE), waits=True)
 
     def _look(self, numbers: Mapping[int, Path], waits: bool) -> bool:
         seen = self._seen

@@ -14,6 +14,7 @@ from keras_bert.tasks.classification.labels import find_labels
 from keras_bert.tasks.classification.metrics import DEFAULT_METRICS
 from keras_bert.tasks.classification.texts import Splits, find_glue_folder, read_glue, read_texts
 from keras_bert.tasks.classification.tfds import read_tfds
+from keras_bert.tasks.fine_tuning.start import in_order_of
 
 
 @dataclass(frozen=True)
@@ -145,7 +146,7 @@ def _glue(
     return (
         Problem(
             problem_type="single_label" if task.labels else "regression",
-            labels=_in_order_of(known_labels, task.labels),
+            labels=tuple(in_order_of(known_labels, task.labels) or task.labels),
             metrics=task.metrics,
             score_range=task.score_range,
         ),
@@ -166,11 +167,6 @@ def _folder(task: GlueTask, data_dir: str) -> Path:
             f"{', '.join(file for file in files if file)}"
         )
     return folder
-
-
-def _in_order_of(known: Sequence[str] | None, labels: tuple[str, ...]) -> tuple[str, ...]:
-    """Returns the labels in the order in which a checkpoint has them, if it has the same ones."""
-    return tuple(known) if known and sorted(known) == sorted(labels) else labels
 
 
 def _custom(
@@ -204,9 +200,12 @@ def _custom(
     )
     problem_type, separator = settings.problem_type, settings.label_separator
     if splits.train is not None:
-        labels = _in_order_of(known_labels, find_labels(splits.train, problem_type, separator))
+        labels = find_labels(splits.train, problem_type, separator)
+        labels = tuple(in_order_of(known_labels, labels) or labels)
     elif known_labels or problem_type == "regression":
         labels = () if problem_type == "regression" else tuple(known_labels)
     else:
-        raise InputError("--do_train=false: the checkpoint does not name its labels")
+        raise InputError(
+            "--do_train=false: the checkpoint does not name its labels; expected --label_names"
+        )
     return Problem(problem_type, labels, DEFAULT_METRICS[problem_type], separator), splits

@@ -81,6 +81,7 @@ def fine_tune_classifier(
         settings.do_lower_case,
         settings.max_seq_length,
         settings.num_frozen_layers,
+        settings.label_names,
     )
     problem, splits = read_data(
         classification,
@@ -114,6 +115,8 @@ def make_task(
     tokenizer = start.tokenizer()
 
     def tokenized(texts: Texts, labelled: bool = True) -> Examples:
+        if texts.second is not None:
+            start.checkpoint.check_segments()
         return _tokenized(texts, labelled, problem, tokenizer, max_seq_length)
 
     train = tokenized(splits.train) if splits.train else None

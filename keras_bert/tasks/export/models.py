@@ -102,7 +102,7 @@ def _classification(settings: ExportSettings, checkpoint: Checkpoint, run: Run) 
         labels = []
     pair = is_of_pairs(run) if settings.pair is None else settings.pair
     if pair:
-        _check_segments(checkpoint)
+        checkpoint.check_segments()
     length = _length(settings, checkpoint, run)
     model, _ = _filled(checkpoint, BertClassifier(checkpoint.config, len(labels) or 1))
     tokenizer = BertTokenizer(checkpoint.vocab, checkpoint.do_lower_case)
@@ -118,7 +118,7 @@ def _classification(settings: ExportSettings, checkpoint: Checkpoint, run: Run) 
 
 
 def _question_answering(settings: ExportSettings, checkpoint: Checkpoint, run: Run) -> Exported:
-    _check_segments(checkpoint)
+    checkpoint.check_segments()
     answers = _answers(settings, checkpoint, run)
     model, _ = _filled(checkpoint, BertSpanLabeler(checkpoint.config), ("encoder/pooler",))
     tokenizer = BertTokenizer(checkpoint.vocab, checkpoint.do_lower_case)
@@ -257,12 +257,3 @@ def _length(
             f"--max_seq_length={length}: expected from {SHORTEST} to the model's {most} positions"
         )
     return length
-
-
-def _check_segments(checkpoint: Checkpoint) -> None:
-    count = checkpoint.config.type_vocab_size
-    if count < 2:
-        raise InputError(
-            f"{checkpoint.path}: type_vocab_size is {count}; expected 2 segments, one for each of "
-            "two texts"
-        )

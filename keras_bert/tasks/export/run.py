@@ -20,8 +20,8 @@ from keras_bert.files import read_json, sha256
 from keras_bert.serving.model_card import model_card
 from keras_bert.serving.model_file import write_model_file
 from keras_bert.serving.network import Network
-from keras_bert.serving.saved_model import INFO, check_version, next_version, write_saved_model
-from keras_bert.serving.saved_model import versions as versions_of
+from keras_bert.serving.saved_model import INFO, write_saved_model
+from keras_bert.serving.version_folders import check_version, find_versions, next_version
 from keras_bert.tasks.export.models import make_exported
 from keras_bert.tasks.export.settings import FORMATS, TASKS, ExportSettings
 from keras_bert.tasks.fine_tuning.earlier_run import Run
@@ -111,7 +111,7 @@ def export_run(output_dir: Path) -> list[Path]:
 
 def _newest(model: Path, folder: Path) -> Path:
     """Returns the version of a model's weights, and makes it if need be."""
-    versions = versions_of(folder)
+    versions = find_versions(folder)
     if versions:
         newest = versions[max(versions)]
         try:

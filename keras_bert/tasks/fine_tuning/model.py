@@ -1,5 +1,7 @@
 """The model and the optimizer of a fine-tuning run: a start and a task in; both, ready, out."""
 
+from dataclasses import replace
+
 import keras
 import tensorflow as tf
 from absl import logging
@@ -10,7 +12,7 @@ from keras_bert.optimization.adamw import AdamWeightDecay
 from keras_bert.optimization.layer_decay import layer_decay_multipliers
 from keras_bert.optimization.schedules import LinearWarmupDecay
 from keras_bert.tasks.fine_tuning.settings import FineTuningSettings
-from keras_bert.tasks.fine_tuning.start import Start
+from keras_bert.tasks.fine_tuning.start import Start, in_order_of
 from keras_bert.tasks.fine_tuning.task import FineTuningTask
 from keras_bert.training.cluster import lost_workers_end
 from keras_bert.training.strategy import dtype_policy
@@ -37,11 +39,15 @@ def make_model(
         InputError: weights that do not fit, or a head that tells something else than the task asks.
     """
     checkpoint = start.checkpoint
-    _check_head(settings, start, task)
     keras.utils.set_random_seed(settings.random_seed)
     with lost_workers_end(strategy), strategy.scope():
         model = task.make_model(start.config, dtype_policy(settings.mixed_precision))
+        _check_head(settings, start, task, getattr(model, "num_labels", None))
         report = checkpoint.load_into(model)
+    if model.per_piece:
+        # No logit reads the pooler, and the public models of these tasks have none.
+        new = [path for path in report.new if not path.startswith("encoder/pooler/")]
+        report = replace(report, new=tuple(new))
     logging.info("%s", report)
     if report.new and not settings.do_train:
         raise InputError(
@@ -88,19 +94,35 @@ def make_optimizer(
     )
 
 
-def _check_head(settings: FineTuningSettings, start: Start, task: FineTuningTask) -> None:
+def _check_head(
+    settings: FineTuningSettings, start: Start, task: FineTuningTask, num_labels: int | None
+) -> None:
     """Checks that a head that the checkpoint has tells what the task asks."""
     checkpoint = start.checkpoint
-    if task.labels and start.labels not in (None, [*task.labels]):
-        with checkpoint.open_weights() as stored:
-            has_head = stored.layout.name("classifier/kernel") in stored.shapes
-        if has_head:
-            # Its rows would be taken for other labels than they were learnt for.
-            way = "; python -m keras_bert.checkpoints.convert SRC DST --noheads gives a fresh start"
-            raise InputError(
-                f"{checkpoint.path} has the labels {', '.join(start.labels)[:200]}; "
-                f"expected {', '.join(task.labels)[:200]}{way * settings.do_train}"
-            )
+    with checkpoint.open_weights() as stored:
+        logits = stored.num_labels
+    anew = "; python -m keras_bert.checkpoints.convert SRC DST --noheads gives a fresh start"
+    anew *= settings.do_train
+    named, expected = start.labels, [*(task.labels or ())]
+    if logits and named and expected and in_order_of(named, expected) != expected:
+        # Its rows would be taken for other labels than they were learnt for.
+        same = "; --label_names gives the checkpoint's labels these names, if they mean the same"
+        raise InputError(
+            f"{checkpoint.path} has the labels {', '.join(named)[:200]}; "
+            f"expected {', '.join(expected)[:200]}{same * (logits == num_labels)}{anew}"
+        )
+    if logits and num_labels and logits != num_labels:
+        raise InputError(
+            f"{checkpoint.path} has a head of {logits} logits; expected {num_labels}{anew}"
+        )
+    is_assumed = expected and not named and checkpoint.labels != expected
+    if logits and is_assumed and not settings.do_train:
+        logging.warning(
+            "%s names no labels: its logits are taken for %s, in this order, unless --label_names "
+            "says another",
+            checkpoint.path,
+            ", ".join(expected),
+        )
     known = checkpoint.problem_type
     if not settings.do_train and known and task.problem_type and known != task.problem_type:
         raise InputError(

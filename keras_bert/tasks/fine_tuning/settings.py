@@ -1,6 +1,7 @@
 """What a fine-tuning run is made of: values of flags in; the same, checked, out."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from keras_bert.errors import InputError
@@ -14,6 +15,8 @@ class FineTuningSettings:
         init_checkpoint: what to start from: whatever `open_checkpoint` opens.
         vocab_file: the vocabulary; empty for the checkpoint's.
         do_lower_case: whether text is lower-cased; None takes what the checkpoint says.
+        label_names: what the checkpoint's labels are called in the task's words, in the order of
+            its logits; None takes what the checkpoint says.
         max_seq_length: pieces of an example at most, with [CLS] and [SEP].
         learning_rate: its peak, reached after the warm-up.
         num_train_epochs: passes over the training examples; a fraction is allowed.
@@ -40,6 +43,7 @@ class FineTuningSettings:
     init_checkpoint: str
     vocab_file: str = ""
     do_lower_case: bool | None = None
+    label_names: Sequence[str] | None = None
     max_seq_length: int = 128
     learning_rate: float = 5e-5
     num_train_epochs: float = 3.0

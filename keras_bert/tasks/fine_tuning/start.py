@@ -3,7 +3,8 @@
 import functools
 import hashlib
 import re
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from absl import logging
 
@@ -12,7 +13,7 @@ from keras_bert.checkpoints.open_checkpoint import open_checkpoint
 from keras_bert.config import BertConfig
 from keras_bert.errors import InputError
 from keras_bert.tokenization import BertTokenizer
-from keras_bert.vocabulary import load_vocab
+from keras_bert.vocabulary import fit_vocab, load_vocab
 
 
 @dataclass(frozen=True)
@@ -77,6 +78,7 @@ def find_start(
     do_lower_case: bool | None = None,
     max_seq_length: int = 128,
     num_frozen_layers: int = 0,
+    label_names: Sequence[str] | None = None,
 ) -> Start:
     """Opens the checkpoint that a run starts from and checks the settings against it.
 
@@ -86,13 +88,14 @@ def find_start(
         do_lower_case: whether text is lower-cased; None takes what the checkpoint says.
         max_seq_length: pieces of an example at most, which the checkpoint needs positions for.
         num_frozen_layers: layers that keep their weights, which the checkpoint has to have.
+        label_names: names of the checkpoint's labels in the order of its logits; None for its own.
 
     Returns:
         The start.
 
     Raises:
         InputError: a checkpoint that cannot be opened, or has too few positions or layers; no
-            vocabulary, or one of another size.
+            vocabulary, or one of another size; label names that are not as many as its logits.
     """
     checkpoint = open_checkpoint(init_checkpoint)
     config = checkpoint.config
@@ -106,10 +109,11 @@ def find_start(
             f"--num_frozen_layers={num_frozen_layers}: {init_checkpoint} has the embeddings and "
             f"{config.num_hidden_layers} blocks; expected at most {config.num_hidden_layers + 1}"
         )
+    if label_names:
+        checkpoint = _with_label_names(checkpoint, label_names)
     vocab = checkpoint.vocab
     if vocab_file:
-        vocab = load_vocab(vocab_file)
-        config.check_vocab_size(len(vocab), vocab_file)
+        vocab = fit_vocab(load_vocab(vocab_file), config.vocab_size, vocab_file)
     if vocab is None:
         raise InputError(
             f"{checkpoint.why_no_vocab}; give a vocabulary of Google's rules as --vocab_file"
@@ -124,3 +128,37 @@ def find_start(
             checkpoint.do_lower_case,
         )
     return Start(checkpoint, vocab, do_lower_case)
+
+
+def in_order_of(known: Sequence[str] | None, labels: Sequence[str]) -> list[str] | None:
+    """Brings a task's labels into the order that a checkpoint's head has them in.
+
+    Args:
+        known: the checkpoint's labels in the order of its logits, or None.
+        labels: the task's.
+
+    Returns:
+        The task's labels in that order, or None where the checkpoint has others. Names that differ
+        by case alone are the same, unless two of the task's do.
+    """
+    known = known or ()
+    if sorted(known) == sorted(labels):
+        return [*known]
+    own = {label.casefold(): label for label in labels}
+    folded = [name.casefold() for name in known]
+    if len(own) < len(labels) or sorted(folded) != sorted(own):
+        return None
+    return [own[name] for name in folded]
+
+
+def _with_label_names(checkpoint: Checkpoint, names: Sequence[str]) -> Checkpoint:
+    """Returns the checkpoint with other names of its labels."""
+    with checkpoint.open_weights() as stored:
+        logits = stored.num_labels
+    if len(names) != logits or len({*names}) < len(names):
+        raise InputError(
+            f"--label_names={','.join(names)}: {checkpoint.path} has a head of {logits or 'no'} "
+            "logits; expected a name for each, no two alike"
+        )
+    id2label = {str(index): name for index, name in enumerate(names)}
+    return replace(checkpoint, settings={**checkpoint.settings, "id2label": id2label})

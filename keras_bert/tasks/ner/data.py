@@ -15,6 +15,7 @@ from absl import logging
 
 from keras_bert.errors import InputError
 from keras_bert.tag_schemes import OUTSIDE, entities, iob2_tags, split_tag
+from keras_bert.tasks.fine_tuning.start import in_order_of
 from keras_bert.tasks.ner.conll import Sentence, read_conll
 from keras_bert.tasks.ner.schemes import check_tags
 from keras_bert.tasks.ner.tfds import open_dataset
@@ -225,7 +226,7 @@ def make_labels(train: TaggedSentences, known: Sequence[str] | None) -> list[str
     for kind in sorted(train.types):
         rest = f"-{kind}" if kind else ""
         labels += [f"B{rest}", f"I{rest}"]
-    return [*known] if known and sorted(known) == sorted(labels) else labels
+    return in_order_of(known, labels) or labels
 
 
 def check_labels(labels: Sequence[str], where: object) -> None:

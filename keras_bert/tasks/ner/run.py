@@ -96,6 +96,7 @@ def fine_tune_tagger(
         settings.do_lower_case,
         settings.max_seq_length,
         settings.num_frozen_layers,
+        settings.label_names,
     )
     splits = read_data(
         ner,
@@ -172,10 +173,12 @@ def _labels(train: TaggedSentences | None, start: Start) -> tuple[list[str], obj
     checkpoint = start.checkpoint
     if train:
         return make_labels(train, checkpoint.labels), train.source
-    if checkpoint.labels is None:
-        raise InputError(f"{checkpoint.path}: names no labels; expected a tagger, or --do_train")
-    check_labels(checkpoint.labels, checkpoint.path)
-    return checkpoint.labels, checkpoint.path
+    if start.labels is None:
+        raise InputError(
+            f"{checkpoint.path}: names no labels; expected a tagger, --label_names, or --do_train"
+        )
+    check_labels(start.labels, checkpoint.path)
+    return start.labels, checkpoint.path
 
 
 def _show(dev: _Windowed, predict: Predict, board: Board) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 from keras_bert.tasks.pretraining.batches import evaluation_batches
 from keras_bert.tasks.pretraining.records import SAMPLE_SIZE, PretrainingData
 from keras_bert.tasks.pretraining.task import LABELS, PREDICTIONS, label_weights
-from keras_bert.training.cluster import untuned
+from keras_bert.training.distribute import untuned
 
 
 def unigram_baseline(

@@ -22,7 +22,7 @@ from keras_bert.tasks.pretraining.run import make_model
 from keras_bert.tasks.pretraining.task import pretraining_task
 from keras_bert.training import host_memory
 from keras_bert.training.backend import BACKEND, free, make_train_steps, peak_memory
-from keras_bert.training.cluster import distribute
+from keras_bert.training.distribute import distribute
 
 # What a CPU is asked at most: its rate does not rise beyond some sequences, and this takes seconds.
 CPU_SEQUENCES, CPU_FLOPS = 8, 4e11

@@ -134,6 +134,7 @@ def fine_tune_span_labeler(
         settings.max_seq_length,
         settings.num_frozen_layers,
     )
+    start.checkpoint.check_segments()
     splits = read_data(
         squad,
         do_train=settings.do_train,

@@ -129,7 +129,8 @@ def test_a_killed_build_goes_on_with_the_shards_it_lacks(root, files, contents, 
             time.sleep(0.05)
         there = len(notes_of(files))
         assert 1 <= there < SLOW.num_shards
-        assert os.listdir(files["output_dir"]) == [".building"]  # nothing like a dataset
+        left = [".building", ".building.lock"] if victim == "build" else [".building"]
+        assert sorted(os.listdir(files["output_dir"])) == left  # nothing like a dataset
 
     assert len(finish(files, SLOW, monkeypatch)) == SLOW.num_shards - there
     continued = contents(files["output_dir"])
@@ -281,6 +282,19 @@ def test_a_second_build_into_one_folder_is_refused(files):
         pytest.raises(InputError, match="another build is at work there"),
     ):
         create_pretraining_data(**files, settings=SMALL, num_workers=1)
+
+
+def test_what_another_build_has_finished_meanwhile_is_not_made_again(files, monkeypatch):
+    locked_folder, made = build.locked_folder, []
+
+    def late(output_dir):
+        monkeypatch.undo()
+        made.append(create_pretraining_data(**files, settings=SMALL, num_workers=1))
+        return locked_folder(output_dir)
+
+    monkeypatch.setattr(build, "locked_folder", late)
+    assert create_pretraining_data(**files, settings=SMALL, num_workers=1) == made[0]
+    assert not [name for name in os.listdir(files["output_dir"]) if name.startswith(".")]
 
 
 def kill_before(monkeypatch, files, moment):

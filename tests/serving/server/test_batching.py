@@ -44,14 +44,15 @@ def make_batcher(**settings) -> Batcher:
     return Batcher(metrics=Metrics(), **(options | {"max_waiting": 1000} | settings))
 
 
-def run_all(version, requests, signature="double", **settings):
+def run_all(version, requests, signature="double", within=None, **settings):
     """Sends requests at once; returns their answers or errors in order."""
 
     async def main():
         batcher = make_batcher(**settings)
         calls = [batcher.run(version, signature, {"x": np.array(request)}) for request in requests]
         try:
-            return await asyncio.gather(*calls, return_exceptions=True)
+            async with asyncio.timeout(within):
+                return await asyncio.gather(*calls, return_exceptions=True)
         finally:
             batcher.close()
 
@@ -210,3 +211,13 @@ def test_a_timeout_gathers_a_batch():
     asyncio.run(main())
     # Three fill a batch; two wait for more until their time is over.
     assert version.batches == [[0, 1, 2], [3, 4]]
+
+
+def test_what_is_not_joined_waits_for_no_others():
+    version = FakeVersion()
+    texts = np.array([b"x" * 100_000], object)
+    for inputs, signature in ((texts, "letters"), ([[1]], "fixed")):
+        # Its turn would come in an hour.
+        (answer,) = run_all(version, [inputs], signature, timeout=3600.0, within=20.0)
+        assert not isinstance(answer, Exception), answer
+    assert len(version.batches) == 2

@@ -97,6 +97,7 @@ def test_the_schema_says_what_the_signatures_take(server):
             400,
             "Failed to convert version: 9223372036854775808 to numeric.",
         ),
+        (f"/versions/{'0' * 5000}7:predict", {}, 404, "request: Specific(model, 7)"),
         ("/labels/new:predict", {}, 400, "Unrecognized servable version label: new"),
         (":classify", {}, 400, "Expected classification signature method_name to be"),
         ("", {}, 400, "Malformed request: POST /v1/models/model"),

@@ -97,7 +97,7 @@ def test_a_head_trained_further_keeps_its_order_of_labels(trained, reviews, tmp_
         weights[name] = weights[name][::-1].copy()
     save_file(weights, start / "model" / "model.safetensors")
     config = json.loads((start / "model" / "config.json").read_text())
-    config["id2label"] = {"0": "good", "1": "bad"}
+    config["id2label"] = {"0": "GOOD", "1": "Bad"}  # Whatever their case.
     (start / "model" / "config.json").write_text(json.dumps(config))
     results = classify(tmp_path / "out", start, reviews, num_train_epochs=0.1, learning_rate=0.0)
     assert results["accuracy"] > 0.95
@@ -125,6 +125,33 @@ def test_f1_of_glue_is_that_of_label_1_in_any_order(tmp_path):
         figures.append(run._scores(problem, dev, lambda _, logits=logits: {"logits": logits}))
     assert figures[0] == figures[1]
     assert figures[0]["f1"] == pytest.approx(2 / 3)
+
+
+def test_glues_labels_are_known_in_any_order_and_case(tmp_path):
+    (tmp_path / "dev.tsv").write_text("sentence1\tsentence2\tlabel\na\tb\tentailment\n")
+    settings = ClassificationSettings("rte", str(tmp_path))
+    do = {"do_train": False, "do_eval": True, "do_predict": False}
+    problem, _ = read_data(settings, ["NOT_ENTAILMENT", "Entailment"], **do)
+    assert problem.labels == ("not_entailment", "entailment")
+
+
+def test_label_names_say_what_other_words_mean(trained, reviews, write_reviews, tmp_path):
+    path = write_reviews(tmp_path / "dev.tsv", 61, seed=1)
+    path.write_text(path.read_text().replace("\tgood\n", "\t1\n").replace("\tbad\n", "\t0\n"))
+    ours = {**reviews, "eval_file": str(path)}
+    again = {"do_train": False, "do_predict": False, "label_names": ["0", "1"]}
+    results = classify(tmp_path / "out", trained[0], ours, **again)
+    assert results["accuracy"] == trained[1]["accuracy"]
+
+
+def test_an_encoder_of_one_segment_reads_no_pairs(make_checkpoint, tmp_path):
+    model = make_checkpoint(tmp_path / "bert", ["a", "b"], type_vocab_size=1)
+    path = tmp_path / "a.tsv"
+    path.write_text("text\tother\tlabel\na\tb\t0\nb\ta\t1\n")
+    settings = {"task_name": "custom", "train_file": str(path), "text_pair_column": "other"}
+    with pytest.raises(InputError, match=r"bert: type_vocab_size is 1; expected 2 segments"):
+        classify(tmp_path / "out", model, settings)
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize(("name", "count"), [("train", 200), ("eval", 61)])

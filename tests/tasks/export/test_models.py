@@ -140,6 +140,13 @@ def test_an_encoder_without_a_pooler_gives_no_pooled_vector(make_run, tmp_path: 
     assert set(signatures["serving_default"]["outputs"]) == {"sequence_output"}
 
 
+@pytest.mark.parametrize("task", ["ner", "question_answering"])
+def test_what_reads_every_piece_is_served_without_a_pooler(task: str, make_run, tmp_path: Path):
+    model = make_run(tmp_path, task) / "model"
+    without(model, "pooler")
+    assert exported(task, model).left_out == ()
+
+
 def test_a_masked_lm_alone_gives_no_next_sentence_logits(make_run, tmp_path: Path):
     model = make_run(tmp_path, "fill_mask") / "model"
     without(model, "seq_relationship", "pooler")

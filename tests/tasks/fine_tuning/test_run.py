@@ -20,7 +20,7 @@ from keras_bert.tasks.fine_tuning.model import make_optimizer
 from keras_bert.tasks.fine_tuning.run import fine_tune
 from keras_bert.tasks.fine_tuning.seeds import fine_tune_seeds
 from keras_bert.tasks.fine_tuning.settings import FineTuningSettings
-from keras_bert.tasks.fine_tuning.start import find_start
+from keras_bert.tasks.fine_tuning.start import find_start, in_order_of
 from keras_bert.tasks.fine_tuning.task import FineTuningTask
 from keras_bert.training.checkpoint import CheckpointWriter
 from keras_bert.training.loop import TrainingSettings
@@ -233,7 +233,9 @@ def test_the_head_of_other_labels_is_not_trained_on(settings, make_task, tmp_pat
 
 
 @pytest.mark.parametrize("do_train", [True, False])
-def test_labels_that_nobody_named_fit_any_names(settings, make_task, tmp_path, trained, do_train):
+def test_labels_that_nobody_named_fit_any_names(
+    settings, make_task, tmp_path, trained, do_train, caplog
+):
     unnamed = tmp_path / "unnamed"
     shutil.copytree(trained / "model", unnamed)
     config = json.loads((unnamed / "config.json").read_text())
@@ -241,6 +243,50 @@ def test_labels_that_nobody_named_fit_any_names(settings, make_task, tmp_path, t
     (unnamed / "config.json").write_text(json.dumps(config))
     again = replace(settings, init_checkpoint=str(unnamed), do_train=do_train)
     go(again, tmp_path / "out", make_task(labels=["bad", "good"]), ONE_STEP)
+    assumed = "its logits are taken for bad, good, in this order, unless --label_names says"
+    assert (assumed in caplog.text) != do_train
+
+
+def test_labels_are_the_same_in_any_case_unless_two_differ_by_it_alone():
+    assert in_order_of(["B", "a"], ["A", "b"]) == ["b", "A"]
+    assert in_order_of(["a", "A"], ["A", "a"]) == ["a", "A"]
+    assert in_order_of(["a", "b"], ["A", "a"]) is None
+    assert in_order_of(["a", "b"], ["a", "c"]) is None
+    assert in_order_of(None, ["a", "b"]) is None
+
+
+def test_label_names_are_those_of_the_logits_in_their_order(settings, make_task, tmp_path, trained):
+    only = replace(settings, init_checkpoint=str(trained), do_train=False)
+    task = make_task(train=None, labels=["bad", "good"])
+
+    def score(names, output_dir):
+        start = find_start(str(trained), max_seq_length=64, label_names=names)
+        return fine_tune(only, TRAINING, make_strategy(), output_dir, {}, start, task)
+
+    with pytest.raises(InputError, match=r"even, odd; expected bad, good; --label_names gives"):
+        score(None, tmp_path)
+    with pytest.raises(InputError, match=r"has the labels good, bad; expected bad, good"):
+        score(["good", "bad"], tmp_path)
+    results = json.loads((trained / "results.json").read_text())
+    assert score(["bad", "good"], tmp_path)["accuracy"] == results["accuracy"]
+
+
+@pytest.mark.parametrize("names", [["a"], ["a", "a"], ["a", "b", "c"]])
+def test_there_is_a_label_name_for_each_logit(settings, trained, names):
+    with pytest.raises(InputError, match=r"--label_names=a.*: .* a head of 2 logits; expected a n"):
+        find_start(str(trained), max_seq_length=64, label_names=names)
+    with pytest.raises(InputError, match=r"has a head of no logits"):
+        find_start(settings.init_checkpoint, max_seq_length=64, label_names=names)
+
+
+def test_a_head_of_another_size_is_not_trained_on(settings, make_task, tmp_path, trained):
+    further = replace(settings, init_checkpoint=str(trained))
+    task = make_task(labels=None, make_model=lambda c, dtype: BertClassifier(c, 1, dtype=dtype))
+    with pytest.raises(
+        InputError, match=r"a head of 2 logits; expected 1; python -m .* SRC DST --noheads"
+    ):
+        go(further, tmp_path / "out", task, ONE_STEP)
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_model_of_another_problem_type_is_not_scored(settings, make_task, tmp_path, trained):
@@ -407,6 +453,14 @@ def test_a_vocabulary_of_another_size_is_refused(settings, tmp_path):
     (tmp_path / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\n")
     with pytest.raises(InputError, match=r"vocab\.txt.*5 pieces"):
         find_start(settings.init_checkpoint, str(tmp_path / "vocab.txt"), max_seq_length=64)
+
+
+def test_a_padded_table_takes_a_vocabulary_file_that_is_shorter(make_checkpoint, tmp_path):
+    folder = make_checkpoint(tmp_path / "padded", [f"w{index}" for index in range(59)])
+    vocab = (folder / "vocab.txt").read_text().splitlines()
+    (tmp_path / "vocab.txt").write_text("\n".join(vocab[:-4]) + "\n")
+    start = find_start(str(folder), str(tmp_path / "vocab.txt"), max_seq_length=64)
+    assert start.vocab == [*vocab[:-4], *(f"[unused{n}]" for n in range(4))]
 
 
 def test_one_seed_is_recorded_as_the_runs_own(settings, make_task, tmp_path):

@@ -5,6 +5,7 @@ import shutil
 
 import pytest
 import tensorflow as tf
+from safetensors.numpy import load_file, save_file
 
 from keras_bert.errors import InputError
 from keras_bert.tasks.fine_tuning.settings import FineTuningSettings
@@ -111,6 +112,36 @@ def test_a_tagger_of_another_scheme_is_scored_and_written_as_iob2(learnt, ner_fi
     assert again["accuracy"] == results["accuracy"]
     text = (tmp_path / "out" / "predictions.conll").read_text()
     assert text == "d O\na B-PER\nb I-PER\n\nc B-LOC\n\n"
+
+
+@pytest.fixture
+def public(learnt, tmp_path):
+    """The tagger as transformers writes one: without a pooler, its labels not named."""
+    shutil.copytree(learnt[1] / "model", tmp_path / "public")
+    file = tmp_path / "public" / "model.safetensors"
+    save_file({name: v for name, v in load_file(file).items() if "pooler" not in name}, file)
+    config = json.loads((tmp_path / "public" / "config.json").read_text())
+    config["id2label"] = {str(index): f"LABEL_{index}" for index in range(5)}
+    (tmp_path / "public" / "config.json").write_text(json.dumps(config))
+    return tmp_path / "public"
+
+
+def test_a_tagger_without_pooler_and_names_is_scored_by_names_that_are_given(
+    learnt, ner_files, public, tmp_path, caplog
+):
+    with pytest.raises(InputError, match=r"public: names no labels; expected .* --label_names"):
+        run(ner_files, tmp_path / "out", init_checkpoint=public, do_train=False)
+    with caplog.at_level("INFO", "absl"):
+        again = run(
+            ner_files,
+            tmp_path / "out",
+            init_checkpoint=public,
+            do_train=False,
+            label_names=["O", "B-LOC", "I-LOC", "B-PER", "I-PER"],
+        )
+    assert again["f1"] == learnt[0]["f1"]
+    assert "weights loaded" in caplog.text
+    assert "encoder/pooler" not in caplog.text
 
 
 def test_wrong_predictions_are_shown_on_tensorboard(ner_files, tmp_path):

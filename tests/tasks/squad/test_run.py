@@ -4,12 +4,19 @@ import json
 
 import numpy as np
 import pytest
+import tensorflow as tf
+from safetensors.numpy import load_file, save_file
 
+from keras_bert.checkpoints.model_directory import save_model_directory
+from keras_bert.config import BertConfig
 from keras_bert.errors import InputError
+from keras_bert.models import BertSpanLabeler
+from keras_bert.tasks.fine_tuning.settings import FineTuningSettings
 from keras_bert.tasks.squad.data import Splits, SquadSettings
 from keras_bert.tasks.squad.questions import Answer, Question
-from keras_bert.tasks.squad.run import make_task
+from keras_bert.tasks.squad.run import fine_tune_span_labeler, make_task
 from keras_bert.tasks.squad.windows import make_windows, training_examples
+from keras_bert.training.loop import TrainingSettings
 
 TEXT = "Rollo the Norse leader swore fealty to King Charles in the year 911"
 V2 = SquadSettings(version_2_with_negative=True)
@@ -206,3 +213,41 @@ def test_what_was_read_is_in_the_record(tokenizer, questions):
     moved = [*questions[:2], Question("c", questions[2].text, TEXT, (Answer("the", 6),))]
     assert record(None, moved, questions)["dev_sha256"] != before["dev_sha256"]
     assert record(moved) != record(questions)
+
+
+@pytest.fixture
+def scored(vocab, write_squad, questions, tmp_path):
+    """A function: sizes -> figures of a span labeler without a pooler, which is not trained."""
+
+    def score(**sizes):
+        small = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+        config = BertConfig(len(vocab), intermediate_size=32, **small, **sizes)
+        folder = tmp_path / "labeler"
+        save_model_directory(folder, BertSpanLabeler(config), config, vocab)
+        file = folder / "model.safetensors"
+        save_file({name: v for name, v in load_file(file).items() if "pooler" not in name}, file)
+        return fine_tune_span_labeler(
+            SquadSettings(eval_file=str(write_squad(tmp_path / "dev.json", questions[:2]))),
+            FineTuningSettings(str(folder), max_seq_length=80, do_train=False),
+            TrainingSettings(num_train_steps=0, train_batch_size=8, jit_compile=False),
+            tf.distribute.get_strategy(),
+            tmp_path / "out",
+            [1],
+            {},
+        )
+
+    return score
+
+
+def test_a_public_span_labeler_without_a_pooler_is_scored(scored, tmp_path, caplog):
+    with caplog.at_level("INFO", "absl"):
+        assert scored().keys() >= {"exact", "f1"}
+    assert "weights loaded" in caplog.text
+    assert "encoder/pooler" not in caplog.text
+    assert json.loads((tmp_path / "out" / "predictions.json").read_text()).keys() == {"a", "b"}
+
+
+def test_an_encoder_of_one_segment_answers_no_questions(scored, tmp_path):
+    with pytest.raises(InputError, match=r"labeler: type_vocab_size is 1; expected 2 segments"):
+        scored(type_vocab_size=1)
+    assert not (tmp_path / "out").exists()

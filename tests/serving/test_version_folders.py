@@ -1,0 +1,64 @@
+"""Which folders are versions, and which is the next: one answer for exports and the server."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from keras_bert.errors import InputError
+from keras_bert.serving.version_folders import (
+    check_version,
+    find_versions,
+    next_version,
+    version_number,
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "number"),
+    [
+        *(("0", 0), ("10", 10), ("007", 7), ("0" * 5000 + "1", 1), (str(2**63 - 1), 2**63 - 1)),
+        *(("", None), ("-1", None), (" 1", None), ("²", None), ("٣", None), ("tmp", None)),
+        *((str(2**63), None), ("9" * 5000, None)),
+    ],
+)
+def test_a_version_is_a_number_that_an_int64_holds(name: str, number: int | None):
+    assert version_number(name) == number
+
+
+def test_versions_are_found_by_their_numbers(tmp_path: Path):
+    assert (find_versions(tmp_path / "none"), next_version(tmp_path / "none")) == ({}, 1)
+    for name in ("3", "²", "tmp", str(2**63), "10"):
+        (tmp_path / name).mkdir()
+    assert find_versions(tmp_path) == {3: tmp_path / "3", 10: tmp_path / "10"}
+    assert next_version(tmp_path) == 11
+
+
+def test_a_file_is_no_version_to_serve_but_has_its_number(tmp_path: Path):
+    (tmp_path / "2").mkdir()
+    (tmp_path / "2" / "saved_model.pb").touch()
+    (tmp_path / "3").touch()
+    assert find_versions(tmp_path, "saved_model.pb") == {2: tmp_path / "2"}
+    assert next_version(tmp_path) == 4
+    with pytest.raises(InputError, match=r"3 is there already; expected .*such as .*/4$"):
+        check_version(tmp_path / "3")
+
+
+@pytest.mark.parametrize("names", [["1", "01"], ["01", "1"]])
+def test_of_two_names_of_a_version_the_shorter_counts(tmp_path: Path, names: list[str]):
+    for name in names:
+        (tmp_path / name).mkdir()
+    (tmp_path / "01" / "saved_model.pb").touch()
+    assert find_versions(tmp_path) == {1: tmp_path / "1"}
+    assert find_versions(tmp_path, "saved_model.pb") == {1: tmp_path / "01"}
+    with pytest.raises(InputError, match=r"--export_dir=.*001: .*/1 is there already; .*/2$"):
+        check_version(tmp_path / "001")
+
+
+def test_a_folder_that_cannot_be_read_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    def refuse(path: Path) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(os, "listdir", refuse)
+    with pytest.raises(InputError, match=r"--export_dir=.*/1: Permission denied"):
+        check_version(tmp_path / "1")
