@@ -99,7 +99,10 @@ def test_many_records_are_checked_together_and_the_log_says_so_first(
         return parse(serialized, data, vocab_size)
 
     monkeypatch.setattr(damage, "parse", counted)
-    with caplog.at_level("INFO"), pytest.raises(InputError, match=r"a\.tfrecord: record 21: "):
+    with (
+        caplog.at_level("INFO", "absl"),
+        pytest.raises(InputError, match=r"a\.tfrecord: record 21: "),
+    ):
         read(path)
     # 16 are fine, then 4 of the next 8, then 1 of 4.
     assert checked == [8, 8, 8, 4, 4, 1, 1]
@@ -117,6 +120,6 @@ def test_an_error_that_is_not_of_records_is_raised_at_once(
 ):
     data = find_records(str(write_records(tmp_path / "a.tfrecord", 3)))
     monkeypatch.setattr(damage, "_first_damaged", lambda *_: pytest.fail("reads the records"))
-    with caplog.at_level("INFO"), pytest.raises(type(error)), explained(data, 50):
+    with caplog.at_level("INFO", "absl"), pytest.raises(type(error)), explained(data, 50):
         raise error
     assert not caplog.text

@@ -158,7 +158,7 @@ def test_records_of_other_tools_have_the_casing_that_their_vocabulary_shows(
     settings = PretrainingSettings(
         str(path), vocab_file=str(vocab_file), bert_config=str(config_file), num_warmup_steps=0
     )
-    with caplog.at_level("INFO"):
+    with caplog.at_level("INFO", "absl"):
         assert find_inputs(settings, 1).do_lower_case is is_lower
     said = f"nothing says the casing of {vocab_file}; by its pieces --do_lower_case="
     assert said + str(is_lower).lower() in caplog.text
@@ -203,7 +203,7 @@ def test_without_held_out_records_a_sample_of_the_training_records_is_evaluated(
 
     monkeypatch.setattr("keras_bert.tasks.pretraining.settings.SAMPLE_SIZE", 7)
     monkeypatch.setattr("keras_bert.tasks.pretraining.run.progress", progress)
-    with caplog.at_level("INFO"):
+    with caplog.at_level("INFO", "absl"):
         run(tmp_path, input_file=records, bert_config=config_file)
     assert shown == [["evaluating", 8, "examples", False, 4, 4]]  # Two batches of four.
     assert "evaluating on 8 of 12 training records" in caplog.text
