@@ -297,6 +297,12 @@ def locked_folder(output_dir: str) -> Iterator[str]:
     is_new = not os.path.exists(output_dir)
     at_work = f"--output_dir={output_dir}: another build is at work there"
     try:
+        os.makedirs(output_dir, exist_ok=True)
+    except OSError as error:
+        raise InputError(
+            f"--output_dir={output_dir}: cannot be written ({error.strerror})"
+        ) from None
+    try:
         # Beside .building, which goes with all that is in it while the lock is held.
         with locked(building + _LOCK, at_work), _building_folder(building):
             yield building
