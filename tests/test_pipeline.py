@@ -53,6 +53,7 @@ def folder(root, tmp_path_factory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_what_is_made_of_text_is_served(run_program, folder: Path):
     done = run_program(
         "run_pretraining.py",
