@@ -12,7 +12,13 @@ from dataclasses import fields
 
 from absl import flags
 
-from keras_bert.program import need_tensorflow, no_arguments, require, run, start_tensorflow
+from keras_bert.programs.program import (
+    need_tensorflow,
+    no_arguments,
+    require,
+    run,
+    start_tensorflow,
+)
 
 FLAGS = flags.FLAGS
 

@@ -16,8 +16,8 @@ from pathlib import Path
 
 from absl import flags, logging
 
-from keras_bert.errors import InputError
-from keras_bert.program import need_tensorflow, no_arguments, run, start_tensorflow
+from keras_bert.common.errors import InputError
+from keras_bert.programs.program import need_tensorflow, no_arguments, run, start_tensorflow
 
 FLAGS = flags.FLAGS
 
@@ -61,11 +61,11 @@ def main(argv: Sequence[str]) -> None:
     need_tensorflow()
     from tqdm import tqdm
 
-    from keras_bert.encoder import BertEncoder
+    from keras_bert.common.text_lines import read_lines
+    from keras_bert.models.encoder import BertEncoder
     from keras_bert.tasks.features.extract import check_layers, extract_features
     from keras_bert.tasks.features.files import check_not_input, make_writer
     from keras_bert.tasks.fine_tuning.start import find_start
-    from keras_bert.tasks.text_lines import read_lines
     from keras_bert.training.strategy import dtype_policy
 
     start = find_start(

@@ -16,8 +16,8 @@ from pathlib import Path
 
 from absl import flags
 
-from keras_bert import fine_tuning_flags
-from keras_bert.program import finish, no_arguments, run
+from keras_bert.programs import fine_tuning_flags
+from keras_bert.programs.program import finish, no_arguments, run
 from keras_bert.tasks.classification.glue import TASKS, GlueTask, find_task
 from keras_bert.tasks.classification.texts import find_glue_folder
 from keras_bert.tasks.prepared_tfds import find_prepared

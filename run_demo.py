@@ -17,10 +17,10 @@ from pathlib import Path
 
 from absl import flags
 
+from keras_bert.common.errors import InputError
 from keras_bert.config import BertConfig
-from keras_bert.errors import InputError
-from keras_bert.program import no_arguments, run
-from keras_bert.vocabulary import load_vocab
+from keras_bert.programs.program import no_arguments, run
+from keras_bert.text.vocabulary import load_vocab
 
 FLAGS = flags.FLAGS
 

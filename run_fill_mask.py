@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 from absl import flags
 
-from keras_bert.errors import InputError
-from keras_bert.program import require, run, start_tensorflow
+from keras_bert.common.errors import InputError
+from keras_bert.programs.program import require, run, start_tensorflow
 
 FLAGS = flags.FLAGS
 
@@ -25,8 +25,8 @@ def main(argv: Sequence[str]) -> None:
     start_tensorflow()  # Late: bad flags and --help should not wait for it.
     from keras_bert.checkpoints.open_checkpoint import open_checkpoint
     from keras_bert.models import BertPretrainer
-    from keras_bert.tasks.fill_mask import fill_masks
-    from keras_bert.tokenization import BertTokenizer
+    from keras_bert.tasks.fill_mask.fill_mask import fill_masks
+    from keras_bert.text.tokenizer import BertTokenizer
 
     directory = open_checkpoint(FLAGS.model_dir)
     if directory.vocab is None:

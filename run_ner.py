@@ -13,9 +13,9 @@ from pathlib import Path
 
 from absl import flags
 
-from keras_bert import fine_tuning_flags
-from keras_bert.errors import InputError
-from keras_bert.program import finish, no_arguments, run
+from keras_bert.common.errors import InputError
+from keras_bert.programs import fine_tuning_flags
+from keras_bert.programs.program import finish, no_arguments, run
 from keras_bert.tasks.ner.tfds import tfds_name
 from keras_bert.tasks.prepared_tfds import find_prepared
 

@@ -18,8 +18,8 @@ from typing import Any
 
 from absl import flags
 
-from keras_bert.errors import InputError
-from keras_bert.program import (
+from keras_bert.common.errors import InputError
+from keras_bert.programs.program import (
     check_output_dir,
     define_computing,
     define_export,

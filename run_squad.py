@@ -13,8 +13,8 @@ from pathlib import Path
 
 from absl import flags
 
-from keras_bert import fine_tuning_flags
-from keras_bert.program import finish, no_arguments, run
+from keras_bert.programs import fine_tuning_flags
+from keras_bert.programs.program import finish, no_arguments, run
 from keras_bert.tasks.prepared_tfds import find_prepared
 
 FLAGS = flags.FLAGS
@@ -80,8 +80,8 @@ def main(argv: Sequence[str]) -> None:
     no_arguments(argv)
     _complete_flags()
     common = fine_tuning_flags.read()  # Late: bad flags and --help should not wait for TensorFlow.
-    from keras_bert.tasks.squad.data import SquadSettings
-    from keras_bert.tasks.squad.run import fine_tune_span_labeler
+    from keras_bert.tasks.question_answering.data import SquadSettings
+    from keras_bert.tasks.question_answering.run import fine_tune_span_labeler
     from keras_bert.training.cluster import worker_index
 
     own = {field.name: FLAGS[field.name].value for field in fields(SquadSettings)}

@@ -65,7 +65,7 @@ def lengths_of(task: str) -> np.ndarray:
     from keras_bert.tasks.classification.glue import find_task
     from keras_bert.tasks.classification.texts import read_glue
     from keras_bert.tasks.ner.conll import read_conll
-    from keras_bert.tokenization import BertTokenizer
+    from keras_bert.text.tokenizer import BertTokenizer
 
     start = open_checkpoint(MODEL)
     tokenizer = BertTokenizer(start.vocab, start.do_lower_case)

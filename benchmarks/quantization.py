@@ -107,7 +107,7 @@ def main(_) -> None:
     from keras_bert.tasks.classification.labels import label_array
     from keras_bert.tasks.classification.metrics import score
     from keras_bert.tasks.classification.texts import read_glue
-    from keras_bert.tokenization import BertTokenizer
+    from keras_bert.text.tokenizer import BertTokenizer
 
     directory = open_model_directory(FLAGS.model_dir)
     model = BertClassifier(directory.config, len(directory.labels))

@@ -47,11 +47,11 @@ def make_ours(dtype: str, seed: int, steps: int, questions_asked: int) -> tuple[
     from keras_bert.optimization.schedules import LinearWarmupDecay
     from keras_bert.tasks.fine_tuning.batches import training_batches
     from keras_bert.tasks.fine_tuning.predict import make_predict_examples
-    from keras_bert.tasks.squad.decoding import decode, predictions_of
-    from keras_bert.tasks.squad.questions import load_questions
-    from keras_bert.tasks.squad.task import squad_task
-    from keras_bert.tasks.squad.windows import make_windows, training_examples
-    from keras_bert.tokenization import BertTokenizer
+    from keras_bert.tasks.question_answering.decoding import decode, predictions_of
+    from keras_bert.tasks.question_answering.questions import load_questions
+    from keras_bert.tasks.question_answering.task import squad_task
+    from keras_bert.tasks.question_answering.windows import make_windows, training_examples
+    from keras_bert.text.tokenizer import BertTokenizer
     from keras_bert.training.step import make_train_steps
 
     keras.utils.set_random_seed(seed)
@@ -105,8 +105,8 @@ def work(contender: str, *numbers: int) -> None:
 def race(contenders: list[str], seed: int, steps: int) -> dict[str, dict]:
     """Lets the contenders train in turn and answer; returns the figures of each."""
     sys.path.insert(0, str(ROOT))
-    from keras_bert.tasks.squad.questions import load_questions
-    from keras_bert.tasks.squad.scoring import score_v1
+    from keras_bert.tasks.question_answering.questions import load_questions
+    from keras_bert.tasks.question_answering.scoring import score_v1
 
     workers = {}
     for name in contenders:

@@ -89,7 +89,7 @@ def make_pass(contender: str, corpus: str, threads: int):
     import tensorflow as tf
 
     sys.path.insert(0, str(ROOT))
-    from keras_bert.tokenization import BertTokenizer
+    from keras_bert.text.tokenizer import BertTokenizer
 
     tf.config.threading.set_intra_op_parallelism_threads(threads)
     tf.config.threading.set_inter_op_parallelism_threads(threads)

@@ -70,10 +70,10 @@ def ours(corpus: str, vocab_file: str) -> dict[str, float]:
         seconds[part], started = time.perf_counter() - started, time.perf_counter()
 
     sys.path.insert(0, str(ROOT))
-    from keras_bert import program
+    from keras_bert.programs import program
 
     program.start_tensorflow()
-    import keras_bert.tokenization  # noqa: F401
+    import keras_bert.text.tokenizer  # noqa: F401
     from data_tools.corpus.documents import Reading
     from data_tools.corpus.odd_input import OddInput
     from data_tools.vocabulary.vocab_learning import learn_vocab

@@ -22,8 +22,9 @@ from data_tools.corpus.odd_input import OddInput
 from data_tools.vocabulary.vocab_extension import extend_vocab, load_extensible
 from data_tools.vocabulary.vocab_learning import alphabet_pieces, alphabet_room, learn_vocab
 from data_tools.vocabulary.word_counts import count_words
-from keras_bert import files, program
-from keras_bert.errors import InputError
+from keras_bert.common import files
+from keras_bert.common.errors import InputError
+from keras_bert.programs import program
 
 FLAGS = flags.FLAGS
 

@@ -27,8 +27,8 @@ from data_tools.building.local_build import build_locally
 from data_tools.corpus.documents import find_input_files
 from data_tools.corpus.odd_input import KINDS, OddInput
 from data_tools.settings import NEXT_SENTENCE, Settings
-from keras_bert import program
-from keras_bert.errors import InputError
+from keras_bert.common.errors import InputError
+from keras_bert.programs import program
 
 FLAGS = flags.FLAGS
 

@@ -19,10 +19,10 @@ from data_tools.inspection import record_batches, record_text
 from data_tools.inspection.record_statistics import Statistics, Vocabulary
 from data_tools.inspection.verification import verify
 from data_tools.progress import Progress
-from keras_bert import program
-from keras_bert.errors import InputError
-from keras_bert.record_files import RecordFiles, find_record_files
-from keras_bert.vocabulary import load_vocab
+from keras_bert.common.errors import InputError
+from keras_bert.data.record_files import RecordFiles, find_record_files
+from keras_bert.programs import program
+from keras_bert.text.vocabulary import load_vocab
 
 FLAGS = flags.FLAGS
 

@@ -23,9 +23,9 @@ from collections.abc import Iterator, Sequence
 from absl import flags, logging
 
 from data_tools.corpus.sentences import split_sentences
-from keras_bert import program
-from keras_bert.errors import InputError
-from keras_bert.files import write_bytes
+from keras_bert.common.errors import InputError
+from keras_bert.common.files import write_bytes
+from keras_bert.programs import program
 
 FLAGS = flags.FLAGS
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from data_tools.corpus.documents import Reading
-from keras_bert import files
-from keras_bert.errors import InputError
+from keras_bert.common import files
+from keras_bert.common.errors import InputError
 
 NEXT_SENTENCE = ("random", "order", "none")
 

@@ -60,7 +60,7 @@ def make_checkpoint():
 
         from keras_bert.checkpoints.model_directory import save_model_directory
         from keras_bert.config import BertConfig
-        from keras_bert.encoder import BertEncoder
+        from keras_bert.models.encoder import BertEncoder
 
         vocab = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *pieces]
         defaults = {

@@ -32,8 +32,8 @@ from data_tools.corpus.documents import Reading, read_texts
 from data_tools.corpus.odd_input import OddInput
 from data_tools.examples import records
 from data_tools.settings import Settings
-from keras_bert import record_files
-from keras_bert.errors import InputError
+from keras_bert.common.errors import InputError
+from keras_bert.data import record_files
 
 _INPUTS = "inputs.json"
 _EMPTY = (b"", b"")  # a document that stands for none

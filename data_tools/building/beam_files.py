@@ -1,6 +1,7 @@
 """Files wherever Apache Beam reaches: local ones, and gs://, s3://, hdfs:// where installed.
 
-In: paths. Out: what `keras_bert.files` promises for local ones: a file appears whole or not at all.
+In: paths. Out: what `keras_bert.common.files` promises for local ones: a file appears whole or not
+at all.
 A file that two workers make at once, because Beam ran a piece of work twice, has the same content
 from both; either may come first.
 """
@@ -18,7 +19,7 @@ from apache_beam.io.filesystem import BeamIOError, CompressionTypes
 from apache_beam.io.filesystems import FileSystems
 
 from data_tools.corpus import documents
-from keras_bert.errors import InputError
+from keras_bert.common.errors import InputError
 
 
 def is_local(path: str) -> bool:

@@ -22,10 +22,11 @@ from absl import logging
 
 from data_tools.building import partition
 from data_tools.settings import Settings, refuse_other_settings
-from keras_bert import files, record_files
-from keras_bert.errors import InputError
-from keras_bert.lock import locked
-from keras_bert.vocabulary import load_vocab
+from keras_bert.common import files
+from keras_bert.common.errors import InputError
+from keras_bert.common.lock import locked
+from keras_bert.data import record_files
+from keras_bert.text.vocabulary import load_vocab
 
 BUILDING, PLAN, VOCAB = ".building", "plan.json", "vocab.txt"
 _LOCK = ".lock"  # .building.lock, beside .building

@@ -19,8 +19,9 @@ from data_tools.building.runners import default_num_workers, run_local
 from data_tools.examples import records
 from data_tools.progress import Progress
 from data_tools.settings import Settings
-from keras_bert import files, record_files
-from keras_bert.errors import InputError
+from keras_bert.common import files
+from keras_bert.common.errors import InputError
+from keras_bert.data import record_files
 
 
 def build_locally(

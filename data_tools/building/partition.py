@@ -12,7 +12,7 @@ from typing import Any
 from absl import logging
 
 from data_tools.corpus.archives import is_archive
-from keras_bert.errors import InputError
+from keras_bert.common.errors import InputError
 
 DIGEST_BYTES = 16
 

@@ -15,7 +15,7 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from typing import TypeVar
 
-from keras_bert.errors import InputError
+from keras_bert.common.errors import InputError
 
 Job = TypeVar("Job")
 Result = TypeVar("Result")

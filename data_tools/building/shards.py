@@ -3,9 +3,9 @@
 `make_shard` takes the documents that `spill` has put by for the shard, in the order of their
 hashes; `write_shard_of`, which other engines call as well, tokenizes them, makes examples
 (`instances`, `full_sentences`), shuffles and packs them (`packed`), lays out rows (`rows`), masks
-(`keras_bert.masking`) and encodes (`records`). A shard's bytes are a function of its documents, the
-vocabulary, the settings and the seed, so shards can be made anywhere, in any order, on any number
-of workers.
+(`keras_bert.data.masking`) and encodes (`records`). A shard's bytes are a function of its
+documents, the vocabulary, the settings and the seed, so shards can be made anywhere, in any order,
+on any number of workers.
 """
 
 import functools
@@ -24,12 +24,13 @@ from data_tools.examples.full_sentences import make_full_sentences
 from data_tools.examples.packed import pack_examples
 from data_tools.examples.rows import lay_out
 from data_tools.settings import Settings
-from keras_bert import files, program
-from keras_bert.masking import Masking, mask_examples, num_to_predict
-from keras_bert.vocabulary import load_vocab
+from keras_bert.common import files
+from keras_bert.data.masking import Masking, mask_examples, num_to_predict
+from keras_bert.programs import program
+from keras_bert.text.vocabulary import load_vocab
 
 if TYPE_CHECKING:
-    from keras_bert.tokenization import BertTokenizer
+    from keras_bert.text.tokenizer import BertTokenizer
 
 # While it runs, the tokenizer takes some 40 times a batch's bytes.
 _SENTENCES_A_BATCH, _BYTES_A_BATCH = 4096, 1 << 20
@@ -126,7 +127,7 @@ def _tokenizer(vocab: tuple[str, ...], do_lower_case: bool) -> "BertTokenizer":
     # Once a build and process, and not before a shard is made: it starts TensorFlow. By the pieces,
     # not their file: the next build into the same folder has another vocabulary in that place.
     program.start_tensorflow()
-    from keras_bert.tokenization import BertTokenizer
+    from keras_bert.text.tokenizer import BertTokenizer
 
     return BertTokenizer(vocab, do_lower_case=do_lower_case)
 

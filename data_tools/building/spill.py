@@ -27,7 +27,7 @@ from data_tools.building.runners import run_local
 from data_tools.corpus.documents import Reading, read_texts
 from data_tools.corpus.odd_input import OddInput
 from data_tools.progress import Meter, Progress, watched
-from keras_bert.errors import InputError
+from keras_bert.common.errors import InputError
 
 _SPILLED = "documents-"
 _HEAD = struct.Struct(f"<{DIGEST_BYTES}sQ")

@@ -25,7 +25,7 @@ from data_tools.corpus import formats, gutenberg
 from data_tools.corpus.lines import Lines
 from data_tools.corpus.odd_input import OddInput
 from data_tools.corpus.sentences import check_language
-from keras_bert.errors import InputError
+from keras_bert.common.errors import InputError
 
 INPUT_FORMATS = ("sentences", "prose", "jsonl", "wiki", "gutenberg")
 

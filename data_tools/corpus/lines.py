@@ -15,7 +15,7 @@ from typing import BinaryIO, NamedTuple
 
 from data_tools.corpus.archives import BrokenArchiveError, decompressed
 from data_tools.corpus.odd_input import OddInput
-from keras_bert.errors import InputError
+from keras_bert.common.errors import InputError
 
 MAX_LINE_BYTES = 1 << 20
 

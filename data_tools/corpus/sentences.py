@@ -13,7 +13,7 @@ tensorflow-text's StateBasedSentenceBreaker was measured and passed over: it cut
 
 import sentencex
 
-from keras_bert.errors import InputError
+from keras_bert.common.errors import InputError
 
 # ISO 639-1. The package takes any word for a language and falls back to English rules, which are
 # right for most: only a slip of the pen should not pass.

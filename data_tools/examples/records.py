@@ -28,7 +28,7 @@ from typing import Any
 
 import numpy as np
 
-from keras_bert import files
+from keras_bert.common import files
 
 # Protobuf's mark for "field n, length-delimited". Fields of the messages, from tensorflow/core/
 # example: Example.features 1, Features.feature 1, its map entries' key 1 and value 2,

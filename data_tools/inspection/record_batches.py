@@ -13,7 +13,7 @@ from functools import cached_property
 
 import numpy as np
 
-from keras_bert.errors import InputError
+from keras_bert.common.errors import InputError
 
 _ROWS_A_BATCH = 1024
 _PACKED = (

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from data_tools.inspection.record_batches import Batch
-from keras_bert.errors import InputError
+from keras_bert.common.errors import InputError
 
 _QUANTILES = (0, 5, 25, 50, 75, 95, 100)
 

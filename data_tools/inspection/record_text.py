@@ -12,8 +12,8 @@ from collections.abc import Iterator
 import numpy as np
 
 from data_tools.inspection.record_batches import Batch
-from keras_bert.normalization import normalize_character
-from keras_bert.vocabulary import SPECIAL_TOKENS
+from keras_bert.text.normalization import normalize_character
+from keras_bert.text.vocabulary import SPECIAL_TOKENS
 
 # ANSI: select graphic rendition.
 _STYLES = {

@@ -3,8 +3,8 @@
 import os
 from collections.abc import Callable, Iterator
 
-from keras_bert import files
-from keras_bert.record_files import MANIFEST, RecordFiles
+from keras_bert.common import files
+from keras_bert.data.record_files import MANIFEST, RecordFiles
 
 
 def verify(found: RecordFiles, progress: Callable[[int], None] = lambda _: None) -> Iterator[str]:

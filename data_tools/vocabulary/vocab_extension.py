@@ -10,9 +10,9 @@ from collections import Counter
 
 import numpy as np
 
-from keras_bert import program
-from keras_bert.errors import InputError
-from keras_bert.vocabulary import load_vocab
+from keras_bert.common.errors import InputError
+from keras_bert.programs import program
+from keras_bert.text.vocabulary import load_vocab
 
 _UNUSED = re.compile(r"\[unused\d+\]")
 _MAX_PIECE_BYTES = 256  # the tokenizer takes no longer ones
@@ -108,7 +108,7 @@ def _cut_words(vocab: list[str], words: list[str], do_lower_case: bool, most: in
     program.start_tensorflow()
     import tensorflow as tf
 
-    from keras_bert.tokenization import BertTokenizer
+    from keras_bert.text.tokenizer import BertTokenizer
 
     tokenizer = BertTokenizer(vocab, do_lower_case=do_lower_case)
     cut: list[str] = []

@@ -12,8 +12,8 @@ Greedy longest match reaches every piece. One that begins a word is made of the 
 from collections import Counter
 from collections.abc import Iterator
 
-from keras_bert.errors import InputError
-from keras_bert.vocabulary import SPECIAL_TOKENS
+from keras_bert.common.errors import InputError
+from keras_bert.text.vocabulary import SPECIAL_TOKENS
 
 # The tokenizer takes pieces of up to 256 bytes, and a character has up to four.
 _MAX_PIECE_LENGTH = 60

@@ -11,9 +11,9 @@ from collections.abc import Iterator, Sequence
 from data_tools.corpus.documents import Reading, read_documents
 from data_tools.corpus.odd_input import OddInput
 from data_tools.progress import Progress
-from keras_bert import program
-from keras_bert.errors import InputError
-from keras_bert.vocabulary import SPECIAL_TOKENS
+from keras_bert.common.errors import InputError
+from keras_bert.programs import program
+from keras_bert.text.vocabulary import SPECIAL_TOKENS
 
 MAX_WORD_LENGTH = 200  # the tokenizer takes longer words for [UNK]
 
@@ -38,7 +38,7 @@ def count_words(
         InputError: for what cannot be read, or a corpus without a word.
     """
     program.start_tensorflow()
-    from keras_bert.tokenization import BertTokenizer
+    from keras_bert.text.tokenizer import BertTokenizer
 
     # Words don't depend on the vocabulary; this is the least that a tokenizer takes.
     tokenizer = BertTokenizer(list(SPECIAL_TOKENS), do_lower_case=do_lower_case)

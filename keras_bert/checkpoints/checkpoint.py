@@ -9,8 +9,8 @@ from typing import Any
 import keras
 
 from keras_bert.checkpoints.weights import LoadReport, StoredWeights, load_weights
+from keras_bert.common.errors import InputError
 from keras_bert.config import BertConfig
-from keras_bert.errors import InputError
 
 # Our model's class -> the transformers class that has the same heads.
 ARCHITECTURES = {

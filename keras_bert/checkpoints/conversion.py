@@ -18,10 +18,10 @@ from keras_bert.checkpoints.keras_hub import write_keras_hub_preset
 from keras_bert.checkpoints.model_directory import check_place, write_model_directory
 from keras_bert.checkpoints.open_checkpoint import open_checkpoint
 from keras_bert.checkpoints.weights import LoadReport, weights_of
-from keras_bert.encoder import BertEncoder
-from keras_bert.errors import InputError
-from keras_bert.files import appearing
+from keras_bert.common.errors import InputError
+from keras_bert.common.files import appearing
 from keras_bert.models import BertClassifier, BertPretrainer, BertSpanLabeler, BertTokenClassifier
+from keras_bert.models.encoder import BertEncoder
 
 # Format -> what writes it, into an empty folder.
 WRITERS = {

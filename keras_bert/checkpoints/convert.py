@@ -10,8 +10,8 @@ from pathlib import Path
 
 from absl import flags
 
-from keras_bert.errors import InputError
-from keras_bert.program import run, start_tensorflow
+from keras_bert.common.errors import InputError
+from keras_bert.programs.program import run, start_tensorflow
 
 FLAGS = flags.FLAGS
 

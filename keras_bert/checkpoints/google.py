@@ -23,10 +23,10 @@ import numpy as np
 from keras_bert.checkpoints.checkpoint import Checkpoint, guess_lower_case
 from keras_bert.checkpoints.model_directory import write_vocab
 from keras_bert.checkpoints.weights import Layout, StoredWeights, stored_arrays
+from keras_bert.common.errors import InputError
+from keras_bert.common.files import read_json, write_bytes, write_json
 from keras_bert.config import BertConfig
-from keras_bert.errors import InputError
-from keras_bert.files import read_json, write_bytes, write_json
-from keras_bert.vocabulary import fit_vocab, load_vocab
+from keras_bert.text.vocabulary import fit_vocab, load_vocab
 
 CONFIG, VOCAB, PREFIX = "bert_config.json", "vocab.txt", "bert_model.ckpt"
 FILES = (CONFIG, VOCAB, "checkpoint", f"{PREFIX}.index", f"{PREFIX}.data-00000-of-00001")

@@ -27,10 +27,10 @@ from keras_bert.checkpoints.keras_hub_names import BACKBONE, keras_hub_name
 from keras_bert.checkpoints.model_directory import write_vocab
 from keras_bert.checkpoints.tokenizer_files import find_misfit
 from keras_bert.checkpoints.weights import Layout, StoredWeights, stored_arrays
+from keras_bert.common.errors import InputError
+from keras_bert.common.files import read_json, write_json
 from keras_bert.config import BertConfig
-from keras_bert.errors import InputError
-from keras_bert.files import read_json, write_json
-from keras_bert.vocabulary import fit_vocab, load_vocab
+from keras_bert.text.vocabulary import fit_vocab, load_vocab
 
 CONFIG, METADATA, TOKENIZER, VOCAB = (
     "config.json",

@@ -28,10 +28,10 @@ from keras_bert.checkpoints.safetensors_file import (
 )
 from keras_bert.checkpoints.tokenizer_files import CONFIG, TOKENIZER, VOCAB, read_tokenizer
 from keras_bert.checkpoints.weights import weights_of
+from keras_bert.common.errors import InputError
+from keras_bert.common.files import appearing, read_json, write_bytes, write_json
 from keras_bert.config import BertConfig
-from keras_bert.errors import InputError
-from keras_bert.files import appearing, read_json, write_bytes, write_json
-from keras_bert.vocabulary import fit_vocab
+from keras_bert.text.vocabulary import fit_vocab
 
 # Hugging Face's other names for our activations; they compute the same up to rounding.
 _ACTIVATIONS_READ = {

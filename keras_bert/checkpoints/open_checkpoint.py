@@ -15,7 +15,7 @@ from keras_bert.checkpoints.google import is_google_checkpoint, open_google_chec
 from keras_bert.checkpoints.keras_hub import is_keras_hub_preset, open_keras_hub_preset
 from keras_bert.checkpoints.model_directory import CONFIG, open_model_directory
 from keras_bert.checkpoints.safetensors_file import INDEX, WEIGHTS
-from keras_bert.errors import InputError
+from keras_bert.common.errors import InputError
 
 
 def open_checkpoint(path: str | os.PathLike) -> Checkpoint:

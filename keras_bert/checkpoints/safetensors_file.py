@@ -19,8 +19,8 @@ from keras_bert.checkpoints.names import (
     is_transposed,
 )
 from keras_bert.checkpoints.weights import Layout, StoredWeights, stored_arrays
-from keras_bert.errors import InputError
-from keras_bert.files import read_json
+from keras_bert.common.errors import InputError
+from keras_bert.common.files import read_json
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 

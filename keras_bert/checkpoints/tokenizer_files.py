@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from keras_bert.checkpoints.checkpoint import guess_lower_case
-from keras_bert.errors import InputError
-from keras_bert.files import read_json
-from keras_bert.vocabulary import check_vocab, load_vocab
+from keras_bert.common.errors import InputError
+from keras_bert.common.files import read_json
+from keras_bert.text.vocabulary import check_vocab, load_vocab
 
 CONFIG, VOCAB = "config.json", "vocab.txt"
 TOKENIZER, FAST_TOKENIZER = "tokenizer_config.json", "tokenizer.json"

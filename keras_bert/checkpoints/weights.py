@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import keras
 import numpy as np
 
-from keras_bert.errors import InputError
+from keras_bert.common.errors import InputError
 
 
 @dataclass(frozen=True)

@@ -13,10 +13,10 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_bert.errors import InputError
+from keras_bert.common.errors import InputError
+from keras_bert.common.random_bits import site_key
 from keras_bert.optimization.dense import densify
 from keras_bert.optimization.rounding import round_at_random
-from keras_bert.random_bits import site_key
 
 # What does not decay: both variables of a LayerNorm (whatever its layer is called around that
 # word) and every bias. Embeddings do decay.

@@ -9,7 +9,7 @@ from typing import Any
 
 from keras import ops
 
-from keras_bert.errors import InputError
+from keras_bert.common.errors import InputError
 from keras_bert.optimization.dense import densify
 
 

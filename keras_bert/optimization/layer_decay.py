@@ -1,6 +1,6 @@
 """A decay a layer -> a table of learning-rate multipliers for AdamWeightDecay."""
 
-from keras_bert.errors import InputError
+from keras_bert.common.errors import InputError
 
 
 def layer_decay_multipliers(decay: float, num_hidden_layers: int) -> list[tuple[str, float]]:

@@ -14,7 +14,7 @@ from typing import Any
 
 from keras import ops
 
-from keras_bert.random_bits import random_bits
+from keras_bert.common.random_bits import random_bits
 
 _LOW_HALF = 0xFFFF
 

@@ -8,7 +8,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_bert.errors import InputError
+from keras_bert.common.errors import InputError
 
 
 @keras.saving.register_keras_serializable(package="keras_bert")

@@ -9,11 +9,11 @@ from collections.abc import Callable, Sequence
 
 import tensorflow as tf
 
-from keras_bert.packing import join
 from keras_bert.serving import token_ids
 from keras_bert.serving.inputs import same_shape
 from keras_bert.serving.network import Network
-from keras_bert.tokenization import BertTokenizer
+from keras_bert.text.padding import join
+from keras_bert.text.tokenizer import BertTokenizer
 
 
 class ServedClassifier(tf.Module):

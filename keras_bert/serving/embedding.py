@@ -12,10 +12,10 @@ from collections.abc import Callable
 
 import tensorflow as tf
 
-from keras_bert.packing import join
 from keras_bert.serving import token_ids
 from keras_bert.serving.network import Network
-from keras_bert.tokenization import BertTokenizer, row_ids
+from keras_bert.text.padding import join
+from keras_bert.text.tokenizer import BertTokenizer, row_ids
 
 
 class ServedEmbedding(tf.Module):

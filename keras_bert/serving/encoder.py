@@ -1,4 +1,4 @@
-"""The encoder's arithmetic for serving: the same numbers as keras_bert.encoder in fewer ops.
+"""The encoder's arithmetic for serving: the same numbers as keras_bert.models.encoder in fewer ops.
 
 In: the pieces of some rows one after the other, int32 [T], and where each row begins. Out: the
 hidden states [T, H].

@@ -23,13 +23,13 @@ from dataclasses import dataclass
 import numpy as np
 import tensorflow as tf
 
-from keras_bert.errors import InputError
-from keras_bert.normalization import normalize_character
+from keras_bert.common.errors import InputError
 from keras_bert.serving import token_ids
 from keras_bert.serving.network import Network
 from keras_bert.serving.word_windows import word_logits
-from keras_bert.tag_schemes import OUTSIDE, split_tag
-from keras_bert.tokenization import (
+from keras_bert.tasks.ner.tag_schemes import OUTSIDE, split_tag
+from keras_bert.text.normalization import normalize_character
+from keras_bert.text.tokenizer import (
     BertTokenizer,
     byte_to_char_offsets,
     bytes_of,

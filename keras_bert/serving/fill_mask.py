@@ -13,10 +13,10 @@ from collections.abc import Callable
 
 import tensorflow as tf
 
-from keras_bert.packing import join
 from keras_bert.serving import token_ids
 from keras_bert.serving.network import Network
-from keras_bert.tokenization import BertTokenizer, row_ids
+from keras_bert.text.padding import join
+from keras_bert.text.tokenizer import BertTokenizer, row_ids
 
 # Masks whose logits are held at once: V floats each.
 _MASKS_AT_ONCE = 256

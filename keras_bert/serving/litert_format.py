@@ -22,8 +22,8 @@ import keras
 import tensorflow as tf
 
 from keras_bert.checkpoints.weights import weights_of
-from keras_bert.errors import InputError
-from keras_bert.files import write_bytes
+from keras_bert.common.errors import InputError
+from keras_bert.common.files import write_bytes
 from keras_bert.models import BertPretrainer
 from keras_bert.serving.encoder import MASKED_SCORE, Product
 from keras_bert.serving.network import Network

@@ -24,16 +24,16 @@ import keras
 import numpy as np
 
 from keras_bert.checkpoints.weights import weights_of
+from keras_bert.common.errors import InputError
+from keras_bert.common.files import appearing
 from keras_bert.config import BertConfig
-from keras_bert.encoder import BertEncoder
-from keras_bert.errors import InputError
-from keras_bert.files import appearing
 from keras_bert.models import (
     BertClassifier,
     BertPretrainer,
     BertSpanLabeler,
     BertTokenClassifier,
 )
+from keras_bert.models.encoder import BertEncoder
 
 try:
     import onnx

@@ -19,13 +19,13 @@ from dataclasses import dataclass
 
 import tensorflow as tf
 
-from keras_bert.errors import InputError
+from keras_bert.common.errors import InputError
 from keras_bert.serving import token_ids
 from keras_bert.serving.inputs import same_shape
 from keras_bert.serving.network import Network
 from keras_bert.serving.span_decoding import Decoded, decode
 from keras_bert.serving.windows import make_windows
-from keras_bert.tokenization import BertTokenizer, byte_to_char_offsets, valid_utf8
+from keras_bert.text.tokenizer import BertTokenizer, byte_to_char_offsets, valid_utf8
 
 
 @dataclass(frozen=True)

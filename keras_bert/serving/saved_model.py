@@ -16,8 +16,8 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from keras_bert.errors import InputError
-from keras_bert.files import appearing, write_json
+from keras_bert.common.errors import InputError
+from keras_bert.common.files import appearing, write_json
 from keras_bert.serving.warmup import write_warmup_requests
 
 INFO = "export.json"

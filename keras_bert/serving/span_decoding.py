@@ -16,7 +16,7 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from keras_bert.serving.windows import Windows, max_context
-from keras_bert.tokenization import bytes_of
+from keras_bert.text.tokenizer import bytes_of
 
 # An odd 64-bit number without a pattern, the base of `_fingerprints`.
 _BASE = 0x2545F4914F6CDD1D

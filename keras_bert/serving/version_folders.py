@@ -6,7 +6,7 @@ A version is a number of TensorFlow Serving's, a signed int64 that is not negati
 
 from pathlib import Path
 
-from keras_bert.errors import InputError
+from keras_bert.common.errors import InputError
 
 _LARGEST = 2**63 - 1
 

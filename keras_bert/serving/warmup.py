@@ -14,7 +14,7 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from keras_bert.files import appearing
+from keras_bert.common.files import appearing
 
 WARMUP_FILE = Path("assets.extra", "tf_serving_warmup_requests")
 

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from keras_bert.tokenization import BertTokenizer, row_ids
+from keras_bert.text.tokenizer import BertTokenizer, row_ids
 
 
 class Windows(NamedTuple):

@@ -14,7 +14,7 @@ B texts, W words of one, N words of all, P pieces of a word, n windows, S pieces
 import tensorflow as tf
 
 from keras_bert.serving.network import Network
-from keras_bert.tokenization import row_ids
+from keras_bert.text.tokenizer import row_ids
 
 
 def word_logits(

@@ -7,7 +7,7 @@ checkpoints are the same on both; the names below are all that differs, and mean
 
 import keras
 
-from keras_bert.errors import InputError
+from keras_bert.common.errors import InputError
 
 BACKEND = keras.backend.backend()
 

@@ -16,8 +16,8 @@ from absl import logging
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
-from keras_bert.errors import InputError
-from keras_bert.files import appearing, read_json, sha256, write_json
+from keras_bert.common.errors import InputError
+from keras_bert.common.files import appearing, read_json, sha256, write_json
 
 PREFIX = "step-"
 _MODEL, _OPTIMIZER = "model.safetensors", "optimizer.safetensors"

@@ -24,7 +24,7 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from keras_bert.errors import EndedEarly, InputError
+from keras_bert.common.errors import EndedEarly, InputError
 from keras_bert.training.meeting import meet
 
 _SUM = tf.distribute.ReduceOp.SUM

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import numpy as np
 
-from keras_bert.errors import InputError
-from keras_bert.files import read_json
+from keras_bert.common.errors import InputError
+from keras_bert.common.files import read_json
 from keras_bert.training.metrics import EVALUATION, METRICS, read_metrics
 
 THROUGHPUT = "tokens_per_second"

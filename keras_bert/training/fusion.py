@@ -14,7 +14,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from keras_bert.layers.chain import compile_chains_with
+from keras_bert.models.layers.chain import compile_chains_with
 
 
 def compiled(function: Callable[..., Any], jit_compile: bool) -> Callable[..., Any]:

@@ -13,7 +13,7 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from keras_bert.errors import InputError
+from keras_bert.common.errors import InputError
 from keras_bert.training.checkpoint import CheckpointWriter, list_checkpoints
 from keras_bert.training.cluster import gather, num_workers
 from keras_bert.training.task import Task

@@ -11,7 +11,7 @@ from typing import Any
 import jax
 from jax import numpy as jnp
 
-from keras_bert.layers.attention import attend_with
+from keras_bert.models.layers.attention import attend_with
 
 
 def fused_attention(compute_dtype: str) -> contextlib.AbstractContextManager:

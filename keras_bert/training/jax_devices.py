@@ -15,7 +15,7 @@ import jax
 import keras
 import numpy as np
 
-from keras_bert.errors import InputError
+from keras_bert.common.errors import InputError
 
 if TYPE_CHECKING:
     import tensorflow as tf

@@ -16,7 +16,7 @@ import keras
 import numpy as np
 from jax import numpy as jnp
 
-from keras_bert.layers.recompute import recompute_with
+from keras_bert.models.layers.recompute import recompute_with
 from keras_bert.optimization.clipping import clip_scale, global_norm
 from keras_bert.optimization.loss_scale import LossScale
 from keras_bert.training.jax_attention import fused_attention

@@ -20,7 +20,7 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from keras_bert.errors import EndedEarly, InputError
+from keras_bert.common.errors import EndedEarly, InputError
 from keras_bert.optimization.loss_scale import LossScale
 from keras_bert.training.backend import make_train_steps
 from keras_bert.training.best import BestKept

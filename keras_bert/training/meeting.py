@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from keras_bert.errors import EndedEarly, InputError
+from keras_bert.common.errors import EndedEarly, InputError
 
 _HELLO = b"keras_bert worker "
 _HEARD = b"keras_bert heard"

@@ -18,9 +18,9 @@ from typing import Any
 
 from absl import flags
 
-from keras_bert.errors import InputError
-from keras_bert.files import write_bytes
-from keras_bert.program import run
+from keras_bert.common.errors import InputError
+from keras_bert.common.files import write_bytes
+from keras_bert.programs.program import run
 from keras_bert.training.curves import THROUGHPUT, Run, drawn, read_runs
 from keras_bert.training.metrics import EVALUATION
 

@@ -13,7 +13,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from keras_bert.layers.recompute import recompute_with
+from keras_bert.models.layers.recompute import recompute_with
 
 
 @contextlib.contextmanager

@@ -17,9 +17,9 @@ from pathlib import Path
 import numpy as np
 import tensorflow as tf
 
-from keras_bert.errors import InputError
-from keras_bert.files import read_json, write_json
-from keras_bert.lock import locked
+from keras_bert.common.errors import InputError
+from keras_bert.common.files import read_json, write_json
+from keras_bert.common.lock import locked
 from keras_bert.training.cluster import (
     all_sum,
     gather,

@@ -16,8 +16,8 @@ import tensorflow as tf
 from absl import logging
 from tqdm import tqdm
 
-from keras_bert.errors import InputError
-from keras_bert.files import write_bytes
+from keras_bert.common.errors import InputError
+from keras_bert.common.files import write_bytes
 from keras_bert.training.metrics import EVALUATION, METRICS, read_line, read_metrics
 
 

@@ -23,8 +23,8 @@ from types import FrameType
 
 from absl import flags, logging
 
-from keras_bert.errors import EndedEarly, InputError
-from keras_bert.program import run
+from keras_bert.common.errors import EndedEarly, InputError
+from keras_bert.programs.program import run
 from keras_bert.training.meeting import held_address
 
 FLAGS = flags.FLAGS

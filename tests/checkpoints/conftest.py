@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from keras_bert.config import BertConfig
-from keras_bert.encoder import BertEncoder
 from keras_bert.models import BertClassifier, BertPretrainer, BertSpanLabeler, BertTokenClassifier
+from keras_bert.models.encoder import BertEncoder
 
 MODELS = {
     "encoder": BertEncoder,

@@ -15,9 +15,9 @@ from safetensors.numpy import load_file, save_file
 from keras_bert.checkpoints.conversion import WRITERS, convert
 from keras_bert.checkpoints.model_directory import save_model_directory
 from keras_bert.checkpoints.open_checkpoint import open_checkpoint
-from keras_bert.encoder import BertEncoder
-from keras_bert.errors import InputError
+from keras_bert.common.errors import InputError
 from keras_bert.models import BertClassifier
+from keras_bert.models.encoder import BertEncoder
 
 KINDS = ("encoder", "pretrainer", "classifier", "token_classifier", "span_labeler")
 

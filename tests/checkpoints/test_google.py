@@ -15,7 +15,7 @@ from keras_bert.checkpoints.conversion import convert
 from keras_bert.checkpoints.google import google_name
 from keras_bert.checkpoints.model_directory import save_model_directory
 from keras_bert.checkpoints.open_checkpoint import open_checkpoint
-from keras_bert.errors import InputError
+from keras_bert.common.errors import InputError
 from keras_bert.models import BertClassifier, BertPretrainer, BertSpanLabeler
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden"

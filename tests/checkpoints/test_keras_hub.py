@@ -12,10 +12,10 @@ from keras_bert.checkpoints.conversion import convert
 from keras_bert.checkpoints.keras_hub_names import keras_hub_name
 from keras_bert.checkpoints.model_directory import save_model_directory
 from keras_bert.checkpoints.open_checkpoint import open_checkpoint
-from keras_bert.encoder import BertEncoder
-from keras_bert.errors import InputError
-from keras_bert.layers.heads import MaskedLMHead
+from keras_bert.common.errors import InputError
 from keras_bert.models import BertClassifier, BertPretrainer
+from keras_bert.models.encoder import BertEncoder
+from keras_bert.models.layers.heads import MaskedLMHead
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden"
 CLASSIFIER, MASKED_LM = GOLDEN / "keras_hub_classifier", GOLDEN / "keras_hub_masked_lm"

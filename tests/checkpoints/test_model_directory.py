@@ -15,11 +15,11 @@ from safetensors.numpy import load_file, save_file
 
 from keras_bert.checkpoints import model_directory
 from keras_bert.checkpoints.model_directory import open_model_directory, save_model_directory
+from keras_bert.common.errors import InputError
 from keras_bert.config import BertConfig
-from keras_bert.encoder import BertEncoder
-from keras_bert.errors import InputError
 from keras_bert.models import BertClassifier, BertPretrainer, BertSpanLabeler, BertTokenClassifier
-from keras_bert.vocabulary import SPECIAL_TOKENS
+from keras_bert.models.encoder import BertEncoder
+from keras_bert.text.vocabulary import SPECIAL_TOKENS
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden"
 VOCAB = [*SPECIAL_TOKENS, "a", "b", "##c", "é", "\u2028", "hello"]

@@ -12,9 +12,9 @@ from keras_bert.checkpoints.checkpoint import guess_lower_case
 from keras_bert.checkpoints.conversion import WRITERS, convert
 from keras_bert.checkpoints.model_directory import open_model_directory, save_model_directory
 from keras_bert.checkpoints.open_checkpoint import open_checkpoint
-from keras_bert.errors import InputError
+from keras_bert.common.errors import InputError
 from keras_bert.models import BertClassifier, BertPretrainer
-from keras_bert.vocabulary import load_vocab
+from keras_bert.text.vocabulary import load_vocab
 
 
 @pytest.fixture

@@ -8,8 +8,8 @@ import pytest
 from keras_bert.checkpoints.conversion import WRITERS, convert
 from keras_bert.checkpoints.model_directory import save_model_directory
 from keras_bert.checkpoints.open_checkpoint import open_checkpoint
-from keras_bert.encoder import BertEncoder
-from keras_bert.errors import InputError
+from keras_bert.common.errors import InputError
+from keras_bert.models.encoder import BertEncoder
 from keras_bert.tasks.fine_tuning.start import find_start
 
 # What transformers 5.23 writes beside the weights of a BERT.

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from keras_bert.vocabulary import SPECIAL_TOKENS
+from keras_bert.text.vocabulary import SPECIAL_TOKENS
 
 WORDS = [first + second for first in "bdfgklmnprst" for second in ("a", "e", "i", "o", "u")]
 

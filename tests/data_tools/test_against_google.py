@@ -16,7 +16,7 @@ from data_tools.building.shards import make_examples, tokenize
 from data_tools.corpus.documents import Reading, read_documents
 from data_tools.corpus.odd_input import OddInput
 from data_tools.settings import Settings
-from keras_bert.tokenization import BertTokenizer
+from keras_bert.text.tokenizer import BertTokenizer
 
 BOUND = 0.02
 

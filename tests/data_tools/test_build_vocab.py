@@ -14,9 +14,9 @@ from data_tools.corpus.documents import Reading
 from data_tools.corpus.odd_input import OddInput
 from data_tools.vocabulary.vocab_learning import alphabet_pieces, learn_vocab
 from data_tools.vocabulary.word_counts import count_words
-from keras_bert.errors import InputError
-from keras_bert.tokenization import BertTokenizer
-from keras_bert.vocabulary import SPECIAL_TOKENS, load_vocab
+from keras_bert.common.errors import InputError
+from keras_bert.text.tokenizer import BertTokenizer
+from keras_bert.text.vocabulary import SPECIAL_TOKENS, load_vocab
 
 
 @pytest.fixture(scope="module")

@@ -12,8 +12,9 @@ from data_tools.examples import records
 from data_tools.inspect_tfrecords import of_manifests, read_all, report, use_color, verify_all
 from data_tools.inspection.record_text import describe
 from data_tools.settings import Settings
-from keras_bert import files, record_files
-from keras_bert.errors import InputError
+from keras_bert.common import files
+from keras_bert.common.errors import InputError
+from keras_bert.data import record_files
 
 VOCAB = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "cat", "##s", "sat", ",", "dog", "水"]
 IDS = {piece: number for number, piece in enumerate(VOCAB)}

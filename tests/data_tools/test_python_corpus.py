@@ -9,7 +9,7 @@ from data_tools.python_corpus import (
     reads_as_english,
     write_python_corpus,
 )
-from keras_bert.errors import InputError
+from keras_bert.common.errors import InputError
 
 DOCSTRING = """foo(bar, baz=None) -> int
 

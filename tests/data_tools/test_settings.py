@@ -6,7 +6,7 @@ import pytest
 
 from data_tools.corpus.documents import Reading
 from data_tools.settings import Settings, refuse_other_settings
-from keras_bert.errors import InputError
+from keras_bert.common.errors import InputError
 
 
 def test_the_settings_by_name_in_their_order():

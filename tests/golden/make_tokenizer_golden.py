@@ -230,7 +230,7 @@ def main() -> None:
     from bert import tokenization
 
     sys.path.insert(0, str(ROOT))
-    from keras_bert.vocabulary import load_vocab
+    from keras_bert.text.vocabulary import load_vocab
 
     flags.FLAGS(sys.argv[:1])
     data = ROOT.parent / "shared" / "data"

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_bert.errors import InputError
+from keras_bert.common.errors import InputError
 from keras_bert.optimization.clipping import clip_scale, global_norm
 
 

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from keras_bert.errors import InputError
+from keras_bert.common.errors import InputError
 from keras_bert.optimization.layer_decay import layer_decay_multipliers
 
 

@@ -7,10 +7,10 @@ import pytest
 import tensorflow as tf
 from keras import ops
 
-from keras_bert.errors import InputError
+from keras_bert.common.errors import InputError
+from keras_bert.common.random_bits import site_key
 from keras_bert.optimization.adamw import AdamWeightDecay
 from keras_bert.optimization.rounding import round_at_random
-from keras_bert.random_bits import site_key
 
 ULP = 2.0**-7  # of bfloat16 between 1 and 2
 

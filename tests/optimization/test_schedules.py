@@ -4,7 +4,7 @@ import keras
 import numpy as np
 import pytest
 
-from keras_bert.errors import InputError
+from keras_bert.common.errors import InputError
 from keras_bert.optimization.schedules import LinearWarmupDecay
 
 

@@ -27,7 +27,7 @@ from keras_bert.serving.network import Network
 from keras_bert.serving.question_answering import AnswerSettings, ServedQuestionAnswering
 from keras_bert.serving.saved_model import write_saved_model
 from keras_bert.serving.warmup import WARMUP_FILE
-from keras_bert.tokenization import BertTokenizer
+from keras_bert.text.tokenizer import BertTokenizer
 
 MODELS = {
     "encoder": BertEncoder,

@@ -7,10 +7,10 @@ import tensorflow as tf
 
 from keras_bert.config import BertConfig
 from keras_bert.models import BertEncoder
-from keras_bert.packing import pack
 from keras_bert.serving.embedding import ServedEmbedding
 from keras_bert.serving.network import Network
-from keras_bert.tokenization import BertTokenizer
+from keras_bert.text.padding import pack
+from keras_bert.text.tokenizer import BertTokenizer
 
 WORDS = ["the", "cat", "sat", "on", "mat", ".", "a", "e", "##a", "##b"]
 

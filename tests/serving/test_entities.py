@@ -10,16 +10,16 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from keras_bert.common.errors import InputError
 from keras_bert.config import BertConfig
-from keras_bert.errors import InputError
 from keras_bert.models import BertTokenClassifier
 from keras_bert.serving.entities import ServedTagger, TaggerSettings, entity_words
 from keras_bert.serving.network import Network
 from keras_bert.serving.word_windows import word_logits
-from keras_bert.tag_schemes import entities, iob2_tags
 from keras_bert.tasks.ner.conll import Sentence, read_conll
+from keras_bert.tasks.ner.tag_schemes import entities, iob2_tags
 from keras_bert.tasks.ner.windows import make_windows
-from keras_bert.tokenization import BertTokenizer, byte_to_char_offsets
+from keras_bert.text.tokenizer import BertTokenizer, byte_to_char_offsets
 
 CHARACTERS = "abcdefghijklmnopqrstuvwxyz0123456789"
 VOCAB = [

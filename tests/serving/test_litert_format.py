@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
+from keras_bert.common.errors import InputError
 from keras_bert.config import HIDDEN_ACTS
-from keras_bert.errors import InputError
 from keras_bert.serving import litert_format
 from keras_bert.serving.litert_format import write_litert
 

@@ -6,8 +6,8 @@ import sys
 import numpy as np
 import pytest
 
+from keras_bert.common.errors import InputError
 from keras_bert.config import HIDDEN_ACTS
-from keras_bert.errors import InputError
 
 onnx = pytest.importorskip("onnx", reason="not installed: pip install -e '.[onnx]'")
 onnxruntime = pytest.importorskip("onnxruntime", reason="not installed: pip install -e '.[onnx]'")

@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_bert.errors import InputError
+from keras_bert.common.errors import InputError
 from keras_bert.serving.question_answering import AnswerSettings, ServedQuestionAnswering
 from keras_bert.serving.windows import make_windows as served_windows
 from keras_bert.serving.windows import max_context as served_max_context
-from keras_bert.tasks.squad.decoding import decode
-from keras_bert.tasks.squad.questions import Question, load_questions
-from keras_bert.tasks.squad.windows import make_windows, max_context
-from keras_bert.tokenization import BertTokenizer
+from keras_bert.tasks.question_answering.decoding import decode
+from keras_bert.tasks.question_answering.questions import Question, load_questions
+from keras_bert.tasks.question_answering.windows import make_windows, max_context
+from keras_bert.text.tokenizer import BertTokenizer
 
 WORDS = "the norse leader was rollo who swore fealty to king charles in year what when ?"
 TEXT = "Rollo, the  Norse\nleader (911), swore fealty to King Charles; Rollo swore."

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from keras_bert.errors import InputError
+from keras_bert.common.errors import InputError
 from keras_bert.serving.version_folders import (
     check_version,
     find_versions,

@@ -22,9 +22,9 @@ import keras
 import numpy as np
 
 from keras_bert.checkpoints.model_directory import open_model_directory
-from keras_bert.errors import InputError
-from keras_bert.layers.attention import SelfAttention, attend_with
+from keras_bert.common.errors import InputError
 from keras_bert.models import BertPretrainer
+from keras_bert.models.layers.attention import SelfAttention, attend_with
 from keras_bert.optimization.adamw import AdamWeightDecay
 from keras_bert.optimization.schedules import LinearWarmupDecay
 from keras_bert.tasks.pretraining.task import pretraining_task

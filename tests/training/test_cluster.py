@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_bert.errors import EndedEarly, InputError
+from keras_bert.common.errors import EndedEarly, InputError
 from keras_bert.training.cluster import (
     Cluster,
     _naming_lost,

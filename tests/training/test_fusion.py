@@ -7,9 +7,9 @@ import tensorflow as tf
 from keras import ops
 
 from keras_bert.config import BertConfig
-from keras_bert.layers.chain import chain, compile_chains_with
-from keras_bert.layers.transformer import residual_norm
 from keras_bert.models import BertPretrainer
+from keras_bert.models.layers.chain import chain, compile_chains_with
+from keras_bert.models.layers.transformer import residual_norm
 from keras_bert.training.fusion import compile_chain, compiled
 
 B, S, H = 3, 4, 8

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_bert.errors import InputError
+from keras_bert.common.errors import InputError
 from keras_bert.optimization.adamw import AdamWeightDecay
 from keras_bert.training import checkpoint
 from keras_bert.training.checkpoint import CheckpointWriter

@@ -5,7 +5,7 @@ import tensorflow as tf
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keras_bert.errors import InputError
+from keras_bert.common.errors import InputError
 from keras_bert.training.loop import (
     TrainingSettings,
     _steps_to_next_event,

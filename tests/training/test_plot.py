@@ -10,7 +10,7 @@ import sys
 import numpy as np
 import pytest
 
-from keras_bert.errors import InputError
+from keras_bert.common.errors import InputError
 from keras_bert.training.curves import drawn, read_runs
 
 

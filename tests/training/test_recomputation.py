@@ -8,8 +8,8 @@ import pytest
 import tensorflow as tf
 
 from keras_bert.config import BertConfig
-from keras_bert.layers.recompute import recomputed
 from keras_bert.models import BertPretrainer
+from keras_bert.models.layers.recompute import recomputed
 from keras_bert.optimization.adamw import AdamWeightDecay
 from keras_bert.tasks.pretraining.batches import training_batches
 from keras_bert.tasks.pretraining.records import find_records

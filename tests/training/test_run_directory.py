@@ -5,8 +5,8 @@ import json
 import pytest
 import tensorflow as tf
 
-from keras_bert.errors import InputError
-from keras_bert.files import write_json
+from keras_bert.common.errors import InputError
+from keras_bert.common.files import write_json
 from keras_bert.training import run_directory
 from keras_bert.training.run_directory import is_finished, running
 

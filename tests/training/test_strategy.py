@@ -2,7 +2,7 @@
 
 import pytest
 
-from keras_bert.errors import InputError
+from keras_bert.common.errors import InputError
 from keras_bert.training import strategy as strategies
 from keras_bert.training.strategy import check_state_dtype, fastest_precision, make_strategy
 

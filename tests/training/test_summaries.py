@@ -5,7 +5,7 @@ import resource
 
 import pytest
 
-from keras_bert.errors import InputError
+from keras_bert.common.errors import InputError
 from keras_bert.training.summaries import Summaries
 
 

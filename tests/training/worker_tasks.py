@@ -17,8 +17,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from keras_bert.errors import EndedEarly, InputError
-from keras_bert.files import write_json
+from keras_bert.common.errors import EndedEarly, InputError
+from keras_bert.common.files import write_json
 from keras_bert.models import BertClassifier
 from keras_bert.tasks.fine_tuning.run import fine_tune
 from keras_bert.tasks.fine_tuning.settings import FineTuningSettings

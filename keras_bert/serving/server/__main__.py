@@ -13,8 +13,8 @@ from pathlib import Path
 
 from absl import flags, logging
 
-from keras_bert.errors import InputError
-from keras_bert.program import no_arguments, require, run, start_tensorflow
+from keras_bert.common.errors import InputError
+from keras_bert.programs.program import no_arguments, require, run, start_tensorflow
 from keras_bert.serving.server.folder import require_version
 
 FLAGS = flags.FLAGS

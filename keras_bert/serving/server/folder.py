@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from keras_bert.errors import InputError
+from keras_bert.common.errors import InputError
 from keras_bert.serving.version_folders import find_versions
 
 MODEL_FILE = "saved_model.pb"

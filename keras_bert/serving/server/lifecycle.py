@@ -17,7 +17,7 @@ from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.log import server_logger
 
-from keras_bert.errors import InputError
+from keras_bert.common.errors import InputError
 from keras_bert.serving.server.batching import Batcher
 from keras_bert.serving.server.bodies import Bodies
 from keras_bert.serving.server.metrics import Metrics

@@ -21,7 +21,7 @@ from absl import logging
 from google.protobuf.json_format import MessageToDict
 from tensorflow.core.protobuf import saved_model_pb2
 
-from keras_bert.errors import InputError
+from keras_bert.common.errors import InputError
 from keras_bert.serving.saved_model import INFO
 from keras_bert.serving.server.errors import RestError
 from keras_bert.serving.server.folder import MODEL_FILE, describe_files, require_version

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from keras_bert.errors import InputError
+from keras_bert.common.errors import InputError
 from keras_bert.tasks.classification.glue import GlueTask, find_task
 from keras_bert.tasks.classification.labels import find_labels
 from keras_bert.tasks.classification.metrics import DEFAULT_METRICS

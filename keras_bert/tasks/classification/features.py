@@ -8,10 +8,10 @@ from collections.abc import Mapping
 import numpy as np
 import tensorflow as tf
 
-from keras_bert.packing import pack
 from keras_bert.tasks.classification.texts import Texts
 from keras_bert.tasks.fine_tuning.examples import Examples, from_packed
-from keras_bert.tokenization import BertTokenizer
+from keras_bert.text.padding import pack
+from keras_bert.text.tokenizer import BertTokenizer
 
 LINES = 1024
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from keras_bert.errors import InputError
+from keras_bert.common.errors import InputError
 
 _TWO = ("0", "1")
 _ENTAILMENT = ("entailment", "not_entailment")

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from absl import logging
 
-from keras_bert.errors import InputError
+from keras_bert.common.errors import InputError
 from keras_bert.tasks.classification.texts import Texts
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from keras_bert.files import write_bytes
+from keras_bert.common.files import write_bytes
 from keras_bert.tasks.classification.metrics import decide
 
 

@@ -30,7 +30,7 @@ from keras_bert.tasks.fine_tuning.seeds import fine_tune_seeds
 from keras_bert.tasks.fine_tuning.settings import FineTuningSettings
 from keras_bert.tasks.fine_tuning.start import Start, find_start
 from keras_bert.tasks.fine_tuning.task import SHOWN, FineTuningTask
-from keras_bert.tokenization import BertTokenizer
+from keras_bert.text.tokenizer import BertTokenizer
 from keras_bert.training.board import Board
 from keras_bert.training.loop import TrainingSettings
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from keras_bert.errors import InputError
-from keras_bert.tasks.text_lines import read_lines
+from keras_bert.common.errors import InputError
+from keras_bert.common.text_lines import read_lines
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from typing import Any
 
 from absl import logging
 
-from keras_bert.errors import InputError
+from keras_bert.common.errors import InputError
 from keras_bert.tasks.classification.glue import GlueTask
 from keras_bert.tasks.classification.tables import read_rows
 

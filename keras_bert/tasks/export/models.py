@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from keras_bert.checkpoints.checkpoint import Checkpoint
 from keras_bert.checkpoints.weights import weights_of
-from keras_bert.errors import InputError
+from keras_bert.common.errors import InputError
 from keras_bert.models import (
     BertClassifier,
     BertEncoder,
@@ -32,7 +32,7 @@ from keras_bert.tasks.export.origin import SentenceTransformer, is_of_pairs
 from keras_bert.tasks.export.settings import SHORTEST, ExportSettings
 from keras_bert.tasks.fine_tuning.earlier_run import Run
 from keras_bert.tasks.ner.data import check_labels
-from keras_bert.tokenization import BertTokenizer
+from keras_bert.text.tokenizer import BertTokenizer
 
 # The longest text where nothing says how the model was trained; question answering has its own.
 _MAX_SEQ_LENGTH = 128

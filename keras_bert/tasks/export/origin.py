@@ -10,8 +10,8 @@ from pathlib import Path
 
 from absl import logging
 
-from keras_bert.errors import InputError
-from keras_bert.files import read_json, value_of
+from keras_bert.common.errors import InputError
+from keras_bert.common.files import read_json, value_of
 from keras_bert.tasks.classification import glue
 from keras_bert.tasks.fine_tuning.earlier_run import Run
 

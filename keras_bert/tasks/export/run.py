@@ -15,8 +15,8 @@ from absl import logging
 from keras_bert.checkpoints.checkpoint import Checkpoint
 from keras_bert.checkpoints.open_checkpoint import open_checkpoint
 from keras_bert.checkpoints.safetensors_file import WEIGHTS
-from keras_bert.errors import InputError
-from keras_bert.files import read_json, sha256
+from keras_bert.common.errors import InputError
+from keras_bert.common.files import read_json, sha256
 from keras_bert.serving.model_card import model_card
 from keras_bert.serving.model_file import write_model_file
 from keras_bert.serving.network import Network

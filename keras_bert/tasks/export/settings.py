@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, fields
 
-from keras_bert.errors import InputError
+from keras_bert.common.errors import InputError
 
 # Format -> the file that holds the model.
 FORMATS = {"saved_model": "saved_model.pb", "onnx": "model.onnx", "litert": "model.tflite"}

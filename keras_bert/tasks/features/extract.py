@@ -16,12 +16,12 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from keras_bert.encoder import BertEncoder
-from keras_bert.errors import InputError
-from keras_bert.packing import pack
+from keras_bert.common.errors import InputError
+from keras_bert.models.encoder import BertEncoder
 from keras_bert.tasks.fine_tuning.batches import evaluation_batches
 from keras_bert.tasks.fine_tuning.examples import Examples, from_packed
-from keras_bert.tokenization import BertTokenizer
+from keras_bert.text.padding import pack
+from keras_bert.text.tokenizer import BertTokenizer
 from keras_bert.training.fusion import compiled
 
 WINDOW_BYTES = 2**28  # of features

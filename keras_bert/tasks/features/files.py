@@ -23,8 +23,8 @@ from typing import BinaryIO
 import numpy as np
 import tensorflow as tf
 
-from keras_bert.errors import InputError
-from keras_bert.files import appearing
+from keras_bert.common.errors import InputError
+from keras_bert.common.files import appearing
 from keras_bert.tasks.features.extract import LineFeatures
 
 Writer = Callable[[Path, Iterable[LineFeatures]], None]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from keras_bert.files import read_json, value_of
+from keras_bert.common.files import read_json, value_of
 
 # A run keeps its weights under these names.
 _OF_A_RUN = ("model", "best")

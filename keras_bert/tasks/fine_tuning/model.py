@@ -6,8 +6,8 @@ import keras
 import tensorflow as tf
 from absl import logging
 
+from keras_bert.common.errors import InputError
 from keras_bert.config import BertConfig
-from keras_bert.errors import InputError
 from keras_bert.optimization.adamw import AdamWeightDecay
 from keras_bert.optimization.layer_decay import layer_decay_multipliers
 from keras_bert.optimization.schedules import LinearWarmupDecay

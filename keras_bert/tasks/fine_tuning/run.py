@@ -22,8 +22,8 @@ from keras_bert.checkpoints.model_directory import (
     open_model_directory,
     save_model_directory,
 )
-from keras_bert.errors import InputError
-from keras_bert.files import read_json, write_json
+from keras_bert.common.errors import InputError
+from keras_bert.common.files import read_json, write_json
 from keras_bert.optimization.loss_scale import LossScale
 from keras_bert.tasks.fine_tuning.batches import steps_per_epoch, training_batches
 from keras_bert.tasks.fine_tuning.model import make_model, make_optimizer

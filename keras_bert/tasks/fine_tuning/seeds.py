@@ -8,7 +8,7 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from keras_bert.files import read_json, write_json
+from keras_bert.common.files import read_json, write_json
 from keras_bert.tasks.fine_tuning.model import make_model
 from keras_bert.tasks.fine_tuning.run import check_run, fine_tune
 from keras_bert.tasks.fine_tuning.settings import FineTuningSettings

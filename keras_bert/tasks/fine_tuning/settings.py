@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from keras_bert.errors import InputError
+from keras_bert.common.errors import InputError
 
 
 @dataclass(frozen=True)

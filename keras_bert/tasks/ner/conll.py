@@ -15,9 +15,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from keras_bert.errors import InputError
-from keras_bert.files import write_bytes
-from keras_bert.tasks.text_lines import read_lines
+from keras_bert.common.errors import InputError
+from keras_bert.common.files import write_bytes
+from keras_bert.common.text_lines import read_lines
 
 DOCUMENT_START = "-DOCSTART-"
 

@@ -12,10 +12,9 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from keras_bert.errors import InputError
-from keras_bert.files import write_json
+from keras_bert.common.errors import InputError
+from keras_bert.common.files import write_json
 from keras_bert.models import BertTokenClassifier
-from keras_bert.tag_schemes import OUTSIDE, entities, iob2_tags, split_tag
 from keras_bert.tasks.fine_tuning.predict import Predict
 from keras_bert.tasks.fine_tuning.seeds import fine_tune_seeds
 from keras_bert.tasks.fine_tuning.settings import FineTuningSettings
@@ -33,6 +32,7 @@ from keras_bert.tasks.ner.data import (
     tag_ids,
 )
 from keras_bert.tasks.ner.scores import entity_scores
+from keras_bert.tasks.ner.tag_schemes import OUTSIDE, entities, iob2_tags, split_tag
 from keras_bert.tasks.ner.task import ner_task
 from keras_bert.tasks.ner.windows import Windows, make_windows
 from keras_bert.training.board import Board

@@ -6,7 +6,7 @@ An entity counts as found if its first word, its last word and its type are all 
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from keras_bert.tag_schemes import entities
+from keras_bert.tasks.ner.tag_schemes import entities
 
 TagPair = tuple[Sequence[str], Sequence[str]]
 

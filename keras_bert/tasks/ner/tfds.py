@@ -9,7 +9,7 @@ starts.
 from collections.abc import Callable
 from itertools import accumulate
 
-from keras_bert.errors import InputError
+from keras_bert.common.errors import InputError
 from keras_bert.tasks.ner.conll import Sentence
 from keras_bert.tasks.prepared_tfds import open_prepared, read_split
 

@@ -15,11 +15,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from keras_bert.errors import InputError
+from keras_bert.common.errors import InputError
 from keras_bert.tasks.fine_tuning.examples import Examples
 from keras_bert.tasks.fine_tuning.ranges import ranges, row_splits
 from keras_bert.tasks.ner.conll import Sentence
-from keras_bert.tokenization import BertTokenizer
+from keras_bert.text.tokenizer import BertTokenizer
 
 TOKENIZED_AT_ONCE = 100_000  # words
 

@@ -11,7 +11,7 @@ keeps its size B: the micro-batches that a step does not have yet are padding.
 Packed rows hold several examples: they add position_ids, example_ids: int32 [B, S] (1 up, 0 at
 padding), and have next_sentence_labels, next_sentence_positions: int32 [B, P] and
 next_sentence_weights: float32 [B, P], 1 for an example. Records without masks get them here, by
-`keras_bert.masking` on the host, so accelerators see no difference.
+`keras_bert.data.masking` on the host, so accelerators see no difference.
 
 For left-to-right prediction no masks are drawn, those of the records are undone, and a batch has
 next_piece_ids and next_piece_weights in their place (left_to_right.py).
@@ -22,11 +22,11 @@ from collections.abc import Callable
 import numpy as np
 import tensorflow as tf
 
-from keras_bert.masking import Masking, mask_examples
+from keras_bert.data.masking import Masking, mask_examples
 from keras_bert.tasks.pretraining.left_to_right import next_pieces
 from keras_bert.tasks.pretraining.records import PretrainingData
+from keras_bert.text.vocabulary import load_vocab
 from keras_bert.training.ramp import NO_RAMP, BatchRamp
-from keras_bert.vocabulary import load_vocab
 
 SHUFFLE_BUFFER = 65_536
 READ_CYCLE = 8

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 import tensorflow as tf
 from absl import logging
 
-from keras_bert.errors import InputError
+from keras_bert.common.errors import InputError
 from keras_bert.tasks.pretraining.batches import parse
 from keras_bert.tasks.pretraining.records import PretrainingData, first_line
 

@@ -13,11 +13,11 @@ from absl import logging
 
 from keras_bert.checkpoints.checkpoint import Checkpoint, guess_lower_case
 from keras_bert.checkpoints.open_checkpoint import open_checkpoint
+from keras_bert.common.errors import InputError
 from keras_bert.config import BertConfig
-from keras_bert.errors import InputError
 from keras_bert.tasks.pretraining.records import PretrainingData, find_records
 from keras_bert.tasks.pretraining.settings import PretrainingSettings
-from keras_bert.vocabulary import load_vocab
+from keras_bert.text.vocabulary import load_vocab
 
 
 @dataclass(frozen=True)

@@ -19,8 +19,8 @@ import tensorflow as tf
 from absl import logging
 
 from keras_bert.checkpoints.model_directory import check_place
-from keras_bert.errors import InputError
-from keras_bert.files import appearing, read_json, write_json
+from keras_bert.common.errors import InputError
+from keras_bert.common.files import appearing, read_json, write_json
 from keras_bert.tasks.pretraining.inputs import PretrainingInputs, find_inputs
 from keras_bert.tasks.pretraining.recipe import Phase
 from keras_bert.tasks.pretraining.run import make_model, pretrain, workers_of

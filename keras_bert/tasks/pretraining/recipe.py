@@ -18,7 +18,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, Protocol
 
-from keras_bert.errors import InputError
+from keras_bert.common.errors import InputError
 
 # What --recipe_scale makes shorter.
 STEPS = ("num_train_steps", "num_warmup_steps", "batch_ramp_steps")

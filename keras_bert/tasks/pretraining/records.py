@@ -15,9 +15,9 @@ from pathlib import Path
 
 import tensorflow as tf
 
-from keras_bert.errors import InputError
-from keras_bert.files import sha256
-from keras_bert.record_files import MANIFEST, find_record_files
+from keras_bert.common.errors import InputError
+from keras_bert.common.files import sha256
+from keras_bert.data.record_files import MANIFEST, find_record_files
 
 # So many records have the mean figures of any number, to the digits that are shown.
 SAMPLE_SIZE = 100_000

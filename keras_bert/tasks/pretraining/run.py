@@ -15,9 +15,9 @@ from absl import logging
 
 from keras_bert.checkpoints.checkpoint import Checkpoint
 from keras_bert.checkpoints.model_directory import check_place, save_model_directory
+from keras_bert.common.errors import InputError
+from keras_bert.common.files import read_json, write_json
 from keras_bert.config import BertConfig
-from keras_bert.errors import InputError
-from keras_bert.files import read_json, write_json
 from keras_bert.models import BertPretrainer
 from keras_bert.optimization.adamw import AdamWeightDecay
 from keras_bert.optimization.lamb import Lamb

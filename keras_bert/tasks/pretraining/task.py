@@ -12,7 +12,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_bert.layers.chain import chain
+from keras_bert.models.layers.chain import chain
 from keras_bert.training.task import Batch, Task
 
 MODEL_INPUTS = (

@@ -16,7 +16,7 @@ import pytest
 from data_tools.building import local_build, shards
 from data_tools.create_pretraining_data import create_pretraining_data
 from data_tools.settings import Settings
-from keras_bert.errors import InputError
+from keras_bert.common.errors import InputError
 
 SMALL = Settings(max_seq_length=32, max_predictions_per_seq=5, dupe_factor=2, num_shards=4)
 
@@ -29,7 +29,7 @@ from apache_beam.io.localfilesystem import LocalFileSystem
 from data_tools.building import beam_build
 from data_tools.create_pretraining_data import create_pretraining_data
 from data_tools.settings import Settings
-from keras_bert.errors import InputError
+from keras_bert.common.errors import InputError
 
 class Disk(LocalFileSystem):
     @classmethod

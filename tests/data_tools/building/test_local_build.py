@@ -17,7 +17,7 @@ import pytest
 from data_tools.building import build, local_build, shards
 from data_tools.create_pretraining_data import create_pretraining_data
 from data_tools.settings import Settings
-from keras_bert.errors import InputError
+from keras_bert.common.errors import InputError
 
 SMALL = Settings(max_seq_length=32, max_predictions_per_seq=5, dupe_factor=2, num_shards=4)
 # Some tenths of a second a shard, so that there is time for an accident.

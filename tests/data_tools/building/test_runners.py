@@ -9,7 +9,7 @@ import time
 import pytest
 
 from data_tools.building.runners import run_local
-from keras_bert.errors import InputError
+from keras_bert.common.errors import InputError
 
 
 def test_one_worker_works_in_this_process():

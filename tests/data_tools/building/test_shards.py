@@ -9,8 +9,8 @@ from scipy import stats
 from data_tools.building import shards
 from data_tools.building.shards import make_examples, tokenize, write_shard_of
 from data_tools.settings import Settings
-from keras_bert.masking import Masking, mask_examples, num_to_predict
-from keras_bert.tokenization import BertTokenizer
+from keras_bert.data.masking import Masking, mask_examples, num_to_predict
+from keras_bert.text.tokenizer import BertTokenizer
 
 WORDS = [f"word{number}" for number in range(200)]
 VOCAB = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "word", *(f"##{n}" for n in range(200))]

@@ -14,7 +14,7 @@ import pytest
 from data_tools.building import partition, spill
 from data_tools.corpus.documents import Reading
 from data_tools.progress import Progress, _short
-from keras_bert.errors import InputError
+from keras_bert.common.errors import InputError
 
 BUCKETS = 4
 
@@ -118,7 +118,7 @@ def test_a_full_disk_is_one_line(corpus, root, tmp_path):
 import resource
 from pathlib import Path
 from tests.data_tools.building import test_spill
-from keras_bert.errors import InputError
+from keras_bert.common.errors import InputError
 resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000))
 try:
     test_spill.spilled({corpus!r}, Path({str(tmp_path / "out")!r}))

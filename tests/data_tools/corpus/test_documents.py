@@ -14,7 +14,7 @@ import zstandard
 
 from data_tools.corpus import archives, documents, lines, paragraphs
 from data_tools.corpus.documents import OddInput, Reading, find_input_files
-from keras_bert.errors import InputError
+from keras_bert.common.errors import InputError
 
 
 def read_documents(path, input_format="sentences", odd=None, **reading):

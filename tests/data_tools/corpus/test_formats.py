@@ -7,7 +7,7 @@ import pytest
 
 from data_tools.corpus import formats, paragraphs
 from data_tools.corpus.documents import OddInput, Reading, read_documents
-from keras_bert.errors import InputError
+from keras_bert.common.errors import InputError
 
 
 @pytest.fixture

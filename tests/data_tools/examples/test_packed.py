@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from data_tools.examples.packed import WINDOW, pack_examples
-from keras_bert.masking import num_to_predict
+from keras_bert.data.masking import num_to_predict
 
 
 def pack(lengths, most=20, max_seq_length=128, seed=0):

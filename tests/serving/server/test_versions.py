@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_bert.errors import InputError
+from keras_bert.common.errors import InputError
 from keras_bert.serving.server.folder import describe_files
 from keras_bert.serving.server.protocol import Input
 from keras_bert.serving.server.versions import Versions, load_version

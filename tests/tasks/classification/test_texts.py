@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from keras_bert.errors import InputError
+from keras_bert.common.errors import InputError
 from keras_bert.tasks.classification.glue import TASKS, find_task
 from keras_bert.tasks.classification.texts import find_glue_folder, read_glue, read_texts
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from keras_bert.errors import InputError
+from keras_bert.common.errors import InputError
 from keras_bert.tasks.classification.glue import TASKS, find_task
 from keras_bert.tasks.classification.tfds import read_tfds
 from keras_bert.tasks.prepared_tfds import find_prepared

@@ -13,7 +13,7 @@ from safetensors.numpy import load_file, save_file
 from keras_bert.checkpoints.conversion import convert
 from keras_bert.checkpoints.model_directory import save_model_directory
 from keras_bert.checkpoints.open_checkpoint import open_checkpoint
-from keras_bert.errors import InputError
+from keras_bert.common.errors import InputError
 from keras_bert.models import BertClassifier
 from keras_bert.serving.network import Network
 from keras_bert.tasks.export import ExportSettings, export

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_bert.errors import InputError
+from keras_bert.common.errors import InputError
 from keras_bert.tasks.export import ExportSettings, export, export_run
 from keras_bert.tasks.export.settings import TASKS
 

@@ -5,7 +5,7 @@ from dataclasses import fields
 
 import pytest
 
-from keras_bert.errors import InputError
+from keras_bert.common.errors import InputError
 from keras_bert.tasks.export.settings import FORMATS, TASKS, ExportSettings
 
 

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 from keras_bert.checkpoints.open_checkpoint import open_checkpoint
-from keras_bert.encoder import BertEncoder
-from keras_bert.errors import InputError
+from keras_bert.common.errors import InputError
+from keras_bert.models.encoder import BertEncoder
 from keras_bert.tasks.features import extract
 from keras_bert.tasks.features.extract import extract_features
-from keras_bert.tokenization import BertTokenizer
+from keras_bert.text.tokenizer import BertTokenizer
 
 
 @pytest.fixture(scope="module")

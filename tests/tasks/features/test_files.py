@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_bert.errors import InputError
+from keras_bert.common.errors import InputError
 from keras_bert.tasks.features.extract import LineFeatures
 from keras_bert.tasks.features.files import check_not_input, make_writer
 

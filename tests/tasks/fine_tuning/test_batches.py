@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_bert.packing import pack
 from keras_bert.tasks.fine_tuning.batches import (
     bucket_lengths,
     epoch_plan,
@@ -13,8 +12,9 @@ from keras_bert.tasks.fine_tuning.batches import (
     training_batches,
 )
 from keras_bert.tasks.fine_tuning.examples import from_packed
-from keras_bert.tokenization import BertTokenizer
-from keras_bert.vocabulary import load_vocab
+from keras_bert.text.padding import pack
+from keras_bert.text.tokenizer import BertTokenizer
+from keras_bert.text.vocabulary import load_vocab
 
 
 def arrays(dataset, count):

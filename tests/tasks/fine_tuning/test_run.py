@@ -12,7 +12,7 @@ import pytest
 import tensorflow as tf
 from safetensors.numpy import load_file, save_file
 
-from keras_bert.errors import EndedEarly, InputError
+from keras_bert.common.errors import EndedEarly, InputError
 from keras_bert.models import BertClassifier
 from keras_bert.tasks.fine_tuning import run
 from keras_bert.tasks.fine_tuning.batches import model_inputs

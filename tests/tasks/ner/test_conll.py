@@ -2,7 +2,7 @@
 
 import pytest
 
-from keras_bert.errors import InputError
+from keras_bert.common.errors import InputError
 from keras_bert.tasks.ner.conll import Sentence, read_conll, write_conll
 
 

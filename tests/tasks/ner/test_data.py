@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from keras_bert.errors import InputError
+from keras_bert.common.errors import InputError
 from keras_bert.tasks.ner.conll import read_conll
 from keras_bert.tasks.ner.data import (
     NerSettings,

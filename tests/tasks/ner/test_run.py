@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 from safetensors.numpy import load_file, save_file
 
-from keras_bert.errors import InputError
+from keras_bert.common.errors import InputError
 from keras_bert.tasks.fine_tuning.settings import FineTuningSettings
 from keras_bert.tasks.ner.conll import read_conll
 from keras_bert.tasks.ner.data import NerSettings

@@ -2,7 +2,7 @@
 
 import pytest
 
-from keras_bert.errors import InputError
+from keras_bert.common.errors import InputError
 from keras_bert.tasks.ner.data import NerSettings, read_data
 from keras_bert.tasks.ner.tfds import open_dataset, tfds_name
 

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from keras_bert.errors import InputError
+from keras_bert.common.errors import InputError
 from keras_bert.tasks.ner.conll import Sentence, read_conll
 from keras_bert.tasks.ner.windows import make_windows
-from keras_bert.tokenization import BertTokenizer
+from keras_bert.text.tokenizer import BertTokenizer
 
 VOCAB = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "##x", *"abcdefghijklmnop"]
 

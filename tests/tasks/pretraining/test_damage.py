@@ -3,7 +3,7 @@
 import pytest
 import tensorflow as tf
 
-from keras_bert.errors import InputError
+from keras_bert.common.errors import InputError
 from keras_bert.tasks.pretraining import damage
 from keras_bert.tasks.pretraining.batches import training_batches
 from keras_bert.tasks.pretraining.damage import explained

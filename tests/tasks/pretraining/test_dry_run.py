@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 import tensorflow as tf
 
+from keras_bert.common.errors import InputError
 from keras_bert.config import BertConfig
-from keras_bert.errors import InputError
 from keras_bert.tasks.pretraining.dry_run import dry_run
 from keras_bert.tasks.pretraining.measure import Measured, measure
 from keras_bert.tasks.pretraining.phases import PhaseRun

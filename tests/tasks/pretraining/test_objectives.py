@@ -9,8 +9,8 @@ import pytest
 from safetensors.numpy import load_file
 
 from keras_bert.checkpoints.model_directory import save_model_directory
+from keras_bert.common.errors import InputError
 from keras_bert.config import BertConfig
-from keras_bert.errors import InputError
 from keras_bert.models import BertPretrainer
 from keras_bert.tasks.pretraining.inputs import find_inputs
 from keras_bert.tasks.pretraining.run import pretrain

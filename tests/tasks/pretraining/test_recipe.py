@@ -9,7 +9,7 @@ import pytest
 from absl import flags
 
 from data_tools.settings import Settings
-from keras_bert.errors import InputError
+from keras_bert.common.errors import InputError
 from keras_bert.tasks.pretraining.phases import PhaseRun
 from keras_bert.tasks.pretraining.plan import make_plan
 from keras_bert.tasks.pretraining.recipe import data_command, plan_phases, read_recipe

@@ -10,15 +10,15 @@ import pytest
 from safetensors.numpy import load_file
 
 from keras_bert.checkpoints.model_directory import save_model_directory
+from keras_bert.common.errors import InputError
 from keras_bert.config import BertConfig
-from keras_bert.errors import InputError
 from keras_bert.models import BertPretrainer
 from keras_bert.tasks.pretraining.inputs import find_inputs
 from keras_bert.tasks.pretraining.run import pretrain
 from keras_bert.tasks.pretraining.settings import PretrainingSettings
+from keras_bert.text.vocabulary import SPECIAL_TOKENS
 from keras_bert.training.loop import TrainingSettings
 from keras_bert.training.strategy import make_strategy
-from keras_bert.vocabulary import SPECIAL_TOKENS
 
 CONFIG = BertConfig(
     vocab_size=50,

@@ -1,0 +1,35 @@
+r"""Text files line by line: a path in; numbered lines out, or one that says what is not UTF-8.
+
+Only "\n" ends a line, with any "\r" before it, as texts may hold U+2028 and the like; a byte order
+mark is read over.
+"""
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from keras_bert.common.errors import InputError
+
+
+def read_lines(path: str | Path) -> Iterator[tuple[int, str]]:
+    """Reads a file.
+
+    Args:
+        path: the file; the string "-" for standard input.
+
+    Yields:
+        The number of each line, from 1, and the line without its end.
+
+    Raises:
+        InputError: the file cannot be read, or a line is not UTF-8.
+    """
+    try:
+        with sys.stdin.buffer if path == "-" else open(path, "rb") as file:
+            for number, line in enumerate(file, start=1):
+                text = line.decode("utf-8-sig" if number == 1 else "utf-8")
+                yield number, text.removesuffix("\n").rstrip("\r")
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        bad = error.object[error.start : error.start + 10]
+        raise InputError(f"{path}, line {number}: expected UTF-8, got the bytes {bad!r}") from None

@@ -1,0 +1,1 @@
+"""The TFRecord format of pre-training data: finding files, and masking."""

@@ -1,0 +1,92 @@
+"""Which tag scheme a file has: its sentences in; the scheme, and what it does not allow, out.
+
+The schemes are those of tag_schemes.py. IOB1, IOB2 and BIOES are told apart by what the tags do.
+"""
+
+from collections.abc import Iterable, Sequence
+
+from keras_bert.common.errors import InputError
+from keras_bert.tasks.ner.conll import Sentence
+from keras_bert.tasks.ner.tag_schemes import OUTSIDE, split_tag
+
+SCHEMES = ("iob2", "iob1", "bioes")
+
+
+def detect_scheme(sentences: Iterable[Sentence]) -> str:
+    """Finds the scheme that allows most of what the tags of a file do.
+
+    Args:
+        sentences: with tags.
+
+    Returns:
+        One of `SCHEMES`; the first of equals.
+    """
+    counts = dict.fromkeys(SCHEMES, 0)
+    for sentence in sentences:
+        pairs = [split_tag(tag) for tag in sentence.tags]
+        for scheme in SCHEMES:
+            counts[scheme] += len(_impossible(pairs, scheme))
+    return min(SCHEMES, key=counts.get)
+
+
+def check_tags(
+    sentences: Sequence[Sentence], path: object, scheme: str = "", strict: bool = False
+) -> tuple[str, int]:
+    """Checks the tags of a file, and that its scheme allows their sequences.
+
+    Args:
+        sentences: with tags.
+        path: the file, for messages.
+        scheme: one of `SCHEMES`; by default the one that fits best.
+        strict: refuse a sequence that the scheme does not allow.
+
+    Returns:
+        The scheme, and how many words have a tag that it does not allow there.
+
+    Raises:
+        InputError: a tag has no known prefix; `strict`, and an impossible sequence.
+    """
+    for sentence in sentences:
+        for place, tag in enumerate(sentence.tags):
+            prefix, kind = split_tag(tag)
+            if prefix not in "BIOES" or len(prefix) != 1 or (prefix == OUTSIDE and kind):
+                raise InputError(
+                    f"{path}, line {sentence.line + place}: tag {tag!r}; expected O, or B, I, E or "
+                    "S, a dash and a type, such as B-PER"
+                )
+    scheme = scheme or detect_scheme(sentences)
+    impossible = 0
+    for sentence in sentences:
+        places = _impossible([split_tag(tag) for tag in sentence.tags], scheme)
+        if places and strict:
+            place = places[0]
+            tags = ("the sentence's start", *sentence.tags, "its end")
+            raise InputError(
+                f"{path}, line {sentence.line + place}: {scheme} does not allow "
+                f"{tags[place + 1]!r} between {tags[place]} and {tags[place + 2]}"
+            )
+        impossible += len(places)
+    return scheme, impossible
+
+
+def _impossible(pairs: Sequence[tuple[str, str]], scheme: str) -> list[int]:
+    """Lists the words whose (prefix, type) the scheme does not allow after the word before."""
+    places = []
+    previous = (OUTSIDE, "")
+    for place, (prefix, kind) in enumerate(pairs):
+        inside = previous[0] != OUTSIDE and previous[1] == kind  # after an entity of this type
+        open_entity = previous[0] in ("B", "I")
+        if scheme == "iob1":
+            allowed = prefix in ("O", "I") or (prefix == "B" and inside)
+        elif scheme == "iob2":
+            allowed = prefix in ("O", "B") or (prefix == "I" and inside)
+        else:
+            goes_on = prefix in ("I", "E")
+            allowed = goes_on == open_entity and (not goes_on or inside)
+        if not allowed:
+            places.append(place)
+        previous = (prefix, kind)
+    cut_off = scheme == "bioes" and previous[0] in ("B", "I")  # by the end of the sentence
+    if cut_off and len(pairs) - 1 not in places:
+        places.append(len(pairs) - 1)
+    return places

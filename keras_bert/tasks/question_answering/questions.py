@@ -1,0 +1,179 @@
+"""SQuAD files -> questions: JSON of v1.1 or v2.0 in, one checked record a question out.
+
+    {"data": [{"paragraphs": [{"context": str, "qas": [
+        {"id": str or int, "question": str, "answers": [{"text": str, "answer_start": int}],
+         "is_impossible": bool}]}]}]}
+
+`answer_start` counts characters of the context. A test file may lack "answers".
+"""
+
+import os
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from keras_bert.common.errors import InputError
+from keras_bert.common.files import read_json
+
+
+@dataclass(frozen=True)
+class Answer:
+    """An answer's text and the character of the context where it starts."""
+
+    text: str
+    start: int
+
+
+@dataclass(frozen=True)
+class Question:
+    """One question about one context.
+
+    Attributes:
+        id: the name that predictions go by.
+        text: the question.
+        context: the paragraph; one string shared by all of its questions.
+        answers: what annotators answered; empty if the context does not tell (v2.0), None if the
+            file does not say.
+    """
+
+    id: str
+    text: str
+    context: str
+    answers: tuple[Answer, ...] | None
+
+
+def load_questions(path: str | os.PathLike) -> list[Question]:
+    """Reads a SQuAD file.
+
+    Args:
+        path: the file, v1.1 or v2.0.
+
+    Returns:
+        Its questions in order.
+
+    Raises:
+        InputError: the file cannot be read, is not of this form, holds no question, or one question
+            twice, or an empty text.
+    """
+    articles = _field(read_json(path), "data", list, f"{path}")
+    questions = []
+    for i, article in enumerate(articles):
+        for j, paragraph in enumerate(_field(article, "paragraphs", list, f"{path}: data[{i}]")):
+            where = f"{path}: data[{i}].paragraphs[{j}]"
+            context = _text(paragraph, "context", where)
+            for k, entry in enumerate(_field(paragraph, "qas", list, where)):
+                questions.append(_question(entry, context, f"{where}.qas[{k}]", path))
+    check_ids(questions, path)
+    return questions
+
+
+def check_ids(questions: Iterable[Question], where: object) -> None:
+    """Checks that there are questions, each with an id of its own.
+
+    Args:
+        questions: all of a file.
+        where: the file, for the message.
+
+    Raises:
+        InputError: none, or two with one id.
+    """
+    seen: dict[str, str] = {}
+    for question in questions:
+        if question.id in seen:
+            raise InputError(
+                f"{where}: the question id {question.id!r} is there twice, for "
+                f"{seen[question.id][:60]!r} and {question.text[:60]!r}; expected each id once"
+            )
+        seen[question.id] = question.text
+    if not seen:
+        raise InputError(f"{where}: holds no question; expected a SQuAD file")
+
+
+def check_answered(questions: Iterable[Question], where: object) -> None:
+    """Checks that a file says the answers of its questions.
+
+    Args:
+        questions: all of a file.
+        where: the file, for the message.
+
+    Raises:
+        InputError: a question has no "answers".
+    """
+    for question in questions:
+        if question.answers is None:
+            raise InputError(
+                f"{where}: the question {question.id!r} has no 'answers'; expected them in a file "
+                "to train or to score on"
+            )
+
+
+def aligned(question: Question) -> Question | None:
+    """Moves the first answer, the one trained on, to where the context has its text.
+
+    Args:
+        question: an answered question, or an impossible one.
+
+    Returns:
+        The question as it is if its answer is where it says; with an answer that is a slice of the
+        context if it is near: in the words around, with other white space between its own; None
+        if it is not there.
+    """
+    if not question.answers:
+        return question
+    answer, *others = question.answers
+    context, words = question.context, answer.text.split()
+    if answer.start < 0 or not words:
+        return None
+    if context[answer.start : answer.start + len(answer.text)].split() == words:
+        return question
+    spans = [match.span() for match in re.finditer(r"\S+", context)]
+    end = answer.start + len(answer.text)
+    touched = [i for i, (first, last) in enumerate(spans) if first < end and last >= answer.start]
+    if not touched:
+        return None
+    around = spans[max(touched[0] - 1, 0) : touched[-1] + 2]  # One more word on either side.
+    pattern = re.compile(r"\s+".join(map(re.escape, words)))
+    places = [match.span() for match in pattern.finditer(context, around[0][0], around[-1][1])]
+    if not places:
+        return None
+    start, end = min(places, key=lambda place: abs(place[0] - answer.start))
+    return replace(question, answers=(Answer(context[start:end], start), *others))
+
+
+def _question(entry: Any, context: str, where: str, path: str | os.PathLike) -> Question:
+    name = _name(entry, where)
+    text = _text(entry, "question", f"{path}: the question {name!r}")
+    if "answers" not in entry and not entry.get("is_impossible"):
+        return Question(name, text, context, None)
+    where = f"{path}: the question {name!r}"
+    answers = _field(entry, "answers", list, where) if "answers" in entry else []
+    found = tuple(
+        Answer(_field(a, "text", str, where), _field(a, "answer_start", int, where))
+        for a in answers
+    )
+    if found and entry.get("is_impossible"):
+        raise InputError(f"{where} is_impossible, yet has the answer {found[0].text!r}")
+    return Question(name, text, context, found)
+
+
+def _field(value: Any, name: str, kind: type, where: str) -> Any:
+    """Returns a field of a JSON object, or says what stands in its place."""
+    found = value.get(name) if isinstance(value, dict) else None
+    if not isinstance(found, kind):
+        got = f"{found!r:.60}" if isinstance(value, dict) and name in value else "nothing"
+        raise InputError(f"{where}: expected {name!r} to be a {kind.__name__}, got {got}")
+    return found
+
+
+def _name(entry: Any, where: str) -> str:
+    # GermanQuAD numbers its questions; predictions go by strings.
+    number = entry.get("id") if isinstance(entry, dict) else None
+    return f"{number}" if type(number) is int else _field(entry, "id", str, where)
+
+
+def _text(value: Any, name: str, where: str) -> str:
+    text = _field(value, name, str, where)
+    if not text.strip():
+        raise InputError(f"{where}: {name!r} is empty")
+    return text

@@ -1,0 +1,36 @@
+"""SQuAD as TensorFlow Datasets has prepared it: a version in; questions out."""
+
+from keras_bert.tasks.prepared_tfds import open_prepared, read_split
+from keras_bert.tasks.question_answering.questions import Answer, Question, check_ids
+
+
+def read_tfds(version: str, split: str, data_dir: str = "") -> list[Question]:
+    """Reads a split of SQuAD that TensorFlow Datasets has prepared.
+
+    Args:
+        version: v1.1 or v2.0.
+        split: train or validation.
+        data_dir: TensorFlow Datasets' folder; empty for TFDS_DATA_DIR or ~/tensorflow_datasets.
+
+    Returns:
+        Its questions.
+
+    Raises:
+        InputError: it is not prepared, or tensorflow-datasets is not installed.
+    """
+    builder = open_prepared(f"squad/{version}", data_dir)
+    contexts: dict[str, str] = {}
+    questions = [_question(row, contexts) for row in read_split(builder, split)]
+    check_ids(questions, f"{builder.data_path}, split {split}")
+    return questions
+
+
+def _question(row: dict, contexts: dict[str, str]) -> Question:
+    context = row["context"].decode()
+    answers = zip(row["answers"]["text"], row["answers"]["answer_start"], strict=True)
+    return Question(
+        row["id"].decode(),
+        row["question"].decode(),
+        contexts.setdefault(context, context),  # One string for all of its questions.
+        tuple(Answer(text.decode(), int(start)) for text, start in answers),
+    )

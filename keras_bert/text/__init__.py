@@ -1,0 +1,1 @@
+"""Text as model inputs: tokenizer, normalization, vocabulary, padding, as graph operations."""

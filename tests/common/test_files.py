@@ -1,0 +1,119 @@
+"""Files and folders appear whole or not at all, and every failure is one line."""
+
+import os
+import subprocess
+
+import pytest
+
+from keras_bert.common import files
+from keras_bert.common.errors import InputError
+from keras_bert.common.files import appearing, read_json, write_bytes, write_json
+
+
+def full(*_):
+    raise OSError(28, "No space left on device")
+
+
+def save_folder(path, content):
+    with appearing(path) as partial:
+        partial.mkdir()
+        (partial / "file").write_text(content)
+
+
+def test_json_round_trip_makes_the_folder(tmp_path):
+    write_json(tmp_path / "new" / "a.json", {"é": [1, None]})
+    assert read_json(tmp_path / "new" / "a.json") == {"é": [1, None]}
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"{", "is not JSON"),
+        (b'{"a":' + b"[" * 100_000, "is not JSON that can be read: nested too deep"),
+        (b"[1]", "holds a list, not a JSON object"),
+        (b'{"\xff', "is not JSON: not UTF-8 at byte 2"),
+        (None, "cannot be read: No such file"),
+    ],
+)
+def test_broken_json_is_named(tmp_path, content, message):
+    if content is not None:
+        (tmp_path / "run.json").write_bytes(content)
+    with pytest.raises(InputError, match=rf"run\.json: {message}"):
+        read_json(tmp_path / "run.json")
+
+
+@pytest.mark.parametrize("step", ["replace", "fsync"])
+def test_a_failed_write_leaves_the_file_before_it(tmp_path, monkeypatch, step):
+    write_json(tmp_path / "a.json", {"a": 1})
+    monkeypatch.setattr(os, step, full)
+    with pytest.raises(InputError, match=r"a\.json: cannot be written \(No space left on device\)"):
+        write_json(tmp_path / "a.json", {"a": 2})
+    assert read_json(tmp_path / "a.json") == {"a": 1}
+    assert os.listdir(tmp_path) == ["a.json"]
+
+
+def test_a_place_below_a_file_is_refused(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(InputError, match="cannot be written"):
+        write_bytes(tmp_path / "file" / "a", b"")
+
+
+def test_a_writers_own_exception_is_a_failed_write_if_named(tmp_path):
+    with (
+        pytest.raises(InputError, match=r"a: cannot be written \(broken\)"),
+        appearing(tmp_path / "a", failures=(KeyError, RuntimeError)),
+    ):
+        raise RuntimeError("broken")
+    with pytest.raises(RuntimeError), appearing(tmp_path / "a"):
+        raise RuntimeError("a defect stays one")
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_folder_replaces_the_one_before_and_leaves_nothing_beside(tmp_path):
+    for content in ("old", "new"):
+        save_folder(tmp_path / "m", content)
+    assert (tmp_path / "m" / "file").read_text() == "new"
+    assert os.listdir(tmp_path) == ["m"]
+
+
+def test_a_folder_that_cannot_come_to_its_place_leaves_the_one_before(tmp_path, monkeypatch):
+    save_folder(tmp_path / "m", "old")
+    rename = os.rename
+
+    def fails(source, target):
+        if str(source).endswith(".partial"):
+            full()
+        rename(source, target)
+
+    monkeypatch.setattr(os, "rename", fails)
+    with pytest.raises(InputError, match="m: cannot be written"):
+        save_folder(tmp_path / "m", "new")
+    assert (tmp_path / "m" / "file").read_text() == "old"
+    assert os.listdir(tmp_path) == ["m"]
+
+
+def test_what_a_killed_writer_left_is_cleared_by_the_next(tmp_path):
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    dead = f"{files._HOST}.{ended.pid}.partial"
+    (tmp_path / f".m.{dead}").mkdir()
+    (tmp_path / f".m.{files._HOST}.{os.getpid()}.partial").touch()  # by our number, before us
+    (tmp_path / ".m.0123abcd.7.partial").mkdir()  # on another machine, long ago
+    os.utime(tmp_path / ".m.0123abcd.7.partial", (0, 0))
+    (tmp_path / ".m.replaced").mkdir()  # killed between the two renames
+    (tmp_path / f".m.json.{dead}").touch()  # another file's
+    save_folder(tmp_path / "m", "new")
+    assert sorted(os.listdir(tmp_path)) == [f".m.json.{dead}", "m"]
+
+
+def test_what_another_process_is_writing_is_left_to_it(tmp_path):
+    here, elsewhere = f".m.{files._HOST}.{os.getppid()}.partial", ".m.0123abcd.7.partial"
+    for name in (here, elsewhere):
+        (tmp_path / name).mkdir()
+    save_folder(tmp_path / "m", "new")
+    assert sorted(os.listdir(tmp_path)) == sorted([here, elsewhere, "m"])
+
+
+def test_the_checksum_is_that_of_nist(tmp_path):
+    write_bytes(tmp_path / "abc", b"abc")
+    assert files.sha256(tmp_path / "abc").startswith("ba7816bf8f01cfea414140de5dae2223")

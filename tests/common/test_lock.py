@@ -1,0 +1,73 @@
+"""A lock keeps others out, whatever comes together, and leaves nothing behind."""
+
+import fcntl
+import os
+import subprocess
+import sys
+
+import pytest
+
+from keras_bert.common.errors import InputError
+from keras_bert.common.lock import locked
+
+HOLD = """
+import sys
+from keras_bert.common.lock import locked
+with locked(sys.argv[1], "taken"):
+    print("inside", flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_another_process_is_kept_out_until_the_first_one_is_dead(tmp_path, root):
+    path = tmp_path / "new" / ".lock"
+    holder = subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(path)],
+        cwd=root,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    assert holder.stdout.readline() == b"inside\n"
+    with pytest.raises(InputError, match=r"^taken$"), locked(path, "taken"):
+        pass
+    assert path.exists(), "its holder's"
+    holder.kill()
+    holder.communicate()
+    assert path.exists(), "left by the kill"
+    with locked(path, "taken"):
+        assert path.exists()
+    assert not path.exists()
+
+
+def test_a_file_that_went_as_it_was_locked_is_no_lock(tmp_path, monkeypatch):
+    """Its holder has left: who comes next makes another file, and both would be inside."""
+    flock = fcntl.flock
+
+    def late(descriptor, operation):
+        os.unlink(tmp_path / ".lock")
+        (tmp_path / ".lock").touch()
+        flock(descriptor, operation)
+
+    monkeypatch.setattr(fcntl, "flock", late)
+    with pytest.raises(InputError, match=r"^taken$"), locked(tmp_path / ".lock", "taken"):
+        pass
+    assert (tmp_path / ".lock").exists(), "another process's"
+
+
+def test_a_place_that_cannot_be_written_or_locked_is_named(tmp_path, monkeypatch):
+    (tmp_path / "file").touch()
+    with (
+        pytest.raises(InputError, match=r"file/\.lock: cannot be written \(.*exists"),
+        locked(tmp_path / "file" / ".lock", "taken"),
+    ):
+        pass
+
+    def refuse(descriptor, operation):
+        raise OSError(37, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    with (
+        pytest.raises(InputError, match=r"\.lock: cannot be locked \(No locks available\)"),
+        locked(tmp_path / ".lock", "taken"),
+    ):
+        pass

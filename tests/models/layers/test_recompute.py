@@ -1,0 +1,34 @@
+"""The mark of layers that may run twice: without a way in force it does nothing."""
+
+import keras
+import pytest
+
+from keras_bert.config import BertConfig
+from keras_bert.models.encoder import BertEncoder
+from keras_bert.models.layers.recompute import recompute_with, recomputed
+
+
+def test_without_a_way_in_force_a_marked_layer_is_itself():
+    layer = keras.layers.Identity()
+    assert recomputed(layer) is layer
+
+
+def test_an_encoder_marks_its_blocks():
+    encoder = BertEncoder(BertConfig(20, 8, 2, 2, 16, max_position_embeddings=8))
+    ones = keras.ops.ones((1, 4), "int32")
+    marked = []
+
+    def note(layer):
+        marked.append(layer)
+        return layer
+
+    with recompute_with(note):
+        encoder({"input_ids": ones, "input_mask": ones, "segment_ids": ones})
+    assert marked == encoder.blocks
+
+
+def test_an_error_takes_the_way_out_of_force():
+    layer = keras.layers.Identity()
+    with pytest.raises(ZeroDivisionError), recompute_with(lambda layer: None):
+        raise ZeroDivisionError
+    assert recomputed(layer) is layer

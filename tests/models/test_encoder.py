@@ -1,0 +1,116 @@
+"""The encoder's promises: what padding, length and segments may and may not change."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from keras_bert.common.errors import InputError
+from keras_bert.config import BertConfig
+from keras_bert.models.encoder import BertEncoder
+
+CONFIG = BertConfig(
+    vocab_size=30,
+    hidden_size=16,
+    num_hidden_layers=2,
+    num_attention_heads=2,
+    intermediate_size=24,
+    max_position_embeddings=12,
+    initializer_range=0.5,
+)
+
+
+@pytest.fixture(scope="module")
+def encoder():
+    return BertEncoder(CONFIG)
+
+
+def inputs(batch, length, seed=0):
+    random = np.random.default_rng(seed)
+    return {
+        "input_ids": random.integers(1, 30, (batch, length), np.int32),
+        "input_mask": np.ones((batch, length), np.int32),
+        "segment_ids": random.integers(0, 2, (batch, length), np.int32),
+    }
+
+
+def test_padding_to_any_length_changes_nothing_for_real_pieces(encoder):
+    short = inputs(2, 7)
+    padded = {name: np.pad(value, ((0, 0), (0, 5))) for name, value in short.items()}
+    a, b = encoder(short), encoder(padded)
+    np.testing.assert_allclose(b["sequence_output"][:, :7], a["sequence_output"], atol=1e-5)
+    np.testing.assert_allclose(b["pooled_output"], a["pooled_output"], atol=1e-5)
+
+
+def test_every_input_matters(encoder):
+    base = inputs(1, 6)
+    expected = encoder(base)["pooled_output"]
+    for name, position in (("input_ids", 5), ("segment_ids", 5), ("input_mask", 5)):
+        changed = {key: value.copy() for key, value in base.items()}
+        changed[name][0, position] = 0 if name == "input_mask" else 1 - changed[name][0, position]
+        changed["input_ids"] %= 30
+        assert np.abs(encoder(changed)["pooled_output"] - expected).max() > 1e-3
+
+
+def test_examples_of_a_batch_do_not_touch_each_other(encoder):
+    both = inputs(2, 6)
+    one = {name: value[:1] for name, value in both.items()}
+    np.testing.assert_allclose(
+        encoder(both)["pooled_output"][:1], encoder(one)["pooled_output"], atol=1e-5
+    )
+
+
+def test_int64_inputs_of_records_are_taken_as_they_are(encoder):
+    narrow = inputs(2, 6)
+    wide = {name: value.astype("int64") for name, value in narrow.items()}
+    assert np.array_equal(encoder(wide)["pooled_output"], encoder(narrow)["pooled_output"])
+
+
+def test_a_sequence_over_max_position_embeddings_is_refused(encoder):
+    with pytest.raises(InputError, match=r"sequences of 13 pieces; expected at most.*12"):
+        encoder(inputs(1, 13))
+
+
+def test_unknown_batch_and_length_are_served_by_one_graph(encoder):
+    spec = {name: tf.TensorSpec((None, None), tf.int32) for name in inputs(1, 1)}
+    spec["dropout_seed"] = tf.TensorSpec((None,), tf.int32)
+
+    @tf.function(input_signature=[spec])
+    def forward(x):
+        return encoder(x, training=True)["pooled_output"]
+
+    for batch, length in ((1, 5), (3, 12)):
+        x = inputs(batch, length) | {"dropout_seed": np.arange(batch, dtype=np.int32)}
+        expected = encoder(x, training=True)["pooled_output"]
+        np.testing.assert_allclose(forward(x), expected, atol=1e-5)
+    assert forward.experimental_get_tracing_count() == 1
+
+
+def test_no_two_dropout_places_share_a_site(encoder):
+    sites = [layer.site for layer in encoder._flatten_layers() if type(layer).__name__ == "Dropout"]
+    assert sorted(sites) == list(range(1 + 3 * CONFIG.num_hidden_layers))
+    assert encoder.next_dropout_site == len(sites)
+
+
+def test_config_round_trip(encoder):
+    again = BertEncoder.from_config(encoder.get_config())
+    assert again.config == CONFIG
+    assert [v.path for v in again.weights] == [v.path for v in encoder.weights]
+
+
+def test_every_layer_is_remade_by_its_config(encoder):
+    block = encoder.blocks[1]
+    layers = [encoder.embeddings, encoder.embeddings.dropout, block, block.attention]
+    for layer in [*layers, block.attention.self_attention, block.intermediate, encoder.pooler]:
+        config = layer.get_config()
+        again = type(layer).from_config(config)
+        assert again.get_config() == config
+        assert again.name == layer.name
+
+
+def test_is_a_part_for_functional_models_and_sums_itself_up(encoder, capsys):
+    x = {name: keras.Input((None,), dtype="int32", name=name) for name in inputs(1, 1)}
+    model = keras.Model(x, keras.layers.Dense(3)(encoder(x)["pooled_output"]))
+    assert model(inputs(2, 6)).shape == (2, 3)
+    encoder.summary()
+    assert "layer_1 (TransformerBlock)" in capsys.readouterr().out

@@ -1,0 +1,114 @@
+"""export_model.py as a user runs it: the answers of run_squad.py, bad input, and a full disk."""
+
+import json
+import resource
+import subprocess
+import sys
+from pathlib import Path
+
+import keras
+import pytest
+import tensorflow as tf
+import tensorflow_text  # noqa: F401  Registers the ops of what is loaded.
+
+from keras_bert.checkpoints.model_directory import save_model_directory
+from keras_bert.config import BertConfig
+from keras_bert.models import BertSpanLabeler
+from keras_bert.text.vocabulary import load_vocab
+
+LANGUAGES = ("en", "de", "zh")
+
+
+def asked(file: Path, language: str, count: int) -> list[dict]:
+    """Returns the first questions of an XQuAD file by paragraph; ids begin with the language."""
+    paragraphs = []
+    for article in json.loads(file.read_text("utf-8"))["data"]:
+        for paragraph in article["paragraphs"]:
+            entries = [
+                {"id": f"{language}-{entry['id']}", "question": entry["question"]}
+                for entry in paragraph["qas"][:count]
+            ]
+            count -= len(entries)
+            if entries:
+                paragraphs.append({"context": paragraph["context"], "qas": entries})
+    return paragraphs
+
+
+@pytest.fixture(scope="module")
+def model(shared_data: Path, tmp_path_factory) -> Path:
+    """A span labeler of random weights that lie far apart, of a vocabulary of all languages."""
+    vocab = load_vocab(shared_data / "vocab" / "bert-base-multilingual-cased" / "vocab.txt")
+    config = BertConfig(
+        vocab_size=len(vocab),
+        hidden_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=32,
+        max_position_embeddings=128,
+        initializer_range=0.5,
+    )
+    keras.utils.set_random_seed(0)
+    folder = tmp_path_factory.mktemp("squad") / "bert"
+    save_model_directory(folder, BertSpanLabeler(config), config, vocab, do_lower_case=False)
+    return folder
+
+
+def test_the_export_answers_xquad_as_run_squad_predicts(
+    run_program, model: Path, shared_data: Path, tmp_path: Path
+):
+    paragraphs = [
+        paragraph
+        for language in LANGUAGES
+        for paragraph in asked(shared_data / "squad" / f"xquad.{language}.json", language, 100)
+    ]
+    (tmp_path / "asked.json").write_text(json.dumps({"data": [{"paragraphs": paragraphs}]}))
+    # Windows of 128 pieces: nearly all contexts take several.
+    flags = {"max_seq_length": 128, "doc_stride": 64, "version_2_with_negative": True}
+    flags |= {"null_score_diff_threshold": -5.4}
+    done = run_program(
+        "run_squad.py",
+        init_checkpoint=model,
+        predict_file=tmp_path / "asked.json",
+        output_dir=tmp_path / "out",
+        do_train=False,
+        do_eval=False,
+        mixed_precision="float32",
+        jit_compile=False,
+        **flags,
+    )
+    assert done.returncode == 0, done.stderr
+    done = run_program(
+        "export_model.py", model_dir=model, export_dir=tmp_path / "served" / "1", **flags
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == f"{tmp_path / 'served' / '1'}\n"
+
+    expected = json.loads((tmp_path / "out" / "predictions.json").read_text())
+    rows = [(e["id"], e["question"], p["context"]) for p in paragraphs for e in p["qas"]]
+    ids, questions, contexts = zip(*rows, strict=True)
+    serve = tf.saved_model.load(str(tmp_path / "served" / "1")).signatures["serving_default"]
+    answers = serve(question=tf.constant(questions), context=tf.constant(contexts))["answer"]
+    found = {name: text.decode() for name, text in zip(ids, answers.numpy(), strict=True)}
+    assert len(found) == 300
+    assert 50 < sum(map(bool, found.values())) < 250  # Answers, and none.
+    differ = {name for name in expected if found[name] != expected[name]}
+    assert differ == set()
+
+
+def test_a_full_disk_is_one_line_and_leaves_nothing(root: Path, make_checkpoint, tmp_path: Path):
+    model = make_checkpoint(tmp_path / "bert", ["a"])
+    limit = 1000  # Bytes of a file.
+    done = subprocess.run(
+        [
+            *(sys.executable, root / "export_model.py"),
+            *(f"--model_dir={model}", f"--export_dir={tmp_path / 'served' / '1'}"),
+        ],
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit)),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert f"{tmp_path / 'served' / '1'}: cannot be written" in done.stderr.splitlines()[-1]
+    assert "Traceback" not in done.stderr
+    assert not list((tmp_path / "served").iterdir())

@@ -1,0 +1,111 @@
+"""Flags that are left open are those of the run to predict with; given ones and training's stay."""
+
+import json
+
+import pytest
+from absl import flags
+
+from keras_bert.common.errors import InputError
+from keras_bert.programs import fine_tuning_flags
+
+
+@pytest.fixture
+def flags_of(monkeypatch, tmp_path):
+    """A function: (settings of the run in ./out, *command line) -> the flags, and what is found."""
+
+    def parse(settings, *arguments):
+        values = flags.FlagValues()
+        flags.DEFINE_string("init_checkpoint", "out", "", flag_values=values)
+        flags.DEFINE_bool("do_train", False, "", flag_values=values)
+        flags.DEFINE_integer("max_seq_length", 128, "", lower_bound=3, flag_values=values)
+        flags.DEFINE_bool("by_pair", False, "", flag_values=values)
+        flags.DEFINE_float("threshold", None, "", flag_values=values)
+        flags.DEFINE_string("column", "text", "", flag_values=values)
+        flags.DEFINE_enum("kind", "a", ["a", "b"], "", flag_values=values)
+        flags.DEFINE_float("learning_rate", 5e-5, "", flag_values=values)
+        values(["program", *arguments])
+        monkeypatch.setattr(fine_tuning_flags, "FLAGS", values)
+        monkeypatch.chdir(tmp_path)
+        (tmp_path / "out" / "best").mkdir(parents=True, exist_ok=True)
+        record = {"settings": {"learning_rate": 1.0, **settings}}
+        (tmp_path / "out" / "run.json").write_text(json.dumps(record))
+        run = fine_tuning_flags.take_from_run("by_pair", "threshold", "column", "kind")
+        return values, run
+
+    return parse
+
+
+SETTINGS = {"max_seq_length": 256, "by_pair": True, "threshold": 2, "column": "b", "kind": "b"}
+
+
+@pytest.mark.parametrize("folder", ["out", "out/best"])
+def test_what_is_left_open_is_the_runs_and_is_said_in_one_line(flags_of, folder, caplog, tmp_path):
+    with caplog.at_level("INFO", "absl"):
+        found, run = flags_of(SETTINGS, f"--init_checkpoint={folder}")
+    assert {name: found[name].value for name in SETTINGS} == SETTINGS
+    assert found.learning_rate == 5e-5
+    assert run.folder == tmp_path / "out"
+    (said,) = caplog.records
+    assert said.getMessage() == (
+        f"as the run {tmp_path / 'out'}: "
+        "--max_seq_length=256 --by_pair=True --threshold=2 --column=b --kind=b"
+    )
+
+
+def test_what_is_given_stays_even_if_it_is_the_default(flags_of, caplog):
+    given = ["--max_seq_length=128", "--noby_pair", "--threshold=0", "--column=text", "--kind=a"]
+    with caplog.at_level("INFO", "absl"):
+        found, _ = flags_of(SETTINGS, *given)
+    assert found.max_seq_length == 128
+    assert found.by_pair is False
+    assert (found.threshold, found.column, found.kind) == (0, "text", "a")
+    assert not caplog.records
+
+
+def test_what_an_older_run_does_not_tell_of_keeps_its_default(flags_of):
+    found, _ = flags_of({"max_seq_length": 64, "threshold": None})
+    assert (found.max_seq_length, found.by_pair, found.threshold) == (64, False, None)
+    assert (found.column, found.kind) == ("text", "a")
+
+
+@pytest.mark.parametrize("arguments", [["--do_train"], ["--init_checkpoint="]])
+def test_nothing_is_taken_for_training_or_without_a_checkpoint(flags_of, arguments):
+    found, run = flags_of(SETTINGS, *arguments)
+    assert run is None
+    assert found.max_seq_length == 128
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"max_seq_length": "256"}, "max_seq_length is '256'; expected a whole number"),
+        ({"max_seq_length": 1}, "max_seq_length: 1 is not integer >= 3"),
+        ({"by_pair": 1}, "by_pair is 1; expected true or false"),
+        ({"kind": "c"}, "kind: value should be one of <a|b>"),
+    ],
+)
+def test_a_setting_that_the_flag_does_not_take_is_named(flags_of, settings, message):
+    with pytest.raises(InputError) as error:
+        flags_of(settings)
+    assert f"run.json: {message}" in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--seeds=1,2", "--random_seed=7"], "--seeds=1,2 and --random_seed=7: expected one of"),
+        (["--seeds=1,2", "--nodo_train"], "--seeds=1,2 needs --do_train"),
+        (["--seeds=1,1"], "--seeds=1,1: expected different whole numbers"),
+    ],
+)
+def test_seeds_that_decide_nothing_are_refused(monkeypatch, arguments, message):
+    values = flags.FlagValues()
+    flags.DEFINE_string("init_checkpoint", "bert", "", flag_values=values)
+    flags.DEFINE_string("output_dir", "out", "", flag_values=values)
+    flags.DEFINE_bool("do_train", True, "", flag_values=values)
+    flags.DEFINE_integer("random_seed", 12345, "", flag_values=values)
+    flags.DEFINE_list("seeds", [], "", flag_values=values)
+    values(["program", *arguments])
+    monkeypatch.setattr(fine_tuning_flags, "FLAGS", values)
+    with pytest.raises(InputError, match=message):
+        fine_tuning_flags.read()

@@ -1,0 +1,52 @@
+"""Tags: the same entities from each scheme, also from sequences that none allows."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from keras_bert.tasks.ner.tag_schemes import entities, iob2_tags
+
+FOUND = [("PER", 0, 2), ("LOC", 3, 4), ("LOC", 4, 5), ("ORG", 5, 8)]
+SAME = {
+    "iob1": "I-PER I-PER O I-LOC B-LOC I-ORG I-ORG I-ORG",
+    "iob2": "B-PER I-PER O B-LOC B-LOC B-ORG I-ORG I-ORG",
+    "bioes": "B-PER E-PER O S-LOC S-LOC B-ORG I-ORG E-ORG",
+}
+
+
+@pytest.mark.parametrize("scheme", SAME)
+def test_every_scheme_says_the_same_entities(scheme):
+    assert entities(SAME[scheme].split()) == FOUND
+
+
+@pytest.mark.parametrize(
+    ("tags", "expected"),
+    [
+        # What conlleval makes of sequences that their scheme does not allow.
+        ("I-PER I-LOC", [("PER", 0, 1), ("LOC", 1, 2)]),
+        ("B-PER I-LOC I-LOC", [("PER", 0, 1), ("LOC", 1, 3)]),
+        ("O I-PER O I-PER", [("PER", 1, 2), ("PER", 3, 4)]),
+        ("B-PER S-PER", [("PER", 0, 1), ("PER", 1, 2)]),
+        ("E-PER I-PER", [("PER", 0, 1), ("PER", 1, 2)]),
+        ("B-PER", [("PER", 0, 1)]),
+    ],
+)
+def test_impossible_sequences_are_read_as_conlleval_reads_them(tags, expected):
+    assert entities(tags.split()) == expected
+
+
+def test_a_type_may_hold_dashes_and_may_be_absent():
+    assert entities(["B-creative-work", "I-creative-work"]) == [("creative-work", 0, 2)]
+    assert entities(["B", "I", "O", "I"]) == [("", 0, 2), ("", 3, 4)]
+
+
+@given(st.lists(st.sampled_from([f"{p}-{t}" for p in "BIES" for t in "XY"] + ["O"])))
+def test_entities_survive_being_written_as_iob2(tags):
+    found = entities(tags)
+    written = iob2_tags(found, len(tags))
+    assert entities(written) == found
+    before = ["O", *written]
+    assert all(
+        tag[0] != "I" or last.partition("-")[2] == tag[2:]
+        for last, tag in zip(before, written, strict=False)
+    )

@@ -1,0 +1,54 @@
+"""A small vocabulary and a maker of SQuAD files."""
+
+import json
+import string
+
+import pytest
+
+from keras_bert.tasks.question_answering.questions import Answer, Question
+
+WORDS = "the norse leader was rollo who swore fealty to king charles in year what when ?"
+
+
+@pytest.fixture(scope="session")
+def vocab():
+    letters = string.ascii_lowercase + string.digits + ".,()-"
+    pieces = [*letters, *(f"##{letter}" for letter in letters)]
+    return ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS.split(), *pieces]
+
+
+@pytest.fixture(scope="session")
+def tokenizer(vocab):
+    from keras_bert.text.tokenizer import BertTokenizer
+
+    return BertTokenizer(vocab)
+
+
+@pytest.fixture(scope="session")
+def ask():
+    """A function that makes a question; the answer is found in the context."""
+
+    def make(context, text="who ?", answer="", name="q0"):
+        answers = (Answer(answer, context.index(answer)),) if answer else ()
+        return Question(name, text, context, answers)
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def write_squad():
+    """A function that writes questions as a SQuAD file."""
+
+    def write(path, questions):
+        paragraphs = {}
+        for q in questions:
+            entry = {"id": q.id, "question": q.text}
+            if q.answers is not None:
+                entry["answers"] = [{"text": a.text, "answer_start": a.start} for a in q.answers]
+                entry["is_impossible"] = not q.answers
+            paragraphs.setdefault(q.context, []).append(entry)
+        listed = [{"context": context, "qas": entries} for context, entries in paragraphs.items()]
+        path.write_text(json.dumps({"version": "v2.0", "data": [{"paragraphs": listed}]}))
+        return path
+
+    return write

@@ -1,0 +1,73 @@
+"""Which questions a run reads: from files or TFDS, as far as it needs them."""
+
+import pytest
+
+from keras_bert.common.errors import InputError
+from keras_bert.tasks.question_answering.data import SquadSettings, read_data
+from keras_bert.tasks.question_answering.questions import Answer, Question
+
+TEXT = "Rollo swore fealty to King Charles"
+ANSWERED = Question("a", "Who?", TEXT, (Answer("Rollo", 0),))
+ASKED = Question("b", "Who?", TEXT, None)
+
+
+@pytest.fixture(scope="module")
+def files(write_squad, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("squad")
+    named = {"train_file": [ANSWERED], "eval_file": [ANSWERED], "predict_file": [ASKED]}
+    return {flag: str(write_squad(folder / f"{flag}.json", q)) for flag, q in named.items()}
+
+
+def read(files, *flags, **do):
+    settings = SquadSettings(**{flag: files[flag] for flag in flags})
+    return read_data(settings, **{"do_train": True, "do_eval": True, "do_predict": True} | do)
+
+
+def test_what_has_no_file_is_left_out(files):
+    splits = read(files, "train_file")
+    assert (splits.train, splits.dev, splits.test) == ([ANSWERED], None, None)
+
+
+def test_the_development_questions_are_predicted_where_no_others_are_named(files):
+    splits = read(files, "train_file", "eval_file")
+    assert splits.test is splits.dev
+    splits = read(files | {"predict_file": files["eval_file"]}, *files)
+    assert splits.test is splits.dev
+    splits = read(files, "eval_file", do_train=False, do_eval=False)
+    assert (splits.dev, splits.test) == (None, [ANSWERED])
+
+
+def test_questions_to_predict_need_no_answers_and_those_to_score_do(files):
+    assert read(files, *files).test == [ASKED]
+    with pytest.raises(InputError, match=r"predict_file.json: the question 'b' has no 'answers'"):
+        read({"eval_file": files["predict_file"]}, "eval_file", do_train=False)
+
+
+@pytest.mark.parametrize(
+    ("flags", "do", "message"),
+    [
+        (("eval_file",), {}, "--train_file is missing; expected a SQuAD file, --tfds or --nodo"),
+        (("train_file",), {"do_train": False}, "nothing to do: .* expected --eval_file"),
+    ],
+)
+def test_a_missing_file_is_asked_for(files, flags, do, message):
+    with pytest.raises(InputError, match=message):
+        read(files, *flags, **do)
+
+
+@pytest.mark.parametrize(
+    "name", ["n_best_size", "max_answer_length", "doc_stride", "max_query_length"]
+)
+def test_settings_out_of_range_are_refused(name):
+    with pytest.raises(InputError, match=f"--{name}=0: expected at least 1"):
+        SquadSettings(**{name: 0})
+
+
+def test_a_threshold_that_is_no_number_is_refused():
+    with pytest.raises(InputError, match="--null_score_diff_threshold=nan: expected a finite num"):
+        SquadSettings(null_score_diff_threshold=float("nan"), version_2_with_negative=True)
+
+
+def test_a_threshold_needs_questions_without_answer():
+    with pytest.raises(InputError, match=r"threshold=0\.0 needs --version_2_with_negative"):
+        SquadSettings(null_score_diff_threshold=0.0)

@@ -1,0 +1,253 @@
+"""What SQuAD brings to the fine-tuning run, with models that know the answers, or none."""
+
+import json
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from safetensors.numpy import load_file, save_file
+
+from keras_bert.checkpoints.model_directory import save_model_directory
+from keras_bert.common.errors import InputError
+from keras_bert.config import BertConfig
+from keras_bert.models import BertSpanLabeler
+from keras_bert.tasks.fine_tuning.settings import FineTuningSettings
+from keras_bert.tasks.question_answering.data import Splits, SquadSettings
+from keras_bert.tasks.question_answering.questions import Answer, Question
+from keras_bert.tasks.question_answering.run import fine_tune_span_labeler, make_task
+from keras_bert.tasks.question_answering.windows import make_windows, training_examples
+from keras_bert.training.loop import TrainingSettings
+
+TEXT = "Rollo the Norse leader swore fealty to King Charles in the year 911"
+V2 = SquadSettings(version_2_with_negative=True)
+
+
+def squad_task(squad, tokenizer, train=None, dev=None, test=None):
+    return make_task(squad, Splits(train, dev, test), tokenizer, 384)
+
+
+@pytest.fixture
+def questions(ask):
+    return [
+        ask(TEXT, "who swore ?", "Rollo", "a"),
+        ask(TEXT, "what year ?", "911", "b"),
+        ask(TEXT, "when was the leader ?", "", "c"),
+    ]
+
+
+@pytest.fixture
+def knowing(tokenizer):
+    """A function that makes a model which scores the right span, or [CLS], by some points."""
+
+    def make(questions, points=10.0):
+        examples = training_examples(make_windows(questions, tokenizer), questions)
+
+        def predict(asked):
+            np.testing.assert_array_equal(asked.input_ids, examples.input_ids)
+            logits = {}
+            for end in ("start", "end"):
+                logits[f"{end}_logits"] = values = np.zeros([len(asked.input_ids)], np.float32)
+                values[asked.starts[:-1] + examples.labels[f"{end}_positions"]] = points
+            return logits
+
+        return predict
+
+    return make
+
+
+def test_a_model_that_knows_scores_a_hundred_in_v1(tokenizer, questions, knowing):
+    task = squad_task(SquadSettings(), tokenizer, dev=questions)
+    assert task.best == "f1"
+    assert task.score(knowing(questions[:2])) == {"exact": 100.0, "f1": 100.0}
+
+
+def test_a_model_that_knows_scores_a_hundred_in_v2(tokenizer, questions, knowing):
+    task = squad_task(V2, tokenizer, dev=questions)
+    assert task.best == "best_f1"
+    figures = task.score(knowing(questions))
+    names = ("exact", "f1", "HasAns_f1", "NoAns_f1", "best_exact", "best_f1")
+    assert {name: figures[name] for name in names} == dict.fromkeys(names, 100.0)
+    assert {"best_exact_thresh", "best_f1_thresh", "total"} <= figures.keys()
+
+
+def test_predictions_are_written_in_googles_three_files(tmp_path, tokenizer, questions, knowing):
+    task = squad_task(V2, tokenizer, dev=questions, test=questions)
+    task.write_predictions(knowing(questions), tmp_path)
+    written = {path.name: json.loads(path.read_text()) for path in tmp_path.iterdir()}
+    assert written["predictions.json"] == {"a": "Rollo", "b": "911", "c": ""}
+    assert written["null_odds.json"] == {"a": -20.0, "b": -20.0, "c": 20.0}
+    assert written["nbest_predictions.json"]["c"][0]["text"] == ""
+    assert len(written) == 3
+
+
+def test_the_scored_questions_are_run_through_the_model_once(
+    tmp_path, tokenizer, questions, knowing
+):
+    answered = questions[:2]
+    task = squad_task(SquadSettings(), tokenizer, dev=answered, test=answered)
+    asked = []
+
+    def predict(examples):
+        asked.append(examples)
+        return knowing(answered)(examples)
+
+    task.score(predict)
+    task.write_predictions(predict, tmp_path)
+    assert asked[0] is asked[1]  # The run computes the same examples once.
+
+
+def test_v1_predicts_every_question_and_has_no_null_odds(tmp_path, tokenizer, questions, knowing):
+    task = squad_task(SquadSettings(), tokenizer, dev=questions, test=questions)
+    task.write_predictions(knowing(questions), tmp_path)
+    predictions = json.loads((tmp_path / "predictions.json").read_text())
+    assert predictions.keys() == {"a", "b", "c"}
+    assert all(predictions.values())
+    assert not (tmp_path / "null_odds.json").exists()
+
+
+def test_other_questions_are_predicted_by_the_best_threshold_of_dev(tmp_path, tokenizer, questions):
+    # Every null score is below the right span's, the impossible question's least so: only a
+    # threshold below 0 tells it apart.
+    spans = training_examples(make_windows(questions, tokenizer), questions).labels
+    points = np.array([9.0, 9.0, 1.0])
+
+    def predict(asked):
+        logits = {}
+        for end in ("start", "end"):
+            logits[f"{end}_logits"] = values = np.zeros([len(asked.input_ids)], np.float32)
+            values[asked.starts[:-1] + np.maximum(spans[f"{end}_positions"], 8)] = points
+        return logits
+
+    others = list(questions)  # The same texts, but not the development set.
+    for threshold, empty in ((None, {"c"}), (0.0, set())):
+        settings = SquadSettings(version_2_with_negative=True, null_score_diff_threshold=threshold)
+        task = squad_task(settings, tokenizer, dev=questions, test=others)
+        task.write_predictions(predict, tmp_path)
+        predictions = json.loads((tmp_path / "predictions.json").read_text())
+        assert {name for name, text in predictions.items() if not text} == empty
+        written = json.loads((tmp_path / "null_odds.json").read_text())
+        by = task.score(predict)["null_score_diff_threshold"]  # The same, in results.json.
+        assert {name for name, odds in written.items() if odds > by} == empty
+
+
+def test_v1_leaves_out_impossible_questions_and_v2_teaches_them(tokenizer, questions):
+    assert len(squad_task(SquadSettings(), tokenizer, questions).train) == 2
+    examples = squad_task(V2, tokenizer, questions).train
+    assert (examples.labels["start_positions"] == 0).tolist() == [False, False, True]
+
+
+def test_where_silence_is_best_for_dev_other_questions_get_no_answer(
+    tmp_path, tokenizer, questions, knowing
+):
+    impossible = questions[2:]
+    others = list(impossible)
+    task = squad_task(V2, tokenizer, dev=impossible, test=others)
+    # An answer that scores above [CLS]: a threshold of 0, as the official report says, keeps it.
+    predict = knowing([Question("c", questions[2].text, TEXT, questions[0].answers)])
+    figures = task.score(predict)
+    assert (figures["best_f1"], figures["best_f1_thresh"]) == (100.0, 0.0)
+    # What an export answers by, just below the answer's null odds.
+    assert figures["null_score_diff_threshold"] == np.nextafter(-20.0, -np.inf)
+    task.write_predictions(predict, tmp_path)
+    assert json.loads((tmp_path / "predictions.json").read_text()) == {"c": ""}
+
+
+def test_a_shifted_answer_is_taught_where_it_is(tokenizer, questions):
+    shifted = Question("a", questions[0].text, TEXT, (Answer("Rollo", 2),))
+    taught, right = (
+        squad_task(SquadSettings(strict=True), tokenizer, [q]).train
+        for q in (shifted, questions[0])
+    )
+    assert taught.labels["end_positions"] == right.labels["end_positions"]
+    assert taught.labels["start_positions"] == right.labels["start_positions"] > 0
+
+
+def test_a_misplaced_answer_is_left_out_or_with_strict_refused(tokenizer, questions, caplog):
+    wrong = Question("d", "who ?", TEXT, (Answer("Rollo", 40),))
+    assert len(squad_task(SquadSettings(), tokenizer, [*questions, wrong]).train) == 2
+    assert "1 of 3 training answers are not in their context" in caplog.text
+    assert "these questions are left out" in caplog.text
+    with pytest.raises(
+        InputError, match=r"1 of 3 training answers are not in .* 'Rollo' at 40 of the question 'd'"
+    ):
+        squad_task(SquadSettings(strict=True), tokenizer, [*questions, wrong])
+    with pytest.raises(InputError, match="no training question is left"):
+        squad_task(SquadSettings(), tokenizer, [wrong])
+
+
+def test_a_file_of_impossible_questions_needs_v2(tokenizer, questions):
+    with pytest.raises(
+        InputError, match=r"no development question has an answer; .*version_2_with_neg"
+    ):
+        squad_task(SquadSettings(), tokenizer, dev=questions[2:])
+
+
+def test_tensorboard_shows_the_wrong_predictions(tokenizer, questions, knowing):
+    shown = {}
+
+    class Board:
+        def table(self, name, header, rows):
+            shown[name] = [dict(zip(header, row, strict=True)) for row in rows]
+
+        def pr_curve(self, name, is_positive, scores):
+            shown[name] = is_positive.tolist(), scores
+
+    task = squad_task(V2, tokenizer, dev=questions)
+    # A model that takes the second question's answer to be the first's, and sees no impossible one.
+    same = [questions[0], Question("b", questions[1].text, TEXT, questions[0].answers)]
+    task.show(knowing([*same, Question("c", questions[2].text, TEXT, same[0].answers)]), Board())
+    rows = [(row["id"], row["answered"], row["expected"]) for row in shown["wrong_predictions"]]
+    assert rows == [("b", "Rollo", "911"), ("c", "Rollo", "(no answer)")]
+    assert shown["no_answer"][0] == [False, False, True]
+
+
+def test_what_was_read_is_in_the_record(tokenizer, questions):
+    def record(*splits):
+        return squad_task(V2, tokenizer, *splits).record
+
+    assert record(questions).keys() == {"train_sha256"}
+    before = record(None, questions, questions)
+    assert before.keys() == {"dev_sha256", "test_sha256"}
+    assert before["dev_sha256"] == before["test_sha256"]
+    # An answer that changes where it stands changes none of the pieces.
+    moved = [*questions[:2], Question("c", questions[2].text, TEXT, (Answer("the", 6),))]
+    assert record(None, moved, questions)["dev_sha256"] != before["dev_sha256"]
+    assert record(moved) != record(questions)
+
+
+@pytest.fixture
+def scored(vocab, write_squad, questions, tmp_path):
+    """A function: sizes -> figures of a span labeler without a pooler, which is not trained."""
+
+    def score(**sizes):
+        small = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+        config = BertConfig(len(vocab), intermediate_size=32, **small, **sizes)
+        folder = tmp_path / "labeler"
+        save_model_directory(folder, BertSpanLabeler(config), config, vocab)
+        file = folder / "model.safetensors"
+        save_file({name: v for name, v in load_file(file).items() if "pooler" not in name}, file)
+        return fine_tune_span_labeler(
+            SquadSettings(eval_file=str(write_squad(tmp_path / "dev.json", questions[:2]))),
+            FineTuningSettings(str(folder), max_seq_length=80, do_train=False),
+            TrainingSettings(num_train_steps=0, train_batch_size=8, jit_compile=False),
+            tf.distribute.get_strategy(),
+            tmp_path / "out",
+            [1],
+            {},
+        )
+
+    return score
+
+
+def test_a_public_span_labeler_without_a_pooler_is_scored(scored, tmp_path, caplog):
+    with caplog.at_level("INFO", "absl"):
+        assert scored().keys() >= {"exact", "f1"}
+    assert "weights loaded" in caplog.text
+    assert "encoder/pooler" not in caplog.text
+    assert json.loads((tmp_path / "out" / "predictions.json").read_text()).keys() == {"a", "b"}
+
+
+def test_an_encoder_of_one_segment_answers_no_questions(scored, tmp_path):
+    with pytest.raises(InputError, match=r"labeler: type_vocab_size is 1; expected 2 segments"):
+        scored(type_vocab_size=1)
+    assert not (tmp_path / "out").exists()

@@ -1,0 +1,50 @@
+"""The span loss against its definition, and what it must not depend on."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from keras_bert.tasks.question_answering.task import squad_task
+
+
+def batch_of(**changes):
+    batch = {
+        "input_ids": np.zeros([2, 4], np.int32),
+        "input_mask": np.array([[1, 1, 1, 1], [1, 1, 1, 0]], np.int32),
+        "segment_ids": np.zeros([2, 4], np.int32),
+        "dropout_seed": np.zeros([2], np.int32),
+        "start_positions": np.array([1, 0], np.int32),
+        "end_positions": np.array([2, 0], np.int32),
+        "example_weights": np.array([1, 1], np.float32),
+    } | changes
+    return {name: tf.constant(value) for name, value in batch.items()}
+
+
+START = np.array([[0.0, 2.0, 1.0, 0.0], [1.0, 0.0, 0.0, 9.0]], np.float32)
+END = np.array([[0.0, 0.0, 3.0, 1.0], [0.0, 1.0, 0.0, 9.0]], np.float32)
+
+
+def sums(batch, start=START, end=END):
+    def model(inputs, training):
+        return {"start_logits": tf.constant(start), "end_logits": tf.constant(end)}
+
+    return {name: float(value) for name, value in squad_task().sums(model, batch, True).items()}
+
+
+def nll(logits, place):
+    return np.log(np.exp(logits).sum()) - logits[place]
+
+
+def test_the_loss_is_the_mean_over_both_ends_without_the_padding():
+    expected = nll(START[0], 1) + nll(END[0], 2) + nll(START[1, :3], 0) + nll(END[1, :3], 0)
+    assert sums(batch_of())["loss"] == pytest.approx(expected / 2, rel=1e-6)
+
+
+def test_a_window_is_hit_where_both_ends_are():
+    assert sums(batch_of())["span_accuracy"] == 1  # of the second, the end is missed
+
+
+def test_an_example_that_fills_the_batch_weighs_nothing():
+    batch = batch_of(example_weights=np.array([1, 0], np.float32))
+    assert sums(batch)["loss"] == pytest.approx((nll(START[0], 1) + nll(END[0], 2)) / 2, rel=1e-6)
+    assert float(squad_task().weights(batch)["loss"]) == 1.0

@@ -1,0 +1,90 @@
+"""Packing: [CLS] a [SEP] (b [SEP]), what is lost, masks, segments."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from keras_bert.common.errors import InputError
+from keras_bert.text.padding import pack
+
+CLS, SEP, PAD = 101, 102, 0
+
+
+def packed(a, b=None, length=8):
+    a = tf.ragged.constant(a, tf.int32, ragged_rank=1)
+    b = None if b is None else tf.ragged.constant(b, tf.int32, ragged_rank=1)
+    return pack(a, b, max_seq_length=length, cls_token_id=CLS, sep_token_id=SEP, pad_token_id=PAD)
+
+
+def test_one_side():
+    out = packed([[7, 8], []])
+    assert out["input_ids"].numpy().tolist() == [
+        [CLS, 7, 8, SEP, 0, 0, 0, 0],
+        [CLS, SEP, 0, 0, 0, 0, 0, 0],
+    ]
+    assert out["input_mask"].numpy().tolist() == [[1, 1, 1, 1, 0, 0, 0, 0], [1, 1] + [0] * 6]
+    assert not out["segment_ids"].numpy().any()
+
+
+def test_pair():
+    out = packed([[7, 8]], [[9]])
+    assert out["input_ids"].numpy().tolist() == [[CLS, 7, 8, SEP, 9, SEP, 0, 0]]
+    assert out["input_mask"].numpy().tolist() == [[1, 1, 1, 1, 1, 1, 0, 0]]
+    assert out["segment_ids"].numpy().tolist() == [[0, 0, 0, 0, 1, 1, 0, 0]]
+
+
+def test_all_are_int32_of_the_full_length():
+    for out in (packed([[7]]), packed([[7]], [[8]]), packed([[]], [[]])):
+        assert {(v.dtype, tuple(v.shape)) for v in out.values()} == {(tf.int32, (1, 8))}
+
+
+def test_one_side_loses_its_end():
+    out = packed([list(range(1, 20))])
+    assert out["input_ids"].numpy().tolist() == [[CLS, 1, 2, 3, 4, 5, 6, SEP]]
+
+
+def test_equal_sides_lose_from_b_first():
+    out = packed([[1, 2, 3]], [[4, 5, 6]])
+    assert out["input_ids"].numpy().tolist() == [[CLS, 1, 2, 3, SEP, 4, 5, SEP]]
+
+
+def test_pairs_lose_what_taking_one_piece_at_a_time_from_the_longer_side_loses():
+    rng = np.random.default_rng(7)
+    lengths = rng.integers(0, 14, size=(300, 2))
+    for length in (5, 8, 9, 16):
+        a = [list(range(100, 100 + n)) for n, _ in lengths]
+        b = [list(range(200, 200 + n)) for _, n in lengths]
+        ids = packed(a, b, length)["input_ids"].numpy()
+        for row, left, right in zip(ids, a, b, strict=True):
+            left, right = list(left), list(right)
+            while len(left) + len(right) > length - 3:
+                (left if len(left) > len(right) else right).pop()
+            expected = [CLS, *left, SEP, *right, SEP]
+            assert row.tolist() == expected + [PAD] * (length - len(expected))
+
+
+def test_padding_id_is_the_one_given():
+    a = tf.ragged.constant([[7]], tf.int32)
+    out = pack(a, max_seq_length=4, cls_token_id=1, sep_token_id=2, pad_token_id=9)
+    assert out["input_ids"].numpy().tolist() == [[1, 7, 2, 9]]
+
+
+@pytest.mark.parametrize(("b", "least"), [(None, 3), ([[1]], 5)])
+def test_too_short_a_length_is_refused(b, least):
+    packed([[1]], b, least)
+    with pytest.raises(InputError, match=f"at least {least} .*got {least - 1}"):
+        packed([[1]], b, least - 1)
+
+
+def test_uses_core_ops_only():
+    spec = tf.RaggedTensorSpec([None, None], tf.int32)
+    function = tf.function(
+        lambda a, b: pack(a, b, max_seq_length=8, cls_token_id=CLS, sep_token_id=SEP)
+    ).get_concrete_function(spec, spec)
+    graph = function.graph.as_graph_def()
+    ops = {node.op for part in [graph, *graph.library.function] for node in _nodes(part)}
+    assert not [op for op in ops if op.startswith(("TFText", "RaggedTensorToVariant", "Trim"))]
+
+
+def _nodes(part):
+    return part.node if isinstance(part, tf.compat.v1.GraphDef) else part.node_def
