@@ -65,10 +65,10 @@ def main(argv: Sequence[str]) -> None:
     from keras_bert.models.encoder import BertEncoder
     from keras_bert.tasks.features.extract import check_layers, extract_features
     from keras_bert.tasks.features.files import check_not_input, make_writer
-    from keras_bert.tasks.fine_tuning.start import find_start
+    from keras_bert.tasks.fine_tuning.pretrained import open_pretrained
     from keras_bert.training.strategy import dtype_policy
 
-    start = find_start(
+    start = open_pretrained(
         FLAGS.init_checkpoint, FLAGS.vocab_file, FLAGS.do_lower_case, FLAGS.max_seq_length
     )
     check_layers(layers, start.config.num_hidden_layers)

@@ -97,7 +97,7 @@ def make_ours(
     from keras_bert.config import BertConfig
     from keras_bert.models import BertClassifier
     from keras_bert.optimization.adamw import AdamWeightDecay
-    from keras_bert.tasks.classification.task import classification_task
+    from keras_bert.tasks.classification.objective import classification_objective
     from keras_bert.tasks.fine_tuning.batches import training_batches
     from keras_bert.tasks.fine_tuning.examples import Examples
     from keras_bert.training.step import make_train_steps
@@ -111,7 +111,7 @@ def make_ours(
     starts = np.cumsum([0, *(len(ids) for ids, _ in rows)])
     labels = {"labels": np.array([label for _, label in rows], np.int32)}
     data = Examples(ids, np.zeros_like(ids), starts, labels)
-    task = classification_task("single_label")
+    task = classification_objective("single_label")
     strategy = tf.distribute.get_strategy()
     train_steps = make_train_steps(strategy, model, optimizer, task, jit_compile=jit_compile)
     batches = iter(training_batches(data, B, seed=0, max_seq_length=128, length_pool=length_pool))

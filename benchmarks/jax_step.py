@@ -94,7 +94,7 @@ def make_ours(config: str, length: int, dropout: float) -> Steps:
     from keras_bert.config import BertConfig
     from keras_bert.models import BertPretrainer
     from keras_bert.optimization.adamw import AdamWeightDecay
-    from keras_bert.tasks.pretraining.task import pretraining_task
+    from keras_bert.tasks.pretraining.objective import pretraining_objective
     from keras_bert.training.jax_devices import JaxDevices
     from keras_bert.training.jax_step import make_train_steps
 
@@ -103,7 +103,7 @@ def make_ours(config: str, length: int, dropout: float) -> Steps:
     model = BertPretrainer(BertConfig.from_dict(settings), dtype="mixed_bfloat16")
     optimizer = AdamWeightDecay(1e-4)
     optimizer.build(model.trainable_variables)
-    task = pretraining_task()
+    task = pretraining_objective()
     train_steps = make_train_steps(devices, model, optimizer, task)
     batches = itertools.repeat(devices.place(example_batch(length)))
     figures = len(task.figures)

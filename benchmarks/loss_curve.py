@@ -62,8 +62,8 @@ def train(records: Path, dtype: str, seed: int, steps: int) -> np.ndarray:
     from keras_bert.optimization.adamw import AdamWeightDecay
     from keras_bert.optimization.schedules import LinearWarmupDecay
     from keras_bert.tasks.pretraining.batches import training_batches
+    from keras_bert.tasks.pretraining.objective import pretraining_objective
     from keras_bert.tasks.pretraining.records import find_records
-    from keras_bert.tasks.pretraining.task import pretraining_task
     from keras_bert.training.step import make_train_steps
 
     keras.utils.set_random_seed(seed)
@@ -73,7 +73,7 @@ def train(records: Path, dtype: str, seed: int, steps: int) -> np.ndarray:
     model = BertPretrainer(config, dtype=dtype)
     optimizer = AdamWeightDecay(LinearWarmupDecay(5e-4, steps, steps // 10))
     optimizer.build(model.trainable_variables)
-    task = pretraining_task()
+    task = pretraining_objective()
     train_steps = make_train_steps(tf.distribute.get_strategy(), model, optimizer, task)
     batches = iter(training_batches(data, 16, vocab_size, seed))
     rows = np.concatenate(

@@ -79,7 +79,7 @@ def work(way: str) -> dict[str, float]:
     from keras_bert.config import BertConfig
     from keras_bert.models import BertPretrainer
     from keras_bert.optimization.adamw import AdamWeightDecay
-    from keras_bert.tasks.pretraining.task import pretraining_task
+    from keras_bert.tasks.pretraining.objective import pretraining_objective
     from keras_bert.training.step import make_train_steps
     from keras_bert.training.strategy import dtype_policy
 
@@ -92,7 +92,7 @@ def work(way: str) -> dict[str, float]:
         tf.distribute.get_strategy(),
         model,
         optimizer,
-        pretraining_task(),
+        pretraining_objective(),
         jit_compile=FLAGS.jit_compile,
         gradient_checkpointing=gradient_checkpointing,
     )

@@ -65,8 +65,8 @@ def measure(folder: Path) -> dict[str, Sum]:
     from keras_bert.models import BertPretrainer
     from keras_bert.optimization.adamw import AdamWeightDecay
     from keras_bert.tasks.pretraining.batches import training_batches
+    from keras_bert.tasks.pretraining.objective import pretraining_objective
     from keras_bert.tasks.pretraining.records import find_records
-    from keras_bert.tasks.pretraining.task import pretraining_task
     from keras_bert.training.step import make_train_steps
     from keras_bert.training.strategy import fastest_precision
 
@@ -75,7 +75,7 @@ def measure(folder: Path) -> dict[str, Sum]:
     model = BertPretrainer(config, dtype="mixed_bfloat16" if dtype == "bfloat16" else dtype)
     optimizer = AdamWeightDecay(1e-4)
     optimizer.build(model.trainable_variables)
-    task = pretraining_task()
+    task = pretraining_objective()
     train_steps = make_train_steps(tf.distribute.get_strategy(), model, optimizer, task)
     batches = {
         way: iter(

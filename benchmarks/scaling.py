@@ -141,8 +141,8 @@ def work() -> None:
     from keras_bert.models import BertPretrainer
     from keras_bert.optimization.adamw import AdamWeightDecay
     from keras_bert.tasks.pretraining.batches import training_batches
+    from keras_bert.tasks.pretraining.objective import pretraining_objective
     from keras_bert.tasks.pretraining.records import find_records
-    from keras_bert.tasks.pretraining.task import pretraining_task
     from keras_bert.training import loop
     from keras_bert.training.cluster import num_workers, share_of
 
@@ -150,7 +150,7 @@ def work() -> None:
         model = BertPretrainer(BertConfig.from_json(FLAGS.bert_config), dtype="float32")
         optimizer = AdamWeightDecay(1e-4)
         optimizer.build(model.trainable_variables)
-    task = pretraining_task()
+    task = pretraining_objective()
     folder, workers = Path(FLAGS.folder), num_workers(strategy)
     data = find_records(str(folder / "records"))
     weights = sum(int(np.prod(v.shape)) for v in model.trainable_variables)

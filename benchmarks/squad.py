@@ -48,8 +48,8 @@ def make_ours(dtype: str, seed: int, steps: int, questions_asked: int) -> tuple[
     from keras_bert.tasks.fine_tuning.batches import training_batches
     from keras_bert.tasks.fine_tuning.predict import make_predict_examples
     from keras_bert.tasks.question_answering.decoding import decode, predictions_of
+    from keras_bert.tasks.question_answering.objective import span_objective
     from keras_bert.tasks.question_answering.questions import load_questions
-    from keras_bert.tasks.question_answering.task import squad_task
     from keras_bert.tasks.question_answering.windows import make_windows, training_examples
     from keras_bert.text.tokenizer import BertTokenizer
     from keras_bert.training.step import make_train_steps
@@ -63,7 +63,7 @@ def make_ours(dtype: str, seed: int, steps: int, questions_asked: int) -> tuple[
         LinearWarmupDecay(RATE, steps, 0), weight_decay=0.0, epsilon=1e-8, bias_correction=True
     )
     optimizer.build(model.trainable_variables)
-    strategy, task = tf.distribute.get_strategy(), squad_task()
+    strategy, task = tf.distribute.get_strategy(), span_objective()
     tokenizer = BertTokenizer(start.vocab, start.do_lower_case)
     questions = [question for question in load_questions(TRAIN) if question.answers]
     windows = make_windows(questions, tokenizer, LENGTH, doc_stride=STRIDE)

@@ -77,14 +77,14 @@ def make_ours(dtype: str) -> Step:
     from keras_bert.config import BertConfig
     from keras_bert.models import BertPretrainer
     from keras_bert.optimization.adamw import AdamWeightDecay
-    from keras_bert.tasks.pretraining.task import pretraining_task
+    from keras_bert.tasks.pretraining.objective import pretraining_objective
     from keras_bert.training.step import make_train_steps
 
     config = BertConfig.from_json("base")
     model = BertPretrainer(config, dtype="mixed_bfloat16" if dtype == "bfloat16" else dtype)
     optimizer = AdamWeightDecay(1e-4)
     optimizer.build(model.trainable_variables)
-    task = pretraining_task()
+    task = pretraining_objective()
     train_steps = make_train_steps(tf.distribute.get_strategy(), model, optimizer, task)
     batches = iter(tf.data.Dataset.from_tensors(example_batch()).repeat())
     count = len(task.figures)

@@ -20,7 +20,7 @@ from keras_bert.programs.program import (
     define_export,
     start_tensorflow,
 )
-from keras_bert.tasks.fine_tuning.earlier_run import Run
+from keras_bert.tasks.fine_tuning.earlier_run import EarlierRun
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -181,7 +181,7 @@ def take(name: str, value: object) -> None:
         FLAGS[name].value = value
 
 
-def take_from_run(*names: str) -> Run | None:
+def take_from_run(*names: str) -> EarlierRun | None:
     """Fills in flags that the command line leaves open with those of the run to predict with.
 
     Nothing is taken where there is training, or where --init_checkpoint is not of a run. A flag
@@ -199,7 +199,7 @@ def take_from_run(*names: str) -> Run | None:
     """
     if FLAGS.do_train or not FLAGS.init_checkpoint:
         return None
-    run = Run.of(Path(FLAGS.init_checkpoint))
+    run = EarlierRun.of(Path(FLAGS.init_checkpoint))
     kinds = {"int": int, "float": float, "bool": bool}
     taken = []
     for flag in (FLAGS[name] for name in ("max_seq_length", *names)):

@@ -8,11 +8,15 @@ import tensorflow as tf
 
 from keras_bert.training.distribute import distribute
 from keras_bert.training.fusion import compiled
-from keras_bert.training.task import AfterBatch, Batch, Task
+from keras_bert.training.objective import AfterBatch, Batch, Objective
 
 
 def make_evaluate(
-    strategy: tf.distribute.Strategy, model: keras.Model, task: Task, *, jit_compile: bool = True
+    strategy: tf.distribute.Strategy,
+    model: keras.Model,
+    task: Objective,
+    *,
+    jit_compile: bool = True,
 ) -> Callable[..., dict[str, float]]:
     """Builds the function that scores a dataset.
 

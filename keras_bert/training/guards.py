@@ -16,7 +16,7 @@ from absl import logging
 from keras_bert.common.errors import InputError
 from keras_bert.training.checkpoint import CheckpointWriter, list_checkpoints
 from keras_bert.training.cluster import gather, num_workers
-from keras_bert.training.task import Task
+from keras_bert.training.objective import Objective
 
 
 def check_same_start(
@@ -45,7 +45,9 @@ def check_same_start(
         )
 
 
-def stop_if_not_finite(rows: np.ndarray, step: int, task: Task, writer: CheckpointWriter) -> None:
+def stop_if_not_finite(
+    rows: np.ndarray, step: int, task: Objective, writer: CheckpointWriter
+) -> None:
     """Checks the rows of the last steps.
 
     Args:

@@ -11,14 +11,14 @@ from jax import numpy as jnp
 from keras_bert.training.distribute import distribute, untuned
 from keras_bert.training.jax_attention import fused_attention
 from keras_bert.training.jax_devices import JaxDevices
-from keras_bert.training.task import AfterBatch, Batch, Task
+from keras_bert.training.objective import AfterBatch, Batch, Objective
 
 if TYPE_CHECKING:
     import tensorflow as tf
 
 
 def make_evaluate(
-    strategy: JaxDevices, model: keras.Model, task: Task, *, jit_compile: bool = True
+    strategy: JaxDevices, model: keras.Model, task: Objective, *, jit_compile: bool = True
 ) -> Callable[..., dict[str, float]]:
     """Builds the function that scores a dataset.
 

@@ -20,14 +20,14 @@ from keras_bert.models.layers.recompute import recompute_with
 from keras_bert.optimization.clipping import clip_scale, global_norm
 from keras_bert.optimization.loss_scale import LossScale
 from keras_bert.training.jax_attention import fused_attention
-from keras_bert.training.task import Batch, Task
+from keras_bert.training.objective import Batch, Objective
 
 
 def make_train_steps(
     strategy: Any,
     model: keras.Model,
     optimizer: keras.optimizers.Optimizer,
-    task: Task,
+    task: Objective,
     *,
     gradient_accumulation_steps: int = 1,
     max_grad_norm: float = 1.0,

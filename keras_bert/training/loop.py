@@ -28,9 +28,9 @@ from keras_bert.training.checkpoint import CheckpointWriter, restore_latest
 from keras_bert.training.cluster import all_sum, worker_index
 from keras_bert.training.distribute import distribute
 from keras_bert.training.guards import check_same_start, check_weights, stop_if_not_finite
+from keras_bert.training.objective import AfterBatch, Objective
 from keras_bert.training.stopping import Stopping
 from keras_bert.training.summaries import EVALUATION, Summaries, read_evaluations
-from keras_bert.training.task import AfterBatch, Task
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ def train(
     strategy: tf.distribute.Strategy,
     model: keras.Model,
     optimizer: keras.optimizers.Optimizer,
-    task: Task,
+    task: Objective,
     batches_from: Callable[[int], tf.data.Dataset],
     settings: TrainingSettings,
     output_dir: Path,
@@ -248,7 +248,7 @@ def _steps_to_next_event(step: int, settings: TrainingSettings) -> int:
 class _Window:
     """Sums the rows between two logged steps, and the time that they took."""
 
-    def __init__(self, task: Task, has_loss_scale: bool = False):
+    def __init__(self, task: Objective, has_loss_scale: bool = False):
         self._task = task
         self._has_loss_scale = has_loss_scale
         self._rows: list[np.ndarray] = []

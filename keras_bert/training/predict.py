@@ -9,7 +9,7 @@ import tensorflow as tf
 from keras_bert.training.cluster import num_workers
 from keras_bert.training.distribute import distribute
 from keras_bert.training.fusion import compiled
-from keras_bert.training.task import Batch
+from keras_bert.training.objective import Batch
 
 
 def make_predict(

@@ -28,8 +28,8 @@ import tensorflow as tf
 from keras_bert.optimization.clipping import clip_scale
 from keras_bert.optimization.loss_scale import LossScale
 from keras_bert.training.fusion import compiled, compiles_whole
+from keras_bert.training.objective import Batch, Objective
 from keras_bert.training.recomputation import recomputing
-from keras_bert.training.task import Batch, Task
 
 SUM = tf.distribute.ReduceOp.SUM
 # Gradients are summed over workers in pieces of at least this size: while one is added up, the next
@@ -41,7 +41,7 @@ def make_train_steps(
     strategy: tf.distribute.Strategy,
     model: keras.Model,
     optimizer: keras.optimizers.Optimizer,
-    task: Task,
+    task: Objective,
     *,
     gradient_accumulation_steps: int = 1,
     max_grad_norm: float = 1.0,

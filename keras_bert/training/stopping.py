@@ -16,7 +16,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_bert.training.cluster import all_sum, num_workers
-from keras_bert.training.task import AfterBatch
+from keras_bert.training.objective import AfterBatch
 
 # A call of about this many seconds is long beside what a return to Python costs.
 SECONDS_A_CALL = 2.0

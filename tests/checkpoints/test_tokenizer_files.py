@@ -10,7 +10,7 @@ from keras_bert.checkpoints.model_directory import save_model_directory
 from keras_bert.checkpoints.open_checkpoint import open_checkpoint
 from keras_bert.common.errors import InputError
 from keras_bert.models.encoder import BertEncoder
-from keras_bert.tasks.fine_tuning.start import find_start
+from keras_bert.tasks.fine_tuning.pretrained import open_pretrained
 
 # What transformers 5.23 writes beside the weights of a BERT.
 SLOW = {
@@ -189,10 +189,10 @@ def test_fine_tuning_needs_a_vocabulary_of_googles_rules(directory, tiny):
     path, write = directory
     write(SLOW | {"strip_accents": False})
     with pytest.raises(InputError) as error:
-        find_start(str(path), max_seq_length=16)
+        open_pretrained(str(path), max_seq_length=16)
     assert str(error.value) == (
         f"{path}/tokenizer_config.json: strip_accents is false; expected true, as Google's BERT "
         "cuts text; give a vocabulary of Google's rules as --vocab_file"
     )
-    start = find_start(str(path), str(path / "vocab.txt"), max_seq_length=16)
+    start = open_pretrained(str(path), str(path / "vocab.txt"), max_seq_length=16)
     assert (start.vocab, start.do_lower_case) == (tiny.vocab, True)

@@ -17,7 +17,7 @@ from keras_bert.checkpoints.model_directory import open_model_directory, save_mo
 from keras_bert.checkpoints.names import hugging_face_name, is_transposed
 from keras_bert.models import BertPretrainer
 from keras_bert.tasks.pretraining.left_to_right import next_pieces
-from keras_bert.tasks.pretraining.task import pretraining_task
+from keras_bert.tasks.pretraining.objective import pretraining_objective
 from keras_bert.training.fusion import compiled
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden"
@@ -75,7 +75,7 @@ def test_outputs_equal_transformers(model, golden, how):
 
 
 def test_the_tasks_loss_and_every_gradient_equal_transformers(model, golden):
-    task = pretraining_task("ltr")
+    task = pretraining_objective("ltr")
     trained = [v for v in model.trainable_variables if v.path.startswith(("encoder/e", "masked"))]
     trained += [v for v in model.trainable_variables if v.path.startswith("encoder/layer")]
 

@@ -26,7 +26,7 @@ from keras_bert.models import (
     BertTokenClassifier,
 )
 from keras_bert.models.encoder import BertEncoder
-from keras_bert.tasks.pretraining.task import pretraining_task
+from keras_bert.tasks.pretraining.objective import pretraining_objective
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden"
 ACTS = ("gelu", "gelu_new")
@@ -109,7 +109,7 @@ def test_outputs_equal_transformers(golden, jit_compile):
 @pytest.mark.parametrize("jit_compile", [False, True])
 def test_the_tasks_loss_and_every_gradient_equal_transformers(golden, jit_compile):
     model, expected = golden
-    task = pretraining_task()
+    task = pretraining_objective()
 
     @tf.function(jit_compile=jit_compile)
     def backward(batch):

@@ -17,7 +17,7 @@ from safetensors.numpy import save_file
 from keras_bert.checkpoints.model_directory import open_model_directory
 from keras_bert.checkpoints.names import hugging_face_name, is_transposed
 from keras_bert.models import BertPretrainer
-from keras_bert.tasks.pretraining.task import pretraining_task
+from keras_bert.tasks.pretraining.objective import pretraining_objective
 from keras_bert.training.fusion import compiled
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden"
@@ -139,7 +139,7 @@ def test_outputs_are_those_of_the_same_examples_unpacked(model, golden, jit_comp
 
 @pytest.mark.parametrize("how", ["plain", "XLA", "XLA on chains"])
 def test_loss_and_every_gradient_are_those_of_the_same_examples_unpacked(model, golden, how):
-    task = pretraining_task()
+    task = pretraining_objective()
 
     def backward(batch):
         weights = task.weights(batch)

@@ -27,7 +27,7 @@ from keras_bert.models import BertPretrainer
 from keras_bert.models.layers.attention import SelfAttention, attend_with
 from keras_bert.optimization.adamw import AdamWeightDecay
 from keras_bert.optimization.schedules import LinearWarmupDecay
-from keras_bert.tasks.pretraining.task import pretraining_task
+from keras_bert.tasks.pretraining.objective import pretraining_objective
 from keras_bert.training.checkpoint import CheckpointWriter, restore_latest
 from keras_bert.training.jax_attention import attend
 from keras_bert.training.jax_devices import JaxDevices
@@ -101,7 +101,7 @@ def main(folder: Path) -> None:
     facts = {"devices": len(DEVICES)}
     for case, (devices, how) in CASES.items():
         model, optimizer = make(devices, folder)
-        train_steps = make_train_steps(devices, model, optimizer, pretraining_task(), **how)
+        train_steps = make_train_steps(devices, model, optimizer, pretraining_objective(), **how)
         placed = map(devices.place, map(grown, batches) if case == "growing" else batches)
         rows = np.concatenate([train_steps(placed, 5) for _ in range(steps // 5)])
         weights = {v.path: keras.ops.convert_to_numpy(v) for v in model.trainable_variables}

@@ -12,9 +12,9 @@ from keras_bert.optimization.adamw import AdamWeightDecay
 from keras_bert.training import checkpoint
 from keras_bert.training.checkpoint import CheckpointWriter
 from keras_bert.training.guards import check_weights, stop_if_not_finite
-from keras_bert.training.task import Task
+from keras_bert.training.objective import Objective
 
-TASK = Task(("nll",), {"nll": 0.0}, lambda batch: {}, lambda model, batch, training: {})
+TASK = Objective(("nll",), {"nll": 0.0}, lambda batch: {}, lambda model, batch, training: {})
 
 
 @pytest.fixture

@@ -17,8 +17,8 @@ from keras_bert.models import BertPretrainer
 from keras_bert.optimization.adamw import AdamWeightDecay
 from keras_bert.optimization.schedules import LinearWarmupDecay
 from keras_bert.tasks.pretraining.batches import training_batches
+from keras_bert.tasks.pretraining.objective import pretraining_objective
 from keras_bert.tasks.pretraining.records import find_records
-from keras_bert.tasks.pretraining.task import pretraining_task
 from keras_bert.training.checkpoint import CheckpointWriter, restore_latest
 from keras_bert.training.step import make_train_steps
 from keras_bert.training.strategy import make_strategy as make_tensorflow_strategy
@@ -56,7 +56,7 @@ def folder(tmp_path_factory, write_records, root, backend_python):
     optimizer = AdamWeightDecay(LinearWarmupDecay(1e-3, 50, 2))
     optimizer.build(model.trainable_variables)
     train_steps = make_train_steps(
-        tf.distribute.get_strategy(), model, optimizer, pretraining_task(), jit_compile=False
+        tf.distribute.get_strategy(), model, optimizer, pretraining_objective(), jit_compile=False
     )
     rows = train_steps(iter(batches), tf.constant(STEPS)).numpy()
     weights = {v.path: keras.ops.convert_to_numpy(v) for v in model.trainable_variables}
@@ -100,7 +100,7 @@ def test_losses_are_tensorflows_over_20_steps_with_dropout_on(folder):
     rows, weights = result(folder, "one")
     expected_rows, expected = result(folder, "reference")
     assert len(rows) == STEPS
-    task = pretraining_task()
+    task = pretraining_objective()
     count = len(task.figures)
     for row, other in zip(rows, expected_rows, strict=True):
         ours, theirs = (task.divide(r[:count], r[count : 2 * count]) for r in (row, other))

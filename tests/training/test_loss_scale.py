@@ -11,9 +11,9 @@ from keras_bert.common.errors import InputError
 from keras_bert.optimization.adamw import AdamWeightDecay
 from keras_bert.optimization.loss_scale import LossScale
 from keras_bert.training.loop import TrainingSettings, train
+from keras_bert.training.objective import Objective
 from keras_bert.training.step import make_train_steps
 from keras_bert.training.strategy import make_strategy
-from keras_bert.training.task import Task
 
 ORDINARY = [[1.0, 2.0], [0.5, -1.0], [2.0, 0.0], [-1.0, 1.0]]
 # The gradient is the sum of the rows: 2^15 times the last one is beyond float32.
@@ -33,7 +33,7 @@ def batches_of(steps):
     )
 
 
-TASK = Task(
+TASK = Objective(
     ("output",),
     {"output": 0.0},
     lambda batch: {"output": tf.reduce_sum(batch["example_weights"])},

@@ -17,8 +17,8 @@ from keras_bert.models import BertPretrainer
 from keras_bert.optimization.adamw import AdamWeightDecay
 from keras_bert.optimization.schedules import LinearWarmupDecay
 from keras_bert.tasks.pretraining.batches import evaluation_batches, training_batches
+from keras_bert.tasks.pretraining.objective import pretraining_objective
 from keras_bert.tasks.pretraining.records import find_records
-from keras_bert.tasks.pretraining.task import pretraining_task
 from keras_bert.training.evaluate import make_evaluate
 from keras_bert.training.loop import train
 from tests.training import worker_processes, worker_tasks
@@ -102,7 +102,7 @@ def one_device(data, output_dir, workers, training=TRAINING, dtype="float32"):
             lambda *parts: {name: tf.concat([p[name] for p in parts], 0) for name in parts[0]}
         )
 
-    train(ONE, model, optimizer, pretraining_task(), batches_from, training, output_dir)
+    train(ONE, model, optimizer, pretraining_objective(), batches_from, training, output_dir)
     return model
 
 
@@ -118,7 +118,7 @@ def test_two_workers_are_bit_identical_and_end_at_the_weights_of_one_device(
     norms = [row["gradient_norm"] for row in metrics(session / "plain") if "gradient_norm" in row]
     assert max(norms) > TRAINING.max_grad_norm  # What was clipped, was so.
     held_out = evaluation_batches(find_records(str(data / "eval.tfrecord")), 6, 50)
-    score = make_evaluate(ONE, model, pretraining_task(), jit_compile=False)
+    score = make_evaluate(ONE, model, pretraining_objective(), jit_compile=False)
     results = json.loads((session / "plain" / "results.json").read_text())
     for name, value in score(held_out).items():
         assert results[name] == pytest.approx(value, abs=1e-6), name

@@ -12,8 +12,8 @@ from keras_bert.models import BertPretrainer
 from keras_bert.models.layers.recompute import recomputed
 from keras_bert.optimization.adamw import AdamWeightDecay
 from keras_bert.tasks.pretraining.batches import training_batches
+from keras_bert.tasks.pretraining.objective import pretraining_objective
 from keras_bert.tasks.pretraining.records import find_records
-from keras_bert.tasks.pretraining.task import pretraining_task
 from keras_bert.training.fusion import compiled
 from keras_bert.training.recomputation import recomputing
 from keras_bert.training.step import make_train_steps
@@ -172,7 +172,7 @@ def train(data, strategy, twice, **settings):
         strategy,
         model,
         optimizer,
-        pretraining_task(),
+        pretraining_objective(),
         jit_compile=False,
         gradient_checkpointing=twice,
         **settings,

@@ -11,8 +11,8 @@ from keras_bert.optimization.adamw import AdamWeightDecay
 from keras_bert.optimization.loss_scale import LossScale
 from keras_bert.optimization.schedules import LinearWarmupDecay
 from keras_bert.tasks.pretraining.batches import evaluation_batches, training_batches
+from keras_bert.tasks.pretraining.objective import pretraining_objective
 from keras_bert.tasks.pretraining.records import find_records
-from keras_bert.tasks.pretraining.task import pretraining_task
 from keras_bert.training.evaluate import make_evaluate
 from keras_bert.training.step import make_train_steps
 from keras_bert.training.strategy import make_strategy
@@ -44,7 +44,7 @@ def train(data, strategy=None, dtype="float32", clip=1.0, learning_rate=1e-3, **
         optimizer.build(model.trainable_variables)
         if dtype == "mixed_float16":
             kwargs["loss_scale"] = LossScale(optimizer)
-    task = pretraining_task()
+    task = pretraining_objective()
     steps = make_train_steps(strategy, model, optimizer, task, max_grad_norm=clip, **kwargs)
     batches = training_batches(data, 8, CONFIG.vocab_size, seed=0)
     iterator = iter(strategy.experimental_distribute_dataset(batches))
@@ -114,7 +114,7 @@ def test_evaluation_counts_a_short_last_batch_exactly(data, strategy_name, mirro
     keras.utils.set_random_seed(3)
     with strategy.scope():
         model = BertPretrainer(CONFIG)
-    evaluate = make_evaluate(strategy, model, pretraining_task())
+    evaluate = make_evaluate(strategy, model, pretraining_objective())
     whole = evaluate(evaluation_batches(data, 40, CONFIG.vocab_size))
     split = evaluate(evaluation_batches(data, 12, CONFIG.vocab_size))  # 12 + 12 + 12 + 4
     assert whole.keys() == split.keys()

@@ -20,9 +20,9 @@ import tensorflow as tf
 from keras_bert.common.errors import EndedEarly, InputError
 from keras_bert.common.files import write_json
 from keras_bert.models import BertClassifier
+from keras_bert.tasks.fine_tuning.pretrained import open_pretrained
 from keras_bert.tasks.fine_tuning.run import fine_tune
 from keras_bert.tasks.fine_tuning.settings import FineTuningSettings
-from keras_bert.tasks.fine_tuning.start import find_start
 from keras_bert.tasks.fine_tuning.task import FineTuningTask
 from keras_bert.tasks.pretraining import run as pretraining_run
 from keras_bert.tasks.pretraining.run import pretrain
@@ -97,7 +97,7 @@ def fine_tuning(strategy, data, output_dir):
         random_examples(20, 0, 12),
         score,
     )
-    start = find_start(settings.init_checkpoint, max_seq_length=settings.max_seq_length)
+    start = open_pretrained(settings.init_checkpoint, max_seq_length=settings.max_seq_length)
     return fine_tune(settings, FINE_TUNING, strategy, output_dir, {}, start, task)
 
 

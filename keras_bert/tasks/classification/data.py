@@ -14,7 +14,7 @@ from keras_bert.tasks.classification.labels import find_labels
 from keras_bert.tasks.classification.metrics import DEFAULT_METRICS
 from keras_bert.tasks.classification.texts import Splits, find_glue_folder, read_glue, read_texts
 from keras_bert.tasks.classification.tfds import read_tfds
-from keras_bert.tasks.fine_tuning.start import in_order_of
+from keras_bert.tasks.fine_tuning.pretrained import in_order_of
 
 
 @dataclass(frozen=True)

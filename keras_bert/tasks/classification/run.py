@@ -21,14 +21,14 @@ from keras_bert.tasks.classification.labels import (
     warn_of_absent_labels,
 )
 from keras_bert.tasks.classification.metrics import decide, score
+from keras_bert.tasks.classification.objective import classification_objective
 from keras_bert.tasks.classification.predictions import named, probabilities, write_predictions
-from keras_bert.tasks.classification.task import classification_task
 from keras_bert.tasks.classification.texts import Splits, Texts
 from keras_bert.tasks.fine_tuning.examples import Examples
 from keras_bert.tasks.fine_tuning.predict import Predict
+from keras_bert.tasks.fine_tuning.pretrained import Pretrained, open_pretrained
 from keras_bert.tasks.fine_tuning.seeds import fine_tune_seeds
 from keras_bert.tasks.fine_tuning.settings import FineTuningSettings
-from keras_bert.tasks.fine_tuning.start import Start, find_start
 from keras_bert.tasks.fine_tuning.task import SHOWN, FineTuningTask
 from keras_bert.text.tokenizer import BertTokenizer
 from keras_bert.training.board import Board
@@ -75,7 +75,7 @@ def fine_tune_classifier(
     Raises:
         InputError: anything about the texts, the labels or the checkpoint that a user has to mend.
     """
-    start = find_start(
+    start = open_pretrained(
         settings.init_checkpoint,
         settings.vocab_file,
         settings.do_lower_case,
@@ -95,7 +95,7 @@ def fine_tune_classifier(
 
 
 def make_task(
-    problem: Problem, splits: Splits, start: Start, max_seq_length: int, weighing: str = ""
+    problem: Problem, splits: Splits, start: Pretrained, max_seq_length: int, weighing: str = ""
 ) -> FineTuningTask:
     """Tokenizes everything, and says how it is learnt, scored and written.
 
@@ -156,7 +156,7 @@ def make_task(
         make_model=lambda config, dtype: BertClassifier(
             config, num_labels=len(problem.labels) or 1, dtype=dtype
         ),
-        sums=classification_task(problem.problem_type, weights),
+        sums=classification_objective(problem.problem_type, weights),
         train=train,
         score=(lambda predict: _scores(problem, dev, predict)) if dev else None,
         best="score",

@@ -30,7 +30,7 @@ from keras_bert.serving.network import Network
 from keras_bert.serving.question_answering import AnswerSettings, ServedQuestionAnswering
 from keras_bert.tasks.export.origin import SentenceTransformer, is_of_pairs
 from keras_bert.tasks.export.settings import SHORTEST, ExportSettings
-from keras_bert.tasks.fine_tuning.earlier_run import Run
+from keras_bert.tasks.fine_tuning.earlier_run import EarlierRun
 from keras_bert.tasks.ner.data import check_labels
 from keras_bert.text.tokenizer import BertTokenizer
 
@@ -66,7 +66,7 @@ class Exported:
 
 
 def make_exported(
-    task: str, settings: ExportSettings, checkpoint: Checkpoint, run: Run
+    task: str, settings: ExportSettings, checkpoint: Checkpoint, run: EarlierRun
 ) -> Exported:
     """Makes what is served.
 
@@ -85,7 +85,7 @@ def make_exported(
     return _MAKERS[task](settings, checkpoint, run)
 
 
-def _classification(settings: ExportSettings, checkpoint: Checkpoint, run: Run) -> Exported:
+def _classification(settings: ExportSettings, checkpoint: Checkpoint, run: EarlierRun) -> Exported:
     labels = checkpoint.labels
     if labels is None:  # transformers does not write the names that it gives to two labels.
         with checkpoint.open_weights() as stored:
@@ -117,7 +117,9 @@ def _classification(settings: ExportSettings, checkpoint: Checkpoint, run: Run) 
     )
 
 
-def _question_answering(settings: ExportSettings, checkpoint: Checkpoint, run: Run) -> Exported:
+def _question_answering(
+    settings: ExportSettings, checkpoint: Checkpoint, run: EarlierRun
+) -> Exported:
     checkpoint.check_segments()
     answers = _answers(settings, checkpoint, run)
     model, _ = _filled(checkpoint, BertSpanLabeler(checkpoint.config), ("encoder/pooler",))
@@ -131,7 +133,7 @@ def _question_answering(settings: ExportSettings, checkpoint: Checkpoint, run: R
     )
 
 
-def _answers(settings: ExportSettings, checkpoint: Checkpoint, run: Run) -> AnswerSettings:
+def _answers(settings: ExportSettings, checkpoint: Checkpoint, run: EarlierRun) -> AnswerSettings:
     """Returns how contexts are read and answered; where no texts are read, the defaults."""
     default = AnswerSettings()
     if settings.format != "saved_model":
@@ -160,7 +162,7 @@ def _answers(settings: ExportSettings, checkpoint: Checkpoint, run: Run) -> Answ
     )
 
 
-def _ner(settings: ExportSettings, checkpoint: Checkpoint, run: Run) -> Exported:
+def _ner(settings: ExportSettings, checkpoint: Checkpoint, run: EarlierRun) -> Exported:
     labels = checkpoint.labels
     if labels is None:
         raise InputError(f"{checkpoint.path}: names no labels; expected a tagger")
@@ -178,7 +180,7 @@ def _ner(settings: ExportSettings, checkpoint: Checkpoint, run: Run) -> Exported
     )
 
 
-def _fill_mask(settings: ExportSettings, checkpoint: Checkpoint, run: Run) -> Exported:
+def _fill_mask(settings: ExportSettings, checkpoint: Checkpoint, run: EarlierRun) -> Exported:
     length = _length(settings, checkpoint, run)
     top_k = _TOP_K if settings.top_k is None else settings.top_k
     most = len(checkpoint.vocab)
@@ -197,7 +199,7 @@ def _fill_mask(settings: ExportSettings, checkpoint: Checkpoint, run: Run) -> Ex
     )
 
 
-def _embedding(settings: ExportSettings, checkpoint: Checkpoint, run: Run) -> Exported:
+def _embedding(settings: ExportSettings, checkpoint: Checkpoint, run: EarlierRun) -> Exported:
     theirs = SentenceTransformer.of(checkpoint.path)
     length = _length(settings, checkpoint, run, theirs.max_seq_length or _MAX_SEQ_LENGTH)
     normalize = theirs.normalize if settings.normalize is None else settings.normalize
@@ -242,7 +244,10 @@ def _filled(
 
 
 def _length(
-    settings: ExportSettings, checkpoint: Checkpoint, run: Run, default: int = _MAX_SEQ_LENGTH
+    settings: ExportSettings,
+    checkpoint: Checkpoint,
+    run: EarlierRun,
+    default: int = _MAX_SEQ_LENGTH,
 ) -> int:
     """Returns the pieces of a text at most; where no texts are read, the model's positions."""
     most = checkpoint.config.max_position_embeddings

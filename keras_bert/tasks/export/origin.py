@@ -13,13 +13,13 @@ from absl import logging
 from keras_bert.common.errors import InputError
 from keras_bert.common.files import read_json, value_of
 from keras_bert.tasks.classification import glue
-from keras_bert.tasks.fine_tuning.earlier_run import Run
+from keras_bert.tasks.fine_tuning.earlier_run import EarlierRun
 
 # sentence-transformers' poolings that are served -> the older key of each.
 _POOLINGS = {"cls": "pooling_mode_cls_token", "mean": "pooling_mode_mean_tokens"}
 
 
-def is_of_pairs(run: Run) -> bool:
+def is_of_pairs(run: EarlierRun) -> bool:
     """Tells whether a run's classifier was trained on pairs of texts.
 
     Args:

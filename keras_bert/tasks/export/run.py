@@ -24,7 +24,7 @@ from keras_bert.serving.saved_model import INFO, write_saved_model
 from keras_bert.serving.version_folders import check_version, find_versions, next_version
 from keras_bert.tasks.export.models import make_exported
 from keras_bert.tasks.export.settings import FORMATS, TASKS, ExportSettings
-from keras_bert.tasks.fine_tuning.earlier_run import Run
+from keras_bert.tasks.fine_tuning.earlier_run import EarlierRun
 
 # What is served of which heads, by transformers' names for them.
 _TASK_OF = {
@@ -54,7 +54,7 @@ def export(settings: ExportSettings) -> Path:
     checkpoint = _open(Path(settings.model_dir))
     task = _task(settings, checkpoint)
     settings.check_read(task)
-    run = Run.of(checkpoint.path)
+    run = EarlierRun.of(checkpoint.path)
     exported = make_exported(task, settings, checkpoint, run)
     compute_type = "int8" if settings.int8 else settings.compute_type or "float32"
     info = {

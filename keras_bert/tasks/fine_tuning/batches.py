@@ -19,7 +19,7 @@ import tensorflow as tf
 
 from keras_bert.tasks.fine_tuning.examples import Examples
 from keras_bert.tasks.fine_tuning.ranges import sequence_mask
-from keras_bert.training.task import Batch
+from keras_bert.training.objective import Batch
 
 MODEL_INPUTS = ("input_ids", "input_mask", "segment_ids", "dropout_seed")
 

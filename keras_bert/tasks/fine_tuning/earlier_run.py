@@ -15,7 +15,7 @@ _OF_A_RUN = ("model", "best")
 
 
 @dataclass(frozen=True)
-class Run:
+class EarlierRun:
     """What the run that a model came from says of itself.
 
     Attributes:
@@ -29,7 +29,7 @@ class Run:
     results: Mapping[str, Any]
 
     @classmethod
-    def of(cls, path: Path) -> "Run":
+    def of(cls, path: Path) -> "EarlierRun":
         """Reads the files of a run's folder, or of the one that holds a run's model/ or best/.
 
         Args:

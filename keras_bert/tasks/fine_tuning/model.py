@@ -11,8 +11,8 @@ from keras_bert.config import BertConfig
 from keras_bert.optimization.adamw import AdamWeightDecay
 from keras_bert.optimization.layer_decay import layer_decay_multipliers
 from keras_bert.optimization.schedules import LinearWarmupDecay
+from keras_bert.tasks.fine_tuning.pretrained import Pretrained, in_order_of
 from keras_bert.tasks.fine_tuning.settings import FineTuningSettings
-from keras_bert.tasks.fine_tuning.start import Start, in_order_of
 from keras_bert.tasks.fine_tuning.task import FineTuningTask
 from keras_bert.training.cluster import lost_workers_end
 from keras_bert.training.strategy import dtype_policy
@@ -21,7 +21,7 @@ from keras_bert.training.strategy import dtype_policy
 def make_model(
     settings: FineTuningSettings,
     strategy: tf.distribute.Strategy,
-    start: Start,
+    start: Pretrained,
     task: FineTuningTask,
 ) -> keras.Model:
     """Makes the task's model and fills it from the checkpoint.
@@ -95,7 +95,7 @@ def make_optimizer(
 
 
 def _check_head(
-    settings: FineTuningSettings, start: Start, task: FineTuningTask, num_labels: int | None
+    settings: FineTuningSettings, start: Pretrained, task: FineTuningTask, num_labels: int | None
 ) -> None:
     """Checks that a head that the checkpoint has tells what the task asks."""
     checkpoint = start.checkpoint

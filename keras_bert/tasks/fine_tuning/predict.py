@@ -11,8 +11,8 @@ from keras_bert.tasks.fine_tuning.batches import MODEL_INPUTS, evaluation_batche
 from keras_bert.tasks.fine_tuning.examples import Examples
 from keras_bert.training.backend import make_predict
 from keras_bert.training.cluster import all_sum, share_of
+from keras_bert.training.objective import AfterBatch
 from keras_bert.training.progress import progress
-from keras_bert.training.task import AfterBatch
 
 Predict = Callable[[Examples], dict[str, np.ndarray]]
 

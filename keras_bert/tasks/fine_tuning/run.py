@@ -28,17 +28,17 @@ from keras_bert.optimization.loss_scale import LossScale
 from keras_bert.tasks.fine_tuning.batches import steps_per_epoch, training_batches
 from keras_bert.tasks.fine_tuning.model import make_model, make_optimizer
 from keras_bert.tasks.fine_tuning.predict import Predict, make_predict_examples
+from keras_bert.tasks.fine_tuning.pretrained import Pretrained
 from keras_bert.tasks.fine_tuning.settings import FineTuningSettings
-from keras_bert.tasks.fine_tuning.start import Start
 from keras_bert.tasks.fine_tuning.task import FineTuningTask
 from keras_bert.training.best import BestKept
 from keras_bert.training.board import Board
 from keras_bert.training.cluster import check_agreement, share_of
 from keras_bert.training.loop import TrainingSettings, check_batch_sizes, train
+from keras_bert.training.objective import AfterBatch
 from keras_bert.training.run_directory import is_finished, running
 from keras_bert.training.strategy import check_state_dtype
 from keras_bert.training.summaries import read_evaluations
-from keras_bert.training.task import AfterBatch
 
 
 def fine_tune(
@@ -47,7 +47,7 @@ def fine_tune(
     strategy: tf.distribute.Strategy,
     output_dir: Path,
     record: Mapping[str, object],
-    start: Start,
+    start: Pretrained,
     task: FineTuningTask,
 ) -> dict[str, float]:
     """Fine-tunes a model, or goes on with it, and saves what it became.
@@ -58,7 +58,7 @@ def fine_tune(
         strategy: the devices.
         output_dir: the run's folder (README, "What a run leaves behind").
         record: what goes into run.json and must not change between a start and its continuation.
-        start: the checkpoint, from `find_start`.
+        start: the checkpoint, from `open_pretrained`.
         task: what is learnt.
 
     Returns:
@@ -166,7 +166,7 @@ def _train(
     training: TrainingSettings,
     strategy: tf.distribute.Strategy,
     output_dir: Path,
-    start: Start,
+    start: Pretrained,
     task: FineTuningTask,
     model: keras.Model,
     predict: Callable[..., dict[str, np.ndarray]],

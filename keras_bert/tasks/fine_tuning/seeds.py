@@ -10,9 +10,9 @@ from absl import logging
 
 from keras_bert.common.files import read_json, write_json
 from keras_bert.tasks.fine_tuning.model import make_model
+from keras_bert.tasks.fine_tuning.pretrained import Pretrained
 from keras_bert.tasks.fine_tuning.run import check_run, fine_tune
 from keras_bert.tasks.fine_tuning.settings import FineTuningSettings
-from keras_bert.tasks.fine_tuning.start import Start
 from keras_bert.tasks.fine_tuning.task import FineTuningTask
 from keras_bert.training.cluster import check_agreement
 from keras_bert.training.loop import TrainingSettings
@@ -25,7 +25,7 @@ def fine_tune_seeds(
     strategy: tf.distribute.Strategy,
     output_dir: Path,
     record: Mapping[str, object],
-    start: Start,
+    start: Pretrained,
     task: FineTuningTask,
     seeds: Sequence[int],
 ) -> dict[str, object]:

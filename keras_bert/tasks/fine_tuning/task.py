@@ -12,7 +12,7 @@ from keras_bert.config import BertConfig
 from keras_bert.tasks.fine_tuning.examples import Examples
 from keras_bert.tasks.fine_tuning.predict import Predict
 from keras_bert.training.board import Board
-from keras_bert.training.task import Task
+from keras_bert.training.objective import Objective
 
 # Rows of a table of wrong predictions on TensorBoard.
 SHOWN = 100
@@ -43,7 +43,7 @@ class FineTuningTask:
     """
 
     make_model: Callable[[BertConfig, str], keras.Model]
-    sums: Task
+    sums: Objective
     train: Examples | None = None
     score: Callable[[Predict], Mapping[str, float]] | None = None
     best: str = "accuracy"

@@ -14,7 +14,7 @@ import numpy as np
 from absl import logging
 
 from keras_bert.common.errors import InputError
-from keras_bert.tasks.fine_tuning.start import in_order_of
+from keras_bert.tasks.fine_tuning.pretrained import in_order_of
 from keras_bert.tasks.ner.conll import Sentence, read_conll
 from keras_bert.tasks.ner.scheme_detection import check_tags
 from keras_bert.tasks.ner.tag_schemes import OUTSIDE, entities, iob2_tags, split_tag

@@ -16,9 +16,9 @@ from keras_bert.common.errors import InputError
 from keras_bert.common.files import write_json
 from keras_bert.models import BertTokenClassifier
 from keras_bert.tasks.fine_tuning.predict import Predict
+from keras_bert.tasks.fine_tuning.pretrained import Pretrained, open_pretrained
 from keras_bert.tasks.fine_tuning.seeds import fine_tune_seeds
 from keras_bert.tasks.fine_tuning.settings import FineTuningSettings
-from keras_bert.tasks.fine_tuning.start import Start, find_start
 from keras_bert.tasks.fine_tuning.task import SHOWN, FineTuningTask
 from keras_bert.tasks.ner.conll import write_conll
 from keras_bert.tasks.ner.data import (
@@ -31,9 +31,9 @@ from keras_bert.tasks.ner.data import (
     read_data,
     tag_ids,
 )
+from keras_bert.tasks.ner.objective import tagging_objective
 from keras_bert.tasks.ner.scores import entity_scores
 from keras_bert.tasks.ner.tag_schemes import OUTSIDE, entities, iob2_tags, split_tag
-from keras_bert.tasks.ner.task import ner_task
 from keras_bert.tasks.ner.windows import Windows, make_windows
 from keras_bert.training.board import Board
 from keras_bert.training.loop import TrainingSettings
@@ -90,7 +90,7 @@ def fine_tune_tagger(
     Raises:
         InputError: anything about the files, the tags or the checkpoint that a user has to mend.
     """
-    start = find_start(
+    start = open_pretrained(
         settings.init_checkpoint,
         settings.vocab_file,
         settings.do_lower_case,
@@ -109,7 +109,7 @@ def fine_tune_tagger(
 
 
 def make_task(
-    ner: NerSettings, splits: Splits, start: Start, max_seq_length: int
+    ner: NerSettings, splits: Splits, start: Pretrained, max_seq_length: int
 ) -> FineTuningTask:
     """Cuts everything into windows, and says how it is learnt, scored and written.
 
@@ -157,7 +157,7 @@ def make_task(
         make_model=lambda config, dtype: BertTokenClassifier(
             config, num_labels=len(labels), dtype=dtype
         ),
-        sums=ner_task(),
+        sums=tagging_objective(),
         train=train,
         score=(lambda predict: dev.scores(dev.predicted(predict))) if dev else None,
         best="f1",
@@ -168,7 +168,7 @@ def make_task(
     )
 
 
-def _labels(train: TaggedSentences | None, start: Start) -> tuple[list[str], object]:
+def _labels(train: TaggedSentences | None, start: Pretrained) -> tuple[list[str], object]:
     """Returns the model's labels, and where they are from."""
     checkpoint = start.checkpoint
     if train:

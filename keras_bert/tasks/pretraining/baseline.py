@@ -7,8 +7,8 @@ pre-training must be read against.
 import numpy as np
 
 from keras_bert.tasks.pretraining.batches import evaluation_batches
+from keras_bert.tasks.pretraining.objective import LABELS, PREDICTIONS, label_weights
 from keras_bert.tasks.pretraining.records import SAMPLE_SIZE, PretrainingData
-from keras_bert.tasks.pretraining.task import LABELS, PREDICTIONS, label_weights
 from keras_bert.training.distribute import untuned
 
 
@@ -25,7 +25,7 @@ def unigram_baseline(
         train: records whose pieces and labels are counted; each piece gets one count for free.
         held_out: records whose pieces and labels are guessed.
         vocab_size: V.
-        objective: what is predicted, as for `pretraining_task`.
+        objective: what is predicted, as for `pretraining_objective`.
         max_examples: about so many records of each are read at most.
 
     Returns:

@@ -16,10 +16,10 @@ import tensorflow as tf
 from keras_bert.tasks.pretraining.batches import training_batches
 from keras_bert.tasks.pretraining.damage import explained
 from keras_bert.tasks.pretraining.inputs import PretrainingInputs
+from keras_bert.tasks.pretraining.objective import pretraining_objective
 from keras_bert.tasks.pretraining.phases import PhaseRun
 from keras_bert.tasks.pretraining.plan import Plan, memory_of
 from keras_bert.tasks.pretraining.run import make_model
-from keras_bert.tasks.pretraining.task import pretraining_task
 from keras_bert.training import host_memory
 from keras_bert.training.backend import BACKEND, free, make_train_steps, peak_memory
 from keras_bert.training.distribute import distribute
@@ -138,7 +138,7 @@ def _step_seconds(
             strategy,
             model,
             optimizer,
-            pretraining_task(plan.objective),
+            pretraining_objective(plan.objective),
             gradient_accumulation_steps=micro_batches,
             max_grad_norm=run.training.max_grad_norm,
             jit_compile=run.training.jit_compile,

@@ -27,8 +27,8 @@ from keras_bert.tasks.pretraining.baseline import unigram_baseline
 from keras_bert.tasks.pretraining.batches import evaluation_batches, training_batches
 from keras_bert.tasks.pretraining.damage import explained
 from keras_bert.tasks.pretraining.inputs import PretrainingInputs, find_inputs
+from keras_bert.tasks.pretraining.objective import pretraining_objective
 from keras_bert.tasks.pretraining.settings import PretrainingSettings
-from keras_bert.tasks.pretraining.task import pretraining_task
 from keras_bert.training.backend import free, make_evaluate
 from keras_bert.training.checkpoint import restore_latest
 from keras_bert.training.cluster import (
@@ -38,11 +38,11 @@ from keras_bert.training.cluster import (
     share_of,
 )
 from keras_bert.training.loop import TrainingSettings, check_batch_sizes, train
+from keras_bert.training.objective import AfterBatch
 from keras_bert.training.progress import progress
 from keras_bert.training.ramp import BatchRamp
 from keras_bert.training.run_directory import flat, is_finished, running
 from keras_bert.training.strategy import check_state_dtype, dtype_policy
-from keras_bert.training.task import AfterBatch
 
 
 def pretrain(
@@ -177,7 +177,7 @@ def _train_and_evaluate(
     optimizer: keras.optimizers.Optimizer,
     loss_scale: LossScale | None,
 ) -> dict[str, float]:
-    task = pretraining_task(inputs.objective)
+    task = pretraining_objective(inputs.objective)
     left_to_right = inputs.objective == "ltr"
     vocab_size = inputs.config.vocab_size
     share = share_of(strategy)

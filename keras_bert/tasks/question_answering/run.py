@@ -20,9 +20,9 @@ from keras_bert.common.files import write_json
 from keras_bert.models import BertSpanLabeler
 from keras_bert.tasks.fine_tuning.examples import Examples
 from keras_bert.tasks.fine_tuning.predict import Predict
+from keras_bert.tasks.fine_tuning.pretrained import open_pretrained
 from keras_bert.tasks.fine_tuning.seeds import fine_tune_seeds
 from keras_bert.tasks.fine_tuning.settings import FineTuningSettings
-from keras_bert.tasks.fine_tuning.start import find_start
 from keras_bert.tasks.fine_tuning.task import SHOWN, FineTuningTask
 from keras_bert.tasks.question_answering.data import (
     Splits,
@@ -38,6 +38,7 @@ from keras_bert.tasks.question_answering.decoding import (
     null_odds_of,
     predictions_of,
 )
+from keras_bert.tasks.question_answering.objective import span_objective
 from keras_bert.tasks.question_answering.questions import Question
 from keras_bert.tasks.question_answering.scoring import (
     best_f1_threshold,
@@ -45,7 +46,6 @@ from keras_bert.tasks.question_answering.scoring import (
     score_v1,
     score_v2,
 )
-from keras_bert.tasks.question_answering.task import squad_task
 from keras_bert.tasks.question_answering.windows import Windows, make_windows, training_examples
 from keras_bert.text.tokenizer import BertTokenizer
 from keras_bert.training.board import Board
@@ -138,7 +138,7 @@ def fine_tune_span_labeler(
     Raises:
         InputError: anything about the questions or the checkpoint that a user has to mend.
     """
-    start = find_start(
+    start = open_pretrained(
         settings.init_checkpoint,
         settings.vocab_file,
         settings.do_lower_case,
@@ -211,7 +211,7 @@ def make_task(
     read = {"dev": splits.dev, "test": splits.test}
     return FineTuningTask(
         make_model=lambda config, dtype: BertSpanLabeler(config, dtype=dtype),
-        sums=squad_task(),
+        sums=span_objective(),
         train=training() if splits.train is not None else None,
         score=dev.score if dev else None,
         best="best_f1" if version_2 else "f1",

@@ -16,8 +16,8 @@ from keras_bert.tasks.classification.data import ClassificationSettings, read_da
 from keras_bert.tasks.classification.labels import label_array
 from keras_bert.tasks.classification.run import fine_tune_classifier
 from keras_bert.tasks.fine_tuning.examples import Examples
+from keras_bert.tasks.fine_tuning.pretrained import open_pretrained
 from keras_bert.tasks.fine_tuning.settings import FineTuningSettings
-from keras_bert.tasks.fine_tuning.start import find_start
 from keras_bert.training.loop import TrainingSettings
 
 
@@ -181,7 +181,7 @@ def test_a_changed_label_of_a_training_example_is_noticed(trained, reviews, tiny
 def test_the_texts_that_are_scored_and_predicted_are_run_through_the_model_once(
     reviews, tiny_model, tmp_path
 ):
-    start = find_start(str(tiny_model), max_seq_length=16)
+    start = open_pretrained(str(tiny_model), max_seq_length=16)
     for test_file in ("", reviews["eval_file"]):
         settings = ClassificationSettings(**reviews, test_file=test_file)
         do = {"do_train": True, "do_eval": True, "do_predict": True}

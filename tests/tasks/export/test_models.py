@@ -18,13 +18,13 @@ from keras_bert.models import BertClassifier
 from keras_bert.serving.network import Network
 from keras_bert.tasks.export import ExportSettings, export
 from keras_bert.tasks.export.models import Exported, make_exported
-from keras_bert.tasks.fine_tuning.earlier_run import Run
+from keras_bert.tasks.fine_tuning.earlier_run import EarlierRun
 
 
 def exported(task: str, path: Path, **settings) -> Exported:
     checkpoint = open_checkpoint(path)
     given = ExportSettings(str(path), "1", **settings)
-    return make_exported(task, given, checkpoint, Run.of(checkpoint.path))
+    return make_exported(task, given, checkpoint, EarlierRun.of(checkpoint.path))
 
 
 def labels_of(path: Path) -> tuple[str, list[str]]:

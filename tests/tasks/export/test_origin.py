@@ -8,7 +8,7 @@ import pytest
 
 from keras_bert.common.errors import InputError
 from keras_bert.tasks.export.origin import SentenceTransformer, is_of_pairs
-from keras_bert.tasks.fine_tuning.earlier_run import Run
+from keras_bert.tasks.fine_tuning.earlier_run import EarlierRun
 
 
 @pytest.mark.parametrize(
@@ -25,7 +25,7 @@ from keras_bert.tasks.fine_tuning.earlier_run import Run
     ],
 )
 def test_pairs_are_told_by_the_task_in_any_spelling(settings: dict, pair: bool, tmp_path: Path):
-    assert is_of_pairs(Run(tmp_path, settings, {})) is pair
+    assert is_of_pairs(EarlierRun(tmp_path, settings, {})) is pair
 
 
 MODULES = [("", "Transformer"), ("1_Pooling", "Pooling"), ("2_Normalize", "Normalize")]

@@ -6,14 +6,16 @@ from pathlib import Path
 import pytest
 
 from keras_bert.common.errors import InputError
-from keras_bert.tasks.fine_tuning.earlier_run import Run
+from keras_bert.tasks.fine_tuning.earlier_run import EarlierRun
 
 
-def run_with(folder: Path, settings: dict, results: dict | None = None, name: str = "model") -> Run:
+def run_with(
+    folder: Path, settings: dict, results: dict | None = None, name: str = "model"
+) -> EarlierRun:
     (folder / name).mkdir(exist_ok=True)
     (folder / "run.json").write_text(json.dumps({"settings": settings}))
     (folder / "results.json").write_text(json.dumps(results or {}))
-    return Run.of(folder / name)
+    return EarlierRun.of(folder / name)
 
 
 @pytest.mark.parametrize(

@@ -17,15 +17,15 @@ from keras_bert.models import BertClassifier
 from keras_bert.tasks.fine_tuning import run
 from keras_bert.tasks.fine_tuning.batches import model_inputs
 from keras_bert.tasks.fine_tuning.model import make_optimizer
+from keras_bert.tasks.fine_tuning.pretrained import in_order_of, open_pretrained
 from keras_bert.tasks.fine_tuning.run import fine_tune
 from keras_bert.tasks.fine_tuning.seeds import fine_tune_seeds
 from keras_bert.tasks.fine_tuning.settings import FineTuningSettings
-from keras_bert.tasks.fine_tuning.start import find_start, in_order_of
 from keras_bert.tasks.fine_tuning.task import FineTuningTask
 from keras_bert.training.checkpoint import CheckpointWriter
 from keras_bert.training.loop import TrainingSettings
+from keras_bert.training.objective import Objective
 from keras_bert.training.strategy import make_strategy
-from keras_bert.training.task import Task
 
 TRAINING = TrainingSettings(num_train_steps=0, train_batch_size=16, jit_compile=False)
 KEEP_ALL = replace(TRAINING, keep_checkpoint_max=10)
@@ -41,7 +41,7 @@ def sums_task():
         nll = tf.nn.sparse_softmax_cross_entropy_with_logits(batch["labels"], logits)
         return {"nll": tf.reduce_sum(nll * batch["example_weights"])}
 
-    return Task(("nll",), {"nll": 0.0}, weights, sums)
+    return Objective(("nll",), {"nll": 0.0}, weights, sums)
 
 
 @pytest.fixture(scope="module")
@@ -76,7 +76,7 @@ def make_task(make_examples):
 
 
 def start_of(settings):
-    return find_start(settings.init_checkpoint, max_seq_length=settings.max_seq_length)
+    return open_pretrained(settings.init_checkpoint, max_seq_length=settings.max_seq_length)
 
 
 def go(settings, output_dir, task, training=TRAINING, strategy=None):
@@ -260,7 +260,7 @@ def test_label_names_are_those_of_the_logits_in_their_order(settings, make_task,
     task = make_task(train=None, labels=["bad", "good"])
 
     def score(names, output_dir):
-        start = find_start(str(trained), max_seq_length=64, label_names=names)
+        start = open_pretrained(str(trained), max_seq_length=64, label_names=names)
         return fine_tune(only, TRAINING, make_strategy(), output_dir, {}, start, task)
 
     with pytest.raises(InputError, match=r"even, odd; expected bad, good; --label_names gives"):
@@ -274,9 +274,9 @@ def test_label_names_are_those_of_the_logits_in_their_order(settings, make_task,
 @pytest.mark.parametrize("names", [["a"], ["a", "a"], ["a", "b", "c"]])
 def test_there_is_a_label_name_for_each_logit(settings, trained, names):
     with pytest.raises(InputError, match=r"--label_names=a.*: .* a head of 2 logits; expected a n"):
-        find_start(str(trained), max_seq_length=64, label_names=names)
+        open_pretrained(str(trained), max_seq_length=64, label_names=names)
     with pytest.raises(InputError, match=r"has a head of no logits"):
-        find_start(settings.init_checkpoint, max_seq_length=64, label_names=names)
+        open_pretrained(settings.init_checkpoint, max_seq_length=64, label_names=names)
 
 
 def test_a_head_of_another_size_is_not_trained_on(settings, make_task, tmp_path, trained):
@@ -432,9 +432,9 @@ def test_settings_out_of_range_are_refused(settings, change, message):
 
 def test_settings_that_the_checkpoint_has_no_room_for_are_refused(settings):
     with pytest.raises(InputError, match=r"--max_seq_length=65 is more than the 64 positions"):
-        find_start(settings.init_checkpoint, max_seq_length=65)
+        open_pretrained(settings.init_checkpoint, max_seq_length=65)
     with pytest.raises(InputError, match=r"--num_frozen_layers=3: .* expected at most 2"):
-        find_start(settings.init_checkpoint, max_seq_length=64, num_frozen_layers=3)
+        open_pretrained(settings.init_checkpoint, max_seq_length=64, num_frozen_layers=3)
 
 
 def test_float16_and_moments_in_bfloat16_reach_the_step_and_the_checkpoint(
@@ -452,14 +452,14 @@ def test_float16_and_moments_in_bfloat16_reach_the_step_and_the_checkpoint(
 def test_a_vocabulary_of_another_size_is_refused(settings, tmp_path):
     (tmp_path / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\n")
     with pytest.raises(InputError, match=r"vocab\.txt.*5 pieces"):
-        find_start(settings.init_checkpoint, str(tmp_path / "vocab.txt"), max_seq_length=64)
+        open_pretrained(settings.init_checkpoint, str(tmp_path / "vocab.txt"), max_seq_length=64)
 
 
 def test_a_padded_table_takes_a_vocabulary_file_that_is_shorter(make_checkpoint, tmp_path):
     folder = make_checkpoint(tmp_path / "padded", [f"w{index}" for index in range(59)])
     vocab = (folder / "vocab.txt").read_text().splitlines()
     (tmp_path / "vocab.txt").write_text("\n".join(vocab[:-4]) + "\n")
-    start = find_start(str(folder), str(tmp_path / "vocab.txt"), max_seq_length=64)
+    start = open_pretrained(str(folder), str(tmp_path / "vocab.txt"), max_seq_length=64)
     assert start.vocab == [*vocab[:-4], *(f"[unused{n}]" for n in range(4))]
 
 

@@ -10,8 +10,8 @@ from keras_bert.config import BertConfig
 from keras_bert.models import BertPretrainer
 from keras_bert.optimization.adamw import AdamWeightDecay
 from keras_bert.tasks.pretraining.batches import training_batches
+from keras_bert.tasks.pretraining.objective import pretraining_objective
 from keras_bert.tasks.pretraining.records import find_records
-from keras_bert.tasks.pretraining.task import pretraining_task
 from keras_bert.training.loop import TrainingSettings, check_batch_sizes
 from keras_bert.training.ramp import BatchRamp
 from keras_bert.training.step import make_train_steps
@@ -103,7 +103,7 @@ def train(strategy, batches, micro_batches):
         strategy,
         model,
         optimizer,
-        pretraining_task(),
+        pretraining_objective(),
         gradient_accumulation_steps=micro_batches,
         jit_compile=False,
     )

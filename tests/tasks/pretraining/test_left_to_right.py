@@ -7,8 +7,8 @@ import tensorflow as tf
 from keras_bert.tasks.pretraining.baseline import unigram_baseline
 from keras_bert.tasks.pretraining.batches import evaluation_batches, training_batches
 from keras_bert.tasks.pretraining.left_to_right import next_pieces
+from keras_bert.tasks.pretraining.objective import pretraining_objective
 from keras_bert.tasks.pretraining.records import find_records
-from keras_bert.tasks.pretraining.task import pretraining_task
 
 VOCAB_SIZE, MASK = 48, 4
 KINDS = [{"dynamic": d, "pack": p} for d in (False, True) for p in (False, True)]
@@ -44,7 +44,7 @@ def test_in_a_packed_row_nothing_follows_the_last_piece_of_an_example():
 
 def test_the_loss_is_the_mean_over_all_real_pieces_but_the_last():
     logits = np.random.default_rng(0).normal(size=(2, 6, 13)).astype("float32")
-    task = pretraining_task("ltr")
+    task = pretraining_objective("ltr")
     batch = next_pieces(MASKED)
     sums = task.sums(lambda inputs, training: {"next_piece_logits": logits}, batch, False)
     figures = task.divide(*([float(of[n]) for n in task.figures] for of in (sums, weights(batch))))
@@ -61,7 +61,7 @@ def test_the_loss_is_the_mean_over_all_real_pieces_but_the_last():
 
 
 def weights(batch):
-    return pretraining_task("ltr").weights(batch)
+    return pretraining_objective("ltr").weights(batch)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -14,10 +14,10 @@ from keras_bert.config import BertConfig
 from keras_bert.models import BertPretrainer
 from keras_bert.optimization.adamw import AdamWeightDecay
 from keras_bert.tasks.pretraining.batches import training_batches
+from keras_bert.tasks.pretraining.objective import pretraining_objective
 from keras_bert.tasks.pretraining.records import find_records
 from keras_bert.tasks.pretraining.run import pretrain
 from keras_bert.tasks.pretraining.settings import PretrainingSettings
-from keras_bert.tasks.pretraining.task import pretraining_task
 from keras_bert.training.checkpoint import CheckpointWriter
 from keras_bert.training.loop import TrainingSettings
 from keras_bert.training.step import make_train_steps
@@ -136,7 +136,7 @@ def test_packed_rows_train_alike_on_two_devices_and_in_micro_batches(
             optimizer = AdamWeightDecay(1e-3)
             optimizer.build(model.trainable_variables)
         steps = make_train_steps(
-            strategy, model, optimizer, pretraining_task(), jit_compile=False, **settings
+            strategy, model, optimizer, pretraining_objective(), jit_compile=False, **settings
         )
         batches = training_batches(data, 8, CONFIG.vocab_size, seed=0)
         rows = steps(iter(strategy.experimental_distribute_dataset(batches)), tf.constant(4))

@@ -22,7 +22,7 @@ TEXT = "Rollo the Norse leader swore fealty to King Charles in the year 911"
 V2 = SquadSettings(version_2_with_negative=True)
 
 
-def squad_task(squad, tokenizer, train=None, dev=None, test=None):
+def span_objective(squad, tokenizer, train=None, dev=None, test=None):
     return make_task(squad, Splits(train, dev, test), tokenizer, 384)
 
 
@@ -56,13 +56,13 @@ def knowing(tokenizer):
 
 
 def test_a_model_that_knows_scores_a_hundred_in_v1(tokenizer, questions, knowing):
-    task = squad_task(SquadSettings(), tokenizer, dev=questions)
+    task = span_objective(SquadSettings(), tokenizer, dev=questions)
     assert task.best == "f1"
     assert task.score(knowing(questions[:2])) == {"exact": 100.0, "f1": 100.0}
 
 
 def test_a_model_that_knows_scores_a_hundred_in_v2(tokenizer, questions, knowing):
-    task = squad_task(V2, tokenizer, dev=questions)
+    task = span_objective(V2, tokenizer, dev=questions)
     assert task.best == "best_f1"
     figures = task.score(knowing(questions))
     names = ("exact", "f1", "HasAns_f1", "NoAns_f1", "best_exact", "best_f1")
@@ -71,7 +71,7 @@ def test_a_model_that_knows_scores_a_hundred_in_v2(tokenizer, questions, knowing
 
 
 def test_predictions_are_written_in_googles_three_files(tmp_path, tokenizer, questions, knowing):
-    task = squad_task(V2, tokenizer, dev=questions, test=questions)
+    task = span_objective(V2, tokenizer, dev=questions, test=questions)
     task.write_predictions(knowing(questions), tmp_path)
     written = {path.name: json.loads(path.read_text()) for path in tmp_path.iterdir()}
     assert written["predictions.json"] == {"a": "Rollo", "b": "911", "c": ""}
@@ -84,7 +84,7 @@ def test_the_scored_questions_are_run_through_the_model_once(
     tmp_path, tokenizer, questions, knowing
 ):
     answered = questions[:2]
-    task = squad_task(SquadSettings(), tokenizer, dev=answered, test=answered)
+    task = span_objective(SquadSettings(), tokenizer, dev=answered, test=answered)
     asked = []
 
     def predict(examples):
@@ -97,7 +97,7 @@ def test_the_scored_questions_are_run_through_the_model_once(
 
 
 def test_v1_predicts_every_question_and_has_no_null_odds(tmp_path, tokenizer, questions, knowing):
-    task = squad_task(SquadSettings(), tokenizer, dev=questions, test=questions)
+    task = span_objective(SquadSettings(), tokenizer, dev=questions, test=questions)
     task.write_predictions(knowing(questions), tmp_path)
     predictions = json.loads((tmp_path / "predictions.json").read_text())
     assert predictions.keys() == {"a", "b", "c"}
@@ -121,7 +121,7 @@ def test_other_questions_are_predicted_by_the_best_threshold_of_dev(tmp_path, to
     others = list(questions)  # The same texts, but not the development set.
     for threshold, empty in ((None, {"c"}), (0.0, set())):
         settings = SquadSettings(version_2_with_negative=True, null_score_diff_threshold=threshold)
-        task = squad_task(settings, tokenizer, dev=questions, test=others)
+        task = span_objective(settings, tokenizer, dev=questions, test=others)
         task.write_predictions(predict, tmp_path)
         predictions = json.loads((tmp_path / "predictions.json").read_text())
         assert {name for name, text in predictions.items() if not text} == empty
@@ -131,8 +131,8 @@ def test_other_questions_are_predicted_by_the_best_threshold_of_dev(tmp_path, to
 
 
 def test_v1_leaves_out_impossible_questions_and_v2_teaches_them(tokenizer, questions):
-    assert len(squad_task(SquadSettings(), tokenizer, questions).train) == 2
-    examples = squad_task(V2, tokenizer, questions).train
+    assert len(span_objective(SquadSettings(), tokenizer, questions).train) == 2
+    examples = span_objective(V2, tokenizer, questions).train
     assert (examples.labels["start_positions"] == 0).tolist() == [False, False, True]
 
 
@@ -141,7 +141,7 @@ def test_where_silence_is_best_for_dev_other_questions_get_no_answer(
 ):
     impossible = questions[2:]
     others = list(impossible)
-    task = squad_task(V2, tokenizer, dev=impossible, test=others)
+    task = span_objective(V2, tokenizer, dev=impossible, test=others)
     # An answer that scores above [CLS]: a threshold of 0, as the official report says, keeps it.
     predict = knowing([Question("c", questions[2].text, TEXT, questions[0].answers)])
     figures = task.score(predict)
@@ -155,7 +155,7 @@ def test_where_silence_is_best_for_dev_other_questions_get_no_answer(
 def test_a_shifted_answer_is_taught_where_it_is(tokenizer, questions):
     shifted = Question("a", questions[0].text, TEXT, (Answer("Rollo", 2),))
     taught, right = (
-        squad_task(SquadSettings(strict=True), tokenizer, [q]).train
+        span_objective(SquadSettings(strict=True), tokenizer, [q]).train
         for q in (shifted, questions[0])
     )
     assert taught.labels["end_positions"] == right.labels["end_positions"]
@@ -164,22 +164,22 @@ def test_a_shifted_answer_is_taught_where_it_is(tokenizer, questions):
 
 def test_a_misplaced_answer_is_left_out_or_with_strict_refused(tokenizer, questions, caplog):
     wrong = Question("d", "who ?", TEXT, (Answer("Rollo", 40),))
-    assert len(squad_task(SquadSettings(), tokenizer, [*questions, wrong]).train) == 2
+    assert len(span_objective(SquadSettings(), tokenizer, [*questions, wrong]).train) == 2
     assert "1 of 3 training answers are not in their context" in caplog.text
     assert "these questions are left out" in caplog.text
     with pytest.raises(
         InputError, match=r"1 of 3 training answers are not in .* 'Rollo' at 40 of the question 'd'"
     ):
-        squad_task(SquadSettings(strict=True), tokenizer, [*questions, wrong])
+        span_objective(SquadSettings(strict=True), tokenizer, [*questions, wrong])
     with pytest.raises(InputError, match="no training question is left"):
-        squad_task(SquadSettings(), tokenizer, [wrong])
+        span_objective(SquadSettings(), tokenizer, [wrong])
 
 
 def test_a_file_of_impossible_questions_needs_v2(tokenizer, questions):
     with pytest.raises(
         InputError, match=r"no development question has an answer; .*version_2_with_neg"
     ):
-        squad_task(SquadSettings(), tokenizer, dev=questions[2:])
+        span_objective(SquadSettings(), tokenizer, dev=questions[2:])
 
 
 def test_tensorboard_shows_the_wrong_predictions(tokenizer, questions, knowing):
@@ -192,7 +192,7 @@ def test_tensorboard_shows_the_wrong_predictions(tokenizer, questions, knowing):
         def pr_curve(self, name, is_positive, scores):
             shown[name] = is_positive.tolist(), scores
 
-    task = squad_task(V2, tokenizer, dev=questions)
+    task = span_objective(V2, tokenizer, dev=questions)
     # A model that takes the second question's answer to be the first's, and sees no impossible one.
     same = [questions[0], Question("b", questions[1].text, TEXT, questions[0].answers)]
     task.show(knowing([*same, Question("c", questions[2].text, TEXT, same[0].answers)]), Board())
@@ -203,7 +203,7 @@ def test_tensorboard_shows_the_wrong_predictions(tokenizer, questions, knowing):
 
 def test_what_was_read_is_in_the_record(tokenizer, questions):
     def record(*splits):
-        return squad_task(V2, tokenizer, *splits).record
+        return span_objective(V2, tokenizer, *splits).record
 
     assert record(questions).keys() == {"train_sha256"}
     before = record(None, questions, questions)

@@ -4,7 +4,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_bert.tasks.fine_tuning.batches import MODEL_INPUTS
-from keras_bert.tasks.ner.task import ner_task
+from keras_bert.tasks.ner.objective import tagging_objective
 
 
 def test_only_tagged_pieces_of_real_examples_count():
@@ -15,7 +15,7 @@ def test_only_tagged_pieces_of_real_examples_count():
         "tags": tf.constant(tags),
         "example_weights": tf.constant([1.0, 1.0, 0.0]),  # The last row fills the batch.
     }
-    task = ner_task()
+    task = tagging_objective()
     sums = task.sums(lambda inputs, training: {"logits": tf.constant(logits)}, batch, True)
     weights = task.weights(batch)
     figures = task.divide(

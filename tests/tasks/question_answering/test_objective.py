@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_bert.tasks.question_answering.task import squad_task
+from keras_bert.tasks.question_answering.objective import span_objective
 
 
 def batch_of(**changes):
@@ -28,7 +28,7 @@ def sums(batch, start=START, end=END):
     def model(inputs, training):
         return {"start_logits": tf.constant(start), "end_logits": tf.constant(end)}
 
-    return {name: float(value) for name, value in squad_task().sums(model, batch, True).items()}
+    return {name: float(value) for name, value in span_objective().sums(model, batch, True).items()}
 
 
 def nll(logits, place):
@@ -47,4 +47,4 @@ def test_a_window_is_hit_where_both_ends_are():
 def test_an_example_that_fills_the_batch_weighs_nothing():
     batch = batch_of(example_weights=np.array([1, 0], np.float32))
     assert sums(batch)["loss"] == pytest.approx((nll(START[0], 1) + nll(END[0], 2)) / 2, rel=1e-6)
-    assert float(squad_task().weights(batch)["loss"]) == 1.0
+    assert float(span_objective().weights(batch)["loss"]) == 1.0

@@ -17,7 +17,7 @@ from keras_bert.text.vocabulary import fit_vocab, load_vocab
 
 
 @dataclass(frozen=True)
-class Start:
+class Pretrained:
     """What a run starts from, checked; the weights are still on disk.
 
     Attributes:
@@ -72,14 +72,14 @@ class Start:
         }
 
 
-def find_start(
+def open_pretrained(
     init_checkpoint: str,
     vocab_file: str = "",
     do_lower_case: bool | None = None,
     max_seq_length: int = 128,
     num_frozen_layers: int = 0,
     label_names: Sequence[str] | None = None,
-) -> Start:
+) -> Pretrained:
     """Opens the checkpoint that a run starts from and checks the settings against it.
 
     Args:
@@ -127,7 +127,7 @@ def find_start(
             checkpoint.path,
             checkpoint.do_lower_case,
         )
-    return Start(checkpoint, vocab, do_lower_case)
+    return Pretrained(checkpoint, vocab, do_lower_case)
 
 
 def in_order_of(known: Sequence[str] | None, labels: Sequence[str]) -> list[str] | None:

@@ -9,10 +9,10 @@ import keras
 from keras import ops
 
 from keras_bert.tasks.fine_tuning.batches import model_inputs
-from keras_bert.training.task import Batch, Task
+from keras_bert.training.objective import Batch, Objective
 
 
-def ner_task() -> Task:
+def tagging_objective() -> Objective:
     """Makes the task.
 
     Returns:
@@ -38,7 +38,7 @@ def ner_task() -> Task:
             "tag_accuracy": ops.sum(weights * hits),
         }
 
-    return Task(
+    return Objective(
         figures=("loss", "tag_accuracy"),
         losses={"loss": 0.0},
         weights=weights_of,

@@ -5,8 +5,8 @@ import pytest
 import tensorflow as tf
 
 from keras_bert.tasks.pretraining.baseline import unigram_baseline
+from keras_bert.tasks.pretraining.objective import pretraining_objective
 from keras_bert.tasks.pretraining.records import find_records
-from keras_bert.tasks.pretraining.task import pretraining_task
 
 LOGITS = np.random.default_rng(0).normal(size=(2, 3, 7)).astype("float32")
 NEXT = np.array([[2.0, -1.0], [0.5, 0.25]], "float32")
@@ -28,7 +28,7 @@ def nll(logits, label):
 
 
 def test_the_loss_is_the_weighted_mean_of_masked_pieces_plus_the_mean_of_labels():
-    task = pretraining_task()
+    task = pretraining_objective()
     sums = {name: float(value) for name, value in task.sums(model, BATCH, False).items()}
     weights = {name: float(value) for name, value in task.weights(BATCH).items()}
     figures = task.divide(
@@ -46,7 +46,7 @@ def test_the_loss_is_the_weighted_mean_of_masked_pieces_plus_the_mean_of_labels(
 @pytest.mark.parametrize("ids", [[1, 2], [3, 0], [6, 6]])
 def test_accuracy_counts_the_largest_logits(ids):
     batch = BATCH | {"masked_lm_ids": tf.constant([[ids[0], ids[1], 0], [0, 0, 0]])}
-    hits = pretraining_task().sums(model, batch, False)["masked_lm_accuracy"]
+    hits = pretraining_objective().sums(model, batch, False)["masked_lm_accuracy"]
     best = LOGITS.argmax(-1)
     guesses = [(best[0, 0], ids[0]), (best[0, 1], ids[1]), (best[1, 0], 0)]
     assert float(hits) == sum(int(guess == label) for guess, label in guesses)
@@ -67,13 +67,13 @@ def test_of_equal_logits_the_first_is_the_guess(label, hits):
         "next_sentence_labels": tf.constant([1]),
         "example_weights": tf.ones([1]),
     }
-    sums = pretraining_task().sums(tied, batch, False)
+    sums = pretraining_objective().sums(tied, batch, False)
     assert float(sums["masked_lm_accuracy"]) == hits
     assert float(sums["next_sentence_accuracy"]) == 0.0  # [0, 0]: label 0 is the guess
 
 
 def test_nothing_weighed_is_0_not_nan():
-    task = pretraining_task()
+    task = pretraining_objective()
     assert set(task.divide(np.zeros(4), np.zeros(4)).values()) == {0.0}
 
 

@@ -11,12 +11,12 @@ import keras
 from keras import ops
 
 from keras_bert.tasks.fine_tuning.batches import model_inputs
-from keras_bert.training.task import Batch, Task
+from keras_bert.training.objective import Batch, Objective
 
 ENDS = ("start", "end")
 
 
-def squad_task() -> Task:
+def span_objective() -> Objective:
     """Makes the task.
 
     Returns:
@@ -43,7 +43,7 @@ def squad_task() -> Task:
             "span_accuracy": ops.sum(weights * ops.cast(hits, "float32")),
         }
 
-    return Task(
+    return Objective(
         figures=("loss", "span_accuracy"),
         losses={"loss": 0.0},
         weights=weights_of,

@@ -15,10 +15,12 @@ import numpy as np
 from keras import ops
 
 from keras_bert.tasks.fine_tuning.batches import model_inputs
-from keras_bert.training.task import Batch, Task
+from keras_bert.training.objective import Batch, Objective
 
 
-def classification_task(problem_type: str, class_weights: np.ndarray | None = None) -> Task:
+def classification_objective(
+    problem_type: str, class_weights: np.ndarray | None = None
+) -> Objective:
     """Makes the task.
 
     Args:
@@ -54,7 +56,7 @@ def classification_task(problem_type: str, class_weights: np.ndarray | None = No
             sums["accuracy"] = ops.sum(batch["example_weights"] * hits)
         return sums
 
-    return Task(figures=figures, losses={"loss": 0.0}, weights=weights_of, sums=sums_of)
+    return Objective(figures=figures, losses={"loss": 0.0}, weights=weights_of, sums=sums_of)
 
 
 def _losses(problem_type: str, logits: Any, labels: Any, class_weights: np.ndarray | None) -> Any:

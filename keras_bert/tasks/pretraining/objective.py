@@ -13,7 +13,7 @@ import keras
 from keras import ops
 
 from keras_bert.models.layers.chain import chain
-from keras_bert.training.task import Batch, Task
+from keras_bert.training.objective import Batch, Objective
 
 MODEL_INPUTS = (
     "input_ids",
@@ -39,7 +39,7 @@ PREDICTIONS = {
 }
 
 
-def pretraining_task(objective: str = "mlm_nsp") -> Task:
+def pretraining_objective(objective: str = "mlm_nsp") -> Objective:
     """Makes the task of an objective.
 
     Args:
@@ -69,7 +69,7 @@ def pretraining_task(objective: str = "mlm_nsp") -> Task:
             sums[f"{name}_loss"], sums[f"{name}_accuracy"] = score[0], score[1]
         return sums
 
-    return Task(
+    return Objective(
         figures=tuple(f"{name}_{k}" for k in ("loss", "accuracy") for name in predictions),
         losses={f"{name}_loss": LABELS[name][1] for name in predictions},
         weights=weights_of,

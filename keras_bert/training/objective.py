@@ -12,7 +12,7 @@ AfterBatch = Callable[[], None]  # called after each batch of an evaluation; may
 
 
 @dataclass(frozen=True)
-class Task:
+class Objective:
     """The figures of a task, each a numerator over a denominator, both summed over examples.
 
     Sums make every figure exact for any split of the examples into batches, micro-batches and
