@@ -20,10 +20,10 @@ from data_tools.inspection.record_statistics import Statistics, Vocabulary
 from data_tools.inspection.verification import verify
 from data_tools.progress import Progress
 from keras_bert.common.errors import InputError
+from keras_bert.common.tensorflow_start import start_tensorflow
 from keras_bert.data.record_files import RecordFiles, find_record_files
 from keras_bert.programs.flags import Definitions
 from keras_bert.programs.program import Program, no_arguments, run
-from keras_bert.programs.tensorflow_start import start_tensorflow
 from keras_bert.text.vocabulary import load_vocab
 
 

@@ -18,9 +18,9 @@ from absl import logging
 from absl.flags import FlagValues
 
 from keras_bert.common.errors import InputError
+from keras_bert.common.tensorflow_start import start_tensorflow
 from keras_bert.programs.flags import Definitions
-from keras_bert.programs.program import MissingInput, Program, no_arguments
-from keras_bert.programs.tensorflow_start import need_tensorflow, start_tensorflow
+from keras_bert.programs.program import MissingInput, Program, need_tensorflow, no_arguments
 
 
 def define_flags(define: Definitions) -> None:

@@ -14,6 +14,7 @@ from absl import logging
 from absl.flags import FlagValues
 
 from keras_bert.common.errors import InputError
+from keras_bert.common.tensorflow_start import start_tensorflow
 from keras_bert.programs.flags import Definitions, own_flags
 from keras_bert.programs.program import MissingInput
 from keras_bert.programs.run_flags import (
@@ -22,14 +23,13 @@ from keras_bert.programs.run_flags import (
     define_export,
     strategy_of,
 )
-from keras_bert.programs.tensorflow_start import start_tensorflow
 from keras_bert.tasks.fine_tuning.earlier_run import EarlierRun
 
 if TYPE_CHECKING:
     import tensorflow as tf
 
     from keras_bert.tasks.fine_tuning.settings import FineTuningSettings
-    from keras_bert.training.loop import TrainingSettings
+    from keras_bert.training.run import TrainingSettings
 
 # The default places of a checkpoint.
 _CHECKPOINTS = ("data/*/config.json", "demo/run/model/config.json")
@@ -165,7 +165,7 @@ def read(flags: FlagValues) -> FineTuningFlags:
     start_tensorflow()  # After the checks, which do not need it.
     from keras_bert.tasks.fine_tuning.settings import FineTuningSettings
     from keras_bert.training.backend import BACKEND, fastest_precision
-    from keras_bert.training.loop import TrainingSettings
+    from keras_bert.training.run import TrainingSettings
 
     own = {name: flag.value for name, flag in own_flags(flags).items()}
     own["mixed_precision"] = own["mixed_precision"] or fastest_precision()

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from absl.flags import Flag, FlagValues
 
 from keras_bert.common.errors import InputError
+from keras_bert.common.tensorflow_start import start_tensorflow
 from keras_bert.programs.flags import Definitions, own_flags
 from keras_bert.programs.program import Program, no_arguments
 from keras_bert.programs.run_flags import (
@@ -28,7 +29,6 @@ from keras_bert.programs.run_flags import (
     finish,
     strategy_of,
 )
-from keras_bert.programs.tensorflow_start import start_tensorflow
 from keras_bert.tasks.pretraining.recipe import Phase, plan_phases, read_recipe
 
 if TYPE_CHECKING:
@@ -154,6 +154,7 @@ def main(flags: FlagValues, arguments: Sequence[str]) -> None:
     from keras_bert.tasks.pretraining.phases import pretrain_phases
     from keras_bert.tasks.pretraining.run import pretrain
     from keras_bert.training.cluster import worker_index
+    from keras_bert.training.run import TrainingRun
 
     runs = [_run_of(phase) for phase in phases]
     strategy = strategy_of(flags)
@@ -166,7 +167,8 @@ def main(flags: FlagValues, arguments: Sequence[str]) -> None:
         results = pretrain_phases(runs, strategy, output_dir)
     else:
         (run,) = runs
-        results = pretrain(run.settings, run.training, strategy, output_dir, run.record)
+        training_run = TrainingRun(run.training, strategy, output_dir, run.record)
+        results = pretrain(run.settings, training_run)
     if worker_index(strategy) == 0:
         finish(results, output_dir, flags.export)
 
@@ -203,7 +205,7 @@ def _run_of(phase: Phase) -> "PhaseRun":
     from keras_bert.tasks.pretraining.phases import PhaseRun
     from keras_bert.tasks.pretraining.settings import PretrainingSettings
     from keras_bert.training.backend import BACKEND, fastest_precision
-    from keras_bert.training.loop import TrainingSettings
+    from keras_bert.training.run import TrainingSettings
 
     own = dict(phase.flags)
     own["mixed_precision"] = own["mixed_precision"] or fastest_precision()

@@ -135,6 +135,21 @@ def no_arguments(arguments: Sequence[str]) -> None:
         raise InputError(f"expected flags only, got {' '.join(arguments)!r}")
 
 
+def need_tensorflow() -> None:
+    """Rejects another backend of Keras, for a program that computes with TensorFlow alone.
+
+    Raises:
+        InputError: KERAS_BACKEND, or Keras' own configuration, names another one.
+    """
+    import keras
+
+    if keras.config.backend() != "tensorflow":
+        raise InputError(
+            f"KERAS_BACKEND={keras.config.backend()}: expected tensorflow, with which "
+            f"{os.path.basename(sys.argv[0])} computes"
+        )
+
+
 def _parse(values: FlagValues, argv: Sequence[str]) -> list[str]:
     """Parses the flags; returns the other arguments."""
     try:

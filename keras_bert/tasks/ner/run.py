@@ -36,7 +36,7 @@ from keras_bert.tasks.ner.scores import entity_scores
 from keras_bert.tasks.ner.tag_schemes import OUTSIDE, entities, iob2_tags, split_tag
 from keras_bert.tasks.ner.windows import Windows, make_windows
 from keras_bert.training.board import Board
-from keras_bert.training.loop import TrainingSettings
+from keras_bert.training.run import TrainingSettings
 
 
 @dataclass(frozen=True)

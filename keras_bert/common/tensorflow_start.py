@@ -1,10 +1,8 @@
-"""Imports TensorFlow for a program: late, quietly, and as the backend of Keras."""
+"""Imports TensorFlow without its notes on stderr."""
 
 import os
 import sys
 import tempfile
-
-from keras_bert.common.errors import InputError
 
 
 def start_tensorflow() -> None:
@@ -30,18 +28,3 @@ def start_tensorflow() -> None:
         finally:
             os.dup2(terminal, 2)
             os.close(terminal)
-
-
-def need_tensorflow() -> None:
-    """Rejects another backend of Keras, for a program that computes with TensorFlow alone.
-
-    Raises:
-        InputError: KERAS_BACKEND, or Keras' own configuration, names another one.
-    """
-    import keras
-
-    if keras.config.backend() != "tensorflow":
-        raise InputError(
-            f"KERAS_BACKEND={keras.config.backend()}: expected tensorflow, with which "
-            f"{os.path.basename(sys.argv[0])} computes"
-        )
