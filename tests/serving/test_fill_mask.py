@@ -71,7 +71,7 @@ def test_pieces_and_scores_are_those_of_the_keras_model(model, tokenizer, signat
         signatures["token_ids"](**ids),
     ):
         pieces, piece_ids, scores = (
-            answer[name].numpy() for name in ("pieces", "piece_ids", "scores")
+            answer[name].numpy() for name in ("tokens", "token_ids", "scores")
         )
         assert pieces.shape == piece_ids.shape == scores.shape == (len(TEXTS), max(MASKS), K)
         for i in range(len(TEXTS)):
