@@ -82,8 +82,8 @@ def _open_export(folder: Path) -> Task:
     info = read_json(folder / INFO)
     if info.get("format") != "saved_model" or info.get("task") not in _CLASSES:
         raise InputError(
-            f"{folder / INFO}: task {info.get('task')!r} in format {info.get('format')!r}; expected "
-            f"a saved_model of {', '.join(_CLASSES)}"
+            f"{folder / INFO}: task {info.get('task')!r} in format {info.get('format')!r}; "
+            f"expected a saved_model of {', '.join(_CLASSES)}"
         )
     import tensorflow_text  # noqa: F401  Its operations are in the graph.
 

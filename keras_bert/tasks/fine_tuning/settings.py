@@ -1,10 +1,14 @@
-"""What a fine-tuning run is made of: values of flags in; the same, checked, out."""
+"""The settings of a fine-tuning run, and all that the run needs as one object."""
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import tensorflow as tf
 
 from keras_bert.common.errors import InputError
+from keras_bert.training.loop import TrainingSettings
 
 
 @dataclass(frozen=True)
@@ -79,3 +83,39 @@ class FineTuningSettings:
             )
         if self.early_stopping_patience and not self.do_eval:
             raise InputError("--early_stopping_patience needs --do_eval")
+
+
+@dataclass(frozen=True)
+class FineTuningRun:
+    """All that a fine-tuning run needs beside its task.
+
+    Attributes:
+        settings: what decides its outcome.
+        training: how it trains; `num_train_steps` 0 leaves its length to `num_train_epochs`.
+        strategy: the devices.
+        output_dir: the run's folder; of several seeds, it gets a folder `seed-N` for each.
+        record: what goes into run.json and must not change between a start and its continuation.
+        seeds: at least one; each takes the place of `settings.random_seed`.
+    """
+
+    settings: FineTuningSettings
+    training: TrainingSettings
+    strategy: tf.distribute.Strategy
+    output_dir: Path
+    record: Mapping[str, object]
+    seeds: Sequence[int]
+
+    def of_seed(self, seed: int, output_dir: Path) -> "FineTuningRun":
+        """Returns the run of one seed.
+
+        Args:
+            seed: its seed.
+            output_dir: its folder.
+        """
+        return replace(
+            self,
+            settings=replace(self.settings, random_seed=seed),
+            record={**self.record, "random_seed": seed},
+            output_dir=output_dir,
+            seeds=(seed,),
+        )

@@ -6,11 +6,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import keras
-
-from keras_bert.config import BertConfig
 from keras_bert.tasks.fine_tuning.examples import Examples
 from keras_bert.tasks.fine_tuning.predict import Predict
+from keras_bert.tasks.task import Task
 from keras_bert.training.board import Board
 from keras_bert.training.objective import Objective
 
@@ -22,14 +20,14 @@ SHOWN = 100
 class FineTuningTask:
     """What a task brings to its run.
 
-    `predict` in what follows runs the model over Examples: for a model of examples (`per_piece`
+    `predict` in what follows runs the model over Examples: for a model of examples (`per_token`
     false) it gives {output: [n, ...]}, for one of pieces {output: [T, ...]}, aligned with
     `input_ids`. The same Examples with the same weights are computed once.
 
     Attributes:
-        make_model: (config, dtype policy) -> the model, one of keras_bert.models.
-        sums: the losses to descend and the figures to report while training.
-        train: the training examples, with the labels that `sums` takes; None without training.
+        make: dtype policy -> the task object with a newly initialized model.
+        objective: the losses to minimize and the figures to report while training.
+        train: the training examples, with the labels that `objective` reads; None without training.
         score: predict -> figures of the development set under their official names; called after
             each epoch and for the result. None where there is no such set.
         best: the figure of `score` that decides which weights are kept: the highest.
@@ -42,8 +40,8 @@ class FineTuningTask:
             all that they hold.
     """
 
-    make_model: Callable[[BertConfig, str], keras.Model]
-    sums: Objective
+    make: Callable[[str], Task]
+    objective: Objective
     train: Examples | None = None
     score: Callable[[Predict], Mapping[str, float]] | None = None
     best: str = "accuracy"
