@@ -1,7 +1,8 @@
 """Keras' own `fit` on examples: the batches, the optimizer and the validation of a task object."""
 
+import contextlib
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, TypedDict
 
@@ -160,6 +161,7 @@ class FitData:
         metrics: the metrics of outputs, shown while training.
         pad_token_id: the id of [PAD].
         max_seq_length: the longest sequence.
+        frozen: layers that no loss reaches, which weight decay alone would shrink.
     """
 
     examples: Examples
@@ -168,6 +170,20 @@ class FitData:
     metrics: Mapping[str, Any]
     pad_token_id: int
     max_seq_length: int
+    frozen: Sequence[keras.layers.Layer] = ()
+
+
+@contextlib.contextmanager
+def _frozen(layers: Sequence[keras.layers.Layer]) -> Iterator[None]:
+    """Keeps the weights of layers as they are during the block."""
+    trainable = [layer.trainable for layer in layers]
+    for layer in layers:
+        layer.trainable = False
+    try:
+        yield
+    finally:
+        for layer, was in zip(layers, trainable, strict=True):
+            layer.trainable = was
 
 
 def fit(
@@ -204,21 +220,22 @@ def fit(
     jit_compile = settings.jit_compile
     if jit_compile is None:  # TensorFlow's XLA would compile a program for each length on a CPU.
         jit_compile = keras.config.backend() == "jax"
-    model.compile(
-        optimizer=AdamWeightDecay(
-            schedule,
-            weight_decay=settings.weight_decay,
-            bias_correction=True,
-            global_clipnorm=1.0,
-        ),
-        loss=dict(data.losses),
-        metrics=dict(data.metrics),
-        jit_compile=jit_compile,
-    )
     validation = [Validation(evaluate)] if evaluate else []
-    return model.fit(
-        dataset,
-        epochs=settings.epochs,
-        callbacks=[*validation, *callbacks],
-        verbose=settings.verbose,
-    )
+    with _frozen(data.frozen):
+        model.compile(
+            optimizer=AdamWeightDecay(
+                schedule,
+                weight_decay=settings.weight_decay,
+                bias_correction=True,
+                global_clipnorm=1.0,
+            ),
+            loss=dict(data.losses),
+            metrics=dict(data.metrics),
+            jit_compile=jit_compile,
+        )
+        return model.fit(
+            dataset,
+            epochs=settings.epochs,
+            callbacks=[*validation, *callbacks],
+            verbose=settings.verbose,
+        )

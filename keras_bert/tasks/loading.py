@@ -99,7 +99,8 @@ class Source:
         """
         positions = self.checkpoint.config.max_position_embeddings
         # 0: an older run of run_pretraining.py, which took any records.
-        length = self.setting("max_seq_length", int, given) or min(default, positions)
+        length = self.setting("max_seq_length", int, given)
+        length = min(default, positions) if length in (None, 0) and given is None else length
         check_max_seq_length(length, positions)
         return length
 
@@ -150,15 +151,17 @@ class Source:
             )
 
 
-def check_max_seq_length(length: int, positions: int) -> None:
+def check_max_seq_length(length: int, positions: int, shortest: int = SHORTEST) -> None:
     """Checks that a model can read texts of a length.
 
     Raises:
         InputError: more than the model's positions, or too few.
     """
-    if not SHORTEST <= length <= positions:
+    if isinstance(length, bool) or not isinstance(length, int):
+        raise InputError(f"max_seq_length={length!r}: expected a whole number")
+    if not shortest <= length <= positions:
         raise InputError(
-            f"max_seq_length={length}: expected from {SHORTEST} to the model's {positions} "
+            f"max_seq_length={length}: expected from {shortest} to the model's {positions} "
             "positions (max_position_embeddings)"
         )
 

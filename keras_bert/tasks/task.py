@@ -67,7 +67,8 @@ class Task:
 
     def __init__(self, model: keras.Model | None, tokenizer: BertTokenizer | None, settings: Any):
         if model is not None:
-            check_max_seq_length(settings.max_seq_length, model.config.max_position_embeddings)
+            positions = model.config.max_position_embeddings
+            check_max_seq_length(settings.max_seq_length, positions, shortest=3)
         self._model = model
         self.tokenizer = tokenizer
         self.settings = settings

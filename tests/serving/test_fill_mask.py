@@ -4,11 +4,11 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from keras_bert.serving.fill_mask import ServedFillMask
 
 from keras_bert.config import BertConfig
 from keras_bert.models import BertPretrainer
 from keras_bert.serving import fill_mask
-from keras_bert.serving.fill_mask import ServedFillMask
 from keras_bert.serving.network import Network
 from keras_bert.text.padding import pack
 from keras_bert.text.tokenizer import BertTokenizer

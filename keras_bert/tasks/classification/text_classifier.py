@@ -15,14 +15,16 @@ from keras_bert.models import BertClassifier
 from keras_bert.serving.network import Network
 from keras_bert.tasks.checks import check_list, check_same_length, check_texts
 from keras_bert.tasks.classification import glue
+from keras_bert.tasks.classification.data import Problem
 from keras_bert.tasks.classification.labels import label_array
-from keras_bert.tasks.classification.metrics import DEFAULT_METRICS, score
+from keras_bert.tasks.classification.metrics import DEFAULT_METRICS
 from keras_bert.tasks.classification.objective import classification_losses
 from keras_bert.tasks.classification.processor import (
     PROBLEM_TYPES,
     ClassificationProcessor,
     ClassifierSettings,
 )
+from keras_bert.tasks.classification.scoring import score
 from keras_bert.tasks.classification.served import ServedClassifier
 from keras_bert.tasks.classification.texts import Texts
 from keras_bert.tasks.fitting import FitData, FitOptions
@@ -33,7 +35,6 @@ from keras_bert.text.tokenizer import BertTokenizer
 
 _TEXT = "The Norman dynasty had a major impact on medieval Europe."
 _QUESTION = "Who had an impact on Europe?"
-_SUFFIX = "_label_classification"
 _DEFAULT = ModelOptions()
 
 
@@ -209,10 +210,8 @@ class TextClassifier(Task):
         if not len(array):
             raise InputError("evaluate() got no texts; expected at least one")
         answers = self._predict(columns, batch_size)
-        metrics = self._metrics()
-        kind = self.settings.problem_type
-        outputs = answers["score"][:, None] if kind == "regression" else answers["logits"]
-        return dict(score(kind, metrics, outputs, array))
+        problem = Problem(self.settings.problem_type, self.labels, self._metrics())
+        return score(problem, answers, array)
 
     def predict(self, texts: Any, batch_size: int = 32) -> dict[str, np.ndarray]:
         """Classifies texts.
@@ -259,8 +258,7 @@ class TextClassifier(Task):
     @property
     def problem_type_name(self) -> str:
         """What transformers calls the kind of loss."""
-        kind = self.settings.problem_type
-        return kind if kind == "regression" else kind.removesuffix("_label") + _SUFFIX
+        return transformers_problem_type(self.settings.problem_type)
 
     def _columns(self, texts: Any, name: str = "texts") -> tuple[list[str], ...]:
         columns = check_texts(name, texts, allow_pairs=True)
@@ -285,6 +283,11 @@ class TextClassifier(Task):
         if name and name.lower() != "custom":
             return glue.find_task(name).metrics
         return DEFAULT_METRICS[self.settings.problem_type]
+
+
+def transformers_problem_type(problem_type: str) -> str:
+    """Returns what transformers calls a problem type: `single_label_classification`."""
+    return problem_type + "_classification" * (problem_type != "regression")
 
 
 def short_problem_type(name: str | None, where: Any) -> str | None:

@@ -148,6 +148,7 @@ class MaskFiller(Task):
             metrics={},
             pad_token_id=self.tokenizer.pad_token_id,
             max_seq_length=self.settings.max_seq_length,
+            frozen=(self.model.encoder.pooler, self.model.next_sentence),
         )
         evaluate = None
         if validation_data is not None:
@@ -266,7 +267,10 @@ class MaskFiller(Task):
         rng = np.random.default_rng([*batch["dropout_seed"].view(np.uint32)[:4]])
         batch |= self._masked(batch, rng)
         weights = batch["masked_lm_weights"]
-        return {"masked_lm_logits": np.where(weights > 0, batch["masked_lm_ids"], -1)}
+        return {
+            "masked_lm_logits": np.where(weights > 0, batch["masked_lm_ids"], -1),
+            "next_sentence_logits": np.zeros([len(weights)], np.int32),  # It has no loss.
+        }
 
 
 def _masked_lm_loss(ids: Any, logits: Any) -> Any:

@@ -35,7 +35,7 @@ def make_task_object(run: FineTuningRun, start: Pretrained, task: FineTuningTask
     settings, strategy, checkpoint = run.settings, run.strategy, start.checkpoint
     keras.utils.set_random_seed(settings.random_seed)
     with lost_workers_end(strategy), strategy.scope():
-        made = task.make(dtype_policy(settings.mixed_precision))
+        made = task.make(start.config, dtype_policy(settings.mixed_precision))
         model = made.model
         _check_head(settings, start, task, getattr(model, "num_labels", None))
         report = checkpoint.load_into(model)

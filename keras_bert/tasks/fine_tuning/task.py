@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from keras_bert.config import BertConfig
 from keras_bert.tasks.fine_tuning.examples import Examples
 from keras_bert.tasks.fine_tuning.predict import Predict
 from keras_bert.tasks.task import Task
@@ -25,7 +26,7 @@ class FineTuningTask:
     `input_ids`. The same Examples with the same weights are computed once.
 
     Attributes:
-        make: dtype policy -> the task object with a newly initialized model.
+        make: (config, dtype policy) -> the task object with a newly initialized model.
         objective: the losses to minimize and the figures to report while training.
         train: the training examples, with the labels that `objective` reads; None without training.
         score: predict -> figures of the development set under their official names; called after
@@ -40,7 +41,7 @@ class FineTuningTask:
             all that they hold.
     """
 
-    make: Callable[[str], Task]
+    make: Callable[[BertConfig, str], Task]
     objective: Objective
     train: Examples | None = None
     score: Callable[[Predict], Mapping[str, float]] | None = None
