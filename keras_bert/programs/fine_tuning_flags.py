@@ -121,7 +121,7 @@ def read() -> "FineTuningRun":
     start_tensorflow()
     from keras_bert.tasks.fine_tuning.settings import FineTuningRun, FineTuningSettings
     from keras_bert.training.backend import BACKEND, fastest_precision, make_strategy
-    from keras_bert.training.loop import TrainingSettings
+    from keras_bert.training.run import TrainingSettings
 
     own = {flag.name: flag.value for flag in FLAGS.get_flags_for_module("__main__")}
     own["mixed_precision"] = own["mixed_precision"] or fastest_precision()
@@ -131,17 +131,18 @@ def read() -> "FineTuningRun":
     )
     left_out = {*FREE, "seeds"}
     return FineTuningRun(
-        settings,
-        training,
-        make_strategy(
+        settings=settings,
+        training=training,
+        strategy=make_strategy(
             FLAGS.distribution_strategy,
             FLAGS.num_devices,
             FLAGS.worker_timeout,
             FLAGS.model_parallel,
         ),
-        Path(FLAGS.output_dir),
-        {name: value for name, value in own.items() if name not in left_out} | {"backend": BACKEND},
-        seeds,
+        output_dir=Path(FLAGS.output_dir),
+        record={name: value for name, value in own.items() if name not in left_out}
+        | {"backend": BACKEND},
+        seeds=seeds,
     )
 
 

@@ -233,7 +233,7 @@ class MaskFiller(Task):
     def _outputs(self, prepared: Prepared, batch_size: int) -> dict[str, np.ndarray]:
         """Keeps the best tokens of each mask instead of a logit for each of the vocabulary."""
         examples = prepared.examples
-        is_mask = self.processor.is_mask(examples.input_ids).numpy()
+        is_mask = self.processor.is_mask(tf.constant(examples.input_ids)).numpy()
         starts = np.concatenate([[0], np.cumsum(is_mask)])[examples.starts]
         shape = [int(is_mask.sum()), self.settings.top_k]
         best = {"scores": np.zeros(shape, np.float32), "token_ids": np.zeros(shape, np.int32)}

@@ -33,9 +33,11 @@ from keras_bert.tasks.task import Task
 from keras_bert.training.best import BestKept
 from keras_bert.training.board import Board
 from keras_bert.training.cluster import check_agreement, share_of
-from keras_bert.training.loop import check_batch_sizes, train
+from keras_bert.training.loop import Evaluation, train
 from keras_bert.training.objective import AfterBatch
+from keras_bert.training.run import check_batch_sizes
 from keras_bert.training.run_directory import is_finished, running
+from keras_bert.training.state import TrainState
 from keras_bert.training.strategy import check_state_dtype
 from keras_bert.training.summaries import read_evaluations
 
@@ -168,16 +170,10 @@ def _train(
         settings.early_stopping_patience,
     )
     train(
-        strategy,
-        model,
-        optimizer,
-        task.objective,
+        run,
+        TrainState(model, optimizer, task.objective, loss_scale),
         lambda step: training_batches(task.train, batches, step),
-        training,
-        output_dir,
-        evaluate if evaluates else None,
-        best if evaluates else None,
-        loss_scale,
+        Evaluation(evaluate, best) if evaluates else None,
     )
     if not evaluates:
         return {"step": steps, "best_step": steps}

@@ -1,14 +1,12 @@
 """The settings of a fine-tuning run, and all that the run needs as one object."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import tensorflow as tf
-
 from keras_bert.common.errors import InputError
-from keras_bert.training.loop import TrainingSettings
+from keras_bert.training.run import TrainingRun
 
 
 @dataclass(frozen=True)
@@ -85,24 +83,19 @@ class FineTuningSettings:
             raise InputError("--early_stopping_patience needs --do_eval")
 
 
-@dataclass(frozen=True)
-class FineTuningRun:
+@dataclass(frozen=True, kw_only=True)
+class FineTuningRun(TrainingRun):
     """All that a fine-tuning run needs beside its task.
+
+    `training.num_train_steps` 0 leaves the length to `settings.num_train_epochs`; the folder of
+    several seeds gets a folder `seed-N` for each.
 
     Attributes:
         settings: what decides its outcome.
-        training: how it trains; `num_train_steps` 0 leaves its length to `num_train_epochs`.
-        strategy: the devices.
-        output_dir: the run's folder; of several seeds, it gets a folder `seed-N` for each.
-        record: what goes into run.json and must not change between a start and its continuation.
         seeds: at least one; each takes the place of `settings.random_seed`.
     """
 
     settings: FineTuningSettings
-    training: TrainingSettings
-    strategy: tf.distribute.Strategy
-    output_dir: Path
-    record: Mapping[str, object]
     seeds: Sequence[int]
 
     def of_seed(self, seed: int, output_dir: Path) -> "FineTuningRun":
