@@ -13,6 +13,7 @@ import pytest
 import tensorflow as tf
 from safetensors.numpy import save_file
 
+from keras_bert.checkpoints.model_description import ModelDescription
 from keras_bert.checkpoints.model_directory import open_model_directory, save_model_directory
 from keras_bert.checkpoints.names import hugging_face_name, is_transposed
 from keras_bert.models import BertPretrainer
@@ -128,7 +129,7 @@ def test_the_last_real_piece_is_pooled_as_the_first_sees_itself_alone(model, gol
 
 
 def test_a_saved_model_is_left_to_right_where_it_is_opened(model, golden, tmp_path):
-    save_model_directory(tmp_path / "saved", model, model.config)
+    save_model_directory(tmp_path / "saved", model, ModelDescription(model.config))
     assert json.loads((tmp_path / "saved" / "config.json").read_text())["is_decoder"] is True
     opened = open_model_directory(tmp_path / "saved")
     assert opened.config == model.config

@@ -10,6 +10,7 @@ import pytest
 import tensorflow as tf
 from safetensors.numpy import load_file
 
+from keras_bert.checkpoints.model_description import ModelDescription
 from keras_bert.checkpoints.model_directory import save_model_directory
 from keras_bert.common.errors import InputError
 from keras_bert.config import BertConfig
@@ -46,7 +47,7 @@ def folder(tmp_path_factory, write_records, root, backend_python):
     data = find_records(str(write_records(folder / "a.tfrecord", 40)))
     keras.utils.set_random_seed(3)
     model = BertPretrainer(CONFIG)
-    save_model_directory(folder / "model", model, CONFIG)
+    save_model_directory(folder / "model", model, ModelDescription(CONFIG))
     batches = training_batches(data, 8, CONFIG.vocab_size, seed=0).take(STEPS)
     np.savez(
         folder / "batches.npz",

@@ -17,6 +17,7 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
+from keras_bert.checkpoints.model_description import ModelDescription
 from keras_bert.checkpoints.model_directory import (
     check_place,
     open_model_directory,
@@ -91,11 +92,13 @@ def fine_tune(
         save_model_directory(
             output_dir / name,
             model,
-            start.config,
-            start.vocab,
-            start.do_lower_case,
-            labels=task.labels,
-            problem_type=task.problem_type,
+            ModelDescription(
+                start.config,
+                start.vocab,
+                start.do_lower_case,
+                labels=task.labels,
+                problem_type=task.problem_type,
+            ),
         )
 
     with running(output_dir, record, strategy) as folder:

@@ -13,6 +13,7 @@ import tensorflow as tf
 from absl import logging
 
 from keras_bert.checkpoints.checkpoint import Checkpoint
+from keras_bert.checkpoints.model_description import ModelDescription
 from keras_bert.checkpoints.model_directory import check_place, save_model_directory
 from keras_bert.common.errors import InputError
 from keras_bert.common.files import read_json, write_json
@@ -78,7 +79,9 @@ def pretrain(settings: PretrainingSettings, run: TrainingRun) -> dict[str, float
         results = _train_and_evaluate(settings, run, inputs, state)
         if settings.do_train and folder == output_dir:
             save_model_directory(
-                output_dir / "model", state.model, inputs.config, inputs.vocab, inputs.do_lower_case
+                output_dir / "model",
+                state.model,
+                ModelDescription(inputs.config, inputs.vocab, inputs.do_lower_case),
             )
         write_json(folder / "results.json", results)
     # The model of the next phase may not fit beside this one.

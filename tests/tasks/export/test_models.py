@@ -11,6 +11,7 @@ import tensorflow as tf
 from safetensors.numpy import load_file, save_file
 
 from keras_bert.checkpoints.conversion import convert
+from keras_bert.checkpoints.model_description import ModelDescription
 from keras_bert.checkpoints.model_directory import save_model_directory
 from keras_bert.checkpoints.open_checkpoint import open_checkpoint
 from keras_bert.common.errors import InputError
@@ -53,7 +54,9 @@ def test_labels_that_no_file_names_are_counted(make_run, edit_json, tmp_path: Pa
 
 def test_one_logit_is_a_regression(vocab, make_run, edit_json, tmp_path: Path):
     config = open_checkpoint(make_run(tmp_path, "classification")).config
-    save_model_directory(tmp_path / "one", BertClassifier(config, 1), config, vocab)
+    save_model_directory(
+        tmp_path / "one", BertClassifier(config, 1), ModelDescription(config, vocab)
+    )
     assert labels_of(tmp_path / "one") == ("regression", [])
     edit_json(tmp_path / "one" / "config.json", id2label=None, label2id=None)
     assert labels_of(tmp_path / "one") == ("regression", [])

@@ -9,6 +9,7 @@ import keras
 import pytest
 from safetensors.numpy import load_file
 
+from keras_bert.checkpoints.model_description import ModelDescription
 from keras_bert.checkpoints.model_directory import save_model_directory
 from keras_bert.common.errors import InputError
 from keras_bert.config import BertConfig
@@ -212,13 +213,15 @@ def test_without_held_out_records_a_sample_of_the_training_records_is_evaluated(
 
 def test_a_starting_point_of_another_vocabulary_is_refused(tmp_path, records):
     pieces = [*SPECIAL_TOKENS, *(f"mot{i}" for i in range(45))]
-    save_model_directory(tmp_path / "start", BertPretrainer(CONFIG), CONFIG, pieces)
+    save_model_directory(
+        tmp_path / "start", BertPretrainer(CONFIG), ModelDescription(CONFIG, pieces)
+    )
     with pytest.raises(InputError, match=r"start .* is another vocabulary"):
         run(tmp_path, input_file=records, init_checkpoint=tmp_path / "start")
 
 
 def test_a_starting_point_of_another_config_is_refused(tmp_path, records, config_file):
-    save_model_directory(tmp_path / "start", BertPretrainer(CONFIG), CONFIG)
+    save_model_directory(tmp_path / "start", BertPretrainer(CONFIG), ModelDescription(CONFIG))
     replace(CONFIG, hidden_size=4).to_json(config_file)
     with pytest.raises(InputError, match="differs from the config of --init_checkpoint"):
         run(
@@ -298,7 +301,9 @@ def test_evaluation_alone_needs_a_starting_point_and_leaves_results_only(
 
 def test_a_starting_point_that_does_not_fit_leaves_nothing_behind(tmp_path, records):
     pieces = (records / "vocab.txt").read_text().split()
-    save_model_directory(tmp_path / "start", BertPretrainer(CONFIG), CONFIG, pieces, False)
+    save_model_directory(
+        tmp_path / "start", BertPretrainer(CONFIG), ModelDescription(CONFIG, pieces, False)
+    )
     weights = tmp_path / "start" / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-9])
     with pytest.raises(InputError, match=r"model\.safetensors"):

@@ -8,6 +8,7 @@ import pytest
 import tensorflow as tf
 from safetensors.numpy import load_file
 
+from keras_bert.checkpoints.model_description import ModelDescription
 from keras_bert.checkpoints.model_directory import save_model_directory
 from keras_bert.common.errors import InputError
 from keras_bert.config import BertConfig
@@ -79,7 +80,7 @@ def test_without_next_sentences_nothing_is_said_of_them(tmp_path, write_dataset,
     assert "next_sentence" not in lines
     # The parts that no loss reaches stay as they started, for the task that needs them.
     keras.utils.set_random_seed(PretrainingSettings.random_seed)
-    save_model_directory(tmp_path / "fresh", BertPretrainer(CONFIG), CONFIG)
+    save_model_directory(tmp_path / "fresh", BertPretrainer(CONFIG), ModelDescription(CONFIG))
     fresh = load_file(tmp_path / "fresh" / "model.safetensors")
     for name, value in load_file(tmp_path / "out" / "model" / "model.safetensors").items():
         assert np.array_equal(value, fresh[name]) == name.startswith(UNPREDICTED), name
