@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from data_tools.building import spill
-from data_tools.examples import instances, records
+from data_tools.examples import instances, tfrecord_writing
 from data_tools.examples.full_sentences import make_full_sentences
 from data_tools.examples.packed import pack_examples
 from data_tools.examples.rows import lay_out
@@ -69,7 +69,7 @@ def make_shard(job: ShardJob) -> dict[str, Any]:
         InputError: when something cannot be read or written.
     """
     num_shards = job.settings.num_shards
-    path = os.path.join(job.directory, records.shard_name(job.index, num_shards))
+    path = os.path.join(job.directory, tfrecord_writing.shard_name(job.index, num_shards))
     note = write_shard_of(
         spill.read_spilled(job.directory, job.num_buckets, job.index, num_shards),
         job.index,
@@ -116,9 +116,9 @@ def write_shard_of(
             counts["real_tokens"] += int(features["input_mask"].sum())
             is_example = features.get("next_sentence_weights", features["input_mask"][:, :1])
             counts["examples"] += int(is_example.sum())
-            yield records.encode_examples(features)
+            yield tfrecord_writing.encode_examples(features)
 
-    entry = records.write_shard(path, batches())
+    entry = tfrecord_writing.write_shard(path, batches())
     return {"index": index, **entry, **counts}
 
 
@@ -189,7 +189,7 @@ def make_examples(
         shard_index: part of the random seed.
 
     Yields:
-        Batches of the features of `records.py`, of whatever kind the settings ask for.
+        Batches of the features of `tfrecord_writing.py`, of whatever kind the settings ask for.
     """
     seed = hashlib.blake2b(
         json.dumps([settings.random_seed, settings.num_shards, shard_index]).encode(),
@@ -239,12 +239,12 @@ def make_examples(
 
 def _all_copies(
     documents: instances.Documents, settings: Settings, rng: np.random.Generator
-) -> instances.Examples:
+) -> instances.ExampleSpans:
     """Makes the examples of all dupe_factor walks through the documents."""
     length, short_seq_prob = settings.max_seq_length, settings.short_seq_prob
     walks = range(settings.dupe_factor)
     if settings.next_sentence == "none":
-        return instances.Examples.concatenate(
+        return instances.ExampleSpans.concatenate(
             [make_full_sentences(documents, length, short_seq_prob, rng) for _ in walks]
         )
     copies = [
@@ -255,4 +255,4 @@ def _all_copies(
     del copies  # Pairs, 40 bytes each, are what takes most memory when documents are few and long.
     max_num_tokens = length - instances.NUM_SPECIAL_TOKENS
     pairs = instances.truncate_pairs(pairs, max_num_tokens, rng)
-    return instances.Examples.of_pairs(pairs)
+    return instances.ExampleSpans.of_pairs(pairs)

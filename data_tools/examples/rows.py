@@ -1,8 +1,8 @@
-"""Rows: examples in, the arrays of their records out, not yet masked.
+"""Lays examples out in the rows of their records, not yet masked.
 
-In: the documents' ids, a batch of `Examples`, and which of them share a row. Out: input_ids int32
-[n, S], input_mask and segment_ids uint8 [n, S], and what next-sentence prediction needs. An example
-reads `[CLS] part [SEP] part [SEP] ...`; in a packed row the next one follows at once.
+In: the documents' ids, a batch of `ExampleSpans`, and the rows that they share. Out: input_ids
+int32 [n, S], input_mask and segment_ids uint8 [n, S], and the features of next-sentence prediction.
+An example reads `[CLS] part [SEP] part [SEP] ...`; in a packed row the next one follows at once.
 
 A row is a sequence of runs, its parts with the special tokens around them and then the padding.
 Whatever is constant along a run, such as the segment or the distance between a piece's place in the
@@ -11,12 +11,12 @@ row and its place in the documents, is laid out by repeating it the run's length
 
 import numpy as np
 
-from data_tools.examples.instances import Examples
+from data_tools.examples.instances import ExampleSpans
 
 
 def lay_out(
     ids: np.ndarray,
-    examples: Examples,
+    examples: ExampleSpans,
     row_starts: np.ndarray,
     max_seq_length: int,
     special_ids: tuple[int, int, int],

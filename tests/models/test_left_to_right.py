@@ -17,7 +17,7 @@ from keras_bert.checkpoints.model_description import ModelDescription
 from keras_bert.checkpoints.model_directory import open_model_directory, save_model_directory
 from keras_bert.checkpoints.names import hugging_face_name, is_transposed
 from keras_bert.models import BertPretrainer
-from keras_bert.tasks.pretraining.left_to_right import next_pieces
+from keras_bert.tasks.pretraining.left_to_right import next_tokens
 from keras_bert.tasks.pretraining.objective import pretraining_objective
 from keras_bert.training.fusion import compiled
 
@@ -88,7 +88,7 @@ def test_the_tasks_loss_and_every_gradient_equal_transformers(model, golden):
         gradients = tape.gradient(loss, [variable.value for variable in trained])
         return loss, [tf.convert_to_tensor(gradient) for gradient in gradients]
 
-    loss, gradients = backward(next_pieces(inputs_of(golden)))
+    loss, gradients = backward(next_tokens(inputs_of(golden)))
     assert float(loss) == pytest.approx(float(golden["loss"]), abs=1e-5)
     assert len(gradients) == 42  # Neither the pooler nor the next sentence has any.
     for variable, gradient in zip(trained, gradients, strict=True):

@@ -162,7 +162,7 @@ def test_records_of_other_tools_have_the_casing_that_their_vocabulary_shows(
     )
     with caplog.at_level("INFO", "absl"):
         assert find_inputs(settings, 1).do_lower_case is is_lower
-    said = f"nothing says the casing of {vocab_file}; by its pieces --do_lower_case="
+    said = f"the casing of {vocab_file} is not given; by its tokens it is --do_lower_case="
     assert said + str(is_lower).lower() in caplog.text
 
 
@@ -180,7 +180,7 @@ def test_run_json_has_the_records_own_length(tmp_path, records, config_file):
             False,
             r"--export: .*a\.tfrecord has no vocabulary beside it; expected a --vocab_file",
         ),
-        (4, True, r"--export: .* has max_seq_length 4; a model is served for 5 pieces at least"),
+        (4, True, r"--export: .* has max_seq_length 4; a model is served for 5 tokens at least"),
     ],
 )
 def test_what_could_not_be_exported_is_refused_before_training(

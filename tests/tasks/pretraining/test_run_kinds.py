@@ -12,11 +12,11 @@ from keras_bert.checkpoints.model_description import ModelDescription
 from keras_bert.checkpoints.model_directory import save_model_directory
 from keras_bert.common.errors import InputError
 from keras_bert.config import BertConfig
+from keras_bert.data.pretraining_records import find_records
 from keras_bert.models import BertPretrainer
 from keras_bert.optimization.adamw import AdamWeightDecay
-from keras_bert.tasks.pretraining.batches import training_batches
+from keras_bert.tasks.pretraining.batches import RecordSource, training_batches
 from keras_bert.tasks.pretraining.objective import pretraining_objective
-from keras_bert.tasks.pretraining.records import find_records
 from keras_bert.tasks.pretraining.run import pretrain
 from keras_bert.tasks.pretraining.settings import PretrainingSettings
 from keras_bert.training.checkpoint import CheckpointWriter
@@ -140,7 +140,7 @@ def test_packed_rows_train_alike_on_two_devices_and_in_micro_batches(
         state = TrainState(model, optimizer, pretraining_objective())
         settings = TrainingSettings(4, 8, jit_compile=False, **settings)
         steps = make_train_steps(strategy, state, settings)
-        batches = training_batches(data, 8, CONFIG.vocab_size, seed=0)
+        batches = training_batches(RecordSource(data, CONFIG.vocab_size), 8, seed=0)
         figures = steps(iter(strategy.experimental_distribute_dataset(batches)), tf.constant(4))
         weights = [keras.ops.convert_to_numpy(v) for v in model.trainable_variables]
         return weights, figures.numpy()
