@@ -111,15 +111,8 @@ def _plan(
 
     settings = Settings(**asked["settings"])
     with Progress("reading", sum(entry["bytes"] for entry in asked["inputs"]), "B") as progress:
-        inputs = spill.spill_documents(
-            input_files,
-            settings.reading(),
-            settings.random_seed,
-            num_buckets,
-            building,
-            num_workers,
-            progress,
-        )
+        target = spill.Spill(settings.reading(), settings.random_seed, num_buckets, building)
+        inputs = spill.spill_documents(input_files, target, num_workers, progress)
     plan = plan or build.make_plan(asked, inputs, num_buckets)
     plan |= {"num_buckets": num_buckets, "spilled": spill.spilled_files(building)}
     files.write_json(plan_file, plan)

@@ -22,7 +22,7 @@ from data_tools.building import spill
 from data_tools.examples import instances, tfrecord_writing
 from data_tools.examples.full_sentences import make_full_sentences
 from data_tools.examples.packed import pack_examples
-from data_tools.examples.rows import lay_out
+from data_tools.examples.rows import RowLayout, lay_out
 from data_tools.settings import Settings
 from keras_bert.common import files
 from keras_bert.data.masking import Masking, mask_examples, num_to_predict
@@ -214,17 +214,19 @@ def make_examples(
         )
         order = order[packed]
 
-    special_ids = (tokenizer.cls_token_id, tokenizer.sep_token_id, tokenizer.pad_token_id)
+    layout = RowLayout(
+        settings.max_seq_length,
+        (tokenizer.cls_token_id, tokenizer.sep_token_id, tokenizer.pad_token_id),
+        has_segments=settings.next_sentence != "none",
+        packed_slots=settings.max_predictions_per_seq if settings.pack else None,
+    )
     for start in range(0, len(row_starts) - 1, _ROWS_A_BATCH):
         batch = row_starts[start : start + _ROWS_A_BATCH + 1]
         features = lay_out(
             documents.ids,
             examples.take(order[batch[0] : batch[-1]]),
             batch - batch[0],
-            settings.max_seq_length,
-            special_ids,
-            has_segments=settings.next_sentence != "none",
-            packed_slots=settings.max_predictions_per_seq if settings.pack else None,
+            layout,
         )
         if not settings.dynamic:
             features |= mask_examples(

@@ -47,7 +47,7 @@ class Documents:
 
 @dataclass(frozen=True)
 class ExampleSpans:
-    """Examples as spans of the documents, before they are laid out: `[CLS] part [SEP] part [SEP] ...`.
+    """Examples as spans of the documents: `[CLS] part [SEP] part [SEP] ...`.
 
     Attributes:
         parts: int64 [m, 2], (start, end) of each part in the documents' ids.

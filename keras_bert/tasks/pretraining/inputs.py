@@ -49,7 +49,7 @@ class PretrainingInputs:
             "objective": self.objective,
             "config": self.config.to_dict(),
             "vocab_sha256": vocab and hashlib.sha256(vocab).hexdigest(),
-            # Those of the records, even where no flag asks for them: a model is served at its length.
+            # The records' own, even without such a flag: a model is served at its length.
             "max_seq_length": self.data.max_seq_length,
             "max_predictions_per_seq": self.data.max_predictions_per_seq,
             "data_fingerprint": self.data.fingerprint,
