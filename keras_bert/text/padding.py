@@ -99,7 +99,7 @@ def pad_segments(
         pad_token_id: the id of [PAD].
 
     Returns:
-        `input_ids`, `input_mask` (1 on tokens, 0 on padding) and `segment_ids` (1 on b and its [SEP]), each
+        `input_ids`, `input_mask` (1 on tokens) and `segment_ids` (1 on b and its [SEP]), each
         int32 [B, S].
 
     Raises:

@@ -4,10 +4,10 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from keras_bert.serving.classification import ServedClassifier
 
 from keras_bert.config import BertConfig
 from keras_bert.models import BertClassifier
-from keras_bert.serving.classification import ServedClassifier
 from keras_bert.serving.network import Network
 from keras_bert.text.padding import pad_segments
 from keras_bert.text.tokenizer import BertTokenizer

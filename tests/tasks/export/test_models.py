@@ -8,6 +8,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from keras_bert.tasks.export.models import Exported, make_exported
 from safetensors.numpy import load_file, save_file
 
 from keras_bert.checkpoints.conversion import convert
@@ -18,7 +19,6 @@ from keras_bert.common.errors import InputError
 from keras_bert.models import BertClassifier
 from keras_bert.serving.network import Network
 from keras_bert.tasks.export import ExportSettings, export
-from keras_bert.tasks.export.models import Exported, make_exported
 from keras_bert.tasks.fine_tuning.earlier_run import EarlierRun
 
 
