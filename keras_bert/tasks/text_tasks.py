@@ -9,7 +9,7 @@ from keras_bert.serving import token_ids
 from keras_bert.serving.inputs import same_shape
 from keras_bert.serving.network import Network
 from keras_bert.tasks.prepared import TextInputs
-from keras_bert.text.padding import join
+from keras_bert.text.padding import combine_segments
 from keras_bert.text.tokenizer import BertTokenizer
 
 
@@ -42,7 +42,7 @@ class TextProcessor:
             count = tf.size(text)
             sides = [tokens[:count], tokens[count:]]
         return TextInputs(
-            *join(
+            *combine_segments(
                 *sides,
                 max_seq_length=self.settings.max_seq_length,
                 cls_token_id=self.tokenizer.cls_token_id,
