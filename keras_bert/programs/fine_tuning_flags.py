@@ -6,7 +6,7 @@ TensorFlow.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,10 +26,7 @@ from keras_bert.programs.run_flags import (
 from keras_bert.tasks.fine_tuning.earlier_run import EarlierRun
 
 if TYPE_CHECKING:
-    import tensorflow as tf
-
-    from keras_bert.tasks.fine_tuning.settings import FineTuningSettings
-    from keras_bert.training.run import TrainingSettings
+    from keras_bert.tasks.fine_tuning.settings import FineTuningRun
 
 # The default places of a checkpoint.
 _CHECKPOINTS = ("data/*/config.json", "demo/run/model/config.json")
@@ -124,35 +121,14 @@ def define_flags(
     define_export(define)
 
 
-@dataclass(frozen=True)
-class FineTuningFlags:
-    """The values of the common flags, as `fine_tune_seeds` takes them.
-
-    Attributes:
-        settings: the settings of fine-tuning.
-        training: the settings of the training loop.
-        strategy: the devices.
-        output_dir: the run's folder.
-        seeds: at least one.
-        record: all flags of the program that change the result.
-    """
-
-    settings: "FineTuningSettings"
-    training: "TrainingSettings"
-    strategy: "tf.distribute.Strategy"
-    output_dir: Path
-    seeds: list[int]
-    record: dict[str, object]
-
-
-def read(flags: FlagValues) -> FineTuningFlags:
+def read(flags: FlagValues) -> "FineTuningRun":
     """Reads the common flags and starts TensorFlow.
 
     Args:
         flags: of the program.
 
     Returns:
-        Their values.
+        The run that they describe.
 
     Raises:
         InputError: flags that contradict each other.
@@ -163,7 +139,7 @@ def read(flags: FlagValues) -> FineTuningFlags:
     check_output_dir(flags.output_dir, flags.init_checkpoint)
     seeds = _seeds(flags)
     start_tensorflow()  # After the checks, which do not need it.
-    from keras_bert.tasks.fine_tuning.settings import FineTuningSettings
+    from keras_bert.tasks.fine_tuning.settings import FineTuningRun, FineTuningSettings
     from keras_bert.training.backend import BACKEND, fastest_precision
     from keras_bert.training.run import TrainingSettings
 
@@ -174,13 +150,13 @@ def read(flags: FlagValues) -> FineTuningFlags:
         for kind in (FineTuningSettings, TrainingSettings)
     )
     record = {name: value for name, value in own.items() if name not in {*FREE, "seeds"}}
-    return FineTuningFlags(
-        settings,
-        training,
-        strategy_of(flags),
-        Path(flags.output_dir),
-        seeds,
-        {**record, "backend": BACKEND},
+    return FineTuningRun(
+        settings=settings,
+        training=training,
+        strategy=strategy_of(flags),
+        output_dir=Path(flags.output_dir),
+        record={**record, "backend": BACKEND},
+        seeds=seeds,
     )
 
 

@@ -90,23 +90,15 @@ def main(flags: FlagValues, arguments: Sequence[str]) -> None:
     """Fine-tunes, and prints the final figures."""
     no_arguments(arguments)
     _complete_flags(flags)
-    common = fine_tuning_flags.read(flags)  # Invalid flags do not wait for TensorFlow.
+    run = fine_tuning_flags.read(flags)  # Invalid flags do not wait for TensorFlow.
     from keras_bert.tasks.ner.data import NerSettings
     from keras_bert.tasks.ner.run import fine_tune_tagger
     from keras_bert.training.cluster import worker_index
 
     own = {field.name: flags[field.name].value for field in fields(NerSettings)}
-    results = fine_tune_tagger(
-        NerSettings(**own),
-        common.settings,
-        common.training,
-        common.strategy,
-        common.output_dir,
-        common.seeds,
-        common.record,
-    )
-    if worker_index(common.strategy) == 0:
-        finish(results, common.output_dir, flags.export)
+    results = fine_tune_tagger(NerSettings(**own), run)
+    if worker_index(run.strategy) == 0:
+        finish(results, run.output_dir, flags.export)
 
 
 def _complete_flags(flags: FlagValues) -> None:

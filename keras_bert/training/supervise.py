@@ -22,7 +22,7 @@ from types import FrameType
 from absl import logging
 
 from keras_bert.common.errors import EndedEarly, InputError
-from keras_bert.training.meeting import held_address
+from keras_bert.training.rendezvous import held_address
 
 # Exit codes after which another start would end the same way: success, invalid input, an invalid
 # command line, a command that cannot run, Ctrl-C.
