@@ -82,7 +82,7 @@ def main(flags: FlagValues, arguments: Sequence[str]) -> None:
     _complete_flags(flags)
     run = fine_tuning_flags.read(flags)  # Invalid flags do not wait for TensorFlow.
     from keras_bert.tasks.classification.data import ClassificationSettings
-    from keras_bert.tasks.classification.run import fine_tune_classifier
+    from keras_bert.tasks.classification.fine_tuning import fine_tune_classifier
     from keras_bert.training.cluster import worker_index
 
     own = {field.name: flags[field.name].value for field in fields(ClassificationSettings)}
