@@ -95,8 +95,8 @@ def create_pretraining_data(
     else:
         if num_workers:
             raise InputError(
-                f"--num_workers={num_workers} with --runner={runner.name}: expected the runner's own "
-                "option behind --, such as --direct_num_workers"
+                f"--num_workers={num_workers} with --runner={runner.name}: expected the runner's "
+                "own option behind --, such as --direct_num_workers"
             )
         if importlib.util.find_spec("apache_beam") is None:
             raise InputError(
