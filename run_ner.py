@@ -78,7 +78,7 @@ def main(argv: Sequence[str]) -> None:
     _complete_flags()
     common = fine_tuning_flags.read()  # Late: bad flags and --help should not wait for TensorFlow.
     from keras_bert.tasks.ner.data import NerSettings
-    from keras_bert.tasks.ner.run import fine_tune_tagger
+    from keras_bert.tasks.ner.fine_tuning import fine_tune_tagger
     from keras_bert.training.cluster import worker_index
 
     own = {field.name: FLAGS[field.name].value for field in fields(NerSettings)}

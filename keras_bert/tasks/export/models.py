@@ -24,7 +24,6 @@ from keras_bert.models import (
 )
 from keras_bert.serving.classification import ServedClassifier
 from keras_bert.serving.embedding import ServedEmbedding
-from keras_bert.serving.entities import ServedTagger, TaggerSettings
 from keras_bert.serving.fill_mask import ServedFillMask
 from keras_bert.serving.network import Network
 from keras_bert.serving.question_answering import AnswerSettings, ServedQuestionAnswering
@@ -32,6 +31,8 @@ from keras_bert.tasks.export.origin import SentenceTransformer, is_of_pairs
 from keras_bert.tasks.export.settings import SHORTEST, ExportSettings
 from keras_bert.tasks.fine_tuning.earlier_run import EarlierRun
 from keras_bert.tasks.ner.data import check_labels
+from keras_bert.tasks.ner.processor import TaggingProcessor, TaggingSettings
+from keras_bert.tasks.ner.served import ServedTagger
 from keras_bert.text.tokenizer import BertTokenizer
 
 # The longest text where nothing says how the model was trained; question answering has its own.
@@ -171,9 +172,10 @@ def _ner(settings: ExportSettings, checkpoint: Checkpoint, run: EarlierRun) -> E
     model = BertTokenClassifier(checkpoint.config, len(labels))
     model, _ = _filled(checkpoint, model, ("encoder/pooler",))
     tokenizer = BertTokenizer(checkpoint.vocab, checkpoint.do_lower_case)
+    processor = TaggingProcessor(tokenizer, labels, TaggingSettings(length))
     return Exported(
         model=model,
-        serve=lambda network: ServedTagger(network, tokenizer, labels, TaggerSettings(length)),
+        serve=lambda network: ServedTagger(network, processor),
         described={"labels": labels},
         texts={"max_seq_length": length},
         request={"text": _TEXT},

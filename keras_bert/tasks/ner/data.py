@@ -94,7 +94,7 @@ class TaggedSentences:
 
 
 @dataclass(frozen=True)
-class Splits:
+class SentenceSplits:
     """What a run trains on, is scored on and predicts.
 
     Attributes:
@@ -108,7 +108,9 @@ class Splits:
     test: TaggedSentences | None = None
 
 
-def read_data(ner: NerSettings, *, do_train: bool, do_eval: bool, do_predict: bool) -> Splits:
+def read_data(
+    ner: NerSettings, *, do_train: bool, do_eval: bool, do_predict: bool
+) -> SentenceSplits:
     """Reads what a run needs; without sentences to score or to predict it does without.
 
     Args:
@@ -125,7 +127,7 @@ def read_data(ner: NerSettings, *, do_train: bool, do_eval: bool, do_predict: bo
     """
     read = _read_tfds if ner.tfds else _read_files
     splits = read(ner, do_train=do_train, do_eval=do_eval, do_predict=do_predict)
-    if splits == Splits():
+    if splits == SentenceSplits():
         raise InputError(
             "nothing to do: there are no sentences to score or to predict; expected --eval_file, "
             "--test_file, --tfds or --do_train"
@@ -133,7 +135,9 @@ def read_data(ner: NerSettings, *, do_train: bool, do_eval: bool, do_predict: bo
     return splits
 
 
-def _read_tfds(ner: NerSettings, *, do_train: bool, do_eval: bool, do_predict: bool) -> Splits:
+def _read_tfds(
+    ner: NerSettings, *, do_train: bool, do_eval: bool, do_predict: bool
+) -> SentenceSplits:
     for name in _OF_FILES:
         if getattr(ner, name) != getattr(NerSettings, name):
             raise InputError(f"--tfds takes the sentences of --task_name, not --{name}")
@@ -148,10 +152,14 @@ def _read_tfds(ner: NerSettings, *, do_train: bool, do_eval: bool, do_predict: b
     train = read("train") if do_train else None
     if do_train and train is None:
         raise InputError(f"--task_name={ner.task_name} has no split train; expected --nodo_train")
-    return Splits(train, read("dev") if do_eval else None, read("test") if do_predict else None)
+    return SentenceSplits(
+        train, read("dev") if do_eval else None, read("test") if do_predict else None
+    )
 
 
-def _read_files(ner: NerSettings, *, do_train: bool, do_eval: bool, do_predict: bool) -> Splits:
+def _read_files(
+    ner: NerSettings, *, do_train: bool, do_eval: bool, do_predict: bool
+) -> SentenceSplits:
     if do_train and not ner.train_file:
         raise InputError("--train_file is missing; expected a CoNLL column file, or --nodo_train")
 
@@ -165,7 +173,7 @@ def _read_files(ner: NerSettings, *, do_train: bool, do_eval: bool, do_predict: 
     if do_predict and predicted:
         is_dev = dev is not None and Path(predicted) == Path(ner.eval_file)
         test = dev if is_dev else read(predicted, tags_needed=False)
-    return Splits(train, dev, test)
+    return SentenceSplits(train, dev, test)
 
 
 def tagged(

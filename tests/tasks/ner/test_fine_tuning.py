@@ -11,7 +11,7 @@ from keras_bert.common.errors import InputError
 from keras_bert.tasks.fine_tuning.settings import FineTuningSettings
 from keras_bert.tasks.ner.conll import read_conll
 from keras_bert.tasks.ner.data import NerSettings
-from keras_bert.tasks.ner.run import fine_tune_tagger
+from keras_bert.tasks.ner.fine_tuning import fine_tune_tagger
 from keras_bert.tasks.ner.scores import entity_scores
 from keras_bert.training.loop import TrainingSettings
 
