@@ -4,7 +4,7 @@ In: the encoder's inputs, a dict of int32 tensors (see encoder.py), with "masked
 [B, P] for the pre-trainer, and "next_sentence_positions" [B, K] if its rows are packed. Out: a
 dict of float32 logits. A left-to-right pre-trainer (`is_decoder` in the config) takes the encoder's
 inputs alone. All are ordinary keras.Models whose weights exist after construction; the
-encoder is at `.encoder`. The fine-tuned shapes say by `per_piece` whether their logits are of the
+encoder is at `.encoder`. The fine-tuned shapes say by `per_token` whether their logits are of the
 pieces, [B, S, ...], or of the examples, [B, ...].
 
 B batch, S length, P predictions, K examples a packed row has room for, V vocabulary.
@@ -53,7 +53,7 @@ class BertPretrainer(keras.Model):
     def call(self, inputs: dict[str, Any], training: bool | None = False) -> dict[str, Any]:
         """Returns {"masked_lm_logits" [B, P, V], "next_sentence_logits" [B, 2]}, float32.
 
-        A left-to-right model returns {"next_piece_logits" [B, S, V]}.
+        A left-to-right model returns {"next_token_logits" [B, S, V]}.
 
         Args:
             inputs: the encoder's, and "masked_lm_positions" [B, P] int32, below S. With
@@ -64,7 +64,7 @@ class BertPretrainer(keras.Model):
         hidden = self.encoder(inputs, training=training)
         table = self.encoder.embeddings.word_embeddings
         if self.config.is_decoder:
-            return {"next_piece_logits": self.masked_lm(hidden["sequence_output"], None, table)}
+            return {"next_token_logits": self.masked_lm(hidden["sequence_output"], None, table)}
         pooled = hidden["pooled_output"]
         if "next_sentence_positions" in inputs:
             pooled = self.encoder.pooler(
@@ -124,7 +124,7 @@ class BertClassifier(_LinearClassifier):
         dtype: dtype policy; by default the global one.
     """
 
-    per_piece = False
+    per_token = False
 
     def call(self, inputs: dict[str, Any], training: bool | None = False) -> dict[str, Any]:
         """Returns {"logits" [B, num_labels]} float32.
@@ -146,7 +146,7 @@ class BertTokenClassifier(_LinearClassifier):
         dtype: dtype policy; by default the global one.
     """
 
-    per_piece = True
+    per_token = True
 
     def call(self, inputs: dict[str, Any], training: bool | None = False) -> dict[str, Any]:
         """Returns {"logits" [B, S, num_labels]} float32.
@@ -167,7 +167,7 @@ class BertSpanLabeler(keras.Model):
         dtype: dtype policy; by default the global one.
     """
 
-    per_piece = True
+    per_token = True
 
     def __init__(self, config: BertConfig | dict, **kwargs: Any):
         super().__init__(**kwargs)

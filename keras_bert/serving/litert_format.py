@@ -94,7 +94,7 @@ class _Inference(tf.Module):
         network = self.network
         batch, length = tf.unstack(tf.shape(inputs["input_ids"]))
         hidden = self._hidden_states(inputs)  # [B · S, H]
-        if network.per_piece:
+        if network.per_token:
             logits = network.head(hidden)
             logits = tf.reshape(logits, [batch, length, logits.shape[-1]])
             if not network.is_span_labeler:

@@ -49,8 +49,8 @@ class Network(tf.Module):
         weights = weights_of(model)
         inner = {p.partition("/")[2]: value for p, value in weights.items() if p.startswith("enc")}
         self.encoder = ServedEncoder(model.config, inner, compute_type)
-        self.per_piece = getattr(model, "per_piece", False)
-        self.pooler = None if self.per_piece else Product.of(inner, "pooler/dense")
+        self.per_token = getattr(model, "per_token", False)
+        self.pooler = None if self.per_token else Product.of(inner, "pooler/dense")
         self.head = None
         if isinstance(model, BertClassifier | BertTokenClassifier):
             self.head = Product.of(weights, "classifier")
@@ -75,7 +75,7 @@ class Network(tf.Module):
             Of a classifier {"logits" [B, C]}, of a tagger {"logits" [T, C]}, of a span labeler
             {"start_logits" [T], "end_logits" [T]}; float32.
         """
-        counts = input_ids.row_lengths() if self.per_piece else None
+        counts = input_ids.row_lengths() if self.per_token else None
         logits = self.reduced(
             input_ids, segment_ids, self._logits, self.head.bias.shape.as_list(), counts
         )
@@ -119,7 +119,7 @@ class Network(tf.Module):
 
     def _logits(self, hidden: tf.Tensor, input_ids: tf.Tensor, splits: tf.Tensor) -> tf.Tensor:
         """Returns the logits of some rows, or of their pieces."""
-        return self.head(hidden if self.per_piece else self.pooled(tf.gather(hidden, splits[:-1])))
+        return self.head(hidden if self.per_token else self.pooled(tf.gather(hidden, splits[:-1])))
 
     def _step_by_step(
         self,

@@ -153,9 +153,9 @@ def onnx_model(
         for index, name in enumerate(shapes):
             graph.node("Gather", spans, graph.constant(index), axis=2, output=name)
     elif isinstance(model, BertClassifier | BertTokenClassifier):
-        length = ["length"] if model.per_piece else []
+        length = ["length"] if model.per_token else []
         shapes = {"logits": ["batch", *length, model.num_labels]}
-        inputs = hidden if model.per_piece else _pooler(graph, hidden)
+        inputs = hidden if model.per_token else _pooler(graph, hidden)
         graph.dense(inputs, "classifier", output="logits")
     elif isinstance(model, BertEncoder):
         width = model.config.hidden_size

@@ -68,10 +68,10 @@ def test_outputs_equal_transformers(model, golden, how):
 
     any_size = {name: tf.TensorSpec([None, None], tf.int32) for name in ROW}
     outputs = forward.get_concrete_function(any_size)(inputs_of(golden))
-    assert outputs.keys() == {"sequence_output", "pooled_output", "next_piece_logits"}
-    for name in ("sequence_output", "next_piece_logits"):
+    assert outputs.keys() == {"sequence_output", "pooled_output", "next_token_logits"}
+    for name, theirs in (("sequence_output",) * 2, ("next_token_logits", "next_piece_logits")):
         assert outputs[name].dtype == tf.float32
-        np.testing.assert_allclose(outputs[name], golden[name], atol=1e-5, err_msg=name)
+        np.testing.assert_allclose(outputs[name], golden[theirs], atol=1e-5, err_msg=name)
 
 
 def test_the_tasks_loss_and_every_gradient_equal_transformers(model, golden):
@@ -115,7 +115,7 @@ def test_a_later_piece_changes_no_earlier_hidden_state(model, golden, row, chang
 
 def test_an_example_of_a_packed_row_is_as_it_is_alone(model, golden):
     packed = packed_of(golden)
-    logits = model(packed)["next_piece_logits"].numpy()
+    logits = model(packed)["next_token_logits"].numpy()
     np.testing.assert_allclose(logits[0, :9], golden["next_piece_logits"][1, :9], atol=1e-5)
     np.testing.assert_allclose(logits[0, 9:], golden["next_piece_logits"][2, :5], atol=1e-5)
 
@@ -135,5 +135,5 @@ def test_a_saved_model_is_left_to_right_where_it_is_opened(model, golden, tmp_pa
     again = BertPretrainer(opened.config)
     opened.load_into(again)
     inputs = inputs_of(golden)
-    assert np.array_equal(again(inputs)["next_piece_logits"], model(inputs)["next_piece_logits"])
+    assert np.array_equal(again(inputs)["next_token_logits"], model(inputs)["next_token_logits"])
     assert BertPretrainer.from_config(model.get_config()).config == model.config

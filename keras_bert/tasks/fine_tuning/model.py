@@ -44,7 +44,7 @@ def make_model(
         model = task.make_model(start.config, dtype_policy(settings.mixed_precision))
         _check_head(settings, start, task, getattr(model, "num_labels", None))
         report = checkpoint.load_into(model)
-    if model.per_piece:
+    if model.per_token:
         # No logit reads the pooler, and the public models of these tasks have none.
         new = [path for path in report.new if not path.startswith("encoder/pooler/")]
         report = replace(report, new=tuple(new))
@@ -55,7 +55,7 @@ def make_model(
             "task, or --do_train"
         )
     encoder = model.encoder
-    if model.per_piece:
+    if model.per_token:
         # No loss reaches it; weight decay alone would wear it down.
         encoder.pooler.trainable = False
     elif start.config.is_decoder:

@@ -38,7 +38,7 @@ def make_predict_examples(
 
     Returns:
         `predict(examples, after_batch=None)`: {output: float32 [n, ...]} in the order of the
-        examples, or, of a model with `per_piece`, {output: float32 [T, ...]} aligned with
+        examples, or, of a model with `per_token`, {output: float32 [T, ...]} aligned with
         `examples.input_ids`; with what to call after each device's part of a batch. It raises
         InputError, on all workers, if an output is not finite.
     """
@@ -47,7 +47,7 @@ def make_predict_examples(
 
     def predict(examples: Examples, after_batch: AfterBatch | None = None) -> dict[str, np.ndarray]:
         results: dict[str, np.ndarray] = {}
-        count = len(examples.input_ids) if model.per_piece else len(examples)
+        count = len(examples.input_ids) if model.per_token else len(examples)
         worker, workers = share = share_of(strategy)
         batches = evaluation_batches(examples, batch_size, pad_token_id, max_seq_length, share)
         with progress("predicting", len(examples), "examples", silent=worker > 0) as advance:
@@ -55,7 +55,7 @@ def make_predict_examples(
                 index = batch["example_index"]
                 real = index >= 0
                 kept, places = real, index[real]
-                if model.per_piece:
+                if model.per_token:
                     # Rows become flat pieces; each goes where it lies among all pieces.
                     kept = real[:, np.newaxis] & (batch["input_mask"] == 1)
                     places = examples.places(places)
@@ -68,20 +68,20 @@ def make_predict_examples(
                     after_batch()
         # Every value comes from one worker; the others have 0 in its place.
         results = {name: together(values) for name, values in results.items()}
-        _check_finite(results, examples, model.per_piece)
+        _check_finite(results, examples, model.per_token)
         return results
 
     return predict
 
 
-def _check_finite(results: Mapping[str, np.ndarray], examples: Examples, per_piece: bool) -> None:
+def _check_finite(results: Mapping[str, np.ndarray], examples: Examples, per_token: bool) -> None:
     """Checks what all workers have together, so that all of them end alike."""
     for name, values in results.items():
         finite = np.isfinite(values)
         if finite.all():
             continue
         broken = np.flatnonzero(~finite.reshape(len(values), -1).all(axis=1))
-        if per_piece:
+        if per_token:
             broken = np.unique(np.searchsorted(examples.starts, broken, side="right"))
         raise InputError(
             f"the model's {name} are not finite for {len(broken)} of {len(examples)} examples; no "

@@ -22,7 +22,7 @@ SHOWN = 100
 class FineTuningTask:
     """What a task brings to its run.
 
-    `predict` in what follows runs the model over Examples: for a model of examples (`per_piece`
+    `predict` in what follows runs the model over Examples: for a model of examples (`per_token`
     false) it gives {output: [n, ...]}, for one of pieces {output: [T, ...]}, aligned with
     `input_ids`. The same Examples with the same weights are computed once.
 

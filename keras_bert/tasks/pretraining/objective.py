@@ -31,6 +31,12 @@ LABELS = {
     "next_sentence": ("next_sentence_labels", 0.0),
     "next_piece": ("next_piece_ids", 1e-5),
 }
+# Prediction: the output of BertPretrainer with its logits. The figures keep the older name.
+OUTPUTS = {
+    "masked_lm": "masked_lm_logits",
+    "next_sentence": "next_sentence_logits",
+    "next_piece": "next_token_logits",
+}
 # Objective, a value of --objective: what it predicts, first of all pieces.
 PREDICTIONS = {
     "mlm_nsp": ("masked_lm", "next_sentence"),
@@ -64,7 +70,7 @@ def pretraining_objective(objective: str = "mlm_nsp") -> Objective:
         sums = {}
         for name in predictions:
             score = _score(
-                outputs[f"{name}_logits"], batch[LABELS[name][0]], label_weights(batch, name)
+                outputs[OUTPUTS[name]], batch[LABELS[name][0]], label_weights(batch, name)
             )
             sums[f"{name}_loss"], sums[f"{name}_accuracy"] = score[0], score[1]
         return sums

@@ -46,7 +46,7 @@ def test_the_loss_is_the_mean_over_all_real_pieces_but_the_last():
     logits = np.random.default_rng(0).normal(size=(2, 6, 13)).astype("float32")
     task = pretraining_objective("ltr")
     batch = next_pieces(MASKED)
-    sums = task.sums(lambda inputs, training: {"next_piece_logits": logits}, batch, False)
+    sums = task.sums(lambda inputs, training: {"next_token_logits": logits}, batch, False)
     figures = task.divide(*([float(of[n]) for n in task.figures] for of in (sums, weights(batch))))
     places = [(row, place) for row, length in enumerate((5, 6)) for place in range(length - 1)]
     nll = [
