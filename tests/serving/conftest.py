@@ -26,7 +26,7 @@ from keras_bert.serving.network import Network
 from keras_bert.serving.question_answering import AnswerSettings, ServedQuestionAnswering
 from keras_bert.serving.saved_model import write_saved_model
 from keras_bert.serving.warmup import WARMUP_FILE
-from keras_bert.tasks.ner.processor import TaggingProcessor, TaggingSettings
+from keras_bert.tasks.ner.processor import TaggerSettings, TaggingProcessor
 from keras_bert.tasks.ner.served import ServedTagger
 from keras_bert.text.tokenizer import BertTokenizer
 
@@ -76,7 +76,7 @@ TASKS: Mapping[str, Callable[[], tf.Module]] = {
     ),
     "ner": lambda: ServedTagger(
         Network(BertTokenClassifier(CONFIG, len(TAGS))),
-        TaggingProcessor(BertTokenizer(VOCAB), TAGS, TaggingSettings(16)),
+        TaggingProcessor(BertTokenizer(VOCAB), TaggerSettings(tuple(TAGS), 16)),
     ),
     "fill_mask": lambda: ServedFillMask(
         Network(BertPretrainer(CONFIG)), BertTokenizer(VOCAB, keep_special_tokens=True), 16, 3

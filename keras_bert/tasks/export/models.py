@@ -31,7 +31,7 @@ from keras_bert.tasks.export.origin import SentenceTransformer, is_of_pairs
 from keras_bert.tasks.export.settings import SHORTEST, ExportSettings
 from keras_bert.tasks.fine_tuning.earlier_run import EarlierRun
 from keras_bert.tasks.ner.data import check_labels
-from keras_bert.tasks.ner.processor import TaggingProcessor, TaggingSettings
+from keras_bert.tasks.ner.processor import TaggerSettings, TaggingProcessor
 from keras_bert.tasks.ner.served import ServedTagger
 from keras_bert.text.tokenizer import BertTokenizer
 
@@ -172,7 +172,7 @@ def _ner(settings: ExportSettings, checkpoint: Checkpoint, run: EarlierRun) -> E
     model = BertTokenClassifier(checkpoint.config, len(labels))
     model, _ = _filled(checkpoint, model, ("encoder/pooler",))
     tokenizer = BertTokenizer(checkpoint.vocab, checkpoint.do_lower_case)
-    processor = TaggingProcessor(tokenizer, labels, TaggingSettings(length))
+    processor = TaggingProcessor(tokenizer, TaggerSettings(tuple(labels), length))
     return Exported(
         model=model,
         serve=lambda network: ServedTagger(network, processor),

@@ -7,10 +7,13 @@ import numpy as np
 import tensorflow as tf
 
 from keras_bert.tasks.fine_tuning.examples import Examples
-from keras_bert.tasks.ner.processor import TaggingProcessor, WordInputs
-from keras_bert.tasks.ner.word_windows import token_labels
-from keras_bert.tasks.prepared import CHUNK_SIZE, Prepared, decoded, prepare
+from keras_bert.tasks.ner.processor import TaggingProcessor
+from keras_bert.tasks.ner.word_windows import WordWindows, token_labels
+from keras_bert.tasks.prepared import Prepared, decoded, prepare
 from keras_bert.text.strings import decode_texts
+
+# Sentences are short, so starting the operations takes most of the time of a small chunk.
+CHUNK_SIZE = 8192
 
 
 def prepare_sentences(
@@ -31,7 +34,7 @@ def prepare_sentences(
     if documents is None:
         return prepare(processor.preprocess_words, [sentences], CHUNK_SIZE)
 
-    def preprocess(words: tf.RaggedTensor) -> WordInputs:
+    def preprocess(words: tf.RaggedTensor) -> WordWindows:
         return processor.preprocess_words(words, tf.constant(documents, tf.int64))
 
     # One chunk: a document may be of any length.
@@ -53,7 +56,7 @@ def tagged_examples(
     """
     labels, start = [np.zeros([0], np.int32)], 0
     for chunk in prepared.chunks:
-        windows = chunk.inputs.windows
+        windows = chunk.inputs
         end = start + len(windows.word_places)
         labels.append(token_labels(windows, tag_ids[start:end], label_all_tokens).numpy())
         start = end

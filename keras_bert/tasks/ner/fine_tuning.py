@@ -32,7 +32,7 @@ from keras_bert.tasks.ner.data import (
 )
 from keras_bert.tasks.ner.examples import predicted_tags, prepare_sentences, tagged_examples
 from keras_bert.tasks.ner.objective import tagging_objective
-from keras_bert.tasks.ner.processor import TaggingProcessor, TaggingSettings
+from keras_bert.tasks.ner.processor import TaggerSettings, TaggingProcessor
 from keras_bert.tasks.ner.scores import entity_scores
 from keras_bert.tasks.ner.tag_schemes import entities, is_inside, split_tag
 from keras_bert.tasks.prepared import Prepared
@@ -54,7 +54,9 @@ class _Evaluated:
 
     def scores(self, predicted: Sequence[Sequence[str]]) -> dict[str, float]:
         """Returns the entity scores, with every type that the model knows."""
-        types = {split_tag(label)[1] for label in self.processor.labels if is_inside(label)}
+        types = {
+            split_tag(label)[1] for label in self.processor.settings.labels if is_inside(label)
+        }
         return entity_scores(zip(self.given.tags, predicted, strict=True), types)
 
 
@@ -121,7 +123,7 @@ def make_task(
         InputError: tags or labels that cannot be used.
     """
     labels, source = _labels(splits.train, start)
-    processor = TaggingProcessor(start.tokenizer(), labels, TaggingSettings(max_seq_length))
+    processor = TaggingProcessor(start.tokenizer(), TaggerSettings(tuple(labels), max_seq_length))
 
     def prepared(some: TaggedSentences) -> Prepared:
         documents = [sentence.document for sentence in some.sentences]

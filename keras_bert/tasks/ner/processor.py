@@ -37,27 +37,28 @@ _BYTES = [bytes([value]) for value in range(256)]
 
 
 @dataclass(frozen=True)
-class TaggingSettings:
-    """How a tagger reads texts.
+class TaggerSettings:
+    """What a tagger predicts, and how it reads texts.
 
     Attributes:
+        labels: the C tags, of any scheme, in the order of the logits.
         max_seq_length: tokens of a window at most, with [CLS] and [SEP]; a longer text is read in
             several windows.
+
+    Raises:
+        InputError: windows without room for a token.
     """
 
+    labels: tuple[str, ...]
     max_seq_length: int = 128
 
-
-class WordInputs(NamedTuple):
-    """Sentences of words as a tagger reads them; see `WordWindows`."""
-
-    input_ids: tf.RaggedTensor
-    segment_ids: tf.RaggedTensor
-    windows: WordWindows
+    def __post_init__(self):
+        if self.max_seq_length < SHORTEST:
+            raise InputError(f"max_seq_length={self.max_seq_length}: expected at least {SHORTEST}")
 
 
-class TextInputs(NamedTuple):
-    """Texts as a tagger reads them; see `WordWindows`.
+class TextWindows(NamedTuple):
+    """Texts as a tagger reads them.
 
     Attributes:
         input_ids: as in `windows`.
@@ -75,40 +76,26 @@ class TextInputs(NamedTuple):
 
 
 class TaggingProcessor:
-    """The graph functions of a tagger between strings and answers.
+    """Turns texts or words into the network's inputs, and its logits into entities or tags.
 
     Args:
         tokenizer: of the model's vocabulary.
-        labels: tags of any scheme, in the order of the logits.
-        settings: how texts are read.
-
-    Raises:
-        InputError: windows without room for a token.
+        settings: labels and length.
     """
 
     per_token: ClassVar[bool] = True
 
-    def __init__(
-        self,
-        tokenizer: BertTokenizer,
-        labels: Sequence[str],
-        settings: TaggingSettings = TaggingSettings(),
-    ):
-        if settings.max_seq_length < SHORTEST:
-            raise InputError(
-                f"max_seq_length={settings.max_seq_length}: expected at least {SHORTEST}"
-            )
+    def __init__(self, tokenizer: BertTokenizer, settings: TaggerSettings):
         self.tokenizer = tokenizer
-        self.labels = list(labels)
         self.settings = settings
         self._text_words = TextWords(tokenizer)
-        # For each label: the type of an entity, and the IOB2 tag that starts or continues it.
-        self._types = [split_tag(label)[1] if is_inside(label) else "" for label in self.labels]
+        # For each label: the type of its entity, and the IOB2 tags of such an entity.
+        self._types = [split_tag(label)[1] for label in settings.labels]
         self._first_tags, self._next_tags = (
             [iob2_tag(prefix, kind) for kind in self._types] for prefix in "BI"
         )
 
-    def preprocess(self, text: tf.Tensor) -> TextInputs:
+    def preprocess(self, text: tf.Tensor) -> TextWindows:
         """Splits texts into words and arranges them in windows.
 
         Args:
@@ -116,11 +103,11 @@ class TaggingProcessor:
         """
         words, spans = self._text_words.split(text)
         windows = word_windows(words, self.tokenizer, self.settings.max_seq_length)
-        return TextInputs(windows.input_ids, windows.segment_ids, windows, text, spans)
+        return TextWindows(windows.input_ids, windows.segment_ids, windows, text, spans)
 
     def preprocess_words(
         self, words: tf.RaggedTensor, documents: tf.Tensor | None = None
-    ) -> WordInputs:
+    ) -> WordWindows:
         """Arranges words in windows.
 
         Args:
@@ -129,11 +116,10 @@ class TaggingProcessor:
                 around; None for sentences alone.
         """
         tokens = words.with_values(self.tokenizer.tokenize(words.values))
-        windows = word_windows(tokens, self.tokenizer, self.settings.max_seq_length, documents)
-        return WordInputs(windows.input_ids, windows.segment_ids, windows)
+        return word_windows(tokens, self.tokenizer, self.settings.max_seq_length, documents)
 
     def decode(
-        self, outputs: Mapping[str, tf.Tensor], inputs: TextInputs | WordInputs
+        self, outputs: Mapping[str, tf.Tensor], inputs: TextWindows | WordWindows
     ) -> dict[str, tf.RaggedTensor]:
         """Turns logits into entities or tags.
 
@@ -148,17 +134,17 @@ class TaggingProcessor:
             "tags", strings in IOB2 whatever the labels are; "scores", float32, the probability of
             the most probable label.
         """
-        logits = tf.gather(outputs["logits"], inputs.windows.word_places)
+        windows = inputs.windows if isinstance(inputs, TextWindows) else inputs
+        logits = tf.gather(outputs["logits"], windows.word_places)
         labels = tf.argmax(logits, axis=-1, output_type=tf.int32)
+        labels = tf.RaggedTensor.from_row_splits(labels, windows.row_splits, validate=False)
         scores = tf.reduce_max(tf.nn.softmax(logits), axis=-1)
-        labels = tf.RaggedTensor.from_row_splits(labels, inputs.windows.row_splits, validate=False)
-        decode = self._entities if isinstance(inputs, TextInputs) else self._tags
-        return decode(labels, scores, inputs)
+        if isinstance(inputs, TextWindows):
+            return self._entities(labels, scores, inputs)
+        return self._tags(labels, scores)
 
-    def _tags(
-        self, labels: tf.RaggedTensor, scores: tf.Tensor, inputs: WordInputs
-    ) -> dict[str, tf.RaggedTensor]:
-        inside, starts = entity_words(self.labels, labels)
+    def _tags(self, labels: tf.RaggedTensor, scores: tf.Tensor) -> dict[str, tf.RaggedTensor]:
+        inside, starts = entity_words(self.settings.labels, labels)
         tags = tf.where(
             starts,
             tf.gather(self._first_tags, labels.values),
@@ -167,9 +153,9 @@ class TaggingProcessor:
         return {"tags": labels.with_values(tags), "scores": labels.with_values(scores)}
 
     def _entities(
-        self, labels: tf.RaggedTensor, scores: tf.Tensor, inputs: TextInputs
+        self, labels: tf.RaggedTensor, scores: tf.Tensor, inputs: TextWindows
     ) -> dict[str, tf.RaggedTensor]:
-        inside, starts = entity_words(self.labels, labels)
+        inside, starts = entity_words(self.settings.labels, labels)
         first = tf.where(starts)[:, 0]
         splits = tf.searchsorted(first, labels.row_splits, out_type=tf.int64)
         # For each word the entity that it belongs to; -1 outside.

@@ -9,7 +9,8 @@ import tensorflow as tf
 
 from keras_bert.serving import token_ids
 from keras_bert.serving.network import Network
-from keras_bert.tasks.ner.processor import TaggingProcessor, TextInputs, WordInputs
+from keras_bert.tasks.ner.processor import TaggingProcessor, TextWindows
+from keras_bert.tasks.ner.word_windows import WordWindows
 
 # What stands where a text has fewer entities, or a sentence fewer words.
 PADDING = {"types": "", "texts": "", "starts": -1, "ends": -1, "scores": 0.0, "tags": ""}
@@ -89,10 +90,10 @@ class ServedTagger(tf.Module):
         logits = self.network(rows.input_ids, rows.segment_ids)["logits"]
         most_probable = rows.padded(1 + tf.argmax(logits, axis=-1, output_type=tf.int32))
         return {
-            "tags": tf.gather(["", *self.processor.labels], most_probable),
+            "tags": tf.gather(["", *self.processor.settings.labels], most_probable),
             "logits": rows.padded(logits),
         }
 
-    def _answers(self, inputs: TextInputs | WordInputs) -> dict[str, tf.RaggedTensor]:
+    def _answers(self, inputs: TextWindows | WordWindows) -> dict[str, tf.RaggedTensor]:
         outputs = self.network(inputs.input_ids, inputs.segment_ids)
         return self.processor.decode(outputs, inputs)

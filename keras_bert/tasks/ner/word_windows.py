@@ -70,12 +70,9 @@ def word_windows(
     if documents is not None:
         first, last = _extended(places, _document_words(sentences, documents, last), first, last)
 
-    shown = tf.ragged.range(places.start_of(first), places.start_of(last))
-    edges = [
-        tf.fill([tf.size(first), 1], token)
-        for token in (tokenizer.cls_token_id, tokenizer.sep_token_id)
-    ]
-    input_ids = tf.concat([edges[0], tf.gather(tokens.values, shown), edges[1]], axis=1)
+    input_ids = _with_special_tokens(
+        tokens.values, places.start_of(first), places.start_of(last), tokenizer
+    )
     shift = 1 + input_ids.row_starts() - places.start_of(first)
     return WordWindows(
         input_ids=input_ids,
@@ -137,11 +134,26 @@ class _TokenPlaces:
 
 def _visible_tokens(words: tf.RaggedTensor, room: int, unk_token_id: int) -> tf.RaggedTensor:
     """Gives each word at least one token and at most `room`: ragged [N, (P)]."""
-    tokens = words[:, :room]
-    without = tf.cast(tokens.row_lengths() == 0, tf.int64)
-    unknown = tf.fill([tf.reduce_sum(without)], unk_token_id)
-    unknown = tf.RaggedTensor.from_row_lengths(unknown, without, validate=False)
-    return tf.concat([tokens, unknown], axis=1)
+    counts = words.row_lengths()
+    values = tf.concat([words.values, [unk_token_id]], axis=0)
+    starts = tf.where(counts > 0, words.row_starts(), tf.size(words.values, tf.int64))
+    return tf.gather(values, tf.ragged.range(starts, starts + tf.clip_by_value(counts, 1, room)))
+
+
+def _with_special_tokens(
+    tokens: tf.Tensor, starts: tf.Tensor, ends: tf.Tensor, tokenizer: BertTokenizer
+) -> tf.RaggedTensor:
+    """Makes windows of the tokens between places, with [CLS] and [SEP]: ragged int32 [n, (S)]."""
+    # One token more on both sides, which [CLS] and [SEP] then replace.
+    ids = tf.gather(tf.pad(tokens, [[1, 1]]), tf.ragged.range(starts, ends + 2))
+    values = ids.values
+    for places, token in (
+        (ids.row_starts(), tokenizer.cls_token_id),
+        (ids.row_limits() - 1, tokenizer.sep_token_id),
+    ):
+        special = tf.fill(tf.shape(places), token)
+        values = tf.tensor_scatter_nd_update(values, places[:, tf.newaxis], special)
+    return ids.with_values(values)
 
 
 def _split(places: _TokenPlaces, sentences: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:

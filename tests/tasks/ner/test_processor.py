@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from keras_bert.common.errors import InputError
-from keras_bert.tasks.ner.processor import TaggingProcessor, TaggingSettings, entity_words
+from keras_bert.tasks.ner.processor import TaggerSettings, TaggingProcessor, entity_words
 from keras_bert.tasks.ner.tag_schemes import entities, iob2_tags
 from keras_bert.text.tokenizer import BertTokenizer
 
@@ -42,7 +42,7 @@ def test_entities_of_any_scheme_are_those_of_conlleval(scheme):
 
 def test_texts_and_words_of_one_sentence_are_decoded_alike():
     labels = SCHEMES["bioes"]
-    processor = TaggingProcessor(BertTokenizer(VOCAB), labels, TaggingSettings(8))
+    processor = TaggingProcessor(BertTokenizer(VOCAB), TaggerSettings(tuple(labels), 8))
     words = ["axx", "b", "c", "dxxx", "e", "f"] * 3
     text = processor.preprocess(tf.constant([" ".join(words)]))
     sentence = processor.preprocess_words(tf.ragged.constant([words]))
@@ -68,4 +68,4 @@ def test_texts_and_words_of_one_sentence_are_decoded_alike():
 
 def test_windows_without_room_for_a_token_are_refused():
     with pytest.raises(InputError, match=r"^max_seq_length=2: expected at least 3"):
-        TaggingProcessor(BertTokenizer(VOCAB), ["O"], TaggingSettings(2))
+        TaggerSettings(("O",), 2)

@@ -10,7 +10,7 @@ import tensorflow as tf
 from keras_bert.config import BertConfig
 from keras_bert.models import BertTokenClassifier
 from keras_bert.serving.network import Network
-from keras_bert.tasks.ner.processor import TaggingProcessor, TaggingSettings
+from keras_bert.tasks.ner.processor import TaggerSettings, TaggingProcessor
 from keras_bert.tasks.ner.served import ServedTagger
 from keras_bert.tasks.ner.tag_schemes import entities, iob2_tags
 from keras_bert.tasks.ner.word_windows import word_windows
@@ -43,8 +43,8 @@ class EveryWord:
 
 
 def served(network, labels, max_seq_length=16):
-    settings = TaggingSettings(max_seq_length)
-    return ServedTagger(network, TaggingProcessor(BertTokenizer(VOCAB), labels, settings))
+    settings = TaggerSettings(tuple(labels), max_seq_length)
+    return ServedTagger(network, TaggingProcessor(BertTokenizer(VOCAB), settings))
 
 
 def listed(outputs):
