@@ -134,7 +134,7 @@ def main(argv: Sequence[str]) -> None:
     from keras_bert.tasks.pretraining.settings import PretrainingSettings
     from keras_bert.training.backend import BACKEND, fastest_precision, make_strategy
     from keras_bert.training.cluster import worker_index
-    from keras_bert.training.loop import TrainingSettings
+    from keras_bert.training.run import TrainingRun, TrainingSettings
 
     runs = []
     for phase in phases:
@@ -158,7 +158,7 @@ def main(argv: Sequence[str]) -> None:
     if FLAGS.recipe:
         results = pretrain_phases(runs, strategy, output_dir)
     else:
-        results = pretrain(settings, training, strategy, output_dir, record)
+        results = pretrain(settings, TrainingRun(training, strategy, output_dir, record))
     if worker_index(strategy) == 0:
         finish(results, output_dir, FLAGS.export)
 

@@ -64,6 +64,8 @@ def train(records: Path, dtype: str, seed: int, steps: int) -> np.ndarray:
     from keras_bert.tasks.pretraining.batches import training_batches
     from keras_bert.tasks.pretraining.objective import pretraining_objective
     from keras_bert.tasks.pretraining.records import find_records
+    from keras_bert.training.run import TrainingSettings
+    from keras_bert.training.state import TrainState
     from keras_bert.training.step import make_train_steps
 
     keras.utils.set_random_seed(seed)
@@ -74,13 +76,11 @@ def train(records: Path, dtype: str, seed: int, steps: int) -> np.ndarray:
     optimizer = AdamWeightDecay(LinearWarmupDecay(5e-4, steps, steps // 10))
     optimizer.build(model.trainable_variables)
     task = pretraining_objective()
-    train_steps = make_train_steps(tf.distribute.get_strategy(), model, optimizer, task)
+    state, strategy = TrainState(model, optimizer, task), tf.distribute.get_strategy()
+    train_steps = make_train_steps(strategy, state, TrainingSettings(steps, 16))
     batches = iter(training_batches(data, 16, vocab_size, seed))
-    rows = np.concatenate(
-        [train_steps(batches, tf.constant(10)).numpy() for _ in range(steps // 10)]
-    )
-    count = len(task.figures)
-    return np.array([task.divide(r[:count], r[count : 2 * count])["loss"] for r in rows])
+    figures = [train_steps(batches, tf.constant(10)).numpy() for _ in range(steps // 10)]
+    return np.concatenate([part.losses(task) for part in figures])
 
 
 def main(_) -> None:

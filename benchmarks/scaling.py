@@ -145,6 +145,8 @@ def work() -> None:
     from keras_bert.tasks.pretraining.records import find_records
     from keras_bert.training import loop
     from keras_bert.training.cluster import num_workers, share_of
+    from keras_bert.training.run import TrainingRun, TrainingSettings
+    from keras_bert.training.state import TrainState
 
     with strategy.scope():
         model = BertPretrainer(BertConfig.from_json(FLAGS.bert_config), dtype="float32")
@@ -171,12 +173,12 @@ def work() -> None:
                     turn.clear()
                     sys.stdin.readline()
                 called = time.time()
-                rows = np.asarray(train_steps(iterator, count))
+                figures = train_steps(iterator, count).numpy()
                 if warm:
                     times = {name: moment.numpy() for name, moment in moments.items()}
                     turn.append({"called": called, **times, "returned": time.time()})
                 warm.append(True)
-                return rows
+                return figures
 
             return call
 
@@ -189,7 +191,7 @@ def work() -> None:
             turn: list[dict[str, float]] = []
             loop.make_train_steps = noted_train_steps(make, turn)
             steps = 1 + FLAGS.rounds * FLAGS.steps
-            settings = loop.TrainingSettings(
+            settings = TrainingSettings(
                 num_train_steps=steps,
                 train_batch_size=size,
                 gradient_accumulation_steps=max(1, size // workers // FLAGS.micro_batch_size),
@@ -201,8 +203,8 @@ def work() -> None:
             def batches_from(step: int, size: int = size) -> tf.data.Dataset:
                 return training_batches(data, size, VOCAB, 0, step, share=share_of(strategy))
 
-            run = folder / f"{workers}-{size}"
-            loop.train(strategy, model, optimizer, task, batches_from, settings, run)
+            run = TrainingRun(settings, strategy, folder / f"{workers}-{size}")
+            loop.train(run, TrainState(model, optimizer, task), batches_from)
             ended = time.time() - turn[-1]["returned"]
             print(json.dumps({"turn": turn, "ended": ended}), flush=True)
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     import tensorflow as tf
 
     from keras_bert.tasks.fine_tuning.settings import FineTuningSettings
-    from keras_bert.training.loop import TrainingSettings
+    from keras_bert.training.run import TrainingSettings
 
 # What is defined here belongs to the program that calls `define`; its --help shows it.
 flags.disclaim_key_flags()
@@ -145,7 +145,7 @@ def read() -> FineTuningFlags:
     start_tensorflow()
     from keras_bert.tasks.fine_tuning.settings import FineTuningSettings
     from keras_bert.training.backend import BACKEND, fastest_precision, make_strategy
-    from keras_bert.training.loop import TrainingSettings
+    from keras_bert.training.run import TrainingSettings
 
     own = {flag.name: flag.value for flag in FLAGS.get_flags_for_module("__main__")}
     own["mixed_precision"] = own["mixed_precision"] or fastest_precision()

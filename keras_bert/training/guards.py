@@ -17,6 +17,7 @@ from keras_bert.common.errors import InputError
 from keras_bert.training.checkpoint import CheckpointWriter, list_checkpoints
 from keras_bert.training.cluster import gather, num_workers
 from keras_bert.training.objective import Objective
+from keras_bert.training.step_figures import StepFigures
 
 
 def check_same_start(
@@ -46,29 +47,29 @@ def check_same_start(
 
 
 def stop_if_not_finite(
-    rows: np.ndarray, step: int, task: Objective, writer: CheckpointWriter
+    figures: StepFigures, step: int, objective: Objective, writer: CheckpointWriter
 ) -> None:
-    """Checks the rows of the last steps.
+    """Checks the figures of the last steps.
 
     Args:
-        rows: of `make_train_steps`.
+        figures: of `make_train_steps`, as NumPy arrays.
         step: finished steps before them.
-        task: says what is in the rows.
+        objective: the objective of the steps.
         writer: of the run's checkpoints.
 
     Raises:
         InputError: a loss or a gradient is not finite.
     """
-    finite = np.isfinite(rows)
+    norm_is_finite = np.isfinite(figures.gradient_norm)
     # With a loss scale (above 1, that is) such a step was skipped; the next one has half the scale.
-    skipped = ~finite[:, -2] & (rows[:, -3] > 1)
-    broken = ~finite.all(axis=1) & ~skipped
+    skipped = ~norm_is_finite & (figures.loss_scale > 1)
+    finite = [np.isfinite(part).reshape(len(part), -1).all(axis=1) for part in figures]
+    broken = ~np.all(finite, axis=0) & ~skipped
     if not broken.any():
         return
     first = int(np.argmax(broken))
-    count = len(task.figures)
-    figures = task.divide(rows[first, :count], rows[first, count : 2 * count])
-    reason = f"the loss is {figures['loss']} and the gradient norm is {rows[first, -2]}"
+    loss, norm = figures.losses(objective)[first], figures.gradient_norm[first]
+    reason = f"the loss is {loss} and the gradient norm is {norm}"
     raise _stopped(step + first + 1, reason, writer)
 
 

@@ -21,6 +21,8 @@ from keras_bert.tasks.pretraining.objective import pretraining_objective
 from keras_bert.tasks.pretraining.records import find_records
 from keras_bert.training.evaluate import make_evaluate
 from keras_bert.training.loop import train
+from keras_bert.training.run import TrainingRun
+from keras_bert.training.state import TrainState
 from tests.training import worker_processes, worker_tasks
 from tests.training.worker_tasks import (
     BATCH,
@@ -102,7 +104,8 @@ def one_device(data, output_dir, workers, training=TRAINING, dtype="float32"):
             lambda *parts: {name: tf.concat([p[name] for p in parts], 0) for name in parts[0]}
         )
 
-    train(ONE, model, optimizer, pretraining_objective(), batches_from, training, output_dir)
+    state = TrainState(model, optimizer, pretraining_objective())
+    train(TrainingRun(training, ONE, output_dir), state, batches_from)
     return model
 
 

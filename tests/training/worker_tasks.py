@@ -31,7 +31,7 @@ from keras_bert.training import guards, loop, run_directory
 from keras_bert.training.checkpoint import CheckpointWriter
 from keras_bert.training.cluster import all_sum
 from keras_bert.training.distribute import distribute
-from keras_bert.training.loop import TrainingSettings
+from keras_bert.training.run import TrainingRun, TrainingSettings
 from keras_bert.training.stopping import Stopping
 from keras_bert.training.strategy import make_strategy
 from keras_bert.training.summaries import Summaries
@@ -73,7 +73,7 @@ def pretraining(strategy, data, output_dir, training=TRAINING, record=None, **ch
         "eval_batch_size": 6,
     }
     settings = PretrainingSettings(**values | changes)
-    return pretrain(settings, training, strategy, output_dir, record or {})
+    return pretrain(settings, TrainingRun(training, strategy, output_dir, record or {}))
 
 
 def fine_tuning(strategy, data, output_dir):

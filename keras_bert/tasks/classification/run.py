@@ -32,7 +32,7 @@ from keras_bert.tasks.fine_tuning.settings import FineTuningSettings
 from keras_bert.tasks.fine_tuning.task import SHOWN, FineTuningTask
 from keras_bert.text.tokenizer import BertTokenizer
 from keras_bert.training.board import Board
-from keras_bert.training.loop import TrainingSettings
+from keras_bert.training.run import TrainingSettings
 
 
 @dataclass(frozen=True)

@@ -34,9 +34,11 @@ from keras_bert.tasks.fine_tuning.task import FineTuningTask
 from keras_bert.training.best import BestKept
 from keras_bert.training.board import Board
 from keras_bert.training.cluster import check_agreement, share_of
-from keras_bert.training.loop import TrainingSettings, check_batch_sizes, train
+from keras_bert.training.loop import Evaluation, train
 from keras_bert.training.objective import AfterBatch
+from keras_bert.training.run import TrainingRun, TrainingSettings, check_batch_sizes
 from keras_bert.training.run_directory import is_finished, running
+from keras_bert.training.state import TrainState
 from keras_bert.training.strategy import check_state_dtype
 from keras_bert.training.summaries import read_evaluations
 
@@ -202,16 +204,10 @@ def _train(
         settings.early_stopping_patience,
     )
     train(
-        strategy,
-        model,
-        optimizer,
-        task.sums,
+        TrainingRun(training, strategy, output_dir),
+        TrainState(model, optimizer, task.sums, loss_scale),
         batches_from,
-        training,
-        output_dir,
-        evaluate if evaluates else None,
-        best if evaluates else None,
-        loss_scale,
+        Evaluation(evaluate, best) if evaluates else None,
     )
     if not evaluates:
         return {"step": steps, "best_step": steps}

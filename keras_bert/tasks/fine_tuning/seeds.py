@@ -15,7 +15,7 @@ from keras_bert.tasks.fine_tuning.run import check_run, fine_tune
 from keras_bert.tasks.fine_tuning.settings import FineTuningSettings
 from keras_bert.tasks.fine_tuning.task import FineTuningTask
 from keras_bert.training.cluster import check_agreement
-from keras_bert.training.loop import TrainingSettings
+from keras_bert.training.run import TrainingSettings
 from keras_bert.training.run_directory import is_finished, running
 
 

@@ -37,7 +37,7 @@ from keras_bert.tasks.ner.scores import entity_scores
 from keras_bert.tasks.ner.tag_schemes import entities, is_inside, split_tag
 from keras_bert.tasks.prepared import Prepared
 from keras_bert.training.board import Board
-from keras_bert.training.loop import TrainingSettings
+from keras_bert.training.run import TrainingSettings
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from keras_bert.tasks.pretraining.measure import Measured, measure
 from keras_bert.tasks.pretraining.phases import PhaseRun, check_phases, named
 from keras_bert.tasks.pretraining.plan import Plan, make_plan
 from keras_bert.tasks.pretraining.recipe import data_command
-from keras_bert.training.loop import check_batch_sizes
+from keras_bert.training.run import check_batch_sizes
 
 
 def dry_run(runs: Sequence[PhaseRun], strategy: tf.distribute.Strategy) -> Iterator[str]:

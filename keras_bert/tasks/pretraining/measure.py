@@ -8,7 +8,7 @@ import contextlib
 import functools
 import gc
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import tensorflow as tf
@@ -16,10 +16,9 @@ import tensorflow as tf
 from keras_bert.tasks.pretraining.batches import training_batches
 from keras_bert.tasks.pretraining.damage import explained
 from keras_bert.tasks.pretraining.inputs import PretrainingInputs
-from keras_bert.tasks.pretraining.objective import pretraining_objective
 from keras_bert.tasks.pretraining.phases import PhaseRun
 from keras_bert.tasks.pretraining.plan import Plan, memory_of
-from keras_bert.tasks.pretraining.run import make_model
+from keras_bert.tasks.pretraining.run import make_state
 from keras_bert.training import host_memory
 from keras_bert.training.backend import BACKEND, free, make_train_steps, peak_memory
 from keras_bert.training.distribute import distribute
@@ -129,30 +128,20 @@ def _step_seconds(
             run.settings.random_seed,
             left_to_right=plan.objective == "ltr",
         )
-    model, optimizer, loss_scale = make_model(
-        run.settings, run.training, strategy, plan.config, plan.objective
-    )
+    state = make_state(run.settings, run.training, strategy, plan.config, plan.objective)
     one, seconds = np.array(1, np.int32), []
     try:
-        train_steps = make_train_steps(
-            strategy,
-            model,
-            optimizer,
-            pretraining_objective(plan.objective),
-            gradient_accumulation_steps=micro_batches,
-            max_grad_norm=run.training.max_grad_norm,
-            jit_compile=run.training.jit_compile,
-            gradient_checkpointing=run.training.gradient_checkpointing,
-            loss_scale=loss_scale,
-        )
+        training = replace(run.training, gradient_accumulation_steps=micro_batches)
+        train_steps = make_train_steps(strategy, state, training)
         iterator = iter(distribute(strategy, batches))
         with explained(inputs.data, plan.config.vocab_size) if inputs else contextlib.nullcontext():
             for _ in range(WARM_STEPS + MEASURED_STEPS):
                 since = time.perf_counter()
-                np.asarray(train_steps(iterator, one))  # Waits until the step is done.
+                train_steps(iterator, one).numpy()  # Waits until the step is done.
                 seconds.append(time.perf_counter() - since)
     finally:
-        free([*model.variables, *optimizer.variables])  # A smaller size may fit without them.
+        # A smaller size may fit without these variables.
+        free([*state.model.variables, *state.optimizer.variables])
     return min(seconds[WARM_STEPS:])  # What else the machine does only adds.
 
 

@@ -23,11 +23,11 @@ from keras_bert.common.errors import InputError
 from keras_bert.common.files import appearing, read_json, write_json
 from keras_bert.tasks.pretraining.inputs import PretrainingInputs, find_inputs
 from keras_bert.tasks.pretraining.recipe import Phase
-from keras_bert.tasks.pretraining.run import make_model, pretrain, workers_of
+from keras_bert.tasks.pretraining.run import make_state, pretrain, workers_of
 from keras_bert.tasks.pretraining.settings import PretrainingSettings
 from keras_bert.training.checkpoint import list_checkpoints
 from keras_bert.training.cluster import check_agreement, gather, share_of
-from keras_bert.training.loop import TrainingSettings, check_batch_sizes
+from keras_bert.training.run import TrainingRun, TrainingSettings, check_batch_sizes
 from keras_bert.training.run_directory import flat, is_finished, running
 from keras_bert.training.strategy import check_state_dtype
 
@@ -79,7 +79,7 @@ def pretrain_phases(
     if first.settings.init_checkpoint:
         # What it refuses must not leave a run.json that would refuse the mended command.
         config, objective, start = inputs[0].config, inputs[0].objective, inputs[0].start
-        make_model(first.settings, first.training, strategy, config, objective, start)
+        make_state(first.settings, first.training, strategy, config, objective, start)
     with running(output_dir, whole, strategy) as folder:
         for number, run in enumerate(runs, 1):
             gc.collect()  # Two phases' programs may not fit side by side.
@@ -94,7 +94,7 @@ def pretrain_phases(
                 settings = _started(settings, output_dir / before, goes_on)
                 record["init_checkpoint"] = before
             with named(run.phase):
-                results = pretrain(settings, run.training, strategy, own, record)
+                results = pretrain(settings, TrainingRun(run.training, strategy, own, record))
         if folder == output_dir:
             with appearing(output_dir / "model") as partial:
                 shutil.copytree(output_dir / f"phase-{len(runs)}" / "model", partial)

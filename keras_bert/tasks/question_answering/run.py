@@ -49,7 +49,7 @@ from keras_bert.tasks.question_answering.scoring import (
 from keras_bert.tasks.question_answering.windows import Windows, make_windows, training_examples
 from keras_bert.text.tokenizer import BertTokenizer
 from keras_bert.training.board import Board
-from keras_bert.training.loop import TrainingSettings
+from keras_bert.training.run import TrainingSettings
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from keras_bert.tasks.classification.run import fine_tune_classifier
 from keras_bert.tasks.fine_tuning.examples import Examples
 from keras_bert.tasks.fine_tuning.pretrained import open_pretrained
 from keras_bert.tasks.fine_tuning.settings import FineTuningSettings
-from keras_bert.training.loop import TrainingSettings
+from keras_bert.training.run import TrainingSettings
 
 
 def classify(output_dir, init_checkpoint, classification, batch_size=16, seeds=(1,), **settings):

@@ -12,8 +12,9 @@ from keras_bert.optimization.adamw import AdamWeightDecay
 from keras_bert.tasks.pretraining.batches import training_batches
 from keras_bert.tasks.pretraining.objective import pretraining_objective
 from keras_bert.tasks.pretraining.records import find_records
-from keras_bert.training.loop import TrainingSettings, check_batch_sizes
 from keras_bert.training.ramp import BatchRamp
+from keras_bert.training.run import TrainingSettings, check_batch_sizes
+from keras_bert.training.state import TrainState
 from keras_bert.training.step import make_train_steps
 
 BATCH = 12
@@ -85,7 +86,7 @@ def test_each_worker_has_its_rows_of_every_micro_batch(tmp_path, write_records):
 
 
 def train(strategy, batches, micro_batches):
-    """Trains on batches, dropout on; returns the weights and the rows of sums."""
+    """Trains on batches, dropout on; returns the weights and the steps' figures."""
     keras.utils.set_random_seed(3)
     config = BertConfig(
         vocab_size=50,
@@ -99,18 +100,15 @@ def train(strategy, batches, micro_batches):
         model = BertPretrainer(config)
         optimizer = AdamWeightDecay(1e-3)
         optimizer.build(model.trainable_variables)
-    steps = make_train_steps(
-        strategy,
-        model,
-        optimizer,
-        pretraining_objective(),
-        gradient_accumulation_steps=micro_batches,
-        jit_compile=False,
+    state = TrainState(model, optimizer, pretraining_objective())
+    settings = TrainingSettings(
+        len(COUNTS), BATCH, gradient_accumulation_steps=micro_batches, jit_compile=False
     )
+    steps = make_train_steps(strategy, state, settings)
     iterator = iter(strategy.experimental_distribute_dataset(batches))
-    rows = steps(iterator, tf.constant(len(COUNTS))).numpy()
+    figures = steps(iterator, tf.constant(len(COUNTS))).numpy()
     weights = [keras.ops.convert_to_numpy(v) for v in model.trainable_variables]
-    return weights, rows
+    return weights, figures
 
 
 def largest_difference(one, two):
@@ -134,10 +132,13 @@ def test_a_growing_batch_learns_as_batches_of_its_sizes_do(
 ):
     strategy = mirrored if strategy_name == "mirrored" else tf.distribute.get_strategy()
     batches = training_batches(data, BATCH, 50, seed=1, ramp=RAMP)
-    weights, rows = train(strategy, batches, 3)
+    weights, figures = train(strategy, batches, 3)
     assert largest_difference(weights, small_batches[0]) < 1e-6
-    np.testing.assert_allclose(rows, small_batches[1], rtol=1e-4)
-    assert rows[:, -4].tolist() == [4 * count for count in COUNTS]  # what a second's rate counts
+    for one, two in zip(figures, small_batches[1], strict=True):
+        np.testing.assert_allclose(one, two, rtol=1e-4)
+    assert figures.examples.tolist() == [
+        4 * count for count in COUNTS
+    ]  # what a second's rate counts
 
 
 def test_a_ramp_needs_micro_batches():

@@ -16,7 +16,7 @@ from keras_bert.tasks.pretraining.inputs import find_inputs
 from keras_bert.tasks.pretraining.run import pretrain
 from keras_bert.tasks.pretraining.settings import PretrainingSettings
 from keras_bert.training.checkpoint import CheckpointWriter
-from keras_bert.training.loop import TrainingSettings
+from keras_bert.training.run import TrainingRun, TrainingSettings
 from keras_bert.training.strategy import make_strategy
 
 CONFIG = BertConfig(
@@ -54,7 +54,7 @@ def run(settings, output_dir, steps=STEPS):
         save_checkpoints_steps=STEPS // 2,
         jit_compile=False,
     )
-    return pretrain(settings, training, make_strategy(), output_dir, {})
+    return pretrain(settings, TrainingRun(training, make_strategy(), output_dir))
 
 
 @pytest.fixture(scope="module")

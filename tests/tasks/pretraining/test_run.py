@@ -17,7 +17,7 @@ from keras_bert.tasks.pretraining.inputs import find_inputs
 from keras_bert.tasks.pretraining.run import pretrain
 from keras_bert.tasks.pretraining.settings import PretrainingSettings
 from keras_bert.text.vocabulary import SPECIAL_TOKENS
-from keras_bert.training.loop import TrainingSettings
+from keras_bert.training.run import TrainingRun, TrainingSettings
 from keras_bert.training.strategy import make_strategy
 
 CONFIG = BertConfig(
@@ -81,10 +81,11 @@ def run(tmp_path, steps=2, **settings):
     settings = {name: str(value) for name, value in settings.items()}
     return pretrain(
         PretrainingSettings(num_warmup_steps=0, eval_batch_size=4, **settings),
-        TrainingSettings(num_train_steps=steps, train_batch_size=4, jit_compile=False),
-        make_strategy(),
-        tmp_path / "out",
-        {},
+        TrainingRun(
+            TrainingSettings(num_train_steps=steps, train_batch_size=4, jit_compile=False),
+            make_strategy(),
+            tmp_path / "out",
+        ),
     )
 
 
@@ -275,10 +276,7 @@ def test_records_of_another_casing_than_the_flag_says_are_refused(tmp_path, reco
     with pytest.raises(InputError, match="do_lower_case differs: --do_lower_case is True"):
         pretrain(
             PretrainingSettings(str(records), bert_config=str(config_file), do_lower_case=True),
-            TrainingSettings(num_train_steps=1, train_batch_size=4),
-            make_strategy(),
-            tmp_path / "out",
-            {},
+            TrainingRun(TrainingSettings(1, 4), make_strategy(), tmp_path / "out"),
         )
 
 
@@ -290,9 +288,9 @@ def test_evaluation_alone_needs_a_starting_point_and_leaves_results_only(
     settings = PretrainingSettings(str(records), do_train=False, eval_batch_size=4)
     training = TrainingSettings(num_train_steps=1, train_batch_size=4, jit_compile=False)
     with pytest.raises(InputError, match="needs an --init_checkpoint"):
-        pretrain(settings, training, make_strategy(), tmp_path / "out", {})
+        pretrain(settings, TrainingRun(training, make_strategy(), tmp_path / "out"))
     settings = replace(settings, init_checkpoint=str(tmp_path / "first"))
-    results = pretrain(settings, training, make_strategy(), tmp_path / "out", {})
+    results = pretrain(settings, TrainingRun(training, make_strategy(), tmp_path / "out"))
     assert results["step"] == 0
     assert results["loss"] > 0
     assert {p.name for p in (tmp_path / "out").iterdir()} == {"run.json", "results.json"}
@@ -314,7 +312,7 @@ def test_a_learning_rate_that_ruins_the_last_step_saves_no_model(tmp_path, recor
     )
     training = TrainingSettings(num_train_steps=1, train_batch_size=4, jit_compile=False)
     with pytest.raises(InputError, match="not finite"):
-        pretrain(settings, training, make_strategy(), tmp_path / "out", {})
+        pretrain(settings, TrainingRun(training, make_strategy(), tmp_path / "out"))
     assert not (tmp_path / "out" / "model").exists()
     assert not (tmp_path / "out" / "results.json").exists()
 

@@ -16,7 +16,7 @@ from keras_bert.tasks.question_answering.data import Splits, SquadSettings
 from keras_bert.tasks.question_answering.questions import Answer, Question
 from keras_bert.tasks.question_answering.run import fine_tune_span_labeler, make_task
 from keras_bert.tasks.question_answering.windows import make_windows, training_examples
-from keras_bert.training.loop import TrainingSettings
+from keras_bert.training.run import TrainingSettings
 
 TEXT = "Rollo the Norse leader swore fealty to King Charles in the year 911"
 V2 = SquadSettings(version_2_with_negative=True)
