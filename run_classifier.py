@@ -17,7 +17,8 @@ from pathlib import Path
 from absl import flags
 
 from keras_bert.programs import fine_tuning_flags
-from keras_bert.programs.program import finish, no_arguments, run
+from keras_bert.programs.program import finish, no_arguments
+from keras_bert.programs.program import run as run_program
 from keras_bert.tasks.classification.glue import TASKS, GlueTask, find_task
 from keras_bert.tasks.classification.texts import find_glue_folder
 from keras_bert.tasks.prepared_tfds import find_prepared
@@ -72,23 +73,19 @@ def main(argv: Sequence[str]) -> None:
     """Reads the flags, fine-tunes, and prints the final figures."""
     no_arguments(argv)
     _complete_flags()
-    common = fine_tuning_flags.read()  # Late: bad flags and --help should not wait for TensorFlow.
-    from keras_bert.tasks.classification.data import ClassificationSettings
+    run = fine_tuning_flags.read()  # Late: bad flags and --help should not wait for TensorFlow.
     from keras_bert.tasks.classification.run import fine_tune_classifier
+
+    from keras_bert.tasks.classification.data import ClassificationSettings
     from keras_bert.training.cluster import worker_index
 
     own = {field.name: FLAGS[field.name].value for field in fields(ClassificationSettings)}
     results = fine_tune_classifier(
         ClassificationSettings(**own),
-        common.settings,
-        common.training,
-        common.strategy,
-        common.output_dir,
-        common.seeds,
-        common.record,
+        run,
     )
-    if worker_index(common.strategy) == 0:
-        finish(results, common.output_dir, FLAGS.export)
+    if worker_index(run.strategy) == 0:
+        finish(results, run.output_dir, FLAGS.export)
 
 
 def _complete_flags() -> None:
@@ -119,4 +116,4 @@ def _find_data(tasks: Sequence[GlueTask]) -> None:
 
 
 if __name__ == "__main__":
-    run(main, goes_on=True)
+    run_program(main, goes_on=True)

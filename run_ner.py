@@ -15,7 +15,8 @@ from absl import flags
 
 from keras_bert.common.errors import InputError
 from keras_bert.programs import fine_tuning_flags
-from keras_bert.programs.program import finish, no_arguments, run
+from keras_bert.programs.program import finish, no_arguments
+from keras_bert.programs.program import run as run_program
 from keras_bert.tasks.ner.tfds import tfds_name
 from keras_bert.tasks.prepared_tfds import find_prepared
 
@@ -76,7 +77,7 @@ def main(argv: Sequence[str]) -> None:
     """Reads the flags, fine-tunes, and prints the final figures."""
     no_arguments(argv)
     _complete_flags()
-    common = fine_tuning_flags.read()  # Late: bad flags and --help should not wait for TensorFlow.
+    run = fine_tuning_flags.read()  # Late: bad flags and --help should not wait for TensorFlow.
     from keras_bert.tasks.ner.data import NerSettings
     from keras_bert.tasks.ner.fine_tuning import fine_tune_tagger
     from keras_bert.training.cluster import worker_index
@@ -84,15 +85,10 @@ def main(argv: Sequence[str]) -> None:
     own = {field.name: FLAGS[field.name].value for field in fields(NerSettings)}
     results = fine_tune_tagger(
         NerSettings(**own),
-        common.settings,
-        common.training,
-        common.strategy,
-        common.output_dir,
-        common.seeds,
-        common.record,
+        run,
     )
-    if worker_index(common.strategy) == 0:
-        finish(results, common.output_dir, FLAGS.export)
+    if worker_index(run.strategy) == 0:
+        finish(results, run.output_dir, FLAGS.export)
 
 
 def _complete_flags() -> None:
@@ -113,4 +109,4 @@ def _folders() -> list[Path]:
 
 
 if __name__ == "__main__":
-    run(main, goes_on=True)
+    run_program(main, goes_on=True)

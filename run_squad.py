@@ -14,7 +14,8 @@ from pathlib import Path
 from absl import flags
 
 from keras_bert.programs import fine_tuning_flags
-from keras_bert.programs.program import finish, no_arguments, run
+from keras_bert.programs.program import finish, no_arguments
+from keras_bert.programs.program import run as run_program
 from keras_bert.tasks.prepared_tfds import find_prepared
 
 FLAGS = flags.FLAGS
@@ -79,7 +80,7 @@ def main(argv: Sequence[str]) -> None:
     """Reads the flags, fine-tunes, and prints the final figures."""
     no_arguments(argv)
     _complete_flags()
-    common = fine_tuning_flags.read()  # Late: bad flags and --help should not wait for TensorFlow.
+    run = fine_tuning_flags.read()  # Late: bad flags and --help should not wait for TensorFlow.
     from keras_bert.tasks.question_answering.data import SquadSettings
     from keras_bert.tasks.question_answering.run import fine_tune_span_labeler
     from keras_bert.training.cluster import worker_index
@@ -87,15 +88,10 @@ def main(argv: Sequence[str]) -> None:
     own = {field.name: FLAGS[field.name].value for field in fields(SquadSettings)}
     results = fine_tune_span_labeler(
         SquadSettings(**own),
-        common.settings,
-        common.training,
-        common.strategy,
-        common.output_dir,
-        common.seeds,
-        common.record,
+        run,
     )
-    if worker_index(common.strategy) == 0:
-        finish(results, common.output_dir, FLAGS.export)
+    if worker_index(run.strategy) == 0:
+        finish(results, run.output_dir, FLAGS.export)
 
 
 def _complete_flags() -> None:
@@ -121,4 +117,4 @@ def _complete_flags() -> None:
 
 
 if __name__ == "__main__":
-    run(main, goes_on=True)
+    run_program(main, goes_on=True)

@@ -7,7 +7,7 @@ TensorFlow.
 
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,10 +23,7 @@ from keras_bert.programs.program import (
 from keras_bert.tasks.fine_tuning.earlier_run import EarlierRun
 
 if TYPE_CHECKING:
-    import tensorflow as tf
-
-    from keras_bert.tasks.fine_tuning.settings import FineTuningSettings
-    from keras_bert.training.run import TrainingSettings
+    from keras_bert.tasks.fine_tuning.settings import FineTuningRun
 
 # What is defined here belongs to the program that calls `define`; its --help shows it.
 flags.disclaim_key_flags()
@@ -107,28 +104,7 @@ def define(
     define_export()
 
 
-@dataclass(frozen=True)
-class FineTuningFlags:
-    """What the common flags say, as `fine_tune_seeds` takes it.
-
-    Attributes:
-        settings: what the run is made of.
-        training: how it trains.
-        strategy: the devices.
-        output_dir: the run's folder.
-        seeds: at least one.
-        record: the program's flags, common and own, that decide the outcome.
-    """
-
-    settings: "FineTuningSettings"
-    training: "TrainingSettings"
-    strategy: "tf.distribute.Strategy"
-    output_dir: Path
-    seeds: list[int]
-    record: dict[str, object]
-
-
-def read() -> FineTuningFlags:
+def read() -> "FineTuningRun":
     """Reads the common flags; starts TensorFlow, so that bad flags and --help need not wait.
 
     Returns:
@@ -143,7 +119,7 @@ def read() -> FineTuningFlags:
     check_output_dir(FLAGS.output_dir, FLAGS.init_checkpoint)
     seeds = _seeds()
     start_tensorflow()
-    from keras_bert.tasks.fine_tuning.settings import FineTuningSettings
+    from keras_bert.tasks.fine_tuning.settings import FineTuningRun, FineTuningSettings
     from keras_bert.training.backend import BACKEND, fastest_precision, make_strategy
     from keras_bert.training.run import TrainingSettings
 
@@ -154,18 +130,19 @@ def read() -> FineTuningFlags:
         for kind in (FineTuningSettings, TrainingSettings)
     )
     left_out = {*FREE, "seeds"}
-    return FineTuningFlags(
-        settings,
-        training,
-        make_strategy(
+    return FineTuningRun(
+        settings=settings,
+        training=training,
+        strategy=make_strategy(
             FLAGS.distribution_strategy,
             FLAGS.num_devices,
             FLAGS.worker_timeout,
             FLAGS.model_parallel,
         ),
-        Path(FLAGS.output_dir),
-        seeds,
-        {name: value for name, value in own.items() if name not in left_out} | {"backend": BACKEND},
+        output_dir=Path(FLAGS.output_dir),
+        record={name: value for name, value in own.items() if name not in left_out}
+        | {"backend": BACKEND},
+        seeds=seeds,
     )
 
 

@@ -29,21 +29,23 @@ class Texts:
         labels: the labels as the file has them (a list where one example has several), or None.
         places: the line of each example, or what stands for it.
         indices: the names of the examples in predictions.
+        unit: what a place is called in messages.
     """
 
     source: str
     first: list[str]
     second: list[str] | None
     labels: list[Any] | None
-    places: list[int]
+    places: Sequence[int]
     indices: list[str]
+    unit: str = "line"
 
     def __len__(self) -> int:
-        return len(self.first)
+        return len(self.places)
 
     def where(self, index: int) -> str:
         """Says where an example was read."""
-        return f"{self.source}, line {self.places[index]}"
+        return f"{self.source}, {self.unit} {self.places[index]}"
 
     def rows(self) -> Iterator[tuple[Any, ...]]:
         """Yields each example as its texts and, if it has one, its label."""

@@ -17,7 +17,7 @@ from keras_bert.common.errors import InputError
 from keras_bert.tasks.fine_tuning.pretrained import in_order_of
 from keras_bert.tasks.ner.conll import Sentence, read_conll
 from keras_bert.tasks.ner.scheme_detection import check_tags
-from keras_bert.tasks.ner.tag_schemes import OUTSIDE, entities, iob2_tags, split_tag
+from keras_bert.tasks.ner.tag_schemes import OUTSIDE, entities, iob2_tag, iob2_tags, split_tag
 from keras_bert.tasks.ner.tfds import open_dataset
 
 
@@ -55,6 +55,8 @@ class NerSettings:
     document_context: bool = False
     label_all_pieces: bool = False
 
+
+_PREFIXES = ("B", "I", "E", "S")  # of tags inside entities
 
 # What TensorFlow Datasets has no use for.
 _OF_FILES = (
@@ -230,11 +232,13 @@ def make_labels(train: TaggedSentences, known: Sequence[str] | None) -> list[str
     """
     if not train.types:
         raise InputError(f"{train.source}: every tag is O; expected entities to learn from")
-    labels = [OUTSIDE]
-    for kind in sorted(train.types):
-        rest = f"-{kind}" if kind else ""
-        labels += [f"B{rest}", f"I{rest}"]
+    labels = iob2_labels(sorted(train.types))
     return in_order_of(known, labels) or labels
+
+
+def iob2_labels(types: Iterable[str]) -> list[str]:
+    """Lists the IOB2 tags of types of entities: O, then B and I of each type."""
+    return [OUTSIDE, *(iob2_tag(prefix, kind) for kind in types for prefix in "BI")]
 
 
 def check_labels(labels: Sequence[str], where: object) -> None:
@@ -247,7 +251,7 @@ def check_labels(labels: Sequence[str], where: object) -> None:
     Raises:
         InputError: they are labels of another task.
     """
-    odd = [label for label in labels if label != OUTSIDE and split_tag(label)[0] not in "BIES"]
+    odd = [label for label in labels if label != OUTSIDE and split_tag(label)[0] not in _PREFIXES]
     if odd or OUTSIDE not in labels:
         raise InputError(
             f"{where}: has the labels {', '.join(labels)[:200]}; expected tags, such as O, B-PER, "
@@ -280,14 +284,23 @@ def check_types(file: TaggedSentences, labels: Sequence[str], source: object) ->
 
 
 def tag_ids(tags: Iterable[Sequence[str]], labels: Sequence[str]) -> np.ndarray:
-    """Numbers the tags of all words.
+    """Converts the tags of all words to label ids.
 
     Args:
         tags: IOB2 tags of each sentence.
         labels: the model's, in the order of its logits.
 
     Returns:
-        int32 [N], places in `labels`.
+        int32 [N], indices of `labels`.
+
+    Raises:
+        InputError: the model has no such label.
     """
     ids = {label: index for index, label in enumerate(labels)}
-    return np.array([ids[tag] for sentence in tags for tag in sentence], np.int32)
+    try:
+        return np.array([ids[tag] for sentence in tags for tag in sentence], np.int32)
+    except KeyError as error:
+        raise InputError(
+            f"the tag {error} is none of the model's labels, {', '.join(labels)}; expected labels "
+            "in IOB2: O, and B- and I- of each type"
+        ) from None

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import tensorflow as tf
@@ -41,6 +42,29 @@ def prepare_sentences(
     return prepare(preprocess, [sentences], max(len(sentences), 1))
 
 
+def prepare_texts(
+    processor: TaggingProcessor, texts: Sequence[str]
+) -> tuple[Prepared, list[list[tuple[int, int]]]]:
+    """Splits texts into words and arranges them in windows.
+
+    Args:
+        processor: the tagger's.
+        texts: n texts.
+
+    Returns:
+        The windows, as of `prepare_sentences`; and for each text the first character of each word
+        and the one after its last.
+    """
+    prepared = prepare(processor.preprocess, [texts])
+    chunks, words = [], []
+    for chunk in prepared.chunks:
+        windows, spans = chunk.inputs.windows, chunk.inputs.spans
+        chunks.append(replace(chunk, inputs=windows))
+        places = list(zip(spans.starts.numpy().tolist(), spans.ends.numpy().tolist(), strict=True))
+        words += [places[first:last] for first, last in pairwise(windows.row_splits.numpy())]
+    return replace(prepared, chunks=chunks), words
+
+
 def tagged_examples(
     prepared: Prepared, tag_ids: np.ndarray, label_all_tokens: bool = False
 ) -> Examples:
@@ -60,7 +84,7 @@ def tagged_examples(
         end = start + len(windows.word_places)
         labels.append(token_labels(windows, tag_ids[start:end], label_all_tokens).numpy())
         start = end
-    return replace(prepared.examples, piece_labels={"tags": np.concatenate(labels)})
+    return replace(prepared.examples, token_labels={"tags": np.concatenate(labels)})
 
 
 def predicted_tags(

@@ -4,11 +4,10 @@ sentences -> windows -> the fine-tuning core (tasks/fine_tuning) with this task'
 TensorBoard table and prediction file
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import tensorflow as tf
 from absl import logging
 
 from keras_bert.common.errors import InputError
@@ -17,8 +16,9 @@ from keras_bert.models import BertTokenClassifier
 from keras_bert.tasks.fine_tuning.predict import Predict
 from keras_bert.tasks.fine_tuning.pretrained import Pretrained, open_pretrained
 from keras_bert.tasks.fine_tuning.seeds import fine_tune_seeds
-from keras_bert.tasks.fine_tuning.settings import FineTuningSettings
+from keras_bert.tasks.fine_tuning.settings import FineTuningRun
 from keras_bert.tasks.fine_tuning.task import SHOWN, FineTuningTask
+from keras_bert.tasks.ner.annotations import entity_types
 from keras_bert.tasks.ner.conll import write_conll
 from keras_bert.tasks.ner.data import (
     NerSettings,
@@ -30,14 +30,14 @@ from keras_bert.tasks.ner.data import (
     read_data,
     tag_ids,
 )
+from keras_bert.tasks.ner.entity_tagger import EntityTagger
 from keras_bert.tasks.ner.examples import predicted_tags, prepare_sentences, tagged_examples
 from keras_bert.tasks.ner.objective import tagging_objective
 from keras_bert.tasks.ner.processor import TaggerSettings, TaggingProcessor
 from keras_bert.tasks.ner.scores import entity_scores
-from keras_bert.tasks.ner.tag_schemes import entities, is_inside, split_tag
+from keras_bert.tasks.ner.tag_schemes import entities
 from keras_bert.tasks.prepared import Prepared
 from keras_bert.training.board import Board
-from keras_bert.training.run import TrainingSettings
 
 
 @dataclass(frozen=True)
@@ -54,31 +54,16 @@ class _Evaluated:
 
     def scores(self, predicted: Sequence[Sequence[str]]) -> dict[str, float]:
         """Returns the entity scores, with every type that the model knows."""
-        types = {
-            split_tag(label)[1] for label in self.processor.settings.labels if is_inside(label)
-        }
+        types = entity_types(self.processor.settings.labels)
         return entity_scores(zip(self.given.tags, predicted, strict=True), types)
 
 
-def fine_tune_tagger(
-    ner: NerSettings,
-    settings: FineTuningSettings,
-    training: TrainingSettings,
-    strategy: tf.distribute.Strategy,
-    output_dir: Path,
-    seeds: Sequence[int],
-    record: Mapping[str, object],
-) -> dict[str, object]:
+def fine_tune_tagger(ner: NerSettings, run: FineTuningRun) -> dict[str, object]:
     """Fine-tunes a tagger once for each seed, or resumes the run.
 
     Args:
         ner: which files, and how they are shown to the model.
-        settings: of fine-tuning.
-        training: of the training loop.
-        strategy: the devices.
-        output_dir: the run's folder.
-        seeds: at least one.
-        record: the part of run.json that must not change between a start and its continuation.
+        run: the run.
 
     Returns:
         The figures, as in results.json: precision, recall, f1 and accuracy of the development
@@ -87,14 +72,8 @@ def fine_tune_tagger(
     Raises:
         InputError: files, tags or a checkpoint that cannot be used.
     """
-    start = open_pretrained(
-        settings.init_checkpoint,
-        settings.vocab_file,
-        settings.do_lower_case,
-        settings.max_seq_length,
-        settings.num_frozen_layers,
-        settings.label_names,
-    )
+    settings = run.settings
+    start = open_pretrained(settings)
     splits = read_data(
         ner,
         do_train=settings.do_train,
@@ -102,7 +81,7 @@ def fine_tune_tagger(
         do_predict=settings.do_predict,
     )
     task = make_task(ner, splits, start, settings.max_seq_length)
-    return fine_tune_seeds(settings, training, strategy, output_dir, record, start, task, seeds)
+    return fine_tune_seeds(run, start, task)
 
 
 def make_task(
@@ -144,10 +123,12 @@ def make_task(
         train = tagged_examples(prepared(splits.train), ids, ner.label_all_pieces)
     read = {"dev": splits.dev, "test": splits.test}
     return FineTuningTask(
-        make_model=lambda config, dtype: BertTokenClassifier(
-            config, num_labels=len(labels), dtype=dtype
+        make=lambda config, dtype: EntityTagger(
+            BertTokenClassifier(config, num_labels=len(labels), dtype=dtype),
+            processor.tokenizer,
+            processor.settings,
         ),
-        sums=tagging_objective(),
+        objective=tagging_objective(),
         train=train,
         score=(lambda predict: dev.scores(dev.predicted(predict))) if dev else None,
         best="f1",

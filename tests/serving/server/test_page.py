@@ -214,8 +214,8 @@ def test_fill_mask(visit):
         # The last is the padding that a text of more masks would bring.
         keep = tf.concat([tf.range(masks), [2]], 0)
         return {
-            "pieces": tf.gather(pieces, keep)[None],
-            "piece_ids": tf.gather(tf.zeros([3, 2], tf.int32), keep)[None],
+            "tokens": tf.gather(pieces, keep)[None],
+            "token_ids": tf.gather(tf.zeros([3, 2], tf.int32), keep)[None],
             "scores": tf.gather(scores, keep)[None],
         }
 

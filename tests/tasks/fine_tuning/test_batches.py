@@ -35,7 +35,7 @@ def test_every_example_comes_once_an_epoch_and_the_last_batch_is_filled(make_exa
 def test_a_batch_holds_its_examples_padded_to_a_bucket(make_examples):
     examples = make_examples(50)
     rows = [row.tolist() for row in examples.rows(examples.input_ids)]
-    tags = [row.tolist() for row in examples.rows(examples.piece_labels["tags"])]
+    tags = [row.tolist() for row in examples.rows(examples.token_labels["tags"])]
     for batch in arrays(training_batches(examples, 8, 1, 0, 49, 64), 7):
         length = batch["input_ids"].shape[1]
         assert length in bucket_lengths(64)

@@ -1,7 +1,6 @@
-"""Where a model came from -> whether it takes pairs, and how sentence-transformers uses it.
+"""Reads how sentence-transformers uses a model: length, pooling and normalization.
 
-The flags of its run tell of pairs; modules.json and sentence_bert_config.json in the model's own
-folder of length, pooling and normalization.
+Its files are modules.json and sentence_bert_config.json in the model's own folder.
 """
 
 import json
@@ -12,26 +11,9 @@ from absl import logging
 
 from keras_bert.common.errors import InputError
 from keras_bert.common.files import read_json, value_of
-from keras_bert.tasks.classification import glue
-from keras_bert.tasks.fine_tuning.earlier_run import EarlierRun
 
 # sentence-transformers' poolings that are served -> the older key of each.
 _POOLINGS = {"cls": "pooling_mode_cls_token", "mean": "pooling_mode_mean_tokens"}
-
-
-def is_of_pairs(run: EarlierRun) -> bool:
-    """Tells whether a run's classifier was trained on pairs of texts.
-
-    Args:
-        run: the classifier's.
-
-    Raises:
-        InputError: run.json names a task that there is not.
-    """
-    name = run.setting("task_name", str, "")
-    if name and name.lower() != "custom":
-        return len(glue.find_task(name).text_columns) == 2
-    return bool(run.setting("text_pair_column", str, ""))
 
 
 @dataclass(frozen=True)
