@@ -1,6 +1,7 @@
 """Keras' own `fit` on examples: the batches, the optimizer and the validation of a task object."""
 
 import contextlib
+import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -8,6 +9,7 @@ from typing import Any, TypedDict
 
 import keras
 import numpy as np
+import tensorflow as tf
 
 from keras_bert.common.errors import InputError
 from keras_bert.optimization.adamw import AdamWeightDecay
@@ -100,37 +102,36 @@ class FitSettings:
         return cls(**options)
 
 
-class ExampleDataset(keras.utils.PyDataset):
-    """Training batches for `keras.Model.fit`, on every backend.
+def fit_batches(examples: Examples, settings: BatchSettings, targets: Targets) -> tf.data.Dataset:
+    """Makes endless training batches for `keras.Model.fit`, on every backend.
 
     Args:
         examples: at least one.
         settings: the batches.
-        targets: batch -> what the losses compare the outputs with, by output.
+        targets: batch -> what the losses compare the outputs with, by output; may change inputs.
+
+    Returns:
+        (inputs, targets) of each step; the last batch of an epoch may be smaller.
     """
+    builder = BatchBuilder(examples, settings)
+    chosen = training_plan(examples.lengths, settings)
 
-    def __init__(self, examples: Examples, settings: BatchSettings, targets: Targets):
-        super().__init__()
-        self._examples = examples
-        self._settings = settings
-        self._builder = BatchBuilder(examples, settings)
-        self._plan = training_plan(examples.lengths, settings)
-        self._targets = targets
-        self._epoch = 0
-
-    def __len__(self) -> int:
-        return steps_per_epoch(len(self._examples), self._settings.batch_size)
-
-    def __getitem__(self, index: int) -> tuple[dict[str, np.ndarray], Any]:
-        batch = self._builder.build(*self._plan(self._epoch * len(self) + index))
+    def batch_of(step: int) -> tuple[dict[str, np.ndarray], Any]:
+        batch = builder.build(*chosen(step))
         real = batch["example_weights"] > 0
         batch = {name: values[real] for name, values in batch.items()}
-        targets = self._targets(batch)  # Masked-LM targets mask the batch.
-        return {name: batch[name] for name in MODEL_INPUTS if name in batch}, targets
+        expected = targets(batch)
+        return {name: batch[name] for name in MODEL_INPUTS if name in batch}, expected
 
-    def on_epoch_end(self) -> None:
-        """Moves on to the order of the next epoch."""
-        self._epoch += 1
+    # Rows and lengths differ from batch to batch; Keras' own PyDataset would take those of the
+    # first two batches for all.
+    specs = tf.nest.map_structure(
+        lambda value: tf.TensorSpec([None] * min(value.ndim, 2) + [*value.shape[2:]], value.dtype),
+        batch_of(0),
+    )
+    return tf.data.Dataset.from_generator(
+        lambda: map(batch_of, itertools.count()), output_signature=specs
+    ).prefetch(2)
 
 
 class Validation(keras.callbacks.Callback):
@@ -212,8 +213,9 @@ def fit(
         settings.seed,
         settings.length_pool,
     )
-    dataset = ExampleDataset(data.examples, batches, data.targets)
-    steps = len(dataset) * settings.epochs
+    dataset = fit_batches(data.examples, batches, data.targets)
+    steps_an_epoch = steps_per_epoch(len(data.examples), settings.batch_size)
+    steps = steps_an_epoch * settings.epochs
     schedule = LinearWarmupDecay(
         settings.learning_rate, steps, int(steps * settings.warmup_proportion)
     )
@@ -235,6 +237,7 @@ def fit(
         )
         return model.fit(
             dataset,
+            steps_per_epoch=steps_an_epoch,
             epochs=settings.epochs,
             callbacks=[*validation, *callbacks],
             verbose=settings.verbose,

@@ -18,6 +18,7 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
+from keras_bert.checkpoints.model_description import ModelDescription
 from keras_bert.checkpoints.model_directory import save_model_directory
 from keras_bert.common.errors import InputError
 from keras_bert.serving.network import Network
@@ -77,7 +78,7 @@ class Task:
         self.untrained: tuple[str, ...] = ()
         self.source: Source | None = None
         self.serve: Serve | None = None
-        self._forward: Callable[..., Mapping[str, Any]] | None = None
+        self._graphs: dict[tuple[str, ...], Callable[..., Mapping[str, tf.Tensor]]] = {}
 
     # What a task defines.
 
@@ -157,12 +158,14 @@ class Task:
         save_model_directory(
             path,
             self.model,
-            self.model.config,
-            self.tokenizer.vocab,
-            self.tokenizer.do_lower_case,
-            labels=self.label_names or None,
-            problem_type=self.problem_type_name,
-            extra={SETTINGS_KEY: self._saved_settings()},
+            ModelDescription(
+                self.model.config,
+                self.tokenizer.vocab,
+                self.tokenizer.do_lower_case,
+                labels=self.label_names or None,
+                problem_type=self.problem_type_name,
+                extra={SETTINGS_KEY: self._saved_settings()},
+            ),
         )
 
     def export(
@@ -299,14 +302,20 @@ class Task:
         inputs = {name: batch[name] for name in names}
         if keras.config.backend() != "tensorflow":
             return self.model.predict_on_batch(inputs)
-        if self._forward is None:
-            self._forward = tf.function(
-                lambda given: self.model(given, training=False),
-                autograph=False,
-                reduce_retracing=True,
-            )
         tensors = {name: tf.constant(value) for name, value in inputs.items()}
-        return {name: value.numpy() for name, value in self._forward(tensors).items()}
+        return {name: value.numpy() for name, value in self._graph(names)(tensors).items()}
+
+    def _graph(self, names: Sequence[str]) -> Callable[..., Mapping[str, tf.Tensor]]:
+        """Returns the model as one graph for batches of any size."""
+        names = tuple(names)
+        if names not in self._graphs:
+            specs = {name: tf.TensorSpec([None, None], tf.int32, name) for name in names}
+            self._graphs[names] = tf.function(
+                lambda given: self.model(given, training=False),
+                input_signature=[specs],
+                autograph=False,
+            )
+        return self._graphs[names]
 
     def _fit(
         self,

@@ -14,7 +14,7 @@ import tensorflow as tf
 from keras_bert.common.errors import InputError
 from keras_bert.serving.inputs import same_shape
 from keras_bert.tasks.prepared import TextInputs
-from keras_bert.text.padding import join
+from keras_bert.text.padding import combine_segments
 from keras_bert.text.tokenizer import BertTokenizer
 
 PROBLEM_TYPES = ("single_label", "multi_label", "regression")
@@ -85,7 +85,7 @@ class ClassificationProcessor:
             count = tf.size(text)
             sides = [tokens[:count], tokens[count:]]
         return TextInputs(
-            *join(
+            *combine_segments(
                 *sides,
                 max_seq_length=self.settings.max_seq_length,
                 cls_token_id=self.tokenizer.cls_token_id,

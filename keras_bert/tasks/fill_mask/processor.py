@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from keras_bert.common.errors import InputError
 from keras_bert.tasks.prepared import TextInputs
-from keras_bert.text.padding import join
+from keras_bert.text.padding import combine_segments
 from keras_bert.text.tokenizer import BertTokenizer, row_ids
 
 
@@ -56,7 +56,7 @@ class MaskFillingProcessor:
     def preprocess(self, text: tf.Tensor) -> TextInputs:
         """Tokenizes strings [B] and truncates them to `max_seq_length`."""
         return TextInputs(
-            *join(
+            *combine_segments(
                 self.tokenizer.tokenize(text),
                 max_seq_length=self.settings.max_seq_length,
                 cls_token_id=self.tokenizer.cls_token_id,
