@@ -1,9 +1,7 @@
-"""What a tagger learns: settings in; sentences with IOB2 tags and the model's labels out.
+"""Reads the sentences of a run from CoNLL column files or TensorFlow Datasets.
 
-From CoNLL column files, or from a dataset that TensorFlow Datasets has prepared.
-
-Whatever scheme a file has, its entities are read as conlleval reads them and written as IOB2, which
-is what the model learns. Its labels are O and for each type B-TYPE and I-TYPE.
+Entities are read as conlleval reads them, in the scheme of each file, and converted to IOB2 tags,
+which the model learns. Its labels are O and for each type B-TYPE and I-TYPE.
 """
 
 from collections.abc import Iterable, Sequence
@@ -23,22 +21,22 @@ from keras_bert.tasks.ner.tfds import open_dataset
 
 @dataclass(frozen=True)
 class NerSettings:
-    """What is read and how it is shown to the model.
+    """Which files are read, and how words are shown to the model.
 
     Attributes:
         train_file: column file to train on.
         eval_file: column file to score.
         test_file: column file to predict; empty for `eval_file`. It may be without tags.
-        tfds: take the dataset from TensorFlow Datasets instead of files.
+        tfds: read a dataset of TensorFlow Datasets instead of files.
         task_name: with `tfds`, the dataset.
         data_dir: with `tfds`, TensorFlow Datasets' folder.
         token_column: the column of the words, from 0; negative counts from the end.
         tag_column: the column of the tags.
-        comment_prefix: what comments before a sentence begin with; empty where there are none.
-        tag_scheme: iob1, iob2 or bioes; empty for what fits each file best.
-        strict: refuse tag sequences that their scheme does not allow.
-        document_context: show each sentence between the others of its document.
-        label_all_pieces: in training, all pieces of a word carry its tag.
+        comment_prefix: start of comment lines before a sentence; empty for files without comments.
+        tag_scheme: iob1, iob2 or bioes; empty for the one that fits each file best.
+        strict: reject tag sequences that their scheme does not allow.
+        document_context: extend windows with the sentences around, of the same document.
+        label_all_pieces: in training, all tokens of a word carry its tag.
     """
 
     train_file: str = ""
@@ -58,7 +56,7 @@ class NerSettings:
 
 _PREFIXES = ("B", "I", "E", "S")  # of tags inside entities
 
-# What TensorFlow Datasets has no use for.
+# Settings that TensorFlow Datasets does not read.
 _OF_FILES = (
     "train_file",
     "eval_file",
@@ -74,9 +72,9 @@ class TaggedSentences:
     """The sentences of one file.
 
     Attributes:
-        source: the file, or what stands for it.
-        sentences: as the file has them.
-        tags: IOB2 tags of each sentence; None where the file has no tags.
+        source: the file or dataset, for messages.
+        sentences: in the order of the file.
+        tags: IOB2 tags of each sentence; None if the file has no tags.
     """
 
     source: str
@@ -85,7 +83,7 @@ class TaggedSentences:
 
     @property
     def types(self) -> set[str]:
-        """The types of the entities that the file names."""
+        """The types of the file's entities."""
         return {split_tag(tag)[1] for tags in self.tags or [] for tag in tags if tag != OUTSIDE}
 
     def words(self) -> Iterable[tuple[Sentence, int]]:
@@ -97,7 +95,7 @@ class TaggedSentences:
 
 @dataclass(frozen=True)
 class SentenceSplits:
-    """What a run trains on, is scored on and predicts.
+    """The sentences that a run trains on, scores and predicts.
 
     Attributes:
         train: sentences to train on, or None.
@@ -113,10 +111,10 @@ class SentenceSplits:
 def read_data(
     ner: NerSettings, *, do_train: bool, do_eval: bool, do_predict: bool
 ) -> SentenceSplits:
-    """Reads what a run needs; without sentences to score or to predict it does without.
+    """Reads the sentences of a run. Sentences to score or to predict are optional.
 
     Args:
-        ner: which files.
+        ner: the settings.
         do_train: whether to read sentences to train on.
         do_eval: whether to read sentences to score.
         do_predict: whether to read sentences to predict.
@@ -181,19 +179,19 @@ def _read_files(
 def tagged(
     source: str, sentences: list[Sentence], ner: NerSettings, tags_needed: bool = True
 ) -> TaggedSentences:
-    """Checks the tags of sentences, brings them into IOB2, and says what is there.
+    """Checks the tags of sentences, converts them to IOB2, and logs their number.
 
     Args:
-        source: the file, or what stands for it.
+        source: the file or dataset, for messages.
         sentences: its sentences.
-        ner: scheme, strictness, document context.
-        tags_needed: whether sentences without tags are refused.
+        ner: the settings.
+        tags_needed: whether sentences without tags are rejected.
 
     Returns:
         The sentences and their tags.
 
     Raises:
-        InputError: a tag is not as expected, or there are none.
+        InputError: an unknown or impossible tag, or no tags.
     """
     if ner.document_context and sentences[-1].document == 0:
         logging.warning("%s: no second document; the whole file is one", source)
@@ -218,14 +216,14 @@ def tagged(
 
 
 def make_labels(train: TaggedSentences, known: Sequence[str] | None) -> list[str]:
-    """Lists the labels of a model that is to be trained.
+    """Returns the labels of a new model.
 
     Args:
         train: the training file.
-        known: labels of the checkpoint that training starts from, if it has any.
+        known: labels of the checkpoint that training starts from; None if it has none.
 
     Returns:
-        The labels in the order of the logits: the checkpoint's own if they are the same.
+        The labels in the order of the logits, which is the checkpoint's if it has the same ones.
 
     Raises:
         InputError: the file has no entity.
@@ -246,7 +244,7 @@ def check_labels(labels: Sequence[str], where: object) -> None:
 
     Args:
         labels: of the checkpoint.
-        where: the checkpoint, for the message.
+        where: the checkpoint, for messages.
 
     Raises:
         InputError: they are labels of another task.
@@ -260,12 +258,12 @@ def check_labels(labels: Sequence[str], where: object) -> None:
 
 
 def check_types(file: TaggedSentences, labels: Sequence[str], source: object) -> None:
-    """Checks that a model can give every entity that a file names.
+    """Checks that a model knows the type of every entity of a file.
 
     Args:
         file: a file to score.
         labels: the model's.
-        source: where the labels are from, for the message.
+        source: the file or checkpoint that the labels come from, for messages.
 
     Raises:
         InputError: a type is not among them.
