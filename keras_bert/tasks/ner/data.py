@@ -4,18 +4,16 @@ Entities are read as conlleval reads them, in the scheme of each file, and conve
 which the model learns. Its labels are O and for each type B-TYPE and I-TYPE.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
 from absl import logging
 
 from keras_bert.common.errors import InputError
-from keras_bert.tasks.fine_tuning.pretrained import in_order_of
 from keras_bert.tasks.ner.conll import Sentence, read_conll
 from keras_bert.tasks.ner.scheme_detection import check_tags
-from keras_bert.tasks.ner.tag_schemes import OUTSIDE, entities, iob2_tag, iob2_tags, split_tag
+from keras_bert.tasks.ner.tag_schemes import OUTSIDE, entities, iob2_tags, split_tag
 from keras_bert.tasks.ner.tfds import open_dataset
 
 
@@ -53,8 +51,6 @@ class NerSettings:
     document_context: bool = False
     label_all_pieces: bool = False
 
-
-_PREFIXES = ("B", "I", "E", "S")  # of tags inside entities
 
 # Settings that TensorFlow Datasets does not read.
 _OF_FILES = (
@@ -213,92 +209,3 @@ def tagged(
         )
     tags = [iob2_tags(e, len(s.words)) for e, s in zip(found, sentences, strict=True)]
     return TaggedSentences(source, sentences, tags)
-
-
-def make_labels(train: TaggedSentences, known: Sequence[str] | None) -> list[str]:
-    """Returns the labels of a new model.
-
-    Args:
-        train: the training file.
-        known: labels of the checkpoint that training starts from; None if it has none.
-
-    Returns:
-        The labels in the order of the logits, which is the checkpoint's if it has the same ones.
-
-    Raises:
-        InputError: the file has no entity.
-    """
-    if not train.types:
-        raise InputError(f"{train.source}: every tag is O; expected entities to learn from")
-    labels = iob2_labels(sorted(train.types))
-    return in_order_of(known, labels) or labels
-
-
-def iob2_labels(types: Iterable[str]) -> list[str]:
-    """Lists the IOB2 tags of types of entities: O, then B and I of each type."""
-    return [OUTSIDE, *(iob2_tag(prefix, kind) for kind in types for prefix in "BI")]
-
-
-def check_labels(labels: Sequence[str], where: object) -> None:
-    """Checks that a checkpoint's labels are tags.
-
-    Args:
-        labels: of the checkpoint.
-        where: the checkpoint, for messages.
-
-    Raises:
-        InputError: they are labels of another task.
-    """
-    odd = [label for label in labels if label != OUTSIDE and split_tag(label)[0] not in _PREFIXES]
-    if odd or OUTSIDE not in labels:
-        raise InputError(
-            f"{where}: has the labels {', '.join(labels)[:200]}; expected tags, such as O, B-PER, "
-            "I-PER"
-        )
-
-
-def check_types(file: TaggedSentences, labels: Sequence[str], source: object) -> None:
-    """Checks that a model knows the type of every entity of a file.
-
-    Args:
-        file: a file to score.
-        labels: the model's.
-        source: the file or checkpoint that the labels come from, for messages.
-
-    Raises:
-        InputError: a type is not among them.
-    """
-    known = {split_tag(label)[1] for label in labels if label != OUTSIDE}
-    for kind in sorted(file.types - known):
-        sentence, place = next(
-            (s, place)
-            for s, place in file.words()
-            if s.tags[place] != OUTSIDE and split_tag(s.tags[place])[1] == kind
-        )
-        raise InputError(
-            f"{file.source}, line {sentence.line + place}: tag {sentence.tags[place]!r}, but "
-            f"{source} has no entity of type {kind!r}; expected one of {', '.join(sorted(known))}"
-        )
-
-
-def tag_ids(tags: Iterable[Sequence[str]], labels: Sequence[str]) -> np.ndarray:
-    """Converts the tags of all words to label ids.
-
-    Args:
-        tags: IOB2 tags of each sentence.
-        labels: the model's, in the order of its logits.
-
-    Returns:
-        int32 [N], indices of `labels`.
-
-    Raises:
-        InputError: the model has no such label.
-    """
-    ids = {label: index for index, label in enumerate(labels)}
-    try:
-        return np.array([ids[tag] for sentence in tags for tag in sentence], np.int32)
-    except KeyError as error:
-        raise InputError(
-            f"the tag {error} is none of the model's labels, {', '.join(labels)}; expected labels "
-            "in IOB2: O, and B- and I- of each type"
-        ) from None

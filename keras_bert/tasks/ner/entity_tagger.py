@@ -5,7 +5,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple, Unpack
 
 import keras
-import numpy as np
 import tensorflow as tf
 
 from keras_bert.common.errors import InputError
@@ -22,21 +21,20 @@ from keras_bert.tasks.ner.annotations import (
     check_word_tags,
     entity_types,
 )
-from keras_bert.tasks.ner.data import tag_ids
+from keras_bert.tasks.ner.answers import listed_entities, listed_tags, served_tags
 from keras_bert.tasks.ner.examples import (
     predicted_tags,
     prepare_sentences,
     prepare_texts,
     tagged_examples,
 )
-from keras_bert.tasks.ner.label_names import label_names
+from keras_bert.tasks.ner.labels import label_names, tag_ids
 from keras_bert.tasks.ner.objective import tag_accuracy, tag_loss
 from keras_bert.tasks.ner.processor import TaggerSettings, TaggingProcessor
 from keras_bert.tasks.ner.scores import entity_scores
 from keras_bert.tasks.ner.served import ServedTagger
 from keras_bert.tasks.prepared import Prepared
 from keras_bert.tasks.task import Serve, Task
-from keras_bert.text.strings import encode_texts
 from keras_bert.text.tokenizer import BertTokenizer
 
 _TEXT = "The Norman dynasty had a major impact on medieval Europe."
@@ -251,24 +249,7 @@ class EntityTagger(Task):
         if are_sentences(inputs):
             return self._tagged(check_sentences("words", inputs), check_batch_size(batch_size))
         texts = check_strings("texts", inputs)
-        names = ("types", "starts", "ends", "scores")
-        found = {name: [] for name in names}
-        for answers in self._answers([texts], batch_size):
-            for row in zip(*(answers[name] for name in names), strict=True):
-                real = row[1] >= 0  # An exported model pads its answers.
-                for name, values in zip(names, row, strict=True):
-                    found[name].append(values[real].tolist())
-        spans = [
-            zip(*pair, strict=True) for pair in zip(found["starts"], found["ends"], strict=True)
-        ]
-        return {
-            "types": [[kind.decode() for kind in row] for row in found["types"]],
-            "texts": [
-                [text[start:end] for start, end in row]
-                for text, row in zip(texts, spans, strict=True)
-            ],
-            **{name: found[name] for name in ("starts", "ends", "scores")},
-        }
+        return listed_entities(texts, self._answers([texts], batch_size))
 
     def make_processor(self) -> TaggingProcessor:
         """Makes the graph functions for the present settings."""
@@ -315,25 +296,9 @@ class EntityTagger(Task):
 
     def _tagged(self, sentences: list[list[str]], batch_size: int) -> dict[str, list[list[Any]]]:
         """Returns the tags of words and their scores."""
-        if self._serve_words is not None:
-            chunks = self._served_tags(sentences, batch_size)
-        else:
-            chunks = self._answers([sentences], batch_size, self.processor.preprocess_words)
-        tags, scores = [], []
-        for answers in chunks:
-            tags += [[tag.decode() for tag in row] for row in answers["tags"]]
-            scores += [row.tolist() for row in answers["scores"]]
-        lengths = [len(words) for words in sentences]  # An exported model pads its answers.
-        return {
-            name: [row[:length] for row, length in zip(rows, lengths, strict=True)]
-            for name, rows in (("tags", tags), ("scores", scores))
-        }
-
-    def _served_tags(self, sentences: list[list[str]], batch_size: int):
-        for start in range(0, len(sentences), batch_size):
-            some = sentences[start : start + batch_size]
-            padded = np.full([len(some), max(map(len, some))], b"", object)
-            for row, words in zip(padded, some, strict=True):
-                row[: len(words)] = encode_texts(words)
-            answers = self._serve_words(words=tf.constant(padded, tf.string))
-            yield {name: value.numpy() for name, value in answers.items()}
+        chunks = (
+            self._answers([sentences], batch_size, self.processor.preprocess_words)
+            if self._serve_words is None
+            else served_tags(self._serve_words, sentences, batch_size)
+        )
+        return listed_tags(sentences, chunks)

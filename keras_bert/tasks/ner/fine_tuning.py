@@ -24,14 +24,11 @@ from keras_bert.tasks.ner.data import (
     NerSettings,
     SentenceSplits,
     TaggedSentences,
-    check_labels,
-    check_types,
-    make_labels,
     read_data,
-    tag_ids,
 )
 from keras_bert.tasks.ner.entity_tagger import EntityTagger
 from keras_bert.tasks.ner.examples import predicted_tags, prepare_sentences, tagged_examples
+from keras_bert.tasks.ner.labels import check_labels, check_types, make_labels, tag_ids
 from keras_bert.tasks.ner.objective import tagging_objective
 from keras_bert.tasks.ner.processor import TaggerSettings, TaggingProcessor
 from keras_bert.tasks.ner.scores import entity_scores
