@@ -8,7 +8,7 @@ import tensorflow as tf
 from safetensors.numpy import load_file, save_file
 
 from keras_bert.common.errors import InputError
-from keras_bert.tasks.fine_tuning.settings import FineTuningSettings
+from keras_bert.tasks.fine_tuning.settings import FineTuningRun, FineTuningSettings
 from keras_bert.tasks.ner.conll import read_conll
 from keras_bert.tasks.ner.data import NerSettings
 from keras_bert.tasks.ner.fine_tuning import fine_tune_tagger
@@ -30,15 +30,9 @@ def run(files, output_dir, init_checkpoint=None, **changes):
         "num_train_epochs": 4.0,
     } | changes
     training = TrainingSettings(num_train_steps=0, train_batch_size=8, jit_compile=False)
-    return fine_tune_tagger(
-        NerSettings(**ner),
-        FineTuningSettings(**settings),
-        training,
-        tf.distribute.get_strategy(),
-        output_dir,
-        [1],
-        {},
-    )
+    strategy = tf.distribute.get_strategy()
+    run = FineTuningRun(FineTuningSettings(**settings), training, strategy, output_dir, {}, [1])
+    return fine_tune_tagger(NerSettings(**ner), run)
 
 
 @pytest.fixture(scope="module")
