@@ -21,12 +21,13 @@ from keras_bert.models import (
 )
 from keras_bert.serving.classification import ServedClassifier
 from keras_bert.serving.embedding import ServedEmbedding
-from keras_bert.serving.entities import ServedTagger, TaggerSettings
 from keras_bert.serving.fill_mask import ServedFillMask
 from keras_bert.serving.network import Network
 from keras_bert.serving.question_answering import AnswerSettings, ServedQuestionAnswering
 from keras_bert.serving.saved_model import write_saved_model
 from keras_bert.serving.warmup import WARMUP_FILE
+from keras_bert.tasks.ner.processor import TaggerSettings, TaggingProcessor
+from keras_bert.tasks.ner.served import ServedTagger
 from keras_bert.text.tokenizer import BertTokenizer
 
 MODELS = {
@@ -75,9 +76,7 @@ TASKS: Mapping[str, Callable[[], tf.Module]] = {
     ),
     "ner": lambda: ServedTagger(
         Network(BertTokenClassifier(CONFIG, len(TAGS))),
-        BertTokenizer(VOCAB),
-        TAGS,
-        TaggerSettings(16),
+        TaggingProcessor(BertTokenizer(VOCAB), TaggerSettings(tuple(TAGS), 16)),
     ),
     "fill_mask": lambda: ServedFillMask(
         Network(BertPretrainer(CONFIG)), BertTokenizer(VOCAB, keep_special_tokens=True), 16, 3
