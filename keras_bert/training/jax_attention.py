@@ -11,7 +11,7 @@ from typing import Any
 import jax
 from jax import numpy as jnp
 
-from keras_bert.models.layers.attention import attend_with
+from keras_bert.models.layers.attention import Heads, attend_with
 
 
 def fused_attention(compute_dtype: str) -> contextlib.AbstractContextManager:
@@ -26,9 +26,7 @@ def fused_attention(compute_dtype: str) -> contextlib.AbstractContextManager:
 
 
 def attend(
-    query: jax.Array,
-    key: jax.Array,
-    value: jax.Array,
+    heads: Heads,
     input_mask: jax.Array,
     example_ids: jax.Array | None,
     scale: float,
@@ -39,9 +37,7 @@ def attend(
     """Returns softmax(scale · QKᵀ + mask)V for each head, as one operation.
 
     Args:
-        query: [B, S, N, D].
-        key: likewise.
-        value: likewise.
+        heads: query, key and value, [B, S, N, D] each.
         input_mask: [B, S] int32, 1 for a real piece, 0 for padding, which ends a row.
         example_ids: [B, S] int32, or None where a row is one example.
         scale: factor on the scores.
@@ -54,7 +50,7 @@ def attend(
     how: dict[str, Any] = {"scale": scale, "is_causal": causal, "implementation": implementation}
     if example_ids is not None:
         mask = (example_ids[:, :, None] == example_ids[:, None, :])[:, None]
-        return jax.nn.dot_product_attention(query, key, value, mask=mask, **how)
+        return jax.nn.dot_product_attention(*heads, mask=mask, **how)
     # One key for rows that are all padding, as none would give NaN, even if they weigh nothing.
     lengths = jnp.maximum(jnp.sum(input_mask, axis=-1, dtype=jnp.int32), 1)
-    return jax.nn.dot_product_attention(query, key, value, key_value_seq_lengths=lengths, **how)
+    return jax.nn.dot_product_attention(*heads, key_value_seq_lengths=lengths, **how)
