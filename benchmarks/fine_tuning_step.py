@@ -100,6 +100,8 @@ def make_ours(
     from keras_bert.tasks.classification.objective import classification_objective
     from keras_bert.tasks.fine_tuning.batches import training_batches
     from keras_bert.tasks.fine_tuning.examples import Examples
+    from keras_bert.training.run import TrainingSettings
+    from keras_bert.training.state import TrainState
     from keras_bert.training.step import make_train_steps
 
     policy = "mixed_bfloat16" if dtype == "bfloat16" else dtype
@@ -113,9 +115,10 @@ def make_ours(
     data = Examples(ids, np.zeros_like(ids), starts, labels)
     task = classification_objective("single_label")
     strategy = tf.distribute.get_strategy()
-    train_steps = make_train_steps(strategy, model, optimizer, task, jit_compile=jit_compile)
+    settings = TrainingSettings(1, B, jit_compile=jit_compile)
+    train_steps = make_train_steps(strategy, TrainState(model, optimizer, task), settings)
     batches = iter(training_batches(data, B, seed=0, max_seq_length=128, length_pool=length_pool))
-    return lambda count: float(train_steps(batches, tf.constant(count)).numpy()[-1, 0])
+    return lambda count: float(train_steps(batches, tf.constant(count)).numpy().sums[-1, 0])
 
 
 def make_torch(rows: list[tuple[np.ndarray, int]], dtype: str) -> Steps:

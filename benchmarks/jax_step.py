@@ -97,6 +97,8 @@ def make_ours(config: str, length: int, dropout: float) -> Steps:
     from keras_bert.tasks.pretraining.objective import pretraining_objective
     from keras_bert.training.jax_devices import JaxDevices
     from keras_bert.training.jax_step import make_train_steps
+    from keras_bert.training.run import TrainingSettings
+    from keras_bert.training.state import TrainState
 
     settings = settings_of(config) | {"attention_probs_dropout_prob": dropout}
     devices = JaxDevices(keras.distribution.list_devices()[:1])
@@ -104,13 +106,12 @@ def make_ours(config: str, length: int, dropout: float) -> Steps:
     optimizer = AdamWeightDecay(1e-4)
     optimizer.build(model.trainable_variables)
     task = pretraining_objective()
-    train_steps = make_train_steps(devices, model, optimizer, task)
+    state = TrainState(model, optimizer, task)
+    train_steps = make_train_steps(devices, state, TrainingSettings(1, 16))
     batches = itertools.repeat(devices.place(example_batch(length)))
-    figures = len(task.figures)
 
     def steps(count: int) -> float:
-        row = train_steps(batches, count)[-1]
-        return task.divide(row[:figures], row[figures : 2 * figures])["loss"]
+        return float(train_steps(batches, count).losses(task)[-1])
 
     return steps
 

@@ -80,6 +80,8 @@ def work(way: str) -> dict[str, float]:
     from keras_bert.models import BertPretrainer
     from keras_bert.optimization.adamw import AdamWeightDecay
     from keras_bert.tasks.pretraining.objective import pretraining_objective
+    from keras_bert.training.run import TrainingSettings
+    from keras_bert.training.state import TrainState
     from keras_bert.training.step import make_train_steps
     from keras_bert.training.strategy import dtype_policy
 
@@ -88,14 +90,11 @@ def work(way: str) -> dict[str, float]:
     model = BertPretrainer(config, dtype=dtype_policy(dtype))
     optimizer = AdamWeightDecay(1e-4, state_dtype=state_dtype)
     optimizer.build(model.trainable_variables)
-    train_steps = make_train_steps(
-        tf.distribute.get_strategy(),
-        model,
-        optimizer,
-        pretraining_objective(),
-        jit_compile=FLAGS.jit_compile,
-        gradient_checkpointing=gradient_checkpointing,
+    settings = TrainingSettings(
+        1, 1, jit_compile=FLAGS.jit_compile, gradient_checkpointing=gradient_checkpointing
     )
+    state = TrainState(model, optimizer, pretraining_objective())
+    train_steps = make_train_steps(tf.distribute.get_strategy(), state, settings)
     batches = iter(tf.data.Dataset.from_tensors(example_batch(config.vocab_size)).repeat())
 
     def step() -> tuple[float, float]:

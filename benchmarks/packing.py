@@ -62,11 +62,13 @@ def measure(folder: Path) -> dict[str, Sum]:
     import tensorflow as tf
 
     from keras_bert.config import BertConfig
+    from keras_bert.data.pretraining_records import find_records
     from keras_bert.models import BertPretrainer
     from keras_bert.optimization.adamw import AdamWeightDecay
-    from keras_bert.tasks.pretraining.batches import training_batches
+    from keras_bert.tasks.pretraining.batches import RecordSource, training_batches
     from keras_bert.tasks.pretraining.objective import pretraining_objective
-    from keras_bert.tasks.pretraining.records import find_records
+    from keras_bert.training.run import TrainingSettings
+    from keras_bert.training.state import TrainState
     from keras_bert.training.step import make_train_steps
     from keras_bert.training.strategy import fastest_precision
 
@@ -76,11 +78,14 @@ def measure(folder: Path) -> dict[str, Sum]:
     optimizer = AdamWeightDecay(1e-4)
     optimizer.build(model.trainable_variables)
     task = pretraining_objective()
-    train_steps = make_train_steps(tf.distribute.get_strategy(), model, optimizer, task)
+    state, strategy = TrainState(model, optimizer, task), tf.distribute.get_strategy()
+    train_steps = make_train_steps(strategy, state, TrainingSettings(1, FLAGS.batch_size))
     batches = {
         way: iter(
             training_batches(
-                find_records(str(folder / way)), FLAGS.batch_size, config.vocab_size, seed=1
+                RecordSource(find_records(str(folder / way)), config.vocab_size),
+                FLAGS.batch_size,
+                seed=1,
             )
         )
         for way in WAYS
@@ -89,11 +94,11 @@ def measure(folder: Path) -> dict[str, Sum]:
     for number in range(2 + FLAGS.rounds):
         for way, total in sums.items():
             wall, cpu = time.perf_counter(), time.process_time()
-            row = train_steps(batches[way], tf.constant(1)).numpy()[0]
+            figures = train_steps(batches[way], tf.constant(1)).numpy()
             if number >= 2:  # The first compile.
                 total.wall += time.perf_counter() - wall
                 total.cpu += time.process_time() - cpu
-                total.pieces += row[2 * len(task.figures)]
+                total.pieces += figures.tokens[0]
     return sums
 
 

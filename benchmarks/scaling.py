@@ -138,13 +138,15 @@ def work() -> None:
     import tensorflow as tf
 
     from keras_bert.config import BertConfig
+    from keras_bert.data.pretraining_records import find_records
     from keras_bert.models import BertPretrainer
     from keras_bert.optimization.adamw import AdamWeightDecay
-    from keras_bert.tasks.pretraining.batches import training_batches
+    from keras_bert.tasks.pretraining.batches import RecordSource, training_batches
     from keras_bert.tasks.pretraining.objective import pretraining_objective
-    from keras_bert.tasks.pretraining.records import find_records
     from keras_bert.training import loop
     from keras_bert.training.cluster import num_workers, share_of
+    from keras_bert.training.run import TrainingRun, TrainingSettings
+    from keras_bert.training.state import TrainState
 
     with strategy.scope():
         model = BertPretrainer(BertConfig.from_json(FLAGS.bert_config), dtype="float32")
@@ -153,6 +155,7 @@ def work() -> None:
     task = pretraining_objective()
     folder, workers = Path(FLAGS.folder), num_workers(strategy)
     data = find_records(str(folder / "records"))
+    source = RecordSource(data, VOCAB, share=share_of(strategy))
     weights = sum(int(np.prod(v.shape)) for v in model.trainable_variables)
 
     def noted_train_steps(make: Callable[..., Any], turn: list[dict[str, float]]) -> Any:
@@ -171,12 +174,12 @@ def work() -> None:
                     turn.clear()
                     sys.stdin.readline()
                 called = time.time()
-                rows = np.asarray(train_steps(iterator, count))
+                figures = train_steps(iterator, count).numpy()
                 if warm:
                     times = {name: moment.numpy() for name, moment in moments.items()}
                     turn.append({"called": called, **times, "returned": time.time()})
                 warm.append(True)
-                return rows
+                return figures
 
             return call
 
@@ -189,7 +192,7 @@ def work() -> None:
             turn: list[dict[str, float]] = []
             loop.make_train_steps = noted_train_steps(make, turn)
             steps = 1 + FLAGS.rounds * FLAGS.steps
-            settings = loop.TrainingSettings(
+            settings = TrainingSettings(
                 num_train_steps=steps,
                 train_batch_size=size,
                 gradient_accumulation_steps=max(1, size // workers // FLAGS.micro_batch_size),
@@ -199,10 +202,10 @@ def work() -> None:
             )
 
             def batches_from(step: int, size: int = size) -> tf.data.Dataset:
-                return training_batches(data, size, VOCAB, 0, step, share=share_of(strategy))
+                return training_batches(source, size, 0, step)
 
-            run = folder / f"{workers}-{size}"
-            loop.train(strategy, model, optimizer, task, batches_from, settings, run)
+            run = TrainingRun(settings, strategy, folder / f"{workers}-{size}")
+            loop.train(run, TrainState(model, optimizer, task), batches_from)
             ended = time.time() - turn[-1]["returned"]
             print(json.dumps({"turn": turn, "ended": ended}), flush=True)
 
@@ -218,7 +221,7 @@ def start(stack: contextlib.ExitStack, count: int, folder: str) -> list[Popen]:
     Returns:
         The processes.
     """
-    from keras_bert.training.meeting import held_address
+    from keras_bert.training.rendezvous import held_address
 
     cores = sorted(os.sched_getaffinity(0))
     addresses = [stack.enter_context(held_address()) for _ in range(count)]

@@ -52,6 +52,8 @@ def make_ours(dtype: str, seed: int, steps: int, questions_asked: int) -> tuple[
     from keras_bert.tasks.question_answering.questions import load_questions
     from keras_bert.tasks.question_answering.windows import make_windows, training_examples
     from keras_bert.text.tokenizer import BertTokenizer
+    from keras_bert.training.run import TrainingSettings
+    from keras_bert.training.state import TrainState
     from keras_bert.training.step import make_train_steps
 
     keras.utils.set_random_seed(seed)
@@ -68,14 +70,15 @@ def make_ours(dtype: str, seed: int, steps: int, questions_asked: int) -> tuple[
     questions = [question for question in load_questions(TRAIN) if question.answers]
     windows = make_windows(questions, tokenizer, LENGTH, doc_stride=STRIDE)
     examples = training_examples(windows, questions)
-    train_steps = make_train_steps(strategy, model, optimizer, task)
+    settings = TrainingSettings(steps, BATCH)
+    train_steps = make_train_steps(strategy, TrainState(model, optimizer, task), settings)
     batches = iter(
         training_batches(examples, BATCH, seed, 0, tokenizer.pad_token_id, LENGTH, length_pool=4)
     )
 
     def train(count: int) -> int:
-        rows = train_steps(batches, tf.constant(count)).numpy()
-        return int(rows[:, len(task.figures)].sum())  # The loss's weight: the real windows.
+        figures = train_steps(batches, tf.constant(count)).numpy()
+        return int(figures.weights[:, 0].sum())  # The loss's weight: the real windows.
 
     def predict() -> dict[str, str]:
         asked = load_questions(DEV)[:questions_asked]

@@ -78,6 +78,8 @@ def make_ours(dtype: str) -> Step:
     from keras_bert.models import BertPretrainer
     from keras_bert.optimization.adamw import AdamWeightDecay
     from keras_bert.tasks.pretraining.objective import pretraining_objective
+    from keras_bert.training.run import TrainingSettings
+    from keras_bert.training.state import TrainState
     from keras_bert.training.step import make_train_steps
 
     config = BertConfig.from_json("base")
@@ -85,13 +87,12 @@ def make_ours(dtype: str) -> Step:
     optimizer = AdamWeightDecay(1e-4)
     optimizer.build(model.trainable_variables)
     task = pretraining_objective()
-    train_steps = make_train_steps(tf.distribute.get_strategy(), model, optimizer, task)
+    state, strategy = TrainState(model, optimizer, task), tf.distribute.get_strategy()
+    train_steps = make_train_steps(strategy, state, TrainingSettings(1, B))
     batches = iter(tf.data.Dataset.from_tensors(example_batch()).repeat())
-    count = len(task.figures)
 
     def step() -> float:
-        row = train_steps(batches, tf.constant(1)).numpy()[0]
-        return task.divide(row[:count], row[count : 2 * count])["loss"]
+        return float(train_steps(batches, tf.constant(1)).numpy().losses(task)[0])
 
     return step
 

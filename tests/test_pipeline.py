@@ -78,7 +78,7 @@ def test_what_is_made_of_text_is_served(run_program, folder: Path):
     assert (info["max_seq_length"], info["do_lower_case"]) == (LENGTH, False)
 
     answer = tf.saved_model.load(str(served)).signatures["serving_default"](tf.constant([TEXT]))
-    (pieces,) = answer["pieces"].numpy()[0]
+    (pieces,) = answer["tokens"].numpy()[0]
     shown = run_program("run_fill_mask.py", TEXT, model_dir=folder / "run" / "model")
     assert shown.returncode == 0, shown.stderr
     filled = re.findall(r"(\S+) [\d.]+%", shown.stdout)

@@ -1,10 +1,11 @@
-"""A checkpoint of any format -> the same weights, bit for bit, in another format.
+"""Converts a checkpoint of any format to another format, bit for bit.
 
 checkpoint -> the smallest model of ours that has its heads -> the new files, without what the
 checkpoint lacks. The new directory appears whole or not at all.
 """
 
 from collections.abc import Collection
+from dataclasses import replace
 from pathlib import Path
 
 import keras
@@ -12,7 +13,7 @@ from absl import logging
 from safetensors import SafetensorError
 
 from keras_bert.checkpoints import google, keras_hub
-from keras_bert.checkpoints.checkpoint import ARCHITECTURES, Checkpoint, hugging_face_settings
+from keras_bert.checkpoints.checkpoint import ARCHITECTURES, Checkpoint
 from keras_bert.checkpoints.google import write_google_checkpoint
 from keras_bert.checkpoints.keras_hub import write_keras_hub_preset
 from keras_bert.checkpoints.model_directory import check_place, write_model_directory
@@ -53,7 +54,7 @@ def convert(
         do_lower_case: the casing, where the source does not say it right.
 
     Returns:
-        What was loaded, what the source lacks (and is not written), what was ignored.
+        The weights that were loaded, missing in the source (and not written), and ignored.
 
     Raises:
         InputError: the source cannot be opened or contradicts itself, or the target cannot be
@@ -67,14 +68,11 @@ def convert(
     model = _make_model(checkpoint) if heads else BertEncoder(checkpoint.config)
     report = checkpoint.load_into(model)
     weights = {path: value for path, value in weights_of(model).items() if path not in report.new}
-    settings = hugging_face_settings(
-        _architecture(model, weights.keys()),
-        checkpoint.config,
-        checkpoint.vocab,
-        getattr(model, "num_labels", None),
-        checkpoint.labels,
-        checkpoint.problem_type if heads else None,
-        checkpoint.extra,
+    description = checkpoint.description
+    if not heads:
+        description = replace(description, problem_type=None)
+    settings = description.hugging_face_settings(
+        _architecture(model, weights.keys()), getattr(model, "num_labels", None)
     )
     if do_lower_case is None:
         do_lower_case = checkpoint.do_lower_case
@@ -96,8 +94,8 @@ def _make_model(checkpoint: Checkpoint) -> keras.Model:
         has["masked_lm"] = stored.layout.name("masked_lm/output_bias") in stored.shapes
         num_labels = stored.num_labels
     if num_labels is not None:
-        is_of_pieces = checkpoint.architecture == ARCHITECTURES["BertTokenClassifier"]
-        kind = BertTokenClassifier if is_of_pieces else BertClassifier
+        labels_tokens = checkpoint.architecture == ARCHITECTURES["BertTokenClassifier"]
+        kind = BertTokenClassifier if labels_tokens else BertClassifier
         return kind(checkpoint.config, num_labels)
     if has["span"]:
         return BertSpanLabeler(checkpoint.config)
@@ -115,7 +113,7 @@ def _architecture(model: keras.Model, paths: Collection[str]) -> str:
 
 
 def _warn(checkpoint: Checkpoint, to: str) -> None:
-    """Says what the other library will compute otherwise; opened here again, nothing differs."""
+    """Warns where the other library computes something else; opened here nothing differs."""
     theirs = {"tf1": "Google's code", "keras_hub": "KerasHub"}[to]
     if checkpoint.config.hidden_act not in ("gelu_new", "gelu_tanh"):
         act = checkpoint.config.hidden_act

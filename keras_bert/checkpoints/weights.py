@@ -16,13 +16,13 @@ from keras_bert.common.errors import InputError
 
 @dataclass(frozen=True)
 class Layout:
-    """How one format names and lays out the variables of our models.
+    """The names and layout of our models' variables in one format.
 
     Attributes:
         name: our variable's path -> the format's name.
         store: (path, array as ours) -> array as the format keeps it.
         restore: (path, array as the format keeps it) -> ours, but for its shape.
-        encoder_prefix: what the names of the encoder's weights start with.
+        encoder_prefix: the prefix of the names of the encoder's weights.
         buffers: names under that prefix that are no weights.
         tied_decoder: the name of a second copy of the word embeddings, if the format has one.
     """
@@ -83,7 +83,7 @@ class StoredWeights:
 
 @dataclass(frozen=True)
 class LoadReport:
-    """What came of filling a model from a file; printed by programs.
+    """The outcome of loading weights into a model; programs print it.
 
     Attributes:
         source: the file.
@@ -111,15 +111,30 @@ class LoadReport:
 
 
 def weights_of(model: keras.Model) -> dict[str, np.ndarray]:
-    """Returns a model's weights by their paths, as float32.
+    """Returns a model's weights by their paths, as float32; LoRA is merged into the kernels.
 
     Args:
         model: one of keras_bert.models, or the encoder.
+
+    Raises:
+        InputError: the model is quantized.
     """
-    return {
-        variable.path: keras.ops.convert_to_numpy(variable.value).astype(np.float32)
+    weights = {
+        variable.path: keras.ops.convert_to_numpy(variable.value)
         for variable in model.weights
+        if not variable.name.startswith("lora_kernel_")
     }
+    for layer in model._flatten_layers():
+        if layer.quantization_mode is not None:
+            raise InputError(
+                f"{layer.path} is quantized to {layer.quantization_mode}; expected a model with "
+                "float weights. model.save writes a quantized one to a .keras file"
+            )
+        if getattr(layer, "lora_enabled", False):
+            down, up = map(keras.ops.convert_to_numpy, (layer.lora_kernel_a, layer.lora_kernel_b))
+            path = f"{layer.path}/kernel"
+            weights[path] = weights[path] + layer.lora_alpha / layer.lora_rank * (down @ up)
+    return {path: value.astype(np.float32) for path, value in weights.items()}
 
 
 def stored_arrays(weights: Mapping[str, np.ndarray], layout: Layout) -> dict[str, np.ndarray]:
@@ -146,7 +161,7 @@ def load_weights(model: keras.Model, stored: StoredWeights) -> LoadReport:
         stored: the file's weights.
 
     Returns:
-        What was loaded, what is new, what was ignored.
+        The weights that were loaded, newly initialized and ignored.
 
     Raises:
         InputError: weights are missing, misshapen, or have no place in the encoder; all are listed.

@@ -10,7 +10,7 @@ examples at once, so that examples of one length share a batch.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
 import tensorflow as tf
@@ -28,6 +28,18 @@ class NetworkInputs(Protocol):
     Attributes:
         input_ids: ragged int32 [n, (S)], one row for each row that the network reads.
         segment_ids: ragged int32 [n, (S)].
+    """
+
+    input_ids: tf.RaggedTensor
+    segment_ids: tf.RaggedTensor
+
+
+class TextInputs(NamedTuple):
+    """Texts or pairs as the network reads them.
+
+    Attributes:
+        input_ids: ragged int32 [B, (S)], with [CLS] and [SEP].
+        segment_ids: ragged int32 [B, (S)], 1 on the second text and its [SEP].
     """
 
     input_ids: tf.RaggedTensor
@@ -101,7 +113,7 @@ def prepare(
     ids, segments = ([np.zeros([0], np.int32)] for _ in range(2))
     lengths = [np.zeros([0], np.int64)]
     with progress("tokenizing", count, "texts") as advance:
-        for start in range(0, count, chunk_size):
+        for start in range(0, max(count, 1), chunk_size):
             some = [column[start : start + chunk_size] for column in columns]
             inputs = preprocess(*map(as_tensor, some))
             ids.append(inputs.input_ids.values.numpy())

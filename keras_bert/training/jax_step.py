@@ -1,4 +1,4 @@
-"""One training step with JAX: what training/step.py does, as one compiled program.
+"""The training step of training/step.py with JAX, as one compiled program.
 
     batch {name: [B, ...]} -> weights -> forward, backward (x micro-batches) -> clip -> optimizer
 
@@ -18,51 +18,43 @@ from jax import numpy as jnp
 
 from keras_bert.models.layers.recompute import recompute_with
 from keras_bert.optimization.clipping import clip_scale, global_norm
-from keras_bert.optimization.loss_scale import LossScale
 from keras_bert.training.jax_attention import fused_attention
-from keras_bert.training.objective import Batch, Objective
+from keras_bert.training.objective import Batch
+from keras_bert.training.run import TrainingSettings
+from keras_bert.training.state import TrainState
+from keras_bert.training.step_figures import StepFigures
 
 
 def make_train_steps(
-    strategy: Any,
-    model: keras.Model,
-    optimizer: keras.optimizers.Optimizer,
-    task: Objective,
-    *,
-    gradient_accumulation_steps: int = 1,
-    max_grad_norm: float = 1.0,
-    jit_compile: bool = True,
-    gradient_checkpointing: bool = False,
-    loss_scale: LossScale | None = None,
-) -> Callable[[Iterator[Batch], int], np.ndarray]:
+    strategy: Any, state: TrainState, training: TrainingSettings
+) -> Callable[[Iterator[Batch], int], StepFigures]:
     """Builds the function that runs training steps.
 
     Args:
-        strategy: the devices; JAX finds on the arrays where they lie.
-        model: the model that `task.sums` takes.
-        optimizer: an optimizer built on the model's trainable variables.
-        task: the sums to descend and to report.
-        gradient_accumulation_steps: micro-batches that a batch is cut into.
-        max_grad_norm: the global norm that gradients are clipped to.
-        jit_compile: compile; without it each operation runs by itself.
-        gradient_checkpointing: keep only what goes into each block of the encoder and run the
-            blocks again on the way back: less memory, more work.
-        loss_scale: what the loss is multiplied by, for float16; made under the devices' scope.
+        strategy: the devices; JAX reads them from the arrays.
+        state: the model, its optimizer and their objective.
+        training: micro-batches, clipping, and whether the step is compiled as one program.
 
     Returns:
-        `train_steps(iterator, count)`: takes `count` global batches and returns the rows that
-        training/step.py describes, float32 [count, 2F + 5].
+        `train_steps(iterator, count)`: takes `count` global batches and returns their figures, as
+        training/step.py does, but as NumPy arrays.
     """
+    model, optimizer, objective = state.model, state.optimizer, state.objective
+    loss_scale, names = state.loss_scale, objective.figures
     trained, others = model.trainable_variables, model.non_trainable_variables
     slots = optimizer.variables
 
     def loss_and_sums(weights: list, fixed: list, batch: Batch, totals: dict, scale: jax.Array):
         mapping = [*zip(trained, weights, strict=True), *zip(others, fixed, strict=True)]
-        twice = recompute_with(_run_twice) if gradient_checkpointing else contextlib.nullcontext()
-        with keras.StatelessScope(mapping), fused_attention(model.compute_dtype), twice:
-            sums = task.sums(model, batch, True)
-        loss = sum(sums[name] / (totals[name] + e) for name, e in task.losses.items())
-        return loss * scale, jnp.stack([sums[name] for name in task.figures])
+        twice = recompute_with(_run_twice) if training.gradient_checkpointing else None
+        with (
+            keras.StatelessScope(mapping),
+            fused_attention(model.compute_dtype),
+            twice or contextlib.nullcontext(),
+        ):
+            sums = objective.sums(model, batch, True)
+        loss = sum(sums[name] / (totals[name] + e) for name, e in objective.losses.items())
+        return loss * scale, jnp.stack([sums[name] for name in names])
 
     def forward_backward(weights: list, fixed: list, batch: Batch, totals: dict, scale: jax.Array):
         differentiated = jax.value_and_grad(loss_and_sums, has_aux=True)
@@ -70,7 +62,7 @@ def make_train_steps(
         return sums, gradients
 
     def accumulate(weights: list, fixed: list, batch: Batch, totals: dict, scale: jax.Array):
-        steps = gradient_accumulation_steps
+        steps = training.gradient_accumulation_steps
         if steps == 1:
             return forward_backward(weights, fixed, batch, totals, scale)
         # Row r is of micro-batch r mod steps, so that each device keeps the rows it has.
@@ -86,7 +78,7 @@ def make_train_steps(
             more = forward_backward(weights, fixed, part, totals, scale)
             return jax.tree.map(jnp.add, total, more)
 
-        zeros = (jnp.zeros([len(task.figures)]), [jnp.zeros_like(weight) for weight in weights])
+        zeros = (jnp.zeros([len(names)]), [jnp.zeros_like(weight) for weight in weights])
         return jax.lax.fori_loop(0, count, add, zeros)
 
     def updated(weights: list, slot_values: list, gradients: list, scale: jax.Array):
@@ -99,16 +91,16 @@ def make_train_steps(
             optimizer.iterations.assign_add(1)
         return _values_in(scope, trained), _values_in(scope, slots), rate
 
-    def step(state: tuple[list, list], fixed: list, batch: Batch):
-        weights, slot_values = state
-        known = task.weights(batch)
+    def step(values: tuple[list, list], fixed: list, batch: Batch):
+        weights, slot_values = values
+        known = objective.weights(batch)
         examples = batch["example_weights"]
         tokens = batch["input_mask"].astype(jnp.float32) * examples[:, None]
         with keras.StatelessScope(zip(slots, slot_values, strict=True)):
             scale = keras.ops.convert_to_tensor(loss_scale.scale if loss_scale else 1.0)
         sums, gradients = accumulate(weights, fixed, batch, known, scale)
         norm = global_norm(gradients) / scale
-        factor = clip_scale(norm, max_grad_norm) / scale
+        factor = clip_scale(norm, training.max_grad_norm) / scale
         if loss_scale:
             finite = jnp.isfinite(factor)
             with keras.StatelessScope(zip(slots, slot_values, strict=True)) as scope:
@@ -120,29 +112,29 @@ def make_train_steps(
             new_weights, new_slots = jax.tree.map(
                 lambda new, old: jnp.where(finite, new, old), *kept
             )
-        denominators = [known[name] for name in task.figures]
-        counts = [jnp.sum(tokens), jnp.sum(examples)]
-        figures = jnp.stack([*denominators, *counts, scale, norm, rate])
-        return (new_weights, new_slots), jnp.concatenate([sums, figures])
+        denominators = jnp.stack([known[name] for name in names])
+        counts = jnp.sum(tokens), jnp.sum(examples)
+        figures = StepFigures(sums, denominators, *counts, scale, norm, rate)
+        return (new_weights, new_slots), figures
 
-    if jit_compile:
+    if training.jit_compile:
         # Where each variable lies is where it stays; the state that went in is used up.
         places = tuple([v.value.sharding for v in part] for part in (trained, slots))
         step = jax.jit(step, donate_argnums=0, out_shardings=(places, None))
 
-    def train_steps(iterator: Iterator[Batch], count: int) -> np.ndarray:
-        state = tuple([v.value for v in part] for part in (trained, slots))
+    def train_steps(iterator: Iterator[Batch], count: int) -> StepFigures:
+        values = tuple([v.value for v in part] for part in (trained, slots))
         fixed = [v.value for v in others]
-        rows = []
+        steps = []
         try:
             for _ in range(int(count)):
-                state, row = step(state, fixed, next(iterator))
-                rows.append(row)
+                values, figures = step(values, fixed, next(iterator))
+                steps.append(figures)
         finally:  # What went in no longer exists.
-            for part, values in zip((trained, slots), state, strict=True):
-                for variable, value in zip(part, values, strict=True):
+            for part, updates in zip((trained, slots), values, strict=True):
+                for variable, value in zip(part, updates, strict=True):
                     variable.assign(value)
-        return np.stack([np.asarray(row) for row in rows])
+        return StepFigures(*map(np.stack, zip(*jax.device_get(steps), strict=True)))
 
     return train_steps
 

@@ -1,100 +1,70 @@
-"""The one training loop: a model, a task and data by step in; trained weights out.
+"""The training loop of all programs.
 
-    restore newest checkpoint -> batches from that step on -> [steps -> figures -> evaluation,
-    checkpoint] until num_train_steps, or until evaluations stop getting better
+    restore the newest checkpoint -> batches from that step on -> [steps -> figures -> evaluation,
+    checkpoint] until num_train_steps, or until evaluations stop improving
 
-Step N's batch is a function of (seed, N), so a run that was killed at any point goes on to the
-same weights, bit for bit on one kind of CPU. Told to stop by SIGTERM, it saves and ends; an
-evaluation that it gave up for that comes first when it goes on.
+Step N's batch is a function of (seed, N), so a run that was killed at any point resumes to the
+same weights, bit for bit on one kind of CPU. On SIGTERM the run saves and ends; an evaluation that
+was interrupted is repeated first when the run resumes.
 
-Of several workers all do the same steps and evaluations; worker 0 alone writes.
+With several workers all run the same steps and evaluations; only worker 0 writes.
 """
 
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
-import keras
 import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from keras_bert.common.errors import EndedEarly, InputError
-from keras_bert.optimization.loss_scale import LossScale
+from keras_bert.common.errors import EndedEarly
 from keras_bert.training.backend import make_train_steps
 from keras_bert.training.best import BestKept
 from keras_bert.training.checkpoint import CheckpointWriter, restore_latest
 from keras_bert.training.cluster import all_sum, worker_index
+from keras_bert.training.consistency_checks import (
+    check_same_start,
+    check_weights,
+    stop_if_not_finite,
+)
 from keras_bert.training.distribute import distribute
-from keras_bert.training.guards import check_same_start, check_weights, stop_if_not_finite
-from keras_bert.training.objective import AfterBatch, Objective
+from keras_bert.training.objective import AfterBatch
+from keras_bert.training.run import TrainingRun, TrainingSettings
+from keras_bert.training.state import TrainState
+from keras_bert.training.step_figures import StepWindow
 from keras_bert.training.stopping import Stopping
 from keras_bert.training.summaries import EVALUATION, Summaries, read_evaluations
 
 
 @dataclass(frozen=True)
-class TrainingSettings:
-    """How long and how a run trains.
+class Evaluation:
+    """The evaluations of a run.
 
     Attributes:
-        num_train_steps: optimizer steps in all.
-        train_batch_size: examples a step, over all devices and micro-batches.
-        gradient_accumulation_steps: micro-batches a step on each device.
-        batch_ramp_steps: steps over which the micro-batches of a step grow from one to that
-            number (training/ramp.py); 0 for all of them from the start.
-        max_grad_norm: global norm that gradients are clipped to.
-        jit_compile: compile forward and backward with XLA.
-        gradient_checkpointing: keep only what goes into each block and run the blocks twice.
-        log_steps: steps between two lines of figures.
-        save_checkpoints_steps: steps between two checkpoints.
-        evaluate_steps: steps between two evaluations, each with a checkpoint; 0 for evaluations
-            at the other checkpoints.
-        keep_checkpoint_max: checkpoints kept.
-        steps_per_loop: steps run without a return to Python, at most (stopping.py).
+        evaluate: returns {figure: value}, and calls its argument after each batch.
+        best: decides which weights are kept and when evaluations end the run; None for neither.
     """
 
-    num_train_steps: int
-    train_batch_size: int
-    gradient_accumulation_steps: int = 1
-    batch_ramp_steps: int = 0
-    max_grad_norm: float = 1.0
-    jit_compile: bool = True
-    gradient_checkpointing: bool = False
-    log_steps: int = 100
-    save_checkpoints_steps: int = 1000
-    evaluate_steps: int = 0
-    keep_checkpoint_max: int = 3
-    steps_per_loop: int = 10
+    evaluate: Callable[[AfterBatch], Mapping[str, float]]
+    best: BestKept | None = None
 
 
 def train(
-    strategy: tf.distribute.Strategy,
-    model: keras.Model,
-    optimizer: keras.optimizers.Optimizer,
-    task: Objective,
+    run: TrainingRun,
+    state: TrainState,
     batches_from: Callable[[int], tf.data.Dataset],
-    settings: TrainingSettings,
-    output_dir: Path,
-    evaluate: Callable[[AfterBatch], Mapping[str, float]] | None = None,
-    best: BestKept | None = None,
-    loss_scale: LossScale | None = None,
+    evaluation: Evaluation | None = None,
 ) -> Mapping[str, float] | None:
     """Trains a model from its newest checkpoint, or its present weights, to the last step.
 
     Args:
-        strategy: the strategy that the model and the optimizer were made under.
-        model: the model; it has the trained weights afterwards.
-        optimizer: an optimizer built on the model's trainable variables.
-        task: the sums to descend and to report.
+        run: settings, devices and folder; the folder gets checkpoints/, tensorboard/ and
+            metrics.jsonl.
+        state: the model, which has the trained weights afterwards, and its optimizer.
         batches_from: step -> endless dataset of batches, the first for that step: global ones, or
             this worker's rows of them (distribute.py).
-        settings: how long and how.
-        output_dir: the run's folder; gets checkpoints/, tensorboard/ and metrics.jsonl.
-        evaluate: gives the figures of an evaluation, and calls what it is given after each batch;
-            called before each checkpoint, or each `evaluate_steps`.
-        best: what happens to the best weights, and when evaluations end the run.
-        loss_scale: for float16, made of the optimizer; steps that overflow are skipped.
+        evaluation: runs before each checkpoint, or every `evaluate_steps`; None for never.
 
     Returns:
         The figures of the last evaluation; None if there was none.
@@ -102,54 +72,129 @@ def train(
     Raises:
         InputError: a loss, gradient or weight is not finite (a gradient: at a loss scale of 1);
             the last checkpoint is kept.
-        EndedEarly: the run was told to stop, and has saved.
+        EndedEarly: the run received SIGTERM, and has saved.
     """
-    checkpoints = output_dir / "checkpoints"
-    with strategy.scope():
-        step = restore_latest(checkpoints, model, optimizer)
-    evaluations = read_evaluations(output_dir, step)
-    check_same_start(strategy, step, evaluations, output_dir)
-    if step:
-        logging.info("continuing from step %d (%s)", step, checkpoints)
-    evaluates = evaluate is not None and _evaluates_at(step, settings)
-    owes_evaluation = evaluates and step not in [each["step"] for each in evaluations]
-
-    def has_ended() -> bool:
-        return step >= settings.num_train_steps or bool(best and best.has_stopped(evaluations))
-
-    if has_ended() and not owes_evaluation:
+    loop = _Loop(run, state, evaluation)
+    if loop.has_ended and not loop.owes_evaluation:
         return None
-    train_steps = make_train_steps(
-        strategy,
-        model,
-        optimizer,
-        task,
-        gradient_accumulation_steps=settings.gradient_accumulation_steps,
-        max_grad_norm=settings.max_grad_norm,
-        jit_compile=settings.jit_compile,
-        gradient_checkpointing=settings.gradient_checkpointing,
-        loss_scale=loss_scale,
-    )
-    iterator = iter(distribute(strategy, batches_from(step), endless=True))
-    is_chief = worker_index(strategy) == 0
-    summaries = Summaries(output_dir, step, settings.num_train_steps, silent=not is_chief)
-    writer = CheckpointWriter(checkpoints, settings.keep_checkpoint_max)
-    stopping = Stopping(strategy, settings.steps_per_loop)
-    evaluated = None
-    window = _Window(task, has_loss_scale=loss_scale is not None)
+    if loop.train(batches_from):
+        raise EndedEarly(f"told to stop after step {loop.step}, which is saved")
+    return loop.figures
 
-    def evaluate_now() -> bool:
+
+class _Loop:
+    """One call of `train`.
+
+    Attributes:
+        step: finished steps.
+        figures: of the last evaluation of this call; None before it.
+    """
+
+    def __init__(self, run: TrainingRun, state: TrainState, evaluation: Evaluation | None):
+        self._training, self._strategy, self._output_dir = (
+            run.training,
+            run.strategy,
+            run.output_dir,
+        )
+        self._state, self._evaluation = state, evaluation
+        self._best = evaluation.best if evaluation else None
+        self._checkpoints = run.output_dir / "checkpoints"
+        with run.strategy.scope():
+            self.step = restore_latest(self._checkpoints, state.model, state.optimizer)
+        self._evaluations = read_evaluations(run.output_dir, self.step)
+        check_same_start(run.strategy, self.step, self._evaluations, run.output_dir)
+        if self.step:
+            logging.info("continuing from step %d (%s)", self.step, self._checkpoints)
+        self.figures: Mapping[str, float] | None = None
+        self._is_chief = worker_index(run.strategy) == 0
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether all steps are done, or evaluations stopped improving."""
+        if self.step >= self._training.num_train_steps:
+            return True
+        return bool(self._best and self._best.has_stopped(self._evaluations))
+
+    @property
+    def owes_evaluation(self) -> bool:
+        """Whether the evaluation of the present step was interrupted."""
+        evaluated = [each["step"] for each in self._evaluations]
+        return self._evaluates_now() and self.step not in evaluated
+
+    def train(self, batches_from: Callable[[int], tf.data.Dataset]) -> bool:
+        """Trains to the end; returns whether the run was told to stop before it."""
+        train_steps = make_train_steps(self._strategy, self._state, self._training)
+        batches = distribute(self._strategy, batches_from(self.step), endless=True)
+        last = self._training.num_train_steps
+        self._summaries = Summaries(self._output_dir, self.step, last, silent=not self._is_chief)
+        self._writer = CheckpointWriter(self._checkpoints, self._training.keep_checkpoint_max)
+        self._stopping = Stopping(self._strategy, self._training.steps_per_loop)
+        has_loss_scale = self._state.loss_scale is not None
+        self._window = StepWindow(self._state.objective, has_loss_scale)
+        iterator, told_to_stop = iter(batches), False
+        try:
+            with self._stopping.on_sigterm():
+                if self.owes_evaluation:
+                    told_to_stop = not self._evaluate()
+                while not (told_to_stop or self.has_ended):
+                    told_to_stop = self._take_steps(train_steps, iterator)
+                    told_to_stop = self._report_and_save(told_to_stop)
+                self._writer.wait()
+                all_sum(self._strategy)(np.zeros([1]))  # Worker 0's files are there for all.
+        finally:
+            self._writer.close()
+            self._summaries.close()
+        return told_to_stop
+
+    def _take_steps(self, train_steps: Callable, iterator: object) -> bool:
+        """Runs the steps up to the next event; returns whether the run was told to stop."""
+        count = _steps_to_next_event(self.step, self._training)
+        count = min(self._stopping.steps_a_call, count)
+        start = time.monotonic()
+        # An array: TensorFlow would trace a program for each int.
+        figures = train_steps(iterator, np.array(count, np.int32)).numpy()
+        told_to_stop = self._stopping.agree(count, time.monotonic() - start)
+        stop_if_not_finite(figures, self.step, self._state.objective, self._writer)
+        self.step += count
+        self._window.add(figures)
+        self._summaries.advance(count)
+        self._writer.check()
+        return told_to_stop
+
+    def _report_and_save(self, told_to_stop: bool) -> bool:
+        """Logs, evaluates and saves where due; returns whether the run was told to stop."""
+        training, step = self._training, self.step
+        done, evaluates = step == training.num_train_steps, self._evaluates_now()
+        if done or evaluates or told_to_stop or step % training.log_steps == 0:
+            self._summaries.write(step, self._window.close())
+        if not (done or evaluates or told_to_stop or step % training.save_checkpoints_steps == 0):
+            return False
+        check_weights(self._strategy, self._state.model, step, self._writer)
+        # Before the checkpoint, so that a run that is killed in between evaluates again.
+        if evaluates and not told_to_stop:
+            told_to_stop = not self._evaluate()
+        if self._is_chief:
+            self._writer.save(step, self._state.model, self._state.optimizer)
+        self._window.restart_clock()
+        return told_to_stop
+
+    def _evaluates_now(self) -> bool:
+        if self._evaluation is None or not self.step:
+            return False
+        every = self._training.evaluate_steps or self._training.save_checkpoints_steps
+        return self.step == self._training.num_train_steps or self.step % every == 0
+
+    def _evaluate(self) -> bool:
         """Returns whether the evaluation was finished: the run may be told to stop."""
-        nonlocal evaluated
-        figures = stopping.evaluate(evaluate)
+        figures = self._stopping.evaluate(self._evaluation.evaluate)
         if figures is None:
             return False
-        evaluated = figures
-        evaluations.append({"step": step, **figures})
-        if best and is_chief and best.step_of_best(evaluations) == step:
+        self.figures, step, best = figures, self.step, self._best
+        self._evaluations.append({"step": step, **figures})
+        if best and self._is_chief and best.step_of_best(self._evaluations) == step:
             best.save()
-        summaries.write(step, figures, prefix=EVALUATION)
-        if best and best.has_stopped(evaluations):
+        self._summaries.write(step, figures, prefix=EVALUATION)
+        if best and best.has_stopped(self._evaluations):
             logging.info(
                 "step %d: %s no better for %d evaluations; training ends here",
                 step,
@@ -157,82 +202,6 @@ def train(
                 best.patience,
             )
         return True
-
-    told_to_stop = False
-    try:
-        with stopping.on_sigterm():
-            if owes_evaluation:
-                told_to_stop = not evaluate_now()
-            while not (told_to_stop or has_ended()):
-                count = min(stopping.steps_a_call, _steps_to_next_event(step, settings))
-                start = time.monotonic()
-                # An array: TensorFlow would trace a program for each int.
-                rows = np.asarray(train_steps(iterator, np.array(count, np.int32)))
-                told_to_stop = stopping.agree(count, time.monotonic() - start)
-                stop_if_not_finite(rows, step, task, writer)
-                step += count
-                window.add(rows)
-                summaries.advance(count)
-                writer.check()
-                done = step == settings.num_train_steps
-                evaluates = evaluate is not None and _evaluates_at(step, settings)
-                if done or evaluates or told_to_stop or step % settings.log_steps == 0:
-                    summaries.write(step, window.close())
-                saves = done or evaluates or step % settings.save_checkpoints_steps == 0
-                if saves or told_to_stop:
-                    check_weights(strategy, model, step, writer)
-                    # Before the checkpoint, so that a kill in between evaluates again.
-                    if evaluates and not told_to_stop:
-                        told_to_stop = not evaluate_now()
-                    if is_chief:
-                        writer.save(step, model, optimizer)
-                    window.restart_clock()
-            writer.wait()
-            all_sum(strategy)(np.zeros([1]))  # What worker 0 wrote is there for all.
-    finally:
-        writer.close()
-        summaries.close()
-    if told_to_stop:
-        raise EndedEarly(f"told to stop after step {step}, which is saved")
-    return evaluated
-
-
-def check_batch_sizes(
-    strategy: tf.distribute.Strategy, settings: TrainingSettings, eval_batch_size: int
-) -> None:
-    """Checks that every device and micro-batch gets as many examples as every other.
-
-    A ramp needs micro-batches to grow by.
-
-    Args:
-        strategy: the devices.
-        settings: the batch size and the micro-batches of training.
-        eval_batch_size: examples a batch of an evaluation.
-
-    Raises:
-        InputError: a batch does not divide, or there is a ramp without micro-batches.
-    """
-    if settings.batch_ramp_steps and settings.gradient_accumulation_steps == 1:
-        raise InputError(
-            f"--batch_ramp_steps={settings.batch_ramp_steps} needs --gradient_accumulation_steps "
-            "above 1: the batch grows by micro-batches"
-        )
-    devices = strategy.num_replicas_in_sync
-    parts = devices * settings.gradient_accumulation_steps
-    if settings.train_batch_size % parts:
-        raise InputError(
-            f"--train_batch_size={settings.train_batch_size} does not divide by {devices} devices "
-            f"x {settings.gradient_accumulation_steps} micro-batches"
-        )
-    if eval_batch_size % devices:
-        raise InputError(
-            f"--eval_batch_size={eval_batch_size} does not divide by {devices} devices"
-        )
-
-
-def _evaluates_at(step: int, settings: TrainingSettings) -> bool:
-    every = settings.evaluate_steps or settings.save_checkpoints_steps
-    return step > 0 and (step == settings.num_train_steps or step % every == 0)
 
 
 def _steps_to_next_event(step: int, settings: TrainingSettings) -> int:
@@ -243,50 +212,3 @@ def _steps_to_next_event(step: int, settings: TrainingSettings) -> int:
         if every
     ]
     return min(settings.steps_per_loop, min(ends) - step)
-
-
-class _Window:
-    """Sums the rows between two logged steps, and the time that they took."""
-
-    def __init__(self, task: Objective, has_loss_scale: bool = False):
-        self._task = task
-        self._has_loss_scale = has_loss_scale
-        self._rows: list[np.ndarray] = []
-        self._timed: list[np.ndarray] = []
-        self._seconds = 0.0
-        self._has_compiled = False
-        self.restart_clock()
-
-    def restart_clock(self) -> None:
-        """Leaves out the time since the last `add`: a checkpoint or an evaluation."""
-        self._since = time.monotonic()
-
-    def add(self, rows: np.ndarray) -> None:
-        self._rows.append(rows)
-        if self._has_compiled:  # The first rows come with the compilation: they say no rate.
-            self._timed.append(rows)
-            self._seconds += time.monotonic() - self._since
-        self._has_compiled = True
-        self.restart_clock()
-
-    def close(self) -> dict[str, float]:
-        rows = np.concatenate(self._rows).astype(np.float64)
-        count = len(self._task.figures)
-        # Steps that were skipped may have no finite loss, or no finite norm.
-        known = rows[np.isfinite(rows[:, :count]).all(axis=1)]
-        sums = known.sum(axis=0)
-        figures = self._task.divide(sums[:count], sums[count : 2 * count]) if len(known) else {}
-        figures["learning_rate"] = rows[-1, -1]
-        norms = rows[np.isfinite(rows[:, -2]), -2]
-        if len(norms):
-            figures["gradient_norm"] = norms[-1]
-        if self._has_loss_scale:
-            figures["loss_scale"] = rows[-1, -3]
-        if self._timed:
-            timed = np.concatenate(self._timed)
-            figures |= {
-                "examples_per_second": timed[:, 2 * count + 1].sum() / self._seconds,
-                "tokens_per_second": timed[:, 2 * count].sum() / self._seconds,
-            }
-        self._rows, self._timed, self._seconds = [], [], 0.0
-        return figures

@@ -1,4 +1,4 @@
-"""One training step on every device: a global batch in, updated weights and exact sums out.
+"""The training step, on every device, of a global batch.
 
 Losses are sums with weights, divided once by the weight of the whole global batch. The weights
 come from the data alone, so they are known before the forward pass: the gradient of each
@@ -22,14 +22,15 @@ that are not trainable cost nothing: no gradient goes through what lies below th
 import contextlib
 from collections.abc import Callable
 
-import keras
 import tensorflow as tf
 
 from keras_bert.optimization.clipping import clip_scale
-from keras_bert.optimization.loss_scale import LossScale
 from keras_bert.training.fusion import compiled, compiles_whole
-from keras_bert.training.objective import Batch, Objective
+from keras_bert.training.objective import Batch
 from keras_bert.training.recomputation import recomputing
+from keras_bert.training.run import TrainingSettings
+from keras_bert.training.state import TrainState
+from keras_bert.training.step_figures import StepFigures
 
 SUM = tf.distribute.ReduceOp.SUM
 # Gradients are summed over workers in pieces of at least this size: while one is added up, the next
@@ -38,52 +39,37 @@ IN_PIECES = tf.distribute.experimental.CommunicationOptions(bytes_per_pack=4 * 2
 
 
 def make_train_steps(
-    strategy: tf.distribute.Strategy,
-    model: keras.Model,
-    optimizer: keras.optimizers.Optimizer,
-    task: Objective,
-    *,
-    gradient_accumulation_steps: int = 1,
-    max_grad_norm: float = 1.0,
-    jit_compile: bool = True,
-    gradient_checkpointing: bool = False,
-    loss_scale: LossScale | None = None,
-) -> Callable[..., tf.Tensor]:
+    strategy: tf.distribute.Strategy, state: TrainState, training: TrainingSettings
+) -> Callable[..., StepFigures]:
     """Builds the compiled function that runs training steps.
 
     Args:
-        strategy: the strategy that the model and the optimizer were made under.
-        model: the model that `task.sums` takes.
-        optimizer: an optimizer built on the model's trainable variables.
-        task: the sums to descend and to report.
-        gradient_accumulation_steps: micro-batches that a device cuts its share of a batch into.
-        max_grad_norm: the global norm that gradients are clipped to.
-        jit_compile: compile forward and backward with XLA, as training/fusion.py does.
-        gradient_checkpointing: keep only what goes into each block of the encoder and run the
-            blocks again on the way back (recomputation.py): less memory, more work.
-        loss_scale: what the loss is multiplied by, for float16; made under the strategy.
+        strategy: the strategy that the state was made under.
+        state: the model, its optimizer and their objective.
+        training: micro-batches, clipping, and how forward and backward pass are compiled.
 
     Returns:
-        `train_steps(iterator, count)`: takes `count` global batches and returns float32
-        [count, 2F + 5] for the task's F figures: a row a step of F sums, F weights, the number of
-        real tokens and of real examples (what fills a batch is neither), the loss scale (1 if
-        there is none), the gradient norm before clipping and the learning rate. With a loss scale,
-        a step whose gradient norm is not finite left the weights and the optimizer as they were.
+        `train_steps(iterator, count)`: takes `count` global batches and returns their figures as
+        tensors. With a loss scale, a step whose gradient norm is not finite leaves the weights and
+        the optimizer as they were.
     """
-    variables = model.trainable_variables
+    model, optimizer, objective = state.model, state.optimizer, state.objective
+    loss_scale, jit_compile = state.loss_scale, training.jit_compile
+    names, variables = objective.figures, model.trainable_variables
     whole = jit_compile and compiles_whole()
 
     def forward_backward(batch: Batch, totals: dict[str, tf.Tensor], scale: tf.Tensor):
         with tf.GradientTape(watch_accessed_variables=False) as tape:
             tape.watch([variable.value for variable in variables])
-            twice = recomputing(model, whole=whole) if gradient_checkpointing else None
+            twice = recomputing(model, whole=whole) if training.gradient_checkpointing else None
             with twice or contextlib.nullcontext():
-                sums = task.sums(model, batch, True)
-            loss = tf.add_n([sums[name] / (totals[name] + e) for name, e in task.losses.items()])
+                sums = objective.sums(model, batch, True)
+            losses = objective.losses.items()
+            loss = tf.add_n([sums[name] / (totals[name] + e) for name, e in losses])
             scaled = loss * scale
         gradients = tape.gradient(scaled, variables, unconnected_gradients="zero")
         # Dense: Keras optimizers square an IndexedSlices before they sum a token's repetitions.
-        return tf.stack([sums[name] for name in task.figures]), [
+        return tf.stack([sums[name] for name in names]), [
             tf.convert_to_tensor(gradient) for gradient in gradients
         ]
 
@@ -111,7 +97,7 @@ def make_train_steps(
         return rate, tf.cast(finite, optimizer.iterations.dtype)
 
     def accumulate(batch: Batch, totals: dict[str, tf.Tensor], scale: tf.Tensor):
-        steps = gradient_accumulation_steps
+        steps = training.gradient_accumulation_steps
         if steps == 1:
             return forward_backward(batch, totals, scale)
         micro = {
@@ -127,22 +113,22 @@ def make_train_steps(
             return i + 1, sums + more_sums, [a + b for a, b in zip(gradients, more, strict=True)]
 
         zeros = [tf.zeros(variable.shape) for variable in variables]
-        start = (tf.constant(0), tf.zeros([len(task.figures)]), zeros)
+        start = (tf.constant(0), tf.zeros([len(names)]), zeros)
         # One at a time: the next one's forward pass would hold its activations beside this one's.
         _, sums, gradients = tf.while_loop(
             lambda i, *_: i < count, add, start, parallel_iterations=1
         )
         return sums, gradients
 
-    def replica_step(batch: Batch) -> tf.Tensor:
+    def replica_step(batch: Batch) -> StepFigures:
         replica = tf.distribute.get_replica_context()
-        weights = task.weights(batch)
+        weights = objective.weights(batch)
         examples = batch["example_weights"]
         tokens = tf.cast(batch["input_mask"], tf.float32) * examples[:, tf.newaxis]
         counts = [tf.reduce_sum(tokens), tf.reduce_sum(examples)]
-        known = tf.stack([weights[name] for name in task.figures] + counts)
+        known = tf.stack([weights[name] for name in names] + counts)
         known = replica.all_reduce(SUM, known)
-        totals = {name: known[i] for i, name in enumerate(task.figures)}
+        totals = {name: known[i] for i, name in enumerate(names)}
         scale = tf.convert_to_tensor(loss_scale.scale) if loss_scale else tf.constant(1.0)
         sums, gradients = accumulate(batch, totals, scale)
         sums = replica.all_reduce(SUM, sums)
@@ -151,17 +137,20 @@ def make_train_steps(
         norm = tf.sqrt(2.0 * tf.add_n([tf.nn.l2_loss(gradient) for gradient in gradients])) / scale
         # Each device updates its own copy from the same gradient. Keras's `apply` would sum over
         # devices a second time; what it does besides (its clipping, its averages) is not done.
-        rate, taken = update_if_finite(gradients, clip_scale(norm, max_grad_norm) / scale)
+        rate, taken = update_if_finite(gradients, clip_scale(norm, training.max_grad_norm) / scale)
         with tf.control_dependencies([rate]):
             optimizer.iterations.assign_add(taken)
-        return tf.concat([sums, known, [scale, norm, rate]], axis=0)
+        weights, (tokens, examples) = known[:-2], tf.unstack(known[-2:])
+        return StepFigures(sums, weights, tokens, examples, scale, norm, rate)
 
     @tf.function
-    def train_steps(iterator, count: tf.Tensor) -> tf.Tensor:
-        rows = tf.TensorArray(tf.float32, size=count, element_shape=[2 * len(task.figures) + 5])
+    def train_steps(iterator, count: tf.Tensor) -> StepFigures:
+        shapes = StepFigures([len(names)], [len(names)], [], [], [], [], [])
+        steps = [tf.TensorArray(tf.float32, count, element_shape=shape) for shape in shapes]
         for i in tf.range(count):
-            row = strategy.run(replica_step, args=(next(iterator),))
-            rows = rows.write(i, strategy.experimental_local_results(row)[0])
-        return rows.stack()
+            figures = strategy.run(replica_step, args=(next(iterator),))
+            figures = [strategy.experimental_local_results(part)[0] for part in figures]
+            steps = [array.write(i, part) for array, part in zip(steps, figures, strict=True)]
+        return StepFigures(*[array.stack() for array in steps])
 
     return train_steps

@@ -4,7 +4,7 @@
         python tests/training/steps_on_jax.py FOLDER
 
 In, from FOLDER: `model/`, a model directory; `batches.npz`, "STEP/FEATURE" arrays; `tensorflow/`,
-a checkpoint. Out, into FOLDER: `CASE.npz`, the weights by path and the "rows" of each case;
+a checkpoint. Out, into FOLDER: `CASE.npz`, the weights by path and the "figures/NAME" of each case;
 `jax/`, the checkpoint as JAX read it; `facts.json`.
 """
 
@@ -33,6 +33,9 @@ from keras_bert.training.checkpoint import CheckpointWriter, restore_latest
 from keras_bert.training.jax_attention import attend
 from keras_bert.training.jax_devices import JaxDevices
 from keras_bert.training.jax_step import make_train_steps
+from keras_bert.training.run import TrainingSettings
+from keras_bert.training.state import TrainState
+from keras_bert.training.step_figures import concatenate
 
 DEVICES = keras.distribution.list_devices()
 CASES = {
@@ -104,11 +107,16 @@ def main(folder: Path) -> None:
     facts = {"devices": len(DEVICES)}
     for case, (devices, how) in CASES.items():
         model, optimizer = make(devices, folder)
-        train_steps = make_train_steps(devices, model, optimizer, pretraining_objective(), **how)
+        state = TrainState(model, optimizer, pretraining_objective())
+        train_steps = make_train_steps(devices, state, TrainingSettings(steps, 8, **how))
         placed = map(devices.place, map(grown, batches) if case == "growing" else batches)
-        rows = np.concatenate([train_steps(placed, 5) for _ in range(steps // 5)])
+        figures = concatenate([train_steps(placed, 5) for _ in range(steps // 5)])._asdict()
         weights = {v.path: keras.ops.convert_to_numpy(v) for v in model.trainable_variables}
-        np.savez(folder / f"{case}.npz", rows=rows, **weights)
+        np.savez(
+            folder / f"{case}.npz",
+            **{f"figures/{name}": value for name, value in figures.items()},
+            **weights,
+        )
         facts[case] = shard_shapes([*model.trainable_variables, *optimizer.variables])
     model, optimizer = make(JaxDevices(DEVICES, model_parallel=2), folder)
     facts["restored_step"] = restore_latest(folder / "tensorflow", model, optimizer)

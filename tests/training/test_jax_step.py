@@ -10,17 +10,21 @@ import pytest
 import tensorflow as tf
 from safetensors.numpy import load_file
 
+from keras_bert.checkpoints.model_description import ModelDescription
 from keras_bert.checkpoints.model_directory import save_model_directory
 from keras_bert.common.errors import InputError
 from keras_bert.config import BertConfig
+from keras_bert.data.pretraining_records import find_records
 from keras_bert.models import BertPretrainer
 from keras_bert.optimization.adamw import AdamWeightDecay
 from keras_bert.optimization.schedules import LinearWarmupDecay
-from keras_bert.tasks.pretraining.batches import training_batches
+from keras_bert.tasks.pretraining.batches import RecordSource, training_batches
 from keras_bert.tasks.pretraining.objective import pretraining_objective
-from keras_bert.tasks.pretraining.records import find_records
 from keras_bert.training.checkpoint import CheckpointWriter, restore_latest
+from keras_bert.training.run import TrainingSettings
+from keras_bert.training.state import TrainState
 from keras_bert.training.step import make_train_steps
+from keras_bert.training.step_figures import StepFigures
 from keras_bert.training.strategy import make_strategy as make_tensorflow_strategy
 
 CONFIG = BertConfig(
@@ -43,8 +47,8 @@ def folder(tmp_path_factory, write_records, root, backend_python):
     data = find_records(str(write_records(folder / "a.tfrecord", 40)))
     keras.utils.set_random_seed(3)
     model = BertPretrainer(CONFIG)
-    save_model_directory(folder / "model", model, CONFIG)
-    batches = training_batches(data, 8, CONFIG.vocab_size, seed=0).take(STEPS)
+    save_model_directory(folder / "model", model, ModelDescription(CONFIG))
+    batches = training_batches(RecordSource(data, CONFIG.vocab_size), 8, seed=0).take(STEPS)
     np.savez(
         folder / "batches.npz",
         **{
@@ -55,12 +59,13 @@ def folder(tmp_path_factory, write_records, root, backend_python):
     )
     optimizer = AdamWeightDecay(LinearWarmupDecay(1e-3, 50, 2))
     optimizer.build(model.trainable_variables)
-    train_steps = make_train_steps(
-        tf.distribute.get_strategy(), model, optimizer, pretraining_objective(), jit_compile=False
-    )
-    rows = train_steps(iter(batches), tf.constant(STEPS)).numpy()
+    state = TrainState(model, optimizer, pretraining_objective())
+    settings = TrainingSettings(STEPS, 8, jit_compile=False)
+    train_steps = make_train_steps(tf.distribute.get_strategy(), state, settings)
+    figures = train_steps(iter(batches), tf.constant(STEPS)).numpy()._asdict()
+    figures = {f"figures/{name}": value for name, value in figures.items()}
     weights = {v.path: keras.ops.convert_to_numpy(v) for v in model.trainable_variables}
-    np.savez(folder / "reference.npz", rows=rows, **weights)
+    np.savez(folder / "reference.npz", **figures, **weights)
     writer = CheckpointWriter(folder / "tensorflow")
     writer.save(STEPS, model, optimizer)
     writer.close()
@@ -88,7 +93,7 @@ def facts(folder):
 
 def result(folder, case):
     stored = dict(np.load(folder / f"{case}.npz"))
-    return stored.pop("rows"), stored
+    return StepFigures(*(stored.pop(f"figures/{name}") for name in StepFigures._fields)), stored
 
 
 def largest_difference(one, two):
@@ -97,15 +102,13 @@ def largest_difference(one, two):
 
 
 def test_losses_are_tensorflows_over_20_steps_with_dropout_on(folder):
-    rows, weights = result(folder, "one")
-    expected_rows, expected = result(folder, "reference")
-    assert len(rows) == STEPS
-    task = pretraining_objective()
-    count = len(task.figures)
-    for row, other in zip(rows, expected_rows, strict=True):
-        ours, theirs = (task.divide(r[:count], r[count : 2 * count]) for r in (row, other))
-        assert ours["loss"] == pytest.approx(theirs["loss"], abs=1e-4)
-    np.testing.assert_allclose(rows, expected_rows, rtol=1e-4)
+    figures, weights = result(folder, "one")
+    expected_figures, expected = result(folder, "reference")
+    ours, theirs = (each.losses(pretraining_objective()) for each in (figures, expected_figures))
+    assert len(ours) == STEPS
+    np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-4)
+    for one, two in zip(figures, expected_figures, strict=True):
+        np.testing.assert_allclose(one, two, rtol=1e-4)
     assert largest_difference(weights, expected) < 1e-4
 
 
@@ -119,9 +122,10 @@ def test_training_moves_every_weight(folder):
 
 @pytest.mark.parametrize("case", ["recomputed", "data_parallel", "model_parallel", "growing"])
 def test_any_way_to_compute_it_equals_one_device_and_one_batch(folder, case):
-    rows, weights = result(folder, case)
-    expected_rows, expected = result(folder, "one")
-    np.testing.assert_allclose(rows, expected_rows, rtol=1e-5)
+    figures, weights = result(folder, case)
+    expected_figures, expected = result(folder, "one")
+    for one, two in zip(figures, expected_figures, strict=True):
+        np.testing.assert_allclose(one, two, rtol=1e-5)
     assert largest_difference(weights, expected) < 1e-6
 
 
@@ -166,7 +170,7 @@ def test_fused_attention_gives_what_ours_does(facts, kind):
 
 
 def test_a_vocabulary_that_does_not_divide_is_refused(facts):
-    expected = "--model_parallel=2 does not divide the 51 pieces of the vocabulary"
+    expected = "--model_parallel=2 does not divide the 51 tokens of the vocabulary"
     assert facts["odd_vocabulary"] == expected
 
 

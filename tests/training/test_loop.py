@@ -6,11 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from keras_bert.common.errors import InputError
-from keras_bert.training.loop import (
-    TrainingSettings,
-    _steps_to_next_event,
-    check_batch_sizes,
-)
+from keras_bert.training.loop import _steps_to_next_event
+from keras_bert.training.run import TrainingSettings, check_batch_sizes
 
 
 def settings(log_steps, save_checkpoints_steps, steps_per_loop, num_train_steps=100):

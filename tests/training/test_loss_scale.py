@@ -10,8 +10,10 @@ import tensorflow as tf
 from keras_bert.common.errors import InputError
 from keras_bert.optimization.adamw import AdamWeightDecay
 from keras_bert.optimization.loss_scale import LossScale
-from keras_bert.training.loop import TrainingSettings, train
+from keras_bert.training.loop import train
 from keras_bert.training.objective import Objective
+from keras_bert.training.run import TrainingRun, TrainingSettings
+from keras_bert.training.state import TrainState
 from keras_bert.training.step import make_train_steps
 from keras_bert.training.strategy import make_strategy
 
@@ -52,20 +54,19 @@ def make(strategy, growth_steps=2000):
 
 def run_steps(strategy, steps):
     model, optimizer, loss_scale = make(strategy)
-    train_steps = make_train_steps(
-        strategy, model, optimizer, TASK, jit_compile=False, loss_scale=loss_scale
-    )
+    state = TrainState(model, optimizer, TASK, loss_scale)
+    settings = TrainingSettings(len(steps), 4, jit_compile=False)
+    train_steps = make_train_steps(strategy, state, settings)
     iterator = iter(strategy.experimental_distribute_dataset(batches_of(steps)))
-    rows = train_steps(iterator, tf.constant(len(steps))).numpy()
-    return model, optimizer, rows
+    return model, optimizer, train_steps(iterator, tf.constant(len(steps))).numpy()
 
 
 @pytest.mark.parametrize("devices", [1, 2])
 def test_an_overflow_on_one_device_skips_the_step_on_all(devices, mirrored):
     strategy = mirrored if devices == 2 else make_strategy()
-    model, optimizer, rows = run_steps(strategy, [ORDINARY, OVERFLOW, ORDINARY])
-    assert rows[:, -3].tolist() == [2.0**15, 2.0**15, 2.0**14]
-    assert np.isfinite(rows[:, -2]).tolist() == [True, False, True]
+    model, optimizer, figures = run_steps(strategy, [ORDINARY, OVERFLOW, ORDINARY])
+    assert figures.loss_scale.tolist() == [2.0**15, 2.0**15, 2.0**14]
+    assert np.isfinite(figures.gradient_norm).tolist() == [True, False, True]
     assert int(optimizer.iterations.numpy()) == 2
     # As if the step had never been: powers of two scale without an error.
     never, _, _ = run_steps(make_strategy(), [ORDINARY, ORDINARY])
@@ -79,17 +80,13 @@ def test_an_overflow_on_one_device_skips_the_step_on_all(devices, mirrored):
 def go(folder, steps, num_train_steps, growth_steps=2000, loss_scaled=True):
     """Trains to a step with a line and a checkpoint each; returns all variables' bytes."""
     model, optimizer, loss_scale = make(make_strategy(), growth_steps)
+    settings = TrainingSettings(
+        num_train_steps, 4, jit_compile=False, log_steps=1, save_checkpoints_steps=3
+    )
     train(
-        make_strategy(),
-        model,
-        optimizer,
-        TASK,
+        TrainingRun(settings, make_strategy(), folder),
+        TrainState(model, optimizer, TASK, loss_scale if loss_scaled else None),
         lambda step: batches_of(steps[step:] if step < len(steps) else steps[-1:]),
-        TrainingSettings(
-            num_train_steps, 4, jit_compile=False, log_steps=1, save_checkpoints_steps=3
-        ),
-        folder,
-        loss_scale=loss_scale if loss_scaled else None,
     )
     variables = model.variables + optimizer.variables
     return {v.path: keras.ops.convert_to_numpy(v).tobytes() for v in variables}

@@ -13,14 +13,16 @@ import tensorflow as tf
 from safetensors.numpy import load_file
 
 from keras_bert.config import BertConfig
+from keras_bert.data.pretraining_records import find_records
 from keras_bert.models import BertPretrainer
 from keras_bert.optimization.adamw import AdamWeightDecay
 from keras_bert.optimization.schedules import LinearWarmupDecay
-from keras_bert.tasks.pretraining.batches import evaluation_batches, training_batches
+from keras_bert.tasks.pretraining.batches import RecordSource, evaluation_batches, training_batches
 from keras_bert.tasks.pretraining.objective import pretraining_objective
-from keras_bert.tasks.pretraining.records import find_records
 from keras_bert.training.evaluate import make_evaluate
 from keras_bert.training.loop import train
+from keras_bert.training.run import TrainingRun
+from keras_bert.training.state import TrainState
 from tests.training import worker_processes, worker_tasks
 from tests.training.worker_tasks import (
     BATCH,
@@ -94,7 +96,10 @@ def one_device(data, output_dir, workers, training=TRAINING, dtype="float32"):
     def batches_from(step):
         shares = [
             training_batches(
-                records, BATCH, CONFIG["vocab_size"], SEED, step, share=(index, workers)
+                RecordSource(records, CONFIG["vocab_size"], share=(index, workers)),
+                BATCH,
+                SEED,
+                step,
             )
             for index in range(workers)
         ]
@@ -102,7 +107,8 @@ def one_device(data, output_dir, workers, training=TRAINING, dtype="float32"):
             lambda *parts: {name: tf.concat([p[name] for p in parts], 0) for name in parts[0]}
         )
 
-    train(ONE, model, optimizer, pretraining_objective(), batches_from, training, output_dir)
+    state = TrainState(model, optimizer, pretraining_objective())
+    train(TrainingRun(training, ONE, output_dir), state, batches_from)
     return model
 
 
@@ -117,7 +123,7 @@ def test_two_workers_are_bit_identical_and_end_at_the_weights_of_one_device(
     assert_close(weights(session / "plain"), weights(tmp_path))
     norms = [row["gradient_norm"] for row in metrics(session / "plain") if "gradient_norm" in row]
     assert max(norms) > TRAINING.max_grad_norm  # What was clipped, was so.
-    held_out = evaluation_batches(find_records(str(data / "eval.tfrecord")), 6, 50)
+    held_out = evaluation_batches(RecordSource(find_records(str(data / "eval.tfrecord")), 50), 6)
     score = make_evaluate(ONE, model, pretraining_objective(), jit_compile=False)
     results = json.loads((session / "plain" / "results.json").read_text())
     for name, value in score(held_out).items():
@@ -248,7 +254,9 @@ def check_end(processes, killed):
     assert processes[killed].exitcode == -signal.SIGKILL
     assert processes[1 - killed].exitcode == 75, log
     assert "Traceback" not in log, log
-    expected = f"run_pretraining.py: ended early: worker {killed} is gone: the same command again"
+    expected = (
+        f"run_pretraining.py: ended early: worker {killed} is gone: run the same command again"
+    )
     assert log.splitlines()[-1].startswith(expected), log
     assert seconds < SECONDS_TO_END
 
@@ -290,7 +298,7 @@ def test_a_supervisor_starts_all_workers_again_to_the_same_bits(data, session, r
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    assert "worker 1 is gone: the same command again goes on" in done.stderr
+    assert "worker 1 is gone: run the same command again to resume" in done.stderr
     assert "ended with [75, -9]; restart 1 of 1" in done.stderr
     assert_close(weights(tmp_path / "run"), weights(session / "plain"), tolerance=0)
 

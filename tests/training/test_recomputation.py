@@ -8,14 +8,16 @@ import pytest
 import tensorflow as tf
 
 from keras_bert.config import BertConfig
+from keras_bert.data.pretraining_records import find_records
 from keras_bert.models import BertPretrainer
 from keras_bert.models.layers.recompute import recomputed
 from keras_bert.optimization.adamw import AdamWeightDecay
-from keras_bert.tasks.pretraining.batches import training_batches
+from keras_bert.tasks.pretraining.batches import RecordSource, training_batches
 from keras_bert.tasks.pretraining.objective import pretraining_objective
-from keras_bert.tasks.pretraining.records import find_records
 from keras_bert.training.fusion import compiled
 from keras_bert.training.recomputation import recomputing
+from keras_bert.training.run import TrainingSettings
+from keras_bert.training.state import TrainState
 from keras_bert.training.step import make_train_steps
 from keras_bert.training.strategy import make_strategy
 
@@ -162,30 +164,25 @@ def data(tmp_path_factory, write_records):
 
 
 def train(data, strategy, twice, **settings):
-    """Trains two steps of 8 examples; returns the weights by path and the rows of sums."""
+    """Trains two steps of 8 examples; returns the weights by path and the steps' figures."""
     keras.utils.set_random_seed(3)
     with strategy.scope():
         model = BertPretrainer(CONFIG)
         optimizer = AdamWeightDecay(1e-3)
         optimizer.build(model.trainable_variables)
-    steps = make_train_steps(
-        strategy,
-        model,
-        optimizer,
-        pretraining_objective(),
-        jit_compile=False,
-        gradient_checkpointing=twice,
-        **settings,
-    )
-    batches = training_batches(data, 8, CONFIG.vocab_size, seed=0)
+    settings = TrainingSettings(2, 8, jit_compile=False, gradient_checkpointing=twice, **settings)
+    state = TrainState(model, optimizer, pretraining_objective())
+    steps = make_train_steps(strategy, state, settings)
+    batches = training_batches(RecordSource(data, CONFIG.vocab_size), 8, seed=0)
     iterator = iter(strategy.experimental_distribute_dataset(batches))
-    rows = steps(iterator, tf.constant(2)).numpy()
+    figures = steps(iterator, tf.constant(2)).numpy()
     weights = {v.path: keras.ops.convert_to_numpy(v) for v in model.trainable_variables}
-    return weights, rows
+    return weights, figures
 
 
 def test_two_devices_with_two_micro_batches_each_equal_the_plain_step(data, mirrored):
-    once, once_rows = train(data, make_strategy(), twice=False)
-    twice, twice_rows = train(data, mirrored, twice=True, gradient_accumulation_steps=2)
+    once, once_figures = train(data, make_strategy(), twice=False)
+    twice, twice_figures = train(data, mirrored, twice=True, gradient_accumulation_steps=2)
     assert max(np.abs(once[path] - twice[path]).max() for path in once) < 1e-6
-    np.testing.assert_allclose(twice_rows, once_rows, rtol=1e-5)
+    for one, two in zip(once_figures, twice_figures, strict=True):
+        np.testing.assert_allclose(two, one, rtol=1e-5)

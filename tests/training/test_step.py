@@ -6,14 +6,16 @@ import pytest
 import tensorflow as tf
 
 from keras_bert.config import BertConfig
+from keras_bert.data.pretraining_records import find_records
 from keras_bert.models import BertPretrainer
 from keras_bert.optimization.adamw import AdamWeightDecay
 from keras_bert.optimization.loss_scale import LossScale
 from keras_bert.optimization.schedules import LinearWarmupDecay
-from keras_bert.tasks.pretraining.batches import evaluation_batches, training_batches
+from keras_bert.tasks.pretraining.batches import RecordSource, evaluation_batches, training_batches
 from keras_bert.tasks.pretraining.objective import pretraining_objective
-from keras_bert.tasks.pretraining.records import find_records
 from keras_bert.training.evaluate import make_evaluate
+from keras_bert.training.run import TrainingSettings
+from keras_bert.training.state import TrainState
 from keras_bert.training.step import make_train_steps
 from keras_bert.training.strategy import make_strategy
 
@@ -35,22 +37,23 @@ def data(tmp_path_factory, write_records):
 
 
 def train(data, strategy=None, dtype="float32", clip=1.0, learning_rate=1e-3, **kwargs):
-    """Trains STEPS steps of 8 examples; returns the weights by path and the rows of sums."""
-    strategy = strategy or make_strategy()
+    """Trains STEPS steps of 8 examples; returns the weights by path and the steps' figures."""
+    strategy, loss_scale = strategy or make_strategy(), None
     keras.utils.set_random_seed(3)
     with strategy.scope():
         model = BertPretrainer(CONFIG, dtype=dtype)
         optimizer = AdamWeightDecay(LinearWarmupDecay(learning_rate, 10 * STEPS, 2))
         optimizer.build(model.trainable_variables)
         if dtype == "mixed_float16":
-            kwargs["loss_scale"] = LossScale(optimizer)
-    task = pretraining_objective()
-    steps = make_train_steps(strategy, model, optimizer, task, max_grad_norm=clip, **kwargs)
-    batches = training_batches(data, 8, CONFIG.vocab_size, seed=0)
+            loss_scale = LossScale(optimizer)
+    state = TrainState(model, optimizer, pretraining_objective(), loss_scale)
+    settings = TrainingSettings(STEPS, 8, max_grad_norm=clip, **kwargs)
+    steps = make_train_steps(strategy, state, settings)
+    batches = training_batches(RecordSource(data, CONFIG.vocab_size), 8, seed=0)
     iterator = iter(strategy.experimental_distribute_dataset(batches))
-    rows = steps(iterator, tf.constant(STEPS)).numpy()
+    figures = steps(iterator, tf.constant(STEPS)).numpy()
     weights = {v.path: keras.ops.convert_to_numpy(v) for v in model.trainable_variables}
-    return weights, rows
+    return weights, figures
 
 
 @pytest.fixture(scope="module")
@@ -63,21 +66,26 @@ def largest_difference(one, two):
     return max(np.abs(one[name] - two[name]).max() for name in one)
 
 
+def assert_close(figures, expected, rtol):
+    for name, one, two in zip(figures._fields, figures, expected, strict=True):
+        np.testing.assert_allclose(one, two, rtol=rtol, err_msg=name)
+
+
 def test_training_moves_every_weight(data, reference):
     start, _ = train(data, learning_rate=0.0)
     assert all(np.abs(start[name] - value).max() > 0 for name, value in reference[0].items())
 
 
 def test_two_devices_equal_one_with_dropout_on(data, reference, mirrored):
-    weights, rows = train(data, mirrored)
+    weights, figures = train(data, mirrored)
     assert largest_difference(weights, reference[0]) < 1e-6
-    np.testing.assert_allclose(rows, reference[1], rtol=1e-5)
+    assert_close(figures, reference[1], rtol=1e-5)
 
 
 def test_four_micro_batches_equal_the_big_batch_with_dropout_on(data, reference):
-    weights, rows = train(data, gradient_accumulation_steps=4)
+    weights, figures = train(data, gradient_accumulation_steps=4)
     assert largest_difference(weights, reference[0]) < 1e-6
-    np.testing.assert_allclose(rows, reference[1], rtol=1e-5)
+    assert_close(figures, reference[1], rtol=1e-5)
 
 
 def test_two_devices_with_two_micro_batches_each_equal_one(data, reference, mirrored):
@@ -87,12 +95,12 @@ def test_two_devices_with_two_micro_batches_each_equal_one(data, reference, mirr
 
 def test_the_gradient_is_clipped_by_its_global_norm(data, reference, mirrored):
     # Every step of AdamW is scale-free but for epsilon; a tiny norm makes epsilon (1e-6) show.
-    one, one_rows = train(data, clip=1e-5)
-    two, two_rows = train(data, mirrored, clip=1e-5)
-    assert one_rows[:, -2].min() > 0.1  # the norm is reported as it was before clipping
+    one, one_figures = train(data, clip=1e-5)
+    two, two_figures = train(data, mirrored, clip=1e-5)
+    assert one_figures.gradient_norm.min() > 0.1  # the norm is reported as it was before clipping
     assert largest_difference(one, reference[0]) > 1e-4
     assert largest_difference(one, two) < 1e-6
-    np.testing.assert_allclose(one_rows[:, -2], two_rows[:, -2], rtol=1e-4)
+    np.testing.assert_allclose(one_figures.gradient_norm, two_figures.gradient_norm, rtol=1e-4)
 
 
 def test_without_xla_the_result_is_the_same(data, reference):
@@ -102,10 +110,11 @@ def test_without_xla_the_result_is_the_same(data, reference):
 
 @pytest.mark.parametrize("dtype", ["mixed_bfloat16", "mixed_float16"])
 def test_half_precision_keeps_float32_weights_and_a_loss_within_one_percent(data, reference, dtype):
-    weights, rows = train(data, dtype=dtype)
+    weights, figures = train(data, dtype=dtype)
     assert {value.dtype.name for value in weights.values()} == {"float32"}
-    np.testing.assert_allclose(rows[:, :2].sum(), reference[1][:, :2].sum(), rtol=0.01)
-    np.testing.assert_allclose(rows[:, -2], reference[1][:, -2], rtol=0.05)  # gradient norms
+    sums, expected = figures.sums[:, :2].sum(), reference[1].sums[:, :2].sum()
+    np.testing.assert_allclose(sums, expected, rtol=0.01)
+    np.testing.assert_allclose(figures.gradient_norm, reference[1].gradient_norm, rtol=0.05)
 
 
 @pytest.mark.parametrize("strategy_name", ["default", "mirrored"])
@@ -115,7 +124,8 @@ def test_evaluation_counts_a_short_last_batch_exactly(data, strategy_name, mirro
     with strategy.scope():
         model = BertPretrainer(CONFIG)
     evaluate = make_evaluate(strategy, model, pretraining_objective())
-    whole = evaluate(evaluation_batches(data, 40, CONFIG.vocab_size))
-    split = evaluate(evaluation_batches(data, 12, CONFIG.vocab_size))  # 12 + 12 + 12 + 4
+    source = RecordSource(data, CONFIG.vocab_size)
+    whole = evaluate(evaluation_batches(source, 40))
+    split = evaluate(evaluation_batches(source, 12))  # 12 + 12 + 12 + 4
     assert whole.keys() == split.keys()
     np.testing.assert_allclose(list(whole.values()), list(split.values()), rtol=1e-5)

@@ -11,7 +11,7 @@ import contextlib
 import contextvars
 import math
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import keras
 from keras import ops
@@ -26,14 +26,6 @@ from keras_bert.models.layers.dropout import Dropout, drop
 _MASKED_SCORE = -10000.0
 
 
-class Heads(NamedTuple):
-    """The projections of the hidden states, each [B, S, N, D]."""
-
-    query: Any
-    key: Any
-    value: Any
-
-
 _attend: contextvars.ContextVar[Callable[..., Any] | None] = contextvars.ContextVar(
     "attend", default=None
 )
@@ -44,8 +36,8 @@ def attend_with(attend: Callable[..., Any]) -> Iterator[None]:
     """Computes attention that drops no probability by one operation, within the block.
 
     Args:
-        attend: (Heads; input_mask [B, S]; example_ids [B, S] or None; scale; causal) ->
-            softmax(scale · QKᵀ + mask)V, [B, S, N, D].
+        attend: ((query, key, value), each [B, S, N, D]; input_mask, example_ids: [B, S] or None;
+            scale; causal) -> softmax(scale · QKᵀ + mask)V, [B, S, N, D].
     """
     token = _attend.set(attend)
     try:
@@ -266,7 +258,7 @@ class SelfAttention(AttendingLayer):
         attend = None if return_attention_probabilities else _attend.get()
         if attend and (drop_key is None or self.dropout.rate == 0.0):
             projections = (self.query, self.key, self.value)
-            heads = Heads(*[self._side_by_side(projection, hidden) for projection in projections])
+            heads = [self._side_by_side(projection, hidden) for projection in projections]
             context = attend(heads, input_mask, example_ids, scale, causal)
             return ops.reshape(context, ops.shape(hidden))
         query = self._heads(self.query, hidden, scale=scale)

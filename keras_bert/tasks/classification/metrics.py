@@ -4,7 +4,7 @@ Names and values are those of scikit-learn and SciPy, which GLUE's scorers use. 
 no value, such as a correlation with predictions that are all the same, is 0.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -127,42 +127,31 @@ METRICS = {
 }
 
 
-def decide(problem_type: str, logits: np.ndarray) -> np.ndarray:
-    """Turns logits into predictions.
+def figures_of(
+    metrics: Sequence[str], predictions: np.ndarray, labels: np.ndarray
+) -> dict[str, float]:
+    """Computes metrics.
 
     Args:
-        problem_type: single_label, multi_label or regression.
-        logits: float [n, C], or [n, 1] of a regression.
+        metrics: names of METRICS.
+        predictions: classes int [n], [n, C] of 0 and 1, or values float [n].
+        labels: likewise, as labels.py makes them.
 
     Returns:
-        The likeliest class, int [n]; the classes over one half, [n, C] of 0 and 1; or the value,
-        float [n].
+        {name: value}.
     """
-    if problem_type == "single_label":
-        return logits.argmax(axis=1)
-    return (logits > 0).astype(np.int32) if problem_type == "multi_label" else logits[:, 0]
+    return {name: METRICS[name](predictions, labels) for name in metrics}
 
 
-def score(
-    problem_type: str, metrics: Sequence[str], logits: np.ndarray, labels: np.ndarray
-) -> Mapping[str, float]:
-    """Scores the outputs of a model.
+def mean_loss(problem_type: str, logits: np.ndarray, labels: np.ndarray) -> float:
+    """Computes the mean loss of an example, unweighted.
 
     Args:
         problem_type: single_label, multi_label or regression.
-        metrics: names of METRICS.
         logits: float [n, C].
         labels: as labels.py makes them.
-
-    Returns:
-        {name: value}, and the mean loss of an example, unweighted.
     """
-    predictions = decide(problem_type, logits)
-    figures = {name: METRICS[name](predictions, labels) for name in metrics}
-    return figures | {"loss": _loss(problem_type, logits.astype(np.float64), labels)}
-
-
-def _loss(problem_type: str, logits: np.ndarray, labels: np.ndarray) -> float:
+    logits = logits.astype(np.float64)
     if problem_type == "regression":
         return float(np.mean((logits[:, 0] - labels) ** 2))
     if problem_type == "multi_label":

@@ -8,6 +8,7 @@
 Each is divided by the weights of the batch's examples, over all devices.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -31,6 +32,7 @@ def classification_objective(
         The task, for a `BertClassifier` and batches with "labels".
     """
     is_single = problem_type == "single_label"
+    losses_of = classification_losses(problem_type, class_weights)
     figures = ("loss", "accuracy") if is_single else ("loss",)
 
     def loss_weights(batch: Batch) -> Any:
@@ -49,7 +51,7 @@ def classification_objective(
     def sums_of(model: keras.Model, batch: Batch, training: bool) -> dict[str, Any]:
         logits = model(model_inputs(batch), training=training)["logits"]
         labels = batch["labels"]
-        losses = _losses(problem_type, logits, labels, class_weights)
+        losses = losses_of(logits, labels)
         sums = {"loss": ops.sum(loss_weights(batch) * losses)}
         if is_single:
             hits = ops.cast(ops.argmax(logits, axis=-1) == labels, "float32")
@@ -59,14 +61,29 @@ def classification_objective(
     return Objective(figures=figures, losses={"loss": 0.0}, weights=weights_of, sums=sums_of)
 
 
-def _losses(problem_type: str, logits: Any, labels: Any, class_weights: np.ndarray | None) -> Any:
-    """Returns the loss of each example, float32 [B], for logits [B, C]."""
-    if problem_type == "single_label":
-        return ops.sparse_categorical_crossentropy(labels, logits, from_logits=True)
-    if problem_type == "regression":
-        return ops.square(logits[:, 0] - labels)
-    positive = 1.0 if class_weights is None else ops.convert_to_tensor(class_weights)
-    # -positive · labels · log(sigmoid(x)) - (1 - labels) · log(1 - sigmoid(x)), without overflow.
-    weights = 1.0 + (positive - 1.0) * labels
-    softplus = ops.log1p(ops.exp(-ops.abs(logits))) + ops.relu(-logits)
-    return ops.mean((1.0 - labels) * logits + weights * softplus, axis=-1)
+def classification_losses(
+    problem_type: str, class_weights: np.ndarray | None = None
+) -> Callable[[Any, Any], Any]:
+    """Returns the loss of each example.
+
+    Args:
+        problem_type: single_label, multi_label or regression.
+        class_weights: float32 [C], which weigh the labels of multi_label; else not read.
+
+    Returns:
+        (logits [B, C], labels) -> losses, float32 [B].
+    """
+
+    def losses(logits: Any, labels: Any) -> Any:
+        if problem_type == "single_label":
+            return ops.sparse_categorical_crossentropy(labels, logits, from_logits=True)
+        if problem_type == "regression":
+            return ops.square(logits[:, 0] - labels)
+        positive = 1.0 if class_weights is None else ops.convert_to_tensor(class_weights)
+        # -positive · labels · log(sigmoid(x)) - (1 - labels) · log(1 - sigmoid(x)), without
+        # overflow.
+        weights = 1.0 + (positive - 1.0) * labels
+        softplus = ops.log1p(ops.exp(-ops.abs(logits))) + ops.relu(-logits)
+        return ops.mean((1.0 - labels) * logits + weights * softplus, axis=-1)
+
+    return losses

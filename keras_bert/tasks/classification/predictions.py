@@ -1,81 +1,78 @@
-"""Outputs of a model -> prediction files: GLUE's submission TSV, and JSONL with probabilities.
+r"""Reads decisions from decoded outputs, and writes prediction files.
 
 NAME.tsv     index <TAB> prediction, with this header: a label's name, or a number
 NAME.jsonl   {"index": "0", "prediction": "1", "probabilities": {"0": 0.02, "1": 0.98}}
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 
 from keras_bert.common.files import write_bytes
-from keras_bert.tasks.classification.metrics import decide
+from keras_bert.tasks.classification.data import Problem
 
 
-def probabilities(problem_type: str, logits: np.ndarray) -> np.ndarray:
-    """Turns logits into probabilities.
+def decisions(problem: Problem, answers: Mapping[str, np.ndarray]) -> np.ndarray:
+    """Turns decoded outputs into numbers that metrics compare with labels.
 
     Args:
-        problem_type: single_label (they sum to 1) or multi_label (each of its own).
-        logits: float [n, C].
+        problem: labels and their kind.
+        answers: what the classifier's `decode` returns, with byte strings or strings.
 
     Returns:
-        float64 [n, C].
+        The class, int [n]; the classes above one half, [n, C] of 0 and 1; or the value, float [n].
     """
-    logits = logits.astype(np.float64)
-    if problem_type == "multi_label":
-        return np.exp(-np.logaddexp(0, -logits))
-    powers = np.exp(logits - logits.max(axis=1, keepdims=True))
-    return powers / powers.sum(axis=1, keepdims=True)
+    if problem.problem_type == "regression":
+        return answers["score"]
+    number = {label.encode(): index for index, label in enumerate(problem.labels)}
+    number |= {label: index for index, label in enumerate(problem.labels)}
+    if problem.problem_type == "single_label":
+        return np.array([number[label] for label in answers["label"]], np.int32)
+    decided = np.zeros([len(answers["labels"]), len(problem.labels)], np.int32)
+    for row, names in zip(decided, answers["labels"], strict=True):
+        row[[number[name] for name in names if name]] = 1
+    return decided
 
 
 def write_predictions(
-    output_dir: Path,
-    name: str,
-    problem_type: str,
-    labels: Sequence[str],
-    indices: Sequence[str],
-    logits: np.ndarray,
-    score_range: tuple[float, float] | None = None,
-    separator: str = ",",
+    path: Path, problem: Problem, indices: Sequence[str], answers: Mapping[str, np.ndarray]
 ) -> None:
     """Writes the predictions of one file of examples.
 
     Args:
-        output_dir: the run's folder.
-        name: the files' name without ending; GLUE's name of the submission.
-        problem_type: single_label, multi_label or regression.
-        labels: the C classes.
+        path: the files' path without ending; the name is GLUE's name of the submission.
+        problem: labels and their kind; a regression's predictions are brought into its range.
         indices: the examples' names.
-        logits: float [n, C].
-        score_range: a regression's predictions are brought into it.
-        separator: goes between the labels of one example in the TSV file.
+        answers: what the classifier's `decode` returns.
 
     Raises:
         InputError: the place cannot be written.
     """
-    decided = decide(problem_type, logits)
-    if problem_type == "regression":
+    decided = decisions(problem, answers)
+    if problem.problem_type == "regression":
         # GLUE's submissions have three decimals; of another number nobody knows how small it is.
         values, form = decided.astype(float), ".7g"
-        if score_range is not None:
-            values, form = np.clip(values, *score_range), ".3f"
+        if problem.score_range is not None:
+            values, form = np.clip(values, *problem.score_range), ".3f"
         cells = [f"{value:{form}}" for value in values]
         records = [{"prediction": float(f"{value:.7g}")} for value in values]
     else:
         records = [
             {
-                "prediction": named(row, labels),
+                "prediction": named(row, problem.labels),
                 "probabilities": {
-                    label: round(float(p), 6) for label, p in zip(labels, shares, strict=True)
+                    label: round(float(p), 6)
+                    for label, p in zip(problem.labels, shares, strict=True)
                 },
             }
-            for row, shares in zip(decided, probabilities(problem_type, logits), strict=True)
+            for row, shares in zip(decided, answers["probabilities"], strict=True)
         ]
         words = [record["prediction"] for record in records]
-        cells = [word if isinstance(word, str) else separator.join(word) for word in words]
+        cells = [
+            word if isinstance(word, str) else problem.label_separator.join(word) for word in words
+        ]
     rows = ["index\tprediction", *map("\t".join, zip(indices, cells, strict=True))]
     lines = [
         json.dumps({"index": index} | record, ensure_ascii=False)
@@ -83,7 +80,8 @@ def write_predictions(
     ]
     for suffix, content in (("tsv", rows), ("jsonl", lines)):
         write_bytes(
-            output_dir / f"{name}.{suffix}", "".join(f"{line}\n" for line in content).encode()
+            path.with_name(f"{path.name}.{suffix}"),
+            "".join(f"{line}\n" for line in content).encode(),
         )
 
 

@@ -1,40 +1,19 @@
-"""A trained model from start to end: its directory in; the folder of a version that serves it out.
+"""Exports trained models: a model directory, or all models of a run.
 
-model directory, and the run it came from -> task and settings -> a model with its head -> the files
-of one version: a SavedModel from text to answers, or an ONNX or LiteRT file
-
-What a run was trained with (lengths, pairs, threshold) is taken from its run.json and
-results.json, beside model/; a setting given here goes before it.
+The task is the one that the model's heads are for. What a run was trained with (lengths, pairs,
+threshold) is taken from its run.json and results.json, beside model/; a given setting overrides it.
 """
 
-from collections.abc import Mapping
 from pathlib import Path
 
-from absl import logging
-
-from keras_bert.checkpoints.checkpoint import Checkpoint
-from keras_bert.checkpoints.open_checkpoint import open_checkpoint
-from keras_bert.checkpoints.safetensors_file import WEIGHTS
 from keras_bert.common.errors import InputError
-from keras_bert.common.files import read_json, sha256
-from keras_bert.serving.model_card import model_card
-from keras_bert.serving.model_file import write_model_file
-from keras_bert.serving.network import Network
-from keras_bert.serving.saved_model import INFO, write_saved_model
+from keras_bert.common.files import read_json
+from keras_bert.serving.saved_model import INFO
 from keras_bert.serving.version_folders import check_version, find_versions, next_version
-from keras_bert.tasks.export.models import make_exported
-from keras_bert.tasks.export.settings import FORMATS, TASKS, ExportSettings
-from keras_bert.tasks.fine_tuning.earlier_run import EarlierRun
-
-# What is served of which heads, by transformers' names for them.
-_TASK_OF = {
-    "BertForSequenceClassification": "classification",
-    "BertForQuestionAnswering": "question_answering",
-    "BertForTokenClassification": "ner",
-    "BertForPreTraining": "fill_mask",
-    "BertForMaskedLM": "fill_mask",
-    "BertModel": "embedding",
-}
+from keras_bert.tasks.export.settings import ExportSettings
+from keras_bert.tasks.export.task_export import weights_checksum
+from keras_bert.tasks.load import open_task
+from keras_bert.tasks.loading import Source
 
 
 def export(settings: ExportSettings) -> Path:
@@ -51,48 +30,20 @@ def export(settings: ExportSettings) -> Path:
     """
     export_dir = Path(settings.export_dir)
     check_version(export_dir)
-    checkpoint = _open(Path(settings.model_dir))
-    task = _task(settings, checkpoint)
+    source = _open(Path(settings.model_dir))
+    task = settings.task_of(source)
     settings.check_read(task)
-    run = EarlierRun.of(checkpoint.path)
-    exported = make_exported(task, settings, checkpoint, run)
-    compute_type = "int8" if settings.int8 else settings.compute_type or "float32"
-    info = {
-        "task": task,
-        "model": str(checkpoint.path),
-        "weights_sha256": _checksum(checkpoint.path),
-        "format": settings.format,
-        "compute_type": compute_type,
-        "do_lower_case": checkpoint.do_lower_case,
-        **exported.described,
-    }
-
-    def card(info: Mapping[str, object]) -> str:
-        request = exported.request if settings.format == "saved_model" else {}
-        return model_card(info, checkpoint.config, run.settings, run.results, request)
-
-    if settings.format == "saved_model":
-        served = exported.serve(Network(exported.model, compute_type))
-        info |= exported.texts
-        write_saved_model(served, export_dir, info, card, exported.request)
-    else:
-        info["max_seq_length"] = checkpoint.config.max_position_embeddings
-        write_model_file(
-            exported.model,
-            export_dir,
-            FORMATS[settings.format],
-            info,
-            card,
-            checkpoint.vocab,
-            int8=bool(settings.int8),
-            left_out=exported.left_out,
-        )
-    logging.info("%s: %s of %s", export_dir, task, checkpoint.path)
-    return export_dir
+    given = settings.given(task)
+    if settings.format != "saved_model":  # It reads token ids, so no length of texts matters.
+        given["max_seq_length"] = source.checkpoint.config.max_position_embeddings
+        given |= {"max_query_length": 1} if task == "question_answering" else {}
+    return open_task(task, source, given).export(
+        export_dir, settings.format, compute_type=settings.compute_type, int8=settings.int8
+    )
 
 
 def export_run(output_dir: Path) -> list[Path]:
-    """Exports what a run learnt, each of several seeds', to export/ beside its model/.
+    """Exports what a run trained, each of several seeds' models, to export/ beside its model/.
 
     Args:
         output_dir: the run's folder.
@@ -118,12 +69,12 @@ def _newest(model: Path, folder: Path) -> Path:
             checksum = read_json(newest / INFO).get("weights_sha256")
         except InputError:  # Not a whole export of ours.
             checksum = None
-        if checksum is not None and checksum == _checksum(model):
+        if checksum is not None and checksum == weights_checksum(model):
             return newest
     return export(ExportSettings(str(model), str(folder / str(next_version(folder)))))
 
 
-def _open(path: Path) -> Checkpoint:
+def _open(path: Path) -> Source:
     """Opens a model that can be served: it has a vocabulary and attends to both sides."""
     seeds = sorted(path.glob("seed-*/model"))
     if seeds and not (path / "model").exists():
@@ -131,36 +82,13 @@ def _open(path: Path) -> Checkpoint:
             f"--model_dir={path}: holds a model of each of several seeds; expected one of them, "
             f"such as {seeds[0].parent}"
         )
-    checkpoint = open_checkpoint(path)
+    source = Source.open(path)
+    checkpoint = source.checkpoint
     if checkpoint.vocab is None:
-        raise InputError(f"{checkpoint.why_no_vocab}; what is served cuts text itself")
+        raise InputError(f"{checkpoint.why_no_vocab}; an export tokenizes text itself")
     if checkpoint.config.is_decoder:
         raise InputError(
             f"{checkpoint.path}: is a left-to-right model (is_decoder), which is not served; "
             "expected one that attends to both sides"
         )
-    return checkpoint
-
-
-def _task(settings: ExportSettings, checkpoint: Checkpoint) -> str:
-    """Returns the task: the one that is asked for, else the one that the heads are for."""
-    task = _TASK_OF.get(checkpoint.architecture)
-    if settings.task in ("", task):
-        if task is None:
-            raise InputError(
-                f"{checkpoint.path}: names no heads that are known ({checkpoint.architecture}); "
-                f"expected --task={'|'.join(TASKS)}"
-            )
-        return task
-    # A classifier's and a tagger's head have the same name; any model has an encoder.
-    if task is not None and settings.task != "embedding":
-        raise InputError(
-            f"--task={settings.task}: {checkpoint.path} is a {checkpoint.architecture}; expected "
-            f"--task={task} or a model that was trained for it"
-        )
-    return settings.task
-
-
-def _checksum(path: Path) -> str | None:
-    """Returns the checksum of a model directory's weights; other checkpoints have none."""
-    return sha256(path / WEIGHTS) if (path / WEIGHTS).is_file() else None
+    return source

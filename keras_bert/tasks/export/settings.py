@@ -1,11 +1,10 @@
-"""What is exported, and how: the settings, and which task and format read which of them."""
+"""The settings of an export, and which task and format read which of them."""
 
 from dataclasses import dataclass, fields
+from typing import Any
 
 from keras_bert.common.errors import InputError
-
-# Format -> the file that holds the model.
-FORMATS = {"saved_model": "saved_model.pb", "onnx": "model.onnx", "litert": "model.tflite"}
+from keras_bert.tasks.loading import TASK_OF, Source
 
 # Task -> the settings that its SavedModel reads. The other formats take token ids and give logits,
 # whatever the task.
@@ -25,8 +24,6 @@ _READ = {
     "embedding": ("max_seq_length", "normalize"),
 }
 TASKS = tuple(_READ)
-# Pieces of the shortest length that a model is served for.
-SHORTEST = 5
 _ALWAYS_READ = ("model_dir", "export_dir", "task", "format")
 
 
@@ -38,7 +35,7 @@ class ExportSettings:
         model_dir: a run's model/, its folder, or whatever `open_checkpoint` opens.
         export_dir: DIR/<version>, for TensorFlow Serving; must not exist.
         task: one of TASKS; empty for what the model's heads are for.
-        format: one of FORMATS.
+        format: `saved_model`, `onnx` or `litert`.
         int8: dynamic int8 weights (`onnx` and `litert`); by default not.
         compute_type: of a SavedModel's products, `float32` (the default) or `bfloat16`.
         max_seq_length: pieces of a text, pair or window.
@@ -70,6 +67,38 @@ class ExportSettings:
     max_answer_length: int | None = None
     version_2_with_negative: bool | None = None
     null_score_diff_threshold: float | None = None
+
+    def task_of(self, source: Source) -> str:
+        """Returns the task: the given one, else the one that the model's heads are for.
+
+        Args:
+            source: the model.
+
+        Raises:
+            InputError: the heads are unknown, or of another task than the given one.
+        """
+        checkpoint = source.checkpoint
+        task = TASK_OF.get(checkpoint.architecture)
+        if self.task in ("", task):
+            if task is None:
+                raise InputError(
+                    f"{checkpoint.path}: names no heads that are known "
+                    f"({checkpoint.architecture}); expected --task={'|'.join(TASKS)}"
+                )
+            return task
+        # A classifier's and a tagger's head have the same name; any model has an encoder.
+        if task is not None and self.task != "embedding":
+            raise InputError(
+                f"--task={self.task}: {checkpoint.path} is a {checkpoint.architecture}; expected "
+                f"--task={task} or a model that was trained for it"
+            )
+        return self.task
+
+    def given(self, task: str) -> dict[str, Any]:
+        """Returns the settings of texts that are given, as arguments of `from_pretrained`."""
+        names = _READ[task] if self.format == "saved_model" else ()
+        values = {name: getattr(self, name) for name in names}
+        return {name: value for name, value in values.items() if value is not None}
 
     def check_read(self, task: str) -> None:
         """Refuses a setting that is given and would not be read.

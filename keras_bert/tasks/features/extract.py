@@ -20,7 +20,7 @@ from keras_bert.common.errors import InputError
 from keras_bert.models.encoder import BertEncoder
 from keras_bert.tasks.fine_tuning.batches import evaluation_batches
 from keras_bert.tasks.fine_tuning.examples import Examples, from_packed
-from keras_bert.text.padding import pack
+from keras_bert.text.padding import pad_segments
 from keras_bert.text.tokenizer import BertTokenizer
 from keras_bert.training.fusion import compiled
 
@@ -164,7 +164,7 @@ def _tokenize(
             continue
         pieces = [tokenizer.tokenize([sides[p][side] for p in places]) for side in range(count)]
         packed.append(
-            pack(
+            pad_segments(
                 *pieces,
                 max_seq_length=max_seq_length,
                 cls_token_id=tokenizer.cls_token_id,

@@ -13,6 +13,7 @@ S is one of a few lengths, since a compiler makes a program of each.
 
 import functools
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 import tensorflow as tf
@@ -65,36 +66,157 @@ def bucket_lengths(max_seq_length: int) -> np.ndarray:
     return np.array([length for length in lengths if length < max_seq_length] + [max_seq_length])
 
 
+@dataclass(frozen=True)
+class BatchSettings:
+    """How examples become batches.
+
+    Attributes:
+        batch_size: examples a batch, over all devices.
+        pad_token_id: the id of [PAD].
+        max_seq_length: the longest bucket; no example may be longer.
+        seed: decides the order of every epoch and the dropout masks of every example.
+        length_pool: training batches whose examples are sorted together, as `epoch_plan` does.
+        share: this worker's index and the number of workers; it gets its rows of each batch.
+    """
+
+    batch_size: int
+    pad_token_id: int = 0
+    max_seq_length: int = 512
+    seed: int = 0
+    length_pool: int = 50
+    share: tuple[int, int] = (0, 1)
+
+
+class BatchBuilder:
+    """Pads chosen examples into a batch of NumPy arrays.
+
+    Args:
+        examples: any number.
+        settings: how.
+
+    Raises:
+        ValueError: an example is longer than `max_seq_length`.
+    """
+
+    def __init__(self, examples: Examples, settings: BatchSettings):
+        longest = int(examples.lengths.max(initial=0))
+        if longest > settings.max_seq_length:
+            raise ValueError(
+                f"an example has {longest} tokens; max_seq_length is {settings.max_seq_length}"
+            )
+        self._examples = examples
+        self._buckets = bucket_lengths(settings.max_seq_length)
+        index, workers = settings.share
+        self.rows = settings.batch_size // workers  # of this worker
+        self._own = slice(index * self.rows, (index + 1) * self.rows)
+        # The values of each token, and what stands for them at padding.
+        self.by_token = {
+            "input_ids": (examples.input_ids, settings.pad_token_id),
+            "input_mask": (np.ones([len(examples.input_ids)], np.int32), 0),
+            "segment_ids": (examples.segment_ids, 0),
+            **{name: (values, -1) for name, values in examples.token_labels.items()},
+        }
+
+    def build(self, index: np.ndarray, seeds: np.ndarray) -> dict[str, np.ndarray]:
+        """Builds this worker's rows of a batch.
+
+        Args:
+            index: int [batch_size], places in the examples; -1 fills a row.
+            seeds: int32 [batch_size], of the dropout masks.
+        """
+        examples = self._examples
+        real = index >= 0
+        rows = np.where(real, index, index[0])  # A filling is a copy of the batch's first row.
+        # The whole batch's length, on every worker.
+        length = self._buckets[np.searchsorted(self._buckets, examples.lengths[rows].max())]
+        rows, real, index, seeds = (each[self._own] for each in (rows, real, index, seeds))
+        lengths = examples.lengths[rows]
+        inside, places = sequence_mask(lengths, length), examples.places(rows)
+        batch = {}
+        for name, (values, padding) in self.by_token.items():
+            batch[name] = np.full([self.rows, length], padding, values.dtype)
+            batch[name][inside] = values[places]
+        batch |= {name: values[rows] for name, values in examples.labels.items()}
+        return batch | {
+            "example_weights": real.astype(np.float32),
+            "dropout_seed": seeds,
+            "example_index": index.astype(np.int32),
+        }
+
+    def specs(self) -> dict[str, tf.TensorSpec]:
+        """Returns the types and shapes of what `build` returns."""
+        labels = self._examples.labels
+        return {
+            **{
+                name: tf.TensorSpec([self.rows, None], values.dtype)
+                for name, (values, _) in self.by_token.items()
+            },
+            **{
+                name: tf.TensorSpec([self.rows, *values.shape[1:]], values.dtype)
+                for name, values in labels.items()
+            },
+            "example_weights": tf.TensorSpec([self.rows], tf.float32),
+            "dropout_seed": tf.TensorSpec([self.rows], tf.int32),
+            "example_index": tf.TensorSpec([self.rows], tf.int32),
+        }
+
+
 def training_batches(
-    examples: Examples,
-    batch_size: int,
-    seed: int,
-    first_step: int = 0,
-    pad_token_id: int = 0,
-    max_seq_length: int = 512,
-    length_pool: int = 50,
-    share: tuple[int, int] = (0, 1),
+    examples: Examples, settings: BatchSettings, first_step: int = 0
 ) -> tf.data.Dataset:
     """Makes the endless stream of training batches from a step on.
 
     Args:
         examples: at least one.
-        batch_size: examples a batch, over all devices.
-        seed: decides the order of every epoch and the dropout masks of every example.
+        settings: how.
         first_step: the stream starts with this step's batch; nothing before it is computed.
-        pad_token_id: the id of [PAD].
-        max_seq_length: the longest bucket; no example may be longer.
-        length_pool: batches whose examples are sorted together, as `epoch_plan` does.
-        share: this worker's index and the number of workers; it gets its rows of each batch.
 
     Returns:
         Batches, see above. The batch of a step depends on (seed, step) alone.
     """
-    steps = steps_per_epoch(len(examples), batch_size)
+    chosen = training_plan(examples.lengths, settings)
+    numbers = tf.data.Dataset.range(first_step, tf.int64.max)
+    return _batches(numbers, BatchBuilder(examples, settings), chosen)
+
+
+def evaluation_batches(examples: Examples, settings: BatchSettings) -> tf.data.Dataset:
+    """Makes the batches of one pass over the examples, from the longest to the shortest.
+
+    Args:
+        examples: any number.
+        settings: how.
+
+    Returns:
+        Batches, see above; `example_index` is where each row's result belongs.
+    """
+    plan = evaluation_plan(examples.lengths, settings.batch_size)
+
+    def chosen(step: int) -> tuple[np.ndarray, np.ndarray]:
+        return plan[step], np.zeros([settings.batch_size], np.int32)
+
+    numbers = tf.data.Dataset.range(len(plan))
+    return _batches(numbers, BatchBuilder(examples, settings), chosen)
+
+
+def training_plan(
+    lengths: np.ndarray, settings: BatchSettings
+) -> Callable[[int], tuple[np.ndarray, np.ndarray]]:
+    """Decides which examples each training batch holds.
+
+    Args:
+        lengths: int [n], the tokens of each example.
+        settings: batch size, seed and length pool.
+
+    Returns:
+        step -> places in the examples, int64 [batch_size], -1 for a filled row; and the seeds of
+        the rows' dropout masks, int32 [batch_size]. Both depend on (seed, step) alone.
+    """
+    batch_size, seed = settings.batch_size, settings.seed
+    steps = steps_per_epoch(len(lengths), batch_size)
 
     @functools.lru_cache(maxsize=2)  # Near the end of an epoch the next one's is wanted too.
     def plan(epoch: int) -> np.ndarray:
-        return epoch_plan(examples.lengths, batch_size, seed, epoch, length_pool)
+        return epoch_plan(lengths, batch_size, seed, epoch, settings.length_pool)
 
     def chosen(step: int) -> tuple[np.ndarray, np.ndarray]:
         epoch, place = divmod(int(step), steps)
@@ -103,38 +225,21 @@ def training_batches(
         )
         return plan(epoch)[place], seeds
 
-    numbers = tf.data.Dataset.range(first_step, tf.int64.max)
-    return _batches(numbers, examples, chosen, batch_size, pad_token_id, max_seq_length, share)
+    return chosen
 
 
-def evaluation_batches(
-    examples: Examples,
-    batch_size: int,
-    pad_token_id: int = 0,
-    max_seq_length: int = 512,
-    share: tuple[int, int] = (0, 1),
-) -> tf.data.Dataset:
-    """Makes the batches of one pass over the examples, from the longest to the shortest.
+def evaluation_plan(lengths: np.ndarray, batch_size: int) -> np.ndarray:
+    """Decides which examples each evaluation batch holds, the longest first.
 
     Args:
-        examples: any number.
-        batch_size: examples a batch, over all devices.
-        pad_token_id: the id of [PAD].
-        max_seq_length: the longest bucket; no example may be longer.
-        share: this worker's index and the number of workers; it gets its rows of each batch.
+        lengths: int [n], the tokens of each example.
+        batch_size: examples a batch.
 
     Returns:
-        Batches, see above; `example_index` tells where each row's result belongs.
+        int64 [steps, batch_size] of places in the examples, each once; -1 fills the last batch.
     """
     # The longest first: what does not fit into memory shows at once.
-    order = np.argsort(-examples.lengths, kind="stable")
-    plan = _filled(order, batch_size)
-
-    def chosen(step: int) -> tuple[np.ndarray, np.ndarray]:
-        return plan[step], np.zeros([batch_size], np.int32)
-
-    numbers = tf.data.Dataset.range(len(plan))
-    return _batches(numbers, examples, chosen, batch_size, pad_token_id, max_seq_length, share)
+    return _filled(np.argsort(-lengths, kind="stable"), batch_size)
 
 
 def epoch_plan(
@@ -178,58 +283,21 @@ def _filled(order: np.ndarray, batch_size: int) -> np.ndarray:
 
 def _batches(
     numbers: tf.data.Dataset,
-    examples: Examples,
+    builder: BatchBuilder,
     chosen: Callable[[int], tuple[np.ndarray, np.ndarray]],
-    batch_size: int,
-    pad_token_id: int,
-    max_seq_length: int,
-    share: tuple[int, int],
 ) -> tf.data.Dataset:
     """Turns a dataset of step numbers into one of batches."""
-    own = batch_size // share[1]
-    of_worker = slice(share[0] * own, (share[0] + 1) * own)
-    buckets = bucket_lengths(max_seq_length)
-    longest = int(examples.lengths.max(initial=0))
-    if longest > max_seq_length:
-        raise ValueError(f"an example has {longest} pieces; max_seq_length is {max_seq_length}")
-    # What lies by piece, and what stands for it at padding.
-    by_piece = {
-        "input_ids": (examples.input_ids, pad_token_id),
-        "input_mask": (np.ones([len(examples.input_ids)], np.int32), 0),
-        "segment_ids": (examples.segment_ids, 0),
-        **{name: (values, -1) for name, values in examples.piece_labels.items()},
-    }
+    specs = builder.specs()
 
     def build(step: int) -> list[np.ndarray]:
-        index, seeds = chosen(step)
-        real = index >= 0
-        rows = np.where(real, index, index[0])  # A filling is a copy of the batch's first row.
-        # The whole batch's length, on every worker.
-        length = buckets[np.searchsorted(buckets, examples.lengths[rows].max())]
-        rows, real, index, seeds = (each[of_worker] for each in (rows, real, index, seeds))
-        lengths = examples.lengths[rows]
-        inside, places = sequence_mask(lengths, length), examples.places(rows)
-        built = []
-        for values, padding in by_piece.values():
-            padded = np.full([own, length], padding, values.dtype)
-            padded[inside] = values[places]
-            built.append(padded)
-        built += [values[rows] for values in examples.labels.values()]
-        return [*built, real.astype(np.float32), seeds, index.astype(np.int32)]
-
-    names = [*by_piece, *examples.labels, "example_weights", "dropout_seed", "example_index"]
-    types = [values.dtype for values, _ in by_piece.values()]
-    types += [values.dtype for values in examples.labels.values()]
-    types += [np.float32, np.int32, np.int32]
-    shapes = [[own, None]] * len(by_piece)
-    shapes += [[own, *values.shape[1:]] for values in examples.labels.values()]
-    shapes += [[own]] * 3
+        return [*builder.build(*chosen(step)).values()]
 
     def batch(step: tf.Tensor) -> dict[str, tf.Tensor]:
+        types = [spec.dtype for spec in specs.values()]
         values = tf.numpy_function(build, [step], types, stateful=False)
         return {
-            name: tf.ensure_shape(value, shape)
-            for name, value, shape in zip(names, values, shapes, strict=True)
+            name: tf.ensure_shape(value, spec.shape)
+            for (name, spec), value in zip(specs.items(), values, strict=True)
         }
 
     return numbers.map(batch, num_parallel_calls=2, deterministic=True).prefetch(tf.data.AUTOTUNE)

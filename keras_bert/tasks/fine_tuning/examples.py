@@ -25,17 +25,17 @@ class Examples:
         segment_ids: int32 [T].
         starts: int64 [n + 1], where each example starts, and T at the end.
         labels: a value or a row an example, [n] or [n, width].
-        piece_labels: a value a piece, [T]; -1 is ignored.
+        token_labels: a value a piece, [T]; -1 is ignored.
     """
 
     input_ids: np.ndarray
     segment_ids: np.ndarray
     starts: np.ndarray
     labels: Mapping[str, np.ndarray] = field(default_factory=dict)
-    piece_labels: Mapping[str, np.ndarray] = field(default_factory=dict)
+    token_labels: Mapping[str, np.ndarray] = field(default_factory=dict)
 
     def __post_init__(self):
-        pieces = [self.input_ids, self.segment_ids, *self.piece_labels.values()]
+        pieces = [self.input_ids, self.segment_ids, *self.token_labels.values()]
         if any(len(values) != self.starts[-1] for values in pieces):
             raise ValueError("every value a piece needs as many as the last start says")
         if any(len(values) != len(self) for values in self.labels.values()):
@@ -53,7 +53,7 @@ class Examples:
     def sha256(self) -> str:
         """A checksum of all that is in the examples."""
         pieces = {"input_ids": self.input_ids, "segment_ids": self.segment_ids}
-        values = pieces | {"starts": self.starts, **self.labels, **self.piece_labels}
+        values = pieces | {"starts": self.starts, **self.labels, **self.token_labels}
         digest = hashlib.sha256()
         for name, array in values.items():
             digest.update(f"{name} {array.dtype} {[*array.shape]}\n".encode())
@@ -99,14 +99,14 @@ class Examples:
             self.segment_ids[places],
             row_splits(self.lengths[indices]),
             {name: values[indices] for name, values in self.labels.items()},
-            {name: values[places] for name, values in self.piece_labels.items()},
+            {name: values[places] for name, values in self.token_labels.items()},
         )
 
 
 def from_packed(
     batches: Iterable[Mapping[str, np.ndarray]],
     labels: Sequence[str] = (),
-    piece_labels: Sequence[str] = (),
+    token_labels: Sequence[str] = (),
 ) -> Examples:
     """Gathers batches as `packing.pack` makes them, and drops their padding.
 
@@ -114,12 +114,12 @@ def from_packed(
         batches: {"input_ids", "input_mask", "segment_ids": [B, S]} and the labels, as arrays or
             eager tensors; B and S may differ from batch to batch.
         labels: names of what is a value or a row an example, [B] or [B, width].
-        piece_labels: names of what is a value a piece, [B, S].
+        token_labels: names of what is a value a piece, [B, S].
 
     Returns:
         The examples in order.
     """
-    by_piece = ("input_ids", "segment_ids", *piece_labels)
+    by_piece = ("input_ids", "segment_ids", *token_labels)
     parts: dict[str, list[np.ndarray]] = {name: [] for name in ("lengths", *by_piece, *labels)}
     for batch in batches:
         real = np.asarray(batch["input_mask"]) == 1
@@ -137,5 +137,5 @@ def from_packed(
         whole["segment_ids"].astype(np.int32),
         row_splits(whole["lengths"]),
         {name: whole[name] for name in labels},
-        {name: whole[name] for name in piece_labels},
+        {name: whole[name] for name in token_labels},
     )

@@ -1,9 +1,8 @@
-"""The model and the optimizer of a fine-tuning run: a start and a task in; both, ready, out."""
+"""Makes the task object and the optimizer of a fine-tuning run."""
 
 from dataclasses import replace
 
 import keras
-import tensorflow as tf
 from absl import logging
 
 from keras_bert.common.errors import InputError
@@ -12,36 +11,32 @@ from keras_bert.optimization.adamw import AdamWeightDecay
 from keras_bert.optimization.layer_decay import layer_decay_multipliers
 from keras_bert.optimization.schedules import LinearWarmupDecay
 from keras_bert.tasks.fine_tuning.pretrained import Pretrained, in_order_of
-from keras_bert.tasks.fine_tuning.settings import FineTuningSettings
+from keras_bert.tasks.fine_tuning.settings import FineTuningRun, FineTuningSettings
 from keras_bert.tasks.fine_tuning.task import FineTuningTask
+from keras_bert.tasks.task import Task
 from keras_bert.training.cluster import lost_workers_end
 from keras_bert.training.strategy import dtype_policy
 
 
-def make_model(
-    settings: FineTuningSettings,
-    strategy: tf.distribute.Strategy,
-    start: Pretrained,
-    task: FineTuningTask,
-) -> keras.Model:
-    """Makes the task's model and fills it from the checkpoint.
+def make_task_object(run: FineTuningRun, start: Pretrained, task: FineTuningTask) -> Task:
+    """Makes the task object and fills its model from the checkpoint.
 
     Args:
-        settings: precision, seed, frozen layers, and whether the model is trained.
-        strategy: the devices.
+        run: precision, seed, frozen layers, devices, and whether the model is trained.
         start: the checkpoint.
-        task: says which model.
+        task: which task object.
 
     Returns:
-        The model; weights that are not to be trained are marked so.
+        The object; weights of its model that are not trained are marked so.
 
     Raises:
         InputError: weights that do not fit, or a head that tells something else than the task asks.
     """
-    checkpoint = start.checkpoint
+    settings, strategy, checkpoint = run.settings, run.strategy, start.checkpoint
     keras.utils.set_random_seed(settings.random_seed)
     with lost_workers_end(strategy), strategy.scope():
-        model = task.make_model(start.config, dtype_policy(settings.mixed_precision))
+        made = task.make(start.config, dtype_policy(settings.mixed_precision))
+        model = made.model
         _check_head(settings, start, task, getattr(model, "num_labels", None))
         report = checkpoint.load_into(model)
     if model.per_token:
@@ -66,7 +61,7 @@ def make_model(
         )
     for layer in [encoder.embeddings, *encoder.blocks][: settings.num_frozen_layers]:
         layer.trainable = False
-    return model
+    return made
 
 
 def make_optimizer(

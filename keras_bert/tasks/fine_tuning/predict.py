@@ -1,16 +1,16 @@
-"""Running a model over examples: Examples in; its outputs in their order out."""
+"""Runs a model over examples and returns its outputs in their order."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 import keras
 import numpy as np
 import tensorflow as tf
 
 from keras_bert.common.errors import InputError
-from keras_bert.tasks.fine_tuning.batches import MODEL_INPUTS, evaluation_batches
+from keras_bert.tasks.fine_tuning.batches import MODEL_INPUTS, BatchSettings, evaluation_batches
 from keras_bert.tasks.fine_tuning.examples import Examples
 from keras_bert.training.backend import make_predict
-from keras_bert.training.cluster import all_sum, share_of
+from keras_bert.training.cluster import all_sum
 from keras_bert.training.objective import AfterBatch
 from keras_bert.training.progress import progress
 
@@ -20,9 +20,7 @@ Predict = Callable[[Examples], dict[str, np.ndarray]]
 def make_predict_examples(
     strategy: tf.distribute.Strategy,
     model: keras.Model,
-    batch_size: int,
-    pad_token_id: int,
-    max_seq_length: int,
+    settings: BatchSettings,
     *,
     jit_compile: bool = True,
 ) -> Callable[..., dict[str, np.ndarray]]:
@@ -31,56 +29,83 @@ def make_predict_examples(
     Args:
         strategy: the strategy that the model was made under.
         model: one of the fine-tuned shapes of keras_bert.models.
-        batch_size: examples a batch, over all devices.
-        pad_token_id: the id of [PAD].
-        max_seq_length: no example may be longer.
+        settings: the batches.
         jit_compile: compile with XLA.
 
     Returns:
         `predict(examples, after_batch=None)`: {output: float32 [n, ...]} in the order of the
-        examples, or, of a model with `per_token`, {output: float32 [T, ...]} aligned with
-        `examples.input_ids`; with what to call after each device's part of a batch. It raises
+        examples, or, of a `per_token` model, {output: float32 [T, ...]} aligned with
+        `examples.input_ids`; `after_batch` is called after each device's part of a batch. It raises
         InputError, on all workers, if an output is not finite.
     """
     run = make_predict(strategy, model, MODEL_INPUTS, jit_compile=jit_compile)
     together = all_sum(strategy)
+    worker, workers = settings.share
 
     def predict(examples: Examples, after_batch: AfterBatch | None = None) -> dict[str, np.ndarray]:
-        results: dict[str, np.ndarray] = {}
-        count = len(examples.input_ids) if model.per_token else len(examples)
-        worker, workers = share = share_of(strategy)
-        batches = evaluation_batches(examples, batch_size, pad_token_id, max_seq_length, share)
+        results = Outputs(examples, model.per_token)
         with progress("predicting", len(examples), "examples", silent=worker > 0) as advance:
-            for batch, outputs in run(batches):
-                index = batch["example_index"]
-                real = index >= 0
-                kept, places = real, index[real]
-                if model.per_token:
-                    # Rows become flat pieces; each goes where it lies among all pieces.
-                    kept = real[:, np.newaxis] & (batch["input_mask"] == 1)
-                    places = examples.places(places)
-                for name, values in outputs.items():
-                    if name not in results:
-                        results[name] = np.zeros([count, *values.shape[kept.ndim :]], values.dtype)
-                    results[name][places] = values[kept]
-                advance(int(real.sum()) * workers)
+            for batch, outputs in run(evaluation_batches(examples, settings)):
+                advance(results.add(batch, outputs) * workers)
                 if after_batch:
                     after_batch()
         # Every value comes from one worker; the others have 0 in its place.
-        results = {name: together(values) for name, values in results.items()}
-        _check_finite(results, examples, model.per_token)
-        return results
+        values = {name: together(values) for name, values in results.values.items()}
+        check_finite(values, examples, model.per_token)
+        return values
 
     return predict
 
 
-def _check_finite(results: Mapping[str, np.ndarray], examples: Examples, per_token: bool) -> None:
-    """Checks what all workers have together, so that all of them end alike."""
-    for name, values in results.items():
-        finite = np.isfinite(values)
+class Outputs:
+    """The outputs of a model over examples, gathered batch by batch.
+
+    Args:
+        examples: what the model reads.
+        per_token: whether its outputs are of tokens, [B, S, ...], or of examples, [B, ...].
+
+    Attributes:
+        values: {output: [n, ...]}, or [T, ...] aligned with `examples.input_ids`.
+    """
+
+    def __init__(self, examples: Examples, per_token: bool):
+        self.values: dict[str, np.ndarray] = {}
+        self._examples = examples
+        self._per_token = per_token
+
+    def add(self, batch: Mapping[str, np.ndarray], outputs: Mapping[str, np.ndarray]) -> int:
+        """Puts a batch's outputs in their places; returns how many examples it held."""
+        index = batch["example_index"]
+        real = index >= 0
+        kept, places = real, index[real]
+        if self._per_token:
+            # Rows become flat tokens; each goes where it lies among all tokens.
+            kept = real[:, np.newaxis] & (batch["input_mask"] == 1)
+            places = self._examples.places(places)
+        count = len(self._examples.input_ids) if self._per_token else len(self._examples)
+        for name, values in outputs.items():
+            if name not in self.values:
+                self.values[name] = np.zeros([count, *values.shape[kept.ndim :]], values.dtype)
+            self.values[name][places] = values[kept]
+        return int(real.sum())
+
+
+def check_finite(values: Mapping[str, np.ndarray], examples: Examples, per_token: bool) -> None:
+    """Checks outputs.
+
+    Args:
+        values: the outputs; those of all workers together, so that all of them end alike.
+        examples: what they are of.
+        per_token: whether they are of tokens.
+
+    Raises:
+        InputError: one is not finite.
+    """
+    for name, array in values.items():
+        finite = np.isfinite(array)
         if finite.all():
             continue
-        broken = np.flatnonzero(~finite.reshape(len(values), -1).all(axis=1))
+        broken: Iterable[int] = np.flatnonzero(~finite.reshape(len(array), -1).all(axis=1))
         if per_token:
             broken = np.unique(np.searchsorted(examples.starts, broken, side="right"))
         raise InputError(

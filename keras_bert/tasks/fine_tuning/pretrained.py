@@ -72,23 +72,32 @@ class Pretrained:
         }
 
 
-def open_pretrained(
-    init_checkpoint: str,
-    vocab_file: str = "",
-    do_lower_case: bool | None = None,
-    max_seq_length: int = 128,
-    num_frozen_layers: int = 0,
-    label_names: Sequence[str] | None = None,
-) -> Pretrained:
-    """Opens the checkpoint that a run starts from and checks the settings against it.
+@dataclass(frozen=True)
+class StartSettings:
+    """How a checkpoint is opened; FineTuningSettings has the same names.
 
-    Args:
+    Attributes:
         init_checkpoint: whatever `open_checkpoint` opens.
         vocab_file: the vocabulary; empty for the checkpoint's.
         do_lower_case: whether text is lower-cased; None takes what the checkpoint says.
-        max_seq_length: pieces of an example at most, which the checkpoint needs positions for.
-        num_frozen_layers: layers that keep their weights, which the checkpoint has to have.
+        max_seq_length: tokens of an example at most, which the checkpoint needs positions for.
+        num_frozen_layers: layers that keep their weights, which the checkpoint must have.
         label_names: names of the checkpoint's labels in the order of its logits; None for its own.
+    """
+
+    init_checkpoint: str
+    vocab_file: str = ""
+    do_lower_case: bool | None = None
+    max_seq_length: int = 128
+    num_frozen_layers: int = 0
+    label_names: Sequence[str] | None = None
+
+
+def open_pretrained(settings: StartSettings) -> Pretrained:
+    """Opens the checkpoint that a run starts from and checks the settings against it.
+
+    Args:
+        settings: the checkpoint, or all settings of a run.
 
     Returns:
         The start.
@@ -97,27 +106,29 @@ def open_pretrained(
         InputError: a checkpoint that cannot be opened, or has too few positions or layers; no
             vocabulary, or one of another size; label names that are not as many as its logits.
     """
-    checkpoint = open_checkpoint(init_checkpoint)
+    checkpoint = open_checkpoint(settings.init_checkpoint)
     config = checkpoint.config
-    if max_seq_length > config.max_position_embeddings:
+    if settings.max_seq_length > config.max_position_embeddings:
         raise InputError(
-            f"--max_seq_length={max_seq_length} is more than the "
-            f"{config.max_position_embeddings} positions of {init_checkpoint}"
+            f"--max_seq_length={settings.max_seq_length} is more than the "
+            f"{config.max_position_embeddings} positions of {settings.init_checkpoint}"
         )
-    if num_frozen_layers > config.num_hidden_layers + 1:
+    if settings.num_frozen_layers > config.num_hidden_layers + 1:
         raise InputError(
-            f"--num_frozen_layers={num_frozen_layers}: {init_checkpoint} has the embeddings and "
-            f"{config.num_hidden_layers} blocks; expected at most {config.num_hidden_layers + 1}"
+            f"--num_frozen_layers={settings.num_frozen_layers}: {settings.init_checkpoint} has the "
+            f"embeddings and {config.num_hidden_layers} blocks; expected at most "
+            f"{config.num_hidden_layers + 1}"
         )
-    if label_names:
-        checkpoint = _with_label_names(checkpoint, label_names)
+    if settings.label_names:
+        checkpoint = _with_label_names(checkpoint, settings.label_names)
     vocab = checkpoint.vocab
-    if vocab_file:
-        vocab = fit_vocab(load_vocab(vocab_file), config.vocab_size, vocab_file)
+    if settings.vocab_file:
+        vocab = fit_vocab(load_vocab(settings.vocab_file), config.vocab_size, settings.vocab_file)
     if vocab is None:
         raise InputError(
             f"{checkpoint.why_no_vocab}; give a vocabulary of Google's rules as --vocab_file"
         )
+    do_lower_case = settings.do_lower_case
     if do_lower_case is None:
         do_lower_case = checkpoint.do_lower_case
     elif do_lower_case != checkpoint.do_lower_case:

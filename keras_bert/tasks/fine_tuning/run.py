@@ -1,80 +1,70 @@
-"""Fine-tuning from start to end: a checkpoint and a task in; scores, predictions and model/ out.
+"""Fine-tunes a task object from a checkpoint to scores, predictions and model/.
 
-model with the task's head, filled from the checkpoint -> the run's folder -> train, with an
+The task object with its head, filled from the checkpoint -> the run's folder -> train, with an
 evaluation after each epoch and the best weights kept in best/ -> the best weights -> scores,
 TensorBoard, predictions -> model/ and results.json
 
-The same command again goes on where a run was killed and ends at the same bits.
+The same command again resumes a killed run and ends at the same bits.
 """
 
 import functools
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
-import keras
-import numpy as np
-import tensorflow as tf
 from absl import logging
 
-from keras_bert.checkpoints.model_directory import (
-    check_place,
-    open_model_directory,
-    save_model_directory,
-)
+from keras_bert.checkpoints.model_directory import check_place, open_model_directory
 from keras_bert.common.errors import InputError
 from keras_bert.common.files import read_json, write_json
 from keras_bert.optimization.loss_scale import LossScale
-from keras_bert.tasks.fine_tuning.batches import steps_per_epoch, training_batches
-from keras_bert.tasks.fine_tuning.model import make_model, make_optimizer
+from keras_bert.tasks.fine_tuning.batches import (
+    BatchSettings,
+    steps_per_epoch,
+    training_batches,
+)
+from keras_bert.tasks.fine_tuning.model import make_optimizer, make_task_object
 from keras_bert.tasks.fine_tuning.predict import Predict, make_predict_examples
 from keras_bert.tasks.fine_tuning.pretrained import Pretrained
-from keras_bert.tasks.fine_tuning.settings import FineTuningSettings
+from keras_bert.tasks.fine_tuning.settings import FineTuningRun
 from keras_bert.tasks.fine_tuning.task import FineTuningTask
+from keras_bert.tasks.task import Task
 from keras_bert.training.best import BestKept
 from keras_bert.training.board import Board
 from keras_bert.training.cluster import check_agreement, share_of
-from keras_bert.training.loop import TrainingSettings, check_batch_sizes, train
+from keras_bert.training.loop import Evaluation, train
 from keras_bert.training.objective import AfterBatch
+from keras_bert.training.run import check_batch_sizes
 from keras_bert.training.run_directory import is_finished, running
+from keras_bert.training.state import TrainState
 from keras_bert.training.strategy import check_state_dtype
 from keras_bert.training.summaries import read_evaluations
 
 
-def fine_tune(
-    settings: FineTuningSettings,
-    training: TrainingSettings,
-    strategy: tf.distribute.Strategy,
-    output_dir: Path,
-    record: Mapping[str, object],
-    start: Pretrained,
-    task: FineTuningTask,
-) -> dict[str, float]:
-    """Fine-tunes a model, or goes on with it, and saves what it became.
+def fine_tune(run: FineTuningRun, start: Pretrained, task: FineTuningTask) -> dict[str, float]:
+    """Fine-tunes a model, or resumes that, and saves the result.
 
     Args:
-        settings: what the run is made of.
-        training: how it trains; `num_train_steps` 0 leaves its length to `num_train_epochs`.
-        strategy: the devices.
-        output_dir: the run's folder (README, "What a run leaves behind").
-        record: what goes into run.json and must not change between a start and its continuation.
+        run: the run (README, "What a run leaves behind").
         start: the checkpoint, from `open_pretrained`.
-        task: what is learnt.
+        task: what is learned.
 
     Returns:
         {"step": steps trained, "best_step": the step of the weights in model/} and the figures
         of `task.score`, as in results.json.
 
     Raises:
-        InputError: anything about the task, the checkpoint or the folder that a user has to mend.
+        InputError: anything about the task, the checkpoint or the folder that a user has to fix.
         EndedEarly: the run was told to stop, or a worker is gone.
     """
-    check_run(settings, training, strategy, task)
-    training = _with_length(settings, training, task)
+    check_run(run, task)
+    run = _with_length(run, task)
+    settings, strategy, output_dir = run.settings, run.strategy, run.output_dir
     for name in ("model", "best"):
         check_place(output_dir / name)
-    record = {**record, **start.record(), **task.record}
-    check_agreement(strategy, {**record, **asdict(training)})
+    record = {**run.record, **start.record(), **task.record}
+    check_agreement(strategy, {**record, **asdict(run.training)})
     if is_finished(output_dir, record, strategy):
         logging.info("%s is finished; nothing to do", output_dir)
         return read_json(output_dir / "results.json")
@@ -83,33 +73,17 @@ def fine_tune(
     if settings.do_predict and task.write_predictions is None:
         logging.info("there is no test set: nothing is predicted")
     # Before the folder is touched: weights that do not fit leave nothing behind.
-    model = make_model(settings, strategy, start, task)
-
-    def save(name: str) -> None:
-        save_model_directory(
-            output_dir / name,
-            model,
-            start.config,
-            start.vocab,
-            start.do_lower_case,
-            labels=task.labels,
-            problem_type=task.problem_type,
-        )
-
+    made = make_task_object(run, start, task)
     with running(output_dir, record, strategy) as folder:
         predict = make_predict_examples(
             strategy,
-            model,
-            settings.eval_batch_size,
-            start.pad_token_id,
-            settings.max_seq_length,
-            jit_compile=training.jit_compile,
+            made.model,
+            batch_settings(run, made.tokenizer.pad_token_id, settings.eval_batch_size),
+            jit_compile=run.training.jit_compile,
         )
         results = {"step": 0, "best_step": 0}
         if settings.do_train:
-            results = _train(
-                settings, training, strategy, output_dir, start, task, model, predict, save
-            )
+            results = _train(run, task, made, predict)
         predict = functools.cache(predict)  # The weights stay as they are from here on.
         if settings.do_eval and task.score:
             results |= {name: float(value) for name, value in task.score(predict).items()}
@@ -117,79 +91,73 @@ def fine_tune(
         if settings.do_predict and task.write_predictions:
             task.write_predictions(predict, folder)
         if settings.do_train and folder == output_dir:
-            save("model")
+            made.save_pretrained(output_dir / "model")
         write_json(folder / "results.json", results)
     return results
 
 
-def check_run(
-    settings: FineTuningSettings,
-    training: TrainingSettings,
-    strategy: tf.distribute.Strategy,
-    task: FineTuningTask,
-) -> None:
+def check_run(run: FineTuningRun, task: FineTuningTask) -> None:
     """Checks that settings fit each other and what the task has data for.
 
     Args:
-        settings: as for `fine_tune`.
-        training: as for `fine_tune`.
-        strategy: as for `fine_tune`.
+        run: as for `fine_tune`.
         task: as for `fine_tune`.
 
     Raises:
         InputError: they do not, or there is nothing to train on.
     """
+    settings = run.settings
     if settings.do_train and not task.train:
         raise InputError("there are no training examples")
     if settings.early_stopping_patience and task.score is None:
         raise InputError(
             f"--early_stopping_patience={settings.early_stopping_patience} needs a development set"
         )
-    check_batch_sizes(strategy, training, settings.eval_batch_size)
-    check_state_dtype(strategy, settings.optimizer_state_dtype)
+    check_batch_sizes(run.strategy, run.training, settings.eval_batch_size)
+    check_state_dtype(run.strategy, settings.optimizer_state_dtype)
 
 
-def _with_length(
-    settings: FineTuningSettings, training: TrainingSettings, task: FineTuningTask
-) -> TrainingSettings:
+def batch_settings(run: FineTuningRun, pad_token_id: int, batch_size: int) -> BatchSettings:
+    """Returns how a run makes batches.
+
+    Args:
+        run: the run.
+        pad_token_id: the id of [PAD].
+        batch_size: examples a batch, over all devices.
+    """
+    settings = run.settings
+    return BatchSettings(
+        batch_size,
+        pad_token_id,
+        settings.max_seq_length,
+        settings.random_seed,
+        settings.length_pool,
+        share_of(run.strategy),
+    )
+
+
+def _with_length(run: FineTuningRun, task: FineTuningTask) -> FineTuningRun:
     """Completes how long a run trains by the number of its examples."""
-    if not settings.do_train:
-        return training
+    if not run.settings.do_train:
+        return run
+    training = run.training
     epoch = steps_per_epoch(len(task.train), training.train_batch_size)
-    steps = training.num_train_steps or max(1, round(epoch * settings.num_train_epochs))
+    steps = training.num_train_steps or max(1, round(epoch * run.settings.num_train_epochs))
     logging.info("%d examples, %d steps an epoch, %d steps", len(task.train), epoch, steps)
-    return replace(training, num_train_steps=steps, evaluate_steps=epoch)
+    return replace(run, training=replace(training, num_train_steps=steps, evaluate_steps=epoch))
 
 
 def _train(
-    settings: FineTuningSettings,
-    training: TrainingSettings,
-    strategy: tf.distribute.Strategy,
-    output_dir: Path,
-    start: Pretrained,
-    task: FineTuningTask,
-    model: keras.Model,
-    predict: Callable[..., dict[str, np.ndarray]],
-    save: Callable[[str], None],
+    run: FineTuningRun, task: FineTuningTask, made: Task, predict: Callable[..., Any]
 ) -> dict[str, int]:
     """Trains, leaves the best weights in the model, and returns the steps in results.json."""
-    steps = training.num_train_steps
+    settings, training, strategy = run.settings, run.training, run.strategy
+    output_dir, model, steps = run.output_dir, made.model, run.training.num_train_steps
     with strategy.scope():
-        optimizer = make_optimizer(settings, steps, start.config)
+        optimizer = make_optimizer(settings, steps, model.config)
         optimizer.build(model.trainable_variables)
         loss_scale = LossScale(optimizer) if settings.mixed_precision == "float16" else None
-
-    def batches_from(step: int) -> tf.data.Dataset:
-        return training_batches(
-            task.train,
-            training.train_batch_size,
-            settings.random_seed,
-            step,
-            start.pad_token_id,
-            settings.max_seq_length,
-            settings.length_pool,
-            share_of(strategy),
-        )
+    batches = batch_settings(run, made.tokenizer.pad_token_id, training.train_batch_size)
 
     def evaluate(after_batch: AfterBatch) -> Mapping[str, float]:
         # A cache an evaluation, as the weights change in between.
@@ -198,20 +166,14 @@ def _train(
     evaluates = settings.do_eval and task.score is not None
     best = BestKept(
         task.best,
-        lambda: save("best"),
+        lambda: made.save_pretrained(output_dir / "best"),
         settings.early_stopping_patience,
     )
     train(
-        strategy,
-        model,
-        optimizer,
-        task.sums,
-        batches_from,
-        training,
-        output_dir,
-        evaluate if evaluates else None,
-        best if evaluates else None,
-        loss_scale,
+        run,
+        TrainState(model, optimizer, task.objective, loss_scale),
+        lambda step: training_batches(task.train, batches, step),
+        Evaluation(evaluate, best) if evaluates else None,
     )
     if not evaluates:
         return {"step": steps, "best_step": steps}

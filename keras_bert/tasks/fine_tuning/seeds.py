@@ -1,46 +1,29 @@
-"""One fine-tuning run or several that differ by their seed: settings in; mean and spread out."""
+"""Fine-tunes once, or once for each of several seeds."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
-import tensorflow as tf
 from absl import logging
 
 from keras_bert.common.files import read_json, write_json
-from keras_bert.tasks.fine_tuning.model import make_model
+from keras_bert.tasks.fine_tuning.model import make_task_object
 from keras_bert.tasks.fine_tuning.pretrained import Pretrained
 from keras_bert.tasks.fine_tuning.run import check_run, fine_tune
-from keras_bert.tasks.fine_tuning.settings import FineTuningSettings
+from keras_bert.tasks.fine_tuning.settings import FineTuningRun
 from keras_bert.tasks.fine_tuning.task import FineTuningTask
 from keras_bert.training.cluster import check_agreement
-from keras_bert.training.loop import TrainingSettings
 from keras_bert.training.run_directory import is_finished, running
 
 
 def fine_tune_seeds(
-    settings: FineTuningSettings,
-    training: TrainingSettings,
-    strategy: tf.distribute.Strategy,
-    output_dir: Path,
-    record: Mapping[str, object],
-    start: Pretrained,
-    task: FineTuningTask,
-    seeds: Sequence[int],
+    run: FineTuningRun, start: Pretrained, task: FineTuningTask
 ) -> dict[str, object]:
-    """Fine-tunes once a seed, or goes on with it.
+    """Fine-tunes once for each seed, or resumes that.
 
     Args:
-        settings: as for `fine_tune`; a seed takes the place of its `random_seed`.
-        training: as for `fine_tune`.
-        strategy: as for `fine_tune`.
-        output_dir: the folder of the one run; of several seeds, it gets a run's folder `seed-N`
-            each, and run.json and results.json of them all.
-        record: as for `fine_tune`.
-        start: as for `fine_tune`.
-        task: as for `fine_tune`.
-        seeds: at least one.
+        run: the run; its folder gets run.json and results.json of all seeds.
+        start: the checkpoint.
+        task: what is learned.
 
     Returns:
         The figures of the one run; of several, {"seeds": [...]} and for each figure
@@ -49,28 +32,24 @@ def fine_tune_seeds(
     Raises:
         InputError: as `fine_tune`.
     """
-    if len(seeds) == 1:
-        settings = replace(settings, random_seed=seeds[0])
-        record = {**record, "random_seed": seeds[0]}
-        return fine_tune(settings, training, strategy, output_dir, record, start, task)
-    check_run(settings, training, strategy, task)
-    whole = {**record, **start.record(), **task.record, "seeds": [*seeds]}
+    output_dir, strategy = run.output_dir, run.strategy
+    if len(run.seeds) == 1:
+        return fine_tune(run.of_seed(run.seeds[0], output_dir), start, task)
+    check_run(run, task)
+    whole = {**run.record, **start.record(), **task.record, "seeds": [*run.seeds]}
     whole.pop("random_seed", None)
     check_agreement(strategy, whole)
     if is_finished(output_dir, whole, strategy):
         logging.info("%s is finished; nothing to do", output_dir)
         return read_json(output_dir / "results.json")
-    # What it refuses must not leave a run.json that would refuse the mended command.
-    make_model(settings, strategy, start, task)
+    # What it rejects must not leave a run.json that would reject the corrected command.
+    make_task_object(run, start, task)
     with running(output_dir, whole, strategy) as place:
         runs = []
-        for seed in seeds:
+        for seed in run.seeds:
             logging.info("seed %d", seed)
-            folder = output_dir / f"seed-{seed}"
-            own = replace(settings, random_seed=seed)
-            one = {**record, "random_seed": seed}
-            runs.append(fine_tune(own, training, strategy, folder, one, start, task))
-        results = {"seeds": [*seeds], **_mean_and_spread(runs)}
+            runs.append(fine_tune(run.of_seed(seed, output_dir / f"seed-{seed}"), start, task))
+        results = {"seeds": [*run.seeds], **_mean_and_spread(runs)}
         write_json(place / "results.json", results)
     return results
 

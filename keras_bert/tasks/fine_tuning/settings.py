@@ -1,10 +1,12 @@
-"""What a fine-tuning run is made of: values of flags in; the same, checked, out."""
+"""The settings of a fine-tuning run, and all that the run needs as one object."""
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 from keras_bert.common.errors import InputError
+from keras_bert.training.run import TrainingRun
 
 
 @dataclass(frozen=True)
@@ -79,3 +81,34 @@ class FineTuningSettings:
             )
         if self.early_stopping_patience and not self.do_eval:
             raise InputError("--early_stopping_patience needs --do_eval")
+
+
+@dataclass(frozen=True, kw_only=True)
+class FineTuningRun(TrainingRun):
+    """All that a fine-tuning run needs beside its task.
+
+    `training.num_train_steps` 0 leaves the length to `settings.num_train_epochs`; the folder of
+    several seeds gets a folder `seed-N` for each.
+
+    Attributes:
+        settings: what decides its outcome.
+        seeds: at least one; each takes the place of `settings.random_seed`.
+    """
+
+    settings: FineTuningSettings
+    seeds: Sequence[int]
+
+    def of_seed(self, seed: int, output_dir: Path) -> "FineTuningRun":
+        """Returns the run of one seed.
+
+        Args:
+            seed: its seed.
+            output_dir: its folder.
+        """
+        return replace(
+            self,
+            settings=replace(self.settings, random_seed=seed),
+            record={**self.record, "random_seed": seed},
+            output_dir=output_dir,
+            seeds=(seed,),
+        )

@@ -6,11 +6,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import keras
-
 from keras_bert.config import BertConfig
 from keras_bert.tasks.fine_tuning.examples import Examples
 from keras_bert.tasks.fine_tuning.predict import Predict
+from keras_bert.tasks.task import Task
 from keras_bert.training.board import Board
 from keras_bert.training.objective import Objective
 
@@ -27,9 +26,9 @@ class FineTuningTask:
     `input_ids`. The same Examples with the same weights are computed once.
 
     Attributes:
-        make_model: (config, dtype policy) -> the model, one of keras_bert.models.
-        sums: the losses to descend and the figures to report while training.
-        train: the training examples, with the labels that `sums` takes; None without training.
+        make: (config, dtype policy) -> the task object with a newly initialized model.
+        objective: the losses to minimize and the figures to report while training.
+        train: the training examples, with the labels that `objective` reads; None without training.
         score: predict -> figures of the development set under their official names; called after
             each epoch and for the result. None where there is no such set.
         best: the figure of `score` that decides which weights are kept: the highest.
@@ -42,8 +41,8 @@ class FineTuningTask:
             all that they hold.
     """
 
-    make_model: Callable[[BertConfig, str], keras.Model]
-    sums: Objective
+    make: Callable[[BertConfig, str], Task]
+    objective: Objective
     train: Examples | None = None
     score: Callable[[Predict], Mapping[str, float]] | None = None
     best: str = "accuracy"

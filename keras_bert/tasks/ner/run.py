@@ -4,12 +4,11 @@ sentences -> windows of pieces -> the fine-tuning core (tasks/fine_tuning) with 
 scores, TensorBoard table and prediction file
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import tensorflow as tf
 from absl import logging
 
 from keras_bert.common.errors import InputError
@@ -18,7 +17,7 @@ from keras_bert.models import BertTokenClassifier
 from keras_bert.tasks.fine_tuning.predict import Predict
 from keras_bert.tasks.fine_tuning.pretrained import Pretrained, open_pretrained
 from keras_bert.tasks.fine_tuning.seeds import fine_tune_seeds
-from keras_bert.tasks.fine_tuning.settings import FineTuningSettings
+from keras_bert.tasks.fine_tuning.settings import FineTuningRun
 from keras_bert.tasks.fine_tuning.task import SHOWN, FineTuningTask
 from keras_bert.tasks.ner.conll import write_conll
 from keras_bert.tasks.ner.data import (
@@ -35,8 +34,25 @@ from keras_bert.tasks.ner.objective import tagging_objective
 from keras_bert.tasks.ner.scores import entity_scores
 from keras_bert.tasks.ner.tag_schemes import OUTSIDE, entities, iob2_tags, split_tag
 from keras_bert.tasks.ner.windows import Windows, make_windows
+from keras_bert.tasks.task import Task
 from keras_bert.training.board import Board
-from keras_bert.training.loop import TrainingSettings
+
+
+@dataclass(frozen=True)
+class _Settings:
+    max_seq_length: int
+    labels: tuple[str, ...]
+
+
+class _TaggingTask(Task):
+    """Holds the model until EntityTagger takes its place."""
+
+    def make_processor(self) -> None:
+        return None
+
+    @property
+    def label_names(self) -> tuple[str, ...]:
+        return self.settings.labels
 
 
 @dataclass(frozen=True)
@@ -63,25 +79,12 @@ class _Windowed:
         return entity_scores(zip(self.given.tags, predicted, strict=True), types)
 
 
-def fine_tune_tagger(
-    ner: NerSettings,
-    settings: FineTuningSettings,
-    training: TrainingSettings,
-    strategy: tf.distribute.Strategy,
-    output_dir: Path,
-    seeds: Sequence[int],
-    record: Mapping[str, object],
-) -> dict[str, object]:
+def fine_tune_tagger(ner: NerSettings, run: FineTuningRun) -> dict[str, object]:
     """Fine-tunes a tagger once a seed, or goes on with it.
 
     Args:
         ner: which files, and how they are shown to the model.
-        settings: what the run is made of.
-        training: how it trains.
-        strategy: the devices.
-        output_dir: the run's folder.
-        seeds: at least one.
-        record: what goes into run.json and must not change between a start and its continuation.
+        run: the run.
 
     Returns:
         The figures, as in results.json: precision, recall, f1 and accuracy of the development
@@ -90,14 +93,8 @@ def fine_tune_tagger(
     Raises:
         InputError: anything about the files, the tags or the checkpoint that a user has to mend.
     """
-    start = open_pretrained(
-        settings.init_checkpoint,
-        settings.vocab_file,
-        settings.do_lower_case,
-        settings.max_seq_length,
-        settings.num_frozen_layers,
-        settings.label_names,
-    )
+    settings = run.settings
+    start = open_pretrained(settings)
     splits = read_data(
         ner,
         do_train=settings.do_train,
@@ -105,7 +102,7 @@ def fine_tune_tagger(
         do_predict=settings.do_predict,
     )
     task = make_task(ner, splits, start, settings.max_seq_length)
-    return fine_tune_seeds(settings, training, strategy, output_dir, record, start, task, seeds)
+    return fine_tune_seeds(run, start, task)
 
 
 def make_task(
@@ -154,10 +151,12 @@ def make_task(
         ).examples
     read = {"dev": splits.dev, "test": splits.test}
     return FineTuningTask(
-        make_model=lambda config, dtype: BertTokenClassifier(
-            config, num_labels=len(labels), dtype=dtype
+        make=lambda config, dtype: _TaggingTask(
+            BertTokenClassifier(config, num_labels=len(labels), dtype=dtype),
+            tokenizer,
+            _Settings(max_seq_length, tuple(labels)),
         ),
-        sums=tagging_objective(),
+        objective=tagging_objective(),
         train=train,
         score=(lambda predict: dev.scores(dev.predicted(predict))) if dev else None,
         best="f1",

@@ -29,7 +29,7 @@ class Windows:
     """The windows of N words.
 
     Attributes:
-        examples: the windows; if the words have tags, `piece_labels["tags"]` holds them.
+        examples: the windows; if the words have tags, `token_labels["tags"]` holds them.
         word_places: int64 [N], where among the pieces of all windows each word's first piece lies,
             in the window that scores the word.
     """
@@ -82,14 +82,14 @@ def make_windows(
     shift = window_starts[:-1] + 1 - starts[first]
     word_places[scored] = starts[scored] + np.repeat(shift, counts)
 
-    piece_labels = {}
+    token_labels = {}
     if tag_ids is not None:
         tags = np.full([len(input_ids)], -1, np.int32)
         pieces = np.diff(starts) if label_all_pieces else np.ones([len(word_places)], np.int64)
         tags[ranges(word_places, pieces)] = np.repeat(tag_ids, pieces)
-        piece_labels["tags"] = tags
+        token_labels["tags"] = tags
     examples = Examples(
-        input_ids, np.zeros_like(input_ids), window_starts, piece_labels=piece_labels
+        input_ids, np.zeros_like(input_ids), window_starts, token_labels=token_labels
     )
     return Windows(examples, word_places)
 

@@ -1,46 +1,45 @@
-"""Times steps of a phase on this machine: a plan in; seconds and memory out.
+"""Measures the time and memory of steps of a phase on this machine.
 
-The update is told apart from the micro-batches, by steps of one and of two of them, so that a
-batch that does not fit, or takes long, is measured in part.
+Steps of one and of two micro-batches separate the update's time from that of the micro-batches, so
+that a batch that does not fit, or takes long, is measured in part.
 """
 
 import contextlib
 import functools
 import gc
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import tensorflow as tf
 
-from keras_bert.tasks.pretraining.batches import training_batches
-from keras_bert.tasks.pretraining.damage import explained
+from keras_bert.data.record_errors import explained
+from keras_bert.tasks.pretraining.batches import RecordSource, training_batches
 from keras_bert.tasks.pretraining.inputs import PretrainingInputs
-from keras_bert.tasks.pretraining.objective import pretraining_objective
 from keras_bert.tasks.pretraining.phases import PhaseRun
 from keras_bert.tasks.pretraining.plan import Plan, memory_of
-from keras_bert.tasks.pretraining.run import make_model
+from keras_bert.tasks.pretraining.run import make_state
 from keras_bert.training import host_memory
 from keras_bert.training.backend import BACKEND, free, make_train_steps, peak_memory
 from keras_bert.training.distribute import distribute
 
-# What a CPU is asked at most: its rate does not rise beyond some sequences, and this takes seconds.
+# Limits on a CPU: its rate does not rise beyond some sequences, and this takes seconds.
 CPU_SEQUENCES, CPU_FLOPS = 8, 4e11
 WARM_STEPS, MEASURED_STEPS = 2, 3
 
 
 @dataclass(frozen=True)
 class Measured:
-    """What some steps took.
+    """The time and memory of the measured steps.
 
     Attributes:
         sequences: those of the micro-batch that was measured, on one device.
         update_seconds: a step's time but for its micro-batches.
         micro_batch_seconds: a micro-batch's time, at its full size.
         used: bytes that a step of one such micro-batch took a device at its peak, on CPUs with
-            what the program itself takes to compile and run it; None where nothing tells.
-        at_most: whether `used` is what a phase before took, or a size that did not fit: CPUs and
-            JAX's accelerators count from the program's start, and it took no more.
+            what the program itself takes to compile and run it; None if unknown.
+        at_most: whether `used` is only an upper bound, from an earlier phase or a size that did
+            not fit: CPUs and JAX's accelerators count from the program's start.
         expected: bytes that the estimate says for that.
     """
 
@@ -67,7 +66,7 @@ def measure(
         strategy: the devices.
 
     Returns:
-        What they took; None where not one sequence fits.
+        The measurement; None if not even one sequence fits.
 
     Raises:
         InputError: the records are damaged.
@@ -122,42 +121,28 @@ def _step_seconds(
     if inputs is None:
         batches = _made_up(plan, batch_size)
     else:
-        batches = training_batches(
-            inputs.data,
-            batch_size,
-            plan.config.vocab_size,
-            run.settings.random_seed,
-            left_to_right=plan.objective == "ltr",
-        )
-    model, optimizer, loss_scale = make_model(
-        run.settings, run.training, strategy, plan.config, plan.objective
-    )
+        left_to_right = plan.objective == "ltr"
+        source = RecordSource(inputs.data, plan.config.vocab_size, left_to_right)
+        batches = training_batches(source, batch_size, run.settings.random_seed)
+    state = make_state(run.settings, run.training, strategy, plan.config, plan.objective)
     one, seconds = np.array(1, np.int32), []
     try:
-        train_steps = make_train_steps(
-            strategy,
-            model,
-            optimizer,
-            pretraining_objective(plan.objective),
-            gradient_accumulation_steps=micro_batches,
-            max_grad_norm=run.training.max_grad_norm,
-            jit_compile=run.training.jit_compile,
-            gradient_checkpointing=run.training.gradient_checkpointing,
-            loss_scale=loss_scale,
-        )
+        training = replace(run.training, gradient_accumulation_steps=micro_batches)
+        train_steps = make_train_steps(strategy, state, training)
         iterator = iter(distribute(strategy, batches))
         with explained(inputs.data, plan.config.vocab_size) if inputs else contextlib.nullcontext():
             for _ in range(WARM_STEPS + MEASURED_STEPS):
                 since = time.perf_counter()
-                np.asarray(train_steps(iterator, one))  # Waits until the step is done.
+                train_steps(iterator, one).numpy()  # Waits until the step is done.
                 seconds.append(time.perf_counter() - since)
     finally:
-        free([*model.variables, *optimizer.variables])  # A smaller size may fit without them.
+        # A smaller size may fit without these variables.
+        free([*state.model.variables, *state.optimizer.variables])
     return min(seconds[WARM_STEPS:])  # What else the machine does only adds.
 
 
 def _made_up(plan: Plan, batch_size: int) -> tf.data.Dataset:
-    """Repeats a batch of random pieces, full rows with every prediction: padding takes as long."""
+    """Repeats a batch of random tokens, full rows with every prediction: padding takes as long."""
     rng = np.random.default_rng(0)
     rows, labels = (batch_size, plan.length), (batch_size, plan.predictions)
 
@@ -172,7 +157,7 @@ def _made_up(plan: Plan, batch_size: int) -> tf.data.Dataset:
         "example_weights": np.ones([batch_size], np.float32),
         "dropout_seed": below(2**31 - 1, (batch_size,)),
     }
-    predicted = "next_piece" if plan.objective == "ltr" else "masked_lm"
+    predicted = "next_token" if plan.objective == "ltr" else "masked_lm"
     batch[f"{predicted}_ids"] = below(plan.config.vocab_size, labels)
     batch[f"{predicted}_weights"] = np.ones(labels, np.float32)
     if predicted == "masked_lm":
@@ -181,7 +166,7 @@ def _made_up(plan: Plan, batch_size: int) -> tf.data.Dataset:
 
 
 def _no_room(error: Exception) -> bool:
-    """Tells whether a device had no memory left, as either backend says it."""
+    """Returns whether an error of either backend says that a device is out of memory."""
     return isinstance(error, tf.errors.ResourceExhaustedError) or "RESOURCE_EXHAUSTED" in str(error)
 
 

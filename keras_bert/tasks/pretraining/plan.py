@@ -1,4 +1,4 @@
-"""What a phase adds up to: its settings in; steps, sequences, operations, memory out.
+"""The arithmetic of a phase: steps, sequences, operations and memory.
 
 Arithmetic alone (training/cost.py), for records that are there or are not yet.
 """
@@ -12,7 +12,7 @@ from keras_bert.common.errors import InputError
 from keras_bert.config import BertConfig
 from keras_bert.tasks.pretraining.inputs import PretrainingInputs
 from keras_bert.tasks.pretraining.phases import PhaseRun
-from keras_bert.training.cost import Memory, flops, memory
+from keras_bert.training.cost import Memory, StepShape, flops, memory
 from keras_bert.training.ramp import BatchRamp
 
 
@@ -22,9 +22,9 @@ class Plan:
 
     Attributes:
         config: the sizes.
-        objective: what is predicted (task.py).
+        objective: the name of the objective (objective.py).
         length: S.
-        predictions: P; S where each next piece is predicted.
+        predictions: P; S where each next token is predicted.
         steps: its steps.
         devices: the devices.
         micro_batch: sequences of a micro-batch on one device.
@@ -125,7 +125,7 @@ def _evaluations(run: PhaseRun, inputs: PretrainingInputs | None) -> tuple[int, 
 
 
 def _objective(data: Mapping[str, object]) -> str:
-    """What records will be trained on if nothing else is said (inputs.py)."""
+    """The default objective for records (inputs.py)."""
     return "mlm" if data.get("next_sentence") == "none" else "mlm_nsp"
 
 
@@ -140,7 +140,7 @@ def _config(run: PhaseRun) -> BertConfig:
 def memory_of(
     run: PhaseRun, config: BertConfig, length: int, predictions: int, sequences: int, parts: int
 ) -> Memory:
-    """Estimates what a device needs in the types of a phase.
+    """Estimates the memory of a device with the settings of a phase.
 
     Args:
         run: the phase.
@@ -153,13 +153,13 @@ def memory_of(
     Returns:
         The bytes of each part.
     """
-    return memory(
-        config,
+    step = StepShape(
         length,
         predictions,
         sequences,
+        micro_batches=parts,
         compute_bytes=4 if run.settings.mixed_precision == "float32" else 2,
         state_bytes=4 if run.settings.optimizer_state_dtype == "float32" else 2,
-        micro_batches=parts,
         gradient_checkpointing=run.training.gradient_checkpointing,
     )
+    return memory(config, step)

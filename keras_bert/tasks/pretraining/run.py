@@ -1,10 +1,9 @@
-"""Pre-training from start to end: settings in; checkpoints, scores and a model directory out.
+"""Pre-training from settings to checkpoints, scores and a model directory.
 
-inputs that agree -> model (fresh, or from a checkpoint) -> the run's folder -> train
+inputs that agree -> model (newly initialized, or from a checkpoint) -> the run's folder -> train
 -> evaluate -> model/ and results.json
 """
 
-from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -14,18 +13,19 @@ import tensorflow as tf
 from absl import logging
 
 from keras_bert.checkpoints.checkpoint import Checkpoint
+from keras_bert.checkpoints.model_description import ModelDescription
 from keras_bert.checkpoints.model_directory import check_place, save_model_directory
 from keras_bert.common.errors import InputError
 from keras_bert.common.files import read_json, write_json
 from keras_bert.config import BertConfig
+from keras_bert.data.record_errors import explained
 from keras_bert.models import BertPretrainer
 from keras_bert.optimization.adamw import AdamWeightDecay
 from keras_bert.optimization.lamb import Lamb
 from keras_bert.optimization.loss_scale import LossScale
 from keras_bert.optimization.schedules import LinearWarmupDecay
 from keras_bert.tasks.pretraining.baseline import unigram_baseline
-from keras_bert.tasks.pretraining.batches import evaluation_batches, training_batches
-from keras_bert.tasks.pretraining.damage import explained
+from keras_bert.tasks.pretraining.batches import RecordSource, evaluation_batches, training_batches
 from keras_bert.tasks.pretraining.inputs import PretrainingInputs, find_inputs
 from keras_bert.tasks.pretraining.objective import pretraining_objective
 from keras_bert.tasks.pretraining.settings import PretrainingSettings
@@ -37,67 +37,62 @@ from keras_bert.training.cluster import (
     num_workers,
     share_of,
 )
-from keras_bert.training.loop import TrainingSettings, check_batch_sizes, train
+from keras_bert.training.loop import Evaluation, train
 from keras_bert.training.objective import AfterBatch
 from keras_bert.training.progress import progress
 from keras_bert.training.ramp import BatchRamp
+from keras_bert.training.run import TrainingRun, TrainingSettings, check_batch_sizes
 from keras_bert.training.run_directory import flat, is_finished, running
+from keras_bert.training.state import TrainState
 from keras_bert.training.strategy import check_state_dtype, dtype_policy
 
 
-def pretrain(
-    settings: PretrainingSettings,
-    training: TrainingSettings,
-    strategy: tf.distribute.Strategy,
-    output_dir: Path,
-    record: Mapping[str, object],
-) -> dict[str, float]:
-    """Pre-trains a BERT, or goes on with it, and saves what it became.
+def pretrain(settings: PretrainingSettings, run: TrainingRun) -> dict[str, float]:
+    """Pre-trains a BERT, or resumes its run, and saves the model.
 
     Args:
-        settings: what the run is made of.
-        training: how long and how it trains.
-        strategy: the devices.
-        output_dir: the run's folder (README, "What a run leaves behind").
-        record: what goes into run.json and must not change between a start and its continuation.
+        settings: records, model and optimizer of the run.
+        run: its steps, devices, folder and record.
 
     Returns:
         The finished steps and the final figures, as in results.json.
 
     Raises:
-        InputError: anything about the records, the config, the vocabulary, the checkpoint or the
-            folder that a user has to mend.
-        EndedEarly: the run was told to stop, or a worker is gone.
+        InputError: the records, the config, the vocabulary, the checkpoint or the folder are
+            unusable or do not fit each other.
+        EndedEarly: the run received SIGTERM, or lost a worker.
     """
+    training, strategy, output_dir = run.training, run.strategy, run.output_dir
     inputs = find_inputs(settings, training.num_train_steps)
     inputs.data.share(*share_of(strategy))  # Too few files show before anything is made.
     check_batch_sizes(strategy, training, settings.eval_batch_size)
     check_state_dtype(strategy, settings.optimizer_state_dtype)
     check_place(output_dir / "model")
-    record = {**record, **inputs.record(), **workers_of(strategy)}
-    check_agreement(strategy, flat({**record, **asdict(training)}))
-    if is_finished(output_dir, record, strategy):
+    run = replace(run, record={**run.record, **inputs.record(), **workers_of(strategy)})
+    check_agreement(strategy, flat({**run.record, **asdict(training)}))
+    if is_finished(output_dir, run.record, strategy):
         logging.info("%s is finished; nothing to do", output_dir)
         return read_json(output_dir / "results.json")
     # Before the folder is touched: weights that do not fit leave nothing behind.
-    model, optimizer, loss_scale = make_model(
-        settings, training, strategy, inputs.config, inputs.objective, inputs.start
+    state = make_state(
+        settings, training, strategy, inputs.config, inputs.objective, inputs.checkpoint
     )
-    with running(output_dir, record, strategy) as folder:
-        results = _train_and_evaluate(
-            settings, training, strategy, output_dir, inputs, model, optimizer, loss_scale
-        )
+    with running(output_dir, run.record, strategy) as folder:
+        results = _train_and_evaluate(settings, run, inputs, state)
         if settings.do_train and folder == output_dir:
             save_model_directory(
-                output_dir / "model", model, inputs.config, inputs.vocab, inputs.do_lower_case
+                output_dir / "model",
+                state.model,
+                ModelDescription(inputs.config, inputs.vocab, inputs.do_lower_case),
             )
         write_json(folder / "results.json", results)
-    free([*model.variables, *optimizer.variables])  # A next phase's may not fit beside them.
+    # The model of the next phase may not fit beside this one.
+    free([*state.model.variables, *state.optimizer.variables])
     return results
 
 
 def workers_of(strategy: tf.distribute.Strategy) -> dict[str, int]:
-    """Returns what run.json keeps of the workers, as they decide which record is in which batch.
+    """Returns the entries of run.json for the workers, who decide the contents of batches.
 
     Args:
         strategy: any; nothing is kept of a run of one process.
@@ -106,30 +101,29 @@ def workers_of(strategy: tf.distribute.Strategy) -> dict[str, int]:
     return {"num_workers": workers} if workers > 1 else {}
 
 
-def make_model(
+def make_state(
     settings: PretrainingSettings,
     training: TrainingSettings,
     strategy: tf.distribute.Strategy,
     config: BertConfig,
     objective: str,
-    start: Checkpoint | None = None,
-) -> tuple[BertPretrainer, keras.optimizers.Optimizer, LossScale | None]:
+    checkpoint: Checkpoint | None = None,
+) -> TrainState:
     """Makes the model and its optimizer as they are before the run's first step.
 
     Args:
-        settings: what the run is made of.
-        training: how long and how it trains.
+        settings: the model and optimizer of the run.
+        training: the length of the run.
         strategy: the devices.
         config: the encoder's sizes and settings.
-        objective: what is predicted (task.py).
-        start: the checkpoint to start from, or None.
+        objective: the name of the objective (objective.py).
+        checkpoint: the checkpoint to start from; None for newly initialized weights.
 
     Returns:
-        The model, fresh or with the weights of the starting point; an optimizer built on it; and
-        the loss scale, which float16 needs.
+        The model, its optimizer and objective, and the loss scale, which float16 needs.
 
     Raises:
-        InputError: the starting point's weights do not fit, or its last checkpoint is damaged.
+        InputError: the weights do not fit, or the last checkpoint of `init_run` is damaged.
     """
     keras.utils.set_random_seed(settings.random_seed)
     if settings.dropout_prob is not None:
@@ -140,8 +134,8 @@ def make_model(
         )
     with lost_workers_end(strategy), strategy.scope():
         model = BertPretrainer(config, dtype=dtype_policy(settings.mixed_precision))
-        if start:
-            logging.info("%s", start.load_into(model))
+        if checkpoint:
+            logging.info("%s", checkpoint.load_into(model))
         if objective != "mlm_nsp":
             # No loss reaches these two; weight decay alone would wear them down.
             model.encoder.pooler.trainable = model.next_sentence.trainable = False
@@ -156,44 +150,32 @@ def make_model(
         optimizer.build(model.trainable_variables)
         loss_scale = LossScale(optimizer) if settings.mixed_precision == "float16" else None
         if settings.init_run:
-            _go_on_from(Path(settings.init_run), model, optimizer)
-    return model, optimizer, loss_scale
+            _restore_last(Path(settings.init_run), model, optimizer)
+    return TrainState(model, optimizer, pretraining_objective(objective), loss_scale)
 
 
-def _go_on_from(run: Path, model: BertPretrainer, optimizer: keras.optimizers.Optimizer) -> None:
-    """Restores what a finished run ended with, the optimizer's state too."""
+def _restore_last(run: Path, model: BertPretrainer, optimizer: keras.optimizers.Optimizer) -> None:
+    """Restores the last weights and optimizer state of a finished run."""
     checkpoints, last = run / "checkpoints", read_json(run / "results.json")["step"]
     if restore_latest(checkpoints, model, optimizer) != last:
-        raise InputError(f"{checkpoints}: has no whole checkpoint of step {last} to go on from")
+        raise InputError(f"{checkpoints}: has no whole checkpoint of step {last} to continue from")
 
 
 def _train_and_evaluate(
-    settings: PretrainingSettings,
-    training: TrainingSettings,
-    strategy: tf.distribute.Strategy,
-    output_dir: Path,
-    inputs: PretrainingInputs,
-    model: BertPretrainer,
-    optimizer: keras.optimizers.Optimizer,
-    loss_scale: LossScale | None,
+    settings: PretrainingSettings, run: TrainingRun, inputs: PretrainingInputs, state: TrainState
 ) -> dict[str, float]:
-    task = pretraining_objective(inputs.objective)
-    left_to_right = inputs.objective == "ltr"
-    vocab_size = inputs.config.vocab_size
-    share = share_of(strategy)
-    score = make_evaluate(strategy, model, task, jit_compile=training.jit_compile)
+    training, strategy = run.training, run.strategy
+    vocab_size, share = inputs.config.vocab_size, share_of(strategy)
+    source, held_out = (
+        RecordSource(data, vocab_size, inputs.objective == "ltr", share)
+        for data in (inputs.data, inputs.held_out)
+    )
+    score = make_evaluate(strategy, state.model, state.objective, jit_compile=training.jit_compile)
     batch_size = settings.eval_batch_size
     evaluated = settings.eval_examples(inputs.held_out.num_examples)
 
     def evaluate(after_batch: AfterBatch | None = None) -> dict[str, float]:
-        batches = evaluation_batches(
-            inputs.held_out,
-            batch_size,
-            vocab_size,
-            -(-evaluated // batch_size),
-            left_to_right=left_to_right,
-            share=share,
-        )
+        batches = evaluation_batches(held_out, batch_size, -(-evaluated // batch_size))
         with (
             explained(inputs.held_out, vocab_size),
             progress("evaluating", evaluated, "examples", silent=share[0] > 0) as advance,
@@ -209,31 +191,15 @@ def _train_and_evaluate(
     ramp = BatchRamp(training.gradient_accumulation_steps, training.batch_ramp_steps)
 
     def batches_from(step: int) -> tf.data.Dataset:
-        return training_batches(
-            inputs.data,
-            training.train_batch_size,
-            vocab_size,
-            settings.random_seed,
-            step,
-            left_to_right=left_to_right,
-            share=share,
-            ramp=ramp,
-        )
+        size, seed = training.train_batch_size, settings.random_seed
+        return training_batches(source, size, seed, step, ramp)
 
     figures = None
     if settings.do_train:
         with explained(inputs.data, vocab_size):
-            figures = train(
-                strategy,
-                model,
-                optimizer,
-                task,
-                batches_from,
-                training,
-                output_dir,
-                evaluate if settings.do_eval and settings.eval_file else None,
-                loss_scale=loss_scale,
-            )
+            evaluates = settings.do_eval and settings.eval_file
+            evaluation = Evaluation(evaluate) if evaluates else None
+            figures = train(run, state, batches_from, evaluation)
     results = {"step": training.num_train_steps if settings.do_train else 0}
     if settings.do_eval:
         if not figures:

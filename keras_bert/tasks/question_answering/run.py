@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import tensorflow as tf
 from absl import logging
 
 from keras_bert.common.files import write_json
@@ -22,7 +21,7 @@ from keras_bert.tasks.fine_tuning.examples import Examples
 from keras_bert.tasks.fine_tuning.predict import Predict
 from keras_bert.tasks.fine_tuning.pretrained import open_pretrained
 from keras_bert.tasks.fine_tuning.seeds import fine_tune_seeds
-from keras_bert.tasks.fine_tuning.settings import FineTuningSettings
+from keras_bert.tasks.fine_tuning.settings import FineTuningRun
 from keras_bert.tasks.fine_tuning.task import SHOWN, FineTuningTask
 from keras_bert.tasks.question_answering.data import (
     Splits,
@@ -47,9 +46,21 @@ from keras_bert.tasks.question_answering.scoring import (
     score_v2,
 )
 from keras_bert.tasks.question_answering.windows import Windows, make_windows, training_examples
+from keras_bert.tasks.task import Task
 from keras_bert.text.tokenizer import BertTokenizer
 from keras_bert.training.board import Board
-from keras_bert.training.loop import TrainingSettings
+
+
+@dataclass(frozen=True)
+class _Length:
+    max_seq_length: int
+
+
+class _SpanTask(Task):
+    """Holds the model until QuestionAnswerer takes its place."""
+
+    def make_processor(self) -> None:
+        return None
 
 
 @dataclass(frozen=True)
@@ -112,25 +123,12 @@ class _Windowed:
         return answers, null_odds_of(self.questions, decoded)
 
 
-def fine_tune_span_labeler(
-    squad: SquadSettings,
-    settings: FineTuningSettings,
-    training: TrainingSettings,
-    strategy: tf.distribute.Strategy,
-    output_dir: Path,
-    seeds: Sequence[int],
-    record: Mapping[str, object],
-) -> dict[str, object]:
+def fine_tune_span_labeler(squad: SquadSettings, run: FineTuningRun) -> dict[str, object]:
     """Fine-tunes a span labeler once a seed, or goes on with it.
 
     Args:
         squad: which questions, and how they are read and answered.
-        settings: what the run is made of.
-        training: how it trains.
-        strategy: the devices.
-        output_dir: the run's folder.
-        seeds: at least one.
-        record: what goes into run.json and must not change between a start and its continuation.
+        run: the run.
 
     Returns:
         The figures of the official scorer, as in results.json.
@@ -138,13 +136,8 @@ def fine_tune_span_labeler(
     Raises:
         InputError: anything about the questions or the checkpoint that a user has to mend.
     """
-    start = open_pretrained(
-        settings.init_checkpoint,
-        settings.vocab_file,
-        settings.do_lower_case,
-        settings.max_seq_length,
-        settings.num_frozen_layers,
-    )
+    settings = run.settings
+    start = open_pretrained(settings)
     start.checkpoint.check_segments()
     splits = read_data(
         squad,
@@ -153,7 +146,7 @@ def fine_tune_span_labeler(
         do_predict=settings.do_predict,
     )
     task = make_task(squad, splits, start.tokenizer(), settings.max_seq_length)
-    return fine_tune_seeds(settings, training, strategy, output_dir, record, start, task, seeds)
+    return fine_tune_seeds(run, start, task)
 
 
 def make_task(
@@ -210,8 +203,10 @@ def make_task(
 
     read = {"dev": splits.dev, "test": splits.test}
     return FineTuningTask(
-        make_model=lambda config, dtype: BertSpanLabeler(config, dtype=dtype),
-        sums=span_objective(),
+        make=lambda config, dtype: _SpanTask(
+            BertSpanLabeler(config, dtype=dtype), tokenizer, _Length(max_seq_length)
+        ),
+        objective=span_objective(),
         train=training() if splits.train is not None else None,
         score=dev.score if dev else None,
         best="best_f1" if version_2 else "f1",

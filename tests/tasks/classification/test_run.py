@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tensorflow as tf
+from keras_bert.tasks.classification.run import fine_tune_classifier
 from safetensors.numpy import load_file, save_file
 
 from keras_bert.checkpoints.open_checkpoint import open_checkpoint
@@ -14,11 +15,10 @@ from keras_bert.common.errors import InputError
 from keras_bert.tasks.classification import run
 from keras_bert.tasks.classification.data import ClassificationSettings, read_data
 from keras_bert.tasks.classification.labels import label_array
-from keras_bert.tasks.classification.run import fine_tune_classifier
 from keras_bert.tasks.fine_tuning.examples import Examples
 from keras_bert.tasks.fine_tuning.pretrained import open_pretrained
 from keras_bert.tasks.fine_tuning.settings import FineTuningSettings
-from keras_bert.training.loop import TrainingSettings
+from keras_bert.training.run import TrainingSettings
 
 
 def classify(output_dir, init_checkpoint, classification, batch_size=16, seeds=(1,), **settings):

@@ -12,7 +12,7 @@ from keras_bert.tasks.fine_tuning.batches import (
     training_batches,
 )
 from keras_bert.tasks.fine_tuning.examples import from_packed
-from keras_bert.text.padding import pack
+from keras_bert.text.padding import pad_segments
 from keras_bert.text.tokenizer import BertTokenizer
 from keras_bert.text.vocabulary import load_vocab
 
@@ -35,7 +35,7 @@ def test_every_example_comes_once_an_epoch_and_the_last_batch_is_filled(make_exa
 def test_a_batch_holds_its_examples_padded_to_a_bucket(make_examples):
     examples = make_examples(50)
     rows = [row.tolist() for row in examples.rows(examples.input_ids)]
-    tags = [row.tolist() for row in examples.rows(examples.piece_labels["tags"])]
+    tags = [row.tolist() for row in examples.rows(examples.token_labels["tags"])]
     for batch in arrays(training_batches(examples, 8, 1, 0, 49, 64), 7):
         length = batch["input_ids"].shape[1]
         assert length in bucket_lengths(64)
@@ -100,7 +100,7 @@ def test_mrpc_has_less_than_a_tenth_of_padding(shared_data):
     tokenizer = BertTokenizer(vocab, do_lower_case=True)
     text = (shared_data / "glue" / "MRPC" / "train.tsv").read_text(encoding="utf-8-sig")
     rows = [line.split("\t") for line in text.splitlines()[1:]]
-    packed = pack(
+    packed = pad_segments(
         tokenizer.tokenize(tf.constant([row[3] for row in rows])),
         tokenizer.tokenize(tf.constant([row[4] for row in rows])),
         max_seq_length=128,

@@ -36,7 +36,7 @@ def test_padding_is_dropped_and_pieces_stand_in_order(examples):
     assert examples.starts.tolist() == [0, 3, 7, 9]
     assert examples.lengths.tolist() == [3, 4, 2]
     assert examples.labels["labels"].tolist() == [1, 0, 1]
-    assert examples.piece_labels["tags"].tolist() == [-1, 4, -1, -1, 5, 6, -1, -1, -1]
+    assert examples.token_labels["tags"].tolist() == [-1, 4, -1, -1, 5, 6, -1, -1, -1]
     assert examples.input_ids.dtype == examples.segment_ids.dtype == np.int32
     assert len(examples) == 3
 
@@ -53,7 +53,7 @@ def test_examples_are_taken_in_any_order(examples):
     taken = examples.take([2, 0])
     assert [row.tolist() for row in taken.rows(taken.input_ids)] == [[2, 3], [2, 7, 3]]
     assert taken.labels["labels"].tolist() == [1, 1]
-    assert taken.piece_labels["tags"].tolist() == [-1, -1, -1, 4, -1]
+    assert taken.token_labels["tags"].tolist() == [-1, -1, -1, 4, -1]
 
 
 def test_no_batches_make_no_examples():
@@ -78,7 +78,7 @@ def test_the_checksum_tells_all_that_examples_hold(make_examples):
         replace(examples, starts=np.array([0, *(examples.starts[1:-1] + 1), examples.starts[-1]])),
         replace(examples, labels={"labels": 1 - examples.labels["labels"]}),
         replace(examples, labels={"positions": examples.labels["labels"]}),
-        replace(examples, piece_labels={"tags": examples.piece_labels["tags"] + 1}),
+        replace(examples, token_labels={"tags": examples.token_labels["tags"] + 1}),
         examples.take([1, 0, 2, 3]),
     ]
     assert len({examples.sha256, *(other.sha256 for other in others)}) == 8

@@ -23,8 +23,8 @@ from keras_bert.tasks.fine_tuning.seeds import fine_tune_seeds
 from keras_bert.tasks.fine_tuning.settings import FineTuningSettings
 from keras_bert.tasks.fine_tuning.task import FineTuningTask
 from keras_bert.training.checkpoint import CheckpointWriter
-from keras_bert.training.loop import TrainingSettings
 from keras_bert.training.objective import Objective
+from keras_bert.training.run import TrainingSettings
 from keras_bert.training.strategy import make_strategy
 
 TRAINING = TrainingSettings(num_train_steps=0, train_batch_size=16, jit_compile=False)

@@ -43,7 +43,7 @@ def scored(windows):
 def test_the_first_piece_of_a_word_carries_its_tag_and_the_rest_are_ignored(tokenizer):
     windows = make_windows(sentences_of("axx b", "c"), tokenizer, 16, np.array([3, 0, 2]))
     assert shown(windows) == ["[CLS] a ##x ##x b [SEP]", "[CLS] c [SEP]"]
-    tags = windows.examples.piece_labels["tags"].tolist()
+    tags = windows.examples.token_labels["tags"].tolist()
     assert tags == [-1, 3, -1, -1, 0, -1, -1, 2, -1]
 
 
@@ -51,7 +51,7 @@ def test_with_label_all_pieces_each_piece_of_a_word_carries_its_tag(tokenizer):
     windows = make_windows(
         sentences_of("axx b"), tokenizer, 16, np.array([3, 0]), label_all_pieces=True
     )
-    assert windows.examples.piece_labels["tags"].tolist() == [-1, 3, 3, 3, 0, -1]
+    assert windows.examples.token_labels["tags"].tolist() == [-1, 3, 3, 3, 0, -1]
     assert windows.word_places.tolist() == [1, 4]
 
 
@@ -59,7 +59,7 @@ def test_with_label_all_pieces_each_piece_of_a_word_carries_its_tag(tokenizer):
 def test_a_word_that_yields_no_piece_becomes_unk_so_that_no_tag_shifts(tokenizer, word):
     windows = make_windows(sentences_of(f"a {word} b"), tokenizer, 16, np.array([1, 2, 3]))
     assert shown(windows) == ["[CLS] a [UNK] b [SEP]"]
-    assert windows.examples.piece_labels["tags"].tolist() == [-1, 1, 2, 3, -1]
+    assert windows.examples.token_labels["tags"].tolist() == [-1, 1, 2, 3, -1]
 
 
 def test_a_long_sentence_is_split_with_overlap_and_each_word_is_scored_once(tokenizer):
@@ -113,7 +113,7 @@ def test_document_context_fills_a_window_with_the_sentences_around(tokenizer):
         "[CLS] k l [SEP]",  # another document
     ]
     assert scored(windows) == ["abcd", "ef", "ghij", "kl"]
-    tags = windows.examples.piece_labels["tags"]
+    tags = windows.examples.token_labels["tags"]
     assert sorted(tags[tags >= 0].tolist()) == list(range(12))
 
 
@@ -143,6 +143,6 @@ def test_every_word_of_wnut_17_is_scored_once_at_any_length(shared_data, documen
         examples = windows.examples
         assert examples.lengths.max() <= max_seq_length
         assert examples.input_ids[windows.word_places].tolist() == first_pieces
-        labels = examples.piece_labels["tags"]
+        labels = examples.token_labels["tags"]
         assert labels[windows.word_places].tolist() == tags.tolist()
         assert (labels >= 0).sum() == len(words)

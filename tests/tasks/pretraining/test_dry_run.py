@@ -14,7 +14,7 @@ from keras_bert.tasks.pretraining.phases import PhaseRun
 from keras_bert.tasks.pretraining.plan import make_plan, memory_of
 from keras_bert.tasks.pretraining.recipe import Phase
 from keras_bert.tasks.pretraining.settings import PretrainingSettings
-from keras_bert.training.loop import TrainingSettings
+from keras_bert.training.run import TrainingSettings
 
 ONE = tf.distribute.get_strategy()
 MEASURE = "keras_bert.tasks.pretraining.measure"
@@ -55,8 +55,8 @@ def test_a_length_without_room_is_refused_before_any_phase_is_measured(run):
 def test_a_size_that_does_not_fit_leaves_no_variables_behind(run, monkeypatch):
     made = []
 
-    def no_room(strategy, model, optimizer, *arguments, **settings):
-        made.append([*model.variables, *optimizer.variables])
+    def no_room(strategy, state, training):
+        made.append([*state.model.variables, *state.optimizer.variables])
         raise tf.errors.ResourceExhaustedError(None, None, "no room")
 
     monkeypatch.setattr(f"{MEASURE}.make_train_steps", no_room)

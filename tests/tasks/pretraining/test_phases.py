@@ -13,9 +13,9 @@ from keras_bert.config import BertConfig
 from keras_bert.tasks.pretraining import phases
 from keras_bert.tasks.pretraining.phases import PhaseRun, pretrain_phases
 from keras_bert.tasks.pretraining.recipe import Phase
-from keras_bert.tasks.pretraining.run import make_model
+from keras_bert.tasks.pretraining.run import make_state
 from keras_bert.tasks.pretraining.settings import PretrainingSettings
-from keras_bert.training.loop import TrainingSettings
+from keras_bert.training.run import TrainingSettings
 from keras_bert.training.strategy import make_strategy
 
 CONFIG = BertConfig(
@@ -104,7 +104,7 @@ def test_only_the_last_checkpoint_is_gone_on_from(tmp_path, folder, finished):
     (before / "results.json").write_text('{"step": 4}')  # as if the newest of two were damaged
     later = phase_run(folder, 2, folder / "16.tfrecord", init_run=str(before))
     with pytest.raises(InputError, match="before/checkpoints: has no whole checkpoint of step 4"):
-        make_model(later.settings, later.training, make_strategy(), CONFIG, "mlm_nsp")
+        make_state(later.settings, later.training, make_strategy(), CONFIG, "mlm_nsp")
 
 
 def test_a_phase_with_a_checkpoint_of_its_own_needs_none_of_the_one_before(

@@ -14,7 +14,7 @@ from keras_bert.tasks.pretraining.phases import PhaseRun
 from keras_bert.tasks.pretraining.plan import make_plan
 from keras_bert.tasks.pretraining.recipe import data_command, plan_phases, read_recipe
 from keras_bert.tasks.pretraining.settings import PretrainingSettings
-from keras_bert.training.loop import TrainingSettings
+from keras_bert.training.run import TrainingSettings
 
 RECIPES = sorted((Path(__file__).parents[3] / "recipes").glob("*.toml"))
 PARSERS = {

@@ -9,6 +9,7 @@ import keras
 import pytest
 from safetensors.numpy import load_file
 
+from keras_bert.checkpoints.model_description import ModelDescription
 from keras_bert.checkpoints.model_directory import save_model_directory
 from keras_bert.common.errors import InputError
 from keras_bert.config import BertConfig
@@ -17,7 +18,7 @@ from keras_bert.tasks.pretraining.inputs import find_inputs
 from keras_bert.tasks.pretraining.run import pretrain
 from keras_bert.tasks.pretraining.settings import PretrainingSettings
 from keras_bert.text.vocabulary import SPECIAL_TOKENS
-from keras_bert.training.loop import TrainingSettings
+from keras_bert.training.run import TrainingRun, TrainingSettings
 from keras_bert.training.strategy import make_strategy
 
 CONFIG = BertConfig(
@@ -81,10 +82,11 @@ def run(tmp_path, steps=2, **settings):
     settings = {name: str(value) for name, value in settings.items()}
     return pretrain(
         PretrainingSettings(num_warmup_steps=0, eval_batch_size=4, **settings),
-        TrainingSettings(num_train_steps=steps, train_batch_size=4, jit_compile=False),
-        make_strategy(),
-        tmp_path / "out",
-        {},
+        TrainingRun(
+            TrainingSettings(num_train_steps=steps, train_batch_size=4, jit_compile=False),
+            make_strategy(),
+            tmp_path / "out",
+        ),
     )
 
 
@@ -160,7 +162,7 @@ def test_records_of_other_tools_have_the_casing_that_their_vocabulary_shows(
     )
     with caplog.at_level("INFO", "absl"):
         assert find_inputs(settings, 1).do_lower_case is is_lower
-    said = f"nothing says the casing of {vocab_file}; by its pieces --do_lower_case="
+    said = f"the casing of {vocab_file} is not given; by its tokens it is --do_lower_case="
     assert said + str(is_lower).lower() in caplog.text
 
 
@@ -178,7 +180,7 @@ def test_run_json_has_the_records_own_length(tmp_path, records, config_file):
             False,
             r"--export: .*a\.tfrecord has no vocabulary beside it; expected a --vocab_file",
         ),
-        (4, True, r"--export: .* has max_seq_length 4; a model is served for 5 pieces at least"),
+        (4, True, r"--export: .* has max_seq_length 4; a model is served for 5 tokens at least"),
     ],
 )
 def test_what_could_not_be_exported_is_refused_before_training(
@@ -211,13 +213,15 @@ def test_without_held_out_records_a_sample_of_the_training_records_is_evaluated(
 
 def test_a_starting_point_of_another_vocabulary_is_refused(tmp_path, records):
     pieces = [*SPECIAL_TOKENS, *(f"mot{i}" for i in range(45))]
-    save_model_directory(tmp_path / "start", BertPretrainer(CONFIG), CONFIG, pieces)
+    save_model_directory(
+        tmp_path / "start", BertPretrainer(CONFIG), ModelDescription(CONFIG, pieces)
+    )
     with pytest.raises(InputError, match=r"start .* is another vocabulary"):
         run(tmp_path, input_file=records, init_checkpoint=tmp_path / "start")
 
 
 def test_a_starting_point_of_another_config_is_refused(tmp_path, records, config_file):
-    save_model_directory(tmp_path / "start", BertPretrainer(CONFIG), CONFIG)
+    save_model_directory(tmp_path / "start", BertPretrainer(CONFIG), ModelDescription(CONFIG))
     replace(CONFIG, hidden_size=4).to_json(config_file)
     with pytest.raises(InputError, match="differs from the config of --init_checkpoint"):
         run(
@@ -275,10 +279,7 @@ def test_records_of_another_casing_than_the_flag_says_are_refused(tmp_path, reco
     with pytest.raises(InputError, match="do_lower_case differs: --do_lower_case is True"):
         pretrain(
             PretrainingSettings(str(records), bert_config=str(config_file), do_lower_case=True),
-            TrainingSettings(num_train_steps=1, train_batch_size=4),
-            make_strategy(),
-            tmp_path / "out",
-            {},
+            TrainingRun(TrainingSettings(1, 4), make_strategy(), tmp_path / "out"),
         )
 
 
@@ -290,9 +291,9 @@ def test_evaluation_alone_needs_a_starting_point_and_leaves_results_only(
     settings = PretrainingSettings(str(records), do_train=False, eval_batch_size=4)
     training = TrainingSettings(num_train_steps=1, train_batch_size=4, jit_compile=False)
     with pytest.raises(InputError, match="needs an --init_checkpoint"):
-        pretrain(settings, training, make_strategy(), tmp_path / "out", {})
+        pretrain(settings, TrainingRun(training, make_strategy(), tmp_path / "out"))
     settings = replace(settings, init_checkpoint=str(tmp_path / "first"))
-    results = pretrain(settings, training, make_strategy(), tmp_path / "out", {})
+    results = pretrain(settings, TrainingRun(training, make_strategy(), tmp_path / "out"))
     assert results["step"] == 0
     assert results["loss"] > 0
     assert {p.name for p in (tmp_path / "out").iterdir()} == {"run.json", "results.json"}
@@ -300,7 +301,9 @@ def test_evaluation_alone_needs_a_starting_point_and_leaves_results_only(
 
 def test_a_starting_point_that_does_not_fit_leaves_nothing_behind(tmp_path, records):
     pieces = (records / "vocab.txt").read_text().split()
-    save_model_directory(tmp_path / "start", BertPretrainer(CONFIG), CONFIG, pieces, False)
+    save_model_directory(
+        tmp_path / "start", BertPretrainer(CONFIG), ModelDescription(CONFIG, pieces, False)
+    )
     weights = tmp_path / "start" / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-9])
     with pytest.raises(InputError, match=r"model\.safetensors"):
@@ -314,7 +317,7 @@ def test_a_learning_rate_that_ruins_the_last_step_saves_no_model(tmp_path, recor
     )
     training = TrainingSettings(num_train_steps=1, train_batch_size=4, jit_compile=False)
     with pytest.raises(InputError, match="not finite"):
-        pretrain(settings, training, make_strategy(), tmp_path / "out", {})
+        pretrain(settings, TrainingRun(training, make_strategy(), tmp_path / "out"))
     assert not (tmp_path / "out" / "model").exists()
     assert not (tmp_path / "out" / "results.json").exists()
 

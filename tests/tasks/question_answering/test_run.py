@@ -7,6 +7,7 @@ import pytest
 import tensorflow as tf
 from safetensors.numpy import load_file, save_file
 
+from keras_bert.checkpoints.model_description import ModelDescription
 from keras_bert.checkpoints.model_directory import save_model_directory
 from keras_bert.common.errors import InputError
 from keras_bert.config import BertConfig
@@ -16,7 +17,7 @@ from keras_bert.tasks.question_answering.data import Splits, SquadSettings
 from keras_bert.tasks.question_answering.questions import Answer, Question
 from keras_bert.tasks.question_answering.run import fine_tune_span_labeler, make_task
 from keras_bert.tasks.question_answering.windows import make_windows, training_examples
-from keras_bert.training.loop import TrainingSettings
+from keras_bert.training.run import TrainingSettings
 
 TEXT = "Rollo the Norse leader swore fealty to King Charles in the year 911"
 V2 = SquadSettings(version_2_with_negative=True)
@@ -223,7 +224,7 @@ def scored(vocab, write_squad, questions, tmp_path):
         small = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
         config = BertConfig(len(vocab), intermediate_size=32, **small, **sizes)
         folder = tmp_path / "labeler"
-        save_model_directory(folder, BertSpanLabeler(config), config, vocab)
+        save_model_directory(folder, BertSpanLabeler(config), ModelDescription(config, vocab))
         file = folder / "model.safetensors"
         save_file({name: v for name, v in load_file(file).items() if "pooler" not in name}, file)
         return fine_tune_span_labeler(

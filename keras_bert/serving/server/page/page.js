@@ -180,7 +180,7 @@ const TASKS = {
     instances: (values) => [values],
     show: ([row], values) => {
       // A text of fewer masks than another has padding: masks without pieces.
-      const masks = row.pieces.filter((pieces) => pieces.some((piece) => piece !== ""));
+      const masks = row.tokens.filter((tokens) => tokens.some((token) => token !== ""));
       if (!masks.length) return [note(`The text has no ${MASK}.`)];
       const [first, ...rest] = values.text.split(MASK);
       let filled = first;

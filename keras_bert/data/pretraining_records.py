@@ -1,0 +1,252 @@
+"""The files of a pre-training dataset, with their number of records, shape and format.
+
+Folders of the data tool have a manifest, which describes the records, and are checked against it.
+Files of other BERT tools are counted and measured by reading them; their format is the one that
+those tools make: masked beforehand, an example a record, a random next sentence.
+"""
+
+import hashlib
+import json
+import re
+import struct
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+import tensorflow as tf
+
+from keras_bert.common.errors import InputError
+from keras_bert.common.files import sha256
+from keras_bert.data.record_files import MANIFEST, find_record_files
+
+
+@dataclass(frozen=True)
+class RecordFormat:
+    """The format of records; all records of a run have the same.
+
+    Attributes:
+        next_sentence: the kind of second segment: `random` (Devlin et al. 2019), `order`
+            (the two swapped; Lan et al. 2020) or `none`, where there is no second segment.
+        dynamic: whether masks are drawn in training; else the records have them.
+        pack: whether a record is a row of several examples.
+        masked_lm_prob: share of the tokens to mask; None where the records have the masks.
+        do_whole_word_mask: whether to mask whole words; likewise.
+        ngram: the longest run of tokens or words to mask; likewise.
+    """
+
+    next_sentence: str = "random"
+    dynamic: bool = False
+    pack: bool = False
+    masked_lm_prob: float | None = None
+    do_whole_word_mask: bool | None = None
+    ngram: int | None = None
+
+    def __str__(self) -> str:
+        return ", ".join(f"{k} {v}" for k, v in asdict(self).items() if v is not None)
+
+
+@dataclass(frozen=True)
+class PretrainingData:
+    """Files of pre-training records that belong together.
+
+    Attributes:
+        files: the record files, sorted.
+        counts: records in each, rows where they are packed.
+        max_seq_length: S of every record.
+        max_predictions_per_seq: P of every record.
+        format: the format of the records.
+        fingerprint: a hash of the checksums in the manifest, else of the names and sizes, and of
+            the format.
+        manifests: folder -> its manifest.json; folders of other tools' files have none.
+        vocab_file: the vocabulary beside the manifests, which is one, or None.
+    """
+
+    files: Sequence[str]
+    counts: Sequence[int]
+    max_seq_length: int
+    max_predictions_per_seq: int
+    format: RecordFormat
+    fingerprint: str
+    manifests: dict[Path, dict]
+    vocab_file: Path | None
+
+    @property
+    def num_examples(self) -> int:
+        """Records in all files."""
+        return sum(self.counts)
+
+    def share(self, index: int, count: int) -> "PretrainingData":
+        """Returns the files that one of several workers reads; each reads its own.
+
+        Args:
+            index: of the worker.
+            count: workers.
+
+        Raises:
+            InputError: there are fewer files than workers.
+        """
+        if len(self.files) < count:
+            raise InputError(
+                f"{Path(self.files[0]).parent}: {len(self.files)} files with records, but {count} "
+                f"workers need {count} at least, one each; make them with --num_shards={count} or "
+                "more"
+            )
+        return replace(self, files=self.files[index::count], counts=self.counts[index::count])
+
+
+def find_records(input_file: str, flag: str = "input_file") -> PretrainingData:
+    """Finds record files, and reads their format and shape.
+
+    Args:
+        input_file: comma-separated folders (made by `data_tools.create_pretraining_data`), files
+            or globs.
+        flag: the flag that the value came by, for messages.
+
+    Returns:
+        The files with their sizes and shapes.
+
+    Raises:
+        InputError: no files, an empty or damaged one, or files that differ in kind, shape or
+            vocabulary.
+    """
+    found = sorted(find_record_files(input_file, flag), key=lambda of_folder: of_folder.folder)
+    files = sorted(Path(path) for of_folder in found for path in of_folder.paths())
+    manifests = {Path(of_folder.folder): of_folder.manifest for of_folder in found}
+    counts = [_count_records(path, manifests[path.parent]) for path in files]
+    filled = {path: count for path, count in zip(files, counts, strict=True) if count}
+    if not filled:
+        raise InputError(f"--{flag}={input_file!r}: all {len(files)} files are empty")
+    kinds = {path: _format_of(manifests[path.parent]) for path in filled}
+    for path, kind in kinds.items():
+        if kind != kinds[first := next(iter(filled))]:
+            raise InputError(
+                f"{path} has records of {kind}, but {first} of {kinds[first]}; records of one run "
+                "must be of one kind"
+            )
+    shapes = {path: _shape_of(path, manifests[path.parent]) for path in filled}
+    first, shape = next(iter(shapes.items()))
+    for path, other in shapes.items():
+        if other != shape:
+            raise InputError(
+                f"{path} has (max_seq_length, max_predictions_per_seq) {other}, but {first} has "
+                f"{shape}; records of one run must have one shape"
+            )
+    known = {folder: manifest for folder, manifest in manifests.items() if manifest}
+    vocab_files = {folder / m["vocab"]["file"]: m["vocab"]["sha256"] for folder, m in known.items()}
+    vocab_file = next(iter(vocab_files), None)
+    for path, checksum in vocab_files.items():
+        if checksum != vocab_files[vocab_file]:
+            raise InputError(
+                f"{path.parent} was made with another vocabulary than {vocab_file.parent}; records "
+                "of one run must share one"
+            )
+        _check_vocabulary(path, checksum)
+    return PretrainingData(
+        files=[str(path) for path in shapes],
+        counts=[*filled.values()],
+        max_seq_length=shape[0],
+        max_predictions_per_seq=shape[1],
+        format=kinds[first],
+        fingerprint=_fingerprint(files, manifests, kinds[first]),
+        manifests=known,
+        vocab_file=vocab_file,
+    )
+
+
+def _check_vocabulary(path: Path, expected: str) -> None:
+    try:
+        found = sha256(path)
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {error.strerror}") from error
+    if found != expected:
+        raise InputError(
+            f"{path}: has changed since the records were made with it: its sha256 is {found}, "
+            f"their manifest says {expected}"
+        )
+
+
+def _format_of(manifest: dict | None) -> RecordFormat:
+    if manifest is None:
+        return RecordFormat()
+    settings = manifest["settings"]
+    names = ["next_sentence", "dynamic", "pack"]
+    if settings["dynamic"]:
+        names += ["masked_lm_prob", "do_whole_word_mask", "ngram"]
+    return RecordFormat(**{name: settings[name] for name in names})
+
+
+def _fingerprint(
+    files: Sequence[Path], manifests: dict[Path, dict | None], record_format: RecordFormat
+) -> str:
+    content: list[object] = [asdict(record_format)]
+    for path in files:
+        shards = {
+            s["file"]: s["sha256"] for s in (manifests[path.parent] or {"shards": []})["shards"]
+        }
+        content.append([path.name, shards.get(path.name, path.stat().st_size)])
+    return hashlib.sha256(json.dumps(content).encode()).hexdigest()
+
+
+def _count_records(path: Path, manifest: dict | None) -> int:
+    shards = {shard["file"]: shard for shard in (manifest or {"shards": []})["shards"]}
+    try:
+        size = path.stat().st_size
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {error.strerror}") from error
+    if path.name in shards:
+        shard = shards[path.name]
+        if size != shard["bytes"]:
+            raise InputError(
+                f"{path}: is damaged: it has {size} bytes, its manifest says {shard['bytes']}"
+            )
+        return shard["rows"]
+    count = 0
+    with open(path, "rb") as file:
+        while header := file.read(12):
+            # A record is its length (8 bytes), a checksum (4), the bytes, a checksum (4).
+            length = struct.unpack("<Q", header[:8])[0] if len(header) == 12 else size
+            if file.tell() + length + 4 > size:
+                raise InputError(f"{path}: is truncated: record {count} runs past the file's end")
+            file.seek(length + 4, 1)
+            count += 1
+    return count
+
+
+def _shape_of(path: Path, manifest: dict | None) -> tuple[int, int]:
+    try:
+        serialized = next(iter(tf.data.TFRecordDataset(str(path)))).numpy()
+        feature = tf.train.Example.FromString(serialized).features.feature
+        names = set(feature)
+        ids, positions = feature["input_ids"], feature["masked_lm_positions"]
+        predictions = len(positions.int64_list.value)
+        if manifest and manifest["settings"]["dynamic"]:  # Such records have no masks to count.
+            predictions = manifest["settings"]["max_predictions_per_seq"]
+        shape = len(ids.int64_list.value), predictions
+    except (tf.errors.OpError, ValueError, StopIteration) as error:
+        raise InputError(f"{path}: record 0 cannot be read: {first_line(error)}") from error
+    except Exception as error:  # protobuf's DecodeError has no public base of its own
+        raise InputError(f"{path}: record 0 is not a tf.Example: {first_line(error)}") from error
+    is_packed, is_dynamic = "example_ids" in names, "masked_lm_positions" not in names
+    if manifest is None and "input_ids" in names and (is_packed or is_dynamic):
+        what = "packed rows" if is_packed else "no masks, which training is to draw"
+        raise InputError(
+            f"{path.parent / MANIFEST} is missing: {path.name} holds {what}, and only its manifest "
+            "says how they are to be read"
+        )
+    if not all(shape):
+        raise InputError(
+            f"{path}: record 0 has no input_ids or masked_lm_positions; it was not made for BERT "
+            "pre-training"
+        )
+    return shape
+
+
+def first_line(error: Exception) -> str:
+    """Returns the reason in a TensorFlow or protobuf error, without the names of operations.
+
+    Args:
+        error: the error.
+    """
+    message = getattr(error, "message", None) or str(error) or type(error).__name__
+    # TensorFlow wraps the reason in the names of its operations.
+    return re.sub(r"\{\{.*?\}\}\s*|\s*\[Op:.*", "", message.splitlines()[0])

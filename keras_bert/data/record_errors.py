@@ -1,0 +1,82 @@
+"""Explains TensorFlow's errors about damaged records: file, record and reason."""
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import tensorflow as tf
+from absl import logging
+
+from keras_bert.common.errors import InputError
+from keras_bert.data.parsing import parse_records
+from keras_bert.data.pretraining_records import PretrainingData, first_line
+
+# Numbers of records that are read together while searching for the damaged one.
+_CHECKED_TOGETHER = (1024, 32, 1)
+# A message that quotes a record which is not UTF-8 fails on its way to Python.
+_DAMAGE = (tf.errors.DataLossError, tf.errors.InvalidArgumentError, UnicodeDecodeError)
+# TensorFlow's messages about records that it cannot read or parse, or that are out of range.
+_NO_EXAMPLE = "Could not parse example"
+_OF_RECORDS = re.compile(
+    rf"(corrupted|truncated) record|{_NO_EXAMPLE}|Can't parse serialized Example|"
+    r"Feature: .* could not be found|Data types don't match|values != expected|"
+    r"is out of range: expected"
+)
+
+
+@contextmanager
+def explained(data: PretrainingData, vocab_size: int) -> Iterator[None]:
+    """Turns TensorFlow's errors about damaged records into an `InputError` that names the file.
+
+    Those errors do not name the record, so all records are read again.
+
+    Args:
+        data: the records that are read inside the `with`.
+        vocab_size: as given to the batches.
+
+    Yields:
+        Nothing.
+
+    Raises:
+        InputError: in place of a data loss or an example of another form.
+    """
+    try:
+        yield
+    except _DAMAGE as error:
+        if not _OF_RECORDS.search(_message(error)):
+            raise
+        logging.info(
+            "a record cannot be read; checking all %d of %d files for the first such",
+            data.num_examples,
+            len(data.files),
+        )
+        for path in data.files:
+            if found := _first_damaged(path, data, vocab_size):
+                index, cause = found
+                is_none = _NO_EXAMPLE in _message(cause)
+                reason = "is not a tf.Example" if is_none else first_line(cause)
+                raise InputError(f"{path}: record {index}: {reason}") from error
+        raise
+
+
+def _first_damaged(
+    path: str, data: PretrainingData, vocab_size: int
+) -> tuple[int, Exception] | None:
+    """Finds the first record of a file that cannot be read, and the reason."""
+    start, cause = 0, None
+    for together in _CHECKED_TOGETHER:
+        try:
+            for serialized in tf.data.TFRecordDataset(path).skip(start).batch(together):
+                parse_records(serialized, data, vocab_size)
+                start += together
+        except _DAMAGE as error:
+            cause = error
+        else:
+            return None
+    return start, cause
+
+
+def _message(error: Exception) -> str:
+    if isinstance(error, UnicodeDecodeError):
+        return error.object.decode(errors="replace")
+    return error.message

@@ -1,0 +1,218 @@
+"""Fine-tunes a classifier from files of texts to scores, predictions and model/.
+
+texts and labels -> tokenized examples -> the fine-tuning core (tasks/fine_tuning) with this
+task's loss, scores, TensorBoard tables and prediction files
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+from absl import logging
+
+from keras_bert.models import BertClassifier
+from keras_bert.tasks.classification.data import ClassificationSettings, Problem, read_data
+from keras_bert.tasks.classification.labels import (
+    class_weights,
+    label_array,
+    warn_of_absent_labels,
+)
+from keras_bert.tasks.classification.objective import classification_objective
+from keras_bert.tasks.classification.predictions import decisions, named, write_predictions
+from keras_bert.tasks.classification.processor import ClassificationProcessor, ClassifierSettings
+from keras_bert.tasks.classification.scoring import score
+from keras_bert.tasks.classification.text_classifier import (
+    TextClassifier,
+    transformers_problem_type,
+)
+from keras_bert.tasks.classification.texts import Splits, Texts
+from keras_bert.tasks.fine_tuning.predict import Predict
+from keras_bert.tasks.fine_tuning.pretrained import Pretrained, open_pretrained
+from keras_bert.tasks.fine_tuning.seeds import fine_tune_seeds
+from keras_bert.tasks.fine_tuning.settings import FineTuningRun
+from keras_bert.tasks.fine_tuning.task import SHOWN, FineTuningTask
+from keras_bert.tasks.prepared import Prepared, decoded, gathered, prepare
+from keras_bert.training.board import Board
+
+
+@dataclass(frozen=True)
+class _Split:
+    """Texts of a file, and the same as the network reads them.
+
+    Attributes:
+        texts: as the file has them.
+        processor: what prepared the texts.
+        prepared: the texts, tokenized.
+        labels: their labels as numbers; None where nothing is scored.
+    """
+
+    texts: Texts
+    processor: ClassificationProcessor
+    prepared: Prepared
+    labels: np.ndarray | None = None
+
+    def answers(self, predict: Predict) -> dict[str, np.ndarray]:
+        """Returns what `decode` makes of the model's outputs, and the logits."""
+        outputs = predict(self.prepared.examples)
+        return outputs | gathered(list(decoded(self.processor, self.prepared, outputs)))
+
+
+def fine_tune_classifier(
+    classification: ClassificationSettings, run: FineTuningRun
+) -> dict[str, object]:
+    """Fine-tunes a classifier once for each seed, or resumes that.
+
+    Args:
+        classification: which texts and labels.
+        run: the run.
+
+    Returns:
+        The figures, as in results.json: those of the task, each with `_matched` and `_mismatched`
+        after its name for MNLI, and "score", the mean of the task's metrics, which decides which
+        weights are the best.
+
+    Raises:
+        InputError: anything about the texts, the labels or the checkpoint that a user has to fix.
+    """
+    settings = run.settings
+    start = open_pretrained(settings)
+    problem, splits = read_data(
+        classification,
+        start.checkpoint.labels,
+        do_train=settings.do_train,
+        do_eval=settings.do_eval,
+        do_predict=settings.do_predict,
+    )
+    task = make_task(problem, splits, start, settings.max_seq_length, classification.class_weights)
+    return fine_tune_seeds(run, start, task)
+
+
+def make_task(
+    problem: Problem, splits: Splits, start: Pretrained, max_seq_length: int, weighing: str = ""
+) -> FineTuningTask:
+    """Tokenizes all texts and defines how they are trained on, scored and written.
+
+    Args:
+        problem: what is predicted of a text.
+        splits: the texts.
+        start: the checkpoint.
+        max_seq_length: tokens of an example.
+        weighing: what a class weighs, as `labels.class_weights` reads it.
+
+    Returns:
+        The task.
+
+    Raises:
+        InputError: texts or labels that cannot be used.
+    """
+    some = splits.train or next(iter({**splits.dev, **splits.test}.values()))
+    settings = ClassifierSettings(
+        problem.labels, problem.problem_type, max_seq_length, some.second is not None
+    )
+    processor = ClassificationProcessor(start.tokenizer(), settings)
+
+    def prepared(texts: Texts) -> Prepared:
+        if texts.second is not None:
+            start.checkpoint.check_segments()
+        columns = [texts.first] if texts.second is None else [texts.first, texts.second]
+        return prepare(processor.preprocess, columns)
+
+    def labelled(texts: Texts) -> _Split:
+        labels = label_array(texts, problem.problem_type, problem.labels, problem.label_separator)
+        return _Split(texts, processor, prepared(texts), labels)
+
+    train = weights = None
+    if splits.train:
+        split = labelled(splits.train)
+        train = replace(split.prepared.examples, labels={"labels": split.labels})
+        weights = class_weights(weighing, problem.problem_type, problem.labels, split.labels)
+    dev = {suffix: labelled(texts) for suffix, texts in splits.dev.items()}
+    if problem.labels:
+        for scored in dev.values():
+            warn_of_absent_labels(scored.texts, scored.labels, problem.labels)
+
+    def to_predict(texts: Texts) -> _Split:
+        # The same texts are run through the model once.
+        scored = next((each for each in dev.values() if each.texts is texts), None)
+        return scored or _Split(texts, processor, prepared(texts))
+
+    test = {name: to_predict(texts) for name, texts in splits.test.items()}
+
+    def write(predict: Predict, folder: Path) -> None:
+        for name, split in test.items():
+            write_predictions(folder / name, problem, split.texts.indices, split.answers(predict))
+            logging.info("%s: %d predictions", folder / f"{name}.tsv", len(split.texts))
+
+    read = {f"dev{suffix}": texts for suffix, texts in splits.dev.items()} | splits.test
+    return FineTuningTask(
+        make=lambda config, dtype: TextClassifier(
+            BertClassifier(config, settings.num_logits, dtype=dtype),
+            processor.tokenizer,
+            settings,
+        ),
+        objective=classification_objective(problem.problem_type, weights),
+        train=train,
+        score=(lambda predict: _scores(problem, dev, predict)) if dev else None,
+        best="score",
+        show=lambda predict, board: _show(problem, dev, predict, board),
+        write_predictions=write if test else None,
+        labels=problem.labels or None,
+        problem_type=transformers_problem_type(problem.problem_type),
+        data={name: list(texts.rows()) for name, texts in read.items()},
+    )
+
+
+def _scores(problem: Problem, dev: Mapping[str, _Split], predict: Predict) -> dict[str, float]:
+    """Scores every development set, and takes the mean of what counts."""
+    figures = {}
+    for suffix, scored in dev.items():
+        own = score(problem, scored.answers(predict), scored.labels)
+        figures |= {name + suffix: value for name, value in own.items()}
+    counted = [figures[name + suffix] for suffix in dev for name in problem.metrics]
+    return figures | {"score": float(np.mean(counted))}
+
+
+def _show(problem: Problem, dev: Mapping[str, _Split], predict: Predict, board: Board) -> None:
+    """Shows the worst predictions, and precision over recall where there are two classes."""
+    header = ("where", "text", "text pair", "label", "prediction", "how sure")
+    for suffix, scored in dev.items():
+        answers = scored.answers(predict)
+        board.table(f"wrong_predictions{suffix}", header, _worst(problem, scored, answers))
+        if problem.problem_type == "single_label" and len(problem.labels) == 2:
+            shares = answers["probabilities"][:, 1]
+            board.pr_curve(f"label_{problem.labels[1]}{suffix}", scored.labels == 1, shares)
+
+
+def _worst(
+    problem: Problem, scored: _Split, answers: Mapping[str, np.ndarray]
+) -> list[list[object]]:
+    """Lists wrong predictions, the surest first; of a regression, the farthest."""
+    labels, texts = scored.labels, scored.texts
+    decided = decisions(problem, answers)
+    if problem.problem_type == "regression":
+        error = np.abs(decided - labels)
+        wrong, sure = np.arange(len(labels)), [""] * len(labels)
+        shown_labels, shown = ([f"{v:.3f}" for v in values] for values in (labels, decided))
+    else:
+        shares = answers["probabilities"]
+        if problem.problem_type == "multi_label":
+            error = np.abs(shares - labels).max(axis=1)
+            wrong = np.flatnonzero((decided != labels).any(axis=1))
+        else:
+            error = shares.max(axis=1)
+            wrong = np.flatnonzero(decided != labels)
+        sure = [f"{value:.3f}" for value in error]
+        shown_labels, shown = (
+            [_joined(named(row, problem.labels)) for row in rows] for rows in (labels, decided)
+        )
+    order = wrong[np.argsort(-error[wrong], kind="stable")][:SHOWN]
+    second = texts.second or [""] * len(texts)
+    return [
+        [texts.where(i), texts.first[i], second[i], shown_labels[i], shown[i], sure[i]]
+        for i in order
+    ]
+
+
+def _joined(names: str | list[str]) -> str:
+    return names if isinstance(names, str) else ", ".join(names)

@@ -1,0 +1,384 @@
+"""TextClassifier: classifies texts or pairs of texts, or rates them."""
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, ClassVar, Unpack
+
+import keras
+import numpy as np
+import tensorflow as tf
+from keras import ops
+
+from keras_bert.common.errors import InputError
+from keras_bert.models import BertClassifier
+from keras_bert.serving.network import Network
+from keras_bert.tasks.checks import check_list, check_same_length, check_texts
+from keras_bert.tasks.classification import glue
+from keras_bert.tasks.classification.data import Problem
+from keras_bert.tasks.classification.labels import label_array
+from keras_bert.tasks.classification.metrics import DEFAULT_METRICS
+from keras_bert.tasks.classification.objective import classification_losses
+from keras_bert.tasks.classification.processor import (
+    PROBLEM_TYPES,
+    ClassificationProcessor,
+    ClassifierSettings,
+)
+from keras_bert.tasks.classification.scoring import score
+from keras_bert.tasks.classification.served import ServedClassifier
+from keras_bert.tasks.classification.texts import Texts
+from keras_bert.tasks.fitting import FitData, FitOptions
+from keras_bert.tasks.loading import ModelOptions, Source
+from keras_bert.tasks.prepared import prepare
+from keras_bert.tasks.task import Task
+from keras_bert.text.tokenizer import BertTokenizer
+
+_TEXT = "The Norman dynasty had a major impact on medieval Europe."
+_QUESTION = "Who had an impact on Europe?"
+_DEFAULT = ModelOptions()
+
+
+class TextClassifier(Task):
+    """Classifies texts or pairs of texts, or rates them.
+
+    Example:
+        classifier = TextClassifier.from_pretrained("bert", labels=["0", "1"])
+        classifier.fit((first, second), labels, epochs=3, batch_size=16, seed=0)
+        classifier.predict((first, second))["label"]
+
+    Args:
+        model: the network.
+        tokenizer: of the model's vocabulary.
+        settings: labels and lengths.
+    """
+
+    task: ClassVar[str] = "classification"
+    input_names: ClassVar[tuple[str, ...]] = ("text", "text_pair")
+
+    settings: ClassifierSettings
+    processor: ClassificationProcessor
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        path: str | os.PathLike,
+        labels: Sequence[str] | None = None,
+        max_seq_length: int | None = None,
+        problem_type: str | None = None,
+        *,
+        tokenizer: BertTokenizer | None = None,
+        dtype: str | None = None,
+    ) -> "TextClassifier":
+        """Opens a fine-tuned classifier, or puts a new head on a pre-trained model.
+
+        Args:
+            path: whatever `--init_checkpoint` accepts.
+            labels: names of the classes, for a new head; by default those of the model.
+            max_seq_length: tokens of a text or pair; by default as the model was trained, or 128.
+            problem_type: `single_label`, `multi_label` or `regression`; by default the model's, or
+                `single_label`.
+            tokenizer: in place of the checkpoint's.
+            dtype: dtype policy, such as "mixed_bfloat16".
+
+        Raises:
+            InputError: nothing that can be opened, a model of another task, or labels that do not
+                fit the model's head.
+        """
+        source = Source.open(path)
+        source.check_heads(cls.task, cls.__name__)
+        return cls.from_source(
+            source,
+            labels=labels,
+            max_seq_length=max_seq_length,
+            problem_type=problem_type,
+            options=ModelOptions(tokenizer, dtype),
+        )
+
+    @classmethod
+    def from_source(
+        cls,
+        source: Source,
+        *,
+        labels: Sequence[str] | None = None,
+        max_seq_length: int | None = None,
+        problem_type: str | None = None,
+        pair: bool | None = None,
+        options: ModelOptions = _DEFAULT,
+    ) -> "TextClassifier":
+        """Makes the object from an open checkpoint.
+
+        Args:
+            source: the checkpoint.
+            labels: as for `from_pretrained`.
+            max_seq_length: as for `from_pretrained`.
+            problem_type: as for `from_pretrained`.
+            pair: whether the exported model takes two texts; by default as its run trained it.
+            options: tokenizer and dtype.
+
+        Raises:
+            InputError: labels or a length that do not fit the model.
+        """
+        settings = replace(
+            _settings(source, labels, problem_type),
+            max_seq_length=source.max_seq_length(max_seq_length),
+            pair=source.setting("pair", bool, pair, is_of_pairs(source)),
+        )
+        if settings.pair:
+            source.checkpoint.check_segments()
+        model = BertClassifier(source.checkpoint.config, settings.num_logits, dtype=options.dtype)
+        return cls._load(source, model, source.tokenizer(options.tokenizer), settings)
+
+    @classmethod
+    def settings_of_export(cls, info: Mapping[str, Any]) -> ClassifierSettings:
+        """Returns the settings of an export."""
+        return ClassifierSettings(
+            labels=tuple(info["labels"]),
+            problem_type=short_problem_type(info["problem_type"], "export.json"),
+            max_seq_length=info["max_seq_length"],
+            pair=info["pair"],
+        )
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The names of the classes in the order of the logits; none for a regression."""
+        return self.settings.labels
+
+    def fit(
+        self,
+        texts: Any,
+        labels: Sequence[Any],
+        *,
+        validation_data: tuple[Any, Sequence[Any]] | None = None,
+        callbacks: Sequence[keras.callbacks.Callback] = (),
+        **options: Unpack[FitOptions],
+    ) -> keras.callbacks.History:
+        """Trains the model by Keras' own `fit`, on one device.
+
+        Args:
+            texts: n strings; a tuple of two such lists for pairs.
+            labels: n labels by name; for several labels a text lists of names, for a regression
+                numbers.
+            validation_data: (texts, labels), evaluated after each epoch; its figures are in the
+                logs as `val_accuracy` and so on.
+            callbacks: Keras callbacks.
+            **options: see FitSettings: epochs, batch_size, learning_rate, seed, ...
+
+        Returns:
+            Keras' history.
+
+        Raises:
+            InputError: arguments that cannot be used.
+        """
+        columns = self._columns(texts)
+        array = self._label_array(labels, columns)
+        held_out = None
+        if validation_data is not None:
+            held_out = _pair_of("validation_data", validation_data)
+            self._label_array(held_out[1], self._columns(held_out[0], "validation_data[0]"))
+        if len(columns) == 2:
+            self._replace_settings(pair=True)
+        examples = prepare(self.processor.preprocess, columns).examples
+        losses = classification_losses(self.settings.problem_type)
+        data = FitData(
+            examples=replace(examples, labels={"labels": array}),
+            targets=lambda batch: {"logits": batch["labels"]},
+            losses={"logits": lambda labels, logits: losses(logits, labels)},
+            metrics={"logits": [_accuracy] if self.settings.problem_type == "single_label" else []},
+            pad_token_id=self.tokenizer.pad_token_id,
+            max_seq_length=self.settings.max_seq_length,
+        )
+        evaluate = (lambda: self.evaluate(*held_out)) if held_out else None
+        return self._fit(data, options, evaluate, callbacks)
+
+    def evaluate(self, texts: Any, labels: Sequence[Any], batch_size: int = 32) -> dict[str, float]:
+        """Scores the model.
+
+        Args:
+            texts: as for `fit`.
+            labels: as for `fit`.
+            batch_size: texts a batch.
+
+        Returns:
+            The figures of results.json: "loss", and for one label a text "accuracy" and
+            "f1_macro", for several "f1_micro" too, for a regression "pearson" and "spearman".
+
+        Raises:
+            InputError: arguments that cannot be used, or no texts.
+        """
+        columns = self._columns(texts)
+        array = self._label_array(labels, columns)
+        if not len(array):
+            raise InputError("evaluate() got no texts; expected at least one")
+        answers = self._predict(columns, batch_size)
+        problem = Problem(self.settings.problem_type, self.labels, self._metrics())
+        return score(problem, answers, array)
+
+    def predict(self, texts: Any, batch_size: int = 32) -> dict[str, np.ndarray]:
+        """Classifies texts.
+
+        Args:
+            texts: n strings; a tuple of two such lists for pairs.
+            batch_size: texts a batch.
+
+        Returns:
+            Of one label a text: "label" [n], "probabilities" and "logits" [n, C]. Of several:
+            "labels" [n, C], those with a probability above one half, best first, then "". Of a
+            regression: "score" [n].
+
+        Raises:
+            InputError: arguments that cannot be used.
+        """
+        return self._predict(self._columns(texts), batch_size)
+
+    def make_processor(self) -> ClassificationProcessor:
+        """Makes the graph functions for the present settings."""
+        return ClassificationProcessor(self.tokenizer, self.settings)
+
+    def served(self, network: Network) -> tf.Module:
+        """Makes the module whose signatures an export has."""
+        return ServedClassifier(network, self.processor)
+
+    def description(self) -> dict[str, Any]:
+        """Returns what export.json says of the task."""
+        return {
+            "problem_type": self.problem_type_name,
+            "labels": list(self.labels),
+            "pair": self.settings.pair,
+        }
+
+    def example_request(self) -> dict[str, str]:
+        """Returns the strings of a request that warms a server up."""
+        return {"text": _TEXT} | ({"text_pair": _QUESTION} if self.settings.pair else {})
+
+    @property
+    def label_names(self) -> Sequence[str]:
+        """The names of the model's labels."""
+        return self.labels
+
+    @property
+    def problem_type_name(self) -> str:
+        """What transformers calls the kind of loss."""
+        return transformers_problem_type(self.settings.problem_type)
+
+    def _columns(self, texts: Any, name: str = "texts") -> tuple[list[str], ...]:
+        columns = check_texts(name, texts, allow_pairs=True)
+        if len(columns) == 2 and self._model is not None:
+            count = self.model.config.type_vocab_size
+            if count < 2:
+                raise InputError(
+                    f"{name} is a tuple of pairs, but the model has type_vocab_size {count}; "
+                    "expected single texts, or a model of 2 segments"
+                )
+        return columns
+
+    def _label_array(self, labels: Any, columns: Sequence[Sequence[str]]) -> np.ndarray:
+        items = check_list("labels", labels, "labels")
+        check_same_length(texts=columns[0], labels=items)
+        texts = Texts("labels", [], None, items, range(len(items)), [], unit="item")
+        return label_array(texts, self.settings.problem_type, self.labels)
+
+    def _metrics(self) -> Sequence[str]:
+        """Returns the official metrics: those of a GLUE task if the model was trained on one."""
+        name = self.source.run.setting("task_name", str, "") if self.source else ""
+        if name and name.lower() != "custom":
+            return glue.find_task(name).metrics
+        return DEFAULT_METRICS[self.settings.problem_type]
+
+
+def transformers_problem_type(problem_type: str) -> str:
+    """Returns what transformers calls a problem type: `single_label_classification`."""
+    return problem_type + "_classification" * (problem_type != "regression")
+
+
+def short_problem_type(name: str | None, where: Any) -> str | None:
+    """Returns our name of a problem type: `single_label` of `single_label_classification`.
+
+    Raises:
+        InputError: an unknown one.
+    """
+    if name is None:
+        return None
+    short = name.removesuffix("_classification")
+    if short not in PROBLEM_TYPES:
+        known = ", ".join(f"{kind}_classification" for kind in PROBLEM_TYPES[:2])
+        raise InputError(f"{where}: problem_type is {name!r}; expected one of {known}, regression")
+    return short
+
+
+def is_of_pairs(source: Source) -> bool:
+    """Returns whether the run of a classifier trained it on pairs of texts.
+
+    Raises:
+        InputError: run.json names an unknown task.
+    """
+    name = source.run.setting("task_name", str, "")
+    if name and name.lower() != "custom":
+        return len(glue.find_task(name).text_columns) == 2
+    return bool(source.run.setting("text_pair_column", str, ""))
+
+
+def _settings(
+    source: Source, labels: Sequence[str] | None, problem_type: str | None
+) -> ClassifierSettings:
+    """Completes labels and problem type by what the checkpoint says."""
+    checkpoint = source.checkpoint
+    with checkpoint.open_weights() as stored:
+        num_logits = stored.num_labels
+    known = checkpoint.labels
+    if known is None and num_logits:  # transformers does not write the names it gives to labels.
+        known = [f"LABEL_{index}" for index in range(num_logits)]
+    kind = short_problem_type(problem_type, "problem_type") or short_problem_type(
+        checkpoint.problem_type if num_logits else None, checkpoint.path
+    )
+    if kind is None:
+        kind = "regression" if num_logits == 1 and not labels else "single_label"
+    names = _label_names(labels, known if num_logits else None, kind, checkpoint.path)
+    if num_logits and num_logits != (len(names) or 1):
+        raise InputError(
+            f"labels={list(names)}: {checkpoint.path} has a head of {num_logits} logits; expected "
+            "as many labels, or convert SRC DST --noheads for a new head"
+        )
+    return ClassifierSettings(names, kind)
+
+
+def _label_names(
+    given: Sequence[str] | None, known: Sequence[str] | None, kind: str, path: Any
+) -> tuple[str, ...]:
+    """Returns the classes: the given ones in the order of the model's head."""
+    if kind == "regression":
+        if given:
+            raise InputError(f"labels={list(given)}: expected none for a regression")
+        return ()
+    if given is None:
+        if not known:
+            raise InputError(
+                f"labels is None, but {path} has no classification head; expected the names of "
+                'the classes, such as labels=["0", "1"]'
+            )
+        return tuple(known)
+    names = [str(name) for name in check_list("labels", given, "names")]
+    if len(names) < 2 - (kind == "multi_label") or len(set(names)) < len(names):
+        raise InputError(f"labels={names}: expected at least two different names")
+    unnamed = known is None or all(name.startswith("LABEL_") for name in known)
+    if unnamed or list(known) == names:
+        return tuple(names)
+    if sorted(known) == sorted(names):
+        return tuple(known)
+    raise InputError(
+        f"labels={names}: {path} has the labels {', '.join(known)}; expected the same, or convert "
+        "SRC DST --noheads for a new head"
+    )
+
+
+def _pair_of(name: str, value: Any) -> tuple[Any, Any]:
+    if not isinstance(value, tuple) or len(value) != 2:
+        raise InputError(f"{name} is {value!r:.60}; expected a tuple (texts, labels)")
+    return value
+
+
+def _accuracy(labels: Any, logits: Any) -> Any:
+    hits = ops.cast(ops.argmax(logits, axis=-1), labels.dtype) == labels
+    return ops.cast(hits, "float32")
+
+
+_accuracy.__name__ = "accuracy"

@@ -1,0 +1,86 @@
+"""Reads how sentence-transformers uses a model: length, pooling and normalization.
+
+Its files are modules.json and sentence_bert_config.json in the model's own folder.
+"""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from absl import logging
+
+from keras_bert.common.errors import InputError
+from keras_bert.common.files import read_json, value_of
+
+# sentence-transformers' poolings that are served -> the older key of each.
+_POOLINGS = {"cls": "pooling_mode_cls_token", "mean": "pooling_mode_mean_tokens"}
+
+
+@dataclass(frozen=True)
+class SentenceTransformer:
+    """How sentence-transformers makes a text's vector by a model.
+
+    Attributes:
+        max_seq_length: pieces that it reads; None where no file says it.
+        pooling: the vector that it takes, `cls` or `mean`; None where no file says it, or another.
+        normalize: whether it divides the vector by its length.
+    """
+
+    max_seq_length: int | None = None
+    pooling: str | None = None
+    normalize: bool = False
+
+    @classmethod
+    def of(cls, model_dir: Path) -> "SentenceTransformer":
+        """Reads sentence-transformers' files of a model directory.
+
+        Args:
+            model_dir: the directory, of sentence-transformers or not.
+
+        Raises:
+            InputError: a file that cannot be read.
+        """
+        file = model_dir / "sentence_bert_config.json"
+        said = read_json(file) if file.is_file() else {}
+        length = value_of(file, said, "max_seq_length", int, None)
+        modules = _modules(model_dir / "modules.json")
+        kinds = [kind for kind, _ in modules]
+        poolings = [
+            _poolings(model_dir / path / "config.json") for k, path in modules if k == "Pooling"
+        ]
+        others = sorted(set(kinds) - {"Transformer", "Pooling", "Normalize"})
+        pooling = None
+        if others or len(poolings) > 1:
+            logging.warning("%s: %s is not exported", model_dir, ", ".join(others) or "Pooling")
+        elif poolings and len(poolings[0]) == 1 and poolings[0][0] in _POOLINGS:
+            pooling = poolings[0][0]
+        elif poolings:
+            logging.warning("%s: pooling %s is not exported", model_dir, ", ".join(poolings[0]))
+        return cls(length, pooling, "Normalize" in kinds)
+
+
+def _modules(file: Path) -> list[tuple[str, str]]:
+    """Returns the kind and the folder of each module that modules.json lists, none without it."""
+    if not file.is_file():
+        return []
+    try:
+        return [
+            (module["type"].rpartition(".")[2], module["path"])
+            for module in json.loads(file.read_text(encoding="utf-8"))
+        ]
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        raise InputError(
+            f"{file}: cannot be read; expected sentence-transformers' list of modules, each with "
+            "its type and path"
+        ) from None
+
+
+def _poolings(file: Path) -> list[str]:
+    """Returns the names of the poolings that a Pooling module joins."""
+    said = read_json(file)
+    named = said.get("pooling_mode")
+    if named is not None:
+        return [str(name) for name in (named if isinstance(named, list) else [named])]
+    older = {key: name for name, key in _POOLINGS.items()}
+    on = [key for key, value in said.items() if key.startswith("pooling_mode_") and value is True]
+    return [older.get(key, key) for key in on] or ["mean"]

@@ -1,0 +1,189 @@
+"""TextEmbedder: turns texts into vectors."""
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from keras_bert.models import BertEncoder
+from keras_bert.serving.network import Network
+from keras_bert.tasks.checks import check_texts
+from keras_bert.tasks.embedding.processor import EmbedderSettings, EmbeddingProcessor
+from keras_bert.tasks.embedding.sentence_transformers import SentenceTransformer
+from keras_bert.tasks.embedding.served import ServedEmbedding
+from keras_bert.tasks.fine_tuning.predict import check_finite
+from keras_bert.tasks.loading import DEFAULT_MAX_SEQ_LENGTH, ModelOptions, Source
+from keras_bert.tasks.prepared import Prepared
+from keras_bert.tasks.task import Task
+from keras_bert.text.tokenizer import BertTokenizer
+
+_TEXT = "The Norman dynasty had a major impact on medieval Europe."
+_POOLER = "encoder/pooler"
+_DEFAULT = ModelOptions()
+
+
+class TextEmbedder(Task):
+    """Turns texts into vectors.
+
+    Example:
+        embedder = TextEmbedder.from_pretrained("bert")
+        vectors = embedder.predict(["A text.", "Another one."])["mean"]
+
+    Args:
+        model: a `BertEncoder`.
+        tokenizer: of the model's vocabulary.
+        settings: length and normalization.
+    """
+
+    task: ClassVar[str] = "embedding"
+    optional_weights: ClassVar[tuple[str, ...]] = (_POOLER,)
+
+    settings: EmbedderSettings
+    processor: EmbeddingProcessor
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        path: str | os.PathLike,
+        max_seq_length: int | None = None,
+        normalize: bool | None = None,
+        *,
+        tokenizer: BertTokenizer | None = None,
+        dtype: str | None = None,
+    ) -> "TextEmbedder":
+        """Opens the encoder of a model.
+
+        Args:
+            path: whatever `--init_checkpoint` accepts.
+            max_seq_length: tokens of a text; by default as sentence-transformers' files say, as
+                the model was trained, or 128.
+            normalize: whether vectors have length 1; by default as sentence-transformers' files
+                say.
+            tokenizer: in place of the checkpoint's.
+            dtype: dtype policy, such as "mixed_bfloat16".
+
+        Raises:
+            InputError: nothing that can be opened, or a setting out of range.
+        """
+        source = Source.open(path)
+        source.check_heads(cls.task, cls.__name__)
+        options = ModelOptions(tokenizer, dtype)
+        return cls.from_source(
+            source, max_seq_length=max_seq_length, normalize=normalize, options=options
+        )
+
+    @classmethod
+    def from_source(
+        cls,
+        source: Source,
+        *,
+        max_seq_length: int | None = None,
+        normalize: bool | None = None,
+        options: ModelOptions = _DEFAULT,
+    ) -> "TextEmbedder":
+        """Makes the object from an open checkpoint.
+
+        Args:
+            source: the checkpoint.
+            max_seq_length: as for `from_pretrained`.
+            normalize: as for `from_pretrained`.
+            options: tokenizer and dtype.
+
+        Raises:
+            InputError: a setting out of range.
+        """
+        checkpoint = source.checkpoint
+        theirs = SentenceTransformer.of(checkpoint.path)
+        model = BertEncoder(checkpoint.config, dtype=options.dtype)
+        with checkpoint.open_weights() as stored:
+            pooled = stored.layout.name(f"{_POOLER}/dense/kernel") in stored.shapes
+        settings = EmbedderSettings(
+            max_seq_length=source.max_seq_length(
+                max_seq_length, theirs.max_seq_length or DEFAULT_MAX_SEQ_LENGTH
+            ),
+            normalize=source.setting("normalize", bool, normalize, theirs.normalize),
+            pooling=theirs.pooling or source.setting("pooling", str, None),
+            pooled=pooled,
+        )
+        return cls._load(source, model, source.tokenizer(options.tokenizer), settings)
+
+    @classmethod
+    def settings_of_export(cls, info: Mapping[str, Any]) -> EmbedderSettings:
+        """Returns the settings of an export."""
+        names = info["signatures"]["serving_default"]["outputs"]
+        return EmbedderSettings(
+            info["max_seq_length"], info["normalize"], info["pooling"], "pooled" in names
+        )
+
+    def fit(self, *args: Any, **kwargs: Any) -> keras.callbacks.History:
+        """Raises an error: embeddings cannot be trained yet.
+
+        Raises:
+            NotImplementedError: always.
+        """
+        raise NotImplementedError("TextEmbedder cannot be trained yet; train another task object")
+
+    def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
+        """Raises an error: embeddings have no score of their own yet.
+
+        Raises:
+            NotImplementedError: always.
+        """
+        raise NotImplementedError("TextEmbedder has no scores yet; compare the vectors of predict")
+
+    def predict(self, texts: Sequence[str], batch_size: int = 32) -> dict[str, np.ndarray]:
+        """Embeds texts.
+
+        Args:
+            texts: n strings.
+            batch_size: texts a batch.
+
+        Returns:
+            "cls", the last hidden state of [CLS]; "mean", that of all tokens; and, of a model
+            with a pooler, "pooled"; float32 [n, H] each.
+
+        Raises:
+            InputError: arguments that cannot be used.
+        """
+        return self._predict(check_texts("texts", texts), batch_size)
+
+    def make_processor(self) -> EmbeddingProcessor:
+        """Makes the graph functions for the present settings."""
+        return EmbeddingProcessor(self.tokenizer, self.settings)
+
+    def served(self, network: Network) -> tf.Module:
+        """Makes the module whose signatures an export has."""
+        return ServedEmbedding(network, self.processor)
+
+    def text_settings(self) -> dict[str, Any]:
+        """Returns what export.json says of how strings are read and answered."""
+        settings = self.settings
+        return super().text_settings() | {
+            "normalize": settings.normalize,
+            "pooling": settings.pooling,
+        }
+
+    def example_request(self) -> dict[str, str]:
+        """Returns the strings of a request that warms a server up."""
+        return {"text": _TEXT}
+
+    def _outputs(self, prepared: Prepared, batch_size: int) -> dict[str, np.ndarray]:
+        """Keeps the vectors of each text instead of all hidden states."""
+        examples, names = prepared.examples, self.settings.names
+        shape = [len(examples), len(names), self.model.config.hidden_size]
+        vectors = np.zeros(shape, np.float32)
+        for batch in self._batches(examples, batch_size) if len(examples) else ():
+            outputs = self._forward_batch(batch)
+            mask = batch["input_mask"] == 1
+            hidden = outputs["sequence_output"].astype(np.float32)[mask]
+            splits = np.concatenate([[0], np.cumsum(mask.sum(axis=1))]).astype(np.int32)
+            parts = [self.processor.vectors(tf.constant(hidden), tf.constant(splits)).numpy()]
+            if self.settings.pooled:
+                parts.append(outputs["pooled_output"].astype(np.float32)[:, np.newaxis])
+            index = batch["example_index"]
+            vectors[index[index >= 0]] = np.concatenate(parts, axis=1)[index >= 0]
+        check_finite({"vectors": vectors}, examples, per_token=False)
+        return {"vectors": vectors}

@@ -1,0 +1,128 @@
+"""Writes a task object as the folder of a version: a SavedModel, an ONNX or a LiteRT file."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from absl import logging
+
+from keras_bert.checkpoints.safetensors_file import WEIGHTS
+from keras_bert.common.errors import InputError
+from keras_bert.common.files import sha256
+from keras_bert.serving.model_card import model_card
+from keras_bert.serving.model_file import ModelFile, write_model_file
+from keras_bert.serving.network import Network
+from keras_bert.serving.saved_model import write_saved_model
+from keras_bert.serving.version_folders import check_version
+
+if TYPE_CHECKING:
+    from keras_bert.tasks.task import Task
+
+# Format -> the file that holds the model.
+FORMATS = {"saved_model": "saved_model.pb", "onnx": "model.onnx", "litert": "model.tflite"}
+COMPUTE_TYPES = ("float32", "bfloat16")
+# Weights that a checkpoint may lack -> the output that is then not exported.
+_OUTPUT_OF = {"encoder/pooler": "pooled_output", "next_sentence": "next_sentence_logits"}
+
+
+@dataclass(frozen=True)
+class ExportFormat:
+    """What an export is written as.
+
+    Attributes:
+        format: one of FORMATS.
+        compute_type: of a SavedModel's products; None for float32.
+        int8: whether `onnx` and `litert` store weights as int8.
+
+    Raises:
+        InputError: a value out of range, or one that the format does not read.
+    """
+
+    format: str = "saved_model"
+    compute_type: str | None = None
+    int8: bool = False
+
+    def __post_init__(self):
+        if self.format not in FORMATS:
+            raise InputError(f"format={self.format!r}: expected one of {', '.join(FORMATS)}")
+        if self.compute_type not in (None, *COMPUTE_TYPES):
+            raise InputError(
+                f"compute_type={self.compute_type!r}: expected one of {', '.join(COMPUTE_TYPES)}"
+            )
+        reads_text = self.format == "saved_model"
+        if self.int8 if reads_text else self.compute_type is not None:
+            name = "int8" if reads_text else "compute_type"
+            raise InputError(f"{name} does nothing for format={self.format!r}")
+
+
+def export_task(task: "Task", export_dir: Path, written_as: ExportFormat) -> Path:
+    """Exports a task object.
+
+    Args:
+        task: the task object.
+        export_dir: DIR/<version>; it must not exist.
+        written_as: the format.
+
+    Returns:
+        The folder.
+
+    Raises:
+        InputError: weights that were never trained, or a place that cannot be written.
+    """
+    check_version(export_dir)
+    if task.untrained:
+        where = f"{task.source.checkpoint.path}: " if task.source else ""
+        raise InputError(
+            f"{where}lacks weights that the task needs, {', '.join(task.untrained)}; expected a "
+            "model that was trained for it"
+        )
+    compute_type = "int8" if written_as.int8 else written_as.compute_type or "float32"
+    run = task.source.run if task.source else None
+    settings, results = (run.settings, run.results) if run else ({}, {})
+    info: dict[str, Any] = {
+        "task": task.task,
+        "model": str(task.source.checkpoint.path) if task.source else "a model in memory",
+        "weights_sha256": weights_checksum(task.source.checkpoint.path) if task.source else None,
+        "format": written_as.format,
+        "compute_type": compute_type,
+        "do_lower_case": task.tokenizer.do_lower_case,
+        **task.description(),
+    }
+    reads_text = written_as.format == "saved_model"
+
+    def card(info: Mapping[str, object]) -> str:
+        request = task.example_request() if reads_text else {}
+        return model_card(info, task.model.config, settings, results, request)
+
+    if reads_text:
+        served = task.served(Network(task.model, compute_type))
+        info |= task.text_settings()
+        write_saved_model(served, export_dir, info, card, task.example_request())
+    else:
+        info["max_seq_length"] = task.model.config.max_position_embeddings
+        file = ModelFile(
+            task.model,
+            FORMATS[written_as.format],
+            task.tokenizer.vocab,
+            written_as.int8,
+            _absent_outputs(task),
+        )
+        write_model_file(file, export_dir, info, card)
+    logging.info("%s: %s of %s", export_dir, task.task, info["model"])
+    return export_dir
+
+
+def weights_checksum(path: Path) -> str | None:
+    """Returns the checksum of a model directory's weights; other checkpoints have none."""
+    return sha256(path / WEIGHTS) if (path / WEIGHTS).is_file() else None
+
+
+def _absent_outputs(task: "Task") -> tuple[str, ...]:
+    """Returns the model's outputs whose weights were never trained."""
+    absent = task.absent
+    return tuple(
+        output
+        for prefix, output in _OUTPUT_OF.items()
+        if prefix in task.optional_weights and any(path.startswith(prefix) for path in absent)
+    )

@@ -1,0 +1,293 @@
+"""MaskFiller: predicts the tokens behind [MASK]."""
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Unpack
+
+import keras
+import numpy as np
+import tensorflow as tf
+from keras import ops
+
+from keras_bert.common.errors import InputError
+from keras_bert.data.masking import Masking, mask_examples
+from keras_bert.models import BertPretrainer
+from keras_bert.serving.network import Network
+from keras_bert.tasks.checks import check_texts
+from keras_bert.tasks.fill_mask.processor import MaskFillerSettings, MaskFillingProcessor
+from keras_bert.tasks.fill_mask.served import ServedFillMask
+from keras_bert.tasks.fitting import FitData, FitOptions
+from keras_bert.tasks.loading import ModelOptions, Source
+from keras_bert.tasks.prepared import Prepared, prepare
+from keras_bert.tasks.task import MODEL_INPUTS, Task
+from keras_bert.text.tokenizer import BertTokenizer
+
+_TEXT = "The Norman dynasty had a [MASK] impact on medieval Europe."
+_MASKED_LM_PROB = 0.15
+_DEFAULT = ModelOptions()
+_POSITIONS = "masked_lm_positions"
+
+
+class MaskFiller(Task):
+    """Predicts the tokens behind [MASK].
+
+    Example:
+        filler = MaskFiller.from_pretrained("bert")
+        filler.predict(["The capital of France is [MASK]."])["tokens"][0]
+
+    Args:
+        model: a `BertPretrainer`.
+        tokenizer: of the model's vocabulary, with `keep_special_tokens`.
+        settings: length and number of tokens.
+    """
+
+    task: ClassVar[str] = "fill_mask"
+    optional_weights: ClassVar[tuple[str, ...]] = ("encoder/pooler", "next_sentence")
+
+    settings: MaskFillerSettings
+    processor: MaskFillingProcessor
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        path: str | os.PathLike,
+        max_seq_length: int | None = None,
+        top_k: int | None = None,
+        *,
+        tokenizer: BertTokenizer | None = None,
+        dtype: str | None = None,
+    ) -> "MaskFiller":
+        """Opens a pre-trained model.
+
+        Args:
+            path: whatever `--init_checkpoint` accepts.
+            max_seq_length: tokens of a text; by default as the model was trained, or 128.
+            top_k: tokens for each mask, 5 by default.
+            tokenizer: in place of the checkpoint's; it must keep special tokens.
+            dtype: dtype policy, such as "mixed_bfloat16".
+
+        Raises:
+            InputError: nothing that can be opened, a model of another task, or a setting out of
+                range.
+        """
+        source = Source.open(path)
+        source.check_heads(cls.task, cls.__name__)
+        options = ModelOptions(tokenizer, dtype)
+        return cls.from_source(source, max_seq_length=max_seq_length, top_k=top_k, options=options)
+
+    @classmethod
+    def from_source(
+        cls,
+        source: Source,
+        *,
+        max_seq_length: int | None = None,
+        top_k: int | None = None,
+        options: ModelOptions = _DEFAULT,
+    ) -> "MaskFiller":
+        """Makes the object from an open checkpoint.
+
+        Args:
+            source: the checkpoint.
+            max_seq_length: as for `from_pretrained`.
+            top_k: as for `from_pretrained`.
+            options: tokenizer and dtype.
+
+        Raises:
+            InputError: a setting out of range.
+        """
+        settings = MaskFillerSettings(
+            source.max_seq_length(max_seq_length), source.setting("top_k", int, top_k, 5)
+        )
+        vocab_size = source.checkpoint.config.vocab_size
+        if settings.top_k > vocab_size:
+            raise InputError(
+                f"top_k={settings.top_k}: expected from 1 to the vocabulary's {vocab_size}"
+            )
+        model = BertPretrainer(source.checkpoint.config, dtype=options.dtype)
+        own = source.tokenizer(options.tokenizer, special=True)
+        return cls._load(source, model, own, settings)
+
+    @classmethod
+    def settings_of_export(cls, info: Mapping[str, Any]) -> MaskFillerSettings:
+        """Returns the settings of an export."""
+        return MaskFillerSettings(info["max_seq_length"], info["top_k"])
+
+    def fit(
+        self,
+        texts: Sequence[str],
+        *,
+        validation_data: Sequence[str] | None = None,
+        callbacks: Sequence[keras.callbacks.Callback] = (),
+        **options: Unpack[FitOptions],
+    ) -> keras.callbacks.History:
+        """Continues masked-LM pre-training by Keras' own `fit`, on one device.
+
+        Masks are drawn anew at every step (Liu et al. 2019, section 4.1). For large corpora, use
+        run_pretraining.py.
+
+        Args:
+            texts: n strings; what is over `max_seq_length` tokens is truncated.
+            validation_data: texts that are evaluated after each epoch.
+            callbacks: Keras callbacks.
+            **options: see FitSettings: epochs, batch_size, learning_rate, seed, ...
+
+        Returns:
+            Keras' history.
+
+        Raises:
+            InputError: arguments that cannot be used.
+        """
+        (column,) = check_texts("texts", texts)
+        if validation_data is not None:
+            check_texts("validation_data", validation_data)
+        examples = prepare(self.processor.preprocess, [column]).examples
+        data = FitData(
+            examples=examples,
+            targets=self._targets,
+            losses={"masked_lm_logits": _masked_lm_loss},
+            metrics={},
+            pad_token_id=self.tokenizer.pad_token_id,
+            max_seq_length=self.settings.max_seq_length,
+            frozen=(self.model.encoder.pooler, self.model.next_sentence),
+        )
+        evaluate = None
+        if validation_data is not None:
+            evaluate = lambda: self.evaluate(validation_data)  # noqa: E731
+        return self._fit(data, options, evaluate, callbacks)
+
+    def evaluate(
+        self, texts: Sequence[str], batch_size: int = 32, seed: int = 0
+    ) -> dict[str, float]:
+        """Scores the model on masks that the seed draws.
+
+        Args:
+            texts: n strings.
+            batch_size: texts a batch.
+            seed: decides which tokens are masked.
+
+        Returns:
+            "loss" and "masked_lm_loss", nats a masked token; "masked_lm_accuracy".
+
+        Raises:
+            InputError: arguments that cannot be used, or no texts.
+        """
+        (column,) = check_texts("texts", texts)
+        if not column:
+            raise InputError("evaluate() got no texts; expected at least one")
+        examples = prepare(self.processor.preprocess, [column]).examples
+        loss = hits = count = 0.0
+        for number, batch in enumerate(self._batches(examples, batch_size)):
+            masked = self._masked(batch, np.random.default_rng([seed, number]))
+            weights = masked.pop("masked_lm_weights")
+            weights *= batch["example_weights"][:, np.newaxis]
+            ids = masked.pop("masked_lm_ids")
+            logits = self._forward_batch(batch | masked, (*MODEL_INPUTS, _POSITIONS))
+            logits = logits["masked_lm_logits"].astype(np.float64)
+            logits -= logits.max(axis=-1, keepdims=True)
+            chosen = np.take_along_axis(logits, ids[..., np.newaxis], -1)[..., 0]
+            loss += float((weights * (np.log(np.exp(logits).sum(-1)) - chosen)).sum())
+            hits += float((weights * (logits.argmax(-1) == ids)).sum())
+            count += float(weights.sum())
+        mean = loss / max(count, 1.0)
+        return {
+            "loss": mean,
+            "masked_lm_loss": mean,
+            "masked_lm_accuracy": hits / max(count, 1.0),
+        }
+
+    def predict(self, texts: Sequence[str], batch_size: int = 32) -> dict[str, Any]:
+        """Fills masks.
+
+        Args:
+            texts: n strings with [MASK]; masks beyond `max_seq_length` are not seen.
+            batch_size: texts a batch.
+
+        Returns:
+            "tokens", "token_ids" and "scores": for each text an array [M, top_k] for its M masks
+            in order, the likeliest token first.
+
+        Raises:
+            InputError: arguments that cannot be used.
+        """
+        columns = check_texts("texts", texts)
+        answers = [row for chunk in self._answers(columns, batch_size) for row in _rows(chunk)]
+        names = ("tokens", "token_ids", "scores")
+        return {name: [row[name] for row in answers] for name in names}
+
+    def make_processor(self) -> MaskFillingProcessor:
+        """Makes the graph functions for the present settings."""
+        return MaskFillingProcessor(self.tokenizer, self.settings)
+
+    def served(self, network: Network) -> tf.Module:
+        """Makes the module whose signatures an export has."""
+        return ServedFillMask(network, self.processor)
+
+    def text_settings(self) -> dict[str, Any]:
+        """Returns what export.json says of how strings are read and answered."""
+        return super().text_settings() | {"top_k": self.settings.top_k}
+
+    def example_request(self) -> dict[str, str]:
+        """Returns the strings of a request that warms a server up."""
+        return {"text": _TEXT}
+
+    def _outputs(self, prepared: Prepared, batch_size: int) -> dict[str, np.ndarray]:
+        """Keeps the best tokens of each mask instead of a logit for each of the vocabulary."""
+        examples = prepared.examples
+        is_mask = self.processor.is_mask(tf.constant(examples.input_ids)).numpy()
+        starts = np.concatenate([[0], np.cumsum(is_mask)])[examples.starts]
+        shape = [int(is_mask.sum()), self.settings.top_k]
+        best = {"scores": np.zeros(shape, np.float32), "token_ids": np.zeros(shape, np.int32)}
+        for batch in self._batches(examples, batch_size) if shape[0] else ():
+            masks = (batch["input_ids"] == self.tokenizer.mask_token_id) & (
+                batch["example_index"] >= 0
+            )[:, np.newaxis]
+            most = int(masks.sum(axis=1).max())
+            if not most:
+                continue
+            # The places of a row's masks, then others that are not read.
+            places = np.argsort(~masks, axis=1, kind="stable")[:, :most].astype(np.int32)
+            real = np.take_along_axis(masks, places, axis=1)
+            outputs = self._forward_batch(batch | {_POSITIONS: places}, (*MODEL_INPUTS, _POSITIONS))
+            found = self.processor.best_tokens(tf.constant(outputs["masked_lm_logits"][real]))
+            rows = batch["example_index"][:, np.newaxis] + 0 * places
+            target = (starts[rows] + np.arange(most))[real]
+            best["scores"][target], best["token_ids"][target] = (each.numpy() for each in found)
+        return best
+
+    def _masked(
+        self, batch: Mapping[str, np.ndarray], rng: np.random.Generator
+    ) -> dict[str, np.ndarray]:
+        """Draws masks for a batch."""
+        predictions = max(1, round(batch["input_ids"].shape[1] * _MASKED_LM_PROB))
+        masking = Masking.from_vocab(self.tokenizer.vocab, _MASKED_LM_PROB, predictions)
+        return mask_examples(batch["input_ids"], batch["input_mask"], masking, rng)
+
+    def _targets(self, batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Masks a training batch in place and returns the targets of its masks."""
+        rng = np.random.default_rng([*batch["dropout_seed"].view(np.uint32)[:4]])
+        batch |= self._masked(batch, rng)
+        weights = batch["masked_lm_weights"]
+        return {
+            "masked_lm_logits": np.where(weights > 0, batch["masked_lm_ids"], -1),
+            "next_sentence_logits": np.zeros([len(weights)], np.int32),  # It has no loss.
+        }
+
+
+def _masked_lm_loss(ids: Any, logits: Any) -> Any:
+    """Returns the mean loss over masks: ids [B, P], -1 where there is none, logits [B, P, V]."""
+    weights = ops.cast(ids >= 0, "float32")
+    losses = ops.sparse_categorical_crossentropy(ops.maximum(ids, 0), logits, from_logits=True)
+    return ops.sum(weights * losses) / (ops.sum(weights) + 1e-5)
+
+
+def _rows(answers: Mapping[str, np.ndarray]) -> list[dict[str, np.ndarray]]:
+    """Splits a chunk's answers into texts, without the padding of masks."""
+    rows = []
+    for tokens, ids, scores in zip(
+        answers["tokens"], answers["token_ids"], answers["scores"], strict=True
+    ):
+        kept = ids[:, 0] >= 0
+        strings = np.array([[token.decode() for token in mask] for mask in tokens[kept]], object)
+        strings = strings.reshape(-1, ids.shape[1])
+        rows.append({"tokens": strings, "token_ids": ids[kept], "scores": scores[kept]})
+    return rows

@@ -1,0 +1,88 @@
+"""The graph functions of mask filling: texts with [MASK] to token ids, logits to tokens.
+
+    text [B] -> tokens -> [CLS] a [SEP]                                  preprocess
+    logits of masks [P, V] -> the best tokens of each mask [P, K]        best_tokens
+    -> rows of the texts' masks in their order [B, M, K]                 decode
+
+B texts, P masks of all, M masks of the text that has most, K tokens a mask, V vocabulary.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import tensorflow as tf
+
+from keras_bert.common.errors import InputError
+from keras_bert.tasks.prepared import TextInputs
+from keras_bert.tasks.text_tasks import TextProcessor
+from keras_bert.text.tokenizer import BertTokenizer, row_ids
+
+
+@dataclass(frozen=True)
+class MaskFillerSettings:
+    """How texts with [MASK] are read and answered.
+
+    Attributes:
+        max_seq_length: tokens of a text, with [CLS] and [SEP]; masks beyond it are not seen.
+        top_k: tokens for each mask.
+
+    Raises:
+        InputError: `top_k` below 1.
+    """
+
+    max_seq_length: int = 128
+    top_k: int = 5
+
+    def __post_init__(self):
+        if self.top_k < 1:
+            raise InputError(f"top_k={self.top_k}: expected at least 1")
+
+
+class MaskFillingProcessor(TextProcessor):
+    """Turns texts into the network's inputs, and logits of masks into tokens.
+
+    Args:
+        tokenizer: of the model's vocabulary, with `keep_special_tokens`.
+        settings: length and number of tokens.
+    """
+
+    def __init__(self, tokenizer: BertTokenizer, settings: MaskFillerSettings):
+        super().__init__(tokenizer, settings)
+        self._vocab = tokenizer.vocab
+
+    def is_mask(self, input_ids: tf.Tensor) -> tf.Tensor:
+        """Marks the [MASK] tokens, bool [T], among token ids, int32 [T]."""
+        return input_ids == self.tokenizer.mask_token_id
+
+    def mask_counts(self, input_ids: tf.RaggedTensor) -> tf.Tensor:
+        """Counts the masks of each text, int32 [B]."""
+        is_mask = tf.cast(self.is_mask(input_ids.values), tf.int32)
+        rows = tf.size(input_ids.row_splits) - 1
+        return tf.math.unsorted_segment_sum(is_mask, row_ids(input_ids.row_splits), rows)
+
+    def best_tokens(self, logits: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """Returns probabilities and ids of the best tokens, [P, K] each, of logits [P, V]."""
+        return tf.math.top_k(tf.nn.softmax(logits), self.settings.top_k)
+
+    def decode(self, outputs: Mapping[str, tf.Tensor], inputs: TextInputs) -> dict[str, tf.Tensor]:
+        """Groups the best tokens of masks by text.
+
+        Args:
+            outputs: {"scores": float32 [P, K], "token_ids": int32 [P, K]} of all masks in order.
+            inputs: the texts.
+
+        Returns:
+            `tokens` strings, `token_ids` int32 and `scores` float32, [B, M, K] each; "", -1 and 0
+            after the last mask of a text.
+        """
+        counts = self.mask_counts(inputs.input_ids)
+
+        def by_text(values: tf.Tensor, padding: str | int | float) -> tf.Tensor:
+            rows = tf.RaggedTensor.from_row_lengths(values, counts, validate=False)
+            return rows.to_tensor(padding, shape=[None, None, self.settings.top_k])
+
+        return {
+            "tokens": by_text(tf.gather(self._vocab, outputs["token_ids"]), ""),
+            "token_ids": by_text(outputs["token_ids"], -1),
+            "scores": by_text(outputs["scores"], 0.0),
+        }

@@ -1,0 +1,53 @@
+"""The signatures of a served mask filler: of texts, and of token ids."""
+
+import tensorflow as tf
+
+from keras_bert.tasks.fill_mask.processor import MaskFillingProcessor
+from keras_bert.tasks.prepared import TextInputs
+from keras_bert.tasks.text_tasks import ServedTexts
+
+# Masks whose logits are held at once: V floats each.
+_MASKS_AT_ONCE = 256
+
+
+class ServedFillMask(ServedTexts):
+    """A pre-trained model as signatures of a SavedModel.
+
+    Args:
+        network: of a BertPretrainer.
+        processor: the task's graph functions.
+    """
+
+    processor: MaskFillingProcessor
+
+    def answer(self, inputs: TextInputs) -> dict[str, tf.Tensor]:
+        """Runs the network, keeps what the task needs, and decodes it."""
+        counts = self.processor.mask_counts(inputs.input_ids)
+        shape = [self.network.config.hidden_size]
+        hidden = self.network.reduced(*inputs, self._of_masks, shape, counts)
+        scores, ids = self._best(hidden)
+        return self.processor.decode({"scores": scores, "token_ids": ids}, inputs)
+
+    def _of_masks(self, hidden: tf.Tensor, input_ids: tf.Tensor, splits: tf.Tensor) -> tf.Tensor:
+        """Keeps the hidden states of the masks: [t, H] -> [p, H]."""
+        return tf.gather(hidden, tf.where(self.processor.is_mask(input_ids))[:, 0])
+
+    def _best(self, hidden: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """Returns probabilities and ids of the best tokens, [P, K] each, a few masks at a time."""
+        masks = tf.shape(hidden)[0]
+        steps = (masks + _MASKS_AT_ONCE - 1) // _MASKS_AT_ONCE
+        shape = [None, self.processor.settings.top_k]
+        parts = tuple(
+            tf.TensorArray(dtype, steps, infer_shape=False, element_shape=shape)
+            for dtype in (tf.float32, tf.int32)
+        )
+
+        def step(index: tf.Tensor, scores: tf.TensorArray, ids: tf.TensorArray) -> tuple:
+            some = hidden[index * _MASKS_AT_ONCE : (index + 1) * _MASKS_AT_ONCE]
+            values, indices = self.processor.best_tokens(self.network.masked_lm(some))
+            return index + 1, scores.write(index, values), ids.write(index, indices)
+
+        _, scores, ids = tf.while_loop(
+            lambda index, *_: index < steps, step, (tf.constant(0), *parts), parallel_iterations=1
+        )
+        return tf.ensure_shape(scores.concat(), shape), tf.ensure_shape(ids.concat(), shape)

@@ -1,0 +1,245 @@
+"""Keras' own `fit` on examples: the batches, the optimizer and the validation of a task object."""
+
+import contextlib
+import itertools
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, TypedDict
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from keras_bert.common.errors import InputError
+from keras_bert.optimization.adamw import AdamWeightDecay
+from keras_bert.optimization.schedules import LinearWarmupDecay
+from keras_bert.tasks.fine_tuning.batches import (
+    BatchBuilder,
+    BatchSettings,
+    steps_per_epoch,
+    training_plan,
+)
+from keras_bert.tasks.fine_tuning.examples import Examples
+
+MODEL_INPUTS = ("input_ids", "input_mask", "segment_ids", "masked_lm_positions", "dropout_seed")
+
+Targets = Callable[[Mapping[str, np.ndarray]], Any]
+
+
+class FitOptions(TypedDict, total=False):
+    """Keyword arguments of `fit`; FitSettings explains them."""
+
+    epochs: int
+    batch_size: int
+    learning_rate: float
+    warmup_proportion: float
+    weight_decay: float
+    seed: int
+    length_pool: int
+    verbose: str | int
+    jit_compile: bool
+
+
+@dataclass(frozen=True)
+class FitSettings:
+    """How `fit` trains.
+
+    Attributes:
+        epochs: passes over the examples.
+        batch_size: examples a step.
+        learning_rate: the peak, reached after the warm-up and then falling to 0.
+        warmup_proportion: the share of the steps in which the learning rate rises.
+        weight_decay: of AdamW; LayerNorm and biases do not decay.
+        seed: decides the order of the examples and the dropout masks.
+        length_pool: batches whose examples are sorted together by length; 1 for random batches.
+        verbose: as in keras.Model.fit.
+        jit_compile: compile with XLA, once for each length of a batch; None for where it pays.
+
+    Raises:
+        InputError: a value out of range.
+    """
+
+    epochs: int = 3
+    batch_size: int = 32
+    learning_rate: float = 5e-5
+    warmup_proportion: float = 0.1
+    weight_decay: float = 0.01
+    seed: int = 0
+    length_pool: int = 50
+    verbose: str | int = "auto"
+    jit_compile: bool | None = None
+
+    def __post_init__(self):
+        for name in ("epochs", "batch_size", "length_pool"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                raise InputError(f"{name}={value!r}: expected a whole number of at least 1")
+        if not (isinstance(self.seed, int) and 0 <= self.seed < 2**32):
+            raise InputError(f"seed={self.seed!r}: expected a whole number from 0 to 2**32 - 1")
+        if not 0 < self.learning_rate < math.inf:
+            raise InputError(f"learning_rate={self.learning_rate!r}: expected a number above 0")
+        if not 0 <= self.warmup_proportion < 1:
+            raise InputError(
+                f"warmup_proportion={self.warmup_proportion!r}: expected at least 0 and below 1"
+            )
+        if not 0 <= self.weight_decay < math.inf:
+            raise InputError(f"weight_decay={self.weight_decay!r}: expected at least 0")
+
+    @classmethod
+    def of(cls, options: Mapping[str, Any]) -> "FitSettings":
+        """Makes settings of keyword arguments.
+
+        Raises:
+            InputError: an unknown name, or a value out of range.
+        """
+        known = [field.name for field in fields(cls)]
+        unknown = sorted(set(options) - set(known))
+        if unknown:
+            raise InputError(
+                f"fit() got unknown arguments {', '.join(unknown)}; expected of {', '.join(known)}"
+            )
+        return cls(**options)
+
+
+def fit_batches(examples: Examples, settings: BatchSettings, targets: Targets) -> tf.data.Dataset:
+    """Makes endless training batches for `keras.Model.fit`, on every backend.
+
+    Args:
+        examples: at least one.
+        settings: the batches.
+        targets: batch -> what the losses compare the outputs with, by output; may change inputs.
+
+    Returns:
+        (inputs, targets) of each step; the last batch of an epoch may be smaller.
+    """
+    builder = BatchBuilder(examples, settings)
+    chosen = training_plan(examples.lengths, settings)
+
+    def batch_of(step: int) -> tuple[dict[str, np.ndarray], Any]:
+        batch = builder.build(*chosen(step))
+        real = batch["example_weights"] > 0
+        batch = {name: values[real] for name, values in batch.items()}
+        expected = targets(batch)
+        return {name: batch[name] for name in MODEL_INPUTS if name in batch}, expected
+
+    # Rows and lengths differ from batch to batch; Keras' own PyDataset would take those of the
+    # first two batches for all.
+    specs = tf.nest.map_structure(
+        lambda value: tf.TensorSpec([None] * min(value.ndim, 2) + [*value.shape[2:]], value.dtype),
+        batch_of(0),
+    )
+    return tf.data.Dataset.from_generator(
+        lambda: map(batch_of, itertools.count()), output_signature=specs
+    ).prefetch(2)
+
+
+class Validation(keras.callbacks.Callback):
+    """Adds the figures of a validation set to the logs of each epoch, as `val_NAME`.
+
+    Args:
+        evaluate: returns the figures.
+    """
+
+    def __init__(self, evaluate: Callable[[], Mapping[str, float]]):
+        super().__init__()
+        self._evaluate = evaluate
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        """Evaluates; callbacks that come after this one find the figures in the logs."""
+        if logs is not None:
+            logs |= {f"val_{name}": float(value) for name, value in self._evaluate().items()}
+
+
+@dataclass(frozen=True)
+class FitData:
+    """What `fit` trains on.
+
+    Attributes:
+        examples: the training examples with their labels.
+        targets: batch -> targets by output.
+        losses: the loss of each output that has one.
+        metrics: the metrics of outputs, shown while training.
+        pad_token_id: the id of [PAD].
+        max_seq_length: the longest sequence.
+        frozen: layers that no loss reaches, which weight decay alone would shrink.
+    """
+
+    examples: Examples
+    targets: Targets
+    losses: Mapping[str, Any]
+    metrics: Mapping[str, Any]
+    pad_token_id: int
+    max_seq_length: int
+    frozen: Sequence[keras.layers.Layer] = ()
+
+
+@contextlib.contextmanager
+def _frozen(layers: Sequence[keras.layers.Layer]) -> Iterator[None]:
+    """Keeps the weights of layers as they are during the block."""
+    trainable = [layer.trainable for layer in layers]
+    for layer in layers:
+        layer.trainable = False
+    try:
+        yield
+    finally:
+        for layer, was in zip(layers, trainable, strict=True):
+            layer.trainable = was
+
+
+def fit(
+    model: keras.Model,
+    data: FitData,
+    settings: FitSettings,
+    evaluate: Callable[[], Mapping[str, float]] | None,
+    callbacks: Sequence[keras.callbacks.Callback],
+) -> keras.callbacks.History:
+    """Trains a model by `keras.Model.fit`.
+
+    Args:
+        model: the model.
+        data: what it learns.
+        settings: how.
+        evaluate: the figures of the validation set; None without one.
+        callbacks: the caller's.
+
+    Returns:
+        Keras' history.
+    """
+    batches = BatchSettings(
+        settings.batch_size,
+        data.pad_token_id,
+        data.max_seq_length,
+        settings.seed,
+        settings.length_pool,
+    )
+    dataset = fit_batches(data.examples, batches, data.targets)
+    steps_an_epoch = steps_per_epoch(len(data.examples), settings.batch_size)
+    steps = steps_an_epoch * settings.epochs
+    schedule = LinearWarmupDecay(
+        settings.learning_rate, steps, int(steps * settings.warmup_proportion)
+    )
+    jit_compile = settings.jit_compile
+    if jit_compile is None:  # TensorFlow's XLA would compile a program for each length on a CPU.
+        jit_compile = keras.config.backend() == "jax"
+    validation = [Validation(evaluate)] if evaluate else []
+    with _frozen(data.frozen):
+        model.compile(
+            optimizer=AdamWeightDecay(
+                schedule,
+                weight_decay=settings.weight_decay,
+                bias_correction=True,
+                global_clipnorm=1.0,
+            ),
+            loss=dict(data.losses),
+            metrics=dict(data.metrics),
+            jit_compile=jit_compile,
+        )
+        return model.fit(
+            dataset,
+            steps_per_epoch=steps_an_epoch,
+            epochs=settings.epochs,
+            shuffle=False,
+            callbacks=[*validation, *callbacks],
+            verbose=settings.verbose,
+        )

@@ -1,0 +1,341 @@
+"""The base class of the task objects: a Keras model, its tokenizer and the task's settings.
+
+    strings -> processor.preprocess -> model -> processor.decode -> answers
+
+`predict`, `evaluate`, the programs' evaluation and the signatures of an export all run these three
+steps; only what runs the model differs. Preprocessing and decoding are TensorFlow graphs, so
+TensorFlow must be installed whatever backend runs the model.
+"""
+
+import dataclasses
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+import keras
+import numpy as np
+import tensorflow as tf
+from absl import logging
+
+from keras_bert.checkpoints.model_description import ModelDescription
+from keras_bert.checkpoints.model_directory import save_model_directory
+from keras_bert.common.errors import InputError
+from keras_bert.serving.network import Network
+from keras_bert.tasks.checks import check_batch_size
+from keras_bert.tasks.fine_tuning.batches import BatchBuilder, BatchSettings, evaluation_plan
+from keras_bert.tasks.fine_tuning.examples import Examples
+from keras_bert.tasks.fine_tuning.predict import Outputs, check_finite
+from keras_bert.tasks.fitting import FitData, FitSettings, fit
+from keras_bert.tasks.loading import SETTINGS_KEY, Source, check_max_seq_length, fill
+from keras_bert.tasks.prepared import Prepared, Processor, as_tensor, decoded, gathered, prepare
+from keras_bert.text.strings import decode_texts
+from keras_bert.text.tokenizer import BertTokenizer
+
+Columns = Sequence[Sequence[Any]]
+Serve = Callable[..., Mapping[str, tf.Tensor]]
+
+MODEL_INPUTS = ("input_ids", "input_mask", "segment_ids")
+
+
+class Task:
+    """A Keras model, its tokenizer and the settings of a task.
+
+    Subclasses define what is abstract here and add `fit`, `evaluate` and `predict` with the
+    arguments of their task.
+
+    Args:
+        model: one of keras_bert.models; None for an exported model, which only predicts.
+        tokenizer: of the model's vocabulary; None for an exported model.
+        settings: a frozen dataclass with at least `max_seq_length`.
+
+    Attributes:
+        tokenizer: as given.
+        settings: as given.
+        processor: the graph functions between strings and answers.
+        absent: paths of weights that no checkpoint held.
+        untrained: those of them that the task needs, until `fit` trains them.
+        source: where the object was loaded from, until it is trained; else None.
+        serve: the signature of an exported model that answers strings; else None.
+
+    Raises:
+        InputError: `max_seq_length` is more than the model's positions.
+    """
+
+    task: ClassVar[str]
+    input_names: ClassVar[tuple[str, ...]] = ("text",)
+    optional_weights: ClassVar[tuple[str, ...]] = ()
+
+    def __init__(self, model: keras.Model | None, tokenizer: BertTokenizer | None, settings: Any):
+        if model is not None:
+            positions = model.config.max_position_embeddings
+            check_max_seq_length(settings.max_seq_length, positions, shortest=3)
+        self._model = model
+        self.tokenizer = tokenizer
+        self.settings = settings
+        self.processor: Processor | None = self.make_processor() if tokenizer else None
+        self.absent: tuple[str, ...] = ()
+        self.untrained: tuple[str, ...] = ()
+        self.source: Source | None = None
+        self.serve: Serve | None = None
+        self._graphs: dict[tuple[str, ...], Callable[..., Mapping[str, tf.Tensor]]] = {}
+
+    # What a task defines.
+
+    @classmethod
+    def from_source(cls, source: Source, **settings: Any) -> "Task":
+        """Makes the object from an open checkpoint; its other settings are the checkpoint's."""
+        raise NotImplementedError
+
+    @classmethod
+    def settings_of_export(cls, info: Mapping[str, Any]) -> Any:
+        """Returns the settings of an export, from what its export.json says."""
+        raise NotImplementedError
+
+    def make_processor(self) -> Processor:
+        """Makes the graph functions for the present settings."""
+        raise NotImplementedError
+
+    def served(self, network: Network) -> tf.Module:
+        """Makes the module whose signatures an export has."""
+        raise NotImplementedError
+
+    def description(self) -> dict[str, Any]:
+        """Returns what export.json says of the task, whatever the format."""
+        return {}
+
+    def text_settings(self) -> dict[str, Any]:
+        """Returns what export.json says of how strings are read and answered."""
+        return {"max_seq_length": self.settings.max_seq_length}
+
+    def example_request(self) -> dict[str, str]:
+        """Returns the strings of a request that warms a server up."""
+        raise NotImplementedError
+
+    @property
+    def label_names(self) -> Sequence[str]:
+        """The names of the model's labels in the order of its logits; none without labels."""
+        return ()
+
+    @property
+    def problem_type_name(self) -> str | None:
+        """What transformers calls the kind of a classifier's loss; None for other tasks."""
+        return None
+
+    # What every task has.
+
+    @property
+    def model(self) -> keras.Model:
+        """The Keras model.
+
+        Raises:
+            InputError: the object was loaded from an export, which holds none.
+        """
+        if self._model is None:
+            raise InputError(
+                "an exported model has no Keras model and cannot be trained; load the model "
+                "directory that it was exported from"
+            )
+        return self._model
+
+    def preprocess(self, *texts: tf.Tensor) -> Any:
+        """Turns strings [B] into what the network reads, as a graph function."""
+        return self.processor.preprocess(*texts)
+
+    def decode(self, outputs: Mapping[str, tf.Tensor], inputs: Any) -> dict[str, tf.Tensor]:
+        """Turns the network's outputs into answers, as a graph function."""
+        return self.processor.decode(outputs, inputs)
+
+    def save_pretrained(self, path: str | os.PathLike) -> None:
+        """Writes a Hugging Face directory that `from_pretrained` and transformers open.
+
+        Args:
+            path: the directory; an earlier model directory in its place is replaced.
+
+        Raises:
+            InputError: the place cannot be written, or holds other files.
+        """
+        save_model_directory(
+            path,
+            self.model,
+            ModelDescription(
+                self.model.config,
+                self.tokenizer.vocab,
+                self.tokenizer.do_lower_case,
+                labels=self.label_names or None,
+                problem_type=self.problem_type_name,
+                extra={SETTINGS_KEY: self._saved_settings()},
+            ),
+        )
+
+    def export(
+        self,
+        export_dir: str | os.PathLike,
+        format: str = "saved_model",
+        *,
+        compute_type: str | None = None,
+        int8: bool | None = None,
+    ) -> Path:
+        """Exports the model for serving.
+
+        Args:
+            export_dir: DIR/<version>, such as serving/mrpc/1; it must not exist.
+            format: `saved_model`, from strings to answers; `onnx` or `litert`, from token ids to
+                the model's outputs.
+            compute_type: of a SavedModel's products, `float32` or `bfloat16`.
+            int8: whether `onnx` and `litert` store weights as int8.
+
+        Returns:
+            The folder.
+
+        Raises:
+            InputError: weights that were never trained, an argument that the format does not
+                read, or a place that cannot be written.
+        """
+        from keras_bert.tasks.export.task_export import ExportFormat, export_task
+
+        return export_task(self, Path(export_dir), ExportFormat(format, compute_type, bool(int8)))
+
+    @classmethod
+    def from_export(cls, info: Mapping[str, Any], signatures: Mapping[str, Serve]) -> "Task":
+        """Makes the object of an exported SavedModel, which only predicts.
+
+        Args:
+            info: what its export.json says.
+            signatures: the loaded SavedModel's.
+        """
+        loaded = cls(None, None, cls.settings_of_export(info))
+        signature = signatures["serving_default"]
+        names = info["signatures"]["serving_default"]["inputs"]
+
+        def serve(*texts: tf.Tensor) -> Mapping[str, tf.Tensor]:
+            given = cls.input_names[: len(texts)]
+            if set(given) != set(names):
+                raise InputError(
+                    f"predict() got {', '.join(given)}; the exported model expects "
+                    f"{', '.join(names)}"
+                )
+            return signature(**dict(zip(given, texts, strict=True)))
+
+        loaded.serve = serve
+        return loaded
+
+    # What subclasses build on.
+
+    @classmethod
+    def _load(cls, source: Source, model: keras.Model, tokenizer: BertTokenizer, settings: Any):
+        """Makes the object and fills its model from the source."""
+        loaded = cls(model, tokenizer, settings)
+        loaded.absent = fill(model, source.checkpoint).new
+        loaded.untrained = tuple(
+            path for path in loaded.absent if not path.startswith(cls.optional_weights)
+        )
+        loaded.source = source
+        if loaded.untrained:
+            logging.warning(
+                "%s lacks %s: newly initialized; train the model before you use it",
+                source.checkpoint.path,
+                ", ".join(loaded.untrained),
+            )
+        return loaded
+
+    def _answers(
+        self, columns: Columns, batch_size: int, preprocess: Callable[..., Any] | None = None
+    ) -> Iterator[dict[str, np.ndarray]]:
+        """Yields the answers to strings, some texts at a time."""
+        check_batch_size(batch_size)
+        if self.serve is not None:
+            yield from self._served_answers(columns, batch_size)
+            return
+        prepared = prepare(preprocess or self.processor.preprocess, columns)
+        outputs = self._outputs(prepared, batch_size)
+        yield from decoded(self.processor, prepared, outputs)
+
+    def _served_answers(self, columns: Columns, batch_size: int) -> Iterator[dict[str, np.ndarray]]:
+        count = len(columns[0])
+        for start in range(0, max(count, 1), batch_size):
+            some = [as_tensor(column[start : start + batch_size]) for column in columns]
+            yield {name: value.numpy() for name, value in self.serve(*some).items()}
+
+    def _predict(self, columns: Columns, batch_size: int) -> dict[str, Any]:
+        """Returns the answers to strings, as arrays; byte strings become Python strings."""
+        answers = gathered(list(self._answers(columns, batch_size)))
+        return {
+            name: decode_texts(values)
+            if isinstance(values, np.ndarray) and values.dtype == object
+            else values
+            for name, values in answers.items()
+        }
+
+    def _outputs(self, prepared: Prepared, batch_size: int) -> dict[str, np.ndarray]:
+        """Runs the model over prepared texts; tasks that keep less of a batch override it."""
+        return self._run(prepared.examples, batch_size)
+
+    def _run(self, examples: Examples, batch_size: int) -> dict[str, np.ndarray]:
+        """Runs the model over examples and returns its outputs in their order."""
+        per_token = self.processor.per_token
+        if not len(examples):  # Of one example that is none, for names and shapes.
+            ids = np.array([self.tokenizer.cls_token_id, self.tokenizer.sep_token_id], np.int32)
+            one = Examples(ids, np.zeros_like(ids), np.array([0, 2]))
+            return {name: values[:0] for name, values in self._run(one, 1).items()}
+        results = Outputs(examples, per_token)
+        for batch in self._batches(examples, batch_size):
+            results.add(batch, self._forward_batch(batch))
+        check_finite(results.values, examples, per_token)
+        return results.values
+
+    def _batches(self, examples: Examples, batch_size: int) -> Iterator[dict[str, np.ndarray]]:
+        """Yields padded batches of examples of about one length, the longest first."""
+        positions = self.model.config.max_position_embeddings
+        settings = BatchSettings(
+            min(batch_size, max(len(examples), 1)), self.tokenizer.pad_token_id, positions
+        )
+        builder = BatchBuilder(examples, settings)
+        seeds = np.zeros([settings.batch_size], np.int32)
+        for index in evaluation_plan(examples.lengths, settings.batch_size):
+            yield builder.build(index, seeds)
+
+    def _forward_batch(
+        self, batch: Mapping[str, np.ndarray], names: Sequence[str] = MODEL_INPUTS
+    ) -> dict[str, np.ndarray]:
+        """Runs the model on a batch, on the backend of Keras."""
+        inputs = {name: batch[name] for name in names}
+        if keras.config.backend() != "tensorflow":
+            return self.model.predict_on_batch(inputs)
+        tensors = {name: tf.constant(value) for name, value in inputs.items()}
+        return {name: value.numpy() for name, value in self._graph(names)(tensors).items()}
+
+    def _graph(self, names: Sequence[str]) -> Callable[..., Mapping[str, tf.Tensor]]:
+        """Returns the model as one graph for batches of any size."""
+        names = tuple(names)
+        if names not in self._graphs:
+            specs = {name: tf.TensorSpec([None, None], tf.int32, name) for name in names}
+            self._graphs[names] = tf.function(
+                lambda given: self.model(given, training=False),
+                input_signature=[specs],
+                autograph=False,
+            )
+        return self._graphs[names]
+
+    def _fit(
+        self,
+        data: FitData,
+        options: Mapping[str, Any],
+        evaluate: Callable[[], Mapping[str, float]] | None,
+        callbacks: Sequence[keras.callbacks.Callback],
+    ) -> keras.callbacks.History:
+        """Trains the model by Keras' own `fit`, on one device."""
+        if not len(data.examples):
+            raise InputError("fit() got no examples; expected at least one")
+        history = fit(self.model, data, FitSettings.of(options), evaluate, callbacks)
+        self.untrained, self.source = (), None
+        return history
+
+    def _replace_settings(self, **changes: Any) -> None:
+        """Changes settings, and the processor with them."""
+        self.settings = dataclasses.replace(self.settings, **changes)
+        self.processor = self.make_processor()
+
+    def _saved_settings(self) -> dict[str, Any]:
+        """Returns the settings that config.json keeps: all but the labels, which it has."""
+        return {k: v for k, v in dataclasses.asdict(self.settings).items() if k != "labels"}

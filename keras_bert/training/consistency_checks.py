@@ -1,0 +1,114 @@
+"""Checks that end a run with one line: finite losses and weights, workers that agree.
+
+Weights that differ between workers are only a warning: the run continues with those of worker 0
+from each checkpoint, but no longer computes what one device would compute.
+"""
+
+import zlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import keras
+import numpy as np
+import tensorflow as tf
+from absl import logging
+
+from keras_bert.common.errors import InputError
+from keras_bert.training.checkpoint import CheckpointWriter, list_checkpoints
+from keras_bert.training.cluster import gather, num_workers
+from keras_bert.training.objective import Objective
+from keras_bert.training.step_figures import StepFigures
+
+
+def check_same_start(
+    strategy: tf.distribute.Strategy,
+    step: int,
+    evaluations: Sequence[Mapping[str, float]],
+    output_dir: Path,
+) -> None:
+    """Checks that all workers found the same checkpoint and the same evaluations.
+
+    Args:
+        strategy: the devices.
+        step: of the checkpoint that this worker found.
+        evaluations: those that it found.
+        output_dir: where.
+
+    Raises:
+        InputError: they did not: the folder must be one for all.
+    """
+    found = gather(strategy, [step, len(evaluations)])
+    if any(each != found[0] for each in found):
+        steps, counts = zip(*found, strict=True)
+        raise InputError(
+            f"{output_dir}: the workers found checkpoints of steps {[*steps]} and {[*counts]} "
+            "evaluations; --output_dir must be one folder that all of them reach"
+        )
+
+
+def stop_if_not_finite(
+    figures: StepFigures, step: int, objective: Objective, writer: CheckpointWriter
+) -> None:
+    """Checks the figures of the last steps.
+
+    Args:
+        figures: of `make_train_steps`, as NumPy arrays.
+        step: finished steps before them.
+        objective: the objective of the steps.
+        writer: of the run's checkpoints.
+
+    Raises:
+        InputError: a loss or a gradient is not finite.
+    """
+    norm_is_finite = np.isfinite(figures.gradient_norm)
+    # With a loss scale (above 1, that is) such a step was skipped; the next one has half the scale.
+    skipped = ~norm_is_finite & (figures.loss_scale > 1)
+    finite = [np.isfinite(part).reshape(len(part), -1).all(axis=1) for part in figures]
+    broken = ~np.all(finite, axis=0) & ~skipped
+    if not broken.any():
+        return
+    first = int(np.argmax(broken))
+    loss, norm = figures.losses(objective)[first], figures.gradient_norm[first]
+    reason = f"the loss is {loss} and the gradient norm is {norm}"
+    raise _stopped(step + first + 1, reason, writer)
+
+
+def check_weights(
+    strategy: tf.distribute.Strategy, model: keras.Model, step: int, writer: CheckpointWriter
+) -> None:
+    """Checks the weights before they are saved; says where workers differ in a bit of them.
+
+    Args:
+        strategy: the devices.
+        model: the model.
+        step: finished steps.
+        writer: of the run's checkpoints.
+
+    Raises:
+        InputError: a weight is not finite.
+    """
+    several, digest = num_workers(strategy) > 1, 0
+    for variable in model.trainable_variables:
+        values = keras.ops.convert_to_numpy(variable)
+        if not np.isfinite(values).all():
+            raise _stopped(step, f"{variable.path} has a weight that is not finite", writer)
+        if several:
+            digest = zlib.crc32(np.ascontiguousarray(values), digest)
+    digests = gather(strategy, digest)
+    others = [other for other, found in enumerate(digests) if found != digests[0]]
+    if others:
+        logging.warning(
+            "step %d: the weights of workers %s are not worker 0's, whose are saved: machines of "
+            "different kinds, or one that computes or communicates wrongly",
+            step,
+            others,
+        )
+
+
+def _stopped(step: int, reason: str, writer: CheckpointWriter) -> InputError:
+    writer.close()  # One may be on its way.
+    kept = list_checkpoints(writer.directory)
+    return InputError(
+        f"step {step}: {reason}; training stopped; last good checkpoint: "
+        f"{kept[-1] if kept else 'none yet'}; a lower --learning_rate or a longer warm-up may help"
+    )

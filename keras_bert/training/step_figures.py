@@ -1,0 +1,102 @@
+"""The figures that training steps return, and their summary between two log lines."""
+
+import time
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from keras_bert.training.objective import Objective
+
+
+class StepFigures(NamedTuple):
+    """The figures of n training steps, a row per step; float32.
+
+    Attributes:
+        sums: [n, F]. Numerators of the objective's F figures over the global batch.
+        weights: [n, F]. Their denominators.
+        tokens: [n]. Tokens of the batch, without padding.
+        examples: [n]. Examples of the batch, without padding.
+        loss_scale: [n]. The factor that the loss was multiplied by; 1 without loss scaling.
+        gradient_norm: [n]. The global norm of the gradient before clipping.
+        learning_rate: [n]. The learning rate of the step.
+    """
+
+    sums: Any
+    weights: Any
+    tokens: Any
+    examples: Any
+    loss_scale: Any
+    gradient_norm: Any
+    learning_rate: Any
+
+    def numpy(self) -> "StepFigures":
+        """Waits for the steps and returns their figures as NumPy arrays."""
+        return StepFigures(*map(np.asarray, self))
+
+    def losses(self, objective: Objective) -> np.ndarray:
+        """Returns the loss of each step, [n]."""
+        rows = zip(self.sums, self.weights, strict=True)
+        return np.array([objective.divide(sums, weights)["loss"] for sums, weights in rows])
+
+
+def concatenate(parts: Sequence[StepFigures]) -> StepFigures:
+    """Joins the figures of consecutive steps."""
+    return StepFigures(*map(np.concatenate, zip(*parts, strict=True)))
+
+
+class StepWindow:
+    """Summarizes the steps between two log lines, and measures their rate.
+
+    Args:
+        objective: the objective of the steps.
+        has_loss_scale: whether the loss scale is a figure to report.
+    """
+
+    def __init__(self, objective: Objective, has_loss_scale: bool = False):
+        self._objective = objective
+        self._has_loss_scale = has_loss_scale
+        self._parts: list[StepFigures] = []
+        self._timed: list[StepFigures] = []
+        self._seconds = 0.0
+        self._has_compiled = False
+        self.restart_clock()
+
+    def restart_clock(self) -> None:
+        """Excludes the time since the last `add`: a checkpoint or an evaluation."""
+        self._since = time.monotonic()
+
+    def add(self, figures: StepFigures) -> None:
+        """Adds finished steps, and the time since the last call."""
+        self._parts.append(figures)
+        if self._has_compiled:  # The first steps include the compilation.
+            self._timed.append(figures)
+            self._seconds += time.monotonic() - self._since
+        self._has_compiled = True
+        self.restart_clock()
+
+    def close(self) -> dict[str, float]:
+        """Returns the figures of the window, and starts the next one."""
+        steps = concatenate(self._parts)
+        # Steps that were skipped may have no finite loss, or no finite norm.
+        finite = np.isfinite(steps.sums).all(axis=1)
+        figures = {}
+        if finite.any():
+            sums, weights = (
+                part[finite].astype(np.float64).sum(axis=0) for part in (steps.sums, steps.weights)
+            )
+            figures = self._objective.divide(sums, weights)
+        figures["learning_rate"] = float(steps.learning_rate[-1])
+        norms = steps.gradient_norm[np.isfinite(steps.gradient_norm)]
+        if len(norms):
+            figures["gradient_norm"] = float(norms[-1])
+        if self._has_loss_scale:
+            figures["loss_scale"] = float(steps.loss_scale[-1])
+        if self._timed:
+            timed = concatenate(self._timed)
+            figures |= {
+                "examples_per_second": timed.examples.sum(dtype=np.float64) / self._seconds,
+                "tokens_per_second": timed.tokens.sum(dtype=np.float64) / self._seconds,
+            }
+        self._parts, self._timed, self._seconds = [], [], 0.0
+        return figures

@@ -1,0 +1,130 @@
+"""Workers that wait for each other: how long at most, and what does not end the wait."""
+
+import contextlib
+import socket
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from keras_bert.common.errors import EndedEarly, InputError
+from keras_bert.training import rendezvous
+
+
+@pytest.fixture
+def addresses():
+    """Three that no one else gets."""
+    with contextlib.ExitStack() as held:
+        yield [held.enter_context(rendezvous.held_address()) for _ in range(3)]
+
+
+def port_of(address):
+    return int(address.rpartition(":")[2])
+
+
+def meet_all(workers, seconds_between=0.0):
+    """Lets workers meet; those that have met stay on their port, where TensorFlow speaks first."""
+    left = []
+
+    def worker(index):
+        time.sleep(seconds_between * index)
+        try:
+            rendezvous.meet(workers, index, timeout=5)
+        finally:
+            left.append(index)
+        with socket.create_server(("", port_of(workers[index]))) as server:
+            server.settimeout(0.2)
+            while len(left) < len(workers):
+                with contextlib.suppress(TimeoutError), server.accept()[0] as connection:
+                    connection.sendall(b"settings")
+        return index
+
+    with ThreadPoolExecutor() as threads:
+        return list(threads.map(worker, range(len(workers))))
+
+
+def test_workers_that_come_one_after_the_other_meet(addresses):
+    assert meet_all(addresses, seconds_between=0.3) == [0, 1, 2]
+
+
+def test_a_stranger_who_says_nothing_keeps_no_one_waiting(addresses, monkeypatch):
+    """It has the time of four waits to speak; the others are answered beside it."""
+    monkeypatch.setattr(rendezvous, "_SECONDS_A_CALL", 20.0)
+    own_port = rendezvous._own_port
+
+    def called_by_a_stranger(address):
+        listener = own_port(address)
+        strangers.enter_context(socket.create_connection(("127.0.0.1", port_of(address))))
+        return listener
+
+    monkeypatch.setattr(rendezvous, "_own_port", called_by_a_stranger)
+    with contextlib.ExitStack() as strangers:
+        assert meet_all(addresses) == [0, 1, 2]
+
+
+def test_a_call_that_no_one_takes_is_not_heard(addresses):
+    """A connection is made as soon as a port listens; a worker must know that it was noted."""
+    with rendezvous._own_port(addresses[0]):
+        assert rendezvous._call(b"hello", 0.2, addresses[0]) == b""
+
+
+def meet_with_others(*given):
+    """Lets workers meet that were given (workers, index) each; returns what each was told."""
+
+    def worker(each):
+        with pytest.raises(InputError) as error:
+            rendezvous.meet(*each, timeout=5)
+        return str(error.value)
+
+    with ThreadPoolExecutor() as threads:
+        return list(threads.map(worker, given))
+
+
+def test_workers_with_different_lists_are_refused_and_both_are_told(addresses):
+    """The second does not even know the first."""
+    first, second, third = addresses
+    told = meet_with_others(([first, second], 0), ([third, second], 1))
+    what = "has another list of workers than this worker, which is"
+    assert told[0].startswith(f"TF_CONFIG: worker 1, {second}, {what} 0 of ")
+    assert told[1].startswith(f"TF_CONFIG: worker 0, which called from 127.0.0.1, {what} 1 of ")
+    assert told[1].endswith(f'["{third}", "{second}"]')
+
+
+def test_a_second_worker_of_the_same_index_is_refused(addresses):
+    """Its calls to the other one go to itself, as a copied TF_CONFIG makes them."""
+    own = [addresses[0], addresses[0].replace("127.0.0.1", "localhost")]
+    (told,) = meet_with_others((own, 0))
+    assert "has the same index as this worker, which is 0 of " in told
+
+
+def test_many_workers_that_do_not_answer_are_waited_for_at_once(addresses, monkeypatch):
+    def no_answer(hello, seconds, address):
+        time.sleep(seconds)
+        return b""
+
+    monkeypatch.setattr(rendezvous, "_call", no_answer)
+    workers = [addresses[0], *(f"host-{number}:2222" for number in range(30))]
+    start = time.monotonic()
+    with pytest.raises(EndedEarly, match=r"worker 0 of 31 waited 0 s .* not there: host-0:2222, "):
+        rendezvous.meet(workers, 0, timeout=0.3)
+    assert time.monotonic() - start < 5  # One after the other: 30 times 0.3.
+
+
+class GivenUp:
+    """A listener whose calls are given up before they are taken; the third ends the wait."""
+
+    def __init__(self, met):
+        self.met, self.calls = met, 0
+
+    def accept(self):
+        self.calls += 1
+        if self.calls == 3:
+            self.met.set()
+        raise ConnectionAbortedError
+
+
+def test_a_call_that_was_given_up_is_no_error():
+    listener = GivenUp(threading.Event())
+    rendezvous._answer(listener, b"hello", set(), [], listener.met)
+    assert listener.calls == 3
