@@ -6,7 +6,6 @@ hook instead: after `import keras_bert`, `keras.models.load_model` opens what `m
 """
 
 import importlib
-import importlib.abc
 import importlib.machinery
 import importlib.util
 import sys
@@ -34,7 +33,7 @@ def _import_modules() -> None:
         importlib.import_module(name)
 
 
-class _KerasFinder(importlib.abc.MetaPathFinder):
+class _KerasFinder:
     """Finds Keras as the other finders do, with a loader that also imports our modules."""
 
     def find_spec(
