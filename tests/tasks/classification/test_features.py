@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
+from keras_bert.tasks.classification.features import LINES, tokenize_texts
 
 from keras_bert.common.errors import InputError
-from keras_bert.tasks.classification.features import LINES, tokenize_texts
 from keras_bert.tasks.classification.texts import Texts
 from keras_bert.text.tokenizer import BertTokenizer
 from tests.tasks.classification.conftest import VOCAB

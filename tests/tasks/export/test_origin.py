@@ -5,9 +5,9 @@ import shutil
 from pathlib import Path
 
 import pytest
+from keras_bert.tasks.export.origin import SentenceTransformer, is_of_pairs
 
 from keras_bert.common.errors import InputError
-from keras_bert.tasks.export.origin import SentenceTransformer, is_of_pairs
 from keras_bert.tasks.fine_tuning.earlier_run import EarlierRun
 
 
