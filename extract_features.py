@@ -63,13 +63,15 @@ def main(argv: Sequence[str]) -> None:
 
     from keras_bert.common.text_lines import read_lines
     from keras_bert.models.encoder import BertEncoder
-    from keras_bert.tasks.features.extract import check_layers, extract_features
+    from keras_bert.tasks.features.extract import FeatureSettings, check_layers, extract_features
     from keras_bert.tasks.features.files import check_not_input, make_writer
-    from keras_bert.tasks.fine_tuning.pretrained import open_pretrained
+    from keras_bert.tasks.fine_tuning.pretrained import StartSettings, open_pretrained
     from keras_bert.training.strategy import dtype_policy
 
     start = open_pretrained(
-        FLAGS.init_checkpoint, FLAGS.vocab_file, FLAGS.do_lower_case, FLAGS.max_seq_length
+        StartSettings(
+            FLAGS.init_checkpoint, FLAGS.vocab_file, FLAGS.do_lower_case, FLAGS.max_seq_length
+        )
     )
     check_layers(layers, start.config.num_hidden_layers)
     output_file = Path(FLAGS.output_file)
@@ -82,11 +84,9 @@ def main(argv: Sequence[str]) -> None:
         (line for _, line in read_lines(FLAGS.input_file)),
         encoder,
         start.tokenizer(),
-        layers,
-        FLAGS.pooling,
-        FLAGS.max_seq_length,
-        FLAGS.batch_size,
-        jit_compile=FLAGS.jit_compile,
+        FeatureSettings(
+            layers, FLAGS.pooling, FLAGS.max_seq_length, FLAGS.batch_size, FLAGS.jit_compile
+        ),
     )
     bar = tqdm(features, unit="line", disable=not sys.stderr.isatty(), dynamic_ncols=True)
     write(output_file, bar)
