@@ -58,12 +58,12 @@ def train(records: Path, dtype: str, seed: int, steps: int) -> np.ndarray:
     import tensorflow as tf
 
     from keras_bert.config import BertConfig
+    from keras_bert.data.pretraining_records import find_records
     from keras_bert.models import BertPretrainer
     from keras_bert.optimization.adamw import AdamWeightDecay
     from keras_bert.optimization.schedules import LinearWarmupDecay
-    from keras_bert.tasks.pretraining.batches import training_batches
+    from keras_bert.tasks.pretraining.batches import RecordSource, training_batches
     from keras_bert.tasks.pretraining.objective import pretraining_objective
-    from keras_bert.tasks.pretraining.records import find_records
     from keras_bert.training.run import TrainingSettings
     from keras_bert.training.state import TrainState
     from keras_bert.training.step import make_train_steps
@@ -78,7 +78,7 @@ def train(records: Path, dtype: str, seed: int, steps: int) -> np.ndarray:
     task = pretraining_objective()
     state, strategy = TrainState(model, optimizer, task), tf.distribute.get_strategy()
     train_steps = make_train_steps(strategy, state, TrainingSettings(steps, 16))
-    batches = iter(training_batches(data, 16, vocab_size, seed))
+    batches = iter(training_batches(RecordSource(data, vocab_size), 16, seed))
     figures = [train_steps(batches, tf.constant(10)).numpy() for _ in range(steps // 10)]
     return np.concatenate([part.losses(task) for part in figures])
 

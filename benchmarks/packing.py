@@ -62,11 +62,11 @@ def measure(folder: Path) -> dict[str, Sum]:
     import tensorflow as tf
 
     from keras_bert.config import BertConfig
+    from keras_bert.data.pretraining_records import find_records
     from keras_bert.models import BertPretrainer
     from keras_bert.optimization.adamw import AdamWeightDecay
-    from keras_bert.tasks.pretraining.batches import training_batches
+    from keras_bert.tasks.pretraining.batches import RecordSource, training_batches
     from keras_bert.tasks.pretraining.objective import pretraining_objective
-    from keras_bert.tasks.pretraining.records import find_records
     from keras_bert.training.run import TrainingSettings
     from keras_bert.training.state import TrainState
     from keras_bert.training.step import make_train_steps
@@ -83,7 +83,9 @@ def measure(folder: Path) -> dict[str, Sum]:
     batches = {
         way: iter(
             training_batches(
-                find_records(str(folder / way)), FLAGS.batch_size, config.vocab_size, seed=1
+                RecordSource(find_records(str(folder / way)), config.vocab_size),
+                FLAGS.batch_size,
+                seed=1,
             )
         )
         for way in WAYS

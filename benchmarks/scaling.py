@@ -138,11 +138,11 @@ def work() -> None:
     import tensorflow as tf
 
     from keras_bert.config import BertConfig
+    from keras_bert.data.pretraining_records import find_records
     from keras_bert.models import BertPretrainer
     from keras_bert.optimization.adamw import AdamWeightDecay
-    from keras_bert.tasks.pretraining.batches import training_batches
+    from keras_bert.tasks.pretraining.batches import RecordSource, training_batches
     from keras_bert.tasks.pretraining.objective import pretraining_objective
-    from keras_bert.tasks.pretraining.records import find_records
     from keras_bert.training import loop
     from keras_bert.training.cluster import num_workers, share_of
     from keras_bert.training.run import TrainingRun, TrainingSettings
@@ -155,6 +155,7 @@ def work() -> None:
     task = pretraining_objective()
     folder, workers = Path(FLAGS.folder), num_workers(strategy)
     data = find_records(str(folder / "records"))
+    source = RecordSource(data, VOCAB, share=share_of(strategy))
     weights = sum(int(np.prod(v.shape)) for v in model.trainable_variables)
 
     def noted_train_steps(make: Callable[..., Any], turn: list[dict[str, float]]) -> Any:
@@ -201,7 +202,7 @@ def work() -> None:
             )
 
             def batches_from(step: int, size: int = size) -> tf.data.Dataset:
-                return training_batches(data, size, VOCAB, 0, step, share=share_of(strategy))
+                return training_batches(source, size, 0, step)
 
             run = TrainingRun(settings, strategy, folder / f"{workers}-{size}")
             loop.train(run, TrainState(model, optimizer, task), batches_from)
@@ -220,7 +221,7 @@ def start(stack: contextlib.ExitStack, count: int, folder: str) -> list[Popen]:
     Returns:
         The processes.
     """
-    from keras_bert.training.meeting import held_address
+    from keras_bert.training.rendezvous import held_address
 
     cores = sorted(os.sched_getaffinity(0))
     addresses = [stack.enter_context(held_address()) for _ in range(count)]

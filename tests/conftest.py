@@ -58,6 +58,7 @@ def make_checkpoint():
     def make(folder: Path, pieces, **sizes) -> Path:
         import keras
 
+        from keras_bert.checkpoints.model_description import ModelDescription
         from keras_bert.checkpoints.model_directory import save_model_directory
         from keras_bert.config import BertConfig
         from keras_bert.models.encoder import BertEncoder
@@ -72,7 +73,7 @@ def make_checkpoint():
         }
         config = BertConfig.from_dict(defaults | sizes | {"vocab_size": len(vocab)})
         keras.utils.set_random_seed(0)
-        save_model_directory(folder, BertEncoder(config), config, vocab)
+        save_model_directory(folder, BertEncoder(config), ModelDescription(config, vocab))
         return folder
 
     return make

@@ -30,7 +30,7 @@ from apache_beam.runners.portability.portable_runner import PortableRunner
 from data_tools.building import beam_files, build, partition, shards
 from data_tools.corpus.documents import Reading, read_texts
 from data_tools.corpus.odd_input import OddInput
-from data_tools.examples import records
+from data_tools.examples import tfrecord_writing
 from data_tools.settings import Settings
 from keras_bert.common.errors import InputError
 from keras_bert.data import record_files
@@ -258,7 +258,9 @@ def _read_notes(plan: dict[str, Any], building: str) -> list[dict[str, Any]]:
     """Reads the notes that there are of the plan's shards."""
     num_shards = plan["settings"]["num_shards"]
     there = beam_files.list_sizes(building, ".tfrecord.json")
-    names = [records.shard_name(index, num_shards) + ".json" for index in range(num_shards)]
+    names = [
+        tfrecord_writing.shard_name(index, num_shards) + ".json" for index in range(num_shards)
+    ]
     return [beam_files.read_json(f"{building}/{name}") for name in names if name in there]
 
 
@@ -292,7 +294,7 @@ def _write_shard(
         ordered = sorted(document for document in documents if document != _EMPTY)
         texts = [text.split(_BLANK) for _, text in ordered]
         del ordered
-        name = records.shard_name(index, settings.num_shards)
+        name = tfrecord_writing.shard_name(index, settings.num_shards)
         made = os.path.join(folder, name)
         note = shards.write_shard_of(texts, index, _local_copy(vocab), settings, made)
         beam_files.upload(made, f"{building}/{name}")

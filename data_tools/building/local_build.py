@@ -16,7 +16,7 @@ from absl import logging
 
 from data_tools.building import build, partition, shards, spill
 from data_tools.building.runners import default_num_workers, run_local
-from data_tools.examples import records
+from data_tools.examples import tfrecord_writing
 from data_tools.progress import Progress
 from data_tools.settings import Settings
 from keras_bert.common import files
@@ -111,15 +111,8 @@ def _plan(
 
     settings = Settings(**asked["settings"])
     with Progress("reading", sum(entry["bytes"] for entry in asked["inputs"]), "B") as progress:
-        inputs = spill.spill_documents(
-            input_files,
-            settings.reading(),
-            settings.random_seed,
-            num_buckets,
-            building,
-            num_workers,
-            progress,
-        )
+        target = spill.Spill(settings.reading(), settings.random_seed, num_buckets, building)
+        inputs = spill.spill_documents(input_files, target, num_workers, progress)
     plan = plan or build.make_plan(asked, inputs, num_buckets)
     plan |= {"num_buckets": num_buckets, "spilled": spill.spilled_files(building)}
     files.write_json(plan_file, plan)
@@ -134,7 +127,7 @@ def _make_shards(
     sizes = [_sizes(building), _sizes(output_dir)]  # in the latter after a kill in the last moves
     notes, jobs = [], []
     for index in range(settings.num_shards):
-        shard = os.path.join(building, records.shard_name(index, settings.num_shards))
+        shard = os.path.join(building, tfrecord_writing.shard_name(index, settings.num_shards))
         note = files.read_json(shard + ".json") if os.path.exists(shard + ".json") else None
         if note and build.has_its_bytes(note, sizes):
             notes.append(note)

@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from data_tools.building import spill
-from data_tools.examples import instances, records
+from data_tools.examples import instances, tfrecord_writing
 from data_tools.examples.full_sentences import make_full_sentences
 from data_tools.examples.packed import pack_examples
-from data_tools.examples.rows import lay_out
+from data_tools.examples.rows import RowLayout, lay_out
 from data_tools.settings import Settings
 from keras_bert.common import files
 from keras_bert.data.masking import Masking, mask_examples, num_to_predict
@@ -69,7 +69,7 @@ def make_shard(job: ShardJob) -> dict[str, Any]:
         InputError: when something cannot be read or written.
     """
     num_shards = job.settings.num_shards
-    path = os.path.join(job.directory, records.shard_name(job.index, num_shards))
+    path = os.path.join(job.directory, tfrecord_writing.shard_name(job.index, num_shards))
     note = write_shard_of(
         spill.read_spilled(job.directory, job.num_buckets, job.index, num_shards),
         job.index,
@@ -116,9 +116,9 @@ def write_shard_of(
             counts["real_tokens"] += int(features["input_mask"].sum())
             is_example = features.get("next_sentence_weights", features["input_mask"][:, :1])
             counts["examples"] += int(is_example.sum())
-            yield records.encode_examples(features)
+            yield tfrecord_writing.encode_examples(features)
 
-    entry = records.write_shard(path, batches())
+    entry = tfrecord_writing.write_shard(path, batches())
     return {"index": index, **entry, **counts}
 
 
@@ -189,7 +189,7 @@ def make_examples(
         shard_index: part of the random seed.
 
     Yields:
-        Batches of the features of `records.py`, of whatever kind the settings ask for.
+        Batches of the features of `tfrecord_writing.py`, of whatever kind the settings ask for.
     """
     seed = hashlib.blake2b(
         json.dumps([settings.random_seed, settings.num_shards, shard_index]).encode(),
@@ -214,17 +214,19 @@ def make_examples(
         )
         order = order[packed]
 
-    special_ids = (tokenizer.cls_token_id, tokenizer.sep_token_id, tokenizer.pad_token_id)
+    layout = RowLayout(
+        settings.max_seq_length,
+        (tokenizer.cls_token_id, tokenizer.sep_token_id, tokenizer.pad_token_id),
+        has_segments=settings.next_sentence != "none",
+        packed_slots=settings.max_predictions_per_seq if settings.pack else None,
+    )
     for start in range(0, len(row_starts) - 1, _ROWS_A_BATCH):
         batch = row_starts[start : start + _ROWS_A_BATCH + 1]
         features = lay_out(
             documents.ids,
             examples.take(order[batch[0] : batch[-1]]),
             batch - batch[0],
-            settings.max_seq_length,
-            special_ids,
-            has_segments=settings.next_sentence != "none",
-            packed_slots=settings.max_predictions_per_seq if settings.pack else None,
+            layout,
         )
         if not settings.dynamic:
             features |= mask_examples(
@@ -239,12 +241,12 @@ def make_examples(
 
 def _all_copies(
     documents: instances.Documents, settings: Settings, rng: np.random.Generator
-) -> instances.Examples:
+) -> instances.ExampleSpans:
     """Makes the examples of all dupe_factor walks through the documents."""
     length, short_seq_prob = settings.max_seq_length, settings.short_seq_prob
     walks = range(settings.dupe_factor)
     if settings.next_sentence == "none":
-        return instances.Examples.concatenate(
+        return instances.ExampleSpans.concatenate(
             [make_full_sentences(documents, length, short_seq_prob, rng) for _ in walks]
         )
     copies = [
@@ -255,4 +257,4 @@ def _all_copies(
     del copies  # Pairs, 40 bytes each, are what takes most memory when documents are few and long.
     max_num_tokens = length - instances.NUM_SPECIAL_TOKENS
     pairs = instances.truncate_pairs(pairs, max_num_tokens, rng)
-    return instances.Examples.of_pairs(pairs)
+    return instances.ExampleSpans.of_pairs(pairs)

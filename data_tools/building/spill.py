@@ -39,23 +39,31 @@ _TEXT_BYTES_A_WORKER = 64 << 20
 _MAX_GROUPS = 100
 
 
+@dataclass(frozen=True)
+class Spill:
+    """The temporary files that documents are spread over.
+
+    Attributes:
+        reading: how documents are read.
+        random_seed: part of the hash.
+        num_buckets: the number of temporary files of each process.
+        directory: the folder of the temporary files.
+    """
+
+    reading: Reading
+    random_seed: int
+    num_buckets: int
+    directory: str
+
+
 def spill_documents(
-    input_files: list[str],
-    reading: Reading,
-    random_seed: int,
-    num_buckets: int,
-    directory: str,
-    num_workers: int,
-    progress: Progress,
+    input_files: list[str], spill: Spill, num_workers: int, progress: Progress
 ) -> list[dict[str, Any]]:
     """Spreads a corpus's documents over temporary files by hash(seed, text).
 
     Args:
         input_files: the corpus.
-        reading: how documents are read.
-        random_seed: part of the hash.
-        num_buckets: how many temporary files, times the groups in which they are written.
-        directory: where they go.
+        spill: the temporary files.
         num_workers: local processes.
         progress: counts the bytes read.
 
@@ -67,10 +75,7 @@ def spill_documents(
         InputError: for what cannot be read or written.
     """
     groups = _groups(input_files, num_workers)
-    jobs = [
-        SpillJob(number, group, reading, random_seed, num_buckets, directory)
-        for number, group in enumerate(groups)
-    ]
+    jobs = [SpillJob(number, group, spill) for number, group in enumerate(groups)]
     entries: dict[str, dict[str, Any]] = {}
     with watched([_meter_path(job) for job in jobs], progress):
         for group_entries in run_local(spill_group, jobs, num_workers):
@@ -84,23 +89,17 @@ def spill_documents(
 
 @dataclass(frozen=True)
 class SpillJob:
-    """Input files that one process reads, and where their documents go.
+    """The input files of one process, and the temporary files for their documents.
 
     Attributes:
         number: of the group of files, part of the temporary files' names.
-        input_files: the files.
-        reading: how documents are read.
-        random_seed: part of the hash.
-        num_buckets: how many temporary files.
-        directory: where they go.
+        input_files: the input files.
+        spill: the temporary files.
     """
 
     number: int
     input_files: list[str]
-    reading: Reading
-    random_seed: int
-    num_buckets: int
-    directory: str
+    spill: Spill
 
 
 def spill_group(job: SpillJob) -> list[dict[str, Any]]:
@@ -120,24 +119,24 @@ def spill_group(job: SpillJob) -> list[dict[str, Any]]:
             return _spill(job, meter)
     except OSError as error:  # those of reading are InputErrors already
         raise InputError(
-            f"{job.directory}: cannot be written ({error.strerror or error})"
+            f"{job.spill.directory}: cannot be written ({error.strerror or error})"
         ) from None
 
 
 def _spill(job: SpillJob, meter: Meter) -> list[dict[str, Any]]:
     buffers: dict[int, list[bytes]] = defaultdict(list)
-    most = min(_SPILL_BUFFER_BYTES, job.num_buckets * _SPILL_BYTES_A_BUCKET)
+    most = min(_SPILL_BUFFER_BYTES, job.spill.num_buckets * _SPILL_BYTES_A_BUCKET)
     buffered = 0
     entries = []
     for path in job.input_files:
         source = _Source(path, meter)
         odd = OddInput()
         num_documents = num_sentences = text_bytes = longest = 0
-        for document in read_texts(path, job.reading, odd, source.open):
+        for document in read_texts(path, job.spill.reading, odd, source.open):
             text = document.encode()
-            digest = document_digest(text, job.random_seed)
+            digest = document_digest(text, job.spill.random_seed)
             entry = _HEAD.pack(digest, len(text)) + text
-            buffers[bucket_of(digest, job.num_buckets)].append(entry)
+            buffers[bucket_of(digest, job.spill.num_buckets)].append(entry)
             buffered += len(entry) + _OBJECT_BYTES
             if buffered > most:
                 _flush(buffers, job)
@@ -160,7 +159,7 @@ def _spill(job: SpillJob, meter: Meter) -> list[dict[str, Any]]:
             }
         )
     _flush(buffers, job)
-    for path in _all_spilled(job.directory, range(job.num_buckets), [job.number]):
+    for path in _all_spilled(job.spill.directory, range(job.spill.num_buckets), [job.number]):
         with open(path, "rb") as file:
             os.fsync(file.fileno())  # A plan that says that all has been read must not come first.
     return entries
@@ -267,11 +266,11 @@ def _all_spilled(directory: str, buckets: Iterable[int], groups: Iterable[int]) 
 
 
 def _meter_path(job: SpillJob) -> str:
-    return os.path.join(job.directory, f"reading-{job.number:02d}")
+    return os.path.join(job.spill.directory, f"reading-{job.number:02d}")
 
 
 def _flush(buffers: dict[int, list[bytes]], job: SpillJob) -> None:
     for bucket, entries in buffers.items():
-        with open(_bucket_path(job.directory, bucket, job.number), "ab") as file:
+        with open(_bucket_path(job.spill.directory, bucket, job.number), "ab") as file:
             file.writelines(entries)
     buffers.clear()

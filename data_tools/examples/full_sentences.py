@@ -1,6 +1,6 @@
 """Full sentences: documents of word pieces in, rows filled with consecutive sentences out.
 
-In: `Documents`. Out: `Examples` of one part or more, all labelled 0: next_sentence=none, as in
+In: `Documents`. Out: `ExampleSpans` of one part or more, all labelled 0: next_sentence=none, as in
 RoBERTa (Liu et al. 2019, section 4.2, FULL-SENTENCES).
 
 The documents stand one after the other in random order, a [SEP] between them. Rows are cut from
@@ -9,14 +9,14 @@ this stream at sentence ends; a sentence longer than a row is cut beforehand int
 
 import numpy as np
 
-from data_tools.examples.instances import Documents, Examples, draw_targets, ranges, walk
+from data_tools.examples.instances import Documents, ExampleSpans, draw_targets, ranges, walk
 
 NUM_SPECIAL_TOKENS = 2  # [CLS] and the last [SEP]
 
 
 def make_full_sentences(
     documents: Documents, max_seq_length: int, short_seq_prob: float, rng: np.random.Generator
-) -> Examples:
+) -> ExampleSpans:
     """Walks once through all documents, in an order of its own, and fills rows.
 
     Args:
@@ -48,7 +48,7 @@ def make_full_sentences(
     starts_part[document_end - num_sentences] = True
     part = np.flatnonzero(starts_part)
     last = np.append(part[1:], len(length))[: len(part)] - 1
-    return Examples(
+    return ExampleSpans(
         parts=np.stack([source[part], source[last] + length[last]], axis=1),
         first_part=np.append(np.searchsorted(part, row), len(part)),
         labels=np.zeros(len(row), np.int64),

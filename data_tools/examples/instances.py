@@ -3,8 +3,8 @@
 In: documents as three flat arrays (`Documents`). Out: an int64 array of pairs [n, 5], a row
 (a_start, a_end, b_start, b_end, label): the pieces of A are ids[a_start:a_end], those of B
 ids[b_start:b_end]. A pair is so small because both of its halves lie in one piece in the documents;
-the pieces are gathered a batch at a time (`data_tools.examples.rows`). `Examples` holds pairs, and
-what has more parts than two (`data_tools.examples.full_sentences`), in one form.
+the pieces are gathered a batch at a time (`data_tools.examples.rows`). `ExampleSpans` holds pairs
+and examples of more than two parts (`data_tools.examples.full_sentences`) in one form.
 
 next_sentence=random is BERT's (Devlin et al. 2019, section 3.1 and appendix A.2; the released
 create_pretraining_data): sentences are collected until a target length, A is a random number of
@@ -46,8 +46,8 @@ class Documents:
 
 
 @dataclass(frozen=True)
-class Examples:
-    """Examples before they are laid out: `[CLS] part [SEP] part [SEP] ...`.
+class ExampleSpans:
+    """Examples as spans of the documents: `[CLS] part [SEP] part [SEP] ...`.
 
     Attributes:
         parts: int64 [m, 2], (start, end) of each part in the documents' ids.
@@ -63,13 +63,13 @@ class Examples:
         return len(self.labels)
 
     @classmethod
-    def of_pairs(cls, pairs: np.ndarray) -> "Examples":
+    def of_pairs(cls, pairs: np.ndarray) -> "ExampleSpans":
         """Takes pairs, int64 [n, 5], as examples of two parts."""
         first_part = np.arange(0, 2 * len(pairs) + 1, 2)
         return cls(pairs[:, :LABEL].reshape(-1, 2), first_part, pairs[:, LABEL])
 
     @classmethod
-    def concatenate(cls, several: Sequence["Examples"]) -> "Examples":
+    def concatenate(cls, several: Sequence["ExampleSpans"]) -> "ExampleSpans":
         """Joins examples of the same documents."""
         offsets = np.cumsum([0, *(len(examples.parts) for examples in several)])
         first_parts = [
@@ -87,10 +87,10 @@ class Examples:
         ends = np.concatenate([[0], np.cumsum(self.parts[:, 1] - self.parts[:, 0] + 1)])
         return np.diff(ends[self.first_part]) + 1
 
-    def take(self, chosen: np.ndarray) -> "Examples":
+    def take(self, chosen: np.ndarray) -> "ExampleSpans":
         """Returns the examples of these numbers, in their order."""
         num_parts = np.diff(self.first_part)[chosen]
-        return Examples(
+        return ExampleSpans(
             self.parts[ranges(self.first_part[chosen], num_parts)],
             np.concatenate([[0], np.cumsum(num_parts)]),
             self.labels[chosen],

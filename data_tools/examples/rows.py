@@ -1,45 +1,56 @@
-"""Rows: examples in, the arrays of their records out, not yet masked.
+"""Lays examples out in the rows of their records, not yet masked.
 
-In: the documents' ids, a batch of `Examples`, and which of them share a row. Out: input_ids int32
-[n, S], input_mask and segment_ids uint8 [n, S], and what next-sentence prediction needs. An example
-reads `[CLS] part [SEP] part [SEP] ...`; in a packed row the next one follows at once.
+In: the documents' ids, a batch of `ExampleSpans`, and the rows that they share. Out: input_ids
+int32 [n, S], input_mask and segment_ids uint8 [n, S], and the features of next-sentence prediction.
+An example reads `[CLS] part [SEP] part [SEP] ...`; in a packed row the next one follows at once.
 
 A row is a sequence of runs, its parts with the special tokens around them and then the padding.
 Whatever is constant along a run, such as the segment or the distance between a piece's place in the
 row and its place in the documents, is laid out by repeating it the run's length.
 """
 
+from dataclasses import dataclass
+
 import numpy as np
 
-from data_tools.examples.instances import Examples
+from data_tools.examples.instances import ExampleSpans
+
+
+@dataclass(frozen=True)
+class RowLayout:
+    """The layout that all rows of a dataset share.
+
+    Attributes:
+        max_seq_length: S.
+        special_ids: ids of [CLS], [SEP] and [PAD].
+        has_segments: whether an example's second part is segment 1; else all of it is segment 0.
+        packed_slots: K, the maximum number of examples of a packed row; None without packing.
+    """
+
+    max_seq_length: int
+    special_ids: tuple[int, int, int]
+    has_segments: bool = True
+    packed_slots: int | None = None
 
 
 def lay_out(
-    ids: np.ndarray,
-    examples: Examples,
-    row_starts: np.ndarray,
-    max_seq_length: int,
-    special_ids: tuple[int, int, int],
-    has_segments: bool = True,
-    packed_slots: int | None = None,
+    ids: np.ndarray, examples: ExampleSpans, row_starts: np.ndarray, layout: RowLayout
 ) -> dict[str, np.ndarray]:
     """Lays out a batch of rows.
 
     Args:
-        ids: int32 [T], the documents' pieces.
+        ids: int32 [T], the tokens of the documents.
         examples: the batch's examples, row by row.
         row_starts: int64 [n + 1], where each row's examples start, and their number at the end. A
             row's examples fit in S.
-        max_seq_length: S.
-        special_ids: ids of [CLS], [SEP] and [PAD].
-        has_segments: whether an example's second part is segment 1, or all of it segment 0.
-        packed_slots: K, for packed rows: the most examples of a row.
+        layout: the layout of the rows.
 
     Returns:
         input_ids int32 [n, S]; input_mask, segment_ids uint8 [n, S]; next_sentence_labels int64
         [n, 1]. With K: position_ids, example_ids int32 [n, S] too; next_sentence_labels and
         next_sentence_positions int64 [n, K], next_sentence_weights float32 [n, K].
     """
+    max_seq_length, packed_slots = layout.max_seq_length, layout.packed_slots
     num_rows = len(row_starts) - 1
     first_part, num_parts = examples.first_part, np.diff(examples.first_part)
     text_length = examples.parts[:, 1] - examples.parts[:, 0]
@@ -64,7 +75,7 @@ def lay_out(
         of_run[run_of_part] = values
         return np.repeat(of_run, lengths)
 
-    cls_id, sep_id, pad_id = special_ids
+    cls_id, sep_id, pad_id = layout.special_ids
     column = np.arange(max_seq_length, dtype=np.int32)
     input_mask = column < row_length[:, None]
     place = along_runs(examples.parts[:, 1] - (run_end - 1), np.int64)
@@ -77,7 +88,7 @@ def lay_out(
     input_ids[run_end - 1] = sep_id
 
     shape = (num_rows, max_seq_length)
-    segment = ~is_first if has_segments else np.zeros_like(is_first)
+    segment = ~is_first if layout.has_segments else np.zeros_like(is_first)
     features = {
         "input_ids": input_ids.reshape(shape),
         "input_mask": input_mask.view(np.uint8),

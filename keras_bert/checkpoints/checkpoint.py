@@ -1,4 +1,4 @@
-"""What every checkpoint says of itself, whatever wrote it, and how to fill a model from it."""
+"""A checkpoint of any format: its config, vocabulary and settings, and how to load its weights."""
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -8,6 +8,7 @@ from typing import Any
 
 import keras
 
+from keras_bert.checkpoints.model_description import ModelDescription
 from keras_bert.checkpoints.weights import LoadReport, StoredWeights, load_weights
 from keras_bert.common.errors import InputError
 from keras_bert.config import BertConfig
@@ -21,8 +22,8 @@ ARCHITECTURES = {
     "BertSpanLabeler": "BertForQuestionAnswering",
 }
 
-# Keys of config.json that are written anew each time.
-_WRITTEN_ANEW = frozenset(
+# Keys of config.json that every checkpoint writes itself.
+_ALWAYS_WRITTEN = frozenset(
     """
     _name_or_path architectures dtype id2label label2id model_type num_labels pad_token_id
     position_embedding_type problem_type torch_dtype transformers_version
@@ -32,19 +33,19 @@ _WRITTEN_ANEW = frozenset(
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """What a checkpoint says of itself, read and checked; the weights are still on disk.
+    """A checkpoint whose settings are read and checked; the weights are still on disk.
 
     Attributes:
         path: the directory, prefix or file.
-        kind: what wrote it, in words.
-        config: sizes and settings.
-        vocab: the V pieces in the order of their ids, or None if there is no vocabulary, or one
+        kind: the name of its format, for messages.
+        config: sizes and settings of the encoder.
+        vocab: the V tokens in the order of their ids, or None if there is no vocabulary, or one
             of another tokenizer than ours.
-        do_lower_case: whether text is lower-cased before it is cut into pieces.
+        do_lower_case: whether the tokenizer lower-cases text.
         settings: the keys of Hugging Face's config.json that it has.
         open_weights: opens the file of its weights.
-        tokenizer_misfit: what asks for another tokenizer than ours: one line with file, key and
-            value; None where nothing does.
+        tokenizer_misfit: the setting that asks for another tokenizer than ours: one line with
+            file, key and value; None if there is none.
     """
 
     path: Path
@@ -58,7 +59,7 @@ class Checkpoint:
 
     @property
     def why_no_vocab(self) -> str:
-        """Says why there is no vocabulary, as an error begins."""
+        """The reason why there is no vocabulary, as the start of an error message."""
         return self.tokenizer_misfit or f"{self.path}: has no vocabulary"
 
     @property
@@ -71,7 +72,7 @@ class Checkpoint:
 
     @property
     def problem_type(self) -> str | None:
-        """The word of transformers for a classifier's loss, if it is known."""
+        """The name that transformers gives a classifier's loss, if it is known."""
         return self.settings.get("problem_type")
 
     @property
@@ -82,15 +83,27 @@ class Checkpoint:
 
     @property
     def extra(self) -> dict[str, Any]:
-        """The settings that are neither the config nor written anew with every checkpoint."""
-        own = self.config.to_dict().keys() | _WRITTEN_ANEW
+        """The settings that are neither in the config nor written with every checkpoint."""
+        own = self.config.to_dict().keys() | _ALWAYS_WRITTEN
         return {key: value for key, value in self.settings.items() if key not in own}
 
+    @property
+    def description(self) -> ModelDescription:
+        """The description to save the model with again."""
+        return ModelDescription(
+            self.config,
+            self.vocab,
+            self.do_lower_case,
+            self.labels,
+            self.problem_type,
+            self.extra,
+        )
+
     def check_segments(self) -> None:
-        """Refuses an encoder that cannot tell two texts apart.
+        """Checks that the encoder can take pairs of texts.
 
         Raises:
-            InputError: it has one segment.
+            InputError: it has only one segment.
         """
         count = self.config.type_vocab_size
         if count < 2:
@@ -106,7 +119,7 @@ class Checkpoint:
             model: one of keras_bert.models, or the encoder.
 
         Returns:
-            What was loaded, what is new, what was ignored.
+            The weights that were loaded, newly initialized and ignored.
 
         Raises:
             InputError: the weights do not fit the model; all misfits are listed.
@@ -115,57 +128,19 @@ class Checkpoint:
             return load_weights(model, stored)
 
 
-def hugging_face_settings(
-    architecture: str,
-    config: BertConfig,
-    vocab: Sequence[str] | None,
-    num_labels: int | None,
-    labels: Sequence[str] | None,
-    problem_type: str | None,
-    extra: Mapping[str, Any] | None,
-) -> dict[str, Any]:
-    """Returns the keys of a config.json that transformers opens.
-
-    Args:
-        architecture: the transformers class that has the model's heads.
-        config: sizes and settings.
-        vocab: the V pieces, if there is a vocabulary.
-        num_labels: a classifier's logits; None for other models.
-        labels: their names; by default LABEL_0, LABEL_1, ...
-        problem_type: transformers' word for the loss.
-        extra: further keys.
-    """
-    settings = {
-        "architectures": [architecture],
-        "model_type": "bert",
-        "pad_token_id": vocab.index("[PAD]") if vocab else 0,
-        "position_embedding_type": "absolute",
-        "dtype": "float32",
-    }
-    if num_labels is not None:
-        labels = labels or [f"LABEL_{index}" for index in range(num_labels)]
-        if len(labels) != num_labels:
-            raise ValueError(f"{len(labels)} label names for {num_labels} logits")
-        settings["id2label"] = {str(index): label for index, label in enumerate(labels)}
-        settings["label2id"] = {label: index for index, label in enumerate(labels)}
-    if problem_type is not None:
-        settings["problem_type"] = problem_type
-    return settings | config.to_dict() | dict(extra or {})
-
-
 def guess_lower_case(vocab: Sequence[str] | None, path: Path) -> bool:
-    """Tells whether a vocabulary is of lower-cased text, where nothing else says so.
+    """Guesses whether a vocabulary is lower-cased, for a checkpoint without a tokenizer config.
 
-    A piece with a capital letter can only come of text that keeps them. Where no piece tells,
-    Google's names do: `cased_L-12...`, `multi_cased_L-12...`.
+    A token with a capital letter is only found in a vocabulary that keeps them. Without a
+    vocabulary, Google's folder names decide: `cased_L-12...`, `multi_cased_L-12...`.
 
     Args:
-        vocab: the V pieces, if there is a vocabulary.
-        path: where the checkpoint lies; its folder's name may tell.
+        vocab: the V tokens, if there is a vocabulary.
+        path: the path of the checkpoint.
     """
     if vocab:
         # Not [CLS], nor <S>, which even the Chinese vocabulary has.
-        words = (piece for piece in vocab if piece[0] not in "[<" or len(piece) == 1)
-        return all(piece == piece.lower() for piece in words)
+        words = (token for token in vocab if token[0] not in "[<" or len(token) == 1)
+        return all(token == token.lower() for token in words)
     name = path.name if path.is_dir() or path.suffix == ".zip" else path.parent.name
     return "uncased" in name or "cased" not in name

@@ -5,6 +5,7 @@ checkpoint lacks. The new directory appears whole or not at all.
 """
 
 from collections.abc import Collection
+from dataclasses import replace
 from pathlib import Path
 
 import keras
@@ -12,7 +13,7 @@ from absl import logging
 from safetensors import SafetensorError
 
 from keras_bert.checkpoints import google, keras_hub
-from keras_bert.checkpoints.checkpoint import ARCHITECTURES, Checkpoint, hugging_face_settings
+from keras_bert.checkpoints.checkpoint import ARCHITECTURES, Checkpoint
 from keras_bert.checkpoints.google import write_google_checkpoint
 from keras_bert.checkpoints.keras_hub import write_keras_hub_preset
 from keras_bert.checkpoints.model_directory import check_place, write_model_directory
@@ -67,14 +68,11 @@ def convert(
     model = _make_model(checkpoint) if heads else BertEncoder(checkpoint.config)
     report = checkpoint.load_into(model)
     weights = {path: value for path, value in weights_of(model).items() if path not in report.new}
-    settings = hugging_face_settings(
-        _architecture(model, weights.keys()),
-        checkpoint.config,
-        checkpoint.vocab,
-        getattr(model, "num_labels", None),
-        checkpoint.labels,
-        checkpoint.problem_type if heads else None,
-        checkpoint.extra,
+    description = checkpoint.description
+    if not heads:
+        description = replace(description, problem_type=None)
+    settings = description.hugging_face_settings(
+        _architecture(model, weights.keys()), getattr(model, "num_labels", None)
     )
     if do_lower_case is None:
         do_lower_case = checkpoint.do_lower_case

@@ -19,7 +19,8 @@ import keras
 import numpy as np
 from safetensors import SafetensorError
 
-from keras_bert.checkpoints.checkpoint import ARCHITECTURES, Checkpoint, hugging_face_settings
+from keras_bert.checkpoints.checkpoint import ARCHITECTURES, Checkpoint
+from keras_bert.checkpoints.model_description import ModelDescription
 from keras_bert.checkpoints.safetensors_file import (
     INDEX,
     WEIGHTS,
@@ -43,13 +44,13 @@ _ACTIVATIONS_WRITTEN = {"gelu_tanh": "gelu_new"}
 
 
 def open_model_directory(path: str | os.PathLike) -> Checkpoint:
-    """Reads all of a model directory but its weights.
+    """Opens a model directory, and reads everything but its weights.
 
     Args:
         path: a directory of ours or of Hugging Face's.
 
     Returns:
-        What it says of itself.
+        The checkpoint; its weights are not read yet.
 
     Raises:
         InputError: no such directory, a file is missing or cannot be read, or the vocabulary does
@@ -80,47 +81,28 @@ def open_model_directory(path: str | os.PathLike) -> Checkpoint:
 
 
 def save_model_directory(
-    path: str | os.PathLike,
-    model: keras.Model,
-    config: BertConfig,
-    vocab: list[str] | None = None,
-    do_lower_case: bool = True,
-    labels: Sequence[str] | None = None,
-    problem_type: str | None = None,
-    extra: Mapping[str, Any] | None = None,
+    path: str | os.PathLike, model: keras.Model, description: ModelDescription
 ) -> None:
     """Writes a model directory, whole or not at all; an earlier one in its place is replaced.
 
     Args:
         path: the directory; its parent is made if need be.
         model: one of keras_bert.models, or the encoder.
-        config: sizes and settings.
-        vocab: the V pieces in the order of their ids.
-        do_lower_case: whether text is lower-cased before it is cut into pieces.
-        labels: the names of a classifier's labels, in the order of its logits.
-        problem_type: transformers' word for a classifier's loss: `single_label_classification`,
-            `multi_label_classification` or `regression`.
-        extra: further keys of config.json.
+        description: config, vocabulary and labels of the model.
 
     Raises:
-        InputError: the place cannot be written, or holds other things than a model directory.
+        InputError: the directory cannot be written, or holds other files than a model directory.
     """
     path = Path(path).absolute()
     check_place(path)
+    vocab = description.vocab
     if vocab is not None:
-        config.check_vocab_size(len(vocab), path / VOCAB)
-    settings = hugging_face_settings(
-        ARCHITECTURES[type(model).__name__],
-        config,
-        vocab,
-        getattr(model, "num_labels", None),
-        labels,
-        problem_type,
-        extra,
-    )
+        description.config.check_vocab_size(len(vocab), path / VOCAB)
+    architecture = ARCHITECTURES[type(model).__name__]
+    settings = description.hugging_face_settings(architecture, getattr(model, "num_labels", None))
     with appearing(path, failures=(SafetensorError,)) as folder:
         folder.mkdir()
-        write_model_directory(folder, weights_of(model), settings, vocab, do_lower_case)
+        write_model_directory(folder, weights_of(model), settings, vocab, description.do_lower_case)
 
 
 def write_model_directory(
@@ -136,8 +118,8 @@ def write_model_directory(
         folder: where they go.
         weights: our variable's path -> array.
         settings: the keys of config.json.
-        vocab: the V pieces in the order of their ids.
-        do_lower_case: whether text is lower-cased before it is cut into pieces.
+        vocab: the V tokens in the order of their ids.
+        do_lower_case: whether the tokenizer lower-cases text.
     """
     act = settings["hidden_act"]
     settings = {**settings, "hidden_act": _ACTIVATIONS_WRITTEN.get(act, act)}
@@ -149,17 +131,17 @@ def write_model_directory(
 
 
 def write_vocab(path: Path, vocab: Sequence[str]) -> None:
-    r"""Writes a vocabulary, one piece a line that ends at "\n".
+    r"""Writes a vocabulary, one token a line that ends at "\n".
 
     Args:
         path: the file.
-        vocab: the V pieces in the order of their ids.
+        vocab: the V tokens in the order of their ids.
     """
-    write_bytes(path, "".join(f"{piece}\n" for piece in vocab).encode())
+    write_bytes(path, "".join(f"{token}\n" for token in vocab).encode())
 
 
 def check_place(path: Path, own: Collection[str] = (CONFIG, WEIGHTS, VOCAB, TOKENIZER)) -> None:
-    """Refuses to replace anything but a directory that was written here before.
+    """Checks that a place is free, or holds a directory that was written here before.
 
     Args:
         path: the place.

@@ -239,6 +239,7 @@ def fit(
             dataset,
             steps_per_epoch=steps_an_epoch,
             epochs=settings.epochs,
+            shuffle=False,
             callbacks=[*validation, *callbacks],
             verbose=settings.verbose,
         )

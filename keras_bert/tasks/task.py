@@ -18,6 +18,7 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
+from keras_bert.checkpoints.model_description import ModelDescription
 from keras_bert.checkpoints.model_directory import save_model_directory
 from keras_bert.common.errors import InputError
 from keras_bert.serving.network import Network
@@ -157,12 +158,14 @@ class Task:
         save_model_directory(
             path,
             self.model,
-            self.model.config,
-            self.tokenizer.vocab,
-            self.tokenizer.do_lower_case,
-            labels=self.label_names or None,
-            problem_type=self.problem_type_name,
-            extra={SETTINGS_KEY: self._saved_settings()},
+            ModelDescription(
+                self.model.config,
+                self.tokenizer.vocab,
+                self.tokenizer.do_lower_case,
+                labels=self.label_names or None,
+                problem_type=self.problem_type_name,
+                extra={SETTINGS_KEY: self._saved_settings()},
+            ),
         )
 
     def export(

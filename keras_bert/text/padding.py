@@ -1,6 +1,6 @@
-"""Word pieces -> the three inputs of an encoder: `[CLS] a [SEP]` or `[CLS] a [SEP] b [SEP]`.
+"""Encoder inputs from token ids: `[CLS] a [SEP]` or `[CLS] a [SEP] b [SEP]`, truncated and padded.
 
-In: ragged int32 ids of one or two sides, [B, (pieces)]. Out: int32 [B, S] each:
+In: ragged int32 ids of one or two segments, [B, (tokens)]. Out: int32 [B, S] each:
 
     input_ids    [CLS] a1 a2 [SEP] b1 [SEP] [PAD] [PAD]
     input_mask     1   1  1    1   1    1     0     0
@@ -14,7 +14,7 @@ import tensorflow as tf
 from keras_bert.common.errors import InputError
 
 
-def join(
+def combine_segments(
     a: tf.RaggedTensor,
     b: tf.RaggedTensor | None = None,
     *,
@@ -22,15 +22,15 @@ def join(
     cls_token_id: int,
     sep_token_id: int,
 ) -> tuple[tf.RaggedTensor, tf.RaggedTensor]:
-    """Joins one or two sides and cuts them to one length, without padding.
+    """Combines one or two segments with the special tokens, and truncates them to one length.
 
-    What does not fit is lost from the end: a pair's longer side gives way, piece by piece, and b
-    where both are as long (Devlin et al. 2019, released run_classifier).
+    Tokens are removed from the end: in a pair from the longer segment, token by token, and from b
+    where both are equally long (Devlin et al. 2019, released run_classifier).
 
     Args:
-        a: ids of the first side, ragged int32 [B, (pieces)].
-        b: ids of the second side, or None.
-        max_seq_length: the most pieces of a row.
+        a: ids of the first segment, ragged int32 [B, (tokens)].
+        b: ids of the second segment, or None.
+        max_seq_length: the maximum number of tokens of a row.
         cls_token_id: the id of [CLS].
         sep_token_id: the id of [SEP].
 
@@ -38,7 +38,7 @@ def join(
         The ids, and the segment ids (1 on b and its [SEP]), each ragged int32 [B, (S)].
 
     Raises:
-        InputError: max_seq_length has no room for one piece a side.
+        InputError: max_seq_length has no room for one token a segment.
     """
     room = max_seq_length - (2 if b is None else 3)
     if room < (1 if b is None else 2):
@@ -47,18 +47,18 @@ def join(
             f"{'a pair' if b is not None else 'one text'}, got {max_seq_length}"
         )
     of_a, a_starts = tf.cast(a.row_lengths(), tf.int32), tf.cast(a.row_starts(), tf.int32)
-    pieces = [[cls_token_id, sep_token_id], tf.cast(a.values, tf.int32)]
+    tokens = [[cls_token_id, sep_token_id], tf.cast(a.values, tf.int32)]
     if b is None:
         of_a = tf.minimum(of_a, room)
         lengths = of_a + 2
     else:
         all_b, b_starts = tf.cast(b.row_lengths(), tf.int32), tf.cast(b.row_starts(), tf.int32)
-        pieces.append(tf.cast(b.values, tf.int32))
+        tokens.append(tf.cast(b.values, tf.int32))
         of_b = tf.minimum(all_b, tf.maximum(room - of_a, room // 2))
         of_a = tf.minimum(of_a, tf.maximum(room - all_b, (room + 1) // 2))
         lengths = of_a + of_b + 3
 
-    # Each place of the result takes one of `pieces`: arithmetic on whole arrays, since a batch of
+    # Each place of the result takes one of `tokens`: arithmetic on whole arrays, since a batch of
     # one text spends more time on starting ops than in them.
     splits = tf.concat([[0], tf.cumsum(lengths)], axis=0)
     row = tf.repeat(tf.range(tf.size(lengths)), lengths)
@@ -73,13 +73,13 @@ def join(
         source_b = tf.gather(b_starts, row) + place_b + 2 + tf.size(a.values)
         in_b = of_second & (place_b < tf.gather(of_b, row))
         source = tf.where(in_b, source_b, source)
-    values = tf.gather(tf.concat(pieces, axis=0), source), tf.cast(of_second, tf.int32)
+    values = tf.gather(tf.concat(tokens, axis=0), source), tf.cast(of_second, tf.int32)
     splits = tf.cast(splits, tf.int64)
     ids, segments = (tf.RaggedTensor.from_row_splits(v, splits, validate=False) for v in values)
     return ids, segments
 
 
-def pack(
+def pad_segments(
     a: tf.RaggedTensor,
     b: tf.RaggedTensor | None = None,
     *,
@@ -88,24 +88,24 @@ def pack(
     sep_token_id: int,
     pad_token_id: int = 0,
 ) -> dict[str, tf.Tensor]:
-    """Joins one or two sides as `join` does, and pads them to one length.
+    """Combines one or two segments as `combine_segments` does, and pads them to one length.
 
     Args:
-        a: ids of the first side, ragged int32 [B, (pieces)].
-        b: ids of the second side, or None.
+        a: ids of the first segment, ragged int32 [B, (tokens)].
+        b: ids of the second segment, or None.
         max_seq_length: S.
         cls_token_id: the id of [CLS].
         sep_token_id: the id of [SEP].
         pad_token_id: the id of [PAD].
 
     Returns:
-        `input_ids`, `input_mask` (1 on real pieces) and `segment_ids` (1 on b and its [SEP]), each
+        `input_ids`, `input_mask` (1 on tokens) and `segment_ids` (1 on b and its [SEP]), each
         int32 [B, S].
 
     Raises:
-        InputError: max_seq_length has no room for one piece a side.
+        InputError: max_seq_length has no room for one token a segment.
     """
-    ids, segments = join(
+    ids, segments = combine_segments(
         a,
         b,
         max_seq_length=max_seq_length,

@@ -25,7 +25,7 @@ import tensorflow as tf
 from absl import logging
 
 from keras_bert.common.errors import EndedEarly, InputError
-from keras_bert.training.meeting import meet
+from keras_bert.training.rendezvous import meet
 
 _SUM = tf.distribute.ReduceOp.SUM
 _FORM = '{"cluster": {"worker": ["HOST:PORT", ...]}, "task": {"type": "worker", "index": N}}'

@@ -75,17 +75,30 @@ class Memory:
         return self.weights + self.gradients + self.optimizer + self.activations
 
 
-def memory(
-    config: BertConfig,
-    length: int,
-    predictions: int,
-    sequences: int,
-    *,
-    compute_bytes: int = 4,
-    state_bytes: int = 4,
-    micro_batches: int = 1,
-    gradient_checkpointing: bool = False,
-) -> Memory:
+@dataclass(frozen=True)
+class StepShape:
+    """The shape of a training step on one device.
+
+    Attributes:
+        length: S.
+        predictions: P.
+        sequences: B, the sequences of one micro-batch.
+        micro_batches: micro-batches of a step.
+        compute_bytes: bytes a value of the compute type: 4, or 2 for bfloat16 and float16.
+        state_bytes: bytes a value of the optimizer's state.
+        gradient_checkpointing: whether a layer keeps only its input.
+    """
+
+    length: int
+    predictions: int
+    sequences: int
+    micro_batches: int = 1
+    compute_bytes: int = 4
+    state_bytes: int = 4
+    gradient_checkpointing: bool = False
+
+
+def memory(config: BertConfig, step: StepShape) -> Memory:
     """Estimates the memory of a training step on one device.
 
     A layer keeps what lies between its chains (layers/chain.py), which compute the rest again: a
@@ -97,29 +110,25 @@ def memory(
     time the rest. What the program takes besides, some 0.4 GB on a CPU, is not counted.
 
     Args:
-        config: the sizes.
-        length: S.
-        predictions: P.
-        sequences: B, those of one device's micro-batch.
-        compute_bytes: bytes a value of the compute type: 4, or 2 for bfloat16 and float16.
-        state_bytes: bytes a value of the optimizer's state.
-        micro_batches: those of a step.
-        gradient_checkpointing: whether a layer keeps its input alone.
+        config: the sizes of the model.
+        step: the shape and the types of the step.
 
     Returns:
         The bytes of each part.
     """
     weights, h = parameters(config), config.hidden_size
-    layer = 12 * h + 2 * config.intermediate_size + 2 * config.num_attention_heads * length
-    of_each = h if gradient_checkpointing else layer
-    at_once = 2 * layer if gradient_checkpointing else layer  # Computed again, and its gradients.
+    layer = 12 * h + 2 * config.intermediate_size + 2 * config.num_attention_heads * step.length
+    of_each = h if step.gradient_checkpointing else layer
+    at_once = 2 * layer if step.gradient_checkpointing else layer  # Recomputed, and its gradients.
     kept = of_each * config.num_hidden_layers + at_once
-    embeddings = 4 * h + compute_bytes * h  # The words in float32, and what comes of them.
-    logits = predictions * config.vocab_size * (compute_bytes + 3 * 4)
-    copies = 0 if compute_bytes == 4 else compute_bytes
+    # The words in float32, and the sum of all embeddings.
+    embeddings = 4 * h + step.compute_bytes * h
+    logits = step.predictions * config.vocab_size * (step.compute_bytes + 3 * 4)
+    copies = 0 if step.compute_bytes == 4 else step.compute_bytes
+    a_sequence = step.length * (kept * step.compute_bytes + embeddings) + logits
     return Memory(
         weights=weights * (4 + copies),
-        gradients=weights * 4 * (2 if micro_batches > 1 else 1),
-        optimizer=weights * 2 * state_bytes,
-        activations=sequences * (length * (kept * compute_bytes + embeddings) + logits),
+        gradients=weights * 4 * (2 if step.micro_batches > 1 else 1),
+        optimizer=weights * 2 * step.state_bytes,
+        activations=step.sequences * a_sequence,
     )

@@ -23,8 +23,12 @@ from keras_bert.training.backend import make_train_steps
 from keras_bert.training.best import BestKept
 from keras_bert.training.checkpoint import CheckpointWriter, restore_latest
 from keras_bert.training.cluster import all_sum, worker_index
+from keras_bert.training.consistency_checks import (
+    check_same_start,
+    check_weights,
+    stop_if_not_finite,
+)
 from keras_bert.training.distribute import distribute
-from keras_bert.training.guards import check_same_start, check_weights, stop_if_not_finite
 from keras_bert.training.objective import AfterBatch
 from keras_bert.training.run import TrainingRun, TrainingSettings
 from keras_bert.training.state import TrainState

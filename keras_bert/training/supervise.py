@@ -25,7 +25,7 @@ from absl import flags, logging
 
 from keras_bert.common.errors import EndedEarly, InputError
 from keras_bert.programs.program import run
-from keras_bert.training.meeting import held_address
+from keras_bert.training.rendezvous import held_address
 
 FLAGS = flags.FLAGS
 

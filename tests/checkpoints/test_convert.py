@@ -13,6 +13,7 @@ import tensorflow as tf
 from safetensors.numpy import load_file, save_file
 
 from keras_bert.checkpoints.conversion import WRITERS, convert
+from keras_bert.checkpoints.model_description import ModelDescription
 from keras_bert.checkpoints.model_directory import save_model_directory
 from keras_bert.checkpoints.open_checkpoint import open_checkpoint
 from keras_bert.common.errors import InputError
@@ -31,12 +32,14 @@ def saved(request, tiny, tmp_path_factory):
     save_model_directory(
         path,
         model,
-        tiny.config,
-        tiny.vocab,
-        do_lower_case=False,
-        labels=labels,
-        problem_type="multi_label_classification" if labels else None,
-        extra={"task_specific_params": {"threshold": 0.5}},
+        ModelDescription(
+            tiny.config,
+            tiny.vocab,
+            do_lower_case=False,
+            labels=labels,
+            problem_type="multi_label_classification" if labels else None,
+            extra={"task_specific_params": {"threshold": 0.5}},
+        ),
     )
     return path
 
@@ -73,7 +76,9 @@ def test_the_public_checkpoint_round_trips_bit_for_bit(shared_data, tmp_path):
 
 
 def test_a_head_that_the_source_lacks_is_not_made_up(tiny, tmp_path):
-    save_model_directory(tmp_path / "a", tiny.make("pretrainer"), tiny.config, tiny.vocab)
+    save_model_directory(
+        tmp_path / "a", tiny.make("pretrainer"), ModelDescription(tiny.config, tiny.vocab)
+    )
     weights = load_file(tmp_path / "a" / "model.safetensors")
     kept = {n: v for n, v in weights.items() if "seq_relationship" not in n and "pooler" not in n}
     save_file(kept, tmp_path / "a" / "model.safetensors", metadata={"format": "pt"})
@@ -94,7 +99,9 @@ def test_a_head_that_the_source_lacks_is_not_made_up(tiny, tmp_path):
 
 
 def test_without_heads_a_new_task_can_start(tiny, tmp_path):
-    save_model_directory(tmp_path / "a", tiny.make("classifier"), tiny.config, tiny.vocab)
+    save_model_directory(
+        tmp_path / "a", tiny.make("classifier"), ModelDescription(tiny.config, tiny.vocab)
+    )
     model = BertClassifier(tiny.config, 2)
     with pytest.raises(InputError, match=r"classifier\.weight has shape \[3, 8\], expected \[2, 8"):
         open_checkpoint(tmp_path / "a").load_into(model)
@@ -106,14 +113,18 @@ def test_without_heads_a_new_task_can_start(tiny, tmp_path):
 
 
 def test_the_casing_can_be_put_right(tiny, tmp_path):
-    save_model_directory(tmp_path / "a", tiny.make("encoder"), tiny.config, tiny.vocab)
+    save_model_directory(
+        tmp_path / "a", tiny.make("encoder"), ModelDescription(tiny.config, tiny.vocab)
+    )
     convert(tmp_path / "a", tmp_path / "b", "tf1", do_lower_case=False)
     assert not open_checkpoint(tmp_path / "b").do_lower_case
 
 
 @pytest.mark.parametrize("to", list(WRITERS))
 def test_only_its_own_output_is_replaced(tiny, tmp_path, to):
-    save_model_directory(tmp_path / "a", tiny.make("encoder"), tiny.config, tiny.vocab)
+    save_model_directory(
+        tmp_path / "a", tiny.make("encoder"), ModelDescription(tiny.config, tiny.vocab)
+    )
     convert(tmp_path / "a", tmp_path / "b", to)
     convert(tmp_path / "a", tmp_path / "b", to)
     (tmp_path / "b" / "thesis.txt").write_text("all my work")
@@ -127,7 +138,9 @@ def test_only_its_own_output_is_replaced(tiny, tmp_path, to):
 @pytest.mark.parametrize("to", list(WRITERS))
 def test_a_full_disk_is_bad_input_and_leaves_nothing(tiny, tmp_path, to):
     """A limit on the size of a file, which only the weights reach, stands for the disk's."""
-    save_model_directory(tmp_path / "a", tiny.make("encoder"), tiny.config, tiny.vocab)
+    save_model_directory(
+        tmp_path / "a", tiny.make("encoder"), ModelDescription(tiny.config, tiny.vocab)
+    )
     convert(tmp_path / "a", tmp_path / "b", to)
     sizes = sorted(path.stat().st_size for path in (tmp_path / "b").rglob("*"))
     shutil.rmtree(tmp_path / "b")
@@ -144,7 +157,9 @@ def test_a_full_disk_is_bad_input_and_leaves_nothing(tiny, tmp_path, to):
 
 def test_it_says_what_another_library_computes_otherwise(tiny, tmp_path, caplog):
     config = type(tiny.config)(**tiny.config.to_dict() | {"hidden_act": "gelu"})
-    save_model_directory(tmp_path / "a", tiny.make("encoder", config), config, tiny.vocab)
+    save_model_directory(
+        tmp_path / "a", tiny.make("encoder", config), ModelDescription(config, tiny.vocab)
+    )
     convert(tmp_path / "a", tmp_path / "b")
     assert "tanh form" not in caplog.text
     convert(tmp_path / "a", tmp_path / "c", "tf1")
@@ -154,7 +169,7 @@ def test_it_says_what_another_library_computes_otherwise(tiny, tmp_path, caplog)
 def test_a_left_to_right_model_stays_one_in_every_format(tiny, tmp_path, caplog):
     config = replace(tiny.config, is_decoder=True)
     model = tiny.make("pretrainer", config)
-    save_model_directory(tmp_path / "a", model, config, tiny.vocab)
+    save_model_directory(tmp_path / "a", model, ModelDescription(config, tiny.vocab))
     weights = load_file(tmp_path / "a" / "model.safetensors")
     kept = {name: v for name, v in weights.items() if "seq_relationship" not in name}
     save_file(kept, tmp_path / "a" / "model.safetensors", metadata={"format": "pt"})
@@ -168,7 +183,9 @@ def test_a_left_to_right_model_stays_one_in_every_format(tiny, tmp_path, caplog)
 
 
 def test_the_program_reports_and_refuses_in_one_line(tiny, tmp_path):
-    save_model_directory(tmp_path / "a", tiny.make("encoder"), tiny.config, tiny.vocab)
+    save_model_directory(
+        tmp_path / "a", tiny.make("encoder"), ModelDescription(tiny.config, tiny.vocab)
+    )
     command = [sys.executable, "-m", "keras_bert.checkpoints.convert", tmp_path / "a"]
     done = subprocess.run([*command, tmp_path / "b", "--to=tf1"], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

@@ -13,6 +13,7 @@ import tensorflow as tf
 
 from keras_bert.checkpoints.conversion import convert
 from keras_bert.checkpoints.google import google_name
+from keras_bert.checkpoints.model_description import ModelDescription
 from keras_bert.checkpoints.model_directory import save_model_directory
 from keras_bert.checkpoints.open_checkpoint import open_checkpoint
 from keras_bert.common.errors import InputError
@@ -33,7 +34,7 @@ def released(shared_data, tmp_path):
 def written(tiny, tmp_path):
     """A checkpoint that we wrote, and its model."""
     model = tiny.make("pretrainer")
-    save_model_directory(tmp_path / "model", model, tiny.config, tiny.vocab)
+    save_model_directory(tmp_path / "model", model, ModelDescription(tiny.config, tiny.vocab))
     convert(tmp_path / "model", tmp_path / "tf1", "tf1")
     return tmp_path / "tf1", model
 
@@ -167,7 +168,9 @@ def test_the_newest_of_a_training_directory_is_opened(written):
 
 def test_a_kept_gelu_comes_back(tiny, tmp_path):
     config = dataclasses.replace(tiny.config, hidden_act="gelu", layer_norm_eps=1e-7)
-    save_model_directory(tmp_path / "a", tiny.make("encoder", config), config, tiny.vocab)
+    save_model_directory(
+        tmp_path / "a", tiny.make("encoder", config), ModelDescription(config, tiny.vocab)
+    )
     convert(tmp_path / "a", tmp_path / "b", "tf1")
     assert json.loads((tmp_path / "b" / "bert_config.json").read_text())["hidden_act"] == "gelu"
     assert open_checkpoint(tmp_path / "b").config == config

@@ -10,6 +10,7 @@ import pytest
 
 from keras_bert.checkpoints.conversion import convert
 from keras_bert.checkpoints.keras_hub_names import keras_hub_name
+from keras_bert.checkpoints.model_description import ModelDescription
 from keras_bert.checkpoints.model_directory import save_model_directory
 from keras_bert.checkpoints.open_checkpoint import open_checkpoint
 from keras_bert.common.errors import InputError
@@ -74,7 +75,9 @@ def test_kerashub_opens_what_we_write(tiny, run_in_peers, tmp_path):
     }
     written = {kind: tiny.make(kind) for kind in theirs}
     for kind, model in written.items():
-        save_model_directory(tmp_path / "models" / kind, model, tiny.config, tiny.vocab)
+        save_model_directory(
+            tmp_path / "models" / kind, model, ModelDescription(tiny.config, tiny.vocab)
+        )
         convert(tmp_path / "models" / kind, tmp_path / kind, "keras_hub")
     run_in_peers("make_checkpoint_keras_hub.py", *(tmp_path / kind for kind in theirs))
     for kind, model in written.items():
@@ -97,7 +100,9 @@ def test_kerashub_opens_what_we_write(tiny, run_in_peers, tmp_path):
 def test_what_kerashub_has_no_place_for_comes_back(tiny, tmp_path):
     model = tiny.make("token_classifier")
     labels = ["O", "B-PER", "I-PER", "B-LOC", "I-LOC"]
-    save_model_directory(tmp_path / "a", model, tiny.config, tiny.vocab, labels=labels)
+    save_model_directory(
+        tmp_path / "a", model, ModelDescription(tiny.config, tiny.vocab, labels=labels)
+    )
     convert(tmp_path / "a", tmp_path / "b", "keras_hub")
     opened = open_checkpoint(tmp_path / "b")
     assert opened.labels == labels

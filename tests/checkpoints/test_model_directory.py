@@ -14,6 +14,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
 from keras_bert.checkpoints import model_directory
+from keras_bert.checkpoints.model_description import ModelDescription
 from keras_bert.checkpoints.model_directory import open_model_directory, save_model_directory
 from keras_bert.common.errors import InputError
 from keras_bert.config import BertConfig
@@ -49,7 +50,9 @@ def same_weights(a, b):
 @pytest.fixture
 def saved(tmp_path):
     model = randomised(BertPretrainer(CONFIG))
-    save_model_directory(tmp_path / "model", model, CONFIG, VOCAB, do_lower_case=False)
+    save_model_directory(
+        tmp_path / "model", model, ModelDescription(CONFIG, VOCAB, do_lower_case=False)
+    )
     return tmp_path / "model", model
 
 
@@ -83,7 +86,7 @@ def test_round_trip_is_bit_exact(saved):
 )
 def test_every_model_round_trips(tmp_path, make):
     model = randomised(make(CONFIG))
-    save_model_directory(tmp_path / "m", model, CONFIG)
+    save_model_directory(tmp_path / "m", model, ModelDescription(CONFIG))
     loaded = make(CONFIG)
     assert not open_model_directory(tmp_path / "m").load_into(loaded).new
     assert same_weights(loaded, model)
@@ -114,7 +117,7 @@ def test_mirrored_variables_are_saved_and_loaded(saved, tmp_path):
     assert len(replicas) == 2
     for replica in replicas:
         assert np.array_equal(replica, model.next_sentence.kernel)
-    save_model_directory(tmp_path / "again", loaded, CONFIG)
+    save_model_directory(tmp_path / "again", loaded, ModelDescription(CONFIG))
     weights = [(folder / "model.safetensors").read_bytes() for folder in (path, tmp_path / "again")]
     assert weights[0] == weights[1]
 
@@ -129,7 +132,7 @@ def test_dense_weights_are_the_transpose(saved):
 
 
 def test_a_classifier_says_how_many_labels(tmp_path):
-    save_model_directory(tmp_path / "m", BertClassifier(CONFIG, 3), CONFIG)
+    save_model_directory(tmp_path / "m", BertClassifier(CONFIG, 3), ModelDescription(CONFIG))
     config = json.loads((tmp_path / "m" / "config.json").read_text())
     assert config["architectures"] == ["BertForSequenceClassification"]
     assert len(config["id2label"]) == 3
@@ -138,7 +141,7 @@ def test_a_classifier_says_how_many_labels(tmp_path):
 def test_saving_again_replaces_and_leaves_nothing_beside(saved):
     path, _ = saved
     other = randomised(BertPretrainer(CONFIG), seed=1)
-    save_model_directory(path, other, CONFIG)
+    save_model_directory(path, other, ModelDescription(CONFIG))
     assert sorted(os.listdir(path)) == ["config.json", "model.safetensors"]
     assert os.listdir(path.parent) == ["model"]
     loaded = BertPretrainer(CONFIG)
@@ -158,7 +161,7 @@ def test_a_save_that_fails_leaves_the_earlier_one_as_it_was(saved, monkeypatch, 
 
     monkeypatch.setattr(model_directory, "write_safetensors", fail)
     with pytest.raises(InputError, match=r"model: cannot be written.*No space left"):
-        save_model_directory(path, model, CONFIG)
+        save_model_directory(path, model, ModelDescription(CONFIG))
     assert {name: (path / name).read_bytes() for name in os.listdir(path)} == before
     assert os.listdir(path.parent) == ["model"]
 
@@ -167,9 +170,9 @@ def test_a_place_that_holds_other_things_is_left_alone(tmp_path):
     (tmp_path / "thesis.txt").write_text("all my work")
     model = BertPretrainer(CONFIG)
     with pytest.raises(InputError, match=r"holds thesis\.txt; expected a new or earlier"):
-        save_model_directory(tmp_path, model, CONFIG)
+        save_model_directory(tmp_path, model, ModelDescription(CONFIG))
     with pytest.raises(InputError, match="is a file"):
-        save_model_directory(tmp_path / "thesis.txt", model, CONFIG)
+        save_model_directory(tmp_path / "thesis.txt", model, ModelDescription(CONFIG))
     assert os.listdir(tmp_path) == ["thesis.txt"]
 
 
@@ -343,7 +346,7 @@ def test_transformers_opens_what_we_save_and_gives_the_same_numbers(tmp_path, ro
         config = dataclasses.replace(CONFIG, hidden_act=hidden_act)
         model = randomised(BertPretrainer(config))
         pairs += [tmp_path / hidden_act, tmp_path / f"{hidden_act}.npz"]
-        save_model_directory(pairs[-2], model, config, VOCAB, do_lower_case=True)
+        save_model_directory(pairs[-2], model, ModelDescription(config, VOCAB, do_lower_case=True))
         outputs = {**model.encoder(inputs), **model(inputs)}
         np.savez(
             pairs[-1],

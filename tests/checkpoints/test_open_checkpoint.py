@@ -10,6 +10,7 @@ from safetensors.numpy import load_file, save_file
 
 from keras_bert.checkpoints.checkpoint import guess_lower_case
 from keras_bert.checkpoints.conversion import WRITERS, convert
+from keras_bert.checkpoints.model_description import ModelDescription
 from keras_bert.checkpoints.model_directory import open_model_directory, save_model_directory
 from keras_bert.checkpoints.open_checkpoint import open_checkpoint
 from keras_bert.common.errors import InputError
@@ -20,7 +21,7 @@ from keras_bert.text.vocabulary import load_vocab
 @pytest.fixture
 def saved(tiny, tmp_path):
     model = tiny.make("pretrainer")
-    save_model_directory(tmp_path / "model", model, tiny.config, tiny.vocab)
+    save_model_directory(tmp_path / "model", model, ModelDescription(tiny.config, tiny.vocab))
     return tmp_path / "model", model
 
 
@@ -104,7 +105,9 @@ def test_a_vocabulary_of_another_size_is_refused(saved, tmp_path, to):
 def test_a_vocabulary_is_as_long_as_the_padded_table(tiny, tmp_path, to, caplog):
     config = replace(tiny.config, vocab_size=24)
     padded = [*tiny.vocab, *(f"more{index}" for index in range(7))]
-    save_model_directory(tmp_path / "model", BertPretrainer(config), config, padded)
+    save_model_directory(
+        tmp_path / "model", BertPretrainer(config), ModelDescription(config, padded)
+    )
     convert(tmp_path / "model", tmp_path / "other", to)
     file = next((tmp_path / "other").rglob("vocab*.txt"))
     file.write_text("".join(f"{piece}\n" for piece in [*tiny.vocab, "[unused1]"]))
@@ -126,10 +129,12 @@ def test_labels_and_problem_type_come_back(tiny, tmp_path):
     save_model_directory(
         tmp_path / "m",
         BertClassifier(tiny.config, 3),
-        tiny.config,
-        labels=labels,
-        problem_type="single_label_classification",
-        extra={"finetuning_task": "mnli"},
+        ModelDescription(
+            tiny.config,
+            labels=labels,
+            problem_type="single_label_classification",
+            extra={"finetuning_task": "mnli"},
+        ),
     )
     checkpoint = open_checkpoint(tmp_path / "m")
     assert checkpoint.labels == labels
@@ -173,7 +178,9 @@ def test_the_casing_survives_each_format(tiny, tmp_path, to):
     model = tiny.make("encoder")
     for casing in (True, False):
         source = tmp_path / f"{casing}"
-        save_model_directory(source, model, tiny.config, tiny.vocab, do_lower_case=casing)
+        save_model_directory(
+            source, model, ModelDescription(tiny.config, tiny.vocab, do_lower_case=casing)
+        )
         convert(source, tmp_path / f"{casing}-{to}", to)
         assert open_checkpoint(tmp_path / f"{casing}-{to}").do_lower_case is casing
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from keras_bert.checkpoints.conversion import WRITERS, convert
+from keras_bert.checkpoints.model_description import ModelDescription
 from keras_bert.checkpoints.model_directory import save_model_directory
 from keras_bert.checkpoints.open_checkpoint import open_checkpoint
 from keras_bert.common.errors import InputError
@@ -41,7 +42,7 @@ FAST = {
 def directory(tiny, tmp_path):
     """A directory of Hugging Face's, and a function that rewrites its three files."""
     path = tmp_path / "model"
-    save_model_directory(path, tiny.make("encoder"), tiny.config, tiny.vocab)
+    save_model_directory(path, tiny.make("encoder"), ModelDescription(tiny.config, tiny.vocab))
 
     def write(slow=None, fast=None, config=None):
         if slow is not None:

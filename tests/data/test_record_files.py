@@ -7,8 +7,8 @@ import pytest
 
 from data_tools.settings import Settings
 from keras_bert.common.errors import InputError
+from keras_bert.data.pretraining_records import find_records
 from keras_bert.data.record_files import FORMAT, VERSION, RecordFiles, find_record_files
-from keras_bert.tasks.pretraining.records import find_records
 
 SHARD = {"file": "b.tfrecord", "rows": 3, "bytes": 9, "sha256": "00"}
 MANIFEST = {

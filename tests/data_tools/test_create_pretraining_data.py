@@ -307,9 +307,8 @@ def test_halving_the_shards_joins_the_spilled_files(files, tmp_path):
         directory = tmp_path / str(num_buckets)
         directory.mkdir()
         with Progress("reading", None, "B") as progress:
-            spill.spill_documents(
-                [files["input_file"]], Reading(), 7, num_buckets, str(directory), 1, progress
-            )
+            target = spill.Spill(Reading(), 7, num_buckets, str(directory))
+            spill.spill_documents([files["input_file"]], target, 1, progress)
     for index in range(2):
         two, four = (spill.read_spilled(str(tmp_path / str(n)), n, index, 2) for n in (2, 4))
         assert two == four

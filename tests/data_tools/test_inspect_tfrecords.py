@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from data_tools.examples import records
+from data_tools.examples import tfrecord_writing
 from data_tools.inspect_tfrecords import of_manifests, read_all, report, use_color, verify_all
 from data_tools.inspection.record_text import describe
 from data_tools.settings import Settings
@@ -74,14 +74,14 @@ def without_masks(features):
 
 def write(path, rows):
     features = {name: np.array([each[name] for each in rows]) for name in rows[0]}
-    return records.write_shard(path, [records.encode_examples(features)])
+    return tfrecord_writing.write_shard(path, [tfrecord_writing.encode_examples(features)])
 
 
 def dataset(folder, rows=ROWS, next_sentence="random", odd=None):
     """A folder as create_pretraining_data leaves it, with two shards."""
     files.write_bytes(folder / "vocab.txt", "".join(f"{piece}\n" for piece in VOCAB).encode())
     entries = [
-        write(folder / records.shard_name(index, 2), part)
+        write(folder / tfrecord_writing.shard_name(index, 2), part)
         for index, part in enumerate((rows[:1], rows[1:] or rows))
     ]
     manifest = {
@@ -129,7 +129,10 @@ def test_statistics(tmp_path):
 
 def test_examples_read_as_text(tmp_path):
     _, lines = inspect(dataset(tmp_path), num_examples=3)
-    first, last = tmp_path / records.shard_name(0, 2), tmp_path / records.shard_name(1, 2)
+    first, last = (
+        tmp_path / tfrecord_writing.shard_name(0, 2),
+        tmp_path / tfrecord_writing.shard_name(1, 2),
+    )
     assert lines == [
         f"{first} record 0: 10 pieces, 3 to predict, B is from elsewhere",
         "  A: [CLS] the [MASK→cat]s sat [SEP]",
@@ -161,7 +164,7 @@ def test_rows_without_pairs_have_no_label(tmp_path):
     rows = [row("[CLS] the cat [SEP] [MASK]/dog [SEP]")] * 2
     figures, lines = inspect(dataset(tmp_path, rows, next_sentence="none"))
     assert lines[:2] == [
-        f"{tmp_path / records.shard_name(0, 2)} record 0: 6 pieces, 1 to predict",
+        f"{tmp_path / tfrecord_writing.shard_name(0, 2)} record 0: 6 pieces, 1 to predict",
         "  A: [CLS] the cat [SEP] [MASK→dog] [SEP]",
     ]
     assert not any(line.startswith("next sentence") for line in report(figures))
@@ -177,7 +180,7 @@ def test_dynamic_records_have_no_masks(tmp_path):
 
 def test_every_example_of_a_packed_row_is_shown_and_counted(tmp_path):
     figures, lines = inspect(dataset(tmp_path, [packed_row()] * 3), num_examples=1)
-    path = tmp_path / records.shard_name(0, 2)
+    path = tmp_path / tfrecord_writing.shard_name(0, 2)
     assert lines == [
         f"{path} record 0, example 1 of 3: 4 pieces, 1 to predict, B follows A",
         "  A: [CLS] the [MASK→cat] [SEP]",
@@ -249,7 +252,7 @@ def test_odd_input_of_the_manifest_is_told(tmp_path):
 
 def test_every_damaged_file_is_named(tmp_path, capsys):
     folder = dataset(tmp_path)
-    first, second = (folder / records.shard_name(index, 2) for index in range(2))
+    first, second = (folder / tfrecord_writing.shard_name(index, 2) for index in range(2))
     content = first.read_bytes()
     first.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
     second.write_bytes(second.read_bytes() + b"x")
@@ -385,6 +388,6 @@ def test_colour_is_for_terminals(monkeypatch):
 def test_a_folder_that_is_given_in_several_ways_counts_once(tmp_path, monkeypatch):
     folder = dataset(tmp_path / "k1")
     monkeypatch.chdir(tmp_path)
-    shard = f"k1/{records.shard_name(0, 2)}"
+    shard = f"k1/{tfrecord_writing.shard_name(0, 2)}"
     figures, _ = inspect(f"k1,k1/,./k1,{folder},{shard}")
     assert (figures["documents"], figures["rows"]) == (2, 4)

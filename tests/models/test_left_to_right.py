@@ -13,10 +13,11 @@ import pytest
 import tensorflow as tf
 from safetensors.numpy import save_file
 
+from keras_bert.checkpoints.model_description import ModelDescription
 from keras_bert.checkpoints.model_directory import open_model_directory, save_model_directory
 from keras_bert.checkpoints.names import hugging_face_name, is_transposed
 from keras_bert.models import BertPretrainer
-from keras_bert.tasks.pretraining.left_to_right import next_pieces
+from keras_bert.tasks.pretraining.left_to_right import next_tokens
 from keras_bert.tasks.pretraining.objective import pretraining_objective
 from keras_bert.training.fusion import compiled
 
@@ -87,7 +88,7 @@ def test_the_tasks_loss_and_every_gradient_equal_transformers(model, golden):
         gradients = tape.gradient(loss, [variable.value for variable in trained])
         return loss, [tf.convert_to_tensor(gradient) for gradient in gradients]
 
-    loss, gradients = backward(next_pieces(inputs_of(golden)))
+    loss, gradients = backward(next_tokens(inputs_of(golden)))
     assert float(loss) == pytest.approx(float(golden["loss"]), abs=1e-5)
     assert len(gradients) == 42  # Neither the pooler nor the next sentence has any.
     for variable, gradient in zip(trained, gradients, strict=True):
@@ -128,7 +129,7 @@ def test_the_last_real_piece_is_pooled_as_the_first_sees_itself_alone(model, gol
 
 
 def test_a_saved_model_is_left_to_right_where_it_is_opened(model, golden, tmp_path):
-    save_model_directory(tmp_path / "saved", model, model.config)
+    save_model_directory(tmp_path / "saved", model, ModelDescription(model.config))
     assert json.loads((tmp_path / "saved" / "config.json").read_text())["is_decoder"] is True
     opened = open_model_directory(tmp_path / "saved")
     assert opened.config == model.config

@@ -11,6 +11,7 @@ import pytest
 import tensorflow as tf
 import tensorflow_text  # noqa: F401  Registers the ops of what is loaded.
 
+from keras_bert.checkpoints.model_description import ModelDescription
 from keras_bert.checkpoints.model_directory import save_model_directory
 from keras_bert.config import BertConfig
 from keras_bert.models import BertSpanLabeler
@@ -49,7 +50,9 @@ def model(shared_data: Path, tmp_path_factory) -> Path:
     )
     keras.utils.set_random_seed(0)
     folder = tmp_path_factory.mktemp("squad") / "bert"
-    save_model_directory(folder, BertSpanLabeler(config), config, vocab, do_lower_case=False)
+    save_model_directory(
+        folder, BertSpanLabeler(config), ModelDescription(config, vocab, do_lower_case=False)
+    )
     return folder
 
 

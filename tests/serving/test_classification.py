@@ -4,12 +4,12 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from keras_bert.serving.classification import ServedClassifier
 
 from keras_bert.config import BertConfig
 from keras_bert.models import BertClassifier
-from keras_bert.serving.classification import ServedClassifier
 from keras_bert.serving.network import Network
-from keras_bert.text.padding import pack
+from keras_bert.text.padding import pad_segments
 from keras_bert.text.tokenizer import BertTokenizer
 
 WORDS = ["the", "cat", "sat", "on", "mat", "who", ".", "?", "a", "e", "##a", "##b"]
@@ -57,7 +57,7 @@ def make_model(tokenizer: BertTokenizer):
 def ask(model, tokenizer, labels, problem_type, *texts):
     """Returns the logits that the Keras model gives, and what both signatures answer."""
     sides = [tokenizer.tokenize(tf.constant(side)) for side in texts]
-    ids = pack(
+    ids = pad_segments(
         *sides,
         max_seq_length=LENGTH,
         cls_token_id=tokenizer.cls_token_id,

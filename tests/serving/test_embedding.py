@@ -4,12 +4,12 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from keras_bert.serving.embedding import ServedEmbedding
 
 from keras_bert.config import BertConfig
 from keras_bert.models import BertEncoder
-from keras_bert.serving.embedding import ServedEmbedding
 from keras_bert.serving.network import Network
-from keras_bert.text.padding import pack
+from keras_bert.text.padding import pad_segments
 from keras_bert.text.tokenizer import BertTokenizer
 
 WORDS = ["the", "cat", "sat", "on", "mat", ".", "a", "e", "##a", "##b"]
@@ -39,7 +39,7 @@ def model(tokenizer: BertTokenizer) -> BertEncoder:
 @pytest.mark.parametrize("normalize", [False, True])
 def test_equals_the_keras_model_pooled_by_hand(model, tokenizer, normalize: bool):
     texts = ["The cat sat on the mat.", "", "aab", "cat " * 40, b"\xff the", *["on the mat"] * 9]
-    ids = pack(
+    ids = pad_segments(
         tokenizer.tokenize(tf.constant(texts)),
         max_seq_length=12,
         cls_token_id=tokenizer.cls_token_id,

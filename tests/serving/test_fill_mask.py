@@ -10,7 +10,7 @@ from keras_bert.config import BertConfig
 from keras_bert.models import BertPretrainer
 from keras_bert.serving import fill_mask
 from keras_bert.serving.network import Network
-from keras_bert.text.padding import pack
+from keras_bert.text.padding import pad_segments
 from keras_bert.text.tokenizer import BertTokenizer
 
 WORDS = ["the", "cat", "sat", "on", "mat", ".", "a", "e", "##a", "##b"]
@@ -55,7 +55,7 @@ def signatures(model, tokenizer):
 
 
 def test_pieces_and_scores_are_those_of_the_keras_model(model, tokenizer, signatures):
-    ids = pack(
+    ids = pad_segments(
         tokenizer.tokenize(tf.constant(TEXTS)),
         max_seq_length=LENGTH,
         cls_token_id=tokenizer.cls_token_id,

@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 from keras_bert.common.errors import InputError
-from keras_bert.text.padding import pack
+from keras_bert.text.padding import pad_segments
 
 CLS, SEP, PAD = 101, 102, 0
 
@@ -13,7 +13,9 @@ CLS, SEP, PAD = 101, 102, 0
 def packed(a, b=None, length=8):
     a = tf.ragged.constant(a, tf.int32, ragged_rank=1)
     b = None if b is None else tf.ragged.constant(b, tf.int32, ragged_rank=1)
-    return pack(a, b, max_seq_length=length, cls_token_id=CLS, sep_token_id=SEP, pad_token_id=PAD)
+    return pad_segments(
+        a, b, max_seq_length=length, cls_token_id=CLS, sep_token_id=SEP, pad_token_id=PAD
+    )
 
 
 def test_one_side():
@@ -65,7 +67,7 @@ def test_pairs_lose_what_taking_one_piece_at_a_time_from_the_longer_side_loses()
 
 def test_padding_id_is_the_one_given():
     a = tf.ragged.constant([[7]], tf.int32)
-    out = pack(a, max_seq_length=4, cls_token_id=1, sep_token_id=2, pad_token_id=9)
+    out = pad_segments(a, max_seq_length=4, cls_token_id=1, sep_token_id=2, pad_token_id=9)
     assert out["input_ids"].numpy().tolist() == [[1, 7, 2, 9]]
 
 
@@ -79,7 +81,7 @@ def test_too_short_a_length_is_refused(b, least):
 def test_uses_core_ops_only():
     spec = tf.RaggedTensorSpec([None, None], tf.int32)
     function = tf.function(
-        lambda a, b: pack(a, b, max_seq_length=8, cls_token_id=CLS, sep_token_id=SEP)
+        lambda a, b: pad_segments(a, b, max_seq_length=8, cls_token_id=CLS, sep_token_id=SEP)
     ).get_concrete_function(spec, spec)
     graph = function.graph.as_graph_def()
     ops = {node.op for part in [graph, *graph.library.function] for node in _nodes(part)}

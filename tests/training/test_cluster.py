@@ -18,7 +18,7 @@ from keras_bert.training.cluster import (
     read_cluster,
     share_of,
 )
-from keras_bert.training.meeting import held_address
+from keras_bert.training.rendezvous import held_address
 
 ONE = tf.distribute.get_strategy()
 

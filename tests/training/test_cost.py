@@ -7,7 +7,7 @@ import pytest
 
 from keras_bert.config import BertConfig
 from keras_bert.models import BertPretrainer
-from keras_bert.training.cost import flops, memory, parameters
+from keras_bert.training.cost import StepShape, flops, memory, parameters
 
 BASE = BertConfig.from_json("base")
 
@@ -44,18 +44,18 @@ def test_operations_are_those_of_every_matrix_product_three_times():
 
 
 def test_memory_grows_with_what_it_is_made_of():
-    plain = memory(BASE, 128, 20, 8)
+    plain = memory(BASE, StepShape(128, 20, 8))
     assert plain.weights == plain.gradients == 4 * parameters(BASE)
     assert plain.optimizer == 8 * parameters(BASE)
     assert plain.total == sum((plain.weights, plain.gradients, plain.optimizer, plain.activations))
-    assert memory(BASE, 128, 20, 16).activations == 2 * plain.activations
-    assert memory(BASE, 128, 20, 8, micro_batches=2).gradients == 2 * plain.gradients
-    assert memory(BASE, 128, 20, 8, state_bytes=2).optimizer == plain.optimizer // 2
-    half = memory(BASE, 128, 20, 8, compute_bytes=2)
+    assert memory(BASE, StepShape(128, 20, 16)).activations == 2 * plain.activations
+    assert memory(BASE, StepShape(128, 20, 8, micro_batches=2)).gradients == 2 * plain.gradients
+    assert memory(BASE, StepShape(128, 20, 8, state_bytes=2)).optimizer == plain.optimizer // 2
+    half = memory(BASE, StepShape(128, 20, 8, compute_bytes=2))
     assert half.activations < plain.activations
     assert half.weights > plain.weights  # with their bfloat16 copies
-    recomputed = memory(BASE, 512, 77, 8, gradient_checkpointing=True)
+    recomputed = memory(BASE, StepShape(512, 77, 8, gradient_checkpointing=True))
     deep = replace(BASE, num_hidden_layers=24)
-    more = memory(deep, 512, 77, 8, gradient_checkpointing=True).activations
-    assert recomputed.activations < memory(BASE, 512, 77, 8).activations / 3
+    more = memory(deep, StepShape(512, 77, 8, gradient_checkpointing=True)).activations
+    assert recomputed.activations < memory(BASE, StepShape(512, 77, 8)).activations / 3
     assert more - recomputed.activations == 12 * 8 * 512 * 768 * 4  # a layer's input each

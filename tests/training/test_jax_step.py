@@ -10,15 +10,16 @@ import pytest
 import tensorflow as tf
 from safetensors.numpy import load_file
 
+from keras_bert.checkpoints.model_description import ModelDescription
 from keras_bert.checkpoints.model_directory import save_model_directory
 from keras_bert.common.errors import InputError
 from keras_bert.config import BertConfig
+from keras_bert.data.pretraining_records import find_records
 from keras_bert.models import BertPretrainer
 from keras_bert.optimization.adamw import AdamWeightDecay
 from keras_bert.optimization.schedules import LinearWarmupDecay
-from keras_bert.tasks.pretraining.batches import training_batches
+from keras_bert.tasks.pretraining.batches import RecordSource, training_batches
 from keras_bert.tasks.pretraining.objective import pretraining_objective
-from keras_bert.tasks.pretraining.records import find_records
 from keras_bert.training.checkpoint import CheckpointWriter, restore_latest
 from keras_bert.training.run import TrainingSettings
 from keras_bert.training.state import TrainState
@@ -46,8 +47,8 @@ def folder(tmp_path_factory, write_records, root, backend_python):
     data = find_records(str(write_records(folder / "a.tfrecord", 40)))
     keras.utils.set_random_seed(3)
     model = BertPretrainer(CONFIG)
-    save_model_directory(folder / "model", model, CONFIG)
-    batches = training_batches(data, 8, CONFIG.vocab_size, seed=0).take(STEPS)
+    save_model_directory(folder / "model", model, ModelDescription(CONFIG))
+    batches = training_batches(RecordSource(data, CONFIG.vocab_size), 8, seed=0).take(STEPS)
     np.savez(
         folder / "batches.npz",
         **{

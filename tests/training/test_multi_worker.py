@@ -13,12 +13,12 @@ import tensorflow as tf
 from safetensors.numpy import load_file
 
 from keras_bert.config import BertConfig
+from keras_bert.data.pretraining_records import find_records
 from keras_bert.models import BertPretrainer
 from keras_bert.optimization.adamw import AdamWeightDecay
 from keras_bert.optimization.schedules import LinearWarmupDecay
-from keras_bert.tasks.pretraining.batches import evaluation_batches, training_batches
+from keras_bert.tasks.pretraining.batches import RecordSource, evaluation_batches, training_batches
 from keras_bert.tasks.pretraining.objective import pretraining_objective
-from keras_bert.tasks.pretraining.records import find_records
 from keras_bert.training.evaluate import make_evaluate
 from keras_bert.training.loop import train
 from keras_bert.training.run import TrainingRun
@@ -96,7 +96,10 @@ def one_device(data, output_dir, workers, training=TRAINING, dtype="float32"):
     def batches_from(step):
         shares = [
             training_batches(
-                records, BATCH, CONFIG["vocab_size"], SEED, step, share=(index, workers)
+                RecordSource(records, CONFIG["vocab_size"], share=(index, workers)),
+                BATCH,
+                SEED,
+                step,
             )
             for index in range(workers)
         ]
@@ -120,7 +123,7 @@ def test_two_workers_are_bit_identical_and_end_at_the_weights_of_one_device(
     assert_close(weights(session / "plain"), weights(tmp_path))
     norms = [row["gradient_norm"] for row in metrics(session / "plain") if "gradient_norm" in row]
     assert max(norms) > TRAINING.max_grad_norm  # What was clipped, was so.
-    held_out = evaluation_batches(find_records(str(data / "eval.tfrecord")), 6, 50)
+    held_out = evaluation_batches(RecordSource(find_records(str(data / "eval.tfrecord")), 50), 6)
     score = make_evaluate(ONE, model, pretraining_objective(), jit_compile=False)
     results = json.loads((session / "plain" / "results.json").read_text())
     for name, value in score(held_out).items():

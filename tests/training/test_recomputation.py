@@ -8,12 +8,12 @@ import pytest
 import tensorflow as tf
 
 from keras_bert.config import BertConfig
+from keras_bert.data.pretraining_records import find_records
 from keras_bert.models import BertPretrainer
 from keras_bert.models.layers.recompute import recomputed
 from keras_bert.optimization.adamw import AdamWeightDecay
-from keras_bert.tasks.pretraining.batches import training_batches
+from keras_bert.tasks.pretraining.batches import RecordSource, training_batches
 from keras_bert.tasks.pretraining.objective import pretraining_objective
-from keras_bert.tasks.pretraining.records import find_records
 from keras_bert.training.fusion import compiled
 from keras_bert.training.recomputation import recomputing
 from keras_bert.training.run import TrainingSettings
@@ -173,7 +173,7 @@ def train(data, strategy, twice, **settings):
     settings = TrainingSettings(2, 8, jit_compile=False, gradient_checkpointing=twice, **settings)
     state = TrainState(model, optimizer, pretraining_objective())
     steps = make_train_steps(strategy, state, settings)
-    batches = training_batches(data, 8, CONFIG.vocab_size, seed=0)
+    batches = training_batches(RecordSource(data, CONFIG.vocab_size), 8, seed=0)
     iterator = iter(strategy.experimental_distribute_dataset(batches))
     figures = steps(iterator, tf.constant(2)).numpy()
     weights = {v.path: keras.ops.convert_to_numpy(v) for v in model.trainable_variables}

@@ -6,13 +6,13 @@ import pytest
 import tensorflow as tf
 
 from keras_bert.config import BertConfig
+from keras_bert.data.pretraining_records import find_records
 from keras_bert.models import BertPretrainer
 from keras_bert.optimization.adamw import AdamWeightDecay
 from keras_bert.optimization.loss_scale import LossScale
 from keras_bert.optimization.schedules import LinearWarmupDecay
-from keras_bert.tasks.pretraining.batches import evaluation_batches, training_batches
+from keras_bert.tasks.pretraining.batches import RecordSource, evaluation_batches, training_batches
 from keras_bert.tasks.pretraining.objective import pretraining_objective
-from keras_bert.tasks.pretraining.records import find_records
 from keras_bert.training.evaluate import make_evaluate
 from keras_bert.training.run import TrainingSettings
 from keras_bert.training.state import TrainState
@@ -49,7 +49,7 @@ def train(data, strategy=None, dtype="float32", clip=1.0, learning_rate=1e-3, **
     state = TrainState(model, optimizer, pretraining_objective(), loss_scale)
     settings = TrainingSettings(STEPS, 8, max_grad_norm=clip, **kwargs)
     steps = make_train_steps(strategy, state, settings)
-    batches = training_batches(data, 8, CONFIG.vocab_size, seed=0)
+    batches = training_batches(RecordSource(data, CONFIG.vocab_size), 8, seed=0)
     iterator = iter(strategy.experimental_distribute_dataset(batches))
     figures = steps(iterator, tf.constant(STEPS)).numpy()
     weights = {v.path: keras.ops.convert_to_numpy(v) for v in model.trainable_variables}
@@ -124,7 +124,8 @@ def test_evaluation_counts_a_short_last_batch_exactly(data, strategy_name, mirro
     with strategy.scope():
         model = BertPretrainer(CONFIG)
     evaluate = make_evaluate(strategy, model, pretraining_objective())
-    whole = evaluate(evaluation_batches(data, 40, CONFIG.vocab_size))
-    split = evaluate(evaluation_batches(data, 12, CONFIG.vocab_size))  # 12 + 12 + 12 + 4
+    source = RecordSource(data, CONFIG.vocab_size)
+    whole = evaluate(evaluation_batches(source, 40))
+    split = evaluate(evaluation_batches(source, 12))  # 12 + 12 + 12 + 4
     assert whole.keys() == split.keys()
     np.testing.assert_allclose(list(whole.values()), list(split.values()), rtol=1e-5)

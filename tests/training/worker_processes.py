@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from keras_bert.training.meeting import held_address
+from keras_bert.training.rendezvous import held_address
 
 CONTEXT = multiprocessing.get_context("forkserver")
 CONTEXT.set_forkserver_preload(["tests.training.worker_tasks"])

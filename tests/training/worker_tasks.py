@@ -26,7 +26,7 @@ from keras_bert.tasks.fine_tuning.task import FineTuningTask
 from keras_bert.tasks.pretraining import run as pretraining_run
 from keras_bert.tasks.pretraining.run import pretrain
 from keras_bert.tasks.pretraining.settings import PretrainingSettings
-from keras_bert.training import guards, loop, run_directory
+from keras_bert.training import consistency_checks, loop, run_directory
 from keras_bert.training.checkpoint import CheckpointWriter
 from keras_bert.training.cluster import all_sum
 from keras_bert.training.distribute import distribute
@@ -170,8 +170,8 @@ def refused(strategy, index, data, folder):
             outcome(lambda: go(folder / "refused", record={"learning_rate": 1 / (1 + index)})),
             outcome(lambda: go(folder / "refused", input_file=one_file)),
             outcome(lambda: go(folder / f"apart-{index}")),
-            outcome(lambda: guards.check_same_start(strategy, 5, [{}] * index, folder)),
-            outcome(lambda: guards.check_same_start(strategy, 5 + index, [{}], folder)),
+            outcome(lambda: consistency_checks.check_same_start(strategy, 5, [{}] * index, folder)),
+            outcome(lambda: consistency_checks.check_same_start(strategy, 5 + index, [{}], folder)),
             outcome(lambda: run_directory.is_finished(done, {}, strategy)),
             outcome(lambda: run_directory.is_finished(done, {"a": 1}, strategy)),
         ]
@@ -181,11 +181,11 @@ def drifted(strategy, index, data, folder):
     with strategy.scope():
         model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(2)])
     writer = CheckpointWriter(folder / "drifted")
-    guards.check_weights(strategy, model, 6, writer)
+    consistency_checks.check_weights(strategy, model, 6, writer)
     kernel = model.trainable_variables[0]
     if index == 1:
         kernel.assign(np.nextafter(keras.ops.convert_to_numpy(kernel), np.float32(9)))
-    guards.check_weights(strategy, model, 7, writer)
+    consistency_checks.check_weights(strategy, model, 7, writer)
 
 
 def sums(strategy, index, data, folder):
@@ -208,14 +208,16 @@ def session(index, data, folder, names):
     for name in names:
         digests = []
 
-        def digest(strategy, model, step, writer, check=guards.check_weights, digests=digests):
+        check = consistency_checks.check_weights
+
+        def digest(strategy, model, step, writer, check=check, digests=digests):
             weights = [keras.ops.convert_to_numpy(v).tobytes() for v in model.variables]
             digests.append([step, zlib.crc32(b"".join(weights))])
             check(strategy, model, step, writer)
 
         with (
             mock.patch.object(loop, "check_weights", digest),
-            mock.patch.object(guards.logging, "warning") as warn,
+            mock.patch.object(consistency_checks.logging, "warning") as warn,
         ):
             result = globals()[name](strategy, index, data, folder)
         warnings = [call.args[0] % call.args[1:] for call in warn.call_args_list]

@@ -33,8 +33,8 @@ def attend_with(attend: Callable[..., Any]) -> Iterator[None]:
     """Sends attention that drops no probability through one operation in the block.
 
     Args:
-        attend: (query, key, value: [B, S, N, D]; input_mask, example_ids: [B, S] or None; scale;
-            causal) -> softmax(scale · QKᵀ + mask)V, [B, S, N, D].
+        attend: ((query, key, value), each [B, S, N, D]; input_mask, example_ids: [B, S] or None;
+            scale; causal) -> softmax(scale · QKᵀ + mask)V, [B, S, N, D].
     """
     token = _attend.set(attend)
     try:
@@ -230,7 +230,7 @@ class SelfAttention(keras.layers.Layer):
         if attend and (drop_key is None or self.dropout.rate == 0.0):
             projections = (self.query, self.key, self.value)
             heads = [self._side_by_side(projection, hidden) for projection in projections]
-            context = attend(*heads, input_mask, example_ids, scale, self.causal)
+            context = attend(heads, input_mask, example_ids, scale, self.causal)
             return ops.reshape(context, ops.shape(hidden))
         query = self._heads(self.query, hidden, scale=scale)
         key = self._heads(self.key, hidden, transposed=True)  # [B, N, D, S]

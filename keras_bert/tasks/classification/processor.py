@@ -12,9 +12,8 @@ from dataclasses import dataclass
 import tensorflow as tf
 
 from keras_bert.common.errors import InputError
-from keras_bert.serving.inputs import same_shape
 from keras_bert.tasks.prepared import TextInputs
-from keras_bert.text.padding import join
+from keras_bert.tasks.text_tasks import TextProcessor
 from keras_bert.text.tokenizer import BertTokenizer
 
 PROBLEM_TYPES = ("single_label", "multi_label", "regression")
@@ -55,7 +54,7 @@ class ClassifierSettings:
         return len(self.labels) or 1
 
 
-class ClassificationProcessor:
+class ClassificationProcessor(TextProcessor):
     """Turns texts into the network's inputs, and its logits into labels.
 
     Args:
@@ -63,35 +62,9 @@ class ClassificationProcessor:
         settings: labels and lengths.
     """
 
-    per_token = False
-
     def __init__(self, tokenizer: BertTokenizer, settings: ClassifierSettings):
-        self.tokenizer = tokenizer
-        self.settings = settings
+        super().__init__(tokenizer, settings)
         self._labels = list(settings.labels)
-
-    def preprocess(self, text: tf.Tensor, text_pair: tf.Tensor | None = None) -> TextInputs:
-        """Tokenizes texts or pairs and truncates them to `max_seq_length`.
-
-        Args:
-            text: strings [B].
-            text_pair: strings [B], the second text of each; None for single texts.
-        """
-        if text_pair is None:
-            sides = [self.tokenizer.tokenize(text)]
-        else:  # Both in one call: a batch of one spends more time on starting ops than in them.
-            text, text_pair = same_shape(text=text, text_pair=text_pair)
-            tokens = self.tokenizer.tokenize(tf.concat([text, text_pair], axis=0))
-            count = tf.size(text)
-            sides = [tokens[:count], tokens[count:]]
-        return TextInputs(
-            *join(
-                *sides,
-                max_seq_length=self.settings.max_seq_length,
-                cls_token_id=self.tokenizer.cls_token_id,
-                sep_token_id=self.tokenizer.sep_token_id,
-            )
-        )
 
     def decode(
         self, outputs: Mapping[str, tf.Tensor], inputs: TextInputs | None = None

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 import tensorflow as tf
 
 from keras_bert.tasks.prepared import TextInputs
-from keras_bert.text.padding import join
-from keras_bert.text.tokenizer import BertTokenizer, row_ids
+from keras_bert.tasks.text_tasks import TextProcessor
+from keras_bert.text.tokenizer import row_ids
 
 
 @dataclass(frozen=True)
@@ -40,30 +40,13 @@ class EmbedderSettings:
         return ("cls", "mean", "pooled")[: 2 + self.pooled]
 
 
-class EmbeddingProcessor:
+class EmbeddingProcessor(TextProcessor):
     """Turns texts into the network's inputs, and hidden states into vectors.
 
     Args:
         tokenizer: of the model's vocabulary.
         settings: length and normalization.
     """
-
-    per_token = False
-
-    def __init__(self, tokenizer: BertTokenizer, settings: EmbedderSettings):
-        self.tokenizer = tokenizer
-        self.settings = settings
-
-    def preprocess(self, text: tf.Tensor) -> TextInputs:
-        """Tokenizes strings [B] and truncates them to `max_seq_length`."""
-        return TextInputs(
-            *join(
-                self.tokenizer.tokenize(text),
-                max_seq_length=self.settings.max_seq_length,
-                cls_token_id=self.tokenizer.cls_token_id,
-                sep_token_id=self.tokenizer.sep_token_id,
-            )
-        )
 
     def vectors(self, hidden: tf.Tensor, splits: tf.Tensor) -> tf.Tensor:
         """Returns the vectors that hidden states give, of [CLS] and the mean, [B, 2, H].

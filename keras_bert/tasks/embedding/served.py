@@ -1,16 +1,13 @@
 """The signatures of a served encoder: vectors of texts, and of token ids."""
 
-from collections.abc import Callable
-
 import tensorflow as tf
 
-from keras_bert.serving import token_ids
-from keras_bert.serving.network import Network
 from keras_bert.tasks.embedding.processor import EmbeddingProcessor
 from keras_bert.tasks.prepared import TextInputs
+from keras_bert.tasks.text_tasks import ServedTexts
 
 
-class ServedEmbedding(tf.Module):
+class ServedEmbedding(ServedTexts):
     """An encoder as signatures of a SavedModel.
 
     Args:
@@ -18,32 +15,10 @@ class ServedEmbedding(tf.Module):
         processor: the task's graph functions.
     """
 
-    def __init__(self, network: Network, processor: EmbeddingProcessor):
-        super().__init__(name="embedding")
-        self.network = network
-        self.processor = processor
+    processor: EmbeddingProcessor
 
-    def signatures(self) -> dict[str, Callable]:
-        """Returns the signatures by name."""
-        text = tf.TensorSpec([None], tf.string, name="text")
-        return {
-            "serving_default": tf.function(self.of_texts, input_signature=[text]),
-            "token_ids": tf.function(self.of_token_ids, input_signature=token_ids.SPECS),
-        }
-
-    def of_texts(self, text: tf.Tensor) -> dict[str, tf.Tensor]:
-        """Embeds texts: strings [B]."""
-        return self._outputs(self.processor.preprocess(text))
-
-    def of_token_ids(
-        self, input_ids: tf.Tensor, input_mask: tf.Tensor, segment_ids: tf.Tensor
-    ) -> dict[str, tf.Tensor]:
-        """Embeds token ids: int32 [B, S] each."""
-        limit = self.network.config.max_position_embeddings
-        rows = token_ids.Rows(input_ids, input_mask, segment_ids, limit)
-        return self._outputs(TextInputs(rows.input_ids, rows.segment_ids))
-
-    def _outputs(self, inputs: TextInputs) -> dict[str, tf.Tensor]:
+    def answer(self, inputs: TextInputs) -> dict[str, tf.Tensor]:
+        """Runs the network, keeps what the task needs, and decodes it."""
         # In one tensor: what is kept of some rows before the next are computed.
         shape = [len(self.processor.settings.names), self.network.config.hidden_size]
         vectors = self.network.reduced(*inputs, self._vectors, shape)

@@ -20,7 +20,7 @@ from keras_bert.common.errors import InputError
 from keras_bert.models.encoder import BertEncoder
 from keras_bert.tasks.fine_tuning.batches import BatchSettings, evaluation_batches
 from keras_bert.tasks.fine_tuning.examples import Examples
-from keras_bert.text.padding import join
+from keras_bert.text.padding import combine_segments
 from keras_bert.text.tokenizer import BertTokenizer
 from keras_bert.training.fusion import compiled
 
@@ -178,7 +178,7 @@ def _tokenize(
             continue
         tokens = [tokenizer.tokenize([sides[p][side] for p in places]) for side in range(count)]
         joined.append(
-            join(
+            combine_segments(
                 *tokens,
                 max_seq_length=max_seq_length,
                 cls_token_id=tokenizer.cls_token_id,

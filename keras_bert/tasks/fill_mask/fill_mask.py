@@ -6,7 +6,7 @@ import keras
 import numpy as np
 
 from keras_bert.common.errors import InputError
-from keras_bert.text.padding import pack
+from keras_bert.text.padding import pad_segments
 from keras_bert.text.tokenizer import BertTokenizer
 
 Filling = tuple[str, float]
@@ -39,7 +39,7 @@ def fill_masks(
             "a left-to-right model (is_decoder) fills no masks; expected one that was trained on "
             "masked pieces"
         )
-    features = pack(
+    features = pad_segments(
         tokenizer.tokenize(list(texts)),
         max_seq_length=max_seq_length,
         cls_token_id=tokenizer.cls_token_id,

@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from keras_bert.common.errors import InputError
 from keras_bert.tasks.prepared import TextInputs
-from keras_bert.text.padding import join
+from keras_bert.tasks.text_tasks import TextProcessor
 from keras_bert.text.tokenizer import BertTokenizer, row_ids
 
 
@@ -38,7 +38,7 @@ class MaskFillerSettings:
             raise InputError(f"top_k={self.top_k}: expected at least 1")
 
 
-class MaskFillingProcessor:
+class MaskFillingProcessor(TextProcessor):
     """Turns texts into the network's inputs, and logits of masks into tokens.
 
     Args:
@@ -46,23 +46,9 @@ class MaskFillingProcessor:
         settings: length and number of tokens.
     """
 
-    per_token = False
-
     def __init__(self, tokenizer: BertTokenizer, settings: MaskFillerSettings):
-        self.tokenizer = tokenizer
-        self.settings = settings
+        super().__init__(tokenizer, settings)
         self._vocab = tokenizer.vocab
-
-    def preprocess(self, text: tf.Tensor) -> TextInputs:
-        """Tokenizes strings [B] and truncates them to `max_seq_length`."""
-        return TextInputs(
-            *join(
-                self.tokenizer.tokenize(text),
-                max_seq_length=self.settings.max_seq_length,
-                cls_token_id=self.tokenizer.cls_token_id,
-                sep_token_id=self.tokenizer.sep_token_id,
-            )
-        )
 
     def is_mask(self, input_ids: tf.Tensor) -> tf.Tensor:
         """Marks the [MASK] tokens, bool [T], among token ids, int32 [T]."""

@@ -1,19 +1,16 @@
 """The signatures of a served mask filler: of texts, and of token ids."""
 
-from collections.abc import Callable
-
 import tensorflow as tf
 
-from keras_bert.serving import token_ids
-from keras_bert.serving.network import Network
 from keras_bert.tasks.fill_mask.processor import MaskFillingProcessor
 from keras_bert.tasks.prepared import TextInputs
+from keras_bert.tasks.text_tasks import ServedTexts
 
 # Masks whose logits are held at once: V floats each.
 _MASKS_AT_ONCE = 256
 
 
-class ServedFillMask(tf.Module):
+class ServedFillMask(ServedTexts):
     """A pre-trained model as signatures of a SavedModel.
 
     Args:
@@ -21,32 +18,10 @@ class ServedFillMask(tf.Module):
         processor: the task's graph functions.
     """
 
-    def __init__(self, network: Network, processor: MaskFillingProcessor):
-        super().__init__(name="fill_mask")
-        self.network = network
-        self.processor = processor
+    processor: MaskFillingProcessor
 
-    def signatures(self) -> dict[str, Callable]:
-        """Returns the signatures by name."""
-        text = tf.TensorSpec([None], tf.string, name="text")
-        return {
-            "serving_default": tf.function(self.of_texts, input_signature=[text]),
-            "token_ids": tf.function(self.of_token_ids, input_signature=token_ids.SPECS),
-        }
-
-    def of_texts(self, text: tf.Tensor) -> dict[str, tf.Tensor]:
-        """Fills the masks of texts: strings [B]."""
-        return self._outputs(self.processor.preprocess(text))
-
-    def of_token_ids(
-        self, input_ids: tf.Tensor, input_mask: tf.Tensor, segment_ids: tf.Tensor
-    ) -> dict[str, tf.Tensor]:
-        """Fills the masks of token ids: int32 [B, S] each."""
-        limit = self.network.config.max_position_embeddings
-        rows = token_ids.Rows(input_ids, input_mask, segment_ids, limit)
-        return self._outputs(TextInputs(rows.input_ids, rows.segment_ids))
-
-    def _outputs(self, inputs: TextInputs) -> dict[str, tf.Tensor]:
+    def answer(self, inputs: TextInputs) -> dict[str, tf.Tensor]:
+        """Runs the network, keeps what the task needs, and decodes it."""
         counts = self.processor.mask_counts(inputs.input_ids)
         shape = [self.network.config.hidden_size]
         hidden = self.network.reduced(*inputs, self._of_masks, shape, counts)

@@ -1,14 +1,15 @@
-"""The guess that knows only frequencies: records in; its loss and accuracies out.
+"""The unigram baseline: loss and accuracies of guesses by frequency alone.
 
-A model that has learnt nothing from context ends here: it is what the losses and accuracies of
-pre-training must be read against.
+A model that learns nothing from context reaches this baseline; the losses and accuracies of
+pre-training have to be compared with it.
 """
 
 import numpy as np
 
-from keras_bert.tasks.pretraining.batches import evaluation_batches
-from keras_bert.tasks.pretraining.objective import LABELS, PREDICTIONS, label_weights
-from keras_bert.tasks.pretraining.records import SAMPLE_SIZE, PretrainingData
+from keras_bert.data.pretraining_records import PretrainingData
+from keras_bert.tasks.pretraining.batches import RecordSource, evaluation_batches
+from keras_bert.tasks.pretraining.objective import OBJECTIVES, PREDICTIONS, label_weights
+from keras_bert.tasks.pretraining.settings import SAMPLE_SIZE
 from keras_bert.training.distribute import untuned
 
 
@@ -19,25 +20,25 @@ def unigram_baseline(
     objective: str = "mlm_nsp",
     max_examples: int = SAMPLE_SIZE,
 ) -> dict[str, float]:
-    """Scores the guess that knows only how often each piece to predict and each label occurs.
+    """Scores guesses by the frequency of each token to predict and of each label.
 
     Args:
-        train: records whose pieces and labels are counted; each piece gets one count for free.
-        held_out: records whose pieces and labels are guessed.
+        train: records whose tokens and labels are counted; every token has at least one count.
+        held_out: records whose tokens and labels are guessed.
         vocab_size: V.
         objective: what is predicted, as for `pretraining_objective`.
-        max_examples: about so many records of each are read at most.
+        max_examples: the approximate maximum number of records read of each.
 
     Returns:
-        {"unigram_masked_lm_loss": nats a piece, "unigram_masked_lm_accuracy": share,
-        "unigram_next_sentence_accuracy": share}, or those of what else the objective predicts.
+        {"unigram_masked_lm_loss": nats a token, "unigram_masked_lm_accuracy": share,
+        "unigram_next_sentence_accuracy": share}, or the same of the objective's predictions.
     """
     seen, asked = (_counts(data, vocab_size, objective, max_examples) for data in (train, held_out))
-    predictions = PREDICTIONS[objective]
-    pieces = predictions[0]
-    probabilities = (seen[pieces] + 1) / (seen[pieces] + 1).sum()
-    nats = -(asked[pieces] * np.log(probabilities)).sum() / asked[pieces].sum()
-    return {f"unigram_{pieces}_loss": float(nats)} | {
+    predictions = OBJECTIVES[objective]
+    tokens = predictions[0]
+    probabilities = (seen[tokens] + 1) / (seen[tokens] + 1).sum()
+    nats = -(asked[tokens] * np.log(probabilities)).sum() / asked[tokens].sum()
+    return {f"unigram_{tokens}_loss": float(nats)} | {
         f"unigram_{name}_accuracy": float(asked[name][seen[name].argmax()] / asked[name].sum())
         for name in predictions
     }
@@ -46,18 +47,17 @@ def unigram_baseline(
 def _counts(
     data: PretrainingData, vocab_size: int, objective: str, max_examples: int
 ) -> dict[str, np.ndarray]:
-    """Counts what is to be predicted: pieces [V], and next-sentence labels [2]."""
+    """Counts the labels: tokens [V], and next-sentence labels [2]."""
     counts = {
         name: np.zeros([2 if name == "next_sentence" else vocab_size])
-        for name in PREDICTIONS[objective]
+        for name in OBJECTIVES[objective]
     }
     batch_size = min(1000, data.num_examples)
     most = -(-max_examples // batch_size)
-    batches = evaluation_batches(
-        data, batch_size, vocab_size, most, left_to_right=objective == "ltr"
-    )
+    source = RecordSource(data, vocab_size, left_to_right=objective == "ltr")
+    batches = evaluation_batches(source, batch_size, most)
     for batch in untuned(batches).as_numpy_iterator():
         for name, count in counts.items():
-            labels = batch[LABELS[name][0]].ravel()
+            labels = batch[PREDICTIONS[name].labels].ravel()
             count += np.bincount(labels, label_weights(batch, name).ravel(), len(count))
     return counts

@@ -1,30 +1,32 @@
-"""Reading pre-training records: files in; batches out, each a function of (seed, step).
+"""Batches of pre-training records, each a function of (seed, step).
 
     files -> [epoch e: files and records in an order drawn from (seed, e)] -> batches -> features
 
 A batch is {input_ids, input_mask, segment_ids: int32 [B, S]; masked_lm_positions, masked_lm_ids:
 int32 [B, P]; masked_lm_weights: float32 [B, P]; next_sentence_labels: int32 [B]; example_weights:
-float32 [B], 0 for padding; dropout_seed: int32 [B]}. Files have Google's feature names and shapes,
-so records made by other BERT tools are read as well. While the batch grows (training/ramp.py), it
-keeps its size B: the micro-batches that a step does not have yet are padding.
+float32 [B], 0 for padding; dropout_seed: int32 [B]}. Records of other BERT tools have the same
+features and are read as well. While the batch grows (training/ramp.py), it keeps its size B: the
+micro-batches that a step does not have yet are padding.
 
-Packed rows hold several examples: they add position_ids, example_ids: int32 [B, S] (1 up, 0 at
+Packed rows hold several examples: they add position_ids, example_ids: int32 [B, S] (from 1, 0 at
 padding), and have next_sentence_labels, next_sentence_positions: int32 [B, P] and
-next_sentence_weights: float32 [B, P], 1 for an example. Records without masks get them here, by
+next_sentence_weights: float32 [B, P], 1 for an example. Records without masks get them here, from
 `keras_bert.data.masking` on the host, so accelerators see no difference.
 
 For left-to-right prediction no masks are drawn, those of the records are undone, and a batch has
-next_piece_ids and next_piece_weights in their place (left_to_right.py).
+next_token_ids and next_token_weights instead (left_to_right.py).
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 import tensorflow as tf
 
 from keras_bert.data.masking import Masking, mask_examples
-from keras_bert.tasks.pretraining.left_to_right import next_pieces
-from keras_bert.tasks.pretraining.records import PretrainingData
+from keras_bert.data.parsing import parse_records
+from keras_bert.data.pretraining_records import PretrainingData
+from keras_bert.tasks.pretraining.left_to_right import next_tokens
 from keras_bert.text.vocabulary import load_vocab
 from keras_bert.training.ramp import NO_RAMP, BatchRamp
 
@@ -33,39 +35,49 @@ READ_CYCLE = 8
 _EVALUATION_SEED = 0
 
 
+@dataclass(frozen=True)
+class RecordSource:
+    """The records that batches are made of.
+
+    Attributes:
+        data: the files.
+        vocab_size: token ids must be below it.
+        left_to_right: whether each token's label is the next token, and nothing is masked.
+        share: the index of this worker and the number of workers.
+    """
+
+    data: PretrainingData
+    vocab_size: int
+    left_to_right: bool = False
+    share: tuple[int, int] = (0, 1)
+
+
 def training_batches(
-    data: PretrainingData,
+    source: RecordSource,
     batch_size: int,
-    vocab_size: int,
     seed: int,
     first_step: int = 0,
-    *,
-    left_to_right: bool = False,
-    share: tuple[int, int] = (0, 1),
     ramp: BatchRamp = NO_RAMP,
 ) -> tf.data.Dataset:
-    """Makes the endless stream of training batches from a step on.
+    """Makes the endless dataset of training batches, beginning at a step.
 
     Args:
-        data: the records.
+        source: the records; each worker reads its own files, and returns its rows
+            [B / workers, ...] of each batch.
         batch_size: records a batch, over all devices.
-        vocab_size: ids must be below it.
-        seed: decides the order of every epoch, the dropout masks of every record, and the pieces
-            that are masked where the records do not say.
-        first_step: the stream starts with this step's batch.
-        left_to_right: whether each piece's label is the next one, and nothing is masked.
-        share: this worker's index and the number of workers; each reads files of its own, and
-            gives its rows [B / workers, ...] of each batch.
-        ramp: how the batch grows; only what a step takes in is read.
+        seed: decides the order of every epoch, the dropout masks of every record, and the masked
+            tokens of records without masks.
+        first_step: the first batch is that of this step.
+        ramp: the growth of the batch; only the records that a step uses are read.
 
     Returns:
-        Batches of features, see above. Batches run on across epochs, so none is short.
+        Batches of features, as described above. They continue across epochs, so none is short.
 
     Raises:
         InputError: there are fewer files than workers.
     """
-    index, workers = share
-    data = data.share(index, workers)
+    index, workers = source.share
+    data = source.data.share(index, workers)
     own = batch_size // workers
     files = tf.constant(data.files)
     micro_batch = own // ramp.micro_batches
@@ -92,12 +104,12 @@ def training_batches(
     else:
         batches = records.batch(own, drop_remainder=True)
     steps = tf.data.Dataset.range(first_step, tf.int64.max)
-    prepare = _preparer(data, left_to_right)
+    prepare = _preparer(data, source.left_to_right)
 
     def features(step: tf.Tensor, serialized: tf.Tensor) -> dict[str, tf.Tensor]:
         # The third number is never that of evaluations.
         of_masks = tf.stack([seed, step, 2 + index] if index else [seed, step])
-        batch = prepare(parse(serialized, data, vocab_size), of_masks)
+        batch = prepare(parse_records(serialized, data, source.vocab_size), of_masks)
         count = serialized.shape[0] or tf.shape(serialized)[0]
         seeds = tf.random.stateless_uniform(
             [workers * count], [tf.cast(seed, tf.int64), step], None, None, tf.int32
@@ -149,39 +161,30 @@ def _spread(value: tf.Tensor, micro_batch: int, ramp: BatchRamp) -> tf.Tensor:
 
 
 def evaluation_batches(
-    data: PretrainingData,
-    batch_size: int,
-    vocab_size: int,
-    max_batches: int = 0,
-    *,
-    left_to_right: bool = False,
-    share: tuple[int, int] = (0, 1),
+    source: RecordSource, batch_size: int, max_batches: int = 0
 ) -> tf.data.Dataset:
     """Makes the batches of one pass over the records, in file order.
 
     Args:
-        data: the records.
+        source: the records; each worker returns its rows of each batch.
         batch_size: records a batch, over all devices.
-        vocab_size: ids must be below it.
-        max_batches: stop after so many; 0 takes all.
-        left_to_right: whether each piece's label is the next one, and nothing is masked.
-        share: this worker's index and the number of workers; it gets its rows of each batch.
+        max_batches: the maximum number of batches; 0 for all.
 
     Returns:
-        Batches of features of one shape; the last is filled with records that weigh nothing. Masks
-        that the records lack are the same in every evaluation of one batch size.
+        Batches of features of one shape; the last is padded with records of weight 0. Dynamic
+        masks are the same in every evaluation with one batch size.
     """
-    index, workers = share
+    data, (index, workers) = source.data, source.share
     own = batch_size // workers
     records = tf.data.TFRecordDataset(data.files).batch(batch_size)
     if max_batches:
         records = records.take(max_batches)
-    prepare = _preparer(data, left_to_right)
+    prepare = _preparer(data, source.left_to_right)
 
     def features(number: tf.Tensor, serialized: tf.Tensor) -> dict[str, tf.Tensor]:
         # Three numbers: no step of training has these draws.
         seed = tf.stack([_EVALUATION_SEED, number, 1])
-        batch = prepare(parse(serialized, data, vocab_size), seed)
+        batch = prepare(parse_records(serialized, data, source.vocab_size), seed)
         count = tf.shape(serialized)[0]
         batch["example_weights"] = tf.ones([count])
         return {
@@ -200,77 +203,20 @@ def evaluation_batches(
     )
 
 
-def parse(serialized: tf.Tensor, data: PretrainingData, vocab_size: int) -> dict[str, tf.Tensor]:
-    """Reads the features that records of this kind have; masks are drawn later where they lack.
-
-    Args:
-        serialized: [n] strings, a record each.
-        data: what the records are of.
-        vocab_size: ids must be below it.
-
-    Returns:
-        Features [n, ...], int32 but for weights, float32. Running it fails with an
-        InvalidArgumentError where a record has another form or a value out of range.
-    """
-    length, predictions = data.max_seq_length, data.max_predictions_per_seq
-    pack, dynamic = data.kind.pack, data.kind.dynamic
-    # Feature: width, and what its values must be below; None for weights.
-    features = {
-        "input_ids": (length, vocab_size),
-        "input_mask": (length, 2),
-        "segment_ids": (length, 2),
-        "next_sentence_labels": (predictions if pack else 1, 2),
-    }
-    if not dynamic:
-        features |= {
-            "masked_lm_positions": (predictions, length),
-            "masked_lm_ids": (predictions, vocab_size),
-            "masked_lm_weights": (predictions, None),
-        }
-    if pack:
-        features |= {
-            "position_ids": (length, length),
-            "example_ids": (length, predictions + 1),
-            "next_sentence_positions": (predictions, length),
-            "next_sentence_weights": (predictions, None),
-        }
-    spec = {
-        name: tf.io.FixedLenFeature([width], tf.int64 if limit else tf.float32)
-        for name, (width, limit) in features.items()
-    }
-    batch = tf.io.parse_example(serialized, spec)
-    # Out of range, a piece, a position or a label would be read from somewhere else, silently.
-    fits = [
-        tf.debugging.Assert(
-            tf.reduce_all((batch[name] >= 0) & (batch[name] < limit)),
-            [f"{name} is out of range: expected at least 0 and below {limit}"],
-        )
-        for name, (_, limit) in features.items()
-        if limit
-    ]
-    with tf.control_dependencies(fits):
-        if not pack:
-            batch["next_sentence_labels"] = batch["next_sentence_labels"][:, 0]
-        return {
-            name: tf.identity(value if value.dtype == tf.float32 else tf.cast(value, tf.int32))
-            for name, value in batch.items()
-        }
-
-
 def _preparer(
     data: PretrainingData, left_to_right: bool
 ) -> Callable[[dict[str, tf.Tensor], tf.Tensor], dict[str, tf.Tensor]]:
     """Makes the function (batch, seed [n] int64) -> batch with the labels to predict."""
     if left_to_right:
-        return lambda batch, seed: next_pieces(batch)
-    if not data.kind.dynamic:
+        return lambda batch, seed: next_tokens(batch)
+    if not data.format.dynamic:
         return lambda batch, seed: batch
     masking = Masking.from_vocab(
         load_vocab(data.vocab_file),
-        data.kind.masked_lm_prob,
+        data.format.masked_lm_prob,
         data.max_predictions_per_seq,
-        data.kind.do_whole_word_mask,
-        data.kind.ngram,
+        data.format.do_whole_word_mask,
+        data.format.ngram,
     )
     types = {
         "input_ids": tf.int32,
@@ -288,7 +234,7 @@ def _preparer(
         return [masked[name] for name in types]
 
     def mask(batch: dict[str, tf.Tensor], seed: tf.Tensor) -> dict[str, tf.Tensor]:
-        names = ["input_ids", "input_mask"] + ["example_ids"] * data.kind.pack
+        names = ["input_ids", "input_mask"] + ["example_ids"] * data.format.pack
         drawn = tf.numpy_function(
             draw, [seed, *(batch[name] for name in names)], list(types.values()), stateful=False
         )

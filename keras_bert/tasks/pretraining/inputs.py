@@ -1,7 +1,7 @@
-"""What a pre-training run starts from: settings in; records, vocabulary, config that agree out.
+"""The inputs of a pre-training run: records, vocabulary, config and checkpoint.
 
-Flags, records, a bundled or given config and the checkpoint to start from each say something of
-the vocabulary, its casing and the sizes. Whatever they say must be the same.
+Flags, records, config and checkpoint each determine parts of the vocabulary, its casing and the
+sizes. They must agree.
 """
 
 import hashlib
@@ -15,41 +15,41 @@ from keras_bert.checkpoints.checkpoint import Checkpoint, guess_lower_case
 from keras_bert.checkpoints.open_checkpoint import open_checkpoint
 from keras_bert.common.errors import InputError
 from keras_bert.config import BertConfig
-from keras_bert.tasks.pretraining.records import PretrainingData, find_records
+from keras_bert.data.pretraining_records import PretrainingData, find_records
 from keras_bert.tasks.pretraining.settings import PretrainingSettings
 from keras_bert.text.vocabulary import load_vocab
 
 
 @dataclass(frozen=True)
 class PretrainingInputs:
-    """What a run starts from, checked.
+    """The inputs of a run, checked.
 
     Attributes:
         data: the training records.
         held_out: the records of evaluations.
-        start: the model directory to start from, or None.
-        vocab: the V pieces, or None where nothing tells them.
+        checkpoint: the checkpoint to start from; None for newly initialized weights.
+        vocab: the V tokens; None if neither records, flags nor checkpoint have a vocabulary.
         do_lower_case: the casing of the vocabulary.
         config: the encoder's sizes and settings.
-        objective: what is predicted: `mlm_nsp`, `mlm` or `ltr`.
+        objective: the name of the objective: `mlm_nsp`, `mlm` or `ltr`.
     """
 
     data: PretrainingData
     held_out: PretrainingData
-    start: Checkpoint | None
+    checkpoint: Checkpoint | None
     vocab: list[str] | None
     do_lower_case: bool
     config: BertConfig
     objective: str
 
     def record(self) -> dict[str, object]:
-        """Returns what run.json keeps of the inputs, so that changed ones are noticed."""
+        """Returns the entries of run.json that detect changed inputs."""
         vocab = None if self.vocab is None else "\n".join(self.vocab).encode()
         return {
             "objective": self.objective,
             "config": self.config.to_dict(),
             "vocab_sha256": vocab and hashlib.sha256(vocab).hexdigest(),
-            # What they have, whatever was asked of them: a model is served at its length.
+            # The records' own, even without such a flag: a model is served at its length.
             "max_seq_length": self.data.max_seq_length,
             "max_predictions_per_seq": self.data.max_predictions_per_seq,
             "data_fingerprint": self.data.fingerprint,
@@ -58,32 +58,32 @@ class PretrainingInputs:
 
 
 def find_inputs(settings: PretrainingSettings, num_train_steps: int) -> PretrainingInputs:
-    """Finds and checks what a run starts from.
+    """Finds and checks the inputs of a run.
 
     Args:
-        settings: what the run is made of.
-        num_train_steps: its length.
+        settings: the settings of the run.
+        num_train_steps: the number of steps in total.
 
     Returns:
         The inputs.
 
     Raises:
-        InputError: something is missing or damaged, or two things do not agree.
+        InputError: an input is missing or damaged, or two inputs do not agree.
     """
     _check_values(settings, num_train_steps)
     data = find_records(settings.input_file)
     held_out = find_records(settings.eval_file, "eval_file") if settings.eval_file else data
     _check_next_sentence(data, held_out)
     objective = _objective(settings, data)
-    start = open_checkpoint(settings.init_checkpoint) if settings.init_checkpoint else None
-    vocab, vocab_file = _vocab(settings, data, held_out, start)
-    config = _config(settings, objective, start, vocab, vocab_file)
+    checkpoint = open_checkpoint(settings.init_checkpoint) if settings.init_checkpoint else None
+    vocab, vocab_file = _vocab(settings, data, held_out, checkpoint)
+    config = _config(settings, objective, checkpoint, vocab, vocab_file)
     for records in (data, held_out):
         _check_shape(records, settings, config)
     if settings.export:
         _check_export(data, vocab)
-    do_lower_case = _do_lower_case(settings, data, held_out, start, vocab, vocab_file)
-    return PretrainingInputs(data, held_out, start, vocab, do_lower_case, config, objective)
+    do_lower_case = _do_lower_case(settings, data, held_out, checkpoint, vocab, vocab_file)
+    return PretrainingInputs(data, held_out, checkpoint, vocab, do_lower_case, config, objective)
 
 
 def _check_values(settings: PretrainingSettings, num_train_steps: int) -> None:
@@ -101,8 +101,8 @@ def _check_values(settings: PretrainingSettings, num_train_steps: int) -> None:
 
 
 def _check_next_sentence(data: PretrainingData, held_out: PretrainingData) -> None:
-    # Packed or masked otherwise, held-out records ask the same; another next sentence they do not.
-    asked, found = data.kind.next_sentence, held_out.kind.next_sentence
+    # Held-out records may be packed or masked otherwise, but need the same next sentences.
+    asked, found = data.format.next_sentence, held_out.format.next_sentence
     if asked != found:
         raise InputError(
             f"{held_out.files[0]} was made with next_sentence {found}, but {data.files[0]} with "
@@ -111,8 +111,8 @@ def _check_next_sentence(data: PretrainingData, held_out: PretrainingData) -> No
 
 
 def _objective(settings: PretrainingSettings, data: PretrainingData) -> str:
-    """The objective that is asked for, else the one that the records are of."""
-    has_next_sentence = data.kind.next_sentence != "none"
+    """The objective of the settings, else that of the records."""
+    has_next_sentence = data.format.next_sentence != "none"
     if settings.objective == "mlm_nsp" and not has_next_sentence:
         raise InputError(
             f"--objective=mlm_nsp: {data.files[0]} was made with next_sentence none; expected "
@@ -134,8 +134,8 @@ def _check_shape(data: PretrainingData, settings: PretrainingSettings, config: B
 
 
 def _check_export(data: PretrainingData, vocab: list[str] | None) -> None:
-    """Refuses what could not be exported after the whole training."""
-    # Late: only an export needs what serves.
+    """Rejects before training what could not be exported afterwards."""
+    # Late: only an export needs the serving modules.
     from keras_bert.tasks.export.settings import SHORTEST
 
     if vocab is None:
@@ -145,7 +145,7 @@ def _check_export(data: PretrainingData, vocab: list[str] | None) -> None:
     if data.max_seq_length < SHORTEST:
         raise InputError(
             f"--export: {data.files[0]} has max_seq_length {data.max_seq_length}; a model is "
-            f"served for {SHORTEST} pieces at least"
+            f"served for {SHORTEST} tokens at least"
         )
 
 
@@ -153,17 +153,17 @@ def _do_lower_case(
     settings: PretrainingSettings,
     data: PretrainingData,
     held_out: PretrainingData,
-    start: Checkpoint | None,
+    checkpoint: Checkpoint | None,
     vocab: list[str] | None,
     vocab_file: Path | None,
 ) -> bool:
-    """The one casing that the flag, the records and the starting point agree on."""
+    """The casing that flag, records and checkpoint agree on."""
     said = {} if settings.do_lower_case is None else {"--do_lower_case": settings.do_lower_case}
     for records in (data, held_out):
         for folder, manifest in records.manifests.items():
             said[str(folder)] = manifest["settings"]["do_lower_case"]
-    if start and start.vocab:
-        said[str(start.path)] = start.do_lower_case
+    if checkpoint and checkpoint.vocab:
+        said[str(checkpoint.path)] = checkpoint.do_lower_case
     if len(set(said.values())) > 1:
         words = ", ".join(f"{name} is {value}" for name, value in said.items())
         raise InputError(f"do_lower_case differs: {words}; records and model must share one")
@@ -171,7 +171,7 @@ def _do_lower_case(
         return next(iter(said.values()), True)
     looks_lower_case = guess_lower_case(vocab, vocab_file)
     logging.info(
-        "nothing says the casing of %s; by its pieces --do_lower_case=%s",
+        "the casing of %s is not given; by its tokens it is --do_lower_case=%s",
         vocab_file,
         str(looks_lower_case).lower(),
     )
@@ -182,19 +182,19 @@ def _vocab(
     settings: PretrainingSettings,
     data: PretrainingData,
     held_out: PretrainingData,
-    start: Checkpoint | None,
+    checkpoint: Checkpoint | None,
 ) -> tuple[list[str] | None, Path | None]:
-    """The one vocabulary that flags, records and the starting point agree on."""
+    """The vocabulary that flags, records and checkpoint agree on, and its path."""
     files = [Path(settings.vocab_file)] if settings.vocab_file else []
     files += [found.vocab_file for found in (data, held_out) if found.vocab_file]
     vocabs = [(load_vocab(path), path) for path in dict.fromkeys(files)]
-    if start and start.vocab:
-        vocabs.append((start.vocab, start.path))
+    if checkpoint and checkpoint.vocab:
+        vocabs.append((checkpoint.vocab, checkpoint.path))
     for vocab, path in vocabs[1:]:
         if vocab != vocabs[0][0]:
             raise InputError(
-                f"{path} ({len(vocab)} pieces) is another vocabulary than {vocabs[0][1]} "
-                f"({len(vocabs[0][0])} pieces); records and model must share one"
+                f"{path} ({len(vocab)} tokens) is another vocabulary than {vocabs[0][1]} "
+                f"({len(vocabs[0][0])} tokens); records and model must share one"
             )
     return vocabs[0] if vocabs else (None, None)
 
@@ -202,25 +202,25 @@ def _vocab(
 def _config(
     settings: PretrainingSettings,
     objective: str,
-    start: Checkpoint | None,
+    checkpoint: Checkpoint | None,
     vocab: list[str] | None,
     vocab_file: Path | None,
 ) -> BertConfig:
     if settings.bert_config:
         config = BertConfig.from_json(settings.bert_config)
         bundled = not Path(settings.bert_config).is_file()
-        if bundled and vocab and not start:
+        if bundled and vocab and not checkpoint:
             # A bundled config fixes the encoder's size; the vocabulary is the user's own.
             config = replace(config, vocab_size=len(vocab))
-    elif start:
-        config = start.config
+    elif checkpoint:
+        config = checkpoint.config
     else:
         raise InputError(
             "--bert_config is missing: a JSON file, or tiny, mini, small, medium, base or large"
         )
-    _check_direction(settings, objective, config, start)
+    _check_direction(settings, objective, config, checkpoint)
     config = replace(config, is_decoder=objective == "ltr")
-    if start and config != replace(start.config, is_decoder=config.is_decoder):
+    if checkpoint and config != replace(checkpoint.config, is_decoder=config.is_decoder):
         raise InputError(
             f"--bert_config={settings.bert_config} differs from the config of "
             f"--init_checkpoint={settings.init_checkpoint}; leave it out to take the checkpoint's"
@@ -231,21 +231,21 @@ def _config(
 
 
 def _check_direction(
-    settings: PretrainingSettings, objective: str, config: BertConfig, start: Checkpoint | None
+    settings: PretrainingSettings, objective: str, config: BertConfig, checkpoint: Checkpoint | None
 ) -> None:
-    """Refuses what is left to right but for `ltr`, which may start from anything if it trains."""
+    """Rejects left-to-right models except for `ltr`, which may start from any model to train."""
     given = {"bert_config": config} if settings.bert_config else {}
-    given |= {"init_checkpoint": start.config} if start else {}
+    given |= {"init_checkpoint": checkpoint.config} if checkpoint else {}
     for flag, found in given.items():
         if found.is_decoder and objective != "ltr":
             raise InputError(
                 f"--{flag}={getattr(settings, flag)} is a left-to-right model (is_decoder); "
                 f"expected --objective=ltr, got {objective}"
             )
-    if objective == "ltr" and start and not start.config.is_decoder:
+    if objective == "ltr" and checkpoint and not checkpoint.config.is_decoder:
         if not settings.do_train:
             raise InputError(
                 f"--objective=ltr: --init_checkpoint={settings.init_checkpoint} attends to both "
                 "sides; expected a left-to-right model, or --do_train"
             )
-        logging.info("%s attends to both sides; it goes on left to right", start.path)
+        logging.info("%s attends to both sides; it continues left to right", checkpoint.path)

@@ -1,9 +1,9 @@
-"""Left-to-right prediction: a batch of records in; each piece with the next one as its label out.
+"""Labels of left-to-right prediction: each token's label is the next token.
 
 In: input_ids, input_mask int32 [B, S]; of packed rows example_ids; of masked records
 masked_lm_positions, masked_lm_ids int32 [B, P] and masked_lm_weights float32 [B, P]. Out: the text
-as it was before masking, and in place of the masks next_piece_ids int32 [B, S] and
-next_piece_weights float32 [B, S], 0 where nothing follows.
+as it was before masking, and in place of the masks next_token_ids int32 [B, S] and
+next_token_weights float32 [B, S], 0 where nothing follows.
 
 Devlin et al. 2019, section 5.1, "LTR & No NSP".
 """
@@ -13,31 +13,31 @@ import tensorflow as tf
 _MASKS = ("masked_lm_positions", "masked_lm_ids", "masked_lm_weights")
 
 
-def next_pieces(batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-    """Turns a batch, masked or not, into one of left-to-right prediction.
+def next_tokens(batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+    """Makes a batch of left-to-right prediction of one that is masked or not.
 
     Args:
         batch: the features of records, see above.
 
     Returns:
-        The features, with labels and weights in place of the masks. Every real piece but the last
-        of its example has weight 1.
+        The features, with labels and weights in place of the masks. Every token but the last of
+        its example has weight 1.
     """
     ids = _unmasked(batch) if _MASKS[0] in batch else batch["input_ids"]
     # An example's number, 0 at padding; a row that is not packed is one example.
     example = batch.get("example_ids", batch["input_mask"])
     has_next = (example[:, :-1] == example[:, 1:]) & (example[:, 1:] > 0)
-    one_piece = [[0, 0], [0, 1]]
+    one_token = [[0, 0], [0, 1]]
     rest = {name: value for name, value in batch.items() if name not in _MASKS}
     return rest | {
         "input_ids": ids,
-        "next_piece_ids": tf.pad(ids[:, 1:], one_piece),
-        "next_piece_weights": tf.pad(tf.cast(has_next, tf.float32), one_piece),
+        "next_token_ids": tf.pad(ids[:, 1:], one_token),
+        "next_token_weights": tf.pad(tf.cast(has_next, tf.float32), one_token),
     }
 
 
 def _unmasked(batch: dict[str, tf.Tensor]) -> tf.Tensor:
-    """Returns input_ids with the original pieces where [MASK] or another piece stands for them."""
+    """Returns input_ids with the original tokens in place of [MASK] and of random tokens."""
     # [k, 2]: the row and the slot of each prediction; not those that fill a row's slots.
     slots = tf.where(batch["masked_lm_weights"] > 0)
     positions = tf.gather_nd(batch["masked_lm_positions"], slots)

@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 import tensorflow as tf
 
-from keras_bert.tasks.pretraining.batches import training_batches
-from keras_bert.tasks.pretraining.damage import explained
+from keras_bert.data.record_errors import explained
+from keras_bert.tasks.pretraining.batches import RecordSource, training_batches
 from keras_bert.tasks.pretraining.inputs import PretrainingInputs
 from keras_bert.tasks.pretraining.phases import PhaseRun
 from keras_bert.tasks.pretraining.plan import Plan, memory_of
@@ -121,13 +121,9 @@ def _step_seconds(
     if inputs is None:
         batches = _made_up(plan, batch_size)
     else:
-        batches = training_batches(
-            inputs.data,
-            batch_size,
-            plan.config.vocab_size,
-            run.settings.random_seed,
-            left_to_right=plan.objective == "ltr",
-        )
+        left_to_right = plan.objective == "ltr"
+        source = RecordSource(inputs.data, plan.config.vocab_size, left_to_right)
+        batches = training_batches(source, batch_size, run.settings.random_seed)
     state = make_state(run.settings, run.training, strategy, plan.config, plan.objective)
     one, seconds = np.array(1, np.int32), []
     try:
@@ -146,7 +142,7 @@ def _step_seconds(
 
 
 def _made_up(plan: Plan, batch_size: int) -> tf.data.Dataset:
-    """Repeats a batch of random pieces, full rows with every prediction: padding takes as long."""
+    """Repeats a batch of random tokens, full rows with every prediction: padding takes as long."""
     rng = np.random.default_rng(0)
     rows, labels = (batch_size, plan.length), (batch_size, plan.predictions)
 
@@ -161,7 +157,7 @@ def _made_up(plan: Plan, batch_size: int) -> tf.data.Dataset:
         "example_weights": np.ones([batch_size], np.float32),
         "dropout_seed": below(2**31 - 1, (batch_size,)),
     }
-    predicted = "next_piece" if plan.objective == "ltr" else "masked_lm"
+    predicted = "next_token" if plan.objective == "ltr" else "masked_lm"
     batch[f"{predicted}_ids"] = below(plan.config.vocab_size, labels)
     batch[f"{predicted}_weights"] = np.ones(labels, np.float32)
     if predicted == "masked_lm":

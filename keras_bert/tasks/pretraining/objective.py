@@ -1,13 +1,13 @@
-"""The pre-training task: batches in; sums of the masked-LM and next-sentence losses out.
+"""The pre-training objectives: masked tokens, the next sentence, and next tokens.
 
 Loss = sum(weight * nll) / (sum(weight) + 1e-5) over masked positions + mean nll of the
 next-sentence label (0 is the next, 1 is random); both over the global batch (Devlin et al. 2019,
-section 3.1). With packed rows the labels are those of every example in them. Records of no next
-sentence leave the masked-LM loss alone (Liu et al. 2019). Left to right, the loss is that of the
-next pieces alone, weighted as the masked ones are (Devlin et al. 2019, section 5.1).
+section 3.1). Packed rows have a label for each of their examples. Records without next sentences
+have the masked-LM loss only (Liu et al. 2019). Left to right, the loss is that of the next tokens,
+weighted like that of masked tokens (Devlin et al. 2019, section 5.1).
 """
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import keras
 from keras import ops
@@ -25,20 +25,34 @@ MODEL_INPUTS = (
     "next_sentence_positions",
     "dropout_seed",
 )
-# Prediction: the feature with its labels, and the epsilon of its loss.
-LABELS = {
-    "masked_lm": ("masked_lm_ids", 1e-5),
-    "next_sentence": ("next_sentence_labels", 0.0),
-    "next_piece": ("next_piece_ids", 1e-5),
-}
-# Prediction: the output of BertPretrainer with its logits. The figures keep the older name.
-OUTPUTS = {
-    "masked_lm": "masked_lm_logits",
-    "next_sentence": "next_sentence_logits",
-    "next_piece": "next_token_logits",
-}
-# Objective, a value of --objective: what it predicts, first of all pieces.
+
+
+class Prediction(NamedTuple):
+    """One thing that a pre-training objective predicts.
+
+    Attributes:
+        logits: the name of its output of `BertPretrainer`.
+        labels: the name of its labels in a batch.
+        weights: the name of their weights; `example_weights` if a batch has no such feature.
+        epsilon: the number that is added to the sum of the weights in its loss.
+    """
+
+    logits: str
+    labels: str
+    weights: str
+    epsilon: float
+
+
+# By the name of its figures; `next_piece` is the name that results.json has for next tokens.
 PREDICTIONS = {
+    "masked_lm": Prediction("masked_lm_logits", "masked_lm_ids", "masked_lm_weights", 1e-5),
+    "next_sentence": Prediction(
+        "next_sentence_logits", "next_sentence_labels", "next_sentence_weights", 0.0
+    ),
+    "next_piece": Prediction("next_token_logits", "next_token_ids", "next_token_weights", 1e-5),
+}
+# The predictions of each value of --objective, the one of tokens first.
+OBJECTIVES = {
     "mlm_nsp": ("masked_lm", "next_sentence"),
     "mlm": ("masked_lm",),
     "ltr": ("next_piece",),
@@ -46,17 +60,17 @@ PREDICTIONS = {
 
 
 def pretraining_objective(objective: str = "mlm_nsp") -> Objective:
-    """Makes the task of an objective.
+    """Makes the training objective of that name.
 
     Args:
-        objective: `mlm_nsp`, masked pieces and the next sentence; `mlm`, masked pieces alone; or
-            `ltr`, next pieces, which takes a left-to-right model and such batches.
+        objective: `mlm_nsp`: masked tokens and the next sentence; `mlm`: masked tokens only;
+            `ltr`: next tokens, for a left-to-right model and batches made for it.
 
     Returns:
-        The task, for a `BertPretrainer` and the batches of `tasks.pretraining.batches`, packed or
-        not.
+        The objective, for a `BertPretrainer` and the batches of `tasks.pretraining.batches`,
+        packed or not.
     """
-    predictions = PREDICTIONS[objective]
+    predictions = OBJECTIVES[objective]
 
     def weights_of(batch: Batch) -> dict[str, Any]:
         weights = {name: ops.sum(label_weights(batch, name)) for name in predictions}
@@ -69,15 +83,15 @@ def pretraining_objective(objective: str = "mlm_nsp") -> Objective:
         outputs = model(inputs, training=training)
         sums = {}
         for name in predictions:
-            score = _score(
-                outputs[OUTPUTS[name]], batch[LABELS[name][0]], label_weights(batch, name)
-            )
+            prediction = PREDICTIONS[name]
+            logits, labels = outputs[prediction.logits], batch[prediction.labels]
+            score = _score(logits, labels, label_weights(batch, name))
             sums[f"{name}_loss"], sums[f"{name}_accuracy"] = score[0], score[1]
         return sums
 
     return Objective(
         figures=tuple(f"{name}_{k}" for k in ("loss", "accuracy") for name in predictions),
-        losses={f"{name}_loss": LABELS[name][1] for name in predictions},
+        losses={f"{name}_loss": PREDICTIONS[name].epsilon for name in predictions},
         weights=weights_of,
         sums=sums_of,
     )
@@ -88,13 +102,13 @@ def label_weights(batch: Batch, prediction: str) -> Any:
 
     Args:
         batch: of tasks.pretraining.batches.
-        prediction: a key of LABELS.
+        prediction: a key of PREDICTIONS.
 
     Returns:
-        [B, P] or [B, S] float32 of pieces, [B] or [B, P] of examples.
+        [B, P] or [B, S] float32 for tokens, [B] or [B, P] for examples.
     """
     # A row that is one example has one next-sentence label, which weighs what the row weighs.
-    own = f"{prediction}_weights"
+    own = PREDICTIONS[prediction].weights
     return batch[own if own in batch else "example_weights"]
 
 

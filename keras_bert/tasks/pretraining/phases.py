@@ -78,8 +78,8 @@ def pretrain_phases(
     first = runs[0]
     if first.settings.init_checkpoint:
         # What it refuses must not leave a run.json that would refuse the mended command.
-        config, objective, start = inputs[0].config, inputs[0].objective, inputs[0].start
-        make_state(first.settings, first.training, strategy, config, objective, start)
+        config, objective, checkpoint = inputs[0].config, inputs[0].objective, inputs[0].checkpoint
+        make_state(first.settings, first.training, strategy, config, objective, checkpoint)
     with running(output_dir, whole, strategy) as folder:
         for number, run in enumerate(runs, 1):
             gc.collect()  # Two phases' programs may not fit side by side.

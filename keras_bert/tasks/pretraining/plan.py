@@ -12,7 +12,7 @@ from keras_bert.common.errors import InputError
 from keras_bert.config import BertConfig
 from keras_bert.tasks.pretraining.inputs import PretrainingInputs
 from keras_bert.tasks.pretraining.phases import PhaseRun
-from keras_bert.training.cost import Memory, flops, memory
+from keras_bert.training.cost import Memory, StepShape, flops, memory
 from keras_bert.training.ramp import BatchRamp
 
 
@@ -153,13 +153,13 @@ def memory_of(
     Returns:
         The bytes of each part.
     """
-    return memory(
-        config,
+    step = StepShape(
         length,
         predictions,
         sequences,
+        micro_batches=parts,
         compute_bytes=4 if run.settings.mixed_precision == "float32" else 2,
         state_bytes=4 if run.settings.optimizer_state_dtype == "float32" else 2,
-        micro_batches=parts,
         gradient_checkpointing=run.training.gradient_checkpointing,
     )
+    return memory(config, step)

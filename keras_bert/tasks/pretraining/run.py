@@ -13,18 +13,19 @@ import tensorflow as tf
 from absl import logging
 
 from keras_bert.checkpoints.checkpoint import Checkpoint
+from keras_bert.checkpoints.model_description import ModelDescription
 from keras_bert.checkpoints.model_directory import check_place, save_model_directory
 from keras_bert.common.errors import InputError
 from keras_bert.common.files import read_json, write_json
 from keras_bert.config import BertConfig
+from keras_bert.data.record_errors import explained
 from keras_bert.models import BertPretrainer
 from keras_bert.optimization.adamw import AdamWeightDecay
 from keras_bert.optimization.lamb import Lamb
 from keras_bert.optimization.loss_scale import LossScale
 from keras_bert.optimization.schedules import LinearWarmupDecay
 from keras_bert.tasks.pretraining.baseline import unigram_baseline
-from keras_bert.tasks.pretraining.batches import evaluation_batches, training_batches
-from keras_bert.tasks.pretraining.damage import explained
+from keras_bert.tasks.pretraining.batches import RecordSource, evaluation_batches, training_batches
 from keras_bert.tasks.pretraining.inputs import PretrainingInputs, find_inputs
 from keras_bert.tasks.pretraining.objective import pretraining_objective
 from keras_bert.tasks.pretraining.settings import PretrainingSettings
@@ -73,12 +74,16 @@ def pretrain(settings: PretrainingSettings, run: TrainingRun) -> dict[str, float
         logging.info("%s is finished; nothing to do", output_dir)
         return read_json(output_dir / "results.json")
     # Before the folder is touched: weights that do not fit leave nothing behind.
-    state = make_state(settings, training, strategy, inputs.config, inputs.objective, inputs.start)
+    state = make_state(
+        settings, training, strategy, inputs.config, inputs.objective, inputs.checkpoint
+    )
     with running(output_dir, run.record, strategy) as folder:
         results = _train_and_evaluate(settings, run, inputs, state)
         if settings.do_train and folder == output_dir:
             save_model_directory(
-                output_dir / "model", state.model, inputs.config, inputs.vocab, inputs.do_lower_case
+                output_dir / "model",
+                state.model,
+                ModelDescription(inputs.config, inputs.vocab, inputs.do_lower_case),
             )
         write_json(folder / "results.json", results)
     # The model of the next phase may not fit beside this one.
@@ -153,29 +158,24 @@ def _restore_last(run: Path, model: BertPretrainer, optimizer: keras.optimizers.
     """Restores the last weights and optimizer state of a finished run."""
     checkpoints, last = run / "checkpoints", read_json(run / "results.json")["step"]
     if restore_latest(checkpoints, model, optimizer) != last:
-        raise InputError(f"{checkpoints}: has no whole checkpoint of step {last} to go on from")
+        raise InputError(f"{checkpoints}: has no whole checkpoint of step {last} to continue from")
 
 
 def _train_and_evaluate(
     settings: PretrainingSettings, run: TrainingRun, inputs: PretrainingInputs, state: TrainState
 ) -> dict[str, float]:
     training, strategy = run.training, run.strategy
-    left_to_right = inputs.objective == "ltr"
-    vocab_size = inputs.config.vocab_size
-    share = share_of(strategy)
+    vocab_size, share = inputs.config.vocab_size, share_of(strategy)
+    source, held_out = (
+        RecordSource(data, vocab_size, inputs.objective == "ltr", share)
+        for data in (inputs.data, inputs.held_out)
+    )
     score = make_evaluate(strategy, state.model, state.objective, jit_compile=training.jit_compile)
     batch_size = settings.eval_batch_size
     evaluated = settings.eval_examples(inputs.held_out.num_examples)
 
     def evaluate(after_batch: AfterBatch | None = None) -> dict[str, float]:
-        batches = evaluation_batches(
-            inputs.held_out,
-            batch_size,
-            vocab_size,
-            -(-evaluated // batch_size),
-            left_to_right=left_to_right,
-            share=share,
-        )
+        batches = evaluation_batches(held_out, batch_size, -(-evaluated // batch_size))
         with (
             explained(inputs.held_out, vocab_size),
             progress("evaluating", evaluated, "examples", silent=share[0] > 0) as advance,
@@ -191,16 +191,8 @@ def _train_and_evaluate(
     ramp = BatchRamp(training.gradient_accumulation_steps, training.batch_ramp_steps)
 
     def batches_from(step: int) -> tf.data.Dataset:
-        return training_batches(
-            inputs.data,
-            training.train_batch_size,
-            vocab_size,
-            settings.random_seed,
-            step,
-            left_to_right=left_to_right,
-            share=share,
-            ramp=ramp,
-        )
+        size, seed = training.train_batch_size, settings.random_seed
+        return training_batches(source, size, seed, step, ramp)
 
     figures = None
     if settings.do_train:

@@ -1,13 +1,14 @@
-"""What a pre-training run is made of: flags in; one value of each, checked in inputs.py, out."""
+"""The settings of a pre-training run; inputs.py checks them."""
 
 from dataclasses import dataclass
 
-from keras_bert.tasks.pretraining.records import SAMPLE_SIZE
+# The mean figures of so many records are those of any number, to the digits that are shown.
+SAMPLE_SIZE = 100_000
 
 
 @dataclass(frozen=True)
 class PretrainingSettings:
-    """What a pre-training run is made of; each value but `export` can change its outcome.
+    """The settings of a pre-training run; all but `export` can change its outcome.
 
     Attributes:
         input_file: training records: folders, files or globs, comma-separated.
@@ -15,18 +16,18 @@ class PretrainingSettings:
         bert_config: a JSON file or a bundled config's name; empty with `init_checkpoint`.
         vocab_file: the vocabulary; empty for the one beside the records.
         do_lower_case: whether records and vocabulary are lower-cased; None takes what the records
-            or the starting point say, and what the pieces look like where neither does.
+            or the checkpoint say, else the casing of the tokens themselves.
         init_checkpoint: a checkpoint to start from, or empty.
         optimizer: `adamw` or `lamb`.
         init_run: an earlier run's folder whose last checkpoint, optimizer state and all, this one
-            starts from, so that its learning-rate schedule goes on; or empty.
+            starts from, so that its learning-rate schedule continues; or empty.
         learning_rate: its peak, reached after the warm-up.
         num_warmup_steps: steps of linear warm-up.
         schedule_steps: steps after which the learning rate is 0, those of `init_run` counted; 0
             takes the run's own length.
         dropout_prob: both dropout probabilities in training, in place of the config's, which
             `model/` keeps; None takes the config's.
-        random_seed: decides fresh weights, data order and dropout masks.
+        random_seed: decides initial weights, data order and dropout masks.
         do_train: whether to train; else `init_checkpoint` is evaluated as it is.
         do_eval: whether to evaluate at each checkpoint and at the end.
         eval_batch_size: examples a batch of the evaluation.
@@ -34,11 +35,11 @@ class PretrainingSettings:
             SAMPLE_SIZE examples.
         mixed_precision: `float32`, `bfloat16` or `float16`.
         optimizer_state_dtype: type of the optimizer's moments, `float32` or `bfloat16`.
-        max_seq_length: what the records must have; 0 takes what they have.
+        max_seq_length: the length that the records must have; 0 accepts any.
         max_predictions_per_seq: likewise.
-        objective: what is predicted, `mlm_nsp`, `mlm` or `ltr` (task.py); None takes `mlm_nsp`, and
-            `mlm` where the records have no next sentences.
-        export: whether the model is to be exported, which takes a vocabulary.
+        objective: `mlm_nsp`, `mlm` or `ltr` (objective.py); None takes `mlm_nsp`, or `mlm` for
+            records without next sentences.
+        export: whether the model will be exported, which needs a vocabulary.
     """
 
     input_file: str

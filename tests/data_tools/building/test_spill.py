@@ -41,9 +41,8 @@ def spilled(paths, directory, num_workers=1):
         contextlib.redirect_stderr(io.StringIO()) as said,
         Progress("reading", total, "B") as progress,
     ):
-        entries = spill.spill_documents(
-            paths, Reading(), 7, BUCKETS, str(directory), num_workers, progress
-        )
+        target = spill.Spill(Reading(), 7, BUCKETS, str(directory))
+        entries = spill.spill_documents(paths, target, num_workers, progress)
     assert said.getvalue().startswith("reading: {0}/{0} B, ".format(_short(total)))
     documents = [
         spill.read_spilled(str(directory), BUCKETS, bucket, BUCKETS) for bucket in range(BUCKETS)
@@ -137,7 +136,7 @@ def test_memory_is_bounded_by_the_buffer(tmp_path):
     with open(path, "w") as file:  # 30 MB
         for number in range(30_000):
             file.write(f"document {number} .\n" + "a line of some words .\n" * 43 + "\n")
-    job = spill.SpillJob(0, [str(path)], Reading(), 7, BUCKETS, str(tmp_path))
+    job = spill.SpillJob(0, [str(path)], spill.Spill(Reading(), 7, BUCKETS, str(tmp_path)))
     tracemalloc.start()
     try:
         (entry,) = spill.spill_group(job)

@@ -13,7 +13,7 @@ from data_tools.examples.instances import (
     B_START,
     LABEL,
     Documents,
-    Examples,
+    ExampleSpans,
     make_pairs,
     truncate_pairs,
 )
@@ -257,10 +257,10 @@ def test_a_chunk_of_sentence_order_is_cut_at_a_sentence():
 @settings(max_examples=50, deadline=None)
 def test_examples_are_taken_and_joined_like_a_list(documents, max_seq_length, seed):
     copies = [pairs_of(documents, max_seq_length, 0.1, seed + copy) for copy in range(3)]
-    joined = Examples.concatenate([Examples.of_pairs(pairs) for pairs in copies])
+    joined = ExampleSpans.concatenate([ExampleSpans.of_pairs(pairs) for pairs in copies])
     pairs = np.concatenate(copies)
     chosen = np.random.default_rng(seed).permutation(len(pairs))[: len(pairs) // 2]
-    taken, expected = joined.take(chosen), Examples.of_pairs(pairs[chosen])
+    taken, expected = joined.take(chosen), ExampleSpans.of_pairs(pairs[chosen])
     for name in ("parts", "first_part", "labels"):
         np.testing.assert_array_equal(getattr(taken, name), getattr(expected, name))
     of_pairs = pairs[chosen]

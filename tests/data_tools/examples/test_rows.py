@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from data_tools.examples.instances import Examples
-from data_tools.examples.rows import lay_out
+from data_tools.examples.instances import ExampleSpans
+from data_tools.examples.rows import RowLayout, lay_out
 
 IDS = np.arange(10, 30, dtype=np.int32)
 SPECIAL = (1, 2, 0)
@@ -16,8 +16,8 @@ def check(features, expected):
 
 
 def test_layout_of_pairs():
-    examples = Examples.of_pairs(np.array([[0, 2, 5, 8, 0], [3, 4, 0, 1, 1]]))
-    features = lay_out(IDS, examples, np.arange(3), 10, SPECIAL)
+    examples = ExampleSpans.of_pairs(np.array([[0, 2, 5, 8, 0], [3, 4, 0, 1, 1]]))
+    features = lay_out(IDS, examples, np.arange(3), RowLayout(10, SPECIAL))
     expected = {
         "input_ids": [[1, 10, 11, 2, 15, 16, 17, 2, 0, 0], [1, 13, 2, 10, 2, 0, 0, 0, 0, 0]],
         "input_mask": [[1, 1, 1, 1, 1, 1, 1, 1, 0, 0], [1, 1, 1, 1, 1, 0, 0, 0, 0, 0]],
@@ -28,16 +28,16 @@ def test_layout_of_pairs():
 
 
 def test_a_full_row_has_no_padding():
-    examples = Examples.of_pairs(np.array([[0, 3, 4, 8, 0]]))
-    features = lay_out(IDS, examples, np.arange(2), 10, SPECIAL)
+    examples = ExampleSpans.of_pairs(np.array([[0, 3, 4, 8, 0]]))
+    features = lay_out(IDS, examples, np.arange(2), RowLayout(10, SPECIAL))
     assert features["input_ids"].tolist() == [[1, 10, 11, 12, 2, 14, 15, 16, 17, 2]]
     assert features["input_mask"].all()
 
 
 def test_layout_of_full_sentences():
     parts = np.array([[0, 2], [7, 8], [2, 5], [19, 20]])
-    examples = Examples(parts, np.array([0, 2, 3, 4]), np.zeros(3, int))
-    features = lay_out(IDS, examples, np.arange(4), 7, SPECIAL, has_segments=False)
+    examples = ExampleSpans(parts, np.array([0, 2, 3, 4]), np.zeros(3, int))
+    features = lay_out(IDS, examples, np.arange(4), RowLayout(7, SPECIAL, has_segments=False))
     expected = {
         "input_ids": [
             [1, 10, 11, 2, 17, 2, 0],
@@ -54,7 +54,10 @@ def test_layout_of_full_sentences():
 def test_layout_of_packed_rows():
     pairs = np.array([[0, 1, 3, 5, 1], [6, 7, 8, 9, 0], [0, 2, 2, 3, 1]])
     features = lay_out(
-        IDS, Examples.of_pairs(pairs), np.array([0, 2, 3]), 12, SPECIAL, packed_slots=3
+        IDS,
+        ExampleSpans.of_pairs(pairs),
+        np.array([0, 2, 3]),
+        RowLayout(12, SPECIAL, packed_slots=3),
     )
     expected = {
         "input_ids": [

@@ -6,6 +6,7 @@ from pathlib import Path
 import keras
 import pytest
 
+from keras_bert.checkpoints.model_description import ModelDescription
 from keras_bert.checkpoints.model_directory import save_model_directory
 from keras_bert.config import BertConfig
 from keras_bert.models import (
@@ -56,7 +57,9 @@ def make_run():
         keras.utils.set_random_seed(0)
         config = BertConfig.from_dict(CONFIG | sizes)
         model = MODELS[task](config)
-        save_model_directory(folder / "model", model, config, VOCAB, True, LABELS.get(task))
+        save_model_directory(
+            folder / "model", model, ModelDescription(config, VOCAB, True, LABELS.get(task))
+        )
         own = {"do_train": True, **SETTINGS.get(task, {}), **(settings or {})}
         (folder / "run.json").write_text(json.dumps({"settings": own}))
         (folder / "results.json").write_text(json.dumps(RESULTS.get(task, {"loss": 0.5})))

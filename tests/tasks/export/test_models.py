@@ -8,16 +8,17 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from keras_bert.tasks.export.models import Exported, make_exported
 from safetensors.numpy import load_file, save_file
 
 from keras_bert.checkpoints.conversion import convert
+from keras_bert.checkpoints.model_description import ModelDescription
 from keras_bert.checkpoints.model_directory import save_model_directory
 from keras_bert.checkpoints.open_checkpoint import open_checkpoint
 from keras_bert.common.errors import InputError
 from keras_bert.models import BertClassifier
 from keras_bert.serving.network import Network
 from keras_bert.tasks.export import ExportSettings, export
-from keras_bert.tasks.export.models import Exported, make_exported
 from keras_bert.tasks.fine_tuning.earlier_run import EarlierRun
 
 
@@ -53,7 +54,9 @@ def test_labels_that_no_file_names_are_counted(make_run, edit_json, tmp_path: Pa
 
 def test_one_logit_is_a_regression(vocab, make_run, edit_json, tmp_path: Path):
     config = open_checkpoint(make_run(tmp_path, "classification")).config
-    save_model_directory(tmp_path / "one", BertClassifier(config, 1), config, vocab)
+    save_model_directory(
+        tmp_path / "one", BertClassifier(config, 1), ModelDescription(config, vocab)
+    )
     assert labels_of(tmp_path / "one") == ("regression", [])
     edit_json(tmp_path / "one" / "config.json", id2label=None, label2id=None)
     assert labels_of(tmp_path / "one") == ("regression", [])

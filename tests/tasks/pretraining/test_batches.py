@@ -5,9 +5,9 @@ import pytest
 import tensorflow as tf
 
 from keras_bert.common.errors import InputError
+from keras_bert.data.pretraining_records import find_records
 from keras_bert.tasks.pretraining import batches as pretraining_batches
-from keras_bert.tasks.pretraining.batches import evaluation_batches, training_batches
-from keras_bert.tasks.pretraining.records import find_records
+from keras_bert.tasks.pretraining.batches import RecordSource, evaluation_batches, training_batches
 
 
 @pytest.fixture
@@ -30,7 +30,7 @@ def test_finds_the_number_and_the_shape_of_records(data):
 
 
 def test_a_batch_has_the_features_of_the_contract(data):
-    (batch,) = take(training_batches(data, 4, 50, seed=1), 1)
+    (batch,) = take(training_batches(RecordSource(data, 50), 4, seed=1), 1)
     assert {name: (value.shape, value.dtype.name) for name, value in batch.items()} == {
         "input_ids": ((4, 16), "int32"),
         "input_mask": ((4, 16), "int32"),
@@ -46,14 +46,14 @@ def test_a_batch_has_the_features_of_the_contract(data):
 
 @pytest.mark.parametrize("step", [1, 6, 7, 8, 15, 23])
 def test_a_stream_from_step_n_equals_the_stream_from_0_at_n(data, step):
-    whole = take(training_batches(data, 4, 50, seed=1), step + 2)
-    resumed = take(training_batches(data, 4, 50, seed=1, first_step=step), 2)
+    whole = take(training_batches(RecordSource(data, 50), 4, seed=1), step + 2)
+    resumed = take(training_batches(RecordSource(data, 50), 4, seed=1, first_step=step), 2)
     assert same(whole[step], resumed[0])
     assert same(whole[step + 1], resumed[1])
 
 
 def test_an_epoch_holds_every_record_once_in_a_new_order(data):
-    batches = take(training_batches(data, 10, 50, seed=1), 6)
+    batches = take(training_batches(RecordSource(data, 50), 10, seed=1), 6)
     ids = np.concatenate([b["input_ids"] for b in batches])
     first, second = ids[:30], ids[30:]
     assert len({row.tobytes() for row in first}) == 30
@@ -62,21 +62,21 @@ def test_an_epoch_holds_every_record_once_in_a_new_order(data):
 
 
 def test_another_seed_gives_another_order_and_other_dropout(data):
-    (one,), (two,) = (take(training_batches(data, 8, 50, seed=s), 1) for s in (1, 2))
+    (one,), (two,) = (take(training_batches(RecordSource(data, 50), 8, seed=s), 1) for s in (1, 2))
     assert not np.array_equal(one["input_ids"], two["input_ids"])
     assert not np.array_equal(one["dropout_seed"], two["dropout_seed"])
 
 
 @pytest.mark.parametrize("global_seed", [0, 7])
 def test_the_global_seed_of_the_program_does_not_touch_the_order(data, global_seed):
-    (one,) = take(training_batches(data, 30, 50, seed=1), 1)
+    (one,) = take(training_batches(RecordSource(data, 50), 30, seed=1), 1)
     tf.random.set_seed(global_seed)
-    (two,) = take(training_batches(data, 30, 50, seed=1), 1)
+    (two,) = take(training_batches(RecordSource(data, 50), 30, seed=1), 1)
     assert same(one, two)
 
 
 def test_the_last_evaluation_batch_is_filled_with_examples_that_weigh_nothing(data):
-    batches = take(evaluation_batches(data, 8, 50), 99)
+    batches = take(evaluation_batches(RecordSource(data, 50), 8), 99)
     assert [b["input_ids"].shape for b in batches] == [(8, 16)] * 4
     assert sum(b["example_weights"].sum() for b in batches) == 30
     assert batches[-1]["masked_lm_weights"][6:].sum() == 0
@@ -121,11 +121,11 @@ def test_many_files_and_a_small_shuffle_buffer_still_give_every_record_once(
         write_records(tmp_path / f"{shard}.tfrecord", 3 + shard % 3, seed=shard)
     data = find_records(str(tmp_path))
     n = data.num_examples
-    whole = take(training_batches(data, 1, 50, seed=1), 2 * n + 3)
+    whole = take(training_batches(RecordSource(data, 50), 1, seed=1), 2 * n + 3)
     for epoch in (whole[:n], whole[n : 2 * n]):
         assert len({batch["input_ids"].tobytes() for batch in epoch}) == n
     for step in (1, n - 1, n, n + 5):
-        (resumed,) = take(training_batches(data, 1, 50, seed=1, first_step=step), 1)
+        (resumed,) = take(training_batches(RecordSource(data, 50), 1, seed=1, first_step=step), 1)
         assert same(whole[step], resumed)
 
 

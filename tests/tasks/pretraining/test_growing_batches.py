@@ -7,11 +7,11 @@ import tensorflow as tf
 
 from keras_bert.common.errors import InputError
 from keras_bert.config import BertConfig
+from keras_bert.data.pretraining_records import find_records
 from keras_bert.models import BertPretrainer
 from keras_bert.optimization.adamw import AdamWeightDecay
-from keras_bert.tasks.pretraining.batches import training_batches
+from keras_bert.tasks.pretraining.batches import RecordSource, training_batches
 from keras_bert.tasks.pretraining.objective import pretraining_objective
-from keras_bert.tasks.pretraining.records import find_records
 from keras_bert.training.ramp import BatchRamp
 from keras_bert.training.run import TrainingSettings, check_batch_sizes
 from keras_bert.training.state import TrainState
@@ -34,7 +34,7 @@ def take(dataset, count):
 
 @pytest.fixture(scope="module")
 def grown(data):
-    return take(training_batches(data, BATCH, 50, seed=1, ramp=RAMP), len(COUNTS))
+    return take(training_batches(RecordSource(data, 50), BATCH, seed=1, ramp=RAMP), len(COUNTS))
 
 
 def real(batch):
@@ -56,14 +56,16 @@ def test_row_r_is_of_micro_batch_r_mod_3_so_that_every_device_has_the_same_ones(
 
 
 def test_records_are_read_in_their_order_as_they_are_used(data, grown):
-    plain = take(training_batches(data, 4, 50, seed=1), sum(COUNTS))
+    plain = take(training_batches(RecordSource(data, 50), 4, seed=1), sum(COUNTS))
     read = np.concatenate([real(batch)["input_ids"] for batch in grown])
     np.testing.assert_array_equal(read, np.concatenate([b["input_ids"] for b in plain]))
 
 
 @pytest.mark.parametrize("step", [1, 3, 4, 5])
 def test_a_stream_from_step_n_equals_the_stream_from_0_at_n(data, grown, step):
-    (resumed,) = take(training_batches(data, BATCH, 50, seed=1, first_step=step, ramp=RAMP), 1)
+    (resumed,) = take(
+        training_batches(RecordSource(data, 50), BATCH, seed=1, first_step=step, ramp=RAMP), 1
+    )
     assert all(np.array_equal(value, grown[step][name]) for name, value in resumed.items())
 
 
@@ -73,12 +75,17 @@ def test_each_worker_has_its_rows_of_every_micro_batch(tmp_path, write_records):
     data = find_records(str(tmp_path))
     seeds = set()
     for share in ((0, 2), (1, 2)):
-        own = take(training_batches(data, BATCH, 50, seed=1, ramp=RAMP, share=share), 6)
+        own = take(
+            training_batches(RecordSource(data, 50, share=share), BATCH, seed=1, ramp=RAMP), 6
+        )
         for count, batch in zip(COUNTS, own, strict=True):
             filled = batch["example_weights"].reshape(2, 3)
             np.testing.assert_array_equal(filled, np.arange(3)[None, :] < np.full([2, 1], count))
         (resumed,) = take(
-            training_batches(data, BATCH, 50, seed=1, first_step=3, ramp=RAMP, share=share), 1
+            training_batches(
+                RecordSource(data, 50, share=share), BATCH, seed=1, first_step=3, ramp=RAMP
+            ),
+            1,
         )
         assert all(np.array_equal(value, own[3][name]) for name, value in resumed.items())
         seeds |= set(real(own[3])["dropout_seed"].tolist())
@@ -131,7 +138,7 @@ def test_a_growing_batch_learns_as_batches_of_its_sizes_do(
     data, small_batches, strategy_name, mirrored
 ):
     strategy = mirrored if strategy_name == "mirrored" else tf.distribute.get_strategy()
-    batches = training_batches(data, BATCH, 50, seed=1, ramp=RAMP)
+    batches = training_batches(RecordSource(data, 50), BATCH, seed=1, ramp=RAMP)
     weights, figures = train(strategy, batches, 3)
     assert largest_difference(weights, small_batches[0]) < 1e-6
     for one, two in zip(figures, small_batches[1], strict=True):

@@ -7,10 +7,10 @@ import pytest
 from scipy import stats
 
 from keras_bert.common.errors import InputError
+from keras_bert.data.pretraining_records import find_records
+from keras_bert.data.record_errors import explained
 from keras_bert.tasks.pretraining.baseline import unigram_baseline
-from keras_bert.tasks.pretraining.batches import evaluation_batches, training_batches
-from keras_bert.tasks.pretraining.damage import explained
-from keras_bert.tasks.pretraining.records import find_records
+from keras_bert.tasks.pretraining.batches import RecordSource, evaluation_batches, training_batches
 
 VOCAB_SIZE, MASK, S, P = 48, 4, 32, 6
 ROW = {"input_ids", "input_mask", "segment_ids"}
@@ -38,14 +38,14 @@ def change_setting(folder, **changes):
 def test_a_batch_has_the_features_of_its_kind(tmp_path, write_dataset, kind):
     data = find_records(str(write_dataset(tmp_path / "a", **kind)))
     assert (data.max_seq_length, data.max_predictions_per_seq) == (S, P)
-    (batch,) = take(training_batches(data, 4, VOCAB_SIZE, seed=1), 1)
+    (batch,) = take(training_batches(RecordSource(data, VOCAB_SIZE), 4, seed=1), 1)
     assert batch.keys() == ROW | MASKS | REST | (PACKED if kind["pack"] else set())
     assert batch["next_sentence_labels"].shape == ((4, P) if kind["pack"] else (4,))
     for name, value in batch.items():
         assert value.dtype == ("float32" if name.endswith("weights") else "int32"), name
         width = [] if value.ndim == 1 else [P if name in MASKS or "sentence" in name else S]
         assert value.shape == (4, *width), name
-    static = training_batches(data, 4, VOCAB_SIZE, seed=1).element_spec
+    static = training_batches(RecordSource(data, VOCAB_SIZE), 4, seed=1).element_spec
     assert all(spec.shape.is_fully_defined() for spec in static.values())
     assert batch["masked_lm_weights"].sum(axis=1).min() >= 1
 
@@ -53,8 +53,8 @@ def test_a_batch_has_the_features_of_its_kind(tmp_path, write_dataset, kind):
 @pytest.mark.parametrize("step", [1, 13, 40])
 def test_masks_of_a_step_are_those_of_a_run_that_never_stopped(tmp_path, write_dataset, step):
     data = find_records(str(write_dataset(tmp_path / "a", dynamic=True, pack=True)))
-    whole = take(training_batches(data, 4, VOCAB_SIZE, seed=1), step + 2)
-    resumed = take(training_batches(data, 4, VOCAB_SIZE, seed=1, first_step=step), 2)
+    whole = take(training_batches(RecordSource(data, VOCAB_SIZE), 4, seed=1), step + 2)
+    resumed = take(training_batches(RecordSource(data, VOCAB_SIZE), 4, seed=1, first_step=step), 2)
     assert same(whole[step], resumed[0])
     assert same(whole[step + 1], resumed[1])
 
@@ -66,7 +66,7 @@ def test_masks_are_new_in_every_epoch_and_for_every_seed(tmp_path, write_dataset
     def masked(seed):
         """By the text that stood there before masking: which columns are masked, by epoch."""
         found = []
-        for batch in take(training_batches(data, n, VOCAB_SIZE, seed), 2):
+        for batch in take(training_batches(RecordSource(data, VOCAB_SIZE), n, seed), 2):
             ids = batch["input_ids"].copy()
             for row, count in enumerate(batch["masked_lm_weights"].sum(1).astype(int)):
                 columns = batch["masked_lm_positions"][row, :count]
@@ -83,7 +83,7 @@ def test_masks_are_new_in_every_epoch_and_for_every_seed(tmp_path, write_dataset
 
 def test_every_evaluation_draws_the_same_masks(tmp_path, write_dataset):
     data = find_records(str(write_dataset(tmp_path / "a", dynamic=True)))
-    one, two = (take(evaluation_batches(data, 8, VOCAB_SIZE)) for _ in range(2))
+    one, two = (take(evaluation_batches(RecordSource(data, VOCAB_SIZE), 8)) for _ in range(2))
     assert all(same(a, b) for a, b in zip(one, two, strict=True))
     first, second = (batch["masked_lm_positions"] for batch in one[:2])
     assert not np.array_equal(first, second)
@@ -93,7 +93,7 @@ def test_every_evaluation_draws_the_same_masks(tmp_path, write_dataset):
 def test_records_that_fill_the_last_batch_weigh_nothing(tmp_path, write_dataset, kind):
     data = find_records(str(write_dataset(tmp_path / "a", **kind)))
     size = data.num_examples - 1
-    last = take(evaluation_batches(data, size, VOCAB_SIZE))[-1]
+    last = take(evaluation_batches(RecordSource(data, VOCAB_SIZE), size))[-1]
     for name in ("example_weights", "masked_lm_weights", "next_sentence_weights"):
         if name in last:
             assert last[name][0].max() == 1
@@ -103,7 +103,7 @@ def test_records_that_fill_the_last_batch_weigh_nothing(tmp_path, write_dataset,
 def predictions(data):
     """Everything that masking decides: counts, places, fates and runs of the masked pieces."""
     found = {"place": [], "fate": [], "piece": [], "run": [], "count": []}
-    for batch in take(evaluation_batches(data, 256, VOCAB_SIZE)):
+    for batch in take(evaluation_batches(RecordSource(data, VOCAB_SIZE), 256)):
         for row in np.flatnonzero(batch["example_weights"]):
             count = int(batch["masked_lm_weights"][row].sum())
             at = batch["masked_lm_positions"][row, :count]
@@ -182,7 +182,7 @@ def test_a_packed_value_out_of_range_is_named(tmp_path, write_dataset, name, val
         pytest.raises(InputError, match=rf"tfrecord: record 2: .*{name} is out of range"),
         explained(data, VOCAB_SIZE),
     ):
-        take(evaluation_batches(data, 4, VOCAB_SIZE))
+        take(evaluation_batches(RecordSource(data, VOCAB_SIZE), 4))
 
 
 @pytest.mark.parametrize(
@@ -209,7 +209,7 @@ def test_records_to_be_masked_in_training_agree_on_how(tmp_path, write_dataset):
         find_records(str(tmp_path / "*"))
     for folder in ("a", "b"):  # What masked them matters no longer once they are masked.
         write_dataset(tmp_path / "static" / folder, ngram=1 if folder == "a" else 3)
-    assert find_records(str(tmp_path / "static" / "*")).kind.ngram is None
+    assert find_records(str(tmp_path / "static" / "*")).format.ngram is None
 
 
 def test_how_training_is_to_mask_is_part_of_the_fingerprint(tmp_path, write_dataset):

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from keras_bert.data.pretraining_records import find_records
 from keras_bert.tasks.pretraining.baseline import unigram_baseline
-from keras_bert.tasks.pretraining.batches import evaluation_batches, training_batches
-from keras_bert.tasks.pretraining.left_to_right import next_pieces
+from keras_bert.tasks.pretraining.batches import RecordSource, evaluation_batches, training_batches
+from keras_bert.tasks.pretraining.left_to_right import next_tokens
 from keras_bert.tasks.pretraining.objective import pretraining_objective
-from keras_bert.tasks.pretraining.records import find_records
 
 VOCAB_SIZE, MASK = 48, 4
 KINDS = [{"dynamic": d, "pack": p} for d in (False, True) for p in (False, True)]
@@ -28,24 +28,24 @@ def take(dataset, count=10**9):
 
 
 def test_the_text_is_restored_and_each_label_is_the_next_piece():
-    batch = next_pieces(MASKED)
-    assert batch.keys() == {"input_ids", "input_mask", "next_piece_ids", "next_piece_weights"}
+    batch = next_tokens(MASKED)
+    assert batch.keys() == {"input_ids", "input_mask", "next_token_ids", "next_token_weights"}
     assert batch["input_ids"].numpy().tolist() == TEXT
-    assert batch["next_piece_ids"].numpy().tolist() == [[7, 8, 6, 3, 0, 0], [9, 9, 3, 5, 3, 0]]
-    weights = batch["next_piece_weights"].numpy().tolist()
+    assert batch["next_token_ids"].numpy().tolist() == [[7, 8, 6, 3, 0, 0], [9, 9, 3, 5, 3, 0]]
+    weights = batch["next_token_weights"].numpy().tolist()
     assert weights == [[1, 1, 1, 1, 0, 0], [1, 1, 1, 1, 1, 0]]
 
 
 def test_in_a_packed_row_nothing_follows_the_last_piece_of_an_example():
     examples = tf.constant([[1, 1, 1, 2, 2, 0], [1, 1, 1, 1, 2, 2]])
-    weights = next_pieces(MASKED | {"example_ids": examples})["next_piece_weights"]
+    weights = next_tokens(MASKED | {"example_ids": examples})["next_token_weights"]
     assert weights.numpy().tolist() == [[1, 1, 0, 1, 0, 0], [1, 1, 1, 0, 1, 0]]
 
 
 def test_the_loss_is_the_mean_over_all_real_pieces_but_the_last():
     logits = np.random.default_rng(0).normal(size=(2, 6, 13)).astype("float32")
     task = pretraining_objective("ltr")
-    batch = next_pieces(MASKED)
+    batch = next_tokens(MASKED)
     sums = task.sums(lambda inputs, training: {"next_token_logits": logits}, batch, False)
     figures = task.divide(*([float(of[n]) for n in task.figures] for of in (sums, weights(batch))))
     places = [(row, place) for row, length in enumerate((5, 6)) for place in range(length - 1)]
@@ -67,30 +67,34 @@ def weights(batch):
 @pytest.mark.parametrize("kind", KINDS)
 def test_records_of_every_kind_give_the_same_features(tmp_path, write_dataset, kind):
     data = find_records(str(write_dataset(tmp_path / "a", **kind)))
-    (batch,) = take(training_batches(data, 4, VOCAB_SIZE, seed=1, left_to_right=True), 1)
+    (batch,) = take(
+        training_batches(RecordSource(data, VOCAB_SIZE, left_to_right=True), 4, seed=1), 1
+    )
     assert not [name for name in batch if name.startswith("masked_lm")]
     assert MASK not in batch["input_ids"]
-    assert (batch["next_piece_ids"].dtype, batch["next_piece_weights"].dtype) == (
+    assert (batch["next_token_ids"].dtype, batch["next_token_weights"].dtype) == (
         "int32",
         "float32",
     )
-    spec = training_batches(data, 4, VOCAB_SIZE, 1, left_to_right=True).element_spec
+    spec = training_batches(RecordSource(data, VOCAB_SIZE, left_to_right=True), 4, 1).element_spec
     assert all(feature.shape.is_fully_defined() for feature in spec.values())
     # The last batch is filled with rows that weigh nothing.
     size = data.num_examples - 1
-    last = take(evaluation_batches(data, size, VOCAB_SIZE, left_to_right=True))[-1]
-    assert last["next_piece_weights"][0].sum() > 0
-    assert last["next_piece_weights"][1:].sum() == 0
+    last = take(evaluation_batches(RecordSource(data, VOCAB_SIZE, left_to_right=True), size))[-1]
+    assert last["next_token_weights"][0].sum() > 0
+    assert last["next_token_weights"][1:].sum() == 0
 
 
 def test_masked_records_are_restored_to_those_that_were_never_masked(tmp_path, write_dataset):
     masked, unmasked = (
         take(
             evaluation_batches(
-                find_records(str(write_dataset(tmp_path / str(d), dynamic=d))),
+                RecordSource(
+                    find_records(str(write_dataset(tmp_path / str(d), dynamic=d))),
+                    VOCAB_SIZE,
+                    left_to_right=True,
+                ),
                 64,
-                VOCAB_SIZE,
-                left_to_right=True,
             )
         )
         for d in (False, True)
@@ -105,8 +109,8 @@ def test_masked_records_are_restored_to_those_that_were_never_masked(tmp_path, w
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_the_baseline_counts_next_pieces(tmp_path, write_dataset, dynamic):
     data = find_records(str(write_dataset(tmp_path / "a", dynamic=dynamic)))
-    batches = take(evaluation_batches(data, 64, VOCAB_SIZE, left_to_right=True))
-    labels = np.concatenate([b["next_piece_ids"][b["next_piece_weights"] > 0] for b in batches])
+    batches = take(evaluation_batches(RecordSource(data, VOCAB_SIZE, left_to_right=True), 64))
+    labels = np.concatenate([b["next_token_ids"][b["next_token_weights"] > 0] for b in batches])
     counts = np.bincount(labels, minlength=VOCAB_SIZE)
     log_probabilities = np.log((counts + 1) / (counts + 1).sum())
     baseline = unigram_baseline(data, data, VOCAB_SIZE, "ltr")

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
+from keras_bert.checkpoints.model_description import ModelDescription
 from keras_bert.checkpoints.model_directory import save_model_directory
 from keras_bert.common.errors import InputError
 from keras_bert.config import BertConfig
@@ -78,7 +79,9 @@ def check_a_run_without_next_sentences(settings, output_dir, objective, predicti
     assert config.get("is_decoder", False) == (objective == "ltr")
     # The parts that no loss reaches stay as they started, for the task that needs them.
     keras.utils.set_random_seed(settings.random_seed)
-    save_model_directory(output_dir.parent / "fresh", BertPretrainer(CONFIG), CONFIG)
+    save_model_directory(
+        output_dir.parent / "fresh", BertPretrainer(CONFIG), ModelDescription(CONFIG)
+    )
     fresh = load_file(output_dir.parent / "fresh" / "model.safetensors")
     for name, value in load_file(output_dir / "model" / "model.safetensors").items():
         assert np.array_equal(value, fresh[name]) == name.startswith(UNPREDICTED), name
@@ -141,7 +144,7 @@ def test_a_left_to_right_model_is_trained_and_evaluated_as_one_alone(settings, t
         causal.to_json(tmp_path / "config.json")
         given = replace(settings, bert_config=str(tmp_path / "config.json"))
     else:
-        save_model_directory(tmp_path / "start", BertPretrainer(causal), causal)
+        save_model_directory(tmp_path / "start", BertPretrainer(causal), ModelDescription(causal))
         given = replace(settings, bert_config="", init_checkpoint=str(tmp_path / "start"))
     for objective in (None, "mlm"):
         with pytest.raises(InputError, match=rf"^--{flag}=.* left-to-right .*--objective=ltr, got"):
@@ -150,7 +153,7 @@ def test_a_left_to_right_model_is_trained_and_evaluated_as_one_alone(settings, t
 
 
 def test_a_model_of_both_sides_goes_on_left_to_right_but_is_not_evaluated_so(settings, tmp_path):
-    save_model_directory(tmp_path / "start", BertPretrainer(CONFIG), CONFIG)
+    save_model_directory(tmp_path / "start", BertPretrainer(CONFIG), ModelDescription(CONFIG))
     given = replace(settings, init_checkpoint=str(tmp_path / "start"), objective="ltr")
     assert find_inputs(given, 3).config == replace(CONFIG, is_decoder=True)
     with pytest.raises(InputError, match=r"start attends to both sides; expected a left-to-right"):

@@ -9,6 +9,7 @@ import keras
 import pytest
 from safetensors.numpy import load_file
 
+from keras_bert.checkpoints.model_description import ModelDescription
 from keras_bert.checkpoints.model_directory import save_model_directory
 from keras_bert.common.errors import InputError
 from keras_bert.config import BertConfig
@@ -161,7 +162,7 @@ def test_records_of_other_tools_have_the_casing_that_their_vocabulary_shows(
     )
     with caplog.at_level("INFO", "absl"):
         assert find_inputs(settings, 1).do_lower_case is is_lower
-    said = f"nothing says the casing of {vocab_file}; by its pieces --do_lower_case="
+    said = f"the casing of {vocab_file} is not given; by its tokens it is --do_lower_case="
     assert said + str(is_lower).lower() in caplog.text
 
 
@@ -179,7 +180,7 @@ def test_run_json_has_the_records_own_length(tmp_path, records, config_file):
             False,
             r"--export: .*a\.tfrecord has no vocabulary beside it; expected a --vocab_file",
         ),
-        (4, True, r"--export: .* has max_seq_length 4; a model is served for 5 pieces at least"),
+        (4, True, r"--export: .* has max_seq_length 4; a model is served for 5 tokens at least"),
     ],
 )
 def test_what_could_not_be_exported_is_refused_before_training(
@@ -212,13 +213,15 @@ def test_without_held_out_records_a_sample_of_the_training_records_is_evaluated(
 
 def test_a_starting_point_of_another_vocabulary_is_refused(tmp_path, records):
     pieces = [*SPECIAL_TOKENS, *(f"mot{i}" for i in range(45))]
-    save_model_directory(tmp_path / "start", BertPretrainer(CONFIG), CONFIG, pieces)
+    save_model_directory(
+        tmp_path / "start", BertPretrainer(CONFIG), ModelDescription(CONFIG, pieces)
+    )
     with pytest.raises(InputError, match=r"start .* is another vocabulary"):
         run(tmp_path, input_file=records, init_checkpoint=tmp_path / "start")
 
 
 def test_a_starting_point_of_another_config_is_refused(tmp_path, records, config_file):
-    save_model_directory(tmp_path / "start", BertPretrainer(CONFIG), CONFIG)
+    save_model_directory(tmp_path / "start", BertPretrainer(CONFIG), ModelDescription(CONFIG))
     replace(CONFIG, hidden_size=4).to_json(config_file)
     with pytest.raises(InputError, match="differs from the config of --init_checkpoint"):
         run(
@@ -298,7 +301,9 @@ def test_evaluation_alone_needs_a_starting_point_and_leaves_results_only(
 
 def test_a_starting_point_that_does_not_fit_leaves_nothing_behind(tmp_path, records):
     pieces = (records / "vocab.txt").read_text().split()
-    save_model_directory(tmp_path / "start", BertPretrainer(CONFIG), CONFIG, pieces, False)
+    save_model_directory(
+        tmp_path / "start", BertPretrainer(CONFIG), ModelDescription(CONFIG, pieces, False)
+    )
     weights = tmp_path / "start" / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-9])
     with pytest.raises(InputError, match=r"model\.safetensors"):

@@ -8,14 +8,15 @@ import pytest
 import tensorflow as tf
 from safetensors.numpy import load_file
 
+from keras_bert.checkpoints.model_description import ModelDescription
 from keras_bert.checkpoints.model_directory import save_model_directory
 from keras_bert.common.errors import InputError
 from keras_bert.config import BertConfig
+from keras_bert.data.pretraining_records import find_records
 from keras_bert.models import BertPretrainer
 from keras_bert.optimization.adamw import AdamWeightDecay
-from keras_bert.tasks.pretraining.batches import training_batches
+from keras_bert.tasks.pretraining.batches import RecordSource, training_batches
 from keras_bert.tasks.pretraining.objective import pretraining_objective
-from keras_bert.tasks.pretraining.records import find_records
 from keras_bert.tasks.pretraining.run import pretrain
 from keras_bert.tasks.pretraining.settings import PretrainingSettings
 from keras_bert.training.checkpoint import CheckpointWriter
@@ -79,7 +80,7 @@ def test_without_next_sentences_nothing_is_said_of_them(tmp_path, write_dataset,
     assert "next_sentence" not in lines
     # The parts that no loss reaches stay as they started, for the task that needs them.
     keras.utils.set_random_seed(PretrainingSettings.random_seed)
-    save_model_directory(tmp_path / "fresh", BertPretrainer(CONFIG), CONFIG)
+    save_model_directory(tmp_path / "fresh", BertPretrainer(CONFIG), ModelDescription(CONFIG))
     fresh = load_file(tmp_path / "fresh" / "model.safetensors")
     for name, value in load_file(tmp_path / "out" / "model" / "model.safetensors").items():
         assert np.array_equal(value, fresh[name]) == name.startswith(UNPREDICTED), name
@@ -139,7 +140,7 @@ def test_packed_rows_train_alike_on_two_devices_and_in_micro_batches(
         state = TrainState(model, optimizer, pretraining_objective())
         settings = TrainingSettings(4, 8, jit_compile=False, **settings)
         steps = make_train_steps(strategy, state, settings)
-        batches = training_batches(data, 8, CONFIG.vocab_size, seed=0)
+        batches = training_batches(RecordSource(data, CONFIG.vocab_size), 8, seed=0)
         figures = steps(iter(strategy.experimental_distribute_dataset(batches)), tf.constant(4))
         weights = [keras.ops.convert_to_numpy(v) for v in model.trainable_variables]
         return weights, figures.numpy()

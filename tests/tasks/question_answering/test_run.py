@@ -7,6 +7,7 @@ import pytest
 import tensorflow as tf
 from safetensors.numpy import load_file, save_file
 
+from keras_bert.checkpoints.model_description import ModelDescription
 from keras_bert.checkpoints.model_directory import save_model_directory
 from keras_bert.common.errors import InputError
 from keras_bert.config import BertConfig
@@ -223,7 +224,7 @@ def scored(vocab, write_squad, questions, tmp_path):
         small = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
         config = BertConfig(len(vocab), intermediate_size=32, **small, **sizes)
         folder = tmp_path / "labeler"
-        save_model_directory(folder, BertSpanLabeler(config), config, vocab)
+        save_model_directory(folder, BertSpanLabeler(config), ModelDescription(config, vocab))
         file = folder / "model.safetensors"
         save_file({name: v for name, v in load_file(file).items() if "pooler" not in name}, file)
         return fine_tune_span_labeler(

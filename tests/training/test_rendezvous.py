@@ -9,14 +9,14 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from keras_bert.common.errors import EndedEarly, InputError
-from keras_bert.training import meeting
+from keras_bert.training import rendezvous
 
 
 @pytest.fixture
 def addresses():
     """Three that no one else gets."""
     with contextlib.ExitStack() as held:
-        yield [held.enter_context(meeting.held_address()) for _ in range(3)]
+        yield [held.enter_context(rendezvous.held_address()) for _ in range(3)]
 
 
 def port_of(address):
@@ -30,7 +30,7 @@ def meet_all(workers, seconds_between=0.0):
     def worker(index):
         time.sleep(seconds_between * index)
         try:
-            meeting.meet(workers, index, timeout=5)
+            rendezvous.meet(workers, index, timeout=5)
         finally:
             left.append(index)
         with socket.create_server(("", port_of(workers[index]))) as server:
@@ -50,23 +50,23 @@ def test_workers_that_come_one_after_the_other_meet(addresses):
 
 def test_a_stranger_who_says_nothing_keeps_no_one_waiting(addresses, monkeypatch):
     """It has the time of four waits to speak; the others are answered beside it."""
-    monkeypatch.setattr(meeting, "_SECONDS_A_CALL", 20.0)
-    own_port = meeting._own_port
+    monkeypatch.setattr(rendezvous, "_SECONDS_A_CALL", 20.0)
+    own_port = rendezvous._own_port
 
     def called_by_a_stranger(address):
         listener = own_port(address)
         strangers.enter_context(socket.create_connection(("127.0.0.1", port_of(address))))
         return listener
 
-    monkeypatch.setattr(meeting, "_own_port", called_by_a_stranger)
+    monkeypatch.setattr(rendezvous, "_own_port", called_by_a_stranger)
     with contextlib.ExitStack() as strangers:
         assert meet_all(addresses) == [0, 1, 2]
 
 
 def test_a_call_that_no_one_takes_is_not_heard(addresses):
     """A connection is made as soon as a port listens; a worker must know that it was noted."""
-    with meeting._own_port(addresses[0]):
-        assert meeting._call(b"hello", 0.2, addresses[0]) == b""
+    with rendezvous._own_port(addresses[0]):
+        assert rendezvous._call(b"hello", 0.2, addresses[0]) == b""
 
 
 def meet_with_others(*given):
@@ -74,7 +74,7 @@ def meet_with_others(*given):
 
     def worker(each):
         with pytest.raises(InputError) as error:
-            meeting.meet(*each, timeout=5)
+            rendezvous.meet(*each, timeout=5)
         return str(error.value)
 
     with ThreadPoolExecutor() as threads:
@@ -103,11 +103,11 @@ def test_many_workers_that_do_not_answer_are_waited_for_at_once(addresses, monke
         time.sleep(seconds)
         return b""
 
-    monkeypatch.setattr(meeting, "_call", no_answer)
+    monkeypatch.setattr(rendezvous, "_call", no_answer)
     workers = [addresses[0], *(f"host-{number}:2222" for number in range(30))]
     start = time.monotonic()
     with pytest.raises(EndedEarly, match=r"worker 0 of 31 waited 0 s .* not there: host-0:2222, "):
-        meeting.meet(workers, 0, timeout=0.3)
+        rendezvous.meet(workers, 0, timeout=0.3)
     assert time.monotonic() - start < 5  # One after the other: 30 times 0.3.
 
 
@@ -126,5 +126,5 @@ class GivenUp:
 
 def test_a_call_that_was_given_up_is_no_error():
     listener = GivenUp(threading.Event())
-    meeting._answer(listener, b"hello", set(), [], listener.met)
+    rendezvous._answer(listener, b"hello", set(), [], listener.met)
     assert listener.calls == 3

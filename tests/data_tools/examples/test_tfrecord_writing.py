@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from data_tools.examples import records
+from data_tools.examples import tfrecord_writing
 from keras_bert.common.errors import InputError
 
 
@@ -30,7 +30,7 @@ from keras_bert.common.errors import InputError
 )
 @settings(max_examples=60, deadline=None)
 def test_messages_are_what_protobuf_writes(features):
-    messages = records.encode_examples(features)
+    messages = tfrecord_writing.encode_examples(features)
     assert len(messages) == len(features["short"])
     for row, message in enumerate(messages):
         expected = tf.train.Example()
@@ -43,7 +43,7 @@ def test_messages_are_what_protobuf_writes(features):
 
 def test_a_shard_holds_its_messages_and_vouches_for_them(tmp_path):
     path = str(tmp_path / "a.tfrecord")
-    entry = records.write_shard(path, iter([[b"one", b"two"], [], [b"three"]]))
+    entry = tfrecord_writing.write_shard(path, iter([[b"one", b"two"], [], [b"three"]]))
     read = [message.numpy() for message in tf.data.TFRecordDataset(path)]
     assert read == [b"one", b"two", b"three"]
     content = (tmp_path / "a.tfrecord").read_bytes()
@@ -61,14 +61,14 @@ def test_a_shard_that_fails_leaves_nothing(tmp_path):
         raise RuntimeError("in the middle")
 
     with pytest.raises(RuntimeError):
-        records.write_shard(str(tmp_path / "a.tfrecord"), batches())
+        tfrecord_writing.write_shard(str(tmp_path / "a.tfrecord"), batches())
     assert os.listdir(tmp_path) == []
 
 
 def test_an_unwritable_place_is_refused(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(InputError, match="cannot be written"):
-        records.write_shard(str(tmp_path / "file" / "a"), [])
+        tfrecord_writing.write_shard(str(tmp_path / "file" / "a"), [])
 
 
 def test_a_full_disk_is_one_line_and_leaves_nothing(tmp_path, monkeypatch):
@@ -77,5 +77,5 @@ def test_a_full_disk_is_one_line_and_leaves_nothing(tmp_path, monkeypatch):
 
     monkeypatch.setattr(tf.io, "TFRecordWriter", full)
     with pytest.raises(InputError, match=r"a: cannot be written \(.*No space left on device"):
-        records.write_shard(str(tmp_path / "a"), [])
+        tfrecord_writing.write_shard(str(tmp_path / "a"), [])
     assert os.listdir(tmp_path) == []

@@ -11,7 +11,7 @@ from keras_bert.common.errors import InputError
 from keras_bert.optimization.adamw import AdamWeightDecay
 from keras_bert.training import checkpoint
 from keras_bert.training.checkpoint import CheckpointWriter
-from keras_bert.training.guards import check_weights, stop_if_not_finite
+from keras_bert.training.consistency_checks import check_weights, stop_if_not_finite
 from keras_bert.training.objective import Objective
 from keras_bert.training.step_figures import StepFigures
 

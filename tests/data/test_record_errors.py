@@ -4,17 +4,17 @@ import pytest
 import tensorflow as tf
 
 from keras_bert.common.errors import InputError
-from keras_bert.tasks.pretraining import damage
-from keras_bert.tasks.pretraining.batches import training_batches
-from keras_bert.tasks.pretraining.damage import explained
-from keras_bert.tasks.pretraining.records import find_records
+from keras_bert.data import record_errors
+from keras_bert.data.pretraining_records import find_records
+from keras_bert.data.record_errors import explained
+from keras_bert.tasks.pretraining.batches import RecordSource, training_batches
 
 
 def read(path, vocab_size=50):
     """Reads a batch of all records, as training does."""
     data = find_records(str(path))
     with explained(data, vocab_size):
-        next(iter(training_batches(data, data.num_examples, vocab_size, seed=0)))
+        next(iter(training_batches(RecordSource(data, vocab_size), data.num_examples, seed=0)))
 
 
 def change(path, index, **values):
@@ -89,16 +89,16 @@ def test_many_records_are_checked_together_and_the_log_says_so_first(
 ):
     path = write_records(tmp_path / "a.tfrecord", 30)
     change(path, 21, input_ids=-1)
-    monkeypatch.setattr(damage, "_CHECKED_TOGETHER", (8, 4, 1))
+    monkeypatch.setattr(record_errors, "_CHECKED_TOGETHER", (8, 4, 1))
     checked = []
-    parse = damage.parse
+    parse = record_errors.parse_records
 
     def counted(serialized, data, vocab_size):
         assert "checking all 30 of 1 files" in caplog.text
         checked.append(len(serialized))
         return parse(serialized, data, vocab_size)
 
-    monkeypatch.setattr(damage, "parse", counted)
+    monkeypatch.setattr(record_errors, "parse_records", counted)
     with (
         caplog.at_level("INFO", "absl"),
         pytest.raises(InputError, match=r"a\.tfrecord: record 21: "),
@@ -119,7 +119,9 @@ def test_an_error_that_is_not_of_records_is_raised_at_once(
     tmp_path, write_records, monkeypatch, caplog, error
 ):
     data = find_records(str(write_records(tmp_path / "a.tfrecord", 3)))
-    monkeypatch.setattr(damage, "_first_damaged", lambda *_: pytest.fail("reads the records"))
+    monkeypatch.setattr(
+        record_errors, "_first_damaged", lambda *_: pytest.fail("reads the records")
+    )
     with caplog.at_level("INFO", "absl"), pytest.raises(type(error)), explained(data, 50):
         raise error
     assert not caplog.text

@@ -1,8 +1,8 @@
-"""Finding pre-training records: a flag's value in; files with their number, shape and kind out.
+"""The files of a pre-training dataset, with their number of records, shape and format.
 
-Folders of the data tool have a manifest, which says what is in the records, and are checked
-against it; files of other BERT tools are counted and measured by reading them, and are of the one
-kind that those tools make: masked beforehand, an example a record, a random next sentence.
+Folders of the data tool have a manifest, which describes the records, and are checked against it.
+Files of other BERT tools are counted and measured by reading them; their format is the one that
+those tools make: masked beforehand, an example a record, a random next sentence.
 """
 
 import hashlib
@@ -19,22 +19,19 @@ from keras_bert.common.errors import InputError
 from keras_bert.common.files import sha256
 from keras_bert.data.record_files import MANIFEST, find_record_files
 
-# So many records have the mean figures of any number, to the digits that are shown.
-SAMPLE_SIZE = 100_000
-
 
 @dataclass(frozen=True)
-class Kind:
-    """What records hold; those of one run are of one kind.
+class RecordFormat:
+    """The format of records; all records of a run have the same.
 
     Attributes:
         next_sentence: what the second segment may be: `random` (Devlin et al. 2019), `order`
             (the two swapped; Lan et al. 2020) or `none`, where there is no second segment.
         dynamic: whether masks are drawn in training; else the records have them.
         pack: whether a record is a row of several examples.
-        masked_lm_prob: share of the pieces to mask; None where the records have the masks.
+        masked_lm_prob: share of the tokens to mask; None where the records have the masks.
         do_whole_word_mask: whether to mask whole words; likewise.
-        ngram: the longest run of pieces or words to mask; likewise.
+        ngram: the longest run of tokens or words to mask; likewise.
     """
 
     next_sentence: str = "random"
@@ -57,11 +54,10 @@ class PretrainingData:
         counts: records in each, rows where they are packed.
         max_seq_length: S of every record.
         max_predictions_per_seq: P of every record.
-        kind: what the records hold.
-        fingerprint: a hash of what the files hold: of the checksums in the manifest, else of the
-            names and sizes, and of their kind.
-        manifests: folder -> what the data tool wrote beside the files there; without the folders of
-            other tools' files.
+        format: the format of the records.
+        fingerprint: a hash of the checksums in the manifest, else of the names and sizes, and of
+            the format.
+        manifests: folder -> its manifest.json; folders of other tools' files have none.
         vocab_file: the vocabulary beside the manifests, which is one, or None.
     """
 
@@ -69,7 +65,7 @@ class PretrainingData:
     counts: Sequence[int]
     max_seq_length: int
     max_predictions_per_seq: int
-    kind: Kind
+    format: RecordFormat
     fingerprint: str
     manifests: dict[Path, dict]
     vocab_file: Path | None
@@ -99,7 +95,7 @@ class PretrainingData:
 
 
 def find_records(input_file: str, flag: str = "input_file") -> PretrainingData:
-    """Finds record files and what is known of them.
+    """Finds record files, and reads their format and shape.
 
     Args:
         input_file: comma-separated folders (made by `data_tools.create_pretraining_data`), files
@@ -120,7 +116,7 @@ def find_records(input_file: str, flag: str = "input_file") -> PretrainingData:
     filled = {path: count for path, count in zip(files, counts, strict=True) if count}
     if not filled:
         raise InputError(f"--{flag}={input_file!r}: all {len(files)} files are empty")
-    kinds = {path: _kind_of(manifests[path.parent]) for path in filled}
+    kinds = {path: _format_of(manifests[path.parent]) for path in filled}
     for path, kind in kinds.items():
         if kind != kinds[first := next(iter(filled))]:
             raise InputError(
@@ -150,7 +146,7 @@ def find_records(input_file: str, flag: str = "input_file") -> PretrainingData:
         counts=[*filled.values()],
         max_seq_length=shape[0],
         max_predictions_per_seq=shape[1],
-        kind=kinds[first],
+        format=kinds[first],
         fingerprint=_fingerprint(files, manifests, kinds[first]),
         manifests=known,
         vocab_file=vocab_file,
@@ -169,18 +165,20 @@ def _check_vocabulary(path: Path, expected: str) -> None:
         )
 
 
-def _kind_of(manifest: dict | None) -> Kind:
+def _format_of(manifest: dict | None) -> RecordFormat:
     if manifest is None:
-        return Kind()
+        return RecordFormat()
     settings = manifest["settings"]
     names = ["next_sentence", "dynamic", "pack"]
     if settings["dynamic"]:
         names += ["masked_lm_prob", "do_whole_word_mask", "ngram"]
-    return Kind(**{name: settings[name] for name in names})
+    return RecordFormat(**{name: settings[name] for name in names})
 
 
-def _fingerprint(files: Sequence[Path], manifests: dict[Path, dict | None], kind: Kind) -> str:
-    content: list[object] = [asdict(kind)]
+def _fingerprint(
+    files: Sequence[Path], manifests: dict[Path, dict | None], record_format: RecordFormat
+) -> str:
+    content: list[object] = [asdict(record_format)]
     for path in files:
         shards = {
             s["file"]: s["sha256"] for s in (manifests[path.parent] or {"shards": []})["shards"]
@@ -244,7 +242,7 @@ def _shape_of(path: Path, manifest: dict | None) -> tuple[int, int]:
 
 
 def first_line(error: Exception) -> str:
-    """Returns the reason that a TensorFlow or protobuf error gives, without its trappings.
+    """Returns the reason in a TensorFlow or protobuf error, without the names of operations.
 
     Args:
         error: the error.

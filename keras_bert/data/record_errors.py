@@ -1,4 +1,4 @@
-"""Finding what is wrong with records: TensorFlow's error in; file, record and reason out."""
+"""Explains TensorFlow's errors about damaged records: file, record and reason."""
 
 import re
 from collections.abc import Iterator
@@ -8,14 +8,14 @@ import tensorflow as tf
 from absl import logging
 
 from keras_bert.common.errors import InputError
-from keras_bert.tasks.pretraining.batches import parse
-from keras_bert.tasks.pretraining.records import PretrainingData, first_line
+from keras_bert.data.parsing import parse_records
+from keras_bert.data.pretraining_records import PretrainingData, first_line
 
-# How many records are looked at together for the one that cannot be read: fewer each time.
+# Numbers of records that are read together while searching for the damaged one.
 _CHECKED_TOGETHER = (1024, 32, 1)
 # A message that quotes a record which is not UTF-8 fails on its way to Python.
 _DAMAGE = (tf.errors.DataLossError, tf.errors.InvalidArgumentError, UnicodeDecodeError)
-# What TensorFlow says of records that it cannot read or parse, and `parse` of one out of range.
+# TensorFlow's messages about records that it cannot read or parse, or that are out of range.
 _NO_EXAMPLE = "Could not parse example"
 _OF_RECORDS = re.compile(
     rf"(corrupted|truncated) record|{_NO_EXAMPLE}|Can't parse serialized Example|"
@@ -28,7 +28,7 @@ _OF_RECORDS = re.compile(
 def explained(data: PretrainingData, vocab_size: int) -> Iterator[None]:
     """Turns TensorFlow's errors about damaged records into an `InputError` that names the file.
 
-    Those errors do not say where the record is, so all are read again.
+    Those errors do not name the record, so all records are read again.
 
     Args:
         data: the records that are read inside the `with`.
@@ -62,12 +62,12 @@ def explained(data: PretrainingData, vocab_size: int) -> Iterator[None]:
 def _first_damaged(
     path: str, data: PretrainingData, vocab_size: int
 ) -> tuple[int, Exception] | None:
-    """Finds the first record of a file that cannot be read, and says why."""
+    """Finds the first record of a file that cannot be read, and the reason."""
     start, cause = 0, None
     for together in _CHECKED_TOGETHER:
         try:
             for serialized in tf.data.TFRecordDataset(path).skip(start).batch(together):
-                parse(serialized, data, vocab_size)
+                parse_records(serialized, data, vocab_size)
                 start += together
         except _DAMAGE as error:
             cause = error

@@ -1,0 +1,54 @@
+"""The description of a saved model: its config, vocabulary, labels and further settings."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from keras_bert.config import BertConfig
+
+
+@dataclass(frozen=True)
+class ModelDescription:
+    """Everything that a model directory holds besides the weights.
+
+    Attributes:
+        config: sizes and settings of the encoder.
+        vocab: the V tokens in the order of their ids; None for a model without a vocabulary.
+        do_lower_case: whether the tokenizer lower-cases text.
+        labels: the names of a classifier's labels in the order of its logits; None for LABEL_0,
+            LABEL_1, ...
+        problem_type: transformers' name for a classifier's loss: `single_label_classification`,
+            `multi_label_classification` or `regression`.
+        extra: further keys of config.json.
+    """
+
+    config: BertConfig
+    vocab: Sequence[str] | None = None
+    do_lower_case: bool = True
+    labels: Sequence[str] | None = None
+    problem_type: str | None = None
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+    def hugging_face_settings(self, architecture: str, num_labels: int | None) -> dict[str, Any]:
+        """Returns the keys of a config.json that transformers opens.
+
+        Args:
+            architecture: the transformers class that has the model's heads.
+            num_labels: the number of a classifier's logits; None for other models.
+        """
+        settings = {
+            "architectures": [architecture],
+            "model_type": "bert",
+            "pad_token_id": self.vocab.index("[PAD]") if self.vocab else 0,
+            "position_embedding_type": "absolute",
+            "dtype": "float32",
+        }
+        if num_labels is not None:
+            labels = self.labels or [f"LABEL_{index}" for index in range(num_labels)]
+            if len(labels) != num_labels:
+                raise ValueError(f"{len(labels)} label names for {num_labels} logits")
+            settings["id2label"] = {str(index): label for index, label in enumerate(labels)}
+            settings["label2id"] = {label: index for index, label in enumerate(labels)}
+        if self.problem_type is not None:
+            settings["problem_type"] = self.problem_type
+        return settings | self.config.to_dict() | dict(self.extra)
