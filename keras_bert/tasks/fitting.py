@@ -51,7 +51,7 @@ class FitSettings:
         learning_rate: the peak, reached after the warm-up and then falling to 0.
         warmup_proportion: the share of the steps in which the learning rate rises.
         weight_decay: of AdamW; LayerNorm and biases do not decay.
-        seed: decides the order of the examples and the dropout masks.
+        seed: decides newly initialized weights, the order of the examples and dropout masks.
         length_pool: batches whose examples are sorted together by length; 1 for random batches.
         verbose: as in keras.Model.fit.
         jit_compile: compile with XLA, once for each length of a batch; None for where it pays.
@@ -185,6 +185,26 @@ def _frozen(layers: Sequence[keras.layers.Layer]) -> Iterator[None]:
     finally:
         for layer, was in zip(layers, trainable, strict=True):
             layer.trainable = was
+
+
+def draw_again(model: keras.Model, drawn: Mapping[str, np.ndarray], seed: int) -> None:
+    """Draws newly initialized kernels again, so that the seed of `fit` decides them.
+
+    Args:
+        model: the model.
+        drawn: path -> initial value of the weights that no checkpoint held; those that have been
+            changed since are kept.
+        seed: decides the values.
+    """
+    initializers = (
+        keras.initializers.TruncatedNormal(model.config.initializer_range, seed=int(word))
+        for word in np.random.SeedSequence(seed).generate_state(len(drawn))
+    )
+    variables = {variable.path: variable for variable in model.weights}
+    for (path, value), initializer in zip(sorted(drawn.items()), initializers, strict=True):
+        now = keras.ops.convert_to_numpy(variables[path]).astype(np.float32)
+        if value.ndim > 1 and np.array_equal(now, value):  # Biases and gammas are constants.
+            variables[path].assign(initializer(variables[path].shape, "float32"))
 
 
 def fit(

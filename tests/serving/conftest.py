@@ -19,14 +19,17 @@ from keras_bert.models import (
     BertSpanLabeler,
     BertTokenClassifier,
 )
-from keras_bert.serving.classification import ServedClassifier
-from keras_bert.serving.embedding import ServedEmbedding
 from keras_bert.serving.entities import ServedTagger, TaggerSettings
-from keras_bert.serving.fill_mask import ServedFillMask
 from keras_bert.serving.network import Network
 from keras_bert.serving.question_answering import AnswerSettings, ServedQuestionAnswering
 from keras_bert.serving.saved_model import write_saved_model
 from keras_bert.serving.warmup import WARMUP_FILE
+from keras_bert.tasks.classification.processor import ClassificationProcessor, ClassifierSettings
+from keras_bert.tasks.classification.served import ServedClassifier
+from keras_bert.tasks.embedding.processor import EmbedderSettings, EmbeddingProcessor
+from keras_bert.tasks.embedding.served import ServedEmbedding
+from keras_bert.tasks.fill_mask.processor import MaskFillerSettings, MaskFillingProcessor
+from keras_bert.tasks.fill_mask.served import ServedFillMask
 from keras_bert.text.tokenizer import BertTokenizer
 
 MODELS = {
@@ -57,16 +60,17 @@ TAGS = ["O", "B-LOC", "I-LOC", "B-PER", "I-PER"]
 
 
 def classifier(problem_type: str, num_labels: int, pair: bool) -> ServedClassifier:
-    """Makes a classifier of up to 16 pieces."""
-    labels = [f"label {number}" for number in range(num_labels)]
-    network = Network(BertClassifier(CONFIG, num_labels))
-    return ServedClassifier(network, BertTokenizer(VOCAB), labels, problem_type, 16, pair)
+    """Makes a classifier of texts of up to 16 tokens."""
+    labels = tuple(f"label {number}" for number in range(num_labels))
+    settings = ClassifierSettings(labels, problem_type, 16, pair)
+    network = Network(BertClassifier(CONFIG, settings.num_logits))
+    return ServedClassifier(network, ClassificationProcessor(BertTokenizer(VOCAB), settings))
 
 
 TASKS: Mapping[str, Callable[[], tf.Module]] = {
-    "pair": lambda: classifier("single_label_classification", 3, True),
-    "multi_label": lambda: classifier("multi_label_classification", 3, False),
-    "regression": lambda: classifier("regression", 1, True),
+    "pair": lambda: classifier("single_label", 3, True),
+    "multi_label": lambda: classifier("multi_label", 3, False),
+    "regression": lambda: classifier("regression", 0, True),
     # Long contexts take several windows, and a question may have no answer.
     "question_answering": lambda: ServedQuestionAnswering(
         Network(BertSpanLabeler(CONFIG)),
@@ -80,10 +84,14 @@ TASKS: Mapping[str, Callable[[], tf.Module]] = {
         TaggerSettings(16),
     ),
     "fill_mask": lambda: ServedFillMask(
-        Network(BertPretrainer(CONFIG)), BertTokenizer(VOCAB, keep_special_tokens=True), 16, 3
+        Network(BertPretrainer(CONFIG)),
+        MaskFillingProcessor(
+            BertTokenizer(VOCAB, keep_special_tokens=True), MaskFillerSettings(16, 3)
+        ),
     ),
     "embedding": lambda: ServedEmbedding(
-        Network(BertEncoder(CONFIG), "bfloat16"), BertTokenizer(VOCAB), 16, True
+        Network(BertEncoder(CONFIG), "bfloat16"),
+        EmbeddingProcessor(BertTokenizer(VOCAB), EmbedderSettings(16, normalize=True)),
     ),
 }
 
