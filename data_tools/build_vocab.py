@@ -1,11 +1,11 @@
-r"""A corpus in, a WordPiece vocabulary out.
+r"""Learns or extends a WordPiece vocabulary.
 
     python -m data_tools.build_vocab --input_file='corpus/*.txt' --vocab_file=vocab.txt \
         --vocab_size=8000
 
-The words are those of our own tokenizer (`word_counts`), so every piece learnt (`vocab_learning`)
-is one that it can make. With --extend_vocab nothing is learnt: the corpus's words that the given
-vocabulary cuts into pieces go into its [unusedN] places (`vocab_extension`).
+The words are those of our own tokenizer (`word_counts`), so every learned token (`vocab_learning`)
+is one that it can make. With --extend_vocab nothing is learned: the corpus's words that the given
+vocabulary splits into subwords go into its [unusedN] places (`vocab_extension`).
 """
 
 import dataclasses
@@ -32,42 +32,72 @@ _OF_LEARNING = ("vocab_size", "num_unused", "pad_to_multiple_of")
 _OF_EXTENSION = ("num_new_words",)
 
 
+@dataclasses.dataclass(frozen=True)
+class VocabSettings:
+    """The settings of a vocabulary that is learned.
+
+    Attributes:
+        vocab_size: the number of tokens.
+        do_lower_case: whether the tokenizer lower-cases text and drops accents.
+        min_frequency: how often a pair of tokens must occur to become one.
+        num_unused: the number of [unusedN] places to keep free.
+        pad_to_multiple_of: more [unusedN] places are added up to a multiple of this.
+    """
+
+    vocab_size: int
+    do_lower_case: bool = True
+    min_frequency: int = 2
+    num_unused: int = 0
+    pad_to_multiple_of: int = 1
+
+
+@dataclasses.dataclass(frozen=True)
+class VocabExtension:
+    """The settings of a vocabulary that extends another.
+
+    Attributes:
+        extend_vocab: the file of the existing vocabulary.
+        do_lower_case: the casing of the existing vocabulary.
+        min_frequency: how often a word must occur.
+        num_new_words: the maximum number of new words; 0 for as many as there are places.
+    """
+
+    extend_vocab: str
+    do_lower_case: bool = True
+    min_frequency: int = 2
+    num_new_words: int = 0
+
+
 def build_vocab(
     input_file: str,
     vocab_file: str,
-    vocab_size: int,
+    settings: VocabSettings,
     reading: Reading = Reading(),  # noqa: B008 (frozen)
-    do_lower_case: bool = True,
-    min_frequency: int = 2,
-    num_unused: int = 0,
-    pad_to_multiple_of: int = 1,
 ) -> list[str]:
     """Learns a corpus's vocabulary and writes it.
 
     Args:
         input_file: comma list of files, globs and directories.
-        vocab_file: where the vocabulary goes. A file there is never replaced by another content.
-        vocab_size: pieces wanted.
+        vocab_file: the file to write. A file with other content is never replaced.
+        settings: the settings of the vocabulary.
         reading: how the corpus is read.
-        do_lower_case: whether the tokenizer lower-cases and drops accents.
-        min_frequency: how often a pair of pieces must occur to become one.
-        num_unused: [unusedN] places to keep free.
-        pad_to_multiple_of: more of them are added up to a multiple of this.
 
     Returns:
         The vocabulary.
 
     Raises:
-        InputError: for bad input, or a vocabulary file that holds something else already.
+        InputError: for bad input, or a vocabulary file that has other content already.
     """
+    vocab_size, num_unused = settings.vocab_size, settings.num_unused
+    min_frequency, multiple = settings.min_frequency, settings.pad_to_multiple_of
     _check_at_least("min_frequency", min_frequency, 1)
     _check_at_least("num_unused", num_unused, 0)
-    _check_at_least("pad_to_multiple_of", pad_to_multiple_of, 1)
+    _check_at_least("pad_to_multiple_of", multiple, 1)
     input_files = find_input_files(input_file)
     _check_place(vocab_file)
     odd = OddInput()
-    words = count_words(input_files, reading, do_lower_case, odd)
-    vocab = learn_vocab(words, vocab_size, min_frequency, num_unused, pad_to_multiple_of)
+    words = count_words(input_files, reading, settings.do_lower_case, odd)
+    vocab = learn_vocab(words, vocab_size, min_frequency, num_unused, multiple)
     _write(vocab_file, vocab)
     odd.log()
     if len(vocab) < vocab_size:
@@ -81,54 +111,51 @@ def build_vocab(
                 f"{vocab_size + 2 * (len(alphabet) - room)} has room for all"
             )
         logging.warning(
-            "the corpus gives %d pieces only, of %d wanted%s", len(vocab), vocab_size, cause
+            "the corpus gives %d tokens only, of %d wanted%s", len(vocab), vocab_size, cause
         )
-    logging.info("%s: %d pieces from %d words", vocab_file, len(vocab), words.total())
+    logging.info("%s: %d tokens from %d words", vocab_file, len(vocab), words.total())
     return vocab
 
 
 def build_extended_vocab(
     input_file: str,
     vocab_file: str,
-    extended_file: str,
+    extension: VocabExtension,
     reading: Reading = Reading(),  # noqa: B008 (frozen)
-    do_lower_case: bool = True,
-    min_frequency: int = 2,
-    num_new_words: int = 0,
 ) -> list[str]:
-    """Puts a corpus's words into an existing vocabulary's [unusedN] places and writes it anew.
+    """Puts a corpus's words into the [unusedN] places of a vocabulary, and writes it to a new file.
 
     Args:
         input_file: comma list of files, globs and directories.
-        vocab_file: where the vocabulary goes. A file there is never replaced by another content.
-        extended_file: the existing vocabulary.
+        vocab_file: the file to write. A file with other content is never replaced.
+        extension: the existing vocabulary, and the words to add.
         reading: how the corpus is read.
-        do_lower_case: the existing vocabulary's casing.
-        min_frequency: how often a word must occur.
-        num_new_words: most words to put in; 0 for as many as there are places.
 
     Returns:
         The vocabulary, of the existing one's size.
 
     Raises:
         InputError: for bad input, an existing vocabulary without free places or of another casing,
-            or a vocabulary file that holds something else already.
+            or a vocabulary file that has other content already.
     """
-    _check_at_least("min_frequency", min_frequency, 1)
+    do_lower_case, num_new_words = extension.do_lower_case, extension.num_new_words
+    _check_at_least("min_frequency", extension.min_frequency, 1)
     _check_at_least("num_new_words", num_new_words, 0)
-    existing = load_extensible(extended_file, do_lower_case, num_new_words)
+    existing = load_extensible(extension.extend_vocab, do_lower_case, num_new_words)
     input_files = find_input_files(input_file)
     _check_place(vocab_file)
     odd = OddInput()
     words = count_words(input_files, reading, do_lower_case, odd)
-    vocab, new_words = extend_vocab(existing, words, do_lower_case, min_frequency, num_new_words)
+    vocab, new_words = extend_vocab(
+        existing, words, do_lower_case, extension.min_frequency, num_new_words
+    )
     _write(vocab_file, vocab)
     odd.log()
     logging.info(
         "%s: %d new words in %s, from %r to %r",
         vocab_file,
         len(new_words),
-        extended_file,
+        extension.extend_vocab,
         *((new_words[0], new_words[-1]) if new_words else ("", "")),
     )
     return vocab
@@ -140,7 +167,7 @@ def _check_at_least(name: str, value: int, low: int) -> None:
 
 
 def _check_place(vocab_file: str) -> None:
-    """Finds out before the work begins that its result has no place to go; changes nothing."""
+    """Checks before the work begins that the file can be written; changes nothing."""
     try:
         if os.path.exists(vocab_file):  # It will be compared, not written.
             with open(vocab_file, "rb"):
@@ -157,7 +184,7 @@ def _check_place(vocab_file: str) -> None:
 
 
 def _write(vocab_file: str, vocab: Iterable[str]) -> None:
-    content = "".join(piece + "\n" for piece in vocab).encode()
+    content = "".join(token + "\n" for token in vocab).encode()
     if not os.path.exists(vocab_file):
         files.write_bytes(vocab_file, content)
         return
@@ -199,26 +226,13 @@ def main(argv: Sequence[str]) -> None:
         if FLAGS[name].present:
             word, other = ("with", "without") if extends else ("without", "with")
             raise InputError(f"--{name} {word} --extend_vocab: expected {other} it or no --{name}")
-    common = {
-        "input_file": FLAGS.input_file,
-        "vocab_file": FLAGS.vocab_file,
-        "reading": Reading(
-            **{field.name: FLAGS[field.name].value for field in dataclasses.fields(Reading)}
-        ),
-        "do_lower_case": FLAGS.do_lower_case,
-        "min_frequency": FLAGS.min_frequency,
-    }
-    if extends:
-        build_extended_vocab(
-            extended_file=FLAGS.extend_vocab, num_new_words=FLAGS.num_new_words, **common
-        )
-    else:
-        build_vocab(
-            vocab_size=FLAGS.vocab_size,
-            num_unused=FLAGS.num_unused,
-            pad_to_multiple_of=FLAGS.pad_to_multiple_of,
-            **common,
-        )
+    kind = VocabExtension if extends else VocabSettings
+    settings, reading = (
+        made(**{field.name: FLAGS[field.name].value for field in dataclasses.fields(made)})
+        for made in (kind, Reading)
+    )
+    build = build_extended_vocab if extends else build_vocab
+    build(FLAGS.input_file, FLAGS.vocab_file, settings, reading)
 
 
 if __name__ == "__main__":

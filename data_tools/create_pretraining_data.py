@@ -1,4 +1,4 @@
-r"""Raw text in, a dataset of masked-LM and next-sentence examples out.
+r"""Makes a dataset of masked-LM and next-sentence examples from raw text.
 
     python -m data_tools.create_pretraining_data --input_file='corpus/*.txt' \
         --vocab_file=vocab.txt --output_dir=dataset --max_seq_length=128
@@ -35,16 +35,28 @@ FLAGS = flags.FLAGS
 LOCAL = "local"
 
 
+@dataclasses.dataclass(frozen=True)
+class Runner:
+    """The place where a dataset is made.
+
+    Attributes:
+        name: `local`, or the name of an Apache Beam runner.
+        options: that runner's own options, `--name=value`.
+    """
+
+    name: str = LOCAL
+    options: Sequence[str] = ()
+
+
 def create_pretraining_data(
     input_file: str,
     output_dir: str,
     vocab_file: str,
     settings: Settings,
     num_workers: int = 0,
-    runner: str = LOCAL,
-    runner_options: Sequence[str] = (),
+    runner: Runner = Runner(),
 ) -> dict[str, Any]:
-    """Makes a dataset, goes on with an unfinished one, or finds it finished.
+    """Makes a dataset, resumes an unfinished one, or finds it finished.
 
     Args:
         input_file: comma list of files, globs and directories.
@@ -52,9 +64,8 @@ def create_pretraining_data(
         vocab_file: the vocabulary.
         settings: the settings; the output is a function of these, the text and the vocabulary.
         num_workers: local processes, 0 for as many as there are processors.
-        runner: local, or the name of an Apache Beam runner. The output does not depend on it, and
-            what one has begun another may finish.
-        runner_options: that runner's own options, `--name=value`.
+        runner: the place where it runs. The output does not depend on it, and one runner may
+            finish the dataset that another began.
 
     Returns:
         The manifest.
@@ -73,10 +84,10 @@ def create_pretraining_data(
             settings.max_predictions_per_seq,
             predictions,
         )
-    if runner == LOCAL:
-        if runner_options:
+    if runner.name == LOCAL:
+        if runner.options:
             raise InputError(
-                f"{' '.join(runner_options)!r} behind --: expected an Apache Beam --runner, which "
+                f"{' '.join(runner.options)!r} behind --: expected an Apache Beam --runner, which "
                 f"has options of its own, got --runner={LOCAL}"
             )
         input_files = find_input_files(input_file)
@@ -84,12 +95,12 @@ def create_pretraining_data(
     else:
         if num_workers:
             raise InputError(
-                f"--num_workers={num_workers} with --runner={runner}: expected the runner's own "
-                "option behind --, such as --direct_num_workers"
+                f"--num_workers={num_workers} with --runner={runner.name}: expected the runner's "
+                "own option behind --, such as --direct_num_workers"
             )
         if importlib.util.find_spec("apache_beam") is None:
             raise InputError(
-                f"--runner={runner}: Apache Beam is not installed: pip install -e '.[beam]'"
+                f"--runner={runner.name}: Apache Beam is not installed: pip install -e '.[beam]'"
             )
         # What Beam says of itself, and, while it is imported, of what it could also use.
         std_logging.getLogger("apache_beam").setLevel(std_logging.WARNING)
@@ -99,14 +110,14 @@ def create_pretraining_data(
         finally:
             std_logging.disable(std_logging.NOTSET)
         manifest = build_on_beam(
-            input_file, output_dir, vocab_file, settings, runner, runner_options
+            input_file, output_dir, vocab_file, settings, runner.name, runner.options
         )
     _report(output_dir, manifest)
     return manifest
 
 
 def _report(output_dir: str, manifest: dict[str, Any]) -> None:
-    """Tells what was odd in the whole input, and what was made."""
+    """Logs the odd input of all files, and the size of the dataset."""
     odd = OddInput()
     for entry in manifest["inputs"]:
         odd.merge(entry["odd"])
@@ -194,8 +205,7 @@ def main(argv: Sequence[str]) -> None:
         FLAGS.vocab_file,
         settings,
         FLAGS.num_workers,
-        FLAGS.runner,
-        argv[1:],
+        Runner(FLAGS.runner, argv[1:]),
     )
 
 

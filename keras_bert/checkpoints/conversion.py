@@ -1,4 +1,4 @@
-"""A checkpoint of any format -> the same weights, bit for bit, in another format.
+"""Converts a checkpoint of any format to another format, bit for bit.
 
 checkpoint -> the smallest model of ours that has its heads -> the new files, without what the
 checkpoint lacks. The new directory appears whole or not at all.
@@ -54,7 +54,7 @@ def convert(
         do_lower_case: the casing, where the source does not say it right.
 
     Returns:
-        What was loaded, what the source lacks (and is not written), what was ignored.
+        The weights that were loaded, missing in the source (and not written), and ignored.
 
     Raises:
         InputError: the source cannot be opened or contradicts itself, or the target cannot be
@@ -94,8 +94,8 @@ def _make_model(checkpoint: Checkpoint) -> keras.Model:
         has["masked_lm"] = stored.layout.name("masked_lm/output_bias") in stored.shapes
         num_labels = stored.num_labels
     if num_labels is not None:
-        is_of_pieces = checkpoint.architecture == ARCHITECTURES["BertTokenClassifier"]
-        kind = BertTokenClassifier if is_of_pieces else BertClassifier
+        labels_tokens = checkpoint.architecture == ARCHITECTURES["BertTokenClassifier"]
+        kind = BertTokenClassifier if labels_tokens else BertClassifier
         return kind(checkpoint.config, num_labels)
     if has["span"]:
         return BertSpanLabeler(checkpoint.config)
@@ -113,7 +113,7 @@ def _architecture(model: keras.Model, paths: Collection[str]) -> str:
 
 
 def _warn(checkpoint: Checkpoint, to: str) -> None:
-    """Says what the other library will compute otherwise; opened here again, nothing differs."""
+    """Warns where the other library computes something else; opened here nothing differs."""
     theirs = {"tf1": "Google's code", "keras_hub": "KerasHub"}[to]
     if checkpoint.config.hidden_act not in ("gelu_new", "gelu_tanh"):
         act = checkpoint.config.hidden_act

@@ -78,10 +78,10 @@ LAYOUT = Layout(google_name, store=_transpose, restore=_transpose, encoder_prefi
 
 
 def is_google_checkpoint(path: Path) -> bool:
-    """Tells whether a path is a TF1 checkpoint: a prefix, a directory or a zip.
+    """Returns whether a path is a TF1 checkpoint: a prefix, a directory or a zip.
 
     Args:
-        path: what a user gave.
+        path: any path.
     """
     if path.is_dir():
         # Some Hugging Face directories have Google's config too.
@@ -97,7 +97,7 @@ def open_google_checkpoint(path: Path) -> Checkpoint:
         path: the prefix, the directory or the released zip.
 
     Returns:
-        What it says of itself.
+        The checkpoint; its weights are not read yet.
 
     Raises:
         InputError: the config or the weights are missing or cannot be read, or the vocabulary does
@@ -136,8 +136,8 @@ def write_google_checkpoint(
         folder: where they go.
         weights: our variable's path -> array.
         settings: the keys of Hugging Face's config.json.
-        vocab: the V pieces in the order of their ids.
-        do_lower_case: whether text is lower-cased before it is cut into pieces.
+        vocab: the V tokens in the order of their ids.
+        do_lower_case: whether the tokenizer lower-cases text.
 
     Raises:
         OSError: the weights cannot be written.

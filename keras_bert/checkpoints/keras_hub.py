@@ -90,10 +90,10 @@ def _layout(config: BertConfig, settings: Mapping[str, Any]) -> Layout:
 
 
 def is_keras_hub_preset(path: Path) -> bool:
-    """Tells whether a path is a preset directory: its config.json names a class and its config.
+    """Returns whether a path is a preset directory: its config.json names a class and its config.
 
     Args:
-        path: what a user gave.
+        path: any path.
     """
     return (path / CONFIG).is_file() and {"class_name", "config"} <= read_json(path / CONFIG).keys()
 
@@ -105,7 +105,7 @@ def open_keras_hub_preset(path: Path) -> Checkpoint:
         path: the directory.
 
     Returns:
-        What it says of itself.
+        The checkpoint; its weights are not read yet.
 
     Raises:
         InputError: it is of another architecture, a file is missing or cannot be read, or the
@@ -164,7 +164,7 @@ def _tokenizer_misfit(file: Path, tokenizer: Mapping[str, Any], do_lower_case: b
 
 
 def _settings(backbone: Mapping[str, Any], own: Any) -> dict[str, Any]:
-    """Returns the keys of config.json: sizes are KerasHub's, what it cannot say is our own."""
+    """Returns the keys of config.json: KerasHub's for sizes, our own for settings it lacks."""
     sizes = {ours: backbone[theirs] for ours, theirs in _SIZES.items() if theirs in backbone}
     fixed = {"attention_probs_dropout_prob": backbone.get("dropout", 0.1), **_FIXED}
     return {**fixed, **(own if isinstance(own, dict) else {}), **sizes}
@@ -224,8 +224,8 @@ def write_keras_hub_preset(
         folder: where they go.
         weights: our variable's path -> array.
         settings: the keys of Hugging Face's config.json.
-        vocab: the V pieces in the order of their ids.
-        do_lower_case: whether text is lower-cased before it is cut into pieces.
+        vocab: the V tokens in the order of their ids.
+        do_lower_case: whether the tokenizer lower-cases text.
 
     Raises:
         InputError: the weights have no pooler, without which KerasHub opens no preset.

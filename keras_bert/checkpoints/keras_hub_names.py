@@ -1,4 +1,4 @@
-"""Where KerasHub keeps our variables: our variable paths -> file, group and number."""
+"""The places of our variables in KerasHub's files: file, group and number by path."""
 
 import re
 
@@ -36,7 +36,7 @@ def keras_hub_name(path: str, is_token_classifier: bool = False) -> str:
 
     Args:
         path: the variable's path, such as `encoder/layer_0/output/dense/kernel`.
-        is_token_classifier: whether `classifier` scores pieces, for which KerasHub has no class.
+        is_token_classifier: whether `classifier` scores tokens, for which KerasHub has no class.
 
     Returns:
         Such as `backbone/layers/transformer_encoder/_feedforward_output_dense/vars/0`: the file,

@@ -145,7 +145,7 @@ def check_place(path: Path, own: Collection[str] = (CONFIG, WEIGHTS, VOCAB, TOKE
 
     Args:
         path: the place.
-        own: names of what is written there.
+        own: names of the files that are written there.
 
     Raises:
         InputError: it is a file, or holds other things.

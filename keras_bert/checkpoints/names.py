@@ -1,4 +1,4 @@
-"""The one table of weight names: our variable paths <-> Hugging Face's names.
+"""The table of weight names: our variable paths <-> Hugging Face's names.
 
 Ours follow Google's checkpoints. A kernel of ours is [in, out]; Hugging Face's is its transpose.
 """
@@ -68,7 +68,7 @@ def hugging_face_name(path: str) -> str:
 
 
 def is_transposed(path: str) -> bool:
-    """Tells whether Hugging Face keeps a variable as the transpose of ours.
+    """Returns whether Hugging Face keeps a variable as the transpose of ours.
 
     Args:
         path: the variable's path.

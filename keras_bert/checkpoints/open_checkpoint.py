@@ -19,13 +19,13 @@ from keras_bert.common.errors import InputError
 
 
 def open_checkpoint(path: str | os.PathLike) -> Checkpoint:
-    """Reads all of a checkpoint but its weights, and says what was found.
+    """Opens a checkpoint of any format, and logs which it is; its weights are not read yet.
 
     Args:
         path: what `--init_checkpoint` takes.
 
     Returns:
-        What it says of itself.
+        The checkpoint.
 
     Raises:
         InputError: nothing that can be opened lies there, or it contradicts itself.
@@ -53,6 +53,6 @@ def open_checkpoint(path: str | os.PathLike) -> Checkpoint:
 
 
 def _holds_weights(path: Path) -> bool:
-    """Tells whether a folder is itself a model directory or a preset."""
+    """Returns whether a folder is itself a model directory or a preset."""
     weights = (WEIGHTS, INDEX, keras_hub.WEIGHTS)
     return (path / CONFIG).is_file() and any((path / name).is_file() for name in weights)

@@ -1,12 +1,12 @@
 """The tokenizer of a Hugging Face directory: its vocabulary, its casing, and whether it is BERT's.
 
 In: `vocab.txt`, else the vocabulary in `tokenizer.json`; what `tokenizer_config.json`,
-`tokenizer.json` and `config.json` say of how text is cut. Out: the V pieces, whether text is
+`tokenizer.json` and `config.json` say of how text is cut. Out: the V tokens, whether text is
 lower-cased, and what of it our tokenizer (docs/tokenizer.md) does not do.
 
 A directory may ask for other rules: MeCab's words, or accents that stay where case goes. Its
 weights are of use all the same, its vocabulary is not: cut by BERT's rules, text would give other
-pieces than those that the model learnt.
+tokens than those that the model learnt.
 """
 
 import json
@@ -68,7 +68,7 @@ def read_tokenizer(
         settings: the keys of its config.json.
 
     Returns:
-        vocab: the V pieces in the order of their ids; None if there are none, or others than
+        vocab: the V tokens in the order of their ids; None if there are none, or others than
             BERT's tokenizer cuts.
         do_lower_case: whether text is lower-cased.
         misfit: what asks for another tokenizer than BERT's, as `find_misfit` says it.
@@ -95,7 +95,7 @@ def read_tokenizer(
         said.reverse()
     casing = next((value for value in said if isinstance(value, bool)), None)
     do_lower_case = guess_lower_case(vocab, path) if casing is None else casing
-    # Our tokenizer strips the accents of what it lower-cases, and of nothing else.
+    # Our tokenizer strips accents exactly where it lower-cases.
     misfit = (
         misfit
         or find_misfit(path / TOKENIZER, slow, [("strip_accents", do_lower_case)])
@@ -107,7 +107,7 @@ def read_tokenizer(
 def find_misfit(
     file: Path, said: Mapping[str, Any], rules: Iterable[tuple[str, Any]]
 ) -> str | None:
-    """Finds what a file says of a tokenizer that ours does not do.
+    """Finds settings of a file that our tokenizer does not support.
 
     Args:
         file: the file.

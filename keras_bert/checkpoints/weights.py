@@ -16,13 +16,13 @@ from keras_bert.common.errors import InputError
 
 @dataclass(frozen=True)
 class Layout:
-    """How one format names and lays out the variables of our models.
+    """The names and layout of our models' variables in one format.
 
     Attributes:
         name: our variable's path -> the format's name.
         store: (path, array as ours) -> array as the format keeps it.
         restore: (path, array as the format keeps it) -> ours, but for its shape.
-        encoder_prefix: what the names of the encoder's weights start with.
+        encoder_prefix: the prefix of the names of the encoder's weights.
         buffers: names under that prefix that are no weights.
         tied_decoder: the name of a second copy of the word embeddings, if the format has one.
     """
@@ -83,7 +83,7 @@ class StoredWeights:
 
 @dataclass(frozen=True)
 class LoadReport:
-    """What came of filling a model from a file; printed by programs.
+    """The outcome of loading weights into a model; programs print it.
 
     Attributes:
         source: the file.
@@ -146,7 +146,7 @@ def load_weights(model: keras.Model, stored: StoredWeights) -> LoadReport:
         stored: the file's weights.
 
     Returns:
-        What was loaded, what is new, what was ignored.
+        The weights that were loaded, newly initialized and ignored.
 
     Raises:
         InputError: weights are missing, misshapen, or have no place in the encoder; all are listed.

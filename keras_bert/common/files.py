@@ -19,7 +19,7 @@ from typing import Any
 
 from keras_bert.common.errors import InputError
 
-# This machine, in the names of what is being written; host names may be long.
+# This machine, in the names of unfinished files; host names may be long.
 _HOST = hashlib.sha256(socket.gethostname().encode()).hexdigest()[:8]
 _LEFT_AFTER = 24 * 3600.0  # seconds without a change: then a writer elsewhere is taken to be dead
 _KINDS = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
@@ -166,7 +166,7 @@ def _remove_leftovers(path: Path) -> None:
 
 
 def _is_left(partial: Path, host: str, pid: int) -> bool:
-    """Tells whether nobody writes it any more; of another machine's only its age tells that."""
+    """Returns whether its writer is gone; for another machine's file, only its age decides."""
     if host != _HOST:
         with contextlib.suppress(FileNotFoundError):
             return time.time() - partial.stat().st_mtime > _LEFT_AFTER

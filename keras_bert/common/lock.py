@@ -1,4 +1,4 @@
-"""One process at a time in a folder: a file's path in; a lock for as long as a block runs, out."""
+"""A lock file that keeps a folder to one process at a time."""
 
 import contextlib
 import fcntl
@@ -51,7 +51,7 @@ def locked(path: str | os.PathLike, refusal: str) -> Iterator[None]:
 
 
 def _is_at(descriptor: int, path: Path) -> bool:
-    """Tells whether an open file is the one that a path leads to."""
+    """Returns whether a path still leads to an open file."""
     try:
         return os.path.samestat(os.fstat(descriptor), os.stat(path))
     except OSError:

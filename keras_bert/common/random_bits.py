@@ -1,4 +1,4 @@
-"""Random bits as a pure function of (seed, site, position): integers in, bits out.
+"""Random bits as a pure function of (seed, site, position).
 
 No state is kept and no generator is drawn from, so the bits do not depend on the device, the
 micro-batch or the place in a batch, and drawing them again gives the same ones. They come from a

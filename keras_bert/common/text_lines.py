@@ -1,4 +1,4 @@
-r"""Text files line by line: a path in; numbered lines out, or one that says what is not UTF-8.
+r"""Reads text files by line, and rejects lines that are not UTF-8.
 
 Only "\n" ends a line, with any "\r" before it, as texts may hold U+2028 and the like; a byte order
 mark is read over.

@@ -1,4 +1,4 @@
-"""Masked-LM choice: which pieces of an example are to be predicted, and what stands there instead.
+"""Masking: chooses the tokens of an example that are predicted, and replaces them.
 
 In: a batch of rows, input_ids and input_mask int32 [n, S]; of packed rows also example_ids. Out:
 the masked input_ids int32 [n, S], masked_lm_positions and masked_lm_ids int32 [n, P],
@@ -17,23 +17,23 @@ from dataclasses import dataclass
 
 import numpy as np
 
-MASK_SHARE, RANDOM_SHARE = 0.8, 0.1  # the other 10% keep their piece
+MASK_SHARE, RANDOM_SHARE = 0.8, 0.1  # the other 10% keep their token
 
 
 @dataclass(frozen=True)
 class Masking:
-    """How examples are masked.
+    """The masking settings of a dataset.
 
     Attributes:
-        masked_lm_prob: share of the pieces to predict.
-        max_predictions_per_seq: P, the most pieces a row predicts.
-        do_whole_word_mask: whether all pieces of a word are masked together.
-        ngram: masks runs of 1 to `ngram` pieces, or words with do_whole_word_mask.
-        vocab_size: V; a random piece is any of the V.
+        masked_lm_prob: share of the tokens to predict.
+        max_predictions_per_seq: P, the maximum number of tokens that a row predicts.
+        do_whole_word_mask: whether all tokens of a word are masked together.
+        ngram: masks runs of 1 to `ngram` tokens, or words with do_whole_word_mask.
+        vocab_size: V; a random token is any of the V.
         cls_token_id: id of [CLS].
         sep_token_id: id of [SEP].
         mask_token_id: id of [MASK].
-        is_continuation: bool [V], true for `##x` pieces.
+        is_continuation: bool [V], true for `##x` tokens.
     """
 
     masked_lm_prob: float
@@ -55,14 +55,14 @@ class Masking:
         do_whole_word_mask: bool = False,
         ngram: int = 1,
     ) -> "Masking":
-        """Takes what is of the vocabulary from it.
+        """Makes the settings for a vocabulary.
 
         Args:
-            vocab: the V pieces, in the order of their ids.
-            masked_lm_prob: share of the pieces to predict.
+            vocab: the V tokens, in the order of their ids.
+            masked_lm_prob: share of the tokens to predict.
             max_predictions_per_seq: P.
-            do_whole_word_mask: whether all pieces of a word are masked together.
-            ngram: the longest run of pieces or words.
+            do_whole_word_mask: whether all tokens of a word are masked together.
+            ngram: the longest run of tokens or words.
 
         Returns:
             The masking.
@@ -76,17 +76,17 @@ class Masking:
             cls_token_id=vocab.index("[CLS]"),
             sep_token_id=vocab.index("[SEP]"),
             mask_token_id=vocab.index("[MASK]"),
-            is_continuation=np.array([piece.startswith("##") for piece in vocab]),
+            is_continuation=np.array([token.startswith("##") for token in vocab]),
         )
 
 
 def num_to_predict(
     num_tokens: np.ndarray, masked_lm_prob: float, max_predictions_per_seq: int
 ) -> np.ndarray:
-    """How many pieces each example predicts.
+    """Computes the number of tokens that each example predicts.
 
     Args:
-        num_tokens: int [n], real pieces of each example, with [CLS] and every [SEP].
+        num_tokens: int [n], real tokens of each example, with [CLS] and every [SEP].
         masked_lm_prob: share to predict.
         max_predictions_per_seq: P, the most an example has room for.
 
@@ -128,7 +128,7 @@ def mask_examples(
     num_tokens, num_text = _lengths(is_real, is_text, example_ids)
     budget = num_to_predict(num_tokens, masking.masked_lm_prob, masking.max_predictions_per_seq)
     if masking.ngram == 1 and not masking.do_whole_word_mask:
-        chosen = _choose_pieces(num_text, budget, rng)
+        chosen = _choose_tokens(num_text, budget, rng)
     else:
         chosen = _choose_runs(text, ids[text], num_text, budget, masking, rng)
 
@@ -144,7 +144,7 @@ def mask_examples(
 def _lengths(
     is_real: np.ndarray, is_text: np.ndarray, example_ids: np.ndarray | None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Counts the real pieces of each example, and those that may be chosen: int64 [E] each."""
+    """Counts the real tokens of each example, and those that may be chosen: int64 [E] each."""
     if example_ids is None:
         return np.count_nonzero(is_real, axis=1), np.count_nonzero(is_text, axis=1)
     most = int(np.max(example_ids, initial=0)) + 1
@@ -154,17 +154,17 @@ def _lengths(
     return num_tokens[num_tokens > 0], num_text[num_tokens > 0]
 
 
-def _choose_pieces(
+def _choose_tokens(
     num_text: np.ndarray, budget: np.ndarray, rng: np.random.Generator
 ) -> np.ndarray:
-    """Chooses pieces one by one, all of an example's alike, and all of them where they are few.
+    """Chooses tokens one by one, all of an example's alike, and all of them where they are few.
 
     Floyd's way of drawing k of n without replacement, the examples side by side: for top from n - k
     to n - 1, draw one from [0, top], and where it has been drawn before take `top` itself.
 
     Args:
-        num_text: int64 [E], pieces of each example.
-        budget: int64 [E], pieces to choose.
+        num_text: int64 [E], tokens of each example.
+        budget: int64 [E], tokens to choose.
         rng: the source of every draw.
 
     Returns:
@@ -193,7 +193,7 @@ def _choose_runs(
     masking: Masking,
     rng: np.random.Generator,
 ) -> np.ndarray:
-    """Chooses runs of 1 to `ngram` units, pieces or whole words.
+    """Chooses runs of 1 to `ngram` units, tokens or whole words.
 
     An example tries its units in random order as the first of a run. The run's length n is drawn
     with a probability proportional to 1/n among those that its segment has room for, and is cut by
@@ -202,10 +202,10 @@ def _choose_runs(
     where Google's grouping does.
 
     Args:
-        text: int64 [T], where the pieces stand in the batch, read row by row.
-        text_ids: int32 [T], the pieces.
-        num_text: int64 [E], pieces of each example.
-        budget: int64 [E], most pieces to choose.
+        text: int64 [T], where the tokens stand in the batch, read row by row.
+        text_ids: int32 [T], the tokens.
+        num_text: int64 [E], tokens of each example.
+        budget: int64 [E], the maximum number of tokens to choose.
         masking: how.
         rng: the source of every draw.
 
@@ -246,8 +246,8 @@ def _choose_runs(
         length = np.zeros_like(room)
         for step in range(masking.ngram):
             last = np.minimum(unit + step, num_all - 1)
-            pieces = unit_start[last + 1] - unit_start[unit]
-            fits = (step < wanted) & ~taken[last] & (pieces <= left[active])
+            tokens = unit_start[last + 1] - unit_start[unit]
+            fits = (step < wanted) & ~taken[last] & (tokens <= left[active])
             length += fits & (length == step)
         for step in range(masking.ngram):
             taken[unit[length > step] + step] = True
@@ -256,7 +256,7 @@ def _choose_runs(
 
 
 def _replace(original: np.ndarray, masking: Masking, rng: np.random.Generator) -> np.ndarray:
-    """Returns what stands for chosen pieces: 80% [MASK], 10% a random id, 10% themselves.
+    """Draws replacements of chosen tokens: 80% [MASK], 10% a random id, 10% themselves.
 
     Args:
         original: int32 [k].
@@ -264,7 +264,7 @@ def _replace(original: np.ndarray, masking: Masking, rng: np.random.Generator) -
         rng: the source of every draw.
 
     Returns:
-        int32 [k], drawn piece by piece.
+        int32 [k], drawn token by token.
     """
     fate = rng.random(len(original))
     replacement = np.where(fate < MASK_SHARE, np.int32(masking.mask_token_id), original)
@@ -276,11 +276,11 @@ def _replace(original: np.ndarray, masking: Masking, rng: np.random.Generator) -
 def _predictions(
     position: np.ndarray, original: np.ndarray, shape: tuple[int, int], max_predictions: int
 ) -> dict[str, np.ndarray]:
-    """Lists what is to be predicted, row by row.
+    """Lists the tokens to predict, row by row.
 
     Args:
-        position: int64 [k], where the chosen pieces stand in the batch, rising.
-        original: int32 [k], the chosen pieces.
+        position: int64 [k], where the chosen tokens stand in the batch, rising.
+        original: int32 [k], the chosen tokens.
         shape: (n, S).
         max_predictions: P.
 

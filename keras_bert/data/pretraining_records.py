@@ -25,7 +25,7 @@ class RecordFormat:
     """The format of records; all records of a run have the same.
 
     Attributes:
-        next_sentence: what the second segment may be: `random` (Devlin et al. 2019), `order`
+        next_sentence: the kind of second segment: `random` (Devlin et al. 2019), `order`
             (the two swapped; Lan et al. 2020) or `none`, where there is no second segment.
         dynamic: whether masks are drawn in training; else the records have them.
         pack: whether a record is a row of several examples.

@@ -1,4 +1,4 @@
-"""`--input_file` in, the pre-training record files that it names out, with their manifests.
+"""Finds the pre-training record files that `--input_file` names, with their manifests.
 
 A folder that `data_tools.create_pretraining_data` made has a manifest.json: the settings, the
 vocabulary, and of each record file the size, the rows and the checksum. Other tools' record files
@@ -16,7 +16,7 @@ from keras_bert.common.files import read_json
 FORMAT, VERSION = "keras_bert.pretraining", 2
 MANIFEST = "manifest.json"
 _NOT_RECORDS = (MANIFEST, "vocab.txt")
-# What readers want to know of how records were made.
+# The settings that readers of records need.
 _SETTINGS = (
     "do_lower_case",
     "do_whole_word_mask",
@@ -36,7 +36,7 @@ class RecordFiles:
     Attributes:
         folder: the folder.
         names: the files' names in it.
-        manifest: what the folder's manifest.json says, or None.
+        manifest: the content of the folder's manifest.json, or None.
     """
 
     folder: str

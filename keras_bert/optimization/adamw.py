@@ -1,4 +1,4 @@
-"""Gradients -> new weights, by Adam with decoupled weight decay as BERT was trained with it.
+"""Adam with decoupled weight decay, as BERT was trained with it.
 
 In: dense gradients (or IndexedSlices) of the global batch, already reduced and clipped.
 Out: the model's variables, updated in place; two moments of each variable's shape as state,
@@ -52,7 +52,7 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
         state_dtype: type that the moments are kept in, "float32" or "bfloat16". What is computed
             with them is float32 either way; bfloat16 is rounded at random (rounding.py).
         name: names the optimizer's variables.
-        **kwargs: what every Keras optimizer takes (clipping, averages).
+        **kwargs: arguments of every Keras optimizer (clipping, averages).
 
     Raises:
         InputError: a value out of range or a broken regular expression.
@@ -106,7 +106,7 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
                 raise InputError(f"{pattern!r} is no regular expression: {error}") from None
 
     def exclude_from_weight_decay(self, var_list: Any = None, var_names: Any = None) -> None:
-        """Refused: Keras would match plain names, and a LayerNorm's variable is named `gamma`."""
+        """Raises: Keras would match plain names, and a LayerNorm's variable is named `gamma`."""
         raise InputError(
             "exclude_from_weight_decay is an argument of the constructor here: "
             "regular expressions on variable.path"
@@ -190,7 +190,7 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
         return round_at_random(moment, site_key(step, site))
 
     def _adapt(self, update: Any, variable: Any) -> Any:
-        """What Lamb puts in: a rescaling of the step of a variable that decays."""
+        """Rescales the step of a variable that decays; overridden by Lamb."""
         return update
 
     def get_config(self) -> dict[str, Any]:

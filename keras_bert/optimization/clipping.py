@@ -1,4 +1,4 @@
-"""All gradients of a step -> their joint norm -> the factor that brings it down to `max_norm`.
+"""The global norm of gradients, and the factor that clips it to `max_norm`.
 
 The gradients are those of the whole global batch, after accumulation and all-reduce. The factor is
 multiplied in where the weights are updated: the clipped gradients then never exist in memory.

@@ -1,4 +1,4 @@
-"""Gradients of gathered rows -> dense gradients, repeated rows summed.
+"""Converts gradients of gathered rows to dense gradients; repeated rows are summed.
 
 In: a gradient of any backend, possibly TensorFlow's IndexedSlices (what `take` on an embedding
 table gives back: one row a looked-up token). Out: a dense tensor of the variable's shape.

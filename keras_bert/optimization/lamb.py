@@ -1,4 +1,4 @@
-"""Gradients -> new weights, by LAMB: Adam's step, rescaled to each variable's own size.
+"""LAMB: Adam's step, rescaled to each variable's own norm.
 
 In and out as in adamw.py. For batches of thousands of sequences, where one learning rate for all
 variables no longer serves.
@@ -31,7 +31,7 @@ class Lamb(AdamWeightDecay):
         learning_rate_multipliers: (regular expression, factor) pairs, as in AdamWeightDecay.
         state_dtype: type that the moments are kept in, as in AdamWeightDecay.
         name: names the optimizer's variables.
-        **kwargs: what every Keras optimizer takes (clipping, averages).
+        **kwargs: arguments of every Keras optimizer (clipping, averages).
 
     Raises:
         InputError: a value out of range or a broken regular expression.

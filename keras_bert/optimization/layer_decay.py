@@ -1,4 +1,4 @@
-"""A decay a layer -> a table of learning-rate multipliers for AdamWeightDecay."""
+"""Layer-wise learning-rate decay, as a table of multipliers for AdamWeightDecay."""
 
 from keras_bert.common.errors import InputError
 

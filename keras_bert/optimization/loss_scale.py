@@ -1,4 +1,4 @@
-"""The loss scale of float16: whether a gradient is finite in; the factor of the next loss out.
+"""Dynamic loss scaling for float16.
 
 float16 holds nothing below 6e-8, where many gradients lie. The loss is multiplied by a large power
 of two before the backward pass, and the gradients divided by it afterwards. A scale that is too
@@ -28,7 +28,7 @@ class LossScale:
         growth_steps: good steps in a row after which the scale doubles.
 
     Attributes:
-        scale: float32 scalar variable, what the loss is to be multiplied by.
+        scale: float32 scalar variable, the factor of the loss.
 
     Source: Micikevicius et al. 2018, section 3.2.
     """

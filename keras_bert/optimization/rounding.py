@@ -1,4 +1,4 @@
-"""float32 -> bfloat16, up or down at random so that the mean is kept.
+"""Rounds float32 to bfloat16, up or down at random so that the mean is kept.
 
 In: a float32 tensor and a key [1] int32. Out: bfloat16 of the same shape.
 

@@ -1,4 +1,4 @@
-"""Step index -> learning rate: linear warm-up, then linear decay to zero.
+"""The learning-rate schedule: linear warm-up, then linear decay to zero.
 
 In: the number of updates already made, a scalar integer. Out: a float32 scalar.
 """

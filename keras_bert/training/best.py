@@ -1,4 +1,4 @@
-"""Which evaluation is the best, and when none gets better: the evaluations so far in; that out.
+"""Chooses the best evaluation, and decides when evaluations stop improving.
 
 Both follow from the evaluations alone, which metrics.jsonl keeps, so that a run that was killed
 decides as it would have done.
@@ -14,7 +14,7 @@ Evaluations = Sequence[Mapping[str, float]]
 
 @dataclass(frozen=True)
 class BestKept:
-    """What happens to the best weights of a run.
+    """Keeps the best weights of a run, and stops a run that no longer improves.
 
     Attributes:
         figure: the name of the figure that decides; the highest is the best.
@@ -39,7 +39,7 @@ class BestKept:
         return None if place is None else int(evaluations[place]["step"])
 
     def has_stopped(self, evaluations: Evaluations) -> bool:
-        """Tells whether training ends.
+        """Returns whether training ends.
 
         Args:
             evaluations: as for `step_of_best`.

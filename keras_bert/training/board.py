@@ -1,4 +1,4 @@
-"""What TensorBoard shows beside curves of figures: labels, scores and text in; its events out."""
+"""Precision-recall curves and text for TensorBoard."""
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path

@@ -1,8 +1,8 @@
-"""Checkpoints: model, optimizer and step in, a folder that appears whole or not at all out.
+"""Checkpoints of model, optimizer and step, in folders that appear whole or not at all.
 
 `DIR/step-00001000/` holds `model.safetensors` and `optimizer.safetensors` (variables by path) and
 `state.json` (the step, a SHA-256 a file). Data order, masks and dropout are functions of the step,
-so this is all that a run needs to go on bit for bit.
+so this is all that a run needs to resume bit for bit.
 """
 
 import shutil
@@ -26,7 +26,7 @@ _MODEL, _OPTIMIZER = "model.safetensors", "optimizer.safetensors"
 class CheckpointWriter:
     """Writes checkpoints beside their final place, then renames them into place, in a thread.
 
-    A save copies the variables and comes back; training goes on while they are written. One is
+    A save copies the variables and comes back; training continues while they are written. One is
     written at a time: a save waits for the one before.
 
     Args:
@@ -62,7 +62,7 @@ class CheckpointWriter:
         self._writing = self._thread.submit(self._write, step, files)
 
     def check(self) -> None:
-        """Looks whether what is being written failed, without waiting for it.
+        """Checks whether the checkpoint that is being written failed, without waiting for it.
 
         Raises:
             InputError: it did.
@@ -95,7 +95,7 @@ class CheckpointWriter:
                 save_file(values, partial / name)
             digests = {name: sha256(partial / name) for name in files}
             write_json(partial / "state.json", {"step": step, "sha256": digests})
-        # Later ones were damaged, or the run would have gone on from them.
+        # Later ones were damaged, or the run would have resumed them.
         later = [path for path in list_checkpoints(self.directory) if path.name > final.name]
         earlier = [path for path in list_checkpoints(self.directory) if path not in later]
         for old in later + earlier[: -self._max_to_keep]:
@@ -156,7 +156,7 @@ def _folder_name(step: int) -> str:
 
 
 def _values(variables: list[keras.Variable]) -> dict[str, np.ndarray]:
-    # Copies: training goes on while they are written. In C order, as safetensors writes the raw
+    # Copies: training continues while they are written. In C order, as safetensors writes the raw
     # buffer and a view in another order would be saved scrambled.
     values = {v.path: np.array(keras.ops.convert_to_numpy(v), order="C") for v in variables}
     if len(values) != len(variables):

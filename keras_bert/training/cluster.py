@@ -1,4 +1,4 @@
-"""Several machines as one run: TF_CONFIG in; who this worker is, and that all agree, out.
+"""A run on several machines: reads TF_CONFIG and checks that all workers agree.
 
     TF_CONFIG -> Cluster -> strategy, once every worker has joined -> one record on all of them
 
@@ -96,7 +96,7 @@ def read_cluster(environment: Mapping[str, str] = os.environ) -> Cluster:
 
 
 def _is_address(text: str) -> bool:
-    """Tells whether a text is HOST:PORT, with a host that a look-up takes."""
+    """Returns whether a text is HOST:PORT, with a host that a look-up takes."""
     host, _, port = text.rpartition(":")
     try:
         host.encode("idna")  # Refuses empty labels, and those over 63 characters.
@@ -147,7 +147,7 @@ def num_workers(strategy: tf.distribute.Strategy) -> int:
 
 
 def worker_index(strategy: tf.distribute.Strategy) -> int:
-    """Tells which worker this process is: 0 writes the run's folder.
+    """Returns the index of this worker; worker 0 writes the run's folder.
 
     Args:
         strategy: any.
@@ -170,7 +170,7 @@ def share_of(strategy: tf.distribute.Strategy) -> tuple[int, int]:
 
 @functools.lru_cache(maxsize=1)  # What TensorFlow made of it serves every call.
 def all_sum(strategy: tf.distribute.Strategy) -> Callable[[np.ndarray], np.ndarray]:
-    """Makes the function that adds up what the workers hold; each must call it.
+    """Makes the function that sums arrays over the workers; each must call it.
 
     Args:
         strategy: any; without other workers the sum is what is given.
@@ -259,7 +259,7 @@ def lost_workers_end(strategy: tf.distribute.Strategy) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _naming_lost(workers: int, index: int) -> Iterator[None]:
-    """What `lost_workers_end` does, before there is a strategy."""
+    """`lost_workers_end` before there is a strategy."""
     try:
         yield
     except _LOST as error:

@@ -1,7 +1,7 @@
-"""What ends a run that goes wrong: rows of steps, weights and folders in; one line out.
+"""Checks that end a run with one line: finite losses and weights, workers that agree.
 
-A warning tells of weights that differ between workers: the run goes on with those of worker 0 from
-each checkpoint, but is no longer what one device would have computed.
+Weights that differ between workers are only a warning: the run continues with those of worker 0
+from each checkpoint, but no longer computes what one device would compute.
 """
 
 import zlib

@@ -1,4 +1,4 @@
-"""What pre-training costs: sizes in; parameters, floating-point operations and memory out.
+"""The cost of pre-training: parameters, floating-point operations and memory.
 
 B sequences a micro-batch, S length, P predictions, H hidden size, I intermediate size, L layers,
 N heads, V vocabulary. A multiplication with its addition counts as two operations; only matrix

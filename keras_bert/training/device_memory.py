@@ -1,4 +1,4 @@
-"""TensorFlow's devices: variables in, their memory given back; the most that a GPU held out."""
+"""Memory of TensorFlow's devices: frees variables, and reads the peak of a GPU."""
 
 from collections.abc import Iterable
 

@@ -1,4 +1,4 @@
-"""Batches onto devices: this worker's pipeline in; a dataset for `strategy.run` out.
+"""Distributes a worker's batches over its devices.
 
 B rows a global batch: [B / workers, ...] from the pipeline -> [B / devices, ...] on each device.
 """

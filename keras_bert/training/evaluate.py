@@ -1,4 +1,4 @@
-"""Scoring a dataset exactly: a finite dataset of batches in, figures out."""
+"""Evaluates a model exactly on a finite dataset of batches."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""How a step is compiled: whole by XLA on accelerators, chain by chain on CPUs.
+"""Compiles steps: as a whole by XLA on accelerators, chain by chain on CPUs.
 
 On a CPU, XLA's own bfloat16 product runs at float32 speed, where oneDNN's, which TensorFlow calls
 outside XLA, is four to five times as fast. Element-wise TensorFlow operations, on the other hand,
@@ -41,7 +41,7 @@ def compiled(function: Callable[..., Any], jit_compile: bool) -> Callable[..., A
 
 
 def compiles_whole() -> bool:
-    """Tells whether XLA takes a whole pass here: there is an accelerator."""
+    """Returns whether XLA compiles a whole pass here: there is an accelerator."""
     devices = tf.config.list_logical_devices
     return bool(devices("GPU") or devices("TPU"))
 

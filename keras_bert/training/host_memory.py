@@ -1,4 +1,4 @@
-"""The host's memory as Linux tells it: what a process may still take, has, and had at most.
+"""Memory of the host, from Linux: available to this process, resident, and its peak.
 
 Files of /proc and of control groups in; bytes out, None where the system does not say.
 """
@@ -48,7 +48,7 @@ def peak_resident(proc: Path = _PROC) -> int | None:
 
 
 def _left_in_groups(proc: Path, groups: Path) -> Iterator[int]:
-    """Yields what is left of each limit on this process: its group's, and those around it."""
+    """Yields the rest of each limit on this process: its group's, and those around it."""
     own = [line[4:] for line in _lines(proc / "self/cgroup") if line.startswith("0::/")]
     for name in own:
         for part in (Path(name), *Path(name).parents):

@@ -1,4 +1,4 @@
-"""Where the JAX backend trains: a flag's name in, devices with the face of a tf strategy out.
+"""Devices of the JAX backend, with the interface of a tf.distribute strategy.
 
 Data parallel: every device has all weights and a share of each batch. Model parallel: groups of
 devices share the rows of the vocabulary, in the word embeddings and the masked-LM bias, with
@@ -20,12 +20,12 @@ from keras_bert.common.errors import InputError
 if TYPE_CHECKING:
     import tensorflow as tf
 
-# The variables with a row for each piece of the vocabulary, by regular expressions on paths.
+# The variables with a row for each token of the vocabulary, by regular expressions on paths.
 _BY_PIECE = {r".*embeddings/word_embeddings": ("model", None), r".*output_bias": ("model",)}
 
 
 class JaxDevices:
-    """What the loop, evaluation and prediction ask of a `tf.distribute.Strategy`, for JAX.
+    """The part of `tf.distribute.Strategy` that training and prediction use, for JAX.
 
     Args:
         devices: as `keras.distribution.list_devices` names them.
@@ -77,7 +77,7 @@ class JaxDevices:
 
 
 class _VocabularyParallel(keras.distribution.ModelParallel):
-    """Cuts what has a row for each piece of the vocabulary; the rest is on every device."""
+    """Shards variables with a row for each token of the vocabulary; replicates the others."""
 
     def __init__(self, mesh: keras.distribution.DeviceMesh):
         layouts = keras.distribution.LayoutMap(mesh)
@@ -98,7 +98,7 @@ class _VocabularyParallel(keras.distribution.ModelParallel):
         count = self.device_mesh.shape[1]
         if "model" in layout.axes and variable.shape[0] % count:
             raise InputError(
-                f"--model_parallel={count} does not divide the {variable.shape[0]} pieces of the "
+                f"--model_parallel={count} does not divide the {variable.shape[0]} tokens of the "
                 "vocabulary"
             )
         return layout

@@ -1,4 +1,4 @@
-"""Scoring a dataset, and running a model over one, with JAX: what evaluate.py and predict.py do."""
+"""Evaluation and prediction with JAX, as evaluate.py and predict.py with TensorFlow."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any

@@ -1,4 +1,4 @@
-"""One training step with JAX: what training/step.py does, as one compiled program.
+"""The training step of training/step.py with JAX, as one compiled program.
 
     batch {name: [B, ...]} -> weights -> forward, backward (x micro-batches) -> clip -> optimizer
 

@@ -1,4 +1,4 @@
-"""What a run says of its steps: `metrics.jsonl` in; its lines as figures by name out.
+"""Reads `metrics.jsonl`, the figures of a run by step.
 
 A line a logged step, {"step": 100, "loss": 6.1, ...}, and a line an evaluation, with `EVALUATION`
 before each figure. A kill can cut the last line short.

@@ -1,4 +1,4 @@
-"""What the training loop has to know about a task: sums and weights in, figures out."""
+"""The objective of training: figures of a task as sums divided by weights."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Running a model over a dataset: a finite dataset of batches in, its outputs row by row out."""
+"""Runs a model over a finite dataset of batches."""
 
 from collections.abc import Callable, Iterator, Sequence
 

@@ -1,4 +1,4 @@
-"""How long work shows itself on stderr: a bar with a rate on a terminal, plain lines elsewhere.
+"""Progress of long work on stderr: a bar with a rate on a terminal, plain lines elsewhere.
 
 Work that ends within some seconds shows nothing. Training steps have a bar of their own, which
 lasts as long as the run (summaries.py).

@@ -1,4 +1,4 @@
-"""A batch that grows over the first steps: a step's number in, its micro-batches out.
+"""A batch that grows over the first steps, by micro-batches.
 
 Early gradients agree even in small batches, late ones only in large ones, so a run of a fixed
 budget takes more steps early on (Geiping & Goldstein 2023, section 4.3). The micro-batch keeps its
@@ -12,7 +12,7 @@ import numpy as np
 
 @dataclass(frozen=True)
 class BatchRamp:
-    """How many micro-batches each step of a run has.
+    """The number of micro-batches of each step of a run.
 
     Step n has 1 + floor(n · (G - 1) / N) of them below N, and G from N on.
 

@@ -1,4 +1,4 @@
-"""Gradient checkpointing: a model in; its blocks keep their inputs alone and run twice.
+"""Gradient checkpointing: blocks of a model keep only their inputs, and run twice.
 
 TensorFlow's side of layers/recompute.py. A block becomes a function of tensors, its weights among
 them (tf.recompute_grad would take them from the layer, and adds to a copy of each at every call),

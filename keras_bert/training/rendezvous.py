@@ -1,6 +1,6 @@
-"""The start of several workers: their addresses in; back when each has met every other.
+"""Lets several workers wait for each other before TensorFlow starts its cluster.
 
-TensorFlow's own wait for the others has no end and lets no other thread run, so this comes first.
+TensorFlow's own wait has no time limit and lets no other thread run, so this comes first.
 A worker's port is its own until it makes the strategy; then TensorFlow answers on it.
 """
 
@@ -25,7 +25,7 @@ _INDEX = slice(len(_HELLO), len(_HELLO) + 2)
 
 
 def meet(workers: Sequence[str], index: int, timeout: float) -> None:
-    """Waits until every other worker has called here, and has heard this one's call.
+    """Waits until this worker has exchanged calls with every other worker.
 
     Args:
         workers: "host:port" of each.
@@ -92,7 +92,7 @@ def held_address() -> Iterator[str]:
 
 
 def _hello(workers: Sequence[str], index: int) -> bytes:
-    """What a worker says of itself: which one it is, and a digest of the list that it is in."""
+    """The greeting of a worker: its index, and a digest of the list of workers."""
     digest = hashlib.sha256(json.dumps([*workers]).encode()).digest()
     return _HELLO + index.to_bytes(2, "big") + digest[:16]
 
@@ -164,7 +164,7 @@ def _hear(
 
 
 def _misfit(said: bytes, hello: bytes) -> str:
-    """Says what keeps two workers from being of one run, if anything."""
+    """Returns the reason why two workers cannot be in one run, or an empty text."""
     if said[_INDEX.stop :] != hello[_INDEX.stop :]:
         return "has another list of workers than"
     return "has the same index as" if said == hello else ""

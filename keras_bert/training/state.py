@@ -1,4 +1,4 @@
-"""What training changes: the model, its optimizer and the loss scale, with their objective."""
+"""The state that training changes: model, optimizer and loss scale, with their objective."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""One training step on every device: a global batch in, updated weights and exact sums out.
+"""The training step, on every device, of a global batch.
 
 Losses are sums with weights, divided once by the weight of the whole global batch. The weights
 come from the data alone, so they are known before the forward pass: the gradient of each

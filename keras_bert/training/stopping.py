@@ -1,6 +1,6 @@
-"""Stopping in time: SIGTERM in; all workers stop after the same step or evaluation batch out.
+"""Stops all workers after the same step or evaluation batch when one receives SIGTERM.
 
-A machine that is about to be taken away says so by SIGTERM, to one worker or to all. The loop asks
+A machine that is about to be preempted sends SIGTERM to one worker or to all. The loop asks
 after each call into TensorFlow, which is made short enough to answer soon; an evaluation asks after
 its batches, as often.
 """
@@ -23,7 +23,7 @@ SECONDS_A_CALL = 2.0
 
 
 class Stopping:
-    """What the workers agree on after each call into TensorFlow.
+    """The agreement of the workers after each call into TensorFlow: stop or continue.
 
     Args:
         strategy: the devices.
@@ -59,7 +59,7 @@ class Stopping:
     def evaluate(
         self, evaluation: Callable[[AfterBatch], Mapping[str, float]]
     ) -> Mapping[str, float] | None:
-        """Runs an evaluation, or gives it up when any worker is told to stop meanwhile.
+        """Runs an evaluation, or interrupts it when any worker is told to stop.
 
         Args:
             evaluation: calls what it is given after each batch, as often on all workers.
@@ -122,7 +122,7 @@ class _Pace:
         self._has_compiled = False
 
     def learn(self, seconds_a_unit: float) -> None:
-        """Takes in what the last ones took; the first one compiles, and says nothing."""
+        """Learns from the time of the last units; the first one compiles and is ignored."""
         if self._has_compiled:
             fitting = int(SECONDS_A_CALL / max(seconds_a_unit, 1e-9))
             self.count = max(1, min(self._most, fitting))

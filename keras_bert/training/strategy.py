@@ -1,4 +1,4 @@
-"""Where training runs: flags in, a tf.distribute.Strategy and the types it computes in out."""
+"""Makes the tf.distribute.Strategy of a run, and chooses its types."""
 
 import os
 from pathlib import Path

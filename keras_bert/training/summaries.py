@@ -1,4 +1,4 @@
-"""What a run shows of itself: figures of steps in; a progress bar, TensorBoard, metrics.jsonl out.
+"""Writes the figures of a run to a progress bar, TensorBoard and metrics.jsonl.
 
 `metrics.jsonl` has a line a logged step: {"step": 100, "loss": 6.1, ...}; a line of an evaluation
 has "eval_" before each figure.
@@ -26,7 +26,7 @@ class Summaries:
 
     Args:
         output_dir: the run's folder; gets `metrics.jsonl` and `tensorboard/`.
-        first_step: the step that the run starts or goes on from; lines of later steps, which the
+        first_step: the step that the run starts or resumes at; lines of later steps, which the
             run will write again, are dropped.
         num_train_steps: the step at which the run ends.
         silent: write nothing: the figures are another worker's to write.

@@ -9,7 +9,12 @@ from pathlib import Path
 import pytest
 import tensorflow as tf
 
-from data_tools.build_vocab import build_extended_vocab, build_vocab
+from data_tools.build_vocab import (
+    VocabExtension,
+    VocabSettings,
+    build_extended_vocab,
+    build_vocab,
+)
 from data_tools.corpus.documents import Reading
 from data_tools.corpus.odd_input import OddInput
 from data_tools.vocabulary.vocab_learning import alphabet_pieces, learn_vocab
@@ -168,9 +173,8 @@ def test_odd_text_is_counted_not_refused(tmp_path, content, words):
 def test_odd_input_of_several_files_is_told(tmp_path, caplog):
     for name in ("a.txt", "b.txt"):
         (tmp_path / name).write_bytes(b"the cat\nsat on\n\xfe mat\n" * 3)
-    build_vocab(
-        str(tmp_path), str(tmp_path / "v/vocab.txt"), 60, reading=Reading(max_bad_line_share=0.5)
-    )
+    reading = Reading(max_bad_line_share=0.5)
+    build_vocab(str(tmp_path), str(tmp_path / "v/vocab.txt"), VocabSettings(60), reading)
     assert "and 1 more: 6 undecodable bytes" in caplog.text
 
 
@@ -193,7 +197,7 @@ def small(tmp_path):
 def test_new_words_take_the_unused_places(small):
     old = load_vocab(small / "vocab.txt")
     path = small / "new.txt"
-    build_extended_vocab(str(small / "a.txt"), str(path), str(small / "vocab.txt"))
+    build_extended_vocab(str(small / "a.txt"), str(path), VocabExtension(str(small / "vocab.txt")))
     new = load_vocab(path)
     # 水 cannot be made at all, ate and blade are cut; ctd is too rare; the and cat are whole.
     assert new[1:4] == ["水", "ate", "blade"]
@@ -204,9 +208,9 @@ def test_new_words_take_the_unused_places(small):
 
 def test_as_many_new_words_as_asked_for_and_as_frequent(small):
     text, old, path = (str(small / name) for name in ("a.txt", "vocab.txt", "new.txt"))
-    new = build_extended_vocab(text, path, old, num_new_words=1)
+    new = build_extended_vocab(text, path, VocabExtension(old, num_new_words=1))
     assert new[1:4] == ["水", "[unused1]", "[unused7]"]
-    new = build_extended_vocab(text, path + "2", old, min_frequency=3)
+    new = build_extended_vocab(text, path + "2", VocabExtension(old, min_frequency=3))
     assert new[1:4] == ["水", "ate", "[unused7]"]
     assert len(load_vocab(path + "2")) == len(load_vocab(old))
 
@@ -215,7 +219,7 @@ def test_new_words_of_a_real_vocabulary(shared_data, tmp_path):
     text = shared_data / "corpus/pride_and_prejudice.txt"
     old_file = shared_data / "vocab/bert-base-uncased/vocab.txt"
     path = tmp_path / "new.txt"
-    build_extended_vocab(str(text), str(path), str(old_file), reading=Reading("prose"))
+    build_extended_vocab(str(text), str(path), VocabExtension(str(old_file)), Reading("prose"))
     old, new = load_vocab(old_file), load_vocab(path)
     changed = [number for number, piece in enumerate(old) if piece != new[number]]
     assert len(new) == len(old)
@@ -247,7 +251,9 @@ def test_a_vocabulary_that_cannot_be_extended_is_refused(tmp_path, pieces, chang
     old.write_text("".join(piece + "\n" for piece in [*SPECIAL_TOKENS, *pieces]))
     text.write_text("the cat\n")
     with pytest.raises(InputError, match=match):
-        build_extended_vocab(str(text), str(tmp_path / "new.txt"), str(old), **changes)
+        build_extended_vocab(
+            str(text), str(tmp_path / "new.txt"), VocabExtension(str(old), **changes)
+        )
     assert not (tmp_path / "new.txt").exists()
 
 
@@ -278,13 +284,13 @@ def test_the_program_extends_or_learns(small, root):
 def test_a_file_is_never_replaced_by_another_vocabulary(tmp_path, caplog):
     text, vocab = tmp_path / "a.txt", tmp_path / "new/vocab.txt"
     text.write_text("the cat sat on the mat .\n" * 5)
-    build_vocab(str(text), str(vocab), 60)
+    build_vocab(str(text), str(vocab), VocabSettings(60))
     before = vocab.read_bytes()
     caplog.set_level("INFO", logger="absl")
-    build_vocab(str(text), str(vocab), 60)
+    build_vocab(str(text), str(vocab), VocabSettings(60))
     assert "is finished: nothing to do" in caplog.text
     with pytest.raises(InputError, match=r"vocab\.txt holds another vocabulary"):
-        build_vocab(str(text), str(vocab), 60, num_unused=2)
+        build_vocab(str(text), str(vocab), VocabSettings(60, num_unused=2))
     assert vocab.read_bytes() == before
     assert os.listdir(vocab.parent) == ["vocab.txt"]
 
@@ -317,12 +323,11 @@ def test_bad_input_is_refused(tmp_path, changes, match):
     (tmp_path / "empty.txt").touch()
     (tmp_path / "bad.txt").write_bytes(b"a\n\xff\n")
     before = sorted(os.listdir(tmp_path))
-    arguments = {"input_file": "{}/a.txt", "vocab_file": "{}/vocab.txt", "vocab_size": 50} | changes
+    files = {"input_file": "{}/a.txt", "vocab_file": "{}/vocab.txt"}
+    files = {name: changes.get(name, path).format(tmp_path) for name, path in files.items()}
+    changes = {name: value for name, value in changes.items() if name not in files}
     with pytest.raises(InputError, match=match):
-        build_vocab(**{
-            name: value.format(tmp_path) if isinstance(value, str) else value
-            for name, value in arguments.items()
-        })  # fmt: skip
+        build_vocab(**files, settings=VocabSettings(**{"vocab_size": 50} | changes))
     assert sorted(os.listdir(tmp_path)) == before
 
 
@@ -336,20 +341,20 @@ def test_a_place_that_cannot_be_written_is_found_before_the_work(tmp_path, monke
     monkeypatch.setattr("data_tools.build_vocab.count_words", begin)
     for place in ("/proc/vocab.txt", "/proc/no/such/vocab.txt"):
         with pytest.raises(InputError, match=f"--vocab_file={place}: cannot be written"):
-            build_vocab(str(tmp_path / "a.txt"), place, 50)
+            build_vocab(str(tmp_path / "a.txt"), place, VocabSettings(50))
     for place in ("/proc/version", f"{tmp_path}/new/folder/vocab.txt"):
         with pytest.raises(AssertionError, match="has begun"):
-            build_vocab(str(tmp_path / "a.txt"), place, 50)
+            build_vocab(str(tmp_path / "a.txt"), place, VocabSettings(50))
     assert os.listdir(tmp_path) == ["a.txt"]
 
 
 def test_an_alphabet_without_room_is_named(tmp_path, caplog):
     (tmp_path / "a.txt").write_text("abc bca cab\n" * 9)
-    build_vocab(str(tmp_path / "a.txt"), str(tmp_path / "v.txt"), vocab_size=10)
+    build_vocab(str(tmp_path / "a.txt"), str(tmp_path / "v.txt"), VocabSettings(10))
     assert (
         "only, of 10 wanted: at most half of the room, 2, is for single characters" in caplog.text
     )
     assert "which are 6 here" in caplog.text
     caplog.clear()
-    build_vocab(str(tmp_path / "a.txt"), str(tmp_path / "w.txt"), vocab_size=18)
+    build_vocab(str(tmp_path / "a.txt"), str(tmp_path / "w.txt"), VocabSettings(18))
     assert "which are" not in caplog.text

@@ -148,7 +148,7 @@ def test_a_dry_run_says_what_each_phase_costs_and_writes_nothing(folder, root, w
     assert "--max_seq_length=128" in first
     assert "--max_seq_length=512" in second
     assert "900 of 8 sequences" in first
-    assert "7,200 of 128 pieces with 20 predictions" in first
+    assert "7,200 of 128 tokens with 20 predictions" in first
     assert "921,600, padding counted" in first
     for name in ("FLOPs", "memory a device", "measured", "time a full step", "time of all steps"):
         assert re.search(rf"^  {name} ", first, re.MULTILINE), done.stdout

@@ -170,7 +170,7 @@ def test_fused_attention_gives_what_ours_does(facts, kind):
 
 
 def test_a_vocabulary_that_does_not_divide_is_refused(facts):
-    expected = "--model_parallel=2 does not divide the 51 pieces of the vocabulary"
+    expected = "--model_parallel=2 does not divide the 51 tokens of the vocabulary"
     assert facts["odd_vocabulary"] == expected
 
 

@@ -1,1 +1,1 @@
-"""Pre-training: records in; an encoder with both heads, its figures and checkpoints out."""
+"""Pre-training of an encoder with its heads on TFRecords."""

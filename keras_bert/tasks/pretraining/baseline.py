@@ -26,7 +26,7 @@ def unigram_baseline(
         train: records whose tokens and labels are counted; every token has at least one count.
         held_out: records whose tokens and labels are guessed.
         vocab_size: V.
-        objective: what is predicted, as for `pretraining_objective`.
+        objective: the name of the objective, as for `pretraining_objective`.
         max_examples: the approximate maximum number of records read of each.
 
     Returns:

@@ -1,4 +1,4 @@
-"""What a pre-training run would cost: its phases in; lines of figures out, nothing written.
+"""Estimates the cost of a pre-training run, and writes nothing.
 
 Steps, sequences, tokens, operations and memory are arithmetic (plan.py); time is that of some steps
 at the phase's own length, on this machine (measure.py). An evaluation is the forward part of such
@@ -18,17 +18,17 @@ from keras_bert.training.run import check_batch_sizes
 
 
 def dry_run(runs: Sequence[PhaseRun], strategy: tf.distribute.Strategy) -> Iterator[str]:
-    """Says what each phase would cost, and measures some steps of it.
+    """Estimates the cost of each phase, and measures some of its steps.
 
     Args:
-        runs: the phases; without `input_file` they are planned for records that are not there yet.
+        runs: the phases; without `input_file` they are planned for records that do not exist yet.
         strategy: the devices.
 
     Yields:
         Lines of text.
 
     Raises:
-        InputError: settings or records do not fit, or nothing says the records' shape.
+        InputError: settings or records do not fit, or the records' shape is not given.
     """
     inputs = check_phases(runs, strategy) if runs[0].settings.input_file else [None] * len(runs)
     plans = []
@@ -57,7 +57,7 @@ def _planned(run: PhaseRun, plan: Plan) -> Iterator[str]:
     parts = f"{plan.micro_batches:,} x {plan.micro_batch:,} sequences"
     where = f"each of {plan.devices} devices" if plan.devices > 1 else "one device"
     yield _line("a full step", f"{parts} on {where}")
-    shape = f"of {plan.length} pieces with {plan.predictions} predictions"
+    shape = f"of {plan.length} tokens with {plan.predictions} predictions"
     yield _line("sequences", f"{plan.sequences:,} {shape}")
     yield _line("tokens", f"{plan.sequences * plan.length:,}, padding counted")
     each = f"{plan.flops_a_sequence:.3g} a sequence"

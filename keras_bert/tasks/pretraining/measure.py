@@ -1,7 +1,7 @@
-"""Times steps of a phase on this machine: a plan in; seconds and memory out.
+"""Measures the time and memory of steps of a phase on this machine.
 
-The update is told apart from the micro-batches, by steps of one and of two of them, so that a
-batch that does not fit, or takes long, is measured in part.
+Steps of one and of two micro-batches separate the update's time from that of the micro-batches, so
+that a batch that does not fit, or takes long, is measured in part.
 """
 
 import contextlib
@@ -23,23 +23,23 @@ from keras_bert.training import host_memory
 from keras_bert.training.backend import BACKEND, free, make_train_steps, peak_memory
 from keras_bert.training.distribute import distribute
 
-# What a CPU is asked at most: its rate does not rise beyond some sequences, and this takes seconds.
+# Limits on a CPU: its rate does not rise beyond some sequences, and this takes seconds.
 CPU_SEQUENCES, CPU_FLOPS = 8, 4e11
 WARM_STEPS, MEASURED_STEPS = 2, 3
 
 
 @dataclass(frozen=True)
 class Measured:
-    """What some steps took.
+    """The time and memory of the measured steps.
 
     Attributes:
         sequences: those of the micro-batch that was measured, on one device.
         update_seconds: a step's time but for its micro-batches.
         micro_batch_seconds: a micro-batch's time, at its full size.
         used: bytes that a step of one such micro-batch took a device at its peak, on CPUs with
-            what the program itself takes to compile and run it; None where nothing tells.
-        at_most: whether `used` is what a phase before took, or a size that did not fit: CPUs and
-            JAX's accelerators count from the program's start, and it took no more.
+            what the program itself takes to compile and run it; None if unknown.
+        at_most: whether `used` is only an upper bound, from an earlier phase or a size that did
+            not fit: CPUs and JAX's accelerators count from the program's start.
         expected: bytes that the estimate says for that.
     """
 
@@ -66,7 +66,7 @@ def measure(
         strategy: the devices.
 
     Returns:
-        What they took; None where not one sequence fits.
+        The measurement; None if not even one sequence fits.
 
     Raises:
         InputError: the records are damaged.
@@ -166,7 +166,7 @@ def _made_up(plan: Plan, batch_size: int) -> tf.data.Dataset:
 
 
 def _no_room(error: Exception) -> bool:
-    """Tells whether a device had no memory left, as either backend says it."""
+    """Returns whether an error of either backend says that a device is out of memory."""
     return isinstance(error, tf.errors.ResourceExhaustedError) or "RESOURCE_EXHAUSTED" in str(error)
 
 

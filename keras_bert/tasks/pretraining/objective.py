@@ -118,7 +118,7 @@ def _score(logits: Any, labels: Any, weights: Any) -> Any:
     nll = ops.sparse_categorical_crossentropy(labels, logits, from_logits=True)
     # The first of the largest, as argmax gives it; XLA's argmax takes nearly twice as long.
     largest = ops.max(logits, -1, keepdims=True)
-    pieces = logits.shape[-1]
-    first = ops.min(ops.where(logits == largest, ops.arange(pieces), pieces), -1)
+    vocab_size = logits.shape[-1]
+    first = ops.min(ops.where(logits == largest, ops.arange(vocab_size), vocab_size), -1)
     hits = ops.cast(first == labels, "float32")
     return ops.stack([ops.sum(weights * nll), ops.sum(weights * hits)])

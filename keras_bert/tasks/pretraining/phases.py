@@ -1,9 +1,9 @@
-"""Pre-training in phases: the settings of each in; a run each, and the last results out.
+"""Pre-training in phases: one run after the other.
 
-    phase-1/ -> weights, and optimizer state if it goes on -> phase-2/ -> ... -> model/
+    phase-1/ -> weights, with continue_optimizer its state -> phase-2/ -> ... -> model/
 
-Every phase is an ordinary run in a folder of its own, so the same command goes on inside the phase
-that was interrupted. The folder around them has the contract's files of the whole; of several
+Every phase is an ordinary run in a folder of its own, so the same command resumes the phase that
+was interrupted. The folder around them has the contract's files of the whole; of several
 workers the first one writes them.
 """
 
@@ -37,10 +37,10 @@ class PhaseRun:
     """A phase of a recipe, ready to run.
 
     Attributes:
-        phase: what the recipe says of it.
-        settings: what its run is made of, but for its start, which is the phase before.
-        training: how long and how it trains.
-        record: what goes into its run.json.
+        phase: its part of the recipe.
+        settings: the settings of its run, without its checkpoint, which is the phase before.
+        training: the length of the run and the settings of its steps.
+        record: the settings in its run.json.
     """
 
     phase: Phase
@@ -52,7 +52,7 @@ class PhaseRun:
 def pretrain_phases(
     runs: Sequence[PhaseRun], strategy: tf.distribute.Strategy, output_dir: Path
 ) -> dict[str, float]:
-    """Pre-trains phase by phase, or goes on where that was interrupted.
+    """Pre-trains phase by phase, or resumes the phase that was interrupted.
 
     Args:
         runs: the phases; `init_checkpoint` is where the first one starts from, if anywhere.
@@ -77,7 +77,7 @@ def pretrain_phases(
         return read_json(output_dir / "results.json")
     first = runs[0]
     if first.settings.init_checkpoint:
-        # What it refuses must not leave a run.json that would refuse the mended command.
+        # A rejected checkpoint must not leave a run.json that rejects the corrected command.
         config, objective, checkpoint = inputs[0].config, inputs[0].objective, inputs[0].checkpoint
         make_state(first.settings, first.training, strategy, config, objective, checkpoint)
     with running(output_dir, whole, strategy) as folder:
@@ -88,7 +88,7 @@ def pretrain_phases(
             own, settings, record = output_dir / f"phase-{number}", run.settings, dict(run.record)
             if number > 1:
                 before = f"phase-{number - 1}"
-                # A phase that has begun goes on from its own checkpoints, for all workers alike.
+                # A phase that has begun resumes its own checkpoints, for all workers alike.
                 begun = all(gather(strategy, bool(list_checkpoints(own / "checkpoints"))))
                 goes_on = run.phase.continue_optimizer and not begun
                 settings = _started(settings, output_dir / before, goes_on)
@@ -161,7 +161,7 @@ def _check_records(phase: Phase, inputs: PretrainingInputs) -> None:
 
 
 def _record(runs: Sequence[PhaseRun], inputs: Sequence[PretrainingInputs]) -> dict[str, object]:
-    """Returns what run.json of the whole keeps: the last phase's, and what others had otherwise."""
+    """Returns the record of the whole: the last phase's, and where other phases differ."""
     records = [
         {**run.record, **read.record(), "data": dict(run.phase.data)}
         for run, read in zip(runs, inputs, strict=True)

@@ -1,4 +1,4 @@
-"""What a phase adds up to: its settings in; steps, sequences, operations, memory out.
+"""The arithmetic of a phase: steps, sequences, operations and memory.
 
 Arithmetic alone (training/cost.py), for records that are there or are not yet.
 """
@@ -22,9 +22,9 @@ class Plan:
 
     Attributes:
         config: the sizes.
-        objective: what is predicted (task.py).
+        objective: the name of the objective (objective.py).
         length: S.
-        predictions: P; S where each next piece is predicted.
+        predictions: P; S where each next token is predicted.
         steps: its steps.
         devices: the devices.
         micro_batch: sequences of a micro-batch on one device.
@@ -125,7 +125,7 @@ def _evaluations(run: PhaseRun, inputs: PretrainingInputs | None) -> tuple[int, 
 
 
 def _objective(data: Mapping[str, object]) -> str:
-    """What records will be trained on if nothing else is said (inputs.py)."""
+    """The default objective for records (inputs.py)."""
     return "mlm" if data.get("next_sentence") == "none" else "mlm_nsp"
 
 
@@ -140,7 +140,7 @@ def _config(run: PhaseRun) -> BertConfig:
 def memory_of(
     run: PhaseRun, config: BertConfig, length: int, predictions: int, sequences: int, parts: int
 ) -> Memory:
-    """Estimates what a device needs in the types of a phase.
+    """Estimates the memory of a device with the settings of a phase.
 
     Args:
         run: the phase.

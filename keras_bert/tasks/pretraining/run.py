@@ -92,7 +92,7 @@ def pretrain(settings: PretrainingSettings, run: TrainingRun) -> dict[str, float
 
 
 def workers_of(strategy: tf.distribute.Strategy) -> dict[str, int]:
-    """Returns what run.json keeps of the workers, as they decide which record is in which batch.
+    """Returns the entries of run.json for the workers, who decide the contents of batches.
 
     Args:
         strategy: any; nothing is kept of a run of one process.

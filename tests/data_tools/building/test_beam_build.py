@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from data_tools.building import local_build, shards
-from data_tools.create_pretraining_data import create_pretraining_data
+from data_tools.create_pretraining_data import Runner, create_pretraining_data
 from data_tools.settings import Settings
 from keras_bert.common.errors import InputError
 
@@ -27,7 +27,7 @@ SCRIPT = """
 import json, sys
 from apache_beam.io.localfilesystem import LocalFileSystem
 from data_tools.building import beam_build
-from data_tools.create_pretraining_data import create_pretraining_data
+from data_tools.create_pretraining_data import Runner, create_pretraining_data
 from data_tools.settings import Settings
 from keras_bert.common.errors import InputError
 
@@ -64,7 +64,7 @@ for job in json.load(sys.stdin):
     settings = Settings(**job.pop("settings"))
     refused = job.pop("refused", None)
     try:
-        create_pretraining_data(**job, settings=settings, runner="DirectRunner")
+        create_pretraining_data(**job, settings=settings, runner=Runner("DirectRunner"))
         assert not refused
     except TypeError as stopped:
         assert "exit" in str(stopped)
@@ -271,15 +271,17 @@ def test_bad_input_is_one_line(folder, beam_python, root, tmp_path):
 
 def test_a_local_build_has_no_runner_options(files):
     with pytest.raises(InputError, match=r"'--region=x' behind --: expected an Apache Beam --run"):
-        create_pretraining_data(**files, settings=SMALL, runner_options=["--region=x"])
+        create_pretraining_data(**files, settings=SMALL, runner=Runner(options=["--region=x"]))
 
 
 def test_a_runner_has_its_own_number_of_workers(files):
     with pytest.raises(InputError, match=r"--num_workers=2 with --runner=DirectRunner: expected"):
-        create_pretraining_data(**files, settings=SMALL, num_workers=2, runner="DirectRunner")
+        create_pretraining_data(
+            **files, settings=SMALL, num_workers=2, runner=Runner("DirectRunner")
+        )
 
 
 def test_without_beam_one_line_says_what_to_install(files, monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(InputError, match=r"pip install -e '\.\[beam\]'"):
-        create_pretraining_data(**files, settings=SMALL, runner="DirectRunner")
+        create_pretraining_data(**files, settings=SMALL, runner=Runner("DirectRunner"))
