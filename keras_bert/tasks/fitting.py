@@ -3,6 +3,7 @@
 import contextlib
 import itertools
 import math
+import numbers
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, TypedDict
@@ -77,6 +78,10 @@ class FitSettings:
                 raise InputError(f"{name}={value!r}: expected a whole number of at least 1")
         if not (isinstance(self.seed, int) and 0 <= self.seed < 2**32):
             raise InputError(f"seed={self.seed!r}: expected a whole number from 0 to 2**32 - 1")
+        for name in ("learning_rate", "warmup_proportion", "weight_decay"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, numbers.Real):
+                raise InputError(f"{name}={value!r}: expected a number")
         if not 0 < self.learning_rate < math.inf:
             raise InputError(f"learning_rate={self.learning_rate!r}: expected a number above 0")
         if not 0 <= self.warmup_proportion < 1:
