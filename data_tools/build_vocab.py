@@ -1,6 +1,6 @@
 r"""Learns or extends a WordPiece vocabulary.
 
-    python -m data_tools.build_vocab --input_file='corpus/*.txt' --vocab_file=vocab.txt \
+    keras-bert build-vocab --input_file='corpus/*.txt' --vocab_file=vocab.txt \
         --vocab_size=8000
 
 The words are those of our own tokenizer (`word_counts`), so every learned token (`vocab_learning`)
@@ -14,7 +14,8 @@ import sys
 import tempfile
 from collections.abc import Iterable, Sequence
 
-from absl import flags, logging
+from absl import logging
+from absl.flags import FlagValues
 
 from data_tools import reading_flags
 from data_tools.corpus.documents import Reading, find_input_files
@@ -24,9 +25,8 @@ from data_tools.vocabulary.vocab_learning import alphabet_pieces, alphabet_room,
 from data_tools.vocabulary.word_counts import count_words
 from keras_bert.common import files
 from keras_bert.common.errors import InputError
-from keras_bert.programs import program
-
-FLAGS = flags.FLAGS
+from keras_bert.programs.flags import Definitions
+from keras_bert.programs.program import Program, no_arguments, run
 
 _OF_LEARNING = ("vocab_size", "num_unused", "pad_to_multiple_of")
 _OF_EXTENSION = ("num_new_words",)
@@ -197,44 +197,45 @@ def _write(vocab_file: str, vocab: Iterable[str]) -> None:
     logging.info("%s is finished: nothing to do", vocab_file)
 
 
-def define_flags() -> None:
+def define_flags(define: Definitions) -> None:
     """Defines this program's flags."""
-    reading_flags.define()
-    flags.DEFINE_string("input_file", None, "Comma list of text files, globs and folders.")
-    flags.DEFINE_string("vocab_file", None, "File to write the vocabulary to.")
-    flags.DEFINE_bool("do_lower_case", True, "Lower-case, for uncased models.")
-    flags.DEFINE_integer(
-        "min_frequency", 2, "How often a pair must occur to become a piece, or a word to be new."
+    reading_flags.define_flags(define)
+    define.string("input_file", None, "Comma list of text files, globs and folders.")
+    define.string("vocab_file", None, "File to write the vocabulary to.")
+    define.boolean("do_lower_case", True, "Lower-case, for uncased models.")
+    define.integer(
+        "min_frequency", 2, "How often a pair must occur to become a token, or a word to be added."
     )
-    flags.DEFINE_integer("vocab_size", 30000, "Pieces wanted, special ones included.")
-    flags.DEFINE_integer("num_unused", 0, "[unusedN] places to keep free.")
-    flags.DEFINE_integer(
+    define.integer("vocab_size", 30000, "Number of tokens, special ones included.")
+    define.integer("num_unused", 0, "[unusedN] places to keep free.")
+    define.integer(
         "pad_to_multiple_of", 1, "Add [unusedN] places up to a multiple of this, such as 8."
     )
-    flags.DEFINE_string(
+    define.string(
         "extend_vocab", None, "A vocabulary to put new words into instead, where it has [unusedN]."
     )
-    flags.DEFINE_integer("num_new_words", 0, "Most new words; 0 for as many as there are places.")
-    program.require("input_file", "vocab_file")
+    define.integer("num_new_words", 0, "Most new words; 0 for as many as there are places.")
+    define.require("input_file", "vocab_file")
 
 
-def main(argv: Sequence[str]) -> None:
+def main(flags: FlagValues, arguments: Sequence[str]) -> None:
     """Writes the vocabulary that the flags describe."""
-    program.no_arguments(argv)
-    extends = FLAGS.extend_vocab is not None
+    no_arguments(arguments)
+    extends = flags.extend_vocab is not None
     for name in _OF_LEARNING if extends else _OF_EXTENSION:
-        if FLAGS[name].present:
+        if flags[name].present:
             word, other = ("with", "without") if extends else ("without", "with")
             raise InputError(f"--{name} {word} --extend_vocab: expected {other} it or no --{name}")
     kind = VocabExtension if extends else VocabSettings
     settings, reading = (
-        made(**{field.name: FLAGS[field.name].value for field in dataclasses.fields(made)})
+        made(**{field.name: flags[field.name].value for field in dataclasses.fields(made)})
         for made in (kind, Reading)
     )
     build = build_extended_vocab if extends else build_vocab
-    build(FLAGS.input_file, FLAGS.vocab_file, settings, reading)
+    build(flags.input_file, flags.vocab_file, settings, reading)
 
+
+PROGRAM = Program("build-vocab", __doc__, define_flags, main)
 
 if __name__ == "__main__":
-    define_flags()
-    program.run(main)
+    run(PROGRAM)

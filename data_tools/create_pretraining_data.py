@@ -1,6 +1,6 @@
 r"""Makes a dataset of masked-LM and next-sentence examples from raw text.
 
-    python -m data_tools.create_pretraining_data --input_file='corpus/*.txt' \
+    keras-bert create-pretraining-data --input_file='corpus/*.txt' \
         --vocab_file=vocab.txt --output_dir=dataset --max_seq_length=128
 
 The output directory holds records-NNNNN-of-NNNNN.tfrecord, a copy of the vocabulary (vocab.txt) and
@@ -10,7 +10,7 @@ the same command again makes only the shards that are lacking there.
 
 On Apache Beam (the extra [beam]), with the runner's own options behind --:
 
-    python -m data_tools.create_pretraining_data ... --runner=DirectRunner -- \
+    keras-bert create-pretraining-data ... --runner=DirectRunner -- \
         --direct_running_mode=multi_processing --direct_num_workers=2
 """
 
@@ -20,7 +20,8 @@ import logging as std_logging
 from collections.abc import Sequence
 from typing import Any
 
-from absl import flags, logging
+from absl import logging
+from absl.flags import FlagValues
 
 from data_tools import reading_flags
 from data_tools.building.local_build import build_locally
@@ -28,9 +29,8 @@ from data_tools.corpus.documents import find_input_files
 from data_tools.corpus.odd_input import KINDS, OddInput
 from data_tools.settings import NEXT_SENTENCE, Settings
 from keras_bert.common.errors import InputError
-from keras_bert.programs import program
-
-FLAGS = flags.FLAGS
+from keras_bert.programs.flags import Definitions
+from keras_bert.programs.program import Program, no_arguments, run
 
 LOCAL = "local"
 
@@ -140,75 +140,80 @@ def _report(output_dir: str, manifest: dict[str, Any]) -> None:
     )
 
 
-def define_flags() -> None:
+def define_flags(define: Definitions) -> None:
     """Defines this program's flags; their defaults are Google's."""
     default = Settings()
-    flags.DEFINE_string("input_file", None, "Comma list of text files, globs and folders.")
-    flags.DEFINE_string("output_dir", None, "Folder to write the dataset to.")
-    flags.DEFINE_string("vocab_file", None, "Vocabulary, one word piece a line.")
-    reading_flags.define()
-    flags.DEFINE_bool("do_lower_case", default.do_lower_case, "Lower-case, for uncased models.")
-    flags.DEFINE_bool(
-        "do_whole_word_mask", default.do_whole_word_mask, "Mask all pieces of a word together."
+    define.string("input_file", None, "Comma list of text files, globs and folders.")
+    define.string("output_dir", None, "Folder to write the dataset to.")
+    define.string("vocab_file", None, "Vocabulary, one token a line.")
+    reading_flags.define_flags(define)
+    define.boolean("do_lower_case", default.do_lower_case, "Lower-case, for uncased models.")
+    define.boolean(
+        "do_whole_word_mask", default.do_whole_word_mask, "Mask all tokens of a word together."
     )
-    flags.DEFINE_integer(
+    define.integer(
         "ngram",
         default.ngram,
-        "Mask runs of up to so many pieces, or words with --do_whole_word_mask; a run of n has a "
+        "Mask runs of up to so many tokens, or words with --do_whole_word_mask; a run of n has a "
         "probability proportional to 1/n.",
     )
-    flags.DEFINE_enum(
+    define.enum(
         "next_sentence",
         default.next_sentence,
         NEXT_SENTENCE,
         "random: is B the text after A (BERT). order: are A and B swapped (ALBERT). none: rows "
         "full of sentences, running on across documents, no pairs (RoBERTa).",
     )
-    flags.DEFINE_bool(
-        "dynamic", default.dynamic, "Leave the masks to training, which draws them anew every time."
+    define.boolean(
+        "dynamic",
+        default.dynamic,
+        "Leave the masks to training, which draws new ones each time.",
     )
-    flags.DEFINE_bool("pack", default.pack, "Put several short examples in one row.")
-    flags.DEFINE_integer("max_seq_length", default.max_seq_length, "Pieces in an example.")
-    flags.DEFINE_integer(
-        "max_predictions_per_seq", default.max_predictions_per_seq, "Most pieces to predict."
+    define.boolean("pack", default.pack, "Put several short examples in one row.")
+    define.integer("max_seq_length", default.max_seq_length, "Tokens in an example.")
+    define.integer(
+        "max_predictions_per_seq", default.max_predictions_per_seq, "Most tokens to predict."
     )
-    flags.DEFINE_integer("random_seed", default.random_seed, "Seed of every draw.")
-    flags.DEFINE_integer(
+    define.integer("random_seed", default.random_seed, "Seed of every draw.")
+    define.integer(
         "dupe_factor", None, "Times a document is used; by default 10, with --dynamic 1."
     )
-    flags.DEFINE_float("masked_lm_prob", default.masked_lm_prob, "Share of pieces to predict.")
-    flags.DEFINE_float(
-        "short_seq_prob", default.short_seq_prob, "Share of documents cut shorter than the length."
+    define.number("masked_lm_prob", default.masked_lm_prob, "Share of tokens to predict.")
+    define.number(
+        "short_seq_prob",
+        default.short_seq_prob,
+        "Share of documents with shorter examples.",
     )
-    flags.DEFINE_integer("num_shards", 0, "Files to write; 0 chooses by the corpus's size.")
-    flags.DEFINE_integer("num_workers", 0, "Local processes; 0 takes every processor.")
-    flags.DEFINE_string(
+    define.integer("num_shards", 0, "Files to write; 0 chooses by the corpus's size.")
+    define.integer("num_workers", 0, "Local processes; 0: as many as processors.")
+    define.string(
         "runner",
         LOCAL,
         "local, or an Apache Beam runner: DirectRunner, DataflowRunner, FlinkRunner, SparkRunner, "
         "... Its own options follow behind --.",
     )
-    program.require("input_file", "output_dir", "vocab_file", "runner")
+    define.require("input_file", "output_dir", "vocab_file", "runner")
 
 
-def main(argv: Sequence[str]) -> None:
+def main(flags: FlagValues, arguments: Sequence[str]) -> None:
     """Makes the dataset that the flags describe."""
-    # What follows -- has lost it on its way here; a stray word comes first, and alone.
-    if argv[1:] and not argv[1].startswith("--"):
-        program.no_arguments(argv)
+    # Options of a runner follow --, which absl removes.
+    if arguments and not arguments[0].startswith("--"):
+        no_arguments(arguments)
     settings = Settings(
-        **{field.name: FLAGS[field.name].value for field in dataclasses.fields(Settings)}
+        **{field.name: flags[field.name].value for field in dataclasses.fields(Settings)}
     )
     create_pretraining_data(
-        FLAGS.input_file,
-        FLAGS.output_dir,
-        FLAGS.vocab_file,
+        flags.input_file,
+        flags.output_dir,
+        flags.vocab_file,
         settings,
-        FLAGS.num_workers,
-        Runner(FLAGS.runner, argv[1:]),
+        flags.num_workers,
+        Runner(flags.runner, arguments),
     )
 
 
+PROGRAM = Program("create-pretraining-data", __doc__, define_flags, main, resumable=True)
+
 if __name__ == "__main__":
-    define_flags()
-    program.run(main, goes_on=True)
+    run(PROGRAM)

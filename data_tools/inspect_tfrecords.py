@@ -1,6 +1,6 @@
 """Record files in; their checksums verified, statistics and decoded examples out.
 
-    python -m data_tools.inspect_tfrecords --input_file=dataset --num_examples=3
+    keras-bert inspect-tfrecords --input_file=dataset --num_examples=3
 
 Statistics and examples go to stdout, as text or (--json) statistics as JSON. A file that is not
 what its manifest says gives a line on stderr each, and exit code 1.
@@ -12,7 +12,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from absl import flags
+from absl.flags import FlagValues
 
 from data_tools.corpus.odd_input import KINDS, OddInput
 from data_tools.inspection import record_batches, record_text
@@ -20,11 +20,11 @@ from data_tools.inspection.record_statistics import Statistics, Vocabulary
 from data_tools.inspection.verification import verify
 from data_tools.progress import Progress
 from keras_bert.common.errors import InputError
+from keras_bert.common.tensorflow_start import start_tensorflow
 from keras_bert.data.record_files import RecordFiles, find_record_files
-from keras_bert.programs import program
+from keras_bert.programs.flags import Definitions
+from keras_bert.programs.program import Program, no_arguments, run
 from keras_bert.text.vocabulary import load_vocab
-
-FLAGS = flags.FLAGS
 
 
 def verify_all(found: list[RecordFiles]) -> None:
@@ -205,37 +205,38 @@ def use_color(choice: str) -> bool:
     return choice == "always"
 
 
-def define_flags() -> None:
+def define_flags(define: Definitions) -> None:
     """Defines this program's flags."""
-    flags.DEFINE_string("input_file", None, "Comma list of folders, record files and globs.")
-    flags.DEFINE_string("vocab_file", None, "Vocabulary; else the one beside a manifest.")
-    flags.DEFINE_integer("num_examples", 3, "Records to show.", lower_bound=0)
-    flags.DEFINE_integer("max_examples", 0, "Most records to read; 0 for all.", lower_bound=0)
-    flags.DEFINE_enum("color", "auto", ("auto", "always", "never"), "Colours; auto: on a terminal.")
-    flags.DEFINE_bool("json", False, "Print the statistics as JSON and no examples.")
-    program.require("input_file")
+    define.string("input_file", None, "Comma list of folders, record files and globs.")
+    define.string("vocab_file", None, "Vocabulary; else the one beside a manifest.")
+    define.integer("num_examples", 3, "Records to show.", lower_bound=0)
+    define.integer("max_examples", 0, "Most records to read; 0 for all.", lower_bound=0)
+    define.enum("color", "auto", ("auto", "always", "never"), "Colours; auto: on a terminal.")
+    define.boolean("json", False, "Print the statistics as JSON and no examples.")
+    define.require("input_file")
 
 
-def main(argv: Sequence[str]) -> None:
+def main(flags: FlagValues, arguments: Sequence[str]) -> None:
     """Verifies, counts and shows what the flags name."""
-    program.no_arguments(argv)
-    found = find_record_files(FLAGS.input_file, strangers=True)
+    no_arguments(arguments)
+    found = find_record_files(flags.input_file, strangers=True)
     verify_all(found)
-    program.start_tensorflow()
-    num_examples = 0 if FLAGS.json else FLAGS.num_examples
-    statistics, shown = read_all(found, FLAGS.vocab_file, num_examples, FLAGS.max_examples)
+    start_tensorflow()
+    num_examples = 0 if flags.json else flags.num_examples
+    statistics, shown = read_all(found, flags.vocab_file, num_examples, flags.max_examples)
     figures = of_manifests(found) | statistics.to_dict()
-    if FLAGS.json:
+    if flags.json:
         print(json.dumps(figures, indent=2, ensure_ascii=False))
         return
     print(*report(figures), sep="\n")
     if num_examples and not shown and figures["rows"]:
         print("\nThere is no vocabulary beside the files: --vocab_file shows examples as text")
     for batch, row, vocab, next_sentence in shown:
-        lines = record_text.describe(batch, row, vocab, next_sentence, use_color(FLAGS.color))
+        lines = record_text.describe(batch, row, vocab, next_sentence, use_color(flags.color))
         print("", *lines, sep="\n")
 
 
+PROGRAM = Program("inspect-tfrecords", __doc__, define_flags, main)
+
 if __name__ == "__main__":
-    define_flags()
-    program.run(main)
+    run(PROGRAM)

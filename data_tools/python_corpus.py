@@ -1,6 +1,6 @@
 """Writes the corpus that every Python carries, as one sentence a line.
 
-    python -m data_tools.python_corpus --output_dir=corpus
+    keras-bert python-corpus --output_dir=corpus
 
 In: the language reference in `pydoc_data.topics` (a topic a document) and the docstrings of the
 standard library (a module a document; its source is parsed, not imported). Out: train.txt and
@@ -20,14 +20,14 @@ import textwrap
 import warnings
 from collections.abc import Iterator, Sequence
 
-from absl import flags, logging
+from absl import logging
+from absl.flags import FlagValues
 
 from data_tools.corpus.sentences import split_sentences
 from keras_bert.common.errors import InputError
 from keras_bert.common.files import write_bytes
-from keras_bert.programs import program
-
-FLAGS = flags.FLAGS
+from keras_bert.programs.flags import Definitions
+from keras_bert.programs.program import Program, no_arguments, run
 
 HELD_OUT_EVERY = 20
 
@@ -277,17 +277,19 @@ def write_python_corpus(output_dir: str) -> dict[str, int]:
     return {name: len(documents) for name, documents in files.items()}
 
 
-def define_flags() -> None:
+def define_flags(define: Definitions) -> None:
     """Defines this program's flag."""
-    flags.DEFINE_string("output_dir", None, "Folder for train.txt and eval.txt.", required=True)
+    define.string("output_dir", None, "Folder for train.txt and eval.txt.")
+    define.require("output_dir")
 
 
-def main(argv: Sequence[str]) -> None:
+def main(flags: FlagValues, arguments: Sequence[str]) -> None:
     """Writes the corpus where the flag says."""
-    program.no_arguments(argv)
-    write_python_corpus(FLAGS.output_dir)
+    no_arguments(arguments)
+    write_python_corpus(flags.output_dir)
 
+
+PROGRAM = Program("python-corpus", __doc__, define_flags, main)
 
 if __name__ == "__main__":
-    define_flags()
-    program.run(main)
+    run(PROGRAM)

@@ -1,14 +1,13 @@
-"""The flags that say how a corpus is read, shared by the programs that read one."""
-
-from absl import flags
+"""The flags about reading a corpus, shared by the programs that read one."""
 
 from data_tools.corpus.documents import INPUT_FORMATS, Reading
+from keras_bert.programs.flags import Definitions
 
 
-def define() -> None:
+def define_flags(define: Definitions) -> None:
     """Defines --input_format, --text_field, --language and --max_bad_line_share."""
     default = Reading()
-    flags.DEFINE_enum(
+    define.enum(
         "input_format",
         default.input_format,
         INPUT_FORMATS,
@@ -16,14 +15,14 @@ def define() -> None:
         "between paragraphs, two or more (or a form feed) between documents. jsonl: a JSON object "
         "a line. wiki: WikiExtractor's output, either form. gutenberg: Project Gutenberg's books.",
     )
-    flags.DEFINE_string("text_field", default.text_field, "Field of jsonl that holds the document.")
-    flags.DEFINE_string(
+    define.string("text_field", default.text_field, "Field of jsonl that holds the document.")
+    define.string(
         "language",
         default.language,
         "Language whose rules split text into sentences, a code such as en or zh.",
     )
-    flags.DEFINE_float(
+    define.number(
         "max_bad_line_share",
         default.max_bad_line_share,
-        "Share of a file's lines that may be undecodable or malformed; 0 refuses the first one.",
+        "Share of a file's lines that may be undecodable or malformed; 0 rejects the first one.",
     )

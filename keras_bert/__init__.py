@@ -1,1 +1,78 @@
-"""BERT in TensorFlow and Keras 3, from raw text to a served model."""
+"""BERT in TensorFlow and Keras 3, from raw text to a served model.
+
+    import keras_bert
+
+    classifier = keras_bert.TextClassifier.from_pretrained("bert", labels=["0", "1"])
+    classifier.fit(texts, labels, epochs=3)
+    classifier.predict(["a film", "another film"])
+
+The names are imported at their first use: `import keras_bert` imports neither TensorFlow nor Keras.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from keras_bert.config import BertConfig
+    from keras_bert.models import (
+        BertClassifier,
+        BertEncoder,
+        BertPretrainer,
+        BertSpanLabeler,
+        BertTokenClassifier,
+    )
+    from keras_bert.tasks.classification.text_classifier import TextClassifier
+    from keras_bert.tasks.embedding.text_embedder import TextEmbedder
+    from keras_bert.tasks.fill_mask.mask_filler import MaskFiller
+    from keras_bert.tasks.load import load
+    from keras_bert.tasks.ner.entity_tagger import EntityTagger
+    from keras_bert.tasks.question_answering.question_answerer import QuestionAnswerer
+    from keras_bert.text.tokenizer import BertTokenizer
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "BertClassifier",
+    "BertConfig",
+    "BertEncoder",
+    "BertPretrainer",
+    "BertSpanLabeler",
+    "BertTokenClassifier",
+    "BertTokenizer",
+    "EntityTagger",
+    "MaskFiller",
+    "QuestionAnswerer",
+    "TextClassifier",
+    "TextEmbedder",
+    "__version__",
+    "load",
+]
+
+_MODULES = {
+    "BertClassifier": "keras_bert.models",
+    "BertConfig": "keras_bert.config",
+    "BertEncoder": "keras_bert.models",
+    "BertPretrainer": "keras_bert.models",
+    "BertSpanLabeler": "keras_bert.models",
+    "BertTokenClassifier": "keras_bert.models",
+    "BertTokenizer": "keras_bert.text.tokenizer",
+    "EntityTagger": "keras_bert.tasks.ner.entity_tagger",
+    "MaskFiller": "keras_bert.tasks.fill_mask.mask_filler",
+    "QuestionAnswerer": "keras_bert.tasks.question_answering.question_answerer",
+    "TextClassifier": "keras_bert.tasks.classification.text_classifier",
+    "TextEmbedder": "keras_bert.tasks.embedding.text_embedder",
+    "load": "keras_bert.tasks.load",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Imports a public name at its first use."""
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(importlib.import_module(_MODULES[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

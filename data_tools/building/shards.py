@@ -25,8 +25,8 @@ from data_tools.examples.packed import pack_examples
 from data_tools.examples.rows import RowLayout, lay_out
 from data_tools.settings import Settings
 from keras_bert.common import files
+from keras_bert.common.tensorflow_start import start_tensorflow
 from keras_bert.data.masking import Masking, mask_examples, num_to_predict
-from keras_bert.programs import program
 from keras_bert.text.vocabulary import load_vocab
 
 if TYPE_CHECKING:
@@ -126,7 +126,7 @@ def write_shard_of(
 def _tokenizer(vocab: tuple[str, ...], do_lower_case: bool) -> "BertTokenizer":
     # Once a build and process, and not before a shard is made: it starts TensorFlow. By the pieces,
     # not their file: the next build into the same folder has another vocabulary in that place.
-    program.start_tensorflow()
+    start_tensorflow()
     from keras_bert.text.tokenizer import BertTokenizer
 
     return BertTokenizer(vocab, do_lower_case=do_lower_case)

@@ -11,7 +11,7 @@ from collections import Counter
 import numpy as np
 
 from keras_bert.common.errors import InputError
-from keras_bert.programs import program
+from keras_bert.common.tensorflow_start import start_tensorflow
 from keras_bert.text.vocabulary import load_vocab
 
 _UNUSED = re.compile(r"\[unused\d+\]")
@@ -105,7 +105,7 @@ def extend_vocab(
 
 def _cut_words(vocab: list[str], words: list[str], do_lower_case: bool, most: int) -> list[str]:
     """Returns the first words that the vocabulary has not as one piece."""
-    program.start_tensorflow()
+    start_tensorflow()
     import tensorflow as tf
 
     from keras_bert.text.tokenizer import BertTokenizer

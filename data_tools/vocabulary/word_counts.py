@@ -12,7 +12,7 @@ from data_tools.corpus.documents import Reading, read_documents
 from data_tools.corpus.odd_input import OddInput
 from data_tools.progress import Progress
 from keras_bert.common.errors import InputError
-from keras_bert.programs import program
+from keras_bert.common.tensorflow_start import start_tensorflow
 from keras_bert.text.vocabulary import SPECIAL_TOKENS
 
 MAX_WORD_LENGTH = 200  # the tokenizer takes longer words for [UNK]
@@ -37,7 +37,7 @@ def count_words(
     Raises:
         InputError: for what cannot be read, or a corpus without a word.
     """
-    program.start_tensorflow()
+    start_tensorflow()
     from keras_bert.text.tokenizer import BertTokenizer
 
     # Words don't depend on the vocabulary; this is the least that a tokenizer takes.

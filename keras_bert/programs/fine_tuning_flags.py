@@ -1,38 +1,37 @@
-"""The flags that all fine-tuning programs share: flags in; settings, devices and record out.
+"""The flags that all fine-tuning programs share.
 
-A program calls `define` where it defines its own flags, fills in those that are left open
-(`take_from_run`, `take`, `take_files`, `complete`), and calls `read` before it imports what needs
+A program calls `define` among its own flags. Its main function sets the flags that the command line
+leaves open (`take_from_run`, `take`, `take_files`, `complete`), and then calls `read`, which starts
 TensorFlow.
 """
 
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from absl import flags, logging
+from absl import logging
+from absl.flags import FlagValues
 
 from keras_bert.common.errors import InputError
-from keras_bert.programs.program import (
+from keras_bert.common.tensorflow_start import start_tensorflow
+from keras_bert.programs.flags import Definitions, own_flags
+from keras_bert.programs.program import MissingInput
+from keras_bert.programs.run_flags import (
     check_output_dir,
     define_computing,
     define_export,
-    start_tensorflow,
+    strategy_of,
 )
 from keras_bert.tasks.fine_tuning.earlier_run import EarlierRun
 
 if TYPE_CHECKING:
     from keras_bert.tasks.fine_tuning.settings import FineTuningRun
 
-# What is defined here belongs to the program that calls `define`; its --help shows it.
-flags.disclaim_key_flags()
-FLAGS = flags.FLAGS
-
-# Where a checkpoint is looked for when no flag says it.
+# The default places of a checkpoint.
 _CHECKPOINTS = ("data/*/config.json", "demo/run/model/config.json")
 
-# What may change between a start and its continuation without changing the outcome.
+# Flags that do not change the result, so that a resumed run may have other values.
 FREE = (
     "export",
     "output_dir",
@@ -43,7 +42,8 @@ FREE = (
 )
 
 
-def define(
+def define_flags(
+    define: Definitions,
     *,
     max_seq_length: int = 128,
     train_batch_size: int = 32,
@@ -51,135 +51,151 @@ def define(
     num_train_epochs: float = 3.0,
     length_pool: int = 50,
 ) -> None:
-    """Defines the common flags, with a program's own defaults.
+    """Defines the common flags, with defaults that depend on the program.
 
     Args:
-        max_seq_length: pieces of an example at most.
+        define: of the program.
+        max_seq_length: tokens of an example at most.
         train_batch_size: examples a step.
-        learning_rate: its peak.
+        learning_rate: the peak learning rate.
         num_train_epochs: passes over the training examples.
-        length_pool: batches whose examples are sorted together.
+        length_pool: batches whose examples are sorted by length together.
     """
-    flags.DEFINE_string(
+    define.string(
         "init_checkpoint",
         "",
-        "Model directory, TF1 checkpoint or a run's folder; with --nodo_train, flags of text and "
-        "answers are that run's unless given.",
+        "Model directory, TF1 checkpoint or a run's folder. With --nodo_train, flags about text "
+        "and answers default to that run's.",
     )
-    flags.DEFINE_string("vocab_file", "", "Vocabulary; without it, the checkpoint's.")
-    flags.DEFINE_bool("do_lower_case", None, "Lower-case text; without it, as the checkpoint says.")
-    flags.DEFINE_integer("max_seq_length", max_seq_length, "Pieces of an example.", lower_bound=3)
-    flags.DEFINE_string("output_dir", "", "The run's folder.")
-    flags.DEFINE_bool("do_train", True, "Train.")
-    flags.DEFINE_bool("do_eval", True, "Score the development set after each epoch, if any.")
-    flags.DEFINE_bool("do_predict", True, "Write predictions of the test set, if any.")
-    flags.DEFINE_integer("train_batch_size", train_batch_size, "Examples a step.", lower_bound=1)
-    flags.DEFINE_integer(
-        "eval_batch_size", 32, "Examples a batch where nothing is learnt.", lower_bound=1
+    define.string("vocab_file", "", "Vocabulary; without it, the checkpoint's.")
+    define.boolean("do_lower_case", None, "Lower-case text; without it, as the checkpoint says.")
+    define.integer("max_seq_length", max_seq_length, "Tokens of an example.", lower_bound=3)
+    define.string("output_dir", "", "The run's folder.")
+    define.boolean("do_train", True, "Train.")
+    define.boolean("do_eval", True, "Score the development set after each epoch, if any.")
+    define.boolean("do_predict", True, "Write predictions of the test set, if any.")
+    define.integer("train_batch_size", train_batch_size, "Examples a step.", lower_bound=1)
+    define.integer(
+        "eval_batch_size", 32, "Examples a batch of an evaluation or prediction.", lower_bound=1
     )
-    flags.DEFINE_float("learning_rate", learning_rate, "Peak learning rate.", lower_bound=0.0)
-    flags.DEFINE_float("num_train_epochs", num_train_epochs, "Passes over the examples.", 0.0)
-    flags.DEFINE_integer("num_train_steps", 0, "Training steps; 0: by epochs.", lower_bound=0)
-    flags.DEFINE_integer(
-        "length_pool", length_pool, "Batches cut by length together; 1: random batches.", 1
+    define.number("learning_rate", learning_rate, "Peak learning rate.", lower_bound=0.0)
+    define.number("num_train_epochs", num_train_epochs, "Passes over the examples.", 0.0)
+    define.integer("num_train_steps", 0, "Training steps; 0: by epochs.", lower_bound=0)
+    define.integer(
+        "length_pool",
+        length_pool,
+        "Batches whose examples are sorted by length together; 1: random batches.",
+        1,
     )
-    flags.DEFINE_float("warmup_proportion", 0.1, "Share of the steps that warm up.", 0.0)
-    flags.DEFINE_float("layer_decay", 1.0, "Learning rate of a layer over that above it.", 0.0)
-    flags.DEFINE_bool("bias_correction", True, "Adam's; false as in the paper of BERT.")
-    flags.DEFINE_float("weight_decay", 0.01, "AdamW's weight decay.", lower_bound=0.0)
-    flags.DEFINE_integer(
-        "num_frozen_layers", 0, "Layers kept as they are; 1: the embeddings.", lower_bound=0
+    define.number("warmup_proportion", 0.1, "Share of the steps that are warm-up.", 0.0)
+    define.number(
+        "layer_decay",
+        1.0,
+        "Learning rate of a layer, as a multiple of that of the layer above.",
+        0.0,
     )
-    flags.DEFINE_integer(
-        "early_stopping_patience", 0, "Epochs without a better score; 0: never.", lower_bound=0
+    define.boolean(
+        "bias_correction", True, "Adam's bias correction; BERT was published without it."
     )
-    flags.DEFINE_integer(
-        "random_seed", 12345, "Decides weights, data order, dropout.", 0, 2**32 - 1
+    define.number("weight_decay", 0.01, "AdamW's weight decay.", lower_bound=0.0)
+    define.integer(
+        "num_frozen_layers",
+        0,
+        "Layers that are not trained; 1: the embeddings only.",
+        lower_bound=0,
     )
-    flags.DEFINE_list("seeds", [], "Several seeds, a run each, instead of --random_seed.")
-    flags.DEFINE_integer("save_checkpoints_steps", 1000, "Steps between checkpoints.", 1)
-    flags.DEFINE_integer("keep_checkpoint_max", 1, "Checkpoints kept.", lower_bound=1)
-    flags.DEFINE_integer("log_steps", 100, "Steps between lines of figures.", lower_bound=1)
-    define_computing()
-    define_export()
+    define.integer(
+        "early_stopping_patience",
+        0,
+        "Stop after so many epochs without a better score; 0: never.",
+        lower_bound=0,
+    )
+    define.integer(
+        "random_seed", 12345, "Seed of new weights, data order and dropout.", 0, 2**32 - 1
+    )
+    define.strings("seeds", [], "Several seeds, a run each, instead of --random_seed.")
+    define.integer("save_checkpoints_steps", 1000, "Steps between checkpoints.", 1)
+    define.integer("keep_checkpoint_max", 1, "Checkpoints kept.", lower_bound=1)
+    define.integer("log_steps", 100, "Steps between lines of figures.", lower_bound=1)
+    define_computing(define)
+    define_export(define)
 
 
-def read() -> "FineTuningRun":
-    """Reads the common flags; starts TensorFlow, so that bad flags and --help need not wait.
+def read(flags: FlagValues) -> "FineTuningRun":
+    """Reads the common flags and starts TensorFlow.
+
+    Args:
+        flags: of the program.
 
     Returns:
-        What they say.
+        The run that they describe.
 
     Raises:
-        InputError: flags that do not go together.
+        InputError: flags that contradict each other.
     """
     for name in ("init_checkpoint", "output_dir"):
-        if not FLAGS[name].value:
+        if not flags[name].value:
             raise InputError(f"--{name} is required and must not be empty")
-    check_output_dir(FLAGS.output_dir, FLAGS.init_checkpoint)
-    seeds = _seeds()
-    start_tensorflow()
+    check_output_dir(flags.output_dir, flags.init_checkpoint)
+    seeds = _seeds(flags)
+    start_tensorflow()  # After the checks, which do not need it.
     from keras_bert.tasks.fine_tuning.settings import FineTuningRun, FineTuningSettings
-    from keras_bert.training.backend import BACKEND, fastest_precision, make_strategy
+    from keras_bert.training.backend import BACKEND, fastest_precision
     from keras_bert.training.run import TrainingSettings
 
-    own = {flag.name: flag.value for flag in FLAGS.get_flags_for_module("__main__")}
+    own = {name: flag.value for name, flag in own_flags(flags).items()}
     own["mixed_precision"] = own["mixed_precision"] or fastest_precision()
     settings, training = (
         kind(**{field.name: own[field.name] for field in fields(kind) if field.name in own})
         for kind in (FineTuningSettings, TrainingSettings)
     )
-    left_out = {*FREE, "seeds"}
+    record = {name: value for name, value in own.items() if name not in {*FREE, "seeds"}}
     return FineTuningRun(
         settings=settings,
         training=training,
-        strategy=make_strategy(
-            FLAGS.distribution_strategy,
-            FLAGS.num_devices,
-            FLAGS.worker_timeout,
-            FLAGS.model_parallel,
-        ),
-        output_dir=Path(FLAGS.output_dir),
-        record={name: value for name, value in own.items() if name not in left_out}
-        | {"backend": BACKEND},
+        strategy=strategy_of(flags),
+        output_dir=Path(flags.output_dir),
+        record={**record, "backend": BACKEND},
         seeds=seeds,
     )
 
 
-def take(name: str, value: object) -> None:
-    """Fills in a flag that was left open, and says so.
+def take(flags: FlagValues, name: str, value: object) -> None:
+    """Sets a flag that was left open, and logs it.
 
     Args:
+        flags: of the program.
         name: the flag.
-        value: what was found for it; nothing is done with an empty one.
+        value: the value found for it; an empty one is ignored.
     """
     if value:
         logging.info("--%s=%s", name, value)
-        FLAGS[name].value = value
+        flags[name].value = value
 
 
-def take_from_run(*names: str) -> EarlierRun | None:
-    """Fills in flags that the command line leaves open with those of the run to predict with.
+def take_from_run(flags: FlagValues, *names: str) -> EarlierRun | None:
+    """Sets flags that the command line leaves open to those of the run to predict with.
 
-    Nothing is taken where there is training, or where --init_checkpoint is not of a run. A flag
-    that the run does not tell of, as an older version had none, keeps its default.
+    Nothing is set for a training, or where --init_checkpoint is not a run. A flag that the run did
+    not record, because an older version wrote it, keeps its default.
 
     Args:
-        names: of the program's own flags, those that say how text becomes input and how outputs
-            become answers; --max_seq_length is taken in any case.
+        flags: of the program.
+        names: the program's own flags about reading text and writing answers; --max_seq_length is
+            set in any case.
 
     Returns:
-        The run, without settings if --init_checkpoint is not of one; None where there is training.
+        The run, without settings if --init_checkpoint is not a run; None for a training.
 
     Raises:
-        InputError: the run's files cannot be read, or a setting there is none of the flag's.
+        InputError: the run's files cannot be read, or hold a value that the flag rejects.
     """
-    if FLAGS.do_train or not FLAGS.init_checkpoint:
+    if flags.do_train or not flags.init_checkpoint:
         return None
-    run = EarlierRun.of(Path(FLAGS.init_checkpoint))
+    run = EarlierRun.of(Path(flags.init_checkpoint))
     kinds = {"int": int, "float": float, "bool": bool}
     taken = []
-    for flag in (FLAGS[name] for name in ("max_seq_length", *names)):
+    for flag in (flags[name] for name in ("max_seq_length", *names)):
         value = run.setting(flag.name, kinds.get(flag.flag_type(), str), None)
         if flag.present or value is None or value == flag.value:
             continue
@@ -193,16 +209,19 @@ def take_from_run(*names: str) -> EarlierRun | None:
     return run
 
 
-def take_files(folders: Iterable[Path], names: Mapping[str, Sequence[str]]) -> bool:
-    """Fills in the file flags that are left open.
+def take_files(
+    flags: FlagValues, folders: Iterable[Path], names: Mapping[str, Sequence[str]]
+) -> bool:
+    """Sets the file flags that are left open.
 
-    From --data_dir, or, where no flag names any file, from the first folder at hand that has what
-    the run needs: a file to train on, or with --nodo_train another one. The files then stand in for
-    --data_dir, so that a run goes on however its files were named.
+    They are set to files in --data_dir. If no flag names any file, they are set to those in the
+    first folder that has a file to train on, or with --nodo_train another one. --data_dir is
+    cleared then, so that a run can be resumed however its files are named.
 
     Args:
+        flags: of the program.
         folders: where to look without --data_dir.
-        names: {file flag: the names that its file goes by}; --train_file is among them.
+        names: {file flag: names of its file}; --train_file is among them.
 
     Returns:
         Whether there are files.
@@ -210,21 +229,21 @@ def take_files(folders: Iterable[Path], names: Mapping[str, Sequence[str]]) -> b
     Raises:
         InputError: --data_dir has none of them.
     """
-    data_dir = FLAGS.data_dir
-    if not data_dir and any(FLAGS[flag].value for flag in names):
+    data_dir = flags.data_dir
+    if not data_dir and any(flags[flag].value for flag in names):
         return True
     for folder in [Path(data_dir)] if data_dir else folders:
         found = {
             flag: next((str(folder / name) for name in known if (folder / name).is_file()), "")
             for flag, known in names.items()
         }
-        # --data_dir may add to files that flags name; else there must be what a run begins with.
-        needed = [path for flag, path in found.items() if FLAGS.do_train == (flag == "train_file")]
+        # --data_dir may add to files that flags name; a default folder must have the main file.
+        needed = [path for flag, path in found.items() if flags.do_train == (flag == "train_file")]
         if any(found.values() if data_dir else needed):
             for flag, path in found.items():
-                if not FLAGS[flag].value:
-                    take(flag, path)
-            FLAGS.data_dir = ""
+                if not flags[flag].value:
+                    take(flags, flag, path)
+            flags.data_dir = ""
             return True
     if data_dir:
         known = ", ".join(name for some in names.values() for name in some)
@@ -234,40 +253,43 @@ def take_files(folders: Iterable[Path], names: Mapping[str, Sequence[str]]) -> b
     return False
 
 
-def complete(no_data: str, default_output_dir: str, help_text: str) -> None:
-    """Fills in --init_checkpoint and --output_dir; ends the program if there is too little.
+def complete(flags: FlagValues, no_data: str, default_output_dir: str, help_text: str) -> None:
+    """Sets --init_checkpoint and --output_dir, if they are left open.
 
     Args:
-        no_data: what is missing beside a checkpoint, such as "no column files", or "".
+        flags: of the program.
+        no_data: the missing data, such as "no column files", or "".
         default_output_dir: the run's folder where no flag names one.
-        help_text: what to put where; {found} in it becomes what is missing.
+        help_text: where to put data and checkpoint; {found} in it becomes what is missing.
+
+    Raises:
+        MissingInput: there is no data or no checkpoint.
     """
-    if not FLAGS.init_checkpoint:
-        take("init_checkpoint", _find_checkpoint())
-    missing = [no_data, "" if FLAGS.init_checkpoint else "no checkpoint"]
+    if not flags.init_checkpoint:
+        take(flags, "init_checkpoint", _find_checkpoint())
+    missing = [no_data, "" if flags.init_checkpoint else "no checkpoint"]
     if any(missing):
-        print(help_text.format(found=" and ".join(filter(None, missing))), file=sys.stderr)
-        sys.exit(1)
-    if not FLAGS.output_dir:
-        take("output_dir", default_output_dir)
+        raise MissingInput(help_text.format(found=" and ".join(filter(None, missing))))
+    if not flags.output_dir:
+        take(flags, "output_dir", default_output_dir)
 
 
 def _find_checkpoint() -> str:
-    """Returns a model directory that is at hand, or an empty string."""
+    """Returns a model directory in a default place, or an empty string."""
     found = [path.parent for pattern in _CHECKPOINTS for path in sorted(Path().glob(pattern))]
     return next((str(path) for path in found if (path / "model.safetensors").is_file()), "")
 
 
-def _seeds() -> list[int]:
-    if not FLAGS.seeds:
-        return [FLAGS.random_seed]
-    given = f"--seeds={','.join(FLAGS.seeds)}"
-    if not FLAGS.do_train:
+def _seeds(flags: FlagValues) -> list[int]:
+    if not flags.seeds:
+        return [flags.random_seed]
+    given = f"--seeds={','.join(flags.seeds)}"
+    if not flags.do_train:
         raise InputError(f"{given} needs --do_train: without it the seed decides nothing")
-    if FLAGS["random_seed"].present:
-        raise InputError(f"{given} and --random_seed={FLAGS.random_seed}: expected one of them")
+    if flags["random_seed"].present:
+        raise InputError(f"{given} and --random_seed={flags.random_seed}: expected one of them")
     try:
-        seeds = [int(seed) for seed in FLAGS.seeds]
+        seeds = [int(seed) for seed in flags.seeds]
     except ValueError:
         seeds = []
     if not seeds or min(seeds) < 0 or max(seeds) >= 2**32 or len(set(seeds)) < len(seeds):

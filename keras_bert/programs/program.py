@@ -1,203 +1,142 @@
-"""How every program starts and ends: flags in, results out, one line for bad input.
+"""Runs a program: command line in, exit code out.
 
-In: an absl `main(argv)`. Out: the process's exit code: 0, or 1 after one line on stderr for an
-unknown flag, a bad flag value or an `InputError`, 75 after one for an `EndedEarly` (a run that was
-told to stop, or lost a worker), or 130 after one for Ctrl-C. Anything else is a defect: its
-traceback stays.
+The exit code is 0, or after one line on stderr: 1 for an unknown flag, an invalid flag value or an
+`InputError`; 75 for an `EndedEarly` (a run that was told to stop, or lost a worker); 130 for
+Ctrl-C. Any other exception is a defect and keeps its traceback.
 """
 
+import contextlib
+import faulthandler
+import logging as std_logging
 import os
+import signal
 import sys
-import tempfile
+import threading
+import traceback
 import warnings
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import NoReturn
 
-from absl import app, flags, logging
+from absl import command_name, flags, logging
+from absl.flags import FlagValues
 
 from keras_bert.common.errors import EndedEarly, InputError
+from keras_bert.programs.flags import Definitions, absl_flags
 
-# What is defined here belongs to the program that asks for it; its --help shows it.
-flags.disclaim_key_flags()
-
-_INTERRUPTED = 130  # what shells say of a program that Ctrl-C ended
-_WEEK = 7 * 24 * 3600
+_INTERRUPTED = 130  # The exit code that shells report for Ctrl-C.
 
 
-def run(main: Callable[[Sequence[str]], None], *, goes_on: bool = False) -> None:
-    """Runs `main` as an absl program whose bad input ends in one line and exit code 1.
+class MissingInput(Exception):
+    """Nothing to work on: the message says in a few lines what to put where.
 
-    Args:
-        main: takes the program's name and the arguments that are left after the flags.
-        goes_on: whether the same command continues what was interrupted; Ctrl-C then says so.
+    Commands in it are written as for `keras-bert`; the one that was used takes their place.
     """
 
-    def guarded(argv: Sequence[str]) -> None:
-        logging.set_verbosity(logging.INFO)
-        # One line, without the place in the code that a notebook would want.
-        warnings.showwarning = lambda message, *_: logging.warning("%s", message)
+
+@dataclass(frozen=True)
+class Program:
+    """A command-line program.
+
+    Attributes:
+        name: its subcommand of `keras-bert`.
+        description: what --help prints above the flags. Commands in it are written as for
+            `keras-bert`.
+        define_flags: defines the program's flags.
+        main: does the work; takes the parsed flags and the arguments that are not flags.
+        resumable: whether the same command resumes interrupted work. Ctrl-C then says so.
+    """
+
+    name: str
+    description: str
+    define_flags: Callable[[Definitions], None]
+    main: Callable[[FlagValues, Sequence[str]], None]
+    resumable: bool = False
+
+
+def run(program: Program, argv: Sequence[str] | None = None) -> NoReturn:
+    """Runs a program as this process, with its exit code.
+
+    Args:
+        program: the program.
+        argv: the command line; by default that of the process.
+    """
+    command_name.make_process_name_useful()
+    with contextlib.suppress(Exception):  # A stderr without a file descriptor.
+        faulthandler.enable()
+    module = getattr(sys.modules["__main__"], "__spec__", None)  # None without `python -m`.
+    command = None
+    if argv is None and module:
+        command = f"python -m {module.name.removesuffix('.__main__')}"
+    sys.exit(call(program, sys.argv if argv is None else argv, command))
+
+
+def call(program: Program, argv: Sequence[str], command: str | None = None) -> int:
+    """Runs a program in this process, which is left as it was.
+
+    Restored are `sys.argv`, logging, absl's flags, `warnings.showwarning` and signal handlers.
+    What the libraries in use keep globally, such as the backend of Keras, is not.
+
+    Args:
+        program: the program.
+        argv: the command line; its first entry names the program in messages.
+        command: how a user starts the program, for help texts; by default it follows from `argv`.
+
+    Returns:
+        The exit code.
+    """
+    name = os.path.basename(argv[0])
+    command = command or (f"python {name}" if name.endswith(".py") else name)
+
+    def as_started(text: str) -> str:
+        return text.replace(f"keras-bert {program.name}", command)
+
+    def fail(line: str, code: int) -> int:
+        print(f"{name}: {line}", file=sys.stderr)
+        return code
+
+    values = FlagValues()
+    with _process_state(argv), absl_flags(values, as_started(program.description)):
         try:
-            main(argv)
+            program.define_flags(Definitions(values, argv[0]))
+            arguments = _parse(values, argv)
+            if values["verbosity"].using_default_value:
+                logging.set_verbosity(logging.INFO)
+            if not values.only_check_args:
+                _run_main(program, values, arguments)
         except InputError as error:
-            _fail(str(error))
+            return fail("error: " + " ".join(str(error).split()), 1)
+        except MissingInput as error:
+            return fail(as_started(str(error)), 1)
         except EndedEarly as error:
-            _end(f"ended early: {error}: the same command again goes on", EndedEarly.EXIT_CODE)
-        except KeyboardInterrupt:
-            hint = ": the same command again goes on" if goes_on else ""
-            _end(f"interrupted{hint}", _INTERRUPTED)
-
-    app.run(guarded, flags_parser=_parse)
-
-
-def require(*names: str, unless: str = "") -> None:
-    """Makes flags required: given, and not empty.
-
-    Args:
-        names: the flags' names.
-        unless: a bool flag with which they are not.
-    """
-    message = "is required and must not be empty"
-    for name in names:
-        if unless:
-            flags.register_multi_flags_validator(
-                [name, unless], lambda values: any(values.values()), message=f"--{name} {message}"
+            return fail(
+                f"ended early: {error}: run the same command again to resume", EndedEarly.EXIT_CODE
             )
-        else:
-            flags.register_validator(name, bool, message=message)
+        except KeyboardInterrupt:
+            hint = ": run the same command again to resume" if program.resumable else ""
+            return fail(f"interrupted{hint}", _INTERRUPTED)
+        except SystemExit as end:
+            if end.code is None or isinstance(end.code, int):
+                return end.code or 0
+            return fail(str(end.code), 1)
+    return 0
 
 
-def define_computing() -> None:
-    """Defines the flags that say on what, in what types and in what parts a run is computed."""
-    flags.DEFINE_enum(
-        "distribution_strategy",
-        "default",
-        ["default", "mirrored", "multi_worker_mirrored", "tpu"],
-        "Devices: one, this machine's, several machines' (TF_CONFIG), a TPU (unverified).",
-    )
-    flags.DEFINE_integer("num_devices", 0, "Devices of `mirrored`; 0: all.", lower_bound=0)
-    flags.DEFINE_integer(
-        "model_parallel", 1, "JAX: devices that share the vocabulary.", lower_bound=1
-    )
-    flags.DEFINE_float("worker_timeout", 300.0, "Seconds to wait for other machines.")
-    flags.register_validator(  # The bounds of a flag let `nan` pass.
-        "worker_timeout",
-        lambda seconds: 0 <= seconds <= _WEEK,
-        message=f"expected seconds from 0 to {_WEEK}, which is a week",
-    )
-    flags.DEFINE_enum(
-        "mixed_precision",
-        None,
-        ["float32", "bfloat16", "float16"],
-        "Compute type; by default the fastest.",
-    )
-    flags.DEFINE_bool("jit_compile", True, "Compile with XLA.")
-    flags.DEFINE_bool("gradient_checkpointing", False, "Run each block twice; keep less in memory.")
-    flags.DEFINE_enum(
-        "optimizer_state_dtype",
-        "float32",
-        ["float32", "bfloat16"],
-        "Type that the optimizer keeps its moments in.",
-    )
-    flags.DEFINE_integer("gradient_accumulation_steps", 1, "Micro-batches a step.", lower_bound=1)
-
-
-def define_export() -> None:
-    """Defines --export, which needs the program's --do_train: it exports what a run learnt."""
-    flags.DEFINE_bool("export", False, "Export the result for serving, to OUTPUT_DIR/export/1.")
-    flags.register_multi_flags_validator(
-        ["export", "do_train"],
-        lambda values: values["do_train"] or not values["export"],
-        message="--export needs --do_train",
-    )
-    flags.register_validator(
-        "export",
-        lambda export: not export or os.environ.get("KERAS_BACKEND", "tensorflow") == "tensorflow",
-        message="needs TensorFlow; export_model.py without KERAS_BACKEND exports a JAX run",
-    )
-
-
-def finish(results: Mapping[str, object], output_dir: Path, export: bool) -> None:
-    """Prints a run's final figures, a line each, and exports it if that is asked for.
+def no_arguments(arguments: Sequence[str]) -> None:
+    """Rejects words on the command line that belong to no flag.
 
     Args:
-        results: by name.
-        output_dir: the run's folder.
-        export: whether to export what it learnt.
-
-    Raises:
-        InputError: the model cannot be exported.
-    """
-    for name, value in results.items():
-        print(f"{name} = {value:.6g}" if isinstance(value, float) else f"{name} = {value}")
-    if export:
-        from keras_bert.tasks.export import export_run  # Late, as it imports TensorFlow.
-
-        for folder in export_run(output_dir):
-            print(f"export = {folder}")
-
-
-def check_output_dir(output_dir: str, init_checkpoint: str) -> None:
-    """Refuses to let a run write where the checkpoint lies that it starts from.
-
-    Args:
-        output_dir: the run's folder.
-        init_checkpoint: the checkpoint, or empty for none.
-
-    Raises:
-        InputError: they are one folder, or the run's model/ or best/ would replace the checkpoint.
-    """
-    if not init_checkpoint:
-        return
-    start, place = Path(init_checkpoint), Path(output_dir)
-    read = {path.resolve() for path in (start, start / "model")}
-    if read & {path.resolve() for path in (place, place / "model", place / "best")}:
-        raise InputError(
-            f"--output_dir={output_dir}: --init_checkpoint={init_checkpoint} lies there; expected "
-            "another folder, as the run's files would take its place"
-        )
-
-
-def no_arguments(argv: Sequence[str]) -> None:
-    """Refuses words on the command line that belong to no flag.
-
-    Args:
-        argv: what `main` was given: the program's name and what is left after the flags.
+        arguments: the command line without program and flags.
 
     Raises:
         InputError: there are such words.
     """
-    if argv[1:]:
-        raise InputError(f"expected flags only, got {' '.join(argv[1:])!r}")
-
-
-def start_tensorflow() -> None:
-    """Imports TensorFlow without the notes that its C++ part prints, which no setting silences.
-
-    Set TF_CPP_MIN_LOG_LEVEL=0 to see them. What is printed stays visible if the import fails.
-    """
-    if os.environ.get("TF_CPP_MIN_LOG_LEVEL") == "0":
-        return
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-    sys.stderr.flush()
-    terminal = os.dup(2)
-    with tempfile.TemporaryFile() as notes:
-        os.dup2(notes.fileno(), 2)
-        try:
-            import tensorflow as tf
-
-            tf.config.list_physical_devices()  # Looks for a GPU, and says so.
-        except BaseException:
-            notes.seek(0)
-            os.write(terminal, notes.read())
-            raise
-        finally:
-            os.dup2(terminal, 2)
-            os.close(terminal)
+    if arguments:
+        raise InputError(f"expected flags only, got {' '.join(arguments)!r}")
 
 
 def need_tensorflow() -> None:
-    """Refuses another backend of Keras, for a program that computes with TensorFlow alone.
+    """Rejects another backend of Keras, for a program that computes with TensorFlow alone.
 
     Raises:
         InputError: KERAS_BACKEND, or Keras' own configuration, names another one.
@@ -211,17 +150,66 @@ def need_tensorflow() -> None:
         )
 
 
-def _parse(argv: Sequence[str]) -> list[str]:
+def _parse(values: FlagValues, argv: Sequence[str]) -> list[str]:
+    """Parses the flags; returns the other arguments."""
     try:
-        return flags.FLAGS(list(argv))
-    except flags.Error as error:
-        _fail(str(error))
+        return values(list(argv))[1:]
+    except (flags.Error, ValueError) as error:
+        raise InputError(str(error)) from error
 
 
-def _fail(message: str) -> NoReturn:
-    _end("error: " + " ".join(message.split()), 1)
+def _run_main(program: Program, values: FlagValues, arguments: Sequence[str]) -> None:
+    """Runs the program's main function, under the debugger or profiler that absl's flags name."""
+    if values.run_with_pdb:
+        import pdb
+
+        pdb.runcall(program.main, values, arguments)
+    elif values.run_with_profiling or values.profile_file:
+        import cProfile
+
+        with cProfile.Profile() as profiler:
+            program.main(values, arguments)
+        if values.profile_file:
+            profiler.dump_stats(values.profile_file)
+        else:
+            profiler.print_stats()
+    else:
+        try:
+            program.main(values, arguments)
+        except (InputError, EndedEarly, MissingInput):
+            raise
+        except Exception:
+            if values.pdb_post_mortem and sys.stdout.isatty():
+                import pdb
+
+                traceback.print_exc()
+                pdb.post_mortem()
+            raise
 
 
-def _end(line: str, code: int) -> NoReturn:
-    print(f"{os.path.basename(sys.argv[0])}: {line}", file=sys.stderr)
-    sys.exit(code)
+@contextlib.contextmanager
+def _process_state(argv: Sequence[str]) -> Iterator[None]:
+    """Sets what a program changes in its process, and restores it at the end."""
+    root, absl_logger = std_logging.getLogger(), logging.get_absl_logger()
+    handler = logging.get_absl_handler().python_handler
+    before = sys.argv, handler.stream
+    handlers, levels = root.handlers[:], (root.level, absl_logger.level)
+    signals = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        sys.argv = list(argv)
+        logging.use_absl_handler()
+        handler.setStream(sys.stderr)
+        with warnings.catch_warnings():
+            # One line, without the place in the code that a notebook would want.
+            warnings.showwarning = lambda message, *_: logging.warning("%s", message)
+            yield
+    finally:
+        sys.argv, stream = before
+        handler.setStream(stream)
+        root.handlers[:] = handlers
+        root.setLevel(levels[0])
+        absl_logger.setLevel(levels[1])
+        if threading.current_thread() is threading.main_thread():
+            for number, handle in signals.items():
+                if signal.getsignal(number) is not handle and handle is not None:
+                    signal.signal(number, handle)

@@ -9,6 +9,7 @@ The folder appears whole or not at all.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import keras
@@ -18,42 +19,54 @@ from keras_bert.common.files import appearing, write_json
 from keras_bert.serving.saved_model import CARD, INFO
 
 
+@dataclass(frozen=True)
+class ModelFile:
+    """What a model file is written from.
+
+    Attributes:
+        model: one of keras_bert.models, or the encoder.
+        name: the file's name, whose ending is the format: `.onnx` or `.tflite`.
+        vocab: the V tokens in the order of their ids.
+        int8: whether the weights are stored as int8.
+        absent_outputs: outputs of the model that are not written.
+    """
+
+    model: keras.Model
+    name: str
+    vocab: Sequence[str]
+    int8: bool = False
+    absent_outputs: Collection[str] = ()
+
+
 def write_model_file(
-    model: keras.Model,
+    file: ModelFile,
     export_dir: Path,
-    name: str,
     info: Mapping[str, object],
     card: Callable[[Mapping[str, object]], str],
-    vocab: Sequence[str],
-    *,
-    int8: bool = False,
-    left_out: Collection[str] = (),
 ) -> None:
     """Writes a version's folder.
 
     Args:
-        model: one of keras_bert.models, or the encoder.
+        file: the model and its format.
         export_dir: the folder.
-        name: of the model's file, which says the format: `.onnx` or `.tflite`.
-        info: what export.json says.
-        card: what export.json says -> what README.md says.
-        vocab: the V pieces in the order of their ids.
-        int8: whether the weights are stored as int8.
-        left_out: outputs of the model that are not written.
+        info: the content of export.json but for the signatures.
+        card: the content of export.json -> that of README.md.
 
     Raises:
         InputError: a package is missing, the model is too large for the format, or the place
             cannot be written.
     """
     # Imported here: each needs packages of its own, which a user of the other lacks.
-    if name.endswith(".onnx"):
+    if file.name.endswith(".onnx"):
         from keras_bert.serving.onnx_format import write_onnx as write
     else:
         from keras_bert.serving.litert_format import write_litert as write
     with appearing(export_dir) as folder:
         folder.mkdir()
-        signatures = write(model, folder / name, int8=int8, left_out=left_out)
+        signatures = write(
+            file.model, folder / file.name, int8=file.int8, left_out=file.absent_outputs
+        )
         info = {**info, "signatures": signatures}
-        write_vocab(folder / VOCAB, vocab)
+        write_vocab(folder / VOCAB, file.vocab)
         write_json(folder / INFO, info)
         (folder / CARD).write_text(card(info), encoding="utf-8")

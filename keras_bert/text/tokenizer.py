@@ -14,6 +14,7 @@ All ops are of core TensorFlow or tensorflow-text, so a SavedModel can hold them
 
 import os
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -146,9 +147,10 @@ class BertTokenizer:
         word = row_ids(pieces.row_splits)
         word_size = tf.cast(word_ends.values - word_starts.values, tf.int64)
         ends = tf.where(ids == self.unk_token_id, tf.gather(word_size, word), ends.values)
-        starts, ends = _offsets_in_text(
-            text, sources, row_ids(words.row_splits), word_starts.values, word, starts.values, ends
+        tokens = _TokensInWords(
+            row_ids(words.row_splits), word_starts.values, word, starts.values, ends
         )
+        starts, ends = _offsets_in_text(text, sources, tokens)
         if self.keep_special_tokens:
             lengths = tf.constant([len(token) for token in SPECIAL_TOKENS], starts.dtype)
             special = tf.gather(lengths, tf.maximum(ids - self.vocab_size, 0))
@@ -238,31 +240,40 @@ def _without_long_words(words: tf.Tensor) -> tf.Tensor:
     return tf.cond(some_may_be, replace, lambda: words)
 
 
+class _TokensInWords(NamedTuple):
+    """Where T tokens lie in W normalized words.
+
+    Attributes:
+        word_text: which text each word is of, int32 [W].
+        word_starts: where each word begins in its normalized text, int32 [W].
+        word: which word each token is of, int32 [T].
+        starts: where each token begins in its word, int64 [T], bytes.
+        ends: where it ends, int64 [T].
+    """
+
+    word_text: tf.Tensor
+    word_starts: tf.Tensor
+    word: tf.Tensor
+    starts: tf.Tensor
+    ends: tf.Tensor
+
+
 def _offsets_in_text(
-    text: tf.Tensor,
-    sources: tf.RaggedTensor,
-    word_text: tf.Tensor,
-    word_starts: tf.Tensor,
-    word: tf.Tensor,
-    starts: tf.Tensor,
-    ends: tf.Tensor,
+    text: tf.Tensor, sources: tf.RaggedTensor, tokens: _TokensInWords
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Maps the bytes of normalized words to those of the texts, for T pieces of W words.
+    """Maps the bytes of normalized words to those of the texts.
 
     Args:
         text: strings [B].
         sources: ragged int64 [B, (bytes + 1)], for each byte of a normalized text the place in the
             text where its character begins (a character that stands for itself: its own place), and
             at the end the text's length.
-        word_text: which text each word is of, int32 [W].
-        word_starts: where each word begins in its normalized text, int32 [W].
-        word: which word each piece is of, int32 [T].
-        starts: where each piece begins in its word, int64 [T].
-        ends: where it ends, int64 [T].
+        tokens: where the tokens lie.
 
     Returns:
         The starts and ends in the text, int64 [T].
     """
+    word_text, word_starts, word, starts, ends = tokens
     text_bytes, text_starts = bytes_of(text)
     word_source = tf.gather(sources.row_starts(), word_text) + tf.cast(word_starts, tf.int64)
     first = tf.gather(word_source, word)

@@ -2,31 +2,18 @@
 
     python -m keras_bert.training.plot out/base out/large --output=curves.png
 
-In: folders of runs, finished or not. Out: curves.png, with loss, scores and throughput over the
-steps; and curves.html, which holds the picture and a table of the final figures.
+The program is in `keras_bert.programs.plot`.
 """
 
 import base64
 import html
-import importlib.util
 import io
 import math
-import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
-from absl import flags
-
-from keras_bert.common.errors import InputError
-from keras_bert.common.files import write_bytes
-from keras_bert.programs.program import run
-from keras_bert.training.curves import THROUGHPUT, Run, drawn, read_runs
+from keras_bert.training.curves import THROUGHPUT, Run, drawn
 from keras_bert.training.metrics import EVALUATION
-
-FLAGS = flags.FLAGS
-
-flags.DEFINE_string("output", "curves.png", "The picture; the page lies beside it, as .html.")
 
 _DOTS_PER_INCH = 150
 _COLUMNS = 3
@@ -62,25 +49,6 @@ results; tokens_per_second: the median of the run.</caption>
 </table></div>
 </html>
 """
-
-
-def main(argv: Sequence[str]) -> None:
-    """Reads the runs and writes the picture and the page."""
-    folders = argv[1:]
-    if not folders:
-        raise InputError("expected the folders of one or more runs; see --help")
-    output = Path(FLAGS.output)
-    if output.suffix != ".png":
-        raise InputError(f"--output={output}: expected a name that ends in .png")
-    if importlib.util.find_spec("matplotlib") is None:
-        raise InputError("plots need matplotlib: install the extra, keras_bert[plot]")
-    runs = read_runs(folders)
-    picture = draw(runs)
-    write_bytes(output, picture)
-    page = output.with_suffix(".html")
-    write_bytes(page, make_page(runs, picture).encode())
-    print(f"{output}: the curves of {', '.join(told.name for told in runs)}")
-    print(f"{page}: the same, with a table of the final figures")
 
 
 def draw(runs: Sequence[Run]) -> bytes:
@@ -213,5 +181,10 @@ def _shown(value: float | None) -> str:
 
 
 if __name__ == "__main__":
+    import sys
+
+    from keras_bert.programs.plot import PROGRAM
+    from keras_bert.programs.program import run
+
     sys.argv[0] = "keras_bert.training.plot"
-    run(main)
+    run(PROGRAM)

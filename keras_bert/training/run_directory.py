@@ -17,6 +17,7 @@ from pathlib import Path
 import numpy as np
 import tensorflow as tf
 
+import keras_bert
 from keras_bert.common.errors import InputError
 from keras_bert.common.files import read_json, write_json
 from keras_bert.common.lock import locked
@@ -31,7 +32,7 @@ from keras_bert.training.cluster import (
 _LOCK = ".lock"
 _MARK = ".workers-"
 _SECONDS_TO_APPEAR = 10.0  # A network file system may show a new file late.
-PACKAGES = ("keras-bert", "tensorflow", "jax", "keras", "numpy")
+PACKAGES = ("tensorflow", "jax", "keras", "numpy")
 
 
 def is_finished(
@@ -189,7 +190,7 @@ def _appears(path: Path) -> bool:
 
 
 def _versions() -> dict[str, str]:
-    found = {}
+    found = {"keras_bert": keras_bert.__version__}
     for package in PACKAGES:
         try:
             found[package] = version(package)

@@ -24,12 +24,11 @@ def flags_of(monkeypatch, tmp_path):
         flags.DEFINE_enum("kind", "a", ["a", "b"], "", flag_values=values)
         flags.DEFINE_float("learning_rate", 5e-5, "", flag_values=values)
         values(["program", *arguments])
-        monkeypatch.setattr(fine_tuning_flags, "FLAGS", values)
         monkeypatch.chdir(tmp_path)
         (tmp_path / "out" / "best").mkdir(parents=True, exist_ok=True)
         record = {"settings": {"learning_rate": 1.0, **settings}}
         (tmp_path / "out" / "run.json").write_text(json.dumps(record))
-        run = fine_tuning_flags.take_from_run("by_pair", "threshold", "column", "kind")
+        run = fine_tuning_flags.take_from_run(values, "by_pair", "threshold", "column", "kind")
         return values, run
 
     return parse
@@ -98,7 +97,7 @@ def test_a_setting_that_the_flag_does_not_take_is_named(flags_of, settings, mess
         (["--seeds=1,1"], "--seeds=1,1: expected different whole numbers"),
     ],
 )
-def test_seeds_that_decide_nothing_are_refused(monkeypatch, arguments, message):
+def test_seeds_that_decide_nothing_are_rejected(arguments, message):
     values = flags.FlagValues()
     flags.DEFINE_string("init_checkpoint", "bert", "", flag_values=values)
     flags.DEFINE_string("output_dir", "out", "", flag_values=values)
@@ -106,6 +105,5 @@ def test_seeds_that_decide_nothing_are_refused(monkeypatch, arguments, message):
     flags.DEFINE_integer("random_seed", 12345, "", flag_values=values)
     flags.DEFINE_list("seeds", [], "", flag_values=values)
     values(["program", *arguments])
-    monkeypatch.setattr(fine_tuning_flags, "FLAGS", values)
     with pytest.raises(InputError, match=message):
-        fine_tuning_flags.read()
+        fine_tuning_flags.read(values)

@@ -1,99 +1,234 @@
-"""How programs end: bad input in one line with exit code 1, a defect with its traceback."""
+"""Programs: flags of their own, one line for bad input, exit codes, nothing left in the process."""
 
-import os
+import logging as std_logging
+import signal
 import subprocess
 import sys
+import warnings
 
 import pytest
+from absl import flags, logging
 
-from keras_bert.common.errors import InputError
-from keras_bert.programs.program import check_output_dir
-
-PROGRAM = """
-import sys
-from absl import flags
-from keras_bert.common.errors import InputError
-from keras_bert.programs.program import define_computing, run
-
-flags.DEFINE_integer("count", 1, "How many.", lower_bound=1)
-flags.DEFINE_bool("resumable", False, "Whether it goes on.")
-define_computing()
+from keras_bert.common.errors import EndedEarly, InputError
+from keras_bert.programs.program import MissingInput, Program, call, no_arguments
+from keras_bert.programs.run_flags import check_output_dir, define_computing
 
 
-def main(argv):
-    assert "tensorflow" not in sys.modules
-    if argv[1:] == ["bad"]:
-        raise InputError("notes.txt, line 3:\\nexpected a number, got 'x'")
-    if argv[1:] == ["interrupted"]:
-        raise KeyboardInterrupt
-    if argv[1:] == ["defect"]:
-        raise KeyError("missing")
-    print(flags.FLAGS.count, *argv[1:])
+def define_flags(define):
+    define.integer("count", 1, "How many.", lower_bound=1)
+    define.string("name", "x", "A name.")
+    define.require("name")
+    define_computing(define)
 
 
-run(main, goes_on="--resumable" in sys.argv)
-"""
+def main(values, arguments):
+    endings = {
+        "bad": InputError("notes.txt, line 3:\nexpected a number, got 'x'"),
+        "missing": MissingInput("nothing found. Expected:\n  keras-bert count --count=2"),
+        "early": EndedEarly("worker 1 is gone"),
+        "interrupted": KeyboardInterrupt(),
+        "defect": KeyError("missing"),
+        "exit": SystemExit(7),
+    }
+    if arguments and arguments[0] in endings:
+        raise endings[arguments[0]]
+    if arguments == ["log"]:
+        logging.info("a note")
+        logging.warning("a warning")
+        warnings.warn("of a library", stacklevel=1)
+    print(values.count, *arguments)
+
+
+COUNT = Program("count", "Counts.\n\n    keras-bert count --count=3\n", define_flags, main)
+RESUMABLE = Program("count", "Counts.", define_flags, main, resumable=True)
 
 
 @pytest.fixture
-def program(tmp_path, root):
-    """A function: arguments -> the finished process of a small program."""
-    (tmp_path / "program.py").write_text(PROGRAM)
+def ends(capfd):
+    """A function: (arguments) -> exit code, standard output and standard error."""
 
-    def start(*arguments):
-        return subprocess.run(
-            [sys.executable, tmp_path / "program.py", *arguments],
-            capture_output=True,
-            text=True,
-            timeout=60,
-            env=os.environ | {"PYTHONPATH": str(root)},
-        )
+    def end(*arguments, program=COUNT, name="count.py"):
+        code = call(program, [f"/somewhere/{name}", *arguments])
+        return code, *capfd.readouterr()
 
-    return start
+    return end
 
 
-def test_a_program_gets_its_flags_and_what_is_left(program):
-    done = program("--count=3", "a", "b")
-    assert (done.returncode, done.stdout, done.stderr) == (0, "3 a b\n", "")
+def test_a_program_gets_its_flags_and_the_other_arguments(ends):
+    assert ends("--count=3", "a", "b") == (0, "3 a b\n", "")
 
 
-def test_bad_input_is_one_line_and_exit_code_1(program):
-    done = program("bad")
-    assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr == "program.py: error: notes.txt, line 3: expected a number, got 'x'\n"
+def test_a_flag_does_not_outlive_its_call(ends):
+    assert ends("--count=3")[1] == "3\n"
+    assert ends()[1] == "1\n"
+    assert "count" not in flags.FLAGS
+
+
+def test_two_programs_may_have_a_flag_of_one_name(ends):
+    other = Program(
+        "other",
+        "",
+        lambda define: define.string("count", "none", "Text."),
+        lambda values, arguments: ends("--count=2") and print(values.count),
+    )
+    assert ends("--count=many", program=other)[1] == "many\n"
+
+
+def test_bad_input_is_one_line_and_exit_code_1(ends):
+    code, out, err = ends("bad")
+    assert (code, out) == (1, "")
+    assert err == "count.py: error: notes.txt, line 3: expected a number, got 'x'\n"
+
+
+def test_missing_input_names_the_command_that_was_used(ends):
+    code, out, err = ends("missing")
+    assert (code, out) == (1, "")
+    assert err == "count.py: nothing found. Expected:\n  python count.py --count=2\n"
+    _, _, err = ends("missing", name="keras-bert count")
+    assert err == "keras-bert count: nothing found. Expected:\n  keras-bert count --count=2\n"
 
 
 @pytest.mark.parametrize(
     ("flag", "expected"),
     [
-        ("--cuont=3", "Unknown command line flag 'cuont'"),
+        ("--cuont=3", "Unknown command line flag 'cuont'. Did you mean: count ?"),
         ("--count=many", "flag --count=many: invalid literal"),
         ("--count=0", "flag --count=0: 0 is not a positive integer"),
+        ("--count", "Missing value for flag --count"),
+        ("--name=", "flag --name=: is required and must not be empty"),
+        ("--nojit_compile=3", "--nojit_compile=3 does not take an argument"),
         ("--worker_timeout=nan", "flag --worker_timeout=nan: expected seconds from 0 to 604800"),
         ("--worker_timeout=1e12", "flag --worker_timeout=1000000000000.0: expected seconds"),
+        ("--flagfile=nowhere", "nowhere"),
     ],
 )
-def test_a_bad_flag_is_one_line_and_exit_code_1(program, flag, expected):
-    done = program(flag)
-    assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr.startswith("program.py: error: ")
-    assert expected in done.stderr
-    assert done.stderr.count("\n") == 1
+def test_a_bad_flag_is_one_line_and_exit_code_1(ends, flag, expected):
+    code, out, err = ends(flag)
+    assert (code, out) == (1, "")
+    assert err.startswith("count.py: error: ")
+    assert expected in err
+    assert err.count("\n") == 1
 
 
-def test_ctrl_c_is_one_line_and_exit_code_130_and_says_whether_the_work_goes_on(program):
-    done = program("interrupted")
-    assert (done.returncode, done.stdout) == (130, "")
-    assert done.stderr == "program.py: interrupted\n"
-    done = program("--resumable", "interrupted")
-    assert done.stderr == "program.py: interrupted: the same command again goes on\n"
+def test_flags_are_read_from_a_file(ends, tmp_path):
+    (tmp_path / "flags").write_text("# my flags\n--count=4\n--nojit_compile\n")
+    assert ends(f"--flagfile={tmp_path / 'flags'}", "--undefok=future", "--future=1")[1] == "4\n"
 
 
-def test_a_defect_keeps_its_traceback(program):
-    done = program("defect")
+@pytest.mark.parametrize("flag", ["--help", "-?", "--helpshort", "--helpfull"])
+def test_help_shows_the_programs_own_flags(ends, flag):
+    code, out, err = ends(flag)
+    assert (code, err) == (1, "")
+    assert out.startswith("Counts.\n\n    python count.py --count=3\n\nflags:\n")
+    assert "  --count: How many.\n" in out
+    assert "--[no]jit_compile: Compile with XLA." in out
+    assert ("absl.logging:" in out) == (flag == "--helpfull")
+    assert ("-v,--verbosity" in out) == (flag == "--helpfull")
+
+
+def test_help_as_xml(ends):
+    code, out, _ = ends("--helpxml")
+    assert code == 1
+    assert "<name>count</name>" in out
+
+
+def test_flags_can_be_checked_without_running(ends):
+    assert ends("--only_check_args", "bad") == (0, "", "")
+    assert ends("--only_check_args", "--count=0")[0] == 1
+
+
+def test_ctrl_c_is_one_line_and_exit_code_130_and_reports_whether_the_work_can_be_resumed(ends):
+    assert ends("interrupted") == (130, "", "count.py: interrupted\n")
+    _, _, err = ends("interrupted", program=RESUMABLE)
+    assert err == "count.py: interrupted: run the same command again to resume\n"
+
+
+def test_a_run_that_ended_early_is_one_line_and_exit_code_75(ends):
+    code, _, err = ends("early")
+    assert code == 75
+    expected = "ended early: worker 1 is gone: run the same command again to resume"
+    assert err == f"count.py: {expected}\n"
+
+
+def test_an_exit_code_is_kept(ends):
+    assert ends("exit") == (7, "", "")
+
+
+def test_a_defect_keeps_its_traceback(capfd):
+    with pytest.raises(KeyError):
+        call(COUNT, ["count.py", "defect"])
+
+
+def test_notes_and_warnings_go_to_stderr_by_verbosity(ends):
+    _, out, err = ends("log")
+    assert out == "1 log\n"
+    assert [line.split("] ")[1] for line in err.splitlines()] == [
+        "a note",
+        "a warning",
+        "of a library",
+    ]
+    _, _, err = ends("log", "--verbosity=-1")
+    assert [line.split("] ")[1] for line in err.splitlines()] == ["a warning", "of a library"]
+
+
+def state():
+    root, absl_logger = std_logging.getLogger(), logging.get_absl_logger()
+    return (
+        sys.argv,
+        warnings.showwarning,
+        (root.handlers[:], root.level, absl_logger.level),
+        [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)],
+        {name: flags.FLAGS[name].value for name in ("verbosity", "logtostderr", "pdb")},
+    )
+
+
+@pytest.mark.parametrize("ending", ["log", "bad", "early", "interrupted", "defect", "--help"])
+def test_a_call_leaves_the_process_as_it_was(ending, capfd):
+    def changes(values, arguments):
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        warnings.showwarning = print
+        main(values, arguments)
+
+    before = state()
+    program = Program("count", "Counts.", define_flags, changes)
+    try:
+        call(program, ["count.py", ending, "-v=1", "--logtostderr"])
+    except KeyError:
+        assert ending == "defect"
+    assert state() == before
+
+
+def test_a_profile_is_printed_or_written(ends, tmp_path):
+    code, out, _ = ends("--run_with_profiling", "a")
+    assert code == 0
+    assert "function calls" in out
+    ends(f"--profile_file={tmp_path / 'profile'}", "a")
+    assert (tmp_path / "profile").stat().st_size
+
+
+def test_words_that_belong_to_no_flag_are_rejected():
+    no_arguments([])
+    with pytest.raises(InputError, match="expected flags only, got 'a b'"):
+        no_arguments(["a", "b"])
+
+
+def test_a_process_ends_with_the_exit_code_and_imports_no_tensorflow(root):
+    code = "; ".join(
+        [
+            "import sys",
+            "from keras_bert.programs.program import run",
+            "from tests.programs.test_program import RESUMABLE",
+            "assert 'tensorflow' not in sys.modules",
+            "run(RESUMABLE)",
+        ]
+    )
+    for ending, expected in (("early", 75), ("bad", 1), ("a", 0)):
+        command = [sys.executable, "-c", code, ending]
+        done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
+        assert done.returncode == expected, done.stderr
+    done = subprocess.run([sys.executable, "-c", code, "defect"], cwd=root, capture_output=True)
     assert done.returncode == 1
-    assert "Traceback (most recent call last)" in done.stderr
-    assert done.stderr.endswith("KeyError: 'missing'\n")
+    assert done.stderr.endswith(b"KeyError: 'missing'\n")
 
 
 def test_a_run_does_not_write_where_its_checkpoint_lies(tmp_path):

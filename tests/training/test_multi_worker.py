@@ -254,7 +254,9 @@ def check_end(processes, killed):
     assert processes[killed].exitcode == -signal.SIGKILL
     assert processes[1 - killed].exitcode == 75, log
     assert "Traceback" not in log, log
-    expected = f"run_pretraining.py: ended early: worker {killed} is gone: the same command again"
+    expected = (
+        f"run_pretraining.py: ended early: worker {killed} is gone: run the same command again"
+    )
     assert log.splitlines()[-1].startswith(expected), log
     assert seconds < SECONDS_TO_END
 
@@ -296,7 +298,7 @@ def test_a_supervisor_starts_all_workers_again_to_the_same_bits(data, session, r
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    assert "worker 1 is gone: the same command again goes on" in done.stderr
+    assert "worker 1 is gone: run the same command again to resume" in done.stderr
     assert "ended with [75, -9]; restart 1 of 1" in done.stderr
     assert_close(weights(tmp_path / "run"), weights(session / "plain"), tolerance=0)
 

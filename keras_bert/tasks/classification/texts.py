@@ -68,6 +68,26 @@ class Splits:
     test: Mapping[str, Texts] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class TableRules:
+    """What the rows of a table may look like.
+
+    Attributes:
+        no_header: all columns of a TSV file without a header.
+        long_rows: whether rows may have more cells than the header.
+        skip_short_rows: whether rows with too few cells are skipped and counted.
+        empty_texts: whether texts may be empty.
+    """
+
+    no_header: Sequence[str] = ()
+    long_rows: bool = False
+    skip_short_rows: bool = False
+    empty_texts: bool = False
+
+
+_OWN_FILES = TableRules()
+
+
 def find_glue_folder(task: GlueTask, data_dir: Path) -> Path | None:
     """Finds a task's folder.
 
@@ -108,11 +128,13 @@ def read_glue(task: GlueTask, folder: Path, *, train: bool, dev: bool, test: boo
             task.path(folder, name),
             task.text_columns,
             task.label_column if labelled else "",
-            no_header=task.no_header if labelled else (),
-            long_rows=True,
-            # A submission needs every row of the test file.
-            pass_short_rows=task.damaged_rows and labelled,
-            empty_texts=task.damaged_rows,
+            TableRules(
+                no_header=task.no_header if labelled else (),
+                long_rows=True,
+                # A submission needs every row of the test file.
+                skip_short_rows=task.damaged_rows and labelled,
+                empty_texts=task.damaged_rows,
+            ),
         )
 
     return Splits(
@@ -126,21 +148,15 @@ def read_texts(
     path: Path,
     text_columns: Sequence[str],
     label_column: str = "",
-    no_header: Sequence[str] = (),
-    long_rows: bool = False,
-    pass_short_rows: bool = False,
-    empty_texts: bool = False,
+    rules: TableRules = _OWN_FILES,
 ) -> Texts:
     """Reads the examples of one file.
 
     Args:
         path: a TSV, CSV or JSONL file.
         text_columns: one column, or the two of a pair.
-        label_column: the column of the labels; empty to leave them.
-        no_header: all columns of a TSV file without a header.
-        long_rows: let rows have more cells than the header.
-        pass_short_rows: pass over rows with too few cells, and say how many.
-        empty_texts: let texts be empty.
+        label_column: the column of the labels; empty to ignore them.
+        rules: what rows may look like.
 
     Returns:
         The examples.
@@ -150,7 +166,8 @@ def read_texts(
     """
     columns = [*text_columns, *([label_column] if label_column else [])]
     short: list[int] = []
-    rows = list(read_rows(path, columns, no_header, long_rows, short if pass_short_rows else None))
+    skipped = short if rules.skip_short_rows else None
+    rows = list(read_rows(path, columns, rules.no_header, rules.long_rows, skipped))
     if not rows:
         raise InputError(f"{path}: has no rows")
     if short:
@@ -168,7 +185,7 @@ def read_texts(
                     f"{path}, line {row.line}: expected a text in {column!r}, got "
                     f"{json.dumps(text)[:80]}"
                 )
-            if not (text.strip() or empty_texts):
+            if not (text.strip() or rules.empty_texts):
                 raise InputError(f"{path}, line {row.line}: the text in {column!r} is empty")
     return Texts(
         source=str(path),

@@ -11,7 +11,7 @@ from keras_bert.checkpoints.safetensors_file import WEIGHTS
 from keras_bert.common.errors import InputError
 from keras_bert.common.files import sha256
 from keras_bert.serving.model_card import model_card
-from keras_bert.serving.model_file import write_model_file
+from keras_bert.serving.model_file import ModelFile, write_model_file
 from keras_bert.serving.network import Network
 from keras_bert.serving.saved_model import write_saved_model
 from keras_bert.serving.version_folders import check_version
@@ -102,16 +102,14 @@ def export_task(task: "Task", export_dir: Path, written_as: ExportFormat) -> Pat
         write_saved_model(served, export_dir, info, card, task.example_request())
     else:
         info["max_seq_length"] = config.max_position_embeddings
-        write_model_file(
+        file = ModelFile(
             task.model,
-            export_dir,
             FORMATS[written_as.format],
-            info,
-            card,
             task.tokenizer.vocab,
-            int8=written_as.int8,
-            left_out=_absent_outputs(task),
+            written_as.int8,
+            _absent_outputs(task),
         )
+        write_model_file(file, export_dir, info, card)
     logging.info("%s: %s of %s", export_dir, task.task, info["model"])
     return export_dir
 

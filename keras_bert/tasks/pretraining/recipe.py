@@ -18,8 +18,10 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, Protocol
 
+import keras_bert
 from keras_bert.common.errors import InputError
 
+_BUNDLED = Path(keras_bert.__file__).parent / "recipes"
 # What --recipe_scale makes shorter.
 STEPS = ("num_train_steps", "num_warmup_steps", "batch_ramp_steps")
 # The records' shape: said once, of how they are made, and checked when they are read.
@@ -88,7 +90,7 @@ def read_recipe(
     """Reads and checks a recipe.
 
     Args:
-        path: the TOML file.
+        path: the TOML file, or the name of a bundled recipe.
         parsers: of each flag of run_pretraining.py that a recipe may have.
         check_data: takes the data tool's settings by name and raises an InputError for a value
             that is not allowed.
@@ -102,9 +104,11 @@ def read_recipe(
             or out of bounds; the message names file and key.
     """
     try:
-        content = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+        content = tomllib.loads(find_recipe(path).read_text(encoding="utf-8"))
     except OSError as error:
-        raise InputError(f"{path}: cannot be read: {error.strerror}") from error
+        bundled = ", ".join(bundled_recipes())
+        expected = f"expected a TOML file or one of {bundled}"
+        raise InputError(f"{path}: cannot be read: {error.strerror}; {expected}") from error
     except ValueError as error:  # not UTF-8, not TOML
         raise InputError(f"{path}: is not TOML: {error}") from error
     phases = content.get("phase")
@@ -138,6 +142,25 @@ def read_recipe(
             raise InputError(f"{place}: num_train_steps is missing")
         read.append(Phase(path, number, flags, data, goes_on))
     return read
+
+
+def bundled_recipes() -> list[str]:
+    """Returns the names of the bundled recipes."""
+    return sorted(path.stem for path in _BUNDLED.glob("*.toml"))
+
+
+def find_recipe(name: str) -> Path:
+    """Returns the file of a recipe.
+
+    Args:
+        name: a path; where there is no such file, a bundled recipe's name with or without `.toml`,
+            also as recipes/NAME.toml.
+    """
+    path = Path(name)
+    is_plain = path.parent.as_posix() in (".", "recipes")
+    if is_plain and path.stem in bundled_recipes() and not path.is_file():
+        return _BUNDLED / f"{path.stem}.toml"
+    return path
 
 
 def plan_phases(

@@ -382,7 +382,7 @@ def test_ctrl_c_is_one_line_and_the_build_goes_on(root, files, monkeypatch, cont
         _, said = process.communicate(timeout=60)
     assert process.returncode == 130
     assert said.endswith(
-        "create_pretraining_data.py: interrupted: the same command again goes on\n"
+        "create_pretraining_data.py: interrupted: run the same command again to resume\n"
     )
     assert "Traceback" not in said
     there = len(notes_of(files))

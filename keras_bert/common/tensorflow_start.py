@@ -1,0 +1,30 @@
+"""Imports TensorFlow without its notes on stderr."""
+
+import os
+import sys
+import tempfile
+
+
+def start_tensorflow() -> None:
+    """Imports TensorFlow without the notes that its C++ part prints, which no setting silences.
+
+    Set TF_CPP_MIN_LOG_LEVEL=0 to see them. What is printed stays visible if the import fails.
+    """
+    if os.environ.get("TF_CPP_MIN_LOG_LEVEL") == "0":
+        return
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    sys.stderr.flush()
+    terminal = os.dup(2)
+    with tempfile.TemporaryFile() as notes:
+        os.dup2(notes.fileno(), 2)
+        try:
+            import tensorflow as tf
+
+            tf.config.list_physical_devices()  # Looks for a GPU, and prints what it finds.
+        except BaseException:
+            notes.seek(0)
+            os.write(terminal, notes.read())
+            raise
+        finally:
+            os.dup2(terminal, 2)
+            os.close(terminal)

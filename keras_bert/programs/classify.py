@@ -1,0 +1,121 @@
+r"""Fine-tunes BERT to classify texts or pairs, or to rate them: GLUE, or files of your own.
+
+    keras-bert classify --task_name=MRPC --data_dir=glue --init_checkpoint=bert \
+        --output_dir=out
+
+    keras-bert classify --task_name=custom --train_file=train.csv --eval_file=dev.csv \
+        --text_column=title --label_column=topic --init_checkpoint=bert --output_dir=out
+
+Without --task_name or --data_dir it takes a task found under data/ or prepared by TensorFlow
+Datasets. The same command again resumes an interrupted run.
+"""
+
+from collections.abc import Sequence
+from dataclasses import fields
+from pathlib import Path
+
+from absl.flags import FlagValues
+
+from keras_bert.programs import fine_tuning_flags
+from keras_bert.programs.flags import Definitions
+from keras_bert.programs.program import Program, no_arguments
+from keras_bert.programs.run_flags import finish
+from keras_bert.tasks.classification.glue import TASKS, GlueTask, find_task
+from keras_bert.tasks.classification.texts import find_glue_folder
+from keras_bert.tasks.prepared_tfds import find_prepared
+
+
+def define_flags(define: Definitions) -> None:
+    """Defines the program's flags."""
+    define.string("task_name", "", "CoLA, SST-2, MRPC, STS-B, QQP, MNLI, ..., AX, or custom.")
+    define.string("data_dir", "", "Folder of GLUE or of the task; with --tfds, that of TFDS.")
+    define.boolean("tfds", False, "Take the task from TensorFlow Datasets; downloads nothing.")
+    define.string("train_file", "", "custom: training examples, .tsv, .csv or .jsonl.")
+    define.string("eval_file", "", "custom: development examples.")
+    define.string("test_file", "", "custom: examples to predict; without it, --eval_file.")
+    define.string("text_column", "text", "custom: column of the text.")
+    define.string("text_pair_column", "", "custom: column of the second text of a pair.")
+    define.string("label_column", "label", "custom: column of the label.")
+    define.string("label_separator", ",", "custom: separator between the labels of one example.")
+    define.enum(
+        "problem_type",
+        "single_label",
+        ["single_label", "multi_label", "regression"],
+        "custom: one class, any number of classes, or a number.",
+    )
+    define.string("class_weights", "", "Weights of the classes: balanced, or numbers by comma.")
+    define.strings(
+        "label_names",
+        None,
+        "Names of the checkpoint's labels, in the order of its logits.",
+    )
+    fine_tuning_flags.define_flags(
+        define,
+    )
+
+
+# The flags that --nodo_train takes from the run of --init_checkpoint, for files of a user.
+OF_THE_RUN = (
+    "text_column",
+    "text_pair_column",
+    "label_column",
+    "label_separator",
+    "problem_type",
+)
+
+# The default folders of a task's data.
+DATA = ("data/glue", "data", "glue_data", "data/glue_data")
+
+HELP = """\
+found {found}. It needs a task and a model to start from:
+  data         a GLUE folder as data/glue/MRPC/{{train,dev,test}}.tsv, or prepared by TFDS:
+               tfds build glue/mrpc; or your own files (--task_name=custom, see --help)
+  checkpoint   a Hugging Face directory with model.safetensors as data/bert/, or any path as
+               --init_checkpoint (Google's TF1 files and KerasHub presets too)
+The shortest command once they are there:
+  keras-bert classify --task_name=MRPC --data_dir=DIR --init_checkpoint=DIR --output_dir=out"""
+
+
+def main(flags: FlagValues, arguments: Sequence[str]) -> None:
+    """Fine-tunes, and prints the final figures."""
+    no_arguments(arguments)
+    _complete_flags(flags)
+    run = fine_tuning_flags.read(flags)  # Invalid flags do not wait for TensorFlow.
+    from keras_bert.tasks.classification.data import ClassificationSettings
+    from keras_bert.tasks.classification.fine_tuning import fine_tune_classifier
+    from keras_bert.training.cluster import worker_index
+
+    own = {field.name: flags[field.name].value for field in fields(ClassificationSettings)}
+    results = fine_tune_classifier(ClassificationSettings(**own), run)
+    if worker_index(run.strategy) == 0:
+        finish(results, run.output_dir, flags.export)
+
+
+def _complete_flags(flags: FlagValues) -> None:
+    """Sets flags that are not given to the data and checkpoint found in their usual places."""
+    fine_tuning_flags.take_from_run(flags, "task_name")
+    is_custom = flags.task_name.lower() == "custom"
+    if is_custom:
+        fine_tuning_flags.take_from_run(flags, *OF_THE_RUN)
+    named = [find_task(flags.task_name)] if flags.task_name and not is_custom else []
+    if not (flags.data_dir or flags.tfds or is_custom):
+        _find_data(flags, named or [task for task in TASKS if task.train])
+    no_data = "" if flags.task_name else "no task"
+    fine_tuning_flags.complete(flags, no_data, f"out/{flags.task_name}", HELP)
+
+
+def _find_data(flags: FlagValues, tasks: Sequence[GlueTask]) -> None:
+    """Sets the flags to the first task whose data is found, as files or prepared by TFDS."""
+    for task in tasks:
+        for folder in [Path(data) / name for data in DATA for name in (task.name, *task.folders)]:
+            if find_glue_folder(task, folder):
+                fine_tuning_flags.take(flags, "task_name", task.name)
+                return fine_tuning_flags.take(flags, "data_dir", str(folder))
+    for task in tasks:
+        if find_prepared(f"glue/{task.tfds}"):
+            fine_tuning_flags.take(flags, "task_name", task.name)
+            return fine_tuning_flags.take(flags, "tfds", True)
+    return None
+
+
+PROGRAM = Program("classify", __doc__, define_flags, main, resumable=True)

@@ -1,0 +1,40 @@
+"""Converts a checkpoint into another format, bit for bit.
+
+    keras-bert convert SRC DST --to=tf1
+
+SRC is anything that `--init_checkpoint` takes; DST becomes a directory, whole or not at all.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from absl.flags import FlagValues
+
+from keras_bert.common.errors import InputError
+from keras_bert.common.tensorflow_start import start_tensorflow
+from keras_bert.programs.flags import Definitions
+from keras_bert.programs.program import Program
+
+
+def define_flags(define: Definitions) -> None:
+    """Defines the program's flags."""
+    define.enum("to", "hugging_face", ["hugging_face", "tf1", "keras_hub"], "The format to write.")
+    define.boolean("heads", True, "Convert the heads too, not the encoder only.")
+    define.boolean(
+        "do_lower_case", None, "Whether the model is uncased, where SRC does not say it correctly."
+    )
+
+
+def main(flags: FlagValues, arguments: Sequence[str]) -> None:
+    """Converts, and prints the report."""
+    if len(arguments) != 2:
+        raise InputError(f"expected SRC and DST, got {' '.join(arguments)!r}; see --help")
+    start_tensorflow()  # Invalid flags do not wait for it.
+    from keras_bert.checkpoints.conversion import convert
+
+    source, target = arguments
+    print(convert(Path(source), Path(target), flags.to, flags.heads, flags.do_lower_case))
+    print(f"{target}: written, --to={flags.to}")
+
+
+PROGRAM = Program("convert", __doc__, define_flags, main)

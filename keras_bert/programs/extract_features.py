@@ -1,0 +1,112 @@
+r"""Writes the hidden states of BERT's layers for each line of a text file.
+
+    keras-bert extract-features --input_file=text.txt --output_file=features.jsonl \
+        --init_checkpoint=bert --layers=-1,-2,-3,-4
+
+    keras-bert extract-features --input_file=text.txt --output_file=vectors.npy \
+        --init_checkpoint=bert --layers=-1 --pooling=mean
+
+A line is a text, or a pair "a ||| b". The output's name says its format: .jsonl, .tfrecord, and of
+NumPy .npy for pooled features and .npz for those of tokens.
+"""
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from absl import logging
+from absl.flags import FlagValues
+
+from keras_bert.common.errors import InputError
+from keras_bert.common.tensorflow_start import start_tensorflow
+from keras_bert.programs.flags import Definitions
+from keras_bert.programs.program import MissingInput, Program, need_tensorflow, no_arguments
+
+
+def define_flags(define: Definitions) -> None:
+    """Defines the program's flags."""
+    define.string("input_file", "", "Text, a line each; - for standard input.")
+    define.string("output_file", "", "Features: .jsonl, .npy, .npz or .tfrecord.")
+    define.string("init_checkpoint", "", "Model directory, TF1 checkpoint or a run's folder.")
+    define.string("vocab_file", "", "Vocabulary; without it, the checkpoint's.")
+    define.boolean("do_lower_case", None, "Lower-case text; without it, as the checkpoint says.")
+    define.strings("layers", ["-1", "-2", "-3", "-4"], "Layers by comma; -1 is the last.")
+    define.enum(
+        "pooling",
+        "none",
+        ["none", "cls", "mean", "max"],
+        "A vector a token, or one a line: of the first token, or over all tokens.",
+    )
+    define.integer("max_seq_length", 128, "Tokens of a line at most.", lower_bound=3)
+    define.integer("batch_size", 32, "Lines a batch.", lower_bound=1)
+    define.enum(
+        "mixed_precision",
+        "float32",
+        ["float32", "bfloat16"],
+        "Compute type; bfloat16 is less exact.",
+    )
+    define.boolean("jit_compile", True, "Compile with XLA.")
+
+
+HELP = """\
+{missing} not given. It needs lines of text and a model:
+  text         any UTF-8 file, a text or a pair "a ||| b" a line
+  checkpoint   a Hugging Face directory with model.safetensors, Google's TF1 files, a KerasHub
+               preset, or an earlier run's folder
+The shortest command:
+  keras-bert extract-features --input_file=FILE --init_checkpoint=DIR --output_file=FILE.jsonl"""
+
+
+def main(flags: FlagValues, arguments: Sequence[str]) -> None:
+    """Computes the features and writes them."""
+    no_arguments(arguments)
+    names = ("input_file", "output_file", "init_checkpoint")
+    if missing := [f"--{name}" for name in names if not flags[name].value]:
+        raise MissingInput(HELP.format(missing=" and ".join(missing)))
+    layers = _layers(flags.layers)
+    start_tensorflow()  # Invalid flags do not wait for it.
+    need_tensorflow()
+    from tqdm import tqdm
+
+    from keras_bert.common.text_lines import read_lines
+    from keras_bert.models.encoder import BertEncoder
+    from keras_bert.tasks.features.extract import FeatureSettings, check_layers, extract_features
+    from keras_bert.tasks.features.files import check_not_input, make_writer
+    from keras_bert.tasks.fine_tuning.pretrained import StartSettings, open_pretrained
+    from keras_bert.training.strategy import dtype_policy
+
+    start = open_pretrained(
+        StartSettings(
+            flags.init_checkpoint, flags.vocab_file, flags.do_lower_case, flags.max_seq_length
+        )
+    )
+    check_layers(layers, start.config.num_hidden_layers)
+    output_file = Path(flags.output_file)
+    check_not_input(flags.input_file, output_file)
+    hidden_size = start.config.hidden_size
+    write = make_writer(output_file, layers, flags.pooling, start.vocab, hidden_size)
+    encoder = BertEncoder(start.config, dtype=dtype_policy(flags.mixed_precision))
+    logging.info("%s", start.checkpoint.load_into(encoder))
+    features = extract_features(
+        (line for _, line in read_lines(flags.input_file)),
+        encoder,
+        start.tokenizer(),
+        FeatureSettings(
+            layers, flags.pooling, flags.max_seq_length, flags.batch_size, flags.jit_compile
+        ),
+    )
+    bar = tqdm(features, unit="line", disable=not sys.stderr.isatty(), dynamic_ncols=True)
+    write(output_file, bar)
+    logging.info("%s is written", output_file)
+
+
+def _layers(given: Sequence[str]) -> list[int]:
+    try:
+        return [int(layer) for layer in given]
+    except ValueError:
+        raise InputError(
+            f"--layers={','.join(given)}: expected whole numbers by comma, such as -1,-2"
+        ) from None
+
+
+PROGRAM = Program("extract-features", __doc__, define_flags, main)

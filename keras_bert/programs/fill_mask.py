@@ -1,0 +1,54 @@
+"""Fills the masks of sentences with a pre-trained model.
+
+keras-bert fill-mask --model_dir=out/model "The [MASK] statement ends a loop."
+"""
+
+from collections.abc import Sequence
+
+from absl.flags import FlagValues
+
+from keras_bert.common.errors import InputError
+from keras_bert.common.tensorflow_start import start_tensorflow
+from keras_bert.programs.flags import Definitions
+from keras_bert.programs.program import Program
+
+
+def define_flags(define: Definitions) -> None:
+    """Defines the program's flags."""
+    define.string(
+        "model_dir", None, "Pre-trained model: a model directory or any other checkpoint."
+    )
+    define.integer("max_seq_length", 128, "Tokens of a sentence at most.", lower_bound=5)
+    define.integer("top_k", 5, "Tokens printed for each mask.", lower_bound=1)
+    define.require("model_dir")
+
+
+def main(flags: FlagValues, arguments: Sequence[str]) -> None:
+    """Prints the most probable tokens for each mask in the sentences given as arguments."""
+    if not arguments:
+        raise InputError('give one or more sentences, for example "The [MASK] is red."')
+    start_tensorflow()  # Invalid flags do not wait for it.
+    from keras_bert.tasks.fill_mask.mask_filler import MaskFiller
+    from keras_bert.tasks.loading import Source
+
+    source = Source.open(flags.model_dir)
+    source.check_heads(MaskFiller.task, MaskFiller.__name__)
+    length = min(flags.max_seq_length, source.checkpoint.config.max_position_embeddings)
+    filler = MaskFiller.from_source(source, max_seq_length=length, top_k=flags.top_k)
+    if filler.untrained:
+        raise InputError(
+            f"--model_dir={flags.model_dir} has no masked-LM head; expected a pre-trained model"
+        )
+    answers = filler.predict(arguments)
+    for text, tokens in zip(arguments, answers["tokens"], strict=True):
+        if not len(tokens):
+            raise InputError(
+                f"no [MASK] within the first {length} tokens of the text {text[:80]!r}"
+            )
+    for text, tokens, scores in zip(arguments, answers["tokens"], answers["scores"], strict=True):
+        print(text)
+        for best in zip(tokens, scores, strict=True):
+            print("    " + "  ".join(f"{t} {p:.1%}" for t, p in zip(*best, strict=True)))
+
+
+PROGRAM = Program("fill-mask", __doc__, define_flags, main)

@@ -1,0 +1,178 @@
+"""Defines and parses the flags of one program.
+
+Each program has an `absl.flags.FlagValues` of its own, so that several programs can run in one
+process. absl's own flags (logging, debugging) belong to all of them.
+"""
+
+import contextlib
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from absl import app, flags, logging
+from absl.flags import FlagValues
+
+# The modules of absl whose flags every program accepts; importing them defines the flags.
+_ABSL = (app.__name__, logging.__name__)
+
+
+class Definitions:
+    """Defines the flags of one program.
+
+    Args:
+        values: where the flags are registered.
+        program: the heading of the flags in --help.
+    """
+
+    def __init__(self, values: FlagValues, program: str):
+        self._values = values
+        self._where = {"flag_values": values, "module_name": program}
+
+    def string(self, name: str, default: str | None, description: str) -> None:
+        """Defines a flag that holds a text."""
+        flags.DEFINE_string(name, default, description, **self._where)
+
+    def boolean(self, name: str, default: bool | None, description: str) -> None:
+        """Defines a flag that --name turns on and --noname turns off."""
+        flags.DEFINE_bool(name, default, description, **self._where)
+
+    def integer(
+        self,
+        name: str,
+        default: int | None,
+        description: str,
+        lower_bound: int | None = None,
+        upper_bound: int | None = None,
+    ) -> None:
+        """Defines a flag that holds a whole number within inclusive bounds."""
+        flags.DEFINE_integer(name, default, description, lower_bound, upper_bound, **self._where)
+
+    def number(
+        self,
+        name: str,
+        default: float | None,
+        description: str,
+        lower_bound: float | None = None,
+        upper_bound: float | None = None,
+    ) -> None:
+        """Defines a flag that holds a float within inclusive bounds."""
+        flags.DEFINE_float(name, default, description, lower_bound, upper_bound, **self._where)
+
+    def enum(
+        self, name: str, default: str | None, choices: Sequence[str], description: str
+    ) -> None:
+        """Defines a flag that holds one of several texts."""
+        flags.DEFINE_enum(name, default, choices, description, **self._where)
+
+    def strings(self, name: str, default: Sequence[str] | None, description: str) -> None:
+        """Defines a flag that holds a list of texts, separated by commas."""
+        flags.DEFINE_list(name, default, description, **self._where)
+
+    def alias(self, name: str, original: str) -> None:
+        """Defines a second name for a flag."""
+        flags.DEFINE_alias(name, original, **self._where)
+
+    def require(self, *names: str, unless: str = "") -> None:
+        """Rejects flags that are missing or empty.
+
+        Args:
+            names: the flags.
+            unless: a boolean flag that makes them optional.
+        """
+        message = "is required and must not be empty"
+        for name in names:
+            if unless:
+                self.check([name, unless], lambda two: any(two.values()), f"--{name} {message}")
+            else:
+                self.check_value(name, bool, message)
+
+    def check_value(self, name: str, accepts: Callable[[Any], bool], message: str) -> None:
+        """Rejects values of a flag for which `accepts(value)` is false."""
+        flags.register_validator(name, accepts, message, self._values)
+
+    def check(
+        self, names: Sequence[str], accepts: Callable[[Mapping[str, Any]], bool], message: str
+    ) -> None:
+        """Rejects combinations of flags for which `accepts({name: value})` is false."""
+        flags.register_multi_flags_validator(names, accepts, message, self._values)
+
+
+def own_flags(values: FlagValues) -> dict[str, flags.Flag]:
+    """Returns the flags that the program itself defines, by name in the order of definition."""
+    modules = values.flags_by_module_dict()
+    return {
+        flag.name: flag
+        for module, defined in modules.items()
+        if module not in _ABSL
+        for flag in defined
+    }
+
+
+@contextlib.contextmanager
+def absl_flags(values: FlagValues, description: str) -> Iterator[None]:
+    """Adds absl's flags to a program's, and restores their global values at the end.
+
+    The flags of `absl.logging` and `absl.app` are objects that `absl.flags.FLAGS` holds, and that
+    absl reads there: parsing them for one program sets them for the process.
+
+    Args:
+        values: the program's flags.
+        description: what --help prints above the list of flags.
+    """
+    shared = [
+        (module, flag)
+        for module in _ABSL
+        for flag in flags.FLAGS.get_flags_for_module(module)
+        if not isinstance(flag, app.HelpFlag | app.HelpfullFlag | app.HelpXMLFlag)
+        and flag.name != app.OnlyCheckFlagsFlag().name
+    ]
+    for module, flag in shared:
+        flags.DEFINE_flag(flag, values, module)
+    _define_help(values, description)
+    before = [(flag, flag.value, flag.present, flag.using_default_value) for _, flag in shared]
+    flags.FLAGS.mark_as_parsed()  # Else absl logs a warning.
+    try:
+        yield
+    finally:
+        for flag, *state in before:
+            flag.value, flag.present, flag.using_default_value = state
+
+
+class _PrintingFlag(flags.BooleanFlag):
+    """A flag that makes the program print something and exit."""
+
+    def __init__(
+        self, name: str, description: str, act: Callable[[], None], short_name: str | None = None
+    ):
+        super().__init__(name, False, description, short_name=short_name)
+        self._act = act
+
+    def parse(self, argument: str) -> None:
+        """Prints and exits, if the flag is on."""
+        if self._parse(argument):
+            with contextlib.suppress(BrokenPipeError):  # --help | head
+                self._act()
+            sys.exit(1)  # As absl's --help.
+
+
+def _define_help(values: FlagValues, description: str) -> None:
+    """Defines --help and its variants, which in absl print those of `absl.flags.FLAGS`."""
+
+    def short_help() -> None:
+        hint = "Try --helpfull to get a list of all flags."
+        print(f"{description}\nflags:\n{values.main_module_help()}\n\n{hint}")
+
+    def full_help() -> None:
+        print(f"{description}\nflags:\n{values.get_help()}")
+
+    def xml_help() -> None:
+        values.write_help_in_xml_format(sys.stdout)
+
+    for flag in (
+        _PrintingFlag("help", "show this help", short_help, "?"),
+        _PrintingFlag("helpshort", "show this help", short_help),
+        _PrintingFlag("helpfull", "show full help", full_help),
+        _PrintingFlag("helpxml", "like --helpfull, but generates XML output", xml_help),
+        app.OnlyCheckFlagsFlag(),
+    ):
+        flags.DEFINE_flag(flag, values, app.__name__)

@@ -1,0 +1,121 @@
+r"""Fine-tunes BERT to find named entities, from CoNLL column files.
+
+    keras-bert ner --train_file=train.conll --eval_file=dev.conll --test_file=test.conll \
+        --init_checkpoint=bert --output_dir=out
+
+Without flags it takes a model and the files under data/, or CoNLL-2003 as TensorFlow Datasets
+prepared it. The same command again resumes an interrupted run.
+"""
+
+from collections.abc import Sequence
+from dataclasses import fields
+from pathlib import Path
+
+from absl.flags import FlagValues
+
+from keras_bert.common.errors import InputError
+from keras_bert.programs import fine_tuning_flags
+from keras_bert.programs.flags import Definitions
+from keras_bert.programs.program import Program, no_arguments
+from keras_bert.programs.run_flags import finish
+from keras_bert.tasks.ner.tfds import tfds_name
+from keras_bert.tasks.prepared_tfds import find_prepared
+
+
+def define_flags(define: Definitions) -> None:
+    """Defines the program's flags."""
+    define.string("data_dir", "", "Folder of train.conll, ...; with --tfds, that of TFDS.")
+    define.boolean("tfds", False, "Take --task_name from TensorFlow Datasets; downloads nothing.")
+    define.string("task_name", "", "With --tfds: conll2003, conll2002/es, wikiann/de, ...")
+    define.string("train_file", "", "Column file to train on.")
+    define.string("eval_file", "", "Column file to score after each epoch.")
+    define.string("test_file", "", "Column file to predict; without it, --eval_file.")
+    define.integer("token_column", 0, "Column of the words, from 0; -1 is the last.")
+    define.integer("tag_column", -1, "Column of the tags.")
+    define.string("comment_prefix", "", "Prefix of comments before a sentence, such as #.")
+    define.enum(
+        "tag_scheme",
+        "",
+        ["", "iob1", "iob2", "bioes"],
+        "By default the one that fits each file best.",
+    )
+    define.boolean("strict", False, "Reject tag sequences that their scheme does not allow.")
+    define.boolean(
+        "document_context", False, "Feed a sentence together with its neighbours in the document."
+    )
+    define.boolean(
+        "label_all_pieces", False, "Train on all tokens of a word, not on the first only."
+    )
+    define.strings(
+        "label_names",
+        None,
+        "Names of the checkpoint's labels, in the order of its logits.",
+    )
+    # Large pools cost points of F1 where an epoch is short: see benchmarks/README.md.
+    fine_tuning_flags.define_flags(define, length_pool=4)
+
+
+# The flags that --nodo_train takes from the run of --init_checkpoint; not the tag scheme, which is
+# detected for each file.
+OF_THE_RUN = ("token_column", "tag_column", "comment_prefix")
+
+# The default folders, the names of the files there, and the dataset of TFDS.
+FOLDERS = ("data/ner", "data/ner/*", "data/conll*", "data/wnut*", "data")
+FILES = {
+    "train_file": ("train.conll", "train.txt", "eng.train", "wnut17train.conll"),
+    "eval_file": (
+        "dev.conll",
+        "valid.conll",
+        "dev.txt",
+        "valid.txt",
+        "eng.testa",
+        "emerging.dev.conll",
+    ),
+    "test_file": ("test.conll", "test.txt", "eng.testb", "emerging.test.annotated"),
+}
+TFDS = "conll2003"
+
+HELP = """\
+found {found}. It needs column files and a model to start from:
+  data         data/ner/train.conll, dev.conll and test.conll: a word and its tag a line, an empty
+               line after each sentence; any files as --train_file, --eval_file, --test_file; or
+               prepared by TFDS: tfds build conll2003
+  checkpoint   a Hugging Face directory with model.safetensors as data/bert/, or any path as
+               --init_checkpoint (Google's TF1 files and KerasHub presets too)
+The shortest command once they are there:
+  keras-bert ner --data_dir=DIR --init_checkpoint=DIR --output_dir=out"""
+
+
+def main(flags: FlagValues, arguments: Sequence[str]) -> None:
+    """Fine-tunes, and prints the final figures."""
+    no_arguments(arguments)
+    _complete_flags(flags)
+    run = fine_tuning_flags.read(flags)  # Invalid flags do not wait for TensorFlow.
+    from keras_bert.tasks.ner.data import NerSettings
+    from keras_bert.tasks.ner.run import fine_tune_tagger
+    from keras_bert.training.cluster import worker_index
+
+    own = {field.name: flags[field.name].value for field in fields(NerSettings)}
+    results = fine_tune_tagger(NerSettings(**own), run)
+    if worker_index(run.strategy) == 0:
+        finish(results, run.output_dir, flags.export)
+
+
+def _complete_flags(flags: FlagValues) -> None:
+    """Sets flags that are not given to the data and checkpoint found in their usual places."""
+    fine_tuning_flags.take_from_run(flags, "document_context", *([] if flags.tfds else OF_THE_RUN))
+    if flags.task_name and not flags.tfds:
+        raise InputError(f"--task_name={flags.task_name} needs --tfds; files have no task")
+    has_data = flags.tfds or fine_tuning_flags.take_files(flags, _folders(), FILES)
+    if not has_data and find_prepared(tfds_name(TFDS)):
+        fine_tuning_flags.take(flags, "task_name", TFDS)
+        fine_tuning_flags.take(flags, "tfds", True)
+        has_data = True
+    fine_tuning_flags.complete(flags, "" if has_data else "no column files", "out/ner", HELP)
+
+
+def _folders() -> list[Path]:
+    return [path for pattern in FOLDERS for path in sorted(Path().glob(pattern))]
+
+
+PROGRAM = Program("ner", __doc__, define_flags, main, resumable=True)

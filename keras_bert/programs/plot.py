@@ -1,0 +1,47 @@
+"""Draws the learning curves of runs into one picture and one page.
+
+    keras-bert plot out/base out/large --output=curves.png
+
+The arguments are folders of runs, finished or not. curves.png has loss, scores and throughput over
+the steps; curves.html has the picture and a table of the final figures.
+"""
+
+import importlib.util
+from collections.abc import Sequence
+from pathlib import Path
+
+from absl.flags import FlagValues
+
+from keras_bert.common.errors import InputError
+from keras_bert.common.files import write_bytes
+from keras_bert.programs.flags import Definitions
+from keras_bert.programs.program import Program
+
+
+def define_flags(define: Definitions) -> None:
+    """Defines the program's flags."""
+    define.string("output", "curves.png", "The picture; the page lies beside it, as .html.")
+
+
+def main(flags: FlagValues, arguments: Sequence[str]) -> None:
+    """Reads the runs, and writes the picture and the page."""
+    if not arguments:
+        raise InputError("expected the folders of one or more runs; see --help")
+    output = Path(flags.output)
+    if output.suffix != ".png":
+        raise InputError(f"--output={output}: expected a name that ends in .png")
+    if importlib.util.find_spec("matplotlib") is None:
+        raise InputError("plots need matplotlib: install the extra, keras_bert[plot]")
+    from keras_bert.training.curves import read_runs
+    from keras_bert.training.plot import draw, make_page
+
+    runs = read_runs(arguments)
+    picture = draw(runs)
+    write_bytes(output, picture)
+    page = output.with_suffix(".html")
+    write_bytes(page, make_page(runs, picture).encode())
+    print(f"{output}: the curves of {', '.join(run.name for run in runs)}")
+    print(f"{page}: the same, with a table of the final figures")
+
+
+PROGRAM = Program("plot", __doc__, define_flags, main)

@@ -1,0 +1,229 @@
+r"""Pre-trains BERT on TFRecords: masked-LM and next-sentence prediction, or left to right.
+
+    keras-bert pretrain --bert_config=tiny.json --input_file=records --output_dir=out
+
+A recipe is a sequence of phases; --dry_run reports what it would cost:
+
+    keras-bert pretrain --recipe=bert-base --dry_run
+    keras-bert pretrain --recipe=bert-base --output_dir=out \
+        --input_file=records-{max_seq_length}
+
+The same command again resumes an interrupted run and ends at the same weights.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from absl.flags import Flag, FlagValues
+
+from keras_bert.common.errors import InputError
+from keras_bert.common.tensorflow_start import start_tensorflow
+from keras_bert.programs.flags import Definitions, own_flags
+from keras_bert.programs.program import Program, no_arguments
+from keras_bert.programs.run_flags import (
+    check_output_dir,
+    define_computing,
+    define_export,
+    finish,
+    strategy_of,
+)
+from keras_bert.tasks.pretraining.recipe import Phase, plan_phases, read_recipe
+
+if TYPE_CHECKING:
+    from keras_bert.tasks.pretraining.phases import PhaseRun
+
+
+def define_flags(define: Definitions) -> None:
+    """Defines the program's flags."""
+    define.string(
+        "recipe", "", "TOML file of phases, or bert-base, bert-large, bert-large-lamb, budget-24h."
+    )
+    define.number("recipe_scale", 1.0, "Multiplies a recipe's steps.", lower_bound=0.0)
+    define.boolean(
+        "dry_run", False, "Report what the run would cost, from measured steps; write nothing."
+    )
+    define.string(
+        "input_file",
+        "",
+        "Training records: folders, files or globs, by comma; a recipe fills in {max_seq_length}.",
+    )
+    define.string("eval_file", "", "Held-out records; without them, some training records.")
+    define.string("output_dir", "", "The run's folder.")
+    define.string("bert_config", "", "JSON file, or tiny, mini, small, medium, base, large.")
+    define.alias("bert_config_file", "bert_config")
+    define.string("vocab_file", "", "Vocabulary; without it, the one beside the records.")
+    define.boolean(
+        "do_lower_case",
+        None,
+        "Whether text is lower-cased; by default as in the records or the vocabulary.",
+    )
+    define.string("init_checkpoint", "", "A checkpoint of any kind, or a run's folder.")
+    define.enum(
+        "objective",
+        None,
+        ["mlm_nsp", "mlm", "ltr"],
+        "Masked LM and next sentences, masked LM alone, or left to right: predict each token from "
+        "those before it. By default the one that the records are made for.",
+    )
+    define.boolean("do_train", True, "Train.")
+    define.boolean("do_eval", True, "Evaluate at the end; with --eval_file at each checkpoint too.")
+    define.integer("max_seq_length", 0, "Reject records of another length.", lower_bound=0)
+    define.integer("max_predictions_per_seq", 0, "Reject records of another number.", lower_bound=0)
+    define.integer("train_batch_size", 32, "Examples a step, on all devices.", lower_bound=1)
+    define.integer(
+        "batch_ramp_steps",
+        0,
+        "Steps over which a step's micro-batches grow from one to --gradient_accumulation_steps.",
+        lower_bound=0,
+    )
+    define.number("dropout_prob", None, "Dropout in training; by default the config's.", 0.0, 1.0)
+    define.integer("eval_batch_size", 32, "Examples a batch of an evaluation.", lower_bound=1)
+    define.integer(
+        "max_eval_steps",
+        0,
+        "Batches of an evaluation; 0: all, of training records 100,000 examples.",
+        lower_bound=0,
+    )
+    define.enum("optimizer", "adamw", ["adamw", "lamb"], "The optimizer.")
+    define.number("learning_rate", 1e-4, "Peak learning rate.", lower_bound=0.0)
+    define.integer("num_train_steps", 100_000, "Training steps.", lower_bound=1)
+    define.integer("num_warmup_steps", 10_000, "Steps of linear warm-up.", lower_bound=0)
+    define.integer("save_checkpoints_steps", 1000, "Steps between checkpoints.", lower_bound=1)
+    define.integer("keep_checkpoint_max", 3, "Checkpoints kept.", lower_bound=1)
+    define.integer("log_steps", 100, "Steps between lines of figures.", lower_bound=1)
+    define.integer("random_seed", 12345, "Seed of weights, data order and dropout.", 0, 2**32 - 1)
+    define_computing(define)
+    define_export(define)
+    define.require("input_file", "output_dir", unless="dry_run")
+    define.check(
+        ["recipe", "recipe_scale", "do_train"],
+        _only_with_a_recipe,
+        "--recipe_scale needs a --recipe, and --recipe needs --do_train",
+    )
+    define.check(
+        ["dry_run", "distribution_strategy"],
+        _measures_one_machine,
+        "--dry_run measures this machine alone, not those of multi_worker_mirrored",
+    )
+
+
+# Flags that do not change the result, so that a resumed run may have other values.
+FREE = (
+    "recipe",
+    "recipe_scale",
+    "dry_run",
+    "export",
+    "bert_config_file",
+    "output_dir",
+    "log_steps",
+    "keep_checkpoint_max",
+    "save_checkpoints_steps",
+    "worker_timeout",
+)
+# Flags that a recipe cannot set: they belong to a user, a machine or this program.
+NOT_OF_A_RECIPE = (
+    "recipe",
+    "recipe_scale",
+    "dry_run",
+    "input_file",
+    "eval_file",
+    "output_dir",
+    "bert_config_file",
+    "vocab_file",
+    "do_lower_case",
+    "init_checkpoint",
+    "do_train",
+    "export",
+    "distribution_strategy",
+    "num_devices",
+    "model_parallel",
+    "worker_timeout",
+)
+
+
+def main(flags: FlagValues, arguments: Sequence[str]) -> None:
+    """Pre-trains, or reports what that would cost, and prints the final figures."""
+    no_arguments(arguments)
+    phases = read_phases(flags)
+    if not flags.dry_run:
+        check_output_dir(flags.output_dir, flags.init_checkpoint)
+    start_tensorflow()  # Invalid flags do not wait for it.
+    from keras_bert.tasks.pretraining.dry_run import dry_run
+    from keras_bert.tasks.pretraining.phases import pretrain_phases
+    from keras_bert.tasks.pretraining.run import pretrain
+    from keras_bert.training.cluster import worker_index
+    from keras_bert.training.run import TrainingRun
+
+    runs = [_run_of(phase) for phase in phases]
+    strategy = strategy_of(flags)
+    if flags.dry_run:
+        for line in dry_run(runs, strategy):
+            print(line, flush=True)
+        return
+    output_dir = Path(flags.output_dir)
+    if flags.recipe:
+        results = pretrain_phases(runs, strategy, output_dir)
+    else:
+        (run,) = runs
+        training_run = TrainingRun(run.training, strategy, output_dir, run.record)
+        results = pretrain(run.settings, training_run)
+    if worker_index(strategy) == 0:
+        finish(results, output_dir, flags.export)
+
+
+def read_phases(flags: FlagValues) -> list[Phase]:
+    """Returns the phases of the recipe, or one phase made of the flags alone."""
+    own = own_flags(flags)
+    values = {name: flag.value for name, flag in own.items()}
+    phases = [Phase("", 1, values, {})]
+    if flags.recipe:
+        phases = _phases_of_recipe(own, values)
+    if flags.export and phases[-1].flags["objective"] == "ltr":
+        raise InputError(
+            "--objective=ltr has nothing to --export: a left-to-right model is not served"
+        )
+    return phases
+
+
+def _phases_of_recipe(own: Mapping[str, Flag], values: Mapping[str, Any]) -> list[Phase]:
+    """Returns the phases of --recipe, completed with this program's flags."""
+    from data_tools.settings import Settings  # The flags that [data] may set.
+
+    default = Settings()
+    data_flags = {field.name: type(getattr(default, field.name)) for field in fields(Settings)}
+    parsers = {name: flag.parser for name, flag in own.items() if name not in NOT_OF_A_RECIPE}
+    given = {name: flag.value for name, flag in own.items() if not flag.using_default_value}
+    if "bert_config_file" in given:  # The alias is set without its original being set.
+        given["bert_config"] = given.pop("bert_config_file")
+    phases = read_recipe(values["recipe"], parsers, Settings, data_flags)
+    return plan_phases(phases, values, given, values["recipe_scale"])
+
+
+def _run_of(phase: Phase) -> "PhaseRun":
+    from keras_bert.tasks.pretraining.phases import PhaseRun
+    from keras_bert.tasks.pretraining.settings import PretrainingSettings
+    from keras_bert.training.backend import BACKEND, fastest_precision
+    from keras_bert.training.run import TrainingSettings
+
+    own = dict(phase.flags)
+    own["mixed_precision"] = own["mixed_precision"] or fastest_precision()
+    settings, training = (
+        kind(**{field.name: own[field.name] for field in fields(kind) if field.name in own})
+        for kind in (PretrainingSettings, TrainingSettings)
+    )
+    record = {name: value for name, value in own.items() if name not in FREE}
+    return PhaseRun(phase, settings, training, {**record, "backend": BACKEND})
+
+
+def _only_with_a_recipe(values: Mapping[str, Any]) -> bool:
+    """Returns whether --recipe_scale has a recipe to scale, and a recipe is trained."""
+    return values["do_train"] if values["recipe"] else values["recipe_scale"] == 1.0
+
+
+def _measures_one_machine(values: Mapping[str, Any]) -> bool:
+    return not (values["dry_run"] and values["distribution_strategy"] == "multi_worker_mirrored")
+
+
+PROGRAM = Program("pretrain", __doc__, define_flags, main, resumable=True)

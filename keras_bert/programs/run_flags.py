@@ -1,0 +1,121 @@
+"""The flags that pre-training and fine-tuning share: devices, types, export."""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from absl.flags import FlagValues
+
+from keras_bert.common.errors import InputError
+from keras_bert.programs.flags import Definitions
+
+if TYPE_CHECKING:
+    import tensorflow as tf
+
+_WEEK = 7 * 24 * 3600
+
+
+def define_computing(define: Definitions) -> None:
+    """Defines the flags for devices, number types and micro-batches of a run."""
+    define.enum(
+        "distribution_strategy",
+        "default",
+        ["default", "mirrored", "multi_worker_mirrored", "tpu"],
+        "Devices: one, this machine's, several machines' (TF_CONFIG), a TPU (unverified).",
+    )
+    define.integer("num_devices", 0, "Devices of `mirrored`; 0: all.", lower_bound=0)
+    define.integer("model_parallel", 1, "JAX: devices that share the vocabulary.", lower_bound=1)
+    define_seconds(define, "worker_timeout", 300.0, "Seconds to wait for other machines.")
+    define.enum(
+        "mixed_precision",
+        None,
+        ["float32", "bfloat16", "float16"],
+        "Compute type; by default the fastest.",
+    )
+    define.boolean("jit_compile", True, "Compile with XLA.")
+    define.boolean(
+        "gradient_checkpointing", False, "Compute each block twice, to keep less in memory."
+    )
+    define.enum(
+        "optimizer_state_dtype",
+        "float32",
+        ["float32", "bfloat16"],
+        "Type of the optimizer's moments.",
+    )
+    define.integer("gradient_accumulation_steps", 1, "Micro-batches a step.", lower_bound=1)
+
+
+def define_seconds(define: Definitions, name: str, default: float, description: str) -> None:
+    """Defines a flag for a duration of at most a week."""
+    define.number(name, default, description)
+    define.check_value(  # The bounds of a flag let `nan` pass.
+        name,
+        lambda seconds: 0 <= seconds <= _WEEK,
+        f"expected seconds from 0 to {_WEEK}, which is a week",
+    )
+
+
+def define_export(define: Definitions) -> None:
+    """Defines --export, which needs the program's --do_train: it exports the trained model."""
+    define.boolean("export", False, "Export the result for serving, to OUTPUT_DIR/export/1.")
+    define.check(
+        ["export", "do_train"],
+        lambda values: values["do_train"] or not values["export"],
+        "--export needs --do_train",
+    )
+    define.check_value(
+        "export",
+        lambda export: not export or os.environ.get("KERAS_BACKEND", "tensorflow") == "tensorflow",
+        "needs TensorFlow; export_model.py without KERAS_BACKEND exports a JAX run",
+    )
+
+
+def strategy_of(flags: FlagValues) -> "tf.distribute.Strategy":
+    """Returns the devices that the flags name."""
+    from keras_bert.training.backend import make_strategy
+
+    return make_strategy(
+        flags.distribution_strategy, flags.num_devices, flags.worker_timeout, flags.model_parallel
+    )
+
+
+def check_output_dir(output_dir: str, init_checkpoint: str) -> None:
+    """Rejects an output directory where the initial checkpoint lies.
+
+    Args:
+        output_dir: the run's folder.
+        init_checkpoint: the checkpoint, or empty for none.
+
+    Raises:
+        InputError: they are one folder, or the run's model/ or best/ would replace the checkpoint.
+    """
+    if not init_checkpoint:
+        return
+    start, place = Path(init_checkpoint), Path(output_dir)
+    read = {path.resolve() for path in (start, start / "model")}
+    if read & {path.resolve() for path in (place, place / "model", place / "best")}:
+        raise InputError(
+            f"--output_dir={output_dir}: --init_checkpoint={init_checkpoint} lies there; expected "
+            "another folder, as the run's files would take its place"
+        )
+
+
+def finish(results: Mapping[str, object], output_dir: Path, export: bool) -> None:
+    """Prints a run's final figures, a line each, and exports its model on request.
+
+    Args:
+        results: by name.
+        output_dir: the run's folder.
+        export: whether to export the model.
+
+    Raises:
+        InputError: the model cannot be exported.
+    """
+    for name, value in results.items():
+        print(f"{name} = {value:.6g}" if isinstance(value, float) else f"{name} = {value}")
+    if export:
+        from keras_bert.tasks.export import export_run  # Late, as it imports TensorFlow.
+
+        for folder in export_run(output_dir):
+            print(f"export = {folder}")

@@ -1,0 +1,50 @@
+"""Starts a training again when machines end it.
+
+    keras-bert supervise [--num_workers=2] -- keras-bert pretrain ...
+
+The command is started again, after a pause, when it ends with exit code 75 or by a signal. It then
+resumes from its checkpoint. Its exit code is returned when it succeeds, rejects its input or is
+interrupted by Ctrl-C.
+
+On several machines, start a supervisor on each. When one worker is gone, the others end with 75,
+and all supervisors start theirs again, which wait for each other. --num_workers runs all workers on
+this machine, with a TF_CONFIG each, and starts all again when one ends.
+"""
+
+import sys
+from collections.abc import Sequence
+from dataclasses import fields
+
+from absl.flags import FlagValues
+
+from keras_bert.common.errors import InputError
+from keras_bert.programs.flags import Definitions
+from keras_bert.programs.program import Program
+from keras_bert.programs.run_flags import define_seconds
+from keras_bert.training.supervise import Supervision, supervise
+
+
+def define_flags(define: Definitions) -> None:
+    """Defines the program's flags."""
+    define.integer("max_restarts", 10, "Give up after so many restarts in a row.", lower_bound=0)
+    define_seconds(define, "backoff", 1.0, "Seconds before the first restart; they double.")
+    define_seconds(define, "max_backoff", 300.0, "Seconds before a restart at most.")
+    define.number(
+        "healthy_after",
+        600.0,
+        "Seconds of work after which restarts are counted anew.",
+        lower_bound=0.0,
+    )
+    define.integer("num_workers", 0, "Workers on this machine; 0: TF_CONFIG as it is.", 0)
+    define_seconds(define, "grace", 60.0, "Seconds for the others to end before they are killed.")
+
+
+def main(flags: FlagValues, arguments: Sequence[str]) -> None:
+    """Runs the command after `--` until it ends for good."""
+    if not arguments:
+        raise InputError("expected a command after --, such as: -- keras-bert pretrain ...")
+    settings = Supervision(**{field.name: flags[field.name].value for field in fields(Supervision)})
+    sys.exit(supervise(arguments, settings))
+
+
+PROGRAM = Program("supervise", __doc__, define_flags, main)

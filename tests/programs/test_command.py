@@ -1,0 +1,71 @@
+"""The command `keras-bert`: its list of programs, their flags, and how fast it starts."""
+
+import importlib
+import subprocess
+import sys
+
+import pytest
+
+import keras_bert
+from keras_bert.programs.command import PROGRAMS
+
+HEAVY = ("tensorflow", "keras", "jax", "torch", "numpy")
+
+
+def command(*arguments, **options):
+    return subprocess.run(
+        [sys.executable, "-m", "keras_bert", *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        **options,
+    )
+
+
+def test_help_lists_the_programs(root):
+    done = command("--help", cwd=root)
+    assert (done.returncode, done.stderr) == (0, "")
+    for name in PROGRAMS:
+        assert f"  {name} " in done.stdout
+    assert command(cwd=root).stdout == done.stdout
+
+
+def test_the_version_is_that_of_the_package(root):
+    assert command("--version", cwd=root).stdout == f"keras_bert {keras_bert.__version__}\n"
+
+
+def test_an_unknown_program_is_one_line(root):
+    done = command("clasify", cwd=root)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == "keras-bert: error: 'clasify' is not a program; expected classify?\n"
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_a_program_goes_by_its_name_and_has_a_description(name):
+    program = importlib.import_module(PROGRAMS[name][0]).PROGRAM
+    assert program.name == name
+    assert f"keras-bert {name}" in program.description
+
+
+def test_help_of_a_program_imports_no_tensorflow(root):
+    code = (
+        "import sys; from keras_bert.programs import command; sys.argv[1:] = {arguments}\n"
+        "try: command.main()\n"
+        "except SystemExit: pass\n"
+        "print(sorted(sys.modules.keys() & {heavy}))"
+    )
+    for arguments, heavy in (
+        (["--help"], {*HEAVY, "absl"}),
+        (["classify", "--help"], {*HEAVY} - {"numpy"}),
+        (["pretrain", "--nonsense"], {*HEAVY} - {"numpy"}),
+    ):
+        program = [sys.executable, "-c", code.format(arguments=arguments, heavy=heavy)]
+        done = subprocess.run(program, cwd=root, capture_output=True, text=True, check=True)
+        assert done.stdout.splitlines()[-1] == "[]", arguments
+
+
+def test_messages_name_the_command_that_was_used(root, tmp_path):
+    done = command("squad", cwd=tmp_path, env={"PYTHONPATH": str(root), "TFDS_DATA_DIR": "none"})
+    assert done.returncode == 1
+    assert done.stderr.startswith("keras-bert squad: found no SQuAD v1.1 and no checkpoint.")
+    assert "  keras-bert squad --train_file=F" in done.stderr

@@ -1,0 +1,62 @@
+"""The package: public names that are imported at their first use, data files, versions."""
+
+import ast
+import importlib
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import keras_bert
+
+PACKAGE = Path(keras_bert.__file__).parent
+
+
+def python(root, code):
+    return subprocess.run(
+        [sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=True
+    ).stdout
+
+
+def test_importing_the_package_imports_no_framework_and_takes_under_300_ms(root):
+    code = (
+        "import sys, time; start = time.process_time(); import keras_bert; "
+        "print(time.process_time() - start); "
+        "print(sorted({'tensorflow', 'keras', 'numpy', 'absl', 'jax'} & sys.modules.keys()))"
+    )
+    seconds, modules = python(root, code).splitlines()
+    assert modules == "[]"
+    assert float(seconds) < 0.3
+
+
+@pytest.mark.parametrize("name", keras_bert.__all__)
+def test_a_public_name_is_imported_at_its_first_use(name):
+    module = keras_bert._MODULES.get(name, "keras_bert")
+    if not (PACKAGE.parent / f"{module.replace('.', '/')}.py").exists() and "tasks" in module:
+        pytest.skip(f"{module} does not exist yet")
+    value = getattr(keras_bert, name)
+    assert value is getattr(importlib.import_module(module), name)
+    assert name in dir(keras_bert)
+
+
+def test_type_checkers_see_the_names_where_they_are_imported_from():
+    tree = ast.parse(Path(keras_bert.__file__).read_text())
+    (block,) = [node for node in tree.body if isinstance(node, ast.If)]
+    seen = {alias.name: node.module for node in block.body for alias in node.names}
+    assert seen == keras_bert._MODULES
+    assert {*seen, "__version__"} == {*keras_bert.__all__}
+    assert (PACKAGE / "py.typed").is_file()
+
+
+def test_an_unknown_name_is_an_attribute_error():
+    with pytest.raises(AttributeError, match="'keras_bert' has no attribute 'Nothing'"):
+        _ = keras_bert.Nothing
+    assert not hasattr(keras_bert, "Nothing")
+
+
+def test_every_folder_with_modules_is_a_package(root):
+    """A folder without __init__.py would be missing in the wheel."""
+    for top in ("keras_bert", "data_tools"):
+        folders = {path.parent for path in (root / top).rglob("*.py")}
+        assert not [folder for folder in folders if not (folder / "__init__.py").is_file()]
