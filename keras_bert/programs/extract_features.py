@@ -70,13 +70,15 @@ def main(flags: FlagValues, arguments: Sequence[str]) -> None:
 
     from keras_bert.common.text_lines import read_lines
     from keras_bert.models.encoder import BertEncoder
-    from keras_bert.tasks.features.extract import check_layers, extract_features
+    from keras_bert.tasks.features.extract import FeatureSettings, check_layers, extract_features
     from keras_bert.tasks.features.files import check_not_input, make_writer
-    from keras_bert.tasks.fine_tuning.pretrained import open_pretrained
+    from keras_bert.tasks.fine_tuning.pretrained import StartSettings, open_pretrained
     from keras_bert.training.strategy import dtype_policy
 
     start = open_pretrained(
-        flags.init_checkpoint, flags.vocab_file, flags.do_lower_case, flags.max_seq_length
+        StartSettings(
+            flags.init_checkpoint, flags.vocab_file, flags.do_lower_case, flags.max_seq_length
+        )
     )
     check_layers(layers, start.config.num_hidden_layers)
     output_file = Path(flags.output_file)
@@ -89,11 +91,9 @@ def main(flags: FlagValues, arguments: Sequence[str]) -> None:
         (line for _, line in read_lines(flags.input_file)),
         encoder,
         start.tokenizer(),
-        layers,
-        flags.pooling,
-        flags.max_seq_length,
-        flags.batch_size,
-        jit_compile=flags.jit_compile,
+        FeatureSettings(
+            layers, flags.pooling, flags.max_seq_length, flags.batch_size, flags.jit_compile
+        ),
     )
     bar = tqdm(features, unit="line", disable=not sys.stderr.isatty(), dynamic_ncols=True)
     write(output_file, bar)

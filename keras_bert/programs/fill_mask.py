@@ -18,7 +18,7 @@ def define_flags(define: Definitions) -> None:
     define.string(
         "model_dir", None, "Pre-trained model: a model directory or any other checkpoint."
     )
-    define.integer("max_seq_length", 128, "Tokens of a sentence at most.", lower_bound=4)
+    define.integer("max_seq_length", 128, "Tokens of a sentence at most.", lower_bound=5)
     define.integer("top_k", 5, "Tokens printed for each mask.", lower_bound=1)
     define.require("model_dir")
 
@@ -28,27 +28,27 @@ def main(flags: FlagValues, arguments: Sequence[str]) -> None:
     if not arguments:
         raise InputError('give one or more sentences, for example "The [MASK] is red."')
     start_tensorflow()  # Invalid flags do not wait for it.
-    from keras_bert.checkpoints.open_checkpoint import open_checkpoint
-    from keras_bert.models import BertPretrainer
-    from keras_bert.tasks.fill_mask.fill_mask import fill_masks
-    from keras_bert.text.tokenizer import BertTokenizer
+    from keras_bert.tasks.fill_mask.mask_filler import MaskFiller
+    from keras_bert.tasks.loading import Source
 
-    directory = open_checkpoint(flags.model_dir)
-    if directory.vocab is None:
-        raise InputError(f"{directory.why_no_vocab}; expected a pre-trained model with one")
-    model = BertPretrainer(directory.config)
-    report = directory.load_into(model)
-    if any(name.startswith("masked_lm") for name in report.new):
+    source = Source.open(flags.model_dir)
+    source.check_heads(MaskFiller.task, MaskFiller.__name__)
+    length = min(flags.max_seq_length, source.checkpoint.config.max_position_embeddings)
+    filler = MaskFiller.from_source(source, max_seq_length=length, top_k=flags.top_k)
+    if filler.untrained:
         raise InputError(
             f"--model_dir={flags.model_dir} has no masked-LM head; expected a pre-trained model"
         )
-    tokenizer = BertTokenizer(directory.vocab, directory.do_lower_case, keep_special_tokens=True)
-    length = min(flags.max_seq_length, directory.config.max_position_embeddings)
-    fillings = fill_masks(model, tokenizer, arguments, length, flags.top_k)
-    for text, masks in zip(arguments, fillings, strict=True):
+    answers = filler.predict(arguments)
+    for text, tokens in zip(arguments, answers["tokens"], strict=True):
+        if not len(tokens):
+            raise InputError(
+                f"no [MASK] within the first {length} tokens of the text {text[:80]!r}"
+            )
+    for text, tokens, scores in zip(arguments, answers["tokens"], answers["scores"], strict=True):
         print(text)
-        for filling in masks:
-            print("    " + "  ".join(f"{token} {p:.1%}" for token, p in filling))
+        for best in zip(tokens, scores, strict=True):
+            print("    " + "  ".join(f"{t} {p:.1%}" for t, p in zip(*best, strict=True)))
 
 
 PROGRAM = Program("fill-mask", __doc__, define_flags, main)

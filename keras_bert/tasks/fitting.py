@@ -3,6 +3,7 @@
 import contextlib
 import itertools
 import math
+import numbers
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, TypedDict
@@ -51,7 +52,7 @@ class FitSettings:
         learning_rate: the peak, reached after the warm-up and then falling to 0.
         warmup_proportion: the share of the steps in which the learning rate rises.
         weight_decay: of AdamW; LayerNorm and biases do not decay.
-        seed: decides the order of the examples and the dropout masks.
+        seed: decides newly initialized weights, the order of the examples and dropout masks.
         length_pool: batches whose examples are sorted together by length; 1 for random batches.
         verbose: as in keras.Model.fit.
         jit_compile: compile with XLA, once for each length of a batch; None for where it pays.
@@ -77,6 +78,10 @@ class FitSettings:
                 raise InputError(f"{name}={value!r}: expected a whole number of at least 1")
         if not (isinstance(self.seed, int) and 0 <= self.seed < 2**32):
             raise InputError(f"seed={self.seed!r}: expected a whole number from 0 to 2**32 - 1")
+        for name in ("learning_rate", "warmup_proportion", "weight_decay"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, numbers.Real):
+                raise InputError(f"{name}={value!r}: expected a number")
         if not 0 < self.learning_rate < math.inf:
             raise InputError(f"learning_rate={self.learning_rate!r}: expected a number above 0")
         if not 0 <= self.warmup_proportion < 1:
@@ -185,6 +190,26 @@ def _frozen(layers: Sequence[keras.layers.Layer]) -> Iterator[None]:
     finally:
         for layer, was in zip(layers, trainable, strict=True):
             layer.trainable = was
+
+
+def draw_again(model: keras.Model, drawn: Mapping[str, np.ndarray], seed: int) -> None:
+    """Draws newly initialized kernels again, so that the seed of `fit` decides them.
+
+    Args:
+        model: the model.
+        drawn: path -> initial value of the weights that no checkpoint held; those that have been
+            changed since are kept.
+        seed: decides the values.
+    """
+    initializers = (
+        keras.initializers.TruncatedNormal(model.config.initializer_range, seed=int(word))
+        for word in np.random.SeedSequence(seed).generate_state(len(drawn))
+    )
+    variables = {variable.path: variable for variable in model.weights}
+    for (path, value), initializer in zip(sorted(drawn.items()), initializers, strict=True):
+        now = keras.ops.convert_to_numpy(variables[path]).astype(np.float32)
+        if value.ndim > 1 and np.array_equal(now, value):  # Biases and gammas are constants.
+            variables[path].assign(initializer(variables[path].shape, "float32"))
 
 
 def fit(

@@ -11,7 +11,7 @@ import dataclasses
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import keras
 import numpy as np
@@ -20,13 +20,14 @@ from absl import logging
 
 from keras_bert.checkpoints.model_description import ModelDescription
 from keras_bert.checkpoints.model_directory import save_model_directory
+from keras_bert.checkpoints.weights import weights_of
 from keras_bert.common.errors import InputError
 from keras_bert.serving.network import Network
 from keras_bert.tasks.checks import check_batch_size
 from keras_bert.tasks.fine_tuning.batches import BatchBuilder, BatchSettings, evaluation_plan
 from keras_bert.tasks.fine_tuning.examples import Examples
 from keras_bert.tasks.fine_tuning.predict import Outputs, check_finite
-from keras_bert.tasks.fitting import FitData, FitSettings, fit
+from keras_bert.tasks.fitting import FitData, FitSettings, draw_again, fit
 from keras_bert.tasks.loading import SETTINGS_KEY, Source, check_max_seq_length, fill
 from keras_bert.tasks.prepared import Prepared, Processor, as_tensor, decoded, gathered, prepare
 from keras_bert.text.strings import decode_texts
@@ -36,6 +37,13 @@ Columns = Sequence[Sequence[Any]]
 Serve = Callable[..., Mapping[str, tf.Tensor]]
 
 MODEL_INPUTS = ("input_ids", "input_mask", "segment_ids")
+
+
+class _Graph(NamedTuple):
+    """A model as a graph, which knows only the variables that the model had."""
+
+    variables: Sequence[keras.Variable]
+    call: Callable[..., Mapping[str, tf.Tensor]]
 
 
 class Task:
@@ -78,7 +86,8 @@ class Task:
         self.untrained: tuple[str, ...] = ()
         self.source: Source | None = None
         self.serve: Serve | None = None
-        self._graphs: dict[tuple[str, ...], Callable[..., Mapping[str, tf.Tensor]]] = {}
+        self._drawn: dict[str, np.ndarray] = {}
+        self._graphs: dict[tuple[str, ...], _Graph] = {}
 
     # What a task defines.
 
@@ -231,6 +240,9 @@ class Task:
             path for path in loaded.absent if not path.startswith(cls.optional_weights)
         )
         loaded.source = source
+        if loaded.absent:
+            weights = weights_of(model)
+            loaded._drawn = {path: weights[path] for path in loaded.absent}
         if loaded.untrained:
             logging.warning(
                 "%s lacks %s: newly initialized; train the model before you use it",
@@ -307,15 +319,27 @@ class Task:
 
     def _graph(self, names: Sequence[str]) -> Callable[..., Mapping[str, tf.Tensor]]:
         """Returns the model as one graph for batches of any size."""
-        names = tuple(names)
-        if names not in self._graphs:
+        names, variables = tuple(names), self.model.variables
+        graph = self._graphs.get(names)
+        # LoRA and quantization replace variables.
+        if graph is None or [*map(id, graph.variables)] != [*map(id, variables)]:
             specs = {name: tf.TensorSpec([None, None], tf.int32, name) for name in names}
-            self._graphs[names] = tf.function(
+            call = tf.function(
                 lambda given: self.model(given, training=False),
                 input_signature=[specs],
                 autograph=False,
             )
-        return self._graphs[names]
+            self._graphs[names] = graph = _Graph(variables, call)
+        return graph.call
+
+    def _check_fit(self, options: Mapping[str, Any]) -> None:
+        """Checks that there is a model to train and that the options of `fit` can be used.
+
+        Raises:
+            InputError: an exported model, an unknown option, or a value out of range.
+        """
+        FitSettings.of(options)
+        _ = self.model
 
     def _fit(
         self,
@@ -327,8 +351,10 @@ class Task:
         """Trains the model by Keras' own `fit`, on one device."""
         if not len(data.examples):
             raise InputError("fit() got no examples; expected at least one")
-        history = fit(self.model, data, FitSettings.of(options), evaluate, callbacks)
-        self.untrained, self.source = (), None
+        settings = FitSettings.of(options)
+        draw_again(self.model, self._drawn, settings.seed)
+        history = fit(self.model, data, settings, evaluate, callbacks)
+        self.untrained, self.source, self._drawn = (), None, {}
         return history
 
     def _replace_settings(self, **changes: Any) -> None:

@@ -63,18 +63,17 @@ TAGS = ["O", "B-LOC", "I-LOC", "B-PER", "I-PER"]
 
 
 def classifier(problem_type: str, num_labels: int, pair: bool) -> ServedClassifier:
-    """Makes a classifier of up to 16 tokens."""
-    is_regression = problem_type == "regression"
-    labels = () if is_regression else tuple(f"label {number}" for number in range(num_labels))
+    """Makes a classifier of texts of up to 16 tokens."""
+    labels = tuple(f"label {number}" for number in range(num_labels))
     settings = ClassifierSettings(labels, problem_type, 16, pair)
-    network = Network(BertClassifier(CONFIG, num_labels))
+    network = Network(BertClassifier(CONFIG, settings.num_logits))
     return ServedClassifier(network, ClassificationProcessor(BertTokenizer(VOCAB), settings))
 
 
 TASKS: Mapping[str, Callable[[], tf.Module]] = {
     "pair": lambda: classifier("single_label", 3, True),
     "multi_label": lambda: classifier("multi_label", 3, False),
-    "regression": lambda: classifier("regression", 1, True),
+    "regression": lambda: classifier("regression", 0, True),
     # Long contexts take several windows, and a question may have no answer.
     "question_answering": lambda: ServedQuestionAnswering(
         Network(BertSpanLabeler(CONFIG)),

@@ -19,10 +19,9 @@ import tensorflow as tf
 
 from keras_bert.common.errors import EndedEarly, InputError
 from keras_bert.common.files import write_json
-from keras_bert.models import BertClassifier
 from keras_bert.tasks.fine_tuning.pretrained import open_pretrained
 from keras_bert.tasks.fine_tuning.run import fine_tune
-from keras_bert.tasks.fine_tuning.settings import FineTuningSettings
+from keras_bert.tasks.fine_tuning.settings import FineTuningRun, FineTuningSettings
 from keras_bert.tasks.fine_tuning.task import FineTuningTask
 from keras_bert.tasks.pretraining import run as pretraining_run
 from keras_bert.tasks.pretraining.run import pretrain
@@ -35,7 +34,7 @@ from keras_bert.training.run import TrainingRun, TrainingSettings
 from keras_bert.training.stopping import Stopping
 from keras_bert.training.strategy import make_strategy
 from keras_bert.training.summaries import Summaries
-from tests.tasks.fine_tuning.conftest import random_examples
+from tests.tasks.fine_tuning.conftest import classifier_of, random_examples
 from tests.tasks.fine_tuning.test_run import sums_task
 
 CONFIG = {
@@ -92,13 +91,19 @@ def fine_tuning(strategy, data, output_dir):
         return {"accuracy": 0.5, "mean": float(np.abs(predict(held_out)["logits"]).mean())}
 
     task = FineTuningTask(
-        lambda config, dtype: BertClassifier(config, 2, dtype=dtype),
+        classifier_of(max_seq_length=16),
         sums_task(),
         random_examples(20, 0, 12),
         score,
     )
-    start = open_pretrained(settings.init_checkpoint, max_seq_length=settings.max_seq_length)
-    return fine_tune(settings, FINE_TUNING, strategy, output_dir, {}, start, task)
+    run = FineTuningRun(
+        training=FINE_TUNING,
+        strategy=strategy,
+        output_dir=output_dir,
+        settings=settings,
+        seeds=[settings.random_seed],
+    )
+    return fine_tune(run, open_pretrained(settings), task)
 
 
 @contextlib.contextmanager

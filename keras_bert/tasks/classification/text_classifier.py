@@ -34,6 +34,11 @@ from keras_bert.tasks.prepared import prepare
 from keras_bert.tasks.task import Task
 from keras_bert.text.tokenizer import BertTokenizer
 
+_EXPECTED_LABEL = {
+    "single_label": "the name of a class",
+    "multi_label": "a list of the names of classes",
+    "regression": "a number",
+}
 _TEXT = "The Norman dynasty had a major impact on medieval Europe."
 _QUESTION = "Who had an impact on Europe?"
 _DEFAULT = ModelOptions()
@@ -170,12 +175,14 @@ class TextClassifier(Task):
         Raises:
             InputError: arguments that cannot be used.
         """
+        self._check_fit(options)
         columns = self._columns(texts)
         array = self._label_array(labels, columns)
         held_out = None
         if validation_data is not None:
             held_out = _pair_of("validation_data", validation_data)
-            self._label_array(held_out[1], self._columns(held_out[0], "validation_data[0]"))
+            names = ("validation_data[0]", "validation_data[1]")
+            self._label_array(held_out[1], self._columns(held_out[0], names[0]), names)
         if len(columns) == 2:
             self._replace_settings(pair=True)
         examples = prepare(self.processor.preprocess, columns).examples
@@ -272,11 +279,22 @@ class TextClassifier(Task):
                 )
         return columns
 
-    def _label_array(self, labels: Any, columns: Sequence[Sequence[str]]) -> np.ndarray:
-        items = check_list("labels", labels, "labels")
-        check_same_length(texts=columns[0], labels=items)
-        texts = Texts("labels", [], None, items, range(len(items)), [], unit="item")
-        return label_array(texts, self.settings.problem_type, self.labels)
+    def _label_array(
+        self,
+        labels: Any,
+        columns: Sequence[Sequence[str]],
+        names: tuple[str, str] = ("texts", "labels"),
+    ) -> np.ndarray:
+        """Checks labels and turns them into numbers; `names` are those of the two arguments."""
+        name, problem_type = names[1], self.settings.problem_type
+        items = [_plain(item) for item in check_list(name, labels, "labels")]
+        check_same_length(**{names[0]: columns[0], name: items})
+        for index, item in enumerate(items):
+            if isinstance(item, list) != (problem_type == "multi_label"):
+                expected = _EXPECTED_LABEL[problem_type]
+                raise InputError(f"{name}[{index}] is {item!r:.60}; expected {expected}")
+        texts = Texts(name, [], None, items, range(len(items)), [], unit="item")
+        return label_array(texts, problem_type, self.labels)
 
     def _metrics(self) -> Sequence[str]:
         """Returns the official metrics: those of a GLUE task if the model was trained on one."""
@@ -328,9 +346,12 @@ def _settings(
     known = checkpoint.labels
     if known is None and num_logits:  # transformers does not write the names it gives to labels.
         known = [f"LABEL_{index}" for index in range(num_logits)]
-    kind = short_problem_type(problem_type, "problem_type") or short_problem_type(
-        checkpoint.problem_type if num_logits else None, checkpoint.path
-    )
+    if problem_type not in (None, *PROBLEM_TYPES):
+        raise InputError(
+            f"problem_type={problem_type!r}: expected one of {', '.join(PROBLEM_TYPES)}"
+        )
+    stored_type = checkpoint.problem_type if num_logits else None
+    kind = problem_type or short_problem_type(stored_type, checkpoint.path)
     if kind is None:
         kind = "regression" if num_logits == 1 and not labels else "single_label"
     names = _label_names(labels, known if num_logits else None, kind, checkpoint.path)
@@ -368,6 +389,13 @@ def _label_names(
         f"labels={names}: {path} has the labels {', '.join(known)}; expected the same, or convert "
         "SRC DST --noheads for a new head"
     )
+
+
+def _plain(label: Any) -> Any:
+    """Returns a label as Python's own type; several labels as a list."""
+    if isinstance(label, np.ndarray | np.generic):
+        return label.tolist()
+    return [_plain(one) for one in label] if isinstance(label, tuple | list) else label
 
 
 def _pair_of(name: str, value: Any) -> tuple[Any, Any]:

@@ -33,11 +33,7 @@ def export(settings: ExportSettings) -> Path:
     source = _open(Path(settings.model_dir))
     task = settings.task_of(source)
     settings.check_read(task)
-    given = settings.given(task)
-    if settings.format != "saved_model":  # It reads token ids, so no length of texts matters.
-        given["max_seq_length"] = source.checkpoint.config.max_position_embeddings
-        given |= {"max_query_length": 1} if task == "question_answering" else {}
-    return open_task(task, source, given).export(
+    return open_task(task, source, settings.given(task, source)).export(
         export_dir, settings.format, compute_type=settings.compute_type, int8=settings.int8
     )
 

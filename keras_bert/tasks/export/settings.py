@@ -94,10 +94,17 @@ class ExportSettings:
             )
         return self.task
 
-    def given(self, task: str) -> dict[str, Any]:
-        """Returns the settings of texts that are given, as arguments of `from_pretrained`."""
-        names = _READ[task] if self.format == "saved_model" else ()
-        values = {name: getattr(self, name) for name in names}
+    def given(self, task: str, source: Source) -> dict[str, Any]:
+        """Returns the settings of texts that are given, as arguments of `from_source`.
+
+        Args:
+            task: the task.
+            source: the model.
+        """
+        if self.format != "saved_model":  # It reads token ids, so no length of texts matters.
+            longest = {"max_seq_length": source.checkpoint.config.max_position_embeddings}
+            return longest | ({"max_query_length": 1} if task == "question_answering" else {})
+        values = {name: getattr(self, name) for name in _READ[task]}
         return {name: value for name, value in values.items() if value is not None}
 
     def check_read(self, task: str) -> None:

@@ -71,6 +71,7 @@ def export_task(task: "Task", export_dir: Path, written_as: ExportFormat) -> Pat
         InputError: weights that were never trained, or a place that cannot be written.
     """
     check_version(export_dir)
+    config = task.model.config
     if task.untrained:
         where = f"{task.source.checkpoint.path}: " if task.source else ""
         raise InputError(
@@ -93,14 +94,14 @@ def export_task(task: "Task", export_dir: Path, written_as: ExportFormat) -> Pat
 
     def card(info: Mapping[str, object]) -> str:
         request = task.example_request() if reads_text else {}
-        return model_card(info, task.model.config, settings, results, request)
+        return model_card(info, config, settings, results, request)
 
     if reads_text:
         served = task.served(Network(task.model, compute_type))
         info |= task.text_settings()
         write_saved_model(served, export_dir, info, card, task.example_request())
     else:
-        info["max_seq_length"] = task.model.config.max_position_embeddings
+        info["max_seq_length"] = config.max_position_embeddings
         file = ModelFile(
             task.model,
             FORMATS[written_as.format],

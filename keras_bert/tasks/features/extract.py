@@ -1,6 +1,6 @@
-"""Lines of text -> what chosen layers make of them, in the order of the lines, a window at a time.
+"""Computes what chosen layers of an encoder make of lines of text, a window of lines at a time.
 
-    lines -> windows of lines -> pieces, [CLS] a [SEP] or [CLS] a [SEP] b [SEP] -> batches of about
+    lines -> windows of lines -> tokens, [CLS] a [SEP] or [CLS] a [SEP] b [SEP] -> batches of about
     one length (fine_tuning/batches.py) -> encoder -> [pooling] -> back into the lines' order
 
 Memory depends on the window, not on the number of lines. A line "a ||| b" is a pair. An empty line
@@ -18,9 +18,9 @@ from absl import logging
 
 from keras_bert.common.errors import InputError
 from keras_bert.models.encoder import BertEncoder
-from keras_bert.tasks.fine_tuning.batches import evaluation_batches
-from keras_bert.tasks.fine_tuning.examples import Examples, from_packed
-from keras_bert.text.padding import pad_segments
+from keras_bert.tasks.fine_tuning.batches import BatchSettings, evaluation_batches
+from keras_bert.tasks.fine_tuning.examples import Examples
+from keras_bert.text.padding import combine_segments
 from keras_bert.text.tokenizer import BertTokenizer
 from keras_bert.training.fusion import compiled
 
@@ -36,14 +36,34 @@ class LineFeatures:
     """The features of one line.
 
     Attributes:
-        index: the place of the line, from 0.
-        input_ids: int32 [t], its pieces with [CLS] and [SEP].
-        values: float32 [t, K, H], what each of K layers makes of each piece; [K, H] if pooled.
+        index: the number of the line, from 0.
+        input_ids: int32 [t], its tokens with [CLS] and [SEP].
+        values: float32 [t, K, H], the outputs of K layers for each token; [K, H] if pooled.
     """
 
     index: int
     input_ids: np.ndarray
     values: np.ndarray
+
+
+@dataclass(frozen=True)
+class FeatureSettings:
+    """Which features are computed, and how.
+
+    Attributes:
+        layers: K of the encoder's, as for `check_layers`.
+        pooling: none for every token; cls for the first; mean or max over all tokens of a line,
+            [CLS] and [SEP] among them.
+        max_seq_length: tokens of a line at most; a longer one is truncated.
+        batch_size: lines a batch.
+        jit_compile: compile with XLA.
+    """
+
+    layers: Sequence[int]
+    pooling: str = "none"
+    max_seq_length: int = 128
+    batch_size: int = 32
+    jit_compile: bool = True
 
 
 def check_layers(layers: Sequence[int], num_hidden_layers: int) -> None:
@@ -67,52 +87,43 @@ def extract_features(
     lines: Iterable[str],
     encoder: BertEncoder,
     tokenizer: BertTokenizer,
-    layers: Sequence[int],
-    pooling: str = "none",
-    max_seq_length: int = 128,
-    batch_size: int = 32,
-    *,
-    jit_compile: bool = True,
+    settings: FeatureSettings,
 ) -> Iterator[LineFeatures]:
     """Computes the features of lines.
 
     Args:
         lines: any number of texts, or pairs "a ||| b".
-        encoder: makes the features.
+        encoder: the encoder.
         tokenizer: of the encoder's vocabulary.
-        layers: K of the encoder's, as for `check_layers`.
-        pooling: none for every piece; cls for the first; mean or max over all pieces of a line,
-            [CLS] and [SEP] among them.
-        max_seq_length: pieces a line at most; what is longer is cut as `packing.pack` does.
-        batch_size: lines a batch.
-        jit_compile: compile with XLA.
+        settings: which features.
 
     Yields:
         The features of each line, in order.
 
     Raises:
-        InputError: a layer that the encoder lacks, a length without room for a piece, or the first
-            piece of a left-to-right encoder.
+        InputError: a layer that the encoder lacks, a length without room for a token, or the first
+            token of a left-to-right encoder.
     """
+    layers, pooling = settings.layers, settings.pooling
+    batch_size, max_seq_length = settings.batch_size, settings.max_seq_length
     check_layers(layers, len(encoder.blocks))
     if pooling == "cls" and encoder.config.is_decoder:
         raise InputError(
             "--pooling=cls: in a left-to-right model (is_decoder) [CLS] sees itself alone; "
             "expected none, mean or max"
         )
-    forward = _make_forward(encoder, layers, pooling, jit_compile)
+    forward = _make_forward(encoder, settings)
     line_bytes = 4 * len(layers) * encoder.config.hidden_size
     line_bytes *= max_seq_length if pooling == "none" else 1
     batches = min(max(WINDOW_BYTES // (line_bytes * batch_size), 1), WINDOW_BATCHES)
+    batching = BatchSettings(batch_size, tokenizer.pad_token_id, max_seq_length)
     lines = iter(lines)
-    first = num_cut = 0
+    first = num_truncated = 0
     while window := list(islice(lines, batches * batch_size)):
-        examples, cut = _tokenize(window, tokenizer, max_seq_length)
-        num_cut += cut
+        examples, truncated = _tokenize(window, tokenizer, max_seq_length)
+        num_truncated += truncated
         rows: list[np.ndarray | None] = [None] * len(window)
-        for batch in evaluation_batches(
-            examples, batch_size, tokenizer.pad_token_id, max_seq_length
-        ):
+        for batch in evaluation_batches(examples, batching):
             values = forward({name: batch[name] for name in _INPUTS}).numpy()
             for place, row in zip(batch["example_index"].numpy(), values, strict=True):
                 if place >= 0:
@@ -122,16 +133,20 @@ def extract_features(
         if (first + len(window)) // LOG_LINES > first // LOG_LINES:
             logging.info("%d lines", first + len(window))
         first += len(window)
-    if num_cut:
+    if num_truncated:
         logging.warning(
-            "%d of %d lines had more than %d pieces and were cut", num_cut, first, max_seq_length
+            "%d of %d lines had more than %d tokens and were truncated",
+            num_truncated,
+            first,
+            max_seq_length,
         )
 
 
 def _make_forward(
-    encoder: BertEncoder, layers: Sequence[int], pooling: str, jit_compile: bool
+    encoder: BertEncoder, settings: FeatureSettings
 ) -> Callable[[dict[str, tf.Tensor]], tf.Tensor]:
-    """Builds the function from a batch to [B, S, K, H], or [B, K, H] if pooled, float32."""
+    """Makes the function from a batch to [B, S, K, H], or [B, K, H] if pooled, float32."""
+    layers, pooling = settings.layers, settings.pooling
 
     def forward(batch: dict[str, tf.Tensor]) -> tf.Tensor:
         outputs = encoder.layer_outputs(batch, attention_probabilities=False)["hidden_states"]
@@ -149,33 +164,34 @@ def _make_forward(
 
     # One trace for batches of any length.
     spec = {name: tf.TensorSpec([None, None], tf.int32) for name in _INPUTS}
-    return compiled(forward, jit_compile).get_concrete_function(spec)
+    return compiled(forward, settings.jit_compile).get_concrete_function(spec)
 
 
 def _tokenize(
     lines: Sequence[str], tokenizer: BertTokenizer, max_seq_length: int
 ) -> tuple[Examples, int]:
-    """Returns the lines as examples, and how many of them were cut."""
+    """Returns the lines as examples, and how many of them were truncated."""
     sides = [_sides(line) for line in lines]
-    packed, order, cut = [], [], 0
+    joined, order, truncated = [], [], 0
     for count in (1, 2):
         places = [place for place, texts in enumerate(sides) if len(texts) == count]
         if not places:
             continue
-        pieces = [tokenizer.tokenize([sides[p][side] for p in places]) for side in range(count)]
-        packed.append(
-            pad_segments(
-                *pieces,
+        tokens = [tokenizer.tokenize([sides[p][side] for p in places]) for side in range(count)]
+        joined.append(
+            combine_segments(
+                *tokens,
                 max_seq_length=max_seq_length,
                 cls_token_id=tokenizer.cls_token_id,
                 sep_token_id=tokenizer.sep_token_id,
-                pad_token_id=tokenizer.pad_token_id,
             )
         )
-        sizes = sum(side.row_lengths().numpy() for side in pieces) + 1 + count
-        cut += int((sizes > max_seq_length).sum())
+        sizes = sum(side.row_lengths().numpy() for side in tokens) + 1 + count
+        truncated += int((sizes > max_seq_length).sum())
         order += places
-    return from_packed(packed).take(np.argsort(order)), cut
+    ids, segments = (tf.concat(parts, axis=0) for parts in zip(*joined, strict=True))
+    examples = Examples(ids.values.numpy(), segments.values.numpy(), ids.row_splits.numpy())
+    return examples.take(np.argsort(order)), truncated
 
 
 def _sides(line: str) -> list[str]:

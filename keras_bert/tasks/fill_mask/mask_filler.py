@@ -105,6 +105,8 @@ class MaskFiller(Task):
             )
         model = BertPretrainer(source.checkpoint.config, dtype=options.dtype)
         own = source.tokenizer(options.tokenizer, special=True)
+        if not own.keep_special_tokens:
+            raise InputError("tokenizer splits [MASK]; expected one with keep_special_tokens=True")
         return cls._load(source, model, own, settings)
 
     @classmethod
@@ -137,6 +139,7 @@ class MaskFiller(Task):
         Raises:
             InputError: arguments that cannot be used.
         """
+        self._check_fit(options)
         (column,) = check_texts("texts", texts)
         if validation_data is not None:
             check_texts("validation_data", validation_data)

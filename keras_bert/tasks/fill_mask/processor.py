@@ -27,15 +27,15 @@ class MaskFillerSettings:
         top_k: tokens for each mask.
 
     Raises:
-        InputError: `top_k` below 1.
+        InputError: `top_k` is no whole number of at least 1.
     """
 
     max_seq_length: int = 128
     top_k: int = 5
 
     def __post_init__(self):
-        if self.top_k < 1:
-            raise InputError(f"top_k={self.top_k}: expected at least 1")
+        if isinstance(self.top_k, bool) or not isinstance(self.top_k, int) or self.top_k < 1:
+            raise InputError(f"top_k={self.top_k!r}: expected a whole number of at least 1")
 
 
 class MaskFillingProcessor(TextProcessor):

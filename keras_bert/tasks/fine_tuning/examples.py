@@ -1,14 +1,12 @@
-"""Tokenized examples in memory: rows of pieces in; one long array of pieces without padding out.
+"""Tokenized examples in memory, as one flat array of tokens without padding.
 
-    packed batches {input_ids, input_mask, segment_ids: [B, S]; labels: [B, ...]} -> Examples
-
-Pieces of all examples stand one after the other, so that nothing is spent on padding before the
-batches are made (batches.py), and a million short examples take some tens of megabytes.
+The tokens of all examples stand one after the other. Padding is added when batches are made
+(batches.py), so a million short examples take some tens of megabytes.
 """
 
 import functools
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -18,14 +16,17 @@ from keras_bert.tasks.fine_tuning.ranges import ranges, row_splits
 
 @dataclass(frozen=True, eq=False)  # Equal, and hashed, by identity.
 class Examples:
-    """Tokenized examples: T pieces in n examples.
+    """Tokenized examples: T tokens in n examples.
 
     Attributes:
-        input_ids: int32 [T], the pieces of all examples in turn, with [CLS] and [SEP].
+        input_ids: int32 [T], the tokens of all examples in order, with [CLS] and [SEP].
         segment_ids: int32 [T].
         starts: int64 [n + 1], where each example starts, and T at the end.
-        labels: a value or a row an example, [n] or [n, width].
-        token_labels: a value a piece, [T]; -1 is ignored.
+        labels: a value or a row for each example, [n] or [n, width].
+        token_labels: a value for each token, [T]; -1 is ignored.
+
+    Raises:
+        ValueError: arrays whose lengths do not match.
     """
 
     input_ids: np.ndarray
@@ -35,25 +36,31 @@ class Examples:
     token_labels: Mapping[str, np.ndarray] = field(default_factory=dict)
 
     def __post_init__(self):
-        pieces = [self.input_ids, self.segment_ids, *self.token_labels.values()]
-        if any(len(values) != self.starts[-1] for values in pieces):
-            raise ValueError("every value a piece needs as many as the last start says")
-        if any(len(values) != len(self) for values in self.labels.values()):
-            raise ValueError(f"every label needs {len(self)} values, one an example")
+        by_token = {"input_ids": self.input_ids, "segment_ids": self.segment_ids}
+        for name, values in (by_token | dict(self.token_labels)).items():
+            if len(values) != self.starts[-1]:
+                raise ValueError(
+                    f"{name}: has {len(values)} values; expected {self.starts[-1]}, one a token"
+                )
+        for name, values in self.labels.items():
+            if len(values) != len(self):
+                raise ValueError(
+                    f"{name}: has {len(values)} values; expected {len(self)}, one an example"
+                )
 
     def __len__(self) -> int:
         return len(self.starts) - 1
 
     @property
     def lengths(self) -> np.ndarray:
-        """The pieces of each example, int64 [n]."""
+        """The number of tokens of each example, int64 [n]."""
         return np.diff(self.starts)
 
     @functools.cached_property
     def sha256(self) -> str:
-        """A checksum of all that is in the examples."""
-        pieces = {"input_ids": self.input_ids, "segment_ids": self.segment_ids}
-        values = pieces | {"starts": self.starts, **self.labels, **self.token_labels}
+        """A checksum of all arrays."""
+        tokens = {"input_ids": self.input_ids, "segment_ids": self.segment_ids}
+        values = tokens | {"starts": self.starts, **self.labels, **self.token_labels}
         digest = hashlib.sha256()
         for name, array in values.items():
             digest.update(f"{name} {array.dtype} {[*array.shape]}\n".encode())
@@ -61,25 +68,25 @@ class Examples:
         return digest.hexdigest()
 
     def rows(self, flat: np.ndarray) -> Iterator[np.ndarray]:
-        """Cuts values that lie flat over all pieces back into examples.
+        """Splits flat values of tokens into examples.
 
         Args:
-            flat: [T, ...], such as `input_ids`, or a model's output for every piece.
+            flat: [T, ...], such as `input_ids`, or a model's output for every token.
 
         Yields:
-            [pieces, ...], an example at a time.
+            [tokens, ...], an example at a time.
         """
         for first, last in zip(self.starts[:-1], self.starts[1:], strict=True):
             yield flat[first:last]
 
     def places(self, indices: np.ndarray) -> np.ndarray:
-        """Says where the pieces of some examples lie.
+        """Returns the positions of the tokens of some examples.
 
         Args:
             indices: int [m], in any order.
 
         Returns:
-            int64, places among the T pieces: those of the first example, then of the next.
+            int64, positions among the T tokens: those of the first example, then of the next.
         """
         return ranges(self.starts[indices], self.lengths[indices])
 
@@ -101,41 +108,3 @@ class Examples:
             {name: values[indices] for name, values in self.labels.items()},
             {name: values[places] for name, values in self.token_labels.items()},
         )
-
-
-def from_packed(
-    batches: Iterable[Mapping[str, np.ndarray]],
-    labels: Sequence[str] = (),
-    token_labels: Sequence[str] = (),
-) -> Examples:
-    """Gathers batches as `packing.pack` makes them, and drops their padding.
-
-    Args:
-        batches: {"input_ids", "input_mask", "segment_ids": [B, S]} and the labels, as arrays or
-            eager tensors; B and S may differ from batch to batch.
-        labels: names of what is a value or a row an example, [B] or [B, width].
-        token_labels: names of what is a value a piece, [B, S].
-
-    Returns:
-        The examples in order.
-    """
-    by_piece = ("input_ids", "segment_ids", *token_labels)
-    parts: dict[str, list[np.ndarray]] = {name: [] for name in ("lengths", *by_piece, *labels)}
-    for batch in batches:
-        real = np.asarray(batch["input_mask"]) == 1
-        parts["lengths"].append(real.sum(axis=1))
-        for name in by_piece:
-            parts[name].append(np.asarray(batch[name])[real])
-        for name in labels:
-            parts[name].append(np.asarray(batch[name]))
-    whole = {
-        name: np.concatenate(values) if values else np.zeros([0], np.int32)
-        for name, values in parts.items()
-    }
-    return Examples(
-        whole["input_ids"].astype(np.int32),
-        whole["segment_ids"].astype(np.int32),
-        row_splits(whole["lengths"]),
-        {name: whole[name] for name in labels},
-        {name: whole[name] for name in token_labels},
-    )

@@ -6,13 +6,11 @@ from scipy import stats
 
 from keras_bert.tasks.classification.metrics import (
     accuracy,
-    decide,
     f1,
     f1_macro,
     f1_micro,
     matthews_corrcoef,
     pearson,
-    score,
     spearman,
 )
 
@@ -78,20 +76,3 @@ def test_a_figure_without_a_value_is_0():
     assert matthews_corrcoef(np.ones(4, int), np.array([1, 1, 0, 0])) == 0
     assert pearson(np.ones(4), np.arange(4)) == 0
     assert f1(np.zeros(3, int), np.zeros(3, int)) == 0
-
-
-def test_decisions_by_problem():
-    logits = np.array([[0.2, -0.1, 0.1], [-3.0, 2.0, 1.0]])
-    assert decide("single_label", logits).tolist() == [0, 1]
-    assert decide("multi_label", logits).tolist() == [[1, 0, 1], [0, 1, 1]]
-    assert decide("regression", logits[:, :1]).tolist() == [0.2, -3.0]
-
-
-def test_the_loss_of_a_score_is_the_mean_over_examples():
-    logits = np.array([[0.0, 0.0], [0.0, 1000.0]])
-    figures = score("single_label", ["accuracy"], logits, np.array([0, 1]))
-    assert figures == {"accuracy": 1.0, "loss": pytest.approx(np.log(2) / 2)}
-    figures = score("multi_label", [], logits, np.array([[1.0, 0.0], [0.0, 1.0]]))
-    assert figures == {"loss": pytest.approx(3 * np.log(2) / 4)}
-    figures = score("regression", ["pearson"], np.array([[1.0], [3.0]]), np.array([0.0, 5.0]))
-    assert figures == {"pearson": pytest.approx(1.0), "loss": 2.5}

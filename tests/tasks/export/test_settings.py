@@ -6,7 +6,8 @@ from dataclasses import fields
 import pytest
 
 from keras_bert.common.errors import InputError
-from keras_bert.tasks.export.settings import FORMATS, TASKS, ExportSettings
+from keras_bert.tasks.export.settings import TASKS, ExportSettings
+from keras_bert.tasks.export.task_export import FORMATS
 
 
 @pytest.mark.parametrize(

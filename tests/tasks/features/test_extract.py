@@ -10,7 +10,7 @@ from keras_bert.checkpoints.open_checkpoint import open_checkpoint
 from keras_bert.common.errors import InputError
 from keras_bert.models.encoder import BertEncoder
 from keras_bert.tasks.features import extract
-from keras_bert.tasks.features.extract import extract_features
+from keras_bert.tasks.features.extract import FeatureSettings, extract_features
 from keras_bert.text.tokenizer import BertTokenizer
 
 
@@ -24,7 +24,9 @@ def parts(checkpoint):
 
 def run(parts, lines, layers, pooling="none", length=16, **settings):
     settings = {"batch_size": 2, "jit_compile": False} | settings
-    return list(extract_features(lines, *parts, layers, pooling, length, **settings))
+    return list(
+        extract_features(lines, *parts, FeatureSettings(layers, pooling, length, **settings))
+    )
 
 
 @pytest.mark.parametrize("jit_compile", [False, True])
@@ -59,13 +61,13 @@ def test_pooling_is_over_the_pieces_of_a_line_and_not_its_padding(parts, golden,
         np.testing.assert_allclose(line.values, expected, atol=1e-5)
 
 
-def test_a_line_that_is_too_long_is_cut_and_counted(parts, caplog):
+def test_a_line_that_is_too_long_is_truncated_and_counted(parts, caplog):
     long = "wa wb wc wd we wf wg wh"
     found = run(parts, [long, f"{long} ||| wz", "wa"], [-1], length=7)
     pieces = [[parts[1].vocab[i] for i in line.input_ids] for line in found]
     assert pieces[0] == ["[CLS]", "wa", "wb", "wc", "wd", "we", "[SEP]"]
     assert pieces[1] == ["[CLS]", "wa", "wb", "wc", "[SEP]", "wz", "[SEP]"]
-    assert "2 of 3 lines had more than 7 pieces" in caplog.text
+    assert "2 of 3 lines had more than 7 tokens and were truncated" in caplog.text
 
 
 def test_lines_are_read_a_window_at_a_time(parts, monkeypatch):
@@ -78,7 +80,7 @@ def test_lines_are_read_a_window_at_a_time(parts, monkeypatch):
             read += 1
             yield "wa wb" if index % 2 else "wc"
 
-    features = extract_features(lines(), *parts, [-1], "cls", 16, 2, jit_compile=False)
+    features = extract_features(lines(), *parts, FeatureSettings([-1], "cls", 16, 2, False))
     assert next(features).index == 0
     assert read == 6
     rest = list(itertools.islice(features, 6))

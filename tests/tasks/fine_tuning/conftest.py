@@ -1,11 +1,16 @@
-"""Random examples whose pieces tell their label, and a tiny model to start from."""
+"""Random examples whose tokens determine their label, and a tiny model to start from."""
 
 import numpy as np
 import pytest
 
+from keras_bert.models import BertClassifier
+from keras_bert.tasks.classification.processor import ClassifierSettings
+from keras_bert.tasks.classification.text_classifier import TextClassifier
 from keras_bert.tasks.fine_tuning.examples import Examples
+from keras_bert.text.tokenizer import BertTokenizer
 
-PIECES = [f"w{index}" for index in range(45)]
+TOKENS = [f"w{index}" for index in range(45)]
+VOCAB = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *TOKENS]
 
 
 def random_examples(count, seed=0, longest=40):
@@ -16,10 +21,19 @@ def random_examples(count, seed=0, longest=40):
     ids = rng.integers(5, 50, starts[-1]).astype(np.int32)
     ids[starts[:-1]] = 2
     ids[starts[1:] - 1] = 3
-    # The piece after [CLS] tells the label, by whether it is odd.
+    # The label is whether the token after [CLS] is odd.
     labels = (ids[starts[:-1] + 1] % 2).astype(np.int32)
     segments = np.zeros_like(ids)
     return Examples(ids, segments, starts, {"labels": labels}, {"tags": ids % 3 - 1})
+
+
+def classifier_of(labels=("even", "odd"), max_seq_length=64):
+    """Returns `FineTuningTask.make` of a classifier; without labels, of a regression."""
+    problem_type = "single_label" if labels else "regression"
+    settings = ClassifierSettings(tuple(labels), problem_type, max_seq_length)
+    return lambda config, dtype: TextClassifier(
+        BertClassifier(config, settings.num_logits, dtype=dtype), BertTokenizer(VOCAB), settings
+    )
 
 
 @pytest.fixture(scope="session")
@@ -30,5 +44,5 @@ def make_examples():
 
 @pytest.fixture(scope="session")
 def tiny_checkpoint(make_checkpoint, tmp_path_factory):
-    """A model directory of a fresh encoder that knows those pieces."""
-    return make_checkpoint(tmp_path_factory.mktemp("start") / "model", PIECES)
+    """A model directory of a newly initialized encoder of that vocabulary."""
+    return make_checkpoint(tmp_path_factory.mktemp("start") / "model", TOKENS)

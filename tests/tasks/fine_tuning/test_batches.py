@@ -2,19 +2,23 @@
 
 import numpy as np
 import pytest
-import tensorflow as tf
 
+from keras_bert.tasks.classification.processor import ClassificationProcessor, ClassifierSettings
 from keras_bert.tasks.fine_tuning.batches import (
+    BatchSettings,
     bucket_lengths,
     epoch_plan,
     evaluation_batches,
     steps_per_epoch,
     training_batches,
 )
-from keras_bert.tasks.fine_tuning.examples import from_packed
-from keras_bert.text.padding import pad_segments
+from keras_bert.tasks.prepared import prepare
 from keras_bert.text.tokenizer import BertTokenizer
 from keras_bert.text.vocabulary import load_vocab
+
+
+def eights(seed=0, **changes):
+    return BatchSettings(8, max_seq_length=64, seed=seed, **changes)
 
 
 def arrays(dataset, count):
@@ -23,7 +27,7 @@ def arrays(dataset, count):
 
 def test_every_example_comes_once_an_epoch_and_the_last_batch_is_filled(make_examples):
     examples = make_examples(50)
-    batches = arrays(training_batches(examples, 8, seed=1, max_seq_length=64), 14)
+    batches = arrays(training_batches(examples, eights(1)), 14)
     for epoch in (batches[:7], batches[7:]):
         index = np.concatenate([batch["example_index"] for batch in epoch])
         assert sorted(index[index >= 0]) == list(range(50))
@@ -36,7 +40,7 @@ def test_a_batch_holds_its_examples_padded_to_a_bucket(make_examples):
     examples = make_examples(50)
     rows = [row.tolist() for row in examples.rows(examples.input_ids)]
     tags = [row.tolist() for row in examples.rows(examples.token_labels["tags"])]
-    for batch in arrays(training_batches(examples, 8, 1, 0, 49, 64), 7):
+    for batch in arrays(training_batches(examples, eights(1, pad_token_id=49)), 7):
         length = batch["input_ids"].shape[1]
         assert length in bucket_lengths(64)
         for row, index in enumerate(batch["example_index"]):
@@ -55,8 +59,8 @@ def test_a_batch_holds_its_examples_padded_to_a_bucket(make_examples):
 @pytest.mark.parametrize("first_step", [3, 7, 20])
 def test_the_batch_of_a_step_is_the_same_wherever_the_stream_starts(make_examples, first_step):
     examples = make_examples(50)
-    whole = arrays(training_batches(examples, 8, 5, max_seq_length=64), first_step + 9)
-    late = arrays(training_batches(examples, 8, 5, first_step, max_seq_length=64), 9)
+    whole = arrays(training_batches(examples, eights(5)), first_step + 9)
+    late = arrays(training_batches(examples, eights(5), first_step), 9)
     for one, two in zip(whole[first_step:], late, strict=True):
         for name in one:
             np.testing.assert_array_equal(one[name], two[name])
@@ -67,13 +71,13 @@ def test_epochs_seeds_and_dropout_differ(make_examples):
     one = epoch_plan(examples.lengths, 8, seed=0, epoch=0)
     assert not np.array_equal(one, epoch_plan(examples.lengths, 8, seed=0, epoch=1))
     assert not np.array_equal(one, epoch_plan(examples.lengths, 8, seed=1, epoch=0))
-    first, second = arrays(training_batches(examples, 8, 0, max_seq_length=64), 2)
+    first, second = arrays(training_batches(examples, eights()), 2)
     assert len({*first["dropout_seed"], *second["dropout_seed"]}) == 16
 
 
 def test_evaluation_has_every_example_once_the_longest_first(make_examples):
     examples = make_examples(21)
-    batches = list(evaluation_batches(examples, 8, max_seq_length=64).as_numpy_iterator())
+    batches = list(evaluation_batches(examples, eights()).as_numpy_iterator())
     index = np.concatenate([batch["example_index"] for batch in batches])
     assert sorted(index[index >= 0]) == list(range(21))
     lengths = examples.lengths[index[index >= 0]]
@@ -91,8 +95,8 @@ def test_buckets_end_at_the_longest_length():
 
 def test_too_long_an_example_is_refused(make_examples):
     examples = make_examples(9)
-    with pytest.raises(ValueError, match="pieces; max_seq_length is 16"):
-        evaluation_batches(examples, 8, max_seq_length=16)
+    with pytest.raises(ValueError, match="tokens; max_seq_length is 16"):
+        evaluation_batches(examples, BatchSettings(8, max_seq_length=16))
 
 
 def test_mrpc_has_less_than_a_tenth_of_padding(shared_data):
@@ -100,18 +104,13 @@ def test_mrpc_has_less_than_a_tenth_of_padding(shared_data):
     tokenizer = BertTokenizer(vocab, do_lower_case=True)
     text = (shared_data / "glue" / "MRPC" / "train.tsv").read_text(encoding="utf-8-sig")
     rows = [line.split("\t") for line in text.splitlines()[1:]]
-    packed = pad_segments(
-        tokenizer.tokenize(tf.constant([row[3] for row in rows])),
-        tokenizer.tokenize(tf.constant([row[4] for row in rows])),
-        max_seq_length=128,
-        cls_token_id=vocab.index("[CLS]"),
-        sep_token_id=vocab.index("[SEP]"),
-    )
-    examples = from_packed([packed])
+    processor = ClassificationProcessor(tokenizer, ClassifierSettings(("0", "1"), pair=True))
+    columns = [[row[column] for row in rows] for column in (3, 4)]
+    examples = prepare(processor.preprocess, columns).examples
     steps = steps_per_epoch(len(examples), 16)
-    pieces = real = 0
-    for batch in arrays(training_batches(examples, 16, 0, max_seq_length=128), steps):
+    tokens = real = 0
+    for batch in arrays(training_batches(examples, BatchSettings(16, max_seq_length=128)), steps):
         weighed = batch["input_mask"] * batch["example_weights"][:, None]
-        pieces, real = pieces + weighed.size, real + weighed.sum()
+        tokens, real = tokens + weighed.size, real + weighed.sum()
     assert real == examples.starts[-1]
-    assert 1 - real / pieces < 0.10
+    assert 1 - real / tokens < 0.10

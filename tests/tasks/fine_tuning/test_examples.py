@@ -1,47 +1,31 @@
-"""Examples: padding goes, order stays, and pieces can be cut back into examples."""
+"""Examples: flat tokens in order that can be split and chosen, with a checksum."""
 
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from keras_bert.tasks.fine_tuning.examples import Examples, from_packed
-
-BATCHES = [
-    {
-        "input_ids": np.array([[2, 7, 3, 0], [2, 8, 9, 3]], np.int32),
-        "input_mask": np.array([[1, 1, 1, 0], [1, 1, 1, 1]], np.int32),
-        "segment_ids": np.array([[0, 0, 1, 0], [0, 1, 1, 1]], np.int32),
-        "labels": np.array([1, 0]),
-        "tags": np.array([[-1, 4, -1, -1], [-1, 5, 6, -1]]),
-    },
-    {
-        "input_ids": np.array([[2, 3]], np.int32),
-        "input_mask": np.array([[1, 1]], np.int32),
-        "segment_ids": np.array([[0, 0]], np.int32),
-        "labels": np.array([1]),
-        "tags": np.array([[-1, -1]]),
-    },
-]
+from keras_bert.tasks.fine_tuning.examples import Examples
 
 
 @pytest.fixture
 def examples():
-    return from_packed(BATCHES, ["labels"], ["tags"])
+    return Examples(
+        np.array([2, 7, 3, 2, 8, 9, 3, 2, 3], np.int32),
+        np.array([0, 0, 1, 0, 1, 1, 1, 0, 0], np.int32),
+        np.array([0, 3, 7, 9]),
+        {"labels": np.array([1, 0, 1])},
+        {"tags": np.array([-1, 4, -1, -1, 5, 6, -1, -1, -1])},
+    )
 
 
-def test_padding_is_dropped_and_pieces_stand_in_order(examples):
-    assert examples.input_ids.tolist() == [2, 7, 3, 2, 8, 9, 3, 2, 3]
-    assert examples.segment_ids.tolist() == [0, 0, 1, 0, 1, 1, 1, 0, 0]
-    assert examples.starts.tolist() == [0, 3, 7, 9]
-    assert examples.lengths.tolist() == [3, 4, 2]
-    assert examples.labels["labels"].tolist() == [1, 0, 1]
-    assert examples.token_labels["tags"].tolist() == [-1, 4, -1, -1, 5, 6, -1, -1, -1]
-    assert examples.input_ids.dtype == examples.segment_ids.dtype == np.int32
+def test_examples_know_their_number_and_lengths(examples):
     assert len(examples) == 3
+    assert examples.lengths.tolist() == [3, 4, 2]
+    assert len(Examples(*[np.zeros([0], np.int32)] * 2, np.array([0]))) == 0
 
 
-def test_values_of_pieces_are_cut_back_into_examples(examples):
+def test_values_of_tokens_are_split_into_examples(examples):
     assert [row.tolist() for row in examples.rows(examples.input_ids)] == [
         [2, 7, 3],
         [2, 8, 9, 3],
@@ -56,17 +40,14 @@ def test_examples_are_taken_in_any_order(examples):
     assert taken.token_labels["tags"].tolist() == [-1, -1, -1, 4, -1]
 
 
-def test_no_batches_make_no_examples():
-    none = from_packed([], ["labels"])
-    assert len(none) == 0
-    assert none.starts.tolist() == [0]
-
-
-def test_arrays_that_do_not_belong_together_are_refused(examples):
-    with pytest.raises(ValueError, match="every label needs 3 values"):
-        Examples(examples.input_ids, examples.segment_ids, examples.starts, {"labels": np.zeros(2)})
-    with pytest.raises(ValueError, match="every value a piece"):
-        Examples(examples.input_ids[1:], examples.segment_ids, examples.starts)
+def test_arrays_of_other_lengths_are_rejected(examples):
+    arrays = (examples.input_ids, examples.segment_ids, examples.starts)
+    with pytest.raises(ValueError, match="labels: has 2 values; expected 3, one an example"):
+        Examples(*arrays, {"labels": np.zeros(2)})
+    with pytest.raises(ValueError, match="tags: has 8 values; expected 9, one a token"):
+        Examples(*arrays, {}, {"tags": np.zeros(8)})
+    with pytest.raises(ValueError, match="input_ids: has 8 values; expected 9"):
+        Examples(examples.input_ids[1:], *arrays[1:])
 
 
 def test_the_checksum_tells_all_that_examples_hold(make_examples):

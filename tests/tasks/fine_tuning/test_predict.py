@@ -8,9 +8,12 @@ from keras_bert.checkpoints.model_directory import open_model_directory
 from keras_bert.common.errors import InputError
 from keras_bert.models import BertClassifier, BertSpanLabeler, BertTokenClassifier
 from keras_bert.tasks.fine_tuning import predict
+from keras_bert.tasks.fine_tuning.batches import BatchSettings
 from keras_bert.tasks.fine_tuning.predict import make_predict_examples
 from keras_bert.training import progress
 from keras_bert.training.strategy import make_strategy
+
+FOURS = BatchSettings(4, max_seq_length=64)
 
 
 def make_model(kind, checkpoint):
@@ -32,7 +35,7 @@ def test_each_example_gets_what_it_gets_alone(
     with strategy.scope():
         model = make_model(kind, tiny_checkpoint)
     examples = make_examples(11)
-    found = make_predict_examples(strategy, model, 4, 0, 64, jit_compile=False)(examples)
+    found = make_predict_examples(strategy, model, FOURS, jit_compile=False)(examples)
     assert set(found) == ({"start_logits", "end_logits"} if kind == "spans" else {"logits"})
     for name, values in found.items():
         for index, ids in enumerate(examples.rows(examples.input_ids)):
@@ -58,7 +61,7 @@ def test_outputs_that_are_not_finite_are_refused_and_counted(
     embeddings.assign(values)
     broken = sum(7 in ids for ids in examples.rows(examples.input_ids))
     assert 0 < broken < 11
-    run = make_predict_examples(make_strategy(), model, 4, 0, 64, jit_compile=False)
+    run = make_predict_examples(make_strategy(), model, FOURS, jit_compile=False)
     message = rf"the model's {name} are not finite for {broken} of 11 examples; no result is saved"
     with pytest.raises(InputError, match=message):
         run(examples)
@@ -68,7 +71,7 @@ def test_what_another_worker_computed_is_refused_too(tiny_checkpoint, make_examp
     """So that all of them end alike."""
     monkeypatch.setattr(predict, "all_sum", lambda strategy: lambda values: values + np.inf)
     model = make_model("examples", tiny_checkpoint)
-    run = make_predict_examples(make_strategy(), model, 4, 0, 64, jit_compile=False)
+    run = make_predict_examples(make_strategy(), model, FOURS, jit_compile=False)
     with pytest.raises(InputError, match="logits are not finite for 3 of 3 examples"):
         run(make_examples(3))
 
@@ -78,7 +81,7 @@ def test_a_pass_over_the_examples_shows_how_far_it_is(
 ):
     monkeypatch.setattr(progress, "_SECONDS_BETWEEN_LINES", 0.0)
     model = make_model("examples", tiny_checkpoint)
-    run = make_predict_examples(make_strategy(), model, 4, 0, 64, jit_compile=False)
+    run = make_predict_examples(make_strategy(), model, FOURS, jit_compile=False)
     with caplog.at_level("INFO", "absl"):
         run(make_examples(11))
     said = [record.getMessage().partition(",")[0] for record in caplog.records]

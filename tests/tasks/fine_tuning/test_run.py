@@ -13,19 +13,19 @@ import tensorflow as tf
 from safetensors.numpy import load_file, save_file
 
 from keras_bert.common.errors import EndedEarly, InputError
-from keras_bert.models import BertClassifier
-from keras_bert.tasks.fine_tuning import run
 from keras_bert.tasks.fine_tuning.batches import model_inputs
 from keras_bert.tasks.fine_tuning.model import make_optimizer
-from keras_bert.tasks.fine_tuning.pretrained import in_order_of, open_pretrained
+from keras_bert.tasks.fine_tuning.pretrained import StartSettings, in_order_of, open_pretrained
 from keras_bert.tasks.fine_tuning.run import fine_tune
 from keras_bert.tasks.fine_tuning.seeds import fine_tune_seeds
-from keras_bert.tasks.fine_tuning.settings import FineTuningSettings
+from keras_bert.tasks.fine_tuning.settings import FineTuningRun, FineTuningSettings
 from keras_bert.tasks.fine_tuning.task import FineTuningTask
+from keras_bert.tasks.task import Task
 from keras_bert.training.checkpoint import CheckpointWriter
 from keras_bert.training.objective import Objective
 from keras_bert.training.run import TrainingSettings
 from keras_bert.training.strategy import make_strategy
+from tests.tasks.fine_tuning.conftest import classifier_of
 
 TRAINING = TrainingSettings(num_train_steps=0, train_batch_size=16, jit_compile=False)
 KEEP_ALL = replace(TRAINING, keep_checkpoint_max=10)
@@ -51,10 +51,10 @@ def settings(tiny_checkpoint):
 
 @pytest.fixture(scope="module")
 def make_task(make_examples):
-    """A function: what differs -> the task of telling the label, on 72 examples."""
+    """A function: what differs -> the task of predicting the label, on 72 examples."""
     train, held_out = make_examples(72, 0, 12), make_examples(24, 1, 12)
 
-    def make(figures=None, **changes):
+    def make(figures=None, labels=("even", "odd"), **changes):
         """The development set's accuracy; or the figures given, one an evaluation."""
         given = iter(figures or ())
 
@@ -63,11 +63,11 @@ def make_task(make_examples):
             return {"accuracy": next(given, -1.0) if figures else hits.mean()}
 
         task = FineTuningTask(
-            lambda config, dtype: BertClassifier(config, 2, dtype=dtype),
+            classifier_of(labels),
             sums_task(),
             train,
             score,
-            labels=["even", "odd"],
+            labels=[*labels] or None,
             data={"dev": ["24 examples"]},
         )
         return replace(task, **changes)
@@ -76,12 +76,17 @@ def make_task(make_examples):
 
 
 def start_of(settings):
-    return open_pretrained(settings.init_checkpoint, max_seq_length=settings.max_seq_length)
+    return open_pretrained(settings)
 
 
-def go(settings, output_dir, task, training=TRAINING, strategy=None):
-    strategy = strategy or make_strategy()
-    return fine_tune(settings, training, strategy, output_dir, {}, start_of(settings), task)
+def run_of(settings, output_dir, training=TRAINING, **changes):
+    values = {"strategy": make_strategy(), "seeds": [settings.random_seed], **changes}
+    return FineTuningRun(settings=settings, training=training, output_dir=output_dir, **values)
+
+
+def go(settings, output_dir, task, training=TRAINING, **changes):
+    run = run_of(settings, output_dir, training, **changes)
+    return fine_tune(run, start_of(settings), task)
 
 
 def weights_of(path):
@@ -164,7 +169,7 @@ def test_a_run_stopped_and_killed_again_and_again_ends_at_the_same_bits(
     assert [path.name[-2:] for path in (tmp_path / "checkpoints").iterdir()] == ["05"]
     assert evaluations(tmp_path) == []
     kills = [
-        ("save_model_directory", run, 1),
+        ("save_pretrained", Task, 1),
         ("score", None, 2),
         ("save", CheckpointWriter, 1),
         ("score", None, 2),
@@ -260,8 +265,7 @@ def test_label_names_are_those_of_the_logits_in_their_order(settings, make_task,
     task = make_task(train=None, labels=["bad", "good"])
 
     def score(names, output_dir):
-        start = open_pretrained(str(trained), max_seq_length=64, label_names=names)
-        return fine_tune(only, TRAINING, make_strategy(), output_dir, {}, start, task)
+        return go(replace(only, label_names=names), output_dir, task)
 
     with pytest.raises(InputError, match=r"even, odd; expected bad, good; --label_names gives"):
         score(None, tmp_path)
@@ -274,14 +278,14 @@ def test_label_names_are_those_of_the_logits_in_their_order(settings, make_task,
 @pytest.mark.parametrize("names", [["a"], ["a", "a"], ["a", "b", "c"]])
 def test_there_is_a_label_name_for_each_logit(settings, trained, names):
     with pytest.raises(InputError, match=r"--label_names=a.*: .* a head of 2 logits; expected a n"):
-        open_pretrained(str(trained), max_seq_length=64, label_names=names)
+        open_pretrained(replace(settings, init_checkpoint=str(trained), label_names=names))
     with pytest.raises(InputError, match=r"has a head of no logits"):
-        open_pretrained(settings.init_checkpoint, max_seq_length=64, label_names=names)
+        open_pretrained(replace(settings, label_names=names))
 
 
 def test_a_head_of_another_size_is_not_trained_on(settings, make_task, tmp_path, trained):
     further = replace(settings, init_checkpoint=str(trained))
-    task = make_task(labels=None, make_model=lambda c, dtype: BertClassifier(c, 1, dtype=dtype))
+    task = make_task(labels=())
     with pytest.raises(
         InputError, match=r"a head of 2 logits; expected 1; python -m .* SRC DST --noheads"
     ):
@@ -337,20 +341,19 @@ def test_frozen_layers_keep_their_weights(settings, make_task, tmp_path):
 
 
 def test_several_seeds_give_mean_and_sample_standard_deviation(settings, make_task, tmp_path):
-    start, strategy = start_of(settings), make_strategy()
+    start, run = start_of(settings), run_of(settings, tmp_path, ONE_STEP, seeds=[1, 2])
     scores = make_task([0.5, 0.5, 0.8, 0.8])
-    arguments = (settings, ONE_STEP, strategy, tmp_path, {}, start, scores, [1, 2])
-    results = fine_tune_seeds(*arguments)
+    results = fine_tune_seeds(run, start, scores)
     assert results["seeds"] == [1, 2]
     assert results["accuracy_mean"] == pytest.approx(0.65)
     assert results["accuracy_std"] == pytest.approx(0.3 / 2**0.5)
     assert weights_of(tmp_path / "seed-1") != weights_of(tmp_path / "seed-2")
     go(replace(settings, random_seed=2), tmp_path / "alone", make_task(), ONE_STEP)
     assert weights_of(tmp_path / "seed-2") == weights_of(tmp_path / "alone")
-    assert fine_tune_seeds(*arguments) == results
+    assert fine_tune_seeds(run, start, scores) == results
     changed = replace(scores, data={"dev": ["23 examples"]})
     with pytest.raises(InputError, match="dev_sha256 was"):
-        fine_tune_seeds(*arguments[:-2], changed, [1, 2])
+        fine_tune_seeds(run, start, changed)
 
 
 @pytest.mark.parametrize(
@@ -367,10 +370,10 @@ def test_what_several_seeds_refuse_leaves_no_folder_that_blocks_the_mended_comma
 ):
     settings = replace(settings, init_checkpoint=str(trained), early_stopping_patience=1)
     training, task = replace(ONE_STEP, **training), make_task(**changes)
-    arguments = (settings, training, make_strategy(), tmp_path / "out", {}, start_of(settings))
     for seeds in ([1], [1, 2]):
+        run = run_of(settings, tmp_path / "out", training, seeds=seeds)
         with pytest.raises(InputError, match=message):
-            fine_tune_seeds(*arguments, task, seeds)
+            fine_tune_seeds(run, start_of(settings), task)
         assert not (tmp_path / "out").exists()
 
 
@@ -432,9 +435,9 @@ def test_settings_out_of_range_are_refused(settings, change, message):
 
 def test_settings_that_the_checkpoint_has_no_room_for_are_refused(settings):
     with pytest.raises(InputError, match=r"--max_seq_length=65 is more than the 64 positions"):
-        open_pretrained(settings.init_checkpoint, max_seq_length=65)
+        open_pretrained(replace(settings, max_seq_length=65))
     with pytest.raises(InputError, match=r"--num_frozen_layers=3: .* expected at most 2"):
-        open_pretrained(settings.init_checkpoint, max_seq_length=64, num_frozen_layers=3)
+        open_pretrained(replace(settings, num_frozen_layers=3))
 
 
 def test_float16_and_moments_in_bfloat16_reach_the_step_and_the_checkpoint(
@@ -452,14 +455,14 @@ def test_float16_and_moments_in_bfloat16_reach_the_step_and_the_checkpoint(
 def test_a_vocabulary_of_another_size_is_refused(settings, tmp_path):
     (tmp_path / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\n")
     with pytest.raises(InputError, match=r"vocab\.txt.*5 pieces"):
-        open_pretrained(settings.init_checkpoint, str(tmp_path / "vocab.txt"), max_seq_length=64)
+        open_pretrained(replace(settings, vocab_file=str(tmp_path / "vocab.txt")))
 
 
 def test_a_padded_table_takes_a_vocabulary_file_that_is_shorter(make_checkpoint, tmp_path):
     folder = make_checkpoint(tmp_path / "padded", [f"w{index}" for index in range(59)])
     vocab = (folder / "vocab.txt").read_text().splitlines()
     (tmp_path / "vocab.txt").write_text("\n".join(vocab[:-4]) + "\n")
-    start = open_pretrained(str(folder), str(tmp_path / "vocab.txt"), max_seq_length=64)
+    start = open_pretrained(StartSettings(str(folder), str(tmp_path / "vocab.txt"), None, 64))
     assert start.vocab == [*vocab[:-4], *(f"[unused{n}]" for n in range(4))]
 
 
@@ -467,11 +470,9 @@ def test_one_seed_is_recorded_as_the_runs_own(settings, make_task, tmp_path):
     """Else the run of another seed would be taken for this one's."""
 
     def go_with(seed):
-        parts = (start_of(settings), make_task(), [seed])
         record = {"random_seed": settings.random_seed}
-        return fine_tune_seeds(
-            settings, ONE_STEP, make_strategy(), tmp_path / "out", record, *parts
-        )
+        run = run_of(settings, tmp_path / "out", ONE_STEP, record=record, seeds=[seed])
+        return fine_tune_seeds(run, start_of(settings), make_task())
 
     go_with(7)
     recorded = json.loads((tmp_path / "out" / "run.json").read_text())["settings"]

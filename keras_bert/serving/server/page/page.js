@@ -179,24 +179,24 @@ const TASKS = {
     fields: () => [["text", `Text with ${MASK}`, 4, `The capital of France is ${MASK}.`]],
     instances: (values) => [values],
     show: ([row], values) => {
-      // A text of fewer masks than another has padding: masks without pieces.
+      // A text of fewer masks than another has padding: masks without tokens.
       const masks = row.tokens.filter((tokens) => tokens.some((token) => token !== ""));
       if (!masks.length) return [note(`The text has no ${MASK}.`)];
       const [first, ...rest] = values.text.split(MASK);
       let filled = first;
       const parts = [];
       rest.forEach((text, index) => {
-        const piece = masks[index] ? masks[index][0] : MASK;
-        // A piece that goes on with the word before it is written ##ing.
-        const word = piece.startsWith("##") ? piece.slice(2) : piece;
+        const token = masks[index] ? masks[index][0] : MASK;
+        // A token that continues the word before it is written ##ing.
+        const word = token.startsWith("##") ? token.slice(2) : token;
         const start = Array.from(filled).length;
         parts.push({ start, end: start + Array.from(word).length });
         filled += word + text;
       });
       const shown = [heading("Likeliest text"), marked(filled, parts)];
-      masks.forEach((pieces, index) => {
+      masks.forEach((tokens, index) => {
         shown.push(heading(masks.length > 1 ? `Mask ${index + 1}` : "Fillings"));
-        const rows = pieces.map((name, rank) => ({ name, share: row.scores[index][rank] }));
+        const rows = tokens.map((name, rank) => ({ name, share: row.scores[index][rank] }));
         shown.push(bars(rows.filter(({ name }) => name !== "")));
       });
       return shown;

@@ -1,4 +1,4 @@
-"""What is served of a checkpoint: labels, pairs, lengths and outputs, whatever wrote it."""
+"""What an export takes from a checkpoint: labels, pairs, lengths and outputs, whatever wrote it."""
 
 import json
 import subprocess
@@ -8,7 +8,6 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from keras_bert.tasks.export.models import Exported, make_exported
 from safetensors.numpy import load_file, save_file
 
 from keras_bert.checkpoints.conversion import convert
@@ -19,17 +18,19 @@ from keras_bert.common.errors import InputError
 from keras_bert.models import BertClassifier
 from keras_bert.serving.network import Network
 from keras_bert.tasks.export import ExportSettings, export
-from keras_bert.tasks.fine_tuning.earlier_run import EarlierRun
+from keras_bert.tasks.load import open_task
+from keras_bert.tasks.loading import Source
+from keras_bert.tasks.task import Task
 
 
-def exported(task: str, path: Path, **settings) -> Exported:
-    checkpoint = open_checkpoint(path)
-    given = ExportSettings(str(path), "1", **settings)
-    return make_exported(task, given, checkpoint, EarlierRun.of(checkpoint.path))
+def opened(task: str, path: Path, **settings) -> Task:
+    source = Source.open(path)
+    given = ExportSettings(str(path), "1", **settings).given(task, source)
+    return open_task(task, source, given)
 
 
 def labels_of(path: Path) -> tuple[str, list[str]]:
-    described = exported("classification", path).described
+    described = opened("classification", path).description()
     return described["problem_type"], described["labels"]
 
 
@@ -74,8 +75,8 @@ def test_keras_hubs_classifier_gives_its_logits(root: Path):
     folder = root / "tests" / "golden" / "keras_hub_classifier"
     assert labels_of(folder) == ("single_label_classification", ["LABEL_0", "LABEL_1", "LABEL_2"])
     golden = np.load(folder / "outputs.npz")
-    served = exported("classification", folder)
-    found = served.serve(Network(served.model)).of_token_ids(
+    classifier = opened("classification", folder)
+    found = classifier.served(Network(classifier.model)).of_token_ids(
         *(tf.constant(golden[name]) for name in ("input_ids", "input_mask", "segment_ids"))
     )
     np.testing.assert_allclose(found["logits"], golden["logits"], atol=1e-5)
@@ -85,58 +86,58 @@ def test_a_pair_needs_two_segments(make_run, tmp_path: Path):
     for task in ("classification", "question_answering"):
         path = make_run(tmp_path / task, task, type_vocab_size=1) / "model"
         with pytest.raises(InputError, match="type_vocab_size is 1; expected 2 segments"):
-            exported(task, path)
-    assert exported("classification", tmp_path / "classification", pair=False)
+            opened(task, path)
+    assert opened("classification", tmp_path / "classification", pair=False)
 
 
 @pytest.mark.parametrize(
     ("task", "how", "message"),
     [
         ("classification", {"max_seq_length": 97}, "from 5 to the model's 96 positions"),
-        ("fill_mask", {"top_k": 0}, "--top_k=0: expected from 1"),
-        ("question_answering", {"max_seq_length": 20}, "--max_seq_length=20: expected at least"),
+        ("fill_mask", {"top_k": 0}, "top_k=0: expected a whole number of at least 1"),
+        ("question_answering", {"max_seq_length": 20}, "max_seq_length=20: expected"),
         (
             "question_answering",
             {"version_2_with_negative": False, "null_score_diff_threshold": 1.0},
-            "threshold=1.0 does nothing without --version_2_with_negative",
+            "threshold=1.0 does nothing without",
         ),
     ],
 )
 def test_bad_settings_are_one_line(task: str, how: dict, message: str, runs: dict):
     with pytest.raises(InputError, match=message) as caught:
-        exported(task, runs[task], **how)
+        opened(task, runs[task], **how)
     assert "\n" not in str(caught.value)
 
 
 def test_an_older_run_of_any_records_says_no_length(make_run, tmp_path: Path):
     for task in ("fill_mask", "embedding"):
         run = make_run(tmp_path, "fill_mask", {"max_seq_length": 0}, max_position_embeddings=160)
-        assert exported(task, run).texts["max_seq_length"] == 128
+        assert opened(task, run).text_settings()["max_seq_length"] == 128
 
 
 @pytest.mark.parametrize("task", ["fill_mask", "question_answering"])
 def test_a_format_that_reads_no_texts_needs_no_length(task: str, make_run, tmp_path: Path):
     run = make_run(tmp_path, task, {"max_seq_length": 3})
-    assert exported(task, run, format="onnx")
-    with pytest.raises(InputError, match="--max_seq_length=3: expected"):
-        exported(task, run)
+    assert opened(task, run, format="onnx")
+    with pytest.raises(InputError, match="max_seq_length=3: expected"):
+        opened(task, run)
 
 
 def test_weights_that_are_not_finite_are_named(make_run, tmp_path: Path):
     file = make_run(tmp_path, "ner") / "model" / "model.safetensors"
     weights = load_file(file)
-    weights["bert.embeddings.word_embeddings.weight"][-1, 0] = np.nan  # A piece that is rare.
+    weights["bert.embeddings.word_embeddings.weight"][-1, 0] = np.nan  # A token that is rare.
     save_file(weights, file)
     with pytest.raises(InputError, match="encoder/embeddings/word_embeddings is not finite"):
-        exported("ner", tmp_path)
+        opened("ner", tmp_path)
 
 
 def test_an_encoder_without_a_pooler_gives_no_pooled_vector(make_run, tmp_path: Path):
     pytest.importorskip("onnxruntime")
     model = make_run(tmp_path, "embedding") / "model"
     without(model, "pooler")
-    served = exported("embedding", model)
-    found = served.serve(Network(served.model)).of_texts(tf.constant(["a b"]))
+    embedder = opened("embedding", model)
+    found = embedder.served(Network(embedder.model)).of_texts(tf.constant(["a b"]))
     assert set(found) == {"cls", "mean"}
     folder = export(ExportSettings(str(model), str(tmp_path / "1"), format="onnx"))
     signatures = json.loads((folder / "export.json").read_text())["signatures"]
@@ -144,10 +145,10 @@ def test_an_encoder_without_a_pooler_gives_no_pooled_vector(make_run, tmp_path: 
 
 
 @pytest.mark.parametrize("task", ["ner", "question_answering"])
-def test_what_reads_every_piece_is_served_without_a_pooler(task: str, make_run, tmp_path: Path):
+def test_what_reads_every_token_is_served_without_a_pooler(task: str, make_run, tmp_path: Path):
     model = make_run(tmp_path, task) / "model"
     without(model, "pooler")
-    assert exported(task, model).left_out == ()
+    assert opened(task, model).untrained == ()
 
 
 def test_a_masked_lm_alone_gives_no_next_sentence_logits(make_run, tmp_path: Path):
@@ -173,8 +174,8 @@ def test_embeddings_are_those_that_sentence_transformers_takes_of_the_directory(
         "The cat sat on the mat.",
         "",
         "Ünïcödé, 北京 and emoji 🙂!",
-        "Rivers carry sand and stones down. " * 33,  # 198 words: neither 128 pieces nor 256.
-        "A text that is cut. " * 100,
+        "Rivers carry sand and stones down. " * 33,  # 198 words: neither 128 tokens nor 256.
+        "A text that is truncated. " * 100,
     ]
     (tmp_path / "texts.json").write_text(json.dumps(texts))
     script = root / "tests" / "golden" / "embed_sentence_transformers.py"

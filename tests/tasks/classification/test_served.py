@@ -4,18 +4,19 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from keras_bert.serving.classification import ServedClassifier
 
 from keras_bert.config import BertConfig
 from keras_bert.models import BertClassifier
 from keras_bert.serving.network import Network
+from keras_bert.tasks.classification.processor import ClassificationProcessor, ClassifierSettings
+from keras_bert.tasks.classification.served import ServedClassifier
 from keras_bert.text.padding import pad_segments
 from keras_bert.text.tokenizer import BertTokenizer
 
 WORDS = ["the", "cat", "sat", "on", "mat", "who", ".", "?", "a", "e", "##a", "##b"]
 LABELS = ["no", "maybe", "yes"]
 LENGTH = 12
-# A pair is cut on either side, and on both; one text has no piece.
+# A pair is truncated on either side, and on both; one text has no token.
 TEXTS = [
     "The cat sat on the mat.",
     "Who sat?",
@@ -54,6 +55,14 @@ def make_model(tokenizer: BertTokenizer):
     return make
 
 
+def serve(model, tokenizer, labels, problem_type, pair):
+    """Returns the signatures of a served model."""
+    settings = ClassifierSettings(tuple(labels), problem_type, LENGTH, pair)
+    return ServedClassifier(
+        Network(model), ClassificationProcessor(tokenizer, settings)
+    ).signatures()
+
+
 def ask(model, tokenizer, labels, problem_type, *texts):
     """Returns the logits that the Keras model gives, and what both signatures answer."""
     sides = [tokenizer.tokenize(tf.constant(side)) for side in texts]
@@ -66,10 +75,7 @@ def ask(model, tokenizer, labels, problem_type, *texts):
     # So that no label is the likeliest of all texts.
     bias = model.classifier.bias
     bias.assign(bias - np.mean(model(ids)["logits"], axis=0))
-    served = ServedClassifier(
-        Network(model), tokenizer, labels, problem_type, LENGTH, pair=len(texts) == 2
-    )
-    signatures = served.signatures()
+    signatures = serve(model, tokenizer, labels, problem_type, len(texts) == 2)
     answers = [
         signatures["serving_default"](*map(tf.constant, texts)),
         signatures["token_ids"](**ids),
@@ -80,7 +86,7 @@ def ask(model, tokenizer, labels, problem_type, *texts):
 
 @pytest.mark.parametrize("texts", [(TEXTS,), (TEXTS, PAIRS), (PAIRS, TEXTS)])
 def test_one_label(make_model, tokenizer, texts):
-    logits, answers = ask(make_model(3), tokenizer, LABELS, "single_label_classification", *texts)
+    logits, answers = ask(make_model(3), tokenizer, LABELS, "single_label", *texts)
     likeliest = [LABELS[row].encode() for row in logits.argmax(axis=1)]
     assert len(set(likeliest)) > 1
     for answer in answers:
@@ -91,7 +97,7 @@ def test_one_label(make_model, tokenizer, texts):
 
 
 def test_any_number_of_labels_is_listed_surest_first(make_model, tokenizer):
-    logits, answers = ask(make_model(3), tokenizer, LABELS, "multi_label_classification", TEXTS)
+    logits, answers = ask(make_model(3), tokenizer, LABELS, "multi_label", TEXTS)
     probabilities = 1 / (1 + np.exp(-logits))
     assert {1, 2} <= set((logits > 0).sum(axis=1))  # Some have more labels than others.
     for answer in answers:
@@ -112,13 +118,10 @@ def test_a_regression_gives_its_score(make_model, tokenizer):
 
 @pytest.fixture(scope="module")
 def classify(make_model, tokenizer):
-    served = ServedClassifier(
-        Network(make_model(3)), tokenizer, LABELS, "single_label_classification", LENGTH, True
-    )
-    return served.signatures()
+    return serve(make_model(3), tokenizer, LABELS, "single_label", True)
 
 
-def test_a_text_of_1_mb_is_that_of_its_first_pieces(classify):
+def test_a_text_of_1_mb_is_that_of_its_first_tokens(classify):
     # "who ?" leaves 7 places.
     texts = tf.constant(["the cat sat on " * 70_000, "the cat sat on the cat sat"])
     logits = classify["serving_default"](texts, tf.constant(["who ?"] * 2))["logits"]
@@ -138,7 +141,7 @@ def test_any_number_of_texts(classify):
 
 
 @pytest.mark.parametrize("count", [0, 1, 3])
-def test_texts_without_a_pair_are_refused(classify, count):
+def test_texts_without_a_pair_are_rejected(classify, count):
     pairs = tf.constant(["on"] * count, tf.string)
     message = rf"text_pair and text: expected one shape, got.*{count}.*2"
     with pytest.raises(tf.errors.InvalidArgumentError, match=message):

@@ -1,21 +1,22 @@
-"""Served mask filling: the Keras model's likeliest pieces of each mask, of texts and token ids."""
+"""Served mask filling: the Keras model's best tokens of each mask, of texts and token ids."""
 
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from keras_bert.serving.fill_mask import ServedFillMask
 
 from keras_bert.config import BertConfig
 from keras_bert.models import BertPretrainer
-from keras_bert.serving import fill_mask
 from keras_bert.serving.network import Network
+from keras_bert.tasks.fill_mask import served
+from keras_bert.tasks.fill_mask.processor import MaskFillerSettings, MaskFillingProcessor
+from keras_bert.tasks.fill_mask.served import ServedFillMask
 from keras_bert.text.padding import pad_segments
 from keras_bert.text.tokenizer import BertTokenizer
 
 WORDS = ["the", "cat", "sat", "on", "mat", ".", "a", "e", "##a", "##b"]
 LENGTH, K = 12, 3
-# One mask, none, several, one that is cut off; more texts than are computed at once.
+# One mask, none, several, one beyond the length; more texts than are computed at once.
 TEXTS = [
     "The cat [MASK] on the mat.",
     "the mat",
@@ -30,8 +31,8 @@ MASKS = [1, 0, 3, 1, 0, 1, *[1] * 5]
 
 @pytest.fixture(scope="module")
 def tokenizer() -> BertTokenizer:
-    pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS]
-    return BertTokenizer(pieces, keep_special_tokens=True)
+    vocab = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS]
+    return BertTokenizer(vocab, keep_special_tokens=True)
 
 
 @pytest.fixture(scope="module")
@@ -50,11 +51,17 @@ def model(tokenizer: BertTokenizer) -> BertPretrainer:
 
 
 @pytest.fixture(scope="module")
-def signatures(model, tokenizer):
-    return ServedFillMask(Network(model), tokenizer, LENGTH, K).signatures()
+def filler(model, tokenizer):
+    processor = MaskFillingProcessor(tokenizer, MaskFillerSettings(LENGTH, K))
+    return ServedFillMask(Network(model), processor)
 
 
-def test_pieces_and_scores_are_those_of_the_keras_model(model, tokenizer, signatures):
+@pytest.fixture(scope="module")
+def signatures(filler):
+    return filler.signatures()
+
+
+def test_tokens_and_scores_are_those_of_the_keras_model(model, tokenizer, signatures):
     ids = pad_segments(
         tokenizer.tokenize(tf.constant(TEXTS)),
         max_seq_length=LENGTH,
@@ -70,41 +77,41 @@ def test_pieces_and_scores_are_those_of_the_keras_model(model, tokenizer, signat
         signatures["serving_default"](tf.constant(TEXTS)),
         signatures["token_ids"](**ids),
     ):
-        pieces, piece_ids, scores = (
+        tokens, token_ids, scores = (
             answer[name].numpy() for name in ("tokens", "token_ids", "scores")
         )
-        assert pieces.shape == piece_ids.shape == scores.shape == (len(TEXTS), max(MASKS), K)
+        assert tokens.shape == token_ids.shape == scores.shape == (len(TEXTS), max(MASKS), K)
         for i in range(len(TEXTS)):
             own = shares[i, place[row == i]]  # [masks, V]
             best = np.argsort(-own, axis=1)[:, :K]
-            assert piece_ids[i, : MASKS[i]].tolist() == best.tolist()
+            assert token_ids[i, : MASKS[i]].tolist() == best.tolist()
             np.testing.assert_allclose(
                 scores[i, : MASKS[i]], np.take_along_axis(own, best, axis=1), atol=1e-5
             )
-            assert pieces[i, : MASKS[i]].tolist() == [
-                [tokenizer.vocab[piece].encode() for piece in mask] for mask in best
+            assert tokens[i, : MASKS[i]].tolist() == [
+                [tokenizer.vocab[token].encode() for token in mask] for mask in best
             ]
-            assert set(pieces[i, MASKS[i] :].ravel()) <= {b""}
-            assert set(piece_ids[i, MASKS[i] :].ravel()) <= {-1}
+            assert set(tokens[i, MASKS[i] :].ravel()) <= {b""}
+            assert set(token_ids[i, MASKS[i] :].ravel()) <= {-1}
             assert not scores[i, MASKS[i] :].any()
 
 
-def test_a_text_of_1_mb_is_that_of_its_first_pieces(signatures):
+def test_a_text_of_1_mb_is_that_of_its_first_tokens(signatures):
     answer = signatures["serving_default"](
         tf.constant(
             ["the [MASK] sat on " * 60_000, "the [MASK] sat on the [MASK] sat on the [MASK]"]
         )
     )
-    assert answer["pieces"].shape == (2, 3, K)
-    assert answer["pieces"][0].numpy().tolist() == answer["pieces"][1].numpy().tolist()
+    assert answer["tokens"].shape == (2, 3, K)
+    assert answer["tokens"][0].numpy().tolist() == answer["tokens"][1].numpy().tolist()
     np.testing.assert_allclose(answer["scores"][0], answer["scores"][1], atol=1e-5)
 
 
-def test_many_masks_are_scored_some_at_a_time(model, tokenizer, signatures, monkeypatch):
-    monkeypatch.setattr(fill_mask, "_MASKS_AT_ONCE", 4)
-    by_four = ServedFillMask(Network(model), tokenizer, LENGTH, K).of_texts(tf.constant(TEXTS))
+def test_many_masks_are_scored_some_at_a_time(filler, signatures, monkeypatch):
+    monkeypatch.setattr(served, "_MASKS_AT_ONCE", 4)
+    by_four = filler.of_texts(tf.constant(TEXTS))
     at_once = signatures["serving_default"](tf.constant(TEXTS))
-    assert by_four["pieces"].numpy().tolist() == at_once["pieces"].numpy().tolist()
+    assert by_four["tokens"].numpy().tolist() == at_once["tokens"].numpy().tolist()
     np.testing.assert_allclose(by_four["scores"], at_once["scores"], atol=1e-6)
 
 

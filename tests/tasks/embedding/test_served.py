@@ -4,11 +4,12 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from keras_bert.serving.embedding import ServedEmbedding
 
 from keras_bert.config import BertConfig
 from keras_bert.models import BertEncoder
 from keras_bert.serving.network import Network
+from keras_bert.tasks.embedding.processor import EmbedderSettings, EmbeddingProcessor
+from keras_bert.tasks.embedding.served import ServedEmbedding
 from keras_bert.text.padding import pad_segments
 from keras_bert.text.tokenizer import BertTokenizer
 
@@ -36,6 +37,12 @@ def model(tokenizer: BertTokenizer) -> BertEncoder:
     )
 
 
+def serve(model, tokenizer, length, normalize):
+    """Returns the signatures of a served model."""
+    processor = EmbeddingProcessor(tokenizer, EmbedderSettings(length, normalize))
+    return ServedEmbedding(Network(model), processor).signatures()
+
+
 @pytest.mark.parametrize("normalize", [False, True])
 def test_equals_the_keras_model_pooled_by_hand(model, tokenizer, normalize: bool):
     texts = ["The cat sat on the mat.", "", "aab", "cat " * 40, b"\xff the", *["on the mat"] * 9]
@@ -56,7 +63,7 @@ def test_equals_the_keras_model_pooled_by_hand(model, tokenizer, normalize: bool
     if normalize:
         for name, vectors in expected.items():
             expected[name] = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
-    signatures = ServedEmbedding(Network(model), tokenizer, 12, normalize).signatures()
+    signatures = serve(model, tokenizer, 12, normalize)
     for found in (
         signatures["serving_default"](tf.constant(texts)),
         signatures["token_ids"](**ids),
@@ -66,15 +73,15 @@ def test_equals_the_keras_model_pooled_by_hand(model, tokenizer, normalize: bool
             np.testing.assert_allclose(found[name], vectors, atol=1e-5, err_msg=name)
 
 
-def test_a_text_of_1_mb_is_that_of_its_first_pieces(model, tokenizer):
-    embed = ServedEmbedding(Network(model), tokenizer, 8, False).signatures()["serving_default"]
+def test_a_text_of_1_mb_is_that_of_its_first_tokens(model, tokenizer):
+    embed = serve(model, tokenizer, 8, False)["serving_default"]
     found = embed(tf.constant(["the cat sat on " * 70_000, "the cat sat on the cat"]))
     for vectors in found.values():
         np.testing.assert_allclose(vectors[0], vectors[1], atol=1e-6)
 
 
 def test_no_text_gives_no_vector(model, tokenizer):
-    embed = ServedEmbedding(Network(model), tokenizer, 8, True).signatures()["serving_default"]
+    embed = serve(model, tokenizer, 8, True)["serving_default"]
     found = embed(tf.constant([], tf.string))
     assert {name: vectors.shape for name, vectors in found.items()} == dict.fromkeys(
         ("cls", "mean", "pooled"), (0, 16)

@@ -7,32 +7,30 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tensorflow as tf
-from keras_bert.tasks.classification.run import fine_tune_classifier
 from safetensors.numpy import load_file, save_file
 
 from keras_bert.checkpoints.open_checkpoint import open_checkpoint
 from keras_bert.common.errors import InputError
-from keras_bert.tasks.classification import run
+from keras_bert.tasks.classification import fine_tuning
 from keras_bert.tasks.classification.data import ClassificationSettings, read_data
-from keras_bert.tasks.classification.labels import label_array
-from keras_bert.tasks.fine_tuning.examples import Examples
-from keras_bert.tasks.fine_tuning.pretrained import open_pretrained
-from keras_bert.tasks.fine_tuning.settings import FineTuningSettings
+from keras_bert.tasks.classification.fine_tuning import fine_tune_classifier
+from keras_bert.tasks.fine_tuning.pretrained import StartSettings, open_pretrained
+from keras_bert.tasks.fine_tuning.settings import FineTuningRun, FineTuningSettings
 from keras_bert.training.run import TrainingSettings
 
 
 def classify(output_dir, init_checkpoint, classification, batch_size=16, seeds=(1,), **settings):
     values = {"max_seq_length": 16, "learning_rate": 1e-2, "num_train_epochs": 2.0} | settings
     record = {**classification, **values}
-    return fine_tune_classifier(
-        ClassificationSettings(**classification),
-        FineTuningSettings(str(init_checkpoint), **values),
-        TrainingSettings(0, batch_size, jit_compile=False),
-        tf.distribute.get_strategy(),
-        output_dir,
-        seeds,
-        record,
+    run = FineTuningRun(
+        training=TrainingSettings(0, batch_size, jit_compile=False),
+        strategy=tf.distribute.get_strategy(),
+        output_dir=output_dir,
+        record=record,
+        settings=FineTuningSettings(str(init_checkpoint), **values),
+        seeds=seeds,
     )
+    return fine_tune_classifier(ClassificationSettings(**classification), run)
 
 
 @pytest.fixture(scope="module")
@@ -108,21 +106,19 @@ def test_a_head_trained_further_keeps_its_order_of_labels(trained, reviews, tmp_
         classify(tmp_path / "out", start, reviews, num_train_epochs=0.1, learning_rate=0.0)
 
 
-def test_f1_of_glue_is_that_of_label_1_in_any_order(tmp_path):
+def test_f1_of_glue_is_that_of_label_1_in_any_order(tiny_model, tmp_path):
     (tmp_path / "dev.tsv").write_text(
         "Quality\t#1 ID\t#2 ID\t#1 String\t#2 String\n"
         + "".join(f"{label}\t1\t2\ta\tb\n" for label in "1100")
     )
     settings = ClassificationSettings("mrpc", str(tmp_path))
-    figures = []
+    figures, start = [], open_pretrained(StartSettings(str(tiny_model), max_seq_length=16))
     for known in (("0", "1"), ("1", "0")):
         problem, splits = read_data(settings, known, do_train=False, do_eval=True, do_predict=False)
         assert problem.labels == known
-        labels = label_array(splits.dev[""], problem.problem_type, known)
-        examples = Examples(*[np.zeros([4], np.int32)] * 2, np.arange(5), {"labels": labels})
-        logits = np.array([[0, 1.0], [1, 0], [1, 0], [1, 0]])[:, [int(name) for name in known]]
-        dev = {"": run._Scored(splits.dev[""], examples)}
-        figures.append(run._scores(problem, dev, lambda _, logits=logits: {"logits": logits}))
+        logits = np.float32([[0, 1], [1, 0], [1, 0], [1, 0]])[:, [int(name) for name in known]]
+        task = fine_tuning.make_task(problem, splits, start, 16)
+        figures.append(task.score(lambda _, logits=logits: {"logits": logits}))
     assert figures[0] == figures[1]
     assert figures[0]["f1"] == pytest.approx(2 / 3)
 
@@ -181,11 +177,11 @@ def test_a_changed_label_of_a_training_example_is_noticed(trained, reviews, tiny
 def test_the_texts_that_are_scored_and_predicted_are_run_through_the_model_once(
     reviews, tiny_model, tmp_path
 ):
-    start = open_pretrained(str(tiny_model), max_seq_length=16)
+    start = open_pretrained(StartSettings(str(tiny_model), max_seq_length=16))
     for test_file in ("", reviews["eval_file"]):
         settings = ClassificationSettings(**reviews, test_file=test_file)
         do = {"do_train": True, "do_eval": True, "do_predict": True}
-        task = run.make_task(*read_data(settings, None, **do), start, 16)
+        task = fine_tuning.make_task(*read_data(settings, None, **do), start, 16)
         asked = []
 
         def predict(examples, asked=asked):

@@ -1,32 +1,13 @@
-"""What the files beside a model say of its texts, and how its vectors are taken."""
+"""How sentence-transformers' files say that texts are read and vectors taken."""
 
 import json
 import shutil
 from pathlib import Path
 
 import pytest
-from keras_bert.tasks.export.origin import SentenceTransformer, is_of_pairs
 
 from keras_bert.common.errors import InputError
-from keras_bert.tasks.fine_tuning.earlier_run import EarlierRun
-
-
-@pytest.mark.parametrize(
-    ("settings", "pair"),
-    [
-        ({"task_name": "MRPC"}, True),
-        ({"task_name": "mrpc"}, True),
-        ({"task_name": "stsb"}, True),
-        ({"task_name": "sst2"}, False),
-        ({"task_name": "custom"}, False),
-        ({"task_name": "Custom", "text_pair_column": "b"}, True),
-        ({"text_pair_column": ""}, False),
-        ({}, False),
-    ],
-)
-def test_pairs_are_told_by_the_task_in_any_spelling(settings: dict, pair: bool, tmp_path: Path):
-    assert is_of_pairs(EarlierRun(tmp_path, settings, {})) is pair
-
+from keras_bert.tasks.embedding.sentence_transformers import SentenceTransformer
 
 MODULES = [("", "Transformer"), ("1_Pooling", "Pooling"), ("2_Normalize", "Normalize")]
 

@@ -1,0 +1,54 @@
+"""The program that fills masks: what it prints, and sentences and models that it rejects."""
+
+import re
+
+import pytest
+
+from keras_bert.programs import fill_mask
+from keras_bert.programs.program import call
+
+
+@pytest.fixture
+def fill(capfd):
+    """A function: sentences and flags -> exit code, lines printed, and the end of stderr."""
+
+    def run(texts, **flags):
+        given = [f"--{name}={value}" for name, value in flags.items()]
+        code = call(fill_mask.PROGRAM, ["run_fill_mask.py", *given, *texts])
+        out, err = capfd.readouterr()
+        return code, out.splitlines(), err
+
+    return run
+
+
+def test_each_sentence_is_followed_by_a_line_for_each_mask(pretrained, fill):
+    texts = ["it is [MASK] .", "[MASK] is a [MASK]"]
+    code, lines, _ = fill(texts, model_dir=pretrained, top_k=3)
+    assert code == 0
+    assert [lines[0], lines[2]] == texts
+    assert len(lines) == 5
+    for line in (lines[1], *lines[3:]):
+        assert re.fullmatch(r"    \S+ \d+\.\d%  \S+ \d+\.\d%  \S+ \d+\.\d%", line)
+        shares = [float(share) for share in re.findall(r"([\d.]+)%", line)]
+        assert shares == sorted(shares, reverse=True)
+
+
+@pytest.mark.parametrize("text", ["a good film", "very " * 8 + "[MASK]", ""])
+def test_a_sentence_without_a_mask_in_reach_is_rejected(pretrained, fill, text):
+    code, lines, error = fill(["a [MASK]", text], model_dir=pretrained, max_seq_length=8)
+    assert (code, lines) == (1, [])
+    assert f"no [MASK] within the first 8 tokens of the text {text!r}" in error
+
+
+def test_an_encoder_has_no_head_to_fill_masks_with(make_checkpoint, fill, tmp_path):
+    path = make_checkpoint(tmp_path / "bert", ["a", "b"])
+    code, lines, error = fill(["[MASK]"], model_dir=path)
+    assert (code, lines) == (1, [])
+    assert f"--model_dir={path} has no masked-LM head; expected a pre-trained model" in error
+
+
+def test_a_left_to_right_model_fills_no_masks(make_checkpoint, fill, tmp_path):
+    path = make_checkpoint(tmp_path / "bert", ["a", "b"], is_decoder=True)
+    code, lines, error = fill(["[MASK]"], model_dir=path)
+    assert (code, lines) == (1, [])
+    assert "is a left-to-right model (is_decoder); MaskFiller expects one" in error

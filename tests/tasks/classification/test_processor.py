@@ -1,0 +1,105 @@
+"""Texts to token ids: the layout of BERT's inputs and truncation; logits to labels."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from keras_bert.common.errors import InputError
+from keras_bert.tasks.classification.processor import ClassificationProcessor, ClassifierSettings
+from keras_bert.tasks.prepared import CHUNK_SIZE, prepare
+from keras_bert.text.tokenizer import BertTokenizer
+from tests.tasks.classification.conftest import VOCAB
+
+
+def processor(max_seq_length=16, labels=("a", "b", "c"), problem_type="single_label"):
+    settings = ClassifierSettings(labels, problem_type, max_seq_length)
+    return ClassificationProcessor(BertTokenizer(VOCAB), settings)
+
+
+def examples_of(*columns, max_seq_length=16):
+    return prepare(processor(max_seq_length).preprocess, columns).examples
+
+
+def tokens(examples, index=0):
+    rows = list(examples.rows(examples.input_ids))
+    return " ".join(VOCAB[token] for token in rows[index])
+
+
+def decode(logits, **settings):
+    return processor(**settings).decode({"logits": tf.constant(logits, tf.float32)})
+
+
+def test_one_text_and_a_pair():
+    one = examples_of(["Good films"])
+    assert tokens(one) == "[CLS] good film ##s [SEP]"
+    assert one.segment_ids.tolist() == [0] * 5
+    pair = examples_of(["it is"], ["a book"])
+    assert tokens(pair) == "[CLS] it is [SEP] a book [SEP]"
+    assert pair.segment_ids.tolist() == [0, 0, 0, 0, 1, 1, 1]
+
+
+def test_a_pair_loses_tokens_from_the_end_of_its_longer_side():
+    truncated = examples_of(["it is a very good book ."], ["bad film"], max_seq_length=8)
+    assert tokens(truncated) == "[CLS] it is a [SEP] bad film [SEP]"
+
+
+@pytest.mark.parametrize("sides", [1, 2])
+def test_many_texts_keep_their_order(sides):
+    n = 2 * CHUNK_SIZE + 7
+    words = ["good", "bad", "film"]
+    many = examples_of(*[[words[(i + side) % 3] for i in range(n)] for side in range(sides)])
+    assert len(many) == n
+    for side, place in enumerate((1, 3)[:sides]):
+        expected = [VOCAB.index(words[(i + side) % 3]) for i in range(n)]
+        assert many.input_ids.reshape(n, -1)[:, place].tolist() == expected
+
+
+def test_half_a_character_of_json_is_no_obstacle():
+    assert tokens(examples_of(["good \ud800 film"])) == "[CLS] good film [SEP]"
+
+
+def test_a_length_without_room_for_a_pair_is_rejected():
+    with pytest.raises(InputError, match=r"max_seq_length: expected at least 5 for a pair, got 4"):
+        examples_of(["a"], ["a"], max_seq_length=4)
+
+
+def test_pairs_of_different_numbers_are_rejected_in_the_graph():
+    with pytest.raises(tf.errors.InvalidArgumentError, match="text_pair and text: expected one sh"):
+        processor().preprocess(tf.constant(["a", "a"]), tf.constant(["a"]))
+
+
+def test_the_label_is_that_of_the_largest_logit():
+    answers = decode([[0.2, -0.1, 0.1], [-3.0, 2.0, 1.0]])
+    assert answers["label"].numpy().tolist() == [b"a", b"b"]
+    np.testing.assert_allclose(answers["probabilities"].numpy().sum(axis=1), 1, atol=1e-6)
+
+
+def test_several_labels_come_best_first_and_then_nothing():
+    answers = decode([[0.1, -0.1, 0.2], [-3.0, 2.0, 1.0], [-1, -1, -1]], problem_type="multi_label")
+    expected = [[b"c", b"a", b""], [b"b", b"c", b""], [b""] * 3]
+    assert answers["labels"].numpy().tolist() == expected
+    np.testing.assert_allclose(answers["probabilities"][0, 1], 1 / (1 + np.exp(0.1)), atol=1e-6)
+
+
+def test_a_regression_gives_its_logit():
+    answers = decode([[0.25], [-3.0]], labels=(), problem_type="regression")
+    assert answers.keys() == {"score"}
+    assert answers["score"].numpy().tolist() == [0.25, -3.0]
+
+
+def test_probabilities_of_large_logits_are_finite():
+    assert decode([[1e4, 0.0, 0.0]])["probabilities"].numpy().tolist() == [[1.0, 0.0, 0.0]]
+    several = decode([[1e4, -1e4, 0.0]], problem_type="multi_label")["probabilities"]
+    assert several.numpy().tolist() == [[1.0, 0.0, 0.5]]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((("a", "b"), "single"), r"problem_type is 'single'; expected one of single_label, multi"),
+        ((("a", "b"), "regression"), r"labels=\['a', 'b'\]: expected none for .*regression"),
+    ],
+)
+def test_settings_that_contradict_each_other_are_rejected(arguments, message):
+    with pytest.raises(InputError, match=message):
+        ClassifierSettings(*arguments)

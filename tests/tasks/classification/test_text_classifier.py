@@ -1,0 +1,486 @@
+"""TextClassifier: from a checkpoint to a trained, saved, exported model, and its bad input."""
+
+import json
+import os
+import shutil
+import subprocess
+
+import keras
+import numpy as np
+import pytest
+
+from keras_bert.checkpoints.conversion import convert
+from keras_bert.checkpoints.open_checkpoint import open_checkpoint
+from keras_bert.common.errors import InputError
+from keras_bert.tasks import task
+from keras_bert.tasks.classification.text_classifier import TextClassifier, is_of_pairs
+from keras_bert.tasks.fine_tuning.batches import BatchSettings, bucket_lengths, training_plan
+from keras_bert.tasks.fine_tuning.earlier_run import EarlierRun
+from keras_bert.tasks.load import load
+from keras_bert.tasks.loading import Source
+from keras_bert.tasks.prepared import prepare
+
+# From 4 to 31 tokens.
+TEXTS = [f"{'very ' * (i * 7 % 28)}{('bad', 'good')[i % 2]} film" for i in range(32)]
+LABELS = [("neg", "pos")[i % 2] for i in range(32)]
+PAIRS = (TEXTS, [f"it is {'very ' * (i % 3)}a book" for i in range(32)])
+FAST = {"verbose": 0, "batch_size": 8, "learning_rate": 3e-3, "jit_compile": False}
+
+
+def open_new(pretrained, **changes):
+    return TextClassifier.from_pretrained(
+        pretrained, **{"labels": ["neg", "pos"], "max_seq_length": 32} | changes
+    )
+
+
+def weights_of(task):
+    return [keras.ops.convert_to_numpy(weight) for weight in task.model.weights]
+
+
+@pytest.fixture(scope="module")
+def trained(pretrained, tmp_path_factory):
+    """A classifier after three epochs, its history, and the folder of its callbacks."""
+    folder = tmp_path_factory.mktemp("callbacks")
+    classifier = open_new(pretrained)
+    callbacks = [
+        keras.callbacks.ModelCheckpoint(folder / "best.weights.h5", save_weights_only=True),
+        keras.callbacks.ModelCheckpoint(folder / "best.keras", monitor="val_loss"),
+        keras.callbacks.TensorBoard(folder / "tensorboard", write_graph=False),
+    ]
+    history = classifier.fit(
+        TEXTS,
+        LABELS,
+        validation_data=(TEXTS[:10], LABELS[:10]),
+        epochs=3,
+        callbacks=callbacks,
+        **FAST,
+    )
+    return classifier, history.history, folder
+
+
+def test_it_learns_and_shows_the_figures_of_both_sets(trained):
+    classifier, history, _ = trained
+    names = {"loss", "accuracy", "val_loss", "val_accuracy", "val_f1_macro"}
+    assert history.keys() >= names
+    assert {len(values) for name, values in history.items() if name in names} == {3}
+    assert history["loss"][-1] < history["loss"][0]
+    assert history["val_accuracy"][-1] == 1.0
+    figures = classifier.evaluate(TEXTS, LABELS)
+    assert figures.keys() == {"loss", "accuracy", "f1_macro"}
+    assert classifier.evaluate(TEXTS[:10], LABELS[:10], batch_size=3)["loss"] == pytest.approx(
+        history["val_loss"][-1], abs=1e-5
+    )
+
+
+def test_callbacks_write_what_they_are_for(trained):
+    classifier, _, folder = trained
+    assert list((folder / "tensorboard").rglob("events*"))
+    logits = classifier.predict(TEXTS[:5])["logits"]
+    loaded = keras.models.load_model(folder / "best.keras", compile=False)
+    for found in (loaded.weights, None):
+        if found is None:
+            before = weights_of(classifier)
+            classifier.model.load_weights(folder / "best.weights.h5")
+            found = before
+        for mine, theirs in zip(weights_of(classifier), found, strict=True):
+            np.testing.assert_array_equal(mine, keras.ops.convert_to_numpy(theirs))
+    np.testing.assert_allclose(classifier.predict(TEXTS[:5])["logits"], logits, atol=1e-6)
+
+
+def test_early_stopping_ends_training_and_restores_the_best_weights(pretrained):
+    classifier = open_new(pretrained)
+    stopping = keras.callbacks.EarlyStopping(
+        monitor="val_accuracy", min_delta=2.0, patience=1, restore_best_weights=True
+    )
+    data = (TEXTS[:8], LABELS[:8])
+    history = classifier.fit(*data, validation_data=data, epochs=9, callbacks=[stopping], **FAST)
+    assert len(history.history["loss"]) == 2
+    assert classifier.evaluate(*data)["loss"] == pytest.approx(
+        history.history["val_loss"][0], abs=1e-5
+    )
+
+
+def test_predictions_do_not_depend_on_the_batch(trained, monkeypatch):
+    classifier = trained[0]
+    alone = [classifier.predict([text])["logits"][0] for text in TEXTS[:5]]
+    monkeypatch.setattr(task, "prepare", lambda *given: prepare(*given, chunk_size=3))
+    for batch_size in (1, 2, 32):
+        answers = classifier.predict(np.array(TEXTS[:5]), batch_size=batch_size)
+        np.testing.assert_allclose(answers["logits"], alone, atol=1e-5)
+        assert answers["label"].tolist() == [LABELS[i] for i in range(5)]
+        np.testing.assert_allclose(answers["probabilities"].sum(axis=1), 1, atol=1e-6)
+
+
+def test_no_texts_give_empty_arrays(trained):
+    for empty in ([], ([], []), np.array([])):
+        answers = trained[0].predict(empty)
+        assert {name: value.shape for name, value in answers.items()} == {
+            "label": (0,),
+            "probabilities": (0, 2),
+            "logits": (0, 2),
+        }
+
+
+def test_any_string_is_a_text(trained):
+    texts = ["", " ", "\ud800", "good\x00", "\u4f60", "a" * 10_000, "[CLS] [MASK]"]
+    answers = trained[0].predict(texts)
+    assert np.isfinite(answers["logits"]).all()
+    assert len(answers["label"]) == len(texts)
+
+
+def test_what_is_saved_opens_as_it_was(trained, tmp_path):
+    classifier = trained[0]
+    classifier.save_pretrained(tmp_path / "out")
+    expected = classifier.predict(TEXTS[:5])
+    for opened in (load(tmp_path / "out"), TextClassifier.from_pretrained(tmp_path / "out")):
+        assert isinstance(opened, TextClassifier)
+        assert opened.settings == classifier.settings
+        answers = opened.predict(TEXTS[:5])
+        np.testing.assert_array_equal(answers["logits"], expected["logits"])
+        assert answers["label"].tolist() == expected["label"].tolist()
+    config = json.loads((tmp_path / "out" / "config.json").read_text())
+    assert config["architectures"] == ["BertForSequenceClassification"]
+    assert config["id2label"] == {"0": "neg", "1": "pos"}
+    # Names in another order are those of the head; other names are rejected.
+    assert TextClassifier.from_pretrained(tmp_path / "out", ["pos", "neg"]).labels == ("neg", "pos")
+    with pytest.raises(InputError, match=r"labels=\['a', 'b'\]: .*has the labels neg, pos; exp"):
+        TextClassifier.from_pretrained(tmp_path / "out", labels=["a", "b"])
+    with pytest.raises(InputError, match=r"labels=\['a', 'b', 'c'\]: .*neg, pos"):
+        TextClassifier.from_pretrained(tmp_path / "out", labels=["a", "b", "c"])
+
+
+def test_what_is_exported_answers_as_it_did(trained, tmp_path):
+    classifier = trained[0]
+    folder = classifier.export(tmp_path / "reviews" / "1")
+    assert folder == tmp_path / "reviews" / "1"
+    exported = load(folder)
+    assert exported.settings == classifier.settings
+    texts = [*TEXTS[:5], "", "good \u00e9"]
+    expected, answers = classifier.predict(texts), exported.predict(texts, batch_size=3)
+    assert answers.keys() == expected.keys()
+    assert answers["label"].tolist() == expected["label"].tolist()
+    for name in ("probabilities", "logits"):
+        np.testing.assert_allclose(answers[name], expected[name], atol=1e-5)
+    assert exported.predict([])["logits"].shape == (0, 2)
+    assert exported.evaluate(TEXTS, LABELS) == pytest.approx(
+        classifier.evaluate(TEXTS, LABELS), abs=1e-5
+    )
+    with pytest.raises(InputError, match=r"got text, text_pair; the exported model expects text"):
+        exported.predict((["a"], ["b"]))
+    for call in (
+        lambda: exported.fit(TEXTS, LABELS),
+        lambda: exported.model,
+        lambda: exported.save_pretrained(tmp_path / "out"),
+        lambda: exported.export(tmp_path / "2"),
+    ):
+        with pytest.raises(InputError, match="an exported model has no Keras model"):
+            call()
+
+
+@pytest.mark.parametrize("format", ["hugging_face", "tf1", "keras_hub", "run"])
+def test_every_checkpoint_opens(pretrained, format, tmp_path):
+    path = tmp_path / "checkpoint"
+    if format == "run":
+        shutil.copytree(pretrained, path / "model")
+        (path / "run.json").write_text('{"settings": {"max_seq_length": 24}}')
+    else:
+        convert(pretrained, path, format)
+    classifier = TextClassifier.from_pretrained(path, labels=["0", "1"])
+    assert classifier.settings.max_seq_length == (24 if format == "run" else 32)
+    expected = open_new(pretrained).model.encoder
+    for mine, theirs in zip(classifier.model.encoder.weights, expected.weights, strict=True):
+        np.testing.assert_array_equal(*map(keras.ops.convert_to_numpy, (mine, theirs)))
+
+
+@pytest.fixture(scope="module")
+def several(pretrained):
+    """A classifier of several labels a text, trained on pairs."""
+    classifier = open_new(pretrained, labels=["good", "very"], problem_type="multi_label")
+    labels = [[name for name in ("good", "very") if name in text] for text in TEXTS]
+    classifier.fit(PAIRS, labels, epochs=4, **FAST | {"learning_rate": 1e-2})
+    return classifier, labels
+
+
+def test_several_labels_of_pairs(several, tmp_path):
+    classifier, labels = several
+    figures = classifier.evaluate(PAIRS, labels)
+    assert figures.keys() == {"loss", "accuracy", "f1_micro", "f1_macro"}
+    assert figures["f1_micro"] > 0.7
+    answers = classifier.predict(PAIRS)
+    for names, shares in zip(answers["labels"], answers["probabilities"], strict=True):
+        order = [classifier.labels[i] for i in np.argsort(-shares) if shares[i] > 0.5]
+        assert names.tolist() == order + [""] * (2 - len(order))
+    # It was trained on pairs, so its export takes pairs.
+    classifier.save_pretrained(tmp_path / "out")
+    exported = load(load(tmp_path / "out").export(tmp_path / "serving" / "1"))
+    found = exported.predict(PAIRS)
+    assert found["labels"].tolist() == answers["labels"].tolist()
+    np.testing.assert_allclose(found["logits"], answers["logits"], atol=1e-5)
+
+
+def test_a_regression_learns_numbers(pretrained, tmp_path):
+    numbers = [float("good" in text) - 0.5 for text in TEXTS]
+    model = TextClassifier.from_pretrained(pretrained, problem_type="regression", max_seq_length=32)
+    history = model.fit(TEXTS, np.array(numbers), epochs=3, **FAST)
+    assert "accuracy" not in history.history
+    figures = model.evaluate(TEXTS, numbers)
+    assert figures.keys() == {"loss", "pearson", "spearman"}
+    assert figures["pearson"] > 0.5
+    assert model.predict(TEXTS)["score"].shape == (32,)
+    assert model.labels == ()
+    model.save_pretrained(tmp_path / "out")
+    opened = load(tmp_path / "out")
+    assert opened.settings.problem_type == "regression"
+    np.testing.assert_array_equal(opened.predict(TEXTS)["score"], model.predict(TEXTS)["score"])
+
+
+def seed_of_growing_batches(classifier, texts):
+    """Returns a seed whose first two batches are of one bucket, and a later one of another."""
+    lengths = prepare(classifier.processor.preprocess, [texts]).examples.lengths
+    buckets = bucket_lengths(32)
+    for seed in range(1000):
+        chosen = training_plan(lengths, BatchSettings(4, seed=seed, length_pool=1))
+        found = [np.searchsorted(buckets, lengths[chosen(step)[0]].max()) for step in range(3)]
+        if found[0] == found[1] != found[2]:
+            return seed
+    raise AssertionError
+
+
+def test_batches_of_different_lengths_and_seeds(pretrained):
+    """Keras would take the shape of the first two batches for that of all."""
+    texts, labels = [*["good"] * 8, *TEXTS[2:6]], ["pos"] * 8 + LABELS[2:6]
+    seed = seed_of_growing_batches(open_new(pretrained), texts)
+    options = FAST | {"batch_size": 4, "epochs": 1, "length_pool": 1}
+    found = []
+    for number, fit_seed in enumerate((seed, seed, seed + 1)):
+        keras.utils.set_random_seed(number)
+        classifier = open_new(pretrained)
+        classifier.fit(texts, labels, seed=fit_seed, **options)
+        found.append(np.concatenate([weight.ravel() for weight in weights_of(classifier)]))
+    np.testing.assert_array_equal(found[0], found[1])
+    assert not np.array_equal(found[0], found[2])
+
+
+def test_weights_that_were_set_after_opening_are_not_drawn_again(pretrained):
+    classifier = open_new(pretrained)
+    kernel = classifier.model.classifier.kernel
+    kernel.assign(np.full(kernel.shape, 0.25))
+    classifier.fit(TEXTS[:4], LABELS[:4], epochs=1, **FAST | {"learning_rate": 1e-9})
+    np.testing.assert_allclose(keras.ops.convert_to_numpy(kernel), 0.25, atol=1e-6)
+
+
+def test_predictions_follow_variables_that_keras_replaces(trained, tmp_path):
+    trained[0].save_pretrained(tmp_path / "out")
+    classifier = load(tmp_path / "out")
+    before = classifier.predict(TEXTS[:3])["logits"]
+    head = classifier.model.classifier
+    head.enable_lora(2)
+    head.lora_kernel_b.assign(np.ones(head.lora_kernel_b.shape))
+    after = classifier.predict(TEXTS[:3])["logits"]
+    assert np.abs(after - before).max() > 1e-3
+    batch = prepare(classifier.processor.preprocess, [TEXTS[:1]]).examples.input_ids[np.newaxis]
+    inputs = {"input_ids": batch, "input_mask": batch * 0 + 1, "segment_ids": batch * 0}
+    np.testing.assert_allclose(classifier.model(inputs)["logits"], after[:1], atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("settings", "pair"),
+    [
+        ({"task_name": "MRPC"}, True),
+        ({"task_name": "mrpc"}, True),
+        ({"task_name": "stsb"}, True),
+        ({"task_name": "sst2"}, False),
+        ({"task_name": "custom"}, False),
+        ({"task_name": "Custom", "text_pair_column": "b"}, True),
+        ({"text_pair_column": ""}, False),
+        ({}, False),
+    ],
+)
+def test_pairs_are_determined_by_the_runs_task_in_any_spelling(
+    pretrained, settings, pair, tmp_path
+):
+    source = Source(open_checkpoint(pretrained), EarlierRun(tmp_path, settings, {}))
+    assert is_of_pairs(source) is pair
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (
+            {"labels": None},
+            r"labels is None, but .* has no classification head; expected the names",
+        ),
+        ({"labels": ["a"]}, r"labels=\['a'\]: expected at least two different names"),
+        ({"labels": ["a", "a"]}, r"labels=\['a', 'a'\]: expected at least two different names"),
+        ({"labels": "ab"}, r"labels is 'ab', a str; expected a list of names"),
+        ({"max_seq_length": 33}, r"max_seq_length=33: expected from 5 to the model's 32 positions"),
+        ({"max_seq_length": 4}, r"max_seq_length=4: expected from 5 to"),
+        ({"max_seq_length": "32"}, r"max_seq_length='32': expected a whole number"),
+        ({"problem_type": "single"}, r"problem_type='single': expected one of single_label, multi"),
+        (
+            {"problem_type": "regression"},
+            r"labels=\['neg', 'pos'\]: expected none for a regression",
+        ),
+    ],
+)
+def test_settings_that_the_model_does_not_fit_are_rejected(pretrained, arguments, message):
+    with pytest.raises(InputError, match=message):
+        open_new(pretrained, **arguments)
+
+
+def test_what_is_no_checkpoint_is_rejected(tmp_path):
+    with pytest.raises(InputError, match=str(tmp_path)):
+        TextClassifier.from_pretrained(tmp_path)
+    with pytest.raises(InputError, match="nowhere"):
+        TextClassifier.from_pretrained(tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize("architecture", ["BertForTokenClassification", "BertForQuestionAnswering"])
+def test_a_model_of_another_task_is_rejected(pretrained, architecture, tmp_path):
+    shutil.copytree(pretrained, tmp_path / "model")
+    file = tmp_path / "model" / "config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"architectures": [architecture]}))
+    message = rf"path='.*model': is a {architecture}; TextClassifier expects a model for its own"
+    with pytest.raises(InputError, match=message):
+        TextClassifier.from_pretrained(tmp_path / "model", labels=["a", "b"])
+
+
+def test_pairs_need_a_model_of_two_segments(make_checkpoint, tmp_path):
+    path = make_checkpoint(tmp_path / "bert", ["a", "b"], type_vocab_size=1)
+    classifier = TextClassifier.from_pretrained(path, labels=["0", "1"])
+    message = r"texts is a tuple of pairs, but the model has type_vocab_size 1; expected single"
+    for call in (
+        lambda: classifier.predict((["a"], ["b"])),
+        lambda: classifier.fit((["a"], ["b"]), ["0"]),
+        lambda: classifier.evaluate((["a"], ["b"]), ["0"]),
+    ):
+        with pytest.raises(InputError, match=message):
+            call()
+
+
+@pytest.mark.parametrize(
+    ("texts", "labels", "options", "message"),
+    [
+        (["a", "b"], ["neg"], {}, "texts has 2 items, labels has 1 items; expected lists of one"),
+        ("a text", ["neg"], {}, "texts is 'a text', a str; expected a list of strings"),
+        (["a", 5], ["neg", "pos"], {}, r"texts\[1\] is 5, a int; expected a string"),
+        ((["a"], ["b", "c"]), ["neg"], {}, r"texts\[0\] has 1 items, texts\[1\] has 2 items"),
+        (["a"], "neg", {}, "labels is 'neg', a str; expected a list of labels"),
+        (["a"], ["good"], {}, "labels, item 0: unknown label 'good'; expected one of neg, pos"),
+        (["a"], [["neg"]], {}, r"labels\[0\] is \['neg'\]; expected the name of a class"),
+        (["a"], [None], {}, "labels, item 0: expected a label, got null"),
+        ([], [], {}, r"fit\(\) got no examples; expected at least one"),
+        (["a"], ["neg"], {"epochs": 0}, "epochs=0: expected a whole number of at least 1"),
+        (["a"], ["neg"], {"batch_size": 1.5}, "batch_size=1.5: expected a whole number"),
+        (["a"], ["neg"], {"learning_rate": 0}, "learning_rate=0: expected a number above 0"),
+        (["a"], ["neg"], {"learning_rate": "x"}, "learning_rate='x': expected a number$"),
+        (["a"], ["neg"], {"seed": -1}, "seed=-1: expected a whole number from 0"),
+        (["a"], ["neg"], {"lr": 1.0}, r"fit\(\) got unknown arguments lr; expected of epochs"),
+        (["a"], ["neg"], {"validation_data": ["a"]}, r"validation_data is \['a'\]; expected a tup"),
+        (
+            ["a"],
+            ["neg"],
+            {"validation_data": (["a"], ["x"])},
+            r"validation_data\[1\], item 0: unknown label 'x'",
+        ),
+        (
+            ["a"],
+            ["neg"],
+            {"validation_data": (["a"], [])},
+            r"validation_data\[0\] has 1 items, validation_data\[1\] has 0 items",
+        ),
+    ],
+)
+def test_bad_arguments_of_fit_are_named_before_anything_is_computed(
+    trained, texts, labels, options, message
+):
+    classifier = trained[0]
+    before, source = weights_of(classifier), classifier.settings
+    with pytest.raises(InputError, match=message):
+        classifier.fit(texts, labels, **options)
+    assert classifier.settings == source
+    for mine, theirs in zip(weights_of(classifier), before, strict=True):
+        np.testing.assert_array_equal(mine, theirs)
+
+
+def test_bad_arguments_of_evaluate_and_predict_are_named(trained, several):
+    classifier = trained[0]
+    with pytest.raises(InputError, match=r"evaluate\(\) got no texts; expected at least one"):
+        classifier.evaluate([], [])
+    with pytest.raises(InputError, match="texts has 1 items, labels has 2 items"):
+        classifier.evaluate(["a"], ["neg", "pos"])
+    for call in (classifier.predict, lambda *a, **k: classifier.evaluate(*a, ["neg"], **k)):
+        with pytest.raises(InputError, match="batch_size=0: expected a whole number"):
+            call(["a"], batch_size=0)
+        with pytest.raises(InputError, match="texts is 'a', a str; expected a list of strings"):
+            call("a")
+    with pytest.raises(InputError, match=r"labels\[0\] is 'good'; expected a list of the names"):
+        several[0].evaluate(["a"], ["good"])
+    with pytest.raises(InputError, match="unknown label 'bad'; expected some of good, very"):
+        several[0].evaluate(["a"], [["bad"]])
+
+
+def test_labels_may_be_any_type_that_spells_a_name(pretrained):
+    classifier = open_new(pretrained, labels=[0, 1])
+    assert classifier.labels == ("0", "1")
+    for labels in ([0, 1], np.array([0, 1]), [np.int64(0), "1"], ["0", "1"]):
+        assert classifier.evaluate(["a", "b"], labels).keys() == {"loss", "accuracy", "f1_macro"}
+
+
+def test_an_untrained_model_is_not_exported(pretrained, tmp_path):
+    message = r"model: lacks weights that the task needs, classifier/kernel, classifier/bias; exp"
+    with pytest.raises(InputError, match=message):
+        open_new(pretrained).export(tmp_path / "1")
+    assert not (tmp_path / "1").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("a/first",), "expected a numbered version"),
+        (("1", "tflite"), "format='tflite': expected one of saved_model, onnx, litert"),
+        (("1", "onnx", "bfloat16"), "compute_type does nothing for format='onnx'"),
+        (("1", "saved_model", "float16"), "compute_type='float16': expected one of float32, bfl"),
+        (("1", "saved_model", None, True), "int8 does nothing for format='saved_model'"),
+    ],
+)
+def test_bad_arguments_of_export_are_named(trained, arguments, message, tmp_path):
+    place, *others = arguments
+    names = ("format", "compute_type", "int8")
+    with pytest.raises(InputError, match=message):
+        trained[0].export(tmp_path / place, **dict(zip(names, others, strict=False)))
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_tokenizer_of_another_vocabulary_is_rejected(pretrained, trained):
+    from keras_bert.text.tokenizer import BertTokenizer
+
+    own = trained[0].tokenizer
+    other = BertTokenizer([*own.vocab, "more"])
+    with pytest.raises(InputError, match=r"tokenizer: has 16 tokens, but .* has vocab_size 15"):
+        open_new(pretrained, tokenizer=other)
+    assert open_new(pretrained, tokenizer=own).tokenizer is own
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", ["jax", "torch"])
+def test_other_backends_train_and_predict(backend, backend_python, pretrained, root, tmp_path):
+    """Preprocessing and decoding run in TensorFlow, the model on the other backend."""
+    python = backend_python(backend)
+    script = root / "tests" / "tasks" / "classification" / "classify_on_backend.py"
+    environment = os.environ | {"KERAS_BACKEND": backend, "PYTHONPATH": str(root)}
+    done = subprocess.run(
+        [python, script, pretrained, tmp_path / "out"],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    theirs = json.loads(done.stdout.splitlines()[-1])
+    assert theirs["loss"][-1] < theirs["loss"][0]
+    assert theirs["untrained"] == []
+    opened = load(tmp_path / "out")
+    mine = opened.predict(theirs["texts"])
+    assert mine["label"].tolist() == theirs["label"]
+    np.testing.assert_allclose(mine["logits"], theirs["logits"], atol=1e-5)

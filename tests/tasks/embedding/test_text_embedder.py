@@ -1,0 +1,116 @@
+"""TextEmbedder: the encoder's vectors of texts, as the Keras model and the export give them."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from keras_bert.common.errors import InputError
+from keras_bert.tasks.embedding.text_embedder import TextEmbedder
+from keras_bert.tasks.load import load
+
+TEXTS = ["The film is good.", "", f"{'very ' * 40}good", "a book", "\ud800 it"]
+
+
+@pytest.fixture(scope="module")
+def embedder(pretrained):
+    return TextEmbedder.from_pretrained(pretrained, max_seq_length=16)
+
+
+def test_vectors_are_those_of_the_encoder(embedder):
+    vectors = embedder.predict(TEXTS)
+    assert {name: value.shape for name, value in vectors.items()} == dict.fromkeys(
+        ("cls", "mean", "pooled"), (len(TEXTS), 16)
+    )
+    for index, text in enumerate(TEXTS):
+        encoded = text.encode("utf-8", "ignore")
+        ids = embedder.processor.preprocess([encoded]).input_ids.numpy()
+        assert ids.shape[1] <= 16
+        outputs = embedder.model(
+            {"input_ids": ids, "input_mask": ids * 0 + 1, "segment_ids": ids * 0}
+        )
+        hidden = np.asarray(outputs["sequence_output"])[0]
+        np.testing.assert_allclose(vectors["cls"][index], hidden[0], atol=1e-5)
+        np.testing.assert_allclose(vectors["mean"][index], hidden.mean(axis=0), atol=1e-5)
+        np.testing.assert_allclose(
+            vectors["pooled"][index], np.asarray(outputs["pooled_output"])[0], atol=1e-5
+        )
+
+
+def test_vectors_do_not_depend_on_the_batch(embedder):
+    texts = TEXTS * 3
+    expected = embedder.predict(texts)
+    for batch_size in (1, 4):
+        for name, value in embedder.predict(texts, batch_size=batch_size).items():
+            np.testing.assert_allclose(value, expected[name], atol=1e-5)
+
+
+def test_no_texts_give_empty_arrays(embedder):
+    vectors = embedder.predict([])
+    assert {name: value.shape for name, value in vectors.items()} == dict.fromkeys(
+        ("cls", "mean", "pooled"), (0, 16)
+    )
+
+
+def test_what_is_saved_or_exported_gives_the_same(pretrained, embedder, tmp_path):
+    unit = TextEmbedder.from_pretrained(pretrained, 16, normalize=True)
+    expected = unit.predict(TEXTS)
+    for name, value in embedder.predict(TEXTS).items():
+        lengths = np.linalg.norm(value, axis=1, keepdims=True)
+        np.testing.assert_allclose(expected[name], value / lengths, atol=1e-5)
+    unit.save_pretrained(tmp_path / "out")
+    opened = load(tmp_path / "out")
+    assert isinstance(opened, TextEmbedder)
+    exported = load(opened.export(tmp_path / "vectors" / "1"))
+    for other in (opened, exported):
+        assert other.settings == unit.settings
+        found = other.predict(TEXTS, batch_size=2)
+        assert found.keys() == expected.keys()
+        for name, value in expected.items():
+            np.testing.assert_allclose(found[name], value, atol=1e-5)
+        assert other.predict([])["mean"].shape == (0, 16)
+
+
+def test_an_encoder_without_a_pooler_has_no_pooled_vector(pretrained, tmp_path):
+    shutil.copytree(pretrained, tmp_path / "model")
+    file = tmp_path / "model" / "model.safetensors"
+    weights = {name: value for name, value in load_file(file).items() if "pooler" not in name}
+    save_file(weights, file)
+    assert TextEmbedder.from_pretrained(tmp_path / "model").predict(["a"]).keys() == {"cls", "mean"}
+
+
+def test_any_model_embeds(pretrained, tmp_path):
+    """The heads of a fine-tuned model are ignored."""
+    shutil.copytree(pretrained, tmp_path / "model")
+    file = tmp_path / "model" / "config.json"
+    settings = json.loads(file.read_text()) | {"architectures": ["BertForTokenClassification"]}
+    file.write_text(json.dumps(settings))
+    assert TextEmbedder.from_pretrained(tmp_path / "model").predict(["a"])["cls"].shape == (1, 16)
+
+
+def test_what_it_cannot_do_yet_is_said(embedder):
+    with pytest.raises(NotImplementedError, match="TextEmbedder cannot be trained yet"):
+        embedder.fit(["a"])
+    with pytest.raises(NotImplementedError, match="TextEmbedder has no scores yet"):
+        embedder.evaluate(["a"])
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda it: it.predict("a text"), "texts is 'a text', a str; expected a list of strings"),
+        (lambda it: it.predict(["a", None]), r"texts\[1\] is None, a NoneType; expected a string"),
+        (lambda it: it.predict((["a"], ["b"])), "texts is a tuple of 2 items; expected a list"),
+        (lambda it: it.predict(["a"], batch_size=-1), "batch_size=-1: expected a whole number"),
+    ],
+)
+def test_bad_arguments_are_named(embedder, call, message):
+    with pytest.raises(InputError, match=message):
+        call(embedder)
+
+
+def test_a_length_beyond_the_positions_is_rejected(pretrained):
+    with pytest.raises(InputError, match="max_seq_length=64: expected from 5 to the model's 32"):
+        TextEmbedder.from_pretrained(pretrained, max_seq_length=64)

@@ -1,0 +1,215 @@
+"""MaskFiller: tokens and probabilities of each mask, training by masks drawn anew, bad input."""
+
+import json
+import shutil
+
+import keras
+import numpy as np
+import pytest
+
+from keras_bert.common.errors import InputError
+from keras_bert.tasks.fill_mask.mask_filler import MaskFiller
+from keras_bert.tasks.load import load
+from keras_bert.tasks.loading import Source
+from keras_bert.text.tokenizer import BertTokenizer
+
+# One mask, two, none, one of two beyond the length.
+TEXTS = [
+    "The [MASK] is very good.",
+    "It is [MASK] and [MASK].",
+    "a film",
+    f"[MASK] {'very ' * 20} [MASK]",
+]
+MASKS = [1, 2, 0, 1]
+CORPUS = [f"it is {'very ' * (i % 9)}{('good', 'bad')[i % 2]} ." for i in range(24)]
+FAST = {"verbose": 0, "batch_size": 8, "learning_rate": 3e-3, "jit_compile": False}
+
+
+@pytest.fixture(scope="module")
+def filler(pretrained):
+    return MaskFiller.from_pretrained(pretrained, max_seq_length=16, top_k=15)
+
+
+def assert_same(answers, expected):
+    assert answers.keys() == expected.keys()
+    for name, rows in expected.items():
+        assert len(answers[name]) == len(rows)
+        for mine, theirs in zip(answers[name], rows, strict=True):
+            if name == "scores":
+                np.testing.assert_allclose(mine, theirs, atol=1e-5)
+            else:
+                assert mine.tolist() == theirs.tolist()
+
+
+def test_each_mask_has_its_row_of_tokens(pretrained, filler):
+    answers = filler.predict(TEXTS)
+    assert answers.keys() == {"tokens", "token_ids", "scores"}
+    for values in answers.values():
+        assert [value.shape for value in values] == [(count, 15) for count in MASKS]
+    few = MaskFiller.from_pretrained(pretrained, max_seq_length=16, top_k=3)
+    assert [value.shape for value in few.predict(TEXTS)["tokens"]] == [(n, 3) for n in MASKS]
+
+
+def test_the_best_token_comes_first_and_all_tokens_sum_to_1(filler):
+    vocab = filler.tokenizer.vocab
+    for tokens, ids, scores in zip(*filler.predict(TEXTS).values(), strict=True):
+        for row in range(len(tokens)):
+            assert sorted(tokens[row]) == sorted(vocab)
+            assert [vocab[token] for token in ids[row]] == tokens[row].tolist()
+            assert scores[row].tolist() == sorted(scores[row], reverse=True)
+            assert sum(scores[row]) == pytest.approx(1.0, abs=1e-5)
+
+
+def test_each_mask_has_the_models_probabilities_at_its_place(filler):
+    ids = filler.processor.preprocess(TEXTS[1:2]).input_ids.numpy()
+    places = np.flatnonzero(ids[0] == filler.tokenizer.mask_token_id)[np.newaxis]
+    inputs = {
+        "input_ids": ids,
+        "input_mask": ids * 0 + 1,
+        "segment_ids": ids * 0,
+        "masked_lm_positions": places.astype(np.int32),
+    }
+    logits = np.asarray(filler.model(inputs)["masked_lm_logits"], float)[0]
+    expected = np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)
+    answers = filler.predict(TEXTS)
+    scores, found = answers["scores"][1], answers["token_ids"][1]
+    np.testing.assert_allclose(scores, np.take_along_axis(expected, found, 1), atol=1e-5)
+    assert np.abs(expected[0] - expected[1]).max() > 1e-3
+
+
+def test_answers_do_not_depend_on_the_batch(filler):
+    texts = [*TEXTS, *TEXTS[::-1], "", "\ud800 [MASK]"]
+    expected = filler.predict(texts)
+    for batch_size in (1, 3):
+        assert_same(filler.predict(texts, batch_size=batch_size), expected)
+    for index, text in enumerate(texts):
+        one = filler.predict([text])
+        assert_same(one, {name: values[index : index + 1] for name, values in expected.items()})
+
+
+def test_no_texts_give_empty_lists(filler):
+    assert filler.predict([]) == {"tokens": [], "token_ids": [], "scores": []}
+
+
+def test_what_is_exported_answers_as_it_did(filler, tmp_path):
+    expected = filler.predict(TEXTS)
+    exported = load(filler.export(tmp_path / "masks" / "1"))
+    assert exported.settings == filler.settings
+    assert_same(exported.predict(TEXTS), expected)
+    assert_same(exported.predict(TEXTS, batch_size=1), expected)  # Rows of different widths.
+    assert exported.predict([]) == {"tokens": [], "token_ids": [], "scores": []}
+
+
+@pytest.fixture(scope="module")
+def trained(pretrained):
+    filler = MaskFiller.from_pretrained(pretrained, max_seq_length=16)
+    history = filler.fit(CORPUS, validation_data=CORPUS[:10], epochs=4, **FAST)
+    return filler, history.history
+
+
+def test_it_learns_from_texts(trained, tmp_path):
+    filler, history = trained
+    assert history.keys() >= {"loss", "val_loss", "val_masked_lm_loss", "val_masked_lm_accuracy"}
+    assert history["val_loss"][-1] < history["val_loss"][0]
+    figures = filler.evaluate(CORPUS[:10])
+    assert figures.keys() == {"loss", "masked_lm_loss", "masked_lm_accuracy"}
+    assert figures["loss"] == pytest.approx(history["val_loss"][-1], abs=1e-5)
+    filler.save_pretrained(tmp_path / "out")
+    opened = load(tmp_path / "out")
+    assert isinstance(opened, MaskFiller)
+    assert opened.settings == filler.settings
+    assert_same(opened.predict(TEXTS), filler.predict(TEXTS))
+    assert opened.evaluate(CORPUS[:10]) == pytest.approx(figures, abs=1e-6)
+
+
+def test_heads_that_no_loss_reaches_stay_as_they_were(pretrained, trained):
+    before, after = MaskFiller.from_pretrained(pretrained).model, trained[0].model
+    for of in (lambda model: model.encoder.pooler, lambda model: model.next_sentence):
+        for mine, theirs in zip(of(after).weights, of(before).weights, strict=True):
+            np.testing.assert_array_equal(*map(keras.ops.convert_to_numpy, (mine, theirs)))
+        assert of(after).trainable
+
+
+def test_an_evaluation_masks_by_its_seed(trained):
+    filler = trained[0]
+    first, again, other = (filler.evaluate(CORPUS, seed=seed) for seed in (0, 0, 1))
+    assert first == again != other
+
+
+def test_the_same_seed_gives_the_same_weights(pretrained):
+    found = []
+    for seed in (1, 1, 2):
+        filler = MaskFiller.from_pretrained(pretrained, max_seq_length=16)
+        filler.fit(CORPUS[:16], epochs=1, seed=seed, **FAST)
+        found.append(keras.ops.convert_to_numpy(filler.model.masked_lm.weights[0]))
+    np.testing.assert_array_equal(found[0], found[1])
+    assert not np.array_equal(found[0], found[2])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"top_k": 0}, "top_k=0: expected a whole number of at least 1"),
+        ({"top_k": "5"}, "top_k='5': expected a whole number of at least 1"),
+        ({"top_k": 16}, "top_k=16: expected from 1 to the vocabulary's 15"),
+        ({"max_seq_length": 33}, "max_seq_length=33: expected from 5 to the model's 32 positions"),
+    ],
+)
+def test_settings_that_the_model_does_not_fit_are_rejected(pretrained, arguments, message):
+    with pytest.raises(InputError, match=message):
+        MaskFiller.from_pretrained(pretrained, **arguments)
+
+
+def test_a_tokenizer_that_splits_masks_is_rejected(pretrained, filler):
+    with pytest.raises(InputError, match=r"tokenizer splits \[MASK\]; expected .*special_tokens"):
+        MaskFiller.from_pretrained(pretrained, tokenizer=BertTokenizer(filler.tokenizer.vocab))
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"is_decoder": True}, r"is a left-to-right model \(is_decoder\); MaskFiller expects one"),
+        (
+            {"architectures": ["BertForSequenceClassification"]},
+            "is a BertForSequenceClassification; MaskFiller expects a model for its own task",
+        ),
+    ],
+)
+def test_a_model_of_another_kind_is_rejected(pretrained, settings, message, tmp_path):
+    shutil.copytree(pretrained, tmp_path / "model")
+    file = tmp_path / "model" / "config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | settings))
+    with pytest.raises(InputError, match=message):
+        MaskFiller.from_pretrained(tmp_path / "model")
+
+
+def test_an_encoder_has_an_untrained_head(make_checkpoint, tmp_path):
+    filler = MaskFiller.from_pretrained(make_checkpoint(tmp_path / "bert", ["a", "b"]))
+    assert {path.partition("/")[0] for path in filler.untrained} == {"masked_lm"}
+    with pytest.raises(InputError, match="lacks weights that the task needs, masked_lm/"):
+        filler.export(tmp_path / "1")
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda it: it.predict("[MASK]"), r"texts is '\[MASK\]', a str; expected a list of str"),
+        (lambda it: it.predict([5]), r"texts\[0\] is 5, a int; expected a string"),
+        (lambda it: it.predict((["a"], ["b"])), "texts is a tuple of 2 items; expected a list"),
+        (lambda it: it.predict(["a"], batch_size=0), "batch_size=0: expected a whole number"),
+        (lambda it: it.evaluate([]), r"evaluate\(\) got no texts; expected at least one"),
+        (lambda it: it.evaluate("a"), "texts is 'a', a str; expected a list of strings"),
+        (lambda it: it.fit([]), r"fit\(\) got no examples; expected at least one"),
+        (lambda it: it.fit("a"), "texts is 'a', a str; expected a list of strings"),
+        (lambda it: it.fit(["a"], validation_data="a"), "validation_data is 'a', a str; expected"),
+        (lambda it: it.fit(["a"], epoch=1), r"fit\(\) got unknown arguments epoch; expected of"),
+    ],
+)
+def test_bad_arguments_are_named(filler, call, message):
+    with pytest.raises(InputError, match=message):
+        call(filler)
+
+
+def test_an_exports_settings_are_those_of_its_run(pretrained):
+    filler = MaskFiller.from_source(Source.open(pretrained))
+    assert filler.text_settings() == {"max_seq_length": 32, "top_k": 5}

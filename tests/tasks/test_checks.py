@@ -1,0 +1,96 @@
+"""Checks of arguments: each error names the argument, what was found and what was expected."""
+
+import numpy as np
+import pytest
+
+from keras_bert.common.errors import InputError
+from keras_bert.tasks.checks import (
+    check_batch_size,
+    check_list,
+    check_same_length,
+    check_strings,
+    check_texts,
+)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [["a", "b"], ("a", "b"), np.array(["a", "b"]), np.array(["a", b"b"], object), [b"a", "b"]],
+)
+def test_lists_tuples_and_arrays_of_strings_are_strings(value):
+    strings = check_strings("texts", value)
+    assert strings == ["a", "b"]
+    assert {type(text) for text in strings} == {str}
+
+
+def test_bytes_that_are_not_utf8_are_replaced():
+    assert check_strings("texts", [b"a\xff"]) == ["a\ufffd"]
+
+
+@pytest.mark.parametrize("empty", [[], (), np.array([]), np.zeros([0], object)])
+def test_no_text_is_a_list(empty):
+    assert check_strings("texts", empty) == []
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ("a text", "texts is 'a text', a str; expected a list of strings"),
+        (b"a text", "texts is b'a text', a bytes; expected a list of strings"),
+        (None, "texts is None, a NoneType; expected a list of strings"),
+        (5, "texts is 5, a int; expected a list of strings"),
+        ({"a": 1}, "texts is {'a': 1}, a dict; expected a list of strings"),
+        (np.array("a"), r"texts is array\('a', .*; expected a list of strings"),
+        (["a", 5], r"texts\[1\] is 5, a int; expected a string"),
+        (["a", None], r"texts\[1\] is None, a NoneType; expected a string"),
+        ([["a"]], r"texts\[0\] is \['a'\], a list; expected a string"),
+        (np.array([["a"]]), r"texts\[0\] is \['a'\], a list; expected a string"),
+    ],
+)
+def test_what_is_no_list_of_strings_is_rejected(value, message):
+    with pytest.raises(InputError, match=message) as caught:
+        check_strings("texts", value)
+    assert isinstance(caught.value, ValueError)
+
+
+def test_a_long_value_is_shown_in_part():
+    with pytest.raises(InputError) as caught:
+        check_list("labels", "x" * 10_000, "labels")
+    assert len(str(caught.value)) < 150
+
+
+def test_a_tuple_of_two_lists_is_pairs_where_pairs_are_allowed():
+    assert check_texts("texts", (["a", "b"], np.array(["c", "d"])), allow_pairs=True) == (
+        ["a", "b"],
+        ["c", "d"],
+    )
+    assert check_texts("texts", ("a", "b"), allow_pairs=True) == (["a", "b"],)
+    assert check_texts("texts", ["a"]) == (["a"],)
+
+
+@pytest.mark.parametrize(
+    ("value", "allow_pairs", "message"),
+    [
+        ((["a"], ["b"]), False, r"texts is a tuple of 2 items; expected a list of strings$"),
+        ((["a"], ["b"], ["c"]), True, r"tuple of 3 items; .*or for pairs a tuple of two lists"),
+        ((["a"], ["b", "c"]), True, r"texts\[0\] has 1 items, texts\[1\] has 2 items; expected li"),
+        ((["a"], "b"), True, r"texts\[1\] is 'b', a str; expected a list of strings"),
+        ((["a"], [5]), True, r"texts\[1\]\[0\] is 5, a int; expected a string"),
+    ],
+)
+def test_pairs_that_do_not_belong_together_are_rejected(value, allow_pairs, message):
+    with pytest.raises(InputError, match=message):
+        check_texts("texts", value, allow_pairs=allow_pairs)
+
+
+def test_lists_of_one_length_are_named_where_they_differ():
+    check_same_length(texts=["a"], labels=["b"])
+    with pytest.raises(InputError, match="texts has 1 items, labels has 2 items; expected lists"):
+        check_same_length(texts=["a"], labels=["b", "c"])
+
+
+@pytest.mark.parametrize("value", [0, -1, 1.5, "8", True, None])
+def test_a_batch_size_is_a_whole_number(value):
+    assert check_batch_size(3) == 3
+    with pytest.raises(InputError, match=r"batch_size=.*: expected a whole number of at least 1"):
+        check_batch_size(value)
