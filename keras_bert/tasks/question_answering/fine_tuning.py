@@ -23,7 +23,7 @@ from keras_bert.tasks.fine_tuning.pretrained import open_pretrained
 from keras_bert.tasks.fine_tuning.seeds import fine_tune_seeds
 from keras_bert.tasks.fine_tuning.settings import FineTuningRun
 from keras_bert.tasks.fine_tuning.task import SHOWN, FineTuningTask
-from keras_bert.tasks.prepared import decoded, gathered, prepare, processor_for
+from keras_bert.tasks.prepared import decoded, gathered, prepare
 from keras_bert.tasks.question_answering.data import (
     QuestionSplits,
     SquadSettings,
@@ -61,7 +61,7 @@ class _QuestionSet:
     ):
         self.questions = questions
         self.settings = settings
-        self._processor = processor_for(len(questions), SpanProcessor(tokenizer, settings))
+        self._processor = SpanProcessor(tokenizer, settings)
         columns = [[q.text for q in questions], [q.context for q in questions]]
         self._prepared = prepare(self._processor.preprocess, columns)
 
@@ -127,8 +127,7 @@ def make_task(
 
     def training() -> Examples:
         questions = trainable(splits.train, squad)
-        processor = processor_for(len(questions), SpanProcessor(tokenizer, squad.answers))
-        examples = training_examples(processor, questions)
+        examples = training_examples(SpanProcessor(tokenizer, squad.answers), questions)
         logging.info("%d training questions, %d windows", len(questions), len(examples))
         return examples
 

@@ -6,16 +6,17 @@ from collections.abc import Sequence
 import numpy as np
 
 from keras_bert.tasks.fine_tuning.examples import Examples
-from keras_bert.tasks.prepared import Processor, prepare
+from keras_bert.tasks.prepared import prepare
+from keras_bert.tasks.question_answering.processor import SpanProcessor
 from keras_bert.tasks.question_answering.questions import Question
 from keras_bert.tasks.question_answering.span_windows import SpanWindows
 
 
-def training_examples(processor: Processor, questions: Sequence[Question]) -> Examples:
+def training_examples(processor: SpanProcessor, questions: Sequence[Question]) -> Examples:
     """Splits questions and contexts into windows and labels them with the first answer.
 
     Args:
-        processor: a `SpanProcessor`, or one compiled.
+        processor: of the model's vocabulary.
         questions: answered or impossible.
 
     Returns:
