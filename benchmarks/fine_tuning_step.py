@@ -98,7 +98,7 @@ def make_ours(
     from keras_bert.models import BertClassifier
     from keras_bert.optimization.adamw import AdamWeightDecay
     from keras_bert.tasks.classification.objective import classification_objective
-    from keras_bert.tasks.fine_tuning.batches import training_batches
+    from keras_bert.tasks.fine_tuning.batches import BatchSettings, training_batches
     from keras_bert.tasks.fine_tuning.examples import Examples
     from keras_bert.training.run import TrainingSettings
     from keras_bert.training.state import TrainState
@@ -117,7 +117,8 @@ def make_ours(
     strategy = tf.distribute.get_strategy()
     settings = TrainingSettings(1, B, jit_compile=jit_compile)
     train_steps = make_train_steps(strategy, TrainState(model, optimizer, task), settings)
-    batches = iter(training_batches(data, B, seed=0, max_seq_length=128, length_pool=length_pool))
+    batching = BatchSettings(B, max_seq_length=128, length_pool=length_pool)
+    batches = iter(training_batches(data, batching))
     return lambda count: float(train_steps(batches, tf.constant(count)).numpy().sums[-1, 0])
 
 

@@ -90,7 +90,7 @@ def work(name: str, seed: int) -> dict:
 
     from keras_bert.tasks.classification.glue import find_task
     from keras_bert.tasks.classification.labels import label_array
-    from keras_bert.tasks.classification.metrics import score
+    from keras_bert.tasks.classification.metrics import figures_of
     from keras_bert.tasks.classification.texts import Texts, read_glue
 
     task = find_task(name)
@@ -119,7 +119,8 @@ def work(name: str, seed: int) -> dict:
         batches = torch.utils.data.DataLoader(dev, 32, collate_fn=collate)
         logits = torch.cat([model(**batch).logits for batch in batches]).numpy()
     labels = label_array(splits.dev[""], problem, task.labels)
-    figures = score(problem, task.metrics, logits, labels)
+    predictions = logits.argmax(axis=1) if task.labels else logits[:, 0]
+    figures = figures_of(task.metrics, predictions, labels)
     figures["score"] = float(np.mean([figures[metric] for metric in task.metrics]))
     return {"figures": figures, "examples_per_second": rate}
 

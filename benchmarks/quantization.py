@@ -102,11 +102,15 @@ def main(_) -> None:
     from keras_bert.models import BertClassifier
     from keras_bert.serving.litert_format import write_litert
     from keras_bert.serving.onnx_format import write_onnx
-    from keras_bert.tasks.classification.features import tokenize_texts
     from keras_bert.tasks.classification.glue import find_task
     from keras_bert.tasks.classification.labels import label_array
-    from keras_bert.tasks.classification.metrics import score
+    from keras_bert.tasks.classification.metrics import figures_of
+    from keras_bert.tasks.classification.processor import (
+        ClassificationProcessor,
+        ClassifierSettings,
+    )
     from keras_bert.tasks.classification.texts import read_glue
+    from keras_bert.tasks.prepared import prepare
     from keras_bert.text.tokenizer import BertTokenizer
 
     directory = open_model_directory(FLAGS.model_dir)
@@ -117,7 +121,10 @@ def main(_) -> None:
     texts = next(iter(splits.dev.values()))
     labels = label_array(texts, "single_label", directory.labels)
     tokenizer = BertTokenizer(directory.vocab, directory.do_lower_case)
-    examples = tokenize_texts(texts, None, tokenizer, LENGTH)
+    settings = ClassifierSettings(tuple(directory.labels), max_seq_length=LENGTH)
+    columns = [texts.first] if texts.second is None else [texts.first, texts.second]
+    processor = ClassificationProcessor(tokenizer, settings)
+    examples = prepare(processor.preprocess, columns).examples
     one, many = (list(batches(examples, n, tokenizer.pad_token_id)) for n in (1, BATCH))
 
     runs, sizes = {"TensorFlow float32": tensorflow_run(model)}, {}
@@ -147,7 +154,7 @@ def main(_) -> None:
         for size, own, reference in zip(
             (1, BATCH), outputs, logits["TensorFlow float32"], strict=True
         ):
-            figures = score("single_label", task.metrics, own, labels)
+            figures = figures_of(task.metrics, own.argmax(axis=1), labels)
             cells = [name, str(size), *(f"{100 * figures[metric]:.2f}" for metric in task.metrics)]
             cells.append(f"{np.abs(own - reference).max():.1g}")
             cells.append(str(np.sum(own.argmax(1) != reference.argmax(1))))

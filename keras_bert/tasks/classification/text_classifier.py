@@ -8,7 +8,6 @@ from typing import Any, ClassVar, Unpack
 import keras
 import numpy as np
 import tensorflow as tf
-from keras import ops
 
 from keras_bert.common.errors import InputError
 from keras_bert.models import BertClassifier
@@ -187,11 +186,13 @@ class TextClassifier(Task):
             self._replace_settings(pair=True)
         examples = prepare(self.processor.preprocess, columns).examples
         losses = classification_losses(self.settings.problem_type)
+        # Keras' own, so that callbacks that monitor it know that more is better.
+        accuracy = [keras.metrics.SparseCategoricalAccuracy("accuracy")]
         data = FitData(
             examples=replace(examples, labels={"labels": array}),
             targets=lambda batch: {"logits": batch["labels"]},
             losses={"logits": lambda labels, logits: losses(logits, labels)},
-            metrics={"logits": [_accuracy] if self.settings.problem_type == "single_label" else []},
+            metrics={"logits": accuracy} if self.settings.problem_type == "single_label" else {},
             pad_token_id=self.tokenizer.pad_token_id,
             max_seq_length=self.settings.max_seq_length,
         )
@@ -402,11 +403,3 @@ def _pair_of(name: str, value: Any) -> tuple[Any, Any]:
     if not isinstance(value, tuple) or len(value) != 2:
         raise InputError(f"{name} is {value!r:.60}; expected a tuple (texts, labels)")
     return value
-
-
-def _accuracy(labels: Any, logits: Any) -> Any:
-    hits = ops.cast(ops.argmax(logits, axis=-1), labels.dtype) == labels
-    return ops.cast(hits, "float32")
-
-
-_accuracy.__name__ = "accuracy"

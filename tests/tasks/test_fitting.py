@@ -1,0 +1,40 @@
+"""What `fit` does besides Keras: weights that no checkpoint held are drawn from its seed."""
+
+import keras
+import numpy as np
+import pytest
+
+from keras_bert.checkpoints.weights import weights_of
+from keras_bert.tasks.classification.text_classifier import TextClassifier
+from keras_bert.tasks.fitting import draw_again
+
+
+@pytest.fixture
+def model(pretrained):
+    return TextClassifier.from_pretrained(pretrained, labels=["a", "b"]).model
+
+
+def head_of(model):
+    return {path: value for path, value in weights_of(model).items() if "classifier" in path}
+
+
+def test_new_kernels_are_drawn_by_the_seed_alone(model):
+    found = []
+    for seed in (0, 0, 1):
+        draw_again(model, head_of(model), seed)
+        found.append(head_of(model))
+    assert np.array_equal(found[0]["classifier/kernel"], found[1]["classifier/kernel"])
+    assert not np.array_equal(found[0]["classifier/kernel"], found[2]["classifier/kernel"])
+    assert {value.tobytes() for values in found for value in [values["classifier/bias"]]} == {
+        np.zeros([2], np.float32).tobytes()
+    }
+    # As wide as the model's own initial values: a truncated normal of 0.2.
+    assert 0.05 < found[0]["classifier/kernel"].std() < 0.25
+
+
+def test_weights_that_were_set_since_are_kept(model):
+    drawn = head_of(model)
+    kernel = model.classifier.kernel
+    kernel.assign(np.full(kernel.shape, 0.25))
+    draw_again(model, drawn, 0)
+    assert (keras.ops.convert_to_numpy(kernel) == 0.25).all()
