@@ -45,12 +45,12 @@ def make_ours(dtype: str, seed: int, steps: int, questions_asked: int) -> tuple[
     from keras_bert.models import BertSpanLabeler
     from keras_bert.optimization.adamw import AdamWeightDecay
     from keras_bert.optimization.schedules import LinearWarmupDecay
-    from keras_bert.tasks.fine_tuning.batches import training_batches
-    from keras_bert.tasks.fine_tuning.predict import make_predict_examples
-    from keras_bert.tasks.question_answering.decoding import decode, predictions_of
+    from keras_bert.tasks.fine_tuning.batches import BatchSettings, training_batches
+    from keras_bert.tasks.question_answering.labels import training_examples
     from keras_bert.tasks.question_answering.objective import span_objective
+    from keras_bert.tasks.question_answering.question_answerer import QuestionAnswerer
     from keras_bert.tasks.question_answering.questions import load_questions
-    from keras_bert.tasks.question_answering.windows import make_windows, training_examples
+    from keras_bert.tasks.question_answering.settings import AnswerSettings
     from keras_bert.text.tokenizer import BertTokenizer
     from keras_bert.training.run import TrainingSettings
     from keras_bert.training.state import TrainState
@@ -68,13 +68,12 @@ def make_ours(dtype: str, seed: int, steps: int, questions_asked: int) -> tuple[
     strategy, task = tf.distribute.get_strategy(), span_objective()
     tokenizer = BertTokenizer(start.vocab, start.do_lower_case)
     questions = [question for question in load_questions(TRAIN) if question.answers]
-    windows = make_windows(questions, tokenizer, LENGTH, doc_stride=STRIDE)
-    examples = training_examples(windows, questions)
+    answerer = QuestionAnswerer(model, tokenizer, AnswerSettings(LENGTH, doc_stride=STRIDE))
+    examples = training_examples(answerer.processor, questions)
     settings = TrainingSettings(steps, BATCH)
     train_steps = make_train_steps(strategy, TrainState(model, optimizer, task), settings)
-    batches = iter(
-        training_batches(examples, BATCH, seed, 0, tokenizer.pad_token_id, LENGTH, length_pool=4)
-    )
+    batch_settings = BatchSettings(BATCH, tokenizer.pad_token_id, LENGTH, seed, length_pool=4)
+    batches = iter(training_batches(examples, batch_settings))
 
     def train(count: int) -> int:
         figures = train_steps(batches, tf.constant(count)).numpy()
@@ -82,11 +81,9 @@ def make_ours(dtype: str, seed: int, steps: int, questions_asked: int) -> tuple[
 
     def predict() -> dict[str, str]:
         asked = load_questions(DEV)[:questions_asked]
-        windows = make_windows(asked, tokenizer, LENGTH, doc_stride=STRIDE)
-        run = make_predict_examples(strategy, model, 32, tokenizer.pad_token_id, LENGTH)
-        logits = run(windows.examples)
-        decoded = decode(asked, windows, logits["start_logits"], logits["end_logits"])
-        return predictions_of(asked, decoded, None)
+        texts, contexts = ([getattr(q, name) for q in asked] for name in ("text", "context"))
+        found = answerer.predict(texts, contexts)["answer"]
+        return {q.id: text for q, text in zip(asked, found, strict=True)}
 
     return train, predict
 

@@ -12,6 +12,8 @@ The names are imported at their first use: `import keras_bert` imports neither T
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from keras_bert.common.keras_import import register_with_keras
+
 if TYPE_CHECKING:
     from keras_bert.config import BertConfig
     from keras_bert.models import (
@@ -76,3 +78,6 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
+
+
+register_with_keras()

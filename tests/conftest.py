@@ -1,11 +1,16 @@
 """What tests share: two logical CPU devices, the root, real data, tiny checkpoints, programs."""
 
+import contextlib
+import importlib
 import importlib.util
+import io
 import os
 import subprocess
 import sys
+import traceback
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
@@ -79,6 +84,18 @@ def make_checkpoint():
     return make
 
 
+# File of a program at the top level -> the module that has it.
+PROGRAMS = {
+    "run_pretraining.py": "pretrain",
+    "run_classifier.py": "classify",
+    "run_squad.py": "squad",
+    "run_ner.py": "ner",
+    "run_fill_mask.py": "fill_mask",
+    "extract_features.py": "extract_features",
+    "export_model.py": "export",
+}
+
+
 @pytest.fixture(scope="session")
 def pretrained(tmp_path_factory):
     """The folder of a pre-trained model, with its heads, of 32 positions."""
@@ -108,7 +125,12 @@ def pretrained(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def run_program(root, tmp_path_factory):
-    """A function: (program, its arguments, flags, folder, environment) -> the finished process."""
+    """A function: (program, its arguments, flags, folder, ...) -> the finished process.
+
+    The program runs in this process, which takes seconds less than a process of its own. It gets
+    one with `process=True`, and where it cannot do without: another backend of Keras or other
+    variables, devices of its own, standard input.
+    """
     nothing = tmp_path_factory.mktemp("tfds")  # What TensorFlow Datasets has prepared.
 
     def run(
@@ -117,20 +139,46 @@ def run_program(root, tmp_path_factory):
         cwd: Path = root,
         input: str | None = None,
         environment: Mapping[str, str] | None = None,
+        process: bool = False,
         **flags,
     ):
-        command = [sys.executable, str(root / program), *arguments]
-        return subprocess.run(
-            [*command, *(f"--{name}={value}" for name, value in flags.items())],
-            cwd=cwd,
-            env={**os.environ, "TFDS_DATA_DIR": str(nothing), **(environment or {})},
-            input=input,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        argv = [str(root / program), *arguments, *(f"--{k}={v}" for k, v in flags.items())]
+        variables = {"TFDS_DATA_DIR": str(nothing), **(environment or {})}
+        alone = process or Path(program).name not in PROGRAMS or input is not None
+        alone = alone or set(variables) > {"TFDS_DATA_DIR"} or "distribution_strategy" in flags
+        if alone:
+            return subprocess.run(
+                [sys.executable, *argv],
+                cwd=cwd,
+                env={**os.environ, **variables},
+                input=input,
+                capture_output=True,
+                text=True,
+                check=False,
+            )
+        return _call(argv, cwd, variables)
 
     return run
+
+
+def _call(argv: list[str], cwd: Path, variables: Mapping[str, str]):
+    """Runs a program in this process."""
+    from keras_bert.programs.program import call
+
+    module = importlib.import_module(f"keras_bert.programs.{PROGRAMS[Path(argv[0]).name]}")
+    out, err = io.StringIO(), io.StringIO()
+    with (
+        contextlib.chdir(cwd),
+        mock.patch.dict(os.environ, variables),
+        contextlib.redirect_stdout(out),
+        contextlib.redirect_stderr(err),
+    ):
+        try:
+            code = call(module.PROGRAM, argv)
+        except Exception:
+            traceback.print_exc()
+            code = 1
+    return subprocess.CompletedProcess(argv, code, out.getvalue(), err.getvalue())
 
 
 @pytest.fixture(scope="session")

@@ -111,15 +111,30 @@ class LoadReport:
 
 
 def weights_of(model: keras.Model) -> dict[str, np.ndarray]:
-    """Returns a model's weights by their paths, as float32.
+    """Returns a model's weights by their paths, as float32; LoRA is merged into the kernels.
 
     Args:
         model: one of keras_bert.models, or the encoder.
+
+    Raises:
+        InputError: the model is quantized.
     """
-    return {
-        variable.path: keras.ops.convert_to_numpy(variable.value).astype(np.float32)
+    weights = {
+        variable.path: keras.ops.convert_to_numpy(variable.value)
         for variable in model.weights
+        if not variable.name.startswith("lora_kernel_")
     }
+    for layer in model._flatten_layers():
+        if layer.quantization_mode is not None:
+            raise InputError(
+                f"{layer.path} is quantized to {layer.quantization_mode}; expected a model with "
+                "float weights. model.save writes a quantized one to a .keras file"
+            )
+        if getattr(layer, "lora_enabled", False):
+            down, up = map(keras.ops.convert_to_numpy, (layer.lora_kernel_a, layer.lora_kernel_b))
+            path = f"{layer.path}/kernel"
+            weights[path] = weights[path] + layer.lora_alpha / layer.lora_rank * (down @ up)
+    return {path: value.astype(np.float32) for path, value in weights.items()}
 
 
 def stored_arrays(weights: Mapping[str, np.ndarray], layout: Layout) -> dict[str, np.ndarray]:

@@ -1,28 +1,29 @@
-"""The BERT encoder: piece ids in, hidden states and the pooled first piece out.
-
-In: {"input_ids", "input_mask", "segment_ids"}, each [B, S] int32, and if wanted "dropout_seed"
-[B] int32, one a row. Out: {"sequence_output" [B, S, H], "pooled_output" [B, H]}.
-
-Rows that hold several examples side by side also bring "position_ids", which count from 0 in
-each example, and "example_ids", 1 up and 0 at padding, both [B, S] int32. Attention then stays
-within an example, so each comes out as it would in a row of its own.
-
-With `is_decoder` in the config a piece attends to none after it (a left-to-right model; Devlin et
-al. 2019, section 5.1). The first piece then sees itself alone, so the last real piece is pooled.
+"""The BERT encoder: token ids in, hidden states and the pooled first token out.
 
     encoder = BertEncoder(BertConfig.from_json("base"))
     hidden = encoder({"input_ids": ids, "input_mask": mask, "segment_ids": segments})
 
-Variable paths start with the encoder's own name, whatever model it is part of, and then follow
+Rows that hold several examples also bring "position_ids", which count from 0 in each example, and
+"example_ids", from 1 for the examples and 0 for padding, both [B, S] int32. Attention then stays
+within an example, so each example gets the hidden states of a row of its own.
+
+With `is_decoder` in the config a token attends to no later token (a left-to-right model; Devlin et
+al. 2019, section 5.1). The first token then sees only itself, so the last token is pooled.
+
+Variable paths start with the encoder's own name, in every model that contains it, and follow
 Google's checkpoints: `encoder/layer_0/attention/self/query/kernel`.
+
+B batch, S length, H hidden size, L layers, N heads.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 import keras
 from keras import ops
 
 from keras_bert.config import BertConfig
+from keras_bert.models.bert_network import BertNetwork, batch_and_length
 from keras_bert.models.layers.embeddings import BertEmbeddings
 from keras_bert.models.layers.heads import Pooler
 from keras_bert.models.layers.recompute import recomputed
@@ -30,7 +31,7 @@ from keras_bert.models.layers.transformer import TransformerBlock
 
 
 @keras.saving.register_keras_serializable(package="keras_bert")
-class BertEncoder(keras.Model):
+class BertEncoder(BertNetwork):
     """BERT without heads (Devlin et al. 2019); its weights exist after construction.
 
     Args:
@@ -39,57 +40,40 @@ class BertEncoder(keras.Model):
         dtype: dtype policy, such as "mixed_bfloat16"; by default the global one.
     """
 
-    def __init__(self, config: BertConfig | dict, name: str = "encoder", **kwargs: Any):
-        super().__init__(name=name, **kwargs)
-        if isinstance(config, dict):
-            config = BertConfig.from_dict(config)
-        self.config = config
-        shared = {
-            "hidden_size": config.hidden_size,
-            "initializer_range": config.initializer_range,
-            "layer_norm_eps": config.layer_norm_eps,
-            "dtype": self.dtype_policy.name,
-        }
-        self.embeddings = BertEmbeddings(
-            vocab_size=config.vocab_size,
-            max_position_embeddings=config.max_position_embeddings,
-            type_vocab_size=config.type_vocab_size,
-            dropout_rate=config.hidden_dropout_prob,
-            dropout_site=0,
-            name="embeddings",
-            **shared,
-        )
+    def __init__(
+        self, config: BertConfig | Mapping[str, Any], name: str = "encoder", **kwargs: Any
+    ):
+        super().__init__(config, name=name, **kwargs)
+        config, dtype = self.config, self.dtype_policy
+        self.embeddings = BertEmbeddings(config, dropout_site=0, name="embeddings", dtype=dtype)
         self.blocks = [
             TransformerBlock(
-                num_attention_heads=config.num_attention_heads,
-                intermediate_size=config.intermediate_size,
-                hidden_act=config.hidden_act,
-                hidden_dropout_prob=config.hidden_dropout_prob,
-                attention_probs_dropout_prob=config.attention_probs_dropout_prob,
+                config,
                 dropout_site=1 + index * TransformerBlock.DROPOUT_SITES,
-                causal=config.is_decoder,
                 name=f"layer_{index}",
-                **shared,
+                dtype=dtype,
             )
             for index in range(config.num_hidden_layers)
         ]
-        self.pooler = Pooler(
-            config.hidden_size,
-            config.initializer_range,
-            name="pooler",
-            dtype=self.dtype_policy.name,
-        )
-        # Only for calls that bring no seeds of their own.
+        self.pooler = Pooler(config, name="pooler", dtype=dtype)
+        # Only for calls without seeds of their own.
         self.seed_generator = keras.random.SeedGenerator(name="seed_generator")
         self.build((None, None))
 
     @property
     def next_dropout_site(self) -> int:
-        """The first dropout site that a model may use for itself."""
+        """The first dropout site that a model with this encoder may use."""
         return 1 + len(self.blocks) * TransformerBlock.DROPOUT_SITES
 
-    def build(self, input_shape: tuple) -> None:
-        """Makes every variable; the constructor calls it."""
+    def build(self, input_shape: Any = None) -> None:
+        """Creates every variable; the constructor calls it.
+
+        Args:
+            input_shape: of "input_ids", or a dict with it.
+        """
+        if self.embeddings.built:
+            return
+        input_shape = batch_and_length(input_shape)
         hidden_shape = (*input_shape, self.config.hidden_size)
         self.embeddings.build(input_shape)
         for block in self.blocks:
@@ -97,49 +81,66 @@ class BertEncoder(keras.Model):
         self.pooler.build(hidden_shape)
 
     def call(self, inputs: dict[str, Any], training: bool | None = False) -> dict[str, Any]:
-        """Returns {"sequence_output" [B, S, H], "pooled_output" [B, H]}.
+        """Computes {"sequence_output" [B, S, H], "pooled_output" [B, H]}.
 
         Args:
-            inputs: {"input_ids", "input_mask", "segment_ids"}, each [B, S] int32; "dropout_seed"
-                [B] int32 may be there, else one is drawn for each row when training;
-                "position_ids" and "example_ids" [B, S] int32 are there for packed rows.
-            training: whether dropout is on.
-
-        Raises:
-            InputError: S is over `max_position_embeddings`.
-        """
-        hidden = self.hidden_states(inputs, training)[-1]
-        if self.config.is_decoder:
-            pooled = self.pooler(hidden, _last_piece(inputs["input_mask"]))[:, 0]
-        else:
-            pooled = self.pooler(hidden)
-        return {"sequence_output": hidden, "pooled_output": pooled}
-
-    def hidden_states(self, inputs: dict[str, Any], training: bool | None = False) -> list[Any]:
-        """Returns the output of the embeddings and of each block, [B, S, H] each, L + 1 in all.
-
-        Args:
-            inputs: as for the call.
+            inputs: {"input_ids", "input_mask", "segment_ids"}, each [B, S] int32; optionally
+                "dropout_seed" [B] int32 (in training, one is drawn for each row without it), and
+                for rows of several examples "position_ids" and "example_ids" [B, S] int32.
             training: whether dropout is on.
 
         Raises:
             InputError: S is over `max_position_embeddings`.
         """
         dropout_seed = self.dropout_seed(inputs, training)
-        hidden = [
-            self.embeddings(
-                inputs["input_ids"], inputs["segment_ids"], dropout_seed, inputs.get("position_ids")
-            )
-        ]
+        hidden = self._embed(inputs, dropout_seed)
         for block in self.blocks:
             run = recomputed(block)
-            hidden.append(
-                run(hidden[-1], inputs["input_mask"], dropout_seed, inputs.get("example_ids"))
-            )
-        return hidden
+            hidden = run(hidden, inputs["input_mask"], dropout_seed, inputs.get("example_ids"))
+        if self.config.is_decoder:
+            pooled = self.pooler(hidden, _last_position(inputs["input_mask"]))[:, 0]
+        else:
+            pooled = self.pooler(hidden)
+        return {"sequence_output": hidden, "pooled_output": pooled}
+
+    def layer_outputs(
+        self, inputs: dict[str, Any], *, attention_probabilities: bool = True
+    ) -> dict[str, list[Any]]:
+        """Computes what every layer gives, without dropout.
+
+        Args:
+            inputs: as for the call.
+            attention_probabilities: whether to return these too.
+
+        Returns:
+            {"hidden_states": L + 1 tensors [B, S, H], of the embeddings and of each layer;
+            "attention_probabilities": L tensors [B, N, S, S], queries by keys, if wanted}.
+
+        Raises:
+            InputError: a key is missing or unknown, or S is over `max_position_embeddings`.
+        """
+        self.check_inputs(inputs)
+        hidden, probabilities = [self._embed(inputs, None)], []
+        for block in self.blocks:
+            given = (hidden[-1], inputs["input_mask"], None, inputs.get("example_ids"))
+            if attention_probabilities:
+                output, attended = block(*given, return_attention_probabilities=True)
+                probabilities.append(attended)
+            else:
+                output = block(*given)
+            hidden.append(output)
+        outputs = {"hidden_states": hidden}
+        if attention_probabilities:
+            outputs["attention_probabilities"] = probabilities
+        return outputs
+
+    def _embed(self, inputs: dict[str, Any], dropout_seed: Any) -> Any:
+        return self.embeddings(
+            inputs["input_ids"], inputs["segment_ids"], dropout_seed, inputs.get("position_ids")
+        )
 
     def dropout_seed(self, inputs: dict[str, Any], training: bool | None) -> Any:
-        """Returns the seed of each row [B] int32, or None where dropout is off.
+        """Returns the seed of each row [B] int32, or None without dropout.
 
         Args:
             inputs: as for the call.
@@ -152,12 +153,33 @@ class BertEncoder(keras.Model):
         batch = ops.shape(inputs["input_ids"])[:1]
         return keras.random.randint(batch, 0, 2**31 - 1, dtype="int32", seed=self.seed_generator)
 
-    def get_config(self) -> dict[str, Any]:
-        """Returns what the constructor takes."""
-        return {**super().get_config(), "config": self.config.to_dict()}
+    def compute_output_shape(self, input_shape: Any) -> dict[str, tuple]:
+        """Returns the shapes of the outputs."""
+        batch, length = batch_and_length(input_shape)
+        width = self.config.hidden_size
+        return {"sequence_output": (batch, length, width), "pooled_output": (batch, width)}
+
+    @property
+    def _output_dtype(self) -> str:
+        return self.embeddings.compute_dtype
+
+    def enable_lora(self, rank: int, lora_alpha: float | None = None) -> None:
+        """Adds LoRA matrices to all kernels of the transformer blocks (Hu et al. 2021).
+
+        The rest of the encoder is frozen. Compile the model afterwards.
+
+        Args:
+            rank: rank of the update of each kernel.
+            lora_alpha: the update is scaled by lora_alpha / rank; by default by 1.
+        """
+        for block in self.blocks:
+            for dense in block.dense_layers:
+                dense.enable_lora(rank, lora_alpha)
+        for variable in self.trainable_variables:
+            variable.trainable = variable.name.startswith("lora_")
 
 
-def _last_piece(input_mask: Any) -> Any:
-    """Returns where the last real piece of each row stands, [B, 1] int32; 0 where there is none."""
+def _last_position(input_mask: Any) -> Any:
+    """Returns the position of the last token of each row, [B, 1] int32; 0 for empty rows."""
     mask = ops.cast(input_mask, "int32")
     return ops.max(mask * ops.arange(ops.shape(mask)[1], dtype="int32"), axis=1, keepdims=True)

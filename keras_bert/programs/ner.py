@@ -92,7 +92,7 @@ def main(flags: FlagValues, arguments: Sequence[str]) -> None:
     _complete_flags(flags)
     run = fine_tuning_flags.read(flags)  # Invalid flags do not wait for TensorFlow.
     from keras_bert.tasks.ner.data import NerSettings
-    from keras_bert.tasks.ner.run import fine_tune_tagger
+    from keras_bert.tasks.ner.fine_tuning import fine_tune_tagger
     from keras_bert.training.cluster import worker_index
 
     own = {field.name: flags[field.name].value for field in fields(NerSettings)}

@@ -31,7 +31,7 @@ def main(flags: FlagValues, arguments: Sequence[str]) -> None:
     if output.suffix != ".png":
         raise InputError(f"--output={output}: expected a name that ends in .png")
     if importlib.util.find_spec("matplotlib") is None:
-        raise InputError("plots need matplotlib: install the extra, keras_bert[plot]")
+        raise InputError("plots need matplotlib: install the extra keras-bert-pipeline[plot]")
     from keras_bert.training.curves import read_runs
     from keras_bert.training.plot import draw, make_page
 

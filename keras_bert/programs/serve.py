@@ -69,7 +69,9 @@ def main(flags: FlagValues, arguments: Sequence[str]) -> None:
         raise InputError(f"--model_name={flags.model_name}: expected a name without / and :")
     for package in ("aiohttp", "prometheus_client", "tensorflow_serving"):
         if importlib.util.find_spec(package) is None:
-            raise InputError(f"the server needs {package}: install the extra, keras_bert[serving]")
+            raise InputError(
+                f"the server needs {package}: install the extra keras-bert-pipeline[serving]"
+            )
     folder = Path(flags.export_dir)
     require_version(folder)
     bound = bind(flags.host, flags.port)

@@ -86,11 +86,17 @@ def main(flags: FlagValues, arguments: Sequence[str]) -> None:
     _complete_flags(flags)
     run = fine_tuning_flags.read(flags)  # Invalid flags do not wait for TensorFlow.
     from keras_bert.tasks.question_answering.data import SquadSettings
-    from keras_bert.tasks.question_answering.run import fine_tune_span_labeler
+    from keras_bert.tasks.question_answering.fine_tuning import fine_tune_span_labeler
+    from keras_bert.tasks.question_answering.settings import AnswerSettings
     from keras_bert.training.cluster import worker_index
 
-    own = {field.name: flags[field.name].value for field in fields(SquadSettings)}
-    results = fine_tune_span_labeler(SquadSettings(**own), run)
+    def values_of(settings: type, *others: str) -> dict[str, object]:
+        names = [field.name for field in fields(settings) if field.name not in others]
+        return {name: flags[name].value for name in names}
+
+    answers = AnswerSettings(**values_of(AnswerSettings))
+    squad = SquadSettings(answers, **values_of(SquadSettings, "answers"))
+    results = fine_tune_span_labeler(squad, run)
     if worker_index(run.strategy) == 0:
         finish(results, run.output_dir, flags.export)
 

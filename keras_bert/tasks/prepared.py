@@ -20,6 +20,7 @@ from keras_bert.text.strings import encode_texts
 from keras_bert.training.progress import progress
 
 CHUNK_SIZE = 1024  # texts
+COMPILED_FROM = 4096  # texts
 
 
 class NetworkInputs(Protocol):
@@ -62,6 +63,48 @@ class Processor(Protocol):
         self, outputs: Mapping[str, tf.Tensor], inputs: NetworkInputs
     ) -> dict[str, tf.Tensor]:
         """Turns the network's outputs into answers, one row for each text."""
+
+
+class CompiledProcessor:
+    """A processor whose functions run as compiled graphs.
+
+    Compiling takes about as long as some thousands of texts; every chunk after that is faster.
+
+    Args:
+        processor: a task's.
+    """
+
+    def __init__(self, processor: Processor):
+        self.per_token = processor.per_token
+        self.preprocess = _Compiled(processor.preprocess)
+        self.decode = _Compiled(processor.decode)
+
+
+class _Compiled:
+    """A function of tensors, compiled for tensors of any length at its first call."""
+
+    def __init__(self, function: Callable[..., Any]):
+        self._function = function
+        self._compiled: Callable[..., Any] | None = None
+
+    def __call__(self, *arguments: Any) -> Any:
+        if self._compiled is None:
+            signature = tf.nest.map_structure(_any_length, arguments)
+            self._compiled = tf.function(self._function, input_signature=signature, autograph=False)
+        return self._compiled(*arguments)
+
+
+def _any_length(value: tf.Tensor | tf.RaggedTensor) -> tf.TypeSpec:
+    """Returns the type of tensors that differ from this one in the number of rows alone."""
+    if isinstance(value, tf.RaggedTensor):
+        shape = [None] * (1 + value.ragged_rank) + value.shape[1 + value.ragged_rank :].as_list()
+        return tf.RaggedTensorSpec(shape, value.dtype, value.ragged_rank, value.row_splits.dtype)
+    return tf.TensorSpec([None, *value.shape[1:]], value.dtype)
+
+
+def processor_for(count: int, processor: Processor) -> Processor:
+    """Returns the processor, compiled if that is faster for this number of texts."""
+    return CompiledProcessor(processor) if count > COMPILED_FROM else processor
 
 
 @dataclass(frozen=True)

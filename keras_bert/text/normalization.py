@@ -6,17 +6,19 @@ space), " x " (punctuation, CJK ideographs: words of their own), or lower case w
 What is left is words with spaces between. The op also maps offsets in its output back to its input.
 
 tensorflow-text's own table follows other rules (NFKC folding, white space for controls); this one
-asks Python the questions that Google's released tokenizer asks, so the answers are the same. The
-one rule that a table of single characters cannot hold is `final_sigma_pattern`.
+asks Python the questions that Google's released tokenizer asks, so the answers are the same. It
+asks about the characters of Unicode 14.0 only, so that the table does not depend on the version of
+Python. The one rule that a table of single characters cannot hold is `final_sigma_pattern`.
 """
 
 import functools
 import struct
-import sys
 import unicodedata
 from collections.abc import Iterable, Iterator
 
 import numpy as np
+
+from keras_bert.text.unicode_14 import assigned_characters
 
 _CJK_RANGES = (
     (0x3400, 0x4DBF),
@@ -75,13 +77,13 @@ def _is_cjk(char: str) -> bool:
 
 @functools.cache
 def _characters() -> list[str]:
-    """Lists every character that any rule can touch: the assigned ones and the CJK blocks."""
-    unassigned = ("Cn", "Co", "Cs")  # with private use and surrogates: no rule names them
-    everything = map(chr, range(sys.maxunicode + 1))
+    """Lists every character that a rule may change: the assigned ones and the CJK blocks."""
+    no_rule = ("Co", "Cs")  # Private use and surrogates.
+    assigned = list(assigned_characters())
     cjk = (chr(c) for first, last in _CJK_RANGES for c in range(first, last + 1))
     return [
-        *(char for char in everything if unicodedata.category(char) not in unassigned),
-        *(char for char in cjk if unicodedata.category(char) in unassigned),
+        *(char for char in assigned if unicodedata.category(char) not in no_rule),
+        *sorted({*cjk} - {*assigned}),
     ]
 
 

@@ -1,8 +1,8 @@
-"""The learning curves of runs: their folders in; figures by step, and the final ones, out.
+"""The learning curves of runs: figures by step, and the final figures.
 
     RUN/metrics.jsonl -> curves of training and of evaluation; RUN/results.json -> what came of it
 
-A run that still goes on is read as far as it is. Imports no TensorFlow.
+An unfinished run is read up to its last line. Imports no TensorFlow.
 """
 
 import os
@@ -26,8 +26,8 @@ Curve = tuple[np.ndarray, np.ndarray]
 
 
 @dataclass(frozen=True)
-class Run:
-    """What one run has told.
+class RunCurves:
+    """The figures of one run by step, and its results.
 
     Attributes:
         name: its folder's, with as many parents as make it the only one of its name.
@@ -49,7 +49,7 @@ class Run:
 
     @property
     def guesses(self) -> dict[str, float]:
-        """What a guess by frequency alone reaches of each figure; empty before the run's end."""
+        """The figures of guesses by frequency alone; empty before the end of the run."""
         known = {n.removeprefix(_GUESS): v for n, v in self.results.items() if n.startswith(_GUESS)}
         parts = [name for name in self.training if name.endswith("_loss")]
         if len(parts) == 1 and parts[0] in known:
@@ -72,7 +72,7 @@ class Run:
         return figures | {EVALUATION * (n in told) + n: v for n, v in results.items()}
 
 
-def read_runs(folders: Sequence[str]) -> list[Run]:
+def read_runs(folders: Sequence[str]) -> list[RunCurves]:
     """Reads runs.
 
     Args:
@@ -105,7 +105,7 @@ def unique_names(paths: Sequence[Path]) -> list[str]:
         depths = [d + (names.count(n) > 1) for d, n in zip(depths, names, strict=True)]
 
 
-def drawn(runs: Sequence[Run]) -> list[str]:
+def drawn(runs: Sequence[RunCurves]) -> list[str]:
     """Chooses the figures that are drawn: the loss and its parts, scores, the throughput.
 
     Args:
@@ -133,7 +133,7 @@ def _counts(name: str) -> bool:
     return _is_loss(name) or name.endswith(_SCORES) or name == THROUGHPUT
 
 
-def _read(path: Path, name: str) -> Run:
+def _read(path: Path, name: str) -> RunCurves:
     if not (path / METRICS).is_file() and not (path / "run.json").is_file():
         raise InputError(f"{path}: has no {METRICS}; expected the folder of a run")
     try:
@@ -144,7 +144,7 @@ def _read(path: Path, name: str) -> Run:
     told = {True: [], False: []}  # Whether it is an evaluation: its lines.
     for row in rows:
         told[any(figure.startswith(EVALUATION) for figure in row)].append(row)
-    return Run(
+    return RunCurves(
         name,
         _curves(told[False]),
         _curves([{n.removeprefix(EVALUATION): v for n, v in row.items()} for row in told[True]]),

@@ -50,27 +50,29 @@ def compile_chain(function: Callable[..., Any]) -> Callable[..., Any]:
     """Compiles one chain; what `layers.chain.compile_chains_with` takes.
 
     Args:
-        function: takes tensors or None by position and settings by keyword; returns one tensor.
+        function: takes tensors, None or NamedTuples of them by position and settings by keyword;
+            returns one tensor.
 
     Returns:
         The function compiled, with gradients to its float tensors.
     """
 
     def call(*tensors: Any, **settings: Any) -> tf.Tensor:
-        given = tuple(x is not None for x in tensors)
+        given = tf.nest.map_structure(lambda x: x is not None, tensors)
         run = _differentiable(function, given, tuple(sorted(settings.items())))
-        return run(*[tf.convert_to_tensor(x) for x in tensors if x is not None])
+        return run(*[tf.convert_to_tensor(x) for x in tf.nest.flatten(tensors) if x is not None])
 
     return call
 
 
 @functools.cache  # So that all layers share one compilation of a chain.
 def _differentiable(
-    function: Callable[..., Any], given: tuple[bool, ...], settings: tuple[tuple[str, Any], ...]
+    function: Callable[..., Any], given: tuple[Any, ...], settings: tuple[tuple[str, Any], ...]
 ) -> Callable[..., tf.Tensor]:
     def plain(*tensors: tf.Tensor) -> tf.Tensor:
         rest = iter(tensors)
-        return function(*[next(rest) if g else None for g in given], **dict(settings))
+        arguments = tf.nest.map_structure(lambda g: next(rest) if g else None, given)
+        return function(*arguments, **dict(settings))
 
     @tf.function(jit_compile=True, autograph=False)
     def backward(tensors: list[tf.Tensor], upstream: tf.Tensor) -> list[tf.Tensor]:

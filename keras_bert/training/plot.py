@@ -12,7 +12,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from keras_bert.training.curves import THROUGHPUT, Run, drawn
+from keras_bert.training.curves import THROUGHPUT, RunCurves, drawn
 from keras_bert.training.metrics import EVALUATION
 
 _DOTS_PER_INCH = 150
@@ -51,7 +51,7 @@ results; tokens_per_second: the median of the run.</caption>
 """
 
 
-def draw(runs: Sequence[Run]) -> bytes:
+def draw(runs: Sequence[RunCurves]) -> bytes:
     """Draws a panel a figure: training as thin lines, evaluations as lines with dots.
 
     All panels have the steps of the longest run. A dotted line is what a guess by frequency alone
@@ -94,7 +94,7 @@ def draw(runs: Sequence[Run]) -> bytes:
     return file.getvalue()
 
 
-def make_page(runs: Sequence[Run], picture: bytes) -> str:
+def make_page(runs: Sequence[RunCurves], picture: bytes) -> str:
     """Makes a page that needs no other file.
 
     Args:
@@ -132,7 +132,7 @@ def _colors(count: int) -> list[Any]:
     return [matplotlib.colormaps["turbo"](0.05 + 0.9 * p / (count - 1)) for p in range(count)]
 
 
-def _draw_curves(axes: Any, told: Run, name: str, color: Any) -> None:
+def _draw_curves(axes: Any, told: RunCurves, name: str, color: Any) -> None:
     """Draws one figure of one run: a line of training, which an evaluation's pushes back."""
     evaluated = name in told.evaluation
     if name in told.training:
@@ -146,7 +146,7 @@ def _draw_curves(axes: Any, told: Run, name: str, color: Any) -> None:
         axes.axhline(told.guesses[name], **_GUESS, color=color)
 
 
-def _draw_legends(figure: Any, runs: Sequence[Run], colors: Sequence[Any]) -> None:
+def _draw_legends(figure: Any, runs: Sequence[RunCurves], colors: Sequence[Any]) -> None:
     """Says above which color is which run, and below which line is what."""
     from matplotlib.lines import Line2D
 

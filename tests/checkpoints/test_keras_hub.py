@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import h5py
@@ -30,8 +31,8 @@ def assert_same(found, golden, names):
 
 def kerashub_masked_lm_logits(model, hidden, positions):
     """KerasHub's head is not BERT's: the erf form of gelu and epsilon 1e-5."""
-    config = model.config
-    head = MaskedLMHead(config.hidden_size, config.vocab_size, "gelu", 0.02, 1e-5)
+    config = replace(model.config, hidden_act="gelu", layer_norm_eps=1e-5)
+    head = MaskedLMHead(config)
     head.build((None, None, config.hidden_size))
     head.set_weights(model.masked_lm.get_weights())
     return head(hidden, positions, model.encoder.embeddings.word_embeddings)

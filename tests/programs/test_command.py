@@ -1,8 +1,11 @@
 """The command `keras-bert`: its list of programs, their flags, and how fast it starts."""
 
+import ast
 import importlib
+import importlib.util
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -69,3 +72,16 @@ def test_messages_name_the_command_that_was_used(root, tmp_path):
     assert done.returncode == 1
     assert done.stderr.startswith("keras-bert squad: found no SQuAD v1.1 and no checkpoint.")
     assert "  keras-bert squad --train_file=F" in done.stderr
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_what_a_program_imports_late_exists(name):
+    """Imports inside functions, which no other fast test may reach."""
+    module = importlib.import_module(PROGRAMS[name][0])
+    for node in ast.walk(ast.parse(Path(module.__file__).read_text())):
+        if not isinstance(node, ast.ImportFrom) or not node.module.startswith("keras_bert"):
+            continue
+        source = importlib.import_module(node.module)
+        for alias in node.names:
+            found = hasattr(source, alias.name)
+            assert found or importlib.util.find_spec(f"{node.module}.{alias.name}"), alias.name

@@ -19,9 +19,7 @@ from keras_bert.models import (
     BertSpanLabeler,
     BertTokenClassifier,
 )
-from keras_bert.serving.entities import ServedTagger, TaggerSettings
 from keras_bert.serving.network import Network
-from keras_bert.serving.question_answering import AnswerSettings, ServedQuestionAnswering
 from keras_bert.serving.saved_model import write_saved_model
 from keras_bert.serving.warmup import WARMUP_FILE
 from keras_bert.tasks.classification.processor import ClassificationProcessor, ClassifierSettings
@@ -30,6 +28,11 @@ from keras_bert.tasks.embedding.processor import EmbedderSettings, EmbeddingProc
 from keras_bert.tasks.embedding.served import ServedEmbedding
 from keras_bert.tasks.fill_mask.processor import MaskFillerSettings, MaskFillingProcessor
 from keras_bert.tasks.fill_mask.served import ServedFillMask
+from keras_bert.tasks.ner.processor import TaggerSettings, TaggingProcessor
+from keras_bert.tasks.ner.served import ServedTagger
+from keras_bert.tasks.question_answering.processor import SpanProcessor
+from keras_bert.tasks.question_answering.served import ServedQuestionAnswering
+from keras_bert.tasks.question_answering.settings import AnswerSettings
 from keras_bert.text.tokenizer import BertTokenizer
 
 MODELS = {
@@ -74,14 +77,13 @@ TASKS: Mapping[str, Callable[[], tf.Module]] = {
     # Long contexts take several windows, and a question may have no answer.
     "question_answering": lambda: ServedQuestionAnswering(
         Network(BertSpanLabeler(CONFIG)),
-        BertTokenizer(VOCAB),
-        AnswerSettings(24, 8, 8, n_best_size=3, max_answer_length=5, version_2=True),
+        SpanProcessor(
+            BertTokenizer(VOCAB), AnswerSettings(24, 8, 8, 3, 5, version_2_with_negative=True)
+        ),
     ),
     "ner": lambda: ServedTagger(
         Network(BertTokenClassifier(CONFIG, len(TAGS))),
-        BertTokenizer(VOCAB),
-        TAGS,
-        TaggerSettings(16),
+        TaggingProcessor(BertTokenizer(VOCAB), TaggerSettings(tuple(TAGS), 16)),
     ),
     "fill_mask": lambda: ServedFillMask(
         Network(BertPretrainer(CONFIG)),

@@ -23,6 +23,7 @@ import numpy as np
 
 from keras_bert.checkpoints.model_directory import open_model_directory
 from keras_bert.common.errors import InputError
+from keras_bert.config import BertConfig
 from keras_bert.models import BertPretrainer
 from keras_bert.models.layers.attention import SelfAttention, attend_with
 from keras_bert.optimization.adamw import AdamWeightDecay
@@ -71,7 +72,9 @@ def shard_shapes(variables: list[keras.Variable]) -> dict[str, list[int]]:
 
 def fused_difference(batch: dict[str, np.ndarray], causal: bool = False) -> float:
     """Returns how far fused attention is from ours, on a batch's masks."""
-    layer = SelfAttention(16, 2, 0.3, 0.1, 0, causal=causal)
+    layer = SelfAttention(
+        BertConfig(1, 16, num_attention_heads=2, initializer_range=0.3, is_decoder=causal)
+    )
     layer.build((None, None, 16))
     shape = (*batch["input_mask"].shape, 16)
     hidden = np.random.default_rng(0).normal(size=shape).astype(np.float32)

@@ -9,6 +9,7 @@ from keras import ops
 from keras_bert.config import BertConfig
 from keras_bert.models import BertPretrainer
 from keras_bert.models.layers.chain import chain, compile_chains_with
+from keras_bert.models.layers.layer_norm import BiasAndNorm
 from keras_bert.models.layers.transformer import residual_norm
 from keras_bert.training.fusion import compile_chain, compiled
 
@@ -18,10 +19,10 @@ SETTINGS = {"rate": 0.4, "epsilon": 1e-12}
 
 def tensors(dtype="float32"):
     random = np.random.default_rng(0)
-    shapes = [(B, S, H), (H,), (B, S, H), (H,), (H,)]
+    shapes = [(B, S, H), (B, S, H), (H,), (H,), (H,)]
     values = [tf.constant(random.normal(size=shape), tf.float32) for shape in shapes]
-    values[0], values[2] = tf.cast(values[0], dtype), tf.cast(values[2], dtype)
-    return [*values, tf.constant([7, 8, 9])]
+    product, x = (tf.cast(value, dtype) for value in values[:2])
+    return [product, x, BiasAndNorm(*values[2:]), tf.constant([7, 8, 9])]
 
 
 def value_and_gradients(function, inputs, **settings):
@@ -29,7 +30,7 @@ def value_and_gradients(function, inputs, **settings):
         tape.watch(inputs)
         result = function(*inputs, **settings)
         loss = tf.reduce_sum(tf.cast(result, tf.float32) ** 3)
-    return [result, *tape.gradient(loss, inputs)]
+    return [result, *tf.nest.flatten(tape.gradient(loss, inputs))]
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
@@ -47,6 +48,14 @@ def test_a_missing_tensor_stays_missing():
     inputs = tensors()[:-1]
     plain = residual_norm(*inputs, None, **SETTINGS)
     fused = compile_chain(residual_norm)(*inputs, None, **SETTINGS)
+    np.testing.assert_allclose(fused, plain, atol=1e-6)
+
+
+def test_a_missing_tensor_of_a_named_tuple_stays_missing():
+    product, x, weights, key = tensors()
+    inputs = [product + weights.bias, x, weights._replace(bias=None), key]
+    plain = residual_norm(product, x, weights, key, **SETTINGS)
+    fused = compile_chain(residual_norm)(*inputs, **SETTINGS)
     np.testing.assert_allclose(fused, plain, atol=1e-6)
 
 

@@ -125,7 +125,7 @@ def test_a_folder_that_is_no_run_is_refused(tmp_path):
 
 
 def test_a_picture_and_a_page_that_holds_it_with_a_table(root, tmp_path):
-    pytest.importorskip("matplotlib", reason="needs the extra keras_bert[plot]")
+    pytest.importorskip("matplotlib", reason="needs the extra keras-bert-pipeline[plot]")
     base = write_run(tmp_path / "base", results={"unigram_masked_lm_loss": 6.3})
     going = write_run(tmp_path / "<going>", ("next_piece",), steps=3, tail='{"st')
     output = tmp_path / "new" / "curves.png"
@@ -160,7 +160,11 @@ def test_nothing_of_tensorflow_is_imported(root):
     [
         ([], "", "expected the folders of one or more runs"),
         (["no_run", "--output=a.pdf"], "", "--output=a.pdf: expected a name that ends in .png"),
-        (["no_run"], "matplotlib", "plots need matplotlib: install the extra, keras_bert[plot]"),
+        (
+            ["no_run"],
+            "matplotlib",
+            "plots need matplotlib: install the extra keras-bert-pipeline[plot]",
+        ),
     ],
 )
 def test_bad_input_ends_in_one_line(root, arguments, without, words):

@@ -1,4 +1,4 @@
-"""The activations of BERT's feed-forward layers, by their config name. In and out: [...]."""
+"""The activations of BERT's feed-forward layers, by their name in the config."""
 
 import math
 from collections.abc import Callable
@@ -8,7 +8,9 @@ from keras import ops
 
 
 def gelu_erf(x: Any) -> Any:
-    """Returns x·Φ(x), written with erf: ONNX runtimes lack the erfc that Keras's own form uses.
+    """Computes the exact gelu, x·Φ(x).
+
+    It is written with erf because ONNX runtimes lack the erfc of Keras' own form.
 
     Args:
         x: [...].
@@ -20,7 +22,7 @@ def gelu_erf(x: Any) -> Any:
 
 
 def gelu_tanh(x: Any) -> Any:
-    """Returns the tanh form of gelu, which Google's released BERT computes.
+    """Computes the tanh form of gelu, as Google's released BERT does.
 
     Args:
         x: [...].

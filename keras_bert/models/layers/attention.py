@@ -1,27 +1,30 @@
 """Multi-head self-attention (Vaswani et al. 2017), without the output projection.
 
-In: hidden states [B, S, H], the input mask [B, S] and, where a row holds several examples, their
-numbers [B, S]. Out: the heads' contexts side by side, [B, S, H]. Causal attention, which a piece of
-a left-to-right model does, sees that piece and those before it.
+Rows that hold several examples bring the number of each token's example, and a token attends
+within its example. In causal attention, which left-to-right models use, a token attends to itself
+and to the tokens before it.
 
-Where no probability is dropped, a backend may do all of it as one operation (`attend_with`).
+Where no probability is dropped, a backend may compute attention as one operation (`attend_with`).
 """
 
 import contextlib
 import contextvars
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import keras
 from keras import ops
 
+from keras_bert.config import BertConfig
 from keras_bert.models.layers.chain import chain
-from keras_bert.models.layers.dense_product import DenseProduct
+from keras_bert.models.layers.configured import ConfiguredLayer
+from keras_bert.models.layers.dense import SplitDense, with_bias
 from keras_bert.models.layers.dropout import Dropout, drop
 
-# What Google's released code adds to the scores of padding.
+# Google's released code adds this to the scores of padding.
 _MASKED_SCORE = -10000.0
+
 
 _attend: contextvars.ContextVar[Callable[..., Any] | None] = contextvars.ContextVar(
     "attend", default=None
@@ -30,7 +33,7 @@ _attend: contextvars.ContextVar[Callable[..., Any] | None] = contextvars.Context
 
 @contextlib.contextmanager
 def attend_with(attend: Callable[..., Any]) -> Iterator[None]:
-    """Sends attention that drops no probability through one operation in the block.
+    """Computes attention that drops no probability by one operation, within the block.
 
     Args:
         attend: ((query, key, value), each [B, S, N, D]; input_mask, example_ids: [B, S] or None;
@@ -44,10 +47,10 @@ def attend_with(attend: Callable[..., Any]) -> Iterator[None]:
 
 
 def key_mask(input_mask: Any) -> Any:
-    """Returns what to add to attention scores: 0 for real keys, -10000 for padding.
+    """Returns the addend of attention scores that hides padding: 0 for tokens, -10000 for padding.
 
     Args:
-        input_mask: [B, S] int32, 1 for a real piece, 0 for padding.
+        input_mask: [B, S] int32, 1 for a token, 0 for padding.
 
     Returns:
         [B, 1, 1, S] float32; it broadcasts over heads and queries.
@@ -55,35 +58,13 @@ def key_mask(input_mask: Any) -> Any:
     return (1.0 - ops.cast(input_mask, "float32"))[:, None, None, :] * _MASKED_SCORE
 
 
-@chain
-def split_heads(
-    product: Any, bias: Any, *, heads: int, scale: float = 1.0, transposed: bool = False
-) -> Any:
-    """Returns (product + bias) · scale, cut into heads: [B, S, H] -> [B, N, S, D].
-
-    Args:
-        product: [B, S, H].
-        bias: [H].
-        heads: N.
-        scale: factor.
-        transposed: return [B, N, D, S] instead.
-
-    Returns:
-        [B, N, S, D] or [B, N, D, S], in the type of the product.
-    """
-    x = ops.cast((ops.cast(product, "float32") + bias) * scale, product.dtype)
-    batch, length, width = ops.shape(x)
-    x = ops.reshape(x, (batch, length, heads, width // heads))
-    return ops.transpose(x, (0, 2, 3, 1) if transposed else (0, 2, 1, 3))
-
-
 def example_mask(example_ids: Any) -> Any:
-    """Returns what to add to attention scores: 0 within an example, -10000 elsewhere.
+    """Returns the addend of attention scores that hides other examples: 0 within one, else -10000.
 
-    Padding counts as an example: nothing but padding attends to it.
+    Padding counts as an example: only padding attends to it.
 
     Args:
-        example_ids: [B, S] int32, 1 up for the examples of a row, 0 for padding.
+        example_ids: [B, S] int32, from 1 for the examples of a row, 0 for padding.
 
     Returns:
         [B, 1, S, S] float32; it broadcasts over heads.
@@ -93,7 +74,7 @@ def example_mask(example_ids: Any) -> Any:
 
 
 def causal_mask(length: Any) -> Any:
-    """Returns what to add to attention scores: 0 up to the piece itself, -10000 for later ones.
+    """Returns the addend of attention scores that hides later tokens: 0 or -10000.
 
     Args:
         length: S.
@@ -106,17 +87,39 @@ def causal_mask(length: Any) -> Any:
 
 
 @chain
+def split_heads(
+    product: Any, bias: Any, *, heads: int, scale: float = 1.0, transposed: bool = False
+) -> Any:
+    """Splits (product + bias) · scale into heads: [B, S, H] -> [B, N, S, D].
+
+    Args:
+        product: [B, S, H].
+        bias: [H], or None where it has been added.
+        heads: N.
+        scale: factor.
+        transposed: return [B, N, D, S] instead.
+
+    Returns:
+        [B, N, S, D] or [B, N, D, S], in the type of the product.
+    """
+    x = ops.cast(with_bias(product, bias) * scale, product.dtype)
+    batch, length, width = ops.shape(x)
+    x = ops.reshape(x, (batch, length, heads, width // heads))
+    return ops.transpose(x, (0, 2, 3, 1) if transposed else (0, 2, 1, 3))
+
+
+@chain
 def biased(product: Any, bias: Any) -> Any:
     """Adds the bias in float32.
 
     Args:
         product: [..., H].
-        bias: [H].
+        bias: [H], or None where it has been added.
 
     Returns:
         [..., H] in the type of the product.
     """
-    return ops.cast(ops.cast(product, "float32") + bias, product.dtype)
+    return ops.cast(with_bias(product, bias), product.dtype)
 
 
 @chain
@@ -129,20 +132,20 @@ def attention_probabilities(
     rate: float,
     causal: bool = False,
 ) -> Any:
-    """Returns softmax(scores + mask) after dropout, computed in float32.
+    """Computes softmax(scores + mask) in float32, then dropout.
 
     Args:
         scores: [B, N, S, S].
         input_mask: [B, S] int32.
-        example_ids: [B, S] int32, or None where a row is one example.
+        example_ids: [B, S] int32, or None for one example a row.
         drop_key: [B] int32, or None for no dropout.
         rate: probability of dropping a probability.
-        causal: whether a piece attends to none after it.
+        causal: whether a token attends to no later token.
 
     Returns:
         [B, N, S, S] in the type of the scores.
     """
-    # Made here, inside the chain: a compiler then never writes the [B, 1, S, S] down.
+    # Computed within the chain, so that a compiler never writes the [B, 1, S, S] to memory.
     mask = key_mask(input_mask) if example_ids is None else example_mask(example_ids)
     if causal:
         mask = mask + causal_mask(ops.shape(scores)[-1])
@@ -152,7 +155,7 @@ def attention_probabilities(
 
 @chain
 def merge_heads(context: Any) -> Any:
-    """Puts the heads side by side.
+    """Concatenates the heads: [B, N, S, D] -> [B, S, H].
 
     Args:
         context: [B, N, S, D].
@@ -164,96 +167,122 @@ def merge_heads(context: Any) -> Any:
     return ops.reshape(ops.transpose(context, (0, 2, 1, 3)), (batch, length, heads * width))
 
 
-class SelfAttention(keras.layers.Layer):
-    """Computes softmax(QKᵀ/√D + mask)V for each head.
+class AttendingLayer(ConfiguredLayer):
+    """The base of the layers that attend: hidden states in and out, and probabilities if wanted.
 
     Args:
-        hidden_size: width in and out, H.
-        num_attention_heads: heads, N; each is D = H / N wide.
-        initializer_range: standard deviation of the truncated normal the kernels start from.
-        dropout_rate: probability of dropping an attention probability.
-        dropout_site: number of the dropout place.
-        causal: whether a piece attends to none after it.
+        config: sizes and settings, or their dict.
+        dropout_site: number of the layer's first dropout place.
     """
 
     def __init__(
-        self,
-        hidden_size: int,
-        num_attention_heads: int,
-        initializer_range: float,
-        dropout_rate: float,
-        dropout_site: int,
-        causal: bool = False,
-        **kwargs: Any,
+        self, config: BertConfig | Mapping[str, Any], dropout_site: int = 0, **kwargs: Any
     ):
-        super().__init__(**kwargs)
-        self.hidden_size = hidden_size
-        self.num_attention_heads = num_attention_heads
-        self.initializer_range = initializer_range
-        self.causal = causal
-        self.query = self._projection("query")
-        self.key = self._projection("key")
-        self.value = self._projection("value")
-        self.dropout = Dropout(dropout_rate, dropout_site, dtype=self.dtype_policy.name)
+        super().__init__(config, **kwargs)
+        self.dropout_site = dropout_site
 
-    def _projection(self, name: str) -> DenseProduct:
-        return DenseProduct(
-            self.hidden_size, self.initializer_range, name=name, dtype=self.dtype_policy.name
+    def compute_output_shape(self, input_shape: tuple) -> tuple:
+        """Returns the shape of the hidden states."""
+        return tuple(input_shape)
+
+    def compute_output_spec(
+        self,
+        hidden: Any,
+        input_mask: Any,
+        dropout_seed: Any = None,
+        example_ids: Any = None,
+        return_attention_probabilities: bool = False,
+    ) -> Any:
+        """Returns the symbolic outputs of `call`."""
+        output = keras.KerasTensor(hidden.shape, dtype=self.compute_dtype)
+        if not return_attention_probabilities:
+            return output
+        batch, length, _ = hidden.shape
+        shape = (batch, self.config.num_attention_heads, length, length)
+        return output, keras.KerasTensor(shape, dtype=self.compute_dtype)
+
+    def get_config(self) -> dict[str, Any]:
+        """Returns the arguments of the constructor."""
+        return {**super().get_config(), "dropout_site": self.dropout_site}
+
+
+@keras.saving.register_keras_serializable(package="keras_bert")
+class SelfAttention(AttendingLayer):
+    """Computes softmax(QKᵀ/√D + mask)V for each head.
+
+    Args:
+        config: sizes and settings, or their dict.
+        dropout_site: number of the dropout place.
+    """
+
+    def __init__(
+        self, config: BertConfig | Mapping[str, Any], dropout_site: int = 0, **kwargs: Any
+    ):
+        super().__init__(config, dropout_site, **kwargs)
+        config, dtype = self.config, self.dtype_policy
+        self.query, self.key, self.value = (
+            SplitDense.of(config.hidden_size, config.initializer_range, name, dtype)
+            for name in ("query", "key", "value")
         )
+        self.dropout = Dropout(config.attention_probs_dropout_prob, dropout_site, dtype=dtype)
 
-    def build(self, hidden_shape: tuple) -> None:
-        """Makes the query, key and value kernels [H, H] and biases [H]."""
+    def build(self, input_shape: tuple) -> None:
+        """Creates the query, key and value kernels [H, H] and biases [H]."""
         for projection in (self.query, self.key, self.value):
-            projection.build(hidden_shape)
+            projection.build(input_shape)
 
     def call(
-        self, hidden: Any, input_mask: Any, dropout_seed: Any = None, example_ids: Any = None
+        self,
+        hidden: Any,
+        input_mask: Any,
+        dropout_seed: Any = None,
+        example_ids: Any = None,
+        return_attention_probabilities: bool = False,
     ) -> Any:
-        """Attends from every piece to every real piece, of its own example if rows hold several.
-
-        Causal attention leaves out the pieces after it.
+        """Attends from every token to the tokens that it may see.
 
         Args:
             hidden: [B, S, H].
-            input_mask: [B, S] int32, 1 for a real piece, 0 for padding.
+            input_mask: [B, S] int32, 1 for a token, 0 for padding.
             dropout_seed: [B] int32, or None outside training.
-            example_ids: [B, S] int32, 1 up for the examples of a row, 0 for padding; None where a
-                row is one example.
+            example_ids: [B, S] int32, from 1 for the examples of a row, 0 for padding; None for
+                one example a row.
+            return_attention_probabilities: whether to return the probabilities too.
 
         Returns:
-            The contexts [B, S, H].
+            The contexts [B, S, H], or they and the probabilities [B, N, S, S].
         """
-        # Scaling the queries costs S·H products where scaling the scores costs N·S·S.
-        scale = 1.0 / math.sqrt(self.hidden_size // self.num_attention_heads)
-        drop_key = self.dropout.key(dropout_seed)
-        attend = _attend.get()
+        # Scaling the queries takes S·H multiplications, scaling the scores N·S·S.
+        scale = 1.0 / math.sqrt(self.config.hidden_size // self.config.num_attention_heads)
+        drop_key, causal = self.dropout.key(dropout_seed), self.config.is_decoder
+        attend = None if return_attention_probabilities else _attend.get()
         if attend and (drop_key is None or self.dropout.rate == 0.0):
             projections = (self.query, self.key, self.value)
             heads = [self._side_by_side(projection, hidden) for projection in projections]
-            context = attend(heads, input_mask, example_ids, scale, self.causal)
+            context = attend(heads, input_mask, example_ids, scale, causal)
             return ops.reshape(context, ops.shape(hidden))
         query = self._heads(self.query, hidden, scale=scale)
         key = self._heads(self.key, hidden, transposed=True)  # [B, N, D, S]
         value = self._heads(self.value, hidden)
-        scores = ops.matmul(query, key)  # [B, N, S, S]
         probabilities = attention_probabilities(
-            scores,
+            ops.matmul(query, key),  # [B, N, S, S]
             input_mask,
             example_ids,
             drop_key,
             rate=self.dropout.rate,
-            causal=self.causal,
+            causal=causal,
         )
-        return merge_heads(ops.matmul(probabilities, value))
+        context = merge_heads(ops.matmul(probabilities, value))
+        return (context, probabilities) if return_attention_probabilities else context
 
-    def _side_by_side(self, projection: DenseProduct, hidden: Any) -> Any:
+    def _side_by_side(self, projection: SplitDense, hidden: Any) -> Any:
         """Projects [B, S, H] to [B, S, N, D]."""
-        x = biased(projection(hidden), projection.bias)
+        x = biased(*projection.product_and_bias(hidden))
         batch, length, width = ops.shape(x)
-        heads = self.num_attention_heads
+        heads = self.config.num_attention_heads
         return ops.reshape(x, (batch, length, heads, width // heads))
 
-    def _heads(self, projection: DenseProduct, hidden: Any, **how: Any) -> Any:
+    def _heads(self, projection: SplitDense, hidden: Any, **settings: Any) -> Any:
         """Projects [B, S, H] to [B, N, S, D]."""
-        product = projection(hidden)
-        return split_heads(product, projection.bias, heads=self.num_attention_heads, **how)
+        product, bias = projection.product_and_bias(hidden)
+        return split_heads(product, bias, heads=self.config.num_attention_heads, **settings)

@@ -1,10 +1,10 @@
 """Chains: the element-wise arithmetic between two matrix products, marked for compilers.
 
-A training step is matrix products with short runs of element-wise arithmetic between them. Some
-processors want the two compiled apart: the products by a library that knows the processor, the
-arithmetic by a compiler that makes one pass over memory of it. A function marked with `chain`
-holds one such run, whole. By itself the mark does nothing; inside `compile_chains_with` every
-call goes through the compiler given (keras_bert/training/fusion.py has TensorFlow's).
+A training step consists of matrix products with short runs of element-wise arithmetic between
+them. On some processors the two are best compiled apart: the products by a library written for the
+processor, the arithmetic by a compiler that fuses it into one pass over memory. A function marked
+with `chain` holds one whole run. The mark alone does nothing; within `compile_chains_with` every
+call goes through the given compiler (keras_bert/training/fusion.py has TensorFlow's).
 """
 
 import contextlib
@@ -24,11 +24,11 @@ def chain(function: Callable[..., Any]) -> Callable[..., Any]:
     """Marks a pure function as a chain.
 
     Args:
-        function: takes tensors (or None) by position and plain settings by keyword, reads nothing
-            else, and returns a tensor. A backward pass may run it again.
+        function: takes tensors, None or NamedTuples of them by position and plain settings by
+            keyword, reads nothing else, and returns a tensor. A backward pass may run it again.
 
     Returns:
-        The same function, which the compiler in force compiles.
+        The same function, compiled by the compiler in force.
     """
 
     @functools.wraps(function)
@@ -41,11 +41,11 @@ def chain(function: Callable[..., Any]) -> Callable[..., Any]:
 
 @contextlib.contextmanager
 def compile_chains_with(compiler: Compiler) -> Iterator[None]:
-    """Sends every chain called in the block through a compiler.
+    """Compiles every chain that is called within the block.
 
     Args:
-        compiler: turns a chain into a faster function with the same arguments and results, which
-            the backend can differentiate.
+        compiler: makes of a chain a faster function with the same arguments and results, which the
+            backend can differentiate.
     """
     token = _compiler.set(compiler)
     try:

@@ -1,10 +1,8 @@
 """Dropout as a pure function of (the example's seed, the dropout site, the element's position).
 
-In: activations [B, ...] and `dropout_seed` [B] int32, or None for no dropout. Out: [B, ...].
-
-A mask does not depend on the replica, the micro-batch or the place in the batch that an example
-comes to: two devices equal one, an accumulated batch equals the big one, and recomputation redraws
-the same mask (random_bits.py).
+A mask does not depend on the replica, the micro-batch or the row of the batch that holds an
+example: two devices equal one, an accumulated batch equals the big one, and recomputation draws
+the same mask again (common/random_bits.py).
 """
 
 import math
@@ -36,15 +34,16 @@ def drop(inputs: Any, key: Any, rate: float) -> Any:
     return inputs * ops.reshape(kept * (1.0 / (1.0 - dropped / 2**16)), shape)
 
 
+@keras.saving.register_keras_serializable(package="keras_bert")
 class Dropout(keras.layers.Layer):
     """Zeroes elements at random by the example's seed and scales the rest up.
 
-    Where dropout stands between matrix products, the chain there (chain.py) takes `key` and `rate`
-    and does it itself; `call` is for the places that have no chain.
+    Between matrix products, the chain (chain.py) takes `key` and `rate` and drops elements itself;
+    `call` serves the places without a chain.
 
     Args:
         rate: probability that an element is zeroed, at least 0 and below 1.
-        site: number of this place in the model; no other place may have it.
+        site: number of this place in the model, different for every place.
     """
 
     def __init__(self, rate: float, site: int, **kwargs: Any):
@@ -54,7 +53,7 @@ class Dropout(keras.layers.Layer):
         self.built = True
 
     def call(self, inputs: Any, dropout_seed: Any = None) -> Any:
-        """Drops elements, or none without seeds.
+        """Zeroes elements by the seeds, or none without seeds.
 
         Args:
             inputs: [B, ...].
@@ -66,7 +65,7 @@ class Dropout(keras.layers.Layer):
         return drop(inputs, self.key(dropout_seed), self.rate)
 
     def key(self, dropout_seed: Any) -> Any:
-        """Returns the key of each example's mask here, for `drop`.
+        """Returns the key of each example's mask at this site, for `drop`.
 
         Args:
             dropout_seed: [B] int32, or None outside training.
@@ -75,3 +74,11 @@ class Dropout(keras.layers.Layer):
             [B] int32, or None without seeds.
         """
         return None if dropout_seed is None else site_key(dropout_seed, self.site)
+
+    def compute_output_shape(self, input_shape: tuple) -> tuple:
+        """Returns the shape of the input."""
+        return tuple(input_shape)
+
+    def get_config(self) -> dict[str, Any]:
+        """Returns the arguments of the constructor."""
+        return {**super().get_config(), "rate": self.rate, "site": self.site}

@@ -1,44 +1,61 @@
-"""Piece ids -> the first hidden states: word + position + segment, LayerNorm, dropout.
+"""Embeddings: word + position + segment, then LayerNorm, then dropout.
 
-In: `input_ids` and `segment_ids` [B, S] int32, and `position_ids` [B, S] where they do not just
-count from 0. Out: [B, S, H]. Order and sum are those of
-Devlin et al. 2019, figure 2, and of Google's released code.
+Order and sum are those of Devlin et al. 2019, figure 2, and of Google's released code.
 """
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 import keras
 from keras import ops
 
 from keras_bert.common.errors import InputError
+from keras_bert.config import BertConfig
 from keras_bert.models.layers.chain import chain
+from keras_bert.models.layers.configured import ConfiguredLayer
+from keras_bert.models.layers.dense import LazyTruncatedNormal
 from keras_bert.models.layers.dropout import Dropout, drop
 from keras_bert.models.layers.layer_norm import LayerNorm, layer_norm
 
 
+class Summands(NamedTuple):
+    """The three embeddings of each token, before they are added.
+
+    Attributes:
+        words: [B, S, H] float32, a row of the word table for each token.
+        positions: [S, H] or [B, S, H] float32.
+        segment_table: [types, H] float32.
+        segment_ids: [B, S] int32.
+    """
+
+    words: Any
+    positions: Any
+    segment_table: Any
+    segment_ids: Any
+
+
+class NormWeights(NamedTuple):
+    """The vectors of a LayerNorm, [H] each."""
+
+    gamma: Any
+    beta: Any
+
+
 @chain
 def sum_norm(
-    words: Any,
-    positions: Any,
-    segment_table: Any,
-    segment_ids: Any,
-    gamma: Any,
-    beta: Any,
+    summands: Summands,
+    weights: NormWeights,
     drop_key: Any,
     *,
     rate: float,
     epsilon: float,
     dtype: str,
 ) -> Any:
-    """Returns dropout(LN(words + positions + segments)), computed in float32.
+    """Computes dropout(LN(words + positions + segments)) in float32.
 
     Args:
-        words: [B, S, H] float32, a row of the table each.
-        positions: [S, H] or [B, S, H] float32.
-        segment_table: [types, H] float32.
-        segment_ids: [B, S] int32.
-        gamma: [H].
-        beta: [H].
+        summands: the embeddings.
+        weights: gamma and beta.
         drop_key: [B] int32, or None for no dropout.
         rate: probability of dropping an element.
         epsilon: of the LayerNorm.
@@ -47,60 +64,50 @@ def sum_norm(
     Returns:
         [B, S, H].
     """
-    # A product with one-hot rows: its gradient is a product too, where that of taking rows would
-    # add B·S of them to the two of the table, one after the other.
+    words, positions, segment_table, segment_ids = summands
+    # A product with one-hot rows: its gradient is a product too, while the gradient of a gather
+    # would add B·S rows to the two of the table, one after the other.
     one_hot = ops.one_hot(segment_ids, segment_table.shape[0], dtype="float32")
-    x = layer_norm(words + positions + ops.matmul(one_hot, segment_table), gamma, beta, epsilon)
+    x = words + positions + ops.matmul(one_hot, segment_table)
+    x = layer_norm(x, weights.gamma, weights.beta, epsilon)
     return ops.cast(drop(x, drop_key, rate), dtype)
 
 
-class BertEmbeddings(keras.layers.Layer):
-    """Sums the three embeddings of each piece, normalises and drops out.
+@keras.saving.register_keras_serializable(package="keras_bert")
+class BertEmbeddings(ConfiguredLayer):
+    """Adds the three embeddings of each token, normalizes and applies dropout.
 
     Args:
-        vocab_size: rows of the word table, V.
-        hidden_size: width of every table, H.
-        max_position_embeddings: rows of the position table, the longest S.
-        type_vocab_size: rows of the segment table.
-        initializer_range: standard deviation of the truncated normal the tables start from.
-        layer_norm_eps: epsilon of the LayerNorm.
-        dropout_rate: probability of dropping an element of the result.
+        config: sizes and settings, or their dict.
         dropout_site: number of the dropout place.
     """
 
     def __init__(
-        self,
-        vocab_size: int,
-        hidden_size: int,
-        max_position_embeddings: int,
-        type_vocab_size: int,
-        initializer_range: float,
-        layer_norm_eps: float,
-        dropout_rate: float,
-        dropout_site: int,
-        **kwargs: Any,
+        self, config: BertConfig | Mapping[str, Any], dropout_site: int = 0, **kwargs: Any
     ):
-        super().__init__(**kwargs)
-        self.vocab_size = vocab_size
-        self.hidden_size = hidden_size
-        self.max_position_embeddings = max_position_embeddings
-        self.type_vocab_size = type_vocab_size
-        self.initializer_range = initializer_range
-        self.layer_norm = LayerNorm(layer_norm_eps, name="LayerNorm", dtype=self.dtype_policy.name)
-        self.dropout = Dropout(dropout_rate, dropout_site, dtype=self.dtype_policy.name)
+        super().__init__(config, **kwargs)
+        self.dropout_site = dropout_site
+        config, dtype = self.config, self.dtype_policy
+        self.layer_norm = LayerNorm(config.layer_norm_eps, name="LayerNorm", dtype=dtype)
+        self.dropout = Dropout(config.hidden_dropout_prob, dropout_site, dtype=dtype)
 
     def build(self, input_shape: tuple | None = None) -> None:
-        """Makes the three tables and the LayerNorm."""
-        self.word_embeddings = self._table("word_embeddings", self.vocab_size)
-        self.position_embeddings = self._table("position_embeddings", self.max_position_embeddings)
-        self.token_type_embeddings = self._table("token_type_embeddings", self.type_vocab_size)
-        self.layer_norm.build((None, None, self.hidden_size))
+        """Creates the three tables and the LayerNorm."""
+        config = self.config
+        self.word_embeddings = self._table("word_embeddings", config.vocab_size)
+        self.position_embeddings = self._table(
+            "position_embeddings", config.max_position_embeddings
+        )
+        self.token_type_embeddings = self._table("token_type_embeddings", config.type_vocab_size)
+        self.layer_norm.build((None, None, config.hidden_size))
 
     def _table(self, name: str, rows: int) -> Any:
-        # One initializer a table: a shared instance would draw the same numbers each time.
-        initializer = keras.initializers.TruncatedNormal(stddev=self.initializer_range)
+        # Not cast: Keras would cast the whole table before the gather.
         return self.add_weight(
-            (rows, self.hidden_size), initializer=initializer, name=name, autocast=False
+            (rows, self.config.hidden_size),
+            initializer=LazyTruncatedNormal(self.config.initializer_range),
+            name=name,
+            autocast=False,
         )
 
     def call(
@@ -121,27 +128,31 @@ class BertEmbeddings(keras.layers.Layer):
         Raises:
             InputError: S is over `max_position_embeddings`.
         """
-        length = input_ids.shape[1]
-        if length is not None and length > self.max_position_embeddings:
+        length, most = input_ids.shape[1], self.config.max_position_embeddings
+        if isinstance(length, int) and length > most:
             raise InputError(
-                f"sequences of {length} pieces; expected at most max_position_embeddings, "
-                f"which is {self.max_position_embeddings}"
+                f"sequences of {length} tokens; expected at most max_position_embeddings, "
+                f"which is {most}"
             )
         words = ops.take(self.word_embeddings, input_ids, axis=0)
         positions = self.position_embeddings[: ops.shape(input_ids)[1]]
         if position_ids is not None:
-            # Taken exactly. The gradient adds up B·S rows, which measured no slower than a product
-            # with one-hot rows (6 ms each at B·S = 4096, H = 768 on two cores).
+            # A gather, which is exact. Its gradient adds B·S rows, which measured no slower than a
+            # product with one-hot rows (6 ms each at B·S = 4096, H = 768 on two cores).
             positions = ops.take(positions, position_ids, axis=0)
         return sum_norm(
-            words,
-            positions,
-            self.token_type_embeddings,
-            segment_ids,
-            self.layer_norm.gamma,
-            self.layer_norm.beta,
+            Summands(words, positions, self.token_type_embeddings, segment_ids),
+            NormWeights(self.layer_norm.gamma, self.layer_norm.beta),
             self.dropout.key(dropout_seed),
             rate=self.dropout.rate,
             epsilon=self.layer_norm.epsilon,
             dtype=self.compute_dtype,
         )
+
+    def compute_output_shape(self, input_shape: tuple) -> tuple:
+        """Returns [B, S, H]."""
+        return (*input_shape, self.config.hidden_size)
+
+    def get_config(self) -> dict[str, Any]:
+        """Returns the arguments of the constructor."""
+        return {**super().get_config(), "dropout_site": self.dropout_site}

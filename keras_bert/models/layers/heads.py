@@ -1,46 +1,36 @@
-"""What the models put on the encoder: the pooler, the masked-LM head.
+"""The heads of the models: the pooler, the masked-LM head and plain linear heads."""
 
-Plain linear heads (next sentence, classes, spans, tags) are `linear_head`, a Dense whose result
-is float32 in every precision.
-"""
-
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import keras
 from keras import ops
 
+from keras_bert.config import BertConfig
 from keras_bert.models.layers.activations import ACTIVATIONS
 from keras_bert.models.layers.chain import chain
-from keras_bert.models.layers.dense_product import DenseProduct
-from keras_bert.models.layers.layer_norm import LayerNorm, layer_norm
+from keras_bert.models.layers.configured import ConfiguredLayer
+from keras_bert.models.layers.dense import SplitDense, with_bias
+from keras_bert.models.layers.layer_norm import BiasAndNorm, LayerNorm, layer_norm
 
 
 @chain
 def activation_norm(
-    product: Any,
-    bias: Any,
-    gamma: Any,
-    beta: Any,
-    *,
-    activation: Callable[[Any], Any],
-    epsilon: float,
+    product: Any, weights: BiasAndNorm, *, activation: Callable[[Any], Any], epsilon: float
 ) -> Any:
-    """Returns LN(act(product + bias)), computed in float32.
+    """Computes LN(act(product + bias)) in float32.
 
     Args:
         product: [..., H].
-        bias: [H].
-        gamma: [H].
-        beta: [H].
+        weights: the bias, gamma and beta, [H] each.
         activation: element-wise.
         epsilon: of the LayerNorm.
 
     Returns:
         [..., H] in the type of the product.
     """
-    x = activation(ops.cast(product, "float32") + bias)
-    return ops.cast(layer_norm(x, gamma, beta, epsilon), product.dtype)
+    x = activation(with_bias(product, weights.bias))
+    return ops.cast(layer_norm(x, weights.gamma, weights.beta, epsilon), product.dtype)
 
 
 @chain
@@ -59,9 +49,9 @@ def biased_logits(product: Any, bias: Any) -> Any:
 
 @ops.custom_gradient
 def tied_product(x: Any, table: Any) -> Any:
-    """Returns x·tableᵀ, with a gradient that never copies a transposed table.
+    """Computes x·tableᵀ with a gradient that copies no transposed table.
 
-    The gradient of the transpose would: that copy takes longer than the product.
+    The gradient of a transpose copies the table, which takes longer than the product.
 
     Args:
         x: [B * P, H].
@@ -80,7 +70,7 @@ def tied_product(x: Any, table: Any) -> Any:
 
 
 def take_positions(hidden: Any, positions: Any) -> Any:
-    """Takes the hidden states at some positions of each row.
+    """Gathers the hidden states at some positions of each row.
 
     Args:
         hidden: [B, S, H].
@@ -94,25 +84,27 @@ def take_positions(hidden: Any, positions: Any) -> Any:
     return ops.take(ops.reshape(hidden, (-1, width)), ops.reshape(rows, (-1,)), axis=0)
 
 
-class Pooler(keras.layers.Layer):
-    """Turns the hidden state of an example's first piece into tanh(W h + b).
+@keras.saving.register_keras_serializable(package="keras_bert")
+class Pooler(ConfiguredLayer):
+    """Computes tanh(W h + b) of the hidden state of an example's first token.
 
     Args:
-        hidden_size: width in and out, H.
-        initializer_range: standard deviation of the truncated normal the kernel starts from.
+        config: sizes and settings, or their dict.
     """
 
-    def __init__(self, hidden_size: int, initializer_range: float, **kwargs: Any):
-        super().__init__(**kwargs)
+    def __init__(self, config: BertConfig | Mapping[str, Any], **kwargs: Any):
+        super().__init__(config, **kwargs)
         self.dense = keras.layers.Dense(
-            hidden_size,
-            kernel_initializer=keras.initializers.TruncatedNormal(stddev=initializer_range),
+            self.config.hidden_size,
+            kernel_initializer=keras.initializers.TruncatedNormal(
+                stddev=self.config.initializer_range
+            ),
             name="dense",
-            dtype=self.dtype_policy.name,
+            dtype=self.dtype_policy,
         )
 
     def build(self, hidden_shape: tuple) -> None:
-        """Makes the kernel [H, H] and bias [H]."""
+        """Creates the kernel [H, H] and bias [H]."""
         self.dense.build((hidden_shape[0], hidden_shape[-1]))
 
     def call(self, hidden: Any, positions: Any = None) -> Any:
@@ -120,8 +112,8 @@ class Pooler(keras.layers.Layer):
 
         Args:
             hidden: [B, S, H].
-            positions: [B, K] int32, where the examples of each row start; None where a row is one
-                example.
+            positions: [B, K] int32, the first position of each example of a row; None for one
+                example a row.
 
         Returns:
             [B, H], or [B, K, H] with positions.
@@ -131,44 +123,37 @@ class Pooler(keras.layers.Layer):
         pooled = ops.tanh(self.dense(take_positions(hidden, positions)))
         return ops.reshape(pooled, (*ops.shape(positions), pooled.shape[-1]))
 
+    def compute_output_shape(
+        self, hidden_shape: tuple, positions_shape: tuple | None = None
+    ) -> tuple:
+        """Returns [B, H], or [B, K, H] with positions."""
+        return (*(positions_shape or hidden_shape[:1]), self.config.hidden_size)
 
-class MaskedLMHead(keras.layers.Layer):
-    """Scores every piece of the vocabulary at the masked positions.
 
-    The positions are gathered first: the vocabulary product is the dearest of the model, and of
-    128 positions some 20 are masked. A left-to-right model scores every position.
+@keras.saving.register_keras_serializable(package="keras_bert")
+class MaskedLMHead(ConfiguredLayer):
+    """Scores every token of the vocabulary at the masked positions.
+
+    The positions are gathered first: the product with the vocabulary is the most expensive of the
+    model, and about 20 of 128 positions are masked. A left-to-right model scores every position.
 
     Args:
-        hidden_size: width of the hidden states, H.
-        vocab_size: pieces to score, V.
-        hidden_act: activation of the transform.
-        initializer_range: standard deviation of the truncated normal the kernel starts from.
-        layer_norm_eps: epsilon of the LayerNorm.
+        config: sizes and settings, or their dict.
     """
 
-    def __init__(
-        self,
-        hidden_size: int,
-        vocab_size: int,
-        hidden_act: str,
-        initializer_range: float,
-        layer_norm_eps: float,
-        **kwargs: Any,
-    ):
-        super().__init__(**kwargs)
-        self.vocab_size = vocab_size
-        self.dense = DenseProduct(
-            hidden_size, initializer_range, name="dense", dtype=self.dtype_policy.name
-        )
-        self.activation = ACTIVATIONS[hidden_act]
-        self.layer_norm = LayerNorm(layer_norm_eps, name="LayerNorm", dtype=self.dtype_policy.name)
+    def __init__(self, config: BertConfig | Mapping[str, Any], **kwargs: Any):
+        super().__init__(config, **kwargs)
+        config, dtype = self.config, self.dtype_policy
+        self.dense = SplitDense.of(config.hidden_size, config.initializer_range, "dense", dtype)
+        self.activation = ACTIVATIONS[config.hidden_act]
+        self.layer_norm = LayerNorm(config.layer_norm_eps, name="LayerNorm", dtype=dtype)
 
     def build(self, hidden_shape: tuple) -> None:
-        """Makes the transform and the vocabulary's bias; the table itself is the encoder's."""
+        """Creates the transform and the vocabulary's bias; the table is the encoder's."""
         self.dense.build((None, hidden_shape[-1]))
         self.layer_norm.build((None, hidden_shape[-1]))
         self.output_bias = self.add_weight(
-            (self.vocab_size,), initializer="zeros", name="output_bias", autocast=False
+            (self.config.vocab_size,), initializer="zeros", name="output_bias", autocast=False
         )
 
     def call(self, hidden: Any, positions: Any, word_embeddings: Any) -> Any:
@@ -186,26 +171,40 @@ class MaskedLMHead(keras.layers.Layer):
             shape, hidden = ops.shape(hidden)[:2], ops.reshape(hidden, (-1, hidden.shape[-1]))
         else:
             shape, hidden = ops.shape(positions), take_positions(hidden, positions)
+        product, bias = self.dense.product_and_bias(hidden)
         x = activation_norm(
-            self.dense(hidden),
-            self.dense.bias,
-            self.layer_norm.gamma,
-            self.layer_norm.beta,
+            product,
+            BiasAndNorm(bias, self.layer_norm.gamma, self.layer_norm.beta),
             activation=self.activation,
             epsilon=self.layer_norm.epsilon,
         )  # [B * P, H]
         table = ops.cast(word_embeddings, self.compute_dtype)
         logits = biased_logits(tied_product(x, table), self.output_bias)
-        return ops.reshape(logits, (*shape, self.vocab_size))
+        return ops.reshape(logits, (*shape, self.config.vocab_size))
+
+    def compute_output_shape(
+        self, hidden_shape: tuple, positions_shape: tuple | None = None
+    ) -> tuple:
+        """Returns [B, P, V]; P is S without positions."""
+        return (*(positions_shape or hidden_shape[:2]), self.config.vocab_size)
+
+    def compute_output_spec(self, hidden: Any, positions: Any, word_embeddings: Any) -> Any:
+        """Returns the symbolic logits."""
+        positions_shape = None if positions is None else positions.shape
+        shape = self.compute_output_shape(hidden.shape, positions_shape)
+        return keras.KerasTensor(shape, dtype="float32")
 
 
-def linear_head(units: int, initializer_range: float, name: str) -> keras.layers.Dense:
-    """Makes a Dense whose logits are float32 in every precision.
+def linear_head(
+    units: int, initializer_range: float, name: str, dtype: Any = None
+) -> keras.layers.Dense:
+    """Makes a Dense layer whose logits are float32 for every compute type.
 
     Args:
         units: logits a row.
-        initializer_range: standard deviation of the truncated normal the kernel starts from.
+        initializer_range: standard deviation of the truncated normal that the kernel starts from.
         name: the layer's name.
+        dtype: the model's dtype policy; only a map of policies, as of a quantized model, is used.
 
     Returns:
         The layer, not built.
@@ -214,5 +213,5 @@ def linear_head(units: int, initializer_range: float, name: str) -> keras.layers
         units,
         kernel_initializer=keras.initializers.TruncatedNormal(stddev=initializer_range),
         name=name,
-        dtype="float32",
+        dtype=dtype if isinstance(dtype, keras.dtype_policies.DTypePolicyMap) else "float32",
     )

@@ -1,9 +1,23 @@
-"""LayerNorm (Ba et al. 2016), in float32 whatever the compute type. In and out: [..., H]."""
+"""LayerNorm (Ba et al. 2016), computed in float32 for every compute type."""
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import keras
 from keras import ops
+
+
+class BiasAndNorm(NamedTuple):
+    """The vectors that a chain applies after a matrix product: its bias and a LayerNorm.
+
+    Attributes:
+        bias: [H], or None where it has been added.
+        gamma: [H].
+        beta: [H].
+    """
+
+    bias: Any
+    gamma: Any
+    beta: Any
 
 
 def layer_norm(x: Any, gamma: Any, beta: Any, epsilon: float) -> Any:
@@ -16,18 +30,19 @@ def layer_norm(x: Any, gamma: Any, beta: Any, epsilon: float) -> Any:
         epsilon: added to the variance.
 
     Returns:
-        [..., H] float32. Source: Ba et al. 2016.
+        [..., H] float32.
     """
     centred = x - ops.mean(x, axis=-1, keepdims=True)
     variance = ops.mean(ops.square(centred), axis=-1, keepdims=True)
     return centred * ops.rsqrt(variance + epsilon) * gamma + beta
 
 
+@keras.saving.register_keras_serializable(package="keras_bert")
 class LayerNorm(keras.layers.Layer):
     """Scales each vector to mean 0 and variance 1, then applies `gamma` and `beta`.
 
-    Where it follows a matrix product, the chain there (chain.py) takes `gamma`, `beta` and
-    `epsilon` and does it itself; `call` is for the places that have no chain.
+    After a matrix product, the chain (chain.py) applies `gamma`, `beta` and `epsilon` itself;
+    `call` serves the places without a chain.
 
     Args:
         epsilon: added to the variance; BERT's is 1e-12.
@@ -38,13 +53,13 @@ class LayerNorm(keras.layers.Layer):
         self.epsilon = epsilon
 
     def build(self, input_shape: tuple) -> None:
-        """Makes gamma [H] and beta [H]."""
+        """Creates gamma [H] and beta [H]."""
         width = (input_shape[-1],)
         self.gamma = self.add_weight(width, initializer="ones", name="gamma", autocast=False)
         self.beta = self.add_weight(width, initializer="zeros", name="beta", autocast=False)
 
     def call(self, inputs: Any) -> Any:
-        """Normalises in float32.
+        """Normalizes in float32.
 
         Args:
             inputs: [..., H].
@@ -54,3 +69,11 @@ class LayerNorm(keras.layers.Layer):
         """
         x = ops.cast(inputs, "float32")
         return ops.cast(layer_norm(x, self.gamma, self.beta, self.epsilon), self.compute_dtype)
+
+    def compute_output_shape(self, input_shape: tuple) -> tuple:
+        """Returns the shape of the input."""
+        return tuple(input_shape)
+
+    def get_config(self) -> dict[str, Any]:
+        """Returns the arguments of the constructor."""
+        return {**super().get_config(), "epsilon": self.epsilon}

@@ -1,10 +1,10 @@
-"""Recomputation: the layers that a backward pass may run again instead of keeping what is within.
+"""Marks the layers that a backward pass may run again instead of keeping their activations.
 
-What a forward pass leaves for the backward one is most of the memory of training. A layer marked
-with `recomputed` depends on nothing but its inputs and its variables (dropout is a function of
-seeds, random_bits.py), so it can keep its inputs alone and run again on the way back. By itself
-the mark does nothing; inside `recompute_with` every marked layer goes through the way given
-(keras_bert/training/recomputation.py has TensorFlow's).
+The activations that a forward pass keeps for the backward pass take most of the memory of training.
+The result of a layer marked with `recomputed` depends on its inputs and variables alone (dropout is
+a function of seeds, common/random_bits.py), so it can keep only its inputs and run again in the
+backward pass. The mark alone does nothing; within `recompute_with` every marked layer is called
+through the given function (keras_bert/training/recomputation.py has TensorFlow's).
 """
 
 import contextlib
@@ -28,7 +28,8 @@ def recomputed(layer: keras.layers.Layer) -> Callable[..., Any]:
         layer: built; takes tensors (or None) by position and returns one tensor.
 
     Returns:
-        The layer, or what the way in force makes of it; to be called like the layer.
+        A function to call like the layer: the layer itself, or the one that `recompute_with` made
+        of it.
     """
     recompute = _recompute.get()
     return recompute(layer) if recompute else layer
@@ -36,10 +37,10 @@ def recomputed(layer: keras.layers.Layer) -> Callable[..., Any]:
 
 @contextlib.contextmanager
 def recompute_with(recompute: Recompute) -> Iterator[None]:
-    """Sends every layer marked in the block through a way to recompute it.
+    """Replaces every layer that is marked within the block.
 
     Args:
-        recompute: turns a layer into a function with the same arguments, result and gradients.
+        recompute: makes of a layer a function with the same arguments, result and gradients.
 
     Yields:
         Nothing.

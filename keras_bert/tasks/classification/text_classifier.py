@@ -26,6 +26,7 @@ from keras_bert.tasks.classification.processor import (
 from keras_bert.tasks.classification.scoring import score
 from keras_bert.tasks.classification.served import ServedClassifier
 from keras_bert.tasks.classification.texts import Texts
+from keras_bert.tasks.fine_tuning.pretrained import in_order_of
 from keras_bert.tasks.fitting import FitData, FitOptions
 from keras_bert.tasks.loading import ModelOptions, Source
 from keras_bert.tasks.prepared import prepare
@@ -381,11 +382,10 @@ def _label_names(
     names = [str(name) for name in check_list("labels", given, "names")]
     if len(names) < 2 - (kind == "multi_label") or len(set(names)) < len(names):
         raise InputError(f"labels={names}: expected at least two different names")
-    unnamed = known is None or all(name.startswith("LABEL_") for name in known)
-    if unnamed or list(known) == names:
+    if known is None or all(name.startswith("LABEL_") for name in known):
         return tuple(names)
-    if sorted(known) == sorted(names):
-        return tuple(known)
+    if ordered := in_order_of(known, names):
+        return tuple(ordered)
     raise InputError(
         f"labels={names}: {path} has the labels {', '.join(known)}; expected the same, or convert "
         "SRC DST --noheads for a new head"

@@ -149,7 +149,8 @@ def _make_forward(
     layers, pooling = settings.layers, settings.pooling
 
     def forward(batch: dict[str, tf.Tensor]) -> tf.Tensor:
-        outputs = encoder.hidden_states(batch)[1:]  # Without the embeddings.
+        outputs = encoder.layer_outputs(batch, attention_probabilities=False)["hidden_states"]
+        outputs = outputs[1:]  # Without the embeddings.
         chosen = tf.stack([tf.cast(outputs[layer], tf.float32) for layer in layers], axis=2)
         if pooling == "cls":
             return chosen[:, 0]

@@ -1,1 +1,1 @@
-"""Named-entity recognition: CoNLL column files in; a tagger, its predictions and scores out."""
+"""Named-entity recognition: from CoNLL column files to a tagger, its predictions and scores."""

@@ -1,12 +1,12 @@
-r"""CoNLL column files: a word a line in; sentences of words and tags out, and back.
+r"""Reads and writes CoNLL column files, which have a word and its tag on each line.
 
-    # id 7                    a comment, where the reader is told how comments begin
-    EU      NNP  B-ORG        columns by tabs or by white space; any number of them, one of them
-    rejects VBZ  O            the word's and one the tag's
-                              an empty line (or one of white space alone) ends the sentence
+    # id 7                    a comment, if `comment_prefix` is #
+    EU      NNP  B-ORG        columns separated by tabs or white space; one has the words and one
+    rejects VBZ  O            the tags
+                              an empty line, or one of white space, ends the sentence
     -DOCSTART- -X- O          a document starts here
 
-A byte order mark and "\r\n" are read over. A file of one column has words without tags.
+A byte order mark and "\r\n" are ignored. A file of one column has words without tags.
 """
 
 import os
@@ -28,9 +28,9 @@ class Sentence:
 
     Attributes:
         words: the W words.
-        tags: the W tags as the file has them, or none where it has none.
+        tags: the W tags in the scheme of the file; empty if it has none.
         line: the line of the file that the first word is on, counted from 1.
-        document: the number of its document in the file; the same for all where no line starts one.
+        document: the index of its document in the file; 0 for all if no line starts a document.
     """
 
     words: tuple[str, ...]
@@ -50,15 +50,15 @@ def read_conll(
     Args:
         path: the file.
         token_column: the column of the words, from 0; negative counts from the end.
-        tag_column: the column of the tags; it is not looked for in a file of one column.
-        comment_prefix: lines before a sentence's first word that begin with it are passed over;
-            empty for files without comments. Within a sentence it begins a word, such as #1.
+        tag_column: the column of the tags; not used for a file of one column.
+        comment_prefix: lines before a sentence's first word that start with it are skipped; empty
+            for files without comments. Within a sentence such a line is a word, such as #1.
 
     Returns:
         The sentences in order.
 
     Raises:
-        InputError: the file cannot be read, is not UTF-8 or holds no sentence; a line has another
+        InputError: the file cannot be read, is not UTF-8 or has no sentence; a line has another
             number of columns than the first one, lacks a column, or has an empty word or tag.
     """
     sentences: list[Sentence] = []
@@ -101,20 +101,20 @@ def read_conll(
             tags.append(_column(columns, tag_column, "--tag_column", where, hint))
     end_sentence()
     if not sentences:
-        raise InputError(f"{path}: holds no sentence; expected a word and its tag a line")
+        raise InputError(f"{path}: holds no sentence; expected a word and its tag on each line")
     return sentences
 
 
 def write_conll(path: str | os.PathLike, sentences: Sequence[Sequence[Sequence[str]]]) -> None:
-    """Writes columns as conlleval reads them: separated by a space, an empty line a sentence.
+    """Writes columns as conlleval reads them: separated by spaces, with empty lines.
 
     Args:
-        path: the file; it appears whole or not at all.
-        sentences: for each sentence its columns, such as words, gold tags and predicted tags, each
+        path: the file; written completely or not at all.
+        sentences: the columns of each sentence, such as words, gold tags and predicted tags, each
             of W strings. White space within a word becomes "_".
 
     Raises:
-        InputError: the place cannot be written.
+        InputError: the file cannot be written.
     """
     lines = []
     for columns in sentences:

@@ -1,20 +1,16 @@
-"""What a tagger learns: settings in; sentences with IOB2 tags and the model's labels out.
+"""Reads the sentences of a run from CoNLL column files or TensorFlow Datasets.
 
-From CoNLL column files, or from a dataset that TensorFlow Datasets has prepared.
-
-Whatever scheme a file has, its entities are read as conlleval reads them and written as IOB2, which
-is what the model learns. Its labels are O and for each type B-TYPE and I-TYPE.
+Entities are read as conlleval reads them, in the scheme of each file, and converted to IOB2 tags,
+which the model learns. Its labels are O and for each type B-TYPE and I-TYPE.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
 from absl import logging
 
 from keras_bert.common.errors import InputError
-from keras_bert.tasks.fine_tuning.pretrained import in_order_of
 from keras_bert.tasks.ner.conll import Sentence, read_conll
 from keras_bert.tasks.ner.scheme_detection import check_tags
 from keras_bert.tasks.ner.tag_schemes import OUTSIDE, entities, iob2_tags, split_tag
@@ -23,22 +19,22 @@ from keras_bert.tasks.ner.tfds import open_dataset
 
 @dataclass(frozen=True)
 class NerSettings:
-    """What is read and how it is shown to the model.
+    """Which files are read, and how words are shown to the model.
 
     Attributes:
         train_file: column file to train on.
         eval_file: column file to score.
         test_file: column file to predict; empty for `eval_file`. It may be without tags.
-        tfds: take the dataset from TensorFlow Datasets instead of files.
+        tfds: read a dataset of TensorFlow Datasets instead of files.
         task_name: with `tfds`, the dataset.
         data_dir: with `tfds`, TensorFlow Datasets' folder.
         token_column: the column of the words, from 0; negative counts from the end.
         tag_column: the column of the tags.
-        comment_prefix: what comments before a sentence begin with; empty where there are none.
-        tag_scheme: iob1, iob2 or bioes; empty for what fits each file best.
-        strict: refuse tag sequences that their scheme does not allow.
-        document_context: show each sentence between the others of its document.
-        label_all_pieces: in training, all pieces of a word carry its tag.
+        comment_prefix: start of comment lines before a sentence; empty for files without comments.
+        tag_scheme: iob1, iob2 or bioes; empty for the one that fits each file best.
+        strict: reject tag sequences that their scheme does not allow.
+        document_context: extend windows with the sentences around, of the same document.
+        label_all_pieces: in training, all tokens of a word carry its tag.
     """
 
     train_file: str = ""
@@ -56,7 +52,7 @@ class NerSettings:
     label_all_pieces: bool = False
 
 
-# What TensorFlow Datasets has no use for.
+# Settings that TensorFlow Datasets does not read.
 _OF_FILES = (
     "train_file",
     "eval_file",
@@ -72,9 +68,9 @@ class TaggedSentences:
     """The sentences of one file.
 
     Attributes:
-        source: the file, or what stands for it.
-        sentences: as the file has them.
-        tags: IOB2 tags of each sentence; None where the file has no tags.
+        source: the file or dataset, for messages.
+        sentences: in the order of the file.
+        tags: IOB2 tags of each sentence; None if the file has no tags.
     """
 
     source: str
@@ -83,7 +79,7 @@ class TaggedSentences:
 
     @property
     def types(self) -> set[str]:
-        """The types of the entities that the file names."""
+        """The types of the file's entities."""
         return {split_tag(tag)[1] for tags in self.tags or [] for tag in tags if tag != OUTSIDE}
 
     def words(self) -> Iterable[tuple[Sentence, int]]:
@@ -94,8 +90,8 @@ class TaggedSentences:
 
 
 @dataclass(frozen=True)
-class Splits:
-    """What a run trains on, is scored on and predicts.
+class SentenceSplits:
+    """The sentences that a run trains on, scores and predicts.
 
     Attributes:
         train: sentences to train on, or None.
@@ -108,11 +104,13 @@ class Splits:
     test: TaggedSentences | None = None
 
 
-def read_data(ner: NerSettings, *, do_train: bool, do_eval: bool, do_predict: bool) -> Splits:
-    """Reads what a run needs; without sentences to score or to predict it does without.
+def read_data(
+    ner: NerSettings, *, do_train: bool, do_eval: bool, do_predict: bool
+) -> SentenceSplits:
+    """Reads the sentences of a run. Sentences to score or to predict are optional.
 
     Args:
-        ner: which files.
+        ner: the settings.
         do_train: whether to read sentences to train on.
         do_eval: whether to read sentences to score.
         do_predict: whether to read sentences to predict.
@@ -125,7 +123,7 @@ def read_data(ner: NerSettings, *, do_train: bool, do_eval: bool, do_predict: bo
     """
     read = _read_tfds if ner.tfds else _read_files
     splits = read(ner, do_train=do_train, do_eval=do_eval, do_predict=do_predict)
-    if splits == Splits():
+    if splits == SentenceSplits():
         raise InputError(
             "nothing to do: there are no sentences to score or to predict; expected --eval_file, "
             "--test_file, --tfds or --do_train"
@@ -133,7 +131,9 @@ def read_data(ner: NerSettings, *, do_train: bool, do_eval: bool, do_predict: bo
     return splits
 
 
-def _read_tfds(ner: NerSettings, *, do_train: bool, do_eval: bool, do_predict: bool) -> Splits:
+def _read_tfds(
+    ner: NerSettings, *, do_train: bool, do_eval: bool, do_predict: bool
+) -> SentenceSplits:
     for name in _OF_FILES:
         if getattr(ner, name) != getattr(NerSettings, name):
             raise InputError(f"--tfds takes the sentences of --task_name, not --{name}")
@@ -148,10 +148,14 @@ def _read_tfds(ner: NerSettings, *, do_train: bool, do_eval: bool, do_predict: b
     train = read("train") if do_train else None
     if do_train and train is None:
         raise InputError(f"--task_name={ner.task_name} has no split train; expected --nodo_train")
-    return Splits(train, read("dev") if do_eval else None, read("test") if do_predict else None)
+    return SentenceSplits(
+        train, read("dev") if do_eval else None, read("test") if do_predict else None
+    )
 
 
-def _read_files(ner: NerSettings, *, do_train: bool, do_eval: bool, do_predict: bool) -> Splits:
+def _read_files(
+    ner: NerSettings, *, do_train: bool, do_eval: bool, do_predict: bool
+) -> SentenceSplits:
     if do_train and not ner.train_file:
         raise InputError("--train_file is missing; expected a CoNLL column file, or --nodo_train")
 
@@ -165,25 +169,25 @@ def _read_files(ner: NerSettings, *, do_train: bool, do_eval: bool, do_predict: 
     if do_predict and predicted:
         is_dev = dev is not None and Path(predicted) == Path(ner.eval_file)
         test = dev if is_dev else read(predicted, tags_needed=False)
-    return Splits(train, dev, test)
+    return SentenceSplits(train, dev, test)
 
 
 def tagged(
     source: str, sentences: list[Sentence], ner: NerSettings, tags_needed: bool = True
 ) -> TaggedSentences:
-    """Checks the tags of sentences, brings them into IOB2, and says what is there.
+    """Checks the tags of sentences, converts them to IOB2, and logs their number.
 
     Args:
-        source: the file, or what stands for it.
+        source: the file or dataset, for messages.
         sentences: its sentences.
-        ner: scheme, strictness, document context.
-        tags_needed: whether sentences without tags are refused.
+        ner: the settings.
+        tags_needed: whether sentences without tags are rejected.
 
     Returns:
         The sentences and their tags.
 
     Raises:
-        InputError: a tag is not as expected, or there are none.
+        InputError: an unknown or impossible tag, or no tags.
     """
     if ner.document_context and sentences[-1].document == 0:
         logging.warning("%s: no second document; the whole file is one", source)
@@ -205,81 +209,3 @@ def tagged(
         )
     tags = [iob2_tags(e, len(s.words)) for e, s in zip(found, sentences, strict=True)]
     return TaggedSentences(source, sentences, tags)
-
-
-def make_labels(train: TaggedSentences, known: Sequence[str] | None) -> list[str]:
-    """Lists the labels of a model that is to be trained.
-
-    Args:
-        train: the training file.
-        known: labels of the checkpoint that training starts from, if it has any.
-
-    Returns:
-        The labels in the order of the logits: the checkpoint's own if they are the same.
-
-    Raises:
-        InputError: the file has no entity.
-    """
-    if not train.types:
-        raise InputError(f"{train.source}: every tag is O; expected entities to learn from")
-    labels = [OUTSIDE]
-    for kind in sorted(train.types):
-        rest = f"-{kind}" if kind else ""
-        labels += [f"B{rest}", f"I{rest}"]
-    return in_order_of(known, labels) or labels
-
-
-def check_labels(labels: Sequence[str], where: object) -> None:
-    """Checks that a checkpoint's labels are tags.
-
-    Args:
-        labels: of the checkpoint.
-        where: the checkpoint, for the message.
-
-    Raises:
-        InputError: they are labels of another task.
-    """
-    odd = [label for label in labels if label != OUTSIDE and split_tag(label)[0] not in "BIES"]
-    if odd or OUTSIDE not in labels:
-        raise InputError(
-            f"{where}: has the labels {', '.join(labels)[:200]}; expected tags, such as O, B-PER, "
-            "I-PER"
-        )
-
-
-def check_types(file: TaggedSentences, labels: Sequence[str], source: object) -> None:
-    """Checks that a model can give every entity that a file names.
-
-    Args:
-        file: a file to score.
-        labels: the model's.
-        source: where the labels are from, for the message.
-
-    Raises:
-        InputError: a type is not among them.
-    """
-    known = {split_tag(label)[1] for label in labels if label != OUTSIDE}
-    for kind in sorted(file.types - known):
-        sentence, place = next(
-            (s, place)
-            for s, place in file.words()
-            if s.tags[place] != OUTSIDE and split_tag(s.tags[place])[1] == kind
-        )
-        raise InputError(
-            f"{file.source}, line {sentence.line + place}: tag {sentence.tags[place]!r}, but "
-            f"{source} has no entity of type {kind!r}; expected one of {', '.join(sorted(known))}"
-        )
-
-
-def tag_ids(tags: Iterable[Sequence[str]], labels: Sequence[str]) -> np.ndarray:
-    """Numbers the tags of all words.
-
-    Args:
-        tags: IOB2 tags of each sentence.
-        labels: the model's, in the order of its logits.
-
-    Returns:
-        int32 [N], places in `labels`.
-    """
-    ids = {label: index for index, label in enumerate(labels)}
-    return np.array([ids[tag] for sentence in tags for tag in sentence], np.int32)

@@ -1,6 +1,7 @@
-"""The NER task: batches in; sums of the loss and of the hits out.
+"""What a tagger learns: softmax cross-entropy over the tokens that carry a tag.
 
-Softmax cross-entropy over the pieces that carry a tag, divided by their number in the global batch.
+The programs' training loop divides sums over all devices by the number of such tokens in the global
+batch; Keras' `fit` takes the mean over those of its batch.
 """
 
 from typing import Any
@@ -13,10 +14,10 @@ from keras_bert.training.objective import Batch, Objective
 
 
 def tagging_objective() -> Objective:
-    """Makes the task.
+    """Makes the objective.
 
     Returns:
-        The task, for a `BertTokenClassifier` and batches with "tags" [B, S], -1 where a piece
+        The objective, for a `BertTokenClassifier` and batches with "tags" [B, S], -1 where a token
         carries none.
     """
 
@@ -29,13 +30,10 @@ def tagging_objective() -> Objective:
 
     def sums_of(model: keras.Model, batch: Batch, training: bool) -> dict[str, Any]:
         logits = model(model_inputs(batch), training=training)["logits"]
-        tags = ops.maximum(batch["tags"], 0)
-        losses = ops.sparse_categorical_crossentropy(tags, logits, from_logits=True)
-        hits = ops.cast(ops.argmax(logits, axis=-1) == tags, "float32")
         weights = tagged(batch)
         return {
-            "loss": ops.sum(weights * losses),
-            "tag_accuracy": ops.sum(weights * hits),
+            "loss": ops.sum(weights * _losses(batch["tags"], logits)),
+            "tag_accuracy": ops.sum(weights * _hits(batch["tags"], logits)),
         }
 
     return Objective(
@@ -44,3 +42,36 @@ def tagging_objective() -> Objective:
         weights=weights_of,
         sums=sums_of,
     )
+
+
+def tag_loss(tags: Any, logits: Any) -> Any:
+    """Returns the mean loss of the tokens that carry a tag, as a loss of Keras' `fit`.
+
+    Args:
+        tags: [B, S], -1 where a token carries none.
+        logits: float [B, S, C].
+    """
+    return _mean(tags, _losses(ops.cast(tags, "int32"), logits))
+
+
+def tag_accuracy(tags: Any, logits: Any) -> Any:
+    """Returns the share of tokens whose tag is predicted, as a metric of Keras' `fit`.
+
+    Args:
+        tags: [B, S], -1 where a token carries none.
+        logits: float [B, S, C].
+    """
+    return _mean(tags, _hits(ops.cast(tags, "int32"), logits))
+
+
+def _losses(tags: Any, logits: Any) -> Any:
+    return ops.sparse_categorical_crossentropy(ops.maximum(tags, 0), logits, from_logits=True)
+
+
+def _hits(tags: Any, logits: Any) -> Any:
+    return ops.cast(ops.argmax(logits, axis=-1) == ops.maximum(tags, 0), "float32")
+
+
+def _mean(tags: Any, values: Any) -> Any:
+    weights = ops.cast(tags >= 0, values.dtype)
+    return ops.sum(weights * values) / ops.maximum(ops.sum(weights), 1)

@@ -1,6 +1,6 @@
-"""Which tag scheme a file has: its sentences in; the scheme, and what it does not allow, out.
+"""Detects the tag scheme of a file, and finds tags that it does not allow.
 
-The schemes are those of tag_schemes.py. IOB1, IOB2 and BIOES are told apart by what the tags do.
+The schemes are those of tag_schemes.py. IOB1, IOB2 and BIOES differ in the sequences they allow.
 """
 
 from collections.abc import Iterable, Sequence
@@ -13,13 +13,13 @@ SCHEMES = ("iob2", "iob1", "bioes")
 
 
 def detect_scheme(sentences: Iterable[Sentence]) -> str:
-    """Finds the scheme that allows most of what the tags of a file do.
+    """Finds the scheme that allows most of the tags of a file.
 
     Args:
         sentences: with tags.
 
     Returns:
-        One of `SCHEMES`; the first of equals.
+        One of `SCHEMES`; the first one of equally good ones.
     """
     counts = dict.fromkeys(SCHEMES, 0)
     for sentence in sentences:
@@ -38,10 +38,10 @@ def check_tags(
         sentences: with tags.
         path: the file, for messages.
         scheme: one of `SCHEMES`; by default the one that fits best.
-        strict: refuse a sequence that the scheme does not allow.
+        strict: reject a sequence that the scheme does not allow.
 
     Returns:
-        The scheme, and how many words have a tag that it does not allow there.
+        The scheme, and the number of words with a tag that it does not allow there.
 
     Raises:
         InputError: a tag has no known prefix; `strict`, and an impossible sequence.
@@ -81,12 +81,12 @@ def _impossible(pairs: Sequence[tuple[str, str]], scheme: str) -> list[int]:
         elif scheme == "iob2":
             allowed = prefix in ("O", "B") or (prefix == "I" and inside)
         else:
-            goes_on = prefix in ("I", "E")
-            allowed = goes_on == open_entity and (not goes_on or inside)
+            continues = prefix in ("I", "E")
+            allowed = continues == open_entity and (not continues or inside)
         if not allowed:
             places.append(place)
         previous = (prefix, kind)
-    cut_off = scheme == "bioes" and previous[0] in ("B", "I")  # by the end of the sentence
-    if cut_off and len(pairs) - 1 not in places:
+    is_unfinished = scheme == "bioes" and previous[0] in ("B", "I")
+    if is_unfinished and len(pairs) - 1 not in places:
         places.append(len(pairs) - 1)
     return places

@@ -1,12 +1,11 @@
-"""Tags and entities: tags of any scheme in; entities, or tags of one scheme, out.
+"""Reads entities from tags of any scheme, and writes them as IOB2 tags.
 
     IOB1   I-PER I-PER O I-LOC B-LOC     B only where an entity follows another of its type
     IOB2   B-PER I-PER O B-LOC B-LOC     B starts every entity
-    BIOES  B-PER E-PER O S-LOC S-LOC     E ends an entity, S is one of a single word
+    BIOES  B-PER E-PER O S-LOC S-LOC     E ends an entity, S is an entity of one word
 
 An entity is (type, first word, word after the last). Tags are read as conlleval reads them, so that
-each sequence means something, even one that its scheme does not allow: an entity goes on as long as
-its type does, and B, S, or the word after E or S, starts another one.
+every sequence has a meaning, even one that its scheme does not allow (`continues_entity`).
 """
 
 from collections.abc import Iterable, Sequence
@@ -14,6 +13,42 @@ from collections.abc import Iterable, Sequence
 OUTSIDE = "O"
 
 Entity = tuple[str, int, int]
+
+
+def split_tag(tag: str) -> tuple[str, str]:
+    """Splits a tag at its first dash.
+
+    Args:
+        tag: such as B-PER, B-creative-work, O, or I of entities without a type.
+
+    Returns:
+        The prefix and the type, "" if there is none.
+    """
+    prefix, _, kind = tag.partition("-")
+    return prefix, kind
+
+
+def is_inside(tag: str) -> bool:
+    """Tells whether a word with this tag belongs to an entity."""
+    return split_tag(tag)[0] != OUTSIDE
+
+
+def continues_entity(tag: str, previous: str) -> bool:
+    """Tells whether a word belongs to the entity of the word before it.
+
+    An entity continues as long as its type does; B and S, and the word after E or S, start another
+    one.
+
+    Args:
+        tag: the word's.
+        previous: the tag of the word before it, O at the start of a sentence.
+    """
+    (prefix, kind), (previous_prefix, previous_kind) = split_tag(tag), split_tag(previous)
+    return (
+        prefix not in (OUTSIDE, "B", "S")
+        and previous_prefix not in (OUTSIDE, "E", "S")
+        and kind == previous_kind
+    )
 
 
 def entities(tags: Sequence[str]) -> list[Entity]:
@@ -26,15 +61,12 @@ def entities(tags: Sequence[str]) -> list[Entity]:
         (type, first word, word after the last), in order.
     """
     found: list[Entity] = []
-    start, previous = None, (OUTSIDE, "")
-    for place, (prefix, kind) in enumerate([*map(split_tag, tags), (OUTSIDE, "")]):
-        begins = prefix in ("B", "S") or previous[0] in (OUTSIDE, "E", "S") or kind != previous[1]
-        if start is not None and (prefix == OUTSIDE or begins):
-            found.append((previous[1], start, place))
-            start = None
-        if prefix != OUTSIDE and begins:
-            start = place
-        previous = (prefix, kind)
+    for place, (previous, tag) in enumerate(zip([OUTSIDE, *tags], tags, strict=False)):
+        if continues_entity(tag, previous):
+            kind, start, _ = found.pop()
+            found.append((kind, start, place + 1))
+        elif is_inside(tag):
+            found.append((split_tag(tag)[1], place, place + 1))
     return found
 
 
@@ -50,19 +82,10 @@ def iob2_tags(found: Iterable[Entity], num_words: int) -> list[str]:
     """
     tags = [OUTSIDE] * num_words
     for kind, start, end in found:
-        rest = f"-{kind}" if kind else ""
-        tags[start:end] = [f"B{rest}"] + [f"I{rest}"] * (end - start - 1)
+        tags[start:end] = [iob2_tag("B", kind)] + [iob2_tag("I", kind)] * (end - start - 1)
     return tags
 
 
-def split_tag(tag: str) -> tuple[str, str]:
-    """Splits a tag at its first dash.
-
-    Args:
-        tag: such as B-PER, B-creative-work, O, or I of entities that have no type.
-
-    Returns:
-        The prefix and the type, "" if there is none.
-    """
-    prefix, _, kind = tag.partition("-")
-    return prefix, kind
+def iob2_tag(prefix: str, kind: str) -> str:
+    """Joins B or I with a type; a type of "" is not written."""
+    return f"{prefix}-{kind}" if kind else prefix

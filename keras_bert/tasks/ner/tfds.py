@@ -1,9 +1,9 @@
-"""Named entities as TensorFlow Datasets has prepared them: a dataset in; its sentences out.
+"""Reads datasets of named entities that TensorFlow Datasets has prepared.
 
     conll2003; conll2002/es, conll2002/nl; wikiann/LANGUAGE
 
-Each is a table of `tokens` and of tags, in a column `ner` or `tags`; none says where a document
-starts.
+Each is a table of `tokens` and of tags, in a column `ner` or `tags`. None marks the start of a
+document.
 """
 
 from collections.abc import Callable
@@ -18,13 +18,13 @@ _DEV = ("dev", "validation")
 
 
 def tfds_name(task_name: str) -> str:
-    """Names a dataset as TensorFlow Datasets does.
+    """Returns the name of a dataset in TensorFlow Datasets.
 
     Args:
         task_name: such as `conll2003` or `wikiann/de`.
 
     Returns:
-        Dataset and config: those of one config are named after it.
+        Dataset and config; a dataset of one config has a config of its own name.
     """
     return task_name if "/" in task_name else f"{task_name}/{task_name}"
 
@@ -39,8 +39,8 @@ def open_dataset(
         data_dir: TensorFlow Datasets' folder; empty for TFDS_DATA_DIR or ~/tensorflow_datasets.
 
     Returns:
-        `read(split)`, of train, dev or test: what stands for a file's name, and the sentences, or
-        None if the dataset has no such split. It raises InputError if the split is empty.
+        `read(split)`, for train, dev or test: a name for messages and the sentences, or None if the
+        dataset has no such split. It raises InputError if the split is empty.
 
     Raises:
         InputError: it is not prepared, has no tags, or tensorflow-datasets is not installed.

@@ -136,7 +136,7 @@ def _check_shape(data: PretrainingData, settings: PretrainingSettings, config: B
 def _check_export(data: PretrainingData, vocab: list[str] | None) -> None:
     """Rejects before training what could not be exported afterwards."""
     # Late: only an export needs the serving modules.
-    from keras_bert.tasks.export.settings import SHORTEST
+    from keras_bert.tasks.loading import SHORTEST
 
     if vocab is None:
         raise InputError(

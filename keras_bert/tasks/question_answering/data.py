@@ -1,12 +1,11 @@
-"""What a span labeler learns from: settings in; questions to train on, score and answer out.
+"""Reads the questions that a run trains on, scores and answers.
 
-From SQuAD files, or from SQuAD as TensorFlow Datasets has prepared it. What cannot be taught or
-scored is left out, and counted.
+They come from SQuAD files, or from SQuAD as TensorFlow Datasets prepared it. Questions that cannot
+be trained on or scored are skipped, and counted in a warning.
 """
 
-import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from absl import logging
@@ -18,66 +17,44 @@ from keras_bert.tasks.question_answering.questions import (
     check_answered,
     load_questions,
 )
+from keras_bert.tasks.question_answering.settings import AnswerSettings
 from keras_bert.tasks.question_answering.tfds import read_tfds
 
 
 @dataclass(frozen=True)
 class SquadSettings:
-    """Which questions, how they become windows, and how logits become answers.
+    """The questions of a run, and how they are read and answered.
 
     Attributes:
+        answers: how contexts become windows and logits become answers. Without a threshold,
+            predictions of other questions than the development set's use the one that gives the
+            development set's best F1.
         train_file: questions to train on.
         eval_file: answered questions to score.
         predict_file: questions to answer; empty for those of `eval_file`.
         tfds: take SQuAD from TensorFlow Datasets where no file is named.
-        data_dir: with `tfds`, TensorFlow Datasets' folder.
-        max_query_length: pieces of a question; the rest is not read.
-        doc_stride: pieces from the start of one window to that of the next.
-        n_best_size: candidates a question.
-        max_answer_length: pieces of an answer.
-        version_2_with_negative: whether a question may have no answer.
-        null_score_diff_threshold: null odds above it give the empty answer. None is 0, and for
-            predictions of other questions than the development set's the threshold that gives its
-            best F1.
-        strict: whether a training answer that is not in its context is an error; else its question
-            is left out.
-
-    Raises:
-        InputError: a value out of range, or a threshold without questions that have no answer.
+        data_dir: with `tfds`, the folder of TensorFlow Datasets.
+        strict: whether a training answer that is not in its context is an error; otherwise its
+            question is skipped.
     """
 
+    answers: AnswerSettings = field(default_factory=AnswerSettings)
     train_file: str = ""
     eval_file: str = ""
     predict_file: str = ""
     tfds: bool = False
     data_dir: str = ""
-    max_query_length: int = 64
-    doc_stride: int = 128
-    n_best_size: int = 20
-    max_answer_length: int = 30
-    version_2_with_negative: bool = False
-    null_score_diff_threshold: float | None = None
     strict: bool = False
 
-    def __post_init__(self):
-        for name in ("n_best_size", "max_answer_length", "max_query_length", "doc_stride"):
-            if getattr(self, name) < 1:
-                raise InputError(f"--{name}={getattr(self, name)}: expected at least 1")
-        threshold = self.null_score_diff_threshold
-        if threshold is None:
-            return
-        if not math.isfinite(threshold):
-            raise InputError(f"--null_score_diff_threshold={threshold}: expected a finite number")
-        if not self.version_2_with_negative:
-            raise InputError(
-                f"--null_score_diff_threshold={threshold} needs --version_2_with_negative: "
-                "questions of v1.1 have an answer"
-            )
+    @property
+    def version_2(self) -> bool:
+        """Whether a question may have no answer."""
+        return self.answers.version_2_with_negative
 
 
 @dataclass(frozen=True)
-class Splits:
-    """What a run trains on, is scored on and answers.
+class QuestionSplits:
+    """The questions of a run.
 
     Attributes:
         train: questions to train on, or None.
@@ -90,17 +67,16 @@ class Splits:
     test: Sequence[Question] | None = None
 
 
-def read_data(squad: SquadSettings, *, do_train: bool, do_eval: bool, do_predict: bool) -> Splits:
-    """Reads what a run needs; without questions to score or to answer it does without.
+def read_data(
+    squad: SquadSettings, *, do_train: bool, do_eval: bool, do_predict: bool
+) -> QuestionSplits:
+    """Reads the questions that a run needs; those to score or to answer may be absent.
 
     Args:
-        squad: which questions.
+        squad: the files, or TensorFlow Datasets.
         do_train: whether to read questions to train on.
         do_eval: whether to read questions to score.
         do_predict: whether to read questions to answer.
-
-    Returns:
-        The questions.
 
     Raises:
         InputError: files that cannot be used, none to train on, or nothing to do.
@@ -113,7 +89,7 @@ def read_data(squad: SquadSettings, *, do_train: bool, do_eval: bool, do_predict
             questions = load_questions(path)
             check_answered(questions, path)
             return questions
-        version = "v2.0" if squad.version_2_with_negative else "v1.1"
+        version = "v2.0" if squad.version_2 else "v1.1"
         return read_tfds(version, split, squad.data_dir) if squad.tfds else None
 
     train = answered(squad.train_file, "train") if do_train else None
@@ -125,8 +101,8 @@ def read_data(squad: SquadSettings, *, do_train: bool, do_eval: bool, do_predict
             dev and Path(squad.predict_file) == Path(squad.eval_file)
         )
         test = dev if is_dev else load_questions(squad.predict_file)
-    splits = Splits(train, dev if do_eval else None, test)
-    if splits == Splits():
+    splits = QuestionSplits(train, dev if do_eval else None, test)
+    if splits == QuestionSplits():
         raise InputError(
             "nothing to do: there are no questions to score or to answer; expected --eval_file, "
             "--predict_file, --tfds or --do_train"
@@ -134,15 +110,15 @@ def read_data(squad: SquadSettings, *, do_train: bool, do_eval: bool, do_predict
     return splits
 
 
-def teachable(questions: Sequence[Question], squad: SquadSettings) -> list[Question]:
-    """Keeps the training questions that have something to teach.
+def trainable(questions: Sequence[Question], squad: SquadSettings) -> list[Question]:
+    """Keeps the questions that can be trained on.
 
     Args:
         questions: to train on.
         squad: the version, and whether a misplaced answer is an error.
 
     Returns:
-        Those whose answer is in its context, moved to where it is.
+        The questions whose answer is in its context, each moved to where it is.
 
     Raises:
         InputError: an answer that is not in its context (`strict`), or no question is left.
@@ -159,7 +135,7 @@ def teachable(questions: Sequence[Question], squad: SquadSettings) -> list[Quest
         )
         if squad.strict:
             raise InputError(f"{message}; expected none with --strict")
-        logging.warning("%s; these questions are left out", message)
+        logging.warning("%s; these questions are skipped", message)
     kept = [question for question in found if question]
     if not kept:
         raise InputError("no training question is left; expected answers that are in their context")
@@ -167,12 +143,12 @@ def teachable(questions: Sequence[Question], squad: SquadSettings) -> list[Quest
 
 
 def scorable(questions: Sequence[Question], squad: SquadSettings, kind: str) -> Sequence[Question]:
-    """Keeps the questions that the version of SQuAD knows: v1.1 has none without answer.
+    """Keeps the questions that the version of SQuAD has: in v1.1, those with an answer.
 
     Args:
         questions: answered or impossible.
         squad: the version.
-        kind: what they are for, for messages.
+        kind: the name of the split, for messages.
 
     Returns:
         All of them, or those that have an answer.
@@ -180,12 +156,12 @@ def scorable(questions: Sequence[Question], squad: SquadSettings, kind: str) -> 
     Raises:
         InputError: none is left.
     """
-    if squad.version_2_with_negative:
+    if squad.version_2:
         return questions
     kept = [question for question in questions if question.answers]
     if len(kept) < len(questions):
         logging.warning(
-            "%d of %d %s questions have no answer and are left out; --version_2_with_negative "
+            "%d of %d %s questions have no answer and are skipped; --version_2_with_negative "
             "keeps them",
             len(questions) - len(kept),
             len(questions),

@@ -1,8 +1,8 @@
-"""The SQuAD task: batches in; sums of the loss, and of the spans that are hit, out.
+"""The objective of question answering: sums of the loss, and of the spans predicted exactly.
 
-The loss is the mean of two cross-entropies over the places of a window: of the answer's first
-piece and of its last (Devlin et al. 2019, section 4.2). Padding is left out of both, so that the
-loss of a window does not depend on what it is batched with.
+The loss is the mean of two cross-entropies over the positions of a window, one for the answer's
+first token and one for its last (Devlin et al. 2019, section 4.2). Padding is excluded from both,
+so the loss of a window does not depend on the other windows of its batch.
 """
 
 from typing import Any
@@ -17,12 +17,11 @@ ENDS = ("start", "end")
 
 
 def span_objective() -> Objective:
-    """Makes the task.
+    """Creates the objective of a `BertSpanLabeler`.
 
     Returns:
-        The task, for a `BertSpanLabeler` and batches with "start_positions" and "end_positions",
-        int32 [B]. Its "span_accuracy" is the share of windows whose two places are both the
-        likeliest.
+        The objective, for batches with "start_positions" and "end_positions", int32 [B]. Its
+        "span_accuracy" is the share of windows with the highest logits at both positions.
     """
 
     def weights_of(batch: Batch) -> dict[str, Any]:
@@ -34,9 +33,9 @@ def span_objective() -> Objective:
         losses, hits = 0.0, True
         for end in ENDS:
             position = batch[f"{end}_positions"]
-            logits = ops.where(batch["input_mask"] == 1, outputs[f"{end}_logits"], -1e9)
-            losses += 0.5 * ops.sparse_categorical_crossentropy(position, logits, from_logits=True)
-            hits &= ops.argmax(logits, axis=-1) == position
+            loss, hit = position_loss(position, batch["input_mask"] == 1, outputs[f"{end}_logits"])
+            losses += 0.5 * loss
+            hits &= hit
         weights = batch["example_weights"]
         return {
             "loss": ops.sum(weights * losses),
@@ -49,3 +48,19 @@ def span_objective() -> Objective:
         weights=weights_of,
         sums=sums_of,
     )
+
+
+def position_loss(position: Any, mask: Any, logits: Any) -> tuple[Any, Any]:
+    """Computes the cross-entropy of a position of a window.
+
+    Args:
+        position: int [B], the right one.
+        mask: bool [B, S], false at padding.
+        logits: float [B, S].
+
+    Returns:
+        The loss, float [B], and whether the highest logit is at the position, bool [B].
+    """
+    logits = ops.where(mask, logits, -1e9)
+    loss = ops.sparse_categorical_crossentropy(position, logits, from_logits=True)
+    return loss, ops.argmax(logits, axis=-1) == position

@@ -7,14 +7,16 @@
 `answer_start` counts characters of the context. A test file may lack "answers".
 """
 
+import numbers
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from keras_bert.common.errors import InputError
 from keras_bert.common.files import read_json
+from keras_bert.tasks.checks import check_list, check_same_length
 
 
 @dataclass(frozen=True)
@@ -66,6 +68,43 @@ def load_questions(path: str | os.PathLike) -> list[Question]:
                 questions.append(_question(entry, context, f"{where}.qas[{k}]", path))
     check_ids(questions, path)
     return questions
+
+
+def questions_of(
+    texts: Sequence[str], contexts: Sequence[str], answers: Sequence[Any]
+) -> list[Question]:
+    """Makes questions of what a user of the Python API passes; their ids are their indices.
+
+    Args:
+        texts: n questions.
+        contexts: n strings.
+        answers: n answers {"text": str, "start": int}, lists of such answers, or None.
+
+    Raises:
+        InputError: an answer of another form, or another number of answers.
+    """
+    answers = check_list("answers", answers, "answers")
+    check_same_length(questions=texts, answers=answers)
+    return [
+        Question(str(i), text, context, tuple(_answers_of(given, f"answers[{i}]")))
+        for i, (text, context, given) in enumerate(zip(texts, contexts, answers, strict=True))
+    ]
+
+
+def _answers_of(given: Any, where: str) -> Iterator[Answer]:
+    """Yields the answers to one question."""
+    if given is None:
+        return
+    for answer in [given] if isinstance(given, Mapping) else check_list(where, given, "answers"):
+        text, start = (
+            answer.get(name) if isinstance(answer, Mapping) else None for name in ("text", "start")
+        )
+        is_whole = isinstance(start, numbers.Integral) and not isinstance(start, bool)
+        if not isinstance(text, str) or not is_whole:
+            raise InputError(
+                f'{where} is {answer!r:.60}; expected {{"text": str, "start": int}} or None'
+            )
+        yield Answer(text, int(start))
 
 
 def check_ids(questions: Iterable[Question], where: object) -> None:

@@ -14,7 +14,9 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from keras_bert.common.errors import InputError
+from keras_bert.tasks.question_answering.predictions import Predictions
 from keras_bert.tasks.question_answering.questions import Question
+from keras_bert.tasks.question_answering.settings import AnswerSettings
 
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
@@ -30,6 +32,42 @@ def normalize_answer(text: str) -> str:
         It in lower case, without ASCII punctuation and articles, words one space apart.
     """
     return " ".join(_ARTICLES.sub(" ", text.lower().translate(_NO_PUNCTUATION)).split())
+
+
+def score(found: Predictions, settings: AnswerSettings) -> dict[str, float]:
+    """Scores predictions as results.json has it.
+
+    Args:
+        found: of answered questions.
+        settings: the version of SQuAD, and the threshold.
+
+    Returns:
+        The figures of `score_v1`, or those of `score_v2` and `best_thresholds` and the
+        "null_score_diff_threshold" for other questions.
+    """
+    predictions = found.answers(settings.threshold)
+    if not settings.version_2_with_negative:
+        return score_v1(found.questions, predictions)
+    return (
+        score_v2(found.questions, predictions)
+        | best_thresholds(found.questions, found.best_texts, found.null_odds)
+        | {"null_score_diff_threshold": threshold_for_others(found, settings)}
+    )
+
+
+def threshold_for_others(found: Predictions, settings: AnswerSettings) -> float:
+    """Returns the threshold for other questions.
+
+    Args:
+        found: of answered questions.
+        settings: the threshold, if it is given.
+
+    Returns:
+        The given threshold, or the one with the best F1 on these questions.
+    """
+    if settings.null_score_diff_threshold is not None:
+        return settings.null_score_diff_threshold
+    return best_f1_threshold(found.questions, found.best_texts, found.null_odds)
 
 
 def score_v1(questions: Sequence[Question], predictions: Mapping[str, str]) -> dict[str, float]:

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from keras import ops
 
+from keras_bert.config import BertConfig
 from keras_bert.models.layers.attention import SelfAttention, causal_mask, example_mask, key_mask
 
 B, S, H, N = 2, 5, 12, 3
@@ -16,7 +17,15 @@ def hidden():
 
 
 def attention(dtype="float32", rate=0.0, causal=False):
-    layer = SelfAttention(H, N, 0.5, rate, 1, causal, name="self", dtype=dtype)
+    config = BertConfig(
+        1,
+        H,
+        num_attention_heads=N,
+        attention_probs_dropout_prob=rate,
+        initializer_range=0.5,
+        is_decoder=causal,
+    )
+    layer = SelfAttention(config, 1, name="self", dtype=dtype)
     layer.build((None, None, H))
     random = np.random.default_rng(1)
     for projection in (layer.query, layer.key, layer.value):
@@ -32,7 +41,7 @@ def reference(layer, hidden):
     query, key, value = (project(dense) for dense in (layer.query, layer.key, layer.value))
     scores = query @ key.transpose(0, 1, 3, 2) / np.sqrt(H // N)
     scores = scores + (1 - MASK)[:, None, None, :] * -10000.0
-    if layer.causal:
+    if layer.config.is_decoder:
         scores = scores + np.triu(np.full((S, S), -10000.0), 1)
     weights = np.exp(scores - scores.max(-1, keepdims=True))
     context = weights / weights.sum(-1, keepdims=True) @ value

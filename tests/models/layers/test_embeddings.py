@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from keras_bert.common.errors import InputError
+from keras_bert.config import BertConfig
 from keras_bert.models.layers.embeddings import BertEmbeddings
 
 IDS = np.array([[1, 5, 5, 0], [2, 3, 9, 9]], "int32")
@@ -12,17 +13,8 @@ SEGMENTS = np.array([[0, 0, 1, 1], [0, 1, 1, 0]], "int32")
 
 @pytest.fixture
 def layer():
-    layer = BertEmbeddings(
-        vocab_size=10,
-        hidden_size=8,
-        max_position_embeddings=6,
-        type_vocab_size=2,
-        initializer_range=0.02,
-        layer_norm_eps=1e-12,
-        dropout_rate=0.5,
-        dropout_site=0,
-        name="embeddings",
-    )
+    config = BertConfig(10, 8, 1, 2, max_position_embeddings=6, hidden_dropout_prob=0.5)
+    layer = BertEmbeddings(config, name="embeddings")
     layer.build()
     return layer
 
@@ -52,12 +44,13 @@ def test_dropout_comes_last(layer):
 
 def test_a_sequence_over_the_position_table_is_refused(layer):
     ids = np.zeros((1, 7), "int32")
-    with pytest.raises(InputError, match=r"sequences of 7 pieces.*max_position_embeddings.*6"):
+    with pytest.raises(InputError, match=r"sequences of 7 tokens.*max_position_embeddings.*6"):
         layer(ids, ids)
 
 
 def test_tables_start_from_different_truncated_normals_of_0_02():
-    layer = BertEmbeddings(200, 64, 200, 200, 0.02, 1e-12, 0.0, 0)
+    config = BertConfig(200, 64, 1, 1, max_position_embeddings=200, type_vocab_size=200)
+    layer = BertEmbeddings(config)
     layer.build()
     tables = [np.asarray(v) for v in layer.variables[:3]]
     for table in tables:

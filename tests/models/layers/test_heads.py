@@ -4,9 +4,11 @@ import numpy as np
 import pytest
 from keras import ops
 
+from keras_bert.config import BertConfig
 from keras_bert.models.layers.heads import MaskedLMHead, Pooler, linear_head
 
 B, S, H, V = 2, 5, 8, 11
+CONFIG = BertConfig(V, H, 1, 2, hidden_act="relu", initializer_range=0.5)
 POSITIONS = np.array([[4, 0, 1], [2, 2, 3]], "int32")
 
 
@@ -29,7 +31,7 @@ def randomized(layer):
 
 
 def masked_lm(dtype="float32"):
-    head = MaskedLMHead(H, V, "relu", 0.5, 1e-12, name="masked_lm", dtype=dtype)
+    head = MaskedLMHead(CONFIG, name="masked_lm", dtype=dtype)
     head.build((None, None, H))
     return randomized(head)
 
@@ -61,14 +63,14 @@ def test_logits_are_float32_under_mixed_bfloat16(hidden, table):
 
 
 def test_pooler_is_tanh_of_dense_of_the_first_piece(hidden):
-    pooler = Pooler(H, 0.5)
+    pooler = Pooler(CONFIG)
     pooler.build((None, None, H))
     kernel, bias = (np.asarray(v) for v in randomized(pooler).variables)
     np.testing.assert_allclose(pooler(hidden), np.tanh(hidden[:, 0] @ kernel + bias), atol=1e-5)
 
 
 def test_pooler_takes_the_first_piece_of_every_example_of_packed_rows(hidden):
-    pooler = Pooler(H, 0.5)
+    pooler = Pooler(CONFIG)
     pooler.build((None, None, H))
     randomized(pooler)
     pooled = pooler(hidden, POSITIONS)

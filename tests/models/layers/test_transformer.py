@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from keras_bert.config import BertConfig
 from keras_bert.models.layers.transformer import ResidualOutput, TransformerBlock
 
 B, S, H = 2, 4, 8
@@ -33,24 +34,25 @@ def affine(x, layer):
 
 
 def block(**changes):
+    dropout_site = changes.pop("dropout_site", 1)
     settings = {
+        "vocab_size": 1,
         "hidden_size": H,
         "num_attention_heads": 2,
         "intermediate_size": 12,
         "hidden_act": "gelu",
         "initializer_range": 0.5,
-        "layer_norm_eps": 1e-12,
         "hidden_dropout_prob": 0.0,
         "attention_probs_dropout_prob": 0.0,
-        "dropout_site": 1,
     }
-    layer = TransformerBlock(**(settings | changes), name="layer_0")
+    layer = TransformerBlock(BertConfig(**(settings | changes)), dropout_site, name="layer_0")
     layer.build((None, None, H))
     return layer
 
 
 def test_the_residual_is_added_after_dropout_and_before_layer_norm(hidden):
-    output = ResidualOutput(H, 0.5, 1e-12, 0.5, dropout_site=1)
+    config = BertConfig(1, H, 1, 2, initializer_range=0.5, hidden_dropout_prob=0.5)
+    output = ResidualOutput(config, dropout_site=1)
     output.build((None, None, H))
     randomized(output)
     dropped = np.asarray(output.dropout(affine(hidden, output.dense), SEEDS))

@@ -6,6 +6,8 @@ import requests
 
 schemathesis = pytest.importorskip("schemathesis")
 
+pytestmark = pytest.mark.slow  # Starts servers.
+
 CHECKS = [
     "not_a_server_error",
     "status_code_conformance",

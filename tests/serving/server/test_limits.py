@@ -13,6 +13,8 @@ import requests
 from keras_bert.serving.server import lifecycle
 from keras_bert.serving.server.versions import Versions
 
+pytestmark = pytest.mark.slow  # Starts servers.
+
 
 def test_a_compressed_body(server):
     data = gzip.compress(b'{"instances": ["a"]}')

@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 import tensorflow as tf
 
+pytestmark = pytest.mark.slow  # Starts servers.
+
 CHROMIUM = Path("/usr/bin/chromium")
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"]
 FLAGS += ["--disable-background-networking", "--disable-component-update", "--disable-sync"]

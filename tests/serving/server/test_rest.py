@@ -13,6 +13,8 @@ import requests
 
 from keras_bert.serving.warmup import write_warmup_requests
 
+pytestmark = pytest.mark.slow  # Starts servers.
+
 
 def get(url: str) -> tuple[int, dict]:
     response = requests.get(url, timeout=20)

@@ -14,6 +14,8 @@ from keras_bert.serving.server.folder import describe_files
 from keras_bert.serving.server.protocol import Input
 from keras_bert.serving.server.versions import Versions, load_version
 
+pytestmark = pytest.mark.slow  # Starts servers.
+
 
 def served(versions: Versions) -> int:
     """The version that the model itself says."""

@@ -56,7 +56,7 @@ def test_each_task_is_served_as_its_run_was_trained(task: str, exports: dict):
         "classification": {"pair": True, "max_seq_length": 40, "labels": ["no", "yes"]},
         "question_answering": {
             "max_seq_length": 80,
-            "version_2": True,
+            "version_2_with_negative": True,
             "null_score_diff_threshold": -1.5,
         },
     }

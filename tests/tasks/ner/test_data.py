@@ -7,15 +7,8 @@ import pytest
 
 from keras_bert.common.errors import InputError
 from keras_bert.tasks.ner.conll import read_conll
-from keras_bert.tasks.ner.data import (
-    NerSettings,
-    check_labels,
-    check_types,
-    make_labels,
-    read_data,
-    tag_ids,
-    tagged,
-)
+from keras_bert.tasks.ner.data import NerSettings, read_data, tagged
+from keras_bert.tasks.ner.labels import check_labels, check_types, make_labels, tag_ids
 
 
 @pytest.fixture
@@ -137,3 +130,8 @@ def test_what_belongs_to_files_is_refused_with_tfds(name, value):
 def test_a_missing_file_is_asked_for(tmp_path, names, do_train, message):
     with pytest.raises(InputError, match=message):
         read_data(files(tmp_path, *names), **DO | {"do_train": do_train})
+
+
+def test_tags_that_the_model_has_no_label_for_are_named():
+    with pytest.raises(InputError, match="the tag 'I-X' is none of the model's labels, O, B-X;"):
+        tag_ids([["O", "B-X", "I-X"]], ["O", "B-X"])

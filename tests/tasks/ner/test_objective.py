@@ -1,4 +1,4 @@
-"""The loss: the mean over the pieces that carry a tag, whatever else is in the batch."""
+"""The loss: the mean over the tokens that carry a tag, whatever else is in the batch."""
 
 import numpy as np
 import tensorflow as tf
@@ -7,7 +7,7 @@ from keras_bert.tasks.fine_tuning.batches import MODEL_INPUTS
 from keras_bert.tasks.ner.objective import tagging_objective
 
 
-def test_only_tagged_pieces_of_real_examples_count():
+def test_only_tagged_tokens_of_real_examples_count():
     logits = np.random.default_rng(0).normal(size=(3, 4, 5)).astype(np.float32)
     tags = np.array([[-1, 2, 4, -1], [-1, 0, -1, -1], [-1, 3, 3, -1]], np.int32)
     batch = {
@@ -28,5 +28,5 @@ def test_only_tagged_pieces_of_real_examples_count():
     np.testing.assert_allclose(
         figures["loss"], -np.mean([log_probabilities[place] for place in counted]), rtol=1e-6
     )
-    hits = [logits[row, piece].argmax() == tag for row, piece, tag in counted]
+    hits = [logits[row, token].argmax() == tag for row, token, tag in counted]
     np.testing.assert_allclose(figures["tag_accuracy"], np.mean(hits))

@@ -129,7 +129,7 @@ def test_held_out_records_of_another_vocabulary_are_refused(
     tmp_path, records, config_file, write_records
 ):
     other = make_dataset(tmp_path / "other", write_records, words="Wort")
-    with pytest.raises(InputError, match=r"other.vocab\.txt \(50 pieces\) is another vocabulary"):
+    with pytest.raises(InputError, match=r"other.vocab\.txt \(50 tokens\) is another vocabulary"):
         run(tmp_path, input_file=records, eval_file=other, bert_config=config_file)
 
 

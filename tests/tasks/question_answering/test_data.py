@@ -53,21 +53,3 @@ def test_questions_to_predict_need_no_answers_and_those_to_score_do(files):
 def test_a_missing_file_is_asked_for(files, flags, do, message):
     with pytest.raises(InputError, match=message):
         read(files, *flags, **do)
-
-
-@pytest.mark.parametrize(
-    "name", ["n_best_size", "max_answer_length", "doc_stride", "max_query_length"]
-)
-def test_settings_out_of_range_are_refused(name):
-    with pytest.raises(InputError, match=f"--{name}=0: expected at least 1"):
-        SquadSettings(**{name: 0})
-
-
-def test_a_threshold_that_is_no_number_is_refused():
-    with pytest.raises(InputError, match="--null_score_diff_threshold=nan: expected a finite num"):
-        SquadSettings(null_score_diff_threshold=float("nan"), version_2_with_negative=True)
-
-
-def test_a_threshold_needs_questions_without_answer():
-    with pytest.raises(InputError, match=r"threshold=0\.0 needs --version_2_with_negative"):
-        SquadSettings(null_score_diff_threshold=0.0)

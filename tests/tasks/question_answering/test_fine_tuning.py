@@ -12,19 +12,25 @@ from keras_bert.checkpoints.model_directory import save_model_directory
 from keras_bert.common.errors import InputError
 from keras_bert.config import BertConfig
 from keras_bert.models import BertSpanLabeler
-from keras_bert.tasks.fine_tuning.settings import FineTuningSettings
-from keras_bert.tasks.question_answering.data import Splits, SquadSettings
+from keras_bert.tasks.fine_tuning.settings import FineTuningRun, FineTuningSettings
+from keras_bert.tasks.question_answering.data import QuestionSplits, SquadSettings
+from keras_bert.tasks.question_answering.fine_tuning import fine_tune_span_labeler, make_task
+from keras_bert.tasks.question_answering.labels import training_examples
+from keras_bert.tasks.question_answering.processor import SpanProcessor
 from keras_bert.tasks.question_answering.questions import Answer, Question
-from keras_bert.tasks.question_answering.run import fine_tune_span_labeler, make_task
-from keras_bert.tasks.question_answering.windows import make_windows, training_examples
+from keras_bert.tasks.question_answering.settings import AnswerSettings
 from keras_bert.training.run import TrainingSettings
 
 TEXT = "Rollo the Norse leader swore fealty to King Charles in the year 911"
-V2 = SquadSettings(version_2_with_negative=True)
+V2 = SquadSettings(AnswerSettings(version_2_with_negative=True))
 
 
-def span_objective(squad, tokenizer, train=None, dev=None, test=None):
-    return make_task(squad, Splits(train, dev, test), tokenizer, 384)
+def task_of(squad, tokenizer, train=None, dev=None, test=None):
+    return make_task(squad, QuestionSplits(train, dev, test), tokenizer)
+
+
+def labelled(questions, tokenizer):
+    return training_examples(SpanProcessor(tokenizer, AnswerSettings()), questions)
 
 
 @pytest.fixture
@@ -41,7 +47,7 @@ def knowing(tokenizer):
     """A function that makes a model which scores the right span, or [CLS], by some points."""
 
     def make(questions, points=10.0):
-        examples = training_examples(make_windows(questions, tokenizer), questions)
+        examples = labelled(questions, tokenizer)
 
         def predict(asked):
             np.testing.assert_array_equal(asked.input_ids, examples.input_ids)
@@ -57,13 +63,13 @@ def knowing(tokenizer):
 
 
 def test_a_model_that_knows_scores_a_hundred_in_v1(tokenizer, questions, knowing):
-    task = span_objective(SquadSettings(), tokenizer, dev=questions)
+    task = task_of(SquadSettings(), tokenizer, dev=questions)
     assert task.best == "f1"
     assert task.score(knowing(questions[:2])) == {"exact": 100.0, "f1": 100.0}
 
 
 def test_a_model_that_knows_scores_a_hundred_in_v2(tokenizer, questions, knowing):
-    task = span_objective(V2, tokenizer, dev=questions)
+    task = task_of(V2, tokenizer, dev=questions)
     assert task.best == "best_f1"
     figures = task.score(knowing(questions))
     names = ("exact", "f1", "HasAns_f1", "NoAns_f1", "best_exact", "best_f1")
@@ -72,7 +78,7 @@ def test_a_model_that_knows_scores_a_hundred_in_v2(tokenizer, questions, knowing
 
 
 def test_predictions_are_written_in_googles_three_files(tmp_path, tokenizer, questions, knowing):
-    task = span_objective(V2, tokenizer, dev=questions, test=questions)
+    task = task_of(V2, tokenizer, dev=questions, test=questions)
     task.write_predictions(knowing(questions), tmp_path)
     written = {path.name: json.loads(path.read_text()) for path in tmp_path.iterdir()}
     assert written["predictions.json"] == {"a": "Rollo", "b": "911", "c": ""}
@@ -85,7 +91,7 @@ def test_the_scored_questions_are_run_through_the_model_once(
     tmp_path, tokenizer, questions, knowing
 ):
     answered = questions[:2]
-    task = span_objective(SquadSettings(), tokenizer, dev=answered, test=answered)
+    task = task_of(SquadSettings(), tokenizer, dev=answered, test=answered)
     asked = []
 
     def predict(examples):
@@ -98,7 +104,7 @@ def test_the_scored_questions_are_run_through_the_model_once(
 
 
 def test_v1_predicts_every_question_and_has_no_null_odds(tmp_path, tokenizer, questions, knowing):
-    task = span_objective(SquadSettings(), tokenizer, dev=questions, test=questions)
+    task = task_of(SquadSettings(), tokenizer, dev=questions, test=questions)
     task.write_predictions(knowing(questions), tmp_path)
     predictions = json.loads((tmp_path / "predictions.json").read_text())
     assert predictions.keys() == {"a", "b", "c"}
@@ -109,7 +115,7 @@ def test_v1_predicts_every_question_and_has_no_null_odds(tmp_path, tokenizer, qu
 def test_other_questions_are_predicted_by_the_best_threshold_of_dev(tmp_path, tokenizer, questions):
     # Every null score is below the right span's, the impossible question's least so: only a
     # threshold below 0 tells it apart.
-    spans = training_examples(make_windows(questions, tokenizer), questions).labels
+    spans = labelled(questions, tokenizer).labels
     points = np.array([9.0, 9.0, 1.0])
 
     def predict(asked):
@@ -121,8 +127,8 @@ def test_other_questions_are_predicted_by_the_best_threshold_of_dev(tmp_path, to
 
     others = list(questions)  # The same texts, but not the development set.
     for threshold, empty in ((None, {"c"}), (0.0, set())):
-        settings = SquadSettings(version_2_with_negative=True, null_score_diff_threshold=threshold)
-        task = span_objective(settings, tokenizer, dev=questions, test=others)
+        settings = AnswerSettings(version_2_with_negative=True, null_score_diff_threshold=threshold)
+        task = task_of(SquadSettings(settings), tokenizer, dev=questions, test=others)
         task.write_predictions(predict, tmp_path)
         predictions = json.loads((tmp_path / "predictions.json").read_text())
         assert {name for name, text in predictions.items() if not text} == empty
@@ -132,8 +138,8 @@ def test_other_questions_are_predicted_by_the_best_threshold_of_dev(tmp_path, to
 
 
 def test_v1_leaves_out_impossible_questions_and_v2_teaches_them(tokenizer, questions):
-    assert len(span_objective(SquadSettings(), tokenizer, questions).train) == 2
-    examples = span_objective(V2, tokenizer, questions).train
+    assert len(task_of(SquadSettings(), tokenizer, questions).train) == 2
+    examples = task_of(V2, tokenizer, questions).train
     assert (examples.labels["start_positions"] == 0).tolist() == [False, False, True]
 
 
@@ -142,7 +148,7 @@ def test_where_silence_is_best_for_dev_other_questions_get_no_answer(
 ):
     impossible = questions[2:]
     others = list(impossible)
-    task = span_objective(V2, tokenizer, dev=impossible, test=others)
+    task = task_of(V2, tokenizer, dev=impossible, test=others)
     # An answer that scores above [CLS]: a threshold of 0, as the official report says, keeps it.
     predict = knowing([Question("c", questions[2].text, TEXT, questions[0].answers)])
     figures = task.score(predict)
@@ -156,8 +162,7 @@ def test_where_silence_is_best_for_dev_other_questions_get_no_answer(
 def test_a_shifted_answer_is_taught_where_it_is(tokenizer, questions):
     shifted = Question("a", questions[0].text, TEXT, (Answer("Rollo", 2),))
     taught, right = (
-        span_objective(SquadSettings(strict=True), tokenizer, [q]).train
-        for q in (shifted, questions[0])
+        task_of(SquadSettings(strict=True), tokenizer, [q]).train for q in (shifted, questions[0])
     )
     assert taught.labels["end_positions"] == right.labels["end_positions"]
     assert taught.labels["start_positions"] == right.labels["start_positions"] > 0
@@ -165,22 +170,22 @@ def test_a_shifted_answer_is_taught_where_it_is(tokenizer, questions):
 
 def test_a_misplaced_answer_is_left_out_or_with_strict_refused(tokenizer, questions, caplog):
     wrong = Question("d", "who ?", TEXT, (Answer("Rollo", 40),))
-    assert len(span_objective(SquadSettings(), tokenizer, [*questions, wrong]).train) == 2
+    assert len(task_of(SquadSettings(), tokenizer, [*questions, wrong]).train) == 2
     assert "1 of 3 training answers are not in their context" in caplog.text
-    assert "these questions are left out" in caplog.text
+    assert "these questions are skipped" in caplog.text
     with pytest.raises(
         InputError, match=r"1 of 3 training answers are not in .* 'Rollo' at 40 of the question 'd'"
     ):
-        span_objective(SquadSettings(strict=True), tokenizer, [*questions, wrong])
+        task_of(SquadSettings(strict=True), tokenizer, [*questions, wrong])
     with pytest.raises(InputError, match="no training question is left"):
-        span_objective(SquadSettings(), tokenizer, [wrong])
+        task_of(SquadSettings(), tokenizer, [wrong])
 
 
 def test_a_file_of_impossible_questions_needs_v2(tokenizer, questions):
     with pytest.raises(
         InputError, match=r"no development question has an answer; .*version_2_with_neg"
     ):
-        span_objective(SquadSettings(), tokenizer, dev=questions[2:])
+        task_of(SquadSettings(), tokenizer, dev=questions[2:])
 
 
 def test_tensorboard_shows_the_wrong_predictions(tokenizer, questions, knowing):
@@ -193,7 +198,7 @@ def test_tensorboard_shows_the_wrong_predictions(tokenizer, questions, knowing):
         def pr_curve(self, name, is_positive, scores):
             shown[name] = is_positive.tolist(), scores
 
-    task = span_objective(V2, tokenizer, dev=questions)
+    task = task_of(V2, tokenizer, dev=questions)
     # A model that takes the second question's answer to be the first's, and sees no impossible one.
     same = [questions[0], Question("b", questions[1].text, TEXT, questions[0].answers)]
     task.show(knowing([*same, Question("c", questions[2].text, TEXT, same[0].answers)]), Board())
@@ -204,7 +209,7 @@ def test_tensorboard_shows_the_wrong_predictions(tokenizer, questions, knowing):
 
 def test_what_was_read_is_in_the_record(tokenizer, questions):
     def record(*splits):
-        return span_objective(V2, tokenizer, *splits).record
+        return task_of(V2, tokenizer, *splits).record
 
     assert record(questions).keys() == {"train_sha256"}
     before = record(None, questions, questions)
@@ -229,12 +234,13 @@ def scored(vocab, write_squad, questions, tmp_path):
         save_file({name: v for name, v in load_file(file).items() if "pooler" not in name}, file)
         return fine_tune_span_labeler(
             SquadSettings(eval_file=str(write_squad(tmp_path / "dev.json", questions[:2]))),
-            FineTuningSettings(str(folder), max_seq_length=80, do_train=False),
-            TrainingSettings(num_train_steps=0, train_batch_size=8, jit_compile=False),
-            tf.distribute.get_strategy(),
-            tmp_path / "out",
-            [1],
-            {},
+            FineTuningRun(
+                training=TrainingSettings(num_train_steps=0, train_batch_size=8, jit_compile=False),
+                strategy=tf.distribute.get_strategy(),
+                output_dir=tmp_path / "out",
+                settings=FineTuningSettings(str(folder), max_seq_length=80, do_train=False),
+                seeds=[1],
+            ),
         )
 
     return score

@@ -8,10 +8,10 @@ import tensorflow as tf
 from safetensors.numpy import load_file, save_file
 
 from keras_bert.common.errors import InputError
-from keras_bert.tasks.fine_tuning.settings import FineTuningSettings
+from keras_bert.tasks.fine_tuning.settings import FineTuningRun, FineTuningSettings
 from keras_bert.tasks.ner.conll import read_conll
 from keras_bert.tasks.ner.data import NerSettings
-from keras_bert.tasks.ner.run import fine_tune_tagger
+from keras_bert.tasks.ner.fine_tuning import fine_tune_tagger
 from keras_bert.tasks.ner.scores import entity_scores
 from keras_bert.training.run import TrainingSettings
 
@@ -29,16 +29,14 @@ def run(files, output_dir, init_checkpoint=None, **changes):
         "learning_rate": 1e-2,
         "num_train_epochs": 4.0,
     } | changes
-    training = TrainingSettings(num_train_steps=0, train_batch_size=8, jit_compile=False)
-    return fine_tune_tagger(
-        NerSettings(**ner),
-        FineTuningSettings(**settings),
-        training,
-        tf.distribute.get_strategy(),
-        output_dir,
-        [1],
-        {},
+    run = FineTuningRun(
+        settings=FineTuningSettings(**settings),
+        training=TrainingSettings(num_train_steps=0, train_batch_size=8, jit_compile=False),
+        strategy=tf.distribute.get_strategy(),
+        output_dir=output_dir,
+        seeds=[1],
     )
+    return fine_tune_tagger(NerSettings(**ner), run)
 
 
 @pytest.fixture(scope="module")

@@ -1,14 +1,13 @@
-"""A tagger from start to end: column files in; entity scores, predictions.conll and model/ out.
+"""Fine-tunes a tagger on column files, and writes entity scores, predictions.conll and model/.
 
-sentences -> windows of pieces -> the fine-tuning core (tasks/fine_tuning) with this task's loss,
-scores, TensorBoard table and prediction file
+sentences -> windows -> the fine-tuning core (tasks/fine_tuning) with this task's loss, scores,
+TensorBoard table and prediction file
 """
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
 from absl import logging
 
 from keras_bert.common.errors import InputError
@@ -19,68 +18,45 @@ from keras_bert.tasks.fine_tuning.pretrained import Pretrained, open_pretrained
 from keras_bert.tasks.fine_tuning.seeds import fine_tune_seeds
 from keras_bert.tasks.fine_tuning.settings import FineTuningRun
 from keras_bert.tasks.fine_tuning.task import SHOWN, FineTuningTask
+from keras_bert.tasks.ner.annotations import entity_types
 from keras_bert.tasks.ner.conll import write_conll
 from keras_bert.tasks.ner.data import (
     NerSettings,
-    Splits,
+    SentenceSplits,
     TaggedSentences,
-    check_labels,
-    check_types,
-    make_labels,
     read_data,
-    tag_ids,
 )
+from keras_bert.tasks.ner.entity_tagger import EntityTagger
+from keras_bert.tasks.ner.examples import predicted_tags, prepare_sentences, tagged_examples
+from keras_bert.tasks.ner.labels import check_labels, check_types, make_labels, tag_ids
 from keras_bert.tasks.ner.objective import tagging_objective
+from keras_bert.tasks.ner.processor import TaggerSettings, TaggingProcessor
 from keras_bert.tasks.ner.scores import entity_scores
-from keras_bert.tasks.ner.tag_schemes import OUTSIDE, entities, iob2_tags, split_tag
-from keras_bert.tasks.ner.windows import Windows, make_windows
-from keras_bert.tasks.task import Task
+from keras_bert.tasks.ner.tag_schemes import entities
+from keras_bert.tasks.prepared import Prepared
 from keras_bert.training.board import Board
 
 
 @dataclass(frozen=True)
-class _Settings:
-    max_seq_length: int
-    labels: tuple[str, ...]
-
-
-class _TaggingTask(Task):
-    """Holds the model until EntityTagger takes its place."""
-
-    def make_processor(self) -> None:
-        return None
-
-    @property
-    def label_names(self) -> tuple[str, ...]:
-        return self.settings.labels
-
-
-@dataclass(frozen=True)
-class _Windowed:
-    """Sentences to score or to predict, cut into windows."""
+class _Evaluated:
+    """Sentences to score or to predict, in windows."""
 
     given: TaggedSentences
-    windows: Windows
-    labels: Sequence[str]
+    processor: TaggingProcessor
+    prepared: Prepared
 
     def predicted(self, predict: Predict) -> list[list[str]]:
-        """Returns what the likeliest tag of each word says, as IOB2 like the file's own tags.
-
-        A tagger of another scheme is scored and written like one of IOB2 this way.
-        """
-        logits = predict(self.windows.examples)["logits"][self.windows.word_places]
-        tags = iter(np.asarray(self.labels)[logits.argmax(axis=-1)].tolist())
-        likeliest = [[next(tags) for _ in sentence.words] for sentence in self.given.sentences]
-        return [iob2_tags(entities(each), len(each)) for each in likeliest]
+        """Returns the predicted IOB2 tags, whatever scheme the model's labels are of."""
+        return predicted_tags(self.processor, self.prepared, predict(self.prepared.examples))
 
     def scores(self, predicted: Sequence[Sequence[str]]) -> dict[str, float]:
         """Returns the entity scores, with every type that the model knows."""
-        types = {split_tag(label)[1] for label in self.labels if label != OUTSIDE}
+        types = entity_types(self.processor.settings.labels)
         return entity_scores(zip(self.given.tags, predicted, strict=True), types)
 
 
 def fine_tune_tagger(ner: NerSettings, run: FineTuningRun) -> dict[str, object]:
-    """Fine-tunes a tagger once a seed, or goes on with it.
+    """Fine-tunes a tagger once for each seed, or resumes the run.
 
     Args:
         ner: which files, and how they are shown to the model.
@@ -91,7 +67,7 @@ def fine_tune_tagger(ner: NerSettings, run: FineTuningRun) -> dict[str, object]:
         sentences, and the first three for each type of entity.
 
     Raises:
-        InputError: anything about the files, the tags or the checkpoint that a user has to mend.
+        InputError: files, tags or a checkpoint that cannot be used.
     """
     settings = run.settings
     start = open_pretrained(settings)
@@ -106,15 +82,15 @@ def fine_tune_tagger(ner: NerSettings, run: FineTuningRun) -> dict[str, object]:
 
 
 def make_task(
-    ner: NerSettings, splits: Splits, start: Pretrained, max_seq_length: int
+    ner: NerSettings, splits: SentenceSplits, start: Pretrained, max_seq_length: int
 ) -> FineTuningTask:
-    """Cuts everything into windows, and says how it is learnt, scored and written.
+    """Prepares all sentences, and defines how they are learned, scored and written.
 
     Args:
         ner: how words are shown to the model.
         splits: the sentences.
-        start: what the run starts from.
-        max_seq_length: pieces of a window.
+        start: the checkpoint.
+        max_seq_length: tokens of a window at most.
 
     Returns:
         The task.
@@ -123,38 +99,31 @@ def make_task(
         InputError: tags or labels that cannot be used.
     """
     labels, source = _labels(splits.train, start)
-    tokenizer = start.tokenizer()
+    processor = TaggingProcessor(start.tokenizer(), TaggerSettings(tuple(labels), max_seq_length))
 
-    def windows_of(some: TaggedSentences, **tags: object) -> Windows:
-        return make_windows(
-            some.sentences,
-            tokenizer,
-            max_seq_length,
-            document_context=ner.document_context,
-            **tags,
-        )
+    def prepared(some: TaggedSentences) -> Prepared:
+        documents = [sentence.document for sentence in some.sentences]
+        words = [sentence.words for sentence in some.sentences]
+        return prepare_sentences(processor, words, documents if ner.document_context else None)
 
-    def windowed(some: TaggedSentences | None) -> _Windowed | None:
+    def evaluated(some: TaggedSentences | None) -> _Evaluated | None:
         if some is None:
             return None
         check_types(some, labels, source)
-        return _Windowed(some, windows_of(some), labels)
+        return _Evaluated(some, processor, prepared(some))
 
-    dev = windowed(splits.dev)
-    test = dev if splits.test is splits.dev else windowed(splits.test)
+    dev = evaluated(splits.dev)
+    test = dev if splits.test is splits.dev else evaluated(splits.test)
     train = None
     if splits.train:
-        train = windows_of(
-            splits.train,
-            tag_ids=tag_ids(splits.train.tags, labels),
-            label_all_pieces=ner.label_all_pieces,
-        ).examples
+        ids = tag_ids(splits.train.tags, labels)
+        train = tagged_examples(prepared(splits.train), ids, ner.label_all_pieces)
     read = {"dev": splits.dev, "test": splits.test}
     return FineTuningTask(
-        make=lambda config, dtype: _TaggingTask(
+        make=lambda config, dtype: EntityTagger(
             BertTokenClassifier(config, num_labels=len(labels), dtype=dtype),
-            tokenizer,
-            _Settings(max_seq_length, tuple(labels)),
+            processor.tokenizer,
+            processor.settings,
         ),
         objective=tagging_objective(),
         train=train,
@@ -168,7 +137,7 @@ def make_task(
 
 
 def _labels(train: TaggedSentences | None, start: Pretrained) -> tuple[list[str], object]:
-    """Returns the model's labels, and where they are from."""
+    """Returns the model's labels, and the file or checkpoint that they come from."""
     checkpoint = start.checkpoint
     if train:
         return make_labels(train, checkpoint.labels), train.source
@@ -180,8 +149,8 @@ def _labels(train: TaggedSentences | None, start: Pretrained) -> tuple[list[str]
     return start.labels, checkpoint.path
 
 
-def _show(dev: _Windowed, predict: Predict, board: Board) -> None:
-    """Shows sentences whose entities are not all found, or more than those."""
+def _show(dev: _Evaluated, predict: Predict, board: Board) -> None:
+    """Shows sentences whose predicted entities differ from the gold ones."""
     board.table(
         "wrong_predictions",
         ("where", "sentence", "missed", "wrong"),
@@ -190,7 +159,7 @@ def _show(dev: _Windowed, predict: Predict, board: Board) -> None:
 
 
 def _mistakes(
-    dev: _Windowed, predicted: Sequence[Sequence[str]]
+    dev: _Evaluated, predicted: Sequence[Sequence[str]]
 ) -> Iterator[tuple[str, str, str, str]]:
     for sentence, gold_tags, tags in zip(
         dev.given.sentences, dev.given.tags, predicted, strict=True
@@ -214,7 +183,7 @@ def _mistakes(
         )
 
 
-def _write(test: _Windowed, predict: Predict, folder: Path) -> None:
+def _write(test: _Evaluated, predict: Predict, folder: Path) -> None:
     """Writes predictions.conll, and test_results.json if the file has tags to score them by."""
     predicted = test.predicted(predict)
     columns = [[sentence.words for sentence in test.given.sentences], test.given.tags, predicted]

@@ -1,0 +1,55 @@
+"""Registers the classes of keras_bert with Keras as soon as a program imports Keras.
+
+Keras opens a `.keras` file only if the classes in it are registered, which they are once
+keras_bert.models is imported. `import keras_bert` must not import Keras, so it installs an import
+hook instead: after `import keras_bert`, `keras.models.load_model` opens what `model.save` wrote.
+"""
+
+import importlib
+import importlib.machinery
+import importlib.util
+import sys
+from collections.abc import Sequence
+from types import ModuleType
+
+_MODULES = (
+    "keras_bert.models",
+    "keras_bert.optimization.adamw",
+    "keras_bert.optimization.lamb",
+    "keras_bert.optimization.schedules",
+)
+
+
+def register_with_keras() -> None:
+    """Imports the modules with registered classes now if Keras is imported, else right after it."""
+    if "keras" in sys.modules:
+        _import_modules()
+    elif not any(isinstance(finder, _KerasFinder) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _KerasFinder())
+
+
+def _import_modules() -> None:
+    for name in _MODULES:
+        importlib.import_module(name)
+
+
+class _KerasFinder:
+    """Finds Keras as the other finders do, with a loader that also imports our modules."""
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        """Returns the spec of Keras, once; None for every other module."""
+        if name != "keras":
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(name)
+        if spec is not None and spec.loader is not None:
+            load = spec.loader.exec_module
+
+            def exec_module(module: ModuleType) -> None:
+                load(module)
+                _import_modules()
+
+            spec.loader.exec_module = exec_module
+        return spec

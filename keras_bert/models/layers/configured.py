@@ -1,0 +1,29 @@
+"""The base of the layers that a `BertConfig` describes."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import keras
+
+from keras_bert.config import BertConfig
+
+
+def bert_config(config: BertConfig | Mapping[str, Any]) -> BertConfig:
+    """Returns a config from a config or its dict."""
+    return config if isinstance(config, BertConfig) else BertConfig.from_dict(dict(config))
+
+
+class ConfiguredLayer(keras.layers.Layer):
+    """A layer whose sizes and settings are those of one `BertConfig`.
+
+    Args:
+        config: sizes and settings, or their dict.
+    """
+
+    def __init__(self, config: BertConfig | Mapping[str, Any], **kwargs: Any):
+        super().__init__(**kwargs)
+        self.config = bert_config(config)
+
+    def get_config(self) -> dict[str, Any]:
+        """Returns the arguments of the constructor."""
+        return {**super().get_config(), "config": self.config.to_dict()}

@@ -1,0 +1,88 @@
+"""Makes a network from a checkpoint of any format: `from_pretrained` of every network."""
+
+import os
+from typing import Any
+
+from absl import logging
+
+from keras_bert.common.errors import InputError
+from keras_bert.models.bert_network import BertNetwork
+
+# A head's layer -> a variable that the head always has.
+_VARIABLES = {
+    "masked_lm": "masked_lm/output_bias",
+    "next_sentence": "next_sentence/bias",
+    "classifier": "classifier/bias",
+    "span": "span/bias",
+}
+_FINE_TUNED = ("classifier", "span")
+
+
+def load_network(
+    network: type[BertNetwork], path: str | os.PathLike, arguments: dict[str, Any]
+) -> Any:
+    """Makes a network with the weights of a checkpoint.
+
+    Args:
+        network: the class.
+        path: whatever `open_checkpoint` opens.
+        arguments: of the constructor, without the config.
+
+    Returns:
+        The network.
+
+    Raises:
+        InputError: the checkpoint cannot be opened, does not fit, or is of another task; or
+            "num_labels" is missing or another than the checkpoint's.
+    """
+    # The checkpoints' code is built on this package, so it is imported late.
+    from keras_bert.checkpoints.open_checkpoint import open_checkpoint
+
+    checkpoint = open_checkpoint(path)
+    with checkpoint.open_weights() as stored:
+        found = {h for h, v in _VARIABLES.items() if stored.layout.name(v) in stored.shapes}
+        known_labels = stored.num_labels
+    _check_task(network, checkpoint, found)
+    if "num_labels" in arguments:
+        num_labels = _num_labels(path, arguments["num_labels"], known_labels)
+        arguments = {**arguments, "num_labels": num_labels}
+    model = network(checkpoint.config, **arguments)
+    report = checkpoint.load_into(model)
+    parts = [variable.split("/") for variable in report.new]
+    new = sorted({"/".join(part[: 1 + (part[0] == "encoder")]) for part in parts})
+    if getattr(model, "per_token", False):
+        # No logit depends on the pooler, and public models of these tasks have none.
+        new = [name for name in new if name != "encoder/pooler"]
+    if new:
+        logging.warning("%s: newly initialized, since not found: %s", path, ", ".join(new))
+    return model
+
+
+def _check_task(network: type[BertNetwork], checkpoint: Any, found: set[str]) -> None:
+    """Rejects a checkpoint that was fine-tuned for another task."""
+    from keras_bert.checkpoints.checkpoint import ARCHITECTURES
+
+    own, theirs = ARCHITECTURES[network.__name__], checkpoint.architecture
+    fine_tuned = [*ARCHITECTURES.values()][2:]
+    if not network.heads or theirs == own:
+        return
+    if theirs in (*fine_tuned, "BertForMultipleChoice"):
+        problem = f"is a {theirs}"
+    elif found & {*_FINE_TUNED} and not found & {*network.heads}:
+        problem = f"has the head {', '.join(sorted(found & {*_FINE_TUNED}))}"
+    else:
+        return
+    raise InputError(
+        f"{network.__name__}.from_pretrained: {checkpoint.path} {problem}; expected a {own}, or a "
+        "pre-trained model without a head for another task"
+    )
+
+
+def _num_labels(path: str | os.PathLike, given: int | None, known: int | None) -> int:
+    if given is None and known is None:
+        raise InputError(
+            f"num_labels is None; expected the number of labels, since {path} has no classifier"
+        )
+    if None not in (given, known) and given != known:
+        raise InputError(f"num_labels is {given}; expected {known}, the logits of {path}")
+    return known if given is None else given

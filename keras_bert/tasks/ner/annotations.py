@@ -1,0 +1,168 @@
+"""Checks the annotations that users pass, and aligns entities with the words of their texts."""
+
+from collections.abc import Mapping, Sequence
+from numbers import Integral
+from typing import Any
+
+from keras_bert.common.errors import InputError
+from keras_bert.tasks.checks import check_list, check_same_length, check_strings
+from keras_bert.tasks.ner.tag_schemes import (
+    OUTSIDE,
+    Entity,
+    entities,
+    iob2_tag,
+    iob2_tags,
+    is_inside,
+    split_tag,
+)
+
+_EXAMPLE = '{"start": 0, "end": 3, "type": "PER"}'
+
+
+def entity_types(labels: Sequence[str]) -> list[str]:
+    """Lists the types of entities that labels name, sorted."""
+    return sorted({split_tag(label)[1] for label in labels if is_inside(label)})
+
+
+def are_sentences(value: Any) -> bool:
+    """Tells whether an argument holds lists of words rather than texts."""
+    items = check_list("inputs", value, "strings, or of lists of words")
+    return bool(items) and not isinstance(items[0], str | bytes)
+
+
+def check_sentences(name: str, value: Any) -> list[list[str]]:
+    """Checks lists of words.
+
+    Args:
+        name: the argument's name, for messages.
+        value: n lists of strings.
+
+    Returns:
+        The sentences.
+
+    Raises:
+        InputError: something else, or an empty word.
+    """
+    items = check_list(name, value, "lists of words")
+    sentences = [check_strings(f"{name}[{index}]", item) for index, item in enumerate(items)]
+    for index, words in enumerate(sentences):
+        if "" in words:
+            raise InputError(f"{name}[{index}][{words.index('')}] is ''; expected a word")
+    return sentences
+
+
+def check_word_tags(
+    sentences: Sequence[Sequence[str]], tags: Any, labels: Sequence[str]
+) -> list[list[str]]:
+    """Checks the tags of words.
+
+    Args:
+        sentences: n lists of words.
+        tags: a list of tags for each.
+        labels: the model's.
+
+    Returns:
+        The tags in IOB2, read as conlleval reads them.
+
+    Raises:
+        InputError: not a tag for each word, or one that the model does not know.
+    """
+    rows = check_list("tags", tags, "lists of tags")
+    check_same_length(words=sentences, tags=rows)
+    known = {iob2_tag(prefix, kind) for kind in entity_types(labels) for prefix in "BIES"}
+    known.add(OUTSIDE)
+    checked = []
+    for index, (words, row) in enumerate(zip(sentences, rows, strict=True)):
+        row = check_strings(f"tags[{index}]", row)
+        check_same_length(**{f"words[{index}]": words, f"tags[{index}]": row})
+        for place, tag in enumerate(row):
+            if tag not in known:
+                raise InputError(
+                    f"tags[{index}][{place}] is {tag!r}; expected one of {', '.join(labels)}"
+                )
+        checked.append(iob2_tags(entities(row), len(row)))
+    return checked
+
+
+def check_entities(texts: Sequence[str], value: Any, labels: Sequence[str]) -> list[list[Entity]]:
+    """Checks the entities of texts.
+
+    Args:
+        texts: n texts.
+        value: a list of entities for each: {"start": int, "end": int, "type": str}, in characters.
+        labels: the model's.
+
+    Returns:
+        (type, first character, character after the last) of each entity, in the given order.
+
+    Raises:
+        InputError: an entity that is none, lies outside its text, or has a type that the model does
+            not know.
+    """
+    rows = check_list("entities", value, f"lists of entities such as {_EXAMPLE}")
+    check_same_length(texts=texts, entities=rows)
+    types = entity_types(labels)
+    found = []
+    for index, (text, row) in enumerate(zip(texts, rows, strict=True)):
+        row = check_list(f"entities[{index}]", row, f"entities such as {_EXAMPLE}")
+        found.append([])
+        for place, entity in enumerate(row):
+            where = f"entities[{index}][{place}] is {entity!r:.80}"
+            if not isinstance(entity, Mapping) or not {"start", "end", "type"} <= entity.keys():
+                raise InputError(f"{where}; expected an entity such as {_EXAMPLE}")
+            start, end, kind = entity["start"], entity["end"], entity["type"]
+            if not all(isinstance(x, Integral) for x in (start, end)) or not (
+                0 <= start < end <= len(text)
+            ):
+                raise InputError(
+                    f"{where}; expected whole numbers with 0 <= start < end <= {len(text)}, the "
+                    f"length of texts[{index}]"
+                )
+            if kind not in types:
+                raise InputError(f"{where}; expected a type of {', '.join(types)}")
+            found[-1].append((kind, int(start), int(end)))
+    return found
+
+
+def aligned_tags(
+    text: str, entities: Sequence[Entity], words: Sequence[tuple[int, int]], where: str
+) -> list[str]:
+    """Aligns the entities of a text with its words.
+
+    Args:
+        text: the text.
+        entities: in characters, from `check_entities`.
+        words: the first character of each of W words, and the one after its last.
+        where: the place of the entities in the argument, for messages.
+
+    Returns:
+        W tags in IOB2.
+
+    Raises:
+        InputError: an entity that does not consist of whole words, or two that overlap.
+    """
+    first = {start: place for place, (start, _) in enumerate(words)}
+    last = {end: place for place, (_, end) in enumerate(words)}
+    aligned: list[Entity] = []
+    owners: dict[int, int] = {}
+    for place, (kind, start, end) in enumerate(entities):
+        if start not in first or end not in last:
+            covered = [(a, b) for a, b in words if a < end and b > start]
+            hint = ""
+            if covered:
+                a, b = covered[0][0], covered[-1][1]
+                hint = f", such as {a} to {b}: {text[a:b]!r:.80}"
+            raise InputError(
+                f"{where}[{place}]: characters {start} to {end}, {text[start:end]!r:.80}, are not "
+                f"whole words; expected where words start and end{hint}"
+            )
+        span = range(first[start], last[end] + 1)
+        overlapped = next((owners[word] for word in span if word in owners), None)
+        if overlapped is not None:
+            raise InputError(
+                f"{where}[{place}]: characters {start} to {end} overlap {where}[{overlapped}]; "
+                "expected entities that do not overlap"
+            )
+        owners |= dict.fromkeys(span, place)
+        aligned.append((kind, span.start, span.stop))
+    return iob2_tags(aligned, len(words))

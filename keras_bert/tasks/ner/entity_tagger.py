@@ -1,0 +1,304 @@
+"""EntityTagger: finds named entities in texts, and tags words."""
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, NamedTuple, Unpack
+
+import keras
+import tensorflow as tf
+
+from keras_bert.common.errors import InputError
+from keras_bert.models import BertTokenClassifier
+from keras_bert.serving.network import Network
+from keras_bert.tasks.checks import check_batch_size, check_list, check_strings
+from keras_bert.tasks.fitting import FitData, FitOptions
+from keras_bert.tasks.loading import ModelOptions, Source
+from keras_bert.tasks.ner.annotations import (
+    aligned_tags,
+    are_sentences,
+    check_entities,
+    check_sentences,
+    check_word_tags,
+    entity_types,
+)
+from keras_bert.tasks.ner.answers import listed_entities, listed_tags, served_tags
+from keras_bert.tasks.ner.examples import (
+    predicted_tags,
+    prepare_sentences,
+    prepare_texts,
+    tagged_examples,
+)
+from keras_bert.tasks.ner.labels import label_names, tag_ids
+from keras_bert.tasks.ner.objective import tag_accuracy, tag_loss
+from keras_bert.tasks.ner.processor import TaggerSettings, TaggingProcessor
+from keras_bert.tasks.ner.scores import entity_scores
+from keras_bert.tasks.ner.served import ServedTagger
+from keras_bert.tasks.prepared import Prepared
+from keras_bert.tasks.task import Serve, Task
+from keras_bert.text.tokenizer import BertTokenizer
+
+_TEXT = "The Norman dynasty had a major impact on medieval Europe."
+_DEFAULT = ModelOptions()
+
+
+class _Annotated(NamedTuple):
+    """Sentences with their tags.
+
+    Attributes:
+        prepared: the windows of the words.
+        tags: the IOB2 tags of each sentence.
+    """
+
+    prepared: Prepared
+    tags: list[list[str]]
+
+
+class EntityTagger(Task):
+    """Finds named entities in texts, and tags words.
+
+    Example:
+        tagger = EntityTagger.from_pretrained("bert", labels=["PER", "LOC"])
+        tagger.fit([["Ada", "lives", "in", "Ulm"]], [["B-PER", "O", "O", "B-LOC"]], epochs=3)
+        tagger.predict(["Ada lives in Ulm."])  # {"types": [["PER", "LOC"]], "texts": ...}
+
+    Args:
+        model: the network.
+        tokenizer: of the model's vocabulary.
+        settings: labels and length.
+    """
+
+    task: ClassVar[str] = "ner"
+    optional_weights: ClassVar[tuple[str, ...]] = ("encoder/pooler",)
+
+    settings: TaggerSettings
+    processor: TaggingProcessor
+    _serve_words: Serve | None = None
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        path: str | os.PathLike,
+        labels: Sequence[str] | None = None,
+        max_seq_length: int | None = None,
+        *,
+        tokenizer: BertTokenizer | None = None,
+        dtype: str | None = None,
+    ) -> "EntityTagger":
+        """Opens a fine-tuned tagger, or puts a new head on a pre-trained model.
+
+        Args:
+            path: whatever `--init_checkpoint` accepts.
+            labels: types of entities such as PER, or IOB2 tags with O, for a new head; by default
+                the model's.
+            max_seq_length: tokens of a window; by default as the model was trained, or 128. Longer
+                texts are read in several windows.
+            tokenizer: in place of the checkpoint's.
+            dtype: dtype policy, such as "mixed_bfloat16".
+
+        Raises:
+            InputError: nothing that can be opened, a model of another task, or labels that do not
+                fit the model's head.
+        """
+        source = Source.open(path)
+        source.check_heads(cls.task, cls.__name__)
+        return cls.from_source(
+            source,
+            labels=labels,
+            max_seq_length=max_seq_length,
+            options=ModelOptions(tokenizer, dtype),
+        )
+
+    @classmethod
+    def from_source(
+        cls,
+        source: Source,
+        *,
+        labels: Sequence[str] | None = None,
+        max_seq_length: int | None = None,
+        options: ModelOptions = _DEFAULT,
+    ) -> "EntityTagger":
+        """Makes the object from an open checkpoint.
+
+        Args:
+            source: the checkpoint.
+            labels: as for `from_pretrained`.
+            max_seq_length: as for `from_pretrained`.
+            options: tokenizer and dtype.
+
+        Raises:
+            InputError: labels or a length that do not fit the model.
+        """
+        names = label_names(source.checkpoint, labels)
+        settings = TaggerSettings(names, source.max_seq_length(max_seq_length))
+        model = BertTokenClassifier(source.checkpoint.config, len(names), dtype=options.dtype)
+        return cls._load(source, model, source.tokenizer(options.tokenizer), settings)
+
+    @classmethod
+    def settings_of_export(cls, info: Mapping[str, Any]) -> TaggerSettings:
+        """Returns the settings of an export."""
+        return TaggerSettings(tuple(info["labels"]), info["max_seq_length"])
+
+    @classmethod
+    def from_export(
+        cls, info: Mapping[str, Any], signatures: Mapping[str, Serve]
+    ) -> "EntityTagger":
+        """Makes the object of an exported SavedModel, which only predicts.
+
+        Args:
+            info: what its export.json says.
+            signatures: the loaded SavedModel's.
+        """
+        loaded = super().from_export(info, signatures)
+        loaded._serve_words = signatures["words"]
+        return loaded
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The tags in the order of the logits."""
+        return self.settings.labels
+
+    def fit(
+        self,
+        inputs: Any,
+        targets: Any,
+        *,
+        validation_data: tuple[Any, Any] | None = None,
+        callbacks: Sequence[keras.callbacks.Callback] = (),
+        **options: Unpack[FitOptions],
+    ) -> keras.callbacks.History:
+        """Trains the model by Keras' own `fit`, on one device.
+
+        Args:
+            inputs: n lists of words, or n texts.
+            targets: for words a list of IOB2 tags for each sentence; for texts a list of entities
+                for each text, {"start": int, "end": int, "type": str} in characters. An entity must
+                consist of whole words, as `predict` splits texts.
+            validation_data: (inputs, targets), evaluated after each epoch; its figures are in the
+                logs as `val_f1` and so on.
+            callbacks: Keras callbacks.
+            **options: see FitSettings: epochs, batch_size, learning_rate, seed, ...
+
+        Returns:
+            Keras' history.
+
+        Raises:
+            InputError: arguments that cannot be used.
+        """
+        annotated = self._annotated(inputs, targets)
+        held_out = None
+        if validation_data is not None:
+            if not isinstance(validation_data, tuple) or len(validation_data) != 2:
+                raise InputError(
+                    f"validation_data is {validation_data!r:.60}; expected a tuple of two lists, "
+                    "as fit() takes them"
+                )
+            held_out = self._annotated(*validation_data)
+        ids = tag_ids(annotated.tags, self.labels)
+        data = FitData(
+            examples=tagged_examples(annotated.prepared, ids),
+            targets=lambda batch: {"logits": batch["tags"]},
+            losses={"logits": tag_loss},
+            metrics={"logits": [tag_accuracy]},
+            pad_token_id=self.tokenizer.pad_token_id,
+            max_seq_length=self.settings.max_seq_length,
+            frozen=(self.model.encoder.pooler,),
+        )
+        evaluate = (lambda: self._scores(held_out)) if held_out else None
+        return self._fit(data, options, evaluate, callbacks)
+
+    def evaluate(self, inputs: Any, targets: Any, batch_size: int = 32) -> dict[str, float]:
+        """Scores the model.
+
+        Args:
+            inputs: as for `fit`.
+            targets: as for `fit`.
+            batch_size: windows a batch.
+
+        Returns:
+            The figures of results.json: "precision", "recall" and "f1" of entities, each also by
+            type ("f1_PER"), and "accuracy", the share of words whose tag is predicted.
+
+        Raises:
+            InputError: arguments that cannot be used, or no sentences.
+        """
+        if not check_list("inputs", inputs, "strings, or of lists of words"):
+            raise InputError("evaluate() got no sentences; expected at least one")
+        if self.serve is not None and are_sentences(inputs):
+            sentences = check_sentences("words", inputs)
+            gold = check_word_tags(sentences, targets, self.labels)
+            predicted = self.predict(sentences, batch_size)["tags"]
+            return entity_scores(zip(gold, predicted, strict=True), entity_types(self.labels))
+        return self._scores(self._annotated(inputs, targets), batch_size)
+
+    def predict(self, inputs: Any, batch_size: int = 32) -> dict[str, list[list[Any]]]:
+        """Finds the entities of texts, or tags words.
+
+        Args:
+            inputs: n texts, or n lists of words.
+            batch_size: windows a batch.
+
+        Returns:
+            For texts, a list for each text: "types" and "texts" of its entities, their "starts" and
+            "ends" in characters, and "scores", the mean probability of the labels of their words.
+            For words, a list for each sentence: "tags" in IOB2, and "scores", the probability of
+            the most probable label.
+
+        Raises:
+            InputError: arguments that cannot be used.
+        """
+        if are_sentences(inputs):
+            return self._tagged(check_sentences("words", inputs), check_batch_size(batch_size))
+        texts = check_strings("texts", inputs)
+        return listed_entities(texts, self._answers([texts], batch_size))
+
+    def make_processor(self) -> TaggingProcessor:
+        """Makes the graph functions for the present settings."""
+        return TaggingProcessor(self.tokenizer, self.settings)
+
+    def served(self, network: Network) -> tf.Module:
+        """Makes the module whose signatures an export has."""
+        return ServedTagger(network, self.processor)
+
+    def description(self) -> dict[str, Any]:
+        """Returns what export.json says of the task."""
+        return {"labels": list(self.labels)}
+
+    def example_request(self) -> dict[str, str]:
+        """Returns the strings of a request that warms a server up."""
+        return {"text": _TEXT}
+
+    @property
+    def label_names(self) -> Sequence[str]:
+        """The names of the model's labels."""
+        return self.labels
+
+    def _annotated(self, inputs: Any, targets: Any) -> _Annotated:
+        """Checks and prepares sentences or texts with their annotations."""
+        _ = self.model  # An exported model has none.
+        if are_sentences(inputs):
+            sentences = check_sentences("words", inputs)
+            tags = check_word_tags(sentences, targets, self.labels)
+            return _Annotated(prepare_sentences(self.processor, sentences), tags)
+        texts = check_strings("texts", inputs)
+        entities = check_entities(texts, targets, self.labels)
+        prepared, words = prepare_texts(self.processor, texts)
+        tags = [
+            aligned_tags(*each, where=f"entities[{index}]")
+            for index, each in enumerate(zip(texts, entities, words, strict=True))
+        ]
+        return _Annotated(prepared, tags)
+
+    def _scores(self, annotated: _Annotated, batch_size: int = 32) -> dict[str, float]:
+        check_batch_size(batch_size)
+        outputs = self._outputs(annotated.prepared, batch_size)
+        predicted = predicted_tags(self.processor, annotated.prepared, outputs)
+        return entity_scores(zip(annotated.tags, predicted, strict=True), entity_types(self.labels))
+
+    def _tagged(self, sentences: list[list[str]], batch_size: int) -> dict[str, list[list[Any]]]:
+        """Returns the tags of words and their scores."""
+        chunks = (
+            self._answers([sentences], batch_size, self.processor.preprocess_words)
+            if self._serve_words is None
+            else served_tags(self._serve_words, sentences, batch_size)
+        )
+        return listed_tags(sentences, chunks)

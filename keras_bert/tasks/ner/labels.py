@@ -1,0 +1,162 @@
+"""Determines a tagger's labels: from a training file, from a checkpoint or from the user."""
+
+import re
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from keras_bert.checkpoints.checkpoint import Checkpoint
+from keras_bert.common.errors import InputError
+from keras_bert.tasks.checks import check_strings
+from keras_bert.tasks.fine_tuning.pretrained import in_order_of
+from keras_bert.tasks.ner.data import TaggedSentences
+from keras_bert.tasks.ner.tag_schemes import OUTSIDE, iob2_tag, split_tag
+
+_PREFIXES = ("B", "I", "E", "S")  # of tags inside entities
+_UNNAMED = re.compile(r"LABEL_\d+")  # how transformers calls labels that nobody named
+
+
+def label_names(checkpoint: Checkpoint, given: Sequence[str] | None) -> tuple[str, ...]:
+    """Returns the labels of a tagger.
+
+    Args:
+        checkpoint: the model, with a tagging head or without.
+        given: types of entities, or IOB2 tags; None for the checkpoint's labels.
+
+    Returns:
+        Tags in the order of the logits.
+
+    Raises:
+        InputError: neither says which, the given ones are no types or tags, or they do not fit the
+            checkpoint's head.
+    """
+    path = checkpoint.path
+    with checkpoint.open_weights() as stored:
+        num_logits = stored.num_labels
+    known = checkpoint.labels if num_logits else None
+    if known and all(_UNNAMED.fullmatch(name) for name in known):
+        known = None
+    if given is None:
+        if known is None:
+            raise InputError(
+                f"{path}: names no labels; expected a tagger, or types of entities such as "
+                'labels=["PER", "LOC"]'
+            )
+        check_labels(known, path)
+        return tuple(known)
+    labels = _tags(check_strings("labels", given))
+    ordered = in_order_of(known, labels)
+    if (known and ordered is None) or (num_logits and num_logits != len(labels)):
+        has = f"the labels {', '.join(known)}" if known else f"a head of {num_logits} logits"
+        raise InputError(
+            f"labels={list(given)!r:.200}: {path} has {has}; expected the same, or python -m "
+            "keras_bert.checkpoints.convert SRC DST --noheads for a new head"
+        )
+    return tuple(ordered or labels)
+
+
+def make_labels(train: TaggedSentences, known: Sequence[str] | None) -> list[str]:
+    """Returns the labels of a new model.
+
+    Args:
+        train: the training file.
+        known: labels of the checkpoint that training starts from; None if it has none.
+
+    Returns:
+        The labels in the order of the logits, which is the checkpoint's if it has the same ones.
+
+    Raises:
+        InputError: the file has no entity.
+    """
+    if not train.types:
+        raise InputError(f"{train.source}: every tag is O; expected entities to learn from")
+    labels = iob2_labels(sorted(train.types))
+    return in_order_of(known, labels) or labels
+
+
+def iob2_labels(types: Iterable[str]) -> list[str]:
+    """Lists the IOB2 tags of types of entities: O, then B and I of each type."""
+    return [OUTSIDE, *(iob2_tag(prefix, kind) for kind in types for prefix in "BI")]
+
+
+def check_labels(labels: Sequence[str], where: object) -> None:
+    """Checks that a checkpoint's labels are tags.
+
+    Args:
+        labels: of the checkpoint.
+        where: the checkpoint, for messages.
+
+    Raises:
+        InputError: they are labels of another task.
+    """
+    odd = [label for label in labels if label != OUTSIDE and split_tag(label)[0] not in _PREFIXES]
+    if odd or OUTSIDE not in labels:
+        raise InputError(
+            f"{where}: has the labels {', '.join(labels)[:200]}; expected tags, such as O, B-PER, "
+            "I-PER"
+        )
+
+
+def check_types(file: TaggedSentences, labels: Sequence[str], source: object) -> None:
+    """Checks that a model knows the type of every entity of a file.
+
+    Args:
+        file: a file to score.
+        labels: the model's.
+        source: the file or checkpoint that the labels come from, for messages.
+
+    Raises:
+        InputError: a type is not among them.
+    """
+    known = {split_tag(label)[1] for label in labels if label != OUTSIDE}
+    for kind in sorted(file.types - known):
+        sentence, place = next(
+            (s, place)
+            for s, place in file.words()
+            if s.tags[place] != OUTSIDE and split_tag(s.tags[place])[1] == kind
+        )
+        raise InputError(
+            f"{file.source}, line {sentence.line + place}: tag {sentence.tags[place]!r}, but "
+            f"{source} has no entity of type {kind!r}; expected one of {', '.join(sorted(known))}"
+        )
+
+
+def tag_ids(tags: Iterable[Sequence[str]], labels: Sequence[str]) -> np.ndarray:
+    """Converts the tags of all words to label ids.
+
+    Args:
+        tags: IOB2 tags of each sentence.
+        labels: the model's, in the order of its logits.
+
+    Returns:
+        int32 [N], indices of `labels`.
+
+    Raises:
+        InputError: the model has no such label.
+    """
+    ids = {label: index for index, label in enumerate(labels)}
+    try:
+        return np.array([ids[tag] for sentence in tags for tag in sentence], np.int32)
+    except KeyError as error:
+        raise InputError(
+            f"the tag {error} is none of the model's labels, {', '.join(labels)}; expected labels "
+            "in IOB2: O, and B- and I- of each type"
+        ) from None
+
+
+def _tags(names: list[str]) -> list[str]:
+    """Returns the IOB2 tags that types of entities have, or the given tags."""
+    where = f"labels={names!r:.200}"
+    if not names or len(set(names)) < len(names):
+        raise InputError(f"{where}: expected at least one name, and no two alike")
+    if OUTSIDE not in names:
+        if any(split_tag(name)[0] in ("B", "I") for name in names):
+            raise InputError(f"{where}: expected types of entities such as PER, or tags with O")
+        return iob2_labels(names)
+    types = list(dict.fromkeys(split_tag(name)[1] for name in names if name != OUTSIDE))
+    if sorted(iob2_labels(types)) != sorted(names):
+        raise InputError(
+            f"{where}: expected IOB2 tags, O and for each type both B and I: "
+            f"{', '.join(iob2_labels(types))}"
+        )
+    return names

@@ -1,0 +1,208 @@
+"""Turns texts or words into windows that a tagger reads, and its logits into entities or tags.
+
+    text      "Jean-Paul of AT&T, U.S."           [B]
+    words      Jean-Paul of AT&T , U.S.           [B, (W)]
+    logits     of the first token of each word    [N, C]
+    tags       B-PER     O  B-ORG O B-LOC         [B, (W)]
+    entities   PER "Jean-Paul" 0-9  ORG "AT&T" 13-17  LOC "U.S." 19-23                [B, (E)]
+
+Training, evaluation, predictions and the exported model all use these graph functions.
+
+B texts or sentences, W words of one, N words of all, T tokens of all windows, C labels, E entities
+of one text.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from keras_bert.common.errors import InputError
+from keras_bert.tasks.ner.tag_schemes import (
+    OUTSIDE,
+    continues_entity,
+    iob2_tag,
+    is_inside,
+    split_tag,
+)
+from keras_bert.tasks.ner.text_words import Spans, TextWords
+from keras_bert.tasks.ner.word_windows import WordWindows, word_windows
+from keras_bert.text.tokenizer import BertTokenizer, bytes_of, row_ids
+
+SHORTEST = 3  # [CLS], a token, [SEP]
+
+_BYTES = [bytes([value]) for value in range(256)]
+
+
+@dataclass(frozen=True)
+class TaggerSettings:
+    """What a tagger predicts, and how it reads texts.
+
+    Attributes:
+        labels: the C tags, of any scheme, in the order of the logits.
+        max_seq_length: tokens of a window at most, with [CLS] and [SEP]; a longer text is read in
+            several windows.
+
+    Raises:
+        InputError: windows without room for a token.
+    """
+
+    labels: tuple[str, ...]
+    max_seq_length: int = 128
+
+    def __post_init__(self):
+        if self.max_seq_length < SHORTEST:
+            raise InputError(f"max_seq_length={self.max_seq_length}: expected at least {SHORTEST}")
+
+
+class TextWindows(NamedTuple):
+    """Texts as a tagger reads them.
+
+    Attributes:
+        input_ids: as in `windows`.
+        segment_ids: as in `windows`.
+        windows: the words of the texts in windows.
+        text: strings [B].
+        spans: where the words lie in the texts.
+    """
+
+    input_ids: tf.RaggedTensor
+    segment_ids: tf.RaggedTensor
+    windows: WordWindows
+    text: tf.Tensor
+    spans: Spans
+
+
+class TaggingProcessor:
+    """Turns texts or words into the network's inputs, and its logits into entities or tags.
+
+    Args:
+        tokenizer: of the model's vocabulary.
+        settings: labels and length.
+    """
+
+    per_token: ClassVar[bool] = True
+
+    def __init__(self, tokenizer: BertTokenizer, settings: TaggerSettings):
+        self.tokenizer = tokenizer
+        self.settings = settings
+        self._text_words = TextWords(tokenizer)
+        # For each label: the type of its entity, and the IOB2 tags of such an entity.
+        self._types = [split_tag(label)[1] for label in settings.labels]
+        self._first_tags, self._next_tags = (
+            [iob2_tag(prefix, kind) for kind in self._types] for prefix in "BI"
+        )
+
+    def preprocess(self, text: tf.Tensor) -> TextWindows:
+        """Splits texts into words and arranges them in windows.
+
+        Args:
+            text: strings [B] of any length; a byte that is not UTF-8 counts as a character.
+        """
+        words, spans = self._text_words.split(text)
+        windows = word_windows(words, self.tokenizer, self.settings.max_seq_length)
+        return TextWindows(windows.input_ids, windows.segment_ids, windows, text, spans)
+
+    def preprocess_words(
+        self, words: tf.RaggedTensor, documents: tf.Tensor | None = None
+    ) -> WordWindows:
+        """Arranges words in windows.
+
+        Args:
+            words: ragged strings [B, (W)].
+            documents: int [B], the document of each sentence, to extend windows with the sentences
+                around; None for sentences alone.
+        """
+        tokens = words.with_values(self.tokenizer.tokenize(words.values))
+        return word_windows(tokens, self.tokenizer, self.settings.max_seq_length, documents)
+
+    def decode(
+        self, outputs: Mapping[str, tf.Tensor], inputs: TextWindows | WordWindows
+    ) -> dict[str, tf.RaggedTensor]:
+        """Turns logits into entities or tags.
+
+        Args:
+            outputs: "logits", float32 [T, C], in the order of `inputs.input_ids.values`.
+            inputs: from `preprocess` or `preprocess_words`.
+
+        Returns:
+            For texts, ragged [B, (E)] in the order of the text: "types" and "texts", strings;
+            "starts" and "ends", int32, characters as Python's `str` counts them; "scores", float32,
+            the mean probability of the labels of the entity's words. For words, ragged [B, (W)]:
+            "tags", strings in IOB2 whatever the labels are; "scores", float32, the probability of
+            the most probable label.
+        """
+        windows = inputs.windows if isinstance(inputs, TextWindows) else inputs
+        logits = tf.gather(outputs["logits"], windows.word_places)
+        labels = tf.argmax(logits, axis=-1, output_type=tf.int32)
+        labels = tf.RaggedTensor.from_row_splits(labels, windows.row_splits, validate=False)
+        scores = tf.reduce_max(tf.nn.softmax(logits), axis=-1)
+        if isinstance(inputs, TextWindows):
+            return self._entities(labels, scores, inputs)
+        return self._tags(labels, scores)
+
+    def _tags(self, labels: tf.RaggedTensor, scores: tf.Tensor) -> dict[str, tf.RaggedTensor]:
+        inside, starts = entity_words(self.settings.labels, labels)
+        tags = tf.where(
+            starts,
+            tf.gather(self._first_tags, labels.values),
+            tf.where(inside, tf.gather(self._next_tags, labels.values), OUTSIDE),
+        )
+        return {"tags": labels.with_values(tags), "scores": labels.with_values(scores)}
+
+    def _entities(
+        self, labels: tf.RaggedTensor, scores: tf.Tensor, inputs: TextWindows
+    ) -> dict[str, tf.RaggedTensor]:
+        inside, starts = entity_words(self.settings.labels, labels)
+        first = tf.where(starts)[:, 0]
+        splits = tf.searchsorted(first, labels.row_splits, out_type=tf.int64)
+        # For each word the entity that it belongs to; -1 outside.
+        entity = tf.where(inside, tf.cumsum(tf.cast(starts, tf.int32)) - 1, -1)
+        count = tf.size(first)
+        last = tf.math.unsorted_segment_max(tf.range(tf.size(entity)), entity, count)
+        spans = inputs.spans
+        bytes_from, bytes_to = tf.gather(spans.byte_starts, first), tf.gather(spans.byte_ends, last)
+        answers = {
+            "types": tf.gather(self._types, tf.gather(labels.values, first)),
+            "texts": _slices(inputs.text, row_ids(splits), bytes_from, bytes_to),
+            "starts": tf.gather(spans.starts, first),
+            "ends": tf.gather(spans.ends, last),
+            "scores": tf.math.unsorted_segment_mean(scores, entity, count),
+        }
+        return {
+            name: tf.RaggedTensor.from_row_splits(values, splits, validate=False)
+            for name, values in answers.items()
+        }
+
+
+def entity_words(labels: Sequence[str], tags: tf.RaggedTensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """Finds entities as `tag_schemes.entities` does, in all sentences at once.
+
+    Args:
+        labels: C tags of any scheme.
+        tags: ragged int32 [B, (W)], indices of `labels`.
+
+    Returns:
+        Which of the N words are inside an entity, bool [N], and which of them start one, bool [N].
+    """
+    inside = tf.gather([is_inside(label) for label in labels], tags.values)
+    continues = np.array(
+        [[continues_entity(label, previous) for label in labels] for previous in [*labels, OUTSIDE]]
+    )
+    row = row_ids(tags.row_splits)
+    starts_row = tf.concat([tf.ones_like(row[:1], tf.bool), row[1:] != row[:-1]], axis=0)
+    previous = tf.concat([tags.values[:1], tags.values[:-1]], axis=0)
+    previous = tf.where(starts_row, len(labels), previous)
+    continued = tf.gather_nd(continues, tf.stack([previous, tags.values], axis=1))
+    return inside, inside & ~continued
+
+
+def _slices(text: tf.Tensor, row: tf.Tensor, starts: tf.Tensor, ends: tf.Tensor) -> tf.Tensor:
+    """Returns `text[row[i]][starts[i]:ends[i]]`, in bytes; a long text is never copied whole."""
+    text_bytes, text_starts = bytes_of(text)
+    origin = tf.cast(tf.gather(text_starts, row), tf.int32)
+    slices = tf.gather(text_bytes, tf.ragged.range(origin + starts, origin + ends))
+    letters = tf.gather(_BYTES, tf.cast(slices.values, tf.int32))
+    return tf.strings.unsorted_segment_join(letters, row_ids(slices.row_splits), tf.size(row))

@@ -1,0 +1,99 @@
+"""A tagger as signatures of a SavedModel: preprocess, network, decode.
+
+B texts, W words and E entities of the one that has most, S tokens of a row, C labels.
+"""
+
+from collections.abc import Callable
+
+import tensorflow as tf
+
+from keras_bert.serving import token_ids
+from keras_bert.serving.network import Network
+from keras_bert.tasks.ner.processor import TaggingProcessor, TextWindows
+from keras_bert.tasks.ner.word_windows import WordWindows
+
+# What stands where a text has fewer entities, or a sentence fewer words.
+PADDING = {"types": "", "texts": "", "starts": -1, "ends": -1, "scores": 0.0, "tags": ""}
+
+
+class ServedTagger(tf.Module):
+    """A tagger as signatures of a SavedModel.
+
+    Args:
+        network: of a `BertTokenClassifier`.
+        processor: of the model's vocabulary and labels.
+    """
+
+    def __init__(self, network: Network, processor: TaggingProcessor):
+        super().__init__(name="tagger")
+        self.network = network
+        self.processor = processor
+
+    def signatures(self) -> dict[str, Callable]:
+        """Returns the signatures: of texts, of words, and of token ids."""
+        text = tf.TensorSpec([None], tf.string, name="text")
+        words = tf.TensorSpec([None, None], tf.string, name="words")
+        return {
+            "serving_default": tf.function(self.entities, input_signature=[text]),
+            "words": tf.function(self.tags, input_signature=[words]),
+            "token_ids": tf.function(self.of_token_ids, input_signature=token_ids.SPECS),
+        }
+
+    def entities(self, text: tf.Tensor) -> dict[str, tf.Tensor]:
+        """Finds the entities of texts.
+
+        Args:
+            text: strings [B], as for `TaggingProcessor.preprocess`.
+
+        Returns:
+            The outputs of `TaggingProcessor.decode`, [B, E], padded with "", -1 and 0.
+        """
+        found = self._answers(self.processor.preprocess(tf.convert_to_tensor(text, tf.string)))
+        return {name: values.to_tensor(PADDING[name]) for name, values in found.items()}
+
+    def tags(self, words: tf.Tensor) -> dict[str, tf.Tensor]:
+        """Tags words.
+
+        Args:
+            words: strings [B, W], a sentence a row; "" is padding.
+
+        Returns:
+            The outputs of `TaggingProcessor.decode`, [B, W]; "" and 0 at padding.
+        """
+        words = tf.convert_to_tensor(words, tf.string)
+        is_word = words != ""
+        sentences = tf.RaggedTensor.from_row_lengths(
+            tf.boolean_mask(words, is_word),
+            tf.math.count_nonzero(is_word, axis=1),
+            validate=False,
+        )
+        found = self._answers(self.processor.preprocess_words(sentences))
+        # Padding takes the value after those of the words.
+        place = tf.cumsum(tf.cast(tf.reshape(is_word, [-1]), tf.int32), exclusive=True)
+        place = tf.where(is_word, tf.reshape(place, tf.shape(words)), tf.size(sentences.values))
+        return {
+            name: tf.gather(tf.concat([values.values, [PADDING[name]]], axis=0), place)
+            for name, values in found.items()
+        }
+
+    def of_token_ids(
+        self, input_ids: tf.Tensor, input_mask: tf.Tensor, segment_ids: tf.Tensor
+    ) -> dict[str, tf.Tensor]:
+        """Labels the tokens of rows that the client tokenized, int32 [B, S] each.
+
+        Returns:
+            `tags`, strings [B, S], the most probable label of each token, "" at padding; and
+            `logits`, float32 [B, S, C], 0 there.
+        """
+        limit = self.network.config.max_position_embeddings
+        rows = token_ids.Rows(input_ids, input_mask, segment_ids, limit)
+        logits = self.network(rows.input_ids, rows.segment_ids)["logits"]
+        most_probable = rows.padded(1 + tf.argmax(logits, axis=-1, output_type=tf.int32))
+        return {
+            "tags": tf.gather(["", *self.processor.settings.labels], most_probable),
+            "logits": rows.padded(logits),
+        }
+
+    def _answers(self, inputs: TextWindows | WordWindows) -> dict[str, tf.RaggedTensor]:
+        outputs = self.network(inputs.input_ids, inputs.segment_ids)
+        return self.processor.decode(outputs, inputs)

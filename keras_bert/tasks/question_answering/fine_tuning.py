@@ -1,0 +1,198 @@
+"""Fine-tunes a span labeler on SQuAD: official scores, prediction files and model/ come out.
+
+    training questions -> windows with positions -------------------------> training examples
+    dev questions -> windows -> logits -> candidates -> texts ------------> official scores
+    test questions -> windows -> logits -> candidates -> texts -----------> predictions.json, ...
+
+The fine-tuning core (tasks/fine_tuning) trains and predicts; this file gives it the loss, scores,
+TensorBoard tables and prediction files of question answering.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+from absl import logging
+
+from keras_bert.common.files import write_json
+from keras_bert.models import BertSpanLabeler
+from keras_bert.tasks.fine_tuning.examples import Examples
+from keras_bert.tasks.fine_tuning.predict import Predict
+from keras_bert.tasks.fine_tuning.pretrained import open_pretrained
+from keras_bert.tasks.fine_tuning.seeds import fine_tune_seeds
+from keras_bert.tasks.fine_tuning.settings import FineTuningRun
+from keras_bert.tasks.fine_tuning.task import SHOWN, FineTuningTask
+from keras_bert.tasks.prepared import decoded, gathered, prepare, processor_for
+from keras_bert.tasks.question_answering.data import (
+    QuestionSplits,
+    SquadSettings,
+    read_data,
+    scorable,
+    trainable,
+)
+from keras_bert.tasks.question_answering.labels import training_examples
+from keras_bert.tasks.question_answering.objective import span_objective
+from keras_bert.tasks.question_answering.predictions import Predictions
+from keras_bert.tasks.question_answering.processor import SpanProcessor
+from keras_bert.tasks.question_answering.question_answerer import QuestionAnswerer
+from keras_bert.tasks.question_answering.questions import Question
+from keras_bert.tasks.question_answering.scoring import (
+    score,
+    score_v2,
+    threshold_for_others,
+)
+from keras_bert.tasks.question_answering.settings import AnswerSettings
+from keras_bert.text.tokenizer import BertTokenizer
+from keras_bert.training.board import Board
+
+
+class _QuestionSet:
+    """Questions to score or to answer, split into windows once.
+
+    Args:
+        questions: Q of them.
+        tokenizer: of the checkpoint.
+        settings: how contexts become windows and logits become answers.
+    """
+
+    def __init__(
+        self, questions: Sequence[Question], tokenizer: BertTokenizer, settings: AnswerSettings
+    ):
+        self.questions = questions
+        self.settings = settings
+        self._processor = processor_for(len(questions), SpanProcessor(tokenizer, settings))
+        columns = [[q.text for q in questions], [q.context for q in questions]]
+        self._prepared = prepare(self._processor.preprocess, columns)
+
+    def decode(self, predict: Predict) -> Predictions:
+        """Runs the model and returns the candidates of each question."""
+        logits = predict(self._prepared.examples)
+        chunks = decoded(self._processor, self._prepared, logits)
+        return Predictions(self.questions, gathered(list(chunks)))
+
+    def score(self, predict: Predict) -> dict[str, float]:
+        """Returns the figures of the official scorer."""
+        return score(self.decode(predict), self.settings)
+
+
+def fine_tune_span_labeler(squad: SquadSettings, run: FineTuningRun) -> dict[str, object]:
+    """Fine-tunes a span labeler once for each seed, or resumes an unfinished run.
+
+    Args:
+        squad: the questions, and how they are read and answered.
+        run: the run; its `max_seq_length` is that of the windows.
+
+    Returns:
+        The figures of the official scorer, as in results.json.
+
+    Raises:
+        InputError: questions or a checkpoint that cannot be used.
+    """
+    settings = run.settings
+    squad = replace(squad, answers=replace(squad.answers, max_seq_length=settings.max_seq_length))
+    start = open_pretrained(settings)
+    start.checkpoint.check_segments()
+    splits = read_data(
+        squad,
+        do_train=settings.do_train,
+        do_eval=settings.do_eval,
+        do_predict=settings.do_predict,
+    )
+    task = make_task(squad, splits, start.tokenizer())
+    return fine_tune_seeds(run, start, task)
+
+
+def make_task(
+    squad: SquadSettings, splits: QuestionSplits, tokenizer: BertTokenizer
+) -> FineTuningTask:
+    """Prepares the questions of a run, and how they are trained on, scored and answered.
+
+    Args:
+        squad: how questions become windows, and logits become answers.
+        splits: the questions.
+        tokenizer: of the checkpoint.
+
+    Raises:
+        InputError: an answer that is not in its context (`strict`), or no question is left.
+    """
+    dev = test = None
+    if splits.dev is not None:
+        questions = scorable(splits.dev, squad, "development")
+        dev = _QuestionSet(questions, tokenizer, squad.answers)
+    if splits.test is not None:
+        # The same questions are answered once, unless some of them cannot be scored.
+        is_scored = splits.test is splits.dev and len(dev.questions) == len(splits.dev)
+        test = dev if is_scored else _QuestionSet(splits.test, tokenizer, squad.answers)
+
+    def training() -> Examples:
+        questions = trainable(splits.train, squad)
+        processor = processor_for(len(questions), SpanProcessor(tokenizer, squad.answers))
+        examples = training_examples(processor, questions)
+        logging.info("%d training questions, %d windows", len(questions), len(examples))
+        return examples
+
+    def write(predict: Predict, folder: Path) -> None:
+        threshold = squad.answers.threshold
+        if squad.version_2 and test is not dev:
+            if dev:
+                threshold = threshold_for_others(dev.decode(predict), squad.answers)
+            logging.info("questions with null odds above %.4f get no answer", threshold)
+        found = test.decode(predict)
+        write_json(folder / "predictions.json", found.answers(threshold))
+        write_json(folder / "nbest_predictions.json", found.n_best(squad.version_2))
+        if squad.version_2:
+            write_json(folder / "null_odds.json", found.null_odds)
+
+    read = {"dev": splits.dev, "test": splits.test}
+    return FineTuningTask(
+        make=lambda config, dtype: QuestionAnswerer(
+            BertSpanLabeler(config, dtype=dtype), tokenizer, squad.answers
+        ),
+        objective=span_objective(),
+        train=training() if splits.train is not None else None,
+        score=dev.score if dev else None,
+        best="best_f1" if squad.version_2 else "f1",
+        show=(lambda predict, board: _show(dev, predict, board)) if dev else None,
+        write_predictions=write if test else None,
+        data={name: questions for name, questions in read.items() if questions is not None},
+    )
+
+
+def _show(dev: _QuestionSet, predict: Predict, board: Board) -> None:
+    """Shows the wrong answers on TensorBoard, and in v2.0 how well "no answer" is predicted."""
+    found = dev.decode(predict)
+    board.table(
+        "wrong_predictions",
+        ("id", "question", "answered", "expected", "null odds", "context"),
+        _wrong(found, found.answers(dev.settings.threshold)),
+    )
+    if dev.settings.version_2_with_negative:
+        odds = np.array([*found.null_odds.values()])
+        board.pr_curve(
+            "no_answer",
+            np.array([not question.answers for question in dev.questions]),
+            1 / (1 + np.exp(-np.clip(odds, -50, 50))),
+        )
+
+
+def _wrong(found: Predictions, answers: Mapping[str, str]) -> list[tuple[str, ...]]:
+    rows = []
+    null_odds = found.null_odds
+    for question in found.questions:
+        if score_v2([question], answers)["exact"]:
+            continue
+        expected = " / ".join(dict.fromkeys(answer.text for answer in question.answers))
+        rows.append(
+            (
+                question.id,
+                question.text,
+                answers[question.id] or "(no answer)",
+                expected or "(no answer)",
+                f"{null_odds[question.id]:.3g}",
+                question.context[:300],
+            )
+        )
+        if len(rows) == SHOWN:
+            break
+    return rows

@@ -1,0 +1,76 @@
+"""Training labels: answers in contexts -> the first and last token of the answer in each window."""
+
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+
+from keras_bert.tasks.fine_tuning.examples import Examples
+from keras_bert.tasks.prepared import Processor, prepare
+from keras_bert.tasks.question_answering.questions import Question
+from keras_bert.tasks.question_answering.span_windows import SpanWindows
+
+
+def training_examples(processor: Processor, questions: Sequence[Question]) -> Examples:
+    """Splits questions and contexts into windows and labels them with the first answer.
+
+    Args:
+        processor: a `SpanProcessor`, or one compiled.
+        questions: answered or impossible.
+
+    Returns:
+        The windows with `start_positions` and `end_positions`, int32 [n].
+    """
+    prepared = prepare(
+        processor.preprocess, [[q.text for q in questions], [q.context for q in questions]]
+    )
+    parts = [np.zeros([0, 2], np.int32)]
+    first = 0
+    for chunk in prepared.chunks:
+        count = len(chunk.inputs.context_of)
+        parts.append(span_positions(chunk.inputs, questions[first : first + count]))
+        first += count
+    start, end = np.concatenate(parts).T.copy()
+    return dataclasses.replace(
+        prepared.examples, labels={"start_positions": start, "end_positions": end}
+    )
+
+
+def span_positions(windows: SpanWindows, questions: Sequence[Question]) -> np.ndarray:
+    """Finds the first answer of each question in its windows.
+
+    The answer is tightened to the tokens that hold some of its characters. A window without all of
+    them, or of a question without answer, is labelled (0, 0), the position of [CLS].
+
+    Args:
+        windows: of `questions`, as eager tensors.
+        questions: answered or impossible.
+
+    Returns:
+        int32 [n, 2], the first and last position in each window.
+    """
+    context_of, splits = windows.context_of.numpy(), windows.token_starts.row_splits.numpy()
+    starts, ends = windows.token_starts.values.numpy(), windows.token_ends.values.numpy()
+    spans = np.full([len(questions), 2], -1, np.int64)
+    for i, question in enumerate(questions):
+        if not question.answers:
+            continue
+        first, last = splits[context_of[i]], splits[context_of[i] + 1]
+        answer = question.answers[0]
+        begin = _byte(question.context, answer.start)
+        end = _byte(question.context, answer.start + len(answer.text))
+        spans[i] = (
+            first + np.searchsorted(ends[first:last], begin, side="right"),
+            first + np.searchsorted(starts[first:last], end, side="left") - 1,
+        )
+    spans = spans[windows.question.numpy()]
+    in_window = spans - windows.first_token.numpy()[:, np.newaxis]
+    inside = (spans[:, 0] >= 0) & (in_window[:, 0] >= 0) & (in_window[:, 0] <= in_window[:, 1])
+    inside &= in_window[:, 1] < windows.context_lengths.numpy()
+    positions = in_window + windows.context_at.numpy()[:, np.newaxis]
+    return np.where(inside[:, np.newaxis], positions, 0).astype(np.int32)
+
+
+def _byte(text: str, character: int) -> int:
+    """Returns the byte where a character starts in UTF-8; a lone surrogate has three."""
+    return len(text[:character].encode("utf-8", "surrogatepass"))

@@ -1,0 +1,92 @@
+"""Decoded answers -> predictions.json, nbest_predictions.json and null_odds.json.
+
+Texts are slices of the question's own context, by the characters that decoding found.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from keras_bert.tasks.question_answering.questions import Question
+
+
+@dataclass(frozen=True, eq=False)
+class Predictions:
+    """The decoded answers to some questions.
+
+    Attributes:
+        questions: Q of them.
+        outputs: what `SpanProcessor.decode` returns for them, as arrays.
+    """
+
+    questions: Sequence[Question]
+    outputs: Mapping[str, np.ndarray]
+
+    @property
+    def null_odds(self) -> dict[str, float]:
+        """How much higher no answer scores than the best text, as in null_odds.json."""
+        odds = self.outputs["null_score"] - self.outputs["score"]
+        return {q.id: value for q, value in zip(self.questions, odds.tolist(), strict=True)}
+
+    @property
+    def best_texts(self) -> dict[str, str]:
+        """The best text of each question, whatever the null odds; "" where there is none."""
+        starts, ends = self.outputs["nbest_starts"], self.outputs["nbest_ends"]
+        # Where no answer is the best candidate, the text is the next.
+        best = (starts >= 0).argmax(axis=1)
+        rows = np.arange(len(starts))
+        return {
+            q.id: text_at(q.context, start, end)
+            for q, start, end in zip(
+                self.questions, starts[rows, best].tolist(), ends[rows, best].tolist(), strict=True
+            )
+        }
+
+    def answers(self, threshold: float | None) -> dict[str, str]:
+        """Returns the answers as in predictions.json.
+
+        Args:
+            threshold: null odds above it give the empty answer; None never does (v1.1).
+        """
+        texts = self.best_texts
+        if threshold is None:
+            return texts
+        odds = self.null_odds
+        return {name: "" if odds[name] > threshold else text for name, text in texts.items()}
+
+    def n_best(self, with_null: bool) -> dict[str, list[dict[str, object]]]:
+        """Returns the candidates as in nbest_predictions.json.
+
+        Args:
+            with_null: whether no answer is a candidate of every question (v2.0).
+
+        Returns:
+            {question id: [{"text", "probability", "start_logit", "end_logit"}]}, best first; the
+            probabilities of a question sum to 1.
+        """
+        found = (self.outputs["nbest_starts"] >= 0).sum(axis=1)
+        counts = found + 1 if with_null else np.maximum(found, 1)
+        names = ("starts", "ends", "probabilities", "start_logits", "end_logits")
+        columns = [self.outputs[f"nbest_{name}"].tolist() for name in names]
+        return {
+            question.id: [
+                {
+                    "text": text_at(question.context, start, end),
+                    "probability": probability,
+                    "start_logit": start_logit,
+                    "end_logit": end_logit,
+                }
+                for start, end, probability, start_logit, end_logit in zip(
+                    *(values[:count] for values in rows), strict=True
+                )
+            ]
+            for question, count, *rows in zip(
+                self.questions, counts.tolist(), *columns, strict=True
+            )
+        }
+
+
+def text_at(context: str, start: int, end: int) -> str:
+    """Returns a slice of a context, or "" for the positions -1 of no answer."""
+    return context[start:end] if start >= 0 else ""

@@ -1,0 +1,146 @@
+"""The graph functions of question answering: texts to windows, logits to answers.
+
+    question, context: strings [B] -> windows, ragged int32 [n, (S)]      preprocess
+    start, end logits [T] -> the best spans -> answers [B]                decode
+
+Answers are slices of the contexts. Positions are characters as Python's `str` counts them; a byte
+that is not UTF-8 counts as one character, as in `context.decode("utf-8", "surrogateescape")`.
+
+B questions, n windows, S tokens of the longest, T tokens of all windows, K candidates.
+"""
+
+from collections.abc import Mapping
+
+import tensorflow as tf
+
+from keras_bert.serving.inputs import same_shape
+from keras_bert.tasks.question_answering.settings import AnswerSettings
+from keras_bert.tasks.question_answering.span_decoding import BestSpans, find_best_spans
+from keras_bert.tasks.question_answering.span_windows import SpanWindows, make_windows
+from keras_bert.text.tokenizer import BertTokenizer, byte_to_char_offsets, valid_utf8
+
+
+class SpanProcessor:
+    """Turns questions and contexts into windows, and span logits into answers.
+
+    Args:
+        tokenizer: of the model's vocabulary.
+        settings: lengths of windows and answers, number of candidates, and the threshold.
+    """
+
+    per_token = True
+
+    def __init__(self, tokenizer: BertTokenizer, settings: AnswerSettings):
+        self.tokenizer = tokenizer
+        self.settings = settings
+
+    def preprocess(self, question: tf.Tensor, context: tf.Tensor) -> SpanWindows:
+        """Splits questions and contexts into windows.
+
+        Args:
+            question: strings [B].
+            context: strings [B], one for each question.
+
+        Returns:
+            The windows, at least one for each question.
+        """
+        question, context = same_shape(question=question, context=context)
+        return make_windows(question, context, self.tokenizer, self.settings)
+
+    def decode(self, outputs: Mapping[str, tf.Tensor], inputs: SpanWindows) -> dict[str, tf.Tensor]:
+        """Decodes span logits into answers.
+
+        Args:
+            outputs: {"start_logits", "end_logits": [T]}.
+            inputs: the windows of the questions.
+
+        Returns:
+            `answer`: strings [B]; "" where the context has no answer.
+            `start`, `end`: int32 [B], the answer's characters in its context; -1 where it is "".
+            `score`: float64 [B], start logit + end logit of the best text, even if no answer is
+                given; the lowest float32 where the context has no token.
+            `null_score`: float64 [B], the same of no answer. Null odds are `null_score` - `score`.
+            `nbest_answers`, `nbest_starts`, `nbest_ends`, `nbest_probabilities`,
+            `nbest_start_logits`, `nbest_end_logits`: [B, n_best_size], candidates of different
+                texts, best first; "", -1 and 0 after the last. If questions may have no answer,
+                there is one more: no answer is a candidate, with "" and -1. It is the only one
+                of a context without tokens.
+        """
+        found = find_best_spans(inputs, outputs, self.settings)
+        null_score = found.null_start_logits + found.null_end_logits
+        score = found.start_logits[:, 0] + found.end_logits[:, 0]
+        score = tf.where(found.counts > 0, score, tf.float32.min)
+        answered = found.counts > 0
+        if self.settings.threshold is not None:
+            answered &= null_score - score <= self.settings.threshold
+
+        texts, starts, ends = _texts(found, inputs)
+        return {
+            "answer": tf.where(answered, texts[:, 0], ""),
+            "start": tf.where(answered, starts[:, 0], -1),
+            "end": tf.where(answered, ends[:, 0], -1),
+            "score": score,
+            "null_score": null_score,
+        } | self._n_best(found, {"answers": texts, "starts": starts, "ends": ends})
+
+    def _n_best(self, found: BestSpans, columns: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+        """Inserts no answer where it is a candidate, and computes the probabilities.
+
+        Args:
+            found: the candidates.
+            columns: {"answers", "starts", "ends": [B, K + 1]}, the last column for no answer.
+
+        Returns:
+            The `nbest_` outputs.
+        """
+        settings = self.settings
+        with_null = tf.ones_like(found.counts, tf.bool)
+        if not settings.version_2_with_negative:
+            with_null = found.counts == 0
+        real = tf.sequence_mask(found.counts, settings.n_best_size)
+        real = tf.concat([real, with_null[:, tf.newaxis]], axis=1)
+        start_logits, end_logits = (
+            tf.where(real, tf.concat([logits, null[:, tf.newaxis]], axis=1), 0)
+            for logits, null in (
+                (found.start_logits, found.null_start_logits),
+                (found.end_logits, found.null_end_logits),
+            )
+        )
+        scores = tf.where(real, start_logits + end_logits, float("-inf"))
+        # Stable: among equal scores, no answer is the last.
+        order = tf.argsort(scores, direction="DESCENDING", stable=True)
+        columns = {
+            **columns,
+            "probabilities": tf.nn.softmax(scores),
+            "start_logits": start_logits,
+            "end_logits": end_logits,
+        }
+        shown = settings.n_best_size + int(settings.version_2_with_negative)
+        return {
+            f"nbest_{name}": tf.gather(values, order, batch_dims=1)[:, :shown]
+            for name, values in columns.items()
+        }
+
+
+def _texts(found: BestSpans, windows: SpanWindows) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    """Slices the candidates from their contexts.
+
+    Returns:
+        Texts, first characters and characters after the last, each [B, K + 1]: one column more, for
+        no answer, with "" and -1, which also follow the last candidate.
+    """
+    first, last = (
+        tf.pad(tokens, [[0, 0], [0, 1]], constant_values=-1)
+        for tokens in (found.first_tokens, found.last_tokens)
+    )
+    # Of the empty context alone there is no token to gather.
+    offsets = [windows.token_starts, windows.token_ends]
+    utf8 = valid_utf8(windows.context)
+    offsets += [byte_to_char_offsets(utf8, each) for each in offsets]
+    byte_starts, byte_ends, starts, ends = (
+        tf.gather(tf.pad(each.values, [[1, 0]], constant_values=-1), tokens + 1)
+        for each, tokens in zip(offsets, (first, last) * 2, strict=True)
+    )
+    context = tf.gather(windows.context, windows.context_of)[:, tf.newaxis]
+    texts = tf.strings.substr(context, tf.maximum(byte_starts, 0), byte_ends - byte_starts)
+    return texts, starts, ends

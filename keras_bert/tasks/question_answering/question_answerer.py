@@ -1,0 +1,340 @@
+"""The public object of question answering: questions and contexts in, answers out."""
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, fields
+from typing import Any, ClassVar, TypedDict, Unpack
+
+import keras
+import numpy as np
+import tensorflow as tf
+from keras import ops
+
+from keras_bert.common.errors import InputError
+from keras_bert.models import BertSpanLabeler
+from keras_bert.serving.network import Network
+from keras_bert.tasks.checks import check_same_length, check_strings
+from keras_bert.tasks.fitting import FitData, FitOptions
+from keras_bert.tasks.loading import ModelOptions, Source
+from keras_bert.tasks.prepared import gathered
+from keras_bert.tasks.question_answering.labels import training_examples
+from keras_bert.tasks.question_answering.objective import ENDS, position_loss
+from keras_bert.tasks.question_answering.predictions import Predictions, text_at
+from keras_bert.tasks.question_answering.processor import SpanProcessor
+from keras_bert.tasks.question_answering.questions import Question, aligned, questions_of
+from keras_bert.tasks.question_answering.scoring import score
+from keras_bert.tasks.question_answering.served import ServedQuestionAnswering
+from keras_bert.tasks.question_answering.settings import AnswerSettings
+from keras_bert.tasks.task import Task
+from keras_bert.text.tokenizer import BertTokenizer
+
+_CONTEXT = "The Norman dynasty had a major impact on medieval Europe."
+_QUESTION = "Who had an impact on Europe?"
+_DEFAULT = ModelOptions()
+
+
+class AnswerOptions(TypedDict, total=False):
+    """Keyword arguments of `from_pretrained`; AnswerSettings explains them."""
+
+    max_seq_length: int | None
+    max_query_length: int | None
+    doc_stride: int | None
+    n_best_size: int | None
+    max_answer_length: int | None
+    version_2_with_negative: bool | None
+    null_score_diff_threshold: float | None
+
+
+class QuestionAnswerer(Task):
+    """Answers questions by spans of their contexts.
+
+    Example:
+        answerer = QuestionAnswerer.from_pretrained("out/squad")
+        answerer.predict(["Who swore fealty?"], ["Rollo swore fealty to King Charles."])["answer"]
+
+    Args:
+        model: the network.
+        tokenizer: of the model's vocabulary.
+        settings: lengths of windows and answers, candidates and threshold.
+    """
+
+    task: ClassVar[str] = "question_answering"
+    input_names: ClassVar[tuple[str, ...]] = ("question", "context")
+    optional_weights: ClassVar[tuple[str, ...]] = ("encoder/pooler",)
+
+    settings: AnswerSettings
+    processor: SpanProcessor
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        path: str | os.PathLike,
+        *,
+        tokenizer: BertTokenizer | None = None,
+        dtype: str | None = None,
+        **settings: Unpack[AnswerOptions],
+    ) -> "QuestionAnswerer":
+        """Opens a fine-tuned span labeler, or puts a new head on a pre-trained model.
+
+        Args:
+            path: whatever `--init_checkpoint` accepts.
+            tokenizer: in place of the checkpoint's.
+            dtype: dtype policy, such as "mixed_bfloat16".
+            **settings: see AnswerSettings: max_seq_length, max_query_length, doc_stride,
+                n_best_size, max_answer_length, version_2_with_negative and
+                null_score_diff_threshold. By default as the model was trained, or the defaults of
+                AnswerSettings.
+
+        Raises:
+            InputError: nothing that can be opened, a model of another task or of one segment, or
+                settings out of range.
+        """
+        source = Source.open(path)
+        source.check_heads(cls.task, cls.__name__)
+        return cls.from_source(source, options=ModelOptions(tokenizer, dtype), **settings)
+
+    @classmethod
+    def from_source(
+        cls,
+        source: Source,
+        *,
+        options: ModelOptions = _DEFAULT,
+        **settings: Unpack[AnswerOptions],
+    ) -> "QuestionAnswerer":
+        """Makes the object from an open checkpoint.
+
+        Args:
+            source: the checkpoint.
+            options: tokenizer and dtype.
+            **settings: as for `from_pretrained`.
+
+        Raises:
+            InputError: a model of one segment, or settings out of range.
+        """
+        known = [field.name for field in fields(AnswerSettings)]
+        unknown = sorted(set(settings) - set(known))
+        if unknown:
+            raise InputError(
+                f"{cls.__name__} got unknown settings {', '.join(unknown)}; expected of "
+                f"{', '.join(known)}"
+            )
+        source.checkpoint.check_segments()
+        model = BertSpanLabeler(source.checkpoint.config, dtype=options.dtype)
+        tokenizer = source.tokenizer(options.tokenizer)
+        return cls._load(source, model, tokenizer, _settings(source, settings))
+
+    @classmethod
+    def settings_of_export(cls, info: Mapping[str, Any]) -> AnswerSettings:
+        """Returns the settings of an export."""
+        names = [field.name for field in fields(AnswerSettings)]
+        known = {name: info[name] for name in names if name in info}
+        # The name in earlier exports, which have a threshold in v1.1 too.
+        known.setdefault("version_2_with_negative", bool(info.get("version_2")))
+        if not known["version_2_with_negative"]:
+            known["null_score_diff_threshold"] = None
+        return AnswerSettings(**known)
+
+    def fit(
+        self,
+        questions: Sequence[str],
+        contexts: Sequence[str],
+        answers: Sequence[Mapping[str, Any] | None],
+        *,
+        validation_data: tuple[Any, Sequence[Any]] | None = None,
+        callbacks: Sequence[keras.callbacks.Callback] = (),
+        **options: Unpack[FitOptions],
+    ) -> keras.callbacks.History:
+        """Trains the model by Keras' own `fit`, on one device.
+
+        Args:
+            questions: n strings.
+            contexts: n strings, the context of each question.
+            answers: n answers {"text": str, "start": int}, a slice of the context and its first
+                character; None for a question without answer, if `version_2_with_negative`. Of
+                a list of answers, the first is trained on.
+            validation_data: ((questions, contexts), answers), evaluated after each epoch; its
+                figures are in the logs as `val_exact`, `val_f1` and so on.
+            callbacks: Keras callbacks.
+            **options: see FitSettings: epochs, batch_size, learning_rate, seed, ...
+
+        Returns:
+            Keras' history.
+
+        Raises:
+            InputError: arguments that cannot be used, such as an answer that is not in its context.
+        """
+        asked = self._questions(questions, contexts, answers)
+        evaluate = None
+        if validation_data is not None:
+            held_out = _triple_of(validation_data)
+            self._questions(*held_out)
+            evaluate = lambda: self.evaluate(*held_out)  # noqa: E731
+        examples = training_examples(self.processor, [_trainable(question) for question in asked])
+        data = FitData(
+            examples=examples,
+            targets=_targets,
+            losses={f"{end}_logits": _span_loss for end in ENDS},
+            metrics={},
+            pad_token_id=self.tokenizer.pad_token_id,
+            max_seq_length=self.settings.max_seq_length,
+            frozen=(self.model.encoder.pooler,),
+        )
+        return self._fit(data, options, evaluate, callbacks)
+
+    def evaluate(
+        self,
+        questions: Sequence[str],
+        contexts: Sequence[str],
+        answers: Sequence[Mapping[str, Any] | Sequence[Mapping[str, Any]] | None],
+        batch_size: int = 32,
+    ) -> dict[str, float]:
+        """Scores the model as the official scorer of SQuAD does.
+
+        Args:
+            questions: n strings.
+            contexts: n strings.
+            answers: n answers as for `fit`, or lists of answers, of which the best match counts.
+            batch_size: windows a batch.
+
+        Returns:
+            The figures of results.json: "exact" and "f1" in percent. If questions may have no
+            answer, also "HasAns_f1", "NoAns_f1" and so on, and the best thresholds.
+
+        Raises:
+            InputError: arguments that cannot be used, or no questions.
+        """
+        asked = self._questions(questions, contexts, answers)
+        if not asked:
+            raise InputError("evaluate() got no questions; expected at least one")
+        columns = [[q.text for q in asked], [q.context for q in asked]]
+        outputs = gathered(list(self._answers(columns, batch_size)))
+        return score(Predictions(asked, outputs), self.settings)
+
+    def predict(
+        self, questions: Sequence[str], contexts: Sequence[str], batch_size: int = 32
+    ) -> dict[str, np.ndarray]:
+        """Answers questions.
+
+        Args:
+            questions: n strings.
+            contexts: n strings, the context of each question, of any length.
+            batch_size: windows a batch.
+
+        Returns:
+            "answer" [n], a slice of the context, or "" where it has no answer; "start" and "end",
+            its characters, or -1; "score" and "null_score", the scores of the best text and of no
+            answer; "nbest_answers", "nbest_starts", "nbest_ends", "nbest_probabilities",
+            "nbest_start_logits" and "nbest_end_logits" [n, candidates], best first.
+
+        Raises:
+            InputError: arguments that cannot be used.
+        """
+        questions, contexts = _columns(questions, contexts)
+        outputs = gathered(list(self._answers([questions, contexts], batch_size)))
+        outputs = {
+            name: values.astype(np.float32) if values.dtype == np.float64 else values
+            for name, values in outputs.items()
+        }
+        # Slices of the given strings, which may hold what UTF-8 cannot spell.
+        outputs["answer"] = _slices(contexts, outputs["start"], outputs["end"])
+        outputs["nbest_answers"] = _slices(contexts, outputs["nbest_starts"], outputs["nbest_ends"])
+        return outputs
+
+    def make_processor(self) -> SpanProcessor:
+        """Makes the graph functions for the present settings."""
+        return SpanProcessor(self.tokenizer, self.settings)
+
+    def served(self, network: Network) -> tf.Module:
+        """Makes the module whose signatures an export has."""
+        return ServedQuestionAnswering(network, self.processor)
+
+    def text_settings(self) -> dict[str, Any]:
+        """Returns what export.json says of how strings are read and answered."""
+        return asdict(self.settings)
+
+    def example_request(self) -> dict[str, str]:
+        """Returns the strings of a request that warms a server up."""
+        return {"question": _QUESTION, "context": _CONTEXT}
+
+    def _questions(self, questions: Any, contexts: Any, answers: Any) -> list[Question]:
+        questions, contexts = _columns(questions, contexts)
+        asked = questions_of(questions, contexts, answers)
+        for index, question in enumerate(asked):
+            if not question.answers and not self.settings.version_2_with_negative:
+                raise InputError(
+                    f"answers[{index}] is {answers[index]!r}; expected an answer, or "
+                    "version_2_with_negative=True for questions without answer"
+                )
+        return asked
+
+
+def _settings(source: Source, given: Mapping[str, Any]) -> AnswerSettings:
+    """Completes the settings by those of the model and its run."""
+    default = AnswerSettings()
+    settings: dict[str, Any] = {
+        name: source.setting(name, int, given.get(name), getattr(default, name))
+        for name in ("max_query_length", "doc_stride", "n_best_size", "max_answer_length")
+    }
+    settings["max_seq_length"] = source.max_seq_length(
+        given.get("max_seq_length"), default.max_seq_length
+    )
+    name = "version_2_with_negative"
+    version_2 = settings[name] = source.setting(name, bool, given.get(name), False)
+    name = "null_score_diff_threshold"
+    threshold = given.get(name)
+    if threshold is None and version_2:
+        threshold = source.setting(name, float, None)
+        threshold = source.run.threshold() if threshold is None else threshold
+    return AnswerSettings(**settings, null_score_diff_threshold=threshold)
+
+
+def _columns(questions: Any, contexts: Any) -> tuple[list[str], list[str]]:
+    questions = check_strings("questions", questions)
+    contexts = check_strings("contexts", contexts)
+    check_same_length(questions=questions, contexts=contexts)
+    return questions, contexts
+
+
+def _trainable(question: Question) -> Question:
+    """Returns the question with its answer where the context has it."""
+    found = aligned(question)
+    if found is None:
+        answer = question.answers[0]
+        raise InputError(
+            f"answers[{question.id}] is {answer.text[:60]!r} at {answer.start}; expected a text "
+            f"that contexts[{question.id}] has there"
+        )
+    return found
+
+
+def _triple_of(value: Any) -> tuple[Any, Any, Any]:
+    """Returns questions, contexts and answers of `validation_data`."""
+    is_nested = isinstance(value, tuple | list) and len(value) == 2
+    if not is_nested or not isinstance(value[0], tuple | list) or len(value[0]) != 2:
+        raise InputError(
+            f"validation_data is {value!r:.60}; expected ((questions, contexts), answers)"
+        )
+    return (*value[0], value[1])
+
+
+def _slices(contexts: Sequence[str], starts: np.ndarray, ends: np.ndarray) -> np.ndarray:
+    """Slices contexts [n] at characters [n] or [n, K]."""
+    texts = np.empty(starts.shape, object)
+    for index in np.ndindex(starts.shape):
+        texts[index] = text_at(contexts[index[0]], int(starts[index]), int(ends[index]))
+    return texts
+
+
+def _targets(batch: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Makes targets [B, S]: 1 at the position, 0 at other tokens, -1 at padding."""
+    targets = {}
+    for end in ENDS:
+        target = np.where(batch["input_mask"] == 1, 0, -1).astype(np.int32)
+        target[np.arange(len(target)), batch[f"{end}_positions"]] = 1
+        targets[f"{end}_logits"] = target
+    return targets
+
+
+def _span_loss(targets: Any, logits: Any) -> Any:
+    """Computes half of the cross-entropy of one end of a span: [B, S] -> [B]."""
+    return 0.5 * position_loss(ops.argmax(targets, axis=-1), targets >= 0, logits)[0]

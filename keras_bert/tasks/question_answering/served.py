@@ -1,0 +1,63 @@
+"""The signatures of served question answering: of texts, and of token ids."""
+
+from collections.abc import Callable
+
+import tensorflow as tf
+
+from keras_bert.common.errors import InputError
+from keras_bert.serving import token_ids
+from keras_bert.serving.network import Network
+from keras_bert.tasks.question_answering.processor import SpanProcessor
+
+
+class ServedQuestionAnswering(tf.Module):
+    """Question answering as signatures of a SavedModel.
+
+    Args:
+        network: of a BertSpanLabeler.
+        processor: the task's graph functions.
+
+    Raises:
+        InputError: windows are longer than the model's positions.
+    """
+
+    def __init__(self, network: Network, processor: SpanProcessor):
+        length, limit = processor.settings.max_seq_length, network.config.max_position_embeddings
+        if length > limit:
+            raise InputError(
+                f"max_seq_length={length}: expected at most the model's {limit} positions"
+            )
+        super().__init__(name="question_answering")
+        self.network = network
+        self.processor = processor
+
+    def signatures(self) -> dict[str, Callable]:
+        """Returns the signatures by name."""
+        texts = [tf.TensorSpec([None], tf.string, name=name) for name in ("question", "context")]
+        return {
+            "serving_default": tf.function(self.of_texts, texts, autograph=False),
+            "token_ids": tf.function(self.of_token_ids, token_ids.SPECS, autograph=False),
+        }
+
+    def of_texts(self, question: tf.Tensor, context: tf.Tensor) -> dict[str, tf.Tensor]:
+        """Answers questions about contexts, strings [B] each; see `SpanProcessor.decode`."""
+        inputs = self.processor.preprocess(question, context)
+        outputs = self.network(inputs.input_ids, inputs.segment_ids)
+        answers = self.processor.decode(outputs, inputs)
+        return {
+            name: tf.cast(value, tf.float32) if value.dtype.is_floating else value
+            for name, value in answers.items()
+        }
+
+    def of_token_ids(
+        self, input_ids: tf.Tensor, input_mask: tf.Tensor, segment_ids: tf.Tensor
+    ) -> dict[str, tf.Tensor]:
+        """Scores windows that the client tokenized, int32 [B, S] each.
+
+        Returns:
+            `start_logits` and `end_logits`, float32 [B, S]; 0 on padding.
+        """
+        limit = self.network.config.max_position_embeddings
+        rows = token_ids.Rows(input_ids, input_mask, segment_ids, limit)
+        outputs = self.network(rows.input_ids, rows.segment_ids)
+        return {name: rows.padded(outputs[name]) for name in ("start_logits", "end_logits")}

@@ -1,0 +1,60 @@
+"""The settings of question answering: how contexts become windows and logits become answers."""
+
+import math
+from dataclasses import dataclass
+
+from keras_bert.common.errors import InputError
+
+_AT_LEAST_ONE = ("n_best_size", "max_answer_length", "max_query_length", "doc_stride")
+
+
+@dataclass(frozen=True)
+class AnswerSettings:
+    """How contexts become windows and logits become answers; named like the flags of run_squad.
+
+    Attributes:
+        max_seq_length: tokens of a window, with [CLS] and both [SEP].
+        max_query_length: tokens of a question; the rest is truncated.
+        doc_stride: tokens from the start of one window to the start of the next.
+        n_best_size: candidates for each question.
+        max_answer_length: tokens of an answer.
+        version_2_with_negative: whether a question may have no answer.
+        null_score_diff_threshold: null odds above it give the empty answer. None means 0.
+
+    Raises:
+        InputError: a value out of range, or a threshold without questions that have no answer.
+    """
+
+    max_seq_length: int = 384
+    max_query_length: int = 64
+    doc_stride: int = 128
+    n_best_size: int = 20
+    max_answer_length: int = 30
+    version_2_with_negative: bool = False
+    null_score_diff_threshold: float | None = None
+
+    def __post_init__(self):
+        for name in _AT_LEAST_ONE:
+            if getattr(self, name) < 1:
+                raise InputError(f"{name}={getattr(self, name)}: expected at least 1")
+        if self.max_seq_length < self.max_query_length + 4:
+            raise InputError(
+                f"max_seq_length={self.max_seq_length}: expected at least "
+                f"{self.max_query_length + 4}, room for max_query_length={self.max_query_length}, "
+                "[CLS], two [SEP] and a token of the context"
+            )
+        threshold = self.null_score_diff_threshold
+        if threshold is None:
+            return
+        if not math.isfinite(threshold):
+            raise InputError(f"null_score_diff_threshold={threshold}: expected a finite number")
+        if not self.version_2_with_negative:
+            raise InputError(
+                f"null_score_diff_threshold={threshold} needs version_2_with_negative: questions "
+                "of v1.1 have an answer"
+            )
+
+    @property
+    def threshold(self) -> float | None:
+        """Null odds above it give the empty answer; None if every question has an answer."""
+        return (self.null_score_diff_threshold or 0.0) if self.version_2_with_negative else None

@@ -1,0 +1,164 @@
+"""Questions and contexts -> windows of tokens: a long context is read in overlapping parts.
+
+    [CLS] question [SEP] part of the context [SEP]        segments 0 0 0 1 1
+
+    question, context: strings [B] -> tokens and their bytes -> windows, ragged int32 [n, (S)]
+
+Each distinct context is tokenized once. The windows are laid out as one table [n, S], then its
+padding is dropped.
+
+B questions, C distinct contexts, D tokens of those, n windows, S tokens of the longest window,
+T tokens of all windows.
+"""
+
+from typing import NamedTuple
+
+import tensorflow as tf
+
+from keras_bert.tasks.question_answering.settings import AnswerSettings
+from keras_bert.text.tokenizer import BertTokenizer, row_ids
+
+
+class SpanWindows(NamedTuple):
+    """The windows of some questions, those of one question in sequence.
+
+    Attributes:
+        input_ids: ragged int32 [n, (S)], as a model reads them.
+        segment_ids: ragged int32 [n, (S)].
+        question: int32 [n], the question of each window.
+        context_at: int32 [n], the position in the window of its first context token.
+        first_token: int32 [n], the index of that token among the D tokens.
+        context: strings [C], distinct.
+        context_of: int32 [B], the context of each question.
+        token_starts: ragged int32 [C, (tokens)], the byte of the context where each token starts.
+        token_ends: ragged int32 [C, (tokens)], the byte after each token.
+    """
+
+    input_ids: tf.RaggedTensor
+    segment_ids: tf.RaggedTensor
+    question: tf.Tensor
+    context_at: tf.Tensor
+    first_token: tf.Tensor
+    context: tf.Tensor
+    context_of: tf.Tensor
+    token_starts: tf.RaggedTensor
+    token_ends: tf.RaggedTensor
+
+    @property
+    def lengths(self) -> tf.Tensor:
+        """The number of tokens of each window, int32 [n]."""
+        return tf.cast(self.input_ids.row_lengths(), tf.int32)
+
+    @property
+    def context_lengths(self) -> tf.Tensor:
+        """The number of context tokens in each window, int32 [n]."""
+        return self.lengths - self.context_at - 1
+
+
+def make_windows(
+    question: tf.Tensor, context: tf.Tensor, tokenizer: BertTokenizer, settings: AnswerSettings
+) -> SpanWindows:
+    """Tokenizes questions and contexts and splits each pair into windows.
+
+    Args:
+        question: strings [B].
+        context: strings [B].
+        tokenizer: of the model's vocabulary.
+        settings: the lengths of windows and questions, and the stride.
+
+    Returns:
+        The windows, at least one for each question. Every token of a context is in at least one.
+    """
+    # All texts in one call, the contexts first.
+    context, context_of = tf.unique(context)
+    count = tf.size(context)
+    ids, token_starts, token_ends = tokenizer.tokenize_with_offsets(
+        tf.concat([context, question], axis=0)
+    )
+    starts, sizes = (
+        tf.cast(of_texts, tf.int32) for of_texts in (ids.row_starts(), ids.row_lengths())
+    )
+    query_starts, queries = starts[count:], tf.minimum(sizes[count:], settings.max_query_length)
+    starts, sizes = (tf.gather(of_contexts, context_of) for of_contexts in (starts, sizes))
+    room = settings.max_seq_length - 3 - queries
+    step = tf.minimum(room, settings.doc_stride)
+    # One, and as many as the steps that the rest takes.
+    counts = 1 + tf.maximum(-((room - sizes) // step), 0)
+
+    nth = tf.ragged.range(counts)  # [B, (windows)]
+    row = row_ids(nth.row_splits)  # [n]
+    offset = nth.values * tf.gather(step, row)
+    length = tf.minimum(tf.gather(sizes, row) - offset, tf.gather(room, row))
+    context_at = tf.gather(queries, row) + 2
+    first_token = tf.gather(starts, row) + offset
+
+    # The table says which token stands where; after those of the texts, [SEP] and [CLS].
+    separator = tf.size(ids.values)
+    tokens = tf.concat([ids.values, [tokenizer.sep_token_id, tokenizer.cls_token_id]], axis=0)
+    lengths = context_at + length + 1
+    place = tf.range(_largest_of(lengths))[tf.newaxis]
+    at = context_at[:, tf.newaxis]
+    in_query = (place >= 1) & (place < at - 1)
+    in_context = (place >= at) & (place < lengths[:, tf.newaxis] - 1)
+    token = tf.where(in_context, first_token[:, tf.newaxis] + place - at, separator)
+    query_start = tf.gather(query_starts, row)[:, tf.newaxis]
+    token = tf.where(in_query, query_start + place - 1, token)
+    token = tf.where(place == 0, separator + 1, token)
+
+    real = place < lengths[:, tf.newaxis]
+    input_ids = tf.RaggedTensor.from_row_lengths(
+        tf.gather(tokens, tf.boolean_mask(token, real)),
+        tf.cast(lengths, tf.int64),
+        validate=False,
+    )
+    segment_ids = tf.cast(tf.boolean_mask(place >= at, real), tf.int32)
+    return SpanWindows(
+        input_ids,
+        input_ids.with_values(segment_ids),
+        row,
+        context_at,
+        first_token,
+        context,
+        context_of,
+        token_starts[:count],
+        token_ends[:count],
+    )
+
+
+def max_context(windows: SpanWindows) -> tf.Tensor:
+    """Marks each context token in the window that shows most of what is around it.
+
+    The score is the smaller number of tokens to its left or right, plus 0.01 for each token of
+    context in the window; the first window wins a tie (released run_squad).
+
+    Args:
+        windows: of any questions.
+
+    Returns:
+        bool [n, S]: true once for every token of every question's context.
+    """
+    length = windows.context_lengths[:, tf.newaxis]
+    count = tf.shape(length)[0]
+    place = tf.range(_largest_of(windows.lengths)) - windows.context_at[:, tf.newaxis]
+    inside = (place >= 0) & (place < length)
+    # In float64, since its sums decide the ties.
+    score = tf.cast(tf.minimum(place, length - 1 - place), tf.float64)
+    score += 0.01 * tf.cast(length, tf.float64)
+    # Questions may share a context: every question counts its tokens by numbers of its own, after
+    # those of the questions before. Other positions get the number after the last.
+    sizes = tf.gather(windows.token_starts.row_lengths(), windows.context_of)
+    starts = tf.gather(windows.token_starts.row_starts(), windows.context_of)
+    shift = tf.cast(tf.cumsum(sizes, exclusive=True) - starts, tf.int32)
+    first = windows.first_token + tf.gather(shift, windows.question)
+    total = tf.cast(tf.reduce_sum(sizes), tf.int32)
+    number = tf.where(inside, first[:, tf.newaxis] + place, total)
+    best = tf.math.unsorted_segment_max(score, number, total + 1)
+    window = tf.range(count)[:, tf.newaxis]
+    winner = tf.where(score == tf.gather(best, number), window, count)
+    owner = tf.math.unsorted_segment_min(winner, number, total + 1)
+    return inside & (tf.gather(owner, number) == window)
+
+
+def _largest_of(lengths: tf.Tensor) -> tf.Tensor:
+    """Returns the largest length, 0 of none."""
+    return tf.maximum(tf.reduce_max(lengths), 0)

@@ -1,0 +1,151 @@
+"""`from_pretrained`: every network from checkpoints of every format, heads included."""
+
+import logging
+import shutil
+
+import numpy as np
+import pytest
+
+from keras_bert.checkpoints.conversion import convert
+from keras_bert.checkpoints.model_description import ModelDescription
+from keras_bert.checkpoints.model_directory import save_model_directory
+from keras_bert.common.errors import InputError
+from keras_bert.config import BertConfig
+from keras_bert.models import (
+    BertClassifier,
+    BertEncoder,
+    BertPretrainer,
+    BertSpanLabeler,
+    BertTokenClassifier,
+)
+
+CONFIG = BertConfig(7, 8, 1, 2, 12, max_position_embeddings=8)
+VOCAB = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "b"]
+NETWORKS = {
+    BertEncoder: {},
+    BertPretrainer: {},
+    BertClassifier: {"num_labels": 3},
+    BertTokenClassifier: {"num_labels": 5},
+    BertSpanLabeler: {},
+}
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    """A function: class -> (a model of random weights, the directory where it was saved)."""
+    made = {}
+
+    def save(network):
+        if network not in made:
+            folder = tmp_path_factory.mktemp("saved") / network.__name__
+            model = network(CONFIG, **NETWORKS[network])
+            random = np.random.default_rng(0)
+            for variable in model.weights:
+                variable.assign(random.normal(0.1, 0.3, variable.shape))
+            save_model_directory(folder, model, ModelDescription(CONFIG, VOCAB))
+            made[network] = model, folder
+        return made[network]
+
+    return save
+
+
+def assert_same_weights(model, other):
+    theirs = {variable.path: np.asarray(variable) for variable in other.weights}
+    for variable in model.weights:
+        assert np.array_equal(variable, theirs[variable.path]), variable.path
+
+
+@pytest.mark.parametrize("network", NETWORKS)
+def test_a_network_comes_back_whole(network, saved, caplog):
+    model, folder = saved(network)
+    with caplog.at_level(logging.WARNING):
+        again = network.from_pretrained(folder)
+    assert type(again) is network
+    assert again.config == CONFIG
+    assert not caplog.records
+    assert_same_weights(again, model)
+
+
+@pytest.mark.parametrize("to", ["tf1", "keras_hub"])
+def test_other_formats(to, saved, tmp_path):
+    model, folder = saved(BertPretrainer)
+    convert(folder, tmp_path / to, to)
+    assert_same_weights(BertPretrainer.from_pretrained(tmp_path / to), model)
+
+
+def test_the_folder_of_an_earlier_run(saved, tmp_path):
+    model, folder = saved(BertClassifier)
+    shutil.copytree(folder, tmp_path / "model")
+    (tmp_path / "run.json").write_text("{}")
+    again = BertClassifier.from_pretrained(str(tmp_path), dtype="mixed_bfloat16")
+    assert again.dtype_policy.name == "mixed_bfloat16"
+    assert_same_weights(again, model)
+
+
+@pytest.mark.parametrize(
+    ("network", "missing"),
+    [
+        (BertPretrainer, "masked_lm, next_sentence"),
+        (BertClassifier, "classifier"),
+        (BertTokenClassifier, "classifier"),
+        (BertSpanLabeler, "span"),
+    ],
+)
+def test_a_missing_head_is_newly_initialized_with_a_warning(network, missing, saved, caplog):
+    model, folder = saved(BertEncoder)
+    with caplog.at_level(logging.WARNING):
+        again = network.from_pretrained(folder, **NETWORKS[network])
+    assert [record.message for record in caplog.records] == [
+        f"{folder}: newly initialized, since not found: {missing}"
+    ]
+    assert_same_weights(model, again)
+
+
+def test_a_pretrained_model_starts_a_classifier_and_an_encoder(saved):
+    model, folder = saved(BertPretrainer)
+    assert_same_weights(BertEncoder.from_pretrained(folder), model)
+    assert BertClassifier.from_pretrained(folder, num_labels=4).num_labels == 4
+
+
+def test_num_labels_is_read_required_and_checked(saved):
+    _, folder = saved(BertClassifier)
+    assert BertClassifier.from_pretrained(folder).num_labels == 3
+    with pytest.raises(InputError, match=r"num_labels is 2; expected 3, the logits of .*Classif"):
+        BertClassifier.from_pretrained(folder, num_labels=2)
+    _, folder = saved(BertEncoder)
+    with pytest.raises(InputError, match=r"num_labels is None; expected the number .* no class"):
+        BertTokenClassifier.from_pretrained(folder)
+
+
+@pytest.mark.parametrize(
+    ("network", "other"),
+    [
+        (BertClassifier, BertTokenClassifier),
+        (BertTokenClassifier, BertClassifier),
+        (BertSpanLabeler, BertClassifier),
+        (BertClassifier, BertSpanLabeler),
+        (BertPretrainer, BertTokenClassifier),
+    ],
+)
+def test_a_checkpoint_of_another_task_is_rejected(network, other, saved):
+    model, folder = saved(other)
+    with pytest.raises(InputError) as error:
+        network.from_pretrained(folder)
+    message = str(error.value)
+    assert message.startswith(f"{network.__name__}.from_pretrained: {folder} is a BertFor")
+    assert "; expected a BertFor" in message
+    assert_same_weights(BertEncoder.from_pretrained(folder), model)
+
+
+def test_a_head_of_another_task_is_found_without_an_architecture(saved, tmp_path):
+    _, folder = saved(BertSpanLabeler)
+    convert(folder, tmp_path / "tf1", "tf1")
+    config = tmp_path / "tf1" / "bert_config.json"
+    CONFIG.to_json(config)
+    with pytest.raises(InputError, match=r"has the head span; expected a BertForSequenceClass"):
+        BertClassifier.from_pretrained(tmp_path / "tf1", num_labels=2)
+
+
+def test_a_path_without_a_checkpoint(tmp_path):
+    with pytest.raises(InputError, match="no such checkpoint; expected a model directory"):
+        BertEncoder.from_pretrained(tmp_path / "none")

@@ -1,0 +1,242 @@
+"""The networks as Keras models: summary, configs, LoRA, int8, files, exports, input keys."""
+
+import os
+import subprocess
+import sys
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from keras_bert.checkpoints.model_description import ModelDescription
+from keras_bert.checkpoints.model_directory import save_model_directory
+from keras_bert.checkpoints.weights import weights_of
+from keras_bert.common.errors import InputError
+from keras_bert.config import BertConfig
+from keras_bert.models import (
+    BertClassifier,
+    BertEncoder,
+    BertPretrainer,
+    BertSpanLabeler,
+    BertTokenClassifier,
+)
+
+CONFIG = BertConfig(30, 16, 2, 2, 24, max_position_embeddings=12, initializer_range=0.3)
+NETWORKS = {
+    "encoder": BertEncoder,
+    "pretrainer": BertPretrainer,
+    "left-to-right": lambda config, **kwargs: BertPretrainer(
+        {**config.to_dict(), "is_decoder": True}, **kwargs
+    ),
+    "classifier": lambda config, **kwargs: BertClassifier(config, 3, **kwargs),
+    "token classifier": lambda config, **kwargs: BertTokenClassifier(config, 5, **kwargs),
+    "span labeler": BertSpanLabeler,
+}
+every_network = pytest.mark.parametrize("name", NETWORKS)
+
+
+def inputs_of(model):
+    random = np.random.default_rng(0)
+    inputs = {
+        "input_ids": random.integers(0, 30, (4, 10), np.int32),
+        "input_mask": (np.arange(10) < random.integers(3, 11, (4, 1))).astype(np.int32),
+        "segment_ids": random.integers(0, 2, (4, 10), np.int32),
+        "masked_lm_positions": random.integers(0, 7, (4, 3), np.int32),
+    }
+    return {key: inputs[key] for key in model.required_inputs}
+
+
+def difference(outputs, expected):
+    """Returns the largest difference, as a part of the largest value."""
+    return max(
+        np.abs(np.asarray(outputs[key]) - np.asarray(value)).max() / np.abs(value).max()
+        for key, value in expected.items()
+    )
+
+
+@every_network
+def test_the_summary_shows_every_shape(name):
+    model, lines = NETWORKS[name](CONFIG), []
+    model.summary(print_fn=lambda text, **_: lines.append(text), expand_nested=True)
+    text = "\n".join(lines)
+    assert "?" not in text
+    assert "(None, None, 16)" in text
+    assert f"{model.count_params():,}" in text
+
+
+@every_network
+def test_every_layer_has_a_config_and_an_output_shape(name):
+    model = NETWORKS[name](CONFIG)
+    for layer in model._flatten_layers():
+        again = type(layer).from_config(layer.get_config())
+        assert again.get_config() == layer.get_config()
+        assert layer.compute_output_shape(**layer._build_shapes_dict)
+
+
+@every_network
+def test_the_output_shapes_are_those_of_a_call(name):
+    model = NETWORKS[name](CONFIG)
+    inputs = inputs_of(model)
+    outputs = model(inputs)
+    shapes = model.compute_output_shape({key: value.shape for key, value in inputs.items()})
+    assert shapes == {key: tuple(value.shape) for key, value in outputs.items()}
+    symbolic = model({key: keras.Input([None], dtype="int32", name=key) for key in inputs})
+    assert {key: value.dtype for key, value in symbolic.items()} == {
+        key: value.dtype.name for key, value in outputs.items()
+    }
+    free = {key: tuple(value.shape) for key, value in symbolic.items()}
+    assert all(shape[0] is None for shape in free.values())
+    assert {key: len(shape) for key, shape in free.items()} == {
+        key: len(shape) for key, shape in shapes.items()
+    }
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"token_ids": "input_ids"}, "without input_ids, with the unknown token_ids; expected inp"),
+        ({"position_id": None}, "with the unknown position_id; expected input_ids, input_mask, se"),
+        ({None: "input_mask"}, "without input_mask; expected .* and optionally dropout_seed, pos"),
+    ],
+)
+def test_a_wrong_key_is_named_with_those_expected(changed, message):
+    model = BertClassifier(CONFIG, 2)
+    inputs = inputs_of(model)
+    for new, old in changed.items():
+        value = inputs.pop(old) if old else inputs["input_ids"]
+        if new:
+            inputs[new] = value
+    model.compile(loss={"logits": "mse"})
+    calls = (model, model.predict, lambda x: model.fit(x, {"logits": np.zeros((4, 2))}))
+    for call in calls:
+        with pytest.raises(InputError, match=f"BertClassifier: inputs have the keys .*{message}"):
+            call(inputs)
+
+
+def test_inputs_that_are_no_dict_are_rejected():
+    with pytest.raises(InputError, match=r"inputs are a ndarray; expected input_ids, .* in a dict"):
+        BertEncoder(CONFIG)(np.ones((2, 3), "int32"))
+
+
+def test_a_pretrainer_needs_positions_and_a_left_to_right_one_does_not():
+    model = BertPretrainer(CONFIG)
+    inputs = inputs_of(model)
+    del inputs["masked_lm_positions"]
+    with pytest.raises(InputError, match="without masked_lm_positions"):
+        model(inputs)
+    assert NETWORKS["left-to-right"](CONFIG)(inputs).keys() == {"next_token_logits"}
+
+
+def six_layers():
+    return BertClassifier(BertConfig(30, 16, 6, 2, 24, max_position_embeddings=12), 2)
+
+
+def test_lora_reaches_all_36_kernels_and_trains_only_itself_and_the_head():
+    model = six_layers()
+    inputs, frozen = inputs_of(model), {v.path: np.asarray(v) for v in model.encoder.weights}
+    before = model(inputs)
+    model.enable_lora(2, lora_alpha=4)
+    assert difference(model(inputs), before) == 0.0
+    paths = [variable.path for variable in model.trainable_variables]
+    assert len(paths) == 2 * 36 + 2
+    assert sum(path.endswith("/lora_kernel_a") for path in paths) == 36
+    assert paths[-2:] == ["classifier/kernel", "classifier/bias"]
+    model.compile(optimizer=keras.optimizers.Adam(0.01), loss={"logits": "mse"})
+    model.fit(inputs, {"logits": np.ones((4, 2))}, epochs=2, verbose=0)
+    assert difference(model(inputs), before) > 0.01
+    for variable in model.encoder.weights:
+        if variable.path in frozen:
+            assert np.array_equal(variable, frozen[variable.path])
+
+
+def with_lora():
+    """A classifier whose LoRA matrices are not 0."""
+    model = BertClassifier(CONFIG, 2)
+    model.enable_lora(2, lora_alpha=3)
+    for variable in model.trainable_variables:
+        variable.assign(np.random.default_rng(0).normal(size=variable.shape))
+    return model
+
+
+def test_a_model_directory_gets_merged_kernels(tmp_path):
+    model = with_lora()
+    assert weights_of(model).keys() == {v.path for v in BertClassifier(CONFIG, 2).weights}
+    save_model_directory(tmp_path / "model", model, ModelDescription(CONFIG))
+    again = BertClassifier.from_pretrained(tmp_path / "model")
+    assert difference(again(inputs_of(model)), model(inputs_of(model))) < 1e-5
+
+
+def test_a_keras_file_gets_merged_kernels(tmp_path):
+    model = with_lora()
+    model.save(tmp_path / "model.keras")
+    again = keras.models.load_model(tmp_path / "model.keras")
+    assert len(again.weights) == len(BertClassifier(CONFIG, 2).weights)
+    assert difference(again(inputs_of(model)), model(inputs_of(model))) < 1e-5
+
+
+@pytest.mark.parametrize("dtype", ["float32", "mixed_bfloat16"])
+@pytest.mark.filterwarnings("ignore:Layer .* does not have a `quantize` method")
+def test_int8_stays_close_and_comes_back_from_a_keras_file(dtype, tmp_path):
+    model = BertPretrainer(CONFIG, dtype=dtype)
+    inputs = inputs_of(model)
+    before = model(inputs)
+    model.quantize("int8")
+    kernels = [v for v in model.variables if v.path.endswith("/kernel")]
+    assert {v.dtype for v in kernels} == {"int8"}
+    assert len(kernels) == 2 * 6 + 3
+    after = model(inputs)
+    assert 0 < difference(after, before) < 0.06
+    model.save(tmp_path / "model.keras")
+    again = keras.models.load_model(tmp_path / "model.keras")
+    assert again.encoder.blocks[0].intermediate.dense.kernel.dtype == "int8"
+    assert difference(again(inputs), after) == 0.0
+    with pytest.raises(InputError, match=r"is quantized to int8; expected .* float weights"):
+        weights_of(model)
+
+
+@pytest.mark.parametrize("order", ["keras_bert, keras", "keras, keras_bert"])
+def test_a_keras_file_opens_in_a_new_process_after_importing_the_package(order, tmp_path, root):
+    model = BertClassifier(CONFIG, 2)
+    model.compile(optimizer="adam", loss={"logits": "mse"})
+    model.fit(inputs_of(model), {"logits": np.zeros((4, 2))}, verbose=0)
+    model.save(tmp_path / "model.keras")
+    np.savez(tmp_path / "inputs.npz", **inputs_of(model))
+    script = f"""
+import {order}, numpy as np
+model = keras.models.load_model({str(tmp_path / "model.keras")!r})
+logits = model(dict(np.load({str(tmp_path / "inputs.npz")!r})))["logits"]
+np.save({str(tmp_path / "logits.npy")!r}, logits)
+"""
+    environment = os.environ | {"PYTHONPATH": str(root)}
+    subprocess.run([sys.executable, "-c", script], check=True, env=environment, timeout=300)
+    logits = np.load(tmp_path / "logits.npy")
+    np.testing.assert_allclose(logits, model(inputs_of(model))["logits"], atol=1e-6)
+
+
+@every_network
+def test_an_export_needs_no_signature(name, tmp_path):
+    model = NETWORKS[name](CONFIG)
+    inputs = inputs_of(model)
+    model.export(tmp_path / "saved", verbose=False)
+    served = tf.saved_model.load(tmp_path / "saved").serve
+    for rows, length in ((4, 10), (2, 7)):
+        part = {key: value[:rows, :length] for key, value in inputs.items()}
+        outputs = served({key: tf.constant(value) for key, value in part.items()})
+        assert difference(outputs, model(part)) < 1e-5
+
+
+@pytest.mark.parametrize("backend", ["tensorflow", "jax", "torch"])
+def test_fit_lora_int8_files_and_exports_on_every_backend(backend, backend_python, root, tmp_path):
+    command = [backend_python(backend), root / "tests" / "models" / "network_on_backend.py"]
+    environment = os.environ | {
+        "KERAS_BACKEND": backend,
+        "PYTHONPATH": str(root),
+        "JAX_PLATFORMS": "cpu",
+    }
+    subprocess.run([*command, tmp_path], check=True, env=environment, timeout=600)
+    if backend != "torch":
+        inputs, outputs = (np.load(tmp_path / f"{name}.npz") for name in ("inputs", "outputs"))
+        served = tf.saved_model.load(tmp_path / "saved_model").serve
+        logits = served({key: tf.constant(value) for key, value in inputs.items()})["logits"]
+        np.testing.assert_allclose(logits, outputs["logits"], atol=1e-5)

@@ -1,0 +1,111 @@
+"""`BertEncoder.layer_outputs`: hidden states and attention probabilities of every layer."""
+
+import keras
+import numpy as np
+import pytest
+
+from keras_bert.common.errors import InputError
+from keras_bert.config import BertConfig
+from keras_bert.models import BertEncoder
+from keras_bert.models.layers.attention import attend_with
+
+CONFIG = BertConfig(20, 8, 3, 2, 12, max_position_embeddings=6, initializer_range=0.4)
+INPUTS = {
+    "input_ids": np.array([[1, 5, 7, 9, 2], [3, 4, 6, 0, 0]], "int32"),
+    "input_mask": np.array([[1, 1, 1, 1, 1], [1, 1, 1, 0, 0]], "int32"),
+    "segment_ids": np.array([[0, 0, 1, 1, 1], [0, 1, 1, 0, 0]], "int32"),
+}
+
+
+@pytest.fixture(scope="module")
+def encoder():
+    encoder = BertEncoder(CONFIG)
+    random = np.random.default_rng(0)
+    for variable in encoder.weights:
+        if variable.name in ("bias", "gamma", "beta"):
+            variable.assign(random.normal(size=variable.shape))
+    return encoder
+
+
+def reference(encoder, inputs):
+    """The definition of BERT in float64: hidden states and probabilities of every layer."""
+    weights = {v.path.removeprefix("encoder/"): np.float64(v) for v in encoder.weights}
+
+    def dense(x, path):
+        return x @ weights[f"{path}/kernel"] + weights[f"{path}/bias"]
+
+    def norm(x, path):
+        x = (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + 1e-12)
+        return x * weights[f"{path}/LayerNorm/gamma"] + weights[f"{path}/LayerNorm/beta"]
+
+    def heads(x):
+        return x.reshape(*x.shape[:2], 2, 4).transpose(0, 2, 1, 3)
+
+    ids, segments = inputs["input_ids"], inputs["segment_ids"]
+    x = weights["embeddings/word_embeddings"][ids]
+    x = x + weights["embeddings/position_embeddings"][: ids.shape[1]]
+    x = norm(x + weights["embeddings/token_type_embeddings"][segments], "embeddings")
+    states, attentions = [x], []
+    for name in (f"layer_{index}" for index in range(3)):
+        query, key, value = (
+            heads(dense(x, f"{name}/attention/self/{kind}")) for kind in ("query", "key", "value")
+        )
+        scores = query @ key.transpose(0, 1, 3, 2) / 2.0
+        scores = np.exp(scores - 1e4 * (1 - inputs["input_mask"])[:, None, None])
+        attentions.append(scores / scores.sum(-1, keepdims=True))
+        context = (attentions[-1] @ value).transpose(0, 2, 1, 3).reshape(x.shape)
+        x = norm(x + dense(context, f"{name}/attention/output/dense"), f"{name}/attention/output")
+        wide = dense(x, f"{name}/intermediate/dense")
+        wide = 0.5 * wide * (1 + np.tanh(np.sqrt(2 / np.pi) * (wide + 0.044715 * wide**3)))
+        x = norm(x + dense(wide, f"{name}/output/dense"), f"{name}/output")
+        states.append(x)
+    return states, attentions
+
+
+def test_all_layers_equal_the_definition(encoder):
+    outputs = encoder.layer_outputs(INPUTS)
+    states, attentions = reference(encoder, INPUTS)
+    assert outputs.keys() == {"hidden_states", "attention_probabilities"}
+    assert (len(outputs["hidden_states"]), len(outputs["attention_probabilities"])) == (4, 3)
+    for ours, theirs in zip(outputs["hidden_states"], states, strict=True):
+        np.testing.assert_allclose(ours, theirs, atol=2e-5)
+    for ours, theirs in zip(outputs["attention_probabilities"], attentions, strict=True):
+        assert ours.shape == (2, 2, 5, 5)
+        np.testing.assert_allclose(ours, theirs, atol=1e-5)
+
+
+def test_the_last_hidden_state_is_the_sequence_output(encoder):
+    states = encoder.layer_outputs(INPUTS, attention_probabilities=False)
+    assert states.keys() == {"hidden_states"}
+    assert np.array_equal(states["hidden_states"][-1], encoder(INPUTS)["sequence_output"])
+
+
+def test_fused_attention_serves_only_calls_without_probabilities(encoder):
+    calls = []
+
+    def attend(heads, *_):
+        calls.append(len(heads))
+        return heads[2]
+
+    with attend_with(attend):
+        encoder.layer_outputs(INPUTS)
+        assert not calls
+        encoder.layer_outputs(INPUTS, attention_probabilities=False)
+    assert calls == [3, 3, 3]
+
+
+def test_they_are_part_of_a_functional_model(encoder):
+    inputs = {name: keras.Input([None], dtype="int32", name=name) for name in INPUTS}
+    model = keras.Model(inputs, encoder.layer_outputs(inputs))
+    assert model.output["attention_probabilities"][0].shape == (None, 2, None, None)
+    expected, outputs = encoder.layer_outputs(INPUTS), model(INPUTS)
+    for name, values in expected.items():
+        for ours, theirs in zip(outputs[name], values, strict=True):
+            np.testing.assert_allclose(ours, theirs, atol=1e-6)
+
+
+def test_a_misnamed_key_is_rejected(encoder):
+    with pytest.raises(InputError, match="without segment_ids, with the unknown token_type_ids"):
+        encoder.layer_outputs(
+            {name.replace("segment", "token_type"): value for name, value in INPUTS.items()}
+        )

@@ -1,0 +1,201 @@
+"""EntityTagger: it learns from words and texts, answers as its export, and checks arguments."""
+
+import json
+
+import numpy as np
+import pytest
+
+from keras_bert.common.errors import InputError
+from keras_bert.tasks.load import load
+from keras_bert.tasks.ner.conll import read_conll
+from keras_bert.tasks.ner.entity_tagger import EntityTagger
+from keras_bert.tasks.ner.tag_schemes import entities
+
+OPTIONS = {"learning_rate": 1e-2, "batch_size": 16, "length_pool": 1, "verbose": 0}
+
+
+@pytest.fixture(scope="module")
+def corpus(ner_files):
+    """{"train", "dev"}: lists of words and lists of tags."""
+    read = {name: read_conll(ner_files / f"{name}.conll") for name in ("train", "dev")}
+    return {
+        name: ([[*s.words] for s in sentences], [[*s.tags] for s in sentences])
+        for name, sentences in read.items()
+    }
+
+
+@pytest.fixture(scope="module")
+def learned(ner_files, corpus):
+    """A tagger fitted on words, and Keras' history."""
+    tagger = EntityTagger.from_pretrained(ner_files / "bert", ["PER", "LOC"], max_seq_length=8)
+    return tagger, tagger.fit(*corpus["train"], validation_data=corpus["dev"], epochs=5, **OPTIONS)
+
+
+@pytest.fixture(scope="module")
+def exported(learned, tmp_path_factory):
+    """The learned tagger's export, opened."""
+    folder = tmp_path_factory.mktemp("export") / "1"
+    learned[0].export(folder)
+    return load(folder)
+
+
+def text_and_entities(words, tags):
+    """Running text, and the entities of its words in characters."""
+    starts = np.cumsum([0, *(len(word) + 1 for word in words)])
+    return " ".join(words), [
+        {"start": int(starts[first]), "end": int(starts[last]) - 1, "type": kind}
+        for kind, first, last in entities(tags)
+    ]
+
+
+def test_it_learns_from_words_and_shows_figures_of_the_validation_set(learned, corpus):
+    tagger, history = learned
+    assert tagger.labels == ("O", "B-PER", "I-PER", "B-LOC", "I-LOC")
+    assert {"loss", "tag_accuracy", "val_f1", "val_f1_PER"} <= history.history.keys()
+    scores = tagger.evaluate(*corpus["dev"])
+    assert scores["f1"] == history.history["val_f1"][-1] > 0.95
+    assert {"precision", "recall", "accuracy", "recall_LOC"} <= scores.keys()
+
+
+def test_it_learns_from_texts_with_entities_in_characters(ner_files, corpus):
+    data = {
+        name: tuple(map(list, zip(*map(text_and_entities, *pair), strict=True)))
+        for name, pair in corpus.items()
+    }
+    tagger = EntityTagger.from_pretrained(ner_files / "bert", ["PER", "LOC"], max_seq_length=8)
+    tagger.fit(*data["train"], epochs=5, **OPTIONS)
+    # These words are the corpus's own, so both forms train on the same examples.
+    assert tagger.evaluate(*data["dev"]) == tagger.evaluate(*corpus["dev"])
+    assert tagger.evaluate(*data["dev"])["f1"] > 0.95
+
+
+def test_texts_and_words_are_tagged_alike_and_places_count_characters(learned):
+    tagger = learned[0]
+    texts = ["d a b e", "", "😀 c \ud800 a b, ex", "f " * 30 + "a b", "ß"]
+    found = tagger.predict(texts)
+    assert found["types"] == [["PER"], [], ["LOC", "PER"], ["PER"], []]
+    assert found["texts"] == [["a b"], [], ["c", "a b"], ["a b"], []]
+    for text, *row in zip(texts, found["texts"], found["starts"], found["ends"], strict=True):
+        assert [text[start:end] for start, end in zip(*row[1:], strict=True)] == row[0]
+    words = tagger.predict([["d", "a", "b", "e"], [], ["\u200b", "c"]])
+    assert words["tags"] == [["O", "B-PER", "I-PER", "O"], [], ["O", "B-LOC"]]
+    assert [len(row) for row in words["scores"]] == [4, 0, 2]
+    assert found["scores"][0] == [pytest.approx(np.mean(words["scores"][0][1:3]), abs=1e-6)]
+    assert tagger.predict([]) == {name: [] for name in found}
+
+
+def test_an_export_gives_the_same_answers(learned, exported, corpus):
+    words, tags = corpus["dev"]
+    inputs = [words, [*(" ".join(sentence) for sentence in words), "", "😀 a b"]]
+    for given in inputs:
+        expected, got = learned[0].predict(given), exported.predict(given, batch_size=7)
+        scores = expected.pop("scores"), got.pop("scores")
+        assert got == expected
+        for row in zip(*scores, strict=True):
+            np.testing.assert_allclose(*row, atol=1e-5)
+    assert exported.evaluate(words, tags) == learned[0].evaluate(words, tags)
+    assert exported.predict([]) == learned[0].predict([])
+    with pytest.raises(InputError, match="an exported model has no Keras model"):
+        exported.fit(words, tags)
+
+
+def test_a_saved_tagger_is_the_same_again(learned, corpus, tmp_path):
+    tagger = learned[0]
+    tagger.save_pretrained(tmp_path / "saved")
+    config = json.loads((tmp_path / "saved" / "config.json").read_text())
+    assert config["architectures"] == ["BertForTokenClassification"]
+    for again in (load(tmp_path / "saved"), EntityTagger.from_pretrained(tmp_path / "saved")):
+        assert (again.labels, again.settings) == (tagger.labels, tagger.settings)
+        assert again.predict(corpus["dev"][0]) == tagger.predict(corpus["dev"][0])
+    # Types in any order are the model's own.
+    swapped = EntityTagger.from_pretrained(tmp_path / "saved", ["LOC", "PER"])
+    assert swapped.labels == tagger.labels
+    with pytest.raises(InputError, match=r"has the labels O, B-PER.*; expected the same, or"):
+        EntityTagger.from_pretrained(tmp_path / "saved", ["ORG"])
+
+
+@pytest.mark.parametrize(
+    ("labels", "message"),
+    [
+        (None, r"names no labels; expected a tagger, or types of entities such as labels="),
+        ("PER", r"labels is 'PER', a str; expected a list"),
+        ([], "expected at least one name"),
+        (["PER", "PER"], "no two alike"),
+        ([1], r"labels\[0\] is 1, a int; expected a string"),
+        (["B-PER", "I-PER"], "expected types of entities such as PER, or tags with O"),
+        (["O", "B-PER"], "expected IOB2 tags, O and for each type both B and I: O, B-PER, I-PER"),
+        (["O", "PER"], "expected IOB2 tags"),
+    ],
+)
+def test_labels_of_a_new_head_are_types_or_iob2_tags(ner_files, labels, message):
+    with pytest.raises(InputError, match=message):
+        EntityTagger.from_pretrained(ner_files / "bert", labels)
+
+
+def test_tags_of_a_new_head_keep_their_order(ner_files):
+    labels = ["I-X", "O", "B-X"]
+    assert EntityTagger.from_pretrained(ner_files / "bert", labels).labels == tuple(labels)
+
+
+@pytest.mark.parametrize("max_seq_length", [2, 17, "8"])
+def test_lengths_that_the_model_has_no_room_for_are_rejected(ner_files, max_seq_length):
+    with pytest.raises(InputError, match=rf"max_seq_length={max_seq_length!r}: expected"):
+        EntityTagger.from_pretrained(ner_files / "bert", ["PER"], max_seq_length=max_seq_length)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "targets", "message"),
+    [
+        ([["a"]], [["O"], ["O"]], "words has 1 items, tags has 2 items; expected lists of one"),
+        ([["a", "b"]], [["O"]], r"words\[0\] has 2 items, tags\[0\] has 1 items"),
+        ([["a"]], [["B-ORG"]], r"tags\[0\]\[0\] is 'B-ORG'; expected one of O, B-PER, I-PER"),
+        ([["a"]], ["O"], r"tags\[0\] is 'O', a str; expected a list of strings"),
+        ([["a"], "b"], [["O"], ["O"]], r"words\[1\] is 'b', a str; expected a list of strings"),
+        ([["a", ""]], [["O", "O"]], r"words\[0\]\[1\] is ''; expected a word"),
+        ([["a", 1]], [["O", "O"]], r"words\[0\]\[1\] is 1, a int; expected a string"),
+        ("a b", [], "inputs is 'a b', a str; expected a list of strings, or of lists of words"),
+        (["a"], [[], []], "texts has 1 items, entities has 2 items"),
+        (["a", 1], [[], []], r"texts\[1\] is 1, a int; expected a string"),
+        (["a"], [["PER"]], r"entities\[0\]\[0\] is 'PER'; expected an entity such as"),
+        (["a"], [[{"start": 0, "end": 1}]], "expected an entity such as"),
+        (["a"], [[(0, 2, "PER")]], r"0 <= start < end <= 1, the length of texts\[0\]"),
+        (["a"], [[("0", 1, "PER")]], r"expected whole numbers"),
+        (["a"], [[(0, 1, "ORG")]], "expected a type of LOC, PER"),
+        (
+            ["d", "axx c"],
+            [[], [(0, 1, "PER")]],
+            r"entities\[1\]\[0\]: characters 0 to 1, 'a', are not whole words; expected where "
+            "words start and end, such as 0 to 3: 'axx'",
+        ),
+        (
+            ["a b c"],
+            [[(0, 3, "PER"), (2, 5, "LOC")]],
+            r"entities\[0\]\[1\]: characters 2 to 5 overlap entities\[0\]\[0\]; expected entities "
+            "that do not overlap",
+        ),
+        ([], [], "got no"),
+    ],
+)
+def test_bad_arguments_are_named(learned, inputs, targets, message):
+    tagger = learned[0]
+    if isinstance(targets[0] if targets else None, list):
+        targets = [
+            [
+                dict(zip(("start", "end", "type"), e, strict=True)) if type(e) is tuple else e
+                for e in row
+            ]
+            for row in targets
+        ]
+    for method in (tagger.fit, tagger.evaluate):
+        with pytest.raises(InputError, match=message):
+            method(inputs, targets)
+
+
+def test_bad_arguments_of_predict_are_named(learned):
+    for given in ("text", [1], [["a", 1]], ["a", ["b"]], None, {"a"}):
+        with pytest.raises(InputError, match=r"(inputs|texts|words).* is .*; expected"):
+            learned[0].predict(given)
+    with pytest.raises(InputError, match="batch_size=0: expected a whole number of at least 1"):
+        learned[0].predict(["a"], batch_size=0)
+    with pytest.raises(InputError, match=r"validation_data is \[\]; expected a tuple"):
+        learned[0].fit([["a"]], [["O"]], validation_data=[])

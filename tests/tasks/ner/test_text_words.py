@@ -1,0 +1,120 @@
+"""Words of running text: split as corpora split them, with their places."""
+
+import re
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from keras_bert.tasks.ner.conll import read_conll
+from keras_bert.tasks.ner.tag_schemes import entities
+from keras_bert.tasks.ner.text_words import TextWords
+from keras_bert.text.tokenizer import BertTokenizer, byte_to_char_offsets
+
+CHARACTERS = "abcdefghijklmnopqrstuvwxyz0123456789"
+VOCAB = [
+    *("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"),
+    *(*CHARACTERS, *".,:;-&@#_/'中国"),
+    *(f"##{character}" for character in CHARACTERS),
+]
+
+
+def listed(words, spans):
+    """The first and last character of each word, a list a text."""
+    starts, ends = (words.with_values(values).to_list() for values in (spans.starts, spans.ends))
+    return [[*zip(*row, strict=True)] for row in zip(starts, ends, strict=True)]
+
+
+@pytest.fixture(scope="module")
+def words_of():
+    """A function: texts -> the words of each."""
+    split = tf.function(
+        TextWords(BertTokenizer(VOCAB)).split, input_signature=[tf.TensorSpec([None], tf.string)]
+    )
+
+    def words(*texts):
+        found, spans = split(tf.constant(texts))
+        of_bytes = listed(found, spans._replace(starts=spans.byte_starts, ends=spans.byte_ends))
+        of_characters = listed(found, spans)
+        words = [
+            [text[start:end] for start, end in row]
+            for text, row in zip(texts, of_characters, strict=True)
+        ]
+        assert words == [
+            [text.encode()[start:end].decode() for start, end in row]
+            for text, row in zip(texts, of_bytes, strict=True)
+        ]
+        return words
+
+    return words
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("a b\tc\nd", "a|b|c|d"),
+        ("London. (York)", "London|.|(|York|)"),
+        ("Jean-Paul at AT&T, AC/DC", "Jean-Paul|at|AT&T|,|AC/DC"),
+        ("U.S. and N.E.R.D.", "U.S.|and|N.E.R.D."),
+        ("@user #tag a@b.de snake_case", "@user|#tag|a@b.de|snake_case"),
+        ("1,000 at 7:30, a,b c:d", "1,000|at|7:30|,|a|,|b|c|:|d"),
+        ("it costs 3.5.", "it|costs|3.5|."),
+        ("Smith's l'Italie", "Smith|'|s|l|'|Italie"),
+        ("a - b -c d- . e", "a|-|b|-|c|d|-|.|e"),
+        ("end...next --", "end|.|.|.|next|-|-"),
+        ("中国-a a-中国", "中|国|-|a|a|-|中|国"),
+        ("A\u0301l-b\u00e9", "A\u0301l-b\u00e9"),
+        ("ßx-a", "ßx-a"),  # a word of unknown characters
+        ("ß-a", "ß|-|a"),  # one unknown character may be anything
+        ("", ""),
+        (" \u200b\x01 ", ""),
+    ],
+)
+def test_words_are_parted_as_corpora_part_them(words_of, text, words):
+    assert words_of(text) == [words.split("|") if words else []]
+
+
+def test_words_do_not_join_across_texts(words_of):
+    assert words_of("a-", "b", "@", "c", "", ".", "d") == [
+        *(["a", "-"], ["b"], ["@"], ["c"], [], ["."], ["d"]),
+    ]
+
+
+def test_most_entities_of_a_real_corpus_are_just_its_own_words(shared_data):
+    # The corpus as running text: closing punctuation and clitics follow without space.
+    vocab = shared_data / "vocab" / "bert-base-uncased" / "vocab.txt"
+    texts, gold = [], []
+    for path in sorted((shared_data / "ner" / "wnut17").iterdir()):
+        for sentence in read_conll(path):
+            text, spans = "", []
+            for word in sentence.words:
+                glued = word in ".,;:!?)]}%…" or re.fullmatch(r"['’](s|m|re|ve|ll|d|t)|n'?t", word)
+                text += "" if not text or glued or text[-1] in "([{" else " "
+                spans.append((len(text), len(text) + len(word)))
+                text += word
+            texts.append(text)
+            tags = [tag.partition(",")[0] for tag in sentence.tags]
+            gold.append([spans[first:last] for _, first, last in entities(tags)])
+    tokenizer = BertTokenizer(vocab)
+    ids, *places = tokenizer.tokenize_with_offsets(texts)
+    of_berts_own = []
+    for tokens, starts, ends in zip(
+        *(x.to_list() for x in (ids, *(byte_to_char_offsets(texts, place) for place in places))),
+        strict=True,
+    ):
+        first = [i for i, token in enumerate(tokens) if not tokenizer.vocab[token].startswith("##")]
+        last = [i - 1 for i in [*first, len(tokens)][1:]]
+        of_berts_own.append([(starts[i], ends[j]) for i, j in zip(first, last, strict=True)])
+    joined = listed(*tf.function(TextWords(tokenizer).split)(tf.constant(texts)))
+    of_white_space = [[word.span() for word in re.finditer(r"\S+", text)] for text in texts]
+
+    def share(words):
+        """Returns the percentage of entities whose words are all among those found."""
+        hits = [set(w) <= set(row) for row, spans in zip(words, gold, strict=True) for w in spans]
+        assert len(hits) == 3891
+        return round(100 * np.mean(hits), 1)
+
+    # As text_words.py says.
+    assert share(joined) == 98.5
+    assert share(of_berts_own) == 96.3
+    assert share(of_white_space) == 75.6

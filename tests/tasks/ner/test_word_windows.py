@@ -1,0 +1,172 @@
+"""Words to windows: every word once, its tag on the first token, and as much around it as fits."""
+
+from itertools import groupby, pairwise
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from keras_bert.tasks.ner.conll import read_conll
+from keras_bert.tasks.ner.word_windows import token_labels, word_windows
+from keras_bert.text.tokenizer import BertTokenizer
+
+VOCAB = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "##x", *"abcdefghijklmnop"]
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return BertTokenizer(VOCAB)
+
+
+def windows_of(sentences, tokenizer, max_seq_length, documents=None):
+    """The windows of sentences, lists of words or texts with spaces."""
+    words = [text.split(" ") if isinstance(text, str) else text for text in sentences]
+    tokens = tokenizer.tokenize(tf.constant([word for row in words for word in row], tf.string))
+    tokens = tf.RaggedTensor.from_row_lengths(tokens, np.array([*map(len, words)], np.int64))
+    return word_windows(tokens, tokenizer, max_seq_length, documents)
+
+
+def shown(windows):
+    return [" ".join(VOCAB[i] for i in row) for row in windows.input_ids.to_list()]
+
+
+def labeled(windows):
+    """The tokens of each window that have a label."""
+    words = np.arange(len(windows.word_places), dtype=np.int32)
+    marks = windows.input_ids.with_values(token_labels(windows, words) >= 0)
+    return [
+        "".join(VOCAB[i] for i, mark in zip(*row, strict=True) if mark)
+        for row in zip(windows.input_ids.to_list(), marks.to_list(), strict=True)
+    ]
+
+
+def test_the_first_token_of_a_word_has_its_label_and_the_rest_none(tokenizer):
+    windows = windows_of(["axx b", "c"], tokenizer, 16)
+    assert shown(windows) == ["[CLS] a ##x ##x b [SEP]", "[CLS] c [SEP]"]
+    labels = token_labels(windows, [3, 0, 2]).numpy().tolist()
+    assert labels == [-1, 3, -1, -1, 0, -1, -1, 2, -1]
+
+
+def test_with_all_tokens_each_token_of_a_word_has_its_label(tokenizer):
+    windows = windows_of(["axx b"], tokenizer, 16)
+    assert token_labels(windows, [3, 0], all_tokens=True).numpy().tolist() == [-1, 3, 3, 3, 0, -1]
+    assert windows.word_places.numpy().tolist() == [1, 4]
+
+
+@pytest.mark.parametrize("word", ["\u200b", "\u00a0", "\ufe0f", "\x01"])
+def test_a_word_that_yields_no_token_becomes_unk_so_that_no_label_shifts(tokenizer, word):
+    windows = windows_of([f"a {word} b"], tokenizer, 16)
+    assert shown(windows) == ["[CLS] a [UNK] b [SEP]"]
+    assert token_labels(windows, [1, 2, 3]).numpy().tolist() == [-1, 1, 2, 3, -1]
+
+
+def test_a_sentence_without_words_has_no_window(tokenizer):
+    for sentences in ([], [[]], [[], ["a"], [], [], ["b", "c"], []]):
+        for documents in (None, np.zeros([len(sentences)], np.int64)):
+            windows = windows_of(sentences, tokenizer, 8, documents)
+            assert windows.input_ids.nrows() == len([*filter(None, sentences)])
+            assert len(windows.word_places) == sum(map(len, sentences))
+            assert len(windows.row_splits) == len(sentences) + 1
+
+
+def test_a_long_sentence_is_split_with_overlap_and_each_word_is_labeled_once(tokenizer):
+    windows = windows_of(["a b c d e f g h i j k l"], tokenizer, 8)
+    assert shown(windows) == [
+        "[CLS] a b c d e f [SEP]",
+        "[CLS] d e f g h i [SEP]",
+        "[CLS] g h i j k l [SEP]",
+    ]
+    # d has two words after it in the first window and none before it in the second; and so on.
+    assert labeled(windows) == ["abcde", "fgh", "ijkl"]
+
+
+@pytest.mark.parametrize("max_seq_length", [3, 4, 5, 8, 15, 22])
+def test_each_word_is_labeled_where_the_least_context_on_a_side_is_largest(max_seq_length):
+    room = max_seq_length - 2
+    rng = np.random.default_rng(0)
+    # The first token of each word is its number; a few words are longer than a window.
+    sizes = [rng.integers(1, room + 3, count).tolist() for count in range(40)]
+    words = [word for row in sizes for word in row]
+    names = [f"w{index}" for index in range(len(words))]
+    tokenizer = BertTokenizer([*VOCAB, *names])
+    texts = [name + "x" * (size - 1) for name, size in zip(names, words, strict=True)]
+    splits = np.concatenate([[0], np.cumsum([len(row) for row in sizes])])
+    sentences = [texts[i:j] for i, j in pairwise(splits)]
+    windows = windows_of(sentences, tokenizer, max_seq_length)
+    # Each window shows whole words of one sentence.
+    starts = np.concatenate([[0], np.cumsum(np.minimum(words, room))])
+    spans = []
+    for row in windows.input_ids.to_list():
+        numbers = [token - len(VOCAB) for token in row if token >= len(VOCAB)]
+        spans.append((numbers[0], numbers[-1] + 1))
+        assert len(row) - 2 == starts[numbers[-1] + 1] - starts[numbers[0]] <= room
+        assert len({np.searchsorted(splits, number, "right") for number in numbers}) == 1
+    assert [place for place, _ in groupby(sorted(spans))] == spans
+
+    def context(word, span):
+        sentence = np.searchsorted(splits, word, "right") - 1
+        left = np.inf if span[0] == splits[sentence] else starts[word] - starts[span[0]]
+        right = np.inf if span[1] == splits[sentence + 1] else starts[span[1]] - starts[word + 1]
+        return min(left, right)
+
+    window_of = np.searchsorted(windows.input_ids.row_splits, windows.word_places, "right") - 1
+    for word, window in enumerate(window_of):
+        assert windows.input_ids.values[windows.word_places[word]] == len(VOCAB) + word
+        showing = [context(word, span) for span in spans if span[0] <= word < span[1]]
+        assert context(word, spans[window]) == max(showing)
+        assert len(showing) <= 3
+
+
+def test_a_word_longer_than_a_window_is_truncated_and_still_labeled(tokenizer):
+    windows = windows_of(["a " + "b" + "x" * 30 + " c"], tokenizer, 8)
+    assert windows.input_ids.row_lengths().numpy().max() == 8
+    assert "".join(labeled(windows)) == "abc"
+
+
+def test_one_sentence_of_200_000_words_is_split_in_a_second(tokenizer):
+    sentence = np.random.default_rng(0).choice(["a", "bx", "cxx"], 200_000).tolist()
+    windows = windows_of([sentence, ["d"]], tokenizer, 128)
+    places = windows.word_places.numpy()
+    tokens = windows.input_ids.values.numpy()[places]
+    assert "".join(VOCAB[token] for token in tokens) == "".join(w[0] for w in sentence) + "d"
+    assert (np.diff(places) != 0).all()
+
+
+def test_document_context_fills_a_window_with_the_sentences_around(tokenizer):
+    texts = ["a b c d", "e f", "g h i j", "k l"]
+    windows = windows_of(texts, tokenizer, 8, [0, 0, 0, 1])
+    assert shown(windows) == [
+        "[CLS] a b c d e f [SEP]",  # nothing before it: what is left goes to the other side
+        "[CLS] c d e f g h [SEP]",
+        "[CLS] e f g h i j [SEP]",
+        "[CLS] k l [SEP]",  # another document
+    ]
+    assert labeled(windows) == ["abcd", "ef", "ghij", "kl"]
+
+
+def test_document_context_shows_whole_words(tokenizer):
+    windows = windows_of(["axxx", "b", "cxxx"], tokenizer, 8, [0, 0, 0])
+    assert shown(windows)[1] == "[CLS] b c ##x ##x ##x [SEP]"
+
+
+@pytest.mark.parametrize("document_context", [False, True])
+def test_every_word_of_wnut_17_is_labeled_once_at_any_length(shared_data, document_context):
+    tokenizer = BertTokenizer(shared_data / "vocab" / "bert-base-uncased" / "vocab.txt")
+    read = read_conll(shared_data / "ner" / "wnut17" / "emerging.dev.conll")
+    sentences = [sentence.words for sentence in read]
+    documents = np.arange(len(sentences)) // 7 if document_context else None
+    words = [word for sentence in sentences for word in sentence]
+    numbers = np.arange(len(words), dtype=np.int32)
+    first_tokens = [
+        row[0] if row else tokenizer.unk_token_id for row in tokenizer.tokenize(words).to_list()
+    ]
+    for max_seq_length in (128, 32, 9, 3):
+        windows = windows_of(sentences, tokenizer, max_seq_length, documents)
+        lengths = windows.input_ids.row_lengths().numpy()
+        assert lengths.max() <= max_seq_length
+        assert not document_context or np.median(lengths) >= 0.9 * max_seq_length
+        ids = windows.input_ids.values.numpy()
+        assert ids[windows.word_places.numpy()].tolist() == first_tokens
+        labels = token_labels(windows, numbers).numpy()
+        assert labels[windows.word_places.numpy()].tolist() == numbers.tolist()
+        assert (labels >= 0).sum() == len(words)

@@ -1,0 +1,32 @@
+"""The tokenizer's table does not depend on the Unicode version of the running Python."""
+
+import hashlib
+import unicodedata
+
+from keras_bert.text.normalization import final_sigma_pattern, normalizer_model
+from keras_bert.text.unicode_14 import assigned_characters
+
+
+def digest(content):
+    return hashlib.sha256(content).hexdigest()[:16]
+
+
+def test_the_table_is_that_of_unicode_14():
+    """Computed with Python 3.11 from `unicodedata` alone; the same on 3.12 and 3.13."""
+    assert digest(normalizer_model(do_lower_case=False)) == "79c62c80df5986eb"
+    assert digest(normalizer_model(do_lower_case=True)) == "c66dc464737e2e96"
+    assert digest(final_sigma_pattern().encode()) == "d1f180d02f3095b4"
+
+
+def test_the_assigned_characters_are_those_of_python_or_fewer():
+    assigned = list(assigned_characters())
+    assert len(assigned) == 144_697 + 65 + 137_468 + 2048  # Graphic and format, control, Co, Cs.
+    assert assigned == sorted(set(assigned))
+    assert all(unicodedata.category(char) != "Cn" for char in assigned)
+    if unicodedata.unidata_version == "14.0.0":
+        everything = (chr(code) for code in range(0x110000))
+        assert assigned == [char for char in everything if unicodedata.category(char) != "Cn"]
+
+
+def test_characters_of_later_versions_are_unassigned():
+    assert not {"\u0cf3", "\U00011b00", "\U0001fae8"} & {*assigned_characters()}
