@@ -130,7 +130,10 @@ def prepare(
 
 
 def decoded(
-    processor: Processor, prepared: Prepared, outputs: Mapping[str, np.ndarray]
+    processor: Processor,
+    prepared: Prepared,
+    outputs: Mapping[str, np.ndarray],
+    parts: Sequence[slice] | None = None,
 ) -> Iterator[dict[str, np.ndarray]]:
     """Decodes the network's outputs.
 
@@ -138,12 +141,15 @@ def decoded(
         processor: the one that prepared the texts.
         prepared: the texts.
         outputs: those of the network over `prepared.examples`, in their order.
+        parts: which of the outputs belong to each chunk; by default those of its rows or tokens.
 
     Yields:
         The answers of each chunk, one row for each text.
     """
-    for chunk in prepared.chunks:
-        part = chunk.tokens if processor.per_token else chunk.rows
+    if parts is None:
+        per_token = processor.per_token
+        parts = [chunk.tokens if per_token else chunk.rows for chunk in prepared.chunks]
+    for chunk, part in zip(prepared.chunks, parts, strict=True):
         some = {name: tf.constant(values[part]) for name, values in outputs.items()}
         answers = processor.decode(some, chunk.inputs)
         yield {name: value.numpy() for name, value in answers.items()}

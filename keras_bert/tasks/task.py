@@ -261,7 +261,7 @@ class Task:
             return
         prepared = prepare(preprocess or self.processor.preprocess, columns)
         outputs = self._outputs(prepared, batch_size)
-        yield from decoded(self.processor, prepared, outputs)
+        yield from decoded(self.processor, prepared, outputs, self._parts(prepared))
 
     def _served_answers(self, columns: Columns, batch_size: int) -> Iterator[dict[str, np.ndarray]]:
         count = len(columns[0])
@@ -282,6 +282,10 @@ class Task:
     def _outputs(self, prepared: Prepared, batch_size: int) -> dict[str, np.ndarray]:
         """Runs the model over prepared texts; tasks that keep less of a batch override it."""
         return self._run(prepared.examples, batch_size)
+
+    def _parts(self, prepared: Prepared) -> Sequence[slice] | None:
+        """Returns which of the outputs belong to each chunk; None for those of rows or tokens."""
+        return None
 
     def _run(self, examples: Examples, batch_size: int) -> dict[str, np.ndarray]:
         """Runs the model over examples and returns its outputs in their order."""

@@ -257,6 +257,15 @@ class MaskFiller(Task):
             best["scores"][target], best["token_ids"][target] = (each.numpy() for each in found)
         return best
 
+    def _parts(self, prepared: Prepared) -> list[slice]:
+        """Returns which of all masks are those of each chunk."""
+        counts = [
+            int(self.processor.is_mask(chunk.inputs.input_ids.values).numpy().sum())
+            for chunk in prepared.chunks
+        ]
+        ends = np.cumsum(counts)
+        return [slice(end - count, end) for end, count in zip(ends, counts, strict=True)]
+
     def _masked(
         self, batch: Mapping[str, np.ndarray], rng: np.random.Generator
     ) -> dict[str, np.ndarray]:

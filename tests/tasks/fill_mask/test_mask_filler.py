@@ -8,9 +8,11 @@ import numpy as np
 import pytest
 
 from keras_bert.common.errors import InputError
+from keras_bert.tasks import task
 from keras_bert.tasks.fill_mask.mask_filler import MaskFiller
 from keras_bert.tasks.load import load
 from keras_bert.tasks.loading import Source
+from keras_bert.tasks.prepared import prepare
 from keras_bert.text.tokenizer import BertTokenizer
 
 # One mask, two, none, one of two beyond the length.
@@ -77,14 +79,14 @@ def test_each_mask_has_the_models_probabilities_at_its_place(filler):
     assert np.abs(expected[0] - expected[1]).max() > 1e-3
 
 
-def test_answers_do_not_depend_on_the_batch(filler):
+@pytest.mark.parametrize("chunk_size", [1, 3, 1024])
+def test_answers_do_not_depend_on_batches_and_chunks(filler, chunk_size, monkeypatch):
+    monkeypatch.setattr(task, "prepare", lambda *given: prepare(*given, chunk_size))
     texts = [*TEXTS, *TEXTS[::-1], "", "\ud800 [MASK]"]
-    expected = filler.predict(texts)
-    for batch_size in (1, 3):
+    one = [filler.predict([text]) for text in texts]
+    expected = {name: [row for each in one for row in each[name]] for name in one[0]}
+    for batch_size in (1, 3, 32):
         assert_same(filler.predict(texts, batch_size=batch_size), expected)
-    for index, text in enumerate(texts):
-        one = filler.predict([text])
-        assert_same(one, {name: values[index : index + 1] for name, values in expected.items()})
 
 
 def test_no_texts_give_empty_lists(filler):
