@@ -338,7 +338,7 @@ def test_pairs_need_a_model_of_two_segments(make_checkpoint, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("texts", "labels", "options", "message"),
+    ("texts", "labels", "given", "message"),
     [
         (["a", "b"], ["neg"], {}, "texts has 2 items, labels has 1 items; expected lists of one"),
         ("a text", ["neg"], {}, "texts is 'a text', a str; expected a list of strings"),
@@ -371,12 +371,12 @@ def test_pairs_need_a_model_of_two_segments(make_checkpoint, tmp_path):
     ],
 )
 def test_bad_arguments_of_fit_are_named_before_anything_is_computed(
-    trained, texts, labels, options, message
+    trained, texts, labels, given, message
 ):
     classifier = trained[0]
     before, source = weights_of(classifier), classifier.settings
     with pytest.raises(InputError, match=message):
-        classifier.fit(texts, labels, **options)
+        classifier.fit(texts, labels, **given)
     assert classifier.settings == source
     for mine, theirs in zip(weights_of(classifier), before, strict=True):
         np.testing.assert_array_equal(mine, theirs)
