@@ -204,7 +204,7 @@ def test_a_model_of_another_tokenizer_is_not_served(runs: dict, edit_json, tmp_p
     model = tmp_path / "bert"
     shutil.copytree(runs["embedding"] / "model", model)
     edit_json(model / "tokenizer_config.json", tokenizer_class="BertJapaneseTokenizer")
-    message = r'config\.json: tokenizer_class is "BertJapaneseTokenizer"; .*; what is served cuts'
+    message = r'config\.json: tokenizer_class is "BertJapaneseTokenizer"; .*; an export tokenizes'
     with pytest.raises(InputError, match=message):
         export(ExportSettings(str(model), str(tmp_path / "1")))
     assert not (tmp_path / "1").exists()

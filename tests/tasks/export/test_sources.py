@@ -99,7 +99,7 @@ def test_a_pair_needs_two_segments(make_run, tmp_path: Path):
         (
             "question_answering",
             {"version_2_with_negative": False, "null_score_diff_threshold": 1.0},
-            "threshold=1.0 does nothing without",
+            "threshold=1.0 needs version_2_with_negative",
         ),
     ],
 )
