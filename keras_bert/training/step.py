@@ -120,7 +120,7 @@ def make_train_steps(
         )
         return sums, gradients
 
-    def replica_step(batch: Batch) -> StepFigures:
+    def replica_step(batch: Batch) -> tf.Tensor:
         replica = tf.distribute.get_replica_context()
         weights = objective.weights(batch)
         examples = batch["example_weights"]
@@ -140,17 +140,18 @@ def make_train_steps(
         rate, taken = update_if_finite(gradients, clip_scale(norm, training.max_grad_norm) / scale)
         with tf.control_dependencies([rate]):
             optimizer.iterations.assign_add(taken)
-        weights, (tokens, examples) = known[:-2], tf.unstack(known[-2:])
-        return StepFigures(sums, weights, tokens, examples, scale, norm, rate)
+        return tf.concat([sums, known, [scale, norm, rate]], axis=0)
 
     @tf.function
     def train_steps(iterator, count: tf.Tensor) -> StepFigures:
-        shapes = StepFigures([len(names)], [len(names)], [], [], [], [], [])
-        steps = [tf.TensorArray(tf.float32, count, element_shape=shape) for shape in shapes]
+        # One vector a step, which waits for all of its collectives. Seven independent arrays would
+        # let the next step's all-reduce overtake this one's, and devices then wait forever.
+        sizes = [len(names), len(names), 1, 1, 1, 1, 1]
+        steps = tf.TensorArray(tf.float32, size=count, element_shape=[sum(sizes)])
         for i in tf.range(count):
             figures = strategy.run(replica_step, args=(next(iterator),))
-            figures = [strategy.experimental_local_results(part)[0] for part in figures]
-            steps = [array.write(i, part) for array, part in zip(steps, figures, strict=True)]
-        return StepFigures(*[array.stack() for array in steps])
+            steps = steps.write(i, strategy.experimental_local_results(figures)[0])
+        sums, weights, *scalars = tf.split(steps.stack(), sizes, axis=1)
+        return StepFigures(sums, weights, *[tf.squeeze(scalar, axis=1) for scalar in scalars])
 
     return train_steps
