@@ -130,6 +130,8 @@ def absl_flags(values: FlagValues, description: str) -> Iterator[None]:
         flags.DEFINE_flag(flag, values, module)
     _define_help(values, description)
     before = [(flag, flag.value, flag.present, flag.using_default_value) for _, flag in shared]
+    for _, flag in shared:  # absl's `set_verbosity`, for one, counts as a flag that was given.
+        flag.unparse()
     flags.FLAGS.mark_as_parsed()  # Else absl logs a warning.
     try:
         yield

@@ -202,7 +202,7 @@ def draw_again(model: keras.Model, drawn: Mapping[str, np.ndarray], seed: int) -
         seed: decides the values.
     """
     initializers = (
-        keras.initializers.TruncatedNormal(model.config.initializer_range, seed=int(word))
+        keras.initializers.TruncatedNormal(0.0, model.config.initializer_range, seed=int(word))
         for word in np.random.SeedSequence(seed).generate_state(len(drawn))
     )
     variables = {variable.path: variable for variable in model.weights}

@@ -11,7 +11,7 @@ from keras_bert.checkpoints.model_directory import save_model_directory
 from keras_bert.checkpoints.open_checkpoint import open_checkpoint
 from keras_bert.common.errors import InputError
 from keras_bert.models.encoder import BertEncoder
-from keras_bert.tasks.fine_tuning.pretrained import open_pretrained
+from keras_bert.tasks.fine_tuning.pretrained import StartSettings, open_pretrained
 
 # What transformers 5.23 writes beside the weights of a BERT.
 SLOW = {
@@ -190,10 +190,10 @@ def test_fine_tuning_needs_a_vocabulary_of_googles_rules(directory, tiny):
     path, write = directory
     write(SLOW | {"strip_accents": False})
     with pytest.raises(InputError) as error:
-        open_pretrained(str(path), max_seq_length=16)
+        open_pretrained(StartSettings(str(path), max_seq_length=16))
     assert str(error.value) == (
         f"{path}/tokenizer_config.json: strip_accents is false; expected true, as Google's BERT "
         "cuts text; give a vocabulary of Google's rules as --vocab_file"
     )
-    start = open_pretrained(str(path), str(path / "vocab.txt"), max_seq_length=16)
+    start = open_pretrained(StartSettings(str(path), str(path / "vocab.txt"), max_seq_length=16))
     assert (start.vocab, start.do_lower_case) == (tiny.vocab, True)
