@@ -16,7 +16,7 @@ from keras_bert.tasks.pretraining.recipe import data_command, plan_phases, read_
 from keras_bert.tasks.pretraining.settings import PretrainingSettings
 from keras_bert.training.run import TrainingSettings
 
-RECIPES = sorted((Path(__file__).parents[3] / "recipes").glob("*.toml"))
+RECIPES = sorted((Path(__file__).parents[3] / "keras_bert" / "recipes").glob("*.toml"))
 PARSERS = {
     int: flags.IntegerParser(lower_bound=0),
     float: flags.FloatParser(lower_bound=0.0),
