@@ -179,6 +179,7 @@ def test_a_keras_file_gets_merged_kernels(tmp_path):
 @pytest.mark.parametrize("dtype", ["float32", "mixed_bfloat16"])
 @pytest.mark.filterwarnings("ignore:Layer .* does not have a `quantize` method")
 def test_int8_stays_close_and_comes_back_from_a_keras_file(dtype, tmp_path):
+    keras.utils.set_random_seed(0)  # The rounding error depends on the weights.
     model = BertPretrainer(CONFIG, dtype=dtype)
     inputs = inputs_of(model)
     before = model(inputs)
