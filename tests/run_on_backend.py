@@ -23,6 +23,12 @@ from keras_bert.models import BertPretrainer
 LABELS = {"masked_lm": ("masked_lm_ids", 1e-5), "next_sentence": ("next_sentence_labels", 0.0)}
 
 
+INPUTS = (
+    *("input_ids", "input_mask", "segment_ids", "masked_lm_positions"),
+    *("position_ids", "example_ids", "next_sentence_positions"),
+)
+
+
 def outputs(model: BertPretrainer, inputs: dict, training: bool) -> dict[str, np.ndarray]:
     """Returns all that the encoder and both heads make of a batch."""
     inputs = {key: ops.convert_to_tensor(value) for key, value in inputs.items()}
@@ -46,7 +52,8 @@ def loss_and_gradients(model: BertPretrainer, batch: dict) -> dict[str, np.ndarr
     others = [variable.value for variable in model.non_trainable_variables]
 
     def loss_of(trained: list, batch: dict) -> jax.Array:
-        outputs, _ = model.stateless_call(trained, others, batch)
+        inputs = {name: batch[name] for name in INPUTS if name in batch}
+        outputs, _ = model.stateless_call(trained, others, inputs)
         loss = 0.0
         for name, (labels, epsilon) in LABELS.items():
             weights = batch[f"{name}_weights"]
@@ -69,9 +76,7 @@ def main(model_dir: str, batch_file: str, results_file: str) -> None:
     model = BertPretrainer(directory.config)
     directory.load_into(model)
     batch = dict(np.load(batch_file))
-    names = ("input_ids", "input_mask", "segment_ids", "masked_lm_positions")
-    packed = ("position_ids", "example_ids", "next_sentence_positions")
-    inputs = {name: batch[name] for name in (*names, *packed) if name in batch}
+    inputs = {name: batch[name] for name in INPUTS if name in batch}
     plain = outputs(model, inputs, training=False)
     if "example_ids" in batch:
         plain = {f"plain/{key}": value for key, value in plain.items()}

@@ -67,7 +67,7 @@ def test_int64_inputs_of_records_are_taken_as_they_are(encoder):
 
 
 def test_a_sequence_over_max_position_embeddings_is_refused(encoder):
-    with pytest.raises(InputError, match=r"sequences of 13 pieces; expected at most.*12"):
+    with pytest.raises(InputError, match=r"sequences of 13 tokens; expected at most.*12"):
         encoder(inputs(1, 13))
 
 
