@@ -9,7 +9,6 @@ import tensorflow as tf
 from keras_bert.common.errors import InputError
 from keras_bert.tasks.fine_tuning.batches import MODEL_INPUTS, BatchSettings, evaluation_batches
 from keras_bert.tasks.fine_tuning.examples import Examples
-from keras_bert.training.backend import make_predict
 from keras_bert.training.cluster import all_sum
 from keras_bert.training.objective import AfterBatch
 from keras_bert.training.progress import progress
@@ -38,6 +37,9 @@ def make_predict_examples(
         `examples.input_ids`; `after_batch` is called after each device's part of a batch. It raises
         InputError, on all workers, if an output is not finite.
     """
+    # Late: task objects import this module on the torch backend too, which has no training loop.
+    from keras_bert.training.backend import make_predict
+
     run = make_predict(strategy, model, MODEL_INPUTS, jit_compile=jit_compile)
     together = all_sum(strategy)
     worker, workers = settings.share
