@@ -1,4 +1,4 @@
-"""Record files in; their checksums verified, statistics and decoded examples out.
+"""Verifies record files, and prints their statistics and examples.
 
     keras-bert inspect-tfrecords --input_file=dataset --num_examples=3
 

@@ -1,4 +1,4 @@
-"""The sizes and settings of a BERT: JSON in Google's keys in, a checked `BertConfig` out.
+"""Reads and checks the sizes and settings of a BERT, JSON in Google's keys.
 
 Bundled configs (`configs/*.json`) carry the figures of Google's releases: tiny, mini, small,
 medium, base, large. A name such as `large` or `large.json` means a file if there is one, else the

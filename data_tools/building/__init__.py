@@ -1,1 +1,1 @@
-"""Building a dataset: a corpus in, shards and their manifest out, here or on Apache Beam."""
+"""Builds a dataset from a corpus, on this machine or on Apache Beam."""

@@ -1,4 +1,4 @@
-"""Documents to shards: one shard's documents in, its TFRecord file out.
+"""Makes a shard: the TFRecord file of its documents.
 
 `make_shard` takes the documents that `spill` has put by for the shard, in the order of their
 hashes; `write_shard_of`, which other engines call as well, tokenizes them, makes examples

@@ -1,1 +1,1 @@
-"""The corpus: files in, documents of sentences out."""
+"""Reads corpus files as documents of sentences."""

@@ -1,1 +1,1 @@
-"""Examples: tokenized documents in, records of masked pieces out."""
+"""Makes records of masked tokens from tokenized documents."""

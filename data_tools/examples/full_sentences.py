@@ -1,4 +1,4 @@
-"""Full sentences: documents of word pieces in, rows filled with consecutive sentences out.
+"""Fills rows with consecutive sentences of tokenized documents.
 
 In: `Documents`. Out: `ExampleSpans` of one part or more, all labelled 0: next_sentence=none, as in
 RoBERTa (Liu et al. 2019, section 4.2, FULL-SENTENCES).

@@ -1,4 +1,4 @@
-"""Next-sentence pairs: documents of word pieces in, sentence pairs out.
+"""Makes next-sentence pairs from tokenized documents.
 
 In: documents as three flat arrays (`Documents`). Out: an int64 array of pairs [n, 5], a row
 (a_start, a_end, b_start, b_end, label): the pieces of A are ids[a_start:a_end], those of B

@@ -1,4 +1,4 @@
-"""Arrays of examples in, TFRecord shards out.
+"""Writes arrays of examples as TFRecord shards.
 
 In: a batch of features as arrays, a row a record. Out: tf.Example messages as bytes, shard files
 and what vouches for each. The features keep Google's names and shapes:

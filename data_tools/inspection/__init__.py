@@ -1,1 +1,1 @@
-"""Looking into records: files in, statistics and readable text out."""
+"""Reads record files for statistics and readable text."""

@@ -1,4 +1,4 @@
-"""Record files in, batches of examples as arrays out: the way back from `records`.
+"""Reads record files as batches of arrays, the reverse of `tfrecord_writing`.
 
 Out: `Batch`, features as arrays [n, width] (integers int32), checked, with what every reader of
 them needs: which example each piece belongs to, and the pieces as they were before masking.

@@ -1,4 +1,4 @@
-"""Batches of examples in, what they amount to out: a dictionary for people and programs.
+"""Computes the statistics of batches of examples.
 
 Everything is added up batch by batch; what grows with the data is 16 bytes an example, by which
 duplicates are found.

@@ -1,4 +1,4 @@
-"""Examples in, lines for people out: pieces joined to text, predictions marked and in colour.
+"""Formats examples as readable text, with the predictions marked and in color.
 
     [MASK→cat]  the piece was hidden       [dog→cat]  replaced by a random one
     [=cat]      kept, but to be predicted

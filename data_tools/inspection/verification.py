@@ -1,4 +1,4 @@
-"""Record files in; a line for each that is not what its manifest says out."""
+"""Compares record files with their manifest."""
 
 import os
 from collections.abc import Callable, Iterator

@@ -1,1 +1,1 @@
-"""Vocabularies: words and their counts in, word pieces out."""
+"""Learns and extends vocabularies from words and their counts."""

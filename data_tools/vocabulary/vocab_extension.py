@@ -1,4 +1,4 @@
-"""An existing vocabulary and a corpus's words in; the vocabulary with new words in its free places.
+"""Puts a corpus's new words into the unused places of a vocabulary.
 
 For a field's own words: a model trained on with the new vocabulary keeps every other row of its
 embeddings, and each new word has a row that was never used. What is new is whole words that the

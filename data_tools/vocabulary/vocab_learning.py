@@ -1,4 +1,4 @@
-"""Words and their counts in, a WordPiece vocabulary out.
+"""Learns a WordPiece vocabulary from words and their counts.
 
 The pieces are learnt by the byte-pair trainer of the `tokenizers` package, which is what its
 WordPiece trainer is, too. The vocabulary holds, in Google's order: [PAD], [unused0] ..., [UNK],

@@ -1,4 +1,4 @@
-"""The BERT encoder: token ids in, hidden states and the pooled first token out.
+"""The BERT encoder: computes hidden states and the pooled output of token ids.
 
     encoder = BertEncoder(BertConfig.from_json("base"))
     hidden = encoder({"input_ids": ids, "input_mask": mask, "segment_ids": segments})

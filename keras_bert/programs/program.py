@@ -1,4 +1,4 @@
-"""Runs a program: command line in, exit code out.
+"""Runs a program and returns its exit code.
 
 The exit code is 0, or after one line on stderr: 1 for an unknown flag, an invalid flag value or an
 `InputError`; 75 for an `EndedEarly` (a run that was told to stop, or lost a worker); 130 for

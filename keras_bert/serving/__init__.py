@@ -1,1 +1,1 @@
-"""Served models: a model directory in, a SavedModel that takes text out, and a small server."""
+"""Serves models: SavedModels that take text, other formats, and a small server."""

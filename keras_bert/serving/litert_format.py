@@ -1,4 +1,4 @@
-"""A model -> a LiteRT (TensorFlow Lite) file: inference written in few TensorFlow ops, converted.
+"""Writes a model as a LiteRT (TensorFlow Lite) file.
 
 In: one of keras_bert.models, or the encoder. Out: a file for the LiteRT runtime, of its built-in
 operators alone, with one signature, `serving_default`:

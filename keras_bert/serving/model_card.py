@@ -1,4 +1,4 @@
-"""What a run and an export say of themselves -> the model card, README.md in the export.
+"""Writes the model card, README.md in an export, from what its run recorded.
 
 Nothing is in it that the files do not say: the task, what it was trained on, its scores, its
 limits, and how it is called.

@@ -1,4 +1,4 @@
-"""A model -> a version's folder for another runtime: from token ids to the model's outputs.
+"""Writes the folder of a version for another runtime, from token ids to outputs.
 
     model.onnx or model.tflite     the model
     vocab.txt                      what its token ids stand for

@@ -1,4 +1,4 @@
-"""A fine-tuned model as served graphs call it: ragged pieces in, its outputs out.
+"""Runs a model inside served graphs, on rows without padding.
 
 In: input_ids and segment_ids, ragged int32 [B, (S)], any number of rows, none over
 max_position_embeddings and none empty. Out: the model's logits, [B, C] for those of an example, and

@@ -1,4 +1,4 @@
-"""A model -> an ONNX file: the encoder and its heads written down node by node, weights inside.
+"""Writes a model as an ONNX file, node by node, with its weights inside.
 
 In: one of keras_bert.models, or the encoder. Out: a file of opset 20 that onnxruntime 1.17 and
 later run, with standard operators alone:

@@ -1,4 +1,4 @@
-"""A served task -> a version's folder that TensorFlow Serving loads.
+"""Writes a served task as the folder of a version that TensorFlow Serving loads.
 
     saved_model.pb, variables/     the graph from text to answers, and its weights
     assets.extra/                  requests that warm a server up, where the package for it is there

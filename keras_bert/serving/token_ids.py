@@ -1,4 +1,4 @@
-"""Token ids from a client that tokenizes: padded arrays in, rows without padding out, and back.
+"""Removes the padding of token ids that a client sent, and restores it in the answer.
 
 In: input_ids, input_mask, segment_ids, int32 [B, S] each. Out: ids and segments, ragged [B, (S)].
 Padding may be anywhere; a row without a single piece keeps its first place, which it is given if

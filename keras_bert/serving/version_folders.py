@@ -1,4 +1,4 @@
-"""The versions of a model: its folder in; DIR/1, DIR/2, ... by their numbers out.
+"""Finds and checks the numbered versions in a model's folder.
 
 A version is a number of TensorFlow Serving's, a signed int64 that is not negative. `DIR/1` and
 `DIR/01` are the same version, here that of the shorter name.

@@ -1,4 +1,4 @@
-"""Requests of an exported model -> the file that TensorFlow Serving replays before it serves it.
+"""Writes the requests that TensorFlow Serving replays before it serves a model.
 
     {signature: {input: array}}  ->  assets.extra/tf_serving_warmup_requests
 

@@ -1,4 +1,4 @@
-"""Datasets that TensorFlow Datasets has prepared on this machine: a name in; their builder out.
+"""Finds datasets that TensorFlow Datasets prepared on this machine.
 
 Nothing is ever downloaded: what is not prepared is refused with the command that prepares it.
 (`tfds.load` without a network tries again for minutes.)

@@ -1,4 +1,4 @@
-r"""Text -> word pieces, as TensorFlow graph ops: one tokenizer offline, in training and in serving.
+r"""Tokenizes text into WordPiece tokens, as TensorFlow graph operations.
 
 In: strings [B] of UTF-8. Out: ragged int32 ids [B, (pieces)] and, where asked, the byte offsets of
 each piece in the caller's text. Pieces are those of Google's released BERT (docs/tokenizer.md).

@@ -1,4 +1,4 @@
-"""vocab.txt -> the list of word pieces, checked.
+"""Reads and checks the vocabulary file vocab.txt.
 
 In: a file with one UTF-8 piece a line; a piece's id is its line number, counted from 0.
 Out: `list[str]` of V pieces. A file that cannot be a BERT vocabulary is refused in one line.

@@ -1,4 +1,4 @@
-"""A run's folder: settings in; start, continue, refuse or nothing-to-do out.
+"""Decides whether a run's folder starts, resumes, rejects or has finished a run.
 
 `run.json` says what the run is (settings, versions); `results.json` appears when it is finished.
 `.lock` is there while a process is at work; it holds nothing.

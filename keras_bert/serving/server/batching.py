@@ -1,4 +1,4 @@
-"""Concurrent requests to batches: arrays of single requests in, their own rows of the answer out.
+"""Runs concurrent requests as batches, and gives each its own rows of the answer.
 
 Requests of one version, signature and inner shape are joined along the first dimension. A batch
 starts as soon as fewer than `in_flight` run: the requests that came while the last one ran. So an

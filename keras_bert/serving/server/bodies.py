@@ -1,4 +1,4 @@
-"""Requests' bodies off the network: bytes in, whole and decompressed bytes out, under three limits.
+"""Receives and decompresses the bodies of requests, under three limits.
 
 Each body has a limit of size and of time, and all bodies together, those that arrive and those that
 wait for their answer, have a limit of size.

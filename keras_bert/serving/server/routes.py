@@ -1,4 +1,4 @@
-"""HTTP requests in, TensorFlow Serving's answers out, and the files of the page.
+"""Answers HTTP requests as TensorFlow Serving does, and serves the web page's files.
 
 POST /v1/models/NAME[/versions/V]:predict, GET /v1/models/NAME[/versions/V][/metadata], as
 TensorFlow Serving has them; GET /, /export.json, /openapi.json, /healthz and /metrics.

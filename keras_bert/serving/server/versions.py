@@ -1,4 +1,4 @@
-"""Which version of the model is served: folders DIR/1, DIR/2, ... in, the highest that loads out.
+"""Serves the highest version of a model that loads.
 
 `load_version` reads a SavedModel: its signatures, its `export.json`, and its warm-up requests,
 which it runs. `Versions` looks at DIR again and again: a new highest version is loaded beside the

@@ -1,1 +1,1 @@
-"""Text and text-pair classification and regression: files in; scores and predictions out."""
+"""Classification and regression of texts and pairs of texts."""

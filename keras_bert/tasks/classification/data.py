@@ -1,4 +1,4 @@
-"""What a classifier learns: settings in; the problem and its texts, agreeing with each other, out.
+"""Reads the texts of a classification task and what is predicted of them.
 
 One of three sources: a GLUE task's folder, a GLUE task that TensorFlow Datasets has prepared, or
 the user's own files (`custom`).

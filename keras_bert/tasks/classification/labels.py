@@ -1,4 +1,4 @@
-"""Labels as words -> numbers: names in the order of their numbers, arrays, class weights.
+"""Turns labels into numbers, and reads class weights.
 
 single_label   one of C classes       int32 [n]
 multi_label    any of C classes       float32 [n, C] of 0 and 1

@@ -1,4 +1,4 @@
-"""Official metrics of classification: predictions and labels in; a figure each out.
+"""Computes the official metrics of classification.
 
 Names and values are those of scikit-learn and SciPy, which GLUE's scorers use. A figure that has
 no value, such as a correlation with predictions that are all the same, is 0.

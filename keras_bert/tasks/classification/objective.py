@@ -1,4 +1,4 @@
-"""The classification task: batches in; sums of the loss, and of the hits, out.
+"""Computes the losses of classification, and the share of correct predictions.
 
     single_label   softmax cross-entropy; class weights weigh an example by its label's class
     multi_label    sigmoid cross-entropy, the mean over the classes; class weights weigh the

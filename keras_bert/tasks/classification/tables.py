@@ -1,4 +1,4 @@
-"""Tables of text: a TSV, CSV or JSONL file in; its rows by column, with their line numbers, out.
+"""Reads the rows of TSV, CSV and JSONL files, with their line numbers.
 
 TSV is read as GLUE's files are written: no quoting, a tab always parts two cells. CSV is read as
 spreadsheets write it, quotes and line ends within them included. JSONL has an object a line. All

@@ -1,4 +1,4 @@
-"""Texts with their labels as files hold them: GLUE's folder, the user's files or TFDS in.
+"""Reads texts and labels from GLUE's folders and from the user's files.
 
     files -> Texts (first, second, labels as words, places) -> Splits (train, dev, test)
 

@@ -1,4 +1,4 @@
-"""GLUE as TensorFlow Datasets has prepared it: a task in; texts and labels out."""
+"""Reads GLUE as TensorFlow Datasets prepared it."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Export: a trained model in; a folder that serves it out."""
+"""Exports trained models for serving."""
 
 from keras_bert.tasks.export.run import export, export_run
 from keras_bert.tasks.export.settings import ExportSettings

@@ -1,1 +1,1 @@
-"""Features of text without training: lines in; hidden states of chosen layers out."""
+"""Extracts the hidden states of chosen layers, without training."""

@@ -1,4 +1,4 @@
-"""Files of features: the features of lines in; a JSONL, NumPy or TFRecord file out.
+"""Writes features as JSONL, NumPy or TFRecord files.
 
     .jsonl     {"linex_index": 0, "features": [{"token": "[CLS]", "layers": [{"index": -1,
                "values": [0.123456, ...]}, ...]}, ...]}, a line a line, as Google's tool writes it;

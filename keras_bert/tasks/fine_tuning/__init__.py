@@ -1,1 +1,1 @@
-"""Fine-tuning, whatever the task: tokenized examples in; trained weights and outputs out."""
+"""Fine-tunes and evaluates a model, whatever the task."""

@@ -1,4 +1,4 @@
-"""Batches of examples of about one length: Examples in; padded batches out, a function of the step.
+"""Makes padded batches of examples of about one length, as a function of the step.
 
     epoch e: order drawn from (seed, e) -> pools of some batches -> sorted by length, cut into
     batches -> batches in an order drawn from (seed, e) -> each padded to the next bucket's length

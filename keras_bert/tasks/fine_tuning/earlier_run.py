@@ -1,4 +1,4 @@
-"""The folder of a run that is over -> what it was made of, and the threshold that it found.
+"""Reads the settings and results of a finished run.
 
 OUT/run.json and OUT/results.json, of OUT or the models in it, OUT/model and OUT/best.
 """

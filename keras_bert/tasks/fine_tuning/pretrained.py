@@ -1,4 +1,4 @@
-"""What a fine-tuning run starts from: settings in; checkpoint, vocabulary and tokenizer out."""
+"""Opens the checkpoint of a fine-tuning run, with its vocabulary and tokenizer."""
 
 import functools
 import hashlib

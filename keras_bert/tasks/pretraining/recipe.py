@@ -1,4 +1,4 @@
-"""A recipe: a TOML file of pre-training in phases in; the flags of each phase out.
+"""Reads a recipe, a TOML file of pre-training phases, as the flags of each phase.
 
     [data]                      # flags of data_tools.create_pretraining_data, for every phase
     [flags]                     # flags of run_pretraining.py, for every phase

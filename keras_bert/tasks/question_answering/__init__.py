@@ -1,1 +1,1 @@
-"""SQuAD, question answering by spans: questions and contexts in; slices of the contexts out."""
+"""Question answering by spans of contexts, as in SQuAD."""

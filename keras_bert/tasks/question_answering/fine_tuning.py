@@ -1,4 +1,4 @@
-"""Fine-tunes a span labeler on SQuAD: official scores, prediction files and model/ come out.
+"""Fine-tunes a span labeler on SQuAD to official scores, prediction files and model/.
 
     training questions -> windows with positions -------------------------> training examples
     dev questions -> windows -> logits -> candidates -> texts ------------> official scores

@@ -1,4 +1,4 @@
-"""Training labels: answers in contexts -> the first and last token of the answer in each window."""
+"""Labels windows with the first and last token of the answer."""
 
 import dataclasses
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Decoded answers -> predictions.json, nbest_predictions.json and null_odds.json.
+"""Writes decoded answers as SQuAD's prediction files.
 
 Texts are slices of the question's own context, by the characters that decoding found.
 """

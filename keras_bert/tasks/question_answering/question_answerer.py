@@ -1,4 +1,4 @@
-"""The public object of question answering: questions and contexts in, answers out."""
+"""QuestionAnswerer: answers questions by spans of their contexts."""
 
 import os
 from collections.abc import Mapping, Sequence

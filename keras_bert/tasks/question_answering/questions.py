@@ -1,4 +1,4 @@
-"""SQuAD files -> questions: JSON of v1.1 or v2.0 in, one checked record a question out.
+"""Reads and checks the questions of SQuAD files, v1.1 and v2.0.
 
     {"data": [{"paragraphs": [{"context": str, "qas": [
         {"id": str or int, "question": str, "answers": [{"text": str, "answer_start": int}],

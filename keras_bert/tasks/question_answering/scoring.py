@@ -1,4 +1,4 @@
-"""The official SQuAD scores: questions and predicted texts in; exact match and F1 in percent out.
+"""Computes the official SQuAD scores, exact match and F1 in percent.
 
 Both texts are normalized (lower case; no ASCII punctuation, no "a", "an", "the"; single spaces).
 Exact match compares them, F1 their words at white space, each against the likest of the gold

@@ -1,4 +1,4 @@
-"""Logits of windows -> the best spans of each question, best first.
+"""Finds the best spans of each question from the logits of its windows.
 
     start, end logits [T] -> the best spans of each window -> those of a question, sorted
     -> those of different texts, [B, K]

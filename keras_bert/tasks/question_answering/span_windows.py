@@ -1,4 +1,4 @@
-"""Questions and contexts -> windows of tokens: a long context is read in overlapping parts.
+"""Splits questions and contexts into overlapping windows of tokens.
 
     [CLS] question [SEP] part of the context [SEP]        segments 0 0 0 1 1
 

@@ -1,4 +1,4 @@
-"""SQuAD as TensorFlow Datasets has prepared it: a version in; questions out."""
+"""Reads SQuAD as TensorFlow Datasets prepared it."""
 
 from keras_bert.tasks.prepared_tfds import open_prepared, read_split
 from keras_bert.tasks.question_answering.questions import Answer, Question, check_ids
