@@ -67,7 +67,7 @@ class Source:
         """Opens whatever `--init_checkpoint` accepts.
 
         Raises:
-            InputError: nothing that can be opened, or a left-to-right model.
+            InputError: nothing that can be opened.
         """
         checkpoint = open_checkpoint(path)
         return cls(checkpoint, EarlierRun.of(checkpoint.path))

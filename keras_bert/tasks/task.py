@@ -8,10 +8,11 @@ TensorFlow must be installed whatever backend runs the model.
 """
 
 import dataclasses
+import functools
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import keras
 import numpy as np
@@ -24,26 +25,15 @@ from keras_bert.checkpoints.weights import weights_of
 from keras_bert.common.errors import InputError
 from keras_bert.serving.network import Network
 from keras_bert.tasks.checks import check_batch_size
-from keras_bert.tasks.fine_tuning.batches import BatchBuilder, BatchSettings, evaluation_plan
-from keras_bert.tasks.fine_tuning.examples import Examples
-from keras_bert.tasks.fine_tuning.predict import Outputs, check_finite
 from keras_bert.tasks.fitting import FitData, FitSettings, draw_again, fit
 from keras_bert.tasks.loading import SETTINGS_KEY, Source, check_max_seq_length, fill
 from keras_bert.tasks.prepared import Prepared, Processor, as_tensor, decoded, gathered, prepare
+from keras_bert.tasks.running import ModelRunner
 from keras_bert.text.strings import decode_texts
 from keras_bert.text.tokenizer import BertTokenizer
 
 Columns = Sequence[Sequence[Any]]
 Serve = Callable[..., Mapping[str, tf.Tensor]]
-
-MODEL_INPUTS = ("input_ids", "input_mask", "segment_ids")
-
-
-class _Graph(NamedTuple):
-    """A model as a graph, which knows only the variables that the model had."""
-
-    variables: Sequence[keras.Variable]
-    call: Callable[..., Mapping[str, tf.Tensor]]
 
 
 class Task:
@@ -87,7 +77,6 @@ class Task:
         self.source: Source | None = None
         self.serve: Serve | None = None
         self._drawn: dict[str, np.ndarray] = {}
-        self._graphs: dict[tuple[str, ...], _Graph] = {}
 
     # What a task defines.
 
@@ -231,6 +220,11 @@ class Task:
 
     # What subclasses build on.
 
+    @functools.cached_property
+    def _runner(self) -> ModelRunner:
+        """Runs the model over examples; an InputError for an exported model."""
+        return ModelRunner(self.model, self.tokenizer)
+
     @classmethod
     def _load(cls, source: Source, model: keras.Model, tokenizer: BertTokenizer, settings: Any):
         """Makes the object and fills its model from the source."""
@@ -281,60 +275,11 @@ class Task:
 
     def _outputs(self, prepared: Prepared, batch_size: int) -> dict[str, np.ndarray]:
         """Runs the model over prepared texts; tasks that keep less of a batch override it."""
-        return self._run(prepared.examples, batch_size)
+        return self._runner.run(prepared.examples, batch_size, self.processor.per_token)
 
     def _parts(self, prepared: Prepared) -> Sequence[slice] | None:
         """Returns which of the outputs belong to each chunk; None for those of rows or tokens."""
         return None
-
-    def _run(self, examples: Examples, batch_size: int) -> dict[str, np.ndarray]:
-        """Runs the model over examples and returns its outputs in their order."""
-        per_token = self.processor.per_token
-        if not len(examples):  # Of one example that is none, for names and shapes.
-            ids = np.array([self.tokenizer.cls_token_id, self.tokenizer.sep_token_id], np.int32)
-            one = Examples(ids, np.zeros_like(ids), np.array([0, 2]))
-            return {name: values[:0] for name, values in self._run(one, 1).items()}
-        results = Outputs(examples, per_token)
-        for batch in self._batches(examples, batch_size):
-            results.add(batch, self._forward_batch(batch))
-        check_finite(results.values, examples, per_token)
-        return results.values
-
-    def _batches(self, examples: Examples, batch_size: int) -> Iterator[dict[str, np.ndarray]]:
-        """Yields padded batches of examples of about one length, the longest first."""
-        positions = self.model.config.max_position_embeddings
-        settings = BatchSettings(
-            min(batch_size, max(len(examples), 1)), self.tokenizer.pad_token_id, positions
-        )
-        builder = BatchBuilder(examples, settings)
-        seeds = np.zeros([settings.batch_size], np.int32)
-        for index in evaluation_plan(examples.lengths, settings.batch_size):
-            yield builder.build(index, seeds)
-
-    def _forward_batch(
-        self, batch: Mapping[str, np.ndarray], names: Sequence[str] = MODEL_INPUTS
-    ) -> dict[str, np.ndarray]:
-        """Runs the model on a batch, on the backend of Keras."""
-        inputs = {name: batch[name] for name in names}
-        if keras.config.backend() != "tensorflow":
-            return self.model.predict_on_batch(inputs)
-        tensors = {name: tf.constant(value) for name, value in inputs.items()}
-        return {name: value.numpy() for name, value in self._graph(names)(tensors).items()}
-
-    def _graph(self, names: Sequence[str]) -> Callable[..., Mapping[str, tf.Tensor]]:
-        """Returns the model as one graph for batches of any size."""
-        names, variables = tuple(names), self.model.variables
-        graph = self._graphs.get(names)
-        # LoRA and quantization replace variables.
-        if graph is None or [*map(id, graph.variables)] != [*map(id, variables)]:
-            specs = {name: tf.TensorSpec([None, None], tf.int32, name) for name in names}
-            call = tf.function(
-                lambda given: self.model(given, training=False),
-                input_signature=[specs],
-                autograph=False,
-            )
-            self._graphs[names] = graph = _Graph(variables, call)
-        return graph.call
 
     def _check_fit(self, options: Mapping[str, Any]) -> None:
         """Checks that there is a model to train and that the options of `fit` can be used.

@@ -13,6 +13,7 @@ from absl import logging
 
 from keras_bert.models import BertClassifier
 from keras_bert.tasks.classification.data import ClassificationSettings, Problem, read_data
+from keras_bert.tasks.classification.head_settings import transformers_problem_type
 from keras_bert.tasks.classification.labels import (
     class_weights,
     label_array,
@@ -22,10 +23,7 @@ from keras_bert.tasks.classification.objective import classification_objective
 from keras_bert.tasks.classification.predictions import decisions, named, write_predictions
 from keras_bert.tasks.classification.processor import ClassificationProcessor, ClassifierSettings
 from keras_bert.tasks.classification.scoring import score
-from keras_bert.tasks.classification.text_classifier import (
-    TextClassifier,
-    transformers_problem_type,
-)
+from keras_bert.tasks.classification.text_classifier import TextClassifier
 from keras_bert.tasks.classification.texts import Splits, Texts
 from keras_bert.tasks.fine_tuning.predict import Predict
 from keras_bert.tasks.fine_tuning.pretrained import Pretrained, open_pretrained

@@ -175,8 +175,8 @@ class TextEmbedder(Task):
         examples, names = prepared.examples, self.settings.names
         shape = [len(examples), len(names), self.model.config.hidden_size]
         vectors = np.zeros(shape, np.float32)
-        for batch in self._batches(examples, batch_size) if len(examples) else ():
-            outputs = self._forward_batch(batch)
+        for batch in self._runner.batches(examples, batch_size) if len(examples) else ():
+            outputs = self._runner.forward(batch)
             mask = batch["input_mask"] == 1
             hidden = outputs["sequence_output"].astype(np.float32)[mask]
             splits = np.concatenate([[0], np.cumsum(mask.sum(axis=1))]).astype(np.int32)

@@ -19,13 +19,15 @@ from keras_bert.tasks.fill_mask.served import ServedFillMask
 from keras_bert.tasks.fitting import FitData, FitOptions
 from keras_bert.tasks.loading import ModelOptions, Source
 from keras_bert.tasks.prepared import Prepared, prepare
-from keras_bert.tasks.task import MODEL_INPUTS, Task
+from keras_bert.tasks.running import MODEL_INPUTS
+from keras_bert.tasks.task import Task
 from keras_bert.text.tokenizer import BertTokenizer
 
 _TEXT = "The Norman dynasty had a [MASK] impact on medieval Europe."
 _MASKED_LM_PROB = 0.15
 _DEFAULT = ModelOptions()
 _POSITIONS = "masked_lm_positions"
+_INPUTS = (*MODEL_INPUTS, _POSITIONS)
 
 
 class MaskFiller(Task):
@@ -177,14 +179,15 @@ class MaskFiller(Task):
         (column,) = check_texts("texts", texts)
         if not column:
             raise InputError("evaluate() got no texts; expected at least one")
+        runner = self._runner
         examples = prepare(self.processor.preprocess, [column]).examples
         loss = hits = count = 0.0
-        for number, batch in enumerate(self._batches(examples, batch_size)):
+        for number, batch in enumerate(runner.batches(examples, batch_size)):
             masked = self._masked(batch, np.random.default_rng([seed, number]))
             weights = masked.pop("masked_lm_weights")
             weights *= batch["example_weights"][:, np.newaxis]
             ids = masked.pop("masked_lm_ids")
-            logits = self._forward_batch(batch | masked, (*MODEL_INPUTS, _POSITIONS))
+            logits = runner.forward(batch | masked, _INPUTS)
             logits = logits["masked_lm_logits"].astype(np.float64)
             logits -= logits.max(axis=-1, keepdims=True)
             chosen = np.take_along_axis(logits, ids[..., np.newaxis], -1)[..., 0]
@@ -240,7 +243,7 @@ class MaskFiller(Task):
         starts = np.concatenate([[0], np.cumsum(is_mask)])[examples.starts]
         shape = [int(is_mask.sum()), self.settings.top_k]
         best = {"scores": np.zeros(shape, np.float32), "token_ids": np.zeros(shape, np.int32)}
-        for batch in self._batches(examples, batch_size) if shape[0] else ():
+        for batch in self._runner.batches(examples, batch_size) if shape[0] else ():
             masks = (batch["input_ids"] == self.tokenizer.mask_token_id) & (
                 batch["example_index"] >= 0
             )[:, np.newaxis]
@@ -250,7 +253,9 @@ class MaskFiller(Task):
             # The places of a row's masks, then others that are not read.
             places = np.argsort(~masks, axis=1, kind="stable")[:, :most].astype(np.int32)
             real = np.take_along_axis(masks, places, axis=1)
-            outputs = self._forward_batch(batch | {_POSITIONS: places}, (*MODEL_INPUTS, _POSITIONS))
+            outputs = self._runner.forward(
+                batch | {_POSITIONS: places}, (*MODEL_INPUTS, _POSITIONS)
+            )
             found = self.processor.best_tokens(tf.constant(outputs["masked_lm_logits"][real]))
             rows = batch["example_index"][:, np.newaxis] + 0 * places
             target = (starts[rows] + np.arange(most))[real]

@@ -13,7 +13,8 @@ from keras_bert.checkpoints.conversion import convert
 from keras_bert.checkpoints.open_checkpoint import open_checkpoint
 from keras_bert.common.errors import InputError
 from keras_bert.tasks import task
-from keras_bert.tasks.classification.text_classifier import TextClassifier, is_of_pairs
+from keras_bert.tasks.classification.head_settings import is_of_pairs
+from keras_bert.tasks.classification.text_classifier import TextClassifier
 from keras_bert.tasks.fine_tuning.batches import BatchSettings, bucket_lengths, training_plan
 from keras_bert.tasks.fine_tuning.earlier_run import EarlierRun
 from keras_bert.tasks.load import load

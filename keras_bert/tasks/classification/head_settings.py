@@ -1,0 +1,110 @@
+"""Completes the labels and the problem type of a classifier from its checkpoint and its run."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from keras_bert.common.errors import InputError
+from keras_bert.tasks.checks import check_list
+from keras_bert.tasks.classification import glue
+from keras_bert.tasks.classification.processor import PROBLEM_TYPES, ClassifierSettings
+from keras_bert.tasks.fine_tuning.pretrained import in_order_of
+from keras_bert.tasks.loading import Source
+
+
+def transformers_problem_type(problem_type: str) -> str:
+    """Returns what transformers calls a problem type: `single_label_classification`."""
+    return problem_type + "_classification" * (problem_type != "regression")
+
+
+def short_problem_type(name: str | None, where: Any) -> str | None:
+    """Returns our name of a problem type: `single_label` of `single_label_classification`.
+
+    Raises:
+        InputError: an unknown one.
+    """
+    if name is None:
+        return None
+    short = name.removesuffix("_classification")
+    if short not in PROBLEM_TYPES:
+        known = ", ".join(f"{kind}_classification" for kind in PROBLEM_TYPES[:2])
+        raise InputError(f"{where}: problem_type is {name!r}; expected one of {known}, regression")
+    return short
+
+
+def is_of_pairs(source: Source) -> bool:
+    """Returns whether the run of a classifier trained it on pairs of texts.
+
+    Raises:
+        InputError: run.json names an unknown task.
+    """
+    name = source.run.setting("task_name", str, "")
+    if name and name.lower() != "custom":
+        return len(glue.find_task(name).text_columns) == 2
+    return bool(source.run.setting("text_pair_column", str, ""))
+
+
+def head_settings(
+    source: Source, labels: Sequence[str] | None, problem_type: str | None
+) -> ClassifierSettings:
+    """Returns the labels and the problem type of a classifier.
+
+    Args:
+        source: the checkpoint, with or without a classification head.
+        labels: names of the classes; None for those of the head.
+        problem_type: None for that of the head.
+
+    Returns:
+        Settings with the default length.
+
+    Raises:
+        InputError: labels that are missing or do not fit the head, or an unknown problem type.
+    """
+    checkpoint = source.checkpoint
+    with checkpoint.open_weights() as stored:
+        num_logits = stored.num_labels
+    known = checkpoint.labels
+    if known is None and num_logits:  # transformers does not write the names it gives to labels.
+        known = [f"LABEL_{index}" for index in range(num_logits)]
+    if problem_type not in (None, *PROBLEM_TYPES):
+        raise InputError(
+            f"problem_type={problem_type!r}: expected one of {', '.join(PROBLEM_TYPES)}"
+        )
+    stored_type = checkpoint.problem_type if num_logits else None
+    kind = problem_type or short_problem_type(stored_type, checkpoint.path)
+    if kind is None:
+        kind = "regression" if num_logits == 1 and not labels else "single_label"
+    names = _label_names(labels, known if num_logits else None, kind, checkpoint.path)
+    if num_logits and num_logits != (len(names) or 1):
+        raise InputError(
+            f"labels={list(names)}: {checkpoint.path} has a head of {num_logits} logits; expected "
+            "as many labels, or convert SRC DST --noheads for a new head"
+        )
+    return ClassifierSettings(names, kind)
+
+
+def _label_names(
+    given: Sequence[str] | None, known: Sequence[str] | None, kind: str, path: Any
+) -> tuple[str, ...]:
+    """Returns the classes: the given ones in the order of the model's head."""
+    if kind == "regression":
+        if given:
+            raise InputError(f"labels={list(given)}: expected none for a regression")
+        return ()
+    if given is None:
+        if not known:
+            raise InputError(
+                f"labels is None, but {path} has no classification head; expected the names of "
+                'the classes, such as labels=["0", "1"]'
+            )
+        return tuple(known)
+    names = [str(name) for name in check_list("labels", given, "names")]
+    if len(names) < 2 - (kind == "multi_label") or len(set(names)) < len(names):
+        raise InputError(f"labels={names}: expected at least two different names")
+    if known is None or all(name.startswith("LABEL_") for name in known):
+        return tuple(names)
+    if ordered := in_order_of(known, names):
+        return tuple(ordered)
+    raise InputError(
+        f"labels={names}: {path} has the labels {', '.join(known)}; expected the same, or convert "
+        "SRC DST --noheads for a new head"
+    )

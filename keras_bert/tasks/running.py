@@ -1,0 +1,98 @@
+"""Runs a Keras model over examples, on the backend of Keras and on one device."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from keras_bert.tasks.fine_tuning.batches import BatchBuilder, BatchSettings, evaluation_plan
+from keras_bert.tasks.fine_tuning.examples import Examples
+from keras_bert.tasks.fine_tuning.predict import Outputs, check_finite
+from keras_bert.text.tokenizer import BertTokenizer
+
+MODEL_INPUTS = ("input_ids", "input_mask", "segment_ids")
+
+
+class _Graph(NamedTuple):
+    """A model as a graph, which knows only the variables that the model had."""
+
+    variables: Sequence[keras.Variable]
+    call: Callable[..., Mapping[str, tf.Tensor]]
+
+
+class ModelRunner:
+    """Runs a model over examples.
+
+    Args:
+        model: one of keras_bert.models.
+        tokenizer: of its vocabulary.
+    """
+
+    def __init__(self, model: keras.Model, tokenizer: BertTokenizer):
+        self._model = model
+        self._tokenizer = tokenizer
+        self._graphs: dict[tuple[str, ...], _Graph] = {}
+
+    def run(self, examples: Examples, batch_size: int, per_token: bool) -> dict[str, np.ndarray]:
+        """Returns the model's outputs in the order of the examples.
+
+        Args:
+            examples: any number.
+            batch_size: examples a batch.
+            per_token: whether the outputs are of tokens, [T, ...], or of examples, [n, ...].
+
+        Raises:
+            InputError: an output is not finite.
+        """
+        if not len(examples):  # Of one example that is none, for names and shapes.
+            ids = np.array([self._tokenizer.cls_token_id, self._tokenizer.sep_token_id], np.int32)
+            one = Examples(ids, np.zeros_like(ids), np.array([0, 2]))
+            return {name: values[:0] for name, values in self.run(one, 1, per_token).items()}
+        results = Outputs(examples, per_token)
+        for batch in self.batches(examples, batch_size):
+            results.add(batch, self.forward(batch))
+        check_finite(results.values, examples, per_token)
+        return results.values
+
+    def batches(self, examples: Examples, batch_size: int) -> Iterator[dict[str, np.ndarray]]:
+        """Yields padded batches of examples of about one length, the longest first."""
+        positions = self._model.config.max_position_embeddings
+        settings = BatchSettings(
+            min(batch_size, max(len(examples), 1)), self._tokenizer.pad_token_id, positions
+        )
+        builder = BatchBuilder(examples, settings)
+        seeds = np.zeros([settings.batch_size], np.int32)
+        for index in evaluation_plan(examples.lengths, settings.batch_size):
+            yield builder.build(index, seeds)
+
+    def forward(
+        self, batch: Mapping[str, np.ndarray], names: Sequence[str] = MODEL_INPUTS
+    ) -> dict[str, np.ndarray]:
+        """Runs the model on a batch.
+
+        Args:
+            batch: int32 [B, S] each.
+            names: those of the arrays that the model takes.
+        """
+        inputs = {name: batch[name] for name in names}
+        if keras.config.backend() != "tensorflow":
+            return self._model.predict_on_batch(inputs)
+        tensors = {name: tf.constant(value) for name, value in inputs.items()}
+        return {name: value.numpy() for name, value in self._graph(names)(tensors).items()}
+
+    def _graph(self, names: Sequence[str]) -> Callable[..., Mapping[str, tf.Tensor]]:
+        """Returns the model as one graph for batches of any size."""
+        names, variables = tuple(names), self._model.variables
+        graph = self._graphs.get(names)
+        # LoRA and quantization replace variables.
+        if graph is None or [*map(id, graph.variables)] != [*map(id, variables)]:
+            specs = {name: tf.TensorSpec([None, None], tf.int32, name) for name in names}
+            call = tf.function(
+                lambda given: self._model(given, training=False),
+                input_signature=[specs],
+                autograph=False,
+            )
+            self._graphs[names] = graph = _Graph(variables, call)
+        return graph.call
