@@ -15,14 +15,38 @@ from unittest import mock
 import pytest
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+# XLA and LLVM spend most of a test's time on making code fast that runs for milliseconds.
+os.environ.setdefault(
+    "XLA_FLAGS", "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
+)
 ROOT = Path(__file__).resolve().parent.parent
 
 
 def pytest_configure() -> None:
-    """Splits the CPU in two before TensorFlow starts, so that any test can use two devices."""
+    """Splits the CPU in two before TensorFlow starts, so that any test can use two devices.
+
+    Turns graph optimization off in the process of the tests: of a tiny model's first step it takes
+    four fifths of the time. Programs in a process of their own run with it.
+    """
+    import tensorflow as tf
+
     from keras_bert.training.strategy import split_cpu
 
     split_cpu(2)
+    tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
+
+
+# Fixtures of tests that start Keras on another backend, Beam or several workers in processes of
+# their own, each of which takes ten seconds to import its libraries.
+SLOW_FIXTURES = {"backend_python", "beam_python"}
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Marks the tests that use SLOW_FIXTURES as slow."""
+    for item in items:
+        if SLOW_FIXTURES & set(item.fixturenames):
+            item.add_marker("slow")
 
 
 @pytest.fixture(scope="session")
@@ -84,15 +108,18 @@ def make_checkpoint():
     return make
 
 
-# File of a program at the top level -> the module that has it.
+# File of a program -> the module that has it.
 PROGRAMS = {
-    "run_pretraining.py": "pretrain",
-    "run_classifier.py": "classify",
-    "run_squad.py": "squad",
-    "run_ner.py": "ner",
-    "run_fill_mask.py": "fill_mask",
-    "extract_features.py": "extract_features",
-    "export_model.py": "export",
+    "run_pretraining.py": "keras_bert.programs.pretrain",
+    "run_classifier.py": "keras_bert.programs.classify",
+    "run_squad.py": "keras_bert.programs.squad",
+    "run_ner.py": "keras_bert.programs.ner",
+    "run_fill_mask.py": "keras_bert.programs.fill_mask",
+    "extract_features.py": "keras_bert.programs.extract_features",
+    "export_model.py": "keras_bert.programs.export",
+    "build_vocab.py": "data_tools.build_vocab",
+    "create_pretraining_data.py": "data_tools.create_pretraining_data",
+    "inspect_tfrecords.py": "data_tools.inspect_tfrecords",
 }
 
 
@@ -165,7 +192,7 @@ def _call(argv: list[str], cwd: Path, variables: Mapping[str, str]):
     """Runs a program in this process."""
     from keras_bert.programs.program import call
 
-    module = importlib.import_module(f"keras_bert.programs.{PROGRAMS[Path(argv[0]).name]}")
+    module = importlib.import_module(PROGRAMS[Path(argv[0]).name])
     out, err = io.StringIO(), io.StringIO()
     with (
         contextlib.chdir(cwd),

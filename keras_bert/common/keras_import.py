@@ -17,6 +17,7 @@ _MODULES = (
     "keras_bert.optimization.adamw",
     "keras_bert.optimization.lamb",
     "keras_bert.optimization.schedules",
+    "keras_bert.tasks.losses",
 )
 
 

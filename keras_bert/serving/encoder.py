@@ -118,13 +118,13 @@ class _Block(tf.Module):
             )
             for part in ("kernel", "bias")
         )
-        self.query_key_value = Product(kernel, bias, compute_type)
-        self.attended = Product.of(weights, f"{attention}/output/dense", compute_type)
+        self.query_key_value = ServedDense(kernel, bias, compute_type)
+        self.attended = ServedDense.of(weights, f"{attention}/output/dense", compute_type)
         self.attention_norm = LayerNorm(config, weights, f"{attention}/output/LayerNorm")
-        self.intermediate = Product.of(
+        self.intermediate = ServedDense.of(
             weights, f"{name}/intermediate/dense", compute_type, config.hidden_act
         )
-        self.output = Product.of(weights, f"{name}/output/dense", compute_type)
+        self.output = ServedDense.of(weights, f"{name}/output/dense", compute_type)
         self.output_norm = LayerNorm(config, weights, f"{name}/output/LayerNorm")
 
     def __call__(
@@ -162,7 +162,7 @@ class _Block(tf.Module):
         return self.output_norm(tf.cast(widened, tf.float32) + hidden)
 
 
-class Product(tf.Module):
+class ServedDense(tf.Module):
     """act(x · kernel + bias), in the compute type."""
 
     def __init__(
@@ -180,7 +180,7 @@ class Product(tf.Module):
         path: str,
         compute_type: tf.DType = tf.float32,
         activation: str = "",
-    ) -> "Product":
+    ) -> "ServedDense":
         """Takes the kernel and the bias below a path."""
         return cls(weights[f"{path}/kernel"], weights[f"{path}/bias"], compute_type, activation)
 

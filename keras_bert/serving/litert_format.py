@@ -25,7 +25,7 @@ from keras_bert.checkpoints.weights import weights_of
 from keras_bert.common.errors import InputError
 from keras_bert.common.files import write_bytes
 from keras_bert.models import BertPretrainer
-from keras_bert.serving.encoder import MASKED_SCORE, Product
+from keras_bert.serving.encoder import MASKED_SCORE, ServedDense
 from keras_bert.serving.network import Network
 from keras_bert.serving.saved_model import describe
 
@@ -87,7 +87,7 @@ class _Inference(tf.Module):
         self.network = Network(model)
         self.next_sentence = None
         if isinstance(model, BertPretrainer):
-            self.next_sentence = Product.of(weights_of(model), "next_sentence")
+            self.next_sentence = ServedDense.of(weights_of(model), "next_sentence")
 
     def __call__(self, inputs: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
         """Returns the model's outputs, from int32 [B, S] each, and [B, P] positions."""

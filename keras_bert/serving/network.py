@@ -26,7 +26,7 @@ from keras_bert.models import (
     BertSpanLabeler,
     BertTokenClassifier,
 )
-from keras_bert.serving.encoder import LayerNorm, Product, ServedEncoder
+from keras_bert.serving.encoder import LayerNorm, ServedDense, ServedEncoder
 
 # More is hardly faster; the scores of 8 rows of 512 pieces take 134 MB where there are 16 heads.
 ROWS_AT_ONCE = 8
@@ -50,12 +50,12 @@ class Network(tf.Module):
         inner = {p.partition("/")[2]: value for p, value in weights.items() if p.startswith("enc")}
         self.encoder = ServedEncoder(model.config, inner, compute_type)
         self.per_token = getattr(model, "per_token", False)
-        self.pooler = None if self.per_token else Product.of(inner, "pooler/dense")
+        self.pooler = None if self.per_token else ServedDense.of(inner, "pooler/dense")
         self.head = None
         if isinstance(model, BertClassifier | BertTokenClassifier):
-            self.head = Product.of(weights, "classifier")
+            self.head = ServedDense.of(weights, "classifier")
         elif isinstance(model, BertSpanLabeler):
-            self.head = Product.of(weights, "span")
+            self.head = ServedDense.of(weights, "span")
         elif isinstance(model, BertPretrainer):
             self.masked_lm = _MaskedLM(model, weights, self.encoder.embeddings[0])
         elif not isinstance(model, BertEncoder):
@@ -162,7 +162,7 @@ class _MaskedLM(tf.Module):
 
     def __init__(self, model: BertPretrainer, weights: dict, table: tf.Variable):
         super().__init__(name="masked_lm")
-        self.dense = Product.of(weights, "masked_lm/dense", activation=model.config.hidden_act)
+        self.dense = ServedDense.of(weights, "masked_lm/dense", activation=model.config.hidden_act)
         self.norm = LayerNorm(model.config, weights, "masked_lm/LayerNorm")
         self.bias = tf.Variable(weights["masked_lm/output_bias"], trainable=False, name="bias")
         self.table = table

@@ -257,23 +257,20 @@ def test_a_vocabulary_that_cannot_be_extended_is_refused(tmp_path, pieces, chang
     assert not (tmp_path / "new.txt").exists()
 
 
-def test_the_program_extends_or_learns(small, root):
-    def start(name, *arguments):
-        return subprocess.Popen(
-            [sys.executable, "-m", "data_tools.build_vocab", f"--input_file={small / 'a.txt'}",
-             f"--vocab_file={small / name}", *arguments],
-            stderr=subprocess.PIPE, text=True, cwd=root,
-        )  # fmt: skip
+def test_the_program_extends_or_learns(small, run_program):
+    def build(name, *arguments):
+        files = {"input_file": small / "a.txt", "vocab_file": small / name}
+        return run_program("build_vocab.py", *arguments, **files)
 
     extends = f"--extend_vocab={small / 'vocab.txt'}"
-    running = [
-        start("b.txt", extends, "--min_frequency=2"),
-        start("c.txt", "--vocab_size=60", "--pad_to_multiple_of=8", "--input_format=prose"),
-        start("d.txt", extends, "--vocab_size=9"),
-        start("d.txt", "--num_new_words=9"),
+    done = [
+        build("b.txt", extends, "--min_frequency=2"),
+        build("c.txt", "--vocab_size=60", "--pad_to_multiple_of=8", "--input_format=prose"),
+        build("d.txt", extends, "--vocab_size=9"),
+        build("d.txt", "--num_new_words=9"),
     ]
-    errors = [process.communicate()[1] for process in running]
-    assert [process.returncode for process in running] == [0, 0, 1, 1], errors
+    errors = [each.stderr for each in done]
+    assert [each.returncode for each in done] == [0, 0, 1, 1], errors
     assert "blade" in load_vocab(small / "b.txt")
     assert len(load_vocab(small / "c.txt")) % 8 == 0
     assert "--vocab_size with --extend_vocab: expected without it or no --vocab_size" in errors[2]

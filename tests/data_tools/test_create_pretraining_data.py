@@ -6,8 +6,6 @@ import json
 import os
 import random
 import shutil
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -409,12 +407,7 @@ def test_a_folder_of_strange_records_is_refused(files):
     assert os.listdir(files["output_dir"]) == ["mine.tfrecord"]
 
 
-def run_program(root, *flags):
-    command = [sys.executable, "-m", "data_tools.create_pretraining_data", *flags]
-    return subprocess.run(command, capture_output=True, text=True, timeout=300, cwd=root)
-
-
-def test_the_program_refuses_in_one_line(root, files, tmp_path):
+def test_the_program_refuses_in_one_line(run_program, files, tmp_path):
     """Unwritable output (below a file: these tests may run as root), unknown flags and values."""
     inside_a_file = files["vocab_file"] + "/out"
     common = [f"--{name}={value}" for name, value in files.items()]
@@ -426,7 +419,7 @@ def test_the_program_refuses_in_one_line(root, files, tmp_path):
         ([*common, "stray"], "expected flags only, got 'stray'"),
         (common[1:], "input_file"),
     ):
-        done = run_program(root, *flags)
+        done = run_program("create_pretraining_data.py", *flags)
         assert done.returncode == 1
         assert expected in done.stderr
         assert done.stderr.count("\n") == 1
@@ -434,11 +427,11 @@ def test_the_program_refuses_in_one_line(root, files, tmp_path):
     assert sorted(os.listdir(tmp_path)) == ["corpus.txt", "vocab.txt"]
 
 
-def test_the_program(root, files):
+def test_the_program(run_program, files):
     flags = [*(f"--{name}={value}" for name, value in files.items()), "--dupe_factor=1"]
-    done = run_program(root, *flags)
+    done = run_program("create_pretraining_data.py", *flags)
     assert done.returncode == 0, done.stderr
     assert read_json(files["output_dir"] + "/manifest.json")["settings"]["dupe_factor"] == 1
-    again = run_program(root, *flags)
+    again = run_program("create_pretraining_data.py", *flags)
     assert again.returncode == 0
     assert "finished: nothing to do" in again.stderr

@@ -1,7 +1,6 @@
 """Inspecting records: damage is named, figures are right, examples read as text."""
 
 import json
-import subprocess
 import sys
 
 import numpy as np
@@ -346,7 +345,7 @@ def test_bad_folders_are_refused(tmp_path, content, match):
         record_files.find_record_files(str(tmp_path))
 
 
-def test_the_program(tmp_path, root):
+def test_the_program(tmp_path, run_program):
     good, bad = dataset(tmp_path / "good"), dataset(tmp_path / "bad")
     (bad / "vocab.txt").write_text("the")
     arguments = [
@@ -354,15 +353,9 @@ def test_the_program(tmp_path, root):
         [f"--input_file={good}", "--json"],
         [f"--input_file={bad}"],
     ]
-    running = [
-        subprocess.Popen(
-            [sys.executable, "-m", "data_tools.inspect_tfrecords", *each],
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=root,
-        )
-        for each in arguments
-    ]  # fmt: skip
-    (text, error), (figures, _), (nothing, refusal) = (each.communicate() for each in running)
-    assert [each.returncode for each in running] == [0, 0, 1], error
+    done = [run_program("inspect_tfrecords.py", *each) for each in arguments]
+    (text, error), (figures, _), (nothing, refusal) = [(each.stdout, each.stderr) for each in done]
+    assert [each.returncode for each in done] == [0, 0, 1], error
     assert "examples           4 in 4 rows" in text
     assert "\033[36m[MASK→cat]\033[0m" in text  # hidden
     assert "\033[31m[dog→cat]\033[0m" in text  # random

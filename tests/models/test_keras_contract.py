@@ -197,6 +197,7 @@ def test_int8_stays_close_and_comes_back_from_a_keras_file(dtype, tmp_path):
         weights_of(model)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("order", ["keras_bert, keras", "keras, keras_bert"])
 def test_a_keras_file_opens_in_a_new_process_after_importing_the_package(order, tmp_path, root):
     model = BertClassifier(CONFIG, 2)

@@ -56,6 +56,7 @@ def model(shared_data: Path, tmp_path_factory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_the_export_answers_xquad_as_run_squad_predicts(
     run_program, model: Path, shared_data: Path, tmp_path: Path
 ):

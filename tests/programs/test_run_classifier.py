@@ -155,6 +155,7 @@ def prepared_runs(root, place, tmp_path_factory):
     return [*runs], errors
 
 
+@pytest.mark.slow
 def test_what_tfds_prepared_is_found_without_flags_and_taken_when_asked_for(prepared_runs):
     folders, errors = prepared_runs
     assert "--task_name=SST-2" in errors[0]

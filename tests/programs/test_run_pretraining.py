@@ -52,6 +52,17 @@ def run(root, arguments):
     return subprocess.run(arguments, cwd=root, capture_output=True, text=True, check=False)
 
 
+@pytest.fixture(scope="module")
+def call(run_program):
+    """A function: (folder, output_dir, **changes) -> the finished program, run in this process."""
+
+    def call(folder, output_dir, **changes):
+        _, program, *arguments = command(folder, output_dir, **changes)
+        return run_program(program, *arguments)
+
+    return call
+
+
 def lines(path):
     return path.read_text().splitlines() if path.exists() else []
 
@@ -131,16 +142,16 @@ def test_the_tensorboard_folder_holds_the_scalars(finished):
     )
 
 
-def test_the_same_command_again_says_that_it_is_finished(finished, folder, root):
+def test_the_same_command_again_says_that_it_is_finished(finished, folder, call):
     before = (finished[0] / "model" / "model.safetensors").stat().st_mtime_ns
-    again = run(root, command(folder, finished[0]))
+    again = call(folder, finished[0])
     assert again.returncode == 0
     assert "is finished; nothing to do" in again.stderr
     assert (finished[0] / "model" / "model.safetensors").stat().st_mtime_ns == before
 
 
-def test_a_changed_setting_is_refused_with_the_difference(finished, folder, root):
-    again = run(root, command(folder, finished[0], learning_rate=0.002))
+def test_a_changed_setting_is_refused_with_the_difference(finished, folder, call):
+    again = call(folder, finished[0], learning_rate=0.002)
     assert again.returncode == 1
     assert again.stderr.count("\n") == 1
     assert "learning_rate was 0.001 and is now 0.002" in again.stderr
@@ -185,9 +196,9 @@ def test_a_run_killed_at_a_random_step_ends_at_the_same_weights_bit_for_bit(fini
     assert rows[0] == rows[1], f"killed at step {step}"
 
 
-def test_it_starts_from_a_model_directory(finished, folder, root):
+def test_it_starts_from_a_model_directory(finished, folder, call):
     changes = {"init_checkpoint": finished[0] / "model", "bert_config": "", "num_train_steps": 2}
-    done = run(root, command(folder, folder / "warm", **changes))
+    done = call(folder, folder / "warm", **changes)
     assert done.returncode == 0, done.stderr
     first = json.loads(lines(folder / "warm" / "metrics.jsonl")[0])
     last = [json.loads(line) for line in lines(finished[0] / "metrics.jsonl")]
@@ -195,10 +206,10 @@ def test_it_starts_from_a_model_directory(finished, folder, root):
     assert first["masked_lm_loss"] < cold["masked_lm_loss"]
 
 
-def test_a_loss_that_is_not_finite_stops_with_the_step_and_keeps_the_last_checkpoint(folder, root):
+def test_a_loss_that_is_not_finite_stops_with_the_step_and_keeps_the_last_checkpoint(folder, call):
     output_dir = folder / "diverged"
     changes = {"learning_rate": 1e30, "num_warmup_steps": 30}
-    done = run(root, command(folder, output_dir, **changes, save_checkpoints_steps=1))
+    done = call(folder, output_dir, **changes, save_checkpoints_steps=1)
     assert done.returncode == 1
     message = done.stderr.splitlines()[-1]
     assert "run_pretraining.py: error: step " in message
@@ -226,9 +237,9 @@ def test_a_loss_that_is_not_finite_stops_with_the_step_and_keeps_the_last_checkp
         ({"train_batch_size": 9, "gradient_accumulation_steps": 2}, "9.*2"),
     ],
 )
-def test_bad_input_ends_in_one_line_and_exit_code_1(folder, root, changes, message):
+def test_bad_input_ends_in_one_line_and_exit_code_1(folder, call, changes, message):
     output_dir = folder / "bad"
-    done = run(root, command(folder, **{"output_dir": output_dir} | changes))
+    done = call(folder, **{"output_dir": output_dir} | changes)
     assert done.returncode == 1
     assert done.stderr.count("\n") == 1, done.stderr
     assert done.stderr.startswith("run_pretraining.py: error: ")

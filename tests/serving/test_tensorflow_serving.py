@@ -53,6 +53,14 @@ def as_json(array: np.ndarray) -> dict:
     return {"dtype": "string", "shape": array.shape, "values": texts}
 
 
+@pytest.fixture(scope="module", autouse=True)
+def graph_optimization():
+    """Optimizes graphs as TensorFlow Serving does, which decides where bfloat16 is rounded."""
+    tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": False})
+    yield
+    tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
+
+
 @pytest.fixture(scope="module")
 def answers(export, root, tmp_path_factory) -> dict[str, dict]:
     """What the C API answers, by task, from one process."""

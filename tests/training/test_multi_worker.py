@@ -35,6 +35,8 @@ from tests.training.worker_tasks import (
     TRAINING,
 )
 
+pytestmark = pytest.mark.slow  # Starts workers.
+
 ONE = tf.distribute.get_strategy()
 SECONDS_TO_END = 60  # docs/several_machines.md; up to 14 were seen.
 
@@ -130,7 +132,6 @@ def test_two_workers_are_bit_identical_and_end_at_the_weights_of_one_device(
         assert results[name] == pytest.approx(value, abs=1e-6), name
 
 
-@pytest.mark.slow
 def test_three_workers_are_bit_identical_and_end_at_the_weights_of_one_device(data, tmp_path):
     worker_processes.run(tmp_path, 3, worker_tasks.session, data, tmp_path, ["plain"])
     told(tmp_path, "plain", 3)
@@ -261,7 +262,6 @@ def check_end(processes, killed):
     assert seconds < SECONDS_TO_END
 
 
-@pytest.mark.slow
 def test_a_worker_that_is_killed_ends_the_others_and_the_run_goes_on_to_the_same_bits(
     data, session, root, tmp_path
 ):
@@ -284,7 +284,6 @@ def test_a_worker_that_is_killed_ends_the_others_and_the_run_goes_on_to_the_same
     assert_close(weights(run), weights(session / "plain"), tolerance=0)
 
 
-@pytest.mark.slow
 def test_a_supervisor_starts_all_workers_again_to_the_same_bits(data, session, root, tmp_path):
     """As a user would: every worker is a process that starts anew."""
     supervise = [sys.executable, "-m", "keras_bert.training.supervise", "--num_workers=2"]
@@ -312,7 +311,6 @@ def test_a_worker_that_never_joins_is_named(data, root, tmp_path):
     assert "worker 0 of 2 waited 1 s (--worker_timeout); not there: 127.0.0.1:" in last
 
 
-@pytest.mark.slow
 def test_two_workers_score_and_predict_as_one_process_does(root, data, tmp_path):
     """20 examples to score and 2 to predict, in batches of 6: the last batches are uneven."""
     glue = tmp_path / "SST-2"

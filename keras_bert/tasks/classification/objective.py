@@ -8,7 +8,7 @@
 Each is divided by the weights of the batch's examples, over all devices.
 """
 
-from collections.abc import Callable
+import functools
 from typing import Any
 
 import keras
@@ -16,6 +16,7 @@ import numpy as np
 from keras import ops
 
 from keras_bert.tasks.fine_tuning.batches import model_inputs
+from keras_bert.tasks.losses import CLASSIFICATION_LOSSES, multi_label_loss
 from keras_bert.training.objective import Batch, Objective
 
 
@@ -32,7 +33,9 @@ def classification_objective(
         The task, for a `BertClassifier` and batches with "labels".
     """
     is_single = problem_type == "single_label"
-    losses_of = classification_losses(problem_type, class_weights)
+    losses_of = CLASSIFICATION_LOSSES[problem_type]
+    if problem_type == "multi_label" and class_weights is not None:
+        losses_of = functools.partial(multi_label_loss, positive_weights=class_weights)
     figures = ("loss", "accuracy") if is_single else ("loss",)
 
     def loss_weights(batch: Batch) -> Any:
@@ -51,7 +54,7 @@ def classification_objective(
     def sums_of(model: keras.Model, batch: Batch, training: bool) -> dict[str, Any]:
         logits = model(model_inputs(batch), training=training)["logits"]
         labels = batch["labels"]
-        losses = losses_of(logits, labels)
+        losses = losses_of(labels, logits)
         sums = {"loss": ops.sum(loss_weights(batch) * losses)}
         if is_single:
             hits = ops.cast(ops.argmax(logits, axis=-1) == labels, "float32")
@@ -59,31 +62,3 @@ def classification_objective(
         return sums
 
     return Objective(figures=figures, losses={"loss": 0.0}, weights=weights_of, sums=sums_of)
-
-
-def classification_losses(
-    problem_type: str, class_weights: np.ndarray | None = None
-) -> Callable[[Any, Any], Any]:
-    """Returns the loss of each example.
-
-    Args:
-        problem_type: single_label, multi_label or regression.
-        class_weights: float32 [C], which weigh the labels of multi_label; else not read.
-
-    Returns:
-        (logits [B, C], labels) -> losses, float32 [B].
-    """
-
-    def losses(logits: Any, labels: Any) -> Any:
-        if problem_type == "single_label":
-            return ops.sparse_categorical_crossentropy(labels, logits, from_logits=True)
-        if problem_type == "regression":
-            return ops.square(logits[:, 0] - labels)
-        positive = 1.0 if class_weights is None else ops.convert_to_tensor(class_weights)
-        # -positive · labels · log(sigmoid(x)) - (1 - labels) · log(1 - sigmoid(x)), without
-        # overflow.
-        weights = 1.0 + (positive - 1.0) * labels
-        softplus = ops.log1p(ops.exp(-ops.abs(logits))) + ops.relu(-logits)
-        return ops.mean((1.0 - labels) * logits + weights * softplus, axis=-1)
-
-    return losses

@@ -23,13 +23,13 @@ from keras_bert.tasks.classification.head_settings import (
 )
 from keras_bert.tasks.classification.labels import label_array
 from keras_bert.tasks.classification.metrics import DEFAULT_METRICS
-from keras_bert.tasks.classification.objective import classification_losses
 from keras_bert.tasks.classification.processor import ClassificationProcessor, ClassifierSettings
 from keras_bert.tasks.classification.scoring import score
 from keras_bert.tasks.classification.served import ServedClassifier
 from keras_bert.tasks.classification.texts import Texts
 from keras_bert.tasks.fitting import FitData, FitOptions
 from keras_bert.tasks.loading import ModelOptions, Source
+from keras_bert.tasks.losses import CLASSIFICATION_LOSSES
 from keras_bert.tasks.prepared import prepare
 from keras_bert.tasks.task import Task
 from keras_bert.text.tokenizer import BertTokenizer
@@ -186,13 +186,12 @@ class TextClassifier(Task):
         if len(columns) == 2:
             self._replace_settings(pair=True)
         examples = prepare(self.processor.preprocess, columns).examples
-        losses = classification_losses(self.settings.problem_type)
         # Keras' own, so that callbacks that monitor it know that more is better.
         accuracy = [keras.metrics.SparseCategoricalAccuracy("accuracy")]
         data = FitData(
             examples=replace(examples, labels={"labels": array}),
             targets=lambda batch: {"logits": batch["labels"]},
-            losses={"logits": lambda labels, logits: losses(logits, labels)},
+            losses={"logits": CLASSIFICATION_LOSSES[self.settings.problem_type]},
             metrics={"logits": accuracy} if self.settings.problem_type == "single_label" else {},
             pad_token_id=self.tokenizer.pad_token_id,
             max_seq_length=self.settings.max_seq_length,

@@ -7,7 +7,6 @@ from typing import Any, ClassVar, Unpack
 import keras
 import numpy as np
 import tensorflow as tf
-from keras import ops
 
 from keras_bert.common.errors import InputError
 from keras_bert.data.masking import Masking, mask_examples
@@ -18,6 +17,7 @@ from keras_bert.tasks.fill_mask.processor import MaskFillerSettings, MaskFilling
 from keras_bert.tasks.fill_mask.served import ServedFillMask
 from keras_bert.tasks.fitting import FitData, FitOptions
 from keras_bert.tasks.loading import ModelOptions, Source
+from keras_bert.tasks.losses import masked_lm_loss
 from keras_bert.tasks.prepared import Prepared, prepare
 from keras_bert.tasks.running import MODEL_INPUTS
 from keras_bert.tasks.task import Task
@@ -149,7 +149,7 @@ class MaskFiller(Task):
         data = FitData(
             examples=examples,
             targets=self._targets,
-            losses={"masked_lm_logits": _masked_lm_loss},
+            losses={"masked_lm_logits": masked_lm_loss},
             metrics={},
             pad_token_id=self.tokenizer.pad_token_id,
             max_seq_length=self.settings.max_seq_length,
@@ -288,13 +288,6 @@ class MaskFiller(Task):
             "masked_lm_logits": np.where(weights > 0, batch["masked_lm_ids"], -1),
             "next_sentence_logits": np.zeros([len(weights)], np.int32),  # It has no loss.
         }
-
-
-def _masked_lm_loss(ids: Any, logits: Any) -> Any:
-    """Returns the mean loss over masks: ids [B, P], -1 where there is none, logits [B, P, V]."""
-    weights = ops.cast(ids >= 0, "float32")
-    losses = ops.sparse_categorical_crossentropy(ops.maximum(ids, 0), logits, from_logits=True)
-    return ops.sum(weights * losses) / (ops.sum(weights) + 1e-5)
 
 
 def _rows(answers: Mapping[str, np.ndarray]) -> list[dict[str, np.ndarray]]:

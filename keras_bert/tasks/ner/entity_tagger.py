@@ -13,6 +13,7 @@ from keras_bert.serving.network import Network
 from keras_bert.tasks.checks import check_batch_size, check_list, check_strings
 from keras_bert.tasks.fitting import FitData, FitOptions
 from keras_bert.tasks.loading import ModelOptions, Source
+from keras_bert.tasks.losses import tag_accuracy, tag_loss
 from keras_bert.tasks.ner.annotations import (
     aligned_tags,
     are_sentences,
@@ -29,7 +30,6 @@ from keras_bert.tasks.ner.examples import (
     tagged_examples,
 )
 from keras_bert.tasks.ner.labels import label_names, tag_ids
-from keras_bert.tasks.ner.objective import tag_accuracy, tag_loss
 from keras_bert.tasks.ner.processor import TaggerSettings, TaggingProcessor
 from keras_bert.tasks.ner.scores import entity_scores
 from keras_bert.tasks.ner.served import ServedTagger
@@ -184,6 +184,7 @@ class EntityTagger(Task):
         Raises:
             InputError: arguments that cannot be used.
         """
+        self._check_fit(options)
         annotated = self._annotated(inputs, targets)
         held_out = None
         if validation_data is not None:

@@ -11,6 +11,7 @@ import keras
 from keras import ops
 
 from keras_bert.tasks.fine_tuning.batches import model_inputs
+from keras_bert.tasks.losses import position_loss
 from keras_bert.training.objective import Batch, Objective
 
 ENDS = ("start", "end")
@@ -48,19 +49,3 @@ def span_objective() -> Objective:
         weights=weights_of,
         sums=sums_of,
     )
-
-
-def position_loss(position: Any, mask: Any, logits: Any) -> tuple[Any, Any]:
-    """Computes the cross-entropy of a position of a window.
-
-    Args:
-        position: int [B], the right one.
-        mask: bool [B, S], false at padding.
-        logits: float [B, S].
-
-    Returns:
-        The loss, float [B], and whether the highest logit is at the position, bool [B].
-    """
-    logits = ops.where(mask, logits, -1e9)
-    loss = ops.sparse_categorical_crossentropy(position, logits, from_logits=True)
-    return loss, ops.argmax(logits, axis=-1) == position

@@ -8,7 +8,6 @@ from typing import Any, ClassVar, TypedDict, Unpack
 import keras
 import numpy as np
 import tensorflow as tf
-from keras import ops
 
 from keras_bert.common.errors import InputError
 from keras_bert.models import BertSpanLabeler
@@ -16,9 +15,10 @@ from keras_bert.serving.network import Network
 from keras_bert.tasks.checks import check_same_length, check_strings
 from keras_bert.tasks.fitting import FitData, FitOptions
 from keras_bert.tasks.loading import ModelOptions, Source
+from keras_bert.tasks.losses import span_loss
 from keras_bert.tasks.prepared import gathered
 from keras_bert.tasks.question_answering.labels import training_examples
-from keras_bert.tasks.question_answering.objective import ENDS, position_loss
+from keras_bert.tasks.question_answering.objective import ENDS
 from keras_bert.tasks.question_answering.predictions import Predictions, text_at
 from keras_bert.tasks.question_answering.processor import SpanProcessor
 from keras_bert.tasks.question_answering.questions import Question, aligned, questions_of
@@ -163,6 +163,7 @@ class QuestionAnswerer(Task):
         Raises:
             InputError: arguments that cannot be used, such as an answer that is not in its context.
         """
+        self._check_fit(options)
         asked = self._questions(questions, contexts, answers)
         evaluate = None
         if validation_data is not None:
@@ -173,7 +174,7 @@ class QuestionAnswerer(Task):
         data = FitData(
             examples=examples,
             targets=_targets,
-            losses={f"{end}_logits": _span_loss for end in ENDS},
+            losses={f"{end}_logits": span_loss for end in ENDS},
             metrics={},
             pad_token_id=self.tokenizer.pad_token_id,
             max_seq_length=self.settings.max_seq_length,
@@ -333,8 +334,3 @@ def _targets(batch: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         target[np.arange(len(target)), batch[f"{end}_positions"]] = 1
         targets[f"{end}_logits"] = target
     return targets
-
-
-def _span_loss(targets: Any, logits: Any) -> Any:
-    """Computes half of the cross-entropy of one end of a span: [B, S] -> [B]."""
-    return 0.5 * position_loss(ops.argmax(targets, axis=-1), targets >= 0, logits)[0]

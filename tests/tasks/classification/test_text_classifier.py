@@ -91,7 +91,7 @@ def test_callbacks_write_what_they_are_for(trained):
     classifier, _, folder = trained
     assert list((folder / "tensorboard").rglob("events*"))
     logits = classifier.predict(TEXTS[:5])["logits"]
-    loaded = keras.models.load_model(folder / "best.keras", compile=False)
+    loaded = keras.models.load_model(folder / "best.keras")
     for found in (loaded.weights, None):
         if found is None:
             before = weights_of(classifier)

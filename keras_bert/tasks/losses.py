@@ -1,0 +1,126 @@
+"""Losses and metrics of the tasks, for the programs' objectives and for Keras' `fit`.
+
+The functions for `fit` take (targets, outputs) and are registered with Keras, so that a `.keras`
+file that a ModelCheckpoint saved opens after `import keras_bert`. Only Keras is imported here.
+
+Shapes: B batch, S length, C classes or tags, P predictions, V vocabulary.
+"""
+
+from typing import Any
+
+import keras
+from keras import ops
+
+_register = keras.saving.register_keras_serializable("keras_bert")
+
+
+@_register
+def single_label_loss(labels: Any, logits: Any) -> Any:
+    """Computes the softmax cross-entropy: labels int [B], logits [B, C] -> [B]."""
+    return ops.sparse_categorical_crossentropy(labels, logits, from_logits=True)
+
+
+@_register
+def multi_label_loss(labels: Any, logits: Any, positive_weights: Any = 1.0) -> Any:
+    """Computes the sigmoid cross-entropy, the mean over the classes.
+
+    Args:
+        labels: float [B, C], 1 for each label of an example.
+        logits: [B, C].
+        positive_weights: weights of the labels that an example has, a number or [C].
+
+    Returns:
+        The losses, [B].
+    """
+    # -positive · labels · log(sigmoid(x)) - (1 - labels) · log(1 - sigmoid(x)), without overflow.
+    weights = 1.0 + (positive_weights - 1.0) * labels
+    softplus = ops.log1p(ops.exp(-ops.abs(logits))) + ops.relu(-logits)
+    return ops.mean((1.0 - labels) * logits + weights * softplus, axis=-1)
+
+
+@_register
+def regression_loss(targets: Any, logits: Any) -> Any:
+    """Computes the squared error: targets [B], logits [B, 1] -> [B]."""
+    return ops.square(logits[:, 0] - targets)
+
+
+CLASSIFICATION_LOSSES = {
+    "single_label": single_label_loss,
+    "multi_label": multi_label_loss,
+    "regression": regression_loss,
+}
+
+
+def position_loss(position: Any, mask: Any, logits: Any) -> tuple[Any, Any]:
+    """Computes the cross-entropy of a position of a window.
+
+    Args:
+        position: int [B], the right one.
+        mask: bool [B, S], false at padding.
+        logits: float [B, S].
+
+    Returns:
+        The loss, float [B], and whether the highest logit is at the position, bool [B].
+    """
+    logits = ops.where(mask, logits, -1e9)
+    loss = ops.sparse_categorical_crossentropy(position, logits, from_logits=True)
+    return loss, ops.argmax(logits, axis=-1) == position
+
+
+@_register
+def span_loss(targets: Any, logits: Any) -> Any:
+    """Computes half of the cross-entropy of one end of a span.
+
+    Args:
+        targets: [B, S], 1 at the right position, 0 at the others, -1 at padding.
+        logits: float [B, S].
+
+    Returns:
+        The losses, [B].
+    """
+    return 0.5 * position_loss(ops.argmax(targets, axis=-1), targets >= 0, logits)[0]
+
+
+def token_losses(tags: Any, logits: Any) -> Any:
+    """Computes the softmax cross-entropy of tokens: tags int [B, S], logits [B, S, C] -> [B, S]."""
+    return ops.sparse_categorical_crossentropy(ops.maximum(tags, 0), logits, from_logits=True)
+
+
+def token_hits(tags: Any, logits: Any) -> Any:
+    """Returns 1.0 where the highest logit is that of the tag: [B, S], [B, S, C] -> [B, S]."""
+    return ops.cast(ops.argmax(logits, axis=-1) == ops.maximum(tags, 0), "float32")
+
+
+@_register
+def tag_loss(tags: Any, logits: Any) -> Any:
+    """Computes the mean loss of the tokens that carry a tag.
+
+    Args:
+        tags: [B, S], -1 where a token carries none.
+        logits: float [B, S, C].
+    """
+    return _mean(tags, token_losses(ops.cast(tags, "int32"), logits))
+
+
+@_register
+def tag_accuracy(tags: Any, logits: Any) -> Any:
+    """Returns the share of the tokens with a tag whose tag is predicted, as a metric.
+
+    Args:
+        tags: [B, S], -1 where a token carries none.
+        logits: float [B, S, C].
+    """
+    return _mean(tags, token_hits(ops.cast(tags, "int32"), logits))
+
+
+@_register
+def masked_lm_loss(ids: Any, logits: Any) -> Any:
+    """Computes the mean loss of the masked tokens: ids [B, P], -1 for none, logits [B, P, V]."""
+    weights = ops.cast(ids >= 0, "float32")
+    losses = ops.sparse_categorical_crossentropy(ops.maximum(ids, 0), logits, from_logits=True)
+    return ops.sum(weights * losses) / (ops.sum(weights) + 1e-5)
+
+
+def _mean(tags: Any, values: Any) -> Any:
+    weights = ops.cast(tags >= 0, values.dtype)
+    return ops.sum(weights * values) / ops.maximum(ops.sum(weights), 1)
