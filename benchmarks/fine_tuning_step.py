@@ -1,16 +1,20 @@
-"""How many examples a second does fine-tuning train on: ours, and transformers with torch?
+"""Measures the speed of fine-tuning: keras_bert compared with transformers and torch.
 
     .venv/bin/python benchmarks/fine_tuning_step.py [--tasks=MRPC,...] [--contenders=...]
 
-MiniLM's sizes (6 layers, hidden 384), a classifier of two classes, 16 examples a step, dropout 0.1,
-gradients clipped to norm 1, AdamW. The examples are as long as 1,600 of a task's training examples,
-drawn once; what they say does not matter to the speed. Ours is the product's own batches (by length
-buckets, with its programs' --length_pool) and training step; theirs a plain loop over shuffled
-examples, each batch padded to its longest example. One warm process a contender; they take turns,
-ten steps at a time, so that what else the machine does hits all alike. A ratio is the median of the
-rounds' own, by wall-clock time and by CPU time. The peer runs in .peers (benchmarks/make_peers.sh).
+The model has MiniLM's sizes (6 layers, hidden size 384) and classifies two classes. Training uses
+16 examples per step, dropout 0.1, gradients clipped to norm 1, and AdamW. The examples have random
+tokens and the lengths of 1,600 training examples of a task, drawn once.
 
-"first s" is the time of the first epoch, in which every bucket's programs are compiled.
+- keras_bert uses its own batches (sorted by length, with the `--length_pool` of its programs) and
+  its own training step.
+- The torch contender is a plain loop over shuffled examples that pads each batch to its longest
+  example. It runs in `.peers` (benchmarks/make_peers.sh).
+
+Each contender runs in its own warm process. The contenders take turns of ten steps, so that other
+load on the machine affects all of them alike. A ratio is the median over the ratios of the rounds,
+by wall-clock time and by CPU time. The column "first s" is the time of the first epoch, in which a
+program is compiled for each bucket of lengths.
 """
 
 import json
@@ -25,7 +29,7 @@ import numpy as np
 from absl import app, flags
 from workers import MODEL, ROOT, answer, start_worker
 
-B, V, EXAMPLES, STEPS = 16, 30522, 1600, 10  # examples a step, vocabulary, examples, steps a turn
+B, V, EXAMPLES, STEPS = 16, 30522, 1600, 10  # batch, vocabulary, examples, steps per turn
 CONFIG = {
     "vocab_size": V,
     "hidden_size": 384,
@@ -42,7 +46,7 @@ CONTENDERS = {
 }
 BASELINE = "torch_float32"
 NER = "WNUT-17"
-# --length_pool of run_classifier.py and of run_ner.py.
+# Defaults of --length_pool: POOLS in run_ner.py, POOL in run_classifier.py.
 POOLS = {NER: 4}
 POOL = 50
 
@@ -57,7 +61,7 @@ Steps = Callable[[int], float]
 
 
 def lengths_of(task: str) -> np.ndarray:
-    """Draws EXAMPLES lengths from a task's training examples: [EXAMPLES] pieces, at most 128."""
+    """Draws lengths from a task's training examples: [EXAMPLES] tokens, at most 128."""
     sys.path.insert(0, str(ROOT))
     import tensorflow as tf
 
@@ -82,7 +86,7 @@ def lengths_of(task: str) -> np.ndarray:
 
 
 def examples(lengths: np.ndarray) -> list[tuple[np.ndarray, int]]:
-    """Makes examples of random pieces: (ids, label)."""
+    """Creates examples of random tokens: (ids, label)."""
     random = np.random.default_rng(0)
     return [(random.integers(1000, V, n), int(random.integers(2))) for n in lengths]
 
@@ -90,7 +94,7 @@ def examples(lengths: np.ndarray) -> list[tuple[np.ndarray, int]]:
 def make_ours(
     rows: list[tuple[np.ndarray, int]], dtype: str, jit_compile: bool, length_pool: int
 ) -> Steps:
-    """Returns the product's own steps: its batches, model, optimizer and training step."""
+    """Creates keras_bert's batches, model, optimizer and training step."""
     sys.path.insert(0, str(ROOT))
     import tensorflow as tf
 
@@ -123,7 +127,7 @@ def make_ours(
 
 
 def make_torch(rows: list[tuple[np.ndarray, int]], dtype: str) -> Steps:
-    """Returns the steps of a plain loop with dynamic padding."""
+    """Creates a plain torch loop with dynamic padding."""
     import torch
     import transformers
 
@@ -161,7 +165,7 @@ def make_torch(rows: list[tuple[np.ndarray, int]], dtype: str) -> Steps:
 
 
 def work(contender: str, length_pool: str, lengths_file: str) -> None:
-    """One contender's process: ten steps for each line on stdin, its figures as a line out."""
+    """Runs ten steps for each line on stdin, and prints their figures as a line of JSON."""
     library, dtype, *rest = contender.split("_")
     rows = examples(np.load(lengths_file))
     start = time.perf_counter()
@@ -169,7 +173,7 @@ def work(contender: str, length_pool: str, lengths_file: str) -> None:
         run = make_torch(rows, dtype)
     else:
         run = make_ours(rows, dtype, not rest, int(length_pool))
-    run(EXAMPLES // B)  # An epoch meets every length.
+    run(EXAMPLES // B)  # One epoch contains every length.
     print(json.dumps({"first": time.perf_counter() - start}), flush=True)
     for _ in sys.stdin:
         wall, cpu = time.perf_counter(), time.process_time()
@@ -179,7 +183,7 @@ def work(contender: str, length_pool: str, lengths_file: str) -> None:
 
 
 def race(task: str) -> None:
-    """Warms the contenders up one by one, lets them take turns, prints the task's lines."""
+    """Warms up the contenders one by one, runs their turns and prints the rows of the task."""
     workers, ready = {}, {}
     with tempfile.NamedTemporaryFile(suffix=".npy") as file:
         lengths = lengths_of(task)
@@ -212,7 +216,7 @@ def race(task: str) -> None:
 
 
 def main(_) -> None:
-    """Lets the contenders race on each task."""
+    """Compares the contenders on each task."""
     if FLAGS.worker:
         return work(*FLAGS.worker.split(","))
     unknown = set(FLAGS.contenders) - set(CONTENDERS)

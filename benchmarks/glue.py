@@ -1,20 +1,23 @@
-"""GLUE from one checkpoint: our scores and speed beside a plain transformers + torch loop's.
+"""Compares GLUE scores and speed of keras_bert with those of a plain transformers + torch loop.
 
     .venv/bin/python benchmarks/glue.py [--tasks=MRPC,RTE] [--seeds=0,1,2] [--work_dir=/tmp/glue]
 
-Same weights (MiniLM, 6 layers, hidden 384), same files, same settings: batch 16, a warm-up over 10%
-of the steps, then linear decay at one rate (5e-5 at its start; see whole_runs.py); 3 epochs, at
-most 128 pieces, dropout 0.1, gradients clipped to norm 1, AdamW (bias-corrected, epsilon 1e-6,
-weight decay 0.01 but on biases and LayerNorm). Ours is run_classifier.py as a user starts it, with
-its defaults (buckets by length, the machine's fastest compute type, XLA). The peer shuffles, pads
-each batch to its longest example and computes in float32. SST-2 is trained on --sst2_examples of
-its rows, drawn once, and scored on the whole development set, as all are.
+Both contenders start from the same weights (MiniLM, 6 layers, hidden size 384) and use the same
+files and settings: batch size 16, 3 epochs, at most 128 tokens, a warm-up over 10% of the steps
+followed by linear decay from a rate of 5e-5 (see whole_runs.py), dropout 0.1, gradients clipped to
+norm 1, and AdamW (bias-corrected, epsilon 1e-6, weight decay 0.01 except on biases and LayerNorm).
 
-Scores are those after the last epoch, for both: none is chosen by the set that it is scored on.
-Training examples a second leave out evaluations; program seconds are from start to end.
-Contenders take turns, task by task. A finished run is a line of runs.jsonl in --work_dir: the
-same command again does what is missing, then prints the table. The peer runs in .peers
-(benchmarks/make_peers.sh).
+- keras_bert runs run_classifier.py as a user does, with its defaults (batches by length, the
+  fastest compute type of the machine, XLA).
+- The peer shuffles, pads each batch to its longest example and computes in float32. It runs in
+  `.peers` (benchmarks/make_peers.sh).
+
+SST-2 trains on `--sst2_examples` of its rows, drawn once. All tasks are scored on the whole
+development set, with the weights after the last epoch, so the scored set selects no weights.
+
+Training examples per second exclude evaluations. Program seconds are measured from start to end.
+The contenders take turns, task by task. Each finished run is a line of runs.jsonl in `--work_dir`:
+the same command runs only the missing runs, then prints the table.
 """
 
 import json
@@ -50,7 +53,7 @@ FLAGS = flags.FLAGS
 
 
 def task_folder(name: str) -> Path:
-    """Returns the folder of a task; of SST-2, one with the subset of its training rows."""
+    """Returns the folder of a task; for SST-2, a folder with a subset of the training rows."""
     folder = Path(FLAGS.glue_dir) / name
     if name != "SST-2":
         return folder
@@ -66,7 +69,7 @@ def task_folder(name: str) -> Path:
 
 
 def run(job: Mapping) -> dict:
-    """Does one run: ours, or the peer's."""
+    """Runs one job of keras_bert or of the peer."""
     name, seed = job["task"], job["seed"]
     if job["contender"] == "torch":
         flags = {flag: FLAGS[flag].value for flag in ("glue_dir", "work_dir", "sst2_examples")}
@@ -84,7 +87,7 @@ def run(job: Mapping) -> dict:
 
 
 def work(name: str, seed: int) -> dict:
-    """The peer: fine-tunes with transformers and torch, and scores after the last epoch."""
+    """Fine-tunes the peer with transformers and torch, and scores it after the last epoch."""
     import torch
     import transformers
 
@@ -126,7 +129,7 @@ def work(name: str, seed: int) -> dict:
 
 
 def report(runs: dict[tuple, dict]) -> None:
-    """Prints a line a task: scores with their spread, differences, and how much faster."""
+    """Prints the scores of each task with their spread and difference, and the speed ratios."""
     print("\nmean ± standard deviation over seeds, in points; x: times as fast as the peer")
     columns = ("task", "seeds", "metric", "ours", "torch", "difference")
     columns += ("ours ex/s", "torch ex/s", "x", "program x")
@@ -158,7 +161,7 @@ def report(runs: dict[tuple, dict]) -> None:
 
 
 def main(_) -> None:
-    """Does the runs that are missing, and prints the table."""
+    """Runs the missing jobs and prints the table."""
     if FLAGS.worker:
         name, seed = FLAGS.worker.split(",")
         print(json.dumps(work(name, int(seed))))

@@ -1,22 +1,28 @@
-"""How fast is a pre-training step of BERT on an accelerator: ours with JAX, transformers + torch?
+"""Measures a pre-training step on an accelerator: keras_bert on JAX, and transformers + torch.
 
     python benchmarks/jax_step.py [--configs=base,large] [--lengths=128,512] [--tokens=32768]
 
-Needs jax, keras, absl-py, safetensors and tqdm for ours, torch and transformers for the other, in
-one environment or in two (--torch_python); no TensorFlow. On a CPU it shows that all of it runs:
+keras_bert needs jax, keras, absl-py, safetensors and tqdm; the peer needs torch and transformers.
+Both may be in one environment or in two (`--torch_python`). TensorFlow is not used. The following
+command verifies on a CPU that the benchmark runs:
 
     python benchmarks/jax_step.py --configs=tiny --lengths=32 --tokens=256 --product=256
 
-The same work for both, in bfloat16 with float32 weights: both losses at the masked positions only,
-dropout 0.1 on embeddings and sublayers, gradients clipped to global norm 1, AdamW with weight decay
-0.01. Ours is the product's own training step (training/jax_step.py). torch's is compiled, with
-scaled_dot_product_attention and fused AdamW; as no row is padded it gets no mask at all, where ours
-takes the mask as always. --attention_dropout: with 0, ours is cuDNN's fused attention; with 0.1,
-ours is plain attention with our masks, which cuDNN cannot draw, and torch's stays fused.
+Both contenders do the same work, in bfloat16 with float32 weights: logits at the masked positions
+only, both losses, dropout 0.1 on embeddings and sublayers, gradients clipped to global norm 1, and
+AdamW with weight decay 0.01.
 
-One warm process each; they take turns. A ratio is the median of the rounds' own. Utilisation is
-the step's matrix products, 3 times those of the forward pass, a second, over what one large
-bfloat16 product reaches with JAX or torch, whichever is faster, on the same device.
+- keras_bert runs its own training step (training/jax_step.py), which always takes the attention
+  mask.
+- torch's step is compiled, with scaled_dot_product_attention and fused AdamW. Because no row is
+  padded, it gets no mask.
+- With `--attention_dropout=0`, keras_bert uses cuDNN's fused attention. With 0.1, it uses plain
+  attention with its own dropout masks, which cuDNN cannot generate; torch's attention stays fused.
+
+Each contender runs in its own warm process, and they take turns. A ratio is the median over the
+ratios of the rounds. Utilization (column "used") is the rate of the step's matrix products, counted
+as 3 times those of the forward pass, divided by the rate of one large bfloat16 product with JAX or
+torch, whichever is faster, on the same device.
 """
 
 import itertools
@@ -34,8 +40,8 @@ from absl import app, flags
 from workers import answer
 
 ROOT = Path(__file__).resolve().parents[1]
-V = 30522  # pieces of the vocabulary
-WARM_UP = 3  # steps before the first that is timed
+V = 30522  # vocabulary size
+WARM_UP = 3  # steps before the first timed step
 
 flags.DEFINE_list("configs", ["base", "large"], "bundled configs")
 flags.DEFINE_list("lengths", ["128", "512"], "pieces a row")
@@ -53,18 +59,18 @@ Steps = Callable[[int], float]
 
 
 def settings_of(config: str) -> dict:
-    """Reads a bundled config; both contenders are made from it."""
+    """Reads the bundled config from which both contenders are created."""
     path = ROOT / "keras_bert" / "configs" / f"{config}.json"
     return json.loads(path.read_text(encoding="utf-8")) | {"vocab_size": V}
 
 
 def predictions_of(length: int) -> int:
-    """Counts the masked pieces of a row, as the paper does: 15%, 20 of 128."""
+    """Returns the number of masked tokens per row, as in the paper: 15%, and 20 of 128."""
     return 20 if length == 128 else max(1, round(0.15 * length))
 
 
 def example_batch(length: int) -> dict[str, np.ndarray]:
-    """Makes one batch of random pieces under our records' names; nothing in it is padding."""
+    """Creates one batch of random tokens, with the names of the records and without padding."""
     random = np.random.default_rng(0)
     rows, count = FLAGS.tokens // length, predictions_of(length)
     places = [random.choice(np.arange(1, length - 1), count, replace=False) for _ in range(rows)]
@@ -84,10 +90,10 @@ def example_batch(length: int) -> dict[str, np.ndarray]:
 
 
 def make_ours(config: str, length: int, dropout: float) -> Steps:
-    """Returns the product's training step on one device, TensorFlow barred as if not installed."""
+    """Creates keras_bert's training step on one device; imports of TensorFlow are disabled."""
     os.environ["KERAS_BACKEND"] = "jax"
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
-    sys.modules["tensorflow"] = None  # Any import of it now raises ImportError.
+    sys.modules["tensorflow"] = None  # Makes any import of it raise ImportError.
     sys.path.insert(0, str(ROOT))
     import keras
 
@@ -117,7 +123,7 @@ def make_ours(config: str, length: int, dropout: float) -> Steps:
 
 
 def make_torch(config: str, length: int, dropout: float) -> Steps:
-    """Returns a compiled step of transformers' BERT."""
+    """Creates a compiled step of transformers' BERT."""
     import torch
     import transformers
 
@@ -171,7 +177,7 @@ def step_flops(config: str, length: int) -> float:
 
 
 def product_rate(contender: str) -> float:
-    """Times large bfloat16 products, ten in a row: operations a second, the best of five."""
+    """Returns operations per second of large bfloat16 products: the best of five runs of ten."""
     size, count = FLAGS.product, 10
     values = np.random.default_rng(0).normal(size=(2, size, size)).astype(np.float32)
     if contender == "ours":
@@ -205,7 +211,7 @@ def product_rate(contender: str) -> float:
 
 
 def work(spec: str) -> None:
-    """One contender's process: a round for each line on stdin, its figures as a line on stdout."""
+    """Runs a round for each line on stdin, and prints its figures as a line of JSON."""
     contender, config, length, dropout = spec.split(":")
     make = {"ours": make_ours, "torch": make_torch}[contender]
     begin = time.perf_counter()
@@ -222,7 +228,7 @@ def work(spec: str) -> None:
 
 
 def start(contender: str, spec: str) -> subprocess.Popen:
-    """Starts one contender's process with this one's flags."""
+    """Starts the process of a contender with the flags of this process."""
     python = FLAGS.torch_python if contender == "torch" else sys.executable
     own = [f"--{name}={FLAGS[name].value}" for name in ("tokens", "steps", "product")]
     return subprocess.Popen(
@@ -234,7 +240,7 @@ def start(contender: str, spec: str) -> subprocess.Popen:
 
 
 def compare(config: str, length: int, dropout: str) -> None:
-    """Runs one setting and prints a line a contender."""
+    """Runs one setting and prints a row for each contender."""
     workers, ready = {}, {}
     for contender in FLAGS.contenders:
         workers[contender] = start(contender, f"{config}:{length}:{dropout}")
@@ -265,7 +271,7 @@ def compare(config: str, length: int, dropout: str) -> None:
 
 
 def main(_) -> None:
-    """Runs every setting, one after the other."""
+    """Runs all settings, one after the other."""
     if FLAGS.worker:
         return work(FLAGS.worker)
     print("config length dropout  who   first s   ms a step examples/s  TFLOP/s   used    loss")

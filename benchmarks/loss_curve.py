@@ -1,13 +1,13 @@
-"""Does bfloat16 learn as float32 does? Loss by loss, on real text, beside the noise of a seed.
+"""Compares the loss curve in bfloat16 with that in float32 on real text, and with another seed.
 
     .venv/bin/python benchmarks/loss_curve.py [--steps=400] [--work_dir=/tmp/loss_curve]
 
-The mini BERT on the King James Bible (../shared/data; 8,000 pieces, 16 x 128 pieces a step, 20
-predictions, dropout 0.1, the product's own data tool, model, optimizer and training step), three
-times: in float32, in float32 with another seed (other weights, order and masks), and in bfloat16
-with the first seed. The two of one seed see the same examples and draw the same dropout, so what
-lies between them is rounding. Figures are means over stretches of steps; what was found is in
-benchmarks/README.md.
+The mini BERT trains on the King James Bible (../shared/data; 8,000 tokens in the vocabulary, 16
+examples of 128 tokens per step, 20 predictions, dropout 0.1) with keras_bert's own data tools,
+model, optimizer and training step. It trains three times: in float32, in float32 with another seed
+(other weights, order and masks), and in bfloat16 with the first seed. The two runs of one seed see
+the same examples and draw the same dropout masks, so they differ only by rounding. The figures are
+means over 50 steps. The results are in benchmarks/README.md.
 """
 
 import subprocess
@@ -20,7 +20,7 @@ from absl import app, flags
 
 ROOT = Path(__file__).resolve().parents[1]
 CORPUS = ROOT.parent / "shared" / "data" / "corpus" / "kjv"
-STRETCH = 50  # steps a printed mean
+STRETCH = 50  # steps per printed mean
 
 flags.DEFINE_integer("steps", 400, "steps a run", lower_bound=STRETCH)
 flags.DEFINE_string("work_dir", "/tmp/loss_curve", "folder for the vocabulary and the records")
@@ -35,7 +35,7 @@ RUNS = {
 
 
 def make_records(folder: Path) -> Path:
-    """Learns a vocabulary and writes records with the data tools, unless they are there."""
+    """Learns a vocabulary and writes records with the data tools, unless the records exist."""
     records, vocab = folder / "records", folder / "vocab.txt"
     if not (records / "manifest.json").exists():
         folder.mkdir(parents=True, exist_ok=True)
@@ -53,7 +53,7 @@ def make_records(folder: Path) -> Path:
 
 
 def train(records: Path, dtype: str, seed: int, steps: int) -> np.ndarray:
-    """Returns the loss of each step of a run."""
+    """Trains one model and returns the loss of each step."""
     import keras
     import tensorflow as tf
 
@@ -84,7 +84,7 @@ def train(records: Path, dtype: str, seed: int, steps: int) -> np.ndarray:
 
 
 def main(_) -> None:
-    """Trains all runs and prints their losses side by side."""
+    """Runs all trainings and prints their losses side by side."""
     sys.path.insert(0, str(ROOT))
     records = make_records(Path(FLAGS.work_dir))
     losses = {name: train(records, *run, FLAGS.steps) for name, run in RUNS.items()}

@@ -1,20 +1,21 @@
-"""How much memory does a pre-training step of BERT-large at length 512 take, and at what price?
+"""Measures the memory and time of a pre-training step of BERT-large at length 512.
 
     .venv/bin/python benchmarks/memory.py [--bert_config=large] [--batch_size=4] [--steps=2]
 
-The product's own training step: in float32 and in bfloat16, plain and with gradient checkpointing
-(--gradient_checkpointing of the programs), and with the optimizer's moments in bfloat16
-(--optimizer_state_dtype). Each way is a process of its own, that makes the model, trains a step,
-which compiles, and then the steps that are measured:
+The program runs keras_bert's own training step in float32 and in bfloat16, with and without
+gradient checkpointing (`--gradient_checkpointing` of the programs), and with the optimizer's
+moments in bfloat16 (`--optimizer_state_dtype`). Each setting runs in its own process, which creates
+the model, runs one step to compile it, and then runs the measured steps. The columns are:
 
-- state: what the weights and both moments take, by their shapes and types;
-- peak: the most bytes that TensorFlow's allocator had given out at one time in a step;
-- step: how much of that is there in the step alone: gradients, what the forward pass leaves for
-  the backward one, and scratch space. This is what checkpointing can change;
-- resident: the most memory that the process had, which is what a machine must have: the peak, the
-  libraries (about 1 GiB), compiled programs, and what the allocator keeps in pieces.
+- state: size of the weights and both moments, from their shapes and types;
+- step: peak memory of a step minus the memory in use before it. It contains the gradients, the
+  activations kept for the backward pass, and scratch space; checkpointing can reduce only this
+  part;
+- peak: peak number of bytes that TensorFlow's allocator had allocated during a step;
+- resident: peak memory of the process, which is what the machine must have. It contains the peak,
+  the libraries (about 1 GiB), compiled programs, and fragments kept by the allocator.
 
-CPU seconds are what counts on a busy machine.
+On a machine with other load, compare CPU seconds.
 """
 
 import json
@@ -30,7 +31,7 @@ from absl import app, flags
 
 ROOT = Path(__file__).resolve().parents[1]
 
-# Name: (compute type, gradient checkpointing, type of the moments).
+# Name: (compute type, gradient checkpointing, dtype of the moments).
 WAYS = {
     "float32": ("float32", False, "float32"),
     "float32_checkpointing": ("float32", True, "float32"),
@@ -52,7 +53,7 @@ FLAGS = flags.FLAGS
 
 
 def example_batch(vocab_size: int) -> dict[str, np.ndarray]:
-    """Makes one batch of random pieces under our records' names; nothing in it is padding."""
+    """Creates one batch of random tokens, with the names of the records and without padding."""
     rows, length, masked = FLAGS.batch_size, FLAGS.max_seq_length, FLAGS.max_predictions_per_seq
     random = np.random.default_rng(0)
     positions = [random.choice(np.arange(1, length), masked, replace=False) for _ in range(rows)]
@@ -72,7 +73,7 @@ def example_batch(vocab_size: int) -> dict[str, np.ndarray]:
 
 
 def work(way: str) -> dict[str, float]:
-    """Trains a few steps in one way and returns its figures."""
+    """Runs the measured steps with one setting and returns its figures."""
     sys.path.insert(0, str(ROOT))
     import tensorflow as tf
 
@@ -120,7 +121,7 @@ def work(way: str) -> dict[str, float]:
 
 
 def main(_) -> None:
-    """Measures each way in a fresh process, one after the other, and prints the table."""
+    """Measures each setting in a new process, one after the other, and prints the table."""
     if FLAGS.worker:
         print(json.dumps(work(FLAGS.worker)))
         return

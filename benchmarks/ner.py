@@ -1,20 +1,25 @@
-"""WNUT-17 from one checkpoint: our entity F1 and speed beside a transformers + torch loop's.
+"""Compares entity F1 and speed on WNUT-17: keras_bert, and a transformers + torch loop.
 
     .venv/bin/python benchmarks/ner.py [--seeds=0,1,2] [--epochs=3] [--work_dir=/tmp/ner]
 
-Same weights (MiniLM, 6 layers, hidden 384), same files, same settings: batch 16, a warm-up over 10%
-of the steps, then linear decay at one rate (5e-5 at its start; see whole_runs.py); at most 128
-pieces, the first piece of a word carries its tag, dropout 0.1, gradients clipped to norm 1, AdamW
-(bias-corrected, epsilon 1e-6, weight decay 0.01 but on biases and LayerNorm). Ours is run_ner.py as
-a user starts it, with its defaults (buckets by length, the machine's fastest compute type, XLA).
-The peer does what transformers' token-classification example does: it shuffles, pads each batch to
-its longest sentence and computes in float32.
+Both contenders start from the same weights (MiniLM, 6 layers, hidden size 384) and use the same
+files and settings: batch size 16, at most 128 tokens, tags on the first token of each word, a
+warm-up over 10% of the steps followed by linear decay from a rate of 5e-5 (see whole_runs.py),
+dropout 0.1, gradients clipped to norm 1, and AdamW (bias-corrected, epsilon 1e-6, weight decay 0.01
+except on biases and LayerNorm).
 
-Both score the development set after each epoch and predict the test set with the weights that were
-best on it; one scorer, which equals conlleval, scores both. Training examples a second leave out
-evaluations; program seconds are from start to end. Contenders take turns, seed by seed. A finished
-run is a line of runs.jsonl in --work_dir: the same command again does what is missing, then prints
-the table. The peer runs in .peers (benchmarks/make_peers.sh).
+- keras_bert runs run_ner.py as a user does, with its defaults (batches by length, the fastest
+  compute type of the machine, XLA).
+- The peer follows transformers' token-classification example: it shuffles, pads each batch to its
+  longest sentence and computes in float32. It runs in `.peers` (benchmarks/make_peers.sh).
+
+Both contenders are scored on the development set after each epoch, and predict the test set with
+the weights that were best on the development set. The same scorer, which equals conlleval, scores
+both.
+
+Training examples per second exclude evaluations. Program seconds are measured from start to end.
+The contenders take turns, seed by seed. Each finished run is a line of runs.jsonl in `--work_dir`:
+the same command runs only the missing runs, then prints the table.
 """
 
 import json
@@ -52,7 +57,7 @@ FLAGS = flags.FLAGS
 
 
 def run(job: Mapping) -> dict:
-    """Does one run: ours, or the peer's."""
+    """Runs one job of keras_bert or of the peer."""
     seed = job["seed"]
     if job["contender"] == "torch":
         return run_torch(__file__, worker=seed, data_dir=FLAGS.data_dir, epochs=FLAGS.epochs)
@@ -67,7 +72,7 @@ def run(job: Mapping) -> dict:
 
 
 def work(seed: int) -> dict:
-    """The peer: fine-tunes with transformers and torch, and keeps what was best on dev."""
+    """Fine-tunes the peer with transformers and torch; returns the scores of its best epoch."""
     import torch
     import transformers
 
@@ -112,7 +117,7 @@ def work(seed: int) -> dict:
                 predicted += model(**batch).logits.argmax(-1).tolist()
         pairs = []
         for index, sentence in enumerate(sentences[name]):
-            # A word without a piece, or one that was cut off, is predicted as outside.
+            # Words without tokens and truncated words are predicted as O.
             tags = ["O"] * len(sentence.words)
             words = tokenizer(list(sentence.words), is_split_into_words=True).word_ids()
             row = data[name][index]["labels"]
@@ -134,7 +139,7 @@ def work(seed: int) -> dict:
 
 
 def report(runs: dict[tuple, dict]) -> None:
-    """Prints the scores with their spread, their difference, and how much faster ours is."""
+    """Prints the scores with their spread and difference, and the speed ratios."""
     seeds = [s for s in map(int, FLAGS.seeds) if all((s, c) in runs for c in CONTENDERS)]
     own = {c: [runs[seed, c] for seed in seeds] for c in CONTENDERS}
 
@@ -160,7 +165,7 @@ def report(runs: dict[tuple, dict]) -> None:
 
 
 def main(_) -> None:
-    """Does the runs that are missing, and prints the table."""
+    """Runs the missing jobs and prints the table."""
     if FLAGS.worker is not None:
         print(json.dumps(work(FLAGS.worker)))
         return

@@ -1,13 +1,13 @@
-"""What does packing short documents save: real pieces a second, packed against unpacked rows.
+"""Measures the real tokens per second of training on packed and on unpacked short documents.
 
     .venv/bin/python benchmarks/packing.py [--bert_config=base] [--rounds=20]
 
-The corpus is the development set of UD English EWT: 318 reviews, mails and posts, three quarters
-of them under 62 words, used as they are. The data tool makes its examples twice, of one seed: one
-a row of 128, and with --pack; so both ways hold the same pairs of segments. A round is a step of
-the product's training (20 predictions, dropout 0.1, AdamW) on 8 rows of each, in one process by
-turns. Pieces count without padding. Rates are of all rounds together, by wall-clock and by CPU
-time; what they came to: benchmarks/README.md.
+The corpus is the development set of UD English EWT: 318 reviews, e-mails and posts, of which three
+quarters have fewer than 62 words. The data tool creates its examples twice from one seed: one
+example per row of 128 tokens, and with `--pack`. Both data sets therefore hold the same pairs of
+segments. A round runs one step of keras_bert's training (20 predictions, dropout 0.1, AdamW) on 8
+rows of each data set, in turn and in one process. Padding is not counted as tokens. Rates are over
+all rounds, by wall-clock time and by CPU time. The results are in benchmarks/README.md.
 """
 
 import json
@@ -34,7 +34,7 @@ FLAGS = flags.FLAGS
 
 
 def make_records(folder: Path) -> dict[str, dict]:
-    """Makes both ways' records and returns their manifests' counts."""
+    """Creates the records of both kinds and returns the counts in their manifests."""
     counts = {}
     for way, flag in WAYS.items():
         command = [sys.executable, "-m", "data_tools.create_pretraining_data", flag]
@@ -50,7 +50,7 @@ def make_records(folder: Path) -> dict[str, dict]:
 
 @dataclass
 class Sum:
-    """What the timed steps of one way came to."""
+    """Real tokens and seconds of the timed steps with one kind of rows."""
 
     pieces: float = 0.0
     wall: float = 0.0
@@ -58,7 +58,7 @@ class Sum:
 
 
 def measure(folder: Path) -> dict[str, Sum]:
-    """Trains by turns on both ways' records."""
+    """Trains on both kinds of records in turn."""
     import tensorflow as tf
 
     from keras_bert.config import BertConfig
@@ -95,7 +95,7 @@ def measure(folder: Path) -> dict[str, Sum]:
         for way, total in sums.items():
             wall, cpu = time.perf_counter(), time.process_time()
             figures = train_steps(batches[way], tf.constant(1)).numpy()
-            if number >= 2:  # The first compile.
+            if number >= 2:  # The first steps compile.
                 total.wall += time.perf_counter() - wall
                 total.cpu += time.process_time() - cpu
                 total.pieces += figures.tokens[0]
@@ -103,7 +103,7 @@ def measure(folder: Path) -> dict[str, Sum]:
 
 
 def main(_) -> None:
-    """Makes the records, trains on them and prints both rates."""
+    """Creates the records, trains on them and prints both rates."""
     sys.path.insert(0, str(ROOT))
     with tempfile.TemporaryDirectory() as folder:
         counts = make_records(Path(folder))

@@ -1,17 +1,18 @@
-"""How fast is raw text turned into pre-training records: ours or Google's own script?
+"""Measures how fast keras_bert and Google's script convert raw text to pre-training records.
 
     .venv/bin/python benchmarks/pretraining_data.py [--rounds=3] [--copies=30]
     .venv/bin/python benchmarks/pretraining_data.py --large   # 1 GiB of text: memory and rate
 
-The corpus is the King James Bible and WikiText-2 (valid and test; paragraphs cut into sentences),
-one sentence a line, a blank line between documents; length 128, 20 predictions, dupe 5, the uncased
-vocabulary. Google's script (`bert-tensorflow` 1.0.4 in .peers) makes instances and writes them, in
-one warm process; it has one thread. Ours is given copies enough to run half a minute, each
-document's sentences in another order, so that all documents are distinct. Contenders take turns.
+The corpus is the King James Bible and WikiText-2 (valid and test; paragraphs split into sentences),
+with one sentence per line and a blank line between documents. The records have length 128 and 20
+predictions, from a dupe factor of 5 and the uncased vocabulary. Google's script (`bert-tensorflow`
+1.0.4 in `.peers`) creates instances and writes them in one warm process with one thread. keras_bert
+gets enough copies to run for half a minute; each copy has its sentences in another order, so that
+all documents are distinct. The contenders take turns.
 
-Google's time has no start-up in it. Ours has: worker processes are started for each dataset. So
-each turn makes a dataset of one copy and one of all copies; the rate is the difference in records
-over the difference in seconds, and start-up is what remains of the first.
+Google's time excludes start-up. keras_bert starts worker processes for each dataset. Therefore,
+each turn creates a dataset from one copy and a dataset from all copies. The rate is the difference
+in records divided by the difference in seconds, and start-up is the remaining time of the first.
 """
 
 import json
@@ -39,7 +40,7 @@ FLAGS = flags.FLAGS
 
 
 def read_corpus() -> list[list[str]]:
-    """Returns the documents of one copy: sentences each."""
+    """Returns the documents of one copy; each is a list of sentences."""
     from data_tools.corpus.sentences import split_sentences
 
     documents = []
@@ -56,13 +57,13 @@ def read_corpus() -> list[list[str]]:
 
 
 def write_corpus(path: Path, documents: list[list[str]], copies: int = 0, size: int = 0) -> None:
-    """Writes copies of documents, or as many as a size takes; all documents are distinct.
+    """Writes copies of documents; all documents are distinct.
 
     Args:
-        path: the file.
-        documents: one copy.
-        copies: how many.
-        size: bytes to reach, where copies is 0.
+        path: output file.
+        documents: one copy of the documents, as lists of sentences.
+        copies: number of copies; 0 writes copies until the file has `size` bytes.
+        size: minimum file size in bytes, if copies is 0.
     """
     with open(path, "w", encoding="utf-8") as file:
         copy = 0
@@ -75,7 +76,7 @@ def write_corpus(path: Path, documents: list[list[str]], copies: int = 0, size: 
 
 
 def google(corpus: str, output: str) -> int:
-    """Runs Google's functions as its main does; returns the number of records."""
+    """Runs Google's functions as its main function does; returns the number of records."""
     import tensorflow.compat.v1 as tf_v1
 
     sys.modules["tensorflow"] = tf_v1
@@ -91,7 +92,7 @@ def google(corpus: str, output: str) -> int:
 
 
 def ours(corpus: str, output: str, num_workers: int) -> int:
-    """Makes a dataset; returns the number of records."""
+    """Creates a dataset with keras_bert; returns the number of records."""
     from data_tools.create_pretraining_data import create_pretraining_data
     from data_tools.settings import Settings
 
@@ -103,7 +104,7 @@ def ours(corpus: str, output: str, num_workers: int) -> int:
 
 
 def work(contender: str) -> None:
-    """One contender's process: a dataset for each line (a corpus), its figures as a line."""
+    """Creates a dataset for each corpus path on stdin, and prints its figures as a line of JSON."""
     import logging
 
     logging.disable(logging.INFO)
@@ -140,10 +141,10 @@ def _cpu() -> float:
 
 
 class Contender:
-    """A warm process that makes datasets.
+    """Creates datasets in a warm process.
 
     Args:
-        name: `google`, or our number of workers.
+        name: `google`, or the number of workers of keras_bert.
     """
 
     def __init__(self, name: str):
@@ -151,13 +152,13 @@ class Contender:
         answer(self._worker)
 
     def make(self, corpus: Path) -> dict:
-        """Returns examples, wall and CPU seconds, and peak MiB of parent and workers."""
+        """Creates a dataset; returns examples, wall and CPU seconds, and peak MiB."""
         self._worker.stdin.write(f"{corpus}\n")
         self._worker.stdin.flush()
         return answer(self._worker)
 
     def rate(self, one: Path, all_copies: Path) -> dict:
-        """Returns examples a second and a CPU second, start-up apart."""
+        """Returns the rates without start-up, and the start-up time."""
         small, large = self.make(one), self.make(all_copies)
         examples = large["examples"] - small["examples"]
         rate = examples / (large["wall"] - small["wall"])
@@ -172,12 +173,12 @@ class Contender:
 
 
 def compare(folder: Path, documents: list[list[str]]) -> None:
-    """Prints the rates of Google's script and of ours on one worker and on two."""
+    """Prints the rates of Google's script and of keras_bert with one and with two workers."""
     one, many = folder / "one.txt", folder / "many.txt"
     write_corpus(one, documents, 1)
     write_corpus(many, documents, FLAGS.copies)
     peer, ours = Contender("google"), {name: Contender(name) for name in ("1", "2")}
-    peer.make(one)  # warm
+    peer.make(one)  # Warm-up.
     ratios: dict[str, list[float]] = {name: [] for name in ours}
     for _ in range(FLAGS.rounds):
         theirs = peer.make(one)
@@ -202,8 +203,8 @@ def compare(folder: Path, documents: list[list[str]]) -> None:
 
 
 def large(folder: Path, documents: list[list[str]]) -> None:
-    """Prints rate and peak memory at 1/8 GiB and at 1 GiB of text."""
-    contender = {size: Contender("2") for size in (1 / 8, 1)}  # a process each, for its own peak
+    """Prints rate and peak memory for 1/8 GiB and for 1 GiB of text."""
+    contender = {size: Contender("2") for size in (1 / 8, 1)}  # separate processes, for their peaks
     for size, worker in contender.items():
         corpus = folder / "corpus.txt"
         one = folder / "one.txt"
@@ -219,7 +220,7 @@ def large(folder: Path, documents: list[list[str]]) -> None:
 
 
 def main(_) -> None:
-    """Compares, or measures at 1 GiB."""
+    """Compares with Google's script or, with --large, measures 1 GiB of text."""
     if FLAGS.worker:
         return work(FLAGS.worker)
     sys.path.insert(0, str(ROOT))

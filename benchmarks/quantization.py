@@ -1,13 +1,16 @@
-"""What do ONNX and LiteRT files of a classifier lose, in float32 and in int8?
+"""Measures the accuracy and speed of ONNX and LiteRT files of a classifier, in float32 and in int8.
 
     .venv/bin/python benchmarks/quantization.py --model_dir=OUT/model [--task=MRPC] [--rounds=3]
 
-Writes the four files of a fine-tuned model and scores each on the task's development set, beside
-TensorFlow, one example at a time and in padded batches of 32 of about one length (the scales of
-ONNX's int8 activations are those of the whole batch, padding included). "logits" is the largest
-difference from TensorFlow's, "labels" how many predictions differ. Milliseconds are of one example,
-on one thread, batch 1, from pieces to logits; contenders take turns, example set by example set,
-and the median round counts. In one process: the runtimes share nothing but the machine.
+The program writes the four files of a fine-tuned model. It scores each file and the TensorFlow
+model on the development set of the task, one example at a time and in padded batches of 32 with
+similar lengths. The batches matter because ONNX computes the scales of int8 activations over the
+whole batch, including padding.
+
+The column "logits" is the largest difference from TensorFlow's logits, and "labels" is the number
+of predictions that differ. Milliseconds are per example, on one thread, at batch size 1, from token
+ids to logits. The contenders take turns, one pass over all examples at a time, and the median round
+counts. All contenders run in one process, because the runtimes share only the machine.
 """
 
 import sys
@@ -38,7 +41,7 @@ Run = Callable[[Batch], np.ndarray]
 
 
 def tensorflow_run(model) -> Run:
-    """Returns the model itself, compiled without XLA."""
+    """Returns a function that runs the Keras model, compiled without XLA."""
     import tensorflow as tf
 
     specs = {name: tf.TensorSpec([None, None], tf.int32) for name in INPUTS}
@@ -47,7 +50,7 @@ def tensorflow_run(model) -> Run:
 
 
 def onnx_run(path: Path) -> Run:
-    """Returns an ONNX file in onnxruntime, on one thread."""
+    """Returns a function that runs an ONNX file in onnxruntime, on one thread."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
@@ -62,17 +65,17 @@ def onnx_run(path: Path) -> Run:
 
 
 def litert_run(path: Path) -> Run:
-    """Returns a LiteRT file in its runtime, on one thread."""
+    """Returns a function that runs a LiteRT file in its runtime, on one thread."""
     from ai_edge_litert.interpreter import Interpreter
 
-    # The signature does not keep the interpreter alive.
+    # The signature runner does not keep the interpreter alive, so the lambda below does.
     interpreter = Interpreter(str(path), num_threads=1)
     run = interpreter.get_signature_runner()
     return lambda batch, _=interpreter: run(**batch)["logits"]
 
 
 def batches(examples, size: int, pad_token_id: int) -> Iterator[tuple[np.ndarray, Batch]]:
-    """Yields (which examples, padded inputs), from the longest examples to the shortest."""
+    """Yields (indices of examples, padded inputs), from the longest examples to the shortest."""
     order = np.argsort(-examples.lengths, kind="stable")
     for first in range(0, len(order), size):
         chosen = order[first : first + size]

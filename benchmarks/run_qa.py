@@ -1,7 +1,8 @@
-"""What squad.py measures by: the task, and transformers' run_qa recipe as a plain torch loop.
+"""Defines the task of squad.py, and transformers' run_qa recipe as a plain torch loop.
 
-A batch is padded to its longest window. A window's answer is the best span of its 20 best starts
-and 20 best ends, at most 30 pieces long; a question's is the best of its windows'.
+A batch is padded to its longest window. The answer of a window is the best span of at most 30
+tokens from the 20 best starts and the 20 best ends. The answer of a question is the best answer of
+its windows.
 """
 
 import json
@@ -15,13 +16,14 @@ SQUAD = ROOT.parent / "shared" / "data" / "squad"
 TRAIN, DEV = SQUAD / "squad2_cs224n_dev.json", SQUAD / "xquad.en.json"
 BATCH, LENGTH, STRIDE, RATE = 16, 384, 128, 5e-5
 
-# Runs that many steps and returns the number of windows; answers every question of DEV.
+# Train runs a number of steps and returns the number of windows; Predict answers the questions of
+# DEV.
 Train = Callable[[int], int]
 Predict = Callable[[], dict[str, str]]
 
 
 def make_torch(dtype: str, seed: int, steps: int, questions_asked: int) -> tuple[Train, Predict]:
-    """Returns a plain torch loop after transformers' run_qa, padded by batch."""
+    """Creates a plain torch loop after transformers' run_qa, with padding per batch."""
     import torch
     import transformers
 
@@ -86,7 +88,7 @@ def make_torch(dtype: str, seed: int, steps: int, questions_asked: int) -> tuple
 
 
 def read(path: Path) -> list[dict]:
-    """Lists a SQuAD file's questions, each with its context."""
+    """Reads the questions of a SQuAD file, each with its context."""
     return [
         {**entry, "context": paragraph["context"]}
         for article in json.loads(path.read_text())["data"]
@@ -96,7 +98,7 @@ def read(path: Path) -> list[dict]:
 
 
 def torch_features(tokenizer, questions: list[dict]) -> Iterator[dict]:
-    """Cuts questions into windows as run_qa does, labelled where the whole answer is inside."""
+    """Yields windows as run_qa does; windows without the whole answer are labeled as position 0."""
     cut = tokenizer(
         [question["question"].lstrip() for question in questions],
         [question["context"] for question in questions],
@@ -129,7 +131,7 @@ def torch_features(tokenizer, questions: list[dict]) -> Iterator[dict]:
 
 
 def best_span(feature: dict, start: np.ndarray, end: np.ndarray) -> tuple[float, int, int] | None:
-    """Returns the score and the characters of the best span of the 20 best starts and ends."""
+    """Returns score, start and end characters of the best span of the 20 best starts and ends."""
     offsets = feature["offsets"]
     spans = [
         (float(start[first] + end[last]), offsets[first][0], offsets[last][1])

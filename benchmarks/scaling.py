@@ -1,30 +1,32 @@
-"""What do several workers cost? Two against one on the same cores, and where a step's time goes.
+"""Compares two workers with one process on the same cores, and times the parts of a step.
 
     .venv/bin/python benchmarks/scaling.py [--bert_config=medium] [--train_batch_sizes=256,32]
 
-The product's own training loop on random records of length 128, dropout 0.1, float32: one
-process on both cores, then two workers on one core each (multi_worker_mirrored over the loopback
-interface), at the same global batch, in micro-batches of the same size. Both are warm and take
-turns; each writes a line of figures after every step.
+The program runs keras_bert's own training loop on random records of length 128, with dropout 0.1,
+in float32. It runs one process on both cores, and two workers on one core each
+(multi_worker_mirrored over the loopback interface), at the same global batch size and with
+micro-batches of the same size. Both are warm and take turns. Each process records times at every
+step and prints them after each turn.
 
-Nothing is measured beside the step: the loop and the step note the time as they go, before and
-after each of their collectives, so that the parts of a step add up to it.
+The times are recorded within the loop and the step, before and after each of their collectives, so
+that the parts of a step add up to the step:
 
-- input: from the call of the step until its batch is there, what workers agree on included;
-- sum of counts: of labels and tokens over the workers; the forward pass may begin meanwhile;
-- forward and backward: the arithmetic that is shared out between the workers;
-- waiting: the gradient is there, the other worker's is not;
-- all-reduce: from the slower worker's gradient until the sum is there;
-- update: norm, clipping, AdamW; each worker does all of it;
-- host loop: from the end of a call until the next one: agreement on a stop, checks, figures.
+- input: from the call of the step until its batch is available, including what the workers agree
+  on;
+- sum of counts: sum of labels and tokens over the workers; the forward pass may begin meanwhile;
+- forward and backward: the arithmetic, which is divided between the workers;
+- waiting: from the end of a worker's gradient until that of the slowest worker;
+- all-reduce: from the slowest worker's gradient until the sum is available;
+- update: norm, clipping and AdamW; each worker does all of it;
+- host loop: from the end of a call to the next call: agreement on a stop, checks, metrics.
 
-All but the arithmetic and the update is the framework's own. The end of a run is timed too. With
-one micro-batch a step the arithmetic is booked under all-reduce.
+All parts except the arithmetic and the update are overhead of the framework. The end of a run is
+also timed. With one micro-batch per step, the arithmetic is counted as all-reduce.
 
-Why these sizes: a step moves as many bytes whatever its batch is, so the share falls as the batch
-grows: 256 is the paper's, 32 shows the growth. `medium` moves 1.2 times as many bytes as BERT-base
-for the same arithmetic, so its share is the larger one, and it takes minutes where base takes an
-hour.
+The number of bytes that a step sends does not depend on the batch size, so the overhead is a
+smaller share of a larger batch. 256 is the batch size of the paper, and 32 shows the effect of a
+small batch. `medium` sends 1.2 times as many bytes as BERT-base for the same arithmetic, so its
+share is the larger one, and it takes minutes where BERT-base takes an hour.
 """
 
 import contextlib
@@ -44,10 +46,10 @@ from absl import app, flags
 from workers import ROOT, answer
 
 VOCAB = 30522
-# A step's moments, in their order.
+# Recorded times of a step, in order.
 MOMENTS = ("called", "batch", "counted", "computed", "summed", "returned", "again")
 OWN = ("input", "sum of counts", "waiting", "all-reduce", "host loop")
-TARGET = 10.0  # % of the step.
+TARGET = 10.0  # Percent of the step.
 
 flags.DEFINE_string("bert_config", "medium", "bundled config")
 flags.DEFINE_list("train_batch_sizes", ["256", "32"], "examples a step, over all workers")
@@ -90,13 +92,13 @@ def write_records(folder: Path) -> None:
 
 @contextlib.contextmanager
 def noting(num_counts: int) -> Iterator[dict[str, Any]]:
-    """Makes the collectives of a step that is traced in the block note when they begin and end.
+    """Makes the collectives of a step that is traced in this context record their times.
 
     Args:
-        num_counts: how many numbers the sum of counts has.
+        num_counts: number of values in the sum of counts.
 
     Yields:
-        {moment: variable}, seconds since 1970 of the last step.
+        {moment: variable}: times of the last step, in seconds since 1970.
     """
     import tensorflow as tf
 
@@ -111,7 +113,7 @@ def noting(num_counts: int) -> Iterator[dict[str, Any]]:
             begin, end = "computed", "summed"
         elif value.shape == [num_counts]:
             begin, end = "batch", "counted"
-        else:  # The sums of losses, summed just before the gradients.
+        else:  # Sums of losses, computed just before the gradients.
             return all_reduce(self, op, value, options)
         value = note(begin, value)
         return note(end, all_reduce(self, op, value, options))
@@ -130,7 +132,7 @@ def noting(num_counts: int) -> Iterator[dict[str, Any]]:
 
 
 def work() -> None:
-    """One worker: trains with each batch size, and waits for a line before each turn."""
+    """Trains with each batch size as one worker, and waits for a line on stdin before each turn."""
     from keras_bert.training.strategy import make_strategy
 
     kind = "multi_worker_mirrored" if "TF_CONFIG" in os.environ else "default"
@@ -159,7 +161,7 @@ def work() -> None:
     weights = sum(int(np.prod(v.shape)) for v in model.trainable_variables)
 
     def noted_train_steps(make: Callable[..., Any], turn: list[dict[str, float]]) -> Any:
-        """Wraps `make_train_steps`: each call adds its moments to the turn, or begins one."""
+        """Wraps `make_train_steps` so that each step appends its times to the turn."""
 
         def make_noted(*args: Any, **kwargs: Any) -> Callable[..., Any]:
             train_steps = make(*args, **kwargs)
@@ -169,7 +171,7 @@ def work() -> None:
                 if turn:
                     turn[-1]["again"] = time.time()
                 if warm and len(turn) in (0, FLAGS.steps):
-                    # The first line out says that this worker is warm, the others what a turn took.
+                    # The first line reports that this worker is warm, later ones report a turn.
                     print(json.dumps({"turn": turn, "weights": weights}), flush=True)
                     turn.clear()
                     sys.stdin.readline()
@@ -211,12 +213,12 @@ def work() -> None:
 
 
 def start(stack: contextlib.ExitStack, count: int, folder: str) -> list[Popen]:
-    """Starts the one process, or the workers of a pair, each on cores of its own.
+    """Starts one process on all cores, or two workers on one core each.
 
     Args:
-        stack: ends them.
-        count: how many.
-        folder: of the records and the runs.
+        stack: ends the processes when it is closed.
+        count: number of processes.
+        folder: folder of the records and the runs.
 
     Returns:
         The processes.
@@ -242,7 +244,7 @@ def start(stack: contextlib.ExitStack, count: int, folder: str) -> list[Popen]:
 
 
 def ask(processes: list[Popen]) -> None:
-    """Lets all of them go on."""
+    """Sends a line to all processes, which starts their next turn."""
     for process in processes:
         process.stdin.write("\n")
         process.stdin.flush()
@@ -252,10 +254,10 @@ def parts_of(workers: tuple[dict[str, float], ...]) -> dict[str, float]:
     """Splits one step into its parts.
 
     Args:
-        workers: the moments of the step on each worker.
+        workers: recorded times of the step on each worker.
 
     Returns:
-        {part: seconds}, means over the workers, which add up to the step.
+        {part: seconds}: means over the workers; they add up to the step.
     """
     slowest = max(moments["computed"] for moments in workers)
     splits = []
@@ -278,10 +280,10 @@ def report(size: int, weights: int, steps: dict[int, list], ended: float) -> Non
     """Prints the table of one batch size.
 
     Args:
-        size: of the global batch.
-        weights: that the model has.
-        steps: {number of workers: the parts of each step}.
-        ended: seconds of the pair from its last step until the loop is left.
+        size: global batch size.
+        weights: number of weights of the model.
+        steps: {number of workers: parts of each step}.
+        ended: seconds of the two workers from their last step to the end of the loop.
     """
     one, pair = ([sum(parts.values()) for parts in steps[count]] for count in (1, 2))
     print(
@@ -311,7 +313,7 @@ def report(size: int, weights: int, steps: dict[int, list], ended: float) -> Non
 
 
 def main(_) -> None:
-    """Lets one process and a pair take turns, and prints a table for each batch size."""
+    """Runs one process and two workers in turn, and prints a table for each batch size."""
     sys.path.insert(0, str(ROOT))
     if FLAGS.worker:
         return work()

@@ -1,12 +1,15 @@
-"""The server under concurrent clients: how much does batching give, and is any request lost?
+"""Measures the small server under concurrent clients: throughput, latency, and correct answers.
 
     .venv/bin/python benchmarks/server.py --export_dir=serving/mrpc [--clients=64] [--rounds=5]
 
---export_dir is an exported classifier (one text or a pair). The server is a process of its own; the
-clients are this one. Turns alternate: one client that asks again when it has its answer, then
---clients of them, each for --seconds. The texts are the sentences of MRPC's dev set. Every answer
-is compared with that which the same text had when it was asked alone. A request is an error when
-its status is not 200, wrong when its answer is another than alone, and lost when no answer came.
+`--export_dir` is an exported classifier of texts or pairs. The server is a separate process; this
+process runs the clients. Turns alternate between one client, which sends its next request when it
+has its answer, and `--clients` such clients. Each turn takes `--seconds`. The texts are the
+sentences of MRPC's development set. Each answer is compared with the answer to the same text sent
+alone.
+
+A request counts as an error if its status is not 200, as wrong if its answer differs from that of
+the text alone, and as lost if no answer came.
 """
 
 import asyncio
@@ -37,7 +40,7 @@ FLAGS = flags.FLAGS
 
 
 def read_instances(pair: bool) -> list[dict[str, str]]:
-    """Returns MRPC's dev set as instances."""
+    """Reads MRPC's development set as request instances."""
     rows = [line.split("\t") for line in TEXTS.read_text("utf-8-sig").splitlines()[1:]]
     if pair:
         return [{"text": row[3], "text_pair": row[4]} for row in rows]
@@ -45,7 +48,7 @@ def read_instances(pair: bool) -> list[dict[str, str]]:
 
 
 def start_server() -> tuple[subprocess.Popen, str]:
-    """Starts the server; returns it and its address."""
+    """Starts the server and returns its process and its address."""
     server = subprocess.Popen(
         [
             *(sys.executable, "-m", "keras_bert.serving.server"),
@@ -62,7 +65,7 @@ def start_server() -> tuple[subprocess.Popen, str]:
 
 
 class Clients:
-    """Asks, and remembers what was answered to each text."""
+    """Sends requests, and compares each answer with the first one to the same text."""
 
     def __init__(self, session: aiohttp.ClientSession, url: str, instances: list[dict[str, str]]):
         self.session = session
@@ -73,15 +76,15 @@ class Clients:
 
     @property
     def lost(self) -> int:
-        """The requests that had no answer, once all have ended."""
+        """Number of requests without an answer, valid when all requests have ended."""
         return self.asked - self.right - self.errors - self.wrong
 
     async def ask(self) -> float:
-        """Asks the next text; returns the seconds that it took."""
+        """Sends the next text and returns the seconds until its answer."""
         number = self.asked % len(self.bodies)
         self.asked += 1
         started = time.perf_counter()
-        with contextlib.suppress(aiohttp.ClientError, TimeoutError):  # Lost.
+        with contextlib.suppress(aiohttp.ClientError, TimeoutError):  # The request is lost.
             async with self.session.post(self.url, data=self.bodies[number]) as response:
                 answer = await response.json()
             if response.status != 200:
@@ -93,7 +96,7 @@ class Clients:
         return time.perf_counter() - started
 
     async def take_turn(self, clients: int, seconds: float) -> tuple[float, list[float]]:
-        """Returns the requests a second, and the seconds of each, of so many clients."""
+        """Runs concurrent clients; returns requests per second, and the seconds of each request."""
         times: list[float] = []
         started = time.perf_counter()
 
@@ -106,7 +109,7 @@ class Clients:
 
 
 def same(one: dict, other: dict) -> bool:
-    """Whether two answers are the same but for rounding, which depends on the batch."""
+    """Returns whether two answers are equal except for rounding, which depends on the batch."""
     close = all(
         abs(p - q) < 1e-3 for p, q in zip(one["probabilities"], other["probabilities"], strict=True)
     )
@@ -119,12 +122,12 @@ def percentile(times: list[float], share: float) -> float:
 
 
 async def measure(url: str, pair: bool) -> dict[int, tuple[list[float], list[float]]]:
-    """Returns clients -> the rate of each turn, and the seconds of all requests."""
+    """Returns {number of clients: (rate of each turn, seconds of all requests)}."""
     found: dict[int, tuple[list[float], list[float]]] = {1: ([], []), FLAGS.clients: ([], [])}
     connector = aiohttp.TCPConnector(limit=0)
     async with aiohttp.ClientSession(connector=connector) as session:
         clients = Clients(session, url, read_instances(pair))
-        for _ in clients.bodies:  # Each text alone, which also warms up.
+        for _ in clients.bodies:  # Sends each text alone, which also warms up the server.
             await clients.ask()
         await clients.take_turn(FLAGS.clients, 1.0)
         for _ in range(FLAGS.rounds):
@@ -140,7 +143,7 @@ async def measure(url: str, pair: bool) -> dict[int, tuple[list[float], list[flo
 
 
 def main(argv: Sequence[str]) -> None:
-    """Prints the figures."""
+    """Measures the server and prints its rates and latencies."""
     del argv
     newest = max(Path(FLAGS.export_dir).glob("[0-9]*"), key=lambda path: int(path.name))
     pair = json.loads((newest / "export.json").read_text("utf-8"))["pair"]

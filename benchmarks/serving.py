@@ -1,17 +1,23 @@
-"""From text to label: how fast does an exported classifier answer, beside its peers?
+"""Measures how fast exported classifiers answer, from text to label, compared with other libraries.
 
     .venv/bin/python benchmarks/serving.py --model_dir=OUT/model [--texts=mrpc] [--rounds=10]
 
-Every contender is given the same fine-tuned MRPC classifier (six layers, hidden 384, whatever
-run_classifier.py made of MiniLM) and the same strings, and must give labels: ours is the exported
-SavedModel, its signature called from Python; `torch` is transformers with its fast tokenizer
-and dynamic padding; `onnxruntime` is our --format=onnx file behind Hugging Face's tokenizers, also
-with dynamic padding; `keras_hub` is its text classifier's predict. One warm process each; they take
-turns, 50 calls of one text or 2 of 64 at a time, each with as many threads as it takes by itself. A
-ratio is the median of the rounds' own; p99 is of 100 calls at least.
+Each contender gets the same fine-tuned MRPC classifier (six layers, hidden size 384;
+run_classifier.py on MiniLM) and the same strings, and returns labels:
 
---texts=mrpc: the development pairs, cut at 128 pieces. --texts=xquad: questions and contexts, cut
-at 384. Peers run in .peers (benchmarks/make_peers.sh).
+- `ours_float32` and `ours_bfloat16`: the exported SavedModel, whose signature is called from
+  Python;
+- `torch`: transformers with its fast tokenizer and dynamic padding;
+- `onnxruntime`: our `--format=onnx` file behind Hugging Face's tokenizers, with dynamic padding;
+- `keras_hub`: `predict` of KerasHub's text classifier.
+
+Each contender runs in its own warm process, with its default number of threads. The contenders take
+turns of 50 calls with one text or 2 calls with 64 texts. A ratio is the median over the ratios of
+the rounds. p99 is printed if there were at least 100 calls.
+
+With `--texts=mrpc`, the texts are the pairs of the development set, truncated to 128 tokens. With
+`--texts=xquad`, they are questions and contexts, truncated to 384 tokens. `torch` and `keras_hub`
+run in `.peers` (benchmarks/make_peers.sh).
 """
 
 import json
@@ -30,8 +36,8 @@ SHARED = ROOT.parent / "shared" / "data"
 CONTENDERS = ("ours_float32", "ours_bfloat16", "torch", "onnxruntime", "keras_hub")
 BASELINE = "torch"
 LENGTHS = {"mrpc": 128, "xquad": 384}
-CALLS = {1: 50, 64: 2}  # batch -> calls a turn
-SLOW = {"keras_hub": {1: 3, 64: 1}}  # Every predict builds a pipeline anew.
+CALLS = {1: 50, 64: 2}  # Batch size -> calls per turn.
+SLOW = {"keras_hub": {1: 3, 64: 1}}  # Each call of predict builds a pipeline.
 
 flags.DEFINE_string("model_dir", "", "a classifier of MRPC that run_classifier.py wrote")
 flags.DEFINE_enum("texts", "mrpc", list(LENGTHS), "what is classified")
@@ -41,12 +47,12 @@ flags.DEFINE_list("batches", ["1", "64"], "batch sizes")
 flags.DEFINE_string("worker", None, "internal: contender,texts,folder")
 FLAGS = flags.FLAGS
 
-# Pairs of texts -> the number of each one's label.
+# First texts, second texts -> label indices.
 Classify = Callable[[Sequence[str], Sequence[str]], np.ndarray]
 
 
 def pairs(texts: str) -> tuple[list[str], list[str], np.ndarray | None]:
-    """Reads both sides of all examples, and the labels if there are any."""
+    """Reads the first and second texts of all examples, and the labels if there are any."""
     if texts == "xquad":
         articles = json.loads((SHARED / "squad" / "xquad.en.json").read_text("utf-8"))["data"]
         rows = [
@@ -64,7 +70,7 @@ def pairs(texts: str) -> tuple[list[str], list[str], np.ndarray | None]:
 
 
 def export(model_dir: str, folder: Path, length: int) -> None:
-    """Writes what the contenders open: two SavedModels, an ONNX file, a KerasHub preset."""
+    """Writes the files of the contenders: two SavedModels, an ONNX file and a KerasHub preset."""
     sys.path.insert(0, str(ROOT))
     from keras_bert.checkpoints.conversion import convert
     from keras_bert.tasks.export import ExportSettings
@@ -84,7 +90,7 @@ def export(model_dir: str, folder: Path, length: int) -> None:
 
 
 def make_ours(compute_type: str, folder: Path, length: int) -> Classify:
-    """Returns the SavedModel's signature."""
+    """Returns a function that calls the signature of the SavedModel."""
     import tensorflow as tf
     import tensorflow_text  # noqa: F401  Registers the ops.
 
@@ -96,12 +102,12 @@ def make_ours(compute_type: str, folder: Path, length: int) -> Classify:
         outputs = serve(text=tf.constant(first), text_pair=tf.constant(second))
         return outputs["label"].numpy().astype(int)
 
-    classify.loaded = loaded  # Variables live as long as what was loaded.
+    classify.loaded = loaded  # The loaded object keeps the variables alive.
     return classify
 
 
 def make_torch(model_dir: Path, length: int) -> Classify:
-    """Returns transformers' model behind its tokenizer."""
+    """Returns a function that runs transformers' tokenizer and model."""
     import torch
     import transformers
 
@@ -124,7 +130,7 @@ def make_torch(model_dir: Path, length: int) -> Classify:
 
 
 def make_onnxruntime(folder: Path, length: int) -> Classify:
-    """Returns the ONNX file behind Hugging Face's tokenizers."""
+    """Returns a function that runs the ONNX file behind Hugging Face's tokenizers."""
     import onnxruntime
     import tokenizers
 
@@ -147,7 +153,7 @@ def make_onnxruntime(folder: Path, length: int) -> Classify:
 
 
 def make_keras_hub(folder: Path, length: int) -> Classify:
-    """Returns KerasHub's predict."""
+    """Returns a function that calls KerasHub's predict."""
     import keras_hub
 
     preprocessor = keras_hub.models.BertTextClassifierPreprocessor.from_preset(
@@ -165,7 +171,7 @@ def make_keras_hub(folder: Path, length: int) -> Classify:
 
 
 def work(contender: str, texts: str, folder: Path) -> None:
-    """One contender's process: a batch size for each line on stdin, its seconds a call out."""
+    """Runs one turn for each batch size on stdin, and prints the seconds of its calls."""
     length = LENGTHS[texts]
     library, _, compute_type = contender.partition("_")
     if library == "ours":
@@ -181,7 +187,7 @@ def work(contender: str, texts: str, folder: Path) -> None:
     if labels is not None:
         found = [classify(first[i : i + 64], second[i : i + 64]) for i in range(0, len(first), 64)]
         ready["accuracy"] = 100 * float((np.concatenate(found) == labels).mean())
-    for batch in CALLS:  # Warm.
+    for batch in CALLS:  # Warm-up.
         classify(first[:batch], second[:batch])
     print(json.dumps(ready), flush=True)
     place = 0
@@ -197,7 +203,7 @@ def work(contender: str, texts: str, folder: Path) -> None:
 
 
 def report(times: dict[str, dict[int, list[list[float]]]], ready: dict[str, dict]) -> None:
-    """Prints a line a contender and batch size."""
+    """Prints a row for each contender and batch size."""
     print(f"\n{FLAGS.texts}, texts cut at {LENGTHS[FLAGS.texts]} pieces; {FLAGS.rounds} rounds")
     print(
         f"{os.cpu_count()} processors, {len(os.sched_getaffinity(0))} of them for these processes"
@@ -225,7 +231,7 @@ def report(times: dict[str, dict[int, list[list[float]]]], ready: dict[str, dict
 
 
 def main(_) -> None:
-    """Exports the model, warms the contenders up, lets them take turns, prints the table."""
+    """Exports the model, warms up the contenders, runs their turns and prints the table."""
     if FLAGS.worker:
         contender, texts, folder = FLAGS.worker.split(",")
         return work(contender, texts, Path(folder))

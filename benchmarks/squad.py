@@ -1,15 +1,17 @@
-"""SQuAD from the same weights: how well and how fast, ours and transformers' run_qa recipe?
+"""Compares SQuAD scores and speed of keras_bert with those of transformers' run_qa recipe.
 
     .venv/bin/python benchmarks/squad.py [--seeds=0,1,2] [--steps=376] [--contenders=...]
 
-Both start from MiniLM (benchmarks/make_peers.sh), train on the answerable questions of
-squad2_cs224n_dev.json for --steps steps of 16 windows of up to 384 pieces, doc stride 128, learning
-rate 5e-5 falling to 0, no warm-up, no weight decay (run_qa's defaults), and answer xquad.en.json,
-scored by the official scorer. Ours is the product's own data, loop step and decoding; the peer is a
-plain loop after run_qa that pads a batch to its longest window. One warm process a contender; they
-take turns, --turn steps at a time. The speed is that of the median turn, and the ratio the median
-of the turns' own, so what else the machine does hits all alike; compilation shows in the total.
-A finished seed's line stays in --results_file and is not run again.
+Both contenders start from MiniLM (benchmarks/make_peers.sh) and train on the answerable questions
+of squad2_cs224n_dev.json for `--steps` steps of 16 windows with up to 384 tokens, with doc stride
+128 and run_qa's defaults: a learning rate that falls from 5e-5 to 0, no warm-up and no weight
+decay. They answer xquad.en.json, which the official scorer scores.
+
+keras_bert uses its own data, training step and decoding. The peer is a plain loop after run_qa that
+pads a batch to its longest window. Each contender runs in its own warm process, and they take turns
+of `--turn` steps. The speed is the median over turns, and the ratio is the median over the ratios
+of the turns, so that other load on the machine affects all contenders alike. The total time
+includes compilation. Each finished seed is a line in `--results_file` and is not run again.
 """
 
 import json
@@ -36,7 +38,7 @@ FLAGS = flags.FLAGS
 
 
 def make_ours(dtype: str, seed: int, steps: int, questions_asked: int) -> tuple[Train, Predict]:
-    """Returns the product's training and its answers."""
+    """Creates keras_bert's training and prediction functions."""
     sys.path.insert(0, str(ROOT))
     import keras
     import tensorflow as tf
@@ -77,7 +79,7 @@ def make_ours(dtype: str, seed: int, steps: int, questions_asked: int) -> tuple[
 
     def train(count: int) -> int:
         figures = train_steps(batches, tf.constant(count)).numpy()
-        return int(figures.weights[:, 0].sum())  # The loss's weight: the real windows.
+        return int(figures.weights[:, 0].sum())  # The number of real windows.
 
     def predict() -> dict[str, str]:
         asked = load_questions(DEV)[:questions_asked]
@@ -89,7 +91,7 @@ def make_ours(dtype: str, seed: int, steps: int, questions_asked: int) -> tuple[
 
 
 def work(contender: str, *numbers: int) -> None:
-    """One contender's process: a number of steps, or `predict`, a line; figures a line back."""
+    """Runs the steps, or `predict`, that each line on stdin asks for, and prints the figures."""
     library, dtype = contender.split("_")
     train, predict = (make_ours if library == "ours" else make_torch)(dtype, *numbers)
     print(json.dumps({"ready": True}), flush=True)
@@ -103,7 +105,7 @@ def work(contender: str, *numbers: int) -> None:
 
 
 def race(contenders: list[str], seed: int, steps: int) -> dict[str, dict]:
-    """Lets the contenders train in turn and answer; returns the figures of each."""
+    """Trains the contenders in turn, lets them predict and returns the figures of each."""
     sys.path.insert(0, str(ROOT))
     from keras_bert.tasks.question_answering.questions import load_questions
     from keras_bert.tasks.question_answering.scoring import score_v1
@@ -142,7 +144,7 @@ def race(contenders: list[str], seed: int, steps: int) -> dict[str, dict]:
 
 
 def report(runs: list[dict]) -> None:
-    """Prints the table over all seeds."""
+    """Prints the table of means over all seeds."""
     print(
         f"\nSQuAD, {runs[0]['steps']} steps of {BATCH}, {runs[0]['questions']} questions; "
         f"mean and spread over {len(runs)} seeds"
@@ -170,7 +172,7 @@ def report(runs: list[dict]) -> None:
 
 
 def main(_) -> None:
-    """Runs the seeds that are not in the results file, and prints the table."""
+    """Runs the seeds that are missing from the results file, and prints the table."""
     if FLAGS.worker:
         contender, *numbers = FLAGS.worker.split(",")
         return work(contender, *map(int, numbers))

@@ -1,14 +1,17 @@
-"""How fast is a pre-training step of BERT-base: ours, KerasHub's, transformers with torch?
+"""Measures a BERT-base pre-training step of keras_bert, KerasHub, and transformers with torch.
 
     .venv/bin/python benchmarks/training_step.py [--steps=15] [--contenders=ours_bfloat16,...]
 
-The same work for all: 8 examples of 128 pieces, 20 predictions each, both losses, dropout 0.1 on
-embeddings, attention probabilities and both sublayers, gradients clipped to global norm 1, AdamW
-with weight decay 0.01. Each takes its logits at the masked positions only. Ours is the product's
-own training step. One warm process a contender; they take turns, one step at a time, so that what
-else the machine does hits all alike. A ratio is the median of the rounds' own, by wall-clock time
-and by CPU time (what counts on a busy machine). The peers run in .peers (benchmarks/make_peers.sh).
-What the figures mean and what limits the step: benchmarks/README.md.
+All contenders do the same work: 8 examples of 128 tokens with 20 predictions each, both losses,
+dropout 0.1 on embeddings, attention probabilities and both sublayers, gradients clipped to global
+norm 1, and AdamW with weight decay 0.01. All compute logits at the masked positions only.
+keras_bert runs its own training step. The other libraries run in `.peers`
+(benchmarks/make_peers.sh).
+
+Each contender runs in its own warm process, and they take turns of one step, so that other load on
+the machine affects all of them alike. A ratio is the median over the ratios of the rounds, by
+wall-clock time and by CPU time (compare CPU time on a machine with other load). The results are in
+benchmarks/README.md.
 """
 
 import json
@@ -25,7 +28,7 @@ from workers import answer, start_worker
 
 ROOT = Path(__file__).resolve().parents[1]
 
-B, S, P, V = 8, 128, 20, 30522  # examples, length, predictions, vocabulary
+B, S, P, V = 8, 128, 20, 30522  # batch, length, predictions, vocabulary
 HIDDEN, LAYERS, HEADS, WIDE = 768, 12, 12, 3072
 
 CONTENDERS = {
@@ -38,7 +41,7 @@ CONTENDERS = {
     "torch_float32": "transformers + torch",
     "torch_bfloat16": "transformers + torch, autocast",
 }
-# What each is compared with: the setting KerasHub is fastest at in float32, and at all.
+# KerasHub's fastest settings, in float32 and overall, and torch.
 BASELINES = ("kerashub_float32_xla", "kerashub_bfloat16", "torch_float32")
 DEFAULT = ["ours_float32", "ours_bfloat16", *BASELINES, "torch_bfloat16"]
 
@@ -51,7 +54,7 @@ Step = Callable[[], float]
 
 
 def example_batch() -> dict[str, np.ndarray]:
-    """Makes one batch of random pieces under our records' names; nothing in it is padding."""
+    """Creates one batch of random tokens, with the names of the records and without padding."""
     random = np.random.default_rng(0)
     positions = np.stack([random.choice(np.arange(1, S - 1), P, replace=False) for _ in range(B)])
     ints = {
@@ -70,7 +73,7 @@ def example_batch() -> dict[str, np.ndarray]:
 
 
 def make_ours(dtype: str) -> Step:
-    """Returns a step of the product: its model, optimizer, task and training step."""
+    """Creates a step of keras_bert with its model, optimizer, objective and training step."""
     sys.path.insert(0, str(ROOT))
     import tensorflow as tf
 
@@ -98,7 +101,7 @@ def make_ours(dtype: str) -> Step:
 
 
 def make_kerashub(dtype: str, xla: bool) -> Step:
-    """Returns a step of KerasHub's BERT backbone and masked-LM head, in one tf.function."""
+    """Creates a step of KerasHub's BERT backbone and masked-LM head, in one tf.function."""
     import keras
     import keras_hub
     import tensorflow as tf
@@ -141,7 +144,7 @@ def make_kerashub(dtype: str, xla: bool) -> Step:
         masked_loss = tf.reduce_sum(nll * weights) / (tf.reduce_sum(weights) + 1e-5)
         return masked_loss + tf.reduce_mean(next_nll)
 
-    loss_of()  # Makes the variables.
+    loss_of()  # Creates the variables.
     layers = (backbone, masked_lm, next_sentence)
     variables = list({id(v): v for layer in layers for v in layer.trainable_variables}.values())
     optimizer = keras.optimizers.AdamW(1e-4, weight_decay=0.01, epsilon=1e-6, global_clipnorm=1.0)
@@ -159,7 +162,7 @@ def make_kerashub(dtype: str, xla: bool) -> Step:
 
 
 def make_torch(dtype: str) -> Step:
-    """Returns a step of transformers' BERT; its head, too, sees the masked positions only."""
+    """Creates a step of transformers' BERT, whose head gets only the masked positions too."""
     import torch
     import transformers
 
@@ -197,7 +200,7 @@ def make_torch(dtype: str) -> Step:
 
 
 def make_step(contender: str) -> Step:
-    """Returns the function that runs one step of a contender and gives its loss."""
+    """Creates the function that runs one step of a contender and returns its loss."""
     library, dtype, *rest = contender.split("_")
     if library == "ours":
         return make_ours(dtype)
@@ -207,10 +210,10 @@ def make_step(contender: str) -> Step:
 
 
 def products() -> list[tuple[int, tuple, tuple, str]]:
-    """Lists the step's matrix products: how many, the two shapes, what the second's are for.
+    """Lists the matrix products of the forward pass.
 
     Returns:
-        (count, [.., m, k], [.., k, n], name) of each product of the forward pass.
+        (count, left shape [.., m, k], right shape [.., k, n], name) of each product.
     """
     heads = (B, HEADS, S, HIDDEN // HEADS)
     return [
@@ -229,7 +232,7 @@ def flops() -> float:
 
 
 def ceiling(dtype: str) -> float:
-    """Times a step's products alone, bare oneDNN calls, forward and both gradients: seconds."""
+    """Returns the seconds of a step's products alone as oneDNN calls, forward and backward."""
     import tensorflow as tf
 
     total = 0.0
@@ -255,7 +258,7 @@ def ceiling(dtype: str) -> float:
 
 
 def work(contender: str) -> None:
-    """One contender's process: a step for each line on stdin, its figures as a line on stdout."""
+    """Runs a step for each line on stdin, and prints its figures as a line of JSON."""
     start = time.perf_counter()
     step = make_step(contender)
     step()
@@ -271,19 +274,19 @@ def work(contender: str) -> None:
 
 
 def start(contender: str) -> subprocess.Popen:
-    """Starts one contender's process."""
+    """Starts the process of a contender."""
     environment = ".venv" if contender.startswith("ours") else ".peers"
     return start_worker(environment, __file__, contender)
 
 
 def ratio(times: dict[str, list[dict]], name: str, baseline: str, kind: str) -> float:
-    """How many times as fast as the baseline a contender is: the median over the rounds."""
+    """Returns the speed of a contender relative to a baseline: the median over the rounds."""
     pairs = zip(times[name], times[baseline], strict=True)
     return median(theirs[kind] / ours[kind] for ours, theirs in pairs)
 
 
 def report(times: dict[str, list[dict]], ready: dict[str, dict]) -> None:
-    """Prints the table and how near ours is to the bare products."""
+    """Prints the table, and the share of the matrix products in keras_bert's step."""
     baselines = [name for name in BASELINES if name in times]
     print(f"\nBERT-base, {B} x {S} pieces, {P} predictions; x: times as fast as, wall (CPU)")
     print(f"{'':22} first s  wall s  CPU s  examples/s  " + "  ".join(baselines))
@@ -304,7 +307,7 @@ def report(times: dict[str, list[dict]], ready: dict[str, dict]) -> None:
 
 
 def main(_) -> None:
-    """Warms the contenders up one by one, lets them take turns, prints the table."""
+    """Warms up the contenders one by one, runs their turns and prints the table."""
     if FLAGS.worker:
         return work(FLAGS.worker)
     unknown = set(FLAGS.contenders) - set(CONTENDERS)

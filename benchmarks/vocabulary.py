@@ -1,11 +1,11 @@
-"""How long does a 30,000-piece vocabulary of 100 MB of text take, and how much memory?
+"""Measures the time and memory to learn a vocabulary of 30,000 tokens from 100 MB of text.
 
     .venv/bin/python benchmarks/vocabulary.py [--megabytes=100] [--rounds=3]
 
-The text is made of what lies at hand, the same line never twice: the corpus of ../shared/data, then
-documentation and sources of the installed packages. Ours is the whole program, from its start to
-the file; next to it `tokenizers`' own BertWordPieceTokenizer, which reads, cuts words and learns in
-Rust. Each is a fresh process, and they take turns.
+The text consists of distinct lines from the corpus in ../shared/data, then from the documentation
+and sources of the installed packages. Ours is the whole program, from its start to the vocabulary
+file. The other contender is the BertWordPieceTokenizer of `tokenizers`, which reads, splits words
+and learns in Rust. Each contender runs in a new process, and they take turns.
 """
 
 import json
@@ -34,7 +34,7 @@ FLAGS = flags.FLAGS
 
 
 def find_texts() -> Iterator[str]:
-    """Yields texts at hand, always in the same order."""
+    """Yields the texts of local files, always in the same order."""
     for source in SOURCES:
         for folder, folders, names in os.walk(source):
             folders.sort()
@@ -47,7 +47,7 @@ def find_texts() -> Iterator[str]:
 
 
 def make_corpus(path: Path, size: int) -> int:
-    """Writes distinct lines, a blank one after each file, until there are `size` bytes."""
+    """Writes distinct lines, with a blank line after each file, up to at least `size` bytes."""
     seen, written = set(), 0
     with open(path, "w", encoding="utf-8") as file:
         for text in find_texts():
@@ -62,7 +62,7 @@ def make_corpus(path: Path, size: int) -> int:
 
 
 def ours(corpus: str, vocab_file: str) -> dict[str, float]:
-    """The parts of `data_tools.build_vocab`, one by one."""
+    """Runs and times the parts of `data_tools.build_vocab` one by one."""
     seconds, started = {}, time.perf_counter()
 
     def lap(part: str) -> None:
@@ -89,7 +89,7 @@ def ours(corpus: str, vocab_file: str) -> dict[str, float]:
 
 
 def tokenizers(corpus: str, vocab_file: str) -> dict[str, float]:
-    """Hugging Face's own way."""
+    """Learns the vocabulary with Hugging Face's trainer."""
     from tokenizers import BertWordPieceTokenizer
 
     tokenizer = BertWordPieceTokenizer(lowercase=True)
@@ -99,14 +99,14 @@ def tokenizers(corpus: str, vocab_file: str) -> dict[str, float]:
 
 
 def work(contender: str, corpus: str) -> None:
-    """One contender's process: its figures as a line on stdout."""
+    """Runs one contender and prints its figures as a line of JSON."""
     figures = {"ours": ours, "tokenizers": tokenizers}[contender](corpus, f"{corpus}.{contender}")
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     print(json.dumps(figures | {"peak MiB": peak}))
 
 
 def main(_) -> None:
-    """Compares."""
+    """Runs the contenders in turn and prints their figures."""
     if FLAGS.worker:
         return work(*FLAGS.worker.split(":", 1))
     with tempfile.TemporaryDirectory() as folder:

@@ -1,12 +1,13 @@
-"""What glue.py and ner.py share: whole fine-tuning runs of the product and of a torch loop.
+"""Runs whole fine-tunings of keras_bert and of a torch loop, for glue.py and ner.py.
 
-Both peers train alike: batch 16, a linear warm-up over 10% of the steps, then linear decay;
-gradients clipped to norm 1, AdamW (bias-corrected, epsilon 1e-6, weight decay 0.01 but on biases
-and LayerNorm). The torch loop shuffles, and pads each batch to its longest example.
+Both contenders train with batch size 16, a linear warm-up over 10% of the steps, then linear decay,
+gradients clipped to norm 1, and AdamW (bias-corrected, epsilon 1e-6, weight decay 0.01 except on
+biases and LayerNorm). The torch loop shuffles, and pads each batch to its longest example.
 
-The peer's learning rate peaks at 5e-5. Its schedule starts to fall at the end of the warm-up, ours,
-which is Google's, counts the fall from step 0 and so stands at 0.9 of the peer's from there on.
-Ours is therefore given 5e-5 / 0.9: after the warm-up both have the same rate at every step.
+The peer's learning rate peaks at 5e-5, and its schedule starts to decay at the end of the warm-up.
+Our schedule, which is Google's, counts the decay from step 0, so after the warm-up it is at 0.9 of
+the peer's rate. Ours therefore gets 5e-5 / 0.9: after the warm-up, both have the same rate at every
+step.
 """
 
 import json
@@ -26,7 +27,7 @@ CONTENDERS = ("ours", "torch")
 
 
 def in_turn(seeds: Sequence[int]) -> Iterator[tuple[int, Sequence[str]]]:
-    """Yields each seed and its contenders, lest a machine that slows down harm one of them more."""
+    """Yields each seed with its contenders, in alternating order in case the machine slows down."""
     for round_, seed in enumerate(seeds):
         yield seed, CONTENDERS[:: -1 if round_ % 2 else 1]
 
@@ -34,15 +35,15 @@ def in_turn(seeds: Sequence[int]) -> Iterator[tuple[int, Sequence[str]]]:
 def do_runs(
     work_dir: str, jobs: Sequence[Mapping[str, Any]], run: Callable[[Mapping], dict]
 ) -> list[dict]:
-    """Does the runs that runs.jsonl in a folder lacks, one after the other.
+    """Runs the jobs that are missing from runs.jsonl in a folder, one after the other.
 
     Args:
-        work_dir: the folder.
-        jobs: what tells each run from the others.
-        run: job -> its figures.
+        work_dir: folder of runs.jsonl.
+        jobs: values that identify each run.
+        run: function that runs a job and returns its figures.
 
     Returns:
-        Each job with its figures and "program_seconds", from start to end.
+        Each job with its figures and "program_seconds", measured from start to end.
     """
     log = Path(work_dir) / "runs.jsonl"
     log.parent.mkdir(parents=True, exist_ok=True)
@@ -62,17 +63,17 @@ def do_runs(
 
 
 def run_ours(program: str, output_dir: Path, seed: int, **flags: object) -> dict:
-    """Runs a program of the product as a user starts it.
+    """Runs a program of keras_bert as a user does.
 
     Args:
-        program: its file.
-        output_dir: the run's folder, which is emptied: half a run would say nothing of its speed.
-        seed: of the run.
-        flags: those beside what all contenders share.
+        program: file of the program.
+        output_dir: folder of the run. It is deleted first, because a resumed run does not show its
+            speed.
+        seed: random seed of the run.
+        flags: flags in addition to those that all contenders share.
 
     Returns:
-        Its training examples a second without the evaluations, its compute type, and
-        "program_seconds".
+        Training examples per second without evaluations, the compute type, and "program_seconds".
     """
     shutil.rmtree(output_dir, ignore_errors=True)
     flags = {
@@ -90,7 +91,7 @@ def run_ours(program: str, output_dir: Path, seed: int, **flags: object) -> dict
     start = time.perf_counter()
     subprocess.run(command, check=True, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
     seconds = time.perf_counter() - start
-    # The rates are those of the steps since the line before.
+    # A rate is that of the steps since the previous line.
     steps, trained, last = 0, 0.0, 0
     for line in (output_dir / "metrics.jsonl").read_text().splitlines():
         row = json.loads(line)
@@ -107,14 +108,14 @@ def run_ours(program: str, output_dir: Path, seed: int, **flags: object) -> dict
 
 
 def run_torch(benchmark: str, **flags: object) -> dict:
-    """Runs a benchmark's own file as the peer, in its environment.
+    """Runs the file of a benchmark as the peer, in `.peers`.
 
     Args:
-        benchmark: the file.
-        flags: with --worker among them.
+        benchmark: file of the benchmark.
+        flags: flags of the benchmark, including --worker.
 
     Returns:
-        The figures that it prints last.
+        The figures in the last line that it prints.
     """
     command = [ROOT / ".peers/bin/python", benchmark]
     command += [f"--{name}={value}" for name, value in flags.items()]
@@ -134,14 +135,14 @@ def train_torch(
     """Trains a model of transformers in a plain loop.
 
     Args:
-        model: gives its loss.
-        data: examples.
-        collate: pads a batch of them.
-        epochs: passes over the examples.
-        after_epoch: called after each, outside the time taken.
+        model: model that returns its loss.
+        data: training examples.
+        collate: function that pads a batch of examples.
+        epochs: number of passes over the examples.
+        after_epoch: function called after each epoch, not included in the time.
 
     Returns:
-        Training examples a second.
+        Training examples per second.
     """
     import torch
     import transformers
@@ -169,6 +170,6 @@ def train_torch(
 
 
 def mean_and_spread(values: np.ndarray) -> str:
-    """Writes a mean and a sample standard deviation."""
+    """Formats the mean and the sample standard deviation."""
     spread = values.std(ddof=1) if len(values) > 1 else 0.0
     return f"{values.mean():.1f} ± {spread:.1f}"

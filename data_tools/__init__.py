@@ -1,1 +1,1 @@
-"""Text to TFRecords, offline: vocabularies, corpora, pre-training examples."""
+"""Offline tools that turn text into TFRecords: corpora, vocabularies, pre-training examples."""

@@ -3,9 +3,10 @@ r"""Learns or extends a WordPiece vocabulary.
     keras-bert build-vocab --input_file='corpus/*.txt' --vocab_file=vocab.txt \
         --vocab_size=8000
 
-The words are those of our own tokenizer (`word_counts`), so every learned token (`vocab_learning`)
-is one that it can make. With --extend_vocab nothing is learned: the corpus's words that the given
-vocabulary splits into subwords go into its [unusedN] places (`vocab_extension`).
+The corpus is split into words by this library's own tokenizer (`word_counts`), so the tokenizer
+can produce every learned token (`vocab_learning`). With --extend_vocab, no vocabulary is learned:
+words of the corpus that the given vocabulary splits into subwords replace its [unusedN] tokens
+(`vocab_extension`).
 """
 
 import dataclasses
@@ -34,14 +35,14 @@ _OF_EXTENSION = ("num_new_words",)
 
 @dataclasses.dataclass(frozen=True)
 class VocabSettings:
-    """The settings of a vocabulary that is learned.
+    """Settings for learning a vocabulary.
 
     Attributes:
-        vocab_size: the number of tokens.
-        do_lower_case: whether the tokenizer lower-cases text and drops accents.
-        min_frequency: how often a pair of tokens must occur to become one.
-        num_unused: the number of [unusedN] places to keep free.
-        pad_to_multiple_of: more [unusedN] places are added up to a multiple of this.
+        vocab_size: number of tokens.
+        do_lower_case: whether the tokenizer lower-cases text and strips accents.
+        min_frequency: minimum number of occurrences of a token pair that is merged.
+        num_unused: number of [unusedN] tokens to reserve.
+        pad_to_multiple_of: [unusedN] tokens are added until the size is a multiple of this.
     """
 
     vocab_size: int
@@ -53,13 +54,13 @@ class VocabSettings:
 
 @dataclasses.dataclass(frozen=True)
 class VocabExtension:
-    """The settings of a vocabulary that extends another.
+    """Settings for extending an existing vocabulary.
 
     Attributes:
-        extend_vocab: the file of the existing vocabulary.
-        do_lower_case: the casing of the existing vocabulary.
-        min_frequency: how often a word must occur.
-        num_new_words: the maximum number of new words; 0 for as many as there are places.
+        extend_vocab: path of the existing vocabulary.
+        do_lower_case: whether the existing vocabulary is lower-cased.
+        min_frequency: minimum number of occurrences of a new word.
+        num_new_words: maximum number of new words; 0 uses every [unusedN] token.
     """
 
     extend_vocab: str
@@ -74,19 +75,16 @@ def build_vocab(
     settings: VocabSettings,
     reading: Reading = Reading(),  # noqa: B008 (frozen)
 ) -> list[str]:
-    """Learns a corpus's vocabulary and writes it.
+    """Learns a vocabulary from a corpus, writes it to a file and returns its tokens in id order.
 
     Args:
-        input_file: comma list of files, globs and directories.
-        vocab_file: the file to write. A file with other content is never replaced.
-        settings: the settings of the vocabulary.
+        input_file: comma-separated list of files, globs and directories.
+        vocab_file: the output file. An existing file with other content is never overwritten.
+        settings: settings of the vocabulary.
         reading: how the corpus is read.
 
-    Returns:
-        The vocabulary.
-
     Raises:
-        InputError: for bad input, or a vocabulary file that has other content already.
+        InputError: if the input is invalid or `vocab_file` exists with other content.
     """
     vocab_size, num_unused = settings.vocab_size, settings.num_unused
     min_frequency, multiple = settings.min_frequency, settings.pad_to_multiple_of
@@ -123,20 +121,14 @@ def build_extended_vocab(
     extension: VocabExtension,
     reading: Reading = Reading(),  # noqa: B008 (frozen)
 ) -> list[str]:
-    """Puts a corpus's words into the [unusedN] places of a vocabulary, and writes it to a new file.
+    """Replaces [unusedN] tokens of a vocabulary by words of a corpus and writes the result.
 
-    Args:
-        input_file: comma list of files, globs and directories.
-        vocab_file: the file to write. A file with other content is never replaced.
-        extension: the existing vocabulary, and the words to add.
-        reading: how the corpus is read.
-
-    Returns:
-        The vocabulary, of the existing one's size.
+    The arguments `input_file`, `vocab_file` and `reading` are those of `build_vocab`. Returns the
+    tokens in id order, as many as in the existing vocabulary.
 
     Raises:
-        InputError: for bad input, an existing vocabulary without free places or of another casing,
-            or a vocabulary file that has other content already.
+        InputError: if the input is invalid, the existing vocabulary has too few [unusedN] tokens or
+            a different casing, or `vocab_file` exists with other content.
     """
     do_lower_case, num_new_words = extension.do_lower_case, extension.num_new_words
     _check_at_least("min_frequency", extension.min_frequency, 1)
@@ -167,9 +159,9 @@ def _check_at_least(name: str, value: int, low: int) -> None:
 
 
 def _check_place(vocab_file: str) -> None:
-    """Checks before the work begins that the file can be written; changes nothing."""
+    """Checks, before the work begins, that the file can be written; writes nothing."""
     try:
-        if os.path.exists(vocab_file):  # It will be compared, not written.
+        if os.path.exists(vocab_file):  # Compared with the result, not written.
             with open(vocab_file, "rb"):
                 return
         folder = os.path.dirname(os.path.abspath(vocab_file))
@@ -198,7 +190,7 @@ def _write(vocab_file: str, vocab: Iterable[str]) -> None:
 
 
 def define_flags(define: Definitions) -> None:
-    """Defines this program's flags."""
+    """Defines the flags of this program."""
     reading_flags.define_flags(define)
     define.string("input_file", None, "Comma list of text files, globs and folders.")
     define.string("vocab_file", None, "File to write the vocabulary to.")

@@ -1,14 +1,15 @@
-r"""Makes a dataset of masked-LM and next-sentence examples from raw text.
+r"""Creates a dataset of masked-LM and next-sentence examples from raw text.
 
     keras-bert create-pretraining-data --input_file='corpus/*.txt' \
         --vocab_file=vocab.txt --output_dir=dataset --max_seq_length=128
 
 The output directory holds records-NNNNN-of-NNNNN.tfrecord, a copy of the vocabulary (vocab.txt) and
-manifest.json: the settings, the inputs, the counts and a checksum a shard. The manifest comes last:
-where it stands, the dataset is whole. Until then everything lies in the folder .building below;
-the same command again makes only the shards that are lacking there.
+manifest.json, which lists the settings, the inputs, the counts and a checksum for each shard. The
+manifest is written last, so a directory with a manifest holds a complete dataset. Until then, all
+files are in the subdirectory .building. An interrupted run is resumed with the same command, which
+creates only the missing shards.
 
-On Apache Beam (the extra [beam]), with the runner's own options behind --:
+To run on Apache Beam (install the extra [beam]), pass the runner's own options after --:
 
     keras-bert create-pretraining-data ... --runner=DirectRunner -- \
         --direct_running_mode=multi_processing --direct_num_workers=2
@@ -37,11 +38,11 @@ LOCAL = "local"
 
 @dataclasses.dataclass(frozen=True)
 class Runner:
-    """The place where a dataset is made.
+    """The engine that creates a dataset.
 
     Attributes:
         name: `local`, or the name of an Apache Beam runner.
-        options: that runner's own options, `--name=value`.
+        options: options of that runner, as `--name=value`.
     """
 
     name: str = LOCAL
@@ -56,23 +57,20 @@ def create_pretraining_data(
     num_workers: int = 0,
     runner: Runner = Runner(),
 ) -> dict[str, Any]:
-    """Makes a dataset, resumes an unfinished one, or finds it finished.
+    """Creates a dataset, resumes an unfinished one, or finds it finished; returns its manifest.
 
     Args:
-        input_file: comma list of files, globs and directories.
-        output_dir: where the dataset goes.
-        vocab_file: the vocabulary.
-        settings: the settings; the output is a function of these, the text and the vocabulary.
-        num_workers: local processes, 0 for as many as there are processors.
-        runner: the place where it runs. The output does not depend on it, and one runner may
-            finish the dataset that another began.
-
-    Returns:
-        The manifest.
+        input_file: comma-separated list of files, globs and directories.
+        output_dir: directory of the dataset.
+        vocab_file: path of the vocabulary.
+        settings: settings of the dataset. They, the text and the vocabulary determine the output.
+        num_workers: number of local processes; 0 uses one per processor.
+        runner: the engine. It does not affect the output, and one runner can finish a dataset that
+            another one started.
 
     Raises:
-        InputError: for bad input, or an output directory made with other settings or begun with
-            other versions. What the directory held before is left as it was.
+        InputError: if the input is invalid, or if `output_dir` holds a dataset made with other
+            settings or started with other package versions. Existing files stay unchanged.
     """
     if num_workers < 0:
         raise InputError(f"--num_workers={num_workers}: expected at least 0")
@@ -102,7 +100,7 @@ def create_pretraining_data(
             raise InputError(
                 f"--runner={runner.name}: Apache Beam is not installed: pip install -e '.[beam]'"
             )
-        # What Beam says of itself, and, while it is imported, of what it could also use.
+        # Silences Beam's own log lines, and its warnings about optional packages during import.
         std_logging.getLogger("apache_beam").setLevel(std_logging.WARNING)
         std_logging.disable(std_logging.WARNING)
         try:
@@ -117,7 +115,7 @@ def create_pretraining_data(
 
 
 def _report(output_dir: str, manifest: dict[str, Any]) -> None:
-    """Logs the odd input of all files, and the size of the dataset."""
+    """Logs the odd input of all files and the size of the dataset."""
     odd = OddInput()
     for entry in manifest["inputs"]:
         odd.merge(entry["odd"])
@@ -141,7 +139,7 @@ def _report(output_dir: str, manifest: dict[str, Any]) -> None:
 
 
 def define_flags(define: Definitions) -> None:
-    """Defines this program's flags; their defaults are Google's."""
+    """Defines the flags of this program; the defaults are those of Google's BERT."""
     default = Settings()
     define.string("input_file", None, "Comma list of text files, globs and folders.")
     define.string("output_dir", None, "Folder to write the dataset to.")
@@ -196,8 +194,8 @@ def define_flags(define: Definitions) -> None:
 
 
 def main(flags: FlagValues, arguments: Sequence[str]) -> None:
-    """Makes the dataset that the flags describe."""
-    # Options of a runner follow --, which absl removes.
+    """Creates the dataset that the flags describe."""
+    # The options of a runner follow --, which absl removes.
     if arguments and not arguments[0].startswith("--"):
         no_arguments(arguments)
     settings = Settings(

@@ -2,8 +2,8 @@
 
     keras-bert inspect-tfrecords --input_file=dataset --num_examples=3
 
-Statistics and examples go to stdout, as text or (--json) statistics as JSON. A file that is not
-what its manifest says gives a line on stderr each, and exit code 1.
+Statistics and examples are printed to stdout as text; with --json, only the statistics, as JSON.
+Each file that differs from its manifest is reported on stderr, and the exit code is then 1.
 """
 
 import json
@@ -28,13 +28,10 @@ from keras_bert.text.vocabulary import load_vocab
 
 
 def verify_all(found: list[RecordFiles]) -> None:
-    """Compares files with their manifests.
-
-    Args:
-        found: the files by folder.
+    """Compares record files with their manifests.
 
     Raises:
-        InputError: some differ; each has a line on stderr.
+        InputError: if any file differs. Each one is reported on stderr.
     """
     problems = []
     with Progress("verifying", None, "B") as progress:
@@ -49,20 +46,19 @@ def verify_all(found: list[RecordFiles]) -> None:
 def read_all(
     found: list[RecordFiles], vocab_file: str | None, num_examples: int, max_examples: int
 ) -> tuple[Statistics, list[tuple[record_batches.Batch, int, list[str], str | None]]]:
-    """Reads all records.
+    """Reads all records, computes statistics and keeps the first rows for display.
 
     Args:
-        found: the files by folder.
-        vocab_file: the vocabulary, or None for the one beside a manifest.
-        num_examples: rows to keep for showing, the first ones.
-        max_examples: most rows to read; 0 for all.
+        found: the record files of each folder.
+        vocab_file: path of the vocabulary; None uses the one next to each manifest.
+        num_examples: number of rows to keep for display.
+        max_examples: maximum number of rows to read; 0 reads all.
 
     Returns:
-        The statistics, and the rows to show: a batch and a row in it, the vocabulary, and how
-        next sentences were made.
+        The statistics, and (batch, row index, vocabulary, next_sentence) of each row to display.
 
     Raises:
-        InputError: a damaged file, or files that do not belong together.
+        InputError: if a file is damaged, or files differ in their features or vocabularies.
     """
     shape, left = None, max_examples or sys.maxsize
     vocabularies = {files.folder: _vocabulary(files, vocab_file) for files in found}
@@ -109,13 +105,9 @@ def _vocabulary(files: RecordFiles, vocab_file: str | None) -> Vocabulary | None
 
 
 def of_manifests(found: list[RecordFiles]) -> dict[str, Any]:
-    """Gathers what the manifests say of the corpus.
+    """Collects the corpus statistics of the manifests; returns {} if there is no manifest.
 
-    Args:
-        found: the files by folder.
-
-    Returns:
-        documents and sentences; next_sentence; odd, odd input by kind. Empty without a manifest.
+    The keys are documents, sentences, next_sentence and odd (odd input by kind).
     """
     manifests = [files.manifest for files in found if files.manifest]
     if not manifests:
@@ -132,14 +124,7 @@ def of_manifests(found: list[RecordFiles]) -> dict[str, Any]:
 
 
 def report(figures: dict[str, Any]) -> Iterator[str]:
-    """Writes statistics for people.
-
-    Args:
-        figures: `Statistics.to_dict` and `of_manifests`.
-
-    Yields:
-        Lines.
-    """
+    """Yields lines of text for the combined results of `Statistics.to_dict` and `of_manifests`."""
 
     def share(name: str, what: str) -> str:
         return "" if figures.get(name) is None else f"{100 * figures[name]:.2f}% {what}"
@@ -195,18 +180,14 @@ def report(figures: dict[str, Any]) -> Iterator[str]:
 
 
 def use_color(choice: str) -> bool:
-    """Decides on colours.
-
-    Args:
-        choice: always, never, or auto: on a terminal, unless NO_COLOR is set.
-    """
+    """Returns whether to color the output; `auto` means on a terminal, unless NO_COLOR is set."""
     if choice == "auto":
         return sys.stdout.isatty() and not os.environ.get("NO_COLOR")
     return choice == "always"
 
 
 def define_flags(define: Definitions) -> None:
-    """Defines this program's flags."""
+    """Defines the flags of this program."""
     define.string("input_file", None, "Comma list of folders, record files and globs.")
     define.string("vocab_file", None, "Vocabulary; else the one beside a manifest.")
     define.integer("num_examples", 3, "Records to show.", lower_bound=0)
@@ -217,7 +198,7 @@ def define_flags(define: Definitions) -> None:
 
 
 def main(flags: FlagValues, arguments: Sequence[str]) -> None:
-    """Verifies, counts and shows what the flags name."""
+    """Verifies the given record files, and prints their statistics and examples."""
     no_arguments(arguments)
     found = find_record_files(flags.input_file, strangers=True)
     verify_all(found)

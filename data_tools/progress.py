@@ -1,7 +1,7 @@
-"""How long work shows itself on stderr: a bar with a rate on a terminal, plain lines elsewhere.
+"""Progress reports on stderr: a progress bar on a terminal, plain log lines elsewhere.
 
-`Progress` counts in the process that has the terminal. A worker counts in a small file, its
-`Meter`, which the first process reads from time to time (`watched`).
+`Progress` counts in the process that owns the terminal. A worker process writes its count to a
+small file, its `Meter`, which the main process polls (`watched`).
 """
 
 import contextlib
@@ -22,12 +22,12 @@ _AMOUNT = struct.Struct("<Q")
 
 
 class Progress:
-    """Counts work done; a context manager.
+    """A context manager that counts completed work and reports it.
 
     Args:
-        what: what is being done, for example "reading".
-        total: how much there is of it; None when not known.
-        unit: what is counted, for example "B".
+        what: the label, for example "reading".
+        total: the total amount of work, or None if unknown.
+        unit: the unit of the count, for example "B".
     """
 
     def __init__(self, what: str, total: int | None, unit: str):
@@ -50,11 +50,11 @@ class Progress:
             self._print()
 
     def add(self, amount: int, note: str = "") -> None:
-        """Counts work done.
+        """Adds completed work to the count.
 
         Args:
-            amount: how much more, in the unit.
-            note: shown behind the rate, until the next one.
+            amount: work since the last call, in `unit`.
+            note: text shown after the rate until a later call replaces it.
         """
         self._done += amount
         self._note = note or self._note
@@ -72,19 +72,16 @@ class Progress:
         rate = _short(self._done / max(now - self._started, 1e-9))
         note = f", {self._note}" if self._note else ""
         where = f"{self._what}: {done}{total} {self._unit}"
-        if where != self._line:  # the last line may say it already
+        if where != self._line:  # avoids printing the same line twice
             print(f"{where}, {rate} {self._unit}/s{note}", file=sys.stderr, flush=True)
         self._line = where
 
 
 class Meter:
-    """What one worker has done, told to another process by a file; a context manager.
-
-    Args:
-        path: the file.
+    """A context manager that shares one worker's count with another process through a file.
 
     Raises:
-        OSError: it cannot be written.
+        OSError: if the file cannot be written.
     """
 
     def __init__(self, path: str):
@@ -99,11 +96,7 @@ class Meter:
         self._file.close()
 
     def add(self, amount: int) -> None:
-        """Counts work done.
-
-        Args:
-            amount: how much more.
-        """
+        """Adds to the count; the file is updated once per 4 MiB of work and at exit."""
         self._done += amount
         if self._done - self._noted >= _AMOUNT_BETWEEN_NOTES:
             self._note()
@@ -115,11 +108,11 @@ class Meter:
 
 @contextlib.contextmanager
 def watched(paths: list[str], progress: Progress) -> Iterator[None]:
-    """Counts what workers do while the block runs.
+    """Adds the counts of workers to `progress` while the block runs.
 
     Args:
-        paths: the files of their meters; removed in the end.
-        progress: where it is counted.
+        paths: the meter files of the workers, which are removed at the end.
+        progress: the counter to update.
     """
     over = threading.Event()
 
@@ -149,7 +142,7 @@ def _read_meter(path: str) -> int:
     try:
         with open(path, "rb") as file:
             content = file.read()
-    except FileNotFoundError:  # its worker has not begun
+    except FileNotFoundError:  # its worker has not started
         return 0
     return _AMOUNT.unpack(content)[0] if len(content) == _AMOUNT.size else 0
 

@@ -1,14 +1,16 @@
-"""Writes the corpus that every Python carries, as one sentence a line.
+"""Writes a small English corpus from Python's own documentation, one sentence per line.
 
     keras-bert python-corpus --output_dir=corpus
 
-In: the language reference in `pydoc_data.topics` (a topic a document) and the docstrings of the
-standard library (a module a document; its source is parsed, not imported). Out: train.txt and
-eval.txt in Google's format, about every twentieth document in eval.txt, chosen by its name's hash.
+The sources are the language reference in `pydoc_data.topics` (one document per topic) and the
+docstrings of the standard library (one document per module, parsed and not imported). The output
+is train.txt and eval.txt in the format of Google's BERT. A hash of its name assigns about one
+document in twenty to eval.txt.
 
-Docstrings are prose between signatures, lists, examples and markup. The layout tells paragraphs
-apart; then a sentence stays if it reads as English: starts with a capital, ends as a sentence does
-and consists of words, not of code.
+Docstrings mix prose with signatures, lists, examples and markup. The text is first split into
+paragraphs by its layout. A sentence is kept if it reads as English: it starts with a capital
+letter, ends with a full stop, question mark or exclamation mark, and consists mostly of words
+rather than code.
 """
 
 import ast
@@ -42,8 +44,8 @@ _MARKUP = (
     (re.compile(r"``(.+?)``"), r"\1"),
     (re.compile(r"`([^`<]+?)(?:\s*<[^>]*>)?`_{0,2}"), r"\1"),
     (re.compile(r"(?<![\w*])\*{1,2}([^\s*](?:[^*]*[^\s*])?)\*{1,2}(?![\w*])"), r"\1"),
-    (re.compile(r"`+([^`']+)'+"), r"\1"),  # quotes of an older fashion
-    (re.compile(r"`"), ""),  # unbalanced ones
+    (re.compile(r"`+([^`']+)'+"), r"\1"),  # old-style quotes: `text'
+    (re.compile(r"`"), ""),  # unbalanced backquotes
     (re.compile(r"\s?\[\d+\]_?"), ""),  # footnotes
     (
         re.compile(
@@ -56,7 +58,7 @@ _MARKUP = (
     (re.compile(r"(?<=[a-z])\s--\s(?=[a-z])"), " - "),
     (re.compile(r"\s+"), " "),
 )
-# "filename is the name of ...": what is described opens the sentence as it is spelled.
+# A sentence may also start with a lower-case identifier: "filename is the name of ...".
 _START = re.compile(
     r"[\"'(“]?[A-Z]"
     r"|[\"']?[a-z]\w*[\"']? (?:is|are|was|can|must|should|will|may|has|returns|specifies) "
@@ -72,10 +74,10 @@ _FUNCTION_WORDS = frozenset(_FUNCTION_WORDS.split())
 
 
 def topic_documents() -> Iterator[tuple[str, list[str]]]:
-    """Yields the language reference: (name, sentences) a topic.
+    """Yields (name, sentences) for each topic of the language reference.
 
     Raises:
-        InputError: when this Python came without it.
+        InputError: if this Python installation has no language reference.
     """
     try:
         from pydoc_data.topics import topics
@@ -86,11 +88,7 @@ def topic_documents() -> Iterator[tuple[str, list[str]]]:
 
 
 def docstring_documents(library: str) -> Iterator[tuple[str, list[str]]]:
-    """Yields the docstrings of a library: (name, sentences) a module, tests left out.
-
-    Args:
-        library: its folder.
-    """
+    """Yields (name, sentences) for each module below the folder `library`, without its tests."""
     for folder, subfolders, names in os.walk(library):
         subfolders[:] = sorted(set(subfolders) - _SKIPPED_FOLDERS)
         for name in sorted(names):
@@ -105,12 +103,12 @@ def docstring_documents(library: str) -> Iterator[tuple[str, list[str]]]:
 
 
 def _docstrings(path: str) -> Iterator[str]:
-    """Yields a module's docstrings in the order of its source."""
+    """Yields the docstrings of a module in source order."""
     try:
         with open(path, "rb") as file, warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # invalid escapes in old sources
+            warnings.simplefilter("ignore")  # old sources have invalid escapes
             tree = ast.parse(file.read())
-    except (SyntaxError, ValueError):  # lib2to3 keeps bad sources on purpose
+    except (SyntaxError, ValueError):  # lib2to3 contains invalid sources as test data
         return
     documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
     nodes = [node for node in ast.walk(tree) if isinstance(node, documented)]
@@ -121,18 +119,14 @@ def _docstrings(path: str) -> Iterator[str]:
 
 
 def prose_sentences(text: str) -> list[str]:
-    """Picks the English sentences out of a docstring or a plain-text reference page.
+    """Returns the English sentences, without markup, of a docstring or a plain-text reference page.
 
-    Args:
-        text: reStructuredText or what looks like it.
-
-    Returns:
-        Its sentences, without markup, in order.
+    The text is reStructuredText or similar markup.
     """
     sentences = []
     for number, paragraph in enumerate(_paragraphs(text)):
         paragraph = _strip_markup(paragraph)
-        # A docstring's summary often lacks its full stop.
+        # The summary line of a docstring often lacks a full stop.
         if number == 0 and paragraph[-1:].isalnum() and paragraph[0].isupper():
             paragraph += "."
         sentences += filter(reads_as_english, split_sentences(paragraph))
@@ -140,15 +134,16 @@ def prose_sentences(text: str) -> list[str]:
 
 
 def _paragraphs(text: str) -> list[str]:
-    """Cuts a page into paragraphs by its layout, without headings, examples and signatures.
+    """Splits a page into paragraphs by its layout, without headings, examples and signatures.
 
-    A paragraph is a run of lines with the same indentation; a list item's is its text's.
+    A paragraph is a run of lines with equal indentation. For a list item, the indentation of its
+    text counts, not that of its bullet.
     """
     lines = textwrap.dedent(text.expandtabs()).split("\n")
     paragraphs: list[str] = []
     current: list[str] = []
     indentation = 0
-    literal_below: int | None = None  # "::" at this indentation: what is deeper is code
+    literal_below: int | None = None  # "::" seen at this indentation: deeper lines are code
 
     def close() -> None:
         if current:
@@ -195,14 +190,10 @@ def _strip_markup(paragraph: str) -> str:
 
 
 def reads_as_english(sentence: str) -> bool:
-    """Tells a sentence from a heading, a fragment or code.
+    """Returns whether a text is an English sentence, not a heading, a fragment or code.
 
-    Args:
-        sentence: one sentence, stripped.
-
-    Returns:
-        Whether it starts and ends as a sentence does and is mostly words, some of them the small
-        ones that no English sentence lacks.
+    A sentence starts and ends like one and consists mostly of words, at least one in ten of them a
+    function word such as "the" or "is".
     """
     if not (_START.match(sentence) and _END.search(sentence)):
         return False
@@ -222,28 +213,16 @@ def reads_as_english(sentence: str) -> bool:
 
 
 def is_held_out(name: str) -> bool:
-    """Tells whether a document belongs to eval.txt, by its name's hash.
-
-    Args:
-        name: the document's name, such as that of the object it describes.
-
-    Returns:
-        True for one name in HELD_OUT_EVERY.
-    """
+    """Returns whether a hash of the name puts a document in eval.txt: about 1 of HELD_OUT_EVERY."""
     return hashlib.sha256(name.encode()).digest()[0] % HELD_OUT_EVERY == 0
 
 
 def write_python_corpus(output_dir: str) -> dict[str, int]:
-    """Writes train.txt and eval.txt.
-
-    Args:
-        output_dir: where they go.
-
-    Returns:
-        Documents in each, by file name.
+    """Writes train.txt and eval.txt to a directory; returns the number of documents by file name.
 
     Raises:
-        InputError: when the folder cannot be written or this Python has no language reference.
+        InputError: if the directory cannot be written or this Python installation has no language
+            reference.
     """
     try:
         os.makedirs(output_dir, exist_ok=True)
@@ -256,8 +235,8 @@ def write_python_corpus(output_dir: str) -> dict[str, int]:
     files: dict[str, list[str]] = {"train.txt": [], "eval.txt": []}
     for source in (topic_documents(), docstring_documents(library)):
         for name, sentences in source:
-            # Inherited and copied docstrings say the same many times over, and a sentence that is
-            # held out should not be trained on. Each stands where it comes first.
+            # Inherited and copied docstrings repeat sentences, and a held-out sentence must not be
+            # in the training set. Only the first occurrence of each sentence is kept.
             fresh = [s for s in dict.fromkeys(sentences) if s not in seen]
             seen.update(fresh)
             if len(fresh) >= 2:
@@ -278,13 +257,13 @@ def write_python_corpus(output_dir: str) -> dict[str, int]:
 
 
 def define_flags(define: Definitions) -> None:
-    """Defines this program's flag."""
+    """Defines the flag of this program."""
     define.string("output_dir", None, "Folder for train.txt and eval.txt.")
     define.require("output_dir")
 
 
 def main(flags: FlagValues, arguments: Sequence[str]) -> None:
-    """Writes the corpus where the flag says."""
+    """Writes the corpus to --output_dir."""
     no_arguments(arguments)
     write_python_corpus(flags.output_dir)
 

@@ -1,4 +1,4 @@
-"""The flags about reading a corpus, shared by the programs that read one."""
+"""Flags for reading a corpus, shared by the programs that read one."""
 
 from data_tools.corpus.documents import INPUT_FORMATS, Reading
 from keras_bert.programs.flags import Definitions

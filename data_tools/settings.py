@@ -1,7 +1,4 @@
-"""The settings of a dataset: what is allowed, and whether two datasets are the same.
-
-In: flag values, manifests. Out: `Settings` that are in bounds, or one line that says what is not.
-"""
+"""Settings of a dataset: their allowed values, and the comparison with an existing dataset."""
 
 import os
 from dataclasses import dataclass, fields
@@ -16,29 +13,31 @@ NEXT_SENTENCE = ("random", "order", "none")
 
 @dataclass(frozen=True)
 class Settings:
-    """What, with the corpus and the vocabulary, determines a dataset's bytes. Google's names.
+    """Settings that, with the corpus and the vocabulary, determine the bytes of a dataset.
+
+    The names are those of Google's BERT where it has the same setting.
 
     Attributes:
-        do_lower_case: whether the tokenizer lower-cases and drops accents.
-        do_whole_word_mask: whether all pieces of a word are masked together.
-        ngram: masks runs of 1 to `ngram` pieces, or words with do_whole_word_mask.
+        do_lower_case: whether the tokenizer lower-cases text and strips accents.
+        do_whole_word_mask: whether all tokens of a word are masked together.
+        ngram: masks runs of 1 to `ngram` tokens, or words with do_whole_word_mask.
         next_sentence: random: B follows A or comes from another document (BERT); order: A and B
-            follow one another or are swapped (ALBERT); none: full sentences, no pairs (RoBERTa).
-        dynamic: whether masks are left to training, so that one copy is enough.
+            are consecutive or swapped (ALBERT); none: full sentences, no pairs (RoBERTa).
+        dynamic: whether masks are drawn during training, so that one copy of the data is enough.
         pack: whether several short examples share a row.
-        max_seq_length: S, pieces in a row with [CLS] and every [SEP].
-        max_predictions_per_seq: P, the most pieces a row predicts.
-        random_seed: the seed.
-        dupe_factor: how many times each document is used, with other pairs and masks. None, which
-            becomes a number at once: 10, or 1 with `dynamic`.
-        masked_lm_prob: share of the pieces to predict.
-        short_seq_prob: share of documents (with next_sentence none, of rows) with a target length
-            below S.
-        input_format: how documents are read (`data_tools.corpus.documents`).
-        text_field: the field of a JSON line that has the text.
-        language: whose rules cut text into sentences.
-        max_bad_line_share: share of a file's lines that may be undecodable or malformed.
-        num_shards: files to write; 0 chooses by the corpus's size.
+        max_seq_length: S, tokens per row including [CLS] and every [SEP].
+        max_predictions_per_seq: P, the maximum number of predicted tokens per row.
+        random_seed: seed of all random draws.
+        dupe_factor: how many times each document is used, with different pairs and masks. None
+            is replaced at once by 1 with `dynamic`, otherwise by 10.
+        masked_lm_prob: fraction of the tokens to predict.
+        short_seq_prob: fraction of documents (of rows with next_sentence none) whose target length
+            is below S.
+        input_format: file format of the corpus (`data_tools.corpus.documents`).
+        text_field: name of the JSON field that holds the text.
+        language: ISO 639-1 code of the language whose rules split text into sentences.
+        max_bad_line_share: maximum fraction of undecodable or malformed lines per file.
+        num_shards: number of output files; 0 chooses it by the size of the corpus.
     """
 
     do_lower_case: bool = True
@@ -60,18 +59,14 @@ class Settings:
     num_shards: int = 0
 
     def __post_init__(self) -> None:
-        """Checks every value.
-
-        Raises:
-            InputError: for the first one that is out of bounds or without effect.
-        """
+        """Checks all values; raises an `InputError` for the first invalid one."""
         if self.dupe_factor is None:
             object.__setattr__(self, "dupe_factor", 1 if self.dynamic else 10)
         bounds = {
-            # [CLS], both [SEP] and the shortest target, two pieces.
+            # [CLS], both [SEP] and the shortest target, two tokens.
             "max_seq_length": (5, 65_536),
             "max_predictions_per_seq": (1, self.max_seq_length),
-            "ngram": (1, self.max_predictions_per_seq),  # a longer run would never fit
+            "ngram": (1, self.max_predictions_per_seq),  # longer runs would never fit
             "random_seed": (-(2**63), 2**63 - 1),
             "dupe_factor": (1, None),
             "masked_lm_prob": (0, 1),
@@ -87,7 +82,7 @@ class Settings:
             raise InputError(
                 f"--next_sentence={self.next_sentence}: expected one of {', '.join(NEXT_SENTENCE)}"
             )
-        self.reading()  # checks its own
+        self.reading()  # its constructor checks the reading settings
         self._refuse_what_has_no_effect()
 
     def _refuse_what_has_no_effect(self) -> None:
@@ -103,7 +98,7 @@ class Settings:
             )
 
     def reading(self) -> Reading:
-        """Returns how the corpus is read."""
+        """Returns the settings for reading the corpus."""
         return Reading(**{field.name: getattr(self, field.name) for field in fields(Reading)})
 
     def to_dict(self) -> dict[str, Any]:
@@ -114,19 +109,19 @@ class Settings:
 def refuse_other_settings(
     output_dir: str, what: str, made: dict[str, Any], asked: dict[str, Any]
 ) -> None:
-    """Refuses to go on in a folder whose dataset was made otherwise.
+    """Checks that the dataset in a folder was made with the requested settings.
 
     Args:
         output_dir: the folder.
-        what: what is there, for the message.
-        made: its manifest or plan: settings, vocab, inputs.
-        asked: the same of this command.
+        what: description of the folder's content for the error message.
+        made: manifest or plan of the existing dataset: settings, vocab, inputs.
+        asked: the same values for the current command.
 
     Raises:
-        InputError: when they differ, with the differences.
+        InputError: if they differ; the message lists the differences.
     """
     had, wanted = made["settings"], dict(asked["settings"])
-    if wanted["num_shards"] == 0:  # left open, so whatever was chosen is right
+    if wanted["num_shards"] == 0:  # 0: any number that was chosen matches
         wanted["num_shards"] = had.get("num_shards")
     differences = [
         f"{name} was {had.get(name)!r}, now {wanted.get(name)!r}"
@@ -144,7 +139,7 @@ def refuse_other_settings(
 
 
 def _input_differences(had: list[dict[str, Any]], now: list[dict[str, Any]]) -> list[str]:
-    """Compares input files by name and content; a corpus may have moved to another folder."""
+    """Compares input files by name and content; the corpus may have moved to another folder."""
     if len(had) != len(now):
         return [f"input files were {len(had)}, now {len(now)}"]
     for old, new in zip(had, now, strict=True):

@@ -6,7 +6,7 @@
     classifier.fit(texts, labels, epochs=3)
     classifier.predict(["a film", "another film"])
 
-The names are imported at their first use: `import keras_bert` imports neither TensorFlow nor Keras.
+Public names are imported on first use: `import keras_bert` imports neither TensorFlow nor Keras.
 """
 
 import importlib
@@ -68,7 +68,7 @@ _MODULES = {
 
 
 def __getattr__(name: str) -> Any:
-    """Imports a public name at its first use."""
+    """Imports a public name on first use."""
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = getattr(importlib.import_module(_MODULES[name]), name)

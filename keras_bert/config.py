@@ -1,8 +1,8 @@
-"""Reads and checks the sizes and settings of a BERT, JSON in Google's keys.
+"""Reads and checks BERT configs: JSON with the keys of Google's releases.
 
-Bundled configs (`configs/*.json`) carry the figures of Google's releases: tiny, mini, small,
-medium, base, large. A name such as `large` or `large.json` means a file if there is one, else the
-bundled config.
+The bundled configs (`configs/*.json`) have the sizes of Google's releases: tiny, mini, small,
+medium, base, large. A name such as `large` or `large.json` is read as a file if it exists,
+otherwise as the bundled config.
 """
 
 import dataclasses
@@ -16,8 +16,8 @@ from typing import Any
 from keras_bert.common.errors import InputError
 from keras_bert.common.files import read_json, write_json
 
-# `gelu` is the erf form, as Hugging Face means it. Google's released code computes the tanh form,
-# so the bundled configs say `gelu_new`; `gelu_tanh` is the same function under a plainer name.
+# `gelu` is the erf form, as in Hugging Face. Google's released code computes the tanh form, so the
+# bundled configs have `gelu_new`; `gelu_tanh` is another name for the same function.
 HIDDEN_ACTS = ("gelu", "gelu_new", "gelu_tanh", "relu")
 
 _SIZES = (
@@ -32,7 +32,7 @@ _SIZES = (
 _PROBABILITIES = ("hidden_dropout_prob", "attention_probs_dropout_prob")
 _POSITIVE_NUMBERS = ("initializer_range", "layer_norm_eps")
 
-# Keys of other writers that change the arithmetic, with the one value that means plain BERT.
+# Keys of other libraries that change the arithmetic, with the only value that means plain BERT.
 _FIXED_KEYS = {
     "model_type": "bert",
     "position_embedding_type": "absolute",
@@ -42,7 +42,7 @@ _FIXED_KEYS = {
     "pruned_heads": {},
 }
 
-# Keys of other writers that leave the encoder's arithmetic as it is.
+# Keys of other libraries that do not change the encoder's arithmetic.
 _IGNORED_KEYS = frozenset(
     """
     _name_or_path architectures bos_token_id chunk_size_feed_forward classifier_dropout
@@ -58,26 +58,27 @@ _IGNORED_KEYS = frozenset(
 
 @dataclasses.dataclass(frozen=True)
 class BertConfig:
-    """The sizes and settings of one BERT, checked on construction.
+    """The configuration of a BERT model, checked on construction.
 
     Attributes:
-        vocab_size: pieces in the vocabulary, V.
-        hidden_size: width of the encoder, H; a multiple of `num_attention_heads`.
-        num_hidden_layers: transformer blocks.
-        num_attention_heads: heads of each attention, N; a head is D = H / N wide.
-        intermediate_size: width of the feed-forward layer.
+        vocab_size: V, the number of tokens in the vocabulary.
+        hidden_size: H, the width of the encoder; a multiple of `num_attention_heads`.
+        num_hidden_layers: the number of transformer layers.
+        num_attention_heads: N, the attention heads of each layer; a head has size D = H / N.
+        intermediate_size: the width of the feed-forward layer.
         hidden_act: `gelu` (erf), `gelu_new` or `gelu_tanh` (tanh form), or `relu`.
-        hidden_dropout_prob: dropout after the embeddings and after each sublayer.
-        attention_probs_dropout_prob: dropout on the attention probabilities.
-        max_position_embeddings: the longest sequence, in pieces.
-        type_vocab_size: segments that `segment_ids` may name.
-        initializer_range: standard deviation of the truncated normal that weights start from.
+        hidden_dropout_prob: dropout rate after the embeddings and after each sublayer.
+        attention_probs_dropout_prob: dropout rate of the attention probabilities.
+        max_position_embeddings: the maximum sequence length in tokens.
+        type_vocab_size: the number of different values in `segment_ids`.
+        initializer_range: standard deviation of the truncated normal weight initializer.
         layer_norm_eps: added to the variance in each LayerNorm.
-        is_decoder: whether a piece attends to none after it, as in a left-to-right model; Hugging
-            Face's name, which Google's configs lack.
+        is_decoder: whether a token attends only to itself and the tokens before it, as in a
+            left-to-right model; a key of Hugging Face, which Google's configs lack.
 
     Raises:
-        InputError: a value is not allowed; the message has key, value and what is allowed.
+        InputError: a value is not allowed; the message has the key, the value and the allowed
+            values.
     """
 
     vocab_size: int
@@ -120,19 +121,16 @@ class BertConfig:
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> "BertConfig":
-        """Makes a config from Google's keys, or Hugging Face's.
+        """Makes a config from a dictionary with Google's or Hugging Face's keys.
 
-        Keys that only Hugging Face or Google's later releases write are passed over; any other
-        unknown key is warned about, and one that would change the arithmetic is refused.
+        Keys that only Hugging Face or Google's later releases write are ignored. Other unknown keys
+        cause a warning, and keys whose values would change the arithmetic are rejected.
 
         Args:
-            values: key to value; all but `vocab_size` may be left out.
-
-        Returns:
-            The checked config.
+            values: values by key; only `vocab_size` is required.
 
         Raises:
-            InputError: a value is not allowed or `vocab_size` is missing.
+            InputError: a value is not allowed, or `vocab_size` is missing.
         """
         if not isinstance(values, dict):
             raise InputError(f"a JSON {_json_type(values)} was received; expected a JSON object")
@@ -153,14 +151,11 @@ class BertConfig:
         """Reads a JSON file, or a bundled config by its name.
 
         Args:
-            path: a file; where there is none, a bundled name, with or without `.json`.
-
-        Returns:
-            The checked config.
+            path: a file; if it does not exist, a bundled name, with or without `.json`.
 
         Raises:
-            InputError: nothing of that name, not JSON, or a value that is not allowed; the
-                message starts with the path.
+            InputError: the file does not exist, is not JSON, or has a value that is not allowed;
+                the message starts with the path.
         """
         values = read_json(_find(path))
         try:
@@ -169,33 +164,18 @@ class BertConfig:
             raise InputError(f"{os.fspath(path)}: {error}") from None
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns key to value, in Google's keys; `is_decoder`, which is none, only where true."""
+        """Returns the values by key; `is_decoder`, which Google's configs lack, only if true."""
         values = dataclasses.asdict(self)
         if not self.is_decoder:
             del values["is_decoder"]
         return values
 
     def to_json(self, path: str | os.PathLike) -> None:
-        """Writes the config as a JSON file that `from_json` reads.
-
-        Args:
-            path: the file; its folder is made if need be.
-
-        Raises:
-            InputError: the place cannot be written.
-        """
+        """Writes the config as a JSON file that `from_json` reads."""
         write_json(path, self.to_dict())
 
     def check_vocab_size(self, size: int, vocab_path: str | os.PathLike) -> None:
-        """Refuses a vocabulary that the embedding table does not fit.
-
-        Args:
-            size: pieces in the vocabulary.
-            vocab_path: where it was read from, for the message.
-
-        Raises:
-            InputError: `size` is not `vocab_size`.
-        """
+        """Raises an InputError, which names vocab_path, if `size` is not `vocab_size`."""
         if size != self.vocab_size:
             raise InputError(
                 f"{os.fspath(vocab_path)}: has {size} pieces, but vocab_size in the config is "

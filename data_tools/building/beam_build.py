@@ -1,13 +1,13 @@
-"""A build on Apache Beam: the same function as a local build's, the same bytes, on any runner.
+"""Builds a dataset on Apache Beam, with the same bytes as a local build, on any runner.
 
-In: what is asked (`build.what_is_asked`), a runner, its options. Out: the dataset. Two pipelines:
+The build runs two pipelines:
 
-    input files -> an entry of the manifest a file                                    (the plan)
-    input files -> (shard, (digest, text)) -> GroupByKey -> a TFRecord file and its note a shard
+    input files -> one manifest entry per file                                        (the plan)
+    input files -> (shard, (digest, text)) -> GroupByKey -> a TFRecord file and its note per shard
 
-All that the workers and this process tell each other lies in the folder .building of the output
-directory, which all of them must reach. The second pipeline makes only the shards that have no note
-there. Work that Beam does twice makes the same files twice.
+The workers and this process exchange data only through the folder .building in the output
+directory, which all of them must be able to access. The second pipeline creates only the shards
+that have no note there. Work that Beam repeats creates the same files again.
 """
 
 import argparse
@@ -36,10 +36,10 @@ from keras_bert.common.errors import InputError
 from keras_bert.data import record_files
 
 _INPUTS = "inputs.json"
-_EMPTY = (b"", b"")  # a document that stands for none
+_EMPTY = (b"", b"")  # placeholder that creates a shard without documents
 _BLANK = b"\n"
 
-# A worker holds one shard, however many threads Beam gives it.
+# Limits a worker to one shard in memory, regardless of the number of Beam threads.
 _one_shard = threading.Lock()
 
 
@@ -51,22 +51,15 @@ def build_on_beam(
     runner: str,
     options: Sequence[str],
 ) -> dict[str, Any]:
-    """Makes a dataset on Apache Beam, goes on with an unfinished one, or finds it finished.
+    """Creates a dataset on Apache Beam, resumes an unfinished one, or finds it finished.
 
-    Args:
-        input_file: comma list of files, globs and folders, on any of Beam's file systems.
-        output_dir: where the dataset goes, a place that every worker reaches.
-        vocab_file: the vocabulary, likewise, for this process only.
-        settings: the settings.
-        runner: a Beam runner's name.
-        options: the runner's own options, `--name=value`.
-
-    Returns:
-        The manifest.
+    Returns the manifest. All paths can be on any of Beam's file systems. Every worker must be able
+    to access the files of `input_file`, a comma-separated list of files, globs and folders, and
+    `output_dir`, but not `vocab_file`. `options` are options of the runner, as `--name=value`.
 
     Raises:
-        InputError: for bad input, or an output directory made with other settings or begun with
-            other versions.
+        InputError: if the input is invalid, or if `output_dir` holds a dataset made with other
+            settings or started with other package versions.
     """
     beam_options = _beam_options(runner, options)
     output_dir = output_dir.rstrip("/") or "/"
@@ -82,7 +75,7 @@ def build_on_beam(
             beam_files.remove_folder(f"{output_dir}/{build.BUILDING}")
         return manifest
     with _folder(output_dir) as building:
-        if manifest := _find_finished(output_dir, asked):  # Another build has ended meanwhile.
+        if manifest := _find_finished(output_dir, asked):  # finished by another build
             return manifest
         plan = _plan(asked, output_dir, building, beam_options)
         beam_files.write_bytes(f"{building}/{build.VOCAB}", vocab)
@@ -91,12 +84,12 @@ def build_on_beam(
 
 
 def _beam_options(runner: str, options: Sequence[str]) -> PipelineOptions:
-    """Reads the runner's name and options; what Beam says of wrong ones becomes one line."""
+    """Parses the options of a runner; converts Beam's error output to an `InputError`."""
     if runner.lower() in ("direct", "directrunner"):
-        # Beam would first fetch another program for it from the network, Prism, which knows nothing
-        # of --direct_running_mode. It does not for a pipeline with the first of these, which has no
-        # other effect on one without triggers. The second keeps its workers quiet on stderr. Of an
-        # option that is given twice the later one counts.
+        # By default, Beam downloads Prism for this runner, which does not support
+        # --direct_running_mode. --allow_unsafe_triggers prevents that and has no other effect on a
+        # pipeline without triggers. --default_sdk_harness_log_level silences the workers on stderr.
+        # If an option is given twice, the later one applies.
         options = ["--allow_unsafe_triggers", "--default_sdk_harness_log_level=ERROR", *options]
     try:
         made = beam_runners.create_runner(runner)
@@ -107,7 +100,7 @@ def _beam_options(runner: str, options: Sequence[str]) -> PipelineOptions:
     try:
         with contextlib.redirect_stderr(said):
             parsed = PipelineOptions([*options, f"--runner={runner}"])
-            # Before, nothing has been read. That Beam passes over an option it only logs.
+            # Beam parses the options in this call, and would only log a warning for unknown ones.
             std_logging.disable(std_logging.WARNING)
             parsed.get_all_options(add_extra_args_fn=parsers.append)
             _, unknown = parsers[0].parse_known_args(options)
@@ -116,14 +109,14 @@ def _beam_options(runner: str, options: Sequence[str]) -> PipelineOptions:
         raise InputError(f"options behind --: {line.split('error: ', 1)[-1]}") from None
     finally:
         std_logging.disable(std_logging.NOTSET)
-    # A job server (Flink, Spark) may have options of its own, which it is asked for later.
+    # A job server (Flink, Spark) may have additional options, which are requested later.
     if unknown and not isinstance(made, PortableRunner):
         raise InputError(f"options behind --: {runner} has no option {unknown[0]!r}")
     return parsed
 
 
 def _find_finished(output_dir: str, asked: dict[str, Any]) -> dict[str, Any] | None:
-    """Returns the manifest of the dataset that is asked for, if it is there."""
+    """Returns the manifest if the requested dataset is finished."""
     manifest_file = f"{output_dir}/{record_files.MANIFEST}"
     if not beam_files.exists(manifest_file):
         return None
@@ -133,7 +126,7 @@ def _find_finished(output_dir: str, asked: dict[str, Any]) -> dict[str, Any] | N
 
 
 def _folder(output_dir: str) -> contextlib.AbstractContextManager[str]:
-    """Lends the folder .building; local ones are kept from other builds."""
+    """Provides the folder .building; a local one is locked against other builds."""
     if beam_files.is_local(output_dir):
         return build.locked_folder(output_dir)
     building = f"{output_dir}/{build.BUILDING}"
@@ -144,7 +137,7 @@ def _folder(output_dir: str) -> contextlib.AbstractContextManager[str]:
 def _plan(
     asked: dict[str, Any], output_dir: str, building: str, options: PipelineOptions
 ) -> dict[str, Any]:
-    """Counts the documents of every input file, or finds that an earlier build has done it."""
+    """Counts the documents of all input files, or reads the plan of an earlier build."""
     plan_file = f"{building}/{build.PLAN}"
     if beam_files.exists(plan_file):
         plan = beam_files.read_json(plan_file)
@@ -152,7 +145,7 @@ def _plan(
         return plan
     build.refuse_strangers(output_dir, list(beam_files.list_sizes(output_dir, ".tfrecord")))
     inputs_file = f"{building}/{_INPUTS}"
-    beam_files.remove(inputs_file)  # of a build that was killed while it read
+    beam_files.remove(inputs_file)  # left by a build that was killed while reading
 
     settings = Settings(**asked["settings"])
     files = list(enumerate(entry["file"] for entry in asked["inputs"]))
@@ -176,7 +169,7 @@ def _plan(
 def _without_remote(
     output_dir: str, made: dict[str, Any], asked: dict[str, Any]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Compares the input files that only Beam can open; returns the same without them."""
+    """Compares the input files that only Beam can open; returns both dictionaries without them."""
     kept = []
     for of in (made, asked):
         local = [entry for entry in of["inputs"] if beam_files.is_local(entry["file"])]
@@ -196,7 +189,10 @@ def _without_remote(
 
 
 def _describe_file(numbered: tuple[int, str], reading: Reading) -> tuple[int, dict[str, Any]]:
-    """Reads a file to its entry in the manifest; a file that is refused is no work to repeat."""
+    """Reads a file and returns its manifest entry.
+
+    An `InputError` is returned in the entry, not raised, so that Beam does not repeat the work.
+    """
     number, path = numbered
     odd = OddInput()
     num_documents = num_sentences = text_bytes = longest = 0
@@ -227,10 +223,10 @@ def _write_entries(entries: list[tuple[int, dict[str, Any]]], path: str) -> None
 def _make_shards(
     plan: dict[str, Any], building: str, output_dir: str, vocab: bytes, options: PipelineOptions
 ) -> None:
-    """Makes the shards that are lacking."""
+    """Creates the missing shards."""
     settings = Settings(**plan["settings"])
     notes = _read_notes(plan, building)
-    # In their last place after a kill in the last moves.
+    # Shards are in the output directory if a build was killed during the final moves.
     sizes = [beam_files.list_sizes(folder, ".tfrecord") for folder in (building, output_dir)]
     whole = {note["index"] for note in notes if build.has_its_bytes(note, sizes)}
     lacking = [index for index in range(settings.num_shards) if index not in whole]
@@ -244,7 +240,7 @@ def _make_shards(
             | beam.Reshuffle()
             | "read" >> beam.FlatMap(_documents, settings, frozenset(lacking))
         )
-        # A shard without a document is a file, too.
+        # A shard without documents also becomes a file.
         every_shard = pipeline | "shards" >> beam.Create([(index, _EMPTY) for index in lacking])
         (
             (documents, every_shard)
@@ -255,7 +251,7 @@ def _make_shards(
 
 
 def _read_notes(plan: dict[str, Any], building: str) -> list[dict[str, Any]]:
-    """Reads the notes that there are of the plan's shards."""
+    """Reads the existing notes of the plan's shards."""
     num_shards = plan["settings"]["num_shards"]
     there = beam_files.list_sizes(building, ".tfrecord.json")
     names = [
@@ -267,7 +263,7 @@ def _read_notes(plan: dict[str, Any], building: str) -> list[dict[str, Any]]:
 def _documents(
     file: tuple[str, int, int], settings: Settings, wanted: frozenset[int]
 ) -> Iterator[tuple[int, tuple[bytes, bytes]]]:
-    """Reads a file's documents and gives each its shard."""
+    """Yields (shard, (digest, text)) for the documents of a file whose shards are missing."""
     path, *planned = file
     num_documents = num_sentences = 0
     for text in read_texts(path, settings.reading(), OddInput(), beam_files.open_file):
@@ -288,7 +284,7 @@ def _write_shard(
     vocab: bytes,
     settings: Settings,
 ) -> None:
-    """Makes one shard and, when it is in its place, its note."""
+    """Creates one shard, and its note when the shard is in place."""
     index, documents = group
     with _one_shard, tempfile.TemporaryDirectory() as folder:
         ordered = sorted(document for document in documents if document != _EMPTY)
@@ -303,48 +299,48 @@ def _write_shard(
 
 @functools.lru_cache(maxsize=1)
 def _vocab_folder(vocab: bytes) -> tempfile.TemporaryDirectory:
-    folder = tempfile.TemporaryDirectory(prefix="keras_bert-")  # as long as this process lives
+    folder = tempfile.TemporaryDirectory(prefix="keras_bert-")  # exists until this process ends
     with open(os.path.join(folder.name, build.VOCAB), "wb") as file:
         file.write(vocab)
     return folder
 
 
 def _local_copy(vocab: bytes) -> str:
-    """Returns the path of a file with this content on this machine, the same at every call."""
+    """Returns the path of a local file with this content, the same for every call."""
     return os.path.join(_vocab_folder(vocab).name, build.VOCAB)
 
 
 @contextlib.contextmanager
 def _pipeline(options: PipelineOptions) -> Iterator[beam.Pipeline]:
-    """A pipeline that runs at the end of the block; bad input that workers meet is one line."""
+    """Provides a pipeline that runs at the end of the block; raises `InputError` for bad input."""
     try:
         pipeline = beam.Pipeline(options=options)
-    except ValueError as error:  # for example without --project, which Dataflow wants
+    except ValueError as error:  # for example without --project, which Dataflow requires
         raise InputError(f"options behind --: {error}") from None
     try:
         with pipeline:
             yield pipeline
     except Exception as error:
-        # Beam hands a worker's exception on as text.
+        # Beam passes on a worker's exception as text.
         refused = re.findall(r"InputError: (.*)", str(error))
         if isinstance(error, InputError):
             refused = [str(error)]
         if refused:
             raise InputError(re.sub(r" \[while running .*", "", refused[-1])) from None
         if isinstance(error, RuntimeError) and "Traceback" not in str(error):
-            raise InputError(f"Apache Beam: {error}") from None  # of the runner, not of the work
+            raise InputError(f"Apache Beam: {error}") from None  # raised by the runner
         raise
 
 
 def _finish(plan: dict[str, Any], building: str, output_dir: str) -> dict[str, Any]:
-    """Moves a complete dataset to its place and writes its manifest."""
+    """Moves a complete dataset to the output directory and writes its manifest."""
     notes = _read_notes(plan, building)
     try:
         manifest = build.make_manifest(plan, notes)
     except InputError:
-        beam_files.remove_folder(building)  # Nothing here is worth going on with.
+        beam_files.remove_folder(building)  # Nothing here can be resumed.
         raise
-    # What is not there any more was moved before a kill.
+    # Files missing here were moved before an earlier build was killed.
     names = [*beam_files.list_sizes(building, ".tfrecord"), build.VOCAB]
     beam_files.move(
         [f"{building}/{name}" for name in names], [f"{output_dir}/{name}" for name in names]

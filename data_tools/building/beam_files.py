@@ -1,9 +1,8 @@
-"""Files wherever Apache Beam reaches: local ones, and gs://, s3://, hdfs:// where installed.
+"""Reads and writes files on Apache Beam's file systems: local files, gs://, s3:// and hdfs://.
 
-In: paths. Out: what `keras_bert.common.files` promises for local ones: a file appears whole or not
-at all.
-A file that two workers make at once, because Beam ran a piece of work twice, has the same content
-from both; either may come first.
+The support for remote file systems must be installed. As in `keras_bert.common.files`, a file
+appears completely or not at all. If Beam runs the same work twice, two workers create the same file
+with equal content, and either one may be first.
 """
 
 import contextlib
@@ -23,23 +22,18 @@ from keras_bert.common.errors import InputError
 
 
 def is_local(path: str) -> bool:
-    """Returns whether a path is one of this machine."""
+    """Returns whether a path is on this machine."""
     return "://" not in path
 
 
 def find_input_files(patterns: str) -> list[dict[str, Any]]:
-    """Lists the files that `--input_file` names.
+    """Returns file and bytes of each distinct file that `--input_file` names.
 
-    Args:
-        patterns: a comma list of files, globs and folders. Local ones are read as
-            `documents.find_input_files` does; the others by Beam, where a folder stands for every
-            file below it and names with a leading dot are left out.
-
-    Returns:
-        file and bytes of each, each once.
+    Local patterns are expanded by `documents.find_input_files`, others by Beam: a folder stands for
+    all files below it, and names with a leading dot are skipped.
 
     Raises:
-        InputError: when an entry names no file.
+        InputError: if an entry matches no file.
     """
     if is_local(patterns):
         paths = documents.find_input_files(patterns)
@@ -69,16 +63,11 @@ def _match(pattern: str) -> dict[str, int]:
 
 
 def list_sizes(folder: str, ending: str) -> dict[str, int]:
-    """Lists a folder's files by their ending.
+    """Returns sorted names and sizes in bytes of the files in a folder with a given name ending.
 
-    Args:
-        folder: the folder, which may be absent.
-        ending: how the names end.
-
-    Returns:
-        The names, sorted, and the files' sizes in bytes.
+    The folder may be missing; the result is then empty.
     """
-    if is_local(folder):  # not as a pattern: its name may hold "["
+    if is_local(folder):  # no glob, because the folder name may contain "["
         names = os.listdir(folder) if os.path.isdir(folder) else []
         names = [name for name in names if name.endswith(ending)]
         sizes = {name: os.path.getsize(os.path.join(folder, name)) for name in names}
@@ -89,37 +78,17 @@ def list_sizes(folder: str, ending: str) -> dict[str, int]:
 
 
 def exists(path: str) -> bool:
-    """Returns whether there is a file or, where there are folders, a folder."""
+    """Returns whether a file exists, or a folder on file systems that have folders."""
     return FileSystems.exists(path)
 
 
 def open_file(path: str) -> BinaryIO:
-    """Opens a file for reading, its bytes as they are.
-
-    Args:
-        path: the file.
-
-    Returns:
-        A binary stream.
-
-    Raises:
-        OSError: when it cannot be opened.
-    """
+    """Opens a file for reading its stored bytes; raises an `OSError` if that fails."""
     return FileSystems.open(path, compression_type=CompressionTypes.UNCOMPRESSED)
 
 
 def read_bytes(path: str) -> bytes:
-    """Reads a file.
-
-    Args:
-        path: the file.
-
-    Returns:
-        Its content.
-
-    Raises:
-        InputError: when it cannot be read.
-    """
+    """Reads a file; raises an `InputError` if that fails."""
     try:
         with open_file(path) as file:
             return file.read()
@@ -128,17 +97,7 @@ def read_bytes(path: str) -> bytes:
 
 
 def read_json(path: str) -> Any:
-    """Reads JSON.
-
-    Args:
-        path: the file.
-
-    Returns:
-        Its content.
-
-    Raises:
-        InputError: when it cannot be read or is no JSON.
-    """
+    """Reads JSON from a file; raises an `InputError` if that fails or the content is not JSON."""
     try:
         return json.loads(read_bytes(path))
     except ValueError as error:
@@ -146,17 +105,7 @@ def read_json(path: str) -> Any:
 
 
 def sha256(path: str) -> str:
-    """Computes a file's checksum.
-
-    Args:
-        path: the file.
-
-    Returns:
-        Its SHA-256 in hexadecimal.
-
-    Raises:
-        OSError: when it cannot be read.
-    """
+    """Returns the SHA-256 checksum of a file in hexadecimal; raises an `OSError` if that fails."""
     with open_file(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
@@ -167,15 +116,7 @@ def write_json(path: str, content: Any) -> None:
 
 
 def write_bytes(path: str, content: bytes) -> None:
-    """Writes a file, whole or not at all.
-
-    Args:
-        path: the file.
-        content: all of it.
-
-    Raises:
-        InputError: the place cannot be written.
-    """
+    """Writes a file completely or not at all; raises an `InputError` if that fails."""
     partial = _partial(path)
     with _writing(path, partial):
         with FileSystems.create(partial, compression_type=CompressionTypes.UNCOMPRESSED) as file:
@@ -184,15 +125,7 @@ def write_bytes(path: str, content: bytes) -> None:
 
 
 def upload(source: str, path: str) -> None:
-    """Copies a local file, whole or not at all.
-
-    Args:
-        source: the local file.
-        path: where to.
-
-    Raises:
-        InputError: the place cannot be written.
-    """
+    """Copies a local file completely or not at all; raises an `InputError` if that fails."""
     partial = _partial(path)
     with _writing(path, partial):
         with (
@@ -204,41 +137,26 @@ def upload(source: str, path: str) -> None:
 
 
 def move(sources: list[str], destinations: list[str]) -> None:
-    """Moves files.
-
-    Args:
-        sources: where they are.
-        destinations: where to, one a source.
-
-    Raises:
-        InputError: when a place cannot be written.
-    """
+    """Moves each source to its destination; raises an `InputError` if that fails."""
     if sources:
         with _writing(destinations[0], None):
             FileSystems.rename(sources, destinations)
 
 
 def make_folder(path: str) -> None:
-    """Makes a folder where there are folders.
-
-    Args:
-        path: the folder; it may exist.
-
-    Raises:
-        InputError: when it cannot be made.
-    """
+    """Creates a folder on file systems that have folders; raises an `InputError` if that fails."""
     with _writing(path, None):
         if not FileSystems.exists(path):
             FileSystems.mkdirs(path)
 
 
 def remove_folder(path: str) -> None:
-    """Removes a folder and what is in it, as far as that is possible."""
+    """Removes a folder and its content; ignores errors."""
     if is_local(path):
         shutil.rmtree(path, ignore_errors=True)
         return
     with contextlib.suppress(BeamIOError, OSError):
-        FileSystems.delete([path + "/"])  # Object stores know a folder by its slash.
+        FileSystems.delete([path + "/"])  # Object stores recognize a folder by its slash.
 
 
 def _partial(path: str) -> str:
@@ -250,14 +168,14 @@ def _put_in_place(partial: str, path: str) -> None:
     try:
         FileSystems.rename([partial], [path])
     except BeamIOError:
-        # Some file systems do not replace. What is there is the same, made by another worker.
+        # Some file systems do not overwrite. The existing file, of another worker, is the same.
         if not FileSystems.exists(path):
             raise
         remove(partial)
 
 
 def remove(path: str) -> None:
-    """Removes a file, as far as that is possible."""
+    """Removes a file; ignores errors."""
     with contextlib.suppress(OSError, BeamIOError):
         if is_local(path):
             os.remove(path)
@@ -267,7 +185,7 @@ def remove(path: str) -> None:
 
 @contextlib.contextmanager
 def _writing(path: str, partial: str | None) -> Iterator[None]:
-    """Turns what goes wrong into one line, and removes the beginnings of a file."""
+    """Converts write errors to an `InputError`, and removes the partial file."""
     try:
         yield
     except (OSError, BeamIOError) as error:

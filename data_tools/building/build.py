@@ -1,12 +1,12 @@
-"""What every build of a dataset shares, wherever it runs: what was asked, the folder, the manifest.
+"""Steps shared by all builds of a dataset: plan, manifest and checks of the output folder.
 
-In: settings, input files, and in the end a note a shard. Out: the plan, which says what an
-unfinished build is about, and the manifest, which makes a dataset of a folder. Both are JSON:
+The plan describes an unfinished build. The manifest marks the dataset as complete. Both are JSON
+with these keys, and the manifest also has format, version, counts and shards:
 
-    made_with  the versions that decide the bytes, by package
-    settings   all fields of `Settings`, num_shards the real number
+    made_with  versions of the packages that affect the output
+    settings   all fields of `Settings`, with the actual num_shards
     vocab      file, size, sha256
-    inputs     a file each: file, bytes, sha256, documents, sentences, odd
+    inputs     for each file: file, bytes, sha256, documents, sentences, odd
 """
 
 import contextlib
@@ -31,25 +31,17 @@ from keras_bert.text.vocabulary import load_vocab
 BUILDING, PLAN, VOCAB = ".building", "plan.json", "vocab.txt"
 _LOCK = ".lock"  # .building.lock, beside .building
 
-# Random streams, the tokenizer's Unicode tables and the sentence splitter's rules are theirs.
+# They determine random streams, the tokenizer's Unicode tables and the sentence splitter's rules.
 _PACKAGES = ("keras_bert", "numpy", "sentencex", "tensorflow", "tensorflow-text")
 
 
 def what_is_asked(
     inputs: list[dict[str, Any]], vocab_file: str, settings: Settings
 ) -> dict[str, Any]:
-    """Describes a build before any text is read.
-
-    Args:
-        inputs: file and bytes of each input file.
-        vocab_file: the vocabulary.
-        settings: the settings.
-
-    Returns:
-        settings, vocab and inputs.
+    """Describes the requested dataset before any text is read: settings, vocab and inputs.
 
     Raises:
-        InputError: for a bad vocabulary.
+        InputError: if the vocabulary is invalid.
     """
     size = len(load_vocab(vocab_file))
     vocab = {"file": VOCAB, "size": size, "sha256": files.sha256(vocab_file)}
@@ -57,15 +49,11 @@ def what_is_asked(
 
 
 def check_finished(output_dir: str, manifest: dict[str, Any], asked: dict[str, Any]) -> None:
-    """Refuses a folder that holds another dataset than the one that is asked for.
-
-    Args:
-        output_dir: where the manifest was found.
-        manifest: its content.
-        asked: see `what_is_asked`.
+    """Checks that the dataset of a manifest is the requested one.
 
     Raises:
-        InputError: for another dataset, with the differences, or a manifest of another program.
+        InputError: if the dataset differs (the message lists the differences), or the manifest was
+            written by another program or version.
     """
     manifest_file = os.path.join(output_dir, record_files.MANIFEST)
     if manifest.get("format") != record_files.FORMAT:
@@ -88,15 +76,10 @@ def check_finished(output_dir: str, manifest: dict[str, Any], asked: dict[str, A
 
 
 def check_begun(output_dir: str, plan: dict[str, Any], asked: dict[str, Any]) -> None:
-    """Refuses a folder where another dataset has been begun, or this one with other versions.
-
-    Args:
-        output_dir: where the plan was found, in the folder .building.
-        plan: its content.
-        asked: see `what_is_asked`.
+    """Checks that the build of a plan can be resumed.
 
     Raises:
-        InputError: for another dataset or other versions, with the differences.
+        InputError: if the dataset or the package versions differ; the message lists them.
     """
     building = os.path.join(output_dir, BUILDING)
     _check_form(os.path.join(building, PLAN), plan)
@@ -104,7 +87,7 @@ def check_begun(output_dir: str, plan: dict[str, Any], asked: dict[str, Any]) ->
     refuse_other_settings(output_dir, what, plan, asked)
     had, now = plan.get("made_with"), _made_with()
     if had != now:
-        had = had if isinstance(had, dict) else {}  # Earlier versions wrote none.
+        had = had if isinstance(had, dict) else {}  # Earlier versions did not write it.
         differences = [
             f"{name} was {had.get(name, 'unknown')}, now {now.get(name, 'unknown')}"
             for name in sorted(had.keys() | now.keys())
@@ -119,7 +102,7 @@ def check_begun(output_dir: str, plan: dict[str, Any], asked: dict[str, Any]) ->
 
 
 def _check_form(path: str, made: dict[str, Any]) -> None:
-    """Refuses a plan or a manifest that lacks what another one is compared with."""
+    """Raises an `InputError` if a plan or a manifest lacks a value that is compared."""
     try:
         _ = made["settings"].items(), made["settings"]["num_shards"] + 0, made["vocab"]["sha256"]
         _ = [(entry["file"], entry["bytes"] + 0, entry["sha256"]) for entry in made["inputs"]]
@@ -135,25 +118,15 @@ def _not_whole(path: str, error: Exception) -> InputError:
 
 
 def has_its_bytes(note: dict[str, Any], sizes: Iterable[Mapping[str, int]]) -> bool:
-    """Tells whether the shard that a note tells of is there.
-
-    Args:
-        note: the note.
-        sizes: names and sizes of the files in the places where it may be.
-    """
+    """Returns whether the shard of a note exists with its size in one of several folders."""
     return any(of.get(note["file"]) == note["bytes"] for of in sizes)
 
 
 def check_moved(output_dir: str, notes: Iterable[dict[str, Any]], sizes: Mapping[str, int]) -> None:
-    """Checks, before a manifest vouches for them, that all shards are in their place.
-
-    Args:
-        output_dir: the place.
-        notes: the notes of all.
-        sizes: names and sizes of the files there.
+    """Checks, before the manifest is written, that all shards are in the output folder.
 
     Raises:
-        InputError: when one is not.
+        InputError: if a shard is missing or has another size.
     """
     for note in notes:
         if not has_its_bytes(note, [sizes]):
@@ -164,15 +137,7 @@ def check_moved(output_dir: str, notes: Iterable[dict[str, Any]], sizes: Mapping
 
 
 def refuse_strangers(output_dir: str, names: list[str]) -> None:
-    """Refuses a folder with records that no manifest vouches for.
-
-    Args:
-        output_dir: the folder.
-        names: what is in it.
-
-    Raises:
-        InputError: there is such a file.
-    """
+    """Raises an `InputError` if a folder without a manifest holds TFRecord files."""
     strangers = [name for name in names if name.endswith(".tfrecord")]
     if strangers:
         raise InputError(
@@ -184,19 +149,16 @@ def refuse_strangers(output_dir: str, names: list[str]) -> None:
 def make_plan(
     asked: dict[str, Any], inputs: list[dict[str, Any]], num_buckets: int
 ) -> dict[str, Any]:
-    """Settles what is made of a corpus, once it has been read.
+    """Creates the plan after the corpus has been read.
 
     Args:
-        asked: see `what_is_asked`.
-        inputs: what was found in each input file, with longest_document and text_bytes.
-        num_buckets: as many shards as `partition.default_num_buckets` wants; used if the number of
-            shards was left open.
-
-    Returns:
-        The plan.
+        asked: the requested dataset, from `what_is_asked`.
+        inputs: the entries of the input files. Removes longest_document and text_bytes from them.
+        num_buckets: the choice of `partition.default_num_buckets`, from which the number of shards
+            is derived if it is 0 in the settings.
 
     Raises:
-        InputError: when nothing can be made of the corpus.
+        InputError: if no example can be created from the corpus.
     """
     settings = Settings(**asked["settings"])
     num_documents = sum(entry["documents"] for entry in inputs)
@@ -218,17 +180,10 @@ def make_plan(
 
 
 def make_manifest(plan: dict[str, Any], notes: list[dict[str, Any]]) -> dict[str, Any]:
-    """Puts together what a whole dataset is.
-
-    Args:
-        plan: what was to be made.
-        notes: what was made: a note a shard (`shards.write_shard_of`).
-
-    Returns:
-        The manifest.
+    """Creates the manifest from the plan and the notes of all shards (`shards.write_shard_of`).
 
     Raises:
-        InputError: when there is no example at all.
+        InputError: if the dataset has no example.
     """
     counted = (
         "documents",
@@ -242,7 +197,7 @@ def make_manifest(plan: dict[str, Any], notes: list[dict[str, Any]]) -> dict[str
     counts = {name: sum(note[name] for note in notes) for name in counted}
     if not counts["documents"]:
         raise InputError("--input_file: the tokenizer found no word in the whole corpus")
-    if not counts["examples"]:  # random and none make some of any word
+    if not counts["examples"]:  # random and none create examples from any text
         raise InputError(
             "--next_sentence=order: no example can be made, as every document is a single word "
             "piece, which cannot be cut in two: expected longer documents, or --next_sentence=none"
@@ -277,22 +232,18 @@ def _made_with() -> dict[str, str]:
 def _version(package: str) -> str:
     try:
         return metadata.version(package)
-    except metadata.PackageNotFoundError:  # a checkout that was not installed
+    except metadata.PackageNotFoundError:  # a checkout that is not installed
         return "not installed"
 
 
 @contextlib.contextmanager
 def locked_folder(output_dir: str) -> Iterator[str]:
-    """Makes the folder .building and keeps other builds out of it.
+    """Creates the folder .building, locks it against other builds and yields its path.
 
-    Args:
-        output_dir: where the dataset goes.
-
-    Yields:
-        The path of .building. An `InputError` before there is a plan leaves no trace of it.
+    If an `InputError` is raised before there is a plan, the folder is removed again.
 
     Raises:
-        InputError: when it cannot be made, or another build is at work there.
+        InputError: if the folder cannot be created, or another build is running there.
     """
     building = os.path.join(output_dir, BUILDING)
     is_new = not os.path.exists(output_dir)
@@ -304,7 +255,7 @@ def locked_folder(output_dir: str) -> Iterator[str]:
             f"--output_dir={output_dir}: cannot be written ({error.strerror})"
         ) from None
     try:
-        # Beside .building, which goes with all that is in it while the lock is held.
+        # Next to .building, because that folder is removed while the lock is held.
         with locked(building + _LOCK, at_work), _building_folder(building):
             yield building
     except InputError:
@@ -316,7 +267,7 @@ def locked_folder(output_dir: str) -> Iterator[str]:
 
 @contextlib.contextmanager
 def _building_folder(building: str) -> Iterator[None]:
-    """Makes the folder .building, and removes it if the block leaves nothing to go on with."""
+    """Creates the folder .building, and removes it if there is nothing to resume."""
     try:
         os.makedirs(building, exist_ok=True)
     except OSError as error:
@@ -324,21 +275,18 @@ def _building_folder(building: str) -> Iterator[None]:
     try:
         yield
     except InputError:
-        # Without a plan there is nothing to go on with: leave no trace.
+        # Without a plan, there is nothing to resume.
         if not os.path.exists(os.path.join(building, PLAN)):
             shutil.rmtree(building, ignore_errors=True)
         raise
     with contextlib.suppress(OSError):
-        os.rmdir(building)  # It is there, and empty, if there was nothing to do.
+        os.rmdir(building)  # The folder is empty if there was nothing to do.
 
 
 def remove_leftovers(output_dir: str) -> None:
-    """Removes .building and its lock beside a manifest: a kill during the last clean-up left them.
+    """Removes .building and its lock next to a manifest, left by a build killed during clean-up.
 
-    A build that is still at its clean-up is left alone, and so is a folder that cannot be written.
-
-    Args:
-        output_dir: where the finished dataset is.
+    A build that is still cleaning up is not disturbed, and a read-only folder is ignored.
     """
     building = os.path.join(output_dir, BUILDING)
     if os.path.exists(building) or os.path.exists(building + _LOCK):

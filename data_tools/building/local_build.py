@@ -1,8 +1,8 @@
-"""A build on the processes of this machine.
+"""Builds a dataset with the processors of this machine.
 
-In: what is asked (`build.what_is_asked`). Out: the dataset. The corpus is read once into temporary
-files in .building, by hash (`spill`); then every shard is made of its own (`shards`). A plan there
-says that the reading is complete; a shard's note says that the shard is.
+The corpus is read once into temporary files in .building, distributed by hash (`spill`). Then every
+shard is created independently (`shards`). The plan in .building marks the reading as complete, and
+the note of a shard marks that shard as complete.
 """
 
 import contextlib
@@ -31,21 +31,13 @@ def build_locally(
     settings: Settings,
     num_workers: int,
 ) -> dict[str, Any]:
-    """Makes a dataset on local processes, goes on with an unfinished one, or finds it finished.
+    """Creates a dataset with local processes, resumes an unfinished one, or finds it finished.
 
-    Args:
-        input_files: the corpus.
-        output_dir: where the dataset goes.
-        vocab_file: the vocabulary.
-        settings: the settings.
-        num_workers: processes, 0 for as many as there are processors.
-
-    Returns:
-        The manifest.
+    Returns the manifest. With `num_workers` 0, there is one process per processor.
 
     Raises:
-        InputError: for bad input, or an output directory made with other settings or begun with
-            other versions.
+        InputError: if the input is invalid, or if `output_dir` holds a dataset made with other
+            settings or started with other package versions.
     """
     num_workers = num_workers or default_num_workers()
     inputs = [{"file": path, "bytes": os.path.getsize(path)} for path in input_files]
@@ -54,7 +46,7 @@ def build_locally(
         build.remove_leftovers(output_dir)
         return manifest
     with build.locked_folder(output_dir) as building:
-        if manifest := _find_finished(output_dir, asked):  # Another build has ended meanwhile.
+        if manifest := _find_finished(output_dir, asked):  # finished by another build
             return manifest
         plan = _plan(input_files, output_dir, asked, building, num_workers)
         with open(vocab_file, "rb") as file:
@@ -64,7 +56,7 @@ def build_locally(
 
 
 def _find_finished(output_dir: str, asked: dict[str, Any]) -> dict[str, Any] | None:
-    """Returns the manifest of the dataset that is asked for, if it is there."""
+    """Returns the manifest if the requested dataset is finished."""
     manifest_file = os.path.join(output_dir, record_files.MANIFEST)
     if not os.path.exists(manifest_file):
         return None
@@ -80,11 +72,11 @@ def _plan(
     building: str,
     num_workers: int,
 ) -> dict[str, Any]:
-    """Reads the corpus into temporary files, or finds that an earlier build has done it.
+    """Reads the corpus into temporary files, or finds the files of an earlier build.
 
     Returns:
-        The plan, num_buckets and spilled, the names and sizes of the temporary files in `building`:
-        all that the shards depend on but the documents, which are in these.
+        The plan with two more keys: num_buckets, and spilled, the names and sizes of the temporary
+        files. With the documents in these files, it determines all shards.
     """
     plan_file = os.path.join(building, build.PLAN)
     plan = None
@@ -93,8 +85,8 @@ def _plan(
         build.check_begun(output_dir, plan, asked)
         if "spilled" in plan and plan["spilled"] == spill.spilled_files(building):
             return plan
-        # Begun by another runner, which leaves no temporary files, or they have suffered: only
-        # they are to be made.
+        # Only the temporary files must be created: the build was started on another runner, which
+        # writes none, or the files are damaged.
         num_buckets = plan.get("num_buckets", plan["settings"]["num_shards"])
         if plan.pop("spilled", None):
             logging.warning("%s: temporary files are damaged: reading the text again", building)
@@ -106,7 +98,7 @@ def _plan(
             asked["inputs"]
         )
         leftovers = os.listdir(building)
-    for name in leftovers:  # of a build that was killed while it read
+    for name in leftovers:  # left by a build that was killed while reading
         os.remove(os.path.join(building, name))
 
     settings = Settings(**asked["settings"])
@@ -122,9 +114,9 @@ def _plan(
 def _make_shards(
     plan: dict[str, Any], building: str, output_dir: str, num_workers: int
 ) -> list[dict[str, Any]]:
-    """Makes the shards that are lacking; returns the notes of all."""
+    """Creates the missing shards; returns the notes of all shards."""
     settings = Settings(**plan["settings"])
-    sizes = [_sizes(building), _sizes(output_dir)]  # in the latter after a kill in the last moves
+    sizes = [_sizes(building), _sizes(output_dir)]  # output_dir: after a kill in `_finish`
     notes, jobs = [], []
     for index in range(settings.num_shards):
         shard = os.path.join(building, tfrecord_writing.shard_name(index, settings.num_shards))
@@ -149,12 +141,12 @@ def _sizes(folder: str) -> dict[str, int]:
 def _finish(
     plan: dict[str, Any], notes: list[dict[str, Any]], building: str, output_dir: str
 ) -> dict[str, Any]:
-    """Moves a complete dataset to its place and writes its manifest."""
+    """Moves a complete dataset to the output directory and writes its manifest."""
     try:
         manifest = build.make_manifest(plan, notes)
     except InputError:
         with contextlib.suppress(OSError):
-            os.remove(os.path.join(building, build.PLAN))  # Nothing here is worth going on with.
+            os.remove(os.path.join(building, build.PLAN))  # Nothing here can be resumed.
         raise
     try:
         for name in [build.VOCAB, *(note["file"] for note in notes)]:
@@ -167,7 +159,7 @@ def _finish(
     build.check_moved(output_dir, notes, _sizes(output_dir))
     files.write_json(os.path.join(output_dir, record_files.MANIFEST), manifest)
     shutil.rmtree(building, ignore_errors=True)
-    # Kilobytes, but bytes on macOS.
+    # ru_maxrss is in kilobytes, but in bytes on macOS.
     unit = 2**20 if sys.platform == "darwin" else 2**10
     this, child = (
         resource.getrusage(who).ru_maxrss // unit

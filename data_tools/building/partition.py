@@ -1,8 +1,6 @@
-"""How a corpus is shared out: which shard a document goes to, and how many shards there are.
+"""Assigns documents to shards and chooses the number of shards.
 
-In: a document's text, or what a corpus turned out to be. Out: its digest and its bucket; a number
-of temporary files and of shards. All are functions of the text and the seed, so that every runner
-comes to the same.
+All results depend only on the text and the seed, so they are the same on every runner.
 """
 
 import hashlib
@@ -17,49 +15,29 @@ from keras_bert.common.errors import InputError
 DIGEST_BYTES = 16
 
 _TEXT_BYTES_A_SHARD = 8 << 20
-# A random B should have many other documents to come from.
+# A random B should be drawn from many other documents.
 _DOCUMENTS_A_SHARD = 32
-# What a worker may hold in its memory, with room for the chance that makes some shards larger.
+# Limits for the memory of a worker, with a margin because some shards are larger by chance.
 _MOST_TEXT_BYTES_A_SHARD = 32 << 20
 _MOST_SENTENCES_A_SHARD = 500_000
 _MOST_SHARDS = 1 << 16
 
 
 def document_digest(text: bytes, random_seed: int) -> bytes:
-    """Computes the hash that gives a document its shard and its place there.
-
-    Args:
-        text: the document, UTF-8.
-        random_seed: the key of the hash.
-
-    Returns:
-        16 bytes.
-    """
+    """Returns a 16-byte hash of a UTF-8 text, which determines its shard and its position there."""
     key = str(random_seed).encode()
     return hashlib.blake2b(text, digest_size=DIGEST_BYTES, key=key).digest()
 
 
 def bucket_of(digest: bytes, num_buckets: int) -> int:
-    """Gives a document its bucket.
-
-    Args:
-        digest: the document's, from `document_digest`.
-        num_buckets: how many there are.
-
-    Returns:
-        From 0 to num_buckets - 1.
-    """
+    """Returns the bucket of a document, from 0 to num_buckets - 1, given its `document_digest`."""
     return int.from_bytes(digest[:8], "big") % num_buckets
 
 
 def default_num_buckets(inputs: Iterable[Mapping[str, Any]]) -> int:
-    """Chooses how many temporary files to spill to when the user leaves `--num_shards` open.
+    """Chooses the number of temporary files from the input files if `--num_shards` is not given.
 
-    Args:
-        inputs: file and bytes of each file of the corpus.
-
-    Returns:
-        A power of two, so that `default_num_shards` can join or part them evenly.
+    It is a power of two, so that `default_num_shards` can evenly merge or split the files.
     """
     text_bytes = sum(text_bytes_of(entry["file"], entry["bytes"]) for entry in inputs)
     wanted = -(-text_bytes // _TEXT_BYTES_A_SHARD)
@@ -67,16 +45,8 @@ def default_num_buckets(inputs: Iterable[Mapping[str, Any]]) -> int:
 
 
 def text_bytes_of(path: str, stored_bytes: int) -> int:
-    """Estimates the text in a file.
-
-    Args:
-        path: the file.
-        stored_bytes: its size.
-
-    Returns:
-        Bytes, once decompressed.
-    """
-    return stored_bytes * (4 if is_archive(path) else 1)  # text packs to about a quarter
+    """Estimates the decompressed size in bytes of a file of `stored_bytes` bytes."""
+    return stored_bytes * (4 if is_archive(path) else 1)  # text compresses to about a quarter
 
 
 def default_num_shards(
@@ -86,18 +56,10 @@ def default_num_shards(
     num_sentences: int,
     next_sentence: str = "random",
 ) -> int:
-    """Chooses the number of shards by what a corpus turned out to be.
+    """Chooses the number of shards, a power of two, based on the contents of the corpus.
 
-    Args:
-        num_buckets: a power of two, from `default_num_buckets`.
-        num_documents: documents in the corpus.
-        text_bytes: bytes of all documents.
-        num_sentences: sentences of all documents.
-        next_sentence: random, which alone pairs documents.
-
-    Returns:
-        A power of two: `num_buckets`; doubled until a shard has a bearable amount of text and
-        sentences; or halved until it has documents enough to pair, as far as it stays bearable.
+    Starts with `num_buckets`. It is doubled until a shard has few enough bytes and sentences to fit
+    in memory, or halved until a shard has enough documents for random pairs, while it still fits.
     """
 
     def is_too_much(num_shards: int) -> bool:
@@ -125,17 +87,13 @@ def check_corpus(
     longest_document: int,
     next_sentence: str = "random",
 ) -> None:
-    """Refuses a corpus that no example can be made of, and warns of one that is a document.
+    """Checks that examples can be created from a corpus; logs a warning if it is a single document.
 
-    Args:
-        input_files: the corpus.
-        num_documents: documents in it.
-        longest_document: sentences of the longest.
-        next_sentence: random, which alone needs two sentences and several documents; order cuts
-            inside a sentence where it must, and none has no pairs.
+    Only next_sentence=random needs a document with two sentences, and several documents: order
+    splits a sentence if it must, and none creates no pairs.
 
     Raises:
-        InputError: when there is no text, or no document has two sentences to pair.
+        InputError: if there is no text, or no document has two sentences to pair.
     """
     where = f"{input_files[0]}" + (f" and {len(input_files) - 1} more" if input_files[1:] else "")
     if not num_documents:

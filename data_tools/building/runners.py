@@ -1,9 +1,9 @@
-"""Runs the same function on many jobs, on local processes.
+"""Runs a function on many jobs in local processes.
 
-In: a function of one picklable job. Out: its results, in the order in which they come in. What a
-job's result is may depend on the job only; then it is the same for any number of workers.
+Results are yielded in the order of completion. A result must depend only on its job, so that the
+results are the same for any number of workers.
 
-Processes are spawned, not forked: TensorFlow is in use, and its threads don't survive a fork.
+Processes are spawned, not forked, because TensorFlow's threads do not survive a fork.
 """
 
 import multiprocessing
@@ -22,26 +22,23 @@ Result = TypeVar("Result")
 
 
 def default_num_workers() -> int:
-    """Returns how many processors this process may use."""
+    """Returns the number of processors that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def run_local(
     function: Callable[[Job], Result], jobs: Iterable[Job], num_workers: int
 ) -> Iterator[Result]:
-    """Runs jobs on local processes.
+    """Runs jobs in local processes; yields results in the order of completion.
 
     Args:
-        function: what to do with a job; a module's function, so that it can be sent by its name.
-        jobs: the jobs.
-        num_workers: processes; 1 does the work in this one.
-
-    Yields:
-        A result a job, as they come in.
+        function: called with a job; a module-level function, because it is pickled by name.
+        jobs: the picklable jobs.
+        num_workers: number of processes; 1 runs the jobs in the current process.
 
     Raises:
-        InputError: when a worker dies; and whatever `function` raises, after which no further job
-            is begun.
+        InputError: if a worker dies. Exceptions of `function` are passed on, and no further job is
+            then started.
     """
     jobs = list(jobs)
     num_workers = min(num_workers, len(jobs))
@@ -56,7 +53,7 @@ def run_local(
             for future in as_completed(futures):
                 yield future.result()
         except BrokenProcessPool:
-            # Ctrl-C reaches all at once; this process may see what it did to them first.
+            # Ctrl-C reaches all processes; the death of the workers may be noticed here first.
             for worker in workers:
                 worker.join(timeout=5)
             if any(worker.exitcode == -signal.SIGINT for worker in workers):
@@ -70,11 +67,11 @@ def run_local(
 
 
 def _start_worker() -> None:
-    """Prepares a worker: one thread for TensorFlow, and an end with the process that it works for.
+    """Prepares a worker: limits TensorFlow to one thread, and makes the worker end with its parent.
 
-    Workers share the processors. One whose parent was killed would wait for jobs for ever, or go on
-    with its last one beside the workers of the next build. Ctrl-C reaches workers, too: they end
-    without a word, and their parent says it.
+    TensorFlow needs no more threads, because the workers share the processors. If its parent is
+    killed, a worker would otherwise wait for jobs forever, or finish its last job next to the
+    workers of the next build. Ctrl-C also ends the workers, silently; their parent reports it.
     """
     os.environ["TF_NUM_INTRAOP_THREADS"] = os.environ["TF_NUM_INTEROP_THREADS"] = "1"
     signal.signal(signal.SIGINT, signal.SIG_DFL)

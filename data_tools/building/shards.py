@@ -1,11 +1,12 @@
-"""Makes a shard: the TFRecord file of its documents.
+"""Creates a shard: the TFRecord file with the examples of its documents.
 
-`make_shard` takes the documents that `spill` has put by for the shard, in the order of their
-hashes; `write_shard_of`, which other engines call as well, tokenizes them, makes examples
-(`instances`, `full_sentences`), shuffles and packs them (`packed`), lays out rows (`rows`), masks
-(`keras_bert.data.masking`) and encodes (`records`). A shard's bytes are a function of its
-documents, the vocabulary, the settings and the seed, so shards can be made anywhere, in any order,
-on any number of workers.
+`make_shard` reads the shard's documents from the temporary files of `spill`, ordered by hash.
+`write_shard_of`, which the Beam build also calls, tokenizes them, creates examples (`instances`,
+`full_sentences`), shuffles and packs them (`packed`), creates rows (`rows`), masks tokens
+(`keras_bert.data.masking`) and encodes the records (`tfrecord_writing`).
+
+The bytes of a shard depend only on its documents, the vocabulary and the settings, which include
+the seed. Therefore shards can be created anywhere, in any order, by any number of workers.
 """
 
 import functools
@@ -32,21 +33,21 @@ from keras_bert.text.vocabulary import load_vocab
 if TYPE_CHECKING:
     from keras_bert.text.tokenizer import BertTokenizer
 
-# While it runs, the tokenizer takes some 40 times a batch's bytes.
+# While running, the tokenizer needs about 40 times the bytes of a batch.
 _SENTENCES_A_BATCH, _BYTES_A_BATCH = 4096, 1 << 20
 _ROWS_A_BATCH = 1024
 
 
 @dataclass(frozen=True)
 class ShardJob:
-    """One shard to be made: everything it depends on, and where it goes.
+    """The inputs and the output folder of one shard.
 
     Attributes:
-        index: its number.
-        num_buckets: temporary files there are; a multiple or a divisor of settings.num_shards.
-        directory: where the temporary files lie and the shard goes.
-        vocab_file: the vocabulary.
-        settings: the dataset's settings, with the real number of shards.
+        index: index of the shard.
+        num_buckets: number of temporary files; a multiple or a divisor of settings.num_shards.
+        directory: folder of the temporary files and of the shard.
+        vocab_file: path of the vocabulary.
+        settings: settings of the dataset, with the actual number of shards.
     """
 
     index: int
@@ -57,16 +58,10 @@ class ShardJob:
 
 
 def make_shard(job: ShardJob) -> dict[str, Any]:
-    """Makes one shard of the spilled documents and, beside it, a note of what is in it.
-
-    Args:
-        job: the shard.
-
-    Returns:
-        The note of `write_shard_of`.
+    """Creates one shard from the temporary files; writes the note of `write_shard_of` next to it.
 
     Raises:
-        InputError: when something cannot be read or written.
+        InputError: if a file cannot be read or written.
     """
     num_shards = job.settings.num_shards
     path = os.path.join(job.directory, tfrecord_writing.shard_name(job.index, num_shards))
@@ -84,27 +79,27 @@ def make_shard(job: ShardJob) -> dict[str, Any]:
 def write_shard_of(
     documents: list[list[bytes]], index: int, vocab_file: str, settings: Settings, path: str
 ) -> dict[str, Any]:
-    """Makes the TFRecord file of a shard's documents.
+    """Creates the TFRecord file for the documents of a shard.
 
     Args:
         documents: sentences (UTF-8) of each document, in canonical order.
-        index: the shard's number.
-        vocab_file: the vocabulary.
-        settings: the dataset's settings, with the real number of shards.
-        path: where the file goes.
+        index: index of the shard.
+        vocab_file: path of the vocabulary.
+        settings: settings of the dataset, with the actual number of shards.
+        path: path of the TFRecord file.
 
     Returns:
-        The note: index; file, examples, rows (records, as many as examples unless packed), bytes,
-        sha256 for the manifest's `shards`; documents, sentences, random_next (examples with label
-        1, swapped ones with next_sentence order), masked (0 with dynamic: training draws the
-        masks) and real_tokens for its `counts`, with examples and rows.
+        The note: index; for the manifest's `shards`: file, examples, rows (records, as many as
+        examples unless packed), bytes, sha256; for its `counts`, in addition to examples and rows:
+        documents, sentences, random_next (examples with label 1, including swapped ones), masked
+        (0 with dynamic, where training draws the masks), real_tokens.
 
     Raises:
-        InputError: when the vocabulary cannot be read or the file not be written.
+        InputError: if the vocabulary cannot be read or the file cannot be written.
     """
     tokenizer = _tokenizer(tuple(load_vocab(vocab_file)), settings.do_lower_case)
     tokenized = tokenize(documents, tokenizer)
-    del documents  # room for the examples
+    del documents  # frees memory for the examples
     counts = {"documents": len(tokenized), "sentences": len(tokenized.sentence_starts) - 1}
     counts |= {"random_next": 0, "masked": 0, "real_tokens": 0, "examples": 0}
 
@@ -124,8 +119,9 @@ def write_shard_of(
 
 @functools.lru_cache(maxsize=1)
 def _tokenizer(vocab: tuple[str, ...], do_lower_case: bool) -> "BertTokenizer":
-    # Once a build and process, and not before a shard is made: it starts TensorFlow. By the pieces,
-    # not their file: the next build into the same folder has another vocabulary in that place.
+    # Created once per build and process, and only when a shard is created, because it starts
+    # TensorFlow. The cache key is the tokens and not the file name, because the next build in the
+    # same folder may have another vocabulary in the same file.
     start_tensorflow()
     from keras_bert.text.tokenizer import BertTokenizer
 
@@ -133,14 +129,9 @@ def _tokenizer(vocab: tuple[str, ...], do_lower_case: bool) -> "BertTokenizer":
 
 
 def tokenize(documents: list[list[bytes]], tokenizer: "BertTokenizer") -> instances.Documents:
-    """Tokenizes documents; sentences without a piece drop out, and documents without a sentence.
+    """Tokenizes documents, given as UTF-8 sentences, to flat arrays.
 
-    Args:
-        documents: sentences (UTF-8) of each document.
-        tokenizer: the tokenizer.
-
-    Returns:
-        The documents as flat arrays.
+    Drops sentences without tokens and documents without sentences.
     """
     sentences = [sentence for document in documents for sentence in document]
     ids, lengths = [], []
@@ -180,16 +171,9 @@ def make_examples(
     settings: Settings,
     shard_index: int,
 ) -> Iterator[dict[str, np.ndarray]]:
-    """Makes all rows of a shard, in random order.
+    """Yields the rows of a shard in random order, as batches of features (`tfrecord_writing`).
 
-    Args:
-        documents: the shard's documents.
-        tokenizer: for the special ids and the vocabulary.
-        settings: the dataset's settings.
-        shard_index: part of the random seed.
-
-    Yields:
-        Batches of the features of `tfrecord_writing.py`, of whatever kind the settings ask for.
+    The settings determine which features there are. `shard_index` is part of the random seed.
     """
     seed = hashlib.blake2b(
         json.dumps([settings.random_seed, settings.num_shards, shard_index]).encode(),
@@ -242,7 +226,7 @@ def make_examples(
 def _all_copies(
     documents: instances.Documents, settings: Settings, rng: np.random.Generator
 ) -> instances.ExampleSpans:
-    """Makes the examples of all dupe_factor walks through the documents."""
+    """Creates the examples of all dupe_factor passes over the documents."""
     length, short_seq_prob = settings.max_seq_length, settings.short_seq_prob
     walks = range(settings.dupe_factor)
     if settings.next_sentence == "none":
@@ -254,7 +238,7 @@ def _all_copies(
         for _ in walks
     ]
     pairs = np.concatenate(copies)
-    del copies  # Pairs, 40 bytes each, are what takes most memory when documents are few and long.
+    del copies  # Pairs, 40 bytes each, need the most memory if documents are few and long.
     max_num_tokens = length - instances.NUM_SPECIAL_TOKENS
     pairs = instances.truncate_pairs(pairs, max_num_tokens, rng)
     return instances.ExampleSpans.of_pairs(pairs)

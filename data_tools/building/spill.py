@@ -1,12 +1,12 @@
-"""Documents to temporary files and back: the corpus is read once and spread by hash.
+"""Distributes the documents of a corpus over temporary files by hash, and reads them back.
 
-In: the corpus. Out: temporary files, one a bucket from every process that reads. Every document
-goes to bucket hash(seed, text), so memory stays bounded whatever the corpus's size, and comes back
-in the order of its hash, so that neither the order of the input files nor a document's place among
-them nor the number of processes matters.
+The corpus is read once. Every reading process writes one temporary file per bucket. A document
+belongs to bucket hash(seed, text), which bounds memory for any size of the corpus. Documents are
+read back in the order of their hashes, so the order of the input files, the order of the documents
+in them and the number of processes do not matter.
 
-A temporary file is a row of entries: digest (16 bytes), length in bytes (uint64, little-endian),
-text (UTF-8, one sentence a line).
+A temporary file is a sequence of entries: digest (16 bytes), length in bytes (uint64,
+little-endian), text (UTF-8, one sentence per line).
 """
 
 import hashlib
@@ -33,21 +33,21 @@ _SPILLED = "documents-"
 _HEAD = struct.Struct(f"<{DIGEST_BYTES}sQ")
 _SPILL_BUFFER_BYTES = 64 << 20
 _SPILL_BYTES_A_BUCKET = 1 << 20
-_OBJECT_BYTES = 48  # what Python adds to an entry
-# A process takes about a second to start, in which another one reads more than this.
+_OBJECT_BYTES = 48  # Python's memory overhead per entry
+# Starting a process takes about a second, in which a running one reads more than this.
 _TEXT_BYTES_A_WORKER = 64 << 20
 _MAX_GROUPS = 100
 
 
 @dataclass(frozen=True)
 class Spill:
-    """The temporary files that documents are spread over.
+    """The temporary files that documents are distributed over.
 
     Attributes:
         reading: how documents are read.
-        random_seed: part of the hash.
-        num_buckets: the number of temporary files of each process.
-        directory: the folder of the temporary files.
+        random_seed: key of the hash.
+        num_buckets: number of temporary files per process.
+        directory: folder of the temporary files.
     """
 
     reading: Reading
@@ -59,20 +59,14 @@ class Spill:
 def spill_documents(
     input_files: list[str], spill: Spill, num_workers: int, progress: Progress
 ) -> list[dict[str, Any]]:
-    """Spreads a corpus's documents over temporary files by hash(seed, text).
-
-    Args:
-        input_files: the corpus.
-        spill: the temporary files.
-        num_workers: local processes.
-        progress: counts the bytes read.
+    """Distributes the documents of a corpus over temporary files by hash(seed, text).
 
     Returns:
-        Of each input file: file, bytes, sha256, documents, sentences, text_bytes (of its
+        For each input file: file, bytes, sha256, documents, sentences, text_bytes (of its
         documents), longest_document (in sentences), odd (`OddInput.to_dict`).
 
     Raises:
-        InputError: for what cannot be read or written.
+        InputError: if a file cannot be read or written.
     """
     groups = _groups(input_files, num_workers)
     jobs = [SpillJob(number, group, spill) for number, group in enumerate(groups)]
@@ -92,8 +86,8 @@ class SpillJob:
     """The input files of one process, and the temporary files for their documents.
 
     Attributes:
-        number: of the group of files, part of the temporary files' names.
-        input_files: the input files.
+        number: index of the group of files, part of the names of the temporary files.
+        input_files: paths of the input files.
         spill: the temporary files.
     """
 
@@ -103,21 +97,11 @@ class SpillJob:
 
 
 def spill_group(job: SpillJob) -> list[dict[str, Any]]:
-    """Reads a group of files and spreads their documents.
-
-    Args:
-        job: the files.
-
-    Returns:
-        An entry a file, as of `spill_documents`.
-
-    Raises:
-        InputError: for what cannot be read or written.
-    """
+    """Distributes the documents of one group of files; see `spill_documents`."""
     try:
         with Meter(_meter_path(job)) as meter:
             return _spill(job, meter)
-    except OSError as error:  # those of reading are InputErrors already
+    except OSError as error:  # errors of reading are InputErrors already
         raise InputError(
             f"{job.spill.directory}: cannot be written ({error.strerror or error})"
         ) from None
@@ -161,17 +145,12 @@ def _spill(job: SpillJob, meter: Meter) -> list[dict[str, Any]]:
     _flush(buffers, job)
     for path in _all_spilled(job.spill.directory, range(job.spill.num_buckets), [job.number]):
         with open(path, "rb") as file:
-            os.fsync(file.fileno())  # A plan that says that all has been read must not come first.
+            os.fsync(file.fileno())  # The plan must not reach the disk before these files.
     return entries
 
 
 class _Source:
-    """A file that is hashed and counted as it is read.
-
-    Args:
-        path: the file.
-        meter: counts its bytes.
-    """
+    """A file whose bytes are hashed and counted as they are read."""
 
     def __init__(self, path: str, meter: Meter):
         self._path, self._meter = path, meter
@@ -196,7 +175,7 @@ class _Source:
 
 
 def _groups(input_files: list[str], num_workers: int) -> list[list[str]]:
-    """Shares files out to workers, about the same amount of text to each."""
+    """Divides files into groups, one per worker, with about the same amount of text."""
     sizes = {path: text_bytes_of(path, os.path.getsize(path)) for path in input_files}
     useful = sum(sizes.values()) // _TEXT_BYTES_A_WORKER + 1
     groups: list[list[str]] = [
@@ -211,14 +190,7 @@ def _groups(input_files: list[str], num_workers: int) -> list[list[str]]:
 
 
 def spilled_files(directory: str) -> dict[str, int]:
-    """Lists the temporary files, so that a later build can tell whether they are all there.
-
-    Args:
-        directory: where `spill_documents` put them.
-
-    Returns:
-        Their names and sizes in bytes.
-    """
+    """Returns names and sizes of the temporary files, for a later check that they are complete."""
     with os.scandir(directory) as found:
         sizes = {e.name: e.stat().st_size for e in found if e.name.startswith(_SPILLED)}
     return dict(sorted(sizes.items()))
@@ -227,19 +199,12 @@ def spilled_files(directory: str) -> dict[str, int]:
 def read_spilled(
     directory: str, num_buckets: int, shard: int, num_shards: int
 ) -> list[list[bytes]]:
-    """Reads a shard's documents back in their canonical order, the order of their digests.
+    """Reads the documents of a shard, as UTF-8 sentences, in canonical order: by their digests.
 
-    Args:
-        directory: where `spill_documents` put them.
-        num_buckets: how many temporary files there are, of which an empty one is absent.
-        shard: the shard's number.
-        num_shards: a multiple or a divisor of `num_buckets`.
-
-    Returns:
-        Sentences (UTF-8) of each document.
+    `num_shards` must be a multiple or a divisor of `num_buckets`.
 
     Raises:
-        InputError: when a file is not as it was written.
+        InputError: if a file is truncated.
     """
     buckets = range(shard % num_buckets, num_buckets, num_shards)
     entries = []

@@ -1,8 +1,7 @@
-"""Compressed files: told by their names, read as streams.
+"""Decompression of corpus files as streams; the file name determines the format.
 
-In: a path and the stream of its bytes as they are stored. Out: the stream of its content. An
-archive may be several, one behind the other, and nothing else: whatever follows is no archive, or
-is cut, raises `BrokenArchiveError`.
+A file may consist of several archives, one after the other. Truncated archives and trailing data
+that is not an archive raise `BrokenArchiveError`.
 """
 
 import bz2
@@ -16,45 +15,30 @@ import zstandard
 
 
 class BrokenArchiveError(Exception):
-    """A file that is not the archive that its name says, or not a whole one."""
+    """Raised for a file that is not a complete archive of the format that its name implies."""
 
 
 def is_archive(path: str) -> bool:
-    """Tells by its name whether a file is compressed.
-
-    Args:
-        path: the file.
-
-    Returns:
-        True for .gz, .bz2, .xz and .zst.
-    """
+    """Returns whether a file is compressed: True for .gz, .bz2, .xz and .zst."""
     return os.path.splitext(path)[1].lower() in _FORMATS
 
 
 def decompressed(path: str, raw: BinaryIO) -> "BinaryIO | _Archive":
-    """Decompresses a stream if its file's name says that it is compressed.
-
-    Args:
-        path: the file.
-        raw: its bytes.
-
-    Returns:
-        The stream of its content; `raw` itself for a plain file.
-    """
+    """Returns `raw`, decompressed if the file name in `path` implies compression."""
     form = _FORMATS.get(os.path.splitext(path)[1].lower())
     return _Archive(raw, *form) if form else raw
 
 
 class _Archive:
-    """Reads one archive after the other until the stream ends.
+    """Reads consecutive archives until the stream ends.
 
-    The streams of the libraries pass over what follows an archive (bz2, lzma), over NULs there
-    (gzip), or take a cut archive for whole (zstandard).
+    The stream readers of the libraries are not strict enough: they ignore data after an archive
+    (bz2, lzma) or NULs there (gzip), or accept a truncated archive (zstandard).
 
     Args:
-        raw: the bytes as they are stored.
-        new_archive: makes a decompressor of one archive.
-        stored_bytes: how much of `raw` is decompressed at a time.
+        raw: the stored bytes.
+        new_archive: creates a decompressor for one archive.
+        stored_bytes: how many bytes of `raw` are decompressed at a time.
     """
 
     def __init__(self, raw: BinaryIO, new_archive: Callable[[], Any], stored_bytes: int):
@@ -63,19 +47,13 @@ class _Archive:
         self._stored, self._content = b"", memoryview(b"")
 
     def read(self, size: int) -> bytes:
-        """Reads on.
-
-        Args:
-            size: most bytes wanted.
-
-        Returns:
-            Some of the content; nothing at its end.
+        """Reads at most `size` bytes; returns no bytes at the end.
 
         Raises:
-            BrokenArchiveError: for anything but whole archives.
+            BrokenArchiveError: if the stream is anything but complete archives.
         """
         while not self._content:
-            # bz2 and lzma keep what they have not used, so that their output can be bounded.
+            # bz2 and lzma keep unused input, which bounds the size of their output.
             if not self._stored and getattr(self._archive, "needs_input", True):
                 self._stored = self._raw.read(self._stored_bytes)
                 if not self._stored:
@@ -103,8 +81,9 @@ class _Archive:
             self._num_whole += 1
 
 
-# How much is decompressed at a time bounds memory where the library does not: a stored byte of
-# gzip holds a thousand bytes of text at most, a kilobyte of zstandard 32 MiB.
+# The second value, the number of stored bytes that are decompressed at a time, bounds memory where
+# the library does not: one stored byte of gzip expands to at most a thousand bytes of text, a
+# kilobyte of zstandard to at most 32 MiB.
 _FORMATS: dict[str, tuple[Callable[[], Any], int]] = {
     ".gz": (lambda: zlib.decompressobj(wbits=31), 1 << 14),
     ".bz2": (bz2.BZ2Decompressor, 1 << 16),

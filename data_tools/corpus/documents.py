@@ -1,17 +1,17 @@
-r"""Streams documents out of text files.
+"""Streams documents from text files.
 
-In: `--input_file`, a comma list of files, globs and directories; plain text, .gz, .bz2, .xz or
-.zst, in one of the formats of `data_tools.corpus.formats`:
+The files are given as `--input_file`, a comma-separated list of files, globs and directories. They
+are plain text, .gz, .bz2, .xz or .zst, in one of the formats of `data_tools.corpus.formats`:
 
-* `sentences` (Google's): one sentence a line, a blank line between documents.
-* `prose`: running text. A blank line ends a paragraph; two or more blank lines in a row (the gap
-  between chapters), a form feed or the end of the file end a document.
-* `jsonl`: a JSON object a line, the document in one of its fields.
-* `wiki`: what WikiExtractor makes of a Wikipedia dump, `<doc>` tags or JSON.
-* `gutenberg`: Project Gutenberg's books, a document each, without what is not the book.
+* `sentences` (format of Google's BERT): one sentence per line, a blank line between documents.
+* `prose`: running text. A blank line ends a paragraph. Two or more consecutive blank lines (the
+  gap between chapters), a form feed or the end of the file end a document.
+* `jsonl`: one JSON object per line, with the document in one of its fields.
+* `wiki`: the output of WikiExtractor for a Wikipedia dump, as `<doc>` tags or as JSON.
+* `gutenberg`: Project Gutenberg's books, one document per book, without headers and licences.
 
-Out: documents one after the other, each a list of sentences (str, stripped, none empty). Only one
-document is in memory at a time, and an over-long one comes in parts.
+A document is a list of non-empty sentences (str) without surrounding white space. Only one document
+is in memory at a time, and an over-long one is split into several.
 """
 
 import glob
@@ -32,13 +32,14 @@ INPUT_FORMATS = ("sentences", "prose", "jsonl", "wiki", "gutenberg")
 
 @dataclass(frozen=True)
 class Reading:
-    """How a corpus is read.
+    """Settings for reading a corpus.
 
     Attributes:
         input_format: one of INPUT_FORMATS.
-        text_field: of jsonl: the field that holds the document.
-        language: whose rules split sentences, a code of ISO 639-1; not used by sentences.
-        max_bad_line_share: share of a file's lines that may be undecodable or malformed.
+        text_field: name of the field that holds the document, for jsonl.
+        language: ISO 639-1 code of the language whose rules split text into sentences; not used
+            by the format `sentences`.
+        max_bad_line_share: maximum fraction of undecodable or malformed lines per file.
     """
 
     input_format: str = "sentences"
@@ -47,11 +48,7 @@ class Reading:
     max_bad_line_share: float = 0.1
 
     def __post_init__(self) -> None:
-        """Checks every value.
-
-        Raises:
-            InputError: for the first one that is out of bounds.
-        """
+        """Checks all values; raises an `InputError` for the first invalid one."""
         if self.input_format not in INPUT_FORMATS:
             raise InputError(
                 f"--input_format={self.input_format}: expected one of {', '.join(INPUT_FORMATS)}"
@@ -66,19 +63,20 @@ class Reading:
 
 
 def find_input_files(patterns: str) -> list[str]:
-    """Lists the files that `--input_file` names.
+    """Returns the files that `--input_file` names.
 
     Args:
-        patterns: a comma list of files, globs (`**` crosses folders) and directories. A directory
-            stands for every file below it, hidden ones (a name with a leading dot) left out.
+        patterns: a comma-separated list of files, globs (`**` matches nested folders) and
+            directories. A directory stands for all files below it, except hidden ones (a name
+            with a leading dot).
 
     Returns:
-        The paths, each once, in the order of the list and sorted within a glob or a directory.
+        The distinct paths in the order of the list, sorted within a glob or a directory.
 
     Raises:
-        InputError: when an entry names no file, or something that is no plain file.
+        InputError: if an entry matches no file, or something that is not a regular file.
     """
-    # A file may well have a comma in its name; then the whole value is that file.
+    # If the whole value is the name of a file, its commas belong to the name.
     entries = [patterns] if os.path.isfile(patterns) else patterns.split(",")
     paths: dict[str, None] = {}
     for entry in filter(None, (entry.strip() for entry in entries)):
@@ -86,7 +84,7 @@ def find_input_files(patterns: str) -> list[str]:
         if not found:
             raise InputError(f"--input_file: no file at {entry!r}, expected a file, glob or folder")
         for path in itertools.filterfalse(os.path.isfile, found):
-            # A pipe or a device may never end, and cannot be read again by the next build.
+            # A pipe or a device may never end, and the next build cannot read it again.
             what = "is no plain file" if os.path.exists(path) else "is a link to nothing"
             raise InputError(f"--input_file: {path} {what}, expected text files")
         paths.update(dict.fromkeys(found))
@@ -96,7 +94,7 @@ def find_input_files(patterns: str) -> list[str]:
 
 
 def _expand(entry: str) -> list[str]:
-    if os.path.isfile(entry):  # before the glob: a name may hold "["
+    if os.path.isfile(entry):  # before glob, because a name may contain "["
         return [entry]
     matches = [entry] if os.path.isdir(entry) else sorted(glob.glob(entry, recursive=True))
     paths = []
@@ -112,17 +110,7 @@ def _expand(entry: str) -> list[str]:
 
 
 def open_local(path: str) -> BinaryIO:
-    """Opens a file of this machine for reading.
-
-    Args:
-        path: the file.
-
-    Returns:
-        The stream of its bytes.
-
-    Raises:
-        OSError: it cannot be opened.
-    """
+    """Opens a local file for reading bytes; raises an `OSError` if it cannot be opened."""
     return open(path, "rb")
 
 
@@ -132,20 +120,20 @@ def read_documents(
     odd: OddInput,
     open_file: Callable[[str], BinaryIO] = open_local,
 ) -> Iterator[list[str]]:
-    """Reads one file's documents.
+    """Yields the documents of one file as lists of sentences.
 
     Args:
         path: a text file, compressed if its name ends in .gz, .bz2, .xz or .zst.
-        reading: how it is read.
-        odd: what is odd in the file is added here when it has been read.
-        open_file: gives the stream of a path's bytes, as they are stored.
+        reading: how the file is read.
+        odd: the odd input of the file is added to it after the last document.
+        open_file: opens a path and returns the stream of its stored bytes.
 
     Yields:
-        A document at a time: its sentences, at least one.
+        One document at a time, each with at least one sentence.
 
     Raises:
-        InputError: for a file that cannot be read, a broken archive, UTF-16, or a file with too
-            many lines that are undecodable or malformed; then some documents may have come already.
+        InputError: if the file cannot be read, is a broken archive or UTF-16, or has too many
+            undecodable or malformed lines. Some documents may have been yielded before.
     """
     for text in read_texts(path, reading, odd, open_file):
         yield text.split("\n")
@@ -157,20 +145,7 @@ def read_texts(
     odd: OddInput,
     open_file: Callable[[str], BinaryIO] = open_local,
 ) -> Iterator[str]:
-    r"""Reads one file's documents without taking them apart; else as `read_documents`.
-
-    Args:
-        path: the file.
-        reading: how it is read.
-        odd: what is odd in the file is added here when it has been read.
-        open_file: gives the stream of a path's bytes, as they are stored.
-
-    Yields:
-        A document at a time: its sentences with `\n` between them.
-
-    Raises:
-        InputError: as `read_documents`.
-    """
+    r"""Like `read_documents`, but yields each document as a text with `\n` between sentences."""
     longest = formats.MAX_JSON_LINE_BYTES if reading.input_format in ("jsonl", "wiki") else None
     sizes = {"max_line_bytes": longest} if longest else {}
     lines = Lines(path, reading.max_bad_line_share, open_file, **sizes)

@@ -1,8 +1,8 @@
-r"""A file's lines to documents, one function a format.
+r"""Readers of the corpus formats, one function per format.
 
-In: `Lines`. Out: documents, each a text (str) with one sentence a line and `\n` between sentences,
-stripped, none empty. What is odd is counted by the `Lines`. Only one document is in memory at a
-time; an over-long one comes in parts (`data_tools.corpus.paragraphs`).
+Each takes the `Lines` of a file and yields documents: texts (str) with one sentence per line and
+`\n` between sentences, none of them empty. The `Lines` count odd input. Only one document is in
+memory at a time; an over-long one is split (`data_tools.corpus.paragraphs`).
 """
 
 import html
@@ -24,20 +24,13 @@ _TITLE_STARTS = re.compile(r'\btitle="')
 
 
 def sentence_texts(lines: Lines) -> Iterator[str]:
-    """Reads one sentence a line and a blank line between documents.
-
-    Args:
-        lines: the file.
-
-    Yields:
-        Documents.
-    """
-    # No line is handled on its own here: the loops over lines are those of str.
-    parts: list[str] = []  # of the document that goes on
+    """Yields the documents of a file with one sentence per line, a blank line between documents."""
+    # For speed, whole blocks are processed with string methods, not single lines.
+    parts: list[str] = []  # of the current document
     length = num_sentences = 0
     is_in_parts = False
     for block, text in lines.blocks():
-        text = "\n".join(map(str.strip, text.split("\n")))  # ends in a line end, as before
+        text = "\n".join(map(str.strip, text.split("\n")))  # still ends in a line end
         _count_empty_documents(lines, block, text)
         if text.startswith("\n"):
             yield from _not_empty(parts)
@@ -67,7 +60,7 @@ def _not_empty(parts: list[str]) -> Iterator[str]:
 
 
 def _count_empty_documents(lines: Lines, block: Line, text: str) -> None:
-    """Counts the blank lines beyond one between documents, as far as one block shows them."""
+    """Counts the extra blank lines between documents within one block."""
     if "\n\n\n" not in text:
         return
     first, times = 0, 0
@@ -84,15 +77,7 @@ def _count_empty_documents(lines: Lines, block: Line, text: str) -> None:
 
 
 def prose_texts(lines: Lines, language: str) -> Iterator[str]:
-    """Reads running text; two blank lines or a form feed end a document.
-
-    Args:
-        lines: the file.
-        language: its language.
-
-    Yields:
-        Documents.
-    """
+    """Yields the documents of running text; two blank lines or a form feed end a document."""
     document = Document(lines, language)
     blank_lines = 0
     for line in lines.lines():
@@ -110,15 +95,9 @@ def prose_texts(lines: Lines, language: str) -> Iterator[str]:
 
 
 def json_texts(lines: Lines, text_field: str, language: str) -> Iterator[str]:
-    """Reads a JSON object a line.
+    """Yields the documents of a file with one JSON object per line.
 
-    Args:
-        lines: the file.
-        text_field: the field that holds the document; line ends in it end paragraphs.
-        language: its language.
-
-    Yields:
-        Documents.
+    The text is in `text_field`; a line break in it ends a paragraph.
     """
     document = Document(lines, language)
     for line, fields in _json_objects(lines, lines.lines(), text_field):
@@ -128,7 +107,7 @@ def json_texts(lines: Lines, text_field: str, language: str) -> Iterator[str]:
 def _json_objects(
     lines: Lines, source: Iterable[Line], text_field: str
 ) -> Iterator[tuple[Line, dict]]:
-    """Yields the lines' objects whose field is a text; the others are counted and left out."""
+    """Yields the JSON objects whose text field is a string; counts and skips all other lines."""
     long_line = 0
     for line in source:
         if line.is_piece:
@@ -144,7 +123,7 @@ def _json_objects(
         except (ValueError, RecursionError) as error:
             lines.add_malformed(line, f"not JSON: {error}")
             continue
-        del text  # may be large, as its fields are
+        del text  # frees memory: it may be large, like its fields
         if not isinstance(fields, dict):
             lines.add_malformed(line, f"a JSON {type(fields).__name__}, expected an object")
         elif text_field not in fields:
@@ -153,7 +132,7 @@ def _json_objects(
             kind = type(fields[text_field]).__name__
             lines.add_malformed(line, f"its field {text_field!r} is a {kind}, expected a text")
         else:
-            if b"\\u" in line.content:  # the only way for half a pair to come in
+            if b"\\u" in line.content:  # only an escape can produce a lone surrogate
                 fields[text_field], times = _SURROGATE.subn("\ufffd", fields[text_field])
                 if times:
                     lines.add_odd("lone_surrogates", line, times)
@@ -161,16 +140,10 @@ def _json_objects(
 
 
 def wiki_texts(lines: Lines, language: str) -> Iterator[str]:
-    """Reads what WikiExtractor writes: `<doc ...>` to `</doc>`, or a JSON object a line.
+    """Yields the articles in the output of WikiExtractor: `<doc ...>` to `</doc>`, or JSON lines.
 
-    An article's title, when it is its first line, is left out. Redirects are empty documents.
-
-    Args:
-        lines: the file; its first character tells the two forms apart.
-        language: its language.
-
-    Yields:
-        Documents.
+    The first character of the file determines which of the two forms is read. An article's title is
+    skipped if it is the first line. Redirects are empty documents.
     """
     source = lines.lines()
     for first in source:
@@ -191,7 +164,7 @@ def _wiki_json_texts(lines: Lines, source: Iterable[Line], language: str) -> Ite
 def _wiki_tag_texts(lines: Lines, source: Iterable[Line], language: str) -> Iterator[str]:
     document = Document(lines, language)
     opened: Line | None = None
-    title: str | None = None  # of the article, until its first line has come
+    title: str | None = None  # of the article, until its first line is read
     for line in source:
         text = lines.decode(line).strip()
         if (named := _title_of_tag(text)) is not None:
@@ -216,11 +189,11 @@ def _wiki_tag_texts(lines: Lines, source: Iterable[Line], language: str) -> Iter
 
 
 def _title_of_tag(text: str) -> str | None:
-    """Returns the title in `<doc ... title="...">`, "" if it has none; None if this is no tag."""
+    """Returns the title in `<doc ... title="...">`, "" without one, None for other lines."""
     if not (_DOC_TAG_STARTS.match(text) and text.endswith(">")):
         return None
     attributes = text[:-1].rstrip()
-    title = _TITLE_STARTS.search(attributes)  # the last attribute; it may hold quotes
+    title = _TITLE_STARTS.search(attributes)  # the last attribute; it may contain quotes
     if title and attributes.endswith('"') and title.end() < len(attributes):
         return attributes[title.end() : -1]
     return ""

@@ -1,8 +1,4 @@
-"""Project Gutenberg's files to books.
-
-In: the `Lines` of a file that holds one or more books, with their headers, licences and credits.
-Out: the books, a document each, a text (str) with one sentence a line.
-"""
+"""Extracts the books from Project Gutenberg's files, without headers, licences and credits."""
 
 import codecs
 import contextlib
@@ -31,32 +27,25 @@ _EMPHASIS = re.compile(r"(?<!\w)_([^_]+)_(?!\w)")
 _SINGLE_BYTE_SETS = re.compile(
     r"(?:iso[- ]?8859-|windows(?: codepage)?[- ]?|cp-?)(\d+)", re.IGNORECASE
 )
-_CREDIT_PARAGRAPHS = 3  # credits stand before the title page
+_CREDIT_PARAGRAPHS = 3  # credits precede the title page
 _MAX_HEADER_BYTES = 1 << 20
 
 
 def gutenberg_texts(lines: Lines, language: str) -> Iterator[str]:
-    """Reads the books of Project Gutenberg: what stands between the markers, a document a book.
+    """Yields the books of a Project Gutenberg file, the text between the markers, as documents.
 
-    Credits ("Produced by ...") at the beginning and the underscores of _emphasis_ are left out. The
-    character set is the one that the header names. A file without markers is one book.
-
-    Args:
-        lines: the file, one or more books.
-        language: its language.
-
-    Yields:
-        Documents.
+    Skips credits ("Produced by ...") at the beginning and removes the underscores of _emphasis_.
+    The header names the character set. A file without markers is read as one book.
     """
     document = Document(lines, language, _tidy_book)
-    opened: Line | None = None  # where the book began that is being read
+    opened: Line | None = None  # first line of the current book
     after_small_print = in_marker = False
-    header: list[Line] | None = []  # what was read before the first marker
+    header: list[Line] | None = []  # lines before the first marker
     header_bytes = 0
     encoding = "utf-8"
     for line in lines.lines():
         content = line.content.strip()
-        if in_marker:  # a long title goes on in the next line
+        if in_marker:  # a long title continues on the next line
             in_marker = bool(content) and not content.endswith(b"***")
         elif _BOOK_STARTS.match(content):
             if opened and not after_small_print:
@@ -101,7 +90,7 @@ def _add_unmarked(
 
 
 def _encoding(name: str) -> str:
-    """Returns Python's name of a character set that is no part of UTF-8."""
+    """Returns the Python name of a single-byte character set; utf-8 for all other names."""
     if re.match(r"iso[- ]latin-?1", name, re.IGNORECASE):
         return "iso-8859-1"
     if numbered := _SINGLE_BYTE_SETS.match(name):

@@ -1,12 +1,12 @@
-r"""A file's bytes to its lines: opened, decompressed, bounded, decoded.
+r"""Reads the lines of a text file: opens, decompresses, splits and decodes it.
 
-In: the path of a text file; .gz, .bz2, .xz and .zst are decompressed. Out: its lines, UTF-8
-decoded, one by one or in blocks of a quarter mebibyte, so that a file of any size streams.
+The file is UTF-8 text; .gz, .bz2, .xz and .zst files are decompressed. Lines are yielded one by one
+or in blocks of 256 KiB, so a file of any size can be streamed.
 
-Lines end in `\n` or `\r\n` and nothing else, so that a stray U+2028 or vertical tab inside a
-sentence doesn't cut it. A byte order mark at the start of a file is dropped. What is odd is
-counted and mended: a line without end is cut, an undecodable byte becomes U+FFFD. A file in which
-that happens too often is refused: it is probably no UTF-8 text at all.
+Only `\n` and `\r\n` end a line, so a stray U+2028 or vertical tab inside a sentence does not split
+it. A byte order mark at the start of a file is dropped. Odd input is counted and repaired: an
+over-long line is split, an undecodable byte becomes U+FFFD. A file with too many bad lines is
+rejected, because it is probably not UTF-8 text.
 """
 
 import re
@@ -19,22 +19,22 @@ from keras_bert.common.errors import InputError
 
 MAX_LINE_BYTES = 1 << 20
 
-# Stays in a processor's cache. At most a line's bound: a longer one then spans blocks.
+# Fits in a processor's cache. Not more than MAX_LINE_BYTES, so an over-long line spans blocks.
 _BLOCK_BYTES = 1 << 18
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
-# What errors="surrogateescape" makes of the bytes that are no UTF-8.
+# The characters that errors="surrogateescape" produces for invalid bytes.
 _ESCAPED_BYTE = re.compile("[\udc80-\udcff]")
 
 
 class Line(NamedTuple):
-    """A line, or a piece of an over-long one.
+    """A line, or a part of an over-long line.
 
     Attributes:
-        number: from 1.
-        offset: of its first byte in the (decompressed) file.
-        content: its bytes, without the line end.
-        is_piece: whether it is a piece of an over-long line.
+        number: line number, from 1.
+        offset: offset of the first byte in the (decompressed) file.
+        content: the bytes without the line end.
+        is_piece: whether this is a part of an over-long line.
     """
 
     number: int
@@ -44,13 +44,13 @@ class Line(NamedTuple):
 
 
 class Lines:
-    """One file, to be read once.
+    """The lines of one file, which can be read once.
 
     Args:
-        path: the file.
-        max_bad_line_share: share of its lines that may be undecodable or malformed.
+        path: path of the file.
+        max_bad_line_share: maximum fraction of undecodable or malformed lines.
         open_file: opens a path for reading bytes.
-        max_line_bytes: longer lines come in pieces.
+        max_line_bytes: longer lines are split into parts.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class Lines:
         self._first_bad = ""
 
     def blocks(self) -> Iterator[tuple[Line, str]]:
-        """Yields blocks of whole lines with their line ends, and what they are decoded."""
+        """Yields blocks of whole lines with their line ends, and their decoded text."""
         for block in self._raw_blocks():
             try:
                 text = block.content.decode()
@@ -76,22 +76,15 @@ class Lines:
             yield block, text
 
     def lines(self) -> Iterator[Line]:
-        """Yields the lines one by one, not decoded yet."""
+        """Yields the undecoded lines one by one."""
         for block in self._raw_blocks():
             yield from self._lines_of(block)
 
     def decode(self, line: Line, encoding: str = "utf-8") -> str:
-        """Decodes a line; bytes that cannot be decoded are counted and become U+FFFD.
-
-        Args:
-            line: the line.
-            encoding: its character set.
-
-        Returns:
-            Its text.
+        """Decodes a line; undecodable bytes are counted and become U+FFFD.
 
         Raises:
-            InputError: when no bad line is allowed.
+            InputError: if the line cannot be decoded and no bad line is allowed.
         """
         try:
             return line.content.decode(encoding)
@@ -111,41 +104,27 @@ class Lines:
         return text
 
     def add_malformed(self, line: Line, what: str) -> None:
-        """Counts a line that is not what the format expects.
-
-        Args:
-            line: the line.
-            what: what is wrong with it.
-
-        Raises:
-            InputError: when no bad line is allowed.
-        """
+        """Counts a line with an unexpected format; raises an `InputError` if none is allowed."""
         self.odd.add("malformed_lines", self.path, line.number, line.offset, what)
         self._add_bad(line.number, f"{what} (byte offset {line.offset} of the file)")
 
     def add_odd(self, kind: str, line: Line | None = None, times: int = 1) -> None:
-        """Counts other odd input.
-
-        Args:
-            kind: one of `data_tools.corpus.odd_input.KINDS`.
-            line: where it is; None stands for the file's start.
-            times: how many.
-        """
+        """Counts odd input, one of `odd_input.KINDS`; without `line`, at the start of the file."""
         number, offset = (line.number, line.offset) if line else (1, 0)
         self.odd.add(kind, self.path, number, offset, times=times)
 
     def check_bad_lines(self) -> None:
-        """Refuses the file, once it is read, if too many of its lines were bad.
+        """Checks the fraction of bad lines after the whole file is read.
 
         Raises:
-            InputError: with the first bad line.
+            InputError: if it exceeds `max_bad_line_share`; the message quotes the first bad line.
         """
         if self._num_bad_lines > self._max_bad_line_share * self._num_lines:
             self._refuse()
 
     def _add_bad(self, number: int, what: str) -> None:
         self._first_bad = self._first_bad or f"{self.path} line {number}: {what}"
-        self._num_bad_lines += number != self._last_bad_line  # a line may be bad in two places
+        self._num_bad_lines += number != self._last_bad_line  # counts each line once
         self._last_bad_line = number
         if not self._max_bad_line_share:
             self._refuse()
@@ -165,9 +144,9 @@ class Lines:
             offset += len(line) + 1
 
     def _raw_blocks(self) -> Iterator[Line]:
-        """Yields blocks of whole lines, or a piece of an over-long line with a line end put to it.
+        """Yields blocks of whole lines, or a part of an over-long line with an added line end.
 
-        Where blocks and pieces end depends on the text only, not on how the file was read.
+        The boundaries depend only on the text, not on how the file was read.
         """
         number, offset = 1, 0
         tail, tail_is_piece = bytearray(), False
@@ -215,14 +194,14 @@ class Lines:
             )
 
     def _chunks(self) -> Iterator[bytes]:
-        """Yields the decompressed file in chunks of the same size but the last."""
+        """Yields the decompressed file in chunks of equal size, except the last."""
         done = 0
         try:
             with self._open_file(self.path) as raw:
                 file = decompressed(self.path, raw)
                 while chunk := file.read(_BLOCK_BYTES):
                     done += len(chunk)
-                    # One read may give less than was asked for, and not yet be the last.
+                    # A read may return fewer bytes than requested before the end of the file.
                     while len(chunk) < _BLOCK_BYTES and (
                         more := file.read(_BLOCK_BYTES - len(chunk))
                     ):
@@ -238,16 +217,16 @@ class Lines:
 
 
 def _is_blank(piece: bytes | bytearray) -> bool:
-    """Tells whether a piece of an over-long line would look like a line that ends a document."""
+    """Returns whether a part of an over-long line looks like a blank line, which ends documents."""
     return not piece.decode(errors="replace").strip()
 
 
 def _cut(text: bytearray, most: int) -> int:
-    """Finds where to cut a line: behind white space if there is some, else between characters."""
+    """Returns where to split a line: after white space if possible, else between characters."""
     at = max(text.rfind(b" ", most // 2, most), text.rfind(b"\t", most // 2, most)) + 1
     if at:
         return at
     at = most
-    while at > most - 4 and text[at] & 0xC0 == 0x80:  # within a character of UTF-8
+    while at > most - 4 and text[at] & 0xC0 == 0x80:  # inside a UTF-8 character
         at -= 1
     return at

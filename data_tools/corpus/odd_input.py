@@ -1,7 +1,7 @@
-"""What was odd in a corpus: counted by kind, with the first few places, and never passed over.
+"""Counts of odd corpus input by kind, with the first places where each kind was found.
 
-In: notes of the readers. Out: counts that can be added up over files and processes, go into the
-manifest as JSON, and are told as log lines.
+The readers add to the counts. Counts can be merged over files and processes, are stored in the
+manifest as JSON, and are logged as warnings, so no odd input is dropped silently.
 """
 
 from collections import Counter
@@ -12,7 +12,7 @@ from absl import logging
 
 FIRST_PLACES = 5
 
-# kind: (one of them, what they are, what was done with them)
+# kind: (singular, plural, how the input was handled)
 KINDS = {
     "empty_files": ("file without text", "files without text", "left out"),
     "empty_documents": ("empty document", "empty documents", "left out"),
@@ -38,7 +38,7 @@ KINDS = {
 
 
 class OddInput:
-    """Counts of odd input by kind (`KINDS`), and the first places of each."""
+    """Counts of odd input by kind (`KINDS`), with the first places of each kind."""
 
     def __init__(self) -> None:
         self._counts: Counter[str] = Counter()
@@ -48,15 +48,15 @@ class OddInput:
     def add(
         self, kind: str, file: str, line: int, offset: int, what: str = "", times: int = 1
     ) -> None:
-        """Counts odd input of one file.
+        """Counts odd input in one file.
 
         Args:
             kind: one of `KINDS`.
-            file: where it is.
-            line: its line there, from 1.
-            offset: its byte there, decompressed, from 0.
-            what: what was seen, if the kind does not say it.
-            times: how many.
+            file: path of the file.
+            line: line number, from 1.
+            offset: byte offset in the decompressed file, from 0.
+            what: details, if the kind alone is not specific enough.
+            times: number of occurrences.
         """
         self._counts[kind] += times
         self._files[kind] = 1
@@ -66,11 +66,7 @@ class OddInput:
             places.append(place | {"what": what} if what else place)
 
     def merge(self, other: "OddInput | Mapping[str, Any]") -> None:
-        """Adds what was counted elsewhere, in files that are not counted here yet.
-
-        Args:
-            other: the other's counts, or their `to_dict`.
-        """
+        """Adds the counts (or their `to_dict`) of files that are not counted here yet."""
         for kind, entry in (other.to_dict() if isinstance(other, OddInput) else other).items():
             self._counts[kind] += entry["count"]
             self._files[kind] += entry["files"]
@@ -81,7 +77,7 @@ class OddInput:
         return self._counts[kind]
 
     def to_dict(self) -> dict[str, dict[str, Any]]:
-        """Returns {kind: {count, files, first: [{file, line, offset, what}]}}, absent kinds out."""
+        """Returns {kind: {count, files, first: [{file, line, offset, what}]}} for kinds found."""
         return {
             kind: {
                 "count": self._counts[kind],
@@ -93,7 +89,7 @@ class OddInput:
         }
 
     def log(self) -> None:
-        """Tells what was odd: a log line a kind."""
+        """Logs one warning per kind of odd input."""
         for kind, entry in self.to_dict().items():
             count, num_files, first = entry["count"], entry["files"], entry["first"][0]
             one, many, done = KINDS[kind]

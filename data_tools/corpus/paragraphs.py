@@ -1,8 +1,7 @@
-"""Paragraphs to a document of sentences, bounded.
+"""Joins lines to paragraphs and splits paragraphs into the sentences of a document.
 
-In: the lines of a document's paragraphs, from a format's reader. Out: the document as a text
-(str), one sentence a line; in parts of about MAX_DOCUMENT_LENGTH or MAX_DOCUMENT_SENTENCES if it
-has more, so that it need not be in memory as a whole.
+A document is yielded as text (str) with one sentence per line. One that exceeds MAX_DOCUMENT_LENGTH
+or MAX_DOCUMENT_SENTENCES is yielded in several parts, which bounds memory.
 """
 
 from collections.abc import Callable, Iterator
@@ -10,29 +9,24 @@ from collections.abc import Callable, Iterator
 from data_tools.corpus.lines import Line, Lines
 from data_tools.corpus.sentences import split_sentences
 
-# A shard holds a document's part whole, so a part is small beside a shard's bounds in `partition`.
+# A part is never split over shards, so it is small compared with the shard limits in `partition`.
 MAX_DOCUMENT_LENGTH = 8 << 20  # characters
 MAX_DOCUMENT_SENTENCES = 250_000
 MAX_PARAGRAPH_LENGTH = 1 << 20
 
 
 def is_over_long(length: int, num_sentences: int) -> bool:
-    """Tells whether what there is of a document is to become a part of it.
-
-    Args:
-        length: its characters.
-        num_sentences: its sentences.
-    """
+    """Returns whether the current part of a document, `length` characters, must end here."""
     return length > MAX_DOCUMENT_LENGTH or num_sentences > MAX_DOCUMENT_SENTENCES
 
 
 class Document:
-    """The document that is being read; the part of it that is in memory.
+    """The document that is being read, or its current part.
 
     Args:
-        lines: where it comes from, and where it is counted if it is odd.
-        language: its language.
-        tidy: what to do to a paragraph before it is split, given its number in the document.
+        lines: the lines of the file, which count odd input.
+        language: language of the text, for splitting sentences.
+        tidy: cleans a paragraph before it is split, given its text and its index in the document.
     """
 
     def __init__(self, lines: Lines, language: str, tidy: Callable[[str, int], str] | None = None):
@@ -40,14 +34,14 @@ class Document:
         self.drop()
 
     def drop(self) -> None:
-        """Begins anew."""
+        """Discards the current document and starts a new one."""
         self._paragraph: list[str] = []
         self._sentences: list[str] = []
         self._paragraph_length = self._length = self._num_paragraphs = 0
         self._is_in_parts = False
 
     def add_line(self, text: str, line: Line) -> Iterator[str]:
-        """Adds a line of a paragraph, a blank one ends it; yields a part that is complete."""
+        """Adds a line to the paragraph; a blank line ends it. Yields a part that is complete."""
         if not text:
             self.end_paragraph()
             return
@@ -62,7 +56,7 @@ class Document:
             self._is_in_parts = True
 
     def end_paragraph(self) -> None:
-        """Ends the paragraph, if one is open."""
+        """Ends the current paragraph, if there is one."""
         if not self._paragraph:
             return
         paragraph = " ".join(self._paragraph)
@@ -74,20 +68,20 @@ class Document:
         self._paragraph, self._paragraph_length = [], 0
 
     def end(self) -> Iterator[str]:
-        """Ends the document; yields what is left of it, if anything is."""
+        """Ends the document; yields its remaining sentences, if any."""
         self.end_paragraph()
         yield from self._take_sentences()
         self.drop()
 
     def end_or_count_empty(self, opened: Line) -> Iterator[str]:
-        """Ends the document that began at this line; as `end`, but an empty one is counted."""
+        """Like `end`, but counts an empty document, at the line where it began."""
         self.end_paragraph()
         if not self._sentences and not self._is_in_parts:
             self._lines.add_odd("empty_documents", opened)
         yield from self.end()
 
     def of_paragraphs(self, paragraphs: list[str], line: Line) -> Iterator[str]:
-        """Yields the document of these paragraphs, that came on one line."""
+        """Yields the document with these paragraphs, all from one line of the file."""
         for paragraph in paragraphs:
             start = 0
             while start < len(paragraph):

@@ -1,22 +1,20 @@
 """Splits running text into sentences.
 
-In: a paragraph (str) and its language. Out: its sentences (list of str), nothing lost but the white
-space between.
+Uses the rules of the package sentencex: a full stop ends a sentence unless it belongs to an
+abbreviation of the language, a number or an initial; Chinese and Japanese full stops need no white
+space after them. A Japanese quotation is split from the clause that follows it:
+「行きますか？」 と彼は聞いた。
 
-The rules are those of the package sentencex: a stop ends a sentence unless it belongs to an
-abbreviation of the language, a number or an initial; Chinese and Japanese stops need no white space
-after them. A Japanese quotation is cut off from what is said of it: 「行きますか？」 と彼は聞いた。
-
-tensorflow-text's StateBasedSentenceBreaker was measured and passed over: it cuts at "Mr.", inside
-"e.g." and inside "3.14", and puts a closing quote at the start of the next sentence.
+tensorflow-text's StateBasedSentenceBreaker was measured and rejected: it splits after "Mr.", inside
+"e.g." and inside "3.14", and moves a closing quote to the start of the next sentence.
 """
 
 import sentencex
 
 from keras_bert.common.errors import InputError
 
-# ISO 639-1. The package takes any word for a language and falls back to English rules, which are
-# right for most: only a slip of the pen should not pass.
+# ISO 639-1. For an unknown language, the package silently uses English rules, which are right for
+# most languages, so this check only catches typing errors.
 _CODES = """
 aa ab ae af ak am an ar as av ay az ba be bg bh bi bm bn bo br bs ca ce ch co cr cs cu cv cy da
 de dv dz ee el en eo es et eu fa ff fi fj fo fr fy ga gd gl gn gu gv ha he hi ho hr ht hu hy hz
@@ -27,20 +25,13 @@ tk tl tn to tr ts tt tw ty ug uk ur uz ve vi vo wa wo xh yi yo za zh zu
 """
 LANGUAGES = frozenset(_CODES.split())
 
-# The package's time grows with the square of the text where a quote opens and never closes, so it
-# is given a piece at a time; a sentence of this length is cut.
+# The package's run time is quadratic in the length of the text after an unclosed quote, so long
+# text is passed in parts of this many characters. A longer sentence is split.
 _PIECE = 1 << 15
 
 
 def check_language(language: str) -> None:
-    """Refuses an unknown language.
-
-    Args:
-        language: a code.
-
-    Raises:
-        InputError: when it is none of ISO 639-1.
-    """
+    """Raises an `InputError` if `language` is not an ISO 639-1 code."""
     if language not in LANGUAGES:
         raise InputError(
             f"--language={language}: expected a two-letter code of ISO 639-1 such as en, de or zh"
@@ -51,11 +42,11 @@ def split_sentences(text: str, language: str = "en") -> list[str]:
     """Splits a paragraph into sentences.
 
     Args:
-        text: running text without paragraph breaks (line ends count as spaces).
-        language: its language, a code of ISO 639-1.
+        text: running text without paragraph breaks; line ends count as spaces.
+        language: ISO 639-1 code of its language.
 
     Returns:
-        The sentences in order, stripped, none empty and none with a line end in it.
+        The non-empty sentences in order, without line ends or surrounding white space.
     """
     text = text.replace("\n", " ")
     if len(text) <= _PIECE:
@@ -70,7 +61,7 @@ def _split_long(text: str, language: str) -> list[str]:
     rest = ""
     for start in range(0, len(text), _PIECE):
         sentences += sentencex.segment(language, rest + text[start : start + _PIECE])
-        rest = sentences.pop()  # goes on in the next piece
+        rest = sentences.pop()  # continues in the next part
         if len(rest) >= _PIECE:
             at = rest.rfind(" ", 1) + 1 or len(rest)
             sentences.append(rest[:at])

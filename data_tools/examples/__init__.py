@@ -1,1 +1,1 @@
-"""Makes records of masked tokens from tokenized documents."""
+"""Creates pre-training examples and TFRecords from tokenized documents."""

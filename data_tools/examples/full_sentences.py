@@ -1,10 +1,8 @@
-"""Fills rows with consecutive sentences of tokenized documents.
+"""Fills rows with consecutive sentences of tokenized documents (next_sentence=none).
 
-In: `Documents`. Out: `ExampleSpans` of one part or more, all labelled 0: next_sentence=none, as in
-RoBERTa (Liu et al. 2019, section 4.2, FULL-SENTENCES).
-
-The documents stand one after the other in random order, a [SEP] between them. Rows are cut from
-this stream at sentence ends; a sentence longer than a row is cut beforehand into parts that fit.
+This is FULL-SENTENCES of RoBERTa (Liu et al. 2019, section 4.2). The documents are concatenated in
+random order with a [SEP] between them, and this stream is split into rows at sentence ends. A
+sentence longer than a row is first split into parts that fit. All examples have the label 0.
 """
 
 import numpy as np
@@ -17,32 +15,32 @@ NUM_SPECIAL_TOKENS = 2  # [CLS] and the last [SEP]
 def make_full_sentences(
     documents: Documents, max_seq_length: int, short_seq_prob: float, rng: np.random.Generator
 ) -> ExampleSpans:
-    """Walks once through all documents, in an order of its own, and fills rows.
+    """Fills rows with the sentences of all documents, each used once, in a random document order.
 
     Args:
-        documents: the documents.
-        max_seq_length: pieces in a row, with [CLS] and every [SEP].
-        short_seq_prob: share of rows whose target length is drawn from [2, max_seq_length - 2].
-            A row holds a sentence at least, however low its target.
-        rng: the source of every draw.
+        documents: the tokenized documents.
+        max_seq_length: tokens per row, including [CLS] and every [SEP].
+        short_seq_prob: fraction of rows whose target length is drawn from [2, max_seq_length - 2].
+            A row always holds at least one sentence, even if the target is shorter.
+        rng: the random number generator.
 
     Returns:
-        The rows in order, a part for each document that a row has a part of.
+        One example per row, with one part for each document in the row.
     """
     most = max_seq_length - NUM_SPECIAL_TOKENS
     source, length, num_sentences = _sentences_in_random_order(documents, most, rng)
 
-    # Where sentences stand in the stream; a document's last one is followed by a [SEP].
+    # Positions of the sentences in the stream. A [SEP] follows the last one of each document.
     document_end = np.cumsum(num_sentences)
     width = length.copy()
     width[document_end - 1] += 1
     start = np.cumsum(width) - width
     target = draw_targets(len(length), most, short_seq_prob, rng)
-    # For a row that starts with each sentence, the first sentence that it has no room for.
+    # For a row starting at each sentence: the first sentence that does not fit in it.
     end = np.searchsorted(start + length, start + target, side="right")
     row = walk(np.maximum(end, np.arange(len(length)) + 1))
 
-    # A part starts with its row or with its document.
+    # A part starts at the start of a row or of a document.
     starts_part = np.zeros(len(length), bool)
     starts_part[row] = True
     starts_part[document_end - num_sentences] = True
@@ -58,16 +56,11 @@ def make_full_sentences(
 def _sentences_in_random_order(
     documents: Documents, most: int, rng: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Puts the documents in random order and cuts sentences of more than `most` pieces.
-
-    Args:
-        documents: the documents.
-        most: the most pieces that a sentence may have.
-        rng: the source of every draw.
+    """Shuffles the documents and splits sentences of more than `most` tokens.
 
     Returns:
-        source int64 [n], where each sentence starts in the documents' ids; length int64 [n], its
-        pieces; num_sentences int64 [number of documents], in the documents' new order.
+        source int64 [n], the start of each sentence in the documents' ids; length int64 [n], its
+        number of tokens; num_sentences int64 [number of documents], in the new document order.
     """
     document = np.argsort(rng.random(len(documents)), kind="stable")
     num_sentences = np.diff(documents.document_starts)[document]

@@ -1,18 +1,19 @@
-"""Makes next-sentence pairs from tokenized documents.
+"""Creates next-sentence pairs from tokenized documents.
 
-In: documents as three flat arrays (`Documents`). Out: an int64 array of pairs [n, 5], a row
-(a_start, a_end, b_start, b_end, label): the pieces of A are ids[a_start:a_end], those of B
-ids[b_start:b_end]. A pair is so small because both of its halves lie in one piece in the documents;
-the pieces are gathered a batch at a time (`data_tools.examples.rows`). `ExampleSpans` holds pairs
-and examples of more than two parts (`data_tools.examples.full_sentences`) in one form.
+Documents are three flat arrays (`Documents`). A pair is a row (a_start, a_end, b_start, b_end,
+label) of an int64 array [n, 5]: A is ids[a_start:a_end], B is ids[b_start:b_end]. Two spans are
+enough because each half of a pair is contiguous in the documents. The tokens themselves are
+gathered one batch at a time (`data_tools.examples.rows`). `ExampleSpans` represents both pairs and
+examples of more than two parts (`data_tools.examples.full_sentences`).
 
-next_sentence=random is BERT's (Devlin et al. 2019, section 3.1 and appendix A.2; the released
-create_pretraining_data): sentences are collected until a target length, A is a random number of
-them, B is the rest or, half of the time, a stretch of another document. next_sentence=order is
-ALBERT's (Lan et al. 2020, section 3.1): B is always the rest, and half of the time the two swap.
+next_sentence=random follows BERT (Devlin et al. 2019, section 3.1 and appendix A.2; the released
+create_pretraining_data): sentences are collected up to a target length. A is a random number of
+them; B is the rest or, half of the time, a span of another document. next_sentence=order follows
+ALBERT (Lan et al. 2020, section 3.1): B is always the rest, and half of the time A and B are
+swapped.
 
-There is no loop over chunks: whatever a chunk needs is drawn for a chunk from every sentence on,
-all at once, and a walk from chunk to chunk then picks those it comes to.
+For speed, there is no Python loop that creates chunks. All random draws are made at once, for a
+chunk starting at every sentence; `walk` then selects the chunks that follow one another.
 """
 
 from collections.abc import Sequence
@@ -27,14 +28,14 @@ NUM_SPECIAL_TOKENS = 3  # [CLS] and both [SEP]
 
 @dataclass(frozen=True)
 class Documents:
-    """Tokenized documents, as flat arrays.
+    """Tokenized documents as flat arrays.
 
     Attributes:
-        ids: int32 [T], the word pieces of all documents, one after the other.
-        sentence_starts: int64 [number of sentences + 1], where each sentence starts in `ids`, and
-            T at the end. No sentence is empty.
-        document_starts: int64 [number of documents + 1], where each document starts among the
-            sentences, and their number at the end. No document is empty.
+        ids: int32 [T], the token ids of all documents, concatenated.
+        sentence_starts: int64 [number of sentences + 1], the start of each sentence in `ids`; the
+            last value is T. No sentence is empty.
+        document_starts: int64 [number of documents + 1], the first sentence of each document; the
+            last value is the number of sentences. No document is empty.
     """
 
     ids: np.ndarray
@@ -47,12 +48,12 @@ class Documents:
 
 @dataclass(frozen=True)
 class ExampleSpans:
-    """Examples as spans of the documents: `[CLS] part [SEP] part [SEP] ...`.
+    """Examples `[CLS] part [SEP] part [SEP] ...` as spans of the documents.
 
     Attributes:
         parts: int64 [m, 2], (start, end) of each part in the documents' ids.
-        first_part: int64 [n + 1], where each example's parts start, and m at the end.
-        labels: int64 [n], of next-sentence prediction.
+        first_part: int64 [n + 1], the first part of each example; the last value is m.
+        labels: int64 [n], the next-sentence labels.
     """
 
     parts: np.ndarray
@@ -64,13 +65,13 @@ class ExampleSpans:
 
     @classmethod
     def of_pairs(cls, pairs: np.ndarray) -> "ExampleSpans":
-        """Takes pairs, int64 [n, 5], as examples of two parts."""
+        """Converts pairs, int64 [n, 5], to examples of two parts."""
         first_part = np.arange(0, 2 * len(pairs) + 1, 2)
         return cls(pairs[:, :LABEL].reshape(-1, 2), first_part, pairs[:, LABEL])
 
     @classmethod
     def concatenate(cls, several: Sequence["ExampleSpans"]) -> "ExampleSpans":
-        """Joins examples of the same documents."""
+        """Concatenates examples of the same documents."""
         offsets = np.cumsum([0, *(len(examples.parts) for examples in several)])
         first_parts = [
             examples.first_part[:-1] + offset
@@ -83,12 +84,12 @@ class ExampleSpans:
         )
 
     def lengths(self) -> np.ndarray:
-        """Returns int64 [n], each example's pieces with [CLS] and every [SEP]."""
+        """Returns the tokens per example, int64 [n], including [CLS] and every [SEP]."""
         ends = np.concatenate([[0], np.cumsum(self.parts[:, 1] - self.parts[:, 0] + 1)])
         return np.diff(ends[self.first_part]) + 1
 
     def take(self, chosen: np.ndarray) -> "ExampleSpans":
-        """Returns the examples of these numbers, in their order."""
+        """Returns the examples with the given indices, in that order."""
         num_parts = np.diff(self.first_part)[chosen]
         return ExampleSpans(
             self.parts[ranges(self.first_part[chosen], num_parts)],
@@ -98,15 +99,15 @@ class ExampleSpans:
 
 
 def ranges(starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-    """Joins the ranges [start, start + length), int64 [n] each, to one int64 array."""
+    """Concatenates the ranges [start, start + length), int64 [n] each, into one int64 array."""
     ends = np.cumsum(lengths)
     total = int(ends[-1]) if len(ends) else 0
     return np.repeat(starts - ends + lengths, lengths) + np.arange(total)
 
 
 def walk(following: np.ndarray) -> np.ndarray:
-    """Follows int64 [n] from 0, each value the number after its own place, to n: int64 [steps]."""
-    after = following.tolist()  # a step on a list takes 50 ns, on an array three times that
+    """Follows next indices, int64 [n], from 0 until n; returns the visited ones, int64 [steps]."""
+    after = following.tolist()  # a list step takes 50 ns, an array step three times that
     visited = []
     at = 0
     while at < len(after):
@@ -122,17 +123,17 @@ def make_pairs(
     next_sentence: str,
     rng: np.random.Generator,
 ) -> np.ndarray:
-    """Walks once through every document and makes its sentence pairs, not yet cut to length.
+    """Creates the sentence pairs of all documents, not yet truncated.
 
     Args:
-        documents: the documents; random halves come from these.
-        max_seq_length: pieces in an example, with [CLS] and both [SEP].
-        short_seq_prob: share of documents whose target length is drawn from [2, max_seq_length-3].
-        next_sentence: random or order.
-        rng: the source of every draw.
+        documents: the tokenized documents, which also provide the random B.
+        max_seq_length: tokens per example, including [CLS] and both [SEP].
+        short_seq_prob: fraction of documents with a target length drawn from [2, max_seq_length-3].
+        next_sentence: "random" or "order".
+        rng: the random number generator.
 
     Returns:
-        int64 [n, 5], the documents' pairs in order.
+        int64 [n, 5], the pairs in document order.
     """
     starts = documents.sentence_starts
     document = np.repeat(np.arange(len(documents)), np.diff(documents.document_starts))
@@ -148,7 +149,7 @@ def make_pairs(
         return _order_pairs(starts, walk(end), a_end, end, rng)
 
     is_random = (end - first == 1) | (rng.random(len(first)) < 0.5)
-    # After a random B the chunk's other sentences were not used: they go back.
+    # If B is random, the sentences of the chunk after A are unused: the next chunk starts there.
     used = walk(np.where(is_random, a_end, end))
     first, a_end, end, is_random = used, a_end[used], end[used], is_random[used]
     pairs = np.stack([starts[first], starts[a_end], starts[a_end], starts[end], is_random], axis=1)
@@ -163,19 +164,13 @@ def make_pairs(
 def _random_halves(
     documents: Documents, document: np.ndarray, target: np.ndarray, rng: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Draws a B for each A: from a random sentence of another document on, up to the target.
+    """Draws a B for each A: sentences of another document from a random one on, up to the target.
 
-    Args:
-        documents: the documents.
-        document: int64 [n], the document of A.
-        target: int64 [n], pieces that B should have; B has one sentence at least.
-        rng: the source of every draw.
-
-    Returns:
-        b_start, b_end: int64 [n].
+    `document` int64 [n] is the document of A; `target` int64 [n] is the number of tokens for B,
+    which has at least one sentence. Returns b_start and b_end, int64 [n].
     """
     other = document
-    for _ in range(10):  # then the same document will do, as in BERT
+    for _ in range(10):  # after 10 attempts, accept the same document, as in BERT
         again = np.flatnonzero(other == document)
         if not len(again):
             break
@@ -195,19 +190,16 @@ def _order_pairs(
     end: np.ndarray,
     rng: np.random.Generator,
 ) -> np.ndarray:
-    """Cuts chunks in two, A and B in order (label 0) or swapped (1).
+    """Splits chunks into pairs, int64 [n, 5], in order (label 0) or swapped (label 1).
 
-    A chunk of one sentence is cut inside it, and dropped where the sentence is one piece.
+    A chunk of one sentence is split inside it, and skipped if the sentence is a single token.
 
     Args:
-        starts: int64 [number of sentences + 1], where each sentence starts.
-        first: int64 [n], the chunks' first sentences.
-        a_end: int64 [number of sentences], a cut of the chunk from each sentence on.
+        starts: int64 [number of sentences + 1], the start of each sentence.
+        first: int64 [n], the first sentence of each chunk.
+        a_end: int64 [number of sentences], where a chunk starting at each sentence is split.
         end: int64 [number of sentences], the end of that chunk.
-        rng: the source of every draw.
-
-    Returns:
-        int64 [n, 5], pairs.
+        rng: the random number generator.
     """
     begin, cut, end = starts[first], starts[a_end[first]], starts[end[first]]
     is_one = np.flatnonzero(cut == end)
@@ -223,17 +215,7 @@ def _order_pairs(
 def draw_targets(
     count: int, most: int, short_seq_prob: float, rng: np.random.Generator
 ) -> np.ndarray:
-    """Draws target lengths: `most`, or with short_seq_prob uniform in [2, most].
-
-    Args:
-        count: n.
-        most: the most pieces that there is room for.
-        short_seq_prob: share of short targets.
-        rng: the source of every draw.
-
-    Returns:
-        int64 [n].
-    """
+    """Draws target lengths, int64 [count]: `most`, or with short_seq_prob uniform in [2, most]."""
     is_short = rng.random(count) < short_seq_prob
     short = 2 + _below(np.full(count, most - 1), rng)
     return np.where(is_short, short, most)
@@ -245,18 +227,11 @@ def _below(bounds: np.ndarray, rng: np.random.Generator) -> np.ndarray:
 
 
 def truncate_pairs(pairs: np.ndarray, max_num_tokens: int, rng: np.random.Generator) -> np.ndarray:
-    """Cuts pairs to length, piece by piece from the longer half (ties: B), the end by coin.
+    """Truncates pairs, int64 [n, 5], to `max_num_tokens` tokens of A and B in total.
 
-    How many pieces each half loses follows from the lengths alone, so the coins for a half are one
-    binomial draw: how many of its pieces go at the front.
-
-    Args:
-        pairs: int64 [n, 5] of `make_pairs`.
-        max_num_tokens: most pieces that A and B may have together.
-        rng: the source of the coins.
-
-    Returns:
-        int64 [n, 5], new pairs.
+    As in BERT, tokens are removed from the longer half (ties: B), each from a random end. The
+    number of tokens that each half loses depends only on the lengths. Therefore one binomial draw
+    per half decides how many of its tokens are removed at the front.
     """
     cut = pairs.copy()
     a_length = pairs[:, A_END] - pairs[:, A_START]

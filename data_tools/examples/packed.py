@@ -1,17 +1,15 @@
-"""Sequence packing: which examples share a row.
+"""Sequence packing: assigns several short examples to one row.
 
-In: the lengths of examples in random order, and how many pieces each predicts. Out: the examples'
-numbers row by row, and where each row starts.
-
-A window of examples is packed at a time, best fit by falling length: an example goes to the fullest
-row that still has room for its pieces and its predictions. The rows come out in random order.
+Examples in random order are packed one window at a time, best fit in order of decreasing length: an
+example is placed in the fullest row that still has room for its tokens and its predictions. The
+rows are returned in random order.
 """
 
 import numpy as np
 
 from data_tools.examples.instances import ranges
 
-WINDOW = 1024  # examples; twice as many would save less than 1% of the rows
+WINDOW = 1024  # examples; a window of twice the size saves less than 1% of the rows
 
 
 def pack_examples(
@@ -21,18 +19,18 @@ def pack_examples(
     max_predictions_per_seq: int,
     rng: np.random.Generator,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Packs examples into rows of S pieces and P predictions.
+    """Packs examples into rows of S tokens and P predictions.
 
     Args:
-        lengths: int64 [n], pieces of each example, at most S.
-        num_predictions: int64 [n], how many of them are to be predicted, 1 to P.
+        lengths: int64 [n], tokens of each example, at most S.
+        num_predictions: int64 [n], predicted tokens of each example, 1 to P.
         max_seq_length: S.
         max_predictions_per_seq: P.
-        rng: the source of the rows' order.
+        rng: the random number generator for the order of the rows.
 
     Returns:
-        order int64 [n], the examples' numbers row by row; row_starts int64 [rows + 1], where each
-        row starts in `order`, and n at the end.
+        order int64 [n], the example indices row by row; row_starts int64 [rows + 1], the start of
+        each row in `order`, with n as the last value.
     """
     rows: list[list[int]] = []
     for start in range(0, len(lengths), WINDOW):
@@ -60,11 +58,11 @@ def _pack_window(
     max_seq_length: int,
     max_predictions_per_seq: int,
 ) -> list[list[int]]:
-    """Packs one window: its examples' numbers, lengths and predictions, the longest first."""
+    """Packs one window of examples, which must be sorted by decreasing length."""
     rows: list[list[int]] = []
     predictions_left: list[int] = []
-    # Rows by the room they have left, and the rooms of which there is a row as the bits of a
-    # number: the least room that is enough is then the lowest bit of what shifting leaves.
+    # The rows by their free room. Bit r of `rooms` is set if some row has free room r, so after
+    # shifting right by a length, the lowest set bit is the smallest room that is sufficient.
     with_room: list[list[int]] = [[] for _ in range(max_seq_length + 1)]
     rooms = 0
     for example, length, wanted in zip(examples, lengths, num_predictions, strict=True):

@@ -1,12 +1,11 @@
-"""Lays examples out in the rows of their records, not yet masked.
+"""Arranges examples in the rows of their records, before masking.
 
-In: the documents' ids, a batch of `ExampleSpans`, and the rows that they share. Out: input_ids
-int32 [n, S], input_mask and segment_ids uint8 [n, S], and the features of next-sentence prediction.
-An example reads `[CLS] part [SEP] part [SEP] ...`; in a packed row the next one follows at once.
+An example is laid out as `[CLS] part [SEP] part [SEP] ...`. In a packed row, the next example
+follows directly.
 
-A row is a sequence of runs, its parts with the special tokens around them and then the padding.
-Whatever is constant along a run, such as the segment or the distance between a piece's place in the
-row and its place in the documents, is laid out by repeating it the run's length.
+A row is a sequence of runs: one run for each part with its special tokens, and a last run of
+padding. Values that are constant along a run, such as the segment id or the difference between a
+token's index in the row and its index in the documents, are repeated by the length of the run.
 """
 
 from dataclasses import dataclass
@@ -18,13 +17,13 @@ from data_tools.examples.instances import ExampleSpans
 
 @dataclass(frozen=True)
 class RowLayout:
-    """The layout that all rows of a dataset share.
+    """The layout shared by all rows of a dataset.
 
     Attributes:
         max_seq_length: S.
         special_ids: ids of [CLS], [SEP] and [PAD].
-        has_segments: whether an example's second part is segment 1; else all of it is segment 0.
-        packed_slots: K, the maximum number of examples of a packed row; None without packing.
+        has_segments: whether the second part of an example has segment id 1, otherwise 0.
+        packed_slots: K, the maximum number of examples per packed row; None without packing.
     """
 
     max_seq_length: int
@@ -36,19 +35,20 @@ class RowLayout:
 def lay_out(
     ids: np.ndarray, examples: ExampleSpans, row_starts: np.ndarray, layout: RowLayout
 ) -> dict[str, np.ndarray]:
-    """Lays out a batch of rows.
+    """Creates the features of a batch of rows.
 
     Args:
-        ids: int32 [T], the tokens of the documents.
-        examples: the batch's examples, row by row.
-        row_starts: int64 [n + 1], where each row's examples start, and their number at the end. A
-            row's examples fit in S.
+        ids: int32 [T], the token ids of the documents.
+        examples: the examples of the batch, row by row.
+        row_starts: int64 [n + 1], the first example of each row; the last value is the number of
+            examples. The examples of a row must fit in S tokens.
         layout: the layout of the rows.
 
     Returns:
-        input_ids int32 [n, S]; input_mask, segment_ids uint8 [n, S]; next_sentence_labels int64
-        [n, 1]. With K: position_ids, example_ids int32 [n, S] too; next_sentence_labels and
-        next_sentence_positions int64 [n, K], next_sentence_weights float32 [n, K].
+        input_ids int32 [n, S]; input_mask and segment_ids uint8 [n, S]; next_sentence_labels int64
+        [n, 1]. With packing, also position_ids and example_ids int32 [n, S],
+        next_sentence_positions int64 [n, K], next_sentence_weights float32 [n, K], and
+        next_sentence_labels int64 [n, K] instead of [n, 1].
     """
     max_seq_length, packed_slots = layout.max_seq_length, layout.packed_slots
     num_rows = len(row_starts) - 1
@@ -56,9 +56,9 @@ def lay_out(
     text_length = examples.parts[:, 1] - examples.parts[:, 0]
     is_first = np.zeros(len(text_length), bool)
     is_first[first_part[:-1]] = True
-    run_length = text_length + 1 + is_first  # its [SEP], and a [CLS] before an example's first part
+    run_length = text_length + 1 + is_first  # one [SEP], and [CLS] for a first part
 
-    # Every row ends with a run of padding, which may be empty.
+    # Every row ends with a run of padding, possibly empty.
     row_end = first_part[row_starts[1:]]
     row_of_part = np.repeat(np.arange(num_rows), np.diff(first_part[row_starts]))
     run_of_part = np.arange(len(text_length)) + row_of_part
@@ -67,10 +67,10 @@ def lay_out(
     used = np.concatenate([[0], np.cumsum(run_length)])
     row_length = np.diff(used[np.append(0, row_end)])
     lengths[row_end + np.arange(num_rows)] = max_seq_length - row_length
-    run_end = np.cumsum(lengths)[run_of_part]  # in the batch, read row by row
+    run_end = np.cumsum(lengths)[run_of_part]  # in the flattened batch
 
     def along_runs(values: np.ndarray, dtype: type) -> np.ndarray:
-        """Repeats a value a part over its run, and 0 over padding: [n * S]."""
+        """Repeats one value per part along its run, with 0 for padding: [n * S]."""
         of_run = np.zeros(len(lengths), dtype)
         of_run[run_of_part] = values
         return np.repeat(of_run, lengths)
@@ -80,7 +80,7 @@ def lay_out(
     input_mask = column < row_length[:, None]
     place = along_runs(examples.parts[:, 1] - (run_end - 1), np.int64)
     place += np.arange(num_rows * max_seq_length)
-    input_ids = ids.take(place, mode="clip")  # anything where a special token goes
+    input_ids = ids.take(place, mode="clip")  # special tokens and padding are set below
     run_start = run_end - run_length
     cls_at = run_start[first_part[:-1]]
     input_ids[~input_mask.ravel()] = pad_id
@@ -98,7 +98,7 @@ def lay_out(
         return features | {"next_sentence_labels": examples.labels[:, None]}
 
     row_of_example = np.repeat(np.arange(num_rows), np.diff(row_starts))
-    number = np.arange(len(examples)) - row_starts[row_of_example]  # in its row, from 0
+    number = np.arange(len(examples)) - row_starts[row_of_example]  # index in its row
     cls_column = cls_at - row_of_example * max_seq_length
     position_ids = column - along_runs(np.repeat(cls_column, num_parts), np.int32).reshape(shape)
     features["position_ids"] = np.where(input_mask, position_ids, 0)

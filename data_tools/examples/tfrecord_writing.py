@@ -1,24 +1,26 @@
 """Writes arrays of examples as TFRecord shards.
 
-In: a batch of features as arrays, a row a record. Out: tf.Example messages as bytes, shard files
-and what vouches for each. The features keep Google's names and shapes:
+Each row of the arrays becomes one tf.Example. The features have the names and shapes of Google's
+BERT:
 
     input_ids, input_mask, segment_ids       int64 [S]
     masked_lm_positions, masked_lm_ids       int64 [P]      not with --dynamic
     masked_lm_weights                        float32 [P]    not with --dynamic
     next_sentence_labels                     int64 [1]
 
-A packed row holds up to K = P examples, one after the other, and says which is where:
+A packed row holds up to K = P consecutive examples, and these additional features:
 
-    position_ids, example_ids                int64 [S]      place in its example; 1 to K, 0 padding
+    position_ids                             int64 [S]      position within the example
+    example_ids                              int64 [S]      1 to K, 0 for padding
     next_sentence_positions                  int64 [K]      column of each example's [CLS]
-    next_sentence_labels                     int64 [K]      in place of [1]
+    next_sentence_labels                     int64 [K]      instead of [1]
     next_sentence_weights                    float32 [K]    1.0 for an example, 0.0 for none
 
-Messages are encoded a batch at a time without protobuf objects: each feature is a grid of bytes, a
-row a message, wide enough for the longest integer, and a mask of the bytes in use. What stands
-before the values is encoded likewise. Only grids whose rows differ in length are packed under their
-mask; neighbours of constant width are sliced as they are.
+For speed, messages are encoded one batch at a time without protobuf objects. Each feature is a
+matrix of bytes with one row per message, wide enough for the longest integer, and a mask of the
+bytes in use. The protobuf headers before the values are encoded in the same way. The mask is
+applied only to matrices whose rows differ in length; adjacent ones of fixed width are sliced
+together.
 """
 
 import itertools
@@ -30,9 +32,9 @@ import numpy as np
 
 from keras_bert.common import files
 
-# Protobuf's mark for "field n, length-delimited". Fields of the messages, from tensorflow/core/
-# example: Example.features 1, Features.feature 1, its map entries' key 1 and value 2,
-# Feature.float_list 2 and int64_list 3, both lists' values 1 (packed).
+# Protobuf's tags for "field n, length-delimited". Field numbers, from tensorflow/core/example:
+# Example.features 1, Features.feature 1, key 1 and value 2 of its map entries,
+# Feature.float_list 2 and int64_list 3, values 1 (packed) of both lists.
 _FIELD_1, _FIELD_2, _FIELD_3 = 0x0A, 0x12, 0x1A
 
 
@@ -40,11 +42,11 @@ def encode_examples(features: dict[str, np.ndarray]) -> list[bytes]:
     """Encodes a batch of tf.Example messages.
 
     Args:
-        features: by name, arrays [n, width]: float arrays become float lists, the others, which
-            must lie in [0, 2**32), int64 lists.
+        features: arrays [n, width] by name. Float arrays become float lists, all others int64
+            lists with values in [0, 2**32).
 
     Returns:
-        n serialised messages, their features sorted by name as protobuf's deterministic mode does.
+        n serialized messages, with features sorted by name like protobuf's deterministic mode.
     """
     entries = [_map_entry(name, features[name]) for name in sorted(features)]
     size = np.sum([_lengths(part) for part in entries], axis=0)
@@ -52,7 +54,7 @@ def encode_examples(features: dict[str, np.ndarray]) -> list[bytes]:
     return list(map(b"".join, zip(*columns, strict=True)))
 
 
-# A part of n messages: uint8 [n, k], and bool [n, k], which of these bytes are used; None: all.
+# A part of n messages: bytes, uint8 [n, k], and the mask of used ones, bool [n, k]; None: all.
 _Part = tuple[np.ndarray, np.ndarray | None]
 
 
@@ -63,7 +65,7 @@ def _map_entry(name: str, values: np.ndarray) -> _Part:
         part = np.ascontiguousarray(values, "<f4").view(np.uint8), None
     else:
         list_field, part = _FIELD_3, _varints(values)
-    # The marks before the values, from the innermost, which is the last, outwards.
+    # The headers before the values, created from the innermost (last) to the outermost one.
     size, marks = _lengths(part), []
     for field in (_FIELD_1, list_field, _FIELD_2):
         marks.insert(0, _mark(field, size))
@@ -75,13 +77,13 @@ def _map_entry(name: str, values: np.ndarray) -> _Part:
 
 
 def _mark(field: int, size: np.ndarray) -> _Part:
-    """Encodes what stands before each message's part: the field and the part's bytes [n]."""
+    """Encodes the header of each message's part: its field tag and its size in bytes, [n]."""
     mark = np.full((len(size), 1), field, np.uint8)
     return _concatenate([(mark, None), _varints(size[:, None])])
 
 
 def _varints(values: np.ndarray) -> _Part:
-    """Encodes values as varints: 7 bits a byte, the eighth says that more follow."""
+    """Encodes integers as varints: 7 bits per byte; the eighth bit is set if more bytes follow."""
     largest, smallest = (int(values.max()), int(values.min())) if values.size else (0, 0)
     widest = max(-(-largest.bit_length() // 7), 1)
     if widest == 1:
@@ -91,7 +93,7 @@ def _varints(values: np.ndarray) -> _Part:
     for byte in range(widest):
         grid[..., byte] = values >> np.uint32(7 * byte)
     shape = (len(values), values.shape[1] * widest)
-    if -(-smallest.bit_length() // 7) == widest:  # as sizes of parts mostly are
+    if -(-smallest.bit_length() // 7) == widest:  # the usual case for sizes of parts
         grid[..., :-1] |= 0x80
         return grid.reshape(shape), None
     used = np.empty(grid.shape, bool)
@@ -103,7 +105,7 @@ def _varints(values: np.ndarray) -> _Part:
 
 
 def _lengths(part: _Part) -> np.ndarray:
-    """Returns int64 [n], the bytes of each message's part."""
+    """Returns the number of bytes of each message's part, int64 [n]."""
     grid, used = part
     if used is None:
         return np.full(len(grid), grid.shape[1])
@@ -111,7 +113,7 @@ def _lengths(part: _Part) -> np.ndarray:
 
 
 def _concatenate(parts: list[_Part]) -> _Part:
-    """Puts parts side by side; all bytes of the result are used if all of theirs are."""
+    """Concatenates parts; the result has a mask only if one of the parts has one."""
     grid = np.concatenate([grid for grid, _ in parts], axis=1)
     if all(used is None for _, used in parts):
         return grid, None
@@ -120,7 +122,7 @@ def _concatenate(parts: list[_Part]) -> _Part:
 
 
 def _merge_fixed(parts: list[_Part]) -> Iterator[_Part]:
-    """Joins neighbours whose bytes are all used: fewer slices a message."""
+    """Joins adjacent parts of fixed width, which reduces the number of slices per message."""
     for is_fixed, group in itertools.groupby(parts, lambda part: part[1] is None):
         if is_fixed:
             yield _concatenate(list(group))
@@ -129,41 +131,29 @@ def _merge_fixed(parts: list[_Part]) -> Iterator[_Part]:
 
 
 def _row_slices(part: _Part) -> list[bytes]:
-    """Returns each message's bytes of a part."""
+    """Returns the bytes of each message's part."""
     grid, used = part
     ends = np.cumsum(_lengths(part)).tolist()
-    # Flat: NumPy takes four times as long to pick bytes out of two dimensions.
+    # Flattened, because NumPy takes four times as long to select from two dimensions.
     whole = (grid if used is None else np.compress(used.ravel(), grid.ravel())).tobytes()
     return [whole[start:end] for start, end in zip([0, *ends], ends, strict=False)]
 
 
 def shard_name(index: int, num_shards: int) -> str:
-    """Names a shard.
-
-    Args:
-        index: its number, from 0.
-        num_shards: how many there are.
-
-    Returns:
-        A file name such as `records-00000-of-00004.tfrecord`.
-    """
+    """Returns the file name of a shard, such as `records-00000-of-00004.tfrecord`."""
     return f"records-{index:05d}-of-{num_shards:05d}.tfrecord"
 
 
 def write_shard(path: str, batches: Iterable[list[bytes]]) -> dict[str, Any]:
-    """Writes a TFRecord file.
-
-    Args:
-        path: where it is to appear.
-        batches: lists of messages.
+    """Writes batches of messages to a TFRecord file.
 
     Returns:
-        For the manifest's entry: file, rows, bytes, sha256.
+        The entry for the manifest: file, rows, bytes, sha256.
 
     Raises:
-        InputError: when the file cannot be written.
+        InputError: if the file cannot be written.
     """
-    import tensorflow as tf  # here, so that a dataset that is finished doesn't start TensorFlow
+    import tensorflow as tf  # here, because a finished dataset needs no TensorFlow
 
     rows = 0
     with files.appearing(path, failures=(tf.errors.OpError,)) as partial:

@@ -1,1 +1,1 @@
-"""Reads record files for statistics and readable text."""
+"""Reads record files, and computes statistics and readable text."""

@@ -1,10 +1,10 @@
-"""Reads record files as batches of arrays, the reverse of `tfrecord_writing`.
+"""Reads record files as batches of arrays, the inverse of `tfrecord_writing`.
 
-Out: `Batch`, features as arrays [n, width] (integers int32), checked, with what every reader of
-them needs: which example each piece belongs to, and the pieces as they were before masking.
+A `Batch` holds validated features as arrays [n, width] and derived values, such as the example of
+each token and the tokens before masking. Unpacked records are treated as packed ones with one
+example per row.
 
-Unpacked records are taken as packed ones with one example a row, so that there is one way to read
-both. S pieces a row, P predictions, n rows, E examples, T real pieces of a batch.
+Shapes: S tokens per row, P predictions, n rows, E examples, T tokens without padding in a batch.
 """
 
 from collections.abc import Iterator
@@ -25,18 +25,18 @@ _PACKED = (
 _NEEDED = ("input_ids", "input_mask", "segment_ids", "next_sentence_labels")
 _MASKS = ("masked_lm_positions", "masked_lm_ids", "masked_lm_weights")
 
-# By name: the number of values in every record, and whether they are floats.
+# By feature name: the number of values per record, and whether they are floats.
 Shape = dict[str, tuple[int, bool]]
 
 
 @dataclass(frozen=True)
 class Batch:
-    """Some rows of a record file.
+    """Consecutive rows of a record file.
 
     Attributes:
-        file: the file.
-        first_row: number of the first row in the file.
-        features: by name, int32 or float32 [n, width].
+        file: path of the file.
+        first_row: index of the first row in the file.
+        features: int32 or float32 [n, width] by name.
     """
 
     file: str
@@ -45,36 +45,36 @@ class Batch:
 
     @property
     def is_packed(self) -> bool:
-        """Whether rows hold several examples."""
+        """True if a row can hold several examples."""
         return "example_ids" in self.features
 
     @property
     def has_masks(self) -> bool:
-        """Whether masks were drawn when the records were made."""
+        """True if the records contain masks; otherwise masks are drawn during training."""
         return "masked_lm_positions" in self.features
 
     @cached_property
     def is_real(self) -> np.ndarray:
-        """Which places hold a piece, bool [n, S]."""
+        """True for each position that holds a token, False for padding: bool [n, S]."""
         return self.features["input_mask"] != 0
 
     @cached_property
     def examples_a_row(self) -> np.ndarray:
-        """How many examples each row holds, int64 [n]."""
+        """The number of examples per row, int64 [n]."""
         if self.is_packed:
             return self.features["example_ids"].max(axis=1).astype(np.int64)
         return np.ones(len(self.is_real), np.int64)
 
     @cached_property
     def lengths(self) -> np.ndarray:
-        """How many pieces each example has, int64 [E]."""
+        """The number of tokens per example, int64 [E]."""
         if not self.is_packed:
             return np.count_nonzero(self.is_real, axis=1)
         return np.bincount(self.owner, minlength=int(self.examples_a_row.sum()))
 
     @cached_property
     def owner(self) -> np.ndarray:
-        """Which example each real piece belongs to, int64 [T], rising."""
+        """The index of the example of each token, int64 [T], ascending."""
         if not self.is_packed:
             return np.repeat(np.arange(len(self.lengths)), self.lengths)
         before = np.cumsum(self.examples_a_row) - self.examples_a_row
@@ -82,14 +82,14 @@ class Batch:
 
     @cached_property
     def predicted(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Row, column and original piece of each prediction, int [M]."""
+        """Row, column and original token id of each prediction, int [M] each."""
         row, slot = np.nonzero(self.features["masked_lm_weights"])
         positions, ids = self.features["masked_lm_positions"], self.features["masked_lm_ids"]
         return row, positions[row, slot], ids[row, slot]
 
     @cached_property
     def original_ids(self) -> np.ndarray:
-        """The pieces before masking, int32 [n, S]."""
+        """The token ids before masking, int32 [n, S]."""
         if not self.has_masks:
             return self.features["input_ids"]
         original = self.features["input_ids"].copy()
@@ -99,7 +99,7 @@ class Batch:
 
     @cached_property
     def is_predicted(self) -> np.ndarray:
-        """Which pieces are to be predicted, bool [n, S]."""
+        """True for each token that is predicted: bool [n, S]."""
         chosen = np.zeros(self.is_real.shape, bool)
         if self.has_masks:
             chosen[self.predicted[:2]] = True
@@ -115,16 +115,12 @@ class Batch:
 
 
 def read_shape(path: str) -> Shape | None:
-    """Reads what a file's records consist of from the first one.
+    """Returns width and kind of each pre-training feature in a file, or None for an empty file.
 
-    Args:
-        path: the file.
-
-    Returns:
-        The width and kind of each feature that pre-training knows; None for an empty file.
+    Only the first record is read.
 
     Raises:
-        InputError: it cannot be read or holds no pre-training records.
+        InputError: if the file cannot be read or holds no pre-training records.
     """
     import tensorflow as tf
 
@@ -135,7 +131,7 @@ def read_shape(path: str) -> Shape | None:
         features = tf.train.Example.FromString(first.numpy()).features.feature
     except tf.errors.OpError as error:
         raise InputError(f"{path}: record 0 cannot be read: {_first_line(error)}") from None
-    except Exception as error:  # protobuf's DecodeError has no public base of its own
+    except Exception as error:  # protobuf's DecodeError has no public base class
         raise InputError(f"{path}: record 0 is not a tf.Example: {_first_line(error)}") from None
     shape = {}
     for name in (*_NEEDED, *_MASKS, *_PACKED):
@@ -153,18 +149,10 @@ def read_shape(path: str) -> Shape | None:
 
 
 def read_batches(path: str, shape: Shape, most: int | None = None) -> Iterator[Batch]:
-    """Reads a file's records; their checksums are checked on the way.
-
-    Args:
-        path: the file.
-        shape: of every record.
-        most: most records to read.
-
-    Yields:
-        Batches.
+    """Reads at most `most` records of a file in batches; validates their checksums and values.
 
     Raises:
-        InputError: a damaged record, one of another shape, or one with impossible values.
+        InputError: if a record is damaged, has another shape or impossible values.
     """
     import tensorflow as tf
 
@@ -197,7 +185,7 @@ def read_batches(path: str, shape: Shape, most: int | None = None) -> Iterator[B
 
 
 def _check(batch: Batch, parsed: dict[str, np.ndarray]) -> None:
-    """Refuses values that cannot be."""
+    """Raises an `InputError` for values outside of their range."""
     size = batch.is_real.shape[1]
     bounds = {
         "input_ids": 2**31,

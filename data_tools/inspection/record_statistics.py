@@ -1,7 +1,6 @@
-"""Computes the statistics of batches of examples.
+"""Computes statistics of a dataset, one batch of examples at a time.
 
-Everything is added up batch by batch; what grows with the data is 16 bytes an example, by which
-duplicates are found.
+Only the hashes for finding duplicates grow with the data: 16 bytes per example.
 """
 
 from typing import Any
@@ -15,11 +14,7 @@ _QUANTILES = (0, 5, 25, 50, 75, 95, 100)
 
 
 class Vocabulary:
-    """What the statistics need of a vocabulary.
-
-    Args:
-        pieces: the pieces.
-    """
+    """The tokens of a vocabulary, and the ids and token classes that the statistics need."""
 
     def __init__(self, pieces: list[str]):
         self.pieces = pieces
@@ -31,14 +26,7 @@ class Vocabulary:
         self.is_continuation = np.array([piece.startswith("##") for piece in pieces])
 
     def check(self, batch: Batch) -> None:
-        """Refuses ids that the vocabulary has not.
-
-        Args:
-            batch: some rows.
-
-        Raises:
-            InputError: there is such an id.
-        """
+        """Raises an `InputError` if a batch contains ids that are not in the vocabulary."""
         for name in ("input_ids", "masked_lm_ids"):
             largest = int(batch.features[name].max(initial=0)) if name in batch.features else 0
             if largest >= len(self.pieces):
@@ -50,10 +38,10 @@ class Vocabulary:
 
 
 class Statistics:
-    """Statistics of a dataset's records.
+    """Statistics of the records of a dataset.
 
     Args:
-        vocabulary: its vocabulary, or None: then [MASK], [UNK] and words cannot be told.
+        vocabulary: the vocabulary; None skips the statistics of [MASK], [UNK] and words.
     """
 
     def __init__(self, vocabulary: Vocabulary | None):
@@ -64,11 +52,7 @@ class Statistics:
         self._multipliers = np.zeros(0, np.uint64)
 
     def add(self, batch: Batch) -> None:
-        """Counts some rows in.
-
-        Args:
-            batch: the rows, whose ids the vocabulary has.
-        """
+        """Adds rows, whose ids must have been checked with `Vocabulary.check`."""
         rows, size = batch.is_real.shape
         self._add("rows", rows)
         self._add("examples", len(batch.lengths))
@@ -113,12 +97,12 @@ class Statistics:
             self._add_words(batch, self._vocabulary)
 
     def _add_words(self, batch: Batch, vocabulary: Vocabulary) -> None:
-        """Counts words with a predicted piece, and those of them that are not predicted whole."""
+        """Counts words with a predicted token, and those of them that are only partly predicted."""
         ids, chosen = batch.original_ids[batch.is_real], batch.is_predicted[batch.is_real]
         is_text = ~vocabulary.is_special[ids]
         follows_text = np.zeros_like(is_text)
         follows_text[1:] = is_text[:-1] & (batch.owner[1:] == batch.owner[:-1])
-        # Each piece that continues no word begins one; [CLS] and [SEP] are words apart.
+        # A token that does not continue a word starts one; [CLS] and [SEP] count as separate words.
         word = np.cumsum(~(vocabulary.is_continuation[ids] & follows_text)) - 1
         pieces = np.bincount(word)
         predicted = np.bincount(word[chosen], minlength=len(pieces))
@@ -126,15 +110,15 @@ class Statistics:
         self._add("words_cut", np.count_nonzero((predicted > 0) & (predicted < pieces)))
 
     def _add_hashes(self, batch: Batch) -> None:
-        """Hashes each example's pieces: a sum of pieces times random numbers, one a place."""
+        """Hashes each example: the sum of its ids, each times a random number per position."""
         starts = np.cumsum(batch.lengths) - batch.lengths
         place = np.arange(len(batch.owner)) - np.repeat(starts, batch.lengths)
         if len(self._multipliers) <= batch.is_real.shape[1]:
-            rng = np.random.default_rng(0)  # which begins alike for every size
+            rng = np.random.default_rng(0)  # its first numbers are the same for every size
             draws = rng.integers(0, 2**64, size=batch.is_real.shape[1] + 1, dtype=np.uint64)
             self._multipliers = draws | np.uint64(1)
         multiplier = self._multipliers[place]
-        full = starts[batch.lengths > 0]  # reduceat has no empty sums
+        full = starts[batch.lengths > 0]  # reduceat does not support empty sums
 
         def hashes(ids: np.ndarray) -> np.ndarray:
             return np.add.reduceat((ids.astype(np.uint64) + np.uint64(1)) * multiplier, full)
@@ -146,7 +130,7 @@ class Statistics:
             self._hashes["masked"].append(hashes(masked))
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns all figures; shares from 0 to 1, None where there is nothing to share."""
+        """Returns all statistics; shares are from 0 to 1, or None if their total is 0."""
         sums = self._sums
         figures = {
             "rows": sums.get("rows", 0),
@@ -182,7 +166,7 @@ def _share(part: int, sums: dict[str, int], whole: str) -> float | None:
 
 
 def _summary(counts: np.ndarray) -> dict[str, float]:
-    """Describes values by how often each occurs: mean and quantiles, all of which are values."""
+    """Returns mean and quantiles of a histogram; each quantile is an actual value."""
     total = max(int(counts.sum()), 1)
     reached = np.cumsum(counts)
     ranks = [max(1, -(-total * q // 100)) for q in _QUANTILES]

@@ -1,9 +1,10 @@
 """Formats examples as readable text, with the predictions marked and in color.
 
-    [MASK→cat]  the piece was hidden       [dog→cat]  replaced by a random one
-    [=cat]      kept, but to be predicted
+    [MASK→cat]  the token was replaced by [MASK]
+    [dog→cat]   the token was replaced by a random one
+    [=cat]      the token was kept, but is predicted
 
-Segment A is upright and B in italics, each on lines of its own.
+Segment A is upright and segment B in italics, each on its own lines.
 """
 
 import itertools
@@ -15,7 +16,7 @@ from data_tools.inspection.record_batches import Batch
 from keras_bert.text.normalization import normalize_character
 from keras_bert.text.vocabulary import SPECIAL_TOKENS
 
-# ANSI: select graphic rendition.
+# ANSI escape codes: select graphic rendition.
 _STYLES = {
     "hidden": "\033[36m",
     "random": "\033[31m",
@@ -26,7 +27,7 @@ _STYLES = {
 }
 _RESET = "\033[0m"
 
-# The tokenizer loses spaces around punctuation: these are where they mostly are.
+# The tokenizer drops spaces around punctuation. These rules restore the most likely ones.
 _NO_SPACE_BEFORE = frozenset(".,;:!?)]}%'’”…»、。，！？：；」』）》")
 _NO_SPACE_AFTER = frozenset("([{“$«、。，！？：；「『（《")
 _AFTER_APOSTROPHE = frozenset(("s", "t", "d", "m", "ll", "re", "ve", "S", "T"))
@@ -41,17 +42,14 @@ _LABELS = {
 def describe(
     batch: Batch, row: int, vocab: list[str], next_sentence: str | None, color: bool
 ) -> Iterator[str]:
-    """Shows the examples of one row.
+    """Yields lines of text that show the examples of one row.
 
     Args:
         batch: rows of a file.
-        row: which of them.
+        row: index of the row in the batch.
         vocab: the vocabulary.
         next_sentence: how pairs were made (`Settings.next_sentence`), or None if not known.
-        color: whether to use colours.
-
-    Yields:
-        Lines.
+        color: whether to use colors.
     """
     paint = _paint if color else lambda text, _: text
     predicted = _predicted_ids(batch, row)
@@ -86,7 +84,7 @@ def describe(
 
 
 def _predicted_ids(batch: Batch, row: int) -> dict[int, int]:
-    """Returns the original piece of each prediction of a row, by column."""
+    """Returns the original token id of each prediction of a row, by column."""
     if not batch.has_masks:
         return {}
     names = ("masked_lm_positions", "masked_lm_ids", "masked_lm_weights")
@@ -99,11 +97,11 @@ def _paint(text: str, style: str) -> str:
 
 
 def _join(pieces: list[tuple[str, str | None]], color: bool, style: str) -> str:
-    """Joins pieces to text: what each is now, and what is to be predicted for it, or None."""
+    """Joins (token, predicted token or None) pairs to text."""
     parts: list[tuple[str, str]] = []
     before = None
     for now, label in pieces:
-        # Spaces go by the original words, whatever stands in their place.
+        # Spaces depend on the original words, not on their replacements.
         original = now if label is None else label
         if before is not None and _is_spaced(before, original):
             parts.append((" ", style))
@@ -118,7 +116,7 @@ def _join(pieces: list[tuple[str, str | None]], color: bool, style: str) -> str:
 
 
 def _mark(now: str, label: str | None, joins: bool) -> tuple[str, str]:
-    """Writes one piece and says what happened to it."""
+    """Formats one token and returns how it was masked."""
     word = (label if label is not None else now).removeprefix("##" if joins else "")
     if label is None:
         return word, ""
@@ -128,7 +126,7 @@ def _mark(now: str, label: str | None, joins: bool) -> tuple[str, str]:
 
 
 def _is_spaced(before: str, piece: str) -> bool:
-    """Tells whether a space belongs between two pieces."""
+    """Returns whether there is a space between two tokens."""
     if piece.startswith("##"):
         return False
     if piece in _NO_SPACE_BEFORE or before in _NO_SPACE_AFTER:
@@ -139,7 +137,7 @@ def _is_spaced(before: str, piece: str) -> bool:
 
 
 def _is_unspaced(character: str) -> bool:
-    """Tells whether a character is of Chinese or Japanese writing, which has no spaces."""
+    """Returns whether a character belongs to Chinese or Japanese text, which has no spaces."""
     return (
         "\u3001" <= character <= "\u30ff"  # punctuation and kana
         or "\uff01" <= character <= "\uff65"  # full-width punctuation

@@ -8,14 +8,9 @@ from keras_bert.data.record_files import MANIFEST, RecordFiles
 
 
 def verify(found: RecordFiles, progress: Callable[[int], None] = lambda _: None) -> Iterator[str]:
-    """Compares files, and the vocabulary beside them, with their manifest.
+    """Compares record files, and the vocabulary next to them, with their manifest.
 
-    Args:
-        found: the files.
-        progress: called with the bytes read after each file.
-
-    Yields:
-        A line for each file that is not what the manifest says.
+    Yields a message for each file that differs. `progress` is called with the size of each file.
     """
     shards = found.shards()
     if found.manifest:

@@ -1,8 +1,9 @@
-"""Puts a corpus's new words into the unused places of a vocabulary.
+"""Replaces the unused tokens of a vocabulary by new words of a corpus.
 
-For a field's own words: a model trained on with the new vocabulary keeps every other row of its
-embeddings, and each new word has a row that was never used. What is new is whole words that the
-vocabulary cuts into several pieces or cannot make at all, the most frequent first.
+This adapts a vocabulary to the terms of a domain. A model that is trained further with the extended
+vocabulary keeps all other rows of its token embeddings, and each new word gets a row that was not
+used before. New words are the most frequent whole words that the vocabulary splits into several
+tokens or maps to [UNK].
 """
 
 import re
@@ -15,23 +16,15 @@ from keras_bert.common.tensorflow_start import start_tensorflow
 from keras_bert.text.vocabulary import load_vocab
 
 _UNUSED = re.compile(r"\[unused\d+\]")
-_MAX_PIECE_BYTES = 256  # the tokenizer takes no longer ones
+_MAX_PIECE_BYTES = 256  # limit of the tokenizer
 _WORDS_A_BATCH = 1 << 16
 
 
 def load_extensible(vocab_file: str, do_lower_case: bool, num_new_words: int = 0) -> list[str]:
-    """Reads a vocabulary that words can be put into.
-
-    Args:
-        vocab_file: the vocabulary.
-        do_lower_case: whether the words to come are lower-cased.
-        num_new_words: places needed.
-
-    Returns:
-        Its pieces.
+    """Reads a vocabulary with enough [unusedN] tokens, at least one.
 
     Raises:
-        InputError: it cannot be read, has too few free places, or is of the other casing.
+        InputError: if the file is unreadable, has too few [unusedN] tokens or another casing.
     """
     vocab = load_vocab(vocab_file)
     num_free = len(free_places(vocab))
@@ -58,14 +51,7 @@ def load_extensible(vocab_file: str, do_lower_case: bool, num_new_words: int = 0
 
 
 def free_places(vocab: list[str]) -> list[int]:
-    """Finds the places of a vocabulary that no text uses.
-
-    Args:
-        vocab: the pieces.
-
-    Returns:
-        The ids of its [unusedN], rising.
-    """
+    """Returns the ids of the [unusedN] tokens in ascending order."""
     return [number for number, piece in enumerate(vocab) if _UNUSED.fullmatch(piece)]
 
 
@@ -76,18 +62,18 @@ def extend_vocab(
     min_frequency: int = 2,
     num_new_words: int = 0,
 ) -> tuple[list[str], list[str]]:
-    """Puts a corpus's words into a vocabulary's [unusedN] places.
+    """Replaces [unusedN] tokens of a vocabulary by words of a corpus.
 
     Args:
-        vocab: the pieces.
-        words: how often each word occurs.
-        do_lower_case: the vocabulary's casing, by which the words were cut.
-        min_frequency: how often a word must occur.
-        num_new_words: most words to put in; 0 for as many as there are places.
+        vocab: the tokens in id order.
+        words: number of occurrences of each word.
+        do_lower_case: casing of the vocabulary and of the words.
+        min_frequency: minimum number of occurrences of a new word.
+        num_new_words: maximum number of new words; 0 uses every [unusedN] token.
 
     Returns:
-        The extended vocabulary, of the same size and with all other ids unchanged, and the new
-        words, the most frequent first.
+        The extended vocabulary, with the same size and all other ids unchanged, and the new words,
+        the most frequent first.
     """
     places = free_places(vocab)
     places = places[: num_new_words or len(places)]
@@ -104,7 +90,7 @@ def extend_vocab(
 
 
 def _cut_words(vocab: list[str], words: list[str], do_lower_case: bool, most: int) -> list[str]:
-    """Returns the first words that the vocabulary has not as one piece."""
+    """Returns the first `most` words that the vocabulary does not contain as a single token."""
     start_tensorflow()
     import tensorflow as tf
 
@@ -117,7 +103,7 @@ def _cut_words(vocab: list[str], words: list[str], do_lower_case: bool, most: in
         pieces = tokenizer.tokenize(batch)
         is_unknown = tf.reduce_any(pieces == tokenizer.unk_token_id, axis=1).numpy()
         is_cut = is_unknown | (pieces.row_lengths().numpy() > 1)
-        # A word that the tokenizer would change once more could never be found.
+        # A word that the tokenizer itself changes would never be matched.
         again = tf.strings.reduce_join(tokenizer.split_words(batch), axis=1, separator=" ")
         is_word = (again == tf.constant(batch)).numpy()
         cut += [batch[index] for index in np.flatnonzero(is_cut & is_word)]

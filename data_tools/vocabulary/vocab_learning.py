@@ -1,12 +1,13 @@
 """Learns a WordPiece vocabulary from words and their counts.
 
-The pieces are learnt by the byte-pair trainer of the `tokenizers` package, which is what its
-WordPiece trainer is, too. The vocabulary holds, in Google's order: [PAD], [unused0] ..., [UNK],
-[CLS], [SEP], [MASK], the characters by their frequency, the pieces in the order in which they were
-learnt. The same counts give the same vocabulary in every process.
+Uses the byte-pair trainer of the `tokenizers` package, which its WordPiece trainer also uses. The
+vocabulary has the order of Google's: [PAD], [unused0] ..., [UNK], [CLS], [SEP], [MASK], the
+characters by frequency, then the other tokens in the order in which they were learned. The same
+counts give the same vocabulary in every process.
 
-Greedy longest match reaches every piece. One that begins a word is made of the word that it is.
-`##x` is made of any piece that begins no longer piece, with x behind it: the match stops before x.
+Greedy longest-match tokenization can produce every token. A token that starts a
+word is produced for the word with its spelling. A token `##x` is produced for a word in which x
+follows a token that is not the start of a longer one, so that the match ends before x.
 """
 
 from collections import Counter
@@ -15,7 +16,7 @@ from collections.abc import Iterator
 from keras_bert.common.errors import InputError
 from keras_bert.text.vocabulary import SPECIAL_TOKENS
 
-# The tokenizer takes pieces of up to 256 bytes, and a character has up to four.
+# The tokenizer accepts tokens of up to 256 bytes, and a character has up to four.
 _MAX_PIECE_LENGTH = 60
 _WORDS_A_LINE = 1000
 
@@ -27,20 +28,17 @@ def learn_vocab(
     num_unused: int = 0,
     pad_to_multiple_of: int = 1,
 ) -> list[str]:
-    """Learns a WordPiece vocabulary.
+    """Learns a WordPiece vocabulary from word counts; returns the tokens in id order.
 
     Args:
-        words: how often each word occurs.
-        vocab_size: pieces wanted, special ones included; a small corpus may give fewer.
-        min_frequency: how often a pair of pieces must occur to become one.
-        num_unused: [unusedN] places to keep free for words to come.
-        pad_to_multiple_of: more [unusedN] places are added up to a multiple of this.
-
-    Returns:
-        The vocabulary.
+        words: number of occurrences of each word.
+        vocab_size: number of tokens, including special ones; a small corpus may give fewer.
+        min_frequency: minimum number of occurrences of a token pair that is merged.
+        num_unused: number of [unusedN] tokens to reserve for later extensions.
+        pad_to_multiple_of: [unusedN] tokens are added until the size is a multiple of this.
 
     Raises:
-        InputError: when vocab_size has no room for the special pieces and the alphabet.
+        InputError: if vocab_size is too small for the special tokens and the alphabet.
     """
     num_special = len(SPECIAL_TOKENS) + num_unused
     alphabet = alphabet_pieces(words, alphabet_room(vocab_size, num_unused), min_frequency)
@@ -55,25 +53,18 @@ def learn_vocab(
 
 
 def alphabet_room(vocab_size: int, num_unused: int) -> int:
-    """Returns how many pieces may be single characters: half, as Chinese text has thousands.
+    """Returns the maximum number of single-character tokens: half of all tokens that are learned.
 
-    Args:
-        vocab_size: pieces wanted, special ones included.
-        num_unused: [unusedN] places to keep free.
+    Without this limit, the thousands of characters of Chinese text could fill the vocabulary.
     """
     return (vocab_size - len(SPECIAL_TOKENS) - num_unused) // 2
 
 
 def alphabet_pieces(words: Counter[str], most: int, min_frequency: int) -> list[str]:
-    """Chooses the characters that become pieces, `c` at a word's start and `##c` within.
+    """Chooses the characters that become tokens, `c` at the start of a word and `##c` inside it.
 
-    Args:
-        words: how often each word occurs.
-        most: most pieces to choose.
-        min_frequency: a rarer character is left to [UNK], unless it is one of ASCII.
-
-    Returns:
-        The pieces, the most frequent character first.
+    Returns at most `most` tokens, the most frequent character first. Characters with fewer than
+    `min_frequency` occurrences become [UNK], unless they are ASCII.
     """
     characters: Counter[str] = Counter()
     inner: set[str] = set()
@@ -92,13 +83,12 @@ def alphabet_pieces(words: Counter[str], most: int, min_frequency: int) -> list[
 def _learn_pieces(
     words: Counter[str], alphabet: list[str], most: int, min_frequency: int
 ) -> list[str]:
-    """Returns the alphabet and the pieces learnt, `most` of them together at most."""
+    """Returns the alphabet and the learned tokens, at most `most` in total."""
     from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
-    # The trainer numbers pieces as it meets them in a hash table, and numbers decide between pairs
-    # of equal frequency: two runs would differ. Announced beforehand, as if they were special, the
-    # characters have fixed numbers. Words with other characters are [UNK] as a whole, so they are
-    # no material.
+    # The trainer assigns ids in hash-table order and uses them to choose between pairs of equal
+    # frequency, so two runs could differ. Passing the characters as special tokens fixes their ids.
+    # A word with any other character is [UNK] as a whole, so such words are not used.
     known = {piece.removeprefix("##") for piece in alphabet if len(piece) in (1, 3)}
     trainer = trainers.BpeTrainer(
         vocab_size=most,
@@ -118,7 +108,7 @@ def _learn_pieces(
 
 
 def _lines(words: dict[str, int]) -> Iterator[str]:
-    """Repeats every word as often as it occurred: the trainer takes no counts."""
+    """Repeats each word as often as it occurs, because the trainer does not accept counts."""
     line: list[str] = []
     for word in sorted(words):
         times = words[word]

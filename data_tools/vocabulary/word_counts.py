@@ -1,8 +1,7 @@
-"""A corpus's words and how often each occurs: what a vocabulary is learnt from.
+"""Counts the words of a corpus, from which a vocabulary is learned.
 
-In: files, read as any corpus is (`data_tools.corpus.documents`). Out: `Counter[str]`, words as our
-own tokenizer cuts them, in lower case or not. Memory holds one batch of text and the distinct
-words.
+The files are read as for a dataset (`data_tools.corpus.documents`) and split into words by this
+library's tokenizer. Memory holds one batch of text and the distinct words.
 """
 
 from collections import Counter
@@ -15,7 +14,7 @@ from keras_bert.common.errors import InputError
 from keras_bert.common.tensorflow_start import start_tensorflow
 from keras_bert.text.vocabulary import SPECIAL_TOKENS
 
-MAX_WORD_LENGTH = 200  # the tokenizer takes longer words for [UNK]
+MAX_WORD_LENGTH = 200  # the tokenizer maps longer words to [UNK]
 
 _CHARACTERS_A_BATCH = 1 << 20
 
@@ -23,29 +22,22 @@ _CHARACTERS_A_BATCH = 1 << 20
 def count_words(
     input_files: Sequence[str], reading: Reading, do_lower_case: bool, odd: OddInput
 ) -> Counter[str]:
-    """Counts a corpus's words as the tokenizer cuts them.
+    """Returns the number of occurrences of each word of a corpus, as split by the tokenizer.
 
-    Args:
-        input_files: the corpus.
-        reading: how it is read.
-        do_lower_case: whether the tokenizer lower-cases and drops accents.
-        odd: counts what is odd in the files.
-
-    Returns:
-        How often each word occurs; those too long for the tokenizer are left out.
+    Words that are too long for the tokenizer are not counted. `odd` counts odd input in the files.
 
     Raises:
-        InputError: for what cannot be read, or a corpus without a word.
+        InputError: if a file cannot be read or the corpus has no words.
     """
     start_tensorflow()
     from keras_bert.text.tokenizer import BertTokenizer
 
-    # Words don't depend on the vocabulary; this is the least that a tokenizer takes.
+    # Words do not depend on the vocabulary; this is the smallest valid one.
     tokenizer = BertTokenizer(list(SPECIAL_TOKENS), do_lower_case=do_lower_case)
     counts: Counter[bytes] = Counter()
     with Progress("counting words", None, "sentences") as progress:
         for batch in _batches(input_files, reading, odd):
-            # One long text: the tokenizer's work on each text costs more than that on its words.
+            # Joined, because the tokenizer's overhead per text exceeds the cost of its words.
             words = tokenizer.split_words(["\n".join(batch)]).flat_values.numpy()
             counts.update(words.tolist())
             progress.add(len(batch))
@@ -56,7 +48,7 @@ def count_words(
 
 
 def _batches(input_files: Sequence[str], reading: Reading, odd: OddInput) -> Iterator[list[str]]:
-    """Yields sentences in lots of about the same size, whatever the documents' sizes."""
+    """Yields batches of sentences with about the same number of characters."""
     batch: list[str] = []
     size = 0
     for path in input_files:

@@ -1,1 +1,1 @@
-"""Models on disk: Hugging Face directories, and the names that weights have there."""
+"""Reads, writes and converts checkpoints: Hugging Face directories, TF1 and KerasHub files."""

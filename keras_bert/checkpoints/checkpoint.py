@@ -1,4 +1,4 @@
-"""A checkpoint of any format: its config, vocabulary and settings, and how to load its weights."""
+"""A checkpoint of any format: its config, vocabulary and settings, and access to its weights."""
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -13,7 +13,7 @@ from keras_bert.checkpoints.weights import LoadReport, StoredWeights, load_weigh
 from keras_bert.common.errors import InputError
 from keras_bert.config import BertConfig
 
-# Our model's class -> the transformers class that has the same heads.
+# Model class of this library -> the transformers class with the same heads.
 ARCHITECTURES = {
     "BertEncoder": "BertModel",
     "BertPretrainer": "BertForPreTraining",
@@ -22,7 +22,7 @@ ARCHITECTURES = {
     "BertSpanLabeler": "BertForQuestionAnswering",
 }
 
-# Keys of config.json that every checkpoint writes itself.
+# Keys of config.json that this library sets itself when it writes a checkpoint.
 _ALWAYS_WRITTEN = frozenset(
     """
     _name_or_path architectures dtype id2label label2id model_type num_labels pad_token_id
@@ -33,19 +33,19 @@ _ALWAYS_WRITTEN = frozenset(
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A checkpoint whose settings are read and checked; the weights are still on disk.
+    """An open checkpoint: its settings are read and checked, its weights are still on disk.
 
     Attributes:
         path: the directory, prefix or file.
         kind: the name of its format, for messages.
         config: sizes and settings of the encoder.
-        vocab: the V tokens in the order of their ids, or None if there is no vocabulary, or one
-            of another tokenizer than ours.
+        vocab: the V tokens in the order of their ids; None if there is no vocabulary, or if the
+            tokenizer is not supported.
         do_lower_case: whether the tokenizer lower-cases text.
-        settings: the keys of Hugging Face's config.json that it has.
-        open_weights: opens the file of its weights.
-        tokenizer_misfit: the setting that asks for another tokenizer than ours: one line with
-            file, key and value; None if there is none.
+        settings: its keys of Hugging Face's config.json.
+        open_weights: opens the file of the weights.
+        tokenizer_misfit: one line with the file, key and value of the first unsupported tokenizer
+            setting; None if all are supported.
     """
 
     path: Path
@@ -64,7 +64,7 @@ class Checkpoint:
 
     @property
     def labels(self) -> list[str] | None:
-        """The names of a classifier's labels in the order of its logits, if they are known."""
+        """The names of a classifier's labels in the order of its logits; None if unknown."""
         names = self.settings.get("id2label")
         if not isinstance(names, dict) or sorted(names) != sorted(map(str, range(len(names)))):
             return None
@@ -72,24 +72,24 @@ class Checkpoint:
 
     @property
     def problem_type(self) -> str | None:
-        """The name that transformers gives a classifier's loss, if it is known."""
+        """The name of a classifier's loss in transformers; None if unknown."""
         return self.settings.get("problem_type")
 
     @property
     def architecture(self) -> str | None:
-        """The transformers class that has the same heads, if it is known."""
+        """The transformers class with the same heads; None if unknown."""
         names = self.settings.get("architectures")
         return names[0] if isinstance(names, list) and names else None
 
     @property
     def extra(self) -> dict[str, Any]:
-        """The settings that are neither in the config nor written with every checkpoint."""
+        """The settings that are not in the config and not in `_ALWAYS_WRITTEN`."""
         own = self.config.to_dict().keys() | _ALWAYS_WRITTEN
         return {key: value for key, value in self.settings.items() if key not in own}
 
     @property
     def description(self) -> ModelDescription:
-        """The description to save the model with again."""
+        """The description for saving the model again."""
         return ModelDescription(
             self.config,
             self.vocab,
@@ -100,11 +100,7 @@ class Checkpoint:
         )
 
     def check_segments(self) -> None:
-        """Checks that the encoder can take pairs of texts.
-
-        Raises:
-            InputError: it has only one segment.
-        """
+        """Checks that the encoder supports pairs of texts."""
         count = self.config.type_vocab_size
         if count < 2:
             raise InputError(
@@ -113,33 +109,23 @@ class Checkpoint:
             )
 
     def load_into(self, model: keras.Model) -> LoadReport:
-        """Fills a model with the checkpoint's weights.
-
-        Args:
-            model: one of keras_bert.models, or the encoder.
-
-        Returns:
-            The weights that were loaded, newly initialized and ignored.
+        """Loads the weights into one of keras_bert.models, or into an encoder.
 
         Raises:
-            InputError: the weights do not fit the model; all misfits are listed.
+            InputError: the weights do not match the model; all mismatches are listed.
         """
         with self.open_weights() as stored:
             return load_weights(model, stored)
 
 
 def guess_lower_case(vocab: Sequence[str] | None, path: Path) -> bool:
-    """Guesses whether a vocabulary is lower-cased, for a checkpoint without a tokenizer config.
+    """Guesses whether a model is uncased, for a checkpoint without a tokenizer config.
 
-    A token with a capital letter is only found in a vocabulary that keeps them. Without a
-    vocabulary, Google's folder names decide: `cased_L-12...`, `multi_cased_L-12...`.
-
-    Args:
-        vocab: the V tokens, if there is a vocabulary.
-        path: the path of the checkpoint.
+    A model is cased if a token in its vocabulary has a capital letter. Without a vocabulary, the
+    folder name decides, as in Google's names `cased_L-12...` and `multi_cased_L-12...`.
     """
     if vocab:
-        # Not [CLS], nor <S>, which even the Chinese vocabulary has.
+        # Ignore tokens such as [CLS], and <S>, which even the Chinese vocabulary contains.
         words = (token for token in vocab if token[0] not in "[<" or len(token) == 1)
         return all(token == token.lower() for token in words)
     name = path.name if path.is_dir() or path.suffix == ".zip" else path.parent.name

@@ -1,7 +1,8 @@
-"""Converts a checkpoint of any format to another format, bit for bit.
+"""Converts a checkpoint to another format without changing the weights.
 
-checkpoint -> the smallest model of ours that has its heads -> the new files, without what the
-checkpoint lacks. The new directory appears whole or not at all.
+The weights are loaded into the smallest model class with the checkpoint's heads and written in the
+new format, without the weights that the checkpoint lacks. The target directory is written
+atomically.
 """
 
 from collections.abc import Collection
@@ -24,7 +25,7 @@ from keras_bert.common.files import appearing
 from keras_bert.models import BertClassifier, BertPretrainer, BertSpanLabeler, BertTokenClassifier
 from keras_bert.models.encoder import BertEncoder
 
-# Format -> what writes it, into an empty folder.
+# Format -> the function that writes it to an empty folder.
 WRITERS = {
     "hugging_face": write_model_directory,
     "tf1": write_google_checkpoint,
@@ -44,21 +45,22 @@ def convert(
     heads: bool = True,
     do_lower_case: bool | None = None,
 ) -> LoadReport:
-    """Writes a checkpoint anew in another format.
+    """Converts a checkpoint to another format.
 
     Args:
-        source: anything that `--init_checkpoint` takes.
-        target: a directory, new or of an earlier conversion into that format.
+        source: any checkpoint that `--init_checkpoint` accepts.
+        target: a new directory, or one from an earlier conversion to the same format.
         to: `hugging_face`, `tf1` or `keras_hub`.
-        heads: whether to take the heads along, or the encoder alone.
-        do_lower_case: the casing, where the source does not say it right.
+        heads: whether to convert the heads, or only the encoder.
+        do_lower_case: whether the model is uncased, if the source does not specify it correctly.
 
     Returns:
-        The weights that were loaded, missing in the source (and not written), and ignored.
+        The names of the loaded weights, of those missing in the source (which are not written) and
+        of the ignored ones.
 
     Raises:
-        InputError: the source cannot be opened or contradicts itself, or the target cannot be
-            written or holds other things.
+        InputError: the source cannot be opened or is inconsistent, or the target cannot be written
+            or contains other files.
     """
     target = target.absolute()
     if source.absolute() == target:
@@ -85,7 +87,7 @@ def convert(
 
 
 def _make_model(checkpoint: Checkpoint) -> keras.Model:
-    """Makes the smallest model of ours that has the checkpoint's heads."""
+    """Creates the smallest model with the checkpoint's heads."""
     with checkpoint.open_weights() as stored:
         has = {
             head: stored.layout.name(f"{head}/bias") in stored.shapes
@@ -113,7 +115,7 @@ def _architecture(model: keras.Model, paths: Collection[str]) -> str:
 
 
 def _warn(checkpoint: Checkpoint, to: str) -> None:
-    """Warns where the other library computes something else; opened here nothing differs."""
+    """Warns about settings that the other library ignores; this library restores them."""
     theirs = {"tf1": "Google's code", "keras_hub": "KerasHub"}[to]
     if checkpoint.config.hidden_act not in ("gelu_new", "gelu_tanh"):
         act = checkpoint.config.hidden_act

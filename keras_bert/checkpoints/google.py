@@ -1,11 +1,13 @@
-"""TF1 checkpoints as Google released BERT: read and written.
+"""Reads and writes TF1 checkpoints in the format of Google's BERT release.
 
-In: a prefix such as `bert_model.ckpt`, a directory or a released zip, with `bert_config.json` and
-`vocab.txt` beside the weights. Out: a `Checkpoint`. And back: `bert_model.ckpt.index` and `.data`,
-`checkpoint`, `bert_config.json` and `vocab.txt`, which Google's own code opens.
+A checkpoint is given as a prefix such as `bert_model.ckpt`, a directory, or a released zip, with
+`bert_config.json` and `vocab.txt` in the folder of the weights. Written checkpoints consist of
+`bert_model.ckpt.index` and `.data`, `checkpoint`, `bert_config.json` and `vocab.txt`, and can be
+opened by Google's code.
 
-Google's `gelu` is the tanh form, our `gelu_new`. What `bert_config.json` has no word for (another
-gelu, casing, label names) stands in it under further keys, which Google's code passes over.
+Google's `gelu` is the tanh approximation, here `gelu_new`. Settings that do not exist in Google's
+`bert_config.json` (another gelu, casing, label names) are stored in it under additional keys, which
+Google's code ignores.
 """
 
 import contextlib
@@ -31,10 +33,10 @@ from keras_bert.text.vocabulary import fit_vocab, load_vocab
 CONFIG, VOCAB, PREFIX = "bert_config.json", "vocab.txt", "bert_model.ckpt"
 FILES = (CONFIG, VOCAB, "checkpoint", f"{PREFIX}.index", f"{PREFIX}.data-00000-of-00001")
 
-# Our key for the activation that Google's code has no name for.
+# The additional key for an activation that Google's code does not support.
 _EXACT_ACT = "keras_bert_hidden_act"
 
-# Our layers -> Google's; the rest is called alike.
+# Layer names of this library -> Google's; all other parts of a name are the same.
 _LAYERS = (
     (re.compile(r"^encoder/(embeddings|pooler)/"), r"bert/\1/"),
     (re.compile(r"^encoder/"), "bert/encoder/"),
@@ -50,16 +52,16 @@ _SLOT = re.compile(
 
 
 def google_name(path: str) -> str:
-    """Returns the name that Google's code gives to one of our variables.
+    """Converts a variable path of this library to the name in Google's code.
 
     Args:
-        path: the variable's path, such as `encoder/layer_0/output/dense/kernel`.
+        path: such as `encoder/layer_0/output/dense/kernel`.
 
     Returns:
         Such as `bert/encoder/layer_0/output/dense/kernel`.
 
     Raises:
-        KeyError: no model of ours has such a variable.
+        KeyError: no model of this library has such a variable.
     """
     for ours, theirs in _LAYERS:
         if ours.match(path):
@@ -69,7 +71,7 @@ def google_name(path: str) -> str:
 
 
 def _transpose(path: str, value: np.ndarray) -> np.ndarray:
-    """Google's heads on top, but for the masked LM's, are [out, in]."""
+    """Transposes the kernels of all heads except masked LM; Google stores them as [out, in]."""
     is_head = path in ("next_sentence/kernel", "classifier/kernel", "span/kernel")
     return value.T if is_head else value
 
@@ -78,30 +80,20 @@ LAYOUT = Layout(google_name, store=_transpose, restore=_transpose, encoder_prefi
 
 
 def is_google_checkpoint(path: Path) -> bool:
-    """Returns whether a path is a TF1 checkpoint: a prefix, a directory or a zip.
-
-    Args:
-        path: any path.
-    """
+    """Returns whether a path is a TF1 checkpoint: a prefix, a directory or a zip."""
     if path.is_dir():
-        # Some Hugging Face directories have Google's config too.
+        # Some Hugging Face directories also contain Google's config.
         is_other = any(path.glob("model.safetensors*"))
         return not is_other and ((path / CONFIG).is_file() or any(path.glob("*.ckpt*.index")))
     return path.suffix == ".zip" or path.with_name(f"{path.name}.index").is_file()
 
 
 def open_google_checkpoint(path: Path) -> Checkpoint:
-    """Reads all of a TF1 checkpoint but its weights.
-
-    Args:
-        path: the prefix, the directory or the released zip.
-
-    Returns:
-        The checkpoint; its weights are not read yet.
+    """Opens a TF1 checkpoint (prefix, directory or released zip) without reading its weights.
 
     Raises:
         InputError: the config or the weights are missing or cannot be read, or the vocabulary does
-            not fit the config.
+            not match the config.
     """
     if path.suffix == ".zip":
         with _unpacked(path, (CONFIG, VOCAB)) as folder:
@@ -133,8 +125,8 @@ def write_google_checkpoint(
     """Writes the files of a TF1 checkpoint.
 
     Args:
-        folder: where they go.
-        weights: our variable's path -> array.
+        folder: the target folder.
+        weights: variable path -> array.
         settings: the keys of Hugging Face's config.json.
         vocab: the V tokens in the order of their ids.
         do_lower_case: whether the tokenizer lower-cases text.
@@ -161,7 +153,7 @@ def write_google_checkpoint(
             tensors=tensors,
         )
     except tf.errors.OpError as error:
-        # "{{the operation}} FILE; REASON [Op:SaveV2]"
+        # The message has the form "{{the operation}} FILE; REASON [Op:SaveV2]".
         reason = error.message.rpartition("; ")[2].removesuffix(" [Op:SaveV2]")
         raise OSError(reason) from error
     state = f'model_checkpoint_path: "{PREFIX}"\nall_model_checkpoint_paths: "{PREFIX}"\n'
@@ -169,7 +161,7 @@ def write_google_checkpoint(
 
 
 def _describe(folder: Path, where: Path) -> tuple[dict[str, Any], BertConfig, list[str] | None]:
-    """Reads the config and the vocabulary of a folder, which messages call `where`."""
+    """Reads the config and the vocabulary of a folder, named `where` in messages."""
     if not (folder / CONFIG).is_file():
         raise InputError(
             f"{where}: has no {CONFIG}; put that of the model it was made from beside the weights"
@@ -190,7 +182,7 @@ def _describe(folder: Path, where: Path) -> tuple[dict[str, Any], BertConfig, li
 
 
 def _prefix(folder: Path) -> Path:
-    """Returns the one checkpoint of a folder: the newest that `checkpoint` names, or the only."""
+    """Returns the prefix of the newest checkpoint named in `checkpoint`, or of the only one."""
     names = sorted(path.name.removesuffix(".index") for path in folder.glob("*.index"))
     state = folder / "checkpoint"
     if state.is_file():
@@ -208,7 +200,7 @@ def _prefix(folder: Path) -> Path:
 def _open_weights(prefix: Path) -> Iterator[StoredWeights]:
     import tensorflow as tf
 
-    # A damaged file comes out as any of these, by where it is cut.
+    # A damaged file raises any of these, depending on where it is damaged.
     failures = (tf.errors.OpError, ValueError, RuntimeError, LookupError)
     try:
         reader = tf.train.load_checkpoint(str(prefix))
@@ -245,7 +237,7 @@ def _open_zip(path: Path) -> Iterator[StoredWeights]:
 
 @contextlib.contextmanager
 def _unpacked(path: Path, wanted: Sequence[str] = ()) -> Iterator[Path]:
-    """Unpacks a zip's files, or some of them, into one passing folder, whatever theirs is."""
+    """Extracts all files of a zip, or the `wanted` ones, into one flat temporary folder."""
     with tempfile.TemporaryDirectory() as folder:
         try:
             with zipfile.ZipFile(path) as archive:

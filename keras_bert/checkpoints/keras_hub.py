@@ -1,13 +1,13 @@
-"""KerasHub preset directories of a BertBackbone: read and written, without KerasHub.
+"""Reads and writes KerasHub preset directories of a BertBackbone, without KerasHub.
 
-In: a directory with `config.json`, `model.weights.h5`, `tokenizer.json` with
-`assets/tokenizer/vocabulary.txt`, and for a task `task.json` and `task.weights.h5`. Out: a
-`Checkpoint`. And back: the same files, which `keras_hub.models.BertBackbone.from_preset` opens, as
-do BertMaskedLM and BertTextClassifier where the model has their head.
+A preset consists of `config.json`, `model.weights.h5`, `tokenizer.json` with
+`assets/tokenizer/vocabulary.txt`, and for a task `task.json` and `task.weights.h5`. Written presets
+can be opened by `keras_hub.models.BertBackbone.from_preset`, and by BertMaskedLM and
+BertTextClassifier if the model has their head.
 
-KerasHub always computes the tanh form of gelu. What its files have no place for stands where it
-does not look: settings under `keras_bert` in `metadata.json`, and heads that it has no class for
-under `keras_bert` in `task.weights.h5`.
+KerasHub always computes the tanh approximation of gelu. Settings and heads that KerasHub does not
+support are stored under `keras_bert`, where it ignores them: settings in `metadata.json`, heads in
+`task.weights.h5`.
 """
 
 import contextlib
@@ -46,7 +46,7 @@ WEIGHTS, TASK, TASK_WEIGHTS, PREPROCESSOR = (
 )
 FILES = (CONFIG, METADATA, TOKENIZER, "assets", WEIGHTS, TASK, TASK_WEIGHTS, PREPROCESSOR)
 
-# Ours -> KerasHub's keys of a backbone.
+# Config keys of this library -> the keys of a KerasHub backbone.
 _SIZES = {
     "vocab_size": "vocabulary_size",
     "num_hidden_layers": "num_layers",
@@ -57,7 +57,7 @@ _SIZES = {
     "max_position_embeddings": "max_sequence_length",
     "type_vocab_size": "num_segments",
 }
-# Keys of a tokenizer, with the one value that means BERT's.
+# Tokenizer keys, each with the only value that matches BERT's tokenizer.
 _TOKENIZER_RULES = (
     ("class_name", "BertTokenizer"),
     ("split", True),
@@ -65,7 +65,7 @@ _TOKENIZER_RULES = (
     ("suffix_indicator", "##"),
     ("oov_token", "[UNK]"),
 )
-# What KerasHub fixes, unless metadata.json has our own word.
+# Values that are fixed in KerasHub, unless metadata.json contains the original ones.
 _FIXED = {"hidden_act": "gelu_new", "layer_norm_eps": 1e-12, "initializer_range": 0.02}
 
 
@@ -73,7 +73,7 @@ def _layout(config: BertConfig, settings: Mapping[str, Any]) -> Layout:
     heads = config.num_attention_heads
 
     def store(path: str, value: np.ndarray) -> np.ndarray:
-        """Splits what belongs to heads: [H, H] -> [H, N, D], or [N, D, H] on the way out."""
+        """Splits the head axis: [H, H] -> [H, N, D], or [N, D, H] for the output projection."""
         if re.search(r"/attention/self/(query|key|value)/", path):
             return value.reshape(*value.shape[:-1], heads, -1)
         if path.endswith("/attention/output/dense/kernel"):
@@ -90,26 +90,16 @@ def _layout(config: BertConfig, settings: Mapping[str, Any]) -> Layout:
 
 
 def is_keras_hub_preset(path: Path) -> bool:
-    """Returns whether a path is a preset directory: its config.json names a class and its config.
-
-    Args:
-        path: any path.
-    """
+    """Returns whether a path is a preset: its config.json has a class name and a config."""
     return (path / CONFIG).is_file() and {"class_name", "config"} <= read_json(path / CONFIG).keys()
 
 
 def open_keras_hub_preset(path: Path) -> Checkpoint:
-    """Reads all of a preset but its weights.
-
-    Args:
-        path: the directory.
-
-    Returns:
-        The checkpoint; its weights are not read yet.
+    """Opens a preset without reading its weights.
 
     Raises:
-        InputError: it is of another architecture, a file is missing or cannot be read, or the
-            vocabulary does not fit the config.
+        InputError: the preset has another architecture, a file is missing or cannot be read, or the
+            vocabulary does not match the config.
     """
     written = read_json(path / CONFIG)
     if written["class_name"] != "BertBackbone" or not isinstance(written["config"], dict):
@@ -154,8 +144,8 @@ def _tokenizer_misfit(file: Path, tokenizer: Mapping[str, Any], do_lower_case: b
     if not do_lower_case:
         rules += (("strip_accents", False),)
     elif tokenizer.get("strip_accents") is False:
-        # KerasHub's default, which it leaves as it is for the uncased models that it takes over
-        # from Hugging Face: an oversight, for these learnt without accents.
+        # KerasHub's default is false, even in presets of uncased models that it converted from
+        # Hugging Face. This is an error there, because these models were trained without accents.
         logging.warning(
             "%s: strip_accents is false; accents are stripped all the same, as Google's BERT does",
             file,
@@ -164,7 +154,7 @@ def _tokenizer_misfit(file: Path, tokenizer: Mapping[str, Any], do_lower_case: b
 
 
 def _settings(backbone: Mapping[str, Any], own: Any) -> dict[str, Any]:
-    """Returns the keys of config.json: KerasHub's for sizes, our own for settings it lacks."""
+    """Returns the keys of config.json: sizes from KerasHub's config, the rest from `own`."""
     sizes = {ours: backbone[theirs] for ours, theirs in _SIZES.items() if theirs in backbone}
     fixed = {"attention_probs_dropout_prob": backbone.get("dropout", 0.1), **_FIXED}
     return {**fixed, **(own if isinstance(own, dict) else {}), **sizes}
@@ -197,7 +187,7 @@ def _open_weights(path: Path, layout: Layout) -> Iterator[StoredWeights]:
 
 def _collect(values: dict[str, h5py.Dataset], part: str, name: str, found: Any) -> None:
     if isinstance(found, h5py.Dataset):
-        # What Keras called the layers of a model in its first versions.
+        # The first versions of Keras used another name for the group of a model's layers.
         values[f"{part}/{name.replace('_layer_checkpoint_dependencies/', 'layers/', 1)}"] = found
 
 
@@ -206,7 +196,7 @@ def _array(path: Path, value: h5py.Dataset) -> np.ndarray:
         array = value[()]
     except (OSError, RuntimeError) as error:
         raise InputError(f"{path}: {value.name} cannot be read ({error})") from None
-    # HDF5 has no bfloat16; Keras keeps the bytes and says so beside them.
+    # HDF5 has no bfloat16: Keras stores the raw bytes, and the type as an attribute.
     is_bfloat16 = value.attrs.get("dtype") == "bfloat16"
     return array.view(ml_dtypes.bfloat16) if is_bfloat16 else array
 
@@ -221,14 +211,14 @@ def write_keras_hub_preset(
     """Writes the files of a preset.
 
     Args:
-        folder: where they go.
-        weights: our variable's path -> array.
+        folder: the target folder.
+        weights: variable path -> array.
         settings: the keys of Hugging Face's config.json.
         vocab: the V tokens in the order of their ids.
         do_lower_case: whether the tokenizer lower-cases text.
 
     Raises:
-        InputError: the weights have no pooler, without which KerasHub opens no preset.
+        InputError: the weights contain no pooler, which KerasHub requires.
     """
     if "encoder/pooler/dense/kernel" not in weights:
         raise InputError("there is no pooler; a KerasHub preset cannot be without one")
@@ -260,7 +250,7 @@ def _write_task(
     backbone: dict[str, Any],
     tokenizer: dict[str, Any] | None,
 ) -> None:
-    """Writes task.json, and what prepares its text, where KerasHub has a class for the head."""
+    """Writes task.json and the preprocessor, if KerasHub has a class for the head."""
     own: dict[str, Any] = {}
     if "masked_lm/output_bias" in weights:
         kind, module = "BertMaskedLM", "bert.bert_masked_lm"
@@ -292,7 +282,7 @@ def _tokenizer(do_lower_case: bool) -> dict[str, Any]:
         "config_file": TOKENIZER,
         "vocabulary": None,
         "lowercase": do_lower_case,
-        "strip_accents": do_lower_case,  # As BERT does; KerasHub's default keeps them.
+        "strip_accents": do_lower_case,  # As in BERT; KerasHub's default keeps accents.
     }
     return _object("bert.bert_tokenizer", "BertTokenizer", own, "int32")
 
@@ -300,7 +290,7 @@ def _tokenizer(do_lower_case: bool) -> dict[str, Any]:
 def _object(
     module: str, kind: str, own: Mapping[str, Any], dtype: str | None = None
 ) -> dict[str, Any]:
-    """Returns how Keras writes an object down."""
+    """Returns an object's config in the serialization format of Keras."""
     policy = {"module": "keras", "class_name": "DTypePolicy", "config": {"name": dtype}}
     return {
         "module": f"keras_hub.src.models.{module}",

@@ -1,9 +1,9 @@
-"""The places of our variables in KerasHub's files: file, group and number by path."""
+"""Converts variable paths to names in KerasHub's files: file, group and index."""
 
 import re
 
-# Our layers -> the groups of model.weights.h5 and of task.weights.h5; a group's variables are
-# numbered, a kernel or scale before its bias.
+# Layer names of this library -> groups in model.weights.h5 and task.weights.h5. The variables of a
+# group are numbered, a kernel or scale before its bias.
 BACKBONE = "backbone/layers/"
 _BLOCK = {
     "attention/self/query": "_self_attention_layer/query_dense",
@@ -32,15 +32,15 @@ _NUMBERS = {"kernel": 0, "gamma": 0, "bias": 1, "beta": 1}
 
 
 def keras_hub_name(path: str, is_token_classifier: bool = False) -> str:
-    """Returns where KerasHub keeps one of our variables.
+    """Converts a variable path of this library to the name in KerasHub's files.
 
     Args:
-        path: the variable's path, such as `encoder/layer_0/output/dense/kernel`.
-        is_token_classifier: whether `classifier` scores tokens, for which KerasHub has no class.
+        path: such as `encoder/layer_0/output/dense/kernel`.
+        is_token_classifier: whether `classifier` labels tokens; KerasHub has no class for it.
 
     Returns:
-        Such as `backbone/layers/transformer_encoder/_feedforward_output_dense/vars/0`: the file,
-        the group in it and the number.
+        The file, the group and the index in it, such as
+        `backbone/layers/transformer_encoder/_feedforward_output_dense/vars/0`.
     """
     if path in _ALONE:
         return _ALONE[path]

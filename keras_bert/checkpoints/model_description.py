@@ -1,4 +1,4 @@
-"""The description of a saved model: its config, vocabulary, labels and further settings."""
+"""The description of a saved model: its config, vocabulary, labels and other settings."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -9,17 +9,17 @@ from keras_bert.config import BertConfig
 
 @dataclass(frozen=True)
 class ModelDescription:
-    """Everything that a model directory holds besides the weights.
+    """The contents of a model directory, except for the weights.
 
     Attributes:
         config: sizes and settings of the encoder.
         vocab: the V tokens in the order of their ids; None for a model without a vocabulary.
         do_lower_case: whether the tokenizer lower-cases text.
-        labels: the names of a classifier's labels in the order of its logits; None for LABEL_0,
+        labels: the names of a classifier's labels in the order of its logits; None means LABEL_0,
             LABEL_1, ...
-        problem_type: transformers' name for a classifier's loss: `single_label_classification`,
+        problem_type: a classifier's loss, as named in transformers: `single_label_classification`,
             `multi_label_classification` or `regression`.
-        extra: further keys of config.json.
+        extra: additional keys of config.json.
     """
 
     config: BertConfig
@@ -30,10 +30,10 @@ class ModelDescription:
     extra: Mapping[str, Any] = field(default_factory=dict)
 
     def hugging_face_settings(self, architecture: str, num_labels: int | None) -> dict[str, Any]:
-        """Returns the keys of a config.json that transformers opens.
+        """Returns the keys of a config.json that transformers can open.
 
         Args:
-            architecture: the transformers class that has the model's heads.
+            architecture: the transformers class with the model's heads.
             num_labels: the number of a classifier's logits; None for other models.
         """
         settings = {

@@ -1,8 +1,8 @@
-"""A model on disk: a Hugging Face directory that transformers opens too.
+"""Reads and writes Hugging Face model directories, which transformers can open too.
 
-`config.json`, `model.safetensors`, and with a vocabulary `vocab.txt` and `tokenizer_config.json`.
-Ours and Hugging Face's are opened alike; a directory is written beside its place and renamed, so
-that it appears whole or not at all. No pickle anywhere.
+A directory contains `config.json`, `model.safetensors` and, with a vocabulary, `vocab.txt` and
+`tokenizer_config.json`. It is written atomically, to a temporary folder that is then renamed.
+Pickle files are never read.
 
     directory = open_model_directory("run/model")
     model = BertPretrainer(directory.config)
@@ -34,7 +34,7 @@ from keras_bert.common.files import appearing, read_json, write_bytes, write_jso
 from keras_bert.config import BertConfig
 from keras_bert.text.vocabulary import fit_vocab
 
-# Hugging Face's other names for our activations; they compute the same up to rounding.
+# Other names of Hugging Face for the same activations; the results are equal up to rounding.
 _ACTIVATIONS_READ = {
     "gelu_python": "gelu",
     "gelu_fast": "gelu_new",
@@ -44,17 +44,11 @@ _ACTIVATIONS_WRITTEN = {"gelu_tanh": "gelu_new"}
 
 
 def open_model_directory(path: str | os.PathLike) -> Checkpoint:
-    """Opens a model directory, and reads everything but its weights.
-
-    Args:
-        path: a directory of ours or of Hugging Face's.
-
-    Returns:
-        The checkpoint; its weights are not read yet.
+    """Opens a model directory without reading its weights.
 
     Raises:
-        InputError: no such directory, a file is missing or cannot be read, or the vocabulary does
-            not fit the config.
+        InputError: the directory does not exist, a file is missing or cannot be read, or the
+            vocabulary does not match the config.
     """
     path = Path(path)
     if not path.is_dir():
@@ -83,15 +77,15 @@ def open_model_directory(path: str | os.PathLike) -> Checkpoint:
 def save_model_directory(
     path: str | os.PathLike, model: keras.Model, description: ModelDescription
 ) -> None:
-    """Writes a model directory, whole or not at all; an earlier one in its place is replaced.
+    """Writes a model directory atomically; replaces an earlier one at the same path.
 
     Args:
-        path: the directory; its parent is made if need be.
+        path: the directory; its parent is created if it does not exist.
         model: one of keras_bert.models, or the encoder.
         description: config, vocabulary and labels of the model.
 
     Raises:
-        InputError: the directory cannot be written, or holds other files than a model directory.
+        InputError: the directory cannot be written, or contains files of something else.
     """
     path = Path(path).absolute()
     check_place(path)
@@ -112,15 +106,7 @@ def write_model_directory(
     vocab: Sequence[str] | None,
     do_lower_case: bool,
 ) -> None:
-    """Writes the files of a model directory.
-
-    Args:
-        folder: where they go.
-        weights: our variable's path -> array.
-        settings: the keys of config.json.
-        vocab: the V tokens in the order of their ids.
-        do_lower_case: whether the tokenizer lower-cases text.
-    """
+    """Writes a model directory from arrays by variable path and the keys of config.json."""
     act = settings["hidden_act"]
     settings = {**settings, "hidden_act": _ACTIVATIONS_WRITTEN.get(act, act)}
     write_json(folder / CONFIG, settings)
@@ -131,25 +117,12 @@ def write_model_directory(
 
 
 def write_vocab(path: Path, vocab: Sequence[str]) -> None:
-    r"""Writes a vocabulary, one token a line that ends at "\n".
-
-    Args:
-        path: the file.
-        vocab: the V tokens in the order of their ids.
-    """
+    r"""Writes a vocabulary, one token per line, with "\n" as the end of each line."""
     write_bytes(path, "".join(f"{token}\n" for token in vocab).encode())
 
 
 def check_place(path: Path, own: Collection[str] = (CONFIG, WEIGHTS, VOCAB, TOKENIZER)) -> None:
-    """Checks that a place is free, or holds a directory that was written here before.
-
-    Args:
-        path: the place.
-        own: names of the files that are written there.
-
-    Raises:
-        InputError: it is a file, or holds other things.
-    """
+    """Checks that a path does not exist, or is a directory that can be replaced."""
     if not path.exists():
         return
     if not path.is_dir():
@@ -177,7 +150,7 @@ def _read_config(path: Path, settings: Mapping[str, Any]) -> BertConfig:
     act = settings.get("hidden_act")
     known = _ACTIVATIONS_READ.get(act, act) if isinstance(act, str) else act
     try:
-        # Hugging Face's default is the erf form.
+        # Hugging Face's default is the exact gelu, with erf.
         return BertConfig.from_dict({**settings, "hidden_act": known or "gelu"})
     except InputError as error:
         raise InputError(f"{path}: {error}") from None

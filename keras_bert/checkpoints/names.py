@@ -1,11 +1,11 @@
-"""The table of weight names: our variable paths <-> Hugging Face's names.
+"""Converts between variable paths of this library and Hugging Face's weight names.
 
-Ours follow Google's checkpoints. A kernel of ours is [in, out]; Hugging Face's is its transpose.
+The paths follow Google's checkpoints. Kernels are [in, out]; Hugging Face stores the transpose.
 """
 
 import re
 
-# Layer by layer, ours and theirs; {} is the block's number.
+# Layer names here and in Hugging Face; {} is the number of the block.
 _LAYERS = (
     ("encoder/embeddings", "bert.embeddings"),
     ("encoder/layer_{}", "bert.encoder.layer.{}"),
@@ -18,7 +18,7 @@ _LAYERS = (
     ("span", "qa_outputs"),
 )
 
-# The last word of a path, ours and theirs.
+# The last part of a path, here and in Hugging Face.
 _VARIABLES = {
     "word_embeddings": "word_embeddings.weight",
     "position_embeddings": "position_embeddings.weight",
@@ -30,32 +30,32 @@ _VARIABLES = {
     "output_bias": "bias",
 }
 
-# The masked-LM head's copy of the word embeddings, which some files hold a second time.
+# The masked-LM head's copy of the word embeddings, which some files contain.
 TIED_DECODER = "cls.predictions.decoder.weight"
 
-# Other spellings of a name: files of 2018 and 2019 call LayerNorm's variables as Google does, and
-# some files hold the vocabulary's bias under the decoder alone.
+# Older names: files of 2018 and 2019 name the variables of LayerNorm as Google does, and some files
+# contain the vocabulary's bias only under the decoder.
 _OLDER_SPELLINGS = (
     (re.compile(r"LayerNorm\.gamma$"), "LayerNorm.weight"),
     (re.compile(r"LayerNorm\.beta$"), "LayerNorm.bias"),
     (re.compile(r"^cls\.predictions\.decoder\.bias$"), "cls.predictions.bias"),
 )
 
-# A file of a model without heads has no prefix on the encoder's names.
+# In a file of a model without heads, the encoder's names have no prefix.
 _WITHOUT_PREFIX = re.compile(r"^(embeddings|encoder|pooler)\.")
 
 
 def hugging_face_name(path: str) -> str:
-    """Returns the name that Hugging Face gives to one of our variables.
+    """Converts a variable path of this library to Hugging Face's name.
 
     Args:
-        path: the variable's path, such as `encoder/layer_0/output/dense/kernel`.
+        path: such as `encoder/layer_0/output/dense/kernel`.
 
     Returns:
         Such as `bert.encoder.layer.0.output.dense.weight`.
 
     Raises:
-        KeyError: no model of ours has such a variable.
+        KeyError: no model of this library has such a variable.
     """
     layer, _, variable = path.rpartition("/")
     for ours, theirs in _LAYERS:
@@ -68,22 +68,14 @@ def hugging_face_name(path: str) -> str:
 
 
 def is_transposed(path: str) -> bool:
-    """Returns whether Hugging Face keeps a variable as the transpose of ours.
-
-    Args:
-        path: the variable's path.
-
-    Returns:
-        True for kernels, [in, out] here and [out, in] there.
-    """
+    """Returns whether Hugging Face stores the transpose of a variable; true for kernels."""
     return path.endswith("/kernel")
 
 
 def current_spelling(name: str) -> str:
-    """Returns what Hugging Face calls a weight today, whatever the file's age and model.
+    """Converts a weight name in a file to the name that Hugging Face uses today.
 
-    Args:
-        name: a weight's name as it stands in a file.
+    The name may come from an older file, or from a model without heads.
 
     Returns:
         Such as `bert.encoder.layer.0.output.LayerNorm.weight`.

@@ -1,7 +1,7 @@
-"""Opens a checkpoint, whatever wrote it.
+"""Opens checkpoints of all formats.
 
-In: a path: a model directory of ours or of Hugging Face's, an earlier run's folder, a TF1
-checkpoint of Google's (prefix, directory or zip), or a KerasHub preset. Out: a `Checkpoint`.
+The path may be a Hugging Face model directory, the folder of an earlier run, a TF1 checkpoint in
+Google's format (prefix, directory or zip), or a KerasHub preset.
 """
 
 import os
@@ -19,16 +19,10 @@ from keras_bert.common.errors import InputError
 
 
 def open_checkpoint(path: str | os.PathLike) -> Checkpoint:
-    """Opens a checkpoint of any format, and logs which it is; its weights are not read yet.
-
-    Args:
-        path: what `--init_checkpoint` takes.
-
-    Returns:
-        The checkpoint.
+    """Opens a checkpoint of any format without reading its weights, and logs the format.
 
     Raises:
-        InputError: nothing that can be opened lies there, or it contradicts itself.
+        InputError: the path is not a checkpoint, or the checkpoint is inconsistent.
     """
     path = Path(path)
     if (path / "run.json").is_file() and not _holds_weights(path):

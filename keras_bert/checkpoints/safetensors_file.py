@@ -1,7 +1,7 @@
-"""Weights in safetensors files with Hugging Face's names: one file, or shards with an index.
+"""Reads and writes weights in safetensors files with Hugging Face's names.
 
-In: a folder with `model.safetensors`, or with `model.safetensors.index.json` and the shards that
-it names. Out: `StoredWeights`. And back: our weights -> `model.safetensors`.
+A folder contains either `model.safetensors`, or `model.safetensors.index.json` and the shards that
+it names. Weights are always written to a single `model.safetensors`.
 """
 
 import contextlib
@@ -40,32 +40,21 @@ LAYOUT = Layout(
 
 
 def write_safetensors(folder: Path, weights: Mapping[str, np.ndarray]) -> None:
-    """Writes weights as float32 under Hugging Face's names.
-
-    Args:
-        folder: where `model.safetensors` goes.
-        weights: our variable's path -> array.
-    """
+    """Writes weights, {variable path: array}, as float32 under Hugging Face's names."""
     path = folder / WEIGHTS
     path.touch()
     rights = path.stat().st_mode
-    # transformers refuses a file that does not say which framework's layout it has.
+    # transformers rejects a file whose metadata do not name the framework.
     save_file(stored_arrays(weights, LAYOUT), path, metadata={"format": "pt"})
-    path.chmod(rights)  # save_file lets nobody else read it.
+    path.chmod(rights)  # save_file makes the file readable only by its owner.
 
 
 @contextlib.contextmanager
 def open_safetensors(folder: Path) -> Iterator[StoredWeights]:
-    """Opens a folder's weights.
-
-    Args:
-        folder: has one file, or an index and its shards.
-
-    Yields:
-        The weights, readable in the block.
+    """Opens the weights of a folder, which can be read within the context.
 
     Raises:
-        InputError: a file is absent or not whole, or the index names other weights than it.
+        InputError: a file is missing or damaged, or the index does not match the shards.
     """
     source = folder / (WEIGHTS if (folder / WEIGHTS).is_file() else INDEX)
     with contextlib.ExitStack() as stack:

@@ -1,12 +1,11 @@
-"""The tokenizer of a Hugging Face directory: its vocabulary, its casing, and whether it is BERT's.
+"""Reads the tokenizer of a Hugging Face directory: its vocabulary, casing and unsupported settings.
 
-In: `vocab.txt`, else the vocabulary in `tokenizer.json`; what `tokenizer_config.json`,
-`tokenizer.json` and `config.json` say of how text is cut. Out: the V tokens, whether text is
-lower-cased, and what of it our tokenizer (docs/tokenizer.md) does not do.
+The vocabulary is read from `vocab.txt`, or else from `tokenizer.json`; the settings from
+`tokenizer_config.json`, `tokenizer.json` and `config.json`.
 
-A directory may ask for other rules: MeCab's words, or accents that stay where case goes. Its
-weights are of use all the same, its vocabulary is not: cut by BERT's rules, text would give other
-tokens than those that the model learnt.
+Some directories specify other rules than the tokenizer of this library (docs/tokenizer.md), such as
+MeCab's words, or lower-casing that keeps accents. Their weights can be used, but their vocabulary
+cannot: with BERT's rules, text would be split into other tokens than in the model's training.
 """
 
 import json
@@ -22,7 +21,7 @@ from keras_bert.text.vocabulary import check_vocab, load_vocab
 CONFIG, VOCAB = "config.json", "vocab.txt"
 TOKENIZER, FAST_TOKENIZER = "tokenizer_config.json", "tokenizer.json"
 
-# The classes of transformers that cut text as BERT's does, under any of its versions.
+# Classes of transformers, in all versions, that tokenize text as BERT does.
 _BERTS = (
     "BertTokenizer",
     "BertTokenizerFast",
@@ -31,11 +30,11 @@ _BERTS = (
     "ElectraTokenizer",
     "ElectraTokenizerFast",
 )
-# Those that do what tokenizer.json says, and BERT's steps there.
+# Classes that follow tokenizer.json, which must then specify BERT's steps.
 _GENERIC = ("PreTrainedTokenizerFast", "TokenizersBackend")
 
-# Keys of tokenizer_config.json, with the one value that means BERT's tokenizer. `never_split` is
-# not among them: transformers 5 passes over it too.
+# Keys of tokenizer_config.json, each with the only value that matches BERT's tokenizer.
+# `never_split` is not among them, because transformers 5 ignores it too.
 _RULES = (
     ("word_tokenizer_type", "basic"),
     ("subword_tokenizer_type", "wordpiece"),
@@ -44,7 +43,7 @@ _RULES = (
     ("tokenize_chinese_chars", True),
     ("wordpieces_prefix", "##"),
 )
-# Likewise, steps of tokenizer.json and their keys.
+# The same for the steps of tokenizer.json and their keys.
 _STEPS = (
     ("normalizer.type", "BertNormalizer"),
     ("pre_tokenizer.type", "BertPreTokenizer"),
@@ -61,20 +60,20 @@ _FAST_RULES = (
 def read_tokenizer(
     path: Path, settings: Mapping[str, Any]
 ) -> tuple[list[str] | None, bool, str | None]:
-    """Reads the tokenizer's files.
+    """Reads the files of a tokenizer.
 
     Args:
         path: the directory.
         settings: the keys of its config.json.
 
     Returns:
-        vocab: the V tokens in the order of their ids; None if there are none, or others than
-            BERT's tokenizer cuts.
+        vocab: the V tokens in the order of their ids; None if there are none, or if the tokenizer
+            is not BERT's.
         do_lower_case: whether text is lower-cased.
-        misfit: what asks for another tokenizer than BERT's, as `find_misfit` says it.
+        misfit: the first setting that does not match BERT's tokenizer, as from `find_misfit`.
 
     Raises:
-        InputError: a file cannot be read, or the vocabulary cannot be used.
+        InputError: a file cannot be read, or the vocabulary is invalid.
     """
     slow, fast = (
         read_json(path / name) if (path / name).is_file() else {}
@@ -90,12 +89,12 @@ def read_tokenizer(
     vocab = None
     if not misfit and (path / VOCAB).is_file():
         vocab = load_vocab(path / VOCAB)
-    elif not misfit and fast:  # All that transformers writes from its version 5 on.
+    elif not misfit and fast:  # transformers 5 and later write only this file.
         vocab = _fast_vocab(path / FAST_TOKENIZER, fast.get("model"))
         said.reverse()
     casing = next((value for value in said if isinstance(value, bool)), None)
     do_lower_case = guess_lower_case(vocab, path) if casing is None else casing
-    # Our tokenizer strips accents exactly where it lower-cases.
+    # This library's tokenizer strips accents if and only if it lower-cases.
     misfit = (
         misfit
         or find_misfit(path / TOKENIZER, slow, [("strip_accents", do_lower_case)])
@@ -107,15 +106,15 @@ def read_tokenizer(
 def find_misfit(
     file: Path, said: Mapping[str, Any], rules: Iterable[tuple[str, Any]]
 ) -> str | None:
-    """Finds settings of a file that our tokenizer does not support.
+    """Finds the first setting of a file that is not supported by this library's tokenizer.
 
     Args:
         file: the file.
-        said: its keys; a key that is absent or null says nothing.
-        rules: keys, each with the one value that ours does.
+        said: its keys and values; a missing key or null matches every rule.
+        rules: keys, each with the only supported value.
 
     Returns:
-        One line with file, key and value, of the first such key; None if there is none.
+        One line with the file, the key and its value; None if all settings are supported.
     """
     for key, expected in rules:
         if said.get(key) is not None and said[key] != expected:
@@ -133,8 +132,8 @@ def _misfit(file: Path, key: str, found: Any, expected: Any) -> str:
 def _class_misfit(
     path: Path, slow: Mapping[str, Any], steps: Mapping[str, Any], settings: Mapping[str, Any]
 ) -> str | None:
-    """Finds a class of another tokenizer, or one that nothing shows to be BERT's."""
-    # As in transformers, config.json tells it where tokenizer_config.json does not.
+    """Finds a tokenizer class that is not BERT's, or that does not specify BERT's steps."""
+    # As in transformers, config.json names the class if tokenizer_config.json does not.
     file, said = (TOKENIZER, slow) if slow.get("tokenizer_class") else (CONFIG, settings)
     name = said.get("tokenizer_class")
     if name in _GENERIC:
@@ -146,7 +145,7 @@ def _class_misfit(
 
 
 def _steps(fast: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the settings of each step of tokenizer.json, such as `normalizer.lowercase`."""
+    """Returns the settings of all steps of tokenizer.json, such as `normalizer.lowercase`."""
     parts = {name: fast.get(name) for name in ("normalizer", "pre_tokenizer", "model")}
     return {
         f"{name}.{key}": value

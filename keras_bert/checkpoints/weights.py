@@ -1,8 +1,8 @@
-"""Weights between a model and the files of any checkpoint, by our variable paths.
+"""Loads weights from checkpoints of any format into models, and converts weights for saving.
 
-In: a model and a file's weights under the file's names. Out: the model filled and a `LoadReport`,
-or one error that lists everything that does not fit. How a format names and lays out the weights
-is its `Layout`; float16 and bfloat16 become float32, as the model's variables are.
+Loading returns a `LoadReport`, or raises one error that lists all mismatches. The `Layout` of a
+format defines the names and shapes of its weights. float16 and bfloat16 weights are converted to
+float32, the type of the model's variables.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -16,14 +16,14 @@ from keras_bert.common.errors import InputError
 
 @dataclass(frozen=True)
 class Layout:
-    """The names and layout of our models' variables in one format.
+    """The names and array layout of the models' variables in one format.
 
     Attributes:
-        name: our variable's path -> the format's name.
-        store: (path, array as ours) -> array as the format keeps it.
-        restore: (path, array as the format keeps it) -> ours, but for its shape.
-        encoder_prefix: the prefix of the names of the encoder's weights.
-        buffers: names under that prefix that are no weights.
+        name: variable path -> the format's name.
+        store: (path, array in this library's layout) -> array in the format's layout.
+        restore: (path, array in the format's layout) -> this library's layout, before a reshape.
+        encoder_prefix: the name prefix of the encoder's weights.
+        buffers: names with this prefix that are not weights.
         tied_decoder: the name of a second copy of the word embeddings, if the format has one.
     """
 
@@ -35,12 +35,7 @@ class Layout:
     tied_decoder: str | None = None
 
     def stored_shape(self, path: str, shape: Iterable[int]) -> tuple[int, ...]:
-        """Returns the shape that the format gives to one of our variables.
-
-        Args:
-            path: the variable's path.
-            shape: its shape here.
-        """
+        """Returns the shape of a variable in the format, for its path and shape here."""
         return self.store(path, np.broadcast_to(np.float32(0), tuple(shape))).shape
 
 
@@ -50,11 +45,11 @@ class StoredWeights:
 
     Attributes:
         source: the file, for messages.
-        layout: how it names and lays them out.
-        shapes: name -> shape, without an optimizer's slots.
+        layout: the names and array layout of its format.
+        shapes: name -> shape, without the optimizer's slots.
         read: name -> array, while the file is open.
-        spelling: name -> how the file itself spells it, where that differs.
-        skipped: the optimizer's slots and counters that were passed over.
+        spelling: name -> the name in the file, if it differs.
+        skipped: the number of optimizer slots and counters in the file.
     """
 
     source: str
@@ -66,31 +61,27 @@ class StoredWeights:
 
     @property
     def num_labels(self) -> int | None:
-        """The logits of the classifier, or None without one.
-
-        Raises:
-            InputError: its bias is no vector.
-        """
+        """The number of the classifier's logits; None without a classifier."""
         shape = self.shapes.get(self.layout.name("classifier/bias"))
         if shape is not None and len(shape) != 1:
             raise InputError(f"{self.source}: the classifier's bias has shape {list(shape)}")
         return None if shape is None else shape[0]
 
     def spelt(self, name: str) -> str:
-        """Returns the name as it stands in the file."""
+        """Returns the name of a weight in the file itself."""
         return self.spelling.get(name, name)
 
 
 @dataclass(frozen=True)
 class LoadReport:
-    """The outcome of loading weights into a model; programs print it.
+    """The result of loading weights into a model; programs print it.
 
     Attributes:
         source: the file.
-        loaded: paths of the variables that the file filled.
-        new: paths of the variables that the file lacks; they keep their fresh start.
-        ignored: names in the file that the model has no place for.
-        skipped: the optimizer's slots and counters in the file.
+        loaded: paths of the variables that were loaded.
+        new: paths of the variables that are not in the file and stay newly initialized.
+        ignored: names in the file that are not in the model.
+        skipped: the number of optimizer slots and counters in the file.
     """
 
     source: str
@@ -111,10 +102,7 @@ class LoadReport:
 
 
 def weights_of(model: keras.Model) -> dict[str, np.ndarray]:
-    """Returns a model's weights by their paths, as float32; LoRA is merged into the kernels.
-
-    Args:
-        model: one of keras_bert.models, or the encoder.
+    """Returns a model's weights by path, as float32, with LoRA merged into the kernels.
 
     Raises:
         InputError: the model is quantized.
@@ -138,12 +126,7 @@ def weights_of(model: keras.Model) -> dict[str, np.ndarray]:
 
 
 def stored_arrays(weights: Mapping[str, np.ndarray], layout: Layout) -> dict[str, np.ndarray]:
-    """Returns weights under a format's names, laid out as it keeps them.
-
-    Args:
-        weights: our variable's path -> array.
-        layout: the format's.
-    """
+    """Converts weights, {variable path: array}, to the names and array layout of a format."""
     return {
         layout.name(path): np.ascontiguousarray(layout.store(path, value))
         for path, value in weights.items()
@@ -151,20 +134,17 @@ def stored_arrays(weights: Mapping[str, np.ndarray], layout: Layout) -> dict[str
 
 
 def load_weights(model: keras.Model, stored: StoredWeights) -> LoadReport:
-    """Fills a model from an open file; nothing is touched unless all of it fits.
+    """Loads the weights of an open file into a model; changes nothing if there is a mismatch.
 
-    The encoder's weights must all be there, and the file must have no others. A head, or the
-    pooler, may be missing as a whole and then keeps its fresh start.
-
-    Args:
-        model: one of keras_bert.models, or the encoder.
-        stored: the file's weights.
+    All weights of the encoder must be in the file, and the file must not contain other encoder
+    weights. A head or the pooler may be missing completely and then stays newly initialized.
 
     Returns:
-        The weights that were loaded, newly initialized and ignored.
+        The names of the loaded, newly initialized and ignored weights.
 
     Raises:
-        InputError: weights are missing, misshapen, or have no place in the encoder; all are listed.
+        InputError: weights are missing, have another shape, or are not in the encoder; all
+            mismatches are listed.
     """
     layout = stored.layout
     names = {variable.path: layout.name(variable.path) for variable in model.weights}
@@ -217,5 +197,5 @@ def _misfits(
 
 
 def _part(path: str) -> str:
-    """Returns which part of the model a variable belongs to; parts load as a whole."""
+    """Returns the part of the model that a variable belongs to; parts are loaded as a whole."""
     return "pooler" if path.startswith("encoder/pooler/") else path.split("/")[0]

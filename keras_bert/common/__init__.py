@@ -1,1 +1,1 @@
-"""Helpers that every layer uses: errors, files, locks, random bits, text files."""
+"""Helpers for all other packages: errors, files, locks, random bits, text files."""

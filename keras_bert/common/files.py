@@ -1,8 +1,7 @@
-"""Files and folders that appear whole or not at all, JSON and checksums.
+"""Writes files and folders atomically; reads and writes JSON; computes checksums.
 
-In: a path and its content. Out: the file or folder, or one line that says why not. What is written
-lies beside its place under a passing name, reaches the disk, and only then is renamed, so that a
-kill or a full disk never leaves half of it.
+Content is written under a temporary name in the same folder, flushed to disk, and only then
+renamed, so that a killed process or a full disk never leaves a partial file.
 """
 
 import contextlib
@@ -19,23 +18,17 @@ from typing import Any
 
 from keras_bert.common.errors import InputError
 
-# This machine, in the names of unfinished files; host names may be long.
+# Identifies this machine in the names of partial files; a hash, because host names may be long.
 _HOST = hashlib.sha256(socket.gethostname().encode()).hexdigest()[:8]
-_LEFT_AFTER = 24 * 3600.0  # seconds without a change: then a writer elsewhere is taken to be dead
+_LEFT_AFTER = 24 * 3600.0  # seconds after which an idle writer on another machine counts as dead
 _KINDS = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
 
 
 def read_json(path: str | os.PathLike) -> dict:
     """Reads a JSON object.
 
-    Args:
-        path: the file.
-
-    Returns:
-        Its content.
-
     Raises:
-        InputError: the file is absent, cannot be read, or is not a JSON object.
+        InputError: the file is missing, cannot be read, or is not a JSON object.
     """
     path = Path(path)
     try:
@@ -56,17 +49,10 @@ def read_json(path: str | os.PathLike) -> dict:
 def value_of(
     path: str | os.PathLike, content: Mapping[str, Any], name: str, kind: type, default: Any
 ) -> Any:
-    """Returns a value of a JSON object, or the default where it is absent or null.
-
-    Args:
-        path: the object's file, for the message.
-        content: from `read_json`.
-        name: the value's.
-        kind: int, float, bool or str.
-        default: of any kind.
+    """Returns a value of a JSON object, or the default if it is missing or null.
 
     Raises:
-        InputError: it is of another kind.
+        InputError: the value is not of type `kind`: int, float, bool or str.
     """
     value = content.get(name)
     if value is None:
@@ -78,44 +64,22 @@ def value_of(
 
 
 def write_json(path: str | os.PathLike, content: Mapping[str, object]) -> None:
-    """Writes a JSON object, whole or not at all.
-
-    Args:
-        path: the file; its folder is made if need be.
-        content: JSON values by name.
-
-    Raises:
-        InputError: the place cannot be written.
-    """
+    """Writes a JSON object to a file atomically, like `write_bytes`."""
     write_bytes(path, (json.dumps(content, indent=2) + "\n").encode())
 
 
 def write_bytes(path: str | os.PathLike, content: bytes) -> None:
-    """Writes a file, whole or not at all.
-
-    Args:
-        path: the file; its folder is made if need be.
-        content: all of it.
+    """Writes a file atomically; its folder is created if necessary.
 
     Raises:
-        InputError: the place cannot be written.
+        InputError: the file cannot be written.
     """
     with appearing(path) as partial:
         partial.write_bytes(content)
 
 
 def sha256(path: str | os.PathLike) -> str:
-    """Computes the checksum of a file.
-
-    Args:
-        path: the file.
-
-    Returns:
-        Its SHA-256 in hexadecimal.
-
-    Raises:
-        OSError: the file cannot be read.
-    """
+    """Returns the SHA-256 checksum of a file, in hexadecimal."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
@@ -124,20 +88,17 @@ def sha256(path: str | os.PathLike) -> str:
 def appearing(
     path: str | os.PathLike, failures: tuple[type[Exception], ...] = ()
 ) -> Iterator[Path]:
-    """Lends a passing name; what the block makes there, file or folder, comes to its place.
+    """Yields a temporary path, and renames the file or folder written there to `path`.
 
-    An earlier file or folder in the place is replaced if the block succeeds and stays if it fails.
+    The temporary path is in the same folder, which is created if necessary; it does not exist yet.
+    An existing file or folder at `path` is replaced if the block succeeds, and kept if it fails.
 
     Args:
-        path: the place; its folder is made if need be.
-        failures: exceptions beside OSError that mean that the writing failed, as some writers
-            raise their own.
-
-    Yields:
-        The passing name, in the same folder; nothing is there yet.
+        path: the final path.
+        failures: exceptions besides OSError that mean that writing failed.
 
     Raises:
-        InputError: the place cannot be written (rights, a full disk).
+        InputError: the file or folder cannot be written (permissions, a full disk).
     """
     path = Path(path)
     partial = path.with_name(f".{path.name}.{_HOST}.{os.getpid()}.partial")
@@ -148,7 +109,7 @@ def appearing(
         for each in [*partial.rglob("*"), partial]:
             _flush(each)
         _put_in_place(partial, path)
-        _flush(path.parent)  # Not what else is in there: others may be at work on it.
+        _flush(path.parent)  # Not its other files: others may be writing them.
     except (OSError, *failures) as error:
         reason = getattr(error, "strerror", None) or error
         raise InputError(f"{path}: cannot be written ({reason})") from error
@@ -157,7 +118,7 @@ def appearing(
 
 
 def _remove_leftovers(path: Path) -> None:
-    """Removes what writers of this path left when they were killed."""
+    """Removes partial files that killed writers of this path left behind."""
     leftover = re.compile(re.escape(f".{path.name}.") + r"([0-9a-f]{8})\.(\d{1,9})\.partial")
     for match in filter(None, map(leftover.fullmatch, os.listdir(path.parent))):
         partial = path.with_name(match[0])
@@ -166,24 +127,24 @@ def _remove_leftovers(path: Path) -> None:
 
 
 def _is_left(partial: Path, host: str, pid: int) -> bool:
-    """Returns whether its writer is gone; for another machine's file, only its age decides."""
+    """Returns whether a partial file's writer is gone; for another machine, its age decides."""
     if host != _HOST:
         with contextlib.suppress(FileNotFoundError):
             return time.time() - partial.stat().st_mtime > _LEFT_AFTER
         return False
     if pid == os.getpid():
-        return True  # In a container, the next process may have the number of the last one.
+        return True  # In a container, a new process may have the same PID as the last.
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
         return True
     except PermissionError:
-        pass  # Another user's.
+        pass  # The process exists; it belongs to another user.
     return False
 
 
 def _flush(path: Path) -> None:
-    """Brings a file, or a folder's list of names, to the disk."""
+    """Flushes a file, or a folder's list of names, to disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -195,8 +156,9 @@ def _put_in_place(partial: Path, path: Path) -> None:
     if not partial.is_dir():
         os.replace(partial, path)
         return
-    # A folder cannot be renamed onto a full one, so the old one steps aside for a moment. If a kill
-    # falls into that moment, it lies there until the next one has come to its place.
+    # A folder cannot be renamed onto a non-empty one, so the old one is renamed first. If the
+    # process is killed in between, the old folder stays under that name until the next successful
+    # write.
     aside = path.with_name(f".{path.name}.replaced")
     if path.is_dir():
         _remove(aside)

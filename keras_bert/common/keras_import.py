@@ -1,8 +1,8 @@
 """Registers the classes of keras_bert with Keras as soon as a program imports Keras.
 
-Keras opens a `.keras` file only if the classes in it are registered, which they are once
-keras_bert.models is imported. `import keras_bert` must not import Keras, so it installs an import
-hook instead: after `import keras_bert`, `keras.models.load_model` opens what `model.save` wrote.
+Keras opens a `.keras` file only if its classes are registered, which happens when keras_bert.models
+is imported. But `import keras_bert` must not import Keras. So it installs an import hook: after
+`import keras_bert`, `keras.models.load_model` opens the files of `model.save`.
 """
 
 import importlib
@@ -22,7 +22,7 @@ _MODULES = (
 
 
 def register_with_keras() -> None:
-    """Imports the modules with registered classes now if Keras is imported, else right after it."""
+    """Imports the modules with registered classes, now or as soon as Keras is imported."""
     if "keras" in sys.modules:
         _import_modules()
     elif not any(isinstance(finder, _KerasFinder) for finder in sys.meta_path):
@@ -35,7 +35,7 @@ def _import_modules() -> None:
 
 
 class _KerasFinder:
-    """Finds Keras as the other finders do, with a loader that also imports our modules."""
+    """An import hook that finds Keras, with a loader that then imports modules of keras_bert."""
 
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None

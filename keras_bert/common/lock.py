@@ -1,4 +1,4 @@
-"""A lock file that keeps a folder to one process at a time."""
+"""Limits a folder to one process at a time, with a lock file."""
 
 import contextlib
 import fcntl
@@ -11,23 +11,19 @@ from keras_bert.common.errors import InputError
 
 @contextlib.contextmanager
 def locked(path: str | os.PathLike, refusal: str) -> Iterator[None]:
-    """Keeps other processes out during the block, by a lock on a file that serves nothing else.
+    """Holds a lock on a file during the block; raises an InputError if it cannot.
 
-    The system lifts the lock when this process ends, however it does. The file goes at the end of
-    the block; one that a killed process left is taken over.
-
-    Args:
-        path: the file; its folder is made if need be.
-        refusal: what to say to whom another process keeps out.
-
-    Raises:
-        InputError: another process is inside, or the file cannot be made or locked.
+    The file is used for nothing else, and its folder is created if necessary. The operating system
+    releases the lock when the process ends for any reason. The file is deleted at the end of the
+    block; a file left by a killed process is reused. `refusal` is the message if another process
+    holds the lock.
     """
     path = Path(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        # For writing, as a network file system grants no other lock. The file is never replaced:
-        # locks on two files that had the same name, one after the other, could both be held.
+        # Opened for writing, because network file systems grant exclusive locks only then. The file
+        # is never replaced: two processes could hold locks on two successive files of the same
+        # name.
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
     except OSError as error:
         raise InputError(f"{path}: cannot be written ({error.strerror})") from error
@@ -38,7 +34,7 @@ def locked(path: str | os.PathLike, refusal: str) -> Iterator[None]:
             raise InputError(refusal) from error
         except OSError as error:
             raise InputError(f"{path}: cannot be locked ({error.strerror})") from error
-        if not _is_at(descriptor, path):  # Whoever was inside removed it after it was opened here.
+        if not _is_at(descriptor, path):  # The last holder deleted it after it was opened here.
             raise InputError(refusal)
         try:
             yield
@@ -51,7 +47,7 @@ def locked(path: str | os.PathLike, refusal: str) -> Iterator[None]:
 
 
 def _is_at(descriptor: int, path: Path) -> bool:
-    """Returns whether a path still leads to an open file."""
+    """Returns whether a path still refers to an open file."""
     try:
         return os.path.samestat(os.fstat(descriptor), os.stat(path))
     except OSError:

@@ -1,4 +1,4 @@
-"""Imports TensorFlow without its notes on stderr."""
+"""Imports TensorFlow without its log messages on stderr."""
 
 import os
 import sys
@@ -6,9 +6,9 @@ import tempfile
 
 
 def start_tensorflow() -> None:
-    """Imports TensorFlow without the notes that its C++ part prints, which no setting silences.
+    """Imports TensorFlow without the messages that its C++ code prints, which no setting disables.
 
-    Set TF_CPP_MIN_LOG_LEVEL=0 to see them. What is printed stays visible if the import fails.
+    Set TF_CPP_MIN_LOG_LEVEL=0 to see them. They are also printed if the import fails.
     """
     if os.environ.get("TF_CPP_MIN_LOG_LEVEL") == "0":
         return
@@ -20,7 +20,7 @@ def start_tensorflow() -> None:
         try:
             import tensorflow as tf
 
-            tf.config.list_physical_devices()  # Looks for a GPU, and prints what it finds.
+            tf.config.list_physical_devices()  # Looks for GPUs, which prints messages.
         except BaseException:
             notes.seek(0)
             os.write(terminal, notes.read())

@@ -1,7 +1,7 @@
 r"""Reads text files by line, and rejects lines that are not UTF-8.
 
-Only "\n" ends a line, with any "\r" before it, as texts may hold U+2028 and the like; a byte order
-mark is read over.
+Only "\n" ends a line (any "\r" before it is removed), because texts may contain U+2028 and similar
+characters. A byte order mark is skipped.
 """
 
 import sys
@@ -12,13 +12,7 @@ from keras_bert.common.errors import InputError
 
 
 def read_lines(path: str | Path) -> Iterator[tuple[int, str]]:
-    """Reads a file.
-
-    Args:
-        path: the file; the string "-" for standard input.
-
-    Yields:
-        The number of each line, from 1, and the line without its end.
+    """Yields the number of each line, from 1, and the line without its end; "-" is standard input.
 
     Raises:
         InputError: the file cannot be read, or a line is not UTF-8.

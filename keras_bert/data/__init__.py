@@ -1,1 +1,1 @@
-"""The TFRecord format of pre-training data: finding files, and masking."""
+"""Reads pre-training data from TFRecord files, and masks it."""

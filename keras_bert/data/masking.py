@@ -1,15 +1,14 @@
-"""Masking: chooses the tokens of an example that are predicted, and replaces them.
+"""Chooses the tokens of an example to predict (masked LM), and replaces them.
 
-In: a batch of rows, input_ids and input_mask int32 [n, S]; of packed rows also example_ids. Out:
-the masked input_ids int32 [n, S], masked_lm_positions and masked_lm_ids int32 [n, P],
-masked_lm_weights float32 [n, P].
+Follows Devlin et al. 2019, section 3.1 and appendix A.1; whole-word masking as in Google's release
+of May 2019; n-grams as in ALBERT (Lan et al. 2020, section 3.1). It uses only NumPy, because it is
+shared by the data tool, which masks once, and by training, which draws new masks at every step.
 
-Devlin et al. 2019, section 3.1 and appendix A.1; whole words as in Google's release of May 2019;
-n-grams as in ALBERT (Lan et al. 2020, section 3.1). NumPy alone, so that the data tool, which masks
-once, and training, which masks anew at every step, share it.
+All rows of a batch are masked at once. The tokens that may be chosen are numbered through the
+batch, row by row (`text`). An example is a range of these numbers, because a row may contain
+several examples.
 
-All rows of a batch are masked at once. Below, what may be chosen is numbered through the batch, row
-after row (`text`); an example is a range of these numbers, as a row may hold several.
+n rows, S length, P predictions, E examples, T tokens that may be chosen, k chosen tokens.
 """
 
 from collections.abc import Sequence
@@ -17,7 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-MASK_SHARE, RANDOM_SHARE = 0.8, 0.1  # the other 10% keep their token
+MASK_SHARE, RANDOM_SHARE = 0.8, 0.1  # the other 10% keep the token
 
 
 @dataclass(frozen=True)
@@ -26,9 +25,9 @@ class Masking:
 
     Attributes:
         masked_lm_prob: share of the tokens to predict.
-        max_predictions_per_seq: P, the maximum number of tokens that a row predicts.
+        max_predictions_per_seq: P, the maximum number of predicted tokens in a row.
         do_whole_word_mask: whether all tokens of a word are masked together.
-        ngram: masks runs of 1 to `ngram` tokens, or words with do_whole_word_mask.
+        ngram: the maximum length of a masked run of tokens, or of words with do_whole_word_mask.
         vocab_size: V; a random token is any of the V.
         cls_token_id: id of [CLS].
         sep_token_id: id of [SEP].
@@ -55,18 +54,7 @@ class Masking:
         do_whole_word_mask: bool = False,
         ngram: int = 1,
     ) -> "Masking":
-        """Makes the settings for a vocabulary.
-
-        Args:
-            vocab: the V tokens, in the order of their ids.
-            masked_lm_prob: share of the tokens to predict.
-            max_predictions_per_seq: P.
-            do_whole_word_mask: whether all tokens of a word are masked together.
-            ngram: the longest run of tokens or words.
-
-        Returns:
-            The masking.
-        """
+        """Makes the settings for a vocabulary, given in the order of the token ids."""
         return cls(
             masked_lm_prob=masked_lm_prob,
             max_predictions_per_seq=max_predictions_per_seq,
@@ -83,15 +71,10 @@ class Masking:
 def num_to_predict(
     num_tokens: np.ndarray, masked_lm_prob: float, max_predictions_per_seq: int
 ) -> np.ndarray:
-    """Computes the number of tokens that each example predicts.
+    """Computes the number of tokens to predict in each example, int64 [n].
 
-    Args:
-        num_tokens: int [n], real tokens of each example, with [CLS] and every [SEP].
-        masked_lm_prob: share to predict.
-        max_predictions_per_seq: P, the most an example has room for.
-
-    Returns:
-        int64 [n]: min(P, max(1, round(num_tokens * masked_lm_prob))), halves rounded to even.
+    It is min(P, max(1, round(num_tokens * masked_lm_prob))), with halves rounded to even.
+    num_tokens, int [n], counts [CLS] and every [SEP]; P is max_predictions_per_seq.
     """
     wanted = np.rint(num_tokens * masked_lm_prob).astype(np.int64)
     return np.clip(wanted, 1, max_predictions_per_seq)
@@ -109,18 +92,18 @@ def mask_examples(
     Args:
         input_ids: int [n, S], before masking. [CLS] and [SEP] are never chosen.
         input_mask: int [n, S], 0 at padding.
-        masking: how.
-        rng: the source of every draw.
-        example_ids: int [n, S], of packed rows: 1 to k from left to right, 0 at padding. Every
-            example predicts its own share; together they must have room in P.
+        masking: the masking settings.
+        rng: the random generator.
+        example_ids: int [n, S], only for packed rows: 1 to k from left to right, 0 at padding. Each
+            example predicts its own share of tokens; together they must fit in P.
 
     Returns:
-        input_ids int32 [n, S], masked; masked_lm_positions (rising), masked_lm_ids int32 [n, P] and
-        masked_lm_weights float32 [n, P], where a row's last predictions are padded by position 0,
-        id 0, weight 0.0.
+        input_ids int32 [n, S], masked; masked_lm_positions (ascending) and masked_lm_ids, int32 [n,
+        P]; masked_lm_weights, float32 [n, P]. Unused predictions at the end of a row have position
+        0, id 0 and weight 0.0.
     """
     is_real = np.asarray(input_mask) != 0
-    ids = np.array(input_ids, np.int32).ravel()  # a copy, to be masked
+    ids = np.array(input_ids, np.int32).ravel()  # a copy, which is masked below
     special = (ids == masking.cls_token_id) | (ids == masking.sep_token_id)
     is_text = is_real & ~special.reshape(is_real.shape)
     text = np.flatnonzero(is_text)
@@ -132,7 +115,7 @@ def mask_examples(
     else:
         chosen = _choose_runs(text, ids[text], num_text, budget, masking, rng)
 
-    position = text[np.flatnonzero(chosen)]  # faster than by the booleans
+    position = text[np.flatnonzero(chosen)]  # faster than boolean indexing
     original = ids[position]
     ids[position] = _replace(original, masking, rng)
     return {
@@ -144,7 +127,7 @@ def mask_examples(
 def _lengths(
     is_real: np.ndarray, is_text: np.ndarray, example_ids: np.ndarray | None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Counts the real tokens of each example, and those that may be chosen: int64 [E] each."""
+    """Counts the tokens of each example, and those that may be chosen: int64 [E] each."""
     if example_ids is None:
         return np.count_nonzero(is_real, axis=1), np.count_nonzero(is_text, axis=1)
     most = int(np.max(example_ids, initial=0)) + 1
@@ -157,24 +140,18 @@ def _lengths(
 def _choose_tokens(
     num_text: np.ndarray, budget: np.ndarray, rng: np.random.Generator
 ) -> np.ndarray:
-    """Chooses tokens one by one, all of an example's alike, and all of them where they are few.
+    """Chooses up to `budget` tokens of each example, uniformly and without replacement.
 
-    Floyd's way of drawing k of n without replacement, the examples side by side: for top from n - k
-    to n - 1, draw one from [0, top], and where it has been drawn before take `top` itself.
+    This is Floyd's algorithm for drawing k of n, for all examples in parallel: for top from n - k
+    to n - 1, draw a number from [0, top]; if it has been drawn before, take `top` instead.
 
-    Args:
-        num_text: int64 [E], tokens of each example.
-        budget: int64 [E], tokens to choose.
-        rng: the source of every draw.
-
-    Returns:
-        bool [sum of num_text].
+    num_text and budget are int64 [E]. Returns bool [sum of num_text].
     """
     chosen = np.zeros(num_text.sum(), bool)
     budget = np.minimum(budget, num_text)
     first = np.cumsum(num_text) - num_text
     bottom = num_text - budget
-    # The longest budgets first, so that who still draws is always a head of the arrays.
+    # Largest budgets first, so that the examples that still draw are always a prefix of the arrays.
     order = np.argsort(-budget, kind="stable")
     first, bottom = first[order], bottom[order]
     still_drawing = np.searchsorted(-budget[order], -np.arange(budget.max(initial=0)))
@@ -193,24 +170,16 @@ def _choose_runs(
     masking: Masking,
     rng: np.random.Generator,
 ) -> np.ndarray:
-    """Chooses runs of 1 to `ngram` units, tokens or whole words.
+    """Chooses runs of 1 to `ngram` units, which are tokens or whole words.
 
-    An example tries its units in random order as the first of a run. The run's length n is drawn
-    with a probability proportional to 1/n among those that its segment has room for, and is cut by
-    what the budget has left and by runs chosen before; a unit that doesn't fit on its own is
-    skipped. A `##x` that opens a segment is a word of its own: words, like runs, never cross [SEP],
-    where Google's grouping does.
+    The units of an example are tried in random order as the first of a run. The run's length n is
+    drawn with a probability proportional to 1/n from the lengths that fit in the segment. The run
+    is truncated to the remaining budget and at runs chosen before; a unit that does not fit on its
+    own is skipped. A `##x` at the start of a segment is a word of its own: neither words nor runs
+    cross [SEP], unlike in Google's code, where words do.
 
-    Args:
-        text: int64 [T], where the tokens stand in the batch, read row by row.
-        text_ids: int32 [T], the tokens.
-        num_text: int64 [E], tokens of each example.
-        budget: int64 [E], the maximum number of tokens to choose.
-        masking: how.
-        rng: the source of every draw.
-
-    Returns:
-        bool [T].
+    text int64 [T], positions of the tokens in the flattened batch; text_ids int32 [T]; num_text and
+    budget int64 [E], tokens of each example and the maximum to choose. Returns bool [T].
     """
     opens_segment = np.diff(text, prepend=-2) > 1
     starts_unit = np.ones(len(text), bool)
@@ -225,7 +194,7 @@ def _choose_runs(
     num_units = example_end - first_unit
 
     one_over_n = np.cumsum(1 / np.arange(1, masking.ngram + 1))
-    waiting = np.arange(num_all)  # each example's units, the tried ones swapped to the front
+    waiting = np.arange(num_all)  # each example's units; tried units are swapped to the front
     taken = np.zeros(num_all, bool)
     left = budget.copy()
     active = np.arange(len(budget))
@@ -256,16 +225,7 @@ def _choose_runs(
 
 
 def _replace(original: np.ndarray, masking: Masking, rng: np.random.Generator) -> np.ndarray:
-    """Draws replacements of chosen tokens: 80% [MASK], 10% a random id, 10% themselves.
-
-    Args:
-        original: int32 [k].
-        masking: how.
-        rng: the source of every draw.
-
-    Returns:
-        int32 [k], drawn token by token.
-    """
+    """Draws a replacement for each chosen token: 80% [MASK], 10% a random id, 10% unchanged."""
     fate = rng.random(len(original))
     replacement = np.where(fate < MASK_SHARE, np.int32(masking.mask_token_id), original)
     at_random = np.flatnonzero((fate >= MASK_SHARE) & (fate < MASK_SHARE + RANDOM_SHARE))
@@ -276,16 +236,11 @@ def _replace(original: np.ndarray, masking: Masking, rng: np.random.Generator) -
 def _predictions(
     position: np.ndarray, original: np.ndarray, shape: tuple[int, int], max_predictions: int
 ) -> dict[str, np.ndarray]:
-    """Lists the tokens to predict, row by row.
+    """Lists the tokens to predict, row by row, for input shape (n, S).
 
-    Args:
-        position: int64 [k], where the chosen tokens stand in the batch, rising.
-        original: int32 [k], the chosen tokens.
-        shape: (n, S).
-        max_predictions: P.
-
-    Returns:
-        masked_lm_positions, masked_lm_ids int32 [n, P]; masked_lm_weights float32 [n, P].
+    position int64 [k] has the ascending positions of the tokens `original`, int32 [k], in the
+    flattened batch. Returns masked_lm_positions, masked_lm_ids int32 [n, P]; masked_lm_weights
+    float32 [n, P].
     """
     num_rows, length = shape
     row = position // length

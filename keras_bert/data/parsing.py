@@ -1,6 +1,6 @@
-"""Parsing pre-training records: serialized tf.Examples to checked features.
+"""Parses serialized tf.Examples of pre-training data into checked features.
 
-Records have Google's feature names and shapes (data_tools/examples/tfrecord_writing.py).
+Feature names and shapes are those of Google's records (data_tools/examples/tfrecord_writing.py).
 """
 
 import tensorflow as tf
@@ -11,20 +11,15 @@ from keras_bert.data.pretraining_records import PretrainingData
 def parse_records(
     serialized: tf.Tensor, data: PretrainingData, vocab_size: int
 ) -> dict[str, tf.Tensor]:
-    """Parses records into features; dynamic masks are drawn later.
+    """Parses records, strings [n], into features; dynamic masks are drawn later.
 
-    Args:
-        serialized: [n] strings, a record each.
-        data: the files that the records come from.
-        vocab_size: ids must be below it.
-
-    Returns:
-        Features [n, ...]: weights float32, all others int32. The graph fails with an
-        InvalidArgumentError for a record of another format or with a value out of range.
+    The features [n, ...] are float32 for weights and int32 for all others. The graph raises an
+    InvalidArgumentError for a record of another format or with a value out of range, such as a
+    token id not below `vocab_size`.
     """
     length, predictions = data.max_seq_length, data.max_predictions_per_seq
     pack, dynamic = data.format.pack, data.format.dynamic
-    # Feature: width, and what its values must be below; None for weights.
+    # Feature -> (width, exclusive upper limit of its values, None for weights).
     features = {
         "input_ids": (length, vocab_size),
         "input_mask": (length, 2),
@@ -49,7 +44,7 @@ def parse_records(
         for name, (width, limit) in features.items()
     }
     batch = tf.io.parse_example(serialized, spec)
-    # A token id, position or label out of range would silently select another row.
+    # An id, position or label out of range would silently select another row of a table.
     fits = [
         tf.debugging.Assert(
             tf.reduce_all((batch[name] >= 0) & (batch[name] < limit)),

@@ -1,8 +1,9 @@
-"""The files of a pre-training dataset, with their number of records, shape and format.
+"""Describes the files of a pre-training dataset: number of records, shape and format.
 
-Folders of the data tool have a manifest, which describes the records, and are checked against it.
-Files of other BERT tools are counted and measured by reading them; their format is the one that
-those tools make: masked beforehand, an example a record, a random next sentence.
+Folders made by the data tool have a manifest, which describes the records and against which they
+are checked. For files of other BERT tools, records are counted and measured by reading them. Their
+format is assumed to be the usual one of those tools: masked beforehand, one example per record, a
+random next sentence.
 """
 
 import hashlib
@@ -22,16 +23,16 @@ from keras_bert.data.record_files import MANIFEST, find_record_files
 
 @dataclass(frozen=True)
 class RecordFormat:
-    """The format of records; all records of a run have the same.
+    """The format of records, equal for all records of a run.
 
     Attributes:
-        next_sentence: the kind of second segment: `random` (Devlin et al. 2019), `order`
-            (the two swapped; Lan et al. 2020) or `none`, where there is no second segment.
-        dynamic: whether masks are drawn in training; else the records have them.
+        next_sentence: the kind of second segment: `random` (Devlin et al. 2019), `order` (the two
+            segments swapped; Lan et al. 2020) or `none`, without a second segment.
+        dynamic: whether masks are drawn during training; otherwise the records contain them.
         pack: whether a record is a row of several examples.
-        masked_lm_prob: share of the tokens to mask; None where the records have the masks.
-        do_whole_word_mask: whether to mask whole words; likewise.
-        ngram: the longest run of tokens or words to mask; likewise.
+        masked_lm_prob: share of the tokens to mask; None if the records contain the masks.
+        do_whole_word_mask: whether to mask whole words; None if the records contain the masks.
+        ngram: the maximum length of a masked run; None if the records contain the masks.
     """
 
     next_sentence: str = "random"
@@ -47,18 +48,18 @@ class RecordFormat:
 
 @dataclass(frozen=True)
 class PretrainingData:
-    """Files of pre-training records that belong together.
+    """The files of one pre-training dataset.
 
     Attributes:
         files: the record files, sorted.
-        counts: records in each, rows where they are packed.
+        counts: the number of records (rows, if packed) in each file.
         max_seq_length: S of every record.
         max_predictions_per_seq: P of every record.
         format: the format of the records.
-        fingerprint: a hash of the checksums in the manifest, else of the names and sizes, and of
-            the format.
-        manifests: folder -> its manifest.json; folders of other tools' files have none.
-        vocab_file: the vocabulary beside the manifests, which is one, or None.
+        fingerprint: a hash of the format and of the checksums in the manifest; without a manifest,
+            of the file names and sizes.
+        manifests: {folder: content of its manifest.json}, without folders that have none.
+        vocab_file: a vocabulary beside a manifest (all are equal), or None.
     """
 
     files: Sequence[str]
@@ -72,15 +73,11 @@ class PretrainingData:
 
     @property
     def num_examples(self) -> int:
-        """Records in all files."""
+        """The number of records in all files."""
         return sum(self.counts)
 
     def share(self, index: int, count: int) -> "PretrainingData":
-        """Returns the files that one of several workers reads; each reads its own.
-
-        Args:
-            index: of the worker.
-            count: workers.
+        """Returns the files that worker `index` of `count` workers reads.
 
         Raises:
             InputError: there are fewer files than workers.
@@ -95,19 +92,16 @@ class PretrainingData:
 
 
 def find_records(input_file: str, flag: str = "input_file") -> PretrainingData:
-    """Finds record files, and reads their format and shape.
+    """Finds record files and reads their format and shape.
 
     Args:
-        input_file: comma-separated folders (made by `data_tools.create_pretraining_data`), files
-            or globs.
-        flag: the flag that the value came by, for messages.
-
-    Returns:
-        The files with their sizes and shapes.
+        input_file: comma-separated folders (made by `data_tools.create_pretraining_data`), files or
+            globs.
+        flag: the name of the flag with this value, for messages.
 
     Raises:
-        InputError: no files, an empty or damaged one, or files that differ in kind, shape or
-            vocabulary.
+        InputError: there are no files, all are empty, one is damaged, or they differ in format,
+            shape or vocabulary.
     """
     found = sorted(find_record_files(input_file, flag), key=lambda of_folder: of_folder.folder)
     files = sorted(Path(path) for of_folder in found for path in of_folder.paths())
@@ -219,12 +213,12 @@ def _shape_of(path: Path, manifest: dict | None) -> tuple[int, int]:
         names = set(feature)
         ids, positions = feature["input_ids"], feature["masked_lm_positions"]
         predictions = len(positions.int64_list.value)
-        if manifest and manifest["settings"]["dynamic"]:  # Such records have no masks to count.
+        if manifest and manifest["settings"]["dynamic"]:  # Such records contain no masks.
             predictions = manifest["settings"]["max_predictions_per_seq"]
         shape = len(ids.int64_list.value), predictions
     except (tf.errors.OpError, ValueError, StopIteration) as error:
         raise InputError(f"{path}: record 0 cannot be read: {first_line(error)}") from error
-    except Exception as error:  # protobuf's DecodeError has no public base of its own
+    except Exception as error:  # protobuf's DecodeError has no public base class
         raise InputError(f"{path}: record 0 is not a tf.Example: {first_line(error)}") from error
     is_packed, is_dynamic = "example_ids" in names, "masked_lm_positions" not in names
     if manifest is None and "input_ids" in names and (is_packed or is_dynamic):
@@ -242,11 +236,7 @@ def _shape_of(path: Path, manifest: dict | None) -> tuple[int, int]:
 
 
 def first_line(error: Exception) -> str:
-    """Returns the reason in a TensorFlow or protobuf error, without the names of operations.
-
-    Args:
-        error: the error.
-    """
+    """Returns the reason in a TensorFlow or protobuf error, without the names of operations."""
     message = getattr(error, "message", None) or str(error) or type(error).__name__
-    # TensorFlow wraps the reason in the names of its operations.
+    # TensorFlow puts the names of operations around the reason.
     return re.sub(r"\{\{.*?\}\}\s*|\s*\[Op:.*", "", message.splitlines()[0])

@@ -1,4 +1,4 @@
-"""Explains TensorFlow's errors about damaged records: file, record and reason."""
+"""Translates TensorFlow's errors about damaged records into file, record and reason."""
 
 import re
 from collections.abc import Iterator
@@ -11,11 +11,11 @@ from keras_bert.common.errors import InputError
 from keras_bert.data.parsing import parse_records
 from keras_bert.data.pretraining_records import PretrainingData, first_line
 
-# Numbers of records that are read together while searching for the damaged one.
+# Numbers of records per read in the search for the damaged one.
 _CHECKED_TOGETHER = (1024, 32, 1)
-# A message that quotes a record which is not UTF-8 fails on its way to Python.
+# TensorFlow fails with a UnicodeDecodeError if its message quotes a record that is not UTF-8.
 _DAMAGE = (tf.errors.DataLossError, tf.errors.InvalidArgumentError, UnicodeDecodeError)
-# TensorFlow's messages about records that it cannot read or parse, or that are out of range.
+# TensorFlow's messages about records that cannot be read or parsed, or have values out of range.
 _NO_EXAMPLE = "Could not parse example"
 _OF_RECORDS = re.compile(
     rf"(corrupted|truncated) record|{_NO_EXAMPLE}|Can't parse serialized Example|"
@@ -28,17 +28,8 @@ _OF_RECORDS = re.compile(
 def explained(data: PretrainingData, vocab_size: int) -> Iterator[None]:
     """Turns TensorFlow's errors about damaged records into an `InputError` that names the file.
 
-    Those errors do not name the record, so all records are read again.
-
-    Args:
-        data: the records that are read inside the `with`.
-        vocab_size: as given to the batches.
-
-    Yields:
-        Nothing.
-
-    Raises:
-        InputError: in place of a data loss or an example of another form.
+    Those errors do not name the record, so all records are read again to find it. `data` are the
+    records that are read inside the `with` block.
     """
     try:
         yield
@@ -62,7 +53,7 @@ def explained(data: PretrainingData, vocab_size: int) -> Iterator[None]:
 def _first_damaged(
     path: str, data: PretrainingData, vocab_size: int
 ) -> tuple[int, Exception] | None:
-    """Finds the first record of a file that cannot be read, and the reason."""
+    """Finds the first record of a file that cannot be read, and the error."""
     start, cause = 0, None
     for together in _CHECKED_TOGETHER:
         try:

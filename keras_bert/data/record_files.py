@@ -1,8 +1,8 @@
 """Finds the pre-training record files that `--input_file` names, with their manifests.
 
-A folder that `data_tools.create_pretraining_data` made has a manifest.json: the settings, the
-vocabulary, and of each record file the size, the rows and the checksum. Other tools' record files
-have none and are taken as they are. Training and inspection both find their files here.
+A folder made by `data_tools.create_pretraining_data` has a manifest.json with the settings, the
+vocabulary, and the size, number of rows and checksum of each record file. Record files of other
+tools have none and are not checked here. Training and inspection both use this module.
 """
 
 import glob
@@ -31,20 +31,14 @@ _SETTINGS = (
 
 @dataclass(frozen=True)
 class RecordFiles:
-    """Record files of one folder.
-
-    Attributes:
-        folder: the folder.
-        names: the files' names in it.
-        manifest: the content of the folder's manifest.json, or None.
-    """
+    """The file names of one folder, and the content of its manifest.json, or None."""
 
     folder: str
     names: list[str]
     manifest: dict[str, Any] | None
 
     def paths(self) -> list[str]:
-        """Returns the files' paths."""
+        """Returns the paths of the files."""
         return [os.path.join(self.folder, name) for name in self.names]
 
     def shards(self) -> dict[str, dict[str, Any]]:
@@ -59,26 +53,21 @@ class RecordFiles:
 def find_record_files(
     input_file: str, flag: str = "input_file", strangers: bool = False
 ) -> list[RecordFiles]:
-    """Finds record files.
+    """Finds the record files of comma-separated folders, files and globs, grouped by folder.
 
-    Args:
-        input_file: comma list of folders, files and globs.
-        flag: the flag that the value came by, for messages.
-        strangers: whether a folder's record files that its manifest does not list come too, last.
-
-    Returns:
-        The files by folder.
+    With `strangers`, record files that a folder's manifest does not list are included after the
+    listed ones. `flag` is the name of the flag with this value, for messages.
 
     Raises:
-        InputError: an entry that names no record file, or a manifest that is none.
+        InputError: an entry matches no record file, or a manifest is invalid.
     """
-    folders: dict[str, str] = {}  # one that is given in several ways is one
+    folders: dict[str, str] = {}  # several paths of one folder count as one
     names: dict[str, dict[str, None]] = {}
     manifests: dict[str, dict[str, Any] | None] = {}
-    # A file may well have a comma in its name; then the whole value is that file.
+    # A file name may contain a comma; then the whole value is one file.
     entries = [input_file] if os.path.exists(input_file) else input_file.split(",")
     for entry in filter(None, (entry.strip() for entry in entries)):
-        # A name may hold a glob's characters.
+        # A file name may contain glob characters.
         matches = [entry] if os.path.exists(entry) else sorted(glob.glob(entry))
         found: list[str] = []
         for match in matches:

@@ -1,4 +1,4 @@
-"""The base of all networks: input checks, loading of checkpoints, LoRA, export, serialization."""
+"""The base class of all models: input checks, `from_pretrained`, LoRA, export and serialization."""
 
 import os
 from collections.abc import Mapping
@@ -10,26 +10,26 @@ from keras_bert.common.errors import InputError
 from keras_bert.config import BertConfig
 from keras_bert.models.layers.configured import bert_config
 
-# Every input of a network. Networks ignore those that they have no use for.
+# All inputs of the networks. Each network ignores the optional ones that it does not use.
 _REQUIRED = ("input_ids", "input_mask", "segment_ids")
 _OPTIONAL = ("dropout_seed", "position_ids", "example_ids")
 _PRETRAINING = ("masked_lm_positions", "next_sentence_positions")
 
 
 class BertNetwork(keras.Model):
-    """A BERT with or without a head; its weights exist after construction.
+    """The base class of BERT with or without a head; weights are created by the constructor.
 
-    Inputs are a dict of int32 tensors: "input_ids", "input_mask" (1 for a token, 0 for padding)
-    and "segment_ids", each [B, S], and optionally "dropout_seed" [B], and for rows of several
-    examples "position_ids" and "example_ids" [B, S] (encoder.py).
+    Inputs are a dict of int32 tensors: "input_ids", "input_mask" (1 for tokens, 0 for padding) and
+    "segment_ids", each [B, S]. Optional are "dropout_seed" [B] and, for rows that contain several
+    examples, "position_ids" and "example_ids" [B, S] (encoder.py).
 
     Args:
-        config: sizes and settings, or their dict.
+        config: a `BertConfig` or its dict.
         name: the model's name.
-        dtype: dtype policy, such as "mixed_bfloat16"; by default the global one.
+        dtype: dtype policy, such as "mixed_bfloat16"; defaults to the global policy.
     """
 
-    # The heads, by the names of their layers.
+    # The layer names of the heads.
     heads: tuple[str, ...] = ()
 
     def __init__(self, config: BertConfig | Mapping[str, Any], **kwargs: Any):
@@ -38,21 +38,19 @@ class BertNetwork(keras.Model):
 
     @classmethod
     def from_pretrained(cls, path: str | os.PathLike, *, dtype: Any = None, **kwargs: Any) -> Self:
-        """Makes a network with the weights of a checkpoint.
+        """Creates a network with the weights of a checkpoint.
 
         A head that the checkpoint lacks is newly initialized, which is logged as a warning.
 
         Args:
-            path: a model directory of keras_bert or Hugging Face, the folder of an earlier run, a
-                TF1 checkpoint of Google (prefix, directory or zip), or a KerasHub preset.
-            dtype: dtype policy; by default the global one.
+            path: a model directory of keras_bert or Hugging Face, the directory of an earlier run,
+                a TF1 checkpoint of Google (prefix, directory or zip), or a KerasHub preset.
+            dtype: dtype policy; defaults to the global policy.
             **kwargs: further arguments of the constructor.
 
-        Returns:
-            The network.
-
         Raises:
-            InputError: the checkpoint cannot be opened, does not fit, or is of another task.
+            InputError: if the checkpoint cannot be opened, does not match the network, or was
+                fine-tuned for another task.
         """
         from keras_bert.models.loading import load_network
 
@@ -60,17 +58,14 @@ class BertNetwork(keras.Model):
 
     @property
     def required_inputs(self) -> tuple[str, ...]:
-        """The keys that every input dict must have."""
+        """The keys that every input dict must contain."""
         return _REQUIRED
 
     def check_inputs(self, inputs: Any) -> None:
         """Checks the keys of an input dict.
 
-        Args:
-            inputs: the first argument of a call.
-
         Raises:
-            InputError: it is no dict, lacks a required key, or has an unknown one.
+            InputError: if `inputs` is not a dict, lacks a required key, or has an unknown key.
         """
         required = self.required_inputs
         optional = [name for name in (*_OPTIONAL, *_PRETRAINING) if name not in required]
@@ -94,11 +89,7 @@ class BertNetwork(keras.Model):
         return super().__call__(inputs, *args, **kwargs)
 
     def build(self, input_shape: Any = None) -> None:
-        """Records the shape of the inputs; the constructor makes every variable.
-
-        Args:
-            input_shape: of "input_ids", or a dict with it.
-        """
+        """Does nothing; the constructor creates all variables."""
 
     def compute_output_spec(self, inputs: Any, training: bool | None = None) -> dict[str, Any]:
         """Returns the symbolic outputs of a call."""
@@ -118,13 +109,13 @@ class BertNetwork(keras.Model):
         The rest of the encoder is frozen; heads stay trainable. Compile the model afterwards.
 
         Args:
-            rank: rank of the update of each kernel.
-            lora_alpha: the update is scaled by lora_alpha / rank; by default by 1.
+            rank: the rank of each kernel's update.
+            lora_alpha: the update is scaled by lora_alpha / rank; by default the scale is 1.
         """
         self.encoder.enable_lora(rank, lora_alpha)
 
     def input_signature(self) -> list[dict[str, keras.InputSpec]]:
-        """Returns the signature of an exported model: the required inputs, of any size, int32."""
+        """Returns the signature for export: the required inputs, int32 [B, S] of any size."""
         return [
             {
                 name: keras.InputSpec(shape=(None, None), dtype="int32", name=name)
@@ -143,10 +134,10 @@ class BertNetwork(keras.Model):
         """Exports the network for inference; see `keras.Model.export`.
 
         Args:
-            filepath: where to write.
-            format: such as `tf_saved_model`.
+            filepath: the path to write to.
+            format: the export format, such as `tf_saved_model`.
             verbose: whether to print the signatures.
-            input_signature: by default `input_signature()`: rows of any number and length.
+            input_signature: defaults to `input_signature()`.
             **kwargs: options of the format.
         """
         if input_signature is None:
@@ -157,11 +148,11 @@ class BertNetwork(keras.Model):
 
     @property
     def _default_save_signature(self) -> None:
-        # TensorFlow reads it when it saves a model. Keras' own would trace a call with float ids.
+        # TensorFlow reads this to save a model. The default would trace a call with float ids.
         return None
 
     def _jax_shapes(self) -> dict[str, Any]:
-        """Returns the options of jax2tf: all inputs are equally long, and nothing is trained."""
+        """Returns options of jax2tf: all inputs have the same length; no gradient is exported."""
         shapes = dict.fromkeys(self.required_inputs, "(batch, length)")
         if "masked_lm_positions" in shapes:
             shapes["masked_lm_positions"] = "(batch, predictions)"
@@ -179,7 +170,7 @@ class BertNetwork(keras.Model):
         return config
 
     def _policies(self) -> keras.dtype_policies.DTypePolicyMap:
-        """Returns the dtype policies of a network with quantized layers, by their paths."""
+        """Returns the dtype policies by layer path; needed if layers are quantized."""
         policies = keras.dtype_policies.DTypePolicyMap(
             default_policy=self.encoder.embeddings.dtype_policy.name
         )
@@ -190,9 +181,5 @@ class BertNetwork(keras.Model):
 
 
 def batch_and_length(input_shape: Any) -> tuple:
-    """Returns the shape of "input_ids", [B, S].
-
-    Args:
-        input_shape: that shape, or a dict of the shapes of all inputs.
-    """
+    """Returns the shape [B, S] of "input_ids", given it or a dict of the shapes of all inputs."""
     return tuple(input_shape["input_ids"] if isinstance(input_shape, Mapping) else input_shape)

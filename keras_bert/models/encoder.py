@@ -1,19 +1,20 @@
-"""The BERT encoder: computes hidden states and the pooled output of token ids.
+"""The BERT encoder: computes hidden states and the pooled output from token ids.
 
     encoder = BertEncoder(BertConfig.from_json("base"))
     hidden = encoder({"input_ids": ids, "input_mask": mask, "segment_ids": segments})
 
-Rows that hold several examples also bring "position_ids", which count from 0 in each example, and
-"example_ids", from 1 for the examples and 0 for padding, both [B, S] int32. Attention then stays
-within an example, so each example gets the hidden states of a row of its own.
+Rows that contain several examples need two more inputs, both [B, S] int32: "position_ids", which
+count from 0 in each example, and "example_ids", which are 1, 2, ... for the examples and 0 for
+padding. Attention then stays within each example, so its hidden states are the same as in a
+separate row.
 
-With `is_decoder` in the config a token attends to no later token (a left-to-right model; Devlin et
-al. 2019, section 5.1). The first token then sees only itself, so the last token is pooled.
+With `is_decoder` in the config, tokens do not attend to later tokens (a left-to-right model; Devlin
+et al. 2019, section 5.1). The first token then attends only to itself, so the last token is pooled.
 
-Variable paths start with the encoder's own name, in every model that contains it, and follow
-Google's checkpoints: `encoder/layer_0/attention/self/query/kernel`.
+Variable paths start with the encoder's name in every model and follow Google's checkpoints:
+`encoder/layer_0/attention/self/query/kernel`.
 
-B batch, S length, H hidden size, L layers, N heads.
+Shapes: B batch, S length, H hidden size, L layers, N heads.
 """
 
 from collections.abc import Mapping
@@ -32,12 +33,12 @@ from keras_bert.models.layers.transformer import TransformerBlock
 
 @keras.saving.register_keras_serializable(package="keras_bert")
 class BertEncoder(BertNetwork):
-    """BERT without heads (Devlin et al. 2019); its weights exist after construction.
+    """BERT without heads (Devlin et al. 2019); weights are created by the constructor.
 
     Args:
-        config: sizes and settings, or their dict.
-        name: first part of every variable's path.
-        dtype: dtype policy, such as "mixed_bfloat16"; by default the global one.
+        config: a `BertConfig` or its dict.
+        name: the first part of every variable's path.
+        dtype: dtype policy, such as "mixed_bfloat16"; defaults to the global policy.
     """
 
     def __init__(
@@ -56,21 +57,17 @@ class BertEncoder(BertNetwork):
             for index in range(config.num_hidden_layers)
         ]
         self.pooler = Pooler(config, name="pooler", dtype=dtype)
-        # Only for calls without seeds of their own.
+        # Used only for calls without "dropout_seed".
         self.seed_generator = keras.random.SeedGenerator(name="seed_generator")
         self.build((None, None))
 
     @property
     def next_dropout_site(self) -> int:
-        """The first dropout site that a model with this encoder may use."""
+        """The first dropout site number not used by the encoder."""
         return 1 + len(self.blocks) * TransformerBlock.DROPOUT_SITES
 
     def build(self, input_shape: Any = None) -> None:
-        """Creates every variable; the constructor calls it.
-
-        Args:
-            input_shape: of "input_ids", or a dict with it.
-        """
+        """Creates all variables; called by the constructor."""
         if self.embeddings.built:
             return
         input_shape = batch_and_length(input_shape)
@@ -81,16 +78,16 @@ class BertEncoder(BertNetwork):
         self.pooler.build(hidden_shape)
 
     def call(self, inputs: dict[str, Any], training: bool | None = False) -> dict[str, Any]:
-        """Computes {"sequence_output" [B, S, H], "pooled_output" [B, H]}.
+        """Returns {"sequence_output": [B, S, H], "pooled_output": [B, H]}.
 
         Args:
             inputs: {"input_ids", "input_mask", "segment_ids"}, each [B, S] int32; optionally
-                "dropout_seed" [B] int32 (in training, one is drawn for each row without it), and
-                for rows of several examples "position_ids" and "example_ids" [B, S] int32.
-            training: whether dropout is on.
+                "dropout_seed" [B] int32 (by default drawn at random in training), and for rows of
+                several examples "position_ids" and "example_ids" [B, S] int32.
+            training: whether to apply dropout.
 
         Raises:
-            InputError: S is over `max_position_embeddings`.
+            InputError: if S is over `max_position_embeddings`.
         """
         dropout_seed = self.dropout_seed(inputs, training)
         hidden = self._embed(inputs, dropout_seed)
@@ -106,18 +103,18 @@ class BertEncoder(BertNetwork):
     def layer_outputs(
         self, inputs: dict[str, Any], *, attention_probabilities: bool = True
     ) -> dict[str, list[Any]]:
-        """Computes what every layer gives, without dropout.
+        """Computes the hidden states of all layers, without dropout.
 
         Args:
-            inputs: as for the call.
-            attention_probabilities: whether to return these too.
+            inputs: the same as for `call`.
+            attention_probabilities: whether to return the attention probabilities too.
 
         Returns:
             {"hidden_states": L + 1 tensors [B, S, H], of the embeddings and of each layer;
-            "attention_probabilities": L tensors [B, N, S, S], queries by keys, if wanted}.
+            "attention_probabilities": L tensors [B, N, S, S], queries by keys, if requested}.
 
         Raises:
-            InputError: a key is missing or unknown, or S is over `max_position_embeddings`.
+            InputError: if a key is missing or unknown, or S is over `max_position_embeddings`.
         """
         self.check_inputs(inputs)
         hidden, probabilities = [self._embed(inputs, None)], []
@@ -140,12 +137,7 @@ class BertEncoder(BertNetwork):
         )
 
     def dropout_seed(self, inputs: dict[str, Any], training: bool | None) -> Any:
-        """Returns the seed of each row [B] int32, or None without dropout.
-
-        Args:
-            inputs: as for the call.
-            training: whether dropout is on.
-        """
+        """Returns the dropout seed of each row, [B] int32; None outside training."""
         if not training:
             return None
         if "dropout_seed" in inputs:
@@ -169,8 +161,8 @@ class BertEncoder(BertNetwork):
         The rest of the encoder is frozen. Compile the model afterwards.
 
         Args:
-            rank: rank of the update of each kernel.
-            lora_alpha: the update is scaled by lora_alpha / rank; by default by 1.
+            rank: the rank of each kernel's update.
+            lora_alpha: the update is scaled by lora_alpha / rank; by default the scale is 1.
         """
         for block in self.blocks:
             for dense in block.dense_layers:

@@ -1,4 +1,4 @@
-"""The base of both classifiers: BERT, dropout and one linear layer; they differ in its input."""
+"""The base class of the sequence and token classifiers."""
 
 import os
 from collections.abc import Mapping
@@ -12,12 +12,12 @@ from keras_bert.models.layers.heads import linear_head
 
 
 class LinearClassifier(BertNetwork):
-    """BERT, dropout and one linear layer.
+    """BERT with dropout and a linear layer on one of the encoder's outputs.
 
     Args:
-        config: sizes and settings, or their dict.
-        num_labels: logits of each example or token.
-        dtype: dtype policy; by default the global one.
+        config: a `BertConfig` or its dict.
+        num_labels: the number of logits per example or token.
+        dtype: dtype policy; defaults to the global policy.
     """
 
     heads = ("classifier",)
@@ -46,29 +46,26 @@ class LinearClassifier(BertNetwork):
         dtype: Any = None,
         **kwargs: Any,
     ) -> Self:
-        """Makes a network with the weights of a checkpoint.
+        """Creates a network with the weights of a checkpoint.
 
         A classifier that the checkpoint lacks is newly initialized, which is logged as a warning.
 
         Args:
             path: a checkpoint of any format; see `BertNetwork.from_pretrained`.
-            num_labels: by default as many as the checkpoint's classifier has.
-            dtype: dtype policy; by default the global one.
+            num_labels: defaults to the number of labels of the checkpoint's classifier.
+            dtype: dtype policy; defaults to the global policy.
             **kwargs: further arguments of the constructor.
 
-        Returns:
-            The network.
-
         Raises:
-            InputError: the checkpoint cannot be opened, does not fit, or is of another task; or it
-                has no classifier and `num_labels` is missing.
+            InputError: if the checkpoint cannot be opened, does not match the network, or was
+                fine-tuned for another task; or if it has no classifier and `num_labels` is missing.
         """
         return super().from_pretrained(path, dtype=dtype, num_labels=num_labels, **kwargs)
 
     def _classify(self, output: str, inputs: dict[str, Any], training: bool | None) -> Any:
-        """Returns the logits of one of the encoder's outputs."""
+        """Returns the logits for one of the encoder's outputs."""
         seed = self.encoder.dropout_seed(inputs, training)
-        # The head's dropout uses the encoder's seeds.
+        # The dropout of the head must use the same seeds as the encoder.
         seeded = inputs if seed is None else {**inputs, "dropout_seed": seed}
         hidden = self.encoder(seeded, training=training)[output]
         return self.classifier(self.dropout(hidden, seed))

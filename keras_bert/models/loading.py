@@ -1,4 +1,4 @@
-"""Makes a network from a checkpoint of any format: `from_pretrained` of every network."""
+"""Implements `from_pretrained`: creates a network from a checkpoint of any format."""
 
 import os
 from typing import Any
@@ -8,7 +8,7 @@ from absl import logging
 from keras_bert.common.errors import InputError
 from keras_bert.models.bert_network import BertNetwork
 
-# A head's layer -> a variable that the head always has.
+# Layer name of a head -> a variable that this head always has.
 _VARIABLES = {
     "masked_lm": "masked_lm/output_bias",
     "next_sentence": "next_sentence/bias",
@@ -21,21 +21,19 @@ _FINE_TUNED = ("classifier", "span")
 def load_network(
     network: type[BertNetwork], path: str | os.PathLike, arguments: dict[str, Any]
 ) -> Any:
-    """Makes a network with the weights of a checkpoint.
+    """Creates a network with the weights of a checkpoint.
 
     Args:
-        network: the class.
-        path: whatever `open_checkpoint` opens.
-        arguments: of the constructor, without the config.
-
-    Returns:
-        The network.
+        network: the class of the network.
+        path: any path that `open_checkpoint` accepts.
+        arguments: the arguments of the constructor, without the config.
 
     Raises:
-        InputError: the checkpoint cannot be opened, does not fit, or is of another task; or
-            "num_labels" is missing or another than the checkpoint's.
+        InputError: if the checkpoint cannot be opened, does not match the network, or was
+            fine-tuned for another task; or if "num_labels" is missing or differs from the
+            checkpoint's.
     """
-    # The checkpoints' code is built on this package, so it is imported late.
+    # Imported late, because keras_bert.checkpoints imports this package.
     from keras_bert.checkpoints.open_checkpoint import open_checkpoint
 
     checkpoint = open_checkpoint(path)
@@ -51,7 +49,7 @@ def load_network(
     parts = [variable.split("/") for variable in report.new]
     new = sorted({"/".join(part[: 1 + (part[0] == "encoder")]) for part in parts})
     if getattr(model, "per_token", False):
-        # No logit depends on the pooler, and public models of these tasks have none.
+        # The logits do not depend on the pooler, and public models of these tasks have none.
         new = [name for name in new if name != "encoder/pooler"]
     if new:
         logging.warning("%s: newly initialized, since not found: %s", path, ", ".join(new))

@@ -13,14 +13,14 @@ from keras_bert.models.layers.heads import MaskedLMHead, linear_head
 
 @keras.saving.register_keras_serializable(package="keras_bert")
 class BertPretrainer(BertNetwork):
-    """BERT with the heads for masked LM and next sentence (Devlin et al. 2019, section 3.1).
+    """BERT with the heads for masked LM and next sentence prediction.
 
-    With `is_decoder` in its config it is the left-to-right model of section 5.1: the masked-LM head
-    scores the next token at every position.
+    With `is_decoder` in its config it is a left-to-right model: the masked-LM head scores the next
+    token at every position (Devlin et al. 2019, sections 3.1 and 5.1).
 
     Args:
-        config: sizes and settings, or their dict.
-        dtype: dtype policy, such as "mixed_bfloat16"; by default the global one.
+        config: a `BertConfig` or its dict.
+        dtype: dtype policy, such as "mixed_bfloat16"; defaults to the global policy.
     """
 
     heads = ("masked_lm", "next_sentence")
@@ -37,20 +37,20 @@ class BertPretrainer(BertNetwork):
 
     @property
     def required_inputs(self) -> tuple[str, ...]:
-        """The keys that every input dict must have."""
+        """The keys that every input dict must contain."""
         names = super().required_inputs
         return names if self.config.is_decoder else (*names, "masked_lm_positions")
 
     def call(self, inputs: dict[str, Any], training: bool | None = False) -> dict[str, Any]:
-        """Computes {"masked_lm_logits" [B, P, V], "next_sentence_logits" [B, 2]}, float32.
+        """Returns {"masked_lm_logits": [B, P, V], "next_sentence_logits": [B, 2]}, float32.
 
-        A left-to-right model returns {"next_token_logits" [B, S, V]}.
+        A left-to-right model returns {"next_token_logits": [B, S, V]}.
 
         Args:
-            inputs: the encoder's, and "masked_lm_positions" [B, P] int32, below S. With
-                "next_sentence_positions" [B, K] int32, the first position of each example of a
-                row, the next-sentence logits are [B, K, 2].
-            training: whether dropout is on.
+            inputs: the inputs of the encoder, and "masked_lm_positions" [B, P] int32, below S. With
+                "next_sentence_positions" [B, K] int32, the first position of each example in a row,
+                the next-sentence logits are [B, K, 2].
+            training: whether to apply dropout.
         """
         hidden = self.encoder(inputs, training=training)
         table = self.encoder.embeddings.word_embeddings

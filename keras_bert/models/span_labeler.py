@@ -1,4 +1,4 @@
-"""BERT that scores spans, for extractive question answering."""
+"""BERT for extractive question answering."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -13,11 +13,11 @@ from keras_bert.models.layers.heads import linear_head
 
 @keras.saving.register_keras_serializable(package="keras_bert")
 class BertSpanLabeler(BertNetwork):
-    """BERT that scores every token as the start and as the end of an answer.
+    """BERT that scores every token as the start and as the end of an answer span.
 
     Args:
-        config: sizes and settings, or their dict.
-        dtype: dtype policy; by default the global one.
+        config: a `BertConfig` or its dict.
+        dtype: dtype policy; defaults to the global policy.
     """
 
     heads = ("span",)
@@ -32,12 +32,7 @@ class BertSpanLabeler(BertNetwork):
         self.build((None, None))
 
     def call(self, inputs: dict[str, Any], training: bool | None = False) -> dict[str, Any]:
-        """Computes {"start_logits" [B, S], "end_logits" [B, S]}, float32.
-
-        Args:
-            inputs: the encoder's.
-            training: whether dropout is on.
-        """
+        """Returns {"start_logits", "end_logits"}, each [B, S] float32."""
         logits = self.span(self.encoder(inputs, training=training)["sequence_output"])
         return {"start_logits": logits[..., 0], "end_logits": logits[..., 1]}
 

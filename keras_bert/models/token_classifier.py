@@ -1,4 +1,4 @@
-"""BERT as a classifier of tokens, such as a named-entity tagger."""
+"""BERT for token classification, such as named entity recognition."""
 
 from typing import Any
 
@@ -10,23 +10,18 @@ from keras_bert.models.linear_classifier import LinearClassifier
 
 @keras.saving.register_keras_serializable(package="keras_bert")
 class BertTokenClassifier(LinearClassifier):
-    """BERT with one linear layer on the hidden state of every token, after dropout.
+    """BERT with dropout and a linear layer on the hidden state of every token.
 
     Args:
-        config: sizes and settings, or their dict.
-        num_labels: number of tags.
-        dtype: dtype policy; by default the global one.
+        config: a `BertConfig` or its dict.
+        num_labels: the number of tags.
+        dtype: dtype policy; defaults to the global policy.
     """
 
     per_token = True
 
     def call(self, inputs: dict[str, Any], training: bool | None = False) -> dict[str, Any]:
-        """Computes {"logits" [B, S, num_labels]}, float32.
-
-        Args:
-            inputs: the encoder's.
-            training: whether dropout is on.
-        """
+        """Returns {"logits": [B, S, num_labels]}, float32, for the inputs of the encoder."""
         return {"logits": self._classify("sequence_output", inputs, training)}
 
     def compute_output_shape(self, input_shape: Any) -> dict[str, tuple]:

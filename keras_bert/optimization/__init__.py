@@ -1,4 +1,4 @@
-"""Optimizers AdamWeightDecay and Lamb, their schedule, and clipping by the global norm.
+"""The optimizers AdamWeightDecay and Lamb, learning-rate schedules, clipping and loss scaling.
 
-Written with keras and keras.ops only, so it runs on the TensorFlow, JAX and torch backends.
+All of them use only keras and keras.ops, so they run on the TensorFlow, JAX and torch backends.
 """

@@ -1,8 +1,8 @@
-"""Adam with decoupled weight decay, as BERT was trained with it.
+"""Adam with decoupled weight decay, as used to train BERT.
 
-In: dense gradients (or IndexedSlices) of the global batch, already reduced and clipped.
-Out: the model's variables, updated in place; two moments of each variable's shape as state,
-float32 or, in half the memory, bfloat16.
+Gradients must be those of the global batch, already reduced and clipped, dense or IndexedSlices.
+Variables are updated in place. The state is two moments per variable, in float32 or, with half the
+memory, in bfloat16.
 """
 
 import math
@@ -18,8 +18,8 @@ from keras_bert.common.random_bits import site_key
 from keras_bert.optimization.dense import densify
 from keras_bert.optimization.rounding import round_at_random
 
-# What does not decay: both variables of a LayerNorm (whatever its layer is called around that
-# word) and every bias. Embeddings do decay.
+# Variables without weight decay: gamma and beta of every LayerNorm (any layer whose name contains
+# that word) and every bias. Embeddings do decay.
 NO_WEIGHT_DECAY = (r"[Ll]ayer_?[Nn]orm[^/]*/[^/]+$", r"bias$")
 
 STATE_DTYPES = ("float32", "bfloat16")
@@ -29,33 +29,33 @@ STATE_DTYPES = ("float32", "bfloat16")
 class AdamWeightDecay(keras.optimizers.Optimizer):
     """Adam as in Google's BERT: `w -= lr * (m / (sqrt(v) + epsilon) + weight_decay * w)`.
 
-    It differs from `keras.optimizers.AdamW` in having no bias correction unless asked, in where
-    epsilon stands and its size, in adding the decay inside the step, in matching the excluded
-    variables on their whole path, and in summing the rows of sparse gradients.
+    Differences from `keras.optimizers.AdamW`: bias correction is off by default; epsilon is added
+    after it, and has another default; the decay is part of the update; excluded variables are
+    matched by their whole path; and the rows of sparse gradients are summed.
 
-    The learning rate of an update is the schedule at the number of updates already made
-    (`iterations` before it is raised), so 0 for the first update of a warm-up.
+    The learning rate of an update is the schedule's value at the number of updates already made, so
+    the first update of a warm-up has learning rate 0.
 
     Args:
         learning_rate: float or `keras.optimizers.schedules.LearningRateSchedule`.
-        weight_decay: the factor on the weights inside the step.
+        weight_decay: factor on the weights in the update.
         beta_1: decay of the first moment, in [0, 1).
         beta_2: decay of the second moment, in [0, 1).
-        epsilon: added to the root of the second moment.
-        bias_correction: divide the moments by `1 - beta^t`. Not what BERT was pre-trained with;
-            steadies fine-tuning on small data sets (Mosbach et al. 2021).
-        exclude_from_weight_decay: regular expressions; a variable whose path one of them is found
-            in does not decay.
-        learning_rate_multipliers: (regular expression, factor) pairs; the first one found in a
-            variable's path multiplies its learning rate, 1 where none is. Layer-wise decay is
-            such a table.
-        state_dtype: type that the moments are kept in, "float32" or "bfloat16". What is computed
-            with them is float32 either way; bfloat16 is rounded at random (rounding.py).
-        name: names the optimizer's variables.
+        epsilon: added to the square root of the second moment.
+        bias_correction: whether to divide the moments by `1 - beta^t`. BERT was pre-trained without
+            it; it stabilizes fine-tuning on small data sets (Mosbach et al. 2021).
+        exclude_from_weight_decay: regular expressions; variables whose path contains a match do not
+            decay.
+        learning_rate_multipliers: (regular expression, factor) pairs for layer-wise learning rates.
+            The first pair that matches a variable's path multiplies its learning rate; without a
+            match the factor is 1.
+        state_dtype: dtype of the moments, "float32" or "bfloat16". The arithmetic is float32 in
+            both cases; bfloat16 uses stochastic rounding (rounding.py).
+        name: the optimizer's name.
         **kwargs: arguments of every Keras optimizer (clipping, averages).
 
     Raises:
-        InputError: a value out of range or a broken regular expression.
+        InputError: if a value is out of range or a regular expression is invalid.
 
     Source: Google's BERT [optimization]; Loshchilov and Hutter 2019.
     """
@@ -74,7 +74,7 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
         name: str = "adam_weight_decay",
         **kwargs: Any,
     ):
-        # The base class would decay the weights a second time, by its own rule, if it were told.
+        # weight_decay=None, because the base class would otherwise decay the weights a second time.
         super().__init__(learning_rate=learning_rate, weight_decay=None, name=name, **kwargs)
         for key, value in (("beta_1", beta_1), ("beta_2", beta_2)):
             if not 0 <= value < 1:
@@ -106,18 +106,14 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
                 raise InputError(f"{pattern!r} is no regular expression: {error}") from None
 
     def exclude_from_weight_decay(self, var_list: Any = None, var_names: Any = None) -> None:
-        """Raises: Keras would match plain names, and a LayerNorm's variable is named `gamma`."""
+        """Raises InputError: Keras would match plain names, and a LayerNorm's is only `gamma`."""
         raise InputError(
             "exclude_from_weight_decay is an argument of the constructor here: "
             "regular expressions on variable.path"
         )
 
     def build(self, variables: list[Any]) -> None:
-        """Makes the two moments of every variable and looks its path up in both tables.
-
-        Args:
-            variables: the trainable variables, in the order `apply` will get gradients.
-        """
+        """Creates two moments per variable and matches its path to the regular expressions."""
         if self.built:
             return
         super().build(variables)
@@ -134,7 +130,7 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
         ]
 
     def _moment(self, variable: Any, path: str) -> Any:
-        """A moment of a variable; `add_optimizer_variables` knows no type but the variable's."""
+        """Creates a moment; `add_optimizer_variables` supports only the dtype of the variable."""
         return self.add_variable(
             variable.shape,
             dtype=self.state_dtype,
@@ -143,22 +139,11 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
         )
 
     def apply(self, grads: Sequence[Any], trainable_variables: Sequence[Any] | None = None) -> None:
-        """Moves the variables one step.
-
-        Args:
-            grads: one gradient (dense, IndexedSlices or None) a variable.
-            trainable_variables: the variables; may be left out once the optimizer is built.
-        """
+        """Updates the variables with one gradient each (dense, IndexedSlices or None)."""
         super().apply([densify(g) for g in grads], trainable_variables)
 
     def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
-        """Moves one variable; written as one chain so that a compiler makes one pass of it.
-
-        Args:
-            gradient: dense, of the variable's shape.
-            variable: a variable the optimizer was built with.
-            learning_rate: scalar.
-        """
+        """Updates one variable with operations that a compiler can fuse into a single pass."""
         index = self._get_variable_index(variable)
         dtype = variable.dtype
         m, v = self._momentums[index], self._velocities[index]
@@ -175,7 +160,7 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
         self.assign_sub(variable, rate * update)
 
     def _direction(self, m: Any, v: Any, dtype: Any) -> Any:
-        """`m / (sqrt(v) + epsilon)`, of corrected moments where asked."""
+        """Returns `m / (sqrt(v) + epsilon)`, with bias-corrected moments if enabled."""
         if self.bias_correction:
             t = ops.cast(self.iterations + 1, "float32")
             m = m / ops.cast(_one_minus_power(self.beta_1, t), dtype)
@@ -183,18 +168,18 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
         return m / (ops.sqrt(v) + self.epsilon)
 
     def _as_state(self, moment: Any, site: int) -> Any:
-        """The moment in the type that it is kept in; `site` numbers the moments."""
+        """Casts a moment to the state dtype; `site` is the moment's index."""
         if self.state_dtype == "float32":
             return moment
         step = ops.reshape(ops.cast(self.iterations, "int32"), (1,))
         return round_at_random(moment, site_key(step, site))
 
     def _adapt(self, update: Any, variable: Any) -> Any:
-        """Rescales the step of a variable that decays; overridden by Lamb."""
+        """Rescales the update of a variable with weight decay; Lamb overrides it."""
         return update
 
     def get_config(self) -> dict[str, Any]:
-        """The constructor's arguments."""
+        """Returns the arguments of the constructor."""
         return super().get_config() | {
             "weight_decay": self.weight_decay_rate,
             "beta_1": self.beta_1,
@@ -208,5 +193,5 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
 
 
 def _one_minus_power(beta: float, t: Any) -> Any:
-    """`1 - beta^t` without the cancellation that costs float32 five digits at t = 1."""
+    """Returns `1 - beta^t` without the cancellation that costs float32 five digits at t = 1."""
     return -ops.expm1(t * (math.log(beta) if beta else -math.inf))

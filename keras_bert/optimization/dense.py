@@ -1,7 +1,7 @@
-"""Converts gradients of gathered rows to dense gradients; repeated rows are summed.
+"""Converts sparse gradients to dense ones, summing repeated rows.
 
-In: a gradient of any backend, possibly TensorFlow's IndexedSlices (what `take` on an embedding
-table gives back: one row a looked-up token). Out: a dense tensor of the variable's shape.
+With TensorFlow, the gradient of `take` on an embedding table is an IndexedSlices with one row per
+token that was looked up.
 """
 
 from typing import Any
@@ -10,19 +10,19 @@ from keras import ops
 
 
 def densify(gradient: Any) -> Any:
-    """Sums the rows of an IndexedSlices gradient into a dense one; leaves the rest as it is.
+    """Sums the rows of an IndexedSlices gradient to a dense tensor; returns others unchanged.
 
-    An optimizer or a norm that squares the raw rows is wrong whenever a token repeats in the
-    batch: `(a + b)^2` is not `a^2 + b^2`.
+    Squaring the separate rows, as an optimizer or a norm does, would be wrong if a token repeats in
+    the batch: `(a + b)^2` is not `a^2 + b^2`.
 
     Args:
         gradient: tensor, IndexedSlices (values [R, ...], indices [R], dense_shape) or None.
 
     Returns:
-        A dense tensor [V, ...], or None for None.
+        A dense tensor [V, ...]; None for None.
     """
-    # Told by its name, not by its class: TensorFlow may be absent. `ops.convert_to_tensor` hands
-    # IndexedSlices back unchanged in Keras 3.15.
+    # Compared by name, because TensorFlow may not be installed. `ops.convert_to_tensor` does not
+    # help: in Keras 3.15 it returns an IndexedSlices unchanged.
     if type(gradient).__name__ != "IndexedSlices":
         return gradient
     rows = gradient.shape[0] or gradient.dense_shape[0]

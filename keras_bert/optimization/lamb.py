@@ -1,7 +1,7 @@
-"""LAMB: Adam's step, rescaled to each variable's own norm.
+"""The LAMB optimizer, for batches of thousands of sequences.
 
-In and out as in adamw.py. For batches of thousands of sequences, where one learning rate for all
-variables no longer serves.
+At such sizes a single learning rate for all variables no longer works, so LAMB scales Adam's update
+of each variable to the norm of the variable.
 """
 
 from collections.abc import Sequence
@@ -15,26 +15,26 @@ from keras_bert.optimization.adamw import NO_WEIGHT_DECAY, AdamWeightDecay
 
 @keras.saving.register_keras_serializable(package="keras_bert")
 class Lamb(AdamWeightDecay):
-    """`r = m^ / (sqrt(v^) + epsilon) + weight_decay * w; w -= lr * (|w| / |r|) * r`.
+    """LAMB: `r = m^ / (sqrt(v^) + epsilon) + weight_decay * w; w -= lr * (|w| / |r|) * r`.
 
-    m^ and v^ are the bias-corrected moments, |.| the norm of one whole variable; the ratio is 1
-    where either norm is 0. Variables excluded from weight decay stand outside the rescaling too.
+    m^ and v^ are the bias-corrected moments, and |.| is the norm of one whole variable. The ratio
+    is 1 if either norm is 0, and for all variables excluded from weight decay.
 
     Args:
         learning_rate: float or `keras.optimizers.schedules.LearningRateSchedule`.
-        weight_decay: the factor on the weights inside the step.
+        weight_decay: factor on the weights in the update.
         beta_1: decay of the first moment, in [0, 1).
         beta_2: decay of the second moment, in [0, 1).
-        epsilon: added to the root of the second moment.
-        exclude_from_weight_decay: regular expressions on variable paths; excludes from decay and
-            from rescaling.
+        epsilon: added to the square root of the second moment.
+        exclude_from_weight_decay: regular expressions; variables whose path contains a match are
+            neither decayed nor rescaled.
         learning_rate_multipliers: (regular expression, factor) pairs, as in AdamWeightDecay.
-        state_dtype: type that the moments are kept in, as in AdamWeightDecay.
-        name: names the optimizer's variables.
+        state_dtype: dtype of the moments, as in AdamWeightDecay.
+        name: the optimizer's name.
         **kwargs: arguments of every Keras optimizer (clipping, averages).
 
     Raises:
-        InputError: a value out of range or a broken regular expression.
+        InputError: if a value is out of range or a regular expression is invalid.
 
     Source: You et al. 2020, algorithm 2.
     """
@@ -67,15 +67,15 @@ class Lamb(AdamWeightDecay):
         )
 
     def _adapt(self, update: Any, variable: Any) -> Any:
-        """Gives the step the norm of the variable it moves."""
+        """Scales the update to the norm of the variable."""
         size = ops.norm(variable)
         length = ops.norm(update)
         known = ops.logical_and(size > 0, length > 0)
-        # The inner `where` keeps 0 / 0 out of the branch that is not taken.
+        # The inner `where` prevents a 0 / 0 in the branch that is not selected.
         return update * ops.where(known, size / ops.where(known, length, 1.0), 1.0)
 
     def get_config(self) -> dict[str, Any]:
-        """The constructor's arguments."""
+        """Returns the arguments of the constructor."""
         config = super().get_config()
         del config["bias_correction"]  # always on
         return config

@@ -1,23 +1,23 @@
-"""Layer-wise learning-rate decay, as a table of multipliers for AdamWeightDecay."""
+"""Layer-wise learning-rate decay, as learning-rate multipliers for AdamWeightDecay."""
 
 from keras_bert.common.errors import InputError
 
 
 def layer_decay_multipliers(decay: float, num_hidden_layers: int) -> list[tuple[str, float]]:
-    """Lets lower layers learn more slowly, as they are more general.
+    """Returns the learning-rate multipliers of all layers; lower, more general layers learn slower.
 
-    The pooler, the heads and the last block learn at the full rate, each block below at `decay`
-    times the rate of the one above it, the embeddings at `decay` times that of the first block.
+    The last block, the pooler and the heads have multiplier 1, each block below has `decay` times
+    that of the block above it, and the embeddings have `decay` times that of the first block.
 
     Args:
-        decay: the factor a layer, above 0; 1 for one rate for all.
+        decay: factor per layer, in (0, 1]; 1 for the same rate in all layers.
         num_hidden_layers: blocks of the encoder.
 
     Returns:
         (regular expression on variable paths, factor) pairs.
 
     Raises:
-        InputError: the decay is not in (0, 1].
+        InputError: if the decay is not in (0, 1].
 
     Source: Sun et al. 2019, "How to fine-tune BERT for text classification", section 5.3.4.
     """

@@ -1,11 +1,11 @@
 """Dynamic loss scaling for float16.
 
-float16 holds nothing below 6e-8, where many gradients lie. The loss is multiplied by a large power
-of two before the backward pass, and the gradients divided by it afterwards. A scale that is too
-large shows as a gradient that is not finite: that step is skipped.
+Many gradients are below 6e-8, the smallest float16 number. The loss is therefore multiplied by a
+large power of two before the backward pass, and the gradients are divided by it afterwards. If the
+scale is too large, the gradient is not finite, and the step is skipped.
 
-Whoever computes the gradients asks `scale`, sums them over all devices, looks once whether the sum
-is finite, so that all devices decide alike, and tells `update`.
+The training step reads `scale`, sums the gradients over all devices, checks once whether the sum is
+finite, so that all devices decide alike, and calls `update`.
 """
 
 from typing import Any
@@ -13,19 +13,19 @@ from typing import Any
 import keras
 from keras import ops
 
-# Beyond it nothing is gained: float16 itself spans 40 powers of two.
+# A larger scale has no benefit: float16 itself spans 40 powers of two.
 _LARGEST = 2.0**24
 
 
 class LossScale:
-    """Doubles after many good steps in a row, halves at each bad one.
+    """A scale that doubles after many finite steps in a row and halves after each overflow.
 
-    Its two variables are the optimizer's, so that they are saved and restored with its state.
+    Its two variables belong to the optimizer, so that they are saved and restored with its state.
 
     Args:
-        optimizer: gets the variables; it may be built or not.
-        initial: the first scale, a power of two.
-        growth_steps: good steps in a row after which the scale doubles.
+        optimizer: the optimizer that gets the variables; it may be built or not.
+        initial: the initial scale, a power of two.
+        growth_steps: consecutive finite steps after which the scale doubles.
 
     Attributes:
         scale: float32 scalar variable, the factor of the loss.
@@ -46,11 +46,7 @@ class LossScale:
         self._good_steps = optimizer.add_variable((), dtype="int32", name="good_steps")
 
     def update(self, is_finite: Any) -> None:
-        """Takes note of a step.
-
-        Args:
-            is_finite: boolean scalar, whether the gradient of the global batch was finite.
-        """
+        """Updates the scale after a step, given whether the global gradient was finite."""
         good_steps = ops.where(is_finite, self._good_steps + 1, 0)
         grows = good_steps >= self.growth_steps
         scale = ops.convert_to_tensor(self.scale)

@@ -1,7 +1,4 @@
-"""The learning-rate schedule: linear warm-up, then linear decay to zero.
-
-In: the number of updates already made, a scalar integer. Out: a float32 scalar.
-"""
+"""The learning-rate schedule of BERT: linear warm-up, then linear decay to zero."""
 
 from typing import Any
 
@@ -13,13 +10,13 @@ from keras_bert.common.errors import InputError
 
 @keras.saving.register_keras_serializable(package="keras_bert")
 class LinearWarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
-    """`lr * step / warmup` below the warm-up, then `lr * (1 - step / total)`.
+    """Linear warm-up `lr * step / warmup`, followed by linear decay `lr * (1 - step / total)`.
 
-    `step` counts the updates already made, as Google's global_step does: the first update of a
-    run with a warm-up has learning rate 0 (it still fills the moments), the last has
-    `lr / num_train_steps`. The decay counts from step 0, not from the end of the warm-up, so the
-    rate drops from `lr` to `lr * (1 - warmup / total)` where the two meet. Beyond
-    `num_train_steps` it is 0.
+    `step` is the number of updates already made, like Google's global_step. With warm-up, the first
+    update of a run has learning rate 0 (it still updates the moments); the last update has `lr /
+    num_train_steps`. The decay counts from step 0, not from the end of the warm-up, so the rate
+    drops from `lr` to `lr * (1 - warmup / total)` between the two phases. After `num_train_steps`
+    it is 0.
 
     Args:
         learning_rate: the peak, not negative.
@@ -27,7 +24,7 @@ class LinearWarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
         num_warmup_steps: updates of warm-up; 0 for none.
 
     Raises:
-        InputError: a value out of range.
+        InputError: if a value is out of range.
 
     Source: Google's BERT [optimization].
     """
@@ -44,16 +41,9 @@ class LinearWarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
         self.num_warmup_steps = int(num_warmup_steps)
 
     def __call__(self, step: Any) -> Any:
-        """The learning rate of the update that follows `step` earlier ones.
-
-        Args:
-            step: scalar integer, tensor or variable.
-
-        Returns:
-            A float32 scalar.
-        """
-        # The float64 quotient is rounded once; the steps left are counted in whole numbers, so
-        # that nothing cancels near the end of a long run.
+        """Returns the learning rate, a float32 scalar, of the update after `step` earlier ones."""
+        # The float64 quotient is rounded once. The remaining steps are an integer, which avoids
+        # cancellation near the end of a long run.
         step = ops.cast(step, "int32")
         left = ops.maximum(self.num_train_steps - step, 0)
         rate = ops.cast(left, "float32") * (self.learning_rate / self.num_train_steps)
@@ -63,7 +53,7 @@ class LinearWarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
         return rate
 
     def get_config(self) -> dict[str, Any]:
-        """The constructor's arguments."""
+        """Returns the arguments of the constructor."""
         return {
             "learning_rate": self.learning_rate,
             "num_train_steps": self.num_train_steps,

@@ -1,4 +1,4 @@
-r"""Fine-tunes BERT to classify texts or pairs, or to rate them: GLUE, or files of your own.
+r"""Fine-tunes BERT to classify or rate texts or pairs, on GLUE or on your own files.
 
     keras-bert classify --task_name=MRPC --data_dir=glue --init_checkpoint=bert \
         --output_dir=out
@@ -6,8 +6,8 @@ r"""Fine-tunes BERT to classify texts or pairs, or to rate them: GLUE, or files 
     keras-bert classify --task_name=custom --train_file=train.csv --eval_file=dev.csv \
         --text_column=title --label_column=topic --init_checkpoint=bert --output_dir=out
 
-Without --task_name or --data_dir it takes a task found under data/ or prepared by TensorFlow
-Datasets. The same command again resumes an interrupted run.
+Without --task_name or --data_dir, it uses a task found under data/ or prepared by TensorFlow
+Datasets. To resume an interrupted run, run the same command again.
 """
 
 from collections.abc import Sequence
@@ -54,7 +54,7 @@ def define_flags(define: Definitions) -> None:
     )
 
 
-# The flags that --nodo_train takes from the run of --init_checkpoint, for files of a user.
+# For a user's own files, --nodo_train reads these flags from the run of --init_checkpoint.
 OF_THE_RUN = (
     "text_column",
     "text_pair_column",
@@ -77,10 +77,10 @@ The shortest command once they are there:
 
 
 def main(flags: FlagValues, arguments: Sequence[str]) -> None:
-    """Fine-tunes, and prints the final figures."""
+    """Fine-tunes a classifier and prints the final figures."""
     no_arguments(arguments)
     _complete_flags(flags)
-    run = fine_tuning_flags.read(flags)  # Invalid flags do not wait for TensorFlow.
+    run = fine_tuning_flags.read(flags)  # Rejects invalid flags before TensorFlow is imported.
     from keras_bert.tasks.classification.data import ClassificationSettings
     from keras_bert.tasks.classification.fine_tuning import fine_tune_classifier
     from keras_bert.training.cluster import worker_index
@@ -92,7 +92,7 @@ def main(flags: FlagValues, arguments: Sequence[str]) -> None:
 
 
 def _complete_flags(flags: FlagValues) -> None:
-    """Sets flags that are not given to the data and checkpoint found in their usual places."""
+    """Sets missing flags to the data and checkpoint in the default places."""
     fine_tuning_flags.take_from_run(flags, "task_name")
     is_custom = flags.task_name.lower() == "custom"
     if is_custom:
@@ -105,7 +105,7 @@ def _complete_flags(flags: FlagValues) -> None:
 
 
 def _find_data(flags: FlagValues, tasks: Sequence[GlueTask]) -> None:
-    """Sets the flags to the first task whose data is found, as files or prepared by TFDS."""
+    """Sets the flags to the first task with data, in files or prepared by TFDS."""
     for task in tasks:
         for folder in [Path(data) / name for data in DATA for name in (task.name, *task.folders)]:
             if find_glue_folder(task, folder):

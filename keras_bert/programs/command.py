@@ -1,6 +1,6 @@
-"""The command `keras-bert`: runs one of the programs.
+"""The command `keras-bert`, which runs one of the programs.
 
-Only the program that is run is imported, so that `keras-bert --help` prints at once.
+It imports only the program to run, so that `keras-bert --help` is fast.
 """
 
 import difflib
@@ -10,7 +10,7 @@ from typing import NoReturn
 
 import keras_bert
 
-# {program: its module, what it does}
+# {program: (its module, its purpose)}
 PROGRAMS = {
     "build-vocab": ("data_tools.build_vocab", "learn a WordPiece vocabulary from text"),
     "create-pretraining-data": (
@@ -38,7 +38,7 @@ PROGRAMS = {
 
 
 def main() -> NoReturn:
-    """Runs the program that the command line names."""
+    """Runs the program named on the command line."""
     name, *arguments = sys.argv[1:] or ["--help"]
     if name in ("--help", "-h", "help"):
         print(_usage())

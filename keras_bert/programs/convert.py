@@ -1,8 +1,8 @@
-"""Converts a checkpoint into another format, bit for bit.
+"""Converts a checkpoint to another format without changing the weights.
 
     keras-bert convert SRC DST --to=tf1
 
-SRC is anything that `--init_checkpoint` takes; DST becomes a directory, whole or not at all.
+SRC is any checkpoint that `--init_checkpoint` accepts; DST is a directory, written atomically.
 """
 
 from collections.abc import Sequence
@@ -26,10 +26,10 @@ def define_flags(define: Definitions) -> None:
 
 
 def main(flags: FlagValues, arguments: Sequence[str]) -> None:
-    """Converts, and prints the report."""
+    """Converts the checkpoint and prints the report."""
     if len(arguments) != 2:
         raise InputError(f"expected SRC and DST, got {' '.join(arguments)!r}; see --help")
-    start_tensorflow()  # Invalid flags do not wait for it.
+    start_tensorflow()  # Imported after the checks, so that invalid arguments fail fast.
     from keras_bert.checkpoints.conversion import convert
 
     source, target = arguments

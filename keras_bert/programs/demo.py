@@ -2,8 +2,8 @@
 
     keras-bert demo --output_dir=demo
 
-Runs each program of the pipeline as a user would, printing its command, and then fills masks with
-the trained model. The same command again resumes an interrupted demo.
+It runs each program of the pipeline as a user would, prints each command, and then fills masks with
+the trained model. To resume an interrupted demo, run the same command again.
 """
 
 import json
@@ -30,7 +30,7 @@ def define_flags(define: Definitions) -> None:
     define.integer("num_train_steps", 5000, "Training steps.", lower_bound=1)
 
 
-# Sentences of documents that are held out of training, each with one word masked.
+# Sentences of documents that are not in the training data, each with one word masked.
 SENTENCES = (
     "Return [MASK] if the watcher is installed and ready to handle process exit notifications.",
     "The headers and data are separated [MASK] a blank line.",
@@ -46,7 +46,7 @@ def main(flags: FlagValues, arguments: Sequence[str]) -> None:
     started = time.monotonic()
     out = Path(flags.output_dir)
     corpus, vocab, records = out / "corpus", out / "vocab.txt", out / "records"
-    if not (corpus / "eval.txt").exists():  # written last
+    if not (corpus / "eval.txt").exists():  # The last file that python-corpus writes.
         _run("python-corpus", output_dir=corpus)
     if not vocab.exists():
         _run(
@@ -85,8 +85,9 @@ def main(flags: FlagValues, arguments: Sequence[str]) -> None:
 def _write_config(path: Path, vocab: Path) -> None:
     """Writes the config of a small BERT that learns fast from little text.
 
-    Two layers of width 128, as the bundled `tiny`. Without dropout, since few examples repeat, and
-    with weights of about 1/sqrt(H), since 0.02 suits H = 768 and slows so narrow a model.
+    It has two layers of width 128, as the bundled config `tiny`, without dropout, since few
+    examples repeat. The initial weights are about 1/sqrt(H), because the usual 0.02 suits H = 768
+    and slows the training of such a narrow model.
     """
     tiny = BertConfig.from_json("tiny").to_dict()
     changes = {

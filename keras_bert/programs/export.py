@@ -2,9 +2,8 @@
 
     keras-bert export --model_dir=out/mrpc --export_dir=serving/mrpc/1
 
-The task, the lengths and the threshold are those of the run that --model_dir comes from, unless
-given as flags. A flag that the task or the format does not use is rejected. The version's folder
-appears whole or not at all.
+The task, the lengths and the threshold default to those of the run that --model_dir comes from. A
+flag that the task or the format does not use is rejected. The version folder is written atomically.
 """
 
 from collections.abc import Sequence
@@ -56,7 +55,7 @@ def define_flags(define: Definitions) -> None:
 
 
 def main(flags: FlagValues, arguments: Sequence[str]) -> None:
-    """Exports, and prints the folder."""
+    """Exports the model and prints the version folder."""
     no_arguments(arguments)
     start_tensorflow()
     need_tensorflow()

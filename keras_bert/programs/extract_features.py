@@ -6,8 +6,8 @@ r"""Writes the hidden states of BERT's layers for each line of a text file.
     keras-bert extract-features --input_file=text.txt --output_file=vectors.npy \
         --init_checkpoint=bert --layers=-1 --pooling=mean
 
-A line is a text, or a pair "a ||| b". The output's name says its format: .jsonl, .tfrecord, and of
-NumPy .npy for pooled features and .npz for those of tokens.
+A line is a text, or a pair "a ||| b". The suffix of the output file selects its format: .jsonl,
+.tfrecord, or for NumPy .npy (pooled features) or .npz (features of tokens).
 """
 
 import sys
@@ -64,7 +64,7 @@ def main(flags: FlagValues, arguments: Sequence[str]) -> None:
     if missing := [f"--{name}" for name in names if not flags[name].value]:
         raise MissingInput(HELP.format(missing=" and ".join(missing)))
     layers = _layers(flags.layers)
-    start_tensorflow()  # Invalid flags do not wait for it.
+    start_tensorflow()  # Imported after the checks, so that invalid flags fail fast.
     need_tensorflow()
     from tqdm import tqdm
 

@@ -27,7 +27,7 @@ def main(flags: FlagValues, arguments: Sequence[str]) -> None:
     """Prints the most probable tokens for each mask in the sentences given as arguments."""
     if not arguments:
         raise InputError('give one or more sentences, for example "The [MASK] is red."')
-    start_tensorflow()  # Invalid flags do not wait for it.
+    start_tensorflow()  # Imported after the checks, so that invalid flags fail fast.
     from keras_bert.tasks.fill_mask.mask_filler import MaskFiller
     from keras_bert.tasks.loading import Source
 

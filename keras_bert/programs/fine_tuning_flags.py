@@ -1,8 +1,8 @@
 """The flags that all fine-tuning programs share.
 
-A program calls `define` among its own flags. Its main function sets the flags that the command line
-leaves open (`take_from_run`, `take`, `take_files`, `complete`), and then calls `read`, which starts
-TensorFlow.
+A program calls `define_flags` along with its own definitions. Its main function completes the flags
+that the command line does not set (`take_from_run`, `take`, `take_files`, `complete`), and then
+calls `read`, which imports TensorFlow.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 # The default places of a checkpoint.
 _CHECKPOINTS = ("data/*/config.json", "demo/run/model/config.json")
 
-# Flags that do not change the result, so that a resumed run may have other values.
+# Flags that do not change the result, so they may differ when a run is resumed.
 FREE = (
     "export",
     "output_dir",
@@ -54,12 +54,12 @@ def define_flags(
     """Defines the common flags, with defaults that depend on the program.
 
     Args:
-        define: of the program.
-        max_seq_length: tokens of an example at most.
-        train_batch_size: examples a step.
-        learning_rate: the peak learning rate.
-        num_train_epochs: passes over the training examples.
-        length_pool: batches whose examples are sorted by length together.
+        define: defines the program's flags.
+        max_seq_length: default tokens in an example, at most.
+        train_batch_size: default examples per step.
+        learning_rate: default peak learning rate.
+        num_train_epochs: default passes over the training examples.
+        length_pool: default number of batches whose examples are sorted by length together.
     """
     define.string(
         "init_checkpoint",
@@ -122,23 +122,17 @@ def define_flags(
 
 
 def read(flags: FlagValues) -> "FineTuningRun":
-    """Reads the common flags and starts TensorFlow.
-
-    Args:
-        flags: of the program.
-
-    Returns:
-        The run that they describe.
+    """Reads the common flags into a run, and imports TensorFlow.
 
     Raises:
-        InputError: flags that contradict each other.
+        InputError: flags are missing or contradict each other.
     """
     for name in ("init_checkpoint", "output_dir"):
         if not flags[name].value:
             raise InputError(f"--{name} is required and must not be empty")
     check_output_dir(flags.output_dir, flags.init_checkpoint)
     seeds = _seeds(flags)
-    start_tensorflow()  # After the checks, which do not need it.
+    start_tensorflow()  # Imported after the checks, which do not need it.
     from keras_bert.tasks.fine_tuning.settings import FineTuningRun, FineTuningSettings
     from keras_bert.training.backend import BACKEND, fastest_precision
     from keras_bert.training.run import TrainingSettings
@@ -161,34 +155,27 @@ def read(flags: FlagValues) -> "FineTuningRun":
 
 
 def take(flags: FlagValues, name: str, value: object) -> None:
-    """Sets a flag that was left open, and logs it.
-
-    Args:
-        flags: of the program.
-        name: the flag.
-        value: the value found for it; an empty one is ignored.
-    """
+    """Sets a flag that the command line does not set, unless the value is empty, and logs it."""
     if value:
         logging.info("--%s=%s", name, value)
         flags[name].value = value
 
 
 def take_from_run(flags: FlagValues, *names: str) -> EarlierRun | None:
-    """Sets flags that the command line leaves open to those of the run to predict with.
+    """Sets flags that the command line does not set to the values of an earlier run.
 
-    Nothing is set for a training, or where --init_checkpoint is not a run. A flag that the run did
-    not record, because an older version wrote it, keeps its default.
+    This applies to prediction with a run as --init_checkpoint; otherwise no flag is set. A flag
+    that the run did not record, because an older version wrote it, keeps its default.
 
     Args:
-        flags: of the program.
-        names: the program's own flags about reading text and writing answers; --max_seq_length is
-            set in any case.
+        flags: the program's flags.
+        names: the program's own flags about text and answers; --max_seq_length is always set.
 
     Returns:
-        The run, without settings if --init_checkpoint is not a run; None for a training.
+        The run, without settings if --init_checkpoint is not a run; None when training.
 
     Raises:
-        InputError: the run's files cannot be read, or hold a value that the flag rejects.
+        InputError: the run's files cannot be read, or contain a value that the flag rejects.
     """
     if flags.do_train or not flags.init_checkpoint:
         return None
@@ -212,22 +199,22 @@ def take_from_run(flags: FlagValues, *names: str) -> EarlierRun | None:
 def take_files(
     flags: FlagValues, folders: Iterable[Path], names: Mapping[str, Sequence[str]]
 ) -> bool:
-    """Sets the file flags that are left open.
+    """Sets file flags that the command line does not set.
 
-    They are set to files in --data_dir. If no flag names any file, they are set to those in the
-    first folder that has a file to train on, or with --nodo_train another one. --data_dir is
-    cleared then, so that a run can be resumed however its files are named.
+    With --data_dir, they are set to files in this folder. Otherwise, if no file flag is given, they
+    are set to files in the first default folder with a training file, or with --nodo_train with
+    any other file. --data_dir is then cleared, so that a run can be resumed with other file flags.
 
     Args:
-        flags: of the program.
-        folders: where to look without --data_dir.
-        names: {file flag: names of its file}; --train_file is among them.
+        flags: the program's flags.
+        folders: the default folders.
+        names: {file flag: possible file names}; includes --train_file.
 
     Returns:
         Whether there are files.
 
     Raises:
-        InputError: --data_dir has none of them.
+        InputError: --data_dir contains none of the files.
     """
     data_dir = flags.data_dir
     if not data_dir and any(flags[flag].value for flag in names):
@@ -237,7 +224,7 @@ def take_files(
             flag: next((str(folder / name) for name in known if (folder / name).is_file()), "")
             for flag, known in names.items()
         }
-        # --data_dir may add to files that flags name; a default folder must have the main file.
+        # --data_dir may add files to those given by flags; a default folder needs the main file.
         needed = [path for flag, path in found.items() if flags.do_train == (flag == "train_file")]
         if any(found.values() if data_dir else needed):
             for flag, path in found.items():
@@ -254,13 +241,14 @@ def take_files(
 
 
 def complete(flags: FlagValues, no_data: str, default_output_dir: str, help_text: str) -> None:
-    """Sets --init_checkpoint and --output_dir, if they are left open.
+    """Sets --init_checkpoint and --output_dir if the command line does not set them.
 
     Args:
-        flags: of the program.
-        no_data: the missing data, such as "no column files", or "".
-        default_output_dir: the run's folder where no flag names one.
-        help_text: where to put data and checkpoint; {found} in it becomes what is missing.
+        flags: the program's flags.
+        no_data: describes missing data, such as "no column files"; empty if there is data.
+        default_output_dir: the default of --output_dir.
+        help_text: instructions for placing data and checkpoint; {found} is replaced by what is
+            missing.
 
     Raises:
         MissingInput: there is no data or no checkpoint.

@@ -1,7 +1,7 @@
 """Defines and parses the flags of one program.
 
-Each program has an `absl.flags.FlagValues` of its own, so that several programs can run in one
-process. absl's own flags (logging, debugging) belong to all of them.
+Each program has its own `absl.flags.FlagValues`, so that several programs can run in one process.
+absl's own flags (logging, debugging) are shared by all programs.
 """
 
 import contextlib
@@ -17,23 +17,18 @@ _ABSL = (app.__name__, logging.__name__)
 
 
 class Definitions:
-    """Defines the flags of one program.
-
-    Args:
-        values: where the flags are registered.
-        program: the heading of the flags in --help.
-    """
+    """Defines the flags of one program."""
 
     def __init__(self, values: FlagValues, program: str):
         self._values = values
         self._where = {"flag_values": values, "module_name": program}
 
     def string(self, name: str, default: str | None, description: str) -> None:
-        """Defines a flag that holds a text."""
+        """Defines a string flag."""
         flags.DEFINE_string(name, default, description, **self._where)
 
     def boolean(self, name: str, default: bool | None, description: str) -> None:
-        """Defines a flag that --name turns on and --noname turns off."""
+        """Defines a boolean flag, set by --name and unset by --noname."""
         flags.DEFINE_bool(name, default, description, **self._where)
 
     def integer(
@@ -44,7 +39,7 @@ class Definitions:
         lower_bound: int | None = None,
         upper_bound: int | None = None,
     ) -> None:
-        """Defines a flag that holds a whole number within inclusive bounds."""
+        """Defines an integer flag with inclusive bounds."""
         flags.DEFINE_integer(name, default, description, lower_bound, upper_bound, **self._where)
 
     def number(
@@ -55,17 +50,17 @@ class Definitions:
         lower_bound: float | None = None,
         upper_bound: float | None = None,
     ) -> None:
-        """Defines a flag that holds a float within inclusive bounds."""
+        """Defines a float flag with inclusive bounds."""
         flags.DEFINE_float(name, default, description, lower_bound, upper_bound, **self._where)
 
     def enum(
         self, name: str, default: str | None, choices: Sequence[str], description: str
     ) -> None:
-        """Defines a flag that holds one of several texts."""
+        """Defines a string flag with a fixed set of values."""
         flags.DEFINE_enum(name, default, choices, description, **self._where)
 
     def strings(self, name: str, default: Sequence[str] | None, description: str) -> None:
-        """Defines a flag that holds a list of texts, separated by commas."""
+        """Defines a flag for a list of strings, separated by commas."""
         flags.DEFINE_list(name, default, description, **self._where)
 
     def alias(self, name: str, original: str) -> None:
@@ -73,12 +68,7 @@ class Definitions:
         flags.DEFINE_alias(name, original, **self._where)
 
     def require(self, *names: str, unless: str = "") -> None:
-        """Rejects flags that are missing or empty.
-
-        Args:
-            names: the flags.
-            unless: a boolean flag that makes them optional.
-        """
+        """Makes flags required and not empty, unless the boolean flag `unless` is set."""
         message = "is required and must not be empty"
         for name in names:
             if unless:
@@ -98,7 +88,7 @@ class Definitions:
 
 
 def own_flags(values: FlagValues) -> dict[str, flags.Flag]:
-    """Returns the flags that the program itself defines, by name in the order of definition."""
+    """Returns the flags that the program itself defines, by name, in the order of definition."""
     modules = values.flags_by_module_dict()
     return {
         flag.name: flag
@@ -112,12 +102,8 @@ def own_flags(values: FlagValues) -> dict[str, flags.Flag]:
 def absl_flags(values: FlagValues, description: str) -> Iterator[None]:
     """Adds absl's flags to a program's, and restores their global values at the end.
 
-    The flags of `absl.logging` and `absl.app` are objects that `absl.flags.FLAGS` holds, and that
-    absl reads there: parsing them for one program sets them for the process.
-
-    Args:
-        values: the program's flags.
-        description: what --help prints above the list of flags.
+    The flags of `absl.logging` and `absl.app` are objects in `absl.flags.FLAGS`, where absl reads
+    them. Parsing them for one program therefore sets them for the whole process.
     """
     shared = [
         (module, flag)
@@ -130,7 +116,7 @@ def absl_flags(values: FlagValues, description: str) -> Iterator[None]:
         flags.DEFINE_flag(flag, values, module)
     _define_help(values, description)
     before = [(flag, flag.value, flag.present, flag.using_default_value) for _, flag in shared]
-    for _, flag in shared:  # absl's `set_verbosity`, for one, counts as a flag that was given.
+    for _, flag in shared:  # Else a flag set by code, as by `set_verbosity`, counts as given.
         flag.unparse()
     flags.FLAGS.mark_as_parsed()  # Else absl logs a warning.
     try:
@@ -150,15 +136,15 @@ class _PrintingFlag(flags.BooleanFlag):
         self._act = act
 
     def parse(self, argument: str) -> None:
-        """Prints and exits, if the flag is on."""
+        """Prints and exits, if the flag is set."""
         if self._parse(argument):
-            with contextlib.suppress(BrokenPipeError):  # --help | head
+            with contextlib.suppress(BrokenPipeError):  # Such as with `--help | head`.
                 self._act()
-            sys.exit(1)  # As absl's --help.
+            sys.exit(1)  # The exit code of absl's --help.
 
 
 def _define_help(values: FlagValues, description: str) -> None:
-    """Defines --help and its variants, which in absl print those of `absl.flags.FLAGS`."""
+    """Defines --help and its variants; absl's own ones would print `absl.flags.FLAGS`."""
 
     def short_help() -> None:
         hint = "Try --helpfull to get a list of all flags."

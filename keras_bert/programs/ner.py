@@ -1,10 +1,10 @@
-r"""Fine-tunes BERT to find named entities, from CoNLL column files.
+r"""Fine-tunes BERT for named-entity recognition, on CoNLL column files.
 
     keras-bert ner --train_file=train.conll --eval_file=dev.conll --test_file=test.conll \
         --init_checkpoint=bert --output_dir=out
 
-Without flags it takes a model and the files under data/, or CoNLL-2003 as TensorFlow Datasets
-prepared it. The same command again resumes an interrupted run.
+Without flags, it uses a model and files under data/, or CoNLL-2003 prepared by TensorFlow Datasets.
+To resume an interrupted run, run the same command again.
 """
 
 from collections.abc import Sequence
@@ -51,15 +51,15 @@ def define_flags(define: Definitions) -> None:
         None,
         "Names of the checkpoint's labels, in the order of its logits.",
     )
-    # Large pools cost points of F1 where an epoch is short: see benchmarks/README.md.
+    # Large pools reduce F1 by several points if an epoch is short: see benchmarks/README.md.
     fine_tuning_flags.define_flags(define, length_pool=4)
 
 
-# The flags that --nodo_train takes from the run of --init_checkpoint; not the tag scheme, which is
+# --nodo_train reads these flags from the run of --init_checkpoint; not the tag scheme, which is
 # detected for each file.
 OF_THE_RUN = ("token_column", "tag_column", "comment_prefix")
 
-# The default folders, the names of the files there, and the dataset of TFDS.
+# The default folders, the names of the files there, and the default TFDS dataset.
 FOLDERS = ("data/ner", "data/ner/*", "data/conll*", "data/wnut*", "data")
 FILES = {
     "train_file": ("train.conll", "train.txt", "eng.train", "wnut17train.conll"),
@@ -87,10 +87,10 @@ The shortest command once they are there:
 
 
 def main(flags: FlagValues, arguments: Sequence[str]) -> None:
-    """Fine-tunes, and prints the final figures."""
+    """Fine-tunes a tagger and prints the final figures."""
     no_arguments(arguments)
     _complete_flags(flags)
-    run = fine_tuning_flags.read(flags)  # Invalid flags do not wait for TensorFlow.
+    run = fine_tuning_flags.read(flags)  # Rejects invalid flags before TensorFlow is imported.
     from keras_bert.tasks.ner.data import NerSettings
     from keras_bert.tasks.ner.fine_tuning import fine_tune_tagger
     from keras_bert.training.cluster import worker_index
@@ -102,7 +102,7 @@ def main(flags: FlagValues, arguments: Sequence[str]) -> None:
 
 
 def _complete_flags(flags: FlagValues) -> None:
-    """Sets flags that are not given to the data and checkpoint found in their usual places."""
+    """Sets missing flags to the data and checkpoint in the default places."""
     fine_tuning_flags.take_from_run(flags, "document_context", *([] if flags.tfds else OF_THE_RUN))
     if flags.task_name and not flags.tfds:
         raise InputError(f"--task_name={flags.task_name} needs --tfds; files have no task")

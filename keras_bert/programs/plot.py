@@ -1,9 +1,9 @@
-"""Draws the learning curves of runs into one picture and one page.
+"""Plots the learning curves of one or more runs as a picture and an HTML page.
 
     keras-bert plot out/base out/large --output=curves.png
 
-The arguments are folders of runs, finished or not. curves.png has loss, scores and throughput over
-the steps; curves.html has the picture and a table of the final figures.
+The arguments are folders of runs, finished or not. curves.png shows loss, scores and throughput
+over the steps; curves.html has the picture and a table of the final figures.
 """
 
 import importlib.util
@@ -24,7 +24,7 @@ def define_flags(define: Definitions) -> None:
 
 
 def main(flags: FlagValues, arguments: Sequence[str]) -> None:
-    """Reads the runs, and writes the picture and the page."""
+    """Reads the runs and writes the picture and the page."""
     if not arguments:
         raise InputError("expected the folders of one or more runs; see --help")
     output = Path(flags.output)

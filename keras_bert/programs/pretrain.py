@@ -8,7 +8,7 @@ A recipe is a sequence of phases; --dry_run reports what it would cost:
     keras-bert pretrain --recipe=bert-base --output_dir=out \
         --input_file=records-{max_seq_length}
 
-The same command again resumes an interrupted run and ends at the same weights.
+To resume an interrupted run, run the same command again; the final weights are the same.
 """
 
 from collections.abc import Mapping, Sequence
@@ -109,7 +109,7 @@ def define_flags(define: Definitions) -> None:
     )
 
 
-# Flags that do not change the result, so that a resumed run may have other values.
+# Flags that do not change the result, so they may differ when a run is resumed.
 FREE = (
     "recipe",
     "recipe_scale",
@@ -122,7 +122,7 @@ FREE = (
     "save_checkpoints_steps",
     "worker_timeout",
 )
-# Flags that a recipe cannot set: they belong to a user, a machine or this program.
+# Flags that a recipe cannot set, since they depend on the user, the machine or this program.
 NOT_OF_A_RECIPE = (
     "recipe",
     "recipe_scale",
@@ -144,12 +144,12 @@ NOT_OF_A_RECIPE = (
 
 
 def main(flags: FlagValues, arguments: Sequence[str]) -> None:
-    """Pre-trains, or reports what that would cost, and prints the final figures."""
+    """Pre-trains and prints the final figures; with --dry_run, reports the cost instead."""
     no_arguments(arguments)
     phases = read_phases(flags)
     if not flags.dry_run:
         check_output_dir(flags.output_dir, flags.init_checkpoint)
-    start_tensorflow()  # Invalid flags do not wait for it.
+    start_tensorflow()  # Imported after the checks, so that invalid flags fail fast.
     from keras_bert.tasks.pretraining.dry_run import dry_run
     from keras_bert.tasks.pretraining.phases import pretrain_phases
     from keras_bert.tasks.pretraining.run import pretrain
@@ -174,7 +174,7 @@ def main(flags: FlagValues, arguments: Sequence[str]) -> None:
 
 
 def read_phases(flags: FlagValues) -> list[Phase]:
-    """Returns the phases of the recipe, or one phase made of the flags alone."""
+    """Returns the phases of the recipe, or a single phase with the flags."""
     own = own_flags(flags)
     values = {name: flag.value for name, flag in own.items()}
     phases = [Phase("", 1, values, {})]
@@ -195,7 +195,7 @@ def _phases_of_recipe(own: Mapping[str, Flag], values: Mapping[str, Any]) -> lis
     data_flags = {field.name: type(getattr(default, field.name)) for field in fields(Settings)}
     parsers = {name: flag.parser for name, flag in own.items() if name not in NOT_OF_A_RECIPE}
     given = {name: flag.value for name, flag in own.items() if not flag.using_default_value}
-    if "bert_config_file" in given:  # The alias is set without its original being set.
+    if "bert_config_file" in given:  # Setting the alias does not mark the original as given.
         given["bert_config"] = given.pop("bert_config_file")
     phases = read_recipe(values["recipe"], parsers, Settings, data_flags)
     return plan_phases(phases, values, given, values["recipe_scale"])
@@ -218,7 +218,7 @@ def _run_of(phase: Phase) -> "PhaseRun":
 
 
 def _only_with_a_recipe(values: Mapping[str, Any]) -> bool:
-    """Returns whether --recipe_scale has a recipe to scale, and a recipe is trained."""
+    """Returns whether --recipe_scale is used only with a recipe, and a recipe with --do_train."""
     return values["do_train"] if values["recipe"] else values["recipe_scale"] == 1.0
 
 

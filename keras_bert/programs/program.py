@@ -1,8 +1,8 @@
 """Runs a program and returns its exit code.
 
-The exit code is 0, or after one line on stderr: 1 for an unknown flag, an invalid flag value or an
-`InputError`; 75 for an `EndedEarly` (a run that was told to stop, or lost a worker); 130 for
-Ctrl-C. Any other exception is a defect and keeps its traceback.
+The exit code is 0 for success. For other codes, one line is printed to stderr: 1 for an unknown
+flag, an invalid flag value or an `InputError`; 75 for an `EndedEarly` (a run that was stopped or
+lost a worker); 130 for Ctrl-C. Any other exception is a bug and keeps its traceback.
 """
 
 import contextlib
@@ -28,9 +28,10 @@ _INTERRUPTED = 130  # The exit code that shells report for Ctrl-C.
 
 
 class MissingInput(Exception):
-    """Nothing to work on: the message says in a few lines what to put where.
+    """Raised if required input is missing; the message explains in a few lines what to provide.
 
-    Commands in it are written as for `keras-bert`; the one that was used takes their place.
+    Commands in the message are written with `keras-bert`, which is replaced by the command that the
+    user ran.
     """
 
 
@@ -40,11 +41,11 @@ class Program:
 
     Attributes:
         name: its subcommand of `keras-bert`.
-        description: what --help prints above the flags. Commands in it are written as for
+        description: the text that --help prints above the flags. Commands in it are written with
             `keras-bert`.
         define_flags: defines the program's flags.
-        main: does the work; takes the parsed flags and the arguments that are not flags.
-        resumable: whether the same command resumes interrupted work. Ctrl-C then says so.
+        main: the main function; takes the parsed flags and the arguments that are not flags.
+        resumable: whether the same command resumes interrupted work; Ctrl-C then prints a hint.
     """
 
     name: str
@@ -55,14 +56,9 @@ class Program:
 
 
 def run(program: Program, argv: Sequence[str] | None = None) -> NoReturn:
-    """Runs a program as this process, with its exit code.
-
-    Args:
-        program: the program.
-        argv: the command line; by default that of the process.
-    """
+    """Runs a program and exits the process with its exit code."""
     command_name.make_process_name_useful()
-    with contextlib.suppress(Exception):  # A stderr without a file descriptor.
+    with contextlib.suppress(Exception):  # Fails if stderr has no file descriptor.
         faulthandler.enable()
     module = getattr(sys.modules["__main__"], "__spec__", None)  # None without `python -m`.
     command = None
@@ -72,15 +68,16 @@ def run(program: Program, argv: Sequence[str] | None = None) -> NoReturn:
 
 
 def call(program: Program, argv: Sequence[str], command: str | None = None) -> int:
-    """Runs a program in this process, which is left as it was.
+    """Runs a program in this process and restores the process state afterwards.
 
-    Restored are `sys.argv`, logging, absl's flags, `warnings.showwarning` and signal handlers.
-    What the libraries in use keep globally, such as the backend of Keras, is not.
+    It restores `sys.argv`, logging, absl's flags, `warnings.showwarning` and signal handlers, but
+    not the global state of other libraries, such as the Keras backend.
 
     Args:
         program: the program.
-        argv: the command line; its first entry names the program in messages.
-        command: how a user starts the program, for help texts; by default it follows from `argv`.
+        argv: the command line; its first entry is the program's name in messages.
+        command: the command for starting the program, for help texts; derived from `argv` by
+            default.
 
     Returns:
         The exit code.
@@ -123,24 +120,13 @@ def call(program: Program, argv: Sequence[str], command: str | None = None) -> i
 
 
 def no_arguments(arguments: Sequence[str]) -> None:
-    """Rejects words on the command line that belong to no flag.
-
-    Args:
-        arguments: the command line without program and flags.
-
-    Raises:
-        InputError: there are such words.
-    """
+    """Rejects command-line arguments that are not flags."""
     if arguments:
         raise InputError(f"expected flags only, got {' '.join(arguments)!r}")
 
 
 def need_tensorflow() -> None:
-    """Rejects another backend of Keras, for a program that computes with TensorFlow alone.
-
-    Raises:
-        InputError: KERAS_BACKEND, or Keras' own configuration, names another one.
-    """
+    """Rejects Keras backends other than TensorFlow, for programs that require it."""
     import keras
 
     if keras.config.backend() != "tensorflow":
@@ -151,7 +137,7 @@ def need_tensorflow() -> None:
 
 
 def _parse(values: FlagValues, argv: Sequence[str]) -> list[str]:
-    """Parses the flags; returns the other arguments."""
+    """Parses the flags and returns the other arguments."""
     try:
         return values(list(argv))[1:]
     except (flags.Error, ValueError) as error:
@@ -159,7 +145,7 @@ def _parse(values: FlagValues, argv: Sequence[str]) -> list[str]:
 
 
 def _run_main(program: Program, values: FlagValues, arguments: Sequence[str]) -> None:
-    """Runs the program's main function, under the debugger or profiler that absl's flags name."""
+    """Runs the main function, under the debugger or profiler that absl's flags select."""
     if values.run_with_pdb:
         import pdb
 
@@ -189,7 +175,7 @@ def _run_main(program: Program, values: FlagValues, arguments: Sequence[str]) ->
 
 @contextlib.contextmanager
 def _process_state(argv: Sequence[str]) -> Iterator[None]:
-    """Sets what a program changes in its process, and restores it at the end."""
+    """Sets the process state that a program changes, and restores it at the end."""
     root, absl_logger = std_logging.getLogger(), logging.get_absl_logger()
     handler = logging.get_absl_handler().python_handler
     before = sys.argv, handler.stream
@@ -200,7 +186,7 @@ def _process_state(argv: Sequence[str]) -> Iterator[None]:
         logging.use_absl_handler()
         handler.setStream(sys.stderr)
         with warnings.catch_warnings():
-            # One line, without the place in the code that a notebook would want.
+            # Log only the message, in one line; the location in the code does not help users.
             warnings.showwarning = lambda message, *_: logging.warning("%s", message)
             yield
     finally:

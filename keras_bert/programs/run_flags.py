@@ -1,4 +1,4 @@
-"""The flags that pre-training and fine-tuning share: devices, types, export."""
+"""The flags that pre-training and fine-tuning share: devices, compute types and export."""
 
 import os
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ _WEEK = 7 * 24 * 3600
 
 
 def define_computing(define: Definitions) -> None:
-    """Defines the flags for devices, number types and micro-batches of a run."""
+    """Defines the flags for devices, compute types and micro-batches."""
     define.enum(
         "distribution_strategy",
         "default",
@@ -49,7 +49,7 @@ def define_computing(define: Definitions) -> None:
 def define_seconds(define: Definitions, name: str, default: float, description: str) -> None:
     """Defines a flag for a duration of at most a week."""
     define.number(name, default, description)
-    define.check_value(  # The bounds of a flag let `nan` pass.
+    define.check_value(  # The bounds of a flag do not reject `nan`.
         name,
         lambda seconds: 0 <= seconds <= _WEEK,
         f"expected seconds from 0 to {_WEEK}, which is a week",
@@ -57,7 +57,7 @@ def define_seconds(define: Definitions, name: str, default: float, description: 
 
 
 def define_export(define: Definitions) -> None:
-    """Defines --export, which needs the program's --do_train: it exports the trained model."""
+    """Defines --export, which exports the trained model and requires --do_train."""
     define.boolean("export", False, "Export the result for serving, to OUTPUT_DIR/export/1.")
     define.check(
         ["export", "do_train"],
@@ -72,7 +72,7 @@ def define_export(define: Definitions) -> None:
 
 
 def strategy_of(flags: FlagValues) -> "tf.distribute.Strategy":
-    """Returns the devices that the flags name."""
+    """Creates the distribution strategy that the flags select."""
     from keras_bert.training.backend import make_strategy
 
     return make_strategy(
@@ -81,14 +81,11 @@ def strategy_of(flags: FlagValues) -> "tf.distribute.Strategy":
 
 
 def check_output_dir(output_dir: str, init_checkpoint: str) -> None:
-    """Rejects an output directory where the initial checkpoint lies.
-
-    Args:
-        output_dir: the run's folder.
-        init_checkpoint: the checkpoint, or empty for none.
+    """Rejects an output directory that would overwrite the initial checkpoint.
 
     Raises:
-        InputError: they are one folder, or the run's model/ or best/ would replace the checkpoint.
+        InputError: both are the same folder, or the run's model/ or best/ would replace the
+            checkpoint.
     """
     if not init_checkpoint:
         return
@@ -102,20 +99,11 @@ def check_output_dir(output_dir: str, init_checkpoint: str) -> None:
 
 
 def finish(results: Mapping[str, object], output_dir: Path, export: bool) -> None:
-    """Prints a run's final figures, a line each, and exports its model on request.
-
-    Args:
-        results: by name.
-        output_dir: the run's folder.
-        export: whether to export the model.
-
-    Raises:
-        InputError: the model cannot be exported.
-    """
+    """Prints a run's final figures, one per line, and exports its model if requested."""
     for name, value in results.items():
         print(f"{name} = {value:.6g}" if isinstance(value, float) else f"{name} = {value}")
     if export:
-        from keras_bert.tasks.export import export_run  # Late, as it imports TensorFlow.
+        from keras_bert.tasks.export import export_run  # Imported here: it imports TensorFlow.
 
         for folder in export_run(output_dir):
             print(f"export = {folder}")

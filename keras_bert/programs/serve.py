@@ -1,4 +1,4 @@
-"""Serves exported models over HTTP, with a page to try them in the browser.
+"""Serves exported models over HTTP, with a web page for trying them.
 
 keras-bert serve --export_dir=DIR --port=8501
 """
@@ -75,7 +75,7 @@ def main(flags: FlagValues, arguments: Sequence[str]) -> None:
     folder = Path(flags.export_dir)
     require_version(folder)
     bound = bind(flags.host, flags.port)
-    start_tensorflow()  # Invalid flags do not wait for it.
+    start_tensorflow()  # Imported after the checks, so that invalid flags fail fast.
     from keras_bert.serving.server.lifecycle import Settings, serve, stop_on_signals
     from keras_bert.serving.server.versions import Versions
 
@@ -105,25 +105,18 @@ def main(flags: FlagValues, arguments: Sequence[str]) -> None:
         await serve(settings, bound, versions, ready)
         logging.info("ended")
         logging.flush()
-        # asyncio.run and Python would wait for threads that still run a batch or load a version
-        # after --drain_timeout_s.
+        # Exit at once: asyncio.run and Python would wait for threads that still run a batch or load
+        # a version after --drain_timeout_s.
         os._exit(0)
 
     asyncio.run(serve_and_end())
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """Binds a socket to a port.
-
-    Args:
-        host: a name or an address.
-        port: 0 for any that is free.
-
-    Returns:
-        A socket that does not listen yet.
+    """Binds a socket to a port, or for port 0 to any free one, without listening yet.
 
     Raises:
-        InputError: the port is taken, or the host is not this machine.
+        InputError: the port is in use, or the host is not this machine.
     """
     try:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]

@@ -1,10 +1,10 @@
-r"""Fine-tunes BERT to answer questions by spans of their contexts: SQuAD v1.1 and v2.0.
+r"""Fine-tunes BERT for extractive question answering: SQuAD v1.1 and v2.0.
 
     keras-bert squad --init_checkpoint=model --train_file=train-v1.1.json \
         --eval_file=dev-v1.1.json --output_dir=out
 
-Without flags it takes a model under data/, and SQuAD from data/squad or as TensorFlow Datasets
-prepared it. The same command again resumes an interrupted run.
+Without flags, it uses a model under data/, and SQuAD from data/squad or prepared by TensorFlow
+Datasets. To resume an interrupted run, run the same command again.
 """
 
 from collections.abc import Sequence
@@ -41,7 +41,7 @@ def define_flags(define: Definitions) -> None:
     define.integer("max_answer_length", 30, "Tokens of an answer.", lower_bound=1)
     define.boolean("strict", False, "Reject training answers that are not in their context.")
     # The hyperparameters of Devlin et al. (2019) for v1.1. The pool is small because a batch of
-    # examples of one length has few kinds of questions: see benchmarks/README.md.
+    # examples of similar length contains few kinds of questions: see benchmarks/README.md.
     fine_tuning_flags.define_flags(
         define,
         max_seq_length=384,
@@ -52,7 +52,7 @@ def define_flags(define: Definitions) -> None:
     )
 
 
-# The flags that --nodo_train takes from the run of --init_checkpoint.
+# --nodo_train reads these flags from the run of --init_checkpoint.
 OF_THE_RUN = (
     "version_2_with_negative",
     "null_score_diff_threshold",
@@ -81,10 +81,10 @@ The shortest command once they are there: keras-bert squad; with files elsewhere
 
 
 def main(flags: FlagValues, arguments: Sequence[str]) -> None:
-    """Fine-tunes, and prints the final figures."""
+    """Fine-tunes a span labeler and prints the final figures."""
     no_arguments(arguments)
     _complete_flags(flags)
-    run = fine_tuning_flags.read(flags)  # Invalid flags do not wait for TensorFlow.
+    run = fine_tuning_flags.read(flags)  # Rejects invalid flags before TensorFlow is imported.
     from keras_bert.tasks.question_answering.data import SquadSettings
     from keras_bert.tasks.question_answering.fine_tuning import fine_tune_span_labeler
     from keras_bert.tasks.question_answering.settings import AnswerSettings
@@ -102,7 +102,7 @@ def main(flags: FlagValues, arguments: Sequence[str]) -> None:
 
 
 def _complete_flags(flags: FlagValues) -> None:
-    """Sets flags that are not given to the data and checkpoint found in their usual places."""
+    """Sets missing flags to the data and checkpoint in the default places."""
     run = fine_tuning_flags.take_from_run(flags, *OF_THE_RUN)
     version = "v2.0" if flags.version_2_with_negative else "v1.1"
     names = {
@@ -114,7 +114,7 @@ def _complete_flags(flags: FlagValues) -> None:
         has_data = True
     has_dev = flags.do_eval and (flags.eval_file or flags.tfds)
     is_open = flags.version_2_with_negative and flags.null_score_diff_threshold is None
-    if run and is_open and not has_dev:  # There is nothing to find it by.
+    if run and is_open and not has_dev:  # No development set to find the threshold with.
         fine_tuning_flags.take(flags, "null_score_diff_threshold", run.threshold())
     no_data = "" if has_data else f"no SQuAD {version}"
     help_text = HELP.replace("{version}", version)

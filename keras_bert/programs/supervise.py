@@ -1,14 +1,14 @@
-"""Starts a training again when machines end it.
+"""Restarts a training command when it is interrupted, for example by the loss of a machine.
 
     keras-bert supervise [--num_workers=2] -- keras-bert pretrain ...
 
-The command is started again, after a pause, when it ends with exit code 75 or by a signal. It then
-resumes from its checkpoint. Its exit code is returned when it succeeds, rejects its input or is
-interrupted by Ctrl-C.
+If the command ends with exit code 75 or is killed by a signal, it is restarted after a pause and
+resumes from its checkpoint. If it succeeds, rejects its input or is interrupted by Ctrl-C, its exit
+code is returned.
 
-On several machines, start a supervisor on each. When one worker is gone, the others end with 75,
-and all supervisors start theirs again, which wait for each other. --num_workers runs all workers on
-this machine, with a TF_CONFIG each, and starts all again when one ends.
+On several machines, start a supervisor on each. When one worker fails, the others end with 75, and
+all supervisors restart their workers, which then wait for each other. --num_workers runs all
+workers on this machine, each with its own TF_CONFIG, and restarts all of them when one ends.
 """
 
 import sys
@@ -40,7 +40,7 @@ def define_flags(define: Definitions) -> None:
 
 
 def main(flags: FlagValues, arguments: Sequence[str]) -> None:
-    """Runs the command after `--` until it ends for good."""
+    """Runs the command after `--`, with restarts, and exits with its exit code."""
     if not arguments:
         raise InputError("expected a command after --, such as: -- keras-bert pretrain ...")
     settings = Supervision(**{field.name: flags[field.name].value for field in fields(Supervision)})

@@ -1,14 +1,12 @@
-"""The encoder's arithmetic for serving: the same numbers as keras_bert.models.encoder in fewer ops.
+"""BERT's encoder for serving: the results of keras_bert.models.encoder in fewer ops.
 
-In: the pieces of some rows one after the other, int32 [T], and where each row begins. Out: the
-hidden states [T, H].
+The tokens of a batch are concatenated without padding, [T, H]; only attention is computed on padded
+rows. Query, key and value are one matmul, with the scale of the attention scores folded into its
+weights. A matmul with its bias and activation becomes one kernel, fused by TensorFlow's graph
+optimizer. Weights are plain variables, because a Keras model in a SavedModel does not load in
+TensorFlow Serving's C++.
 
-Nothing is computed on padding but the attention: every other product has one row a real piece.
-Query, key and value are one product, the scale of the scores is part of its weights, and a product
-with its bias and its activation is one kernel, as TensorFlow's graph optimizer fuses them. Weights
-are plain variables: a Keras model in a SavedModel does not load in TensorFlow Serving's C++.
-
-B rows, S pieces of the longest, T pieces of all, H hidden, N heads, D head size.
+B rows, S length of the longest row, T tokens of all rows, H hidden, N heads, D head size.
 """
 
 import math
@@ -19,7 +17,7 @@ import tensorflow as tf
 
 from keras_bert.config import BertConfig
 
-# What Google's released code adds to the scores of padding.
+# Added to the attention scores of padding, as in Google's released code.
 MASKED_SCORE = -10000.0
 
 _ACTIVATIONS = {
@@ -34,10 +32,9 @@ class ServedEncoder(tf.Module):
     """BERT's encoder on rows without padding.
 
     Args:
-        config: sizes and settings.
-        weights: our variables' paths without their first part, the encoder's name -> float32
-            arrays.
-        compute_type: of the products, `float32` or `bfloat16`; sums and norms are float32.
+        config: the sizes of the encoder.
+        weights: variable paths without their first part, the encoder's name, to float32 arrays.
+        compute_type: dtype of the matmuls, `float32` or `bfloat16`; sums and norms are float32.
     """
 
     def __init__(self, config: BertConfig, weights: Mapping[str, np.ndarray], compute_type: str):
@@ -57,23 +54,17 @@ class ServedEncoder(tf.Module):
     def __call__(
         self, input_ids: tf.Tensor, segment_ids: tf.Tensor, row_splits: tf.Tensor
     ) -> tf.Tensor:
-        """Computes the hidden states of some rows.
+        """Computes hidden states, float32 [T, H], from ids int32 [T].
 
-        Args:
-            input_ids: int32 [T].
-            segment_ids: int32 [T].
-            row_splits: int32 [B + 1], where each row begins, and T.
-
-        Returns:
-            float32 [T, H].
+        `row_splits`, int32 [B + 1], has the start of each row, then T.
         """
         lengths = row_splits[1:] - row_splits[:-1]
         longest = tf.reduce_max(lengths)
         place = tf.range(longest)[tf.newaxis]
         real = place < lengths[:, tf.newaxis]  # [B, S]
-        # [B · S] -> which of the T pieces; padding shows the first, and is masked.
+        # [B * S]: the token index at each position. Padding points to token 0 and is masked.
         to_rows = tf.reshape(tf.where(real, row_splits[:-1, tf.newaxis] + place, 0), [-1])
-        # [T] -> which place of [B · S].
+        # [T]: the position of each token in [B * S].
         to_pieces = tf.cast(tf.where(tf.reshape(real, [-1]))[:, 0], tf.int32)
         mask = (1.0 - tf.cast(real, tf.float32))[:, tf.newaxis, tf.newaxis] * MASKED_SCORE
         mask = tf.cast(mask, self.compute_type)
@@ -86,7 +77,8 @@ class ServedEncoder(tf.Module):
         )
         heads = self.config.num_attention_heads
         width = self.config.hidden_size // heads
-        # Made once: a batch of one spends more time on starting ops than in them.
+        # Computed once for all layers: in a batch of one row, launching ops takes longer than
+        # executing them.
         shape = tf.stack([tf.size(lengths), longest, 3, heads, width])
         for block in self.blocks:
             hidden = block(hidden, mask, shape, to_rows, to_pieces)
@@ -94,7 +86,7 @@ class ServedEncoder(tf.Module):
 
 
 class _Block(tf.Module):
-    """One layer of the encoder."""
+    """One transformer layer."""
 
     def __init__(
         self,
@@ -106,7 +98,7 @@ class _Block(tf.Module):
         super().__init__(name=name)
         width = config.hidden_size // config.num_attention_heads
         attention = f"{name}/attention"
-        # Scaled queries make scaled scores.
+        # Scaling the query weights scales the attention scores.
         scales = (1.0 / math.sqrt(width), 1.0, 1.0)
         kernel, bias = (
             np.concatenate(
@@ -135,17 +127,17 @@ class _Block(tf.Module):
         to_rows: tf.Tensor | None = None,
         to_pieces: tf.Tensor | None = None,
     ) -> tf.Tensor:
-        """Attends, then feeds forward.
+        """Applies self-attention and the feed-forward network.
 
         Args:
-            hidden: [T, H]; [B · S, H] where the pieces are padded already.
-            mask: what is added to the scores, [B, 1, 1, S].
+            hidden: [T, H], or [B * S, H] if the tokens are already padded.
+            mask: added to the attention scores, [B, 1, 1, S].
             shape: B, S, 3, N, D.
-            to_rows: int32 [B · S], which piece stands at each place; None of padded ones.
-            to_pieces: int32 [T], the place of each piece; None of padded ones.
+            to_rows: int32 [B * S], the token index at each position; None if already padded.
+            to_pieces: int32 [T], the position of each token; None if already padded.
 
         Returns:
-            As `hidden`.
+            Hidden states of the same shape.
         """
         projected = self.query_key_value(hidden)
         if to_rows is not None:
@@ -163,7 +155,7 @@ class _Block(tf.Module):
 
 
 class ServedDense(tf.Module):
-    """act(x · kernel + bias), in the compute type."""
+    """A dense layer, act(x · kernel + bias), in the compute dtype."""
 
     def __init__(
         self, kernel: np.ndarray, bias: np.ndarray, compute_type: tf.DType, activation: str = ""
@@ -181,11 +173,11 @@ class ServedDense(tf.Module):
         compute_type: tf.DType = tf.float32,
         activation: str = "",
     ) -> "ServedDense":
-        """Takes the kernel and the bias below a path."""
+        """Makes the layer from the kernel and bias below a variable path."""
         return cls(weights[f"{path}/kernel"], weights[f"{path}/bias"], compute_type, activation)
 
     def __call__(self, x: tf.Tensor) -> tf.Tensor:
-        """Multiplies: [T, in] -> [T, out]."""
+        """Applies the layer: [T, in] -> [T, out]."""
         x = tf.nn.bias_add(tf.matmul(tf.cast(x, self.kernel.dtype), self.kernel), self.bias)
         return self.activation(x) if self.activation else x
 
@@ -200,7 +192,7 @@ class LayerNorm(tf.Module):
         self.epsilon = config.layer_norm_eps
 
     def __call__(self, x: tf.Tensor) -> tf.Tensor:
-        """Normalizes: [T, H] -> [T, H]."""
+        """Normalizes [T, H]."""
         centred = x - tf.reduce_mean(x, axis=-1, keepdims=True)
         variance = tf.reduce_mean(tf.square(centred), axis=-1, keepdims=True)
         return centred * tf.math.rsqrt(variance + self.epsilon) * self.gamma + self.beta

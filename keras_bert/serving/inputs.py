@@ -1,20 +1,15 @@
-"""What a signature takes: tensors that belong together, checked before anything is made of them.
+"""Checks in the graph that the inputs of a signature have the same shape.
 
-TensorFlow would broadcast one row against many, or pair what does not belong together, without a
-word.
+Without the check, TensorFlow would silently broadcast one row against many.
 """
 
 import tensorflow as tf
 
 
 def same_shape(**inputs: tf.Tensor) -> list[tf.Tensor]:
-    """Refuses inputs of different shapes, in the graph: InvalidArgument.
+    """Rejects inputs of different shapes with an InvalidArgumentError, in the graph.
 
-    Args:
-        inputs: by their names in the signature.
-
-    Returns:
-        The inputs, to be used instead of the arguments: they wait for the check.
+    Returns the inputs with a control dependency on the check. Use them in place of the arguments.
     """
     (name, first), *others = inputs.items()
     shape = tf.shape(first)

@@ -1,16 +1,15 @@
 """Writes a model as a LiteRT (TensorFlow Lite) file.
 
-In: one of keras_bert.models, or the encoder. Out: a file for the LiteRT runtime, of its built-in
-operators alone, with one signature, `serving_default`:
+The file uses only built-in operators and has one signature, `serving_default`:
 
     inputs   input_ids, input_mask, segment_ids, int32 [B, S]; any B, any S up to
-             max_position_embeddings; for the pre-trainer masked_lm_positions, int32 [B, P] too
-    outputs  the model's own, by its own names, float32: logits [B, C] or [B, S, C]; start_logits
-             and end_logits [B, S]; sequence_output [B, S, H] and pooled_output [B, H];
+             max_position_embeddings; for the pre-trainer also masked_lm_positions, int32 [B, P]
+    outputs  those of the model, float32: logits [B, C] or [B, S, C]; start_logits and
+             end_logits [B, S]; sequence_output [B, S, H] and pooled_output [B, H];
              masked_lm_logits [B, P, V] and next_sentence_logits [B, 2]
 
-The arithmetic is the served network's. Its rows without padding need gathers whose sizes LiteRT
-does not know beforehand, so here it computes on the padding too, which is masked.
+The computation is that of the served network, except that it includes the padding, which is masked:
+removing the padding needs gathers whose sizes LiteRT does not know in advance.
 
 B batch, S length, P predictions, H hidden size, C labels, V vocabulary.
 """
@@ -29,27 +28,27 @@ from keras_bert.serving.encoder import MASKED_SCORE, ServedDense
 from keras_bert.serving.network import Network
 from keras_bert.serving.saved_model import describe
 
-_MOST_BYTES = 2**31 - 2**24  # Of a flat buffer, less room for the operators.
+_MOST_BYTES = 2**31 - 2**24  # The limit of a FlatBuffer, with room left for the operators.
 
 
 def write_litert(
     model: keras.Model, path: Path, *, int8: bool = False, left_out: Collection[str] = ()
 ) -> dict[str, dict[str, dict[str, list]]]:
-    """Writes a model as a LiteRT file, whole or not at all.
+    """Writes a model as a LiteRT file, completely or not at all.
 
     Args:
         model: one of keras_bert.models, or the encoder.
-        path: the file.
-        int8: whether weights are stored as int8, a scale for each column of a kernel; products
-            are of integers then (dynamic-range quantization).
-        left_out: outputs that are not written: `pooled_output`, `next_sentence_logits`.
+        path: the output file.
+        int8: whether to store weights as int8 with one scale per kernel column, and to compute
+            matmuls on integers (dynamic-range quantization).
+        left_out: names of outputs to omit: `pooled_output`, `next_sentence_logits`.
 
     Returns:
-        What the file takes and gives, as `saved_model.describe` says it.
+        The signature's inputs and outputs, in the format of `saved_model.describe`.
 
     Raises:
-        InputError: the weights take more than the 2 GiB of a LiteRT file, or the place cannot be
-            written.
+        InputError: the weights exceed the 2 GiB limit of a LiteRT file, or the path is not
+            writable.
     """
     size = sum(value.nbytes for value in weights_of(model).values())
     if size > _MOST_BYTES:
@@ -76,11 +75,7 @@ def write_litert(
 
 
 class _Inference(tf.Module):
-    """A model on padded rows.
-
-    Args:
-        model: one of keras_bert.models, or the encoder.
-    """
+    """A model on padded rows."""
 
     def __init__(self, model: keras.Model):
         super().__init__(name="inference")
@@ -90,7 +85,7 @@ class _Inference(tf.Module):
             self.next_sentence = ServedDense.of(weights_of(model), "next_sentence")
 
     def __call__(self, inputs: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-        """Returns the model's outputs, from int32 [B, S] each, and [B, P] positions."""
+        """Computes the model's outputs from int32 inputs [B, S], and [B, P] for positions."""
         network = self.network
         batch, length = tf.unstack(tf.shape(inputs["input_ids"]))
         hidden = self._hidden_states(inputs)  # [B · S, H]
@@ -115,13 +110,13 @@ class _Inference(tf.Module):
         }
 
     def _hidden_states(self, inputs: dict[str, tf.Tensor]) -> tf.Tensor:
-        """input_ids, input_mask, segment_ids [B, S] -> hidden states [B · S, H]."""
+        """Computes hidden states [B * S, H] from inputs [B, S]."""
         encoder = self.network.encoder
         batch, length = tf.unstack(tf.shape(inputs["input_ids"]))
         word, position, token_type = encoder.embeddings
         hidden = tf.gather(word, inputs["input_ids"]) + position[:length]
         hidden = encoder.embeddings_norm(hidden + tf.gather(token_type, inputs["segment_ids"]))
-        # [B, 1, 1, S]; LiteRT has no counterpart of indexing with new axes.
+        # [B, 1, 1, S]; LiteRT does not support indexing with tf.newaxis.
         padding = 1.0 - tf.cast(inputs["input_mask"], tf.float32)
         mask = tf.expand_dims(tf.expand_dims(padding * MASKED_SCORE, 1), 1)
         width, heads = hidden.shape[-1], encoder.config.num_attention_heads

@@ -1,7 +1,7 @@
-"""Writes the model card, README.md in an export, from what its run recorded.
+"""Writes the model card, README.md in an export, from export.json and the training run's files.
 
-Nothing is in it that the files do not say: the task, what it was trained on, its scores, its
-limits, and how it is called.
+The card lists the task, the training data, the scores, the limits, and an example request. It
+contains only what these files record.
 """
 
 import json
@@ -25,7 +25,7 @@ _TRAINED_WITH = (
     "random_seed",
     "mixed_precision",
 )
-# Figures of a run that scored nothing.
+# Keys in results.json that are not scores.
 _NO_SCORES = {"step", "best_step"}
 
 
@@ -36,17 +36,14 @@ def model_card(
     results: Mapping[str, Any],
     request: Mapping[str, str],
 ) -> str:
-    """Writes the card.
+    """Writes the model card and returns it as Markdown.
 
     Args:
-        info: what export.json says.
-        config: the encoder's sizes.
-        run: the settings in run.json; empty without a run.
-        results: the figures in results.json; empty without a run.
-        request: the texts of a request, by the names of the inputs; empty without texts.
-
-    Returns:
-        Markdown.
+        info: the content of export.json.
+        config: the sizes of the encoder.
+        run: the settings in run.json; empty if there is no run.
+        results: the scores in results.json; empty if there is no run.
+        request: the texts of an example request by input name; empty if the model takes no texts.
     """
     limits = _limits(info, was_scored=bool(results.keys() - _NO_SCORES))
     sections = [
@@ -102,7 +99,7 @@ def _scores(results: Mapping[str, Any]) -> str:
 
 
 def _limits(info: Mapping[str, Any], was_scored: bool) -> list[str]:
-    """Says what the model does not read, and what nobody measured."""
+    """Lists the length limits of the model and the conditions under which the scores hold."""
     length = info.get("max_seq_length")
     limits = {
         "question_answering": (

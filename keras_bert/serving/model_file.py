@@ -1,11 +1,11 @@
-"""Writes the folder of a version for another runtime, from token ids to outputs.
+"""Writes the folder of a version for the ONNX or LiteRT runtime, from token ids to outputs.
 
     model.onnx or model.tflite     the model
-    vocab.txt                      what its token ids stand for
+    vocab.txt                      the vocabulary of its token ids
     export.json                    the task, its labels, inputs and outputs
     README.md                      the model card
 
-The folder appears whole or not at all.
+The folder is written completely or not at all.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -21,14 +21,14 @@ from keras_bert.serving.saved_model import CARD, INFO
 
 @dataclass(frozen=True)
 class ModelFile:
-    """What a model file is written from.
+    """The settings of a model file.
 
     Attributes:
         model: one of keras_bert.models, or the encoder.
-        name: the file's name, whose ending is the format: `.onnx` or `.tflite`.
+        name: the file name; its extension, `.onnx` or `.tflite`, selects the format.
         vocab: the V tokens in the order of their ids.
-        int8: whether the weights are stored as int8.
-        absent_outputs: outputs of the model that are not written.
+        int8: whether to store the weights as int8.
+        absent_outputs: names of outputs to omit.
     """
 
     model: keras.Model
@@ -44,19 +44,18 @@ def write_model_file(
     info: Mapping[str, object],
     card: Callable[[Mapping[str, object]], str],
 ) -> None:
-    """Writes a version's folder.
+    """Writes the folder of a version.
 
     Args:
         file: the model and its format.
-        export_dir: the folder.
-        info: the content of export.json but for the signatures.
-        card: the content of export.json -> that of README.md.
+        export_dir: the output folder.
+        info: the content of export.json, without the signatures.
+        card: returns the content of README.md, given the content of export.json.
 
     Raises:
-        InputError: a package is missing, the model is too large for the format, or the place
-            cannot be written.
+        InputError: a package is missing, the model is too large, or the folder cannot be written.
     """
-    # Imported here: each needs packages of its own, which a user of the other lacks.
+    # Imported here, because each format needs packages that users of the other may not have.
     if file.name.endswith(".onnx"):
         from keras_bert.serving.onnx_format import write_onnx as write
     else:

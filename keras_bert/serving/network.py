@@ -1,16 +1,15 @@
-"""Runs a model inside served graphs, on rows without padding.
+"""Runs a model in serving graphs, on rows without padding.
 
-In: input_ids and segment_ids, ragged int32 [B, (S)], any number of rows, none over
-max_position_embeddings and none empty. Out: the model's logits, [B, C] for those of an example, and
-flat [T, C] in the order of `input_ids.values` for those of the pieces; or what a task makes of the
-hidden states.
+Inputs are ragged int32 [B, (S)] with any number of rows, none of them empty or longer than
+max_position_embeddings. Outputs are logits: [B, C] per example, or flat [T, C] per token in the
+order of `input_ids.values`; or any other function of the hidden states.
 
-Rows are sorted by length and computed some at a time, and of a step's hidden states only what is
-asked for is kept. So little is padded, and beside its inputs and outputs a batch of any size takes
-the memory of one step.
+Rows are sorted by length and computed a few at a time, and only the requested outputs of a step are
+kept. So there is little padding, and beside its inputs and outputs a batch of any size needs the
+memory of one step.
 
-B rows, S pieces of one, T pieces of all, H hidden, C labels, V vocabulary, P masked pieces; b rows
-and t pieces of a step.
+B rows, S length of a row, T tokens of all rows, H hidden, C labels, V vocabulary, P masked tokens;
+b rows and t tokens of a step.
 """
 
 from collections.abc import Callable, Sequence
@@ -28,19 +27,19 @@ from keras_bert.models import (
 )
 from keras_bert.serving.encoder import LayerNorm, ServedDense, ServedEncoder
 
-# More is hardly faster; the scores of 8 rows of 512 pieces take 134 MB where there are 16 heads.
+# More rows are hardly faster; the scores of 8 rows of 512 tokens take 134 MB with 16 heads.
 ROWS_AT_ONCE = 8
 
-# hidden states [t, H], ids [t], splits [b + 1] -> what is kept of them, [n, ...].
+# (hidden states [t, H], input ids [t], row splits [b + 1]) -> outputs [n, ...].
 Reduce = Callable[[tf.Tensor, tf.Tensor, tf.Tensor], tf.Tensor]
 
 
 class Network(tf.Module):
-    """The arithmetic of a model for serving, on plain TensorFlow variables.
+    """A model's computation for serving, on plain TensorFlow variables.
 
     Args:
         model: one of keras_bert.models, or the encoder.
-        compute_type: of the encoder's products, `float32` or `bfloat16`.
+        compute_type: dtype of the encoder's matmuls, `float32` or `bfloat16`.
     """
 
     def __init__(self, model: keras.Model, compute_type: str = "float32"):
@@ -65,15 +64,10 @@ class Network(tf.Module):
     def __call__(
         self, input_ids: tf.RaggedTensor, segment_ids: tf.RaggedTensor
     ) -> dict[str, tf.Tensor]:
-        """Runs a model that has labels or spans.
+        """Computes float32 logits from ragged int32 inputs [B, (S)] with [CLS] and [SEP].
 
-        Args:
-            input_ids: ragged int32 [B, (S)], with [CLS] and [SEP].
-            segment_ids: ragged int32 [B, (S)].
-
-        Returns:
-            Of a classifier {"logits" [B, C]}, of a tagger {"logits" [T, C]}, of a span labeler
-            {"start_logits" [T], "end_logits" [T]}; float32.
+        Returns {"logits" [B, C]} for a classifier, {"logits" [T, C]} for a token classifier,
+        {"start_logits" [T], "end_logits" [T]} for a span labeler.
         """
         counts = input_ids.row_lengths() if self.per_token else None
         logits = self.reduced(
@@ -91,17 +85,14 @@ class Network(tf.Module):
         shape: Sequence[int],
         counts: tf.Tensor | None = None,
     ) -> tf.Tensor:
-        """Runs the encoder and keeps what is asked for.
+        """Runs the encoder and returns the outputs of `reduce`, float32 [n, *shape], in row order.
 
         Args:
             input_ids: ragged int32 [B, (S)], with [CLS] and [SEP].
             segment_ids: ragged int32 [B, (S)].
-            reduce: what to keep of some rows, in their order.
-            shape: of one of the values that `reduce` gives.
-            counts: integers [B], how many values it gives of each row; by default one.
-
-        Returns:
-            float32 [n, *shape], in the order of the rows.
+            reduce: computes the outputs of a few rows from their hidden states, in row order.
+            shape: the shape of one output value, without the first dimension.
+            counts: integers [B], the number of output values for each row; by default one.
         """
         splits = tf.cast(input_ids.row_splits, tf.int32)
         rows = tf.size(splits) - 1
@@ -114,11 +105,10 @@ class Network(tf.Module):
         )
 
     def pooled(self, first: tf.Tensor) -> tf.Tensor:
-        """Makes the pooled output of the hidden states of [CLS]: [b, H] -> [b, H]."""
+        """Computes the pooled output from the hidden states of [CLS]: [b, H] -> [b, H]."""
         return tf.tanh(self.pooler(first))
 
     def _logits(self, hidden: tf.Tensor, input_ids: tf.Tensor, splits: tf.Tensor) -> tf.Tensor:
-        """Returns the logits of some rows, or of their pieces."""
         return self.head(hidden if self.per_token else self.pooled(tf.gather(hidden, splits[:-1])))
 
     def _step_by_step(
@@ -168,6 +158,5 @@ class _MaskedLM(tf.Module):
         self.table = table
 
     def __call__(self, hidden: tf.Tensor) -> tf.Tensor:
-        """Scores every piece of the vocabulary."""
         x = self.norm(self.dense(hidden))
         return tf.nn.bias_add(tf.matmul(x, self.table, transpose_b=True), self.bias)

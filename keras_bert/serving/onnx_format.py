@@ -1,16 +1,10 @@
-"""Writes a model as an ONNX file, node by node, with its weights inside.
+"""Writes a model as an ONNX file, node by node, with the weights in the file.
 
-In: one of keras_bert.models, or the encoder. Out: a file of opset 20 that onnxruntime 1.17 and
-later run, with standard operators alone:
+The file has opset 20, which onnxruntime 1.17 and later run, and uses only standard operators.
+Inputs and outputs are those of the LiteRT file (litert_format.py), with inputs of int64.
 
-    inputs   input_ids, input_mask, segment_ids, int64 [B, S]; any B, any S up to
-             max_position_embeddings; for the pre-trainer masked_lm_positions, int64 [B, P] too
-    outputs  the model's own, by its own names, float32: logits [B, C] or [B, S, C]; start_logits
-             and end_logits [B, S]; sequence_output [B, S, H] and pooled_output [B, H];
-             masked_lm_logits [B, P, V] and next_sentence_logits [B, 2]
-
-Computation is in float32. With int8 the kernels and the word embeddings are stored as int8 and
-the products are of integers (onnxruntime's dynamic quantization).
+Computation is in float32. With int8, kernels and word embeddings are stored as int8, and matmuls
+are computed on integers (onnxruntime's dynamic quantization).
 
 B batch, S length, P predictions, H hidden size, N heads, D = H / N, C labels, V vocabulary.
 """
@@ -44,10 +38,10 @@ except ImportError as error:
         f"the package {error.name} is missing; ONNX files need it: pip install -e '.[onnx]'"
     ) from None
 
-OPSET = 20  # The first with Gelu.
+OPSET = 20  # The first opset with Gelu.
 _MASKED_SCORE = -10000.0  # layers/attention.py
-_MOST_BYTES = 2**31 - 2**24  # Of a protocol buffer, less room for the nodes.
-_SEGMENTS = "segment_embeddings"  # The node that takes them.
+_MOST_BYTES = 2**31 - 2**24  # The limit of a protocol buffer, with room left for the nodes.
+_SEGMENTS = "segment_embeddings"  # The node that gathers them.
 
 # config.hidden_act -> operator and attributes.
 _ACTIVATIONS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -61,21 +55,20 @@ _ACTIVATIONS: dict[str, tuple[str, dict[str, Any]]] = {
 def write_onnx(
     model: keras.Model, path: Path, *, int8: bool = False, left_out: Collection[str] = ()
 ) -> dict[str, dict[str, dict[str, list]]]:
-    """Writes a model as an ONNX file, whole or not at all.
+    """Writes a model as an ONNX file, completely or not at all.
 
     Args:
         model: one of keras_bert.models, or the encoder.
-        path: the file.
-        int8: whether weights are stored as int8 and products are of integers; a scale for each
-            column of a kernel, one for the word embeddings.
-        left_out: outputs that are not written: `pooled_output`, `next_sentence_logits`.
+        path: the output file.
+        int8: whether to store weights as int8 and to compute matmuls on integers; kernels have one
+            scale per column, the word embeddings have one scale.
+        left_out: names of outputs to omit: `pooled_output`, `next_sentence_logits`.
 
     Returns:
-        What the file takes and gives, as `saved_model.describe` says it.
+        The signature's inputs and outputs, in the format of `saved_model.describe`.
 
     Raises:
-        InputError: the weights take more than the 2 GiB of an ONNX file, or the place cannot be
-            written.
+        InputError: the weights exceed the 2 GiB limit of an ONNX file, or the path is not writable.
     """
     proto = onnx_model(model, tied=not int8, left_out=left_out)
     size = sum(len(weight.raw_data) for weight in proto.graph.initializer)
@@ -100,26 +93,27 @@ def write_onnx(
 def _type_and_shape(value: onnx.ValueInfoProto) -> list:
     kind = value.type.tensor_type
     name = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(kind.elem_type)).name
-    # A size that is free has a name.
+    # A dimension of variable size has a name.
     return [name, [-1 if size.dim_param else size.dim_value for size in kind.shape.dim]]
 
 
 def _quantize(proto: onnx.ModelProto, path: Path) -> None:
     """Writes a graph with int8 weights."""
-    add_pre_process_metadata(proto)  # Nothing to prepare; else the quantizer would ask for it.
+    add_pre_process_metadata(proto)  # Otherwise the quantizer asks for pre-processing.
     quantize_dynamic(
         proto,
         path,
         per_channel=True,
         weight_type=QuantType.QInt8,
-        # Seven bits: processors without VNNI add two products in 16 bits, which eight overflow.
+        # 7-bit weights: processors without VNNI add two products in 16 bits, which 8-bit weights
+        # overflow.
         reduce_range=True,
-        nodes_to_exclude=[_SEGMENTS],  # A table of two rows: nothing to gain.
+        nodes_to_exclude=[_SEGMENTS],  # Two rows; quantization gains nothing.
     )
     quantized = onnx.load_model(path)
-    # The quantizer states every shape. onnxruntime 1.31 then fuses the residual sums into its
-    # SkipLayerNormalization, which is slower than the two apart: 4.5 ms for 3.3 (6 layers,
-    # hidden 384, 64 pieces, one thread).
+    # The quantizer adds every shape. With shapes, onnxruntime 1.31 fuses the residual sums into
+    # SkipLayerNormalization, which is slower than the separate ops: 4.5 ms instead of 3.3 ms (6
+    # layers, hidden size 384, 64 tokens, one thread).
     del quantized.graph.value_info[:]
     onnx.save_model(quantized, path)
 
@@ -127,13 +121,10 @@ def _quantize(proto: onnx.ModelProto, path: Path) -> None:
 def onnx_model(
     model: keras.Model, tied: bool = True, left_out: Collection[str] = ()
 ) -> onnx.ModelProto:
-    """Returns a model as an ONNX graph.
+    """Converts a model to an ONNX graph, without the outputs named in `left_out`.
 
-    Args:
-        model: one of keras_bert.models, or the encoder.
-        tied: whether the masked-LM head multiplies by the transpose of the word embeddings. Else
-            it has a transposed copy of its own, as the quantizer sees constants alone.
-        left_out: outputs that the graph has not.
+    If `tied`, the masked-LM head multiplies by the transpose of the word embeddings. Otherwise it
+    has a transposed copy of its own, because the quantizer recognizes only constants.
     """
     graph = _Graph(weights_of(model))
     names = ["input_ids", "input_mask", "segment_ids"]
@@ -169,11 +160,7 @@ def onnx_model(
 
 
 class _Graph:
-    """The nodes of a graph in the order in which they were added, and the weights they use.
-
-    Args:
-        weights: variables' paths -> arrays.
-    """
+    """A graph under construction: its nodes in the order of addition, and the weights they use."""
 
     def __init__(self, weights: Mapping[str, np.ndarray]):
         self.weights = weights
@@ -181,44 +168,43 @@ class _Graph:
         self.initializers: dict[str, onnx.TensorProto] = {}
 
     def node(self, operator: str, *inputs: str, output: str | None = None, **how: Any) -> str:
-        """Adds a node of one output and returns the output's name."""
+        """Adds a node with one output and returns the output's name."""
         output = output or f"{operator}_{len(self.nodes)}"
         self.nodes.append(onnx.helper.make_node(operator, inputs, [output], name=output, **how))
         return output
 
     def weight(self, path: str) -> str:
-        """Returns the name of a variable of the model."""
+        """Adds a variable of the model and returns its name."""
         return self.initializer(path, self.weights[path])
 
     def constant(self, value: Any) -> str:
-        """Returns the name of a constant: int64 for whole numbers, float32 for others."""
+        """Adds a constant, int64 for integers and float32 otherwise, and returns its name."""
         value = np.asarray(value)
         value = value.astype(np.int64 if value.dtype.kind == "i" else np.float32)
         return self.initializer(f"constant_{value.dtype}_{value.tolist()}", value)
 
     def initializer(self, name: str, value: np.ndarray) -> str:
-        """Adds an array to the file, once, and returns its name."""
+        """Adds an array to the file if it is not there yet, and returns its name."""
         if name not in self.initializers:
             self.initializers[name] = onnx.numpy_helper.from_array(value, name)
         return name
 
     def dense(self, x: str, path: str, output: str | None = None) -> str:
-        """[..., inputs] -> [..., units]: the product with a kernel, and its bias."""
+        """Adds a dense layer: [..., inputs] -> [..., units]."""
         product = self.node("MatMul", x, self.weight(f"{path}/kernel"))
         return self.node("Add", product, self.weight(f"{path}/bias"), output=output)
 
     def layer_norm(self, x: str, path: str, epsilon: float) -> str:
-        """[..., H] -> [..., H]: mean 0 and variance 1, then gamma and beta."""
+        """Adds a layer normalization: [..., H] -> [..., H]."""
         gamma, beta = self.weight(f"{path}/gamma"), self.weight(f"{path}/beta")
         return self.node("LayerNormalization", x, gamma, beta, axis=-1, epsilon=epsilon)
 
     def activation(self, x: str, hidden_act: str) -> str:
-        """[...] -> [...]: the activation that the config names."""
         operator, how = _ACTIVATIONS[hidden_act]
         return self.node(operator, x, **how)
 
     def model(self, inputs: list[str], outputs: Mapping[str, list]) -> onnx.ModelProto:
-        """Returns the whole: int64 inputs [B, S] or [B, P], float32 outputs of given shapes."""
+        """Builds the model, with int64 inputs [B, S] or [B, P] and float32 outputs."""
         value = onnx.helper.make_tensor_value_info
         axes = {"masked_lm_positions": "predictions"}
         opsets = [onnx.helper.make_opsetid("", OPSET)]
@@ -236,13 +222,13 @@ class _Graph:
             graph,
             producer_name="keras_bert",
             opset_imports=opsets,
-            # The oldest that holds this opset, so that older runtimes read it too.
+            # The oldest version with this opset, so that older runtimes can read it too.
             ir_version=onnx.helper.find_min_ir_version_for(opsets),
         )
 
 
 def _encoder(graph: _Graph, config: BertConfig) -> str:
-    """input_ids, input_mask, segment_ids [B, S] -> hidden states [B, S, H] (encoder.py)."""
+    """Adds the encoder: input_ids, input_mask, segment_ids [B, S] -> hidden states [B, S, H]."""
     hidden = _embeddings(graph, config)
     mask = _key_mask(graph)
     for index in range(config.num_hidden_layers):
@@ -251,7 +237,7 @@ def _encoder(graph: _Graph, config: BertConfig) -> str:
 
 
 def _embeddings(graph: _Graph, config: BertConfig) -> str:
-    """input_ids, segment_ids [B, S] -> LN(words + positions + segments) [B, S, H]."""
+    """Adds LN(words + positions + segments): input_ids, segment_ids [B, S] -> [B, S, H]."""
     tables = {
         name: graph.weight(f"encoder/embeddings/{name}_embeddings")
         for name in ("word", "position", "token_type")
@@ -266,7 +252,7 @@ def _embeddings(graph: _Graph, config: BertConfig) -> str:
 
 
 def _key_mask(graph: _Graph) -> str:
-    """input_mask [B, S] -> what to add to the scores, [B, 1, 1, S]: 0, or -10000 at padding."""
+    """Adds the attention mask: input_mask [B, S] -> [B, 1, 1, S], 0, or -10000 at padding."""
     mask = graph.node("Cast", "input_mask", to=onnx.TensorProto.FLOAT)
     padding = graph.node("Sub", graph.constant(1.0), mask)
     scores = graph.node("Mul", padding, graph.constant(_MASKED_SCORE))
@@ -274,7 +260,7 @@ def _key_mask(graph: _Graph) -> str:
 
 
 def _block(graph: _Graph, x: str, mask: str, path: str, config: BertConfig) -> str:
-    """[B, S, H] -> [B, S, H]: attention, then feed-forward, each LN(x + dense(...))."""
+    """Adds a transformer layer: attention, then feed-forward, each LN(x + dense(...))."""
 
     def residual(y: str, x: str, path: str) -> str:
         total = graph.node("Add", graph.dense(y, f"{path}/dense"), x)
@@ -287,12 +273,12 @@ def _block(graph: _Graph, x: str, mask: str, path: str, config: BertConfig) -> s
 
 
 def _self_attention(graph: _Graph, x: str, mask: str, path: str, config: BertConfig) -> str:
-    """[B, S, H] -> [B, S, H]: softmax(QKᵀ/√D + mask)V for each head, side by side."""
+    """Adds softmax(QKᵀ/√D + mask)V of each head, concatenated: [B, S, H] -> [B, S, H]."""
     heads = config.num_attention_heads
     width = config.hidden_size // heads
 
     def projected(name: str, order: list[int]) -> str:
-        shape = graph.constant([0, 0, heads, width])  # 0: as it comes.
+        shape = graph.constant([0, 0, heads, width])  # 0 keeps the size.
         cut = graph.node("Reshape", graph.dense(x, f"{path}/{name}"), shape, allowzero=0)
         return graph.node("Transpose", cut, perm=order)
 
@@ -308,13 +294,13 @@ def _self_attention(graph: _Graph, x: str, mask: str, path: str, config: BertCon
 
 
 def _pooler(graph: _Graph, hidden: str) -> str:
-    """[B, S, H] -> tanh(W h + b) of the first piece, [B, H]."""
+    """Adds tanh(W h + b) of the first token: [B, S, H] -> [B, H]."""
     first = graph.node("Gather", hidden, graph.constant(0), axis=1)
     return graph.node("Tanh", graph.dense(first, "encoder/pooler/dense"))
 
 
 def _masked_lm(graph: _Graph, hidden: str, config: BertConfig, tied: bool) -> None:
-    """[B, S, H], masked_lm_positions [B, P] -> masked_lm_logits [B, P, V] (layers/heads.py)."""
+    """Adds the masked-LM head (layers/heads.py): [B, S, H], [B, P] -> logits [B, P, V]."""
     places = graph.node("Unsqueeze", "masked_lm_positions", graph.constant([-1]))
     x = graph.node("GatherND", hidden, places, batch_dims=1)  # [B, P, H]
     x = graph.activation(graph.dense(x, "masked_lm/dense"), config.hidden_act)

@@ -1,11 +1,12 @@
-"""Writes a served task as the folder of a version that TensorFlow Serving loads.
+"""Writes a served task as a version folder that TensorFlow Serving loads.
 
     saved_model.pb, variables/     the graph from text to answers, and its weights
-    assets.extra/                  requests that warm a server up, where the package for it is there
+    assets.extra/                  warm-up requests, if tensorflow-serving-api is installed
     export.json                    the task, its labels, settings and signatures
     README.md                      the model card
 
-The folder appears whole or not at all: a server that watches its parent never sees half of it.
+The folder is written completely or not at all, so a server that watches the parent folder never
+loads a partial version.
 """
 
 import contextlib
@@ -31,17 +32,17 @@ def write_saved_model(
     card: Callable[[Mapping[str, object]], str],
     texts: Mapping[str, str],
 ) -> None:
-    """Writes a version's folder.
+    """Writes the folder of a version.
 
     Args:
         served: a task with `signatures()`: {name: tf.function with an input signature}.
-        export_dir: DIR/<version>; the version is a number, as TensorFlow Serving wants it.
-        info: what export.json says.
-        card: what export.json says -> what README.md says.
-        texts: the texts of a request that warms a server up, by the names of the inputs.
+        export_dir: DIR/<version>; TensorFlow Serving expects the version to be a number.
+        info: the content of export.json, without the signatures.
+        card: returns the content of README.md, given the content of export.json.
+        texts: the texts of the warm-up request, by input name.
 
     Raises:
-        InputError: the model answers by what is not finite, or the place cannot be written.
+        InputError: an output of the model is not finite, or the folder cannot be written.
     """
     signatures = {
         name: function.get_concrete_function() for name, function in served.signatures().items()
@@ -61,14 +62,11 @@ def write_saved_model(
 def describe(
     signatures: Mapping[str, tf.types.experimental.ConcreteFunction],
 ) -> dict[str, dict[str, dict[str, list]]]:
-    """Lists what signatures take and give.
-
-    Args:
-        signatures: {name: concrete function with named inputs and outputs}.
+    """Lists the inputs and outputs of {name: concrete function with named inputs and outputs}.
 
     Returns:
-        {name: {"inputs": {name: [type, shape]}, "outputs": {name: [type, shape]}}}; -1 in a shape
-        is any size.
+        {name: {"inputs": {name: [dtype, shape]}, "outputs": {name: [dtype, shape]}}}; -1 in a shape
+        means any size.
     """
     return {
         name: {
@@ -83,7 +81,7 @@ def describe(
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Keeps TensorFlow from listing every variable that it renames."""
+    """Keeps TensorFlow from logging every variable that it renames."""
     verbosity = logging.get_verbosity()
     logging.set_verbosity(logging.WARNING)
     try:
@@ -93,7 +91,6 @@ def _quiet() -> Iterator[None]:
 
 
 def _inputs(function: tf.types.experimental.ConcreteFunction) -> dict[str, tf.TensorSpec]:
-    """Returns what a signature takes, by name."""
     return {spec.name: spec for spec in tf.nest.flatten(function.structured_input_signature)}
 
 
@@ -104,16 +101,16 @@ def _type_and_shape(spec: tf.TensorSpec) -> list:
 def _request(
     function: tf.types.experimental.ConcreteFunction, texts: Mapping[str, str]
 ) -> dict[str, np.ndarray]:
-    """Makes a request of one row: texts where strings are asked for, else token ids."""
+    """Builds a request of one row: texts for string inputs, token ids for others."""
     request = {}
     for name, spec in _inputs(function).items():
         if spec.dtype != tf.string:
-            # One segment: a model may have no other.
+            # Segment 0: a model may have only one.
             value = 0 if name == "segment_ids" else 1
             request[name] = np.full([1, 8], value, spec.dtype.as_numpy_dtype)
         elif spec.shape.rank == 1:
             request[name] = np.array([texts[name]], object)
-        else:  # Words that were split before.
+        else:  # Words that are already split.
             request[name] = np.array([next(iter(texts.values())).split()], object)
     return request
 
@@ -124,7 +121,10 @@ def _check_answer(
     function: tf.types.experimental.ConcreteFunction,
     request: Mapping[str, np.ndarray],
 ) -> None:
-    """Answers a request: a server would refuse a model that fails on it."""
+    """Runs a request and rejects outputs that are not finite.
+
+    A request that fails during warm-up would keep the server from loading the model.
+    """
     answer = function(*(tf.constant(request[key]) for key in _inputs(function)))
     broken = [
         key

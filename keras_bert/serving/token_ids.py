@@ -1,10 +1,9 @@
-"""Removes the padding of token ids that a client sent, and restores it in the answer.
+"""Removes the padding of token ids in a request, and restores it in the answer.
 
-In: input_ids, input_mask, segment_ids, int32 [B, S] each. Out: ids and segments, ragged [B, (S)].
-Padding may be anywhere; a row without a single piece keeps its first place, which it is given if
-it has none, and what lies beyond the model's positions is not read.
+Padding may be at any position. A row without any token keeps its first position (added if the row
+has none). Tokens after the model's max_position_embeddings are ignored.
 
-B rows, S places of a row, T pieces of all.
+B rows, S length of a padded row, T tokens of all rows.
 """
 
 import tensorflow as tf
@@ -18,13 +17,10 @@ SPECS = [
 
 
 class Rows:
-    """The real pieces of padded rows.
+    """The tokens of padded rows.
 
-    Args:
-        input_ids: int32 [B, S].
-        input_mask: int32 [B, S], 1 for a real piece, 0 for padding.
-        segment_ids: int32 [B, S].
-        max_length: the model's positions.
+    The arguments are int32 [B, S]; input_mask is 1 at tokens and 0 at padding. Only the first
+    max_length tokens of a row are kept.
 
     Attributes:
         input_ids: ragged int32 [B, (S)].
@@ -44,7 +40,7 @@ class Rows:
         input_ids, input_mask, segment_ids = (tf.pad(x, [[0, 0], [0, no_place]]) for x in inputs)
         self._shape = tf.shape(input_ids)
         mask = input_mask > 0
-        # At least one piece a row, and at most max_length.
+        # At least one token per row, and at most max_length.
         first = tf.range(self._shape[1]) == 0
         mask |= first & ~tf.reduce_any(mask, axis=1, keepdims=True)
         mask &= tf.cumsum(tf.cast(mask, tf.int32), axis=1) <= max_length
@@ -56,7 +52,7 @@ class Rows:
         )
 
     def padded(self, values: tf.Tensor) -> tf.Tensor:
-        """Puts what belongs to the pieces back to their places: [T, ...] -> [B, S, ...]; else 0."""
+        """Scatters values of tokens to padded rows, 0 elsewhere: [T, ...] -> [B, S, ...]."""
         shape = tf.concat([self._shape, tf.shape(values)[1:]], axis=0)
         padded = tf.scatter_nd(self._places, values, tf.cast(shape, tf.int64))
         return tf.ensure_shape(padded[:, : self._length], [None, None, *values.shape[1:]])

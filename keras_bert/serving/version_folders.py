@@ -1,7 +1,7 @@
 """Finds and checks the numbered versions in a model's folder.
 
-A version is a number of TensorFlow Serving's, a signed int64 that is not negative. `DIR/1` and
-`DIR/01` are the same version, here that of the shorter name.
+As in TensorFlow Serving, a version is a non-negative signed int64. `DIR/1` and `DIR/01` are the
+same version; the folder with the shorter name is used.
 """
 
 from pathlib import Path
@@ -12,39 +12,25 @@ _LARGEST = 2**63 - 1
 
 
 def version_number(name: str) -> int | None:
-    """Reads the number of a version.
-
-    Args:
-        name: a folder's name, or what a client asks for.
-
-    Returns:
-        The number; None if it is none, or too large.
-    """
+    """Parses a folder name or requested version; returns None if it is not one, or too large."""
     if not (name.isascii() and name.isdigit()):
         return None
     digits = name.lstrip("0") or "0"
-    # By its length first: Python reads no number of thousands of digits.
+    # The length is checked first, because Python rejects integers with thousands of digits.
     if len(digits) > len(str(_LARGEST)) or int(digits) > _LARGEST:
         return None
     return int(digits)
 
 
 def find_versions(folder: Path, file: str = "") -> dict[int, Path]:
-    """Finds the versions in a model's folder.
+    """Returns {number: DIR/NUMBER} of a model's folder DIR, which need not exist.
 
-    Args:
-        folder: DIR; it need not be there.
-        file: only those that hold a file of this name; "" for whatever has a version's name.
-
-    Returns:
-        Number -> DIR/NUMBER.
-
-    Raises:
-        OSError: the folder cannot be read.
+    With `file`, only versions that contain a file of this name. Raises OSError if DIR is not
+    readable.
     """
     if not folder.is_dir():
         return {}
-    # Longer names first: of two that are the same number, the shorter counts.
+    # Longer names first, so that the shorter of two names for the same number wins.
     paths = sorted(folder.iterdir(), key=lambda path: len(path.name), reverse=True)
     numbered = ((version_number(path.name), path) for path in paths)
     return {
@@ -55,23 +41,16 @@ def find_versions(folder: Path, file: str = "") -> dict[int, Path]:
 
 
 def next_version(folder: Path) -> int:
-    """Returns the number of the next version, 1 for the first.
-
-    Args:
-        folder: DIR; it need not be there.
-    """
+    """Returns the number of the next version, 1 for the first."""
     return 1 + max(find_versions(folder), default=0)
 
 
 def check_version(export_dir: Path) -> None:
-    """Refuses a folder that TensorFlow Serving would not take, or a version that is there.
-
-    Args:
-        export_dir: DIR/<version>.
+    """Checks that DIR/<version> can be exported to as a new version.
 
     Raises:
-        InputError: its name is no version's, that version is there already, or the folder above
-            cannot be read.
+        InputError: the name is not a version number, the version already exists, or the parent
+            folder cannot be read.
     """
     number = version_number(export_dir.name)
     if number is None:

@@ -2,9 +2,9 @@
 
     {signature: {input: array}}  ->  assets.extra/tf_serving_warmup_requests
 
-A TFRecord file of PredictionLog messages, one a signature. The first call of a signature is many
-times slower than the next one; so nobody waits for it. If a request of the file fails, TensorFlow
-Serving does not load the model.
+The file is a TFRecord file with one PredictionLog message per signature. The first call of a
+signature is many times slower than the next ones; with warm-up, no client waits for it. If a
+warm-up request fails, TensorFlow Serving does not load the model.
 """
 
 from collections.abc import Mapping
@@ -22,17 +22,18 @@ WARMUP_FILE = Path("assets.extra", "tf_serving_warmup_requests")
 def write_warmup_requests(
     export_dir: Path, model_name: str, requests: Mapping[str, Mapping[str, np.ndarray]]
 ) -> None:
-    """Writes the requests that warm up an exported model, whole or not at all.
+    """Writes the warm-up requests of an exported model, completely or not at all.
 
-    Without the package of the extra `serving` it writes none, and says so.
+    If tensorflow-serving-api (extra `serving`) is not installed, it logs a warning and writes
+    nothing.
 
     Args:
-        export_dir: a version's folder, which holds saved_model.pb.
-        model_name: the name that clients will ask for.
-        requests: {signature: {input: array of its type}}; texts are str or bytes.
+        export_dir: a version folder, which contains saved_model.pb.
+        model_name: the model name in the requests.
+        requests: {signature: {input: array of its dtype}}; texts are str or bytes.
 
     Raises:
-        InputError: the place cannot be written.
+        InputError: the file cannot be written.
     """
     try:
         from tensorflow_serving.apis.prediction_log_pb2 import PredictionLog

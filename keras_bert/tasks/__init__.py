@@ -1,1 +1,1 @@
-"""Tasks: reading, features, loss and score of pre-training and fine-tuning."""
+"""Task objects, and the programs' fine-tuning, pre-training, export and feature extraction."""

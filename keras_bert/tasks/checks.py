@@ -1,4 +1,4 @@
-"""Checks of what a user of the Python API passes."""
+"""Checks arguments of the Python API; all functions raise InputError for invalid values."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -9,18 +9,7 @@ from keras_bert.common.errors import InputError
 
 
 def check_strings(name: str, value: Any) -> list[str]:
-    """Checks a list of strings.
-
-    Args:
-        name: the argument's name, for messages.
-        value: a list, tuple or array of n strings.
-
-    Returns:
-        The strings.
-
-    Raises:
-        InputError: a string or another object in place of the list, or an item that is no string.
-    """
+    """Checks that an argument is a list, tuple or array of strings, and decodes bytes."""
     items = check_list(name, value, "strings")
     for index, item in enumerate(items):
         if not isinstance(item, str | bytes):
@@ -31,18 +20,12 @@ def check_strings(name: str, value: Any) -> list[str]:
 
 
 def check_list(name: str, value: Any, what: str) -> list[Any]:
-    """Checks that an argument is a list.
+    """Checks that an argument is a list, tuple or array, and returns it as a list.
 
     Args:
-        name: the argument's name, for messages.
-        value: what was passed.
-        what: what the list holds, for messages.
-
-    Returns:
-        Its items.
-
-    Raises:
-        InputError: it is none.
+        name: the argument's name, for error messages.
+        value: the argument.
+        what: the kind of items, for error messages.
     """
     if isinstance(value, np.ndarray) and value.ndim >= 1:
         return value.tolist()
@@ -54,14 +37,7 @@ def check_list(name: str, value: Any, what: str) -> list[Any]:
 
 
 def check_same_length(**lists: Sequence[Any]) -> None:
-    """Checks that lists that belong together have one length.
-
-    Args:
-        lists: by the name of the argument.
-
-    Raises:
-        InputError: they have not.
-    """
+    """Checks that lists, given by argument name, have the same length."""
     lengths = {name: len(values) for name, values in lists.items()}
     if len(set(lengths.values())) > 1:
         found = ", ".join(f"{name} has {length} items" for name, length in lengths.items())
@@ -69,18 +45,15 @@ def check_same_length(**lists: Sequence[Any]) -> None:
 
 
 def check_texts(name: str, value: Any, *, allow_pairs: bool = False) -> tuple[list[str], ...]:
-    """Checks texts or pairs of texts.
+    """Checks a list of texts or, if allowed, a tuple of two lists with pairs of texts.
 
     Args:
-        name: the argument's name, for messages.
+        name: the argument's name, for error messages.
         value: a list of n strings, or a tuple of two such lists.
-        allow_pairs: whether a tuple of two lists is a list of pairs.
+        allow_pairs: whether pairs are accepted.
 
     Returns:
-        One list, or the two of pairs.
-
-    Raises:
-        InputError: something else.
+        One list of strings, or two for pairs.
     """
     is_pair = isinstance(value, tuple) and any(not isinstance(side, str | bytes) for side in value)
     if not is_pair:
@@ -96,11 +69,7 @@ def check_texts(name: str, value: Any, *, allow_pairs: bool = False) -> tuple[li
 
 
 def check_batch_size(batch_size: Any) -> int:
-    """Checks a batch size.
-
-    Raises:
-        InputError: no whole number of at least 1.
-    """
+    """Checks that a batch size is an integer of at least 1."""
     if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
         raise InputError(f"batch_size={batch_size!r}: expected a whole number of at least 1")
     return batch_size

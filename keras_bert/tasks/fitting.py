@@ -1,4 +1,4 @@
-"""Keras' own `fit` on examples: the batches, the optimizer and the validation of a task object."""
+"""Trains the model of a task object with `keras.Model.fit`: batches, optimizer and validation."""
 
 import contextlib
 import itertools
@@ -29,7 +29,7 @@ Targets = Callable[[Mapping[str, np.ndarray]], Any]
 
 
 class FitOptions(TypedDict, total=False):
-    """Keyword arguments of `fit`; FitSettings explains them."""
+    """Keyword arguments of `fit`; see FitSettings."""
 
     epochs: int
     batch_size: int
@@ -44,18 +44,20 @@ class FitOptions(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class FitSettings:
-    """How `fit` trains.
+    """Training settings of `fit`.
 
     Attributes:
-        epochs: passes over the examples.
-        batch_size: examples a step.
-        learning_rate: the peak, reached after the warm-up and then falling to 0.
-        warmup_proportion: the share of the steps in which the learning rate rises.
-        weight_decay: of AdamW; LayerNorm and biases do not decay.
-        seed: decides newly initialized weights, the order of the examples and dropout masks.
-        length_pool: batches whose examples are sorted together by length; 1 for random batches.
+        epochs: number of passes over the examples.
+        batch_size: number of examples per step.
+        learning_rate: the peak learning rate, reached after warm-up; it then decays to 0.
+        warmup_proportion: the fraction of the steps used for warm-up.
+        weight_decay: AdamW's weight decay, not applied to LayerNorm weights and biases.
+        seed: seed for newly initialized weights, the order of the examples and dropout masks.
+        length_pool: number of batches whose examples are sorted together by length; 1 for
+            batches that are random draws.
         verbose: as in keras.Model.fit.
-        jit_compile: compile with XLA, once for each length of a batch; None for where it pays.
+        jit_compile: whether to compile with XLA, which compiles once per batch length; None
+            enables it on the JAX backend only.
 
     Raises:
         InputError: a value out of range.
@@ -93,11 +95,7 @@ class FitSettings:
 
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> "FitSettings":
-        """Makes settings of keyword arguments.
-
-        Raises:
-            InputError: an unknown name, or a value out of range.
-        """
+        """Creates settings from keyword arguments; raises InputError for unknown names."""
         known = [field.name for field in fields(cls)]
         unknown = sorted(set(options) - set(known))
         if unknown:
@@ -108,15 +106,15 @@ class FitSettings:
 
 
 def fit_batches(examples: Examples, settings: BatchSettings, targets: Targets) -> tf.data.Dataset:
-    """Makes endless training batches for `keras.Model.fit`, on every backend.
+    """Creates an endless dataset of training batches for `keras.Model.fit`, on every backend.
 
     Args:
         examples: at least one.
-        settings: the batches.
-        targets: batch -> what the losses compare the outputs with, by output; may change inputs.
+        settings: batch settings.
+        targets: maps a batch to the targets of each output; may modify the batch.
 
     Returns:
-        (inputs, targets) of each step; the last batch of an epoch may be smaller.
+        (inputs, targets) for each step; the last batch of an epoch may be smaller.
     """
     builder = BatchBuilder(examples, settings)
     chosen = training_plan(examples.lengths, settings)
@@ -128,8 +126,8 @@ def fit_batches(examples: Examples, settings: BatchSettings, targets: Targets) -
         expected = targets(batch)
         return {name: batch[name] for name in MODEL_INPUTS if name in batch}, expected
 
-    # Rows and lengths differ from batch to batch; Keras' own PyDataset would take those of the
-    # first two batches for all.
+    # Batch size and length vary from batch to batch, but Keras' PyDataset would infer the shapes
+    # of all batches from the first two.
     specs = tf.nest.map_structure(
         lambda value: tf.TensorSpec([None] * min(value.ndim, 2) + [*value.shape[2:]], value.dtype),
         batch_of(0),
@@ -140,34 +138,30 @@ def fit_batches(examples: Examples, settings: BatchSettings, targets: Targets) -
 
 
 class Validation(keras.callbacks.Callback):
-    """Adds the figures of a validation set to the logs of each epoch, as `val_NAME`.
-
-    Args:
-        evaluate: returns the figures.
-    """
+    """Callback that adds the metrics of `evaluate` to the logs of each epoch as `val_NAME`."""
 
     def __init__(self, evaluate: Callable[[], Mapping[str, float]]):
         super().__init__()
         self._evaluate = evaluate
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
-        """Evaluates; callbacks that come after this one find the figures in the logs."""
+        """Evaluates and updates `logs`, so that the callbacks after this one see the metrics."""
         if logs is not None:
             logs |= {f"val_{name}": float(value) for name, value in self._evaluate().items()}
 
 
 @dataclass(frozen=True)
 class FitData:
-    """What `fit` trains on.
+    """The training data of `fit`, with losses and metrics.
 
     Attributes:
         examples: the training examples with their labels.
-        targets: batch -> targets by output.
-        losses: the loss of each output that has one.
-        metrics: the metrics of outputs, shown while training.
+        targets: maps a batch to the targets of each output.
+        losses: {output: loss}.
+        metrics: {output: metrics}, reported during training.
         pad_token_id: the id of [PAD].
-        max_seq_length: the longest sequence.
-        frozen: layers that no loss reaches, which weight decay alone would shrink.
+        max_seq_length: maximum number of tokens of an example.
+        frozen: layers to freeze because no loss depends on them; weight decay would shrink them.
     """
 
     examples: Examples
@@ -181,7 +175,6 @@ class FitData:
 
 @contextlib.contextmanager
 def _frozen(layers: Sequence[keras.layers.Layer]) -> Iterator[None]:
-    """Keeps the weights of layers as they are during the block."""
     trainable = [layer.trainable for layer in layers]
     for layer in layers:
         layer.trainable = False
@@ -193,13 +186,13 @@ def _frozen(layers: Sequence[keras.layers.Layer]) -> Iterator[None]:
 
 
 def draw_again(model: keras.Model, drawn: Mapping[str, np.ndarray], seed: int) -> None:
-    """Draws newly initialized kernels again, so that the seed of `fit` decides them.
+    """Draws newly initialized kernels again, so that they depend on the seed of `fit`.
 
     Args:
         model: the model.
-        drawn: path -> initial value of the weights that no checkpoint held; those that have been
-            changed since are kept.
-        seed: decides the values.
+        drawn: {path: initial value} of the weights that the checkpoint did not contain; those that
+            have changed since are kept.
+        seed: determines the new values.
     """
     initializers = (
         keras.initializers.TruncatedNormal(0.0, model.config.initializer_range, seed=int(word))
@@ -219,17 +212,9 @@ def fit(
     evaluate: Callable[[], Mapping[str, float]] | None,
     callbacks: Sequence[keras.callbacks.Callback],
 ) -> keras.callbacks.History:
-    """Trains a model by `keras.Model.fit`.
+    """Trains a model with `keras.Model.fit` and returns its history.
 
-    Args:
-        model: the model.
-        data: what it learns.
-        settings: how.
-        evaluate: the figures of the validation set; None without one.
-        callbacks: the caller's.
-
-    Returns:
-        Keras' history.
+    `evaluate` computes the validation metrics and is None without a validation set.
     """
     batches = BatchSettings(
         settings.batch_size,
@@ -245,7 +230,7 @@ def fit(
         settings.learning_rate, steps, int(steps * settings.warmup_proportion)
     )
     jit_compile = settings.jit_compile
-    if jit_compile is None:  # TensorFlow's XLA would compile a program for each length on a CPU.
+    if jit_compile is None:  # With TensorFlow on a CPU, XLA would compile once per batch length.
         jit_compile = keras.config.backend() == "jax"
     validation = [Validation(evaluate)] if evaluate else []
     with _frozen(data.frozen):

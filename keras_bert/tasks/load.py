@@ -1,4 +1,4 @@
-"""Opens a model directory or an export as the task object that it describes."""
+"""Loads a model directory or an export as an object of the matching task class."""
 
 import importlib
 import os
@@ -16,7 +16,7 @@ from keras_bert.tasks.task import Task
 
 ENGINES = ("tensorflow",)
 
-# Task -> module and class of its object.
+# Task -> module and name of its class.
 _CLASSES = {
     "classification": ("keras_bert.tasks.classification.text_classifier", "TextClassifier"),
     "question_answering": (
@@ -30,19 +30,17 @@ _CLASSES = {
 
 
 def load(path: str | os.PathLike, engine: str = "tensorflow") -> Task:
-    """Opens a model.
+    """Loads a model directory or an export as an object of the matching task class.
 
     Args:
-        path: whatever `from_pretrained` accepts, or the folder of an exported version.
-        engine: what runs the network of an export: `tensorflow`.
+        path: any path that `from_pretrained` accepts, or the directory of an exported version.
+        engine: the engine that runs an exported network: `tensorflow`.
 
     Returns:
-        The task object that the model's heads are for, or that the export describes. One of an
-        export predicts; its network cannot be trained.
+        The task object. An object loaded from an export only predicts; it cannot be trained.
 
     Raises:
-        InputError: nothing that can be opened, a model whose heads are unknown, or an unknown
-            engine.
+        InputError: the path cannot be opened, or the model's heads or the engine are unknown.
     """
     if engine not in ENGINES:
         raise InputError(f"engine={engine!r}: expected one of {', '.join(ENGINES)}")
@@ -61,24 +59,18 @@ def load(path: str | os.PathLike, engine: str = "tensorflow") -> Task:
 
 
 def open_task(task: str, source: Source, given: Mapping[str, Any]) -> Task:
-    """Makes the object of a task.
-
-    Args:
-        task: its name in export.json.
-        source: what it is loaded from.
-        given: arguments of the class's `from_pretrained`.
-    """
+    """Creates the object of a task with the keyword arguments of its `from_source`."""
     return task_class(task).from_source(source, **given)
 
 
 def task_class(task: str) -> type[Task]:
-    """Returns the class of a task's objects."""
+    """Returns the class of a task."""
     module, name = _CLASSES[task]
     return getattr(importlib.import_module(module), name)
 
 
 def _open_export(folder: Path) -> Task:
-    """Opens the folder of an exported version."""
+    """Loads an exported SavedModel."""
     info = read_json(folder / INFO)
     if info.get("format") != "saved_model" or info.get("task") not in _CLASSES:
         raise InputError(

@@ -1,4 +1,4 @@
-"""Where a task object comes from: a checkpoint, the settings saved with it, and its run."""
+"""Resolves what a task object is loaded from: a checkpoint, its saved settings and its run."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -19,12 +19,12 @@ from keras_bert.text.tokenizer import BertTokenizer
 
 # The key of config.json under which `save_pretrained` keeps a task's settings.
 SETTINGS_KEY = "keras_bert"
-# The longest text where neither the model nor its run says how it was trained.
+# The default if neither the model directory nor its run records a max_seq_length.
 DEFAULT_MAX_SEQ_LENGTH = 128
-# Tokens of the shortest sequence that a task takes: a pair of one token each.
+# The minimum of max_seq_length: a pair of one token each, [CLS] and two [SEP].
 SHORTEST = 5
 
-# Architecture, by transformers' name -> the task that its heads are for.
+# transformers' architecture name -> the task of its heads.
 TASK_OF = {
     "BertForSequenceClassification": "classification",
     "BertForQuestionAnswering": "question_answering",
@@ -33,18 +33,13 @@ TASK_OF = {
     "BertForMaskedLM": "fill_mask",
     "BertModel": "embedding",
 }
-# Tasks whose heads are fine-tuned, so a checkpoint with another one's is a mistake.
+# Tasks with a fine-tuned head. Opening a checkpoint with the head of another one is an error.
 _FINE_TUNED = ("classification", "question_answering", "ner")
 
 
 @dataclass(frozen=True)
 class ModelOptions:
-    """What a caller may choose of the model and its tokenizer.
-
-    Attributes:
-        tokenizer: in place of the checkpoint's.
-        dtype: dtype policy, such as "mixed_bfloat16"; None for the global one.
-    """
+    """The caller's tokenizer and dtype policy; None for the checkpoint's and the global one."""
 
     tokenizer: BertTokenizer | None = None
     dtype: str | None = None
@@ -52,11 +47,9 @@ class ModelOptions:
 
 @dataclass(frozen=True)
 class Source:
-    """What a task object is loaded from.
+    """The checkpoint and the run that a task object is loaded from.
 
-    Attributes:
-        checkpoint: the weights, config and vocabulary.
-        run: the run that made them; without settings if there is none.
+    If no run produced the checkpoint, `run` has empty settings.
     """
 
     checkpoint: Checkpoint
@@ -64,25 +57,18 @@ class Source:
 
     @classmethod
     def open(cls, path: Any) -> "Source":
-        """Opens whatever `--init_checkpoint` accepts.
-
-        Raises:
-            InputError: nothing that can be opened.
-        """
+        """Opens any path that `--init_checkpoint` accepts; raises InputError for other paths."""
         checkpoint = open_checkpoint(path)
         return cls(checkpoint, EarlierRun.of(checkpoint.path))
 
     def setting(self, name: str, kind: type, given: Any, default: Any = None) -> Any:
-        """Returns a setting: the given value, else the saved one, the run's, or the default.
+        """Returns the first available value: given, saved with the model, from its run, or default.
 
         Args:
-            name: the setting's name, which is also its flag's.
-            kind: int, float, bool or str.
-            given: the caller's value; None if open.
-            default: for a setting that nothing gives.
-
-        Raises:
-            InputError: a stored value of another kind.
+            name: the setting's name, which is also the name of its flag.
+            kind: int, float, bool or str; a stored value of another type raises InputError.
+            given: the caller's value, or None.
+            default: the value if no other is available.
         """
         if given is not None:
             return given
@@ -92,27 +78,23 @@ class Source:
         return self.run.setting(name, kind, default) if value is None else value
 
     def max_seq_length(self, given: int | None, default: int = DEFAULT_MAX_SEQ_LENGTH) -> int:
-        """Returns the tokens of a text.
-
-        Raises:
-            InputError: more than the model's positions, or too few.
-        """
+        """Returns the maximum number of tokens of a text, checked against the model's positions."""
         positions = self.checkpoint.config.max_position_embeddings
-        # 0: an older run of run_pretraining.py, which took any records.
+        # Older runs of run_pretraining.py recorded 0, which accepted records of any length.
         length = self.setting("max_seq_length", int, given)
         length = min(default, positions) if length in (None, 0) and given is None else length
         check_max_seq_length(length, positions)
         return length
 
     def tokenizer(self, given: BertTokenizer | None, *, special: bool = False) -> BertTokenizer:
-        """Returns the tokenizer: the given one, else one of the checkpoint's vocabulary.
+        """Returns the given tokenizer, or one for the checkpoint's vocabulary.
 
         Args:
-            given: the caller's; None if open.
-            special: keep special tokens such as [MASK] that a text spells out.
+            given: the caller's tokenizer, or None.
+            special: whether special tokens such as [MASK] are recognized in texts.
 
         Raises:
-            InputError: the checkpoint has no vocabulary, or the given one is of another size.
+            InputError: the checkpoint has no vocabulary, or the given tokenizer has another size.
         """
         checkpoint = self.checkpoint
         if given is not None:
@@ -127,14 +109,14 @@ class Source:
         return BertTokenizer(checkpoint.vocab, checkpoint.do_lower_case, special)
 
     def check_heads(self, task: str, name: str) -> None:
-        """Checks that the checkpoint is not of another task.
+        """Checks that the checkpoint does not belong to another task.
 
         Args:
             task: the task's name.
-            name: the class that opens it, for the message.
+            name: the task's class, for the error message.
 
         Raises:
-            InputError: it has the heads of another fine-tuned task, or reads left to right.
+            InputError: it has the head of another fine-tuned task, or is a left-to-right model.
         """
         path, architecture = self.checkpoint.path, self.checkpoint.architecture
         if self.checkpoint.config.is_decoder:
@@ -152,11 +134,7 @@ class Source:
 
 
 def check_max_seq_length(length: int, positions: int, shortest: int = SHORTEST) -> None:
-    """Checks that a model can read texts of a length.
-
-    Raises:
-        InputError: more than the model's positions, or too few.
-    """
+    """Checks that a length is an integer from `shortest` to the model's number of positions."""
     if isinstance(length, bool) or not isinstance(length, int):
         raise InputError(f"max_seq_length={length!r}: expected a whole number")
     if not shortest <= length <= positions:
@@ -167,14 +145,10 @@ def check_max_seq_length(length: int, positions: int, shortest: int = SHORTEST) 
 
 
 def fill(model: keras.Model, checkpoint: Checkpoint) -> LoadReport:
-    """Fills a model with a checkpoint's weights.
-
-    Args:
-        model: one of keras_bert.models.
-        checkpoint: its weights.
+    """Loads a checkpoint's weights into a model.
 
     Returns:
-        What was loaded, newly initialized and ignored.
+        The report of the weights that were loaded, newly initialized and ignored.
 
     Raises:
         InputError: weights that do not fit or are not finite.

@@ -1,7 +1,8 @@
-"""Losses and metrics of the tasks, for the programs' objectives and for Keras' `fit`.
+"""Losses and metrics of the tasks, for the programs' objectives and for `keras.Model.fit`.
 
 The functions for `fit` take (targets, outputs) and are registered with Keras, so that a `.keras`
-file that a ModelCheckpoint saved opens after `import keras_bert`. Only Keras is imported here.
+file saved by ModelCheckpoint can be loaded after `import keras_bert`. This module imports only
+Keras.
 
 Shapes: B batch, S length, C classes or tags, P predictions, V vocabulary.
 """
@@ -16,21 +17,18 @@ _register = keras.saving.register_keras_serializable("keras_bert")
 
 @_register
 def single_label_loss(labels: Any, logits: Any) -> Any:
-    """Computes the softmax cross-entropy: labels int [B], logits [B, C] -> [B]."""
+    """Computes the softmax cross-entropy [B] of labels int [B] and logits [B, C]."""
     return ops.sparse_categorical_crossentropy(labels, logits, from_logits=True)
 
 
 @_register
 def multi_label_loss(labels: Any, logits: Any, positive_weights: Any = 1.0) -> Any:
-    """Computes the sigmoid cross-entropy, the mean over the classes.
+    """Computes the sigmoid cross-entropy [B], averaged over the classes.
 
     Args:
         labels: float [B, C], 1 for each label of an example.
         logits: [B, C].
-        positive_weights: weights of the labels that an example has, a number or [C].
-
-    Returns:
-        The losses, [B].
+        positive_weights: weight of the positive labels, a number or [C].
     """
     # -positive · labels · log(sigmoid(x)) - (1 - labels) · log(1 - sigmoid(x)), without overflow.
     weights = 1.0 + (positive_weights - 1.0) * labels
@@ -40,7 +38,7 @@ def multi_label_loss(labels: Any, logits: Any, positive_weights: Any = 1.0) -> A
 
 @_register
 def regression_loss(targets: Any, logits: Any) -> Any:
-    """Computes the squared error: targets [B], logits [B, 1] -> [B]."""
+    """Computes the squared error [B] of targets [B] and logits [B, 1]."""
     return ops.square(logits[:, 0] - targets)
 
 
@@ -52,10 +50,10 @@ CLASSIFICATION_LOSSES = {
 
 
 def position_loss(position: Any, mask: Any, logits: Any) -> tuple[Any, Any]:
-    """Computes the cross-entropy of a position of a window.
+    """Computes the cross-entropy of a position in a window.
 
     Args:
-        position: int [B], the right one.
+        position: int [B], the correct position.
         mask: bool [B, S], false at padding.
         logits: float [B, S].
 
@@ -69,47 +67,34 @@ def position_loss(position: Any, mask: Any, logits: Any) -> tuple[Any, Any]:
 
 @_register
 def span_loss(targets: Any, logits: Any) -> Any:
-    """Computes half of the cross-entropy of one end of a span.
+    """Computes half of the cross-entropy [B] of the start or end position of a span.
 
     Args:
-        targets: [B, S], 1 at the right position, 0 at the others, -1 at padding.
+        targets: [B, S], 1 at the correct position, 0 at the others, -1 at padding.
         logits: float [B, S].
-
-    Returns:
-        The losses, [B].
     """
     return 0.5 * position_loss(ops.argmax(targets, axis=-1), targets >= 0, logits)[0]
 
 
 def token_losses(tags: Any, logits: Any) -> Any:
-    """Computes the softmax cross-entropy of tokens: tags int [B, S], logits [B, S, C] -> [B, S]."""
+    """Computes the softmax cross-entropy [B, S] of tags int [B, S] and logits [B, S, C]."""
     return ops.sparse_categorical_crossentropy(ops.maximum(tags, 0), logits, from_logits=True)
 
 
 def token_hits(tags: Any, logits: Any) -> Any:
-    """Returns 1.0 where the highest logit is that of the tag: [B, S], [B, S, C] -> [B, S]."""
+    """Returns [B, S], 1.0 where the highest logit [B, S, C] is that of the tag [B, S]."""
     return ops.cast(ops.argmax(logits, axis=-1) == ops.maximum(tags, 0), "float32")
 
 
 @_register
 def tag_loss(tags: Any, logits: Any) -> Any:
-    """Computes the mean loss of the tokens that carry a tag.
-
-    Args:
-        tags: [B, S], -1 where a token carries none.
-        logits: float [B, S, C].
-    """
+    """Computes the mean loss of the tagged tokens: tags [B, S], -1 for none, logits [B, S, C]."""
     return _mean(tags, token_losses(ops.cast(tags, "int32"), logits))
 
 
 @_register
 def tag_accuracy(tags: Any, logits: Any) -> Any:
-    """Returns the share of the tokens with a tag whose tag is predicted, as a metric.
-
-    Args:
-        tags: [B, S], -1 where a token carries none.
-        logits: float [B, S, C].
-    """
+    """Computes the accuracy of the tagged tokens: tags [B, S], -1 for none, logits [B, S, C]."""
     return _mean(tags, token_hits(ops.cast(tags, "int32"), logits))
 
 

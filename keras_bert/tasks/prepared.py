@@ -1,11 +1,11 @@
-"""Preprocessed texts: what the network reads, and what decoding needs besides.
+"""Applies a task's preprocessing and decoding to whole datasets, chunk by chunk.
 
-    texts -> preprocess, a chunk of texts at a time -> Prepared
-    outputs of the network over Prepared.examples -> decode, chunk by chunk -> answers
+    texts -> preprocess, one chunk at a time -> Prepared
+    model outputs for Prepared.examples -> decode, one chunk at a time -> answers
 
-A task's processor has the two graph functions, `preprocess` and `decode`; its SavedModel calls them
-in one graph. Programs and `Task.predict` call them here, with the network run in between over all
-examples at once, so that examples of one length share a batch.
+A task's processor provides the graph functions `preprocess` and `decode`. A SavedModel calls both
+in one graph. The programs and `Task.predict` call them here, and run the model in between over the
+examples of all chunks, so that examples of similar length share a batch.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -23,10 +23,10 @@ CHUNK_SIZE = 1024  # texts
 
 
 class NetworkInputs(Protocol):
-    """What `preprocess` returns: a NamedTuple with at least these fields.
+    """The result of `preprocess`: a NamedTuple with at least these fields, one row per sequence.
 
     Attributes:
-        input_ids: ragged int32 [n, (S)], one row for each row that the network reads.
+        input_ids: ragged int32 [n, (S)].
         segment_ids: ragged int32 [n, (S)].
     """
 
@@ -35,11 +35,11 @@ class NetworkInputs(Protocol):
 
 
 class TextInputs(NamedTuple):
-    """Texts or pairs as the network reads them.
+    """Model inputs for single texts or pairs of texts, with [CLS] and [SEP].
 
     Attributes:
-        input_ids: ragged int32 [B, (S)], with [CLS] and [SEP].
-        segment_ids: ragged int32 [B, (S)], 1 on the second text and its [SEP].
+        input_ids: ragged int32 [B, (S)].
+        segment_ids: ragged int32 [B, (S)], 1 for the second text and its [SEP].
     """
 
     input_ids: tf.RaggedTensor
@@ -47,31 +47,31 @@ class TextInputs(NamedTuple):
 
 
 class Processor(Protocol):
-    """The graph functions of a task between strings and answers.
+    """The graph functions of a task: preprocessing of strings and decoding of model outputs.
 
     Attributes:
-        per_token: whether the network's outputs are flat over tokens, [T, ...], or [n, ...].
+        per_token: whether the outputs have one row per token, [T, ...], or per sequence, [n, ...].
     """
 
     per_token: ClassVar[bool]
 
     def preprocess(self, *texts: tf.Tensor) -> NetworkInputs:
-        """Turns strings [B] into what the network reads."""
+        """Converts strings [B] into model inputs."""
 
     def decode(
         self, outputs: Mapping[str, tf.Tensor], inputs: NetworkInputs
     ) -> dict[str, tf.Tensor]:
-        """Turns the network's outputs into answers, one row for each text."""
+        """Converts model outputs into answers, one row per text."""
 
 
 @dataclass(frozen=True)
 class Chunk:
-    """Some texts that were preprocessed in one call.
+    """The texts of one `preprocess` call.
 
     Attributes:
-        inputs: what `preprocess` returned.
-        rows: the chunk's rows among all examples.
-        tokens: the chunk's tokens among those of all examples.
+        inputs: the result of `preprocess`.
+        rows: the chunk's sequences within all examples.
+        tokens: the chunk's tokens within the tokens of all examples.
     """
 
     inputs: Any
@@ -81,12 +81,7 @@ class Chunk:
 
 @dataclass(frozen=True, eq=False)
 class Prepared:
-    """Preprocessed texts.
-
-    Attributes:
-        examples: the rows that the network reads, of all chunks.
-        chunks: what decoding needs besides.
-    """
+    """Preprocessed texts: the sequences of all chunks, and the chunks, which decoding needs."""
 
     examples: Examples
     chunks: Sequence[Chunk]
@@ -97,15 +92,12 @@ def prepare(
     columns: Sequence[Sequence[Any]],
     chunk_size: int = CHUNK_SIZE,
 ) -> Prepared:
-    """Preprocesses texts.
+    """Preprocesses columns of n strings, or of n lists of strings, for `decoded` to use in order.
 
     Args:
-        preprocess: a processor's.
-        columns: its arguments, each a list of n strings, or of n lists of strings.
-        chunk_size: texts a call.
-
-    Returns:
-        The texts as the network reads them, in order.
+        preprocess: the `preprocess` method of a processor.
+        columns: one column for each argument of `preprocess`.
+        chunk_size: number of texts per call.
     """
     count = len(columns[0])
     chunks: list[Chunk] = []
@@ -135,16 +127,13 @@ def decoded(
     outputs: Mapping[str, np.ndarray],
     parts: Sequence[slice] | None = None,
 ) -> Iterator[dict[str, np.ndarray]]:
-    """Decodes the network's outputs.
+    """Decodes model outputs chunk by chunk, one row of answers per text.
 
     Args:
-        processor: the one that prepared the texts.
-        prepared: the texts.
-        outputs: those of the network over `prepared.examples`, in their order.
-        parts: which of the outputs belong to each chunk; by default those of its rows or tokens.
-
-    Yields:
-        The answers of each chunk, one row for each text.
+        processor: the processor that prepared the texts.
+        prepared: the preprocessed texts.
+        outputs: the model outputs for `prepared.examples`, in the same order.
+        parts: the slice of `outputs` for each chunk; by default its rows or tokens.
     """
     if parts is None:
         per_token = processor.per_token
@@ -156,13 +145,9 @@ def decoded(
 
 
 def gathered(chunks: Sequence[Mapping[str, np.ndarray]]) -> dict[str, Any]:
-    """Joins the answers of chunks.
+    """Concatenates the answers of chunks, {name: [B, ...]}, into {name: [n, ...]}.
 
-    Args:
-        chunks: {name: [B, ...]} of each.
-
-    Returns:
-        {name: [n, ...]}, or a list of n arrays where chunks differ in width.
+    A value is a list of n arrays if its width differs between the chunks.
     """
     joined: dict[str, Any] = {}
     for name in chunks[0]:
@@ -175,7 +160,7 @@ def gathered(chunks: Sequence[Mapping[str, np.ndarray]]) -> dict[str, Any]:
 
 
 def as_tensor(column: Sequence[Any]) -> tf.Tensor | tf.RaggedTensor:
-    """Turns strings [n], or lists of strings, into a tensor of byte strings."""
+    """Converts strings [n], or n lists of strings, into a dense or ragged string tensor."""
     if isinstance(column, np.ndarray) or not column or isinstance(column[0], str | bytes):
         return tf.constant(encode_texts(column), tf.string)
     values = encode_texts(text for row in column for text in row)

@@ -1,7 +1,7 @@
-"""Finds datasets that TensorFlow Datasets prepared on this machine.
+"""Opens datasets that TensorFlow Datasets has prepared on this machine.
 
-Nothing is ever downloaded: what is not prepared is refused with the command that prepares it.
-(`tfds.load` without a network tries again for minutes.)
+Nothing is downloaded: for a dataset that is not prepared, the error message shows the command that
+prepares it. (Without a network, `tfds.load` retries for minutes.)
 """
 
 import os
@@ -12,31 +12,25 @@ from keras_bert.common.errors import InputError
 
 
 def find_prepared(name: str, data_dir: str = "") -> Path | None:
-    """Finds a dataset's prepared folder.
+    """Returns the folder of the newest prepared version of a dataset, or None.
 
     Args:
         name: dataset and config, such as `glue/mrpc`.
         data_dir: TensorFlow Datasets' folder; empty for TFDS_DATA_DIR or ~/tensorflow_datasets.
-
-    Returns:
-        The newest version's folder, or None.
     """
     versions = (_root(data_dir) / name).glob("*/dataset_info.json")
     return max((path.parent for path in versions), key=_number, default=None)
 
 
 def open_prepared(name: str, data_dir: str = "") -> Any:
-    """Opens a dataset.
+    """Opens a prepared dataset as a tfds.core.DatasetBuilder.
 
     Args:
         name: as in `find_prepared`.
         data_dir: as in `find_prepared`.
 
-    Returns:
-        Its tfds.core.DatasetBuilder.
-
     Raises:
-        InputError: it is not prepared, or tensorflow-datasets is not installed.
+        InputError: the dataset is not prepared, or tensorflow-datasets is not installed.
     """
     folder, root = find_prepared(name, data_dir), _root(data_dir)
     if folder is None:
@@ -54,18 +48,7 @@ def open_prepared(name: str, data_dir: str = "") -> Any:
 
 
 def read_split(builder: Any, split: str) -> list[dict[str, Any]]:
-    """Reads a split.
-
-    Args:
-        builder: from `open_prepared`.
-        split: its name.
-
-    Returns:
-        Its rows, as NumPy values by column.
-
-    Raises:
-        InputError: there is no such split.
-    """
+    """Reads a split as a list of {column: NumPy value}; raises InputError for unknown splits."""
     import tensorflow_datasets as tfds
 
     if split not in builder.info.splits:

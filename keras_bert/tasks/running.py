@@ -1,4 +1,4 @@
-"""Runs a Keras model over examples, on the backend of Keras and on one device."""
+"""Runs a Keras model over examples on one device, with any Keras backend."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
@@ -16,19 +16,14 @@ MODEL_INPUTS = ("input_ids", "input_mask", "segment_ids")
 
 
 class _Graph(NamedTuple):
-    """A model as a graph, which knows only the variables that the model had."""
+    """A model as a tf.function, and the variables that it was traced with."""
 
     variables: Sequence[keras.Variable]
     call: Callable[..., Mapping[str, tf.Tensor]]
 
 
 class ModelRunner:
-    """Runs a model over examples.
-
-    Args:
-        model: one of keras_bert.models.
-        tokenizer: of its vocabulary.
-    """
+    """Runs a model from keras_bert.models over examples."""
 
     def __init__(self, model: keras.Model, tokenizer: BertTokenizer):
         self._model = model
@@ -36,17 +31,17 @@ class ModelRunner:
         self._graphs: dict[tuple[str, ...], _Graph] = {}
 
     def run(self, examples: Examples, batch_size: int, per_token: bool) -> dict[str, np.ndarray]:
-        """Returns the model's outputs in the order of the examples.
+        """Returns the model's outputs in the order of the examples, of which there may be none.
 
         Args:
-            examples: any number.
-            batch_size: examples a batch.
-            per_token: whether the outputs are of tokens, [T, ...], or of examples, [n, ...].
+            examples: the examples.
+            batch_size: number of examples per batch.
+            per_token: whether outputs have one row per token, [T, ...], or per example, [n, ...].
 
         Raises:
             InputError: an output is not finite.
         """
-        if not len(examples):  # Of one example that is none, for names and shapes.
+        if not len(examples):  # Runs one dummy example to get the output names and shapes.
             ids = np.array([self._tokenizer.cls_token_id, self._tokenizer.sep_token_id], np.int32)
             one = Examples(ids, np.zeros_like(ids), np.array([0, 2]))
             return {name: values[:0] for name, values in self.run(one, 1, per_token).items()}
@@ -57,7 +52,7 @@ class ModelRunner:
         return results.values
 
     def batches(self, examples: Examples, batch_size: int) -> Iterator[dict[str, np.ndarray]]:
-        """Yields padded batches of examples of about one length, the longest first."""
+        """Yields padded batches of examples of similar length, the longest first."""
         positions = self._model.config.max_position_embeddings
         settings = BatchSettings(
             min(batch_size, max(len(examples), 1)), self._tokenizer.pad_token_id, positions
@@ -70,12 +65,7 @@ class ModelRunner:
     def forward(
         self, batch: Mapping[str, np.ndarray], names: Sequence[str] = MODEL_INPUTS
     ) -> dict[str, np.ndarray]:
-        """Runs the model on a batch.
-
-        Args:
-            batch: int32 [B, S] each.
-            names: those of the arrays that the model takes.
-        """
+        """Runs the model on the arrays `names` of one batch, int32 [B, S] each."""
         inputs = {name: batch[name] for name in names}
         if keras.config.backend() != "tensorflow":
             return self._model.predict_on_batch(inputs)
@@ -83,10 +73,10 @@ class ModelRunner:
         return {name: value.numpy() for name, value in self._graph(names)(tensors).items()}
 
     def _graph(self, names: Sequence[str]) -> Callable[..., Mapping[str, tf.Tensor]]:
-        """Returns the model as one graph for batches of any size."""
+        """Returns the model as one tf.function for batches of any shape."""
         names, variables = tuple(names), self._model.variables
         graph = self._graphs.get(names)
-        # LoRA and quantization replace variables.
+        # Trace again if the variables were replaced, as LoRA and quantization do.
         if graph is None or [*map(id, graph.variables)] != [*map(id, variables)]:
             specs = {name: tf.TensorSpec([None, None], tf.int32, name) for name in names}
             call = tf.function(

@@ -1,10 +1,10 @@
-"""The base class of the task objects: a Keras model, its tokenizer and the task's settings.
+"""The base class of the task objects: a Keras model with its tokenizer and task settings.
 
     strings -> processor.preprocess -> model -> processor.decode -> answers
 
 `predict`, `evaluate`, the programs' evaluation and the signatures of an export all run these three
-steps; only what runs the model differs. Preprocessing and decoding are TensorFlow graphs, so
-TensorFlow must be installed whatever backend runs the model.
+steps; they differ only in how they run the model. Preprocessing and decoding are TensorFlow graphs,
+so TensorFlow is required with every Keras backend.
 """
 
 import dataclasses
@@ -37,27 +37,25 @@ Serve = Callable[..., Mapping[str, tf.Tensor]]
 
 
 class Task:
-    """A Keras model, its tokenizer and the settings of a task.
+    """A Keras model with its tokenizer and task settings.
 
-    Subclasses define what is abstract here and add `fit`, `evaluate` and `predict` with the
-    arguments of their task.
+    Subclasses implement the abstract methods and add `fit`, `evaluate` and `predict`. An object
+    loaded from an export has no model and no tokenizer, and only predicts.
 
     Args:
-        model: one of keras_bert.models; None for an exported model, which only predicts.
-        tokenizer: of the model's vocabulary; None for an exported model.
+        model: a model from keras_bert.models, or None.
+        tokenizer: the tokenizer for the model's vocabulary, or None.
         settings: a frozen dataclass with at least `max_seq_length`.
 
     Attributes:
-        tokenizer: as given.
-        settings: as given.
-        processor: the graph functions between strings and answers.
-        absent: paths of weights that no checkpoint held.
-        untrained: those of them that the task needs, until `fit` trains them.
-        source: where the object was loaded from, until it is trained; else None.
-        serve: the signature of an exported model that answers strings; else None.
+        processor: the graph functions that preprocess strings and decode outputs.
+        absent: paths of the weights that the checkpoint did not contain.
+        untrained: the absent weights that the task needs; empty after `fit`.
+        source: the checkpoint that the object was loaded from; None after `fit`.
+        serve: the signature of an exported model that maps strings to answers; otherwise None.
 
     Raises:
-        InputError: `max_seq_length` is more than the model's positions.
+        InputError: `max_seq_length` exceeds the model's number of positions.
     """
 
     task: ClassVar[str]
@@ -78,57 +76,53 @@ class Task:
         self.serve: Serve | None = None
         self._drawn: dict[str, np.ndarray] = {}
 
-    # What a task defines.
+    # Implemented by subclasses.
 
     @classmethod
     def from_source(cls, source: Source, **settings: Any) -> "Task":
-        """Makes the object from an open checkpoint; its other settings are the checkpoint's."""
+        """Creates the object from an open checkpoint, which provides the settings not given."""
         raise NotImplementedError
 
     @classmethod
     def settings_of_export(cls, info: Mapping[str, Any]) -> Any:
-        """Returns the settings of an export, from what its export.json says."""
+        """Returns the settings recorded in an export's export.json."""
         raise NotImplementedError
 
     def make_processor(self) -> Processor:
-        """Makes the graph functions for the present settings."""
+        """Creates the processor for the current settings."""
         raise NotImplementedError
 
     def served(self, network: Network) -> tf.Module:
-        """Makes the module whose signatures an export has."""
+        """Creates the tf.Module whose signatures are exported."""
         raise NotImplementedError
 
     def description(self) -> dict[str, Any]:
-        """Returns what export.json says of the task, whatever the format."""
+        """Returns the task's entries in export.json that every export format has."""
         return {}
 
     def text_settings(self) -> dict[str, Any]:
-        """Returns what export.json says of how strings are read and answered."""
+        """Returns the entries of export.json that describe preprocessing and decoding."""
         return {"max_seq_length": self.settings.max_seq_length}
 
     def example_request(self) -> dict[str, str]:
-        """Returns the strings of a request that warms a server up."""
+        """Returns the input strings of a warm-up request for a server."""
         raise NotImplementedError
 
     @property
     def label_names(self) -> Sequence[str]:
-        """The names of the model's labels in the order of its logits; none without labels."""
+        """The model's label names in the order of its logits; empty without labels."""
         return ()
 
     @property
     def problem_type_name(self) -> str | None:
-        """What transformers calls the kind of a classifier's loss; None for other tasks."""
+        """The `problem_type` of a classifier in transformers; None for other tasks."""
         return None
 
-    # What every task has.
+    # Public methods that all tasks share.
 
     @property
     def model(self) -> keras.Model:
-        """The Keras model.
-
-        Raises:
-            InputError: the object was loaded from an export, which holds none.
-        """
+        """The Keras model; raises InputError for an exported model, which has none."""
         if self._model is None:
             raise InputError(
                 "an exported model has no Keras model and cannot be trained; load the model "
@@ -137,21 +131,17 @@ class Task:
         return self._model
 
     def preprocess(self, *texts: tf.Tensor) -> Any:
-        """Turns strings [B] into what the network reads, as a graph function."""
+        """Converts strings [B] into model inputs, as a graph function."""
         return self.processor.preprocess(*texts)
 
     def decode(self, outputs: Mapping[str, tf.Tensor], inputs: Any) -> dict[str, tf.Tensor]:
-        """Turns the network's outputs into answers, as a graph function."""
+        """Converts model outputs into answers, as a graph function."""
         return self.processor.decode(outputs, inputs)
 
     def save_pretrained(self, path: str | os.PathLike) -> None:
-        """Writes a Hugging Face directory that `from_pretrained` and transformers open.
+        """Saves a Hugging Face model directory that `from_pretrained` and transformers can load.
 
-        Args:
-            path: the directory; an earlier model directory in its place is replaced.
-
-        Raises:
-            InputError: the place cannot be written, or holds other files.
+        An existing model directory is replaced; a path with other files raises InputError.
         """
         save_model_directory(
             path,
@@ -174,21 +164,18 @@ class Task:
         compute_type: str | None = None,
         int8: bool | None = None,
     ) -> Path:
-        """Exports the model for serving.
+        """Exports the model for serving and returns the export directory.
 
         Args:
             export_dir: DIR/<version>, such as serving/mrpc/1; it must not exist.
-            format: `saved_model`, from strings to answers; `onnx` or `litert`, from token ids to
-                the model's outputs.
-            compute_type: of a SavedModel's products, `float32` or `bfloat16`.
+            format: `saved_model` maps strings to answers; `onnx` and `litert` map token ids to the
+                model's outputs.
+            compute_type: the type of matrix products in a SavedModel, `float32` or `bfloat16`.
             int8: whether `onnx` and `litert` store weights as int8.
 
-        Returns:
-            The folder.
-
         Raises:
-            InputError: weights that were never trained, an argument that the format does not
-                read, or a place that cannot be written.
+            InputError: some weights are untrained, an argument does not apply to the format, or the
+                path is not writable.
         """
         from keras_bert.tasks.export.task_export import ExportFormat, export_task
 
@@ -196,12 +183,7 @@ class Task:
 
     @classmethod
     def from_export(cls, info: Mapping[str, Any], signatures: Mapping[str, Serve]) -> "Task":
-        """Makes the object of an exported SavedModel, which only predicts.
-
-        Args:
-            info: what its export.json says.
-            signatures: the loaded SavedModel's.
-        """
+        """Creates the object for a SavedModel from its export.json and its loaded signatures."""
         loaded = cls(None, None, cls.settings_of_export(info))
         signature = signatures["serving_default"]
         names = info["signatures"]["serving_default"]["inputs"]
@@ -218,16 +200,16 @@ class Task:
         loaded.serve = serve
         return loaded
 
-    # What subclasses build on.
+    # Helpers for subclasses.
 
     @functools.cached_property
     def _runner(self) -> ModelRunner:
-        """Runs the model over examples; an InputError for an exported model."""
+        """The runner of the model; raises InputError for an exported model."""
         return ModelRunner(self.model, self.tokenizer)
 
     @classmethod
     def _load(cls, source: Source, model: keras.Model, tokenizer: BertTokenizer, settings: Any):
-        """Makes the object and fills its model from the source."""
+        """Creates the object and loads the checkpoint's weights into its model."""
         loaded = cls(model, tokenizer, settings)
         loaded.absent = fill(model, source.checkpoint).new
         loaded.untrained = tuple(
@@ -248,7 +230,7 @@ class Task:
     def _answers(
         self, columns: Columns, batch_size: int, preprocess: Callable[..., Any] | None = None
     ) -> Iterator[dict[str, np.ndarray]]:
-        """Yields the answers to strings, some texts at a time."""
+        """Yields the answers for strings, chunk by chunk."""
         check_batch_size(batch_size)
         if self.serve is not None:
             yield from self._served_answers(columns, batch_size)
@@ -264,7 +246,7 @@ class Task:
             yield {name: value.numpy() for name, value in self.serve(*some).items()}
 
     def _predict(self, columns: Columns, batch_size: int) -> dict[str, Any]:
-        """Returns the answers to strings, as arrays; byte strings become Python strings."""
+        """Returns the answers for strings as arrays; byte strings become Python strings."""
         answers = gathered(list(self._answers(columns, batch_size)))
         return {
             name: decode_texts(values)
@@ -274,19 +256,15 @@ class Task:
         }
 
     def _outputs(self, prepared: Prepared, batch_size: int) -> dict[str, np.ndarray]:
-        """Runs the model over prepared texts; tasks that keep less of a batch override it."""
+        """Runs the model over preprocessed texts; tasks that keep fewer outputs override it."""
         return self._runner.run(prepared.examples, batch_size, self.processor.per_token)
 
     def _parts(self, prepared: Prepared) -> Sequence[slice] | None:
-        """Returns which of the outputs belong to each chunk; None for those of rows or tokens."""
+        """Returns the slice of the outputs for each chunk; None for the default rows or tokens."""
         return None
 
     def _check_fit(self, options: Mapping[str, Any]) -> None:
-        """Checks that there is a model to train and that the options of `fit` can be used.
-
-        Raises:
-            InputError: an exported model, an unknown option, or a value out of range.
-        """
+        """Raises InputError for an exported model or invalid `fit` options."""
         FitSettings.of(options)
         _ = self.model
 
@@ -297,7 +275,7 @@ class Task:
         evaluate: Callable[[], Mapping[str, float]] | None,
         callbacks: Sequence[keras.callbacks.Callback],
     ) -> keras.callbacks.History:
-        """Trains the model by Keras' own `fit`, on one device."""
+        """Trains the model with `keras.Model.fit` on one device."""
         if not len(data.examples):
             raise InputError("fit() got no examples; expected at least one")
         settings = FitSettings.of(options)
@@ -307,10 +285,10 @@ class Task:
         return history
 
     def _replace_settings(self, **changes: Any) -> None:
-        """Changes settings, and the processor with them."""
+        """Replaces settings and recreates the processor."""
         self.settings = dataclasses.replace(self.settings, **changes)
         self.processor = self.make_processor()
 
     def _saved_settings(self) -> dict[str, Any]:
-        """Returns the settings that config.json keeps: all but the labels, which it has."""
+        """Returns the settings for config.json, which stores the labels separately."""
         return {k: v for k, v in dataclasses.asdict(self.settings).items() if k != "labels"}

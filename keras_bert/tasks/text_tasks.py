@@ -1,4 +1,4 @@
-"""The graphs that tasks on whole texts share: preprocessing, and the signatures of an export."""
+"""Graph functions and export signatures shared by the tasks that operate on whole texts."""
 
 from collections.abc import Callable
 from typing import Any, ClassVar
@@ -14,11 +14,9 @@ from keras_bert.text.tokenizer import BertTokenizer
 
 
 class TextProcessor:
-    """Turns texts or pairs into the network's inputs; subclasses decode its outputs.
+    """Converts texts or pairs of texts into model inputs; subclasses implement `decode`.
 
-    Args:
-        tokenizer: of the model's vocabulary.
-        settings: a frozen dataclass with `max_seq_length`.
+    `settings` is a frozen dataclass with `max_seq_length`.
     """
 
     per_token: ClassVar[bool] = False
@@ -28,15 +26,10 @@ class TextProcessor:
         self.settings = settings
 
     def preprocess(self, text: tf.Tensor, text_pair: tf.Tensor | None = None) -> TextInputs:
-        """Tokenizes texts or pairs and truncates them to `max_seq_length`.
-
-        Args:
-            text: strings [B].
-            text_pair: strings [B], the second text of each; None for single texts.
-        """
+        """Tokenizes texts [B] or pairs [B], [B] and truncates them to `max_seq_length` tokens."""
         if text_pair is None:
             sides = [self.tokenizer.tokenize(text)]
-        else:  # Both in one call: a batch of one spends more time on starting ops than in them.
+        else:  # One call for both: with a single text, launching ops dominates the time.
             text, text_pair = same_shape(text=text, text_pair=text_pair)
             tokens = self.tokenizer.tokenize(tf.concat([text, text_pair], axis=0))
             count = tf.size(text)
@@ -52,12 +45,7 @@ class TextProcessor:
 
 
 class ServedTexts(tf.Module):
-    """A task on texts as signatures of a SavedModel: preprocess, network, decode.
-
-    Args:
-        network: of the task's model.
-        processor: the task's graph functions.
-    """
+    """The SavedModel signatures of a task on texts: preprocessing, network and decoding."""
 
     input_names: tuple[str, ...] = ("text",)
 
@@ -67,7 +55,7 @@ class ServedTexts(tf.Module):
         self.processor = processor
 
     def signatures(self) -> dict[str, Callable]:
-        """Returns the signatures: of texts, and of token ids."""
+        """Returns the signatures `serving_default` for texts and `token_ids` for token ids."""
         texts = [tf.TensorSpec([None], tf.string, name=name) for name in self.input_names]
         return {
             "serving_default": tf.function(self.of_texts, input_signature=texts),
@@ -75,13 +63,13 @@ class ServedTexts(tf.Module):
         }
 
     def of_texts(self, *texts: tf.Tensor) -> dict[str, tf.Tensor]:
-        """Answers texts: strings [B], once or twice."""
+        """Computes the answers for one or two string tensors [B]."""
         return self.answer(self.processor.preprocess(*texts))
 
     def of_token_ids(
         self, input_ids: tf.Tensor, input_mask: tf.Tensor, segment_ids: tf.Tensor
     ) -> dict[str, tf.Tensor]:
-        """Answers token ids: int32 [B, S] each."""
+        """Computes the answers for token ids, mask and segment ids, int32 [B, S] each."""
         limit = self.network.config.max_position_embeddings
         rows = token_ids.Rows(input_ids, input_mask, segment_ids, limit)
         return self.answer(TextInputs(rows.input_ids, rows.segment_ids))

@@ -1,1 +1,1 @@
-"""Text as model inputs: tokenizer, normalization, vocabulary, padding, as graph operations."""
+"""Turns text into model inputs: normalization, tokenization, vocabulary, padding."""

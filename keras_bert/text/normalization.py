@@ -1,14 +1,14 @@
-r"""BERT's rules for one character, as a table that one tensorflow-text op applies to whole texts.
+"""Builds the character table of BERT's text normalization.
 
-In: nothing but Python's `unicodedata`. Out: the bytes of a FastBertNormalizer model, a map from
-each code point to the text that takes its place: nothing (controls, accents), a space (white
-space), " x " (punctuation, CJK ideographs: words of their own), or lower case without accents.
-What is left is words with spaces between. The op also maps offsets in its output back to its input.
+The table maps each code point to its replacement: nothing (control characters; accents if
+lower-casing), a space (white space), " x " (punctuation and CJK ideographs, which become words of
+their own), or the lower-cased character without accents. It is in the format of tensorflow-text's
+FastBertNormalizer, which also maps offsets in the normalized text back to the input.
 
-tensorflow-text's own table follows other rules (NFKC folding, white space for controls); this one
-asks Python the questions that Google's released tokenizer asks, so the answers are the same. It
-asks about the characters of Unicode 14.0 only, so that the table does not depend on the version of
-Python. The one rule that a table of single characters cannot hold is `final_sigma_pattern`.
+tensorflow-text's built-in table follows other rules (NFKC folding, white space for control
+characters). This table is computed with Python's `unicodedata`, as in Google's released tokenizer,
+so the results are equal. It covers the characters of Unicode 14.0 only, so it does not depend on
+the Python version. The one rule that depends on neighboring characters is `final_sigma_pattern`.
 """
 
 import functools
@@ -33,20 +33,16 @@ _CJK_RANGES = (
 _ASCII_PUNCTUATION = frozenset("!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~")
 
 _BLOCK = 64  # the children of one byte: the UTF-8 continuation bytes 0x80 to 0xBF
-_REPLACED = 1 << 30  # on a value of the trie: the character is replaced
-_IS_VALUE = 1 << 31  # on a unit of the trie: it holds a value
-_HAS_VALUE = 1 << 8  # on a unit of the trie: a character ends here
+_REPLACED = 1 << 30  # flag of a value: the character is replaced
+_IS_VALUE = 1 << 31  # flag of a trie unit: the unit holds a value
+_HAS_VALUE = 1 << 8  # flag of a trie unit: a character ends here
 
 
 def normalize_character(char: str, do_lower_case: bool) -> str:
-    """Says what BERT reads in place of one character.
+    """Returns the text, of any length, that replaces one character in BERT's normalization.
 
-    Args:
-        char: one character.
-        do_lower_case: lower-case it and strip its accents.
-
-    Returns:
-        Text of any length, with a space on both sides of each word of its own.
+    Punctuation and CJK ideographs are surrounded by spaces. With `do_lower_case`, characters are
+    lower-cased and lose their accents.
     """
     if _is_dropped(char):
         return ""
@@ -77,7 +73,7 @@ def _is_cjk(char: str) -> bool:
 
 @functools.cache
 def _characters() -> list[str]:
-    """Lists every character that a rule may change: the assigned ones and the CJK blocks."""
+    """Lists every character that a rule may change: assigned characters and the CJK blocks."""
     no_rule = ("Co", "Cs")  # Private use and surrogates.
     assigned = list(assigned_characters())
     cjk = (chr(c) for first, last in _CJK_RANGES for c in range(first, last + 1))
@@ -89,11 +85,12 @@ def _characters() -> list[str]:
 
 @functools.cache
 def final_sigma_pattern() -> str:
-    r"""Builds the RE2 pattern of a capital sigma that `str.lower` turns into the final one.
+    r"""Builds the RE2 pattern of the capital sigmas that `str.lower` turns into final sigmas.
 
-    That is a sigma after a cased letter and not before one; case-ignorable characters in between
-    do not count, nor do those that BERT drops. Python does not publish the two properties, so they
-    are read off `str.lower` itself. The replacement `\1ς\2` has as many bytes as the match.
+    A sigma is final if a cased letter precedes it and none follows it. Case-ignorable characters in
+    between do not count, nor do characters that BERT drops. Python does not expose these two
+    properties, so they are derived from the results of `str.lower`. The replacement `\1ς\2` has as
+    many bytes as the match.
     """
     before, ignored = [], []
     for char in _characters():
@@ -108,7 +105,7 @@ def final_sigma_pattern() -> str:
 
 
 def _ranges(chars: Iterable[str]) -> str:
-    """Writes characters, in rising order, as the inside of an RE2 character class."""
+    """Formats characters, sorted by code point, as the inside of an RE2 character class."""
     runs: list[list[int]] = []
     for code_point in map(ord, chars):
         if runs and code_point == runs[-1][1] + 1:
@@ -119,7 +116,7 @@ def _ranges(chars: Iterable[str]) -> str:
 
 
 def _replacements(do_lower_case: bool, own_words: str) -> Iterator[tuple[bytes, bytes]]:
-    """Yields each character that changes, with what takes its place, both in UTF-8."""
+    """Yields each character that changes and its replacement, both in UTF-8."""
     for char in own_words:
         yield char.encode(), f" {char} ".encode()
     for char in _characters():
@@ -132,19 +129,14 @@ def _replacements(do_lower_case: bool, own_words: str) -> Iterator[tuple[bytes, 
 def normalizer_model(do_lower_case: bool, own_words: str = "") -> bytes:
     """Builds the table in the format of `tensorflow_text.FastBertNormalizer(model_buffer=...)`.
 
-    The op looks a character's UTF-8 bytes up in a double-array trie: from the unit at position p,
-    byte b leads to the unit at `p ^ offset(unit) ^ b`, whose label must be b; where a character
-    ends, the unit at `p ^ offset(unit)` holds its value: place and length in the pool of texts.
-
-    Args:
-        do_lower_case: lower-case and strip accents.
-        own_words: unassigned characters to put spaces around.
-
-    Returns:
-        The model's bytes.
+    The op looks up a character's UTF-8 bytes in a double-array trie. From the unit at position p,
+    byte b leads to the unit at `p ^ offset(unit) ^ b`, whose label must be b. At the end of a
+    character, the unit at `p ^ offset(unit)` holds its value: the position and length of the
+    replacement in a pool of texts. `own_words` are unassigned characters that become words of their
+    own.
     """
     pool, places = bytearray(), {}
-    # Position 0 is the root; its children, the first bytes, lie in positions 256 to 511.
+    # Position 0 is the root. Its children, one for each first byte, are at positions 256 to 511.
     units = [256 << 10] + [0] * 511
     blocks: dict[bytes, int] = {}
     values: list[tuple[int, int]] = []
@@ -154,7 +146,7 @@ def normalizer_model(do_lower_case: bool, own_words: str = "") -> bytes:
             pool += text
         value = _IS_VALUE | _REPLACED | places[text] << 6 | len(text)
         if key == b"\0":
-            null_value = value & ~_IS_VALUE  # no key of the trie can hold byte 0
+            null_value = value & ~_IS_VALUE  # keys of the trie cannot contain byte 0
             continue
         position = 256 + key[0]
         units[position] |= key[0]
@@ -175,11 +167,12 @@ def normalizer_model(do_lower_case: bool, own_words: str = "") -> bytes:
 
 
 def _flatbuffer(do_lower_case: bool, trie: bytes, null_value: int, pool: bytes) -> bytes:
-    """Lays the four fields out as tensorflow-text's `fast_bert_normalizer_model.fbs` says."""
-    # root offset 16; at 4 the vtable: its size, the table's size, each field's place in the table
+    """Encodes the fields in the layout of tensorflow-text's `fast_bert_normalizer_model.fbs`."""
+    # Root offset 16. At byte 4 the vtable: its size, the table's size, each field's offset in the
+    # table.
     header = struct.pack("<I6H", 16, 12, 20, 7, 8, 12, 16)
-    # at 16 the table: distance to the vtable, flag, offset of the trie, value of U+0000, offset of
-    # the pool; an offset counts from its own place
+    # At byte 16 the table: distance to the vtable, flag, offset of the trie, value of U+0000,
+    # offset of the pool. Each offset is relative to its own position.
     table = struct.pack("<i3xBIII", 12, do_lower_case, 12, null_value, 4 + 4 + len(trie))
     vectors = struct.pack("<I", len(trie) // 4) + trie + struct.pack("<I", len(pool)) + pool
     return header + table + vectors

@@ -1,12 +1,10 @@
-"""Encoder inputs from token ids: `[CLS] a [SEP]` or `[CLS] a [SEP] b [SEP]`, truncated and padded.
-
-In: ragged int32 ids of one or two segments, [B, (tokens)]. Out: int32 [B, S] each:
+"""Builds encoder inputs from token ids: adds special tokens, truncates and pads.
 
     input_ids    [CLS] a1 a2 [SEP] b1 [SEP] [PAD] [PAD]
     input_mask     1   1  1    1   1    1     0     0
     segment_ids    0   0  0    0   1    1     0     0
 
-Core TensorFlow ops only: TensorFlow Serving 2.18 and 2.19 lack tensorflow-text's trimmers.
+Only core TensorFlow ops are used: TensorFlow Serving 2.18 and 2.19 lack tensorflow-text's trimmers.
 """
 
 import tensorflow as tf
@@ -22,23 +20,24 @@ def combine_segments(
     cls_token_id: int,
     sep_token_id: int,
 ) -> tuple[tf.RaggedTensor, tf.RaggedTensor]:
-    """Combines one or two segments with the special tokens, and truncates them to one length.
+    """Combines one or two segments with [CLS] and [SEP], truncated to a maximum length.
 
-    Tokens are removed from the end: in a pair from the longer segment, token by token, and from b
-    where both are equally long (Devlin et al. 2019, released run_classifier).
+    Tokens are removed from the end of a segment. In a pair they are removed one by one from the
+    longer segment, and from b if both are equally long (Devlin et al. 2019, released
+    run_classifier).
 
     Args:
-        a: ids of the first segment, ragged int32 [B, (tokens)].
-        b: ids of the second segment, or None.
-        max_seq_length: the maximum number of tokens of a row.
+        a: token ids of the first segment, ragged int32 [B, (tokens)].
+        b: token ids of the second segment, or None.
+        max_seq_length: the maximum number of tokens in a row, special tokens included.
         cls_token_id: the id of [CLS].
         sep_token_id: the id of [SEP].
 
     Returns:
-        The ids, and the segment ids (1 on b and its [SEP]), each ragged int32 [B, (S)].
+        The token ids and the segment ids (1 on b and its [SEP]), each ragged int32 [B, (S)].
 
     Raises:
-        InputError: max_seq_length has no room for one token a segment.
+        InputError: max_seq_length has no room for one token per segment.
     """
     room = max_seq_length - (2 if b is None else 3)
     if room < (1 if b is None else 2):
@@ -58,18 +57,18 @@ def combine_segments(
         of_a = tf.minimum(of_a, tf.maximum(room - all_b, (room + 1) // 2))
         lengths = of_a + of_b + 3
 
-    # Each place of the result takes one of `tokens`: arithmetic on whole arrays, since a batch of
-    # one text spends more time on starting ops than in them.
+    # Each position of the result gathers one of `tokens`. The indices are computed on whole arrays,
+    # because in a batch of one text, launching ops takes longer than executing them.
     splits = tf.concat([[0], tf.cumsum(lengths)], axis=0)
     row = tf.repeat(tf.range(tf.size(lengths)), lengths)
-    place = tf.range(splits[-1]) - tf.gather(splits, row) - 1  # 0 where a begins
+    place = tf.range(splits[-1]) - tf.gather(splits, row) - 1  # 0 at the first token of a
     end_a = tf.gather(of_a, row)
     source = tf.where(
         place < 0, 0, tf.where(place < end_a, tf.gather(a_starts, row) + place + 2, 1)
     )
     of_second = place > end_a
     if b is not None:
-        place_b = place - end_a - 1  # 0 where b begins
+        place_b = place - end_a - 1  # 0 at the first token of b
         source_b = tf.gather(b_starts, row) + place_b + 2 + tf.size(a.values)
         in_b = of_second & (place_b < tf.gather(of_b, row))
         source = tf.where(in_b, source_b, source)
@@ -88,22 +87,11 @@ def pad_segments(
     sep_token_id: int,
     pad_token_id: int = 0,
 ) -> dict[str, tf.Tensor]:
-    """Combines one or two segments as `combine_segments` does, and pads them to one length.
+    """Combines one or two segments like `combine_segments` and pads them to `max_seq_length`.
 
-    Args:
-        a: ids of the first segment, ragged int32 [B, (tokens)].
-        b: ids of the second segment, or None.
-        max_seq_length: S.
-        cls_token_id: the id of [CLS].
-        sep_token_id: the id of [SEP].
-        pad_token_id: the id of [PAD].
-
-    Returns:
-        `input_ids`, `input_mask` (1 on tokens) and `segment_ids` (1 on b and its [SEP]), each
-        int32 [B, S].
-
-    Raises:
-        InputError: max_seq_length has no room for one token a segment.
+    The arguments and errors are those of `combine_segments`; `pad_token_id` is the id of [PAD].
+    Returns `input_ids`, `input_mask` (1 on tokens) and `segment_ids` (1 on b and its [SEP]), each
+    int32 [B, S].
     """
     ids, segments = combine_segments(
         a,

@@ -1,4 +1,4 @@
-"""Python strings as the byte strings that graph operations read."""
+"""Converts between Python strings and the UTF-8 byte strings that TensorFlow ops read."""
 
 import re
 from collections.abc import Iterable
@@ -9,16 +9,10 @@ _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def encode_texts(texts: Iterable[str | bytes]) -> np.ndarray:
-    """Encodes texts as UTF-8.
+    """Encodes texts as UTF-8, in an object array [n]; bytes are returned unchanged.
 
-    A lone surrogate, which JSON can spell and UTF-8 cannot, becomes U+FFFD: one character for one,
-    so character offsets stay those of the given string, and the tokenizer drops both.
-
-    Args:
-        texts: n strings; bytes stay as they are.
-
-    Returns:
-        Byte strings [n] as an object array.
+    A lone surrogate, which JSON can express and UTF-8 cannot, becomes U+FFFD. One character
+    replaces one, so character offsets stay valid; the tokenizer drops both.
     """
     encoded = [text if isinstance(text, bytes) else _encode(text) for text in texts]
     array = np.empty([len(encoded)], object)
@@ -27,13 +21,9 @@ def encode_texts(texts: Iterable[str | bytes]) -> np.ndarray:
 
 
 def decode_texts(values: np.ndarray) -> np.ndarray:
-    """Decodes an array of UTF-8 byte strings into Python strings of the same shape.
+    """Decodes an array of UTF-8 byte strings into an object array of strings of the same shape.
 
-    Args:
-        values: byte strings [...]; a byte that is not UTF-8 becomes a lone surrogate.
-
-    Returns:
-        Strings [...] as an object array.
+    A byte that is not valid UTF-8 becomes a lone surrogate.
     """
     decoded = np.empty(values.size, object)
     decoded[:] = [value.decode("utf-8", "surrogateescape") for value in values.ravel()]

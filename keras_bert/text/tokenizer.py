@@ -1,15 +1,14 @@
-r"""Tokenizes text into WordPiece tokens, as TensorFlow graph operations.
+"""Tokenizes text into WordPiece tokens, as TensorFlow graph operations.
 
-In: strings [B] of UTF-8. Out: ragged int32 ids [B, (pieces)] and, where asked, the byte offsets of
-each piece in the caller's text. Pieces are those of Google's released BERT (docs/tokenizer.md).
+The tokens are those of Google's released BERT (docs/tokenizer.md).
 
-    text            "Çok iyi!"                 [B]
-      prepare       special tokens, final sigma, invalid bytes; never changes a byte's place
-      normalize     "cok iyi ! "               [B]       one table of characters (normalization.py)
-      split         "cok" "iyi" "!"            [B, (words)]
-      word pieces   "co" "##k" "i" "##yi" "!"  [B, (pieces)]    greedy longest match
+    text        "Çok iyi!"                 [B]
+      prepare   special tokens, final sigma, invalid bytes; keeps every byte's position
+      normalize "cok iyi ! "               [B]              character table (normalization.py)
+      split     "cok" "iyi" "!"            [B, (words)]
+      WordPiece "co" "##k" "i" "##yi" "!"  [B, (tokens)]    greedy longest match
 
-All ops are of core TensorFlow or tensorflow-text, so a SavedModel can hold them.
+All ops are from core TensorFlow or tensorflow-text, so they can be saved in a SavedModel.
 """
 
 import os
@@ -26,8 +25,9 @@ from keras_bert.text.vocabulary import SPECIAL_TOKENS, check_vocab, load_vocab
 
 MAX_CHARS_PER_WORD = 200
 
-# Kept special tokens pass through normalization and the word pieces as characters that Unicode
-# will never assign. A text's own ones become another such character.
+# With keep_special_tokens, each special token is replaced by a stand-in, a character that Unicode
+# will never assign, during normalization and WordPiece. Stand-in characters that occur in a text
+# are replaced by _NO_STANDIN first.
 _STANDINS = "\ufdd0\ufdd1\ufdd2\ufdd3\ufdd4"
 _NO_STANDIN = "\ufdef"
 _DROPPED = "\x01"  # any control character: normalization drops it
@@ -44,13 +44,13 @@ class BertTokenizer:
         tokenizer.tokenize(["un-lockable"])  # [[4895, 1011, 5843, 3085]]
 
     Args:
-        vocab: a vocabulary file, or its pieces in the order of their ids.
-        do_lower_case: lower-case and strip accents: True for uncased vocabularies.
-        keep_special_tokens: "[MASK]" and the like, written literally in a text, become their one
-            id; else they are text like any other: "[", "mask", "]".
+        vocab: a vocabulary file, or its tokens in the order of their ids.
+        do_lower_case: whether to lower-case and strip accents; True for uncased vocabularies.
+        keep_special_tokens: whether "[MASK]" and other special tokens that occur literally in a
+            text become their single id. By default they are ordinary text: "[", "mask", "]".
 
     Raises:
-        InputError: the vocabulary cannot be used (`load_vocab`).
+        InputError: the vocabulary is not valid (see `load_vocab`).
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class BertTokenizer:
             self._normalizer = tf_text.FastBertNormalizer(model_buffer=tf.constant(table))
             try:
                 self._word_pieces = tf_text.FastWordpieceTokenizer(
-                    # The stand-ins get the ids from vocab_size on.
+                    # The ids of the stand-ins start at vocab_size.
                     vocab=[*self.vocab, *standins],
                     max_bytes_per_word=4 * MAX_CHARS_PER_WORD,
                     token_out_type=tf.int32,
@@ -93,27 +93,16 @@ class BertTokenizer:
             self._splitter = tf_text.WhitespaceTokenizer()
 
     def tokenize(self, text: tf.Tensor) -> tf.RaggedTensor:
-        """Cuts texts into word pieces.
+        """Tokenizes strings [B] into token ids, ragged int32 [B, (tokens)].
 
-        Args:
-            text: strings [B]; bytes that are not UTF-8 are passed over.
-
-        Returns:
-            Ragged int32 ids [B, (pieces)].
+        Bytes that are not UTF-8 are skipped.
         """
         words = tf.strings.split(self._normalizer.normalize(self._prepare(text)))
         pieces = self._word_pieces.tokenize(_without_long_words(words.values))
         return _by_text(words, pieces, self._final_ids(pieces.values))
 
     def split_words(self, text: tf.Tensor) -> tf.RaggedTensor:
-        """Cuts texts into normalized words, the units that word pieces are cut from.
-
-        Args:
-            text: strings [B].
-
-        Returns:
-            Ragged strings [B, (words)].
-        """
+        """Splits strings [B] into normalized words, ragged [B, (words)], the units of WordPiece."""
         words = tf.strings.split(self._normalizer.normalize(self._prepare(text)))
         values = words.values
         if self.keep_special_tokens:
@@ -124,17 +113,14 @@ class BertTokenizer:
     def tokenize_with_offsets(
         self, text: tf.Tensor
     ) -> tuple[tf.RaggedTensor, tf.RaggedTensor, tf.RaggedTensor]:
-        """Cuts texts into word pieces and says where in the text each one lies.
+        """Tokenizes strings [B] and returns the position of each token in the original text.
 
-        A piece covers whole characters of the text, with the accents that follow them; [UNK]
-        covers its word. Pieces cut from one character (a Hangul syllable) share its place.
-
-        Args:
-            text: strings [B].
+        A token covers whole characters of the text, with the accents that follow them; [UNK] covers
+        its word. Tokens that come from one character (a Hangul syllable) share its position.
 
         Returns:
-            ids, starts and ends, each ragged int32 [B, (pieces)]: piece i of text b is
-            `text[b][starts[b, i]:ends[b, i]]`, counted in bytes.
+            ids, starts and ends, each ragged int32 [B, (tokens)]. Token i of text b is the bytes
+            `text[b][starts[b, i]:ends[b, i]]`.
         """
         text = self._prepare(text)
         normalized, sources = self._normalizer.normalize_with_offsets(text)
@@ -143,7 +129,8 @@ class BertTokenizer:
             _without_long_words(words.values)
         )
         ids = pieces.values
-        # T pieces lie in W words, and count bytes from the start of theirs; [UNK] is all of it.
+        # The offsets of the T tokens are relative to the start of their word; [UNK] covers the
+        # whole word.
         word = row_ids(pieces.row_splits)
         word_size = tf.cast(word_ends.values - word_starts.values, tf.int64)
         ends = tf.where(ids == self.unk_token_id, tf.gather(word_size, word), ends.values)
@@ -159,7 +146,7 @@ class BertTokenizer:
         return tuple(_by_text(words, pieces, values) for values in flat)
 
     def _prepare(self, text: tf.Tensor) -> tf.Tensor:
-        """Does what normalization cannot do character by character, each byte left in its place."""
+        """Replaces special tokens, final sigmas and invalid bytes; no other byte moves."""
         text = tf.convert_to_tensor(text, tf.string)
         if self.keep_special_tokens:
             text = tf.strings.regex_replace(text, f"[{_STANDINS}]", _NO_STANDIN)
@@ -171,14 +158,14 @@ class BertTokenizer:
         return tf.cond(tf.reduce_all(is_plain), lambda: text, lambda: self._repair(text))
 
     def _repair(self, text: tf.Tensor) -> tf.Tensor:
-        """Puts a control character for each invalid byte, and a final sigma where one is due."""
+        """Replaces invalid bytes by control characters, and sigmas by final sigmas where due."""
         text = _mark_invalid(text)
         if self.do_lower_case:
             text = tf.strings.regex_replace(text, final_sigma_pattern(), r"\1ς\2")
         return text
 
     def _final_ids(self, ids: tf.Tensor) -> tf.Tensor:
-        """Puts the special tokens' ids for those of their stand-ins."""
+        """Replaces the ids of stand-ins by the ids of their special tokens."""
         if not self.keep_special_tokens:
             return ids
         special = tf.gather(self._special_token_ids, tf.maximum(ids - self.vocab_size, 0))
@@ -186,15 +173,10 @@ class BertTokenizer:
 
 
 def valid_utf8(text: tf.Tensor) -> tf.Tensor:
-    """Puts a control character for each byte that is not UTF-8; no byte changes its place.
+    """Replaces each byte of strings [B] that is not valid UTF-8 by a control character.
 
-    Characters then count as in Python's `bytes.decode("utf-8", "surrogateescape")`.
-
-    Args:
-        text: strings [B].
-
-    Returns:
-        Strings [B] of the same lengths.
+    Byte positions stay the same, and characters are counted as after Python's
+    `bytes.decode("utf-8", "surrogateescape")`.
     """
     is_valid = tf.strings.regex_full_match(text, f"(?s)[{_VALID}]*")
     return tf.cond(tf.reduce_all(is_valid), lambda: text, lambda: _mark_invalid(text))
@@ -202,26 +184,21 @@ def valid_utf8(text: tf.Tensor) -> tf.Tensor:
 
 def _mark_invalid(text: tf.Tensor) -> tf.Tensor:
     text = tf.strings.regex_replace(text, _DROPPED, "\x02")
-    # A marker after each run of valid characters and for each other byte; then the former go.
+    # Insert a marker after each run of valid characters and in place of each invalid byte, then
+    # remove the markers after valid runs.
     text = tf.strings.regex_replace(text, rf"(?s)([{_VALID}]+)|\C", rf"\1{_DROPPED}")
     return tf.strings.regex_replace(text, f"(?s)([^{_DROPPED}]+){_DROPPED}", r"\1")
 
 
 def _by_text(words: tf.RaggedTensor, pieces: tf.RaggedTensor, values: tf.Tensor) -> tf.RaggedTensor:
-    """Groups values, one a piece, by text: ragged [B, (pieces)]."""
+    """Groups values, one per token, by text: ragged [B, (tokens)]."""
     return words.with_values(pieces.with_values(values)).merge_dims(1, 2)
 
 
 def row_ids(row_splits: tf.Tensor) -> tf.Tensor:
-    """Says which row each value of a ragged tensor is of.
+    """Computes the row of each value from `row_splits`, like `value_rowids()`, as int32.
 
-    `value_rowids()` would take memory for as many values as there are rows times the longest.
-
-    Args:
-        row_splits: integers [rows + 1], where each row starts, and the number of values.
-
-    Returns:
-        int32, one a value.
+    `value_rowids()` needs memory for (number of rows) x (length of the longest row) values.
     """
     size = tf.cast(row_splits[-1], tf.int32)
     ends = tf.cast(row_splits[1:], tf.int32)
@@ -229,26 +206,26 @@ def row_ids(row_splits: tf.Tensor) -> tf.Tensor:
 
 
 def _without_long_words(words: tf.Tensor) -> tf.Tensor:
-    """Puts [UNK] for each word of more than 200 characters, as Google's tokenizer does."""
+    """Replaces each word of more than 200 characters by [UNK], as Google's tokenizer does."""
 
     def replace() -> tf.Tensor:
         too_long = tf.strings.length(words, unit="UTF8_CHAR") > MAX_CHARS_PER_WORD
         return tf.where(too_long, "[UNK]", words)
 
-    # Counting characters is dear and such words are rare: count bytes first.
+    # Counting characters is slow and such words are rare, so bytes are counted first.
     some_may_be = tf.reduce_any(tf.strings.length(words) > MAX_CHARS_PER_WORD)
     return tf.cond(some_may_be, replace, lambda: words)
 
 
 class _TokensInWords(NamedTuple):
-    """Where T tokens lie in W normalized words.
+    """Positions of T tokens in W normalized words.
 
     Attributes:
-        word_text: which text each word is of, int32 [W].
-        word_starts: where each word begins in its normalized text, int32 [W].
-        word: which word each token is of, int32 [T].
-        starts: where each token begins in its word, int64 [T], bytes.
-        ends: where it ends, int64 [T].
+        word_text: index of the text of each word, int32 [W].
+        word_starts: start of each word in its normalized text in bytes, int32 [W].
+        word: index of the word of each token, int32 [T].
+        starts: start of each token in its word in bytes, int64 [T].
+        ends: end of each token in its word in bytes, int64 [T].
     """
 
     word_text: tf.Tensor
@@ -261,17 +238,11 @@ class _TokensInWords(NamedTuple):
 def _offsets_in_text(
     text: tf.Tensor, sources: tf.RaggedTensor, tokens: _TokensInWords
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Maps the bytes of normalized words to those of the texts.
+    """Maps token positions in normalized words to starts and ends in the texts, int64 [T].
 
-    Args:
-        text: strings [B].
-        sources: ragged int64 [B, (bytes + 1)], for each byte of a normalized text the place in the
-            text where its character begins (a character that stands for itself: its own place), and
-            at the end the text's length.
-        tokens: where the tokens lie.
-
-    Returns:
-        The starts and ends in the text, int64 [T].
+    `sources`, ragged int64 [B, (bytes + 1)], has for each byte of a normalized text the start of
+    its source character in the text (for an unchanged character, the byte's own position), and at
+    the end the length of the text.
     """
     word_text, word_starts, word, starts, ends = tokens
     text_bytes, text_starts = bytes_of(text)
@@ -282,16 +253,19 @@ def _offsets_in_text(
     lead = tf.gather(text_bytes, tf.gather(tf.gather(text_starts, word_text), word) + last)
     end = last + 1 + sum(tf.cast(lead >= least, tf.int64) for least in (0xC0, 0xE0, 0xF0))
 
-    # What follows in the text. A word of its own has a space after it that is the same character.
+    # The source position of the next character. After punctuation and CJK characters, normalization
+    # inserts a space with the same source position; then the byte after the space counts.
     after = first + ends
     following = tf.gather(sources.values, after)
     after = tf.minimum(after + 1, tf.size(sources.values, tf.int64) - 1)
     following = tf.where(following > last, following, tf.gather(sources.values, after))
-    # What lies between was dropped: accents, which belong to the piece, or control characters.
+    # Characters between a token and the next character were dropped in normalization: accents,
+    # which belong to the token, or control characters, which do not.
     gaps = tf.where(following > end)[:, 0]
 
     def with_accents() -> tf.Tensor:
-        # The gaps alone are cut out: of a long text with many, each would copy all of it.
+        # Only the characters in the gaps are gathered: a substring op would copy a long text once
+        # for each gap.
         begins_character = tf.bitwise.bitwise_and(text_bytes, 0xC0) != 0x80
         characters = tf.pad(tf.cumsum(tf.cast(begins_character, tf.int64)), [[1, 0]])
         text_start = tf.gather(tf.gather(text_starts, word_text), tf.gather(word, gaps))
@@ -308,27 +282,17 @@ def _offsets_in_text(
 
 
 def bytes_of(text: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Lays out the bytes of texts.
-
-    Args:
-        text: strings [B].
-
-    Returns:
-        All bytes one after the other, uint8, and where each text's begin, int64 [B].
-    """
+    """Returns all bytes of strings [B], uint8, and the start of each text in them, int64 [B]."""
     starts = tf.cumsum(tf.cast(tf.strings.length(text), tf.int64), exclusive=True)
     return tf.io.decode_raw(tf.strings.reduce_join(text), tf.uint8), starts
 
 
 def byte_to_char_offsets(text: tf.Tensor, offsets: tf.RaggedTensor) -> tf.RaggedTensor:
-    """Turns byte offsets into character offsets, as Python's `str` counts them.
+    """Converts byte offsets to character offsets, as Python's `str` counts them.
 
     Args:
         text: strings [B] of valid UTF-8.
-        offsets: ragged int32 [B, (pieces)], bytes.
-
-    Returns:
-        Ragged int32 [B, (pieces)], characters.
+        offsets: ragged int32 [B, (tokens)].
     """
     text_bytes, text_starts = bytes_of(tf.convert_to_tensor(text, tf.string))
     begins_character = tf.cast(tf.bitwise.bitwise_and(text_bytes, 0xC0) != 0x80, tf.int32)

@@ -1,13 +1,13 @@
-"""The code points that Unicode 14.0, the version of Python 3.11, assigns to characters.
+"""Lists the code points that Unicode 14.0, the version in Python 3.11, assigns to characters.
 
-The tokenizer treats all others as unassigned, so that a text has the same tokens with every version
-of Python. Properties of characters that are assigned do not change in later versions.
+The tokenizer treats all others as unassigned, so a text has the same tokens with every version of
+Python. Later versions do not change the properties of assigned characters.
 """
 
 from collections.abc import Iterator
 
-# Alternately the lengths of a run of unassigned and of a run of assigned code points, from 0 on.
-# Written by: [unicodedata.category(chr(i)) != "Cn" for i in range(0x110000)] with Python 3.11.
+# Lengths of alternating runs of unassigned and assigned code points, starting at code point 0: the
+# runs in [unicodedata.category(chr(i)) != "Cn" for i in range(0x110000)] of Python 3.11.
 _RUNS = """
     0 888 2 6 4 7 1 1 1 20 1 397 1 38 2 50 2 3 1 55 8 27 4 6 11 270 1 60 2 101 14 59 2 49 2 15 1
     28 2 1 1 11 5 31 1 2 6 236 1 8 2 2 2 22 1 7 1 1 3 4 2 9 2 2 2 4 8 1 4 2 1 5 2 25 2 3 1 6 4 2
@@ -51,7 +51,7 @@ _RUNS = """
 
 
 def assigned_characters() -> Iterator[str]:
-    """Yields the assigned characters in rising order, private use and surrogates included."""
+    """Yields the assigned characters in code point order, including private use and surrogates."""
     start, is_assigned = 0, False
     for length in map(int, _RUNS.split()):
         if is_assigned:

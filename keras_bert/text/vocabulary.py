@@ -1,8 +1,4 @@
-"""Reads and checks the vocabulary file vocab.txt.
-
-In: a file with one UTF-8 piece a line; a piece's id is its line number, counted from 0.
-Out: `list[str]` of V pieces. A file that cannot be a BERT vocabulary is refused in one line.
-"""
+"""Reads and checks the vocabulary file vocab.txt: one UTF-8 token per line, ids count from 0."""
 
 import itertools
 import math
@@ -16,19 +12,19 @@ SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
 
 def load_vocab(path: str | os.PathLike) -> list[str]:
-    r"""Reads a vocabulary file, one piece a line, and checks that BERT can use it.
+    r"""Reads a vocabulary file, one token per line, and checks that BERT can use it.
 
-    Lines end at "\n" alone: real vocabularies hold U+2028 and U+0085 as pieces, which
-    `str.splitlines` would split. A "\r" before the "\n" and a missing last "\n" are both fine.
+    Only "\n" ends a line: real vocabularies contain U+2028 and U+0085 as tokens, which
+    `str.splitlines` would split. A "\r" before the "\n" and a missing last "\n" are accepted.
 
     Args:
-        path: the file.
+        path: the vocabulary file.
 
     Returns:
-        The V pieces; a piece's index is its id.
+        The V tokens; the index of a token is its id.
 
     Raises:
-        InputError: the file is missing, empty or not UTF-8, has an empty line or a repeated piece,
+        InputError: the file is missing, empty or not UTF-8, has an empty line or a repeated token,
             or lacks one of [PAD], [UNK], [CLS], [SEP], [MASK].
     """
     try:
@@ -51,21 +47,14 @@ def load_vocab(path: str | os.PathLike) -> list[str]:
 
 
 def fit_vocab(vocab: list[str], rows: int, path: str | os.PathLike) -> list[str]:
-    """Names the rows of an embedding table that a vocabulary has no piece for.
+    """Extends a vocabulary to the `rows` of a padded embedding table.
 
-    A table may be padded to a multiple of 8, 16, 32, 64 or 128, which is faster on some devices. No
-    text is cut into a piece that is added here.
-
-    Args:
-        vocab: the pieces, in the order of their ids.
-        rows: vocab_size in the config.
-        path: where the pieces were read from, for messages.
-
-    Returns:
-        As many pieces as rows; those that were added are [unusedN], with N that were free.
+    A table may be padded to a multiple of 8, 16, 32, 64 or 128, which is faster on some devices.
+    Added tokens are named [unusedN], with values of N that are not in use; no text is ever
+    tokenized into one. `path` is the vocabulary file, for messages.
 
     Raises:
-        InputError: more pieces than rows, or fewer by more than such a padding.
+        InputError: there are more tokens than rows, or fewer by more than such a padding.
     """
     missing, multiple = rows - len(vocab), math.gcd(rows, 128)
     if missing and not (0 < missing < multiple and multiple >= 8):
@@ -90,14 +79,11 @@ def fit_vocab(vocab: list[str], rows: int, path: str | os.PathLike) -> list[str]
 
 
 def check_vocab(vocab: list[str], where: str = "vocabulary") -> None:
-    """Checks that a list of pieces can be a BERT vocabulary.
-
-    Args:
-        vocab: the V pieces, in the order of their ids.
-        where: what the error message starts with, such as the file's name.
+    """Checks that a list of tokens can be a BERT vocabulary.
 
     Raises:
-        InputError: an empty or repeated piece, or a special token is absent.
+        InputError: a token is empty or repeated, or a special token is missing. The message starts
+            with `where`, such as the file name.
     """
     if not vocab:
         raise InputError(f"{where}: expected one word piece a line, got an empty file")

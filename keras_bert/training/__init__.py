@@ -1,1 +1,1 @@
-"""The one training loop: strategy, step, checkpoint, summaries."""
+"""The training loop: strategy, training step, evaluation, checkpoints and summaries."""

@@ -1,8 +1,9 @@
-"""Which backend computes, TensorFlow or JAX: its devices, training step, evaluation, prediction.
+"""Selects the functions that depend on the Keras backend, TensorFlow or JAX.
 
-Keras takes the backend from KERAS_BACKEND when it is imported. The loop, the tasks and the
-checkpoints are the same on both; the names below are all that differs, and mean the same but for
-`peak_memory`: TensorFlow counts from the call before, JAX from the program's start.
+Keras reads the backend from KERAS_BACKEND when it is imported. The training loop, the tasks and
+the checkpoints are the same for both backends; only the functions below differ. They behave alike,
+except that `peak_memory` counts from the previous call with TensorFlow and from the start of the
+program with JAX.
 """
 
 import keras

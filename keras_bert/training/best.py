@@ -1,7 +1,7 @@
-"""Chooses the best evaluation, and decides when evaluations stop improving.
+"""Selects the best evaluation of a run and implements early stopping.
 
-Both follow from the evaluations alone, which metrics.jsonl keeps, so that a run that was killed
-decides as it would have done.
+Both are computed from the evaluations in metrics.jsonl alone, so a run that was killed and resumed
+makes the same decisions as an uninterrupted one.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -14,12 +14,13 @@ Evaluations = Sequence[Mapping[str, float]]
 
 @dataclass(frozen=True)
 class BestKept:
-    """Keeps the best weights of a run, and stops a run that no longer improves.
+    """Saves the best weights of a run and stops a run that no longer improves.
 
     Attributes:
-        figure: the name of the figure that decides; the highest is the best.
-        save: keeps the weights as they are; called when an evaluation is the best so far.
-        patience: training ends after so many evaluations without a better one; 0 for never.
+        figure: the name of the metric to compare; the highest value is the best.
+        save: saves the current weights; called after each evaluation that is the best so far.
+        patience: the number of evaluations without improvement after which training stops; 0
+            disables early stopping.
     """
 
     figure: str
@@ -27,26 +28,16 @@ class BestKept:
     patience: int = 0
 
     def step_of_best(self, evaluations: Evaluations) -> int | None:
-        """Finds the best evaluation, the earliest of equals.
+        """Returns the step of the best evaluation (the earliest one on ties), or None without any.
 
         Args:
-            evaluations: {"step": ..., figure: value} of each, in the order of steps.
-
-        Returns:
-            Its step; None if there are none.
+            evaluations: {"step": ..., metric: value} of each evaluation, in the order of steps.
         """
         place = self._place_of_best(evaluations)
         return None if place is None else int(evaluations[place]["step"])
 
     def has_stopped(self, evaluations: Evaluations) -> bool:
-        """Returns whether training ends.
-
-        Args:
-            evaluations: as for `step_of_best`.
-
-        Returns:
-            True once the last `patience` evaluations were no better than one before them.
-        """
+        """Returns whether the last `patience` evaluations all failed to improve on the best one."""
         place = self._place_of_best(evaluations)
         if not self.patience or place is None:
             return False

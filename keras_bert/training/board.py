@@ -1,4 +1,4 @@
-"""Precision-recall curves and text for TensorBoard."""
+"""Writes tables and precision-recall curves for TensorBoard."""
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -8,11 +8,11 @@ import tensorflow as tf
 
 
 class Board:
-    """Writes tables and precision-recall curves of one step into a run's `tensorboard/`.
+    """Writes tables and precision-recall curves of one step to `tensorboard/` in a run directory.
 
     Args:
-        output_dir: the run's folder.
-        step: the step that they belong to.
+        output_dir: the run directory.
+        step: the training step under which TensorBoard shows them.
     """
 
     def __init__(self, output_dir: Path, step: int):
@@ -20,12 +20,12 @@ class Board:
         self._step = step
 
     def table(self, name: str, header: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-        """Shows a table, such as that of wrong predictions, under the tab Text.
+        """Writes a table, such as the wrong predictions, for the Text tab of TensorBoard.
 
         Args:
-            name: what it is called.
-            header: the columns' names.
-            rows: a cell a column.
+            name: the name under which TensorBoard shows the table.
+            header: the column names.
+            rows: one cell per column.
         """
         lines = [header, ["---"] * len(header), *rows]
         text = "\n".join("| " + " | ".join(map(_cell, line)) + " |" for line in lines)
@@ -33,14 +33,14 @@ class Board:
             tf.summary.text(name, text)
 
     def pr_curve(self, name: str, is_positive: np.ndarray, scores: np.ndarray) -> None:
-        """Shows precision over recall under the tab PR Curves.
+        """Writes a precision-recall curve for the PR Curves tab of TensorBoard.
 
         Args:
-            name: what it is called, such as the positive class.
-            is_positive: [n], the truth, true or false.
-            scores: [n], what the model gives, in [0, 1].
+            name: the name of the curve, such as the positive class.
+            is_positive: [n], the true labels.
+            scores: [n], the predicted scores, in [0, 1].
         """
-        # TensorBoard is slow to import, and few runs have two classes.
+        # Imported late: TensorBoard is slow to import, and only binary tasks need it.
         from tensorboard.plugins.pr_curve import summary
 
         curve = summary.pb(name, np.asarray(is_positive, bool), np.asarray(scores, np.float32))
@@ -48,12 +48,12 @@ class Board:
             tf.summary.experimental.write_raw_pb(curve.SerializeToString(), step=self._step)
 
     def close(self) -> None:
-        """Closes TensorBoard's file."""
+        """Closes the TensorBoard event file."""
         self._writer.close()
 
 
 def _cell(value: object) -> str:
-    """Returns one line that Markdown does not take for two cells, and UTF-8 can hold."""
-    # Half a surrogate pair, which JSON files may have, has no UTF-8.
+    """Formats a value as the text of one Markdown table cell that can be encoded as UTF-8."""
+    # JSON files may contain an unpaired surrogate, which has no UTF-8 encoding.
     whole = str(value).encode("utf-8", "replace").decode("utf-8")
     return " ".join(whole.split()).replace("\\", "\\\\").replace("|", "\\|")

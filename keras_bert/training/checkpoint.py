@@ -1,8 +1,8 @@
-"""Checkpoints of model, optimizer and step, in folders that appear whole or not at all.
+"""Saves and restores checkpoints of the model, the optimizer and the step, atomically.
 
 `DIR/step-00001000/` holds `model.safetensors` and `optimizer.safetensors` (variables by path) and
-`state.json` (the step, a SHA-256 a file). Data order, masks and dropout are functions of the step,
-so this is all that a run needs to resume bit for bit.
+`state.json` (the step, and a SHA-256 of each file). Data order, masks and dropout are functions of
+the step, so a run resumes from a checkpoint with bit-identical results.
 """
 
 import shutil
@@ -24,17 +24,14 @@ _MODEL, _OPTIMIZER = "model.safetensors", "optimizer.safetensors"
 
 
 class CheckpointWriter:
-    """Writes checkpoints beside their final place, then renames them into place, in a thread.
+    """Writes checkpoints in a background thread, and renames each into place when it is complete.
 
-    A save copies the variables and comes back; training continues while they are written. One is
-    written at a time: a save waits for the one before.
+    `save` copies the variables and returns, so training continues while the files are written. Only
+    one checkpoint is written at a time: `save` first waits for the previous one.
 
     Args:
-        directory: the folder of all checkpoints; made if absent.
-        max_to_keep: older checkpoints beyond this number are removed.
-
-    Attributes:
-        directory: as given.
+        directory: the directory of all checkpoints; created if it does not exist.
+        max_to_keep: the number of checkpoints to keep; older ones are removed.
     """
 
     def __init__(self, directory: Path, max_to_keep: int = 3):
@@ -44,15 +41,10 @@ class CheckpointWriter:
         self._writing: Future[None] | None = None
 
     def save(self, step: int, model: keras.Model, optimizer: keras.optimizers.Optimizer) -> None:
-        """Begins to write a checkpoint.
-
-        Args:
-            step: the number of finished training steps.
-            model: its variables are saved by path.
-            optimizer: likewise.
+        """Starts writing a checkpoint after `step` completed training steps.
 
         Raises:
-            InputError: the one before could not be written (rights, a full disk).
+            InputError: if the previous checkpoint could not be written (permissions, a full disk).
         """
         self.wait()
         files = {
@@ -62,31 +54,23 @@ class CheckpointWriter:
         self._writing = self._thread.submit(self._write, step, files)
 
     def check(self) -> None:
-        """Checks whether the checkpoint that is being written failed, without waiting for it.
-
-        Raises:
-            InputError: it did.
-        """
+        """Raises an InputError if the last checkpoint failed; does not wait for one in progress."""
         if self._writing and self._writing.done():
             self.wait()
 
     def wait(self) -> None:
-        """Waits until the last checkpoint is in its place.
-
-        Raises:
-            InputError: it could not be written; those before are as they were.
-        """
+        """Waits until the last checkpoint is complete; raises InputError if the write failed."""
         writing, self._writing = self._writing, None
         if writing:
             writing.result()
 
     def close(self) -> None:
-        """Waits like `wait`, but leaves a failure to the error that ends the run already."""
+        """Waits like `wait`, but does not raise, so that it does not hide an earlier error."""
         self._thread.shutdown()
 
     def _write(self, step: int, files: Mapping[str, dict[str, np.ndarray]]) -> None:
         final = self.directory / _folder_name(step)
-        # A kill may have left half of a step that is not saved again.
+        # A killed process may have left an incomplete checkpoint of a step that is not saved again.
         for leftover in self.directory.glob(f".{PREFIX}*.partial"):
             shutil.rmtree(leftover, ignore_errors=True)
         with appearing(final, failures=(SafetensorError,)) as partial:
@@ -95,7 +79,7 @@ class CheckpointWriter:
                 save_file(values, partial / name)
             digests = {name: sha256(partial / name) for name in files}
             write_json(partial / "state.json", {"step": step, "sha256": digests})
-        # Later ones were damaged, or the run would have resumed them.
+        # Checkpoints of later steps are damaged; otherwise the run would have resumed from them.
         later = [path for path in list_checkpoints(self.directory) if path.name > final.name]
         earlier = [path for path in list_checkpoints(self.directory) if path not in later]
         for old in later + earlier[: -self._max_to_keep]:
@@ -103,32 +87,20 @@ class CheckpointWriter:
 
 
 def list_checkpoints(directory: Path) -> list[Path]:
-    """Lists the checkpoints in a folder, oldest first.
-
-    Args:
-        directory: the folder given to `CheckpointWriter`; it may be absent.
-
-    Returns:
-        The folders of the checkpoints.
-    """
+    """Lists the checkpoints in a directory, oldest first; empty if it does not exist."""
     return sorted(Path(directory).glob(f"{PREFIX}*"))
 
 
 def restore_latest(
     directory: Path, model: keras.Model, optimizer: keras.optimizers.Optimizer
 ) -> int:
-    """Restores the newest checkpoint whose files are whole.
-
-    Args:
-        directory: the folder given to `CheckpointWriter`; it may be absent.
-        model: its variables are overwritten.
-        optimizer: likewise; it must be built.
+    """Restores the newest undamaged checkpoint to a model and a built optimizer.
 
     Returns:
-        The number of finished steps; 0 where there is no checkpoint.
+        The number of completed steps; 0 if there is no checkpoint.
 
     Raises:
-        InputError: checkpoints exist but none is whole, or one is of another model.
+        InputError: if all checkpoints are damaged, or the checkpoint is of a different model.
     """
     checkpoints = list_checkpoints(directory)
     for path in reversed(checkpoints):
@@ -136,7 +108,7 @@ def restore_latest(
             state = read_json(path / "state.json")
             step, digests = state["step"], state["sha256"]
             broken = [n for n in (_MODEL, _OPTIMIZER) if sha256(path / n) != digests[n]]
-            if path.name != _folder_name(step):  # It has no checksum of its own.
+            if path.name != _folder_name(step):  # state.json itself has no checksum.
                 broken.append("state.json")
         except (OSError, ValueError, KeyError, TypeError):
             broken = ["state.json"]
@@ -156,8 +128,8 @@ def _folder_name(step: int) -> str:
 
 
 def _values(variables: list[keras.Variable]) -> dict[str, np.ndarray]:
-    # Copies: training continues while they are written. In C order, as safetensors writes the raw
-    # buffer and a view in another order would be saved scrambled.
+    # The arrays are copied because training continues during the write. They must be in C order:
+    # safetensors writes the raw buffer, so a view in another order would be saved scrambled.
     values = {v.path: np.array(keras.ops.convert_to_numpy(v), order="C") for v in variables}
     if len(values) != len(variables):
         raise ValueError("two variables share a path; checkpoints need unique paths")

@@ -1,9 +1,9 @@
-"""A run on several machines: reads TF_CONFIG and checks that all workers agree.
+"""Connects the workers of a multi-worker run and checks that they were started alike.
 
-    TF_CONFIG -> Cluster -> strategy, once every worker has joined -> one record on all of them
-
-Every worker runs the same program with the same flags; TF_CONFIG alone differs. Worker 0 writes
-the run's folder, which all of them can read.
+Every worker runs the same program with the same flags; only TF_CONFIG differs. Worker 0 writes the
+run directory, which must be visible to all workers. Order of calls: `read_cluster` parses
+TF_CONFIG, `join` waits for all workers and returns the strategy, and `check_agreement` compares the
+settings of all workers.
 
     TF_CONFIG='{"cluster": {"worker": ["host-a:2222", "host-b:2222"]},
                 "task": {"type": "worker", "index": 0}}'
@@ -29,8 +29,8 @@ from keras_bert.training.rendezvous import meet
 
 _SUM = tf.distribute.ReduceOp.SUM
 _FORM = '{"cluster": {"worker": ["HOST:PORT", ...]}, "task": {"type": "worker", "index": N}}'
-# What TensorFlow says in the workers that are left when one is gone; an error of these kinds that
-# speaks of no other worker and of no connection is something else.
+# The errors that TensorFlow raises in the remaining workers when one is lost. An error of these
+# types whose message mentions no worker and no connection has another cause.
 _LOST = (
     tf.errors.UnavailableError,
     tf.errors.AbortedError,
@@ -44,11 +44,11 @@ _SAID = re.compile("collective|coordination|heartbeat|connect|socket|peer|task:"
 
 @dataclass(frozen=True)
 class Cluster:
-    """The workers of a run, and which of them this process is.
+    """The workers of a run.
 
     Attributes:
-        workers: "host:port" of each.
-        index: the place of this one; worker 0 writes the run's folder.
+        workers: "host:port" of each worker.
+        index: the index of this process; worker 0 writes the run directory.
     """
 
     workers: tuple[str, ...]
@@ -56,16 +56,11 @@ class Cluster:
 
 
 def read_cluster(environment: Mapping[str, str] = os.environ) -> Cluster:
-    """Reads TF_CONFIG.
-
-    Args:
-        environment: variables by name.
-
-    Returns:
-        The workers; a "chief" of TF_CONFIG is the first of them.
+    """Parses the environment variable TF_CONFIG; a "chief" job becomes worker 0.
 
     Raises:
-        InputError: it is missing, does not parse, or names what a run has not.
+        InputError: if it is missing, cannot be parsed, or names jobs other than `worker` and
+            `chief`.
     """
     text = environment.get("TF_CONFIG", "")
     if not text:
@@ -96,10 +91,10 @@ def read_cluster(environment: Mapping[str, str] = os.environ) -> Cluster:
 
 
 def _is_address(text: str) -> bool:
-    """Returns whether a text is HOST:PORT, with a host that a look-up takes."""
+    """Returns whether a text is HOST:PORT with a valid host name."""
     host, _, port = text.rpartition(":")
     try:
-        host.encode("idna")  # Refuses empty labels, and those over 63 characters.
+        host.encode("idna")  # Rejects empty labels and labels longer than 63 characters.
     except UnicodeError:
         return False
     if not host or "\0" in host:
@@ -108,50 +103,35 @@ def _is_address(text: str) -> bool:
 
 
 def join(cluster: Cluster, timeout: float) -> tf.distribute.Strategy:
-    """Waits for all workers and makes their strategy.
-
-    Args:
-        cluster: from `read_cluster`.
-        timeout: seconds to wait.
-
-    Returns:
-        A MultiWorkerMirroredStrategy over the devices of all workers.
+    """Waits up to `timeout` seconds for all workers and creates a MultiWorkerMirroredStrategy.
 
     Raises:
-        InputError: this worker's port is taken, or another one has another list of workers or the
-            same index.
-        EndedEarly: a worker has not come, or went away again.
+        InputError: if this worker's port is in use, or another worker has a different list of
+            workers or the same index.
+        EndedEarly: if a worker did not connect in time, or disconnected.
     """
     meet(cluster.workers, cluster.index, timeout)
-    tf.get_logger().setLevel("WARNING")  # It tells of every sum that it plans.
+    tf.get_logger().setLevel("WARNING")  # TensorFlow logs every all-reduce that it traces.
     in_main_thread = threading.current_thread() is threading.main_thread()
-    # A worker that dies here would leave the others waiting for ever; an alarm ends even that.
+    # TensorFlow waits forever if another worker dies now; the alarm then ends this process.
     signal.alarm(math.ceil(timeout) + 60)
     try:
         with _naming_lost(len(cluster.workers), cluster.index):
             strategy = tf.distribute.MultiWorkerMirroredStrategy()
     finally:
         signal.alarm(0)
-    if in_main_thread:  # TensorFlow takes the signal for itself and does nothing with it.
+    if in_main_thread:  # TensorFlow has installed its own SIGTERM handler, which does nothing.
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
     return strategy
 
 
 def num_workers(strategy: tf.distribute.Strategy) -> int:
-    """Counts the processes of a run.
-
-    Args:
-        strategy: any; all but the one of `join` have one.
-    """
+    """Returns the number of workers; 1 for every strategy not created by `join`."""
     return len(_addresses(strategy)) or 1
 
 
 def worker_index(strategy: tf.distribute.Strategy) -> int:
-    """Returns the index of this worker; worker 0 writes the run's folder.
-
-    Args:
-        strategy: any.
-    """
+    """Returns the index of this worker; worker 0 writes the run directory."""
     if num_workers(strategy) == 1:
         return 0
     resolver = strategy.cluster_resolver
@@ -160,23 +140,15 @@ def worker_index(strategy: tf.distribute.Strategy) -> int:
 
 
 def share_of(strategy: tf.distribute.Strategy) -> tuple[int, int]:
-    """Returns this worker's index and the number of workers, as pipelines take them.
-
-    Args:
-        strategy: any.
-    """
+    """Returns (worker index, number of workers), which input pipelines use for sharding."""
     return worker_index(strategy), num_workers(strategy)
 
 
-@functools.lru_cache(maxsize=1)  # What TensorFlow made of it serves every call.
+@functools.lru_cache(maxsize=1)  # All calls share one traced function.
 def all_sum(strategy: tf.distribute.Strategy) -> Callable[[np.ndarray], np.ndarray]:
-    """Makes the function that sums arrays over the workers; each must call it.
+    """Builds a function that sums float32 arrays over the workers; every worker must call it.
 
-    Args:
-        strategy: any; without other workers the sum is what is given.
-
-    Returns:
-        float32 array -> the sum over the workers, the same on all of them to the bit.
+    The sum is bit-identical on all workers. With one worker, the function returns its argument.
     """
     workers = num_workers(strategy)
     if workers == 1:
@@ -191,17 +163,10 @@ def all_sum(strategy: tf.distribute.Strategy) -> Callable[[np.ndarray], np.ndarr
 
 
 def gather(strategy: tf.distribute.Strategy, value: object) -> list:
-    """Shows every worker what each of them has; all must call it.
-
-    Args:
-        strategy: any.
-        value: this worker's, a JSON value.
-
-    Returns:
-        The value of each worker.
+    """Collects one JSON value from each worker, in the order of their indices; all must call it.
 
     Raises:
-        EndedEarly: another worker is gone.
+        EndedEarly: if another worker is lost.
     """
     workers, index = num_workers(strategy), worker_index(strategy)
     if workers == 1:
@@ -219,15 +184,13 @@ def gather(strategy: tf.distribute.Strategy, value: object) -> list:
 
 
 def check_agreement(strategy: tf.distribute.Strategy, record: Mapping[str, object]) -> None:
-    """Checks that all workers were started with the same settings on the same data.
+    """Checks that all workers were started with the same settings and data.
 
-    Args:
-        strategy: any.
-        record: what decides the run's outcome, as JSON values.
+    `record` must contain everything that the outcome of the run depends on, as JSON values.
 
     Raises:
-        InputError: on every worker, with the first difference.
-        EndedEarly: another worker is gone.
+        InputError: on every worker, with the first difference found.
+        EndedEarly: if another worker is lost.
     """
     records = gather(strategy, record)
     for other, found in enumerate(records[1:], 1):
@@ -242,28 +205,18 @@ def check_agreement(strategy: tf.distribute.Strategy, record: Mapping[str, objec
 
 @contextlib.contextmanager
 def lost_workers_end(strategy: tf.distribute.Strategy) -> Iterator[None]:
-    """Turns TensorFlow's errors about a worker that is gone into one line and an end.
-
-    Args:
-        strategy: the one of the block's work.
-
-    Yields:
-        Nothing.
-
-    Raises:
-        EndedEarly: another worker is gone.
-    """
+    """Converts TensorFlow's errors about a lost worker to a short `EndedEarly`."""
     with _naming_lost(num_workers(strategy), worker_index(strategy)):
         yield
 
 
 @contextlib.contextmanager
 def _naming_lost(workers: int, index: int) -> Iterator[None]:
-    """`lost_workers_end` before there is a strategy."""
+    """Implements `lost_workers_end`; also usable before the strategy exists."""
     try:
         yield
     except _LOST as error:
-        # Any error may name the worker it comes from.
+        # Any error message may name the worker that raised it, so this one is removed.
         message = re.sub(rf"task:{index}\b", "", error.message)
         if workers == 1 or not _SAID.search(message):
             raise
@@ -276,14 +229,15 @@ def _naming_lost(workers: int, index: int) -> Iterator[None]:
 def _sum_of_firsts(
     strategy: tf.distribute.Strategy, devices: int
 ) -> Callable[[tf.Tensor], tf.Tensor]:
-    """Makes the sum over workers of what the first of each one's devices holds."""
+    """Builds the sum over workers of the value on the first device of each worker."""
 
     @tf.function(reduce_retracing=True)
     def summed(values: tf.Tensor) -> tf.Tensor:
         def of_device(values: tf.Tensor) -> tf.Tensor:
             replica = tf.distribute.get_replica_context()
-            # Of the others nothing: a sum divided by their number would be rounded. An argument
-            # lies on no device yet, and TensorFlow finds nowhere to sum it; this lies on one.
+            # The other devices add 0; dividing the sum by the number of devices would round it.
+            # The `where` also places the value on a device, which `all_reduce` needs: the
+            # argument itself has no device yet.
             own = tf.where(replica.replica_id_in_sync_group % devices == 0, values, 0.0)
             return replica.all_reduce(_SUM, own)
 

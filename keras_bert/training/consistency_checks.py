@@ -1,7 +1,7 @@
-"""Checks that end a run with one line: finite losses and weights, workers that agree.
+"""Checks during training that losses and weights are finite and that the workers agree.
 
-Weights that differ between workers are only a warning: the run continues with those of worker 0
-from each checkpoint, but no longer computes what one device would compute.
+Weights that differ between workers only cause a warning: the run continues and saves the weights of
+worker 0, but it no longer computes what a single device would compute.
 """
 
 import zlib
@@ -26,16 +26,10 @@ def check_same_start(
     evaluations: Sequence[Mapping[str, float]],
     output_dir: Path,
 ) -> None:
-    """Checks that all workers found the same checkpoint and the same evaluations.
-
-    Args:
-        strategy: the devices.
-        step: of the checkpoint that this worker found.
-        evaluations: those that it found.
-        output_dir: where.
+    """Checks that all workers found the checkpoint of the same step and the same evaluations.
 
     Raises:
-        InputError: they did not: the folder must be one for all.
+        InputError: if they differ; the run directory must be shared by all workers.
     """
     found = gather(strategy, [step, len(evaluations)])
     if any(each != found[0] for each in found):
@@ -49,19 +43,14 @@ def check_same_start(
 def stop_if_not_finite(
     figures: StepFigures, step: int, objective: Objective, writer: CheckpointWriter
 ) -> None:
-    """Checks the figures of the last steps.
-
-    Args:
-        figures: of `make_train_steps`, as NumPy arrays.
-        step: finished steps before them.
-        objective: the objective of the steps.
-        writer: of the run's checkpoints.
+    """Checks that the losses and gradients of the steps after `step` are finite.
 
     Raises:
-        InputError: a loss or a gradient is not finite.
+        InputError: if a loss or gradient is not finite, unless loss scaling skipped the step.
     """
     norm_is_finite = np.isfinite(figures.gradient_norm)
-    # With a loss scale (above 1, that is) such a step was skipped; the next one has half the scale.
+    # With loss scaling such a step is skipped and the scale is halved. At a scale of 1 halving
+    # does not help, so the run stops.
     skipped = ~norm_is_finite & (figures.loss_scale > 1)
     finite = [np.isfinite(part).reshape(len(part), -1).all(axis=1) for part in figures]
     broken = ~np.all(finite, axis=0) & ~skipped
@@ -76,16 +65,10 @@ def stop_if_not_finite(
 def check_weights(
     strategy: tf.distribute.Strategy, model: keras.Model, step: int, writer: CheckpointWriter
 ) -> None:
-    """Checks the weights before they are saved; says where workers differ in a bit of them.
-
-    Args:
-        strategy: the devices.
-        model: the model.
-        step: finished steps.
-        writer: of the run's checkpoints.
+    """Checks that all weights are finite, and warns if they differ between workers.
 
     Raises:
-        InputError: a weight is not finite.
+        InputError: if a weight is not finite.
     """
     several, digest = num_workers(strategy) > 1, 0
     for variable in model.trainable_variables:
@@ -106,7 +89,7 @@ def check_weights(
 
 
 def _stopped(step: int, reason: str, writer: CheckpointWriter) -> InputError:
-    writer.close()  # One may be on its way.
+    writer.close()  # A checkpoint may still be in progress.
     kept = list_checkpoints(writer.directory)
     return InputError(
         f"step {step}: {reason}; training stopped; last good checkpoint: "

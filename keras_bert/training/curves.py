@@ -1,8 +1,6 @@
-"""The learning curves of runs: figures by step, and the final figures.
+"""Reads the learning curves of runs: metrics by step from metrics.jsonl, and the final results.
 
-    RUN/metrics.jsonl -> curves of training and of evaluation; RUN/results.json -> what came of it
-
-An unfinished run is read up to its last line. Imports no TensorFlow.
+An unfinished run is read up to its last complete line. This module does not import TensorFlow.
 """
 
 import os
@@ -17,7 +15,7 @@ from keras_bert.common.files import read_json
 from keras_bert.training.metrics import EVALUATION, METRICS, read_metrics
 
 THROUGHPUT = "tokens_per_second"
-# How the scores of our tasks end; everything else that is no loss is not drawn.
+# Suffixes of the score names of all tasks. Other metrics are drawn only if they are losses.
 _SCORES = ("accuracy", "exact", "f1", "f1_macro", "f1_micro", "precision", "recall")
 _SCORES += ("matthews_corrcoef", "pearson", "spearman")
 _GUESS = "unigram_"
@@ -27,13 +25,13 @@ Curve = tuple[np.ndarray, np.ndarray]
 
 @dataclass(frozen=True)
 class RunCurves:
-    """The figures of one run by step, and its results.
+    """The metrics of one run by step, and its results.
 
     Attributes:
-        name: its folder's, with as many parents as make it the only one of its name.
-        training: figure -> (steps [n], values [n]).
-        evaluation: likewise.
-        results: its final figures; empty before its end.
+        name: the last part of the run directory, with parent directories where needed to be unique.
+        training: metric -> (steps [n], values [n]).
+        evaluation: metric -> (steps [n], values [n]).
+        results: the final metrics; empty while the run is unfinished.
     """
 
     name: str
@@ -43,13 +41,13 @@ class RunCurves:
 
     @property
     def last_step(self) -> int:
-        """The last step that it has told of; 0 for none."""
+        """The last logged step; 0 if there is none."""
         curves = [*self.training.values(), *self.evaluation.values()]
         return max((int(steps[-1]) for steps, _ in curves), default=0)
 
     @property
     def guesses(self) -> dict[str, float]:
-        """The figures of guesses by frequency alone; empty before the end of the run."""
+        """The metrics of a unigram baseline; empty while the run is unfinished."""
         known = {n.removeprefix(_GUESS): v for n, v in self.results.items() if n.startswith(_GUESS)}
         parts = [name for name in self.training if name.endswith("_loss")]
         if len(parts) == 1 and parts[0] in known:
@@ -57,10 +55,10 @@ class RunCurves:
         return known
 
     def final_figures(self) -> dict[str, float]:
-        """Returns the figures that a reader compares runs by, those of evaluations last.
+        """Returns the metrics for comparing runs, evaluations last.
 
-        The throughput is the median of the run, as one line of it says little. A finished run's
-        evaluation is that of its results.json, which may be of better weights than the last.
+        Throughput is the median of the run, since single values vary. The evaluation of a finished
+        run is read from results.json, whose weights may be better than the last ones.
         """
         figures = {n: float(values[-1]) for n, (_, values) in self.training.items() if _counts(n)}
         if THROUGHPUT in figures:
@@ -73,16 +71,10 @@ class RunCurves:
 
 
 def read_runs(folders: Sequence[str]) -> list[RunCurves]:
-    """Reads runs.
-
-    Args:
-        folders: of runs; one that is named twice is read once.
-
-    Returns:
-        The runs, in the order of their folders.
+    """Reads the curves of run directories, in the given order and without duplicates.
 
     Raises:
-        InputError: a folder that is no run's or cannot be read, or no run that has figures yet.
+        InputError: if a directory holds no run or cannot be read, or no run has metrics yet.
     """
     paths = list(dict.fromkeys(Path(os.path.abspath(folder)) for folder in folders))
     runs = [_read(path, name) for path, name in zip(paths, unique_names(paths), strict=True)]
@@ -92,11 +84,7 @@ def read_runs(folders: Sequence[str]) -> list[RunCurves]:
 
 
 def unique_names(paths: Sequence[Path]) -> list[str]:
-    """Names folders by their last part, and by more of those that share it.
-
-    Args:
-        paths: absolute, each once.
-    """
+    """Names each absolute path by as few of its last parts as make the name unique."""
     depths = [1] * len(paths)
     while True:
         names = ["/".join(p.parts[-depth:]) for p, depth in zip(paths, depths, strict=True)]
@@ -106,14 +94,9 @@ def unique_names(paths: Sequence[Path]) -> list[str]:
 
 
 def drawn(runs: Sequence[RunCurves]) -> list[str]:
-    """Chooses the figures that are drawn: the loss and its parts, scores, the throughput.
+    """Selects the metrics to draw, in the order of the panels: losses, scores, throughput.
 
-    Args:
-        runs: whose figures they are.
-
-    Returns:
-        The names, in the order of the panels. The only part of every run's loss is left out, as it
-        is the loss.
+    If no run has more than one loss besides "loss", only "loss" is drawn, since both are the same.
     """
     told = [[n for n in {**run.training, **run.evaluation} if _counts(n)] for run in runs]
     names = list(dict.fromkeys(name for figures in told for name in figures))
@@ -129,7 +112,7 @@ def _is_loss(name: str) -> bool:
 
 
 def _counts(name: str) -> bool:
-    """Whether a figure tells how well or how fast a run learns."""
+    """Returns whether a metric measures how well or how fast a run learns."""
     return _is_loss(name) or name.endswith(_SCORES) or name == THROUGHPUT
 
 
@@ -141,7 +124,7 @@ def _read(path: Path, name: str) -> RunCurves:
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{path / METRICS}: cannot be read: {error}") from error
     results = read_json(path / "results.json") if (path / "results.json").is_file() else {}
-    told = {True: [], False: []}  # Whether it is an evaluation: its lines.
+    told = {True: [], False: []}  # is an evaluation -> its rows
     for row in rows:
         told[any(figure.startswith(EVALUATION) for figure in row)].append(row)
     return RunCurves(

@@ -1,4 +1,4 @@
-"""Memory of TensorFlow's devices: frees variables, and reads the peak of a GPU."""
+"""Frees the memory of TensorFlow variables, and measures the peak memory of a GPU."""
 
 from collections.abc import Iterable
 
@@ -7,14 +7,14 @@ import tensorflow as tf
 
 
 def free(variables: Iterable[keras.Variable]) -> None:
-    """Gives back the memory of variables that are not used again.
+    """Frees the memory of variables, which have no values afterwards.
 
-    TensorFlow keeps each graph that was traced with a custom gradient for good (its gradient is
-    registered under a name of its own), and with the graph all variables in it. So each gets an
-    empty value.
+    TensorFlow never releases a graph that was traced with a custom gradient, because it registers
+    the gradient under a unique name, and the graph references all its variables. Assigning an
+    empty value to each variable frees their memory nevertheless.
 
     Args:
-        variables: those of a model or an optimizer; they have no values afterwards.
+        variables: variables of a model or an optimizer that are not used again.
     """
     for variable in variables:
         for copy in getattr(variable.value, "values", [variable.value]):
@@ -23,11 +23,7 @@ def free(variables: Iterable[keras.Variable]) -> None:
 
 
 def peak_memory() -> int | None:
-    """Returns the most bytes that the first GPU has held since the last call.
-
-    Returns:
-        The bytes; None where there is no GPU.
-    """
+    """Returns the peak memory in bytes of the first GPU since the last call; None without a GPU."""
     if not tf.config.list_logical_devices("GPU"):
         return None
     peak = tf.config.experimental.get_memory_info("GPU:0")["peak"]

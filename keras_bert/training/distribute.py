@@ -1,6 +1,7 @@
-"""Distributes a worker's batches over its devices.
+"""Distributes the batches of a worker over its devices.
 
-B rows a global batch: [B / workers, ...] from the pipeline -> [B / devices, ...] on each device.
+With a global batch of B rows, the input pipeline of a worker yields [B / workers, ...], and each
+device gets [B / devices, ...].
 """
 
 import tensorflow as tf
@@ -11,17 +12,14 @@ from keras_bert.training.cluster import num_workers
 def distribute(
     strategy: tf.distribute.Strategy, batches: tf.data.Dataset, *, endless: bool = False
 ) -> tf.distribute.DistributedDataset:
-    """Gives each device its rows of each batch.
+    """Creates a distributed dataset that gives each device its rows of each batch.
 
     Args:
-        strategy: the devices.
-        batches: batches [B, ...]; of several workers, this one's rows of each global batch,
-            [B / workers, ...], as many batches on each.
-        endless: the batches have no end, so that workers need not ask each other before each
-            batch whether any of them has one left.
-
-    Returns:
-        A dataset for `strategy.run`.
+        strategy: the strategy.
+        batches: batches [B, ...]; with several workers, this worker's rows of each batch, in the
+            same number of batches on every worker.
+        endless: set for an infinite dataset, so that the workers need not agree before each batch
+            that all of them have data left.
     """
     batches = untuned(batches)
     workers = num_workers(strategy)
@@ -43,12 +41,10 @@ def distribute(
 
 
 def untuned(dataset: tf.data.Dataset) -> tf.data.Dataset:
-    """Takes from a pipeline TensorFlow's tuning, which may sleep through the pipeline's end.
+    """Disables tf.data autotuning for a dataset.
 
-    Letting go of an iterator then took up to a minute; untuned pipelines are as fast here.
-
-    Args:
-        dataset: any.
+    Autotuning can delay the destruction of an iterator by up to a minute, because its thread may
+    sleep past the end of the pipeline. Without it, pipelines are just as fast here.
     """
     options = tf.data.Options()
     options.autotune.enabled = False

@@ -1,4 +1,4 @@
-"""Evaluates a model exactly on a finite dataset of batches."""
+"""Evaluates a model on a finite dataset, with exact results for any batch size."""
 
 from collections.abc import Callable
 
@@ -18,18 +18,18 @@ def make_evaluate(
     *,
     jit_compile: bool = True,
 ) -> Callable[..., dict[str, float]]:
-    """Builds the function that scores a dataset.
+    """Builds the function that evaluates a model on a dataset.
 
     Args:
-        strategy: the strategy that the model was made under.
+        strategy: the strategy under which the model was created.
         model: the model that `task.sums` takes.
-        task: the sums to report; padding examples of the last batch weigh nothing in it.
-        jit_compile: compile the forward pass with XLA, as training/fusion.py does.
+        task: the metrics to compute; examples that only pad the last batch have weight 0.
+        jit_compile: whether to compile the forward pass with XLA; see training/fusion.py.
 
     Returns:
-        `evaluate(dataset, after_batch=None)`: takes a finite dataset of batches of one shape,
-        global ones or this worker's rows of them, and what to call after each, and returns
-        {"loss": value} followed by {figure: value}, summed in float64 over the batches.
+        `evaluate(dataset, after_batch=None)`. `dataset` is finite, with batches of one shape, each
+        global or this worker's rows of it; `after_batch` is called after each batch. It returns
+        {"loss": value} followed by {metric: value}, summed in float64 over the batches.
     """
 
     def forward(batch: Batch) -> tf.Tensor:

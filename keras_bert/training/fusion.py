@@ -1,11 +1,11 @@
-"""Compiles steps: as a whole by XLA on accelerators, chain by chain on CPUs.
+"""Compiles training and evaluation steps: entirely with XLA on accelerators, by chains on CPUs.
 
-On a CPU, XLA's own bfloat16 product runs at float32 speed, where oneDNN's, which TensorFlow calls
-outside XLA, is four to five times as fast. Element-wise TensorFlow operations, on the other hand,
-make a pass over memory each, where XLA makes one of a whole chain (layers/chain.py). So on CPUs
-the products stay with oneDNN, and each chain becomes two XLA computations: forward; and backward,
-which runs the forward again instead of keeping what lies within, so that only the tensors between
-chains go through memory. benchmarks/README.md has the figures.
+On a CPU, XLA computes a bfloat16 matrix product at float32 speed; oneDNN, which TensorFlow uses
+outside XLA, is four to five times as fast. Element-wise operations are the opposite: TensorFlow
+makes one pass over memory for each, while XLA fuses a whole chain of them into one pass
+(layers/chain.py). On CPUs, matrix products therefore stay with oneDNN, and each chain becomes two
+XLA computations: one forward, and one backward that recomputes the forward, so that only the
+tensors between chains are kept in memory. Measurements are in benchmarks/README.md.
 """
 
 import functools
@@ -18,14 +18,12 @@ from keras_bert.models.layers.chain import compile_chains_with
 
 
 def compiled(function: Callable[..., Any], jit_compile: bool) -> Callable[..., Any]:
-    """Makes a tf.function of a forward pass, or of forward and backward, for this machine.
+    """Compiles a forward pass, or a forward and backward pass, for this machine.
 
     Args:
         function: takes and returns structures of tensors.
-        jit_compile: use XLA: on all of it where there is an accelerator, else on its chains.
-
-    Returns:
-        The compiled function.
+        jit_compile: whether to use XLA: for the whole function on an accelerator, otherwise for its
+            chains.
     """
     if not jit_compile:
         return tf.function(function, autograph=False)
@@ -41,20 +39,20 @@ def compiled(function: Callable[..., Any], jit_compile: bool) -> Callable[..., A
 
 
 def compiles_whole() -> bool:
-    """Returns whether XLA compiles a whole pass here: there is an accelerator."""
+    """Returns whether XLA compiles whole passes, that is, whether there is an accelerator."""
     devices = tf.config.list_logical_devices
     return bool(devices("GPU") or devices("TPU"))
 
 
 def compile_chain(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Compiles one chain; what `layers.chain.compile_chains_with` takes.
+    """Compiles one chain with XLA; an argument for `layers.chain.compile_chains_with`.
 
     Args:
-        function: takes tensors, None or NamedTuples of them by position and settings by keyword;
+        function: takes tensors, None or NamedTuples of tensors by position and settings by keyword;
             returns one tensor.
 
     Returns:
-        The function compiled, with gradients to its float tensors.
+        The compiled function, differentiable with respect to its float tensors.
     """
 
     def call(*tensors: Any, **settings: Any) -> tf.Tensor:
@@ -65,7 +63,7 @@ def compile_chain(function: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-@functools.cache  # So that all layers share one compilation of a chain.
+@functools.cache  # All layers share one compilation of each chain.
 def _differentiable(
     function: Callable[..., Any], given: tuple[Any, ...], settings: tuple[tuple[str, Any], ...]
 ) -> Callable[..., tf.Tensor]:

@@ -1,6 +1,7 @@
-"""Memory of the host, from Linux: available to this process, resident, and its peak.
+"""Reads the memory use of this process and machine from Linux.
 
-Files of /proc and of control groups in; bytes out, None where the system does not say.
+The sources are /proc and control groups (version 2). All results are in bytes, and None where the
+system does not provide them.
 """
 
 from collections.abc import Iterator
@@ -10,52 +11,30 @@ _PROC, _GROUPS = Path("/proc"), Path("/sys/fs/cgroup")
 
 
 def available(proc: Path = _PROC, groups: Path = _GROUPS) -> int | None:
-    """Returns what this process may still take of the machine and within its groups' limits.
-
-    Args:
-        proc: where the system lists its memory.
-        groups: where it lists control groups (version 2), a folder each.
-
-    Returns:
-        The bytes.
-    """
+    """Returns the memory that this process can still allocate on the machine and in its cgroups."""
     machine = _kilobytes(proc / "meminfo", "MemAvailable:")
     return None if machine is None else min([machine, *_left_in_groups(proc, groups)])
 
 
 def resident(proc: Path = _PROC) -> int | None:
-    """Returns what this process has.
-
-    Args:
-        proc: where the system lists it.
-
-    Returns:
-        The bytes.
-    """
+    """Returns the resident memory of this process."""
     return _kilobytes(proc / "self/status", "VmRSS:")
 
 
 def peak_resident(proc: Path = _PROC) -> int | None:
-    """Returns the most that this process has had since it began.
-
-    Args:
-        proc: where the system lists it.
-
-    Returns:
-        The bytes.
-    """
+    """Returns the peak resident memory of this process since it started."""
     return _kilobytes(proc / "self/status", "VmHWM:")
 
 
 def _left_in_groups(proc: Path, groups: Path) -> Iterator[int]:
-    """Yields the rest of each limit on this process: its group's, and those around it."""
+    """Yields the remaining memory below the limit of the process's cgroup and of each parent."""
     own = [line[4:] for line in _lines(proc / "self/cgroup") if line.startswith("0::/")]
     for name in own:
         for part in (Path(name), *Path(name).parents):
-            limit = _figure(groups / part / "memory.max")  # None for "max", which is no limit.
+            limit = _figure(groups / part / "memory.max")  # None for "max", that is, no limit.
             taken = _figure(groups / part / "memory.current")
             if limit is not None and taken is not None:
-                # Files that were read are held until something else wants the memory.
+                # The kernel frees cached files when memory is needed.
                 files = _figure(groups / part / "memory.stat", "inactive_file") or 0
                 yield max(0, limit - taken + files)
 
@@ -66,7 +45,7 @@ def _kilobytes(file: Path, name: str) -> int | None:
 
 
 def _figure(file: Path, name: str = "") -> int | None:
-    """Reads the number behind a name at the start of a line."""
+    """Reads the number after a name at the start of a line."""
     for line in _lines(file):
         words = line.removeprefix(name).split()
         if line.startswith(name) and words and words[0].isdecimal():

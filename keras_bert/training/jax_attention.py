@@ -1,8 +1,9 @@
-"""Fused attention with JAX, which never holds [B, N, S, S] in memory.
+"""Fused attention for JAX, which never stores a [B, N, S, S] tensor in memory.
 
-cuDNN's kernel (flash attention, Dao et al. 2022) takes 16-bit types on NVIDIA's GPUs. It drops no
-probabilities by our masks, so it is used only where none are dropped: outside training, and in
-training with attention_probs_dropout_prob 0. Otherwise layers/attention.py computes attention.
+It uses cuDNN's kernel (flash attention, Dao et al. 2022), which supports 16-bit dtypes on NVIDIA
+GPUs. The kernel cannot apply this library's dropout masks, so it is used only without attention
+dropout: outside training, or with attention_probs_dropout_prob 0. In all other cases
+layers/attention.py computes attention.
 """
 
 import contextlib
@@ -16,11 +17,7 @@ from keras_bert.models.layers.attention import attend_with
 
 
 def fused_attention(compute_dtype: str) -> contextlib.AbstractContextManager:
-    """Returns a block in which attention is fused where the device and the types allow it.
-
-    Args:
-        compute_dtype: the model's.
-    """
+    """Returns a context in which attention is fused if the device and the dtype support it."""
     if jax.devices()[0].platform == "gpu" and compute_dtype in ("bfloat16", "float16"):
         return attend_with(attend)
     return contextlib.nullcontext()
@@ -35,23 +32,23 @@ def attend(
     *,
     implementation: str = "cudnn",
 ) -> jax.Array:
-    """Returns softmax(scale · QKᵀ + mask)V for each head, as one operation.
+    """Computes softmax(scale · QKᵀ + mask)V for each head with `jax.nn.dot_product_attention`.
 
     Args:
         heads: query, key and value, each [B, S, N, D].
-        input_mask: [B, S] int32, 1 for a token, 0 for padding, which ends a row.
-        example_ids: [B, S] int32, or None where a row is one example.
+        input_mask: [B, S] int32, 1 for tokens, 0 for padding, which must be at the end of a row.
+        example_ids: [B, S] int32, or None if each row is one example.
         scale: factor on the scores.
-        causal: whether a token attends only to itself and to those before it.
-        implementation: cudnn, or xla for any device.
+        causal: whether tokens attend only to themselves and earlier tokens.
+        implementation: `cudnn`, or `xla` for any device.
 
     Returns:
-        [B, S, N, D]. Source: `jax.nn.dot_product_attention`.
+        [B, S, N, D].
     """
     how: dict[str, Any] = {"scale": scale, "is_causal": causal, "implementation": implementation}
     if example_ids is not None:
         mask = (example_ids[:, :, None] == example_ids[:, None, :])[:, None]
         return jax.nn.dot_product_attention(*heads, mask=mask, **how)
-    # One key for rows that are all padding, as none would give NaN, even if they weigh nothing.
+    # At least one key: a row of padding without any would give NaN, even with weight 0.
     lengths = jnp.maximum(jnp.sum(input_mask, axis=-1, dtype=jnp.int32), 1)
     return jax.nn.dot_product_attention(*heads, key_value_seq_lengths=lengths, **how)

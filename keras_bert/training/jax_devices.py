@@ -1,9 +1,10 @@
 """Devices of the JAX backend, with the interface of a tf.distribute strategy.
 
-Data parallel: every device has all weights and a share of each batch. Model parallel: groups of
-devices share the rows of the vocabulary, in the word embeddings and the masked-LM bias, with
-their moments. Either way one program computes on global arrays, and XLA puts the communication
-between devices into it; keras.distribution says where each variable lies.
+Data parallel: every device holds all weights and a share of each batch. Model parallel: groups of
+devices shard the variables with one row per token of the vocabulary, that is, the word embeddings
+and the masked-LM bias, with their optimizer moments. In both cases one program computes on global
+arrays, and XLA inserts the communication between devices; keras.distribution determines the layout
+of each variable.
 """
 
 import contextlib
@@ -20,7 +21,7 @@ from keras_bert.common.errors import InputError
 if TYPE_CHECKING:
     import tensorflow as tf
 
-# The variables with a row for each token of the vocabulary, by regular expressions on paths.
+# Regular expressions for the paths of the variables with one row per token of the vocabulary.
 _BY_PIECE = {r".*embeddings/word_embeddings": ("model", None), r".*output_bias": ("model",)}
 
 
@@ -28,11 +29,12 @@ class JaxDevices:
     """The part of `tf.distribute.Strategy` that training and prediction use, for JAX.
 
     Args:
-        devices: as `keras.distribution.list_devices` names them.
-        model_parallel: devices that share the vocabulary; it divides their number.
+        devices: device names, as returned by `keras.distribution.list_devices`.
+        model_parallel: number of devices that share the vocabulary; must divide the number of
+            devices.
 
     Attributes:
-        num_replicas_in_sync: shares that a batch is cut into.
+        num_replicas_in_sync: the number of shares into which a batch is split.
     """
 
     def __init__(self, devices: Sequence[str], model_parallel: int = 1):
@@ -51,33 +53,22 @@ class JaxDevices:
             self._sharding = jax.devices()[0]
 
     def scope(self) -> contextlib.AbstractContextManager:
-        """Returns the block in which models and optimizers are made."""
+        """Returns the context in which models and optimizers must be created."""
         return self._distribution.scope() if self._distribution else contextlib.nullcontext()
 
     def place(self, batch: Mapping[str, np.ndarray]) -> dict[str, jax.Array]:
-        """Cuts a batch and puts the shares on their devices.
-
-        Args:
-            batch: {name: [B, ...]}; B divides by `num_replicas_in_sync`.
-
-        Returns:
-            The same as global arrays.
-        """
+        """Splits a batch {name: [B, ...]} over the devices; returns global arrays."""
         return jax.device_put(dict(batch), self._sharding)
 
     def experimental_distribute_dataset(
         self, dataset: "tf.data.Dataset"
     ) -> Iterator[dict[str, jax.Array]]:
-        """Yields a dataset's batches on the devices.
-
-        Args:
-            dataset: global batches.
-        """
+        """Yields the global batches of a dataset as arrays split over the devices."""
         return map(self.place, dataset.as_numpy_iterator())
 
 
 class _VocabularyParallel(keras.distribution.ModelParallel):
-    """Shards variables with a row for each token of the vocabulary; replicates the others."""
+    """Shards the variables with one row per token of the vocabulary; replicates all others."""
 
     def __init__(self, mesh: keras.distribution.DeviceMesh):
         layouts = keras.distribution.LayoutMap(mesh)
@@ -86,14 +77,7 @@ class _VocabularyParallel(keras.distribution.ModelParallel):
         super().__init__(layout_map=layouts, batch_dim_name="batch")
 
     def get_variable_layout(self, variable: Any) -> Any:
-        """Returns where a variable lies, for Keras, which makes it.
-
-        Args:
-            variable: it has its path and its shape.
-
-        Raises:
-            InputError: the vocabulary does not divide.
-        """
+        """Returns the layout of a variable; Keras calls it when it creates the variable."""
         layout = super().get_variable_layout(variable)
         count = self.device_mesh.shape[1]
         if "model" in layout.axes and variable.shape[0] % count:
@@ -110,23 +94,24 @@ def make_strategy(
     worker_timeout: float = 300.0,
     model_parallel: int = 1,
 ) -> JaxDevices:
-    """Makes the devices that a program's flags name; TensorFlow, which reads data, gets no GPU.
+    """Creates the devices that the flags of a program name, and hides GPUs from TensorFlow.
+
+    TensorFlow is used only for the input pipeline. Create models and optimizers in `scope()` of the
+    result.
 
     Args:
-        name: `default` (one device), `mirrored` (the devices of this machine) or `tpu` (those of
-            its TPU; never run on hardware yet).
-        num_devices: how many devices `mirrored` uses; 0 takes all of them. A CPU is cut into so
-            many.
-        worker_timeout: not used, as there are no other machines.
-        model_parallel: devices that share the vocabulary.
-
-    Returns:
-        The devices; models and optimizers are made inside their `scope()`.
+        name: `default` (one device), `mirrored` (the devices of this machine) or `tpu` (the devices
+            of its TPU; not yet run on hardware).
+        num_devices: number of devices for `mirrored`; 0 for all of them. A CPU is split into this
+            many devices.
+        worker_timeout: unused, since multi-worker runs need TensorFlow.
+        model_parallel: number of devices that share the vocabulary.
 
     Raises:
-        InputError: devices that are not to be had, or that do not divide.
+        InputError: if the devices are not available, or `model_parallel` does not divide their
+            number.
     """
-    import tensorflow as tf  # Late, as the step of JAX alone needs none.
+    import tensorflow as tf  # Imported late: the JAX training step alone does not need it.
 
     tf.config.set_visible_devices([], "GPU")
     if name == "multi_worker_mirrored":
@@ -158,36 +143,28 @@ def make_strategy(
 
 
 def fastest_precision() -> str:
-    """Names the fastest compute type that was measured to keep the loss curve with JAX.
+    """Returns the fastest compute dtype measured not to change the loss curve with JAX.
 
-    Returns:
-        `float32`: on CPUs XLA's bfloat16 product is no faster, and no accelerator was measured.
+    This is `float32`: on CPUs XLA's bfloat16 product is no faster, and accelerators were not
+    measured.
     """
     return "float32"
 
 
 def free(variables: Iterable[keras.Variable]) -> None:
-    """Does nothing: JAX gives back the memory of variables when the last name of them goes.
-
-    Args:
-        variables: those of a model or an optimizer.
-    """
+    """Does nothing: JAX frees an array when it is no longer referenced."""
 
 
 def peak_memory() -> int | None:
-    """Returns the most bytes that the first accelerator has held since the program began.
-
-    Returns:
-        The bytes; None on a CPU.
-    """
+    """Returns the peak memory in bytes of the first accelerator since start; None on a CPU."""
     held = jax.devices()[0].memory_stats()
     return held and held["peak_bytes_in_use"]
 
 
 def _split_cpu(num_devices: int) -> None:
-    """Cuts the CPU into devices, if JAX has not started; where there are GPUs nothing changes."""
+    """Splits the CPU into several devices, unless JAX has started already; GPUs are unaffected."""
     processors = max(2, os.cpu_count() or 1)
     if "xla_force_host_platform_device_count" in os.environ.get("XLA_FLAGS", ""):
         return
-    with contextlib.suppress(RuntimeError):  # JAX has started: the devices are what they are.
+    with contextlib.suppress(RuntimeError):  # JAX has started; its devices can no longer change.
         jax.config.update("jax_num_cpu_devices", min(num_devices, processors))

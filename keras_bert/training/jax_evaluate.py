@@ -1,4 +1,4 @@
-"""Evaluation and prediction with JAX, as evaluate.py and predict.py with TensorFlow."""
+"""Evaluation and prediction with JAX; the TensorFlow versions are evaluate.py and predict.py."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
@@ -20,18 +20,18 @@ if TYPE_CHECKING:
 def make_evaluate(
     strategy: JaxDevices, model: keras.Model, task: Objective, *, jit_compile: bool = True
 ) -> Callable[..., dict[str, float]]:
-    """Builds the function that scores a dataset.
+    """Builds the function that evaluates a model on a dataset.
 
     Args:
-        strategy: the devices that the model was made under.
+        strategy: the devices under which the model was created.
         model: the model that `task.sums` takes.
-        task: the sums to report; padding examples of the last batch weigh nothing in it.
-        jit_compile: compile; without it each operation runs by itself.
+        task: the metrics to compute; examples that only pad the last batch have weight 0.
+        jit_compile: whether to compile the forward pass; otherwise it runs eagerly.
 
     Returns:
-        `evaluate(dataset, after_batch=None)`: takes a finite dataset of global batches of one shape
-        and what to call after each, and returns {"loss": value} followed by {figure: value}, summed
-        in float64 over the batches.
+        `evaluate(dataset, after_batch=None)`. `dataset` is finite, with global batches of one
+        shape; `after_batch` is called after each batch. It returns {"loss": value} followed by
+        {metric: value}, summed in float64 over the batches.
     """
 
     def sums_and_weights(batch: Batch) -> jax.Array:
@@ -56,18 +56,17 @@ def make_evaluate(
 def make_predict(
     strategy: JaxDevices, model: keras.Model, inputs: Sequence[str], *, jit_compile: bool = True
 ) -> "Callable[[tf.data.Dataset], Iterator[tuple[Batch, dict[str, np.ndarray]]]]":
-    """Builds the function that runs a model over a dataset.
+    """Builds the function that runs a model on a dataset.
 
     Args:
-        strategy: the devices that the model was made under.
-        model: takes a dict of the inputs, gives a dict of outputs [B, ...].
-        inputs: names in the batch that the model takes.
-        jit_compile: compile; without it each operation runs by itself.
+        strategy: the devices under which the model was created.
+        model: maps a dict of inputs to a dict of outputs [B, ...].
+        inputs: the names of the model's inputs in a batch.
+        jit_compile: whether to compile the forward pass; otherwise it runs eagerly.
 
     Returns:
-        `predict(dataset)`: takes a finite dataset of global batches, which may differ in length,
-        and yields for each ({name: [B, ...]} of the batch, {name: [B, ...]} of the outputs), all
-        of them arrays.
+        `predict(dataset)`. `dataset` is finite, with global batches that may differ in length. For
+        each batch it yields the batch and the outputs, both {name: array [B, ...]}.
     """
     forward = _pure(model, lambda batch: model(batch, training=False), jit_compile)
 
@@ -82,7 +81,7 @@ def make_predict(
 def _pure(
     model: keras.Model, function: Callable[[Batch], Any], jit_compile: bool
 ) -> Callable[[Batch], Any]:
-    """Compiles a function of a batch and the model's weights, which are read at each call."""
+    """Compiles a function of a batch and of the model's weights, which are read at each call."""
     variables = model.variables
 
     def of_weights(values: list[jax.Array], batch: Batch) -> Any:

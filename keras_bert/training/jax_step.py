@@ -1,10 +1,10 @@
-"""The training step of training/step.py with JAX, as one compiled program.
+"""The training step with JAX, as one compiled program; training/step.py is the TensorFlow version.
 
     batch {name: [B, ...]} -> weights -> forward, backward (x micro-batches) -> clip -> optimizer
 
-Arrays are global: where a batch lies on several devices, a sum over it is a sum over all of them.
-The weights and the optimizer's state go into the program and come out of it; the memory of those
-that go in is used again for those that come out. Nothing here needs TensorFlow.
+Arrays are global: a sum over a batch on several devices is the sum over all of them. The weights
+and the optimizer state are inputs and outputs of the program, and the memory of the inputs is
+reused for the outputs (donation). This module does not need TensorFlow.
 """
 
 import contextlib
@@ -30,14 +30,9 @@ def make_train_steps(
 ) -> Callable[[Iterator[Batch], int], StepFigures]:
     """Builds the function that runs training steps.
 
-    Args:
-        strategy: the devices; JAX reads them from the arrays.
-        state: the model, its optimizer and their objective.
-        training: micro-batches, clipping, and whether the step is compiled as one program.
-
     Returns:
-        `train_steps(iterator, count)`: takes `count` global batches and returns their figures, as
-        training/step.py does, but as NumPy arrays.
+        `train_steps(iterator, count)`, which consumes `count` global batches and returns their
+        `StepFigures` as NumPy arrays.
     """
     model, optimizer, objective = state.model, state.optimizer, state.objective
     loss_scale, names = state.loss_scale, objective.figures
@@ -65,12 +60,12 @@ def make_train_steps(
         steps = training.gradient_accumulation_steps
         if steps == 1:
             return forward_backward(weights, fixed, batch, totals, scale)
-        # Row r is of micro-batch r mod steps, so that each device keeps the rows it has.
+        # Row r belongs to micro-batch r mod steps, so that rows need not move between devices.
         micro = {
             name: jnp.moveaxis(value.reshape(-1, steps, *value.shape[1:]), 1, 0)
             for name, value in batch.items()
         }
-        # Those that are padding alone come last, and are not computed.
+        # Micro-batches of only padding come last and are not computed.
         count = jnp.sum(jnp.any(micro["example_weights"] > 0, axis=1))
 
         def add(i: Any, total: Any) -> Any:
@@ -82,7 +77,7 @@ def make_train_steps(
         return jax.lax.fori_loop(0, count, add, zeros)
 
     def updated(weights: list, slot_values: list, gradients: list, scale: jax.Array):
-        """Returns the state after the optimizer's step, and the learning rate of that step."""
+        """Returns the state after the optimizer's update, and the learning rate of the update."""
         mapping = [*zip(trained, weights, strict=True), *zip(slots, slot_values, strict=True)]
         with keras.StatelessScope(mapping) as scope:
             rate = keras.ops.convert_to_tensor(optimizer.learning_rate)
@@ -107,7 +102,7 @@ def make_train_steps(
                 loss_scale.update(finite)
             slot_values = _values_in(scope, slots)
         new_weights, new_slots, rate = updated(weights, slot_values, gradients, factor)
-        if loss_scale:  # A step that overflowed is not taken.
+        if loss_scale:  # A step that overflowed is skipped.
             kept = (new_weights, new_slots), (weights, slot_values)
             new_weights, new_slots = jax.tree.map(
                 lambda new, old: jnp.where(finite, new, old), *kept
@@ -118,7 +113,7 @@ def make_train_steps(
         return (new_weights, new_slots), figures
 
     if training.jit_compile:
-        # Where each variable lies is where it stays; the state that went in is used up.
+        # Each variable keeps its sharding, and the memory of the previous state is reused.
         places = tuple([v.value.sharding for v in part] for part in (trained, slots))
         step = jax.jit(step, donate_argnums=0, out_shardings=(places, None))
 
@@ -130,7 +125,7 @@ def make_train_steps(
             for _ in range(int(count)):
                 values, figures = step(values, fixed, next(iterator))
                 steps.append(figures)
-        finally:  # What went in no longer exists.
+        finally:  # The variables' previous arrays were donated and no longer exist.
             for part, updates in zip((trained, slots), values, strict=True):
                 for variable, value in zip(part, updates, strict=True):
                     variable.assign(value)
@@ -140,7 +135,7 @@ def make_train_steps(
 
 
 def _run_twice(layer: keras.layers.Layer) -> Callable[..., jax.Array]:
-    """Makes a layer keep its inputs alone, and run again on the way back."""
+    """Makes a layer keep only its inputs, and run again in the backward pass."""
     return jax.checkpoint(lambda *inputs: layer(*inputs))
 
 

@@ -1,13 +1,13 @@
 """The training loop of all programs.
 
-    restore the newest checkpoint -> batches from that step on -> [steps -> figures -> evaluation,
-    checkpoint] until num_train_steps, or until evaluations stop improving
+It restores the newest checkpoint and continues from its step: it trains, logs, evaluates and saves
+checkpoints until `num_train_steps`, or until evaluations stop improving.
 
-Step N's batch is a function of (seed, N), so a run that was killed at any point resumes to the
-same weights, bit for bit on one kind of CPU. On SIGTERM the run saves and ends; an evaluation that
-was interrupted is repeated first when the run resumes.
+The batch of step N is a function of (seed, N), so a run that was killed at any point resumes and
+ends with the same weights, bit for bit on the same kind of CPU. On SIGTERM the run saves a
+checkpoint and ends; if an evaluation was interrupted, the resumed run starts by repeating it.
 
-With several workers all run the same steps and evaluations; only worker 0 writes.
+With several workers, all of them run the same steps and evaluations, but only worker 0 writes.
 """
 
 import time
@@ -42,8 +42,8 @@ class Evaluation:
     """The evaluations of a run.
 
     Attributes:
-        evaluate: returns {figure: value}, and calls its argument after each batch.
-        best: decides which weights are kept and when evaluations end the run; None for neither.
+        evaluate: returns {metric: value}, and calls its argument after each batch.
+        best: selects the weights to keep and stops the run early; None for neither.
     """
 
     evaluate: Callable[[AfterBatch], Mapping[str, float]]
@@ -56,23 +56,23 @@ def train(
     batches_from: Callable[[int], tf.data.Dataset],
     evaluation: Evaluation | None = None,
 ) -> Mapping[str, float] | None:
-    """Trains a model from its newest checkpoint, or its present weights, to the last step.
+    """Trains a model to the last step, from its newest checkpoint or else from its current weights.
 
     Args:
-        run: settings, devices and folder; the folder gets checkpoints/, tensorboard/ and
+        run: the settings, devices and run directory, which gets checkpoints/, tensorboard/ and
             metrics.jsonl.
         state: the model, which has the trained weights afterwards, and its optimizer.
-        batches_from: step -> endless dataset of batches, the first for that step: global ones, or
-            this worker's rows of them (distribute.py).
-        evaluation: runs before each checkpoint, or every `evaluate_steps`; None for never.
+        batches_from: returns an infinite dataset whose first batch is that of the given step.
+            Batches are global, or this worker's rows of them (distribute.py).
+        evaluation: runs before each checkpoint, or every `evaluate_steps`; None to never evaluate.
 
     Returns:
-        The figures of the last evaluation; None if there was none.
+        The metrics of the last evaluation; None if there was none.
 
     Raises:
-        InputError: a loss, gradient or weight is not finite (a gradient: at a loss scale of 1);
-            the last checkpoint is kept.
-        EndedEarly: the run received SIGTERM, and has saved.
+        InputError: if a loss, gradient or weight is not finite. A gradient that is not finite is an
+            error only at a loss scale of 1. The last checkpoint is kept.
+        EndedEarly: if the run received SIGTERM; its state is saved.
     """
     loop = _Loop(run, state, evaluation)
     if loop.has_ended and not loop.owes_evaluation:
@@ -86,8 +86,8 @@ class _Loop:
     """One call of `train`.
 
     Attributes:
-        step: finished steps.
-        figures: of the last evaluation of this call; None before it.
+        step: the number of completed steps.
+        figures: the metrics of the last evaluation of this call; None before it.
     """
 
     def __init__(self, run: TrainingRun, state: TrainState, evaluation: Evaluation | None):
@@ -110,19 +110,19 @@ class _Loop:
 
     @property
     def has_ended(self) -> bool:
-        """Whether all steps are done, or evaluations stopped improving."""
+        """True if all steps are done or the evaluations stopped improving."""
         if self.step >= self._training.num_train_steps:
             return True
         return bool(self._best and self._best.has_stopped(self._evaluations))
 
     @property
     def owes_evaluation(self) -> bool:
-        """Whether the evaluation of the present step was interrupted."""
+        """True if the evaluation at the current step was interrupted and must be repeated."""
         evaluated = [each["step"] for each in self._evaluations]
         return self._evaluates_now() and self.step not in evaluated
 
     def train(self, batches_from: Callable[[int], tf.data.Dataset]) -> bool:
-        """Trains to the end; returns whether the run was told to stop before it."""
+        """Trains to the end; returns whether SIGTERM stopped the run before it."""
         train_steps = make_train_steps(self._strategy, self._state, self._training)
         batches = distribute(self._strategy, batches_from(self.step), endless=True)
         last = self._training.num_train_steps
@@ -140,18 +140,18 @@ class _Loop:
                     told_to_stop = self._take_steps(train_steps, iterator)
                     told_to_stop = self._report_and_save(told_to_stop)
                 self._writer.wait()
-                all_sum(self._strategy)(np.zeros([1]))  # Worker 0's files are there for all.
+                all_sum(self._strategy)(np.zeros([1]))  # A barrier: worker 0 has written its files.
         finally:
             self._writer.close()
             self._summaries.close()
         return told_to_stop
 
     def _take_steps(self, train_steps: Callable, iterator: object) -> bool:
-        """Runs the steps up to the next event; returns whether the run was told to stop."""
+        """Runs the steps up to the next event; returns whether the run must stop."""
         count = _steps_to_next_event(self.step, self._training)
         count = min(self._stopping.steps_a_call, count)
         start = time.monotonic()
-        # An array: TensorFlow would trace a program for each int.
+        # An array, because TensorFlow would trace the function again for each Python int.
         figures = train_steps(iterator, np.array(count, np.int32)).numpy()
         told_to_stop = self._stopping.agree(count, time.monotonic() - start)
         stop_if_not_finite(figures, self.step, self._state.objective, self._writer)
@@ -162,7 +162,7 @@ class _Loop:
         return told_to_stop
 
     def _report_and_save(self, told_to_stop: bool) -> bool:
-        """Logs, evaluates and saves where due; returns whether the run was told to stop."""
+        """Logs, evaluates and saves where due; returns whether the run must stop."""
         training, step = self._training, self.step
         done, evaluates = step == training.num_train_steps, self._evaluates_now()
         if done or evaluates or told_to_stop or step % training.log_steps == 0:
@@ -170,7 +170,7 @@ class _Loop:
         if not (done or evaluates or told_to_stop or step % training.save_checkpoints_steps == 0):
             return False
         check_weights(self._strategy, self._state.model, step, self._writer)
-        # Before the checkpoint, so that a run that is killed in between evaluates again.
+        # Before the checkpoint: a run that is killed during the evaluation then repeats it.
         if evaluates and not told_to_stop:
             told_to_stop = not self._evaluate()
         if self._is_chief:
@@ -185,7 +185,7 @@ class _Loop:
         return self.step == self._training.num_train_steps or self.step % every == 0
 
     def _evaluate(self) -> bool:
-        """Returns whether the evaluation was finished: the run may be told to stop."""
+        """Evaluates; returns False if SIGTERM interrupted the evaluation."""
         figures = self._stopping.evaluate(self._evaluation.evaluate)
         if figures is None:
             return False

@@ -1,7 +1,7 @@
-"""Reads `metrics.jsonl`, the figures of a run by step.
+"""Reads `metrics.jsonl`, the metrics of a run by step.
 
-A line a logged step, {"step": 100, "loss": 6.1, ...}, and a line an evaluation, with `EVALUATION`
-before each figure. A kill can cut the last line short.
+Each line is a logged step, {"step": 100, "loss": 6.1, ...}, or an evaluation, whose metric names
+start with `EVALUATION`. The last line may be incomplete if the process was killed.
 """
 
 import json
@@ -12,14 +12,7 @@ EVALUATION = "eval_"
 
 
 def read_line(line: str) -> dict[str, float] | None:
-    """Reads a line.
-
-    Args:
-        line: of the file.
-
-    Returns:
-        {"step": ..., figure: value}; None if a kill cut it short.
-    """
+    """Parses a line as {"step": ..., metric: value}; returns None if it is incomplete."""
     try:
         row = json.loads(line)
     except ValueError:
@@ -29,14 +22,7 @@ def read_line(line: str) -> dict[str, float] | None:
 
 
 def read_metrics(output_dir: Path) -> list[dict[str, float]]:
-    """Reads the lines of a run that are whole.
-
-    Args:
-        output_dir: the run's folder; it may be absent.
-
-    Returns:
-        {"step": ..., figure: value} of each line, in the order of the file.
-    """
+    """Reads all complete lines of the run's `metrics.jsonl`, in order; [] if it does not exist."""
     path = output_dir / METRICS
     lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
     return [row for row in map(read_line, lines) if row is not None]

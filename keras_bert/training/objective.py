@@ -1,4 +1,4 @@
-"""The objective of training: figures of a task as sums divided by weights."""
+"""Defines the objective of training: the losses and metrics of a task as weighted means."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -7,24 +7,25 @@ from typing import Any
 import keras
 import numpy as np
 
-Batch = Mapping[str, Any]  # tensors of the backend, by the name of their feature
-AfterBatch = Callable[[], None]  # called after each batch of an evaluation; may end it by raising
+Batch = Mapping[str, Any]  # tensors of the backend by feature name
+AfterBatch = Callable[[], None]  # called after each evaluation batch; raises to end the evaluation
 
 
 @dataclass(frozen=True)
 class Objective:
-    """The figures of a task, each a numerator over a denominator, both summed over examples.
+    """The metrics of a task, each a numerator over a denominator, both summed over examples.
 
-    Sums make every figure exact for any split of the examples into batches, micro-batches and
-    devices; a mean of means would not be.
+    Sums make every metric exact for any split of the examples into batches, micro-batches and
+    devices, which a mean of means would not be.
 
     Attributes:
-        figures: the names of the figures (losses, accuracies), in the order of reports.
-        losses: {figure: epsilon}: the figures whose sum is the loss; epsilon is added to the
+        figures: the names of the metrics (losses, accuracies), in the order in which they are
+            reported.
+        losses: {metric: epsilon} of the metrics whose sum is the loss; epsilon is added to the
             denominator.
-        weights: batch -> {figure: denominator}, float32 scalars that depend on the data alone.
-            An example that pads a batch weighs nothing.
-        sums: (model, batch, training) -> {figure: numerator}, float32 scalars.
+        weights: a function batch -> {metric: denominator}, float32 scalars that depend only on the
+            data. Examples that only pad a batch have weight 0.
+        sums: a function (model, batch, training) -> {metric: numerator}, float32 scalars.
     """
 
     figures: Sequence[str]
@@ -33,17 +34,17 @@ class Objective:
     sums: Callable[[keras.Model, Batch, bool], dict[str, Any]]
 
     def divide(self, sums: np.ndarray, weights: np.ndarray) -> dict[str, float]:
-        """Turns sums into figures.
+        """Divides sums by weights.
 
         Args:
-            sums: [figures], numerators over any number of batches, in the order of `figures`.
-            weights: [figures], denominators over the same batches.
+            sums: [F], numerators over any number of batches, in the order of `figures`.
+            weights: [F], denominators over the same batches.
 
         Returns:
-            {"loss": value} followed by {figure: value}; 0 where nothing was weighed.
+            {"loss": value} followed by {metric: value}; 0 where the weight is 0.
         """
         epsilons = np.array([self.losses.get(name, 0.0) for name in self.figures])
-        # The weights of a batch are whole numbers, so a floor of 1e-12 only guards empty ones.
+        # Weights are whole numbers, so the minimum of 1e-12 only prevents a division by zero.
         values = np.asarray(sums, np.float64) / np.maximum(weights + epsilons, 1e-12)
         figures = dict(zip(self.figures, values.tolist(), strict=True))
         return {"loss": sum(figures[name] for name in self.losses)} | figures

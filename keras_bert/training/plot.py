@@ -1,4 +1,4 @@
-"""Draws the learning curves of runs into one picture and one page.
+"""Draws the learning curves of runs as an image and an HTML page.
 
     python -m keras_bert.training.plot out/base out/large --output=curves.png
 
@@ -52,18 +52,13 @@ results; tokens_per_second: the median of the run.</caption>
 
 
 def draw(runs: Sequence[RunCurves]) -> bytes:
-    """Draws a panel a figure: training as thin lines, evaluations as lines with dots.
+    """Draws the learning curves with one panel per metric, and returns them as PNG.
 
-    All panels have the steps of the longest run. A dotted line is what a guess by frequency alone
-    reaches, where a finished run says it.
-
-    Args:
-        runs: of which one at least has figures.
-
-    Returns:
-        The picture, as PNG.
+    Training curves are thin lines; evaluations are lines with dots. All panels share the range of
+    steps of the longest run. A dotted line is the unigram baseline, where a finished run reports
+    it. At least one run must have metrics.
     """
-    import matplotlib  # Late, as it is an extra.
+    import matplotlib  # Imported late, since it is an optional dependency.
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -95,15 +90,7 @@ def draw(runs: Sequence[RunCurves]) -> bytes:
 
 
 def make_page(runs: Sequence[RunCurves], picture: bytes) -> str:
-    """Makes a page that needs no other file.
-
-    Args:
-        runs: a column of the table each.
-        picture: as PNG.
-
-    Returns:
-        HTML.
-    """
+    """Returns a self-contained HTML page with a PNG and a table with one column per run."""
     figures = [one.final_figures() for one in runs]
     panels = [name for panel in drawn(runs) for name in (panel, EVALUATION + panel)]
     rest = [name for one in figures for name in one]
@@ -133,11 +120,11 @@ def _colors(count: int) -> list[Any]:
 
 
 def _draw_curves(axes: Any, told: RunCurves, name: str, color: Any) -> None:
-    """Draws one figure of one run: a line of training, which an evaluation's pushes back."""
+    """Draws one metric of one run; the training curve is fainter next to an evaluation curve."""
     evaluated = name in told.evaluation
     if name in told.training:
         steps, values = told.training[name]
-        mark = "." if len(steps) == 1 else None  # One point makes no line.
+        mark = "." if len(steps) == 1 else None  # A line of one point is invisible.
         alpha = 0.5 if evaluated else 0.9
         axes.plot(steps, values, **_TRAINING, color=color, marker=mark, alpha=alpha)
     if evaluated:
@@ -147,7 +134,7 @@ def _draw_curves(axes: Any, told: RunCurves, name: str, color: Any) -> None:
 
 
 def _draw_legends(figure: Any, runs: Sequence[RunCurves], colors: Sequence[Any]) -> None:
-    """Says above which color is which run, and below which line is what."""
+    """Draws the legend of runs (colors) at the top and that of line styles at the bottom."""
     from matplotlib.lines import Line2D
 
     names = [
@@ -158,7 +145,7 @@ def _draw_legends(figure: Any, runs: Sequence[RunCurves], colors: Sequence[Any])
     if any(told.guesses for told in runs):
         kinds["guess by frequency"] = _GUESS
     lines = [Line2D([], [], **look, color="#555555", label=kind) for kind, look in kinds.items()]
-    # A name takes its line and about 0.075 inches a letter.
+    # The width of a legend entry in inches: the line sample, and about 0.075 per letter.
     wide = 0.7 + 0.075 * max(len(told.name) for told in runs)
     columns = max(1, min(len(runs), int(figure.get_figwidth() / wide)))
     figure.legend(handles=names, loc="outside upper left", ncols=columns, frameon=False)
@@ -166,7 +153,7 @@ def _draw_legends(figure: Any, runs: Sequence[RunCurves], colors: Sequence[Any])
 
 
 def _thousands(value: float, _: int) -> str:
-    """Writes a number of an axis: 20k for 20,000."""
+    """Formats an axis label: 20k for 20,000."""
     for size, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
         if abs(value) >= size:
             return f"{value / size:g}{letter}"
@@ -174,7 +161,7 @@ def _thousands(value: float, _: int) -> str:
 
 
 def _shown(value: float | None) -> str:
-    """Writes a number of the table."""
+    """Formats a number of the table."""
     if value is None:
         return "–"
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"

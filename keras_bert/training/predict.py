@@ -1,4 +1,4 @@
-"""Runs a model over a finite dataset of batches."""
+"""Runs a model on a finite dataset."""
 
 from collections.abc import Callable, Iterator, Sequence
 
@@ -19,25 +19,24 @@ def make_predict(
     *,
     jit_compile: bool = True,
 ) -> Callable[[tf.data.Dataset], Iterator[tuple[Batch, dict[str, np.ndarray]]]]:
-    """Builds the function that runs a model over a dataset.
+    """Builds the function that runs a model on a dataset.
 
     Args:
-        strategy: the strategy that the model was made under.
-        model: takes a dict of the inputs, gives a dict of outputs [B, ...].
-        inputs: names in the batch that the model takes.
-        jit_compile: compile the forward pass with XLA, as training/fusion.py does.
+        strategy: the strategy under which the model was created.
+        model: maps a dict of inputs to a dict of outputs [B, ...].
+        inputs: the names of the model's inputs in a batch.
+        jit_compile: whether to compile the forward pass with XLA; see training/fusion.py.
 
     Returns:
-        `predict(dataset)`: takes a finite dataset of batches, which may differ in length, global
-        ones or this worker's rows of them, and yields for each part of a batch that one device of
-        this worker had ({name: [b, ...]} of the batch, {name: [b, ...]} of the outputs), all of
-        them arrays.
+        `predict(dataset)`. `dataset` is finite; its batches may differ in length, and are global or
+        this worker's rows of them. For each batch and each device of this worker it yields that
+        device's rows of the batch and of the outputs, both {name: array [b, ...]}.
     """
     forward = compiled(
         lambda batch: model({name: batch[name] for name in inputs}, training=False), jit_compile
     )
 
-    @tf.function(reduce_retracing=True)  # One trace for all lengths.
+    @tf.function(reduce_retracing=True)  # Traced once for all lengths.
     def step(batch: Batch) -> tuple[tuple[tf.Tensor, ...], ...]:
         outputs = strategy.run(forward, args=(batch,))
         return tuple(

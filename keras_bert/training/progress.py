@@ -1,7 +1,7 @@
-"""Progress of long work on stderr: a bar with a rate on a terminal, plain lines elsewhere.
+"""Shows the progress of long operations on stderr: a bar on a terminal, otherwise log lines.
 
-Work that ends within some seconds shows nothing. Training steps have a bar of their own, which
-lasts as long as the run (summaries.py).
+Operations that take less than a few seconds show nothing. Training steps have a separate bar that
+lasts for the whole run (summaries.py).
 """
 
 import contextlib
@@ -20,16 +20,16 @@ _SECONDS_BETWEEN_LINES = 10.0
 def progress(
     what: str, total: int, unit: str, silent: bool = False
 ) -> Iterator[Callable[[int], None]]:
-    """Shows how far the block's work is.
+    """Shows the progress of the block.
 
     Args:
-        what: what is being done, such as "predicting".
-        total: how much there is of it.
-        unit: what is counted, such as "examples".
-        silent: show nothing: it is another worker's to show.
+        what: a description of the operation, such as "predicting".
+        total: the amount of work, in units.
+        unit: the name of the unit, such as "examples".
+        silent: whether to show nothing, because another worker does.
 
     Yields:
-        What to call with how much was done since the last call.
+        A function to call with the number of units completed since its last call.
     """
     on_terminal = sys.stderr.isatty()
     done = 0

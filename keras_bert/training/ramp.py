@@ -1,8 +1,8 @@
-"""A batch that grows over the first steps, by micro-batches.
+"""Increases the batch size over the first steps, by the number of micro-batches per step.
 
-Early gradients agree even in small batches, late ones only in large ones, so a run of a fixed
-budget takes more steps early on (Geiping & Goldstein 2023, section 4.3). The micro-batch keeps its
-size, so nothing is compiled twice; what grows is how many of them make a step.
+Gradients agree even for small batches early in training, but only for large ones later. Small early
+batches therefore allow more steps in a fixed budget (Geiping & Goldstein 2023, section 4.3). The
+size of a micro-batch is constant, so nothing is recompiled; only the number of micro-batches grows.
 """
 
 from dataclasses import dataclass
@@ -14,28 +14,24 @@ import numpy as np
 class BatchRamp:
     """The number of micro-batches of each step of a run.
 
-    Step n has 1 + floor(n · (G - 1) / N) of them below N, and G from N on.
+    Step n has 1 + floor(n · (G - 1) / N) micro-batches for n < N, and G from step N on.
 
     Attributes:
-        micro_batches: those of a full batch, G, at least 1.
-        steps: steps until the batch is full, N; 0 for full batches from the start.
+        micro_batches: G, the number of micro-batches of a full batch, at least 1.
+        steps: N, the number of steps until the batch is full; 0 for full batches from the start.
     """
 
     micro_batches: int = 1
     steps: int = 0
 
     def counts(self) -> np.ndarray:
-        """Returns the micro-batches of each step of the ramp, [N] int64."""
+        """Returns the number of micro-batches of each step of the ramp, [N] int64."""
         return 1 + np.arange(self.steps, dtype=np.int64) * (self.micro_batches - 1) // (
             self.steps or 1
         )
 
     def before(self, step: int) -> int:
-        """Counts the micro-batches of all steps before one.
-
-        Args:
-            step: the step's number, from 0; that of all steps for a whole run.
-        """
+        """Returns the total number of micro-batches in steps 0 to `step` - 1."""
         full = max(0, step - self.steps)
         return int(self.counts()[:step].sum()) + full * self.micro_batches
 

@@ -1,9 +1,10 @@
-"""Gradient checkpointing: blocks of a model keep only their inputs, and run twice.
+"""Gradient checkpointing with TensorFlow: blocks keep only their inputs and run twice.
 
-TensorFlow's side of layers/recompute.py. A block becomes a function of tensors, its weights among
-them (tf.recompute_grad would take them from the layer, and adds to a copy of each at every call),
-whose gradient runs the block again and goes back through that. The second run begins once the
-gradient has come to the block, so at any time what lies within one block alone is in memory.
+This implements layers/recompute.py for TensorFlow. Each block becomes a function of its inputs and
+its weights with a custom gradient, which runs the block again and differentiates that second run.
+(tf.recompute_grad would read the weights from the layer, and accumulates their gradients in a copy
+at every call.) The second run starts only when the gradient has reached the block, so the
+activations inside a block are in memory for only one block at a time.
 """
 
 import contextlib
@@ -18,17 +19,14 @@ from keras_bert.models.layers.recompute import recompute_with
 
 @contextlib.contextmanager
 def recomputing(model: keras.Model, *, whole: bool) -> Iterator[None]:
-    """Makes the blocks of a model, called under a gradient tape, keep their inputs alone.
+    """Makes the blocks of a model keep only their inputs when called under a gradient tape.
 
     Args:
-        model: the model that is called; the tape watches its variables already.
-        whole: whether XLA compiles all of what is traced here, not chains of it alone.
-
-    Yields:
-        Nothing.
+        model: the model; the tape must already watch its variables.
+        whole: whether XLA compiles the whole traced function, rather than only its chains.
     """
-    # Read here, outside of any layer: inside one of mixed precision they come cast, and the casts
-    # would be kept for the way back.
+    # The weights are read outside of any layer: a mixed-precision layer would return them cast,
+    # and the cast copies would be kept for the backward pass.
     values = {id(variable): tf.convert_to_tensor(variable.value) for variable in model.variables}
 
     def recompute(layer: keras.layers.Layer) -> Callable[..., tf.Tensor]:
@@ -48,7 +46,7 @@ def recomputing(model: keras.Model, *, whole: bool) -> Iterator[None]:
 def _run_twice(
     layer: keras.layers.Layer, given: Sequence[bool], whole: bool
 ) -> Callable[..., tf.Tensor]:
-    """Makes a function of a layer's inputs that are `given`, followed by its weights."""
+    """Makes a function of those inputs of a layer that are `given`, followed by its weights."""
     count = sum(given)
 
     def forward(tensors: Sequence[tf.Tensor]) -> tf.Tensor:
@@ -75,11 +73,13 @@ def _run_twice(
 
 
 def _after(upstream: tf.Tensor, tensors: Sequence[tf.Tensor], whole: bool) -> list[tf.Tensor]:
-    """Returns the tensors, to be had no earlier than the gradient from above.
+    """Returns the tensors, but available only after the upstream gradient is.
 
-    Else nothing would hold the second run back, and a compiler would take it for the first.
+    Without this dependency the second run could start early, or a compiler could merge it with the
+    first one as a common subexpression.
     """
-    if whole:  # XLA ignores control dependencies; 0 times something is not 0 for it (NaN).
+    # XLA ignores control dependencies, but it cannot simplify 0 * x, which is NaN for x = NaN.
+    if whole:
         first, *rest = tensors
         nothing = 0.0 * tf.reshape(upstream, [-1])[0]
         return [first + tf.cast(nothing, first.dtype), *rest]

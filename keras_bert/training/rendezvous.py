@@ -1,7 +1,8 @@
-"""Lets several workers wait for each other before TensorFlow starts its cluster.
+"""Lets the workers wait for each other before TensorFlow starts its cluster.
 
-TensorFlow's own wait has no time limit and lets no other thread run, so this comes first.
-A worker's port is its own until it makes the strategy; then TensorFlow answers on it.
+TensorFlow's own wait has no timeout and blocks all other threads of the process. The workers
+therefore connect to each other first. During this time each worker listens on its own port; when it
+creates the strategy, TensorFlow takes over the port.
 """
 
 import contextlib
@@ -25,17 +26,14 @@ _INDEX = slice(len(_HELLO), len(_HELLO) + 2)
 
 
 def meet(workers: Sequence[str], index: int, timeout: float) -> None:
-    """Waits until this worker has exchanged calls with every other worker.
+    """Waits until this worker has exchanged greetings with every other worker.
 
-    Args:
-        workers: "host:port" of each.
-        index: which of them this process is.
-        timeout: seconds to wait; it ends at most a call later.
+    The wait may exceed `timeout` seconds by one connection attempt.
 
     Raises:
-        InputError: this worker's port is taken, or another one has another list of workers or the
-            same index.
-        EndedEarly: a worker has not come.
+        InputError: if this worker's port is in use, or another worker has a different list of
+            workers or the same index.
+        EndedEarly: if a worker did not connect in time.
     """
     others = [other for other in range(len(workers)) if other != index]
     hello = _hello(workers, index)
@@ -43,7 +41,7 @@ def meet(workers: Sequence[str], index: int, timeout: float) -> None:
     misfits: list[str] = []
     met = threading.Event()
     deadline = time.monotonic() + timeout
-    # All at once: a machine that is off keeps each caller waiting.
+    # Workers are called in parallel, since a call to a machine that is off waits for its timeout.
     threads = ThreadPoolExecutor(1 + min(len(others), _CALLS_AT_ONCE))
     with _own_port(workers[index]) as listener, threads:
         threads.submit(_answer, listener, hello, callers, misfits, met)
@@ -77,13 +75,10 @@ def meet(workers: Sequence[str], index: int, timeout: float) -> None:
 
 @contextlib.contextmanager
 def held_address() -> Iterator[str]:
-    """Keeps a port of this machine for a worker, who alone listens on it.
+    """Reserves a free port of this machine for one worker to listen on; yields "host:port".
 
-    A port that a socket holds without listening is given to no one who asks for any free port; a
-    server that asks for it by its number, and for SO_REUSEADDR as servers do, gets it.
-
-    Yields:
-        "host:port".
+    While the port is bound, the system does not assign it to a process that asks for any free port.
+    A server that requests it by number with SO_REUSEADDR, as servers do, can still listen on it.
     """
     with socket.socket() as held:
         held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -92,7 +87,7 @@ def held_address() -> Iterator[str]:
 
 
 def _hello(workers: Sequence[str], index: int) -> bytes:
-    """The greeting of a worker: its index, and a digest of the list of workers."""
+    """Returns the greeting of a worker: its index, and a digest of the list of workers."""
     digest = hashlib.sha256(json.dumps([*workers]).encode()).digest()
     return _HELLO + index.to_bytes(2, "big") + digest[:16]
 
@@ -110,10 +105,10 @@ def _own_port(address: str) -> socket.socket:
 
 
 def _call(hello: bytes, seconds: float, address: str) -> bytes:
-    """Tells another worker that this one is there; returns what it says to that, if anything.
+    """Sends the greeting to another worker; returns its answer, or b"" without one.
 
-    One that has met all others already says something, too: TensorFlow, which speaks first,
-    answers there.
+    A worker that has already met all others answers too: by then TensorFlow listens on its port,
+    and TensorFlow sends data first.
     """
     host, _, port = address.rpartition(":")
     try:
@@ -131,16 +126,16 @@ def _answer(
     misfits: list[str],
     met: threading.Event,
 ) -> None:
-    """Takes calls, each in a thread of its own, until this worker has met all others."""
+    """Accepts connections, each in its own thread, until this worker has met all others."""
     while not met.is_set():
         try:
             connection, (host, _) = listener.accept()
         except TimeoutError:
             continue
-        except OSError:  # This one was given up, and its worker calls again.
+        except OSError:  # The caller closed the connection; it will call again.
             time.sleep(0.05)
             continue
-        # A stranger who says nothing must not keep the others waiting.
+        # A thread each, so that a client that sends nothing does not block the others.
         given = (connection, host, hello, callers, misfits)
         threading.Thread(target=_hear, args=given, daemon=True).start()
 
@@ -148,7 +143,7 @@ def _answer(
 def _hear(
     connection: socket.socket, host: str, hello: bytes, callers: set[int], misfits: list[str]
 ) -> None:
-    """Notes who calls, or what does not fit, and tells the caller."""
+    """Records the caller, or the reason why it does not match, and answers it."""
     with connection, contextlib.suppress(OSError):
         connection.settimeout(_SECONDS_A_CALL)
         said = connection.recv(64)
@@ -164,7 +159,7 @@ def _hear(
 
 
 def _misfit(said: bytes, hello: bytes) -> str:
-    """Returns the reason why two workers cannot be in one run, or an empty text."""
+    """Returns the reason why two workers cannot be in one run, or an empty string."""
     if said[_INDEX.stop :] != hello[_INDEX.stop :]:
         return "has another list of workers than"
     return "has the same index as" if said == hello else ""

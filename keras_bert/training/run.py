@@ -1,4 +1,4 @@
-"""The objects that describe a training run: its settings, devices, folder and record."""
+"""The objects that describe a training run: its settings, devices, directory and record."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -17,19 +17,19 @@ class TrainingSettings:
 
     Attributes:
         num_train_steps: the number of optimizer steps in total.
-        train_batch_size: examples a step, over all devices and micro-batches.
-        gradient_accumulation_steps: micro-batches a step on each device.
-        batch_ramp_steps: steps over which the micro-batches of a step grow from one to that
-            number (training/ramp.py); 0 for all of them from the start.
-        max_grad_norm: global norm that gradients are clipped to.
-        jit_compile: compile forward and backward pass with XLA.
-        gradient_checkpointing: keep only the input of each block and run the blocks again in the
-            backward pass (recomputation.py): less memory, more computation.
+        train_batch_size: examples per step, over all devices and micro-batches.
+        gradient_accumulation_steps: micro-batches per step on each device.
+        batch_ramp_steps: steps over which the number of micro-batches grows from one to
+            `gradient_accumulation_steps` (training/ramp.py); 0 for full batches from the start.
+        max_grad_norm: the global norm to which gradients are clipped.
+        jit_compile: whether to compile the forward and backward pass with XLA.
+        gradient_checkpointing: whether to keep only the input of each block and recompute the block
+            in the backward pass (recomputation.py): less memory, more computation.
         log_steps: steps between two log lines.
         save_checkpoints_steps: steps between two checkpoints.
-        evaluate_steps: steps between two evaluations, each with a checkpoint; 0 for evaluations
-            at the other checkpoints.
-        keep_checkpoint_max: checkpoints kept.
+        evaluate_steps: steps between two evaluations, each followed by a checkpoint; 0 to evaluate
+            at every checkpoint.
+        keep_checkpoint_max: the number of checkpoints to keep.
         steps_per_loop: maximum number of steps that run without a return to Python (stopping.py).
     """
 
@@ -49,13 +49,13 @@ class TrainingSettings:
 
 @dataclass(frozen=True)
 class TrainingRun:
-    """What every part of a training run needs.
+    """The settings, devices and directory of a training run.
 
     Attributes:
         training: the length of the run and the settings of its steps.
         strategy: the devices.
-        output_dir: the folder of the run (README, "What a run leaves behind").
-        record: the settings in run.json, which must not change when the run is resumed.
+        output_dir: the run directory (README, "What a run leaves behind").
+        record: the settings saved in run.json, which must not change when the run is resumed.
     """
 
     training: TrainingSettings
@@ -67,15 +67,10 @@ class TrainingRun:
 def check_batch_sizes(
     strategy: "tf.distribute.Strategy", settings: TrainingSettings, eval_batch_size: int
 ) -> None:
-    """Checks that all devices and micro-batches get the same number of examples.
-
-    Args:
-        strategy: the devices.
-        settings: the batch size and the micro-batches of training.
-        eval_batch_size: examples a batch of an evaluation.
+    """Checks that the batch sizes are divisible by the number of devices and micro-batches.
 
     Raises:
-        InputError: a batch does not divide, or a ramp has no micro-batches to grow by.
+        InputError: if a batch size is not divisible, or a batch ramp has only one micro-batch.
     """
     if settings.batch_ramp_steps and settings.gradient_accumulation_steps == 1:
         raise InputError(

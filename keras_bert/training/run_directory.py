@@ -1,7 +1,7 @@
-"""Decides whether a run's folder starts, resumes, rejects or has finished a run.
+"""Decides whether a run starts, resumes, is already finished or does not match its directory.
 
-`run.json` says what the run is (settings, versions); `results.json` appears when it is finished.
-`.lock` is there while a process is at work; it holds nothing.
+`run.json` contains the settings and package versions of the run; `results.json` exists once it is
+finished. `.lock` is an empty file that exists while a process is working in the directory.
 """
 
 import contextlib
@@ -31,29 +31,22 @@ from keras_bert.training.cluster import (
 
 _LOCK = ".lock"
 _MARK = ".workers-"
-_SECONDS_TO_APPEAR = 10.0  # A network file system may show a new file late.
+_SECONDS_TO_APPEAR = 10.0  # On a network file system a new file may become visible late.
 PACKAGES = ("tensorflow", "jax", "keras", "numpy")
 
 
 def is_finished(
     output_dir: Path, settings: Mapping[str, object], strategy: tf.distribute.Strategy
 ) -> bool:
-    """Looks whether a folder holds this run, and whether it is finished.
+    """Checks that a directory belongs to this run, and returns whether the run is finished.
 
-    Of several workers all must call it; what the first of them finds holds for all.
-
-    Args:
-        output_dir: the run's folder; it may be absent.
-        settings: everything that the outcome depends on, as JSON values.
-        strategy: the devices.
-
-    Returns:
-        True if there is nothing left to do.
+    Every worker must call it; all of them use the result of worker 0. `settings` must contain
+    everything that the outcome depends on, as JSON values.
 
     Raises:
-        InputError: the folder holds a run with other settings, or it is not one folder for all
+        InputError: if the directory holds a run with other settings, or is not shared by all
             workers.
-        EndedEarly: another worker is gone.
+        EndedEarly: if another worker is lost.
     """
     last, refusal = "", ""
     if worker_index(strategy) == 0:
@@ -70,7 +63,7 @@ def is_finished(
 
 
 def _last_file(output_dir: Path, settings: Mapping[str, object]) -> str:
-    """Names the last file that this run wrote in its folder, "" if none."""
+    """Returns the name of the last file that this run wrote in its directory, or ""."""
     run_file = output_dir / "run.json"
     if not run_file.exists():
         return ""
@@ -93,13 +86,9 @@ def _last_file(output_dir: Path, settings: Mapping[str, object]) -> str:
 
 
 def flat(settings: Mapping[str, object]) -> dict[str, object]:
-    """Names settings of settings by their path, so that a message shows the one that differs.
+    """Flattens nested settings, so that error messages can name the setting that differs.
 
-    Args:
-        settings: JSON values by name.
-
-    Returns:
-        The same without mappings in it: `phase-1.log_steps` for `log_steps` of `phase-1`.
+    `log_steps` of `phase-1` becomes `phase-1.log_steps`.
     """
     named = {}
     for name, value in settings.items():
@@ -114,20 +103,15 @@ def flat(settings: Mapping[str, object]) -> dict[str, object]:
 def running(
     output_dir: Path, settings: Mapping[str, object], strategy: tf.distribute.Strategy
 ) -> Iterator[Path]:
-    """Records a run in its folder and keeps other runs out of it during the block.
-
-    Args:
-        output_dir: the run's folder; made if absent.
-        settings: as given to `is_finished`.
-        strategy: the devices; its workers end the block together.
+    """Records a run in its directory and locks the directory during the block.
 
     Yields:
-        The folder to write to: the run's, or for all workers but the first one that goes away.
+        The directory to write to: the run directory on worker 0, a temporary one on other workers.
 
     Raises:
-        InputError: the folder cannot be written, another process works in it or has meanwhile
-            begun a run with other settings in it, or it is not one folder for all workers.
-        EndedEarly: another worker is gone.
+        InputError: if the directory cannot be written, is in use by another process, holds a run
+            with other settings, or is not shared by all workers.
+        EndedEarly: if another worker is lost.
     """
     with lost_workers_end(strategy):
         if worker_index(strategy):
@@ -137,24 +121,24 @@ def running(
         else:
             at_work = f"{output_dir}: another process is at work in this folder"
             with locked(output_dir / _LOCK, at_work):
-                # Once more: another one may have begun, and ended, since `is_finished`.
+                # Checked again: another run may have started and ended since `is_finished`.
                 if not _last_file(output_dir, settings):
                     record = {"settings": settings, "versions": _versions()}
                     write_json(output_dir / "run.json", record)
                 _check_one_folder(strategy, output_dir)
                 yield output_dir
-        all_sum(strategy)(np.zeros([1]))  # What the first worker wrote is there for all.
+        all_sum(strategy)(np.zeros([1]))  # A barrier: worker 0 has written its files.
 
 
 def _check_one_folder(strategy: tf.distribute.Strategy, output_dir: Path) -> None:
-    """Checks that every worker finds a mark that worker 0 makes in its folder."""
+    """Checks that all workers see a marker file that worker 0 creates in its run directory."""
     if num_workers(strategy) == 1:
         return
     mark = output_dir / f"{_MARK}{secrets.token_hex(8)}"
     is_chief = worker_index(strategy) == 0
     try:
         if is_chief:
-            for leftover in output_dir.glob(f"{_MARK}*"):  # of one that was killed here
+            for leftover in output_dir.glob(f"{_MARK}*"):  # from a killed process
                 leftover.unlink()
             write_json(mark, {})
         name = gather(strategy, mark.name)[0]
@@ -165,7 +149,7 @@ def _check_one_folder(strategy: tf.distribute.Strategy, output_dir: Path) -> Non
 
 
 def _check_all_find(strategy: tf.distribute.Strategy, path: Path) -> None:
-    """Checks that a file of worker 0's in the run's folder is there for every worker."""
+    """Checks that all workers see a file of worker 0 in the run directory."""
     if num_workers(strategy) == 1:
         return
     found = gather(strategy, [str(path.parent.absolute()), _appears(path)])
@@ -181,7 +165,7 @@ def _appears(path: Path) -> bool:
     end = time.monotonic() + _SECONDS_TO_APPEAR
     while True:
         with contextlib.suppress(OSError):
-            os.listdir(path.parent.parent)  # Asks the server anew, which a look at a path may not.
+            os.listdir(path.parent.parent)  # Refreshes the cache of a network file system.
             if path.name in os.listdir(path.parent):
                 return True
         if time.monotonic() > end:

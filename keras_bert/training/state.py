@@ -1,4 +1,4 @@
-"""The state that training changes: model, optimizer and loss scale, with their objective."""
+"""The objects that training updates: model, optimizer and loss scale, with their objective."""
 
 from dataclasses import dataclass
 
@@ -10,13 +10,13 @@ from keras_bert.training.objective import Objective
 
 @dataclass(frozen=True)
 class TrainState:
-    """A model and the objects that train it, all made under the strategy's scope.
+    """A model and the objects that train it, all created in the strategy's scope.
 
     Attributes:
         model: the model that `objective.sums` takes.
         optimizer: an optimizer built on the model's trainable variables.
-        objective: the sums to minimize and to report.
-        loss_scale: the factor of the loss, for float16 only.
+        objective: the losses to minimize and the metrics to report.
+        loss_scale: the loss scale; only for float16.
     """
 
     model: keras.Model

@@ -1,22 +1,22 @@
-"""The training step, on every device, of a global batch.
-
-Losses are sums with weights, divided once by the weight of the whole global batch. The weights
-come from the data alone, so they are known before the forward pass: the gradient of each
-micro-batch on each device is then already its share of the global gradient, and shares are only
-ever added: over micro-batches, then over devices. Clipping sees the global gradient.
+"""The training step: processes one global batch on all devices.
 
     batch {name: [B, ...]} -> weights -> all-reduce -> forward, backward (x micro-batches)
     -> all-reduce -> clip -> optimizer
 
-In float16 the loss is multiplied by a scale, and the gradients divided by it after the all-reduce.
-Their global norm tells whether they are finite, so all devices take a step or none does.
+Losses are weighted sums, divided by the total weight of the global batch. The weights depend only
+on the data, so the total is known before the forward pass. The gradient of each micro-batch on each
+device is thus already its share of the global gradient, and the shares are simply added: first over
+micro-batches, then over devices. Clipping applies to the global gradient.
 
-Row r of a device's share of the batch is of its micro-batch r mod G, so of the same on any number
-of devices. Micro-batches of padding alone are not computed: the last ones, while a batch grows
-(ramp.py).
+In float16 the loss is multiplied by a scale, and the gradients are divided by it after the
+all-reduce. Whether a step is skipped depends on their global norm, so all devices decide alike.
 
-Batches may differ in length from step to step; XLA then makes a program of each length. Variables
-that are not trainable cost nothing: no gradient goes through what lies below the first trainable.
+Row r of a device's share of the batch belongs to micro-batch r mod G, so it is in the same
+micro-batch for any number of devices. Micro-batches of only padding are not computed; they are the
+last ones of a step while the batch size grows (ramp.py).
+
+Batches may differ in length from step to step; XLA compiles a program for each length. Frozen
+variables cost no time: no gradient is computed below the first trainable layer.
 """
 
 import contextlib
@@ -33,8 +33,8 @@ from keras_bert.training.state import TrainState
 from keras_bert.training.step_figures import StepFigures
 
 SUM = tf.distribute.ReduceOp.SUM
-# Gradients are summed over workers in pieces of at least this size: while one is added up, the next
-# is on its way. In one piece it takes twice the CPU time (benchmarks/README.md).
+# Gradients are summed over workers in packs of at least this size: while one pack is added, the
+# next is transferred. A single pack takes twice the CPU time (benchmarks/README.md).
 IN_PIECES = tf.distribute.experimental.CommunicationOptions(bytes_per_pack=4 * 2**20)
 
 
@@ -43,15 +43,10 @@ def make_train_steps(
 ) -> Callable[..., StepFigures]:
     """Builds the compiled function that runs training steps.
 
-    Args:
-        strategy: the strategy that the state was made under.
-        state: the model, its optimizer and their objective.
-        training: micro-batches, clipping, and how forward and backward pass are compiled.
-
     Returns:
-        `train_steps(iterator, count)`: takes `count` global batches and returns their figures as
-        tensors. With a loss scale, a step whose gradient norm is not finite leaves the weights and
-        the optimizer as they were.
+        `train_steps(iterator, count)`, which consumes `count` global batches and returns their
+        `StepFigures` as tensors. With a loss scale, a step whose gradient norm is not finite
+        changes neither the weights nor the optimizer.
     """
     model, optimizer, objective = state.model, state.optimizer, state.objective
     loss_scale, jit_compile = state.loss_scale, training.jit_compile
@@ -68,14 +63,15 @@ def make_train_steps(
             loss = tf.add_n([sums[name] / (totals[name] + e) for name, e in losses])
             scaled = loss * scale
         gradients = tape.gradient(scaled, variables, unconnected_gradients="zero")
-        # Dense: Keras optimizers square an IndexedSlices before they sum a token's repetitions.
+        # Dense, because Keras optimizers would square the values of an IndexedSlices before they
+        # sum the rows of a repeated token.
         return tf.stack([sums[name] for name in names]), [
             tf.convert_to_tensor(gradient) for gradient in gradients
         ]
 
     forward_backward = compiled(forward_backward, jit_compile)
 
-    # In XLA one pass over weights and moments, where single operations make a dozen.
+    # XLA reads the weights and moments once; separate operations would read them a dozen times.
     @tf.function(jit_compile=jit_compile)
     def update(gradients: list[tf.Tensor], scale: tf.Tensor) -> tf.Tensor:
         rate = optimizer.learning_rate
@@ -84,7 +80,7 @@ def make_train_steps(
         return rate
 
     def update_if_finite(gradients: list[tf.Tensor], scale: tf.Tensor):
-        """Returns the learning rate, and 1 or 0: how many steps of the optimizer were taken."""
+        """Returns the learning rate, and the number of optimizer updates made, 1 or 0."""
         if loss_scale is None:
             return update(gradients, scale), 1
         finite = tf.math.is_finite(scale)
@@ -105,7 +101,7 @@ def make_train_steps(
             for name, value in batch.items()
         }
         filled = tf.reduce_any(micro["example_weights"] > 0, axis=0)
-        count = tf.reduce_sum(tf.cast(filled, tf.int32))  # The first ones: padding comes last.
+        count = tf.reduce_sum(tf.cast(filled, tf.int32))  # Padding comes last.
 
         def add(i, sums, gradients):
             part = {name: value[:, i] for name, value in micro.items()}
@@ -114,7 +110,7 @@ def make_train_steps(
 
         zeros = [tf.zeros(variable.shape) for variable in variables]
         start = (tf.constant(0), tf.zeros([len(names)]), zeros)
-        # One at a time: the next one's forward pass would hold its activations beside this one's.
+        # One micro-batch at a time, so that the activations of only one are in memory.
         _, sums, gradients = tf.while_loop(
             lambda i, *_: i < count, add, start, parallel_iterations=1
         )
@@ -133,10 +129,10 @@ def make_train_steps(
         sums, gradients = accumulate(batch, totals, scale)
         sums = replica.all_reduce(SUM, sums)
         gradients = replica.all_reduce(SUM, gradients, IN_PIECES)
-        # Outside XLA, which sums a norm on one thread. l2_loss makes one pass of it.
+        # Outside of XLA, which computes a norm in a single thread. l2_loss needs only one pass.
         norm = tf.sqrt(2.0 * tf.add_n([tf.nn.l2_loss(gradient) for gradient in gradients])) / scale
-        # Each device updates its own copy from the same gradient. Keras's `apply` would sum over
-        # devices a second time; what it does besides (its clipping, its averages) is not done.
+        # Each device updates its own copy with the same gradient. `optimizer.apply` would sum over
+        # the devices a second time; its clipping and weight averaging are not supported here.
         rate, taken = update_if_finite(gradients, clip_scale(norm, training.max_grad_norm) / scale)
         with tf.control_dependencies([rate]):
             optimizer.iterations.assign_add(taken)
@@ -144,8 +140,8 @@ def make_train_steps(
 
     @tf.function
     def train_steps(iterator, count: tf.Tensor) -> StepFigures:
-        # One vector a step, which waits for all of its collectives. Seven independent arrays would
-        # let the next step's all-reduce overtake this one's, and devices then wait forever.
+        # One vector per step, which depends on all collectives of the step. With seven independent
+        # arrays, the next step's all-reduce could start first, and the devices would deadlock.
         sizes = [len(names), len(names), 1, 1, 1, 1, 1]
         steps = tf.TensorArray(tf.float32, size=count, element_shape=[sum(sizes)])
         for i in tf.range(count):

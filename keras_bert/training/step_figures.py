@@ -1,4 +1,4 @@
-"""The figures that training steps return, and their summary between two log lines."""
+"""The metrics that training steps return, and their summary between two log lines."""
 
 import time
 from collections.abc import Sequence
@@ -10,14 +10,14 @@ from keras_bert.training.objective import Objective
 
 
 class StepFigures(NamedTuple):
-    """The figures of n training steps, a row per step; float32.
+    """The metrics of n training steps, with one row per step, float32.
 
     Attributes:
-        sums: [n, F]. Numerators of the objective's F figures over the global batch.
+        sums: [n, F]. Numerators of the objective's F metrics over the global batch.
         weights: [n, F]. Their denominators.
         tokens: [n]. Tokens of the batch, without padding.
         examples: [n]. Examples of the batch, without padding.
-        loss_scale: [n]. The factor that the loss was multiplied by; 1 without loss scaling.
+        loss_scale: [n]. The factor by which the loss was multiplied; 1 without loss scaling.
         gradient_norm: [n]. The global norm of the gradient before clipping.
         learning_rate: [n]. The learning rate of the step.
     """
@@ -31,7 +31,7 @@ class StepFigures(NamedTuple):
     learning_rate: Any
 
     def numpy(self) -> "StepFigures":
-        """Waits for the steps and returns their figures as NumPy arrays."""
+        """Waits for the steps to finish and returns their metrics as NumPy arrays."""
         return StepFigures(*map(np.asarray, self))
 
     def losses(self, objective: Objective) -> np.ndarray:
@@ -41,17 +41,12 @@ class StepFigures(NamedTuple):
 
 
 def concatenate(parts: Sequence[StepFigures]) -> StepFigures:
-    """Joins the figures of consecutive steps."""
+    """Concatenates the metrics of consecutive steps."""
     return StepFigures(*map(np.concatenate, zip(*parts, strict=True)))
 
 
 class StepWindow:
-    """Summarizes the steps between two log lines, and measures their rate.
-
-    Args:
-        objective: the objective of the steps.
-        has_loss_scale: whether the loss scale is a figure to report.
-    """
+    """Averages the metrics of the steps between two log lines, and measures their throughput."""
 
     def __init__(self, objective: Objective, has_loss_scale: bool = False):
         self._objective = objective
@@ -63,11 +58,11 @@ class StepWindow:
         self.restart_clock()
 
     def restart_clock(self) -> None:
-        """Excludes the time since the last `add`: a checkpoint or an evaluation."""
+        """Excludes the time since the last `add`, such as that of a checkpoint or an evaluation."""
         self._since = time.monotonic()
 
     def add(self, figures: StepFigures) -> None:
-        """Adds finished steps, and the time since the last call."""
+        """Adds completed steps, and the time since the last call."""
         self._parts.append(figures)
         if self._has_compiled:  # The first steps include the compilation.
             self._timed.append(figures)
@@ -76,9 +71,9 @@ class StepWindow:
         self.restart_clock()
 
     def close(self) -> dict[str, float]:
-        """Returns the figures of the window, and starts the next one."""
+        """Returns the metrics of the window and starts the next one."""
         steps = concatenate(self._parts)
-        # Steps that were skipped may have no finite loss, or no finite norm.
+        # The loss or the norm of a skipped step may not be finite.
         finite = np.isfinite(steps.sums).all(axis=1)
         figures = {}
         if finite.any():

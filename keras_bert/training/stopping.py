@@ -1,8 +1,8 @@
-"""Stops all workers after the same step or evaluation batch when one receives SIGTERM.
+"""Stops all workers after the same step or evaluation batch when one of them receives SIGTERM.
 
-A machine that is about to be preempted sends SIGTERM to one worker or to all. The loop asks
-after each call into TensorFlow, which is made short enough to answer soon; an evaluation asks after
-its batches, as often.
+A machine that is about to be preempted sends SIGTERM to one or all workers. The workers agree
+after each call into TensorFlow, which is kept short so that they react quickly, and during an
+evaluation after about as many seconds.
 """
 
 import contextlib
@@ -18,16 +18,16 @@ import tensorflow as tf
 from keras_bert.training.cluster import all_sum, num_workers
 from keras_bert.training.objective import AfterBatch
 
-# A call of about this many seconds is long beside what a return to Python costs.
+# Long enough that the cost of returning to Python is negligible.
 SECONDS_A_CALL = 2.0
 
 
 class Stopping:
-    """The agreement of the workers after each call into TensorFlow: stop or continue.
+    """Decides together with all workers, after each call into TensorFlow, whether to stop.
 
     Args:
-        strategy: the devices.
-        most: steps of a call at most.
+        strategy: the strategy.
+        most: the maximum number of steps per call.
     """
 
     def __init__(self, strategy: tf.distribute.Strategy, most: int):
@@ -41,31 +41,22 @@ class Stopping:
 
     @property
     def steps_a_call(self) -> int:
-        """The steps of the next call, at most."""
+        """The maximum number of steps of the next call."""
         return self._steps.count
 
     def agree(self, steps: int, seconds: float) -> bool:
-        """Decides, together with the other workers, whether to stop and how long the next call is.
+        """Returns whether any worker received SIGTERM, and adapts the length of the next call.
 
-        Args:
-            steps: of the last call.
-            seconds: that it took.
-
-        Returns:
-            Whether any worker was told to stop.
+        `steps` and `seconds` are the number of steps and the duration of the last call.
         """
         return self._agree(self._steps, steps, seconds)
 
     def evaluate(
         self, evaluation: Callable[[AfterBatch], Mapping[str, float]]
     ) -> Mapping[str, float] | None:
-        """Runs an evaluation, or interrupts it when any worker is told to stop.
+        """Runs an evaluation; returns None if it was interrupted because a worker received SIGTERM.
 
-        Args:
-            evaluation: calls what it is given after each batch, as often on all workers.
-
-        Returns:
-            Its figures; None if it was given up.
+        `evaluation` must call its argument after each batch, equally often on all workers.
         """
         self._batches_done, self._asked = 0, time.monotonic()
         try:
@@ -90,12 +81,8 @@ class Stopping:
 
     @contextlib.contextmanager
     def on_sigterm(self) -> Iterator[None]:
-        """Takes SIGTERM as being told to stop, during the block.
-
-        Yields:
-            Nothing.
-        """
-        if threading.current_thread() is not threading.main_thread():  # Python's rule.
+        """Handles SIGTERM during the block as a request to stop, instead of ending the process."""
+        if threading.current_thread() is not threading.main_thread():  # Required by signal.
             yield
             return
 
@@ -110,19 +97,15 @@ class Stopping:
 
 
 class _Pace:
-    """How many units of work lie between two agreements: as many as take SECONDS_A_CALL.
-
-    Args:
-        most: not more than these.
-    """
+    """The number of steps or batches between two agreements, chosen to take SECONDS_A_CALL."""
 
     def __init__(self, most: int = 1_000_000):
-        self.count = 1  # Nothing is known of their time yet.
+        self.count = 1  # Their duration is not known yet.
         self._most = most
         self._has_compiled = False
 
     def learn(self, seconds_a_unit: float) -> None:
-        """Learns from the time of the last units; the first one compiles and is ignored."""
+        """Updates `count` from the time per unit, but ignores the first call, which compiles."""
         if self._has_compiled:
             fitting = int(SECONDS_A_CALL / max(seconds_a_unit, 1e-9))
             self.count = max(1, min(self._most, fitting))
@@ -130,4 +113,4 @@ class _Pace:
 
 
 class _GivenUp(Exception):
-    """Ends an evaluation from within."""
+    """Raised within an evaluation to interrupt it."""

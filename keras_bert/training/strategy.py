@@ -1,4 +1,4 @@
-"""Makes the tf.distribute.Strategy of a run, and chooses its types."""
+"""Creates the tf.distribute.Strategy of a run, and selects its dtypes."""
 
 import os
 from pathlib import Path
@@ -17,22 +17,21 @@ def make_strategy(
     worker_timeout: float = 300.0,
     model_parallel: int = 1,
 ) -> tf.distribute.Strategy:
-    """Makes the distribution strategy that a program's flags name.
+    """Creates the distribution strategy that the flags of a program name.
+
+    Create models and optimizers in its `scope()`.
 
     Args:
         name: `default` (one device), `mirrored` (the devices of this machine),
-            `multi_worker_mirrored` (the devices of the machines in TF_CONFIG), or `tpu` (never run
-            on hardware yet).
-        num_devices: how many devices `mirrored` uses; 0 takes all of them: GPUs where there are
-            any, else logical CPU devices.
-        worker_timeout: seconds to wait for the other machines (cluster.py, `join`).
-        model_parallel: 1, as variables are cut with JAX alone (jax_devices.py).
-
-    Returns:
-        The strategy; models and optimizers are made inside its `scope()`.
+            `multi_worker_mirrored` (the devices of the machines in TF_CONFIG), or `tpu` (not yet
+            run on hardware).
+        num_devices: number of devices for `mirrored`: GPUs if there are any, otherwise logical CPU
+            devices; 0 for all of them.
+        worker_timeout: seconds to wait for the other workers (cluster.py, `join`).
+        model_parallel: must be 1; variables are sharded only with JAX (jax_devices.py).
 
     Raises:
-        InputError: an unknown name, devices that are not to be had, or a bad TF_CONFIG.
+        InputError: if the name is unknown, the devices are not available, or TF_CONFIG is invalid.
     """
     if model_parallel > 1:
         raise InputError(f"--model_parallel={model_parallel} needs KERAS_BACKEND=jax")
@@ -60,14 +59,14 @@ def make_strategy(
 
 
 def fastest_precision(cpu_info: Path = Path("/proc/cpuinfo")) -> str:
-    """Names the fastest compute type that was measured to keep the loss curve on this machine.
+    """Returns the fastest compute dtype measured not to change the loss curve on this machine.
 
     Args:
-        cpu_info: where the system lists what its processors can do.
+        cpu_info: the file in which Linux lists the features of its processors.
 
     Returns:
         `bfloat16` on a CPU with bfloat16 matrix instructions (AMX), where a BERT-base step takes
-        less than half of float32's time (benchmarks/README.md); else `float32`.
+        less than half the time of float32 (benchmarks/README.md); otherwise `float32`.
     """
     if tf.config.list_physical_devices("GPU") or tf.config.list_physical_devices("TPU"):
         return "float32"
@@ -78,27 +77,19 @@ def fastest_precision(cpu_info: Path = Path("/proc/cpuinfo")) -> str:
 
 
 def dtype_policy(mixed_precision: str) -> str:
-    """Names the Keras dtype policy of a compute type; variables are float32 in all of them.
+    """Returns the Keras dtype policy of a compute dtype: `mixed_bfloat16` for `bfloat16`.
 
-    Args:
-        mixed_precision: `float32`, `bfloat16` or `float16`.
-
-    Returns:
-        What models take as their `dtype`.
+    Variables are float32 in every policy.
     """
     return mixed_precision if mixed_precision == "float32" else f"mixed_{mixed_precision}"
 
 
 def check_state_dtype(strategy: tf.distribute.Strategy, state_dtype: str) -> None:
-    """Checks that an optimizer's state can be made under a strategy.
-
-    Args:
-        strategy: the devices.
-        state_dtype: type of the optimizer's moments.
+    """Checks that a strategy supports a dtype of the optimizer state.
 
     Raises:
-        InputError: several workers would have to send each other a bfloat16 variable's first
-            value, which TensorFlow cannot.
+        InputError: for bfloat16 with several workers: they would broadcast the initial values of
+            bfloat16 variables, which TensorFlow does not support.
     """
     if state_dtype == "bfloat16" and num_workers(strategy) > 1:
         raise InputError(
@@ -123,11 +114,7 @@ def _devices(num_devices: int) -> list[str]:
 
 
 def split_cpu(num_devices: int) -> None:
-    """Splits the CPU into logical devices, if TensorFlow has not started and none were made.
-
-    Args:
-        num_devices: how many logical devices the one physical CPU shall show.
-    """
+    """Splits the CPU into logical devices, unless TensorFlow has started or it is split already."""
     cpu = tf.config.list_physical_devices("CPU")[0]
     if tf.config.get_logical_device_configuration(cpu) is not None:
         return
@@ -135,5 +122,5 @@ def split_cpu(num_devices: int) -> None:
         tf.config.set_logical_device_configuration(
             cpu, [tf.config.LogicalDeviceConfiguration() for _ in range(num_devices)]
         )
-    except RuntimeError:  # TensorFlow has started: the devices are what they are.
+    except RuntimeError:  # TensorFlow has started; its devices can no longer change.
         return

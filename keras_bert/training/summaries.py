@@ -1,7 +1,7 @@
-"""Writes the figures of a run to a progress bar, TensorBoard and metrics.jsonl.
+"""Writes the metrics of a run to a progress bar, TensorBoard and metrics.jsonl.
 
-`metrics.jsonl` has a line a logged step: {"step": 100, "loss": 6.1, ...}; a line of an evaluation
-has "eval_" before each figure.
+`metrics.jsonl` has one line per logged step, {"step": 100, "loss": 6.1, ...}; in the line of an
+evaluation, metric names start with "eval_".
 """
 
 import contextlib
@@ -22,17 +22,17 @@ from keras_bert.training.metrics import EVALUATION, METRICS, read_line, read_met
 
 
 class Summaries:
-    """Writes the figures of one run to its three places.
+    """Writes the metrics of one run to a progress bar or log, TensorBoard and metrics.jsonl.
 
     Args:
-        output_dir: the run's folder; gets `metrics.jsonl` and `tensorboard/`.
-        first_step: the step that the run starts or resumes at; lines of later steps, which the
-            run will write again, are dropped.
+        output_dir: the run directory, which gets `metrics.jsonl` and `tensorboard/`.
+        first_step: the step at which the run starts or resumes. Lines of later steps are removed,
+            since the run will write them again.
         num_train_steps: the step at which the run ends.
-        silent: write nothing: the figures are another worker's to write.
+        silent: whether to write nothing, because another worker does.
 
     Raises:
-        InputError: the folder cannot be written.
+        InputError: if the directory cannot be written.
     """
 
     def __init__(
@@ -58,25 +58,16 @@ class Summaries:
         self._total = num_train_steps
 
     def advance(self, steps: int) -> None:
-        """Moves the progress bar.
-
-        Args:
-            steps: how many steps were finished since the last call.
-        """
+        """Advances the progress bar by a number of steps."""
         if self._silent:
             return
         self._bar.update(steps)
 
     def write(self, step: int, figures: Mapping[str, float], prefix: str = "") -> None:
-        """Records the figures of a step.
-
-        Args:
-            step: the number of finished training steps.
-            figures: {name: value}.
-            prefix: goes before each name; `EVALUATION` for an evaluation.
+        """Writes the metrics of a step; `prefix` is `EVALUATION` for an evaluation.
 
         Raises:
-            InputError: they cannot be written (a full disk).
+            InputError: if they cannot be written (a full disk).
         """
         if self._silent:
             return
@@ -84,7 +75,7 @@ class Summaries:
         with _writing(self._metrics), open(self._metrics, "a", encoding="utf-8") as file:
             file.write(json.dumps({"step": step} | named) + "\n")
             file.flush()
-            os.fsync(file.fileno())  # A continued run reads its evaluations from here.
+            os.fsync(file.fileno())  # A resumed run reads its evaluations from it.
         with _writing(self._board):
             with self._writer.as_default(step=step):
                 for name, value in named.items():
@@ -99,23 +90,21 @@ class Summaries:
             logging.info("step %d/%d %s", step, self._total, line)
 
     def close(self) -> None:
-        """Ends the bar and closes TensorBoard's file."""
+        """Closes the progress bar and the TensorBoard event file."""
         if self._silent:
             return
         self._bar.close()
-        with contextlib.suppress(tf.errors.OpError):  # `write` has said it already.
+        with contextlib.suppress(tf.errors.OpError):  # `write` has raised already.
             self._writer.close()
 
 
 def read_evaluations(output_dir: Path, last_step: int) -> list[dict[str, float]]:
-    """Reads the evaluations that a run has done.
+    """Reads the evaluations of a run up to `last_step`, in the order of steps.
 
-    Args:
-        output_dir: the run's folder; it may be absent.
-        last_step: evaluations of later steps are left out, as the run will do them again.
+    Later evaluations are ignored, since the run will repeat them.
 
     Returns:
-        {"step": ..., figure: value} of each, in the order of steps.
+        {"step": ..., metric: value} of each evaluation.
     """
     return [
         {name.removeprefix(EVALUATION): value for name, value in row.items()}
@@ -126,13 +115,13 @@ def read_evaluations(output_dir: Path, last_step: int) -> list[dict[str, float]]
 
 @contextlib.contextmanager
 def _writing(path: Path) -> Iterator[None]:
-    """Makes one line of what goes wrong with a file, or with the folder of TensorBoard's."""
+    """Converts errors of a file, or of the TensorBoard directory, to a short `InputError`."""
     try:
         yield
     except OSError as error:
         raise InputError(f"{path}: cannot be written ({error.strerror})") from error
     except tf.errors.OpError as error:
-        first = error.message.partition("\n")[0]  # Names of operations, then FILE; REASON.
+        first = error.message.partition("\n")[0]  # "OPERATIONS FILE; REASON".
         reason = first.rpartition("; ")[2]
         raise InputError(f"{path}: cannot be written ({reason})") from error
 

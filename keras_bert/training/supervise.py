@@ -1,7 +1,7 @@
-"""Restarts a command when machines end it.
+"""Restarts a training command that was preempted or killed.
 
-    start the command -> it ends with 0, invalid input or Ctrl-C: return its exit code
-                      -> with 75 or by a signal: wait, start it again; it resumes its checkpoint
+An exit code of 0, of invalid input or of Ctrl-C is returned. After exit code 75 or a signal, the
+command is restarted after a pause, and resumes from its checkpoint.
 
     python -m keras_bert.training.supervise [--num_workers=2] -- python run_pretraining.py ...
 
@@ -24,22 +24,23 @@ from absl import logging
 from keras_bert.common.errors import EndedEarly, InputError
 from keras_bert.training.rendezvous import held_address
 
-# Exit codes after which another start would end the same way: success, invalid input, an invalid
-# command line, a command that cannot run, Ctrl-C.
+# Exit codes after which a restart would not help: success, invalid input, an invalid command line,
+# a command that is not executable or not found, Ctrl-C.
 FINAL = (0, 1, 2, 126, 127, 130)
 
 
 @dataclass(frozen=True)
 class Supervision:
-    """How a command is restarted; attributes are flags of the program.
+    """The restart settings; the attributes are flags of the program.
 
     Attributes:
-        max_restarts: restarts in a row, after which the supervisor gives up.
-        backoff: seconds before the first restart; they double.
-        max_backoff: seconds before a restart at most.
-        healthy_after: seconds of work after which restarts are counted anew.
-        num_workers: workers on this machine, with a TF_CONFIG each; 0: one, with its TF_CONFIG.
-        grace: seconds for the other workers to end before they are killed.
+        max_restarts: the number of consecutive restarts after which the supervisor gives up.
+        backoff: seconds before the first restart; doubled for each consecutive restart.
+        max_backoff: the maximum number of seconds before a restart.
+        healthy_after: seconds of work after which the count of consecutive restarts is reset.
+        num_workers: the number of workers on this machine, each with its own TF_CONFIG; 0 for a
+            single process that inherits TF_CONFIG.
+        grace: seconds that the other workers get to end before they are killed.
     """
 
     max_restarts: int
@@ -51,18 +52,14 @@ class Supervision:
 
 
 def supervise(command: Sequence[str], settings: Supervision) -> int:
-    """Runs a command, and restarts it until it ends for good. Passes SIGTERM on to it.
-
-    Args:
-        command: the program and its arguments.
-        settings: when to restart.
+    """Runs a command and restarts it until it ends for good; forwards SIGTERM to it.
 
     Returns:
         The exit code of the last start.
 
     Raises:
-        EndedEarly: there were too many restarts.
-        InputError: the command cannot be started.
+        EndedEarly: if there were too many consecutive restarts.
+        InputError: if the command cannot be started.
     """
     told = threading.Event()
     workers: list[subprocess.Popen] = []
@@ -75,7 +72,7 @@ def supervise(command: Sequence[str], settings: Supervision) -> int:
     try:
         return _run_until_final(command, settings, workers, told)
     finally:
-        _terminate(workers)  # Those of a start that failed, or of a Ctrl-C.
+        _terminate(workers)  # After a failed start or Ctrl-C.
 
 
 def _run_until_final(
@@ -91,10 +88,10 @@ def _run_until_final(
         with contextlib.ExitStack() as held:
             addresses = [held.enter_context(held_address()) for _ in range(settings.num_workers)]
             _start(workers, command, addresses)
-            if told.is_set():  # SIGTERM came before there were workers.
+            if told.is_set():  # SIGTERM was received before the workers had started.
                 _terminate(workers)
             codes, own = _wait(workers, settings.grace, told)
-        # A worker that was killed may make another one fail in some way of its own.
+        # If any worker ended by a signal, the exit codes of the others may be its consequence.
         final = [code for code in own if code in FINAL and code] if min(own, default=0) >= 0 else []
         if not any(codes) or final:
             return max(final, default=0)
@@ -119,19 +116,13 @@ def _run_until_final(
 
 
 def seconds_before(restarts: int, backoff: float, max_backoff: float) -> float:
-    """Returns the seconds to wait before a restart.
-
-    Args:
-        restarts: restarts in a row so far.
-        backoff: seconds before the first one; they double.
-        max_backoff: seconds at most.
-    """
+    """Returns the delay before the next restart, which doubles with each consecutive restart."""
     doublings = min(restarts, 1000)  # More would overflow a float.
     return min(backoff * 2.0**doublings, max_backoff)
 
 
 def _terminate(workers: Sequence[subprocess.Popen]) -> None:
-    """Sends SIGTERM to the workers that run."""
+    """Sends SIGTERM to the running workers."""
     for worker in workers:
         if worker.poll() is None:
             worker.terminate()
@@ -140,7 +131,7 @@ def _terminate(workers: Sequence[subprocess.Popen]) -> None:
 def _start(
     workers: list[subprocess.Popen], command: Sequence[str], addresses: Sequence[str]
 ) -> None:
-    """Appends the started command, or a worker of it for each address, to a list."""
+    """Starts the command, or one worker per address, and appends the processes to `workers`."""
     try:
         if not addresses:
             workers.append(subprocess.Popen(command))
@@ -159,10 +150,10 @@ def _start(
 def _wait(
     workers: Sequence[subprocess.Popen], grace: float, told: threading.Event
 ) -> tuple[list[int], list[int]]:
-    """Waits for all workers; kills those that run `grace` seconds after a failure or a SIGTERM.
+    """Waits for all workers; kills those that still run `grace` seconds after a failure or SIGTERM.
 
     Returns:
-        The exit code of each, and the exit codes of those that were not killed here.
+        The exit codes of all workers, and those of the workers that were not killed here.
     """
     deadline, killed = None, []
     while any(worker.poll() is None for worker in workers):

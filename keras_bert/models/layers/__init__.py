@@ -1,1 +1,1 @@
-"""The layers of BERT, with keras.ops alone, so that they run on every backend of Keras."""
+"""The layers of BERT, built only on keras.ops, so they run on every Keras backend."""

@@ -8,27 +8,17 @@ from keras import ops
 
 
 def gelu_erf(x: Any) -> Any:
-    """Computes the exact gelu, x·Φ(x).
+    """Computes the exact GELU, x·Φ(x) (Hendrycks and Gimpel 2016).
 
-    It is written with erf because ONNX runtimes lack the erfc of Keras' own form.
-
-    Args:
-        x: [...].
-
-    Returns:
-        [...] in the type of x. Source: Hendrycks and Gimpel 2016.
+    It uses erf because ONNX runtimes lack the erfc used by Keras.
     """
     return 0.5 * x * (1.0 + ops.erf(x * math.sqrt(0.5)))
 
 
 def gelu_tanh(x: Any) -> Any:
-    """Computes the tanh form of gelu, as Google's released BERT does.
+    """Computes the tanh approximation of GELU (Hendrycks and Gimpel 2016).
 
-    Args:
-        x: [...].
-
-    Returns:
-        [...] in the type of x. Source: Hendrycks and Gimpel 2016.
+    Google's released BERT uses this form.
     """
     return 0.5 * x * (1.0 + ops.tanh(math.sqrt(2.0 / math.pi) * (x + 0.044715 * x * x * x)))
 

@@ -1,10 +1,9 @@
 """Multi-head self-attention (Vaswani et al. 2017), without the output projection.
 
-Rows that hold several examples bring the number of each token's example, and a token attends
-within its example. In causal attention, which left-to-right models use, a token attends to itself
-and to the tokens before it.
-
-Where no probability is dropped, a backend may compute attention as one operation (`attend_with`).
+Shapes: B batch, S length, H hidden size, N heads, D head size. In rows that contain several
+examples, tokens attend only within their example. In causal attention, for left-to-right models,
+tokens attend only to themselves and earlier tokens. Without attention dropout, a backend may
+replace the computation with a fused operation (`attend_with`).
 """
 
 import contextlib
@@ -22,7 +21,7 @@ from keras_bert.models.layers.configured import ConfiguredLayer
 from keras_bert.models.layers.dense import SplitDense, with_bias
 from keras_bert.models.layers.dropout import Dropout, drop
 
-# Google's released code adds this to the scores of padding.
+# The value that Google's released code adds to the scores of padding.
 _MASKED_SCORE = -10000.0
 
 
@@ -33,11 +32,12 @@ _attend: contextvars.ContextVar[Callable[..., Any] | None] = contextvars.Context
 
 @contextlib.contextmanager
 def attend_with(attend: Callable[..., Any]) -> Iterator[None]:
-    """Computes attention that drops no probability by one operation, within the block.
+    """Computes attention without dropout with the given function, within the block.
 
     Args:
-        attend: ((query, key, value), each [B, S, N, D]; input_mask, example_ids: [B, S] or None;
-            scale; causal) -> softmax(scale · QKᵀ + mask)V, [B, S, N, D].
+        attend: a function of ((query, key, value), each [B, S, N, D]; input_mask [B, S];
+            example_ids [B, S] or None; scale; causal) that returns softmax(scale · QKᵀ + mask)V,
+            [B, S, N, D].
     """
     token = _attend.set(attend)
     try:
@@ -47,40 +47,32 @@ def attend_with(attend: Callable[..., Any]) -> Iterator[None]:
 
 
 def key_mask(input_mask: Any) -> Any:
-    """Returns the addend of attention scores that hides padding: 0 for tokens, -10000 for padding.
+    """Returns the addend of the attention scores that masks padding: 0 for tokens, else -10000.
 
-    Args:
-        input_mask: [B, S] int32, 1 for a token, 0 for padding.
-
-    Returns:
-        [B, 1, 1, S] float32; it broadcasts over heads and queries.
+    Maps input_mask [B, S] int32 to [B, 1, 1, S] float32, which broadcasts over heads and queries.
     """
     return (1.0 - ops.cast(input_mask, "float32"))[:, None, None, :] * _MASKED_SCORE
 
 
 def example_mask(example_ids: Any) -> Any:
-    """Returns the addend of attention scores that hides other examples: 0 within one, else -10000.
+    """Returns the addend of the attention scores that masks other examples: 0 or -10000.
 
-    Padding counts as an example: only padding attends to it.
+    Padding counts as one example, so only padding attends to it.
 
     Args:
-        example_ids: [B, S] int32, from 1 for the examples of a row, 0 for padding.
+        example_ids: [B, S] int32, 1, 2, ... for the examples of a row, 0 for padding.
 
     Returns:
-        [B, 1, S, S] float32; it broadcasts over heads.
+        [B, 1, S, S] float32, which broadcasts over heads.
     """
     same = example_ids[:, :, None] == example_ids[:, None, :]
     return (1.0 - ops.cast(same, "float32"))[:, None] * _MASKED_SCORE
 
 
 def causal_mask(length: Any) -> Any:
-    """Returns the addend of attention scores that hides later tokens: 0 or -10000.
+    """Returns the addend of the attention scores that masks later tokens: 0 or -10000.
 
-    Args:
-        length: S.
-
-    Returns:
-        [S, S] float32, queries by keys; it broadcasts over rows and heads.
+    The result [S, S] float32, queries by keys, broadcasts over rows and heads.
     """
     place = ops.arange(length)
     return ops.cast(place[None, :] > place[:, None], "float32") * _MASKED_SCORE
@@ -94,13 +86,13 @@ def split_heads(
 
     Args:
         product: [B, S, H].
-        bias: [H], or None where it has been added.
+        bias: [H], or None if it is already added.
         heads: N.
         scale: factor.
-        transposed: return [B, N, D, S] instead.
+        transposed: whether to return [B, N, D, S] instead.
 
     Returns:
-        [B, N, S, D] or [B, N, D, S], in the type of the product.
+        [B, N, S, D] or [B, N, D, S], in the dtype of the product.
     """
     x = ops.cast(with_bias(product, bias) * scale, product.dtype)
     batch, length, width = ops.shape(x)
@@ -110,15 +102,7 @@ def split_heads(
 
 @chain
 def biased(product: Any, bias: Any) -> Any:
-    """Adds the bias in float32.
-
-    Args:
-        product: [..., H].
-        bias: [H], or None where it has been added.
-
-    Returns:
-        [..., H] in the type of the product.
-    """
+    """Adds the bias [H] in float32 (None: already added); returns the dtype of the product."""
     return ops.cast(with_bias(product, bias), product.dtype)
 
 
@@ -132,20 +116,20 @@ def attention_probabilities(
     rate: float,
     causal: bool = False,
 ) -> Any:
-    """Computes softmax(scores + mask) in float32, then dropout.
+    """Computes softmax(scores + mask) in float32, followed by dropout.
 
     Args:
         scores: [B, N, S, S].
         input_mask: [B, S] int32.
-        example_ids: [B, S] int32, or None for one example a row.
+        example_ids: [B, S] int32, or None if each row is one example.
         drop_key: [B] int32, or None for no dropout.
-        rate: probability of dropping a probability.
-        causal: whether a token attends to no later token.
+        rate: the dropout rate.
+        causal: whether to mask later tokens.
 
     Returns:
-        [B, N, S, S] in the type of the scores.
+        [B, N, S, S] in the dtype of the scores.
     """
-    # Computed within the chain, so that a compiler never writes the [B, 1, S, S] to memory.
+    # Computed within the chain, so that a compiler need not store the [B, 1, S, S] mask.
     mask = key_mask(input_mask) if example_ids is None else example_mask(example_ids)
     if causal:
         mask = mask + causal_mask(ops.shape(scores)[-1])
@@ -155,24 +139,19 @@ def attention_probabilities(
 
 @chain
 def merge_heads(context: Any) -> Any:
-    """Concatenates the heads: [B, N, S, D] -> [B, S, H].
-
-    Args:
-        context: [B, N, S, D].
-
-    Returns:
-        [B, S, H] in the type of the context.
-    """
+    """Concatenates the heads: [B, N, S, D] -> [B, S, H]."""
     batch, heads, length, width = ops.shape(context)
     return ops.reshape(ops.transpose(context, (0, 2, 1, 3)), (batch, length, heads * width))
 
 
 class AttendingLayer(ConfiguredLayer):
-    """The base of the layers that attend: hidden states in and out, and probabilities if wanted.
+    """Base class of layers that map hidden states to hidden states and attention probabilities.
+
+    The probabilities are returned only if requested.
 
     Args:
-        config: sizes and settings, or their dict.
-        dropout_site: number of the layer's first dropout place.
+        config: a `BertConfig` or its dict.
+        dropout_site: number of the layer's first dropout site.
     """
 
     def __init__(
@@ -211,8 +190,8 @@ class SelfAttention(AttendingLayer):
     """Computes softmax(QKᵀ/√D + mask)V for each head.
 
     Args:
-        config: sizes and settings, or their dict.
-        dropout_site: number of the dropout place.
+        config: a `BertConfig` or its dict.
+        dropout_site: number of the dropout site.
     """
 
     def __init__(
@@ -239,20 +218,20 @@ class SelfAttention(AttendingLayer):
         example_ids: Any = None,
         return_attention_probabilities: bool = False,
     ) -> Any:
-        """Attends from every token to the tokens that it may see.
+        """Computes the attention of every token to the tokens that are not masked.
 
         Args:
             hidden: [B, S, H].
-            input_mask: [B, S] int32, 1 for a token, 0 for padding.
+            input_mask: [B, S] int32, 1 for tokens, 0 for padding.
             dropout_seed: [B] int32, or None outside training.
-            example_ids: [B, S] int32, from 1 for the examples of a row, 0 for padding; None for
-                one example a row.
+            example_ids: [B, S] int32, 1, 2, ... for the examples of a row, 0 for padding; None if
+                each row is one example.
             return_attention_probabilities: whether to return the probabilities too.
 
         Returns:
-            The contexts [B, S, H], or they and the probabilities [B, N, S, S].
+            The contexts [B, S, H], or (contexts, probabilities [B, N, S, S]).
         """
-        # Scaling the queries takes S·H multiplications, scaling the scores N·S·S.
+        # The queries are scaled, with S·H multiplications, rather than the scores, with N·S·S.
         scale = 1.0 / math.sqrt(self.config.hidden_size // self.config.num_attention_heads)
         drop_key, causal = self.dropout.key(dropout_seed), self.config.is_decoder
         attend = None if return_attention_probabilities else _attend.get()

@@ -1,10 +1,11 @@
-"""Chains: the element-wise arithmetic between two matrix products, marked for compilers.
+"""Chains: element-wise operations between two matrix products, marked for fusion by a compiler.
 
-A training step consists of matrix products with short runs of element-wise arithmetic between
-them. On some processors the two are best compiled apart: the products by a library written for the
-processor, the arithmetic by a compiler that fuses it into one pass over memory. A function marked
-with `chain` holds one whole run. The mark alone does nothing; within `compile_chains_with` every
-call goes through the given compiler (keras_bert/training/fusion.py has TensorFlow's).
+A training step consists of matrix products with short sequences of element-wise operations between
+them. On some processors the two are best compiled separately: the products by a library for the
+processor, the element-wise operations by a compiler that fuses them into one pass over memory. A
+function decorated with `chain` contains one such sequence. By itself, the decorator has no effect;
+within `compile_chains_with`, every call uses the function compiled by the given compiler
+(keras_bert/training/fusion.py for TensorFlow).
 """
 
 import contextlib
@@ -24,11 +25,8 @@ def chain(function: Callable[..., Any]) -> Callable[..., Any]:
     """Marks a pure function as a chain.
 
     Args:
-        function: takes tensors, None or NamedTuples of them by position and plain settings by
+        function: takes tensors, None or NamedTuples of tensors by position and plain settings by
             keyword, reads nothing else, and returns a tensor. A backward pass may run it again.
-
-    Returns:
-        The same function, compiled by the compiler in force.
     """
 
     @functools.wraps(function)
@@ -44,8 +42,8 @@ def compile_chains_with(compiler: Compiler) -> Iterator[None]:
     """Compiles every chain that is called within the block.
 
     Args:
-        compiler: makes of a chain a faster function with the same arguments and results, which the
-            backend can differentiate.
+        compiler: returns a faster function with the same arguments and result, which the backend
+            can differentiate.
     """
     token = _compiler.set(compiler)
     try:

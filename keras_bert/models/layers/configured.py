@@ -1,4 +1,4 @@
-"""The base of the layers that a `BertConfig` describes."""
+"""Base class of the layers that are configured by a `BertConfig`."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -9,16 +9,12 @@ from keras_bert.config import BertConfig
 
 
 def bert_config(config: BertConfig | Mapping[str, Any]) -> BertConfig:
-    """Returns a config from a config or its dict."""
+    """Converts a dict to a `BertConfig`; returns a `BertConfig` unchanged."""
     return config if isinstance(config, BertConfig) else BertConfig.from_dict(dict(config))
 
 
 class ConfiguredLayer(keras.layers.Layer):
-    """A layer whose sizes and settings are those of one `BertConfig`.
-
-    Args:
-        config: sizes and settings, or their dict.
-    """
+    """A layer that is configured by a `BertConfig` or its dict."""
 
     def __init__(self, config: BertConfig | Mapping[str, Any], **kwargs: Any):
         super().__init__(**kwargs)

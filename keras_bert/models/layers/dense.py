@@ -1,7 +1,7 @@
-"""The dense layers of the transformer: `keras.layers.Dense`, split where a chain adds the bias.
+"""The dense layers of the transformer: `keras.layers.Dense` whose bias a chain can add.
 
-The arithmetic after a matrix product runs as one chain (chain.py), which also adds the bias. The
-layers of this package therefore call `product_and_bias`; `layer(x)` is the whole Dense.
+The operations after a matrix product run as one chain (chain.py), which includes the bias. The
+layers of this package therefore call `product_and_bias`; `layer(x)` is the complete Dense.
 """
 
 from typing import Any
@@ -12,13 +12,14 @@ from keras import ops
 
 @keras.saving.register_keras_serializable(package="keras_bert")
 class LazyTruncatedNormal(keras.initializers.Initializer):
-    """A truncated normal that draws its seed at the first call, when a layer makes its kernel.
+    """A truncated normal initializer that draws its seed at the first call.
 
-    `keras.initializers.TruncatedNormal` draws the seed when it is constructed. Drawn at build, the
-    kernels of a model depend on the order of its layers alone.
+    `keras.initializers.TruncatedNormal` draws its seed in the constructor. If the seed is drawn
+    when a layer is built, the kernels of a model depend only on the order in which its layers are
+    built.
 
     Args:
-        stddev: standard deviation before the truncation at two of them.
+        stddev: standard deviation before the truncation at two standard deviations.
     """
 
     def __init__(self, stddev: float):
@@ -26,7 +27,7 @@ class LazyTruncatedNormal(keras.initializers.Initializer):
         self._initializer: keras.initializers.Initializer | None = None
 
     def __call__(self, shape: tuple, dtype: Any = None) -> Any:
-        """Returns a tensor of random values, the same ones at each call."""
+        """Returns a tensor of random values, which are the same at each call."""
         if self._initializer is None:
             self._initializer = keras.initializers.TruncatedNormal(stddev=self.stddev)
         return self._initializer(shape, dtype=dtype)
@@ -38,90 +39,67 @@ class LazyTruncatedNormal(keras.initializers.Initializer):
 
 @keras.saving.register_keras_serializable(package="keras_bert")
 class SplitDense(keras.layers.Dense):
-    """A Dense whose product and bias can be had apart; the bias is added in float32.
+    """A Dense that can return its product and its bias separately; the bias is added in float32.
 
     LoRA and quantization work as in `keras.layers.Dense`.
     """
 
     @classmethod
     def of(cls, units: int, initializer_range: float, name: str, dtype: Any) -> "SplitDense":
-        """Makes a layer whose kernel starts as a truncated normal.
-
-        Args:
-            units: width of the output.
-            initializer_range: standard deviation of the truncated normal.
-            name: the layer's name.
-            dtype: its dtype policy.
-        """
+        """Creates a layer whose kernel is initialized with a truncated normal."""
         initializer = LazyTruncatedNormal(initializer_range)
         return cls(units, kernel_initializer=initializer, name=name, dtype=dtype)
 
     def add_weight(self, *args: Any, **kwargs: Any) -> Any:
-        """Adds a weight as every layer does; mixed precision does not cast the bias."""
+        """Adds a weight; mixed precision does not cast the bias."""
         if kwargs.get("name") == "bias":
             kwargs["autocast"] = False
         return super().add_weight(*args, **kwargs)
 
     def call(self, inputs: Any, training: bool | None = None) -> Any:
-        """Returns activation(inputs · kernel + bias).
-
-        Args:
-            inputs: [..., inputs].
-            training: unused; of the Dense interface.
-
-        Returns:
-            [..., units] in the compute type.
-        """
+        """Returns activation(inputs · kernel + bias), [..., units] in the compute dtype."""
         x = with_bias(self._product(inputs), self.bias)
         return self.activation(ops.cast(x, self.compute_dtype))
 
     def quantized_call(self, *args: Any, **kwargs: Any) -> Any:
-        """Returns what `call` does, with the quantized kernel."""
+        """Returns the same as `call`, with the quantized kernel."""
         return ops.cast(super().quantized_call(*args, **kwargs), self.compute_dtype)
 
     def quantize(self, mode: Any = None, type_check: bool = True, config: Any = None) -> None:
         """Quantizes the kernel; see `keras.layers.Dense.quantize`.
 
-        Args:
-            mode: such as `int8`.
-            type_check: unused; Keras' own check rejects subclasses of Dense.
-            config: a quantization config.
+        `type_check` is ignored, because the check of Keras rejects subclasses of Dense.
         """
         super().quantize(mode, type_check=False, config=config)
 
     def product_and_bias(self, inputs: Any) -> tuple[Any, Any]:
-        """Returns the matrix product and the bias that the caller must add with `with_bias`.
+        """Returns the matrix product and the bias, which the caller must add with `with_bias`.
 
-        Call it within the `call` of a layer of the same dtype policy, which casts the kernel. The
-        layer's activation is not applied.
+        Must be called within the `call` of a layer with the same dtype policy, which casts the
+        kernel. The layer's activation is not applied.
 
         Args:
             inputs: [..., inputs].
 
         Returns:
-            The product [..., units] in the compute type, and the bias [units] or None: a quantized
-            layer has added it already.
+            The product [..., units] in the compute dtype, and the bias [units]; None instead of the
+            bias for a quantized layer, which adds it itself.
         """
         if self.quantization_mode is not None:
             return self(inputs), None
-        # TensorFlow sorts the terms of a sum of gradients by their names, so the bits of training
-        # depend on this scope.
+        # TensorFlow sums gradients in the order of their names, so the exact result of training
+        # depends on this scope.
         with keras.name_scope(self.name):
             return self._product(inputs), self.bias
 
     def _product(self, inputs: Any) -> Any:
         *leading, width = ops.shape(inputs)
-        # Two dimensions: with three, the product would be computed as a batch of small ones.
+        # With three dimensions, the product would be computed as a batch of small products.
         product = ops.matmul(ops.reshape(inputs, (-1, width)), self.kernel)
         return ops.reshape(product, (*leading, self.units))
 
 
 def with_bias(product: Any, bias: Any) -> Any:
-    """Returns product + bias in float32.
-
-    Args:
-        product: [..., units].
-        bias: [units], or None where it has been added.
-    """
+    """Returns product + bias in float32; `bias` is None if it is already added."""
     x = ops.cast(product, "float32")
     return x if bias is None else x + bias

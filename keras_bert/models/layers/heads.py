@@ -1,4 +1,4 @@
-"""The heads of the models: the pooler, the masked-LM head and plain linear heads."""
+"""The heads of the models: the pooler, the masked-LM head and linear heads."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -18,16 +18,13 @@ from keras_bert.models.layers.layer_norm import BiasAndNorm, LayerNorm, layer_no
 def activation_norm(
     product: Any, weights: BiasAndNorm, *, activation: Callable[[Any], Any], epsilon: float
 ) -> Any:
-    """Computes LN(act(product + bias)) in float32.
+    """Computes LN(act(product + bias)) in float32; returns [..., H] in the dtype of the product.
 
     Args:
         product: [..., H].
         weights: the bias, gamma and beta, [H] each.
-        activation: element-wise.
-        epsilon: of the LayerNorm.
-
-    Returns:
-        [..., H] in the type of the product.
+        activation: an element-wise function.
+        epsilon: epsilon of the LayerNorm.
     """
     x = activation(with_bias(product, weights.bias))
     return ops.cast(layer_norm(x, weights.gamma, weights.beta, epsilon), product.dtype)
@@ -35,30 +32,15 @@ def activation_norm(
 
 @chain
 def biased_logits(product: Any, bias: Any) -> Any:
-    """Adds the bias in float32.
-
-    Args:
-        product: [..., V].
-        bias: [V].
-
-    Returns:
-        [..., V] float32.
-    """
+    """Adds the bias [V] to the product [..., V]; returns float32."""
     return ops.cast(product, "float32") + bias
 
 
 @ops.custom_gradient
 def tied_product(x: Any, table: Any) -> Any:
-    """Computes x·tableᵀ with a gradient that copies no transposed table.
+    """Computes x·tableᵀ, [B * P, H] and [V, H] -> [B * P, V], with a custom gradient.
 
-    The gradient of a transpose copies the table, which takes longer than the product.
-
-    Args:
-        x: [B * P, H].
-        table: [V, H].
-
-    Returns:
-        [B * P, V].
+    The default gradient copies the transposed table, which takes longer than the product.
     """
 
     def gradient(*given: Any, upstream: Any = None) -> tuple[Any, Any]:
@@ -70,15 +52,7 @@ def tied_product(x: Any, table: Any) -> Any:
 
 
 def take_positions(hidden: Any, positions: Any) -> Any:
-    """Gathers the hidden states at some positions of each row.
-
-    Args:
-        hidden: [B, S, H].
-        positions: [B, P] int32, below S.
-
-    Returns:
-        [B * P, H].
-    """
+    """Gathers the hidden states [B, S, H] at the positions [B, P] of each row to [B * P, H]."""
     batch, length, width = ops.shape(hidden)
     rows = ops.cast(positions, "int32") + ops.arange(batch, dtype="int32")[:, None] * length
     return ops.take(ops.reshape(hidden, (-1, width)), ops.reshape(rows, (-1,)), axis=0)
@@ -86,11 +60,7 @@ def take_positions(hidden: Any, positions: Any) -> Any:
 
 @keras.saving.register_keras_serializable(package="keras_bert")
 class Pooler(ConfiguredLayer):
-    """Computes tanh(W h + b) of the hidden state of an example's first token.
-
-    Args:
-        config: sizes and settings, or their dict.
-    """
+    """Computes tanh(W h + b) of the hidden state of an example's first token."""
 
     def __init__(self, config: BertConfig | Mapping[str, Any], **kwargs: Any):
         super().__init__(config, **kwargs)
@@ -108,15 +78,12 @@ class Pooler(ConfiguredLayer):
         self.dense.build((hidden_shape[0], hidden_shape[-1]))
 
     def call(self, hidden: Any, positions: Any = None) -> Any:
-        """Pools the hidden states.
+        """Pools the hidden states to [B, H], or to [B, K, H] with positions.
 
         Args:
             hidden: [B, S, H].
-            positions: [B, K] int32, the first position of each example of a row; None for one
-                example a row.
-
-        Returns:
-            [B, H], or [B, K, H] with positions.
+            positions: [B, K] int32, the first position of each example in a row; None if each row
+                is one example.
         """
         if positions is None:
             return ops.tanh(self.dense(hidden[:, 0]))
@@ -126,7 +93,7 @@ class Pooler(ConfiguredLayer):
     def compute_output_shape(
         self, hidden_shape: tuple, positions_shape: tuple | None = None
     ) -> tuple:
-        """Returns [B, H], or [B, K, H] with positions."""
+        """Returns the shape [B, H], or [B, K, H] with positions."""
         return (*(positions_shape or hidden_shape[:1]), self.config.hidden_size)
 
 
@@ -134,11 +101,8 @@ class Pooler(ConfiguredLayer):
 class MaskedLMHead(ConfiguredLayer):
     """Scores every token of the vocabulary at the masked positions.
 
-    The positions are gathered first: the product with the vocabulary is the most expensive of the
-    model, and about 20 of 128 positions are masked. A left-to-right model scores every position.
-
-    Args:
-        config: sizes and settings, or their dict.
+    The masked positions, about 20 of 128, are gathered first, because the product with the
+    vocabulary is the most expensive one of the model. A left-to-right model scores every position.
     """
 
     def __init__(self, config: BertConfig | Mapping[str, Any], **kwargs: Any):
@@ -149,7 +113,7 @@ class MaskedLMHead(ConfiguredLayer):
         self.layer_norm = LayerNorm(config.layer_norm_eps, name="LayerNorm", dtype=dtype)
 
     def build(self, hidden_shape: tuple) -> None:
-        """Creates the transform and the vocabulary's bias; the table is the encoder's."""
+        """Creates the transform and the output bias; the encoder's word table is the kernel."""
         self.dense.build((None, hidden_shape[-1]))
         self.layer_norm.build((None, hidden_shape[-1]))
         self.output_bias = self.add_weight(
@@ -157,15 +121,12 @@ class MaskedLMHead(ConfiguredLayer):
         )
 
     def call(self, hidden: Any, positions: Any, word_embeddings: Any) -> Any:
-        """Scores the vocabulary at each position.
+        """Returns the logits [B, P, V], float32; P is S without positions.
 
         Args:
             hidden: [B, S, H].
-            positions: [B, P] int32, below S; None for all S.
+            positions: [B, P] int32, below S; None for all positions.
             word_embeddings: [V, H], the encoder's table (Press & Wolf 2017).
-
-        Returns:
-            The logits [B, P, V] float32; P is S for all positions.
         """
         if positions is None:
             shape, hidden = ops.shape(hidden)[:2], ops.reshape(hidden, (-1, hidden.shape[-1]))
@@ -185,7 +146,7 @@ class MaskedLMHead(ConfiguredLayer):
     def compute_output_shape(
         self, hidden_shape: tuple, positions_shape: tuple | None = None
     ) -> tuple:
-        """Returns [B, P, V]; P is S without positions."""
+        """Returns the shape [B, P, V]; P is S without positions."""
         return (*(positions_shape or hidden_shape[:2]), self.config.vocab_size)
 
     def compute_output_spec(self, hidden: Any, positions: Any, word_embeddings: Any) -> Any:
@@ -198,16 +159,14 @@ class MaskedLMHead(ConfiguredLayer):
 def linear_head(
     units: int, initializer_range: float, name: str, dtype: Any = None
 ) -> keras.layers.Dense:
-    """Makes a Dense layer whose logits are float32 for every compute type.
+    """Creates an unbuilt Dense layer whose logits are float32 for every compute dtype.
 
     Args:
-        units: logits a row.
-        initializer_range: standard deviation of the truncated normal that the kernel starts from.
+        units: the number of logits.
+        initializer_range: standard deviation of the truncated normal initializer of the kernel.
         name: the layer's name.
-        dtype: the model's dtype policy; only a map of policies, as of a quantized model, is used.
-
-    Returns:
-        The layer, not built.
+        dtype: the model's dtype policy; used only if it is a DTypePolicyMap, as in a quantized
+            model.
     """
     return keras.layers.Dense(
         units,

@@ -1,4 +1,4 @@
-"""LayerNorm (Ba et al. 2016), computed in float32 for every compute type."""
+"""LayerNorm (Ba et al. 2016), computed in float32 for every compute dtype."""
 
 from typing import Any, NamedTuple
 
@@ -7,10 +7,10 @@ from keras import ops
 
 
 class BiasAndNorm(NamedTuple):
-    """The vectors that a chain applies after a matrix product: its bias and a LayerNorm.
+    """The vectors that a chain applies after a matrix product: a bias and a LayerNorm's weights.
 
     Attributes:
-        bias: [H], or None where it has been added.
+        bias: [H], or None if it is already added.
         gamma: [H].
         beta: [H].
     """
@@ -21,16 +21,9 @@ class BiasAndNorm(NamedTuple):
 
 
 def layer_norm(x: Any, gamma: Any, beta: Any, epsilon: float) -> Any:
-    """Scales each vector to mean 0 and variance 1, then applies gamma and beta.
+    """Normalizes each vector to mean 0 and variance 1, then applies gamma and beta.
 
-    Args:
-        x: [..., H] float32.
-        gamma: [H] float32.
-        beta: [H] float32.
-        epsilon: added to the variance.
-
-    Returns:
-        [..., H] float32.
+    Maps x [..., H] float32 to the same shape and dtype; epsilon is added to the variance.
     """
     centred = x - ops.mean(x, axis=-1, keepdims=True)
     variance = ops.mean(ops.square(centred), axis=-1, keepdims=True)
@@ -39,10 +32,10 @@ def layer_norm(x: Any, gamma: Any, beta: Any, epsilon: float) -> Any:
 
 @keras.saving.register_keras_serializable(package="keras_bert")
 class LayerNorm(keras.layers.Layer):
-    """Scales each vector to mean 0 and variance 1, then applies `gamma` and `beta`.
+    """Normalizes each vector to mean 0 and variance 1, then applies `gamma` and `beta`.
 
-    After a matrix product, the chain (chain.py) applies `gamma`, `beta` and `epsilon` itself;
-    `call` serves the places without a chain.
+    After a matrix product, the chain (chain.py) uses `gamma`, `beta` and `epsilon` itself;
+    elsewhere the layer is called.
 
     Args:
         epsilon: added to the variance; BERT's is 1e-12.
@@ -59,14 +52,7 @@ class LayerNorm(keras.layers.Layer):
         self.beta = self.add_weight(width, initializer="zeros", name="beta", autocast=False)
 
     def call(self, inputs: Any) -> Any:
-        """Normalizes in float32.
-
-        Args:
-            inputs: [..., H].
-
-        Returns:
-            [..., H] in the compute type.
-        """
+        """Normalizes [..., H] in float32; returns the compute dtype."""
         x = ops.cast(inputs, "float32")
         return ops.cast(layer_norm(x, self.gamma, self.beta, self.epsilon), self.compute_dtype)
 

@@ -1,10 +1,10 @@
-"""Marks the layers that a backward pass may run again instead of keeping their activations.
+"""Marks layers that the backward pass may run again instead of keeping their activations.
 
-The activations that a forward pass keeps for the backward pass take most of the memory of training.
-The result of a layer marked with `recomputed` depends on its inputs and variables alone (dropout is
-a function of seeds, common/random_bits.py), so it can keep only its inputs and run again in the
-backward pass. The mark alone does nothing; within `recompute_with` every marked layer is called
-through the given function (keras_bert/training/recomputation.py has TensorFlow's).
+The activations kept for the backward pass take most of the memory of training. The result of a
+layer marked with `recomputed` depends only on its inputs and variables (dropout is a function of
+seeds, common/random_bits.py), so the layer can keep only its inputs and run again in the backward
+pass. By itself, the mark has no effect; within `recompute_with`, every marked layer is called
+through the given function (keras_bert/training/recomputation.py for TensorFlow).
 """
 
 import contextlib
@@ -24,12 +24,8 @@ _recompute: contextvars.ContextVar[Recompute | None] = contextvars.ContextVar(
 def recomputed(layer: keras.layers.Layer) -> Callable[..., Any]:
     """Marks a layer that the backward pass may run again.
 
-    Args:
-        layer: built; takes tensors (or None) by position and returns one tensor.
-
-    Returns:
-        A function to call like the layer: the layer itself, or the one that `recompute_with` made
-        of it.
+    The layer must be built, take tensors (or None) by position and return one tensor. Call the
+    result instead of the layer: it is the layer itself, or its replacement by `recompute_with`.
     """
     recompute = _recompute.get()
     return recompute(layer) if recompute else layer
@@ -37,13 +33,10 @@ def recomputed(layer: keras.layers.Layer) -> Callable[..., Any]:
 
 @contextlib.contextmanager
 def recompute_with(recompute: Recompute) -> Iterator[None]:
-    """Replaces every layer that is marked within the block.
+    """Replaces every marked layer that is called within the block.
 
     Args:
-        recompute: makes of a layer a function with the same arguments, result and gradients.
-
-    Yields:
-        Nothing.
+        recompute: returns a function with the same arguments, result and gradients as a layer.
 
     Source: Chen et al. 2016, "Training deep nets with sublinear memory cost".
     """

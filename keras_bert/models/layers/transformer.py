@@ -1,6 +1,6 @@
-"""The post-LN transformer block: attention, then feed-forward, each LN(x + dropout(dense(...))).
+"""The post-LN transformer block: attention and feed-forward, each LN(x + dropout(dense(...))).
 
-Layer names nest as in Google's checkpoints: `attention/self/{query,key,value}`,
+Layer names are nested as in Google's checkpoints: `attention/self/{query,key,value}`,
 `attention/output/{dense,LayerNorm}`, `intermediate/dense`, `output/{dense,LayerNorm}`.
 """
 
@@ -24,18 +24,15 @@ from keras_bert.models.layers.layer_norm import BiasAndNorm, LayerNorm, layer_no
 def residual_norm(
     product: Any, x: Any, weights: BiasAndNorm, drop_key: Any, *, rate: float, epsilon: float
 ) -> Any:
-    """Computes LN(x + dropout(product + bias)) in float32.
+    """Computes LN(x + dropout(product + bias)) in float32; returns [B, S, H] in the dtype of x.
 
     Args:
         product: [B, S, H].
         x: [B, S, H].
         weights: the bias, gamma and beta, [H] each.
         drop_key: [B] int32, or None for no dropout.
-        rate: probability of dropping an element of product + bias.
-        epsilon: of the LayerNorm.
-
-    Returns:
-        [B, S, H] in the type of x.
+        rate: the dropout rate.
+        epsilon: epsilon of the LayerNorm.
     """
     y = drop(with_bias(product, weights.bias), drop_key, rate)
     residual = ops.cast(x, "float32") + y
@@ -44,26 +41,17 @@ def residual_norm(
 
 @chain
 def biased_activation(product: Any, bias: Any, *, activation: Callable[[Any], Any]) -> Any:
-    """Computes act(product + bias) in float32.
-
-    Args:
-        product: [..., width].
-        bias: [width], or None where it has been added.
-        activation: element-wise.
-
-    Returns:
-        [..., width] in the type of the product.
-    """
+    """Computes act(product + bias) in float32; `bias` is None if it is already added."""
     return ops.cast(activation(with_bias(product, bias)), product.dtype)
 
 
 @keras.saving.register_keras_serializable(package="keras_bert")
 class ResidualOutput(ConfiguredLayer):
-    """Ends a sublayer: LN(x + dropout(dense(y))).
+    """The output of a sublayer: LN(x + dropout(dense(y))).
 
     Args:
-        config: sizes and settings, or their dict.
-        dropout_site: number of the dropout place.
+        config: a `BertConfig` or its dict.
+        dropout_site: number of the dropout site.
     """
 
     def __init__(
@@ -82,7 +70,7 @@ class ResidualOutput(ConfiguredLayer):
         self.layer_norm.build(self.compute_output_shape(input_shape))
 
     def call(self, y: Any, x: Any, dropout_seed: Any = None) -> Any:
-        """Adds the sublayer's result to its input and normalizes.
+        """Projects the sublayer's result, adds it to the sublayer's input and normalizes.
 
         Args:
             y: the result, [B, S, any width].
@@ -103,7 +91,7 @@ class ResidualOutput(ConfiguredLayer):
         )
 
     def compute_output_shape(self, input_shape: tuple) -> tuple:
-        """Returns [B, S, H]."""
+        """Returns the shape [B, S, H]."""
         return (*input_shape[:-1], self.config.hidden_size)
 
     def get_config(self) -> dict[str, Any]:
@@ -113,11 +101,11 @@ class ResidualOutput(ConfiguredLayer):
 
 @keras.saving.register_keras_serializable(package="keras_bert")
 class Attention(AttendingLayer):
-    """The attention sublayer: self-attention, projection, residual, LayerNorm.
+    """The attention sublayer: self-attention, projection, residual connection, LayerNorm.
 
     Args:
-        config: sizes and settings, or their dict.
-        dropout_site: number of the first of its two dropout places.
+        config: a `BertConfig` or its dict.
+        dropout_site: number of the first of its two dropout sites.
     """
 
     def __init__(
@@ -141,17 +129,17 @@ class Attention(AttendingLayer):
         example_ids: Any = None,
         return_attention_probabilities: bool = False,
     ) -> Any:
-        """Attends, projects, adds and normalizes.
+        """Applies the attention sublayer.
 
         Args:
             hidden: [B, S, H].
-            input_mask: [B, S] int32, 1 for a token, 0 for padding.
+            input_mask: [B, S] int32, 1 for tokens, 0 for padding.
             dropout_seed: [B] int32, or None outside training.
             example_ids: [B, S] int32 for rows of several examples, else None (attention.py).
             return_attention_probabilities: whether to return the probabilities too.
 
         Returns:
-            The hidden states [B, S, H], or they and the probabilities [B, N, S, S].
+            The hidden states [B, S, H], or (hidden states, probabilities [B, N, S, S]).
         """
         context = self.self_attention(
             hidden,
@@ -168,11 +156,7 @@ class Attention(AttendingLayer):
 
 @keras.saving.register_keras_serializable(package="keras_bert")
 class Intermediate(ConfiguredLayer):
-    """The wide half of the feed-forward sublayer: act(dense(x)).
-
-    Args:
-        config: sizes and settings, or their dict.
-    """
+    """The first, wide layer of the feed-forward sublayer: act(dense(x))."""
 
     def __init__(self, config: BertConfig | Mapping[str, Any], **kwargs: Any):
         super().__init__(config, **kwargs)
@@ -186,19 +170,12 @@ class Intermediate(ConfiguredLayer):
         self.dense.build(input_shape)
 
     def call(self, hidden: Any) -> Any:
-        """Widens the hidden states.
-
-        Args:
-            hidden: [B, S, H].
-
-        Returns:
-            [B, S, intermediate_size].
-        """
+        """Maps [B, S, H] to [B, S, intermediate_size]."""
         product, bias = self.dense.product_and_bias(hidden)
         return biased_activation(product, bias, activation=self.activation)
 
     def compute_output_shape(self, input_shape: tuple) -> tuple:
-        """Returns [B, S, intermediate_size]."""
+        """Returns the shape [B, S, intermediate_size]."""
         return (*input_shape[:-1], self.config.intermediate_size)
 
 
@@ -207,8 +184,8 @@ class TransformerBlock(AttendingLayer):
     """One layer of the encoder.
 
     Args:
-        config: sizes and settings, or their dict.
-        dropout_site: number of the first of its three dropout places.
+        config: a `BertConfig` or its dict.
+        dropout_site: number of the first of its three dropout sites.
     """
 
     DROPOUT_SITES = 3
@@ -224,7 +201,7 @@ class TransformerBlock(AttendingLayer):
 
     @property
     def dense_layers(self) -> list[SplitDense]:
-        """The six layers with the block's kernels."""
+        """The six dense layers of the block."""
         attention = self.attention.self_attention
         return [
             attention.query,
@@ -249,18 +226,17 @@ class TransformerBlock(AttendingLayer):
         example_ids: Any = None,
         return_attention_probabilities: bool = False,
     ) -> Any:
-        """Attends, then feeds forward.
+        """Applies the attention and feed-forward sublayers.
 
         Args:
             hidden: [B, S, H].
-            input_mask: [B, S] int32, 1 for a token, 0 for padding.
+            input_mask: [B, S] int32, 1 for tokens, 0 for padding.
             dropout_seed: [B] int32, or None outside training.
             example_ids: [B, S] int32 for rows of several examples, else None (attention.py).
             return_attention_probabilities: whether to return the probabilities too.
 
         Returns:
-            The hidden states [B, S, H] for the next block, or they and the probabilities
-            [B, N, S, S].
+            The hidden states [B, S, H], or (hidden states, probabilities [B, N, S, S]).
         """
         attended = self.attention(
             hidden,

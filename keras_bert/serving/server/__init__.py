@@ -1,8 +1,9 @@
-"""The small server: TensorFlow Serving's REST routes for exported models, and a page to try them.
+"""A small server with TensorFlow Serving's REST API for exported models, and a demo page.
 
     python -m keras_bert.serving.server --export_dir=DIR --port=8501
 
-A request flows through these files: routes (HTTP) -> bodies (its bytes, within limits) -> json_text
-and protocol (JSON to arrays) -> batching (with other requests' rows) -> versions (the loaded
-SavedModel) -> protocol (arrays to JSON) -> routes. lifecycle starts and drains it all.
+A request passes through these modules: routes (HTTP) -> bodies (reads the body, within limits) ->
+json_text and protocol (JSON to arrays) -> batching (joins rows of several requests) -> versions
+(runs the loaded SavedModel) -> protocol (arrays to JSON) -> routes. lifecycle starts the server and
+shuts it down.
 """

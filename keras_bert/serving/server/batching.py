@@ -1,10 +1,11 @@
-"""Runs concurrent requests as batches, and gives each its own rows of the answer.
+"""Runs concurrent requests in batches and returns to each request its own rows.
 
-Requests of one version, signature and inner shape are joined along the first dimension. A batch
-starts as soon as fewer than `in_flight` run: the requests that came while the last one ran. So an
-idle server never waits, and a busy one has large batches. A request of more rows than a batch holds
-is run in slices, each behind what came in the meantime, and no further once nobody waits for it. A
-batch that fails is run again in halves, so that a bad request fails alone.
+Requests with the same version, signature and inner shape are joined along the first dimension. A
+batch starts as soon as fewer than `in_flight` batches run, with the requests that have arrived
+until then. So an idle server never waits, and a busy one runs large batches. A request with more
+rows than a batch holds runs in slices. Each slice queues behind the requests that arrived in the
+meantime, and the remaining slices are dropped if the client no longer waits. If a batch fails, its
+two halves run separately, so that only the invalid request fails.
 """
 
 import asyncio
@@ -20,8 +21,9 @@ from keras_bert.serving.server.metrics import Metrics
 from keras_bert.serving.server.protocol import Arrays
 from keras_bert.serving.server.versions import Version
 
-# Bytes of texts in a request that is joined with others. The outputs of a longer one could be so
-# wide, such as its entities, that their padding would be most of its neighbours' answers.
+# The maximum text bytes of a request that is joined with others. The outputs of a longer request,
+# such as its entities, could be so wide that the other answers of the batch would be mostly
+# padding.
 _JOINED = 1 << 13
 
 
@@ -38,15 +40,15 @@ class _Item:
 
 
 class Batcher:
-    """Runs requests in batches, in threads.
+    """Runs requests in batches, in a thread pool.
 
     Args:
-        max_rows: the most rows of a batch.
-        max_request_rows: the most rows of a request.
-        timeout: seconds that a request may wait for others while no batch is full.
-        in_flight: batches that run at a time.
-        max_waiting: requests that may wait.
-        metrics: where batches are counted.
+        max_rows: the maximum number of rows in a batch.
+        max_request_rows: the maximum number of rows in a request.
+        timeout: seconds that a request may wait for others while its batch is not full.
+        in_flight: the number of batches that run at a time.
+        max_waiting: the maximum number of queued requests.
+        metrics: receives the counts of batches.
     """
 
     def __init__(
@@ -71,29 +73,17 @@ class Batcher:
         self._pump_due = False
 
     def require_room(self) -> None:
-        """Refuses a request while too many wait.
-
-        Raises:
-            RestError: 503, too many wait.
-        """
+        """Raises a RestError with status 503 if the queue is full."""
         if self._waiting >= self._max_waiting:
             raise RestError(
                 503, "The batch scheduling queue to which this task was submitted is full"
             )
 
     async def run(self, version: Version, signature: str, inputs: Arrays) -> Arrays:
-        """Runs one request with others.
-
-        Args:
-            version: the version that it is for.
-            signature: the signature's name.
-            inputs: an array an input.
-
-        Returns:
-            An array an output: this request's rows.
+        """Runs a request, possibly in one batch with others, and returns its rows of the outputs.
 
         Raises:
-            RestError: the request's own error, it has too many rows, or too many wait.
+            RestError: the request itself fails, it has too many rows, or the queue is full.
         """
         rows = _count_rows(inputs) if signature in version.batched else 0
         if rows > self._max_request_rows:
@@ -112,7 +102,7 @@ class Batcher:
         return _stack(parts)
 
     def close(self) -> None:
-        """Ends the threads once they have run what they were given."""
+        """Shuts the threads down after the batches that are running."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     def _submit(
@@ -120,7 +110,7 @@ class Batcher:
     ) -> asyncio.Future[Arrays]:
         loop = asyncio.get_running_loop()
         joined = rows > 0 and _text_bytes(inputs) <= _JOINED
-        # A request that is not joined is a group of its own.
+        # A request that is not joined is in a group of its own.
         key = _key(version, signature, inputs) if joined else (object(),)
         answer, asked = loop.create_future(), loop.time()
         item = _Item(version, signature, inputs, rows, joined, answer, asked)
@@ -131,7 +121,7 @@ class Batcher:
         return item.answer
 
     def _forget(self, key: tuple, item: _Item) -> None:
-        """Gives up an item's place, if it still has one: its client's time is over."""
+        """Removes an item whose client no longer waits from its queue, if it is still queued."""
         if not item.waits:
             return
         item.waits = False
@@ -145,7 +135,8 @@ class Batcher:
         self._metrics.queue.set(self._waiting)
 
     def _pump_soon(self) -> None:
-        # After what the loop has already read: requests that came together go together.
+        # Runs after the event loop has handled what it has already read, so that requests that
+        # arrived together are batched together.
         if not self._pump_due:
             self._pump_due = True
             asyncio.get_running_loop().call_soon(self._pump)
@@ -154,7 +145,7 @@ class Batcher:
         self._pump_due = False
         loop = asyncio.get_running_loop()
         while self._free and self._groups:
-            # `asked` orders groups, so none waits for ever behind a busier one.
+            # Groups are ordered by `asked`, so that no group starves behind a busier one.
             oldest = sorted(self._groups, key=lambda key: self._groups[key][0].asked)
             now = loop.time()
             ready = next((key for key in oldest if self._is_ready(self._groups[key], now)), None)
@@ -192,7 +183,7 @@ class Batcher:
             self._pump_soon()
 
     async def _answer(self, batch: list[_Item]) -> None:
-        """Answers requests with one run, or, where that fails, each half of them."""
+        """Answers requests with one run or, if it fails, each half with a run of its own."""
         batch = [item for item in batch if not item.answer.done()]
         if not batch:
             return
@@ -261,7 +252,7 @@ def _check_rows(outputs: Arrays, rows: int) -> None:
 
 
 def _stack(parts: list[Arrays]) -> Arrays:
-    """Slices of an answer as one, padded to the widest of them as a batch is."""
+    """Concatenates slices of an answer, padded to the widest as in a batch."""
     stacked = {}
     for name in parts[0]:
         arrays = [part[name] for part in parts]

@@ -1,7 +1,7 @@
-"""Receives and decompresses the bodies of requests, under three limits.
+"""Receives and decompresses request bodies, within limits.
 
-Each body has a limit of size and of time, and all bodies together, those that arrive and those that
-wait for their answer, have a limit of size.
+Each body has a limit of size and of time. A third limit holds for the total size of all bodies that
+are arriving or whose requests are not answered yet.
 """
 
 import asyncio
@@ -15,16 +15,16 @@ from aiohttp import ClientPayloadError, web
 from keras_bert.serving.server.errors import RestError, bad_request
 
 _ENCODINGS = ("", "identity", "gzip", "deflate")
-_ANY_HEADER = zlib.MAX_WBITS | 32  # gzip's or zlib's
+_ANY_HEADER = zlib.MAX_WBITS | 32  # gzip or zlib header
 
 
 class Bodies:
-    """Reads bodies.
+    """Reads request bodies.
 
     Args:
-        max_bytes: the largest body, as it is sent and as it decompresses.
-        max_waiting_bytes: of all bodies whose requests are not yet answered.
-        timeout: seconds for a body to arrive.
+        max_bytes: the maximum size of a body, before and after decompression.
+        max_waiting_bytes: the maximum total size of the bodies of unanswered requests.
+        timeout: seconds within which a body must arrive.
     """
 
     def __init__(self, max_bytes: int, max_waiting_bytes: int, timeout: float):
@@ -35,17 +35,11 @@ class Bodies:
 
     @contextlib.asynccontextmanager
     async def read(self, request: web.Request) -> AsyncIterator[bytearray]:
-        """Reads a body, which counts as waiting while the context is open.
-
-        Args:
-            request: the request.
-
-        Yields:
-            The body.
+        """Yields a decompressed body, which counts toward the total size while the context is open.
 
         Raises:
-            RestError: the body is too large, late, cut off, or encoded in a way that is not known,
-                or too many bytes wait.
+            RestError: the body is too large, late, incomplete or in an unknown encoding, or the
+                total size of the waiting bodies is too large.
         """
         encoding = request.headers.get("Content-Encoding", "").strip().lower()
         if encoding not in _ENCODINGS:
@@ -83,7 +77,7 @@ class Bodies:
 
 
 async def _parts(request: web.Request, encoding: str, largest: int) -> AsyncIterator[bytes]:
-    """A body's parts as they arrive, decompressed to no more than `largest` bytes each."""
+    """Yields the parts of a body as they arrive, decompressed, at most `largest` bytes each."""
     packed = encoding not in ("", "identity")
     unpacker = zlib.decompressobj(_ANY_HEADER)
     try:
@@ -93,7 +87,7 @@ async def _parts(request: web.Request, encoding: str, largest: int) -> AsyncIter
     except zlib.error as error:
         raise bad_request(f"The request's body is not {encoding}: {error}") from None
     except (ClientPayloadError, web.RequestPayloadError, ConnectionError) as error:
-        # Cut off, or not what its headers say; nobody may be there to read this.
+        # The body is incomplete or does not match its headers; the client may be gone.
         raise bad_request(f"The request's body is not whole: {error}") from None
     if packed and not unpacker.eof:
         raise bad_request("The request's body is not whole: its compressed data end too early")

@@ -1,13 +1,8 @@
-"""The one exception that a request's own failure raises: an HTTP status and TensorFlow's words."""
+"""The exception for a request that fails: an HTTP status and TensorFlow Serving's message."""
 
 
 class RestError(Exception):
-    """A request that is answered with an error.
-
-    Args:
-        status: the HTTP status.
-        message: what the body says under "error".
-    """
+    """A request that is answered with an HTTP status and {"error": message}."""
 
     def __init__(self, status: int, message: str):
         super().__init__(message)
@@ -16,12 +11,5 @@ class RestError(Exception):
 
 
 def bad_request(message: str) -> RestError:
-    """Makes the error for a request that is not understood.
-
-    Args:
-        message: what the body says under "error".
-
-    Returns:
-        An error of status 400, TensorFlow's INVALID_ARGUMENT.
-    """
+    """Makes an error with status 400, which corresponds to TensorFlow's INVALID_ARGUMENT."""
     return RestError(400, message)

@@ -1,4 +1,4 @@
-"""The folder of versions, as it lies on the disk: DIR/1, DIR/2, ... each a SavedModel."""
+"""Finds the versions in a model's folder: DIR/1, DIR/2, ... each a SavedModel."""
 
 from pathlib import Path
 
@@ -9,16 +9,10 @@ MODEL_FILE = "saved_model.pb"
 
 
 def require_version(folder: Path) -> dict[int, Path]:
-    """Finds the versions in a folder, and refuses one without.
-
-    Args:
-        folder: DIR.
-
-    Returns:
-        Number -> DIR/NUMBER, of the folders that hold a SavedModel.
+    """Returns {number: DIR/NUMBER} of the folders in DIR that contain a SavedModel.
 
     Raises:
-        InputError: there is no such folder, or no version in it.
+        InputError: the folder does not exist or has no version.
     """
     if not folder.is_dir():
         raise InputError(f"--export_dir={folder}: no such folder")
@@ -31,20 +25,16 @@ def require_version(folder: Path) -> dict[int, Path]:
 
 
 def describe_files(folder: Path) -> tuple[tuple[str, int, int, int], ...]:
-    """Describes a version's files, so that a change shows.
+    """Returns path, size, modification time and inode of each file of a version, to detect changes.
 
-    Args:
-        folder: DIR/NUMBER.
-
-    Returns:
-        Path, size, time and number (inode) of each file: another model's files may be as large, and
-        as old where all times are set to one.
+    The inode is needed because another model's files may have the same sizes, and the same times if
+    a tool sets all times to one value.
     """
     found = []
     for path in sorted(folder.rglob("*")):
         try:
             status = path.stat()
-        except FileNotFoundError:  # It went as we looked.
+        except FileNotFoundError:  # Deleted in the meantime.
             continue
         found.append((str(path), status.st_size, status.st_mtime_ns, status.st_ino))
     return tuple(found)

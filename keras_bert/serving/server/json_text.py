@@ -1,7 +1,7 @@
-"""The bytes of a request's body to a JSON object, with the words TensorFlow Serving has for errors.
+"""Parses a request body as a JSON object, with TensorFlow Serving's error messages.
 
-In: bytes. Out: a dict of Python's JSON values. Strings keep bytes that are not UTF-8 as
-surrogate escapes, so that `text.encode("utf-8", "surrogateescape")` gives what the client sent.
+Bytes that are not UTF-8 become surrogate escapes, so that `text.encode("utf-8", "surrogateescape")`
+restores the bytes that the client sent.
 """
 
 import json
@@ -12,7 +12,7 @@ from keras_bert.serving.server.errors import RestError, bad_request
 
 _SHOWN = 200  # characters of a JSON value that an error quotes
 
-# What Python's parser says, and what RapidJSON, TensorFlow Serving's, says of the same.
+# Messages of Python's parser -> those of RapidJSON, the parser of TensorFlow Serving.
 _MESSAGES = {
     "Expecting value": "Invalid value.",
     "Expecting ':' delimiter": "Missing a colon after a name of object member.",
@@ -27,7 +27,7 @@ _MESSAGES = {
 }
 _LONE_SURROGATE = "The surrogate pair in string is invalid."
 _STRING_OR_BRACKET = re.compile(r'"(?:\\.|[^"\\])*"|[{}\[\]]', re.DOTALL)
-# A whole pair first, so that only a half without its other half comes out as group 1.
+# A complete pair is matched first, so that group 1 matches only lone surrogates.
 _ESCAPE = re.compile(
     r"\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}"
     r"|(u[dD][89a-fA-F][0-9a-fA-F]{2})|.)",
@@ -36,16 +36,12 @@ _ESCAPE = re.compile(
 
 
 def parse_object(body: bytes | bytearray) -> dict[str, Any]:
-    """Parses a body that has to be a JSON object.
+    """Parses a UTF-8 body, with or without a byte order mark, that must be a JSON object.
 
-    Args:
-        body: UTF-8, with or without a byte order mark.
-
-    Returns:
-        The object. NaN, Infinity and -Infinity are numbers.
+    NaN, Infinity and -Infinity are accepted as numbers.
 
     Raises:
-        RestError: it is not JSON, or not an object.
+        RestError: the body is not JSON, or not an object.
     """
     if not body:
         raise bad_request("JSON Parse error: The document is empty")
@@ -56,7 +52,7 @@ def parse_object(body: bytes | bytearray) -> dict[str, Any]:
         raise _parse_error(text, _words(error), _position(error)) from None
     except RecursionError:
         raise _parse_error(text, "Nested too deeply.", 0) from None
-    except ValueError:  # An integer of thousands of digits.
+    except ValueError:  # An integer with thousands of digits.
         raise _parse_error(text, "Number too big to be stored in double.", 0) from None
     lone = _lone_surrogate(text)
     if lone is not None:
@@ -67,14 +63,7 @@ def parse_object(body: bytes | bytearray) -> dict[str, Any]:
 
 
 def shown(value: Any) -> str:
-    """Writes a JSON value for an error, its beginning only where it is long.
-
-    Args:
-        value: any JSON value.
-
-    Returns:
-        Indented JSON.
-    """
+    """Formats a JSON value for an error message, as indented JSON of limited length."""
     text = ""
     try:
         for part in json.JSONEncoder(indent=4, ensure_ascii=False).iterencode(value):
@@ -103,12 +92,12 @@ def _words(error: json.JSONDecodeError) -> str:
 
 
 def _position(error: json.JSONDecodeError) -> int:
-    # RapidJSON looks for the closing mark to the end.
+    # RapidJSON reports the end of the document, where it stops looking for the closing quote.
     return len(error.doc) if error.msg.startswith("Unterminated string") else error.pos
 
 
 def _innermost(text: str) -> str:
-    """The bracket that is open at the end of a piece of JSON."""
+    """Returns the innermost bracket that is open at the end of incomplete JSON."""
     opened = []
     for match in _STRING_OR_BRACKET.finditer(text):
         if match[0] in "{[":

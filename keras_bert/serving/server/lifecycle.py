@@ -1,6 +1,6 @@
-"""From a folder of versions to a server that listens, looks for new versions, and drains.
+"""Runs the server: listens, polls for new versions, and shuts down gracefully.
 
-SIGTERM or SIGINT: the port closes, what is in flight is answered, and `serve` returns.
+On SIGTERM or SIGINT the port is closed, requests in flight are answered, and `serve` returns.
 """
 
 import asyncio
@@ -25,26 +25,27 @@ from keras_bert.serving.server.routes import Routes
 from keras_bert.serving.server.versions import Versions
 
 _BACKLOG = 1024
-_LINGER = 2.0  # seconds: the rest of a refused body is read, and a last answer written
-_SETTLE = 0.1  # seconds in which what has already arrived is read
+_LINGER = 2.0  # seconds to read the rest of a rejected body and to write a last answer
+_SETTLE = 0.1  # seconds to read requests that have already arrived
 
 
 @dataclass(frozen=True)
 class Settings:
-    """How to serve.
+    """The settings of the server.
 
-    Args:
+    Attributes:
         model_name: the model's name in the routes.
-        max_batch_size: rows that requests are joined to, or cut to.
-        max_request_rows: the most rows of a request.
+        max_batch_size: the maximum number of rows in a batch; longer requests run in slices.
+        max_request_rows: the maximum number of rows in a request.
         batch_timeout_ms: how long a request may wait for others.
-        num_batch_threads: batches that run at a time.
-        max_waiting: requests that may wait for a batch.
-        max_request_bytes: the largest body.
-        max_waiting_bytes: of all bodies that arrive or wait for their answer.
-        request_timeout_s: for a body to arrive, again for the answer, and again to send it.
-        drain_timeout_s: for what is in flight when the server is asked to end.
-        poll_s: between two looks for new versions.
+        num_batch_threads: the number of batches that run at a time.
+        max_waiting: the maximum number of requests that wait for a batch.
+        max_request_bytes: the maximum size of a body.
+        max_waiting_bytes: the maximum total size of the bodies of unanswered requests.
+        request_timeout_s: timeout for receiving the body, for computing the answer, and for sending
+            it, each.
+        drain_timeout_s: how long requests in flight may take after the server is asked to stop.
+        poll_s: seconds between two checks for new versions.
     """
 
     model_name: str = "model"
@@ -66,13 +67,10 @@ async def serve(
     versions: Versions,
     ready: Callable[[Callable[[], None]], None],
 ) -> None:
-    """Serves until it is asked to end.
+    """Serves on a bound socket until it is asked to stop.
 
-    Args:
-        settings: how.
-        bound: a bound socket.
-        versions: with a version loaded.
-        ready: called once it listens, with the function that asks it to end.
+    `ready` is called when the server listens, with the function that stops it. A version must be
+    loaded.
     """
     metrics = Metrics()
     batcher = Batcher(
@@ -91,7 +89,7 @@ async def serve(
         routes.application(),
         access_log=None,
         auto_decompress=False,  # `Bodies` does it.
-        # Also the time that a new connection has for its first request's headers.
+        # Also the time within which a new connection must send its first request's headers.
         keepalive_timeout=timeout,
         lingering_time=_LINGER,
         shutdown_timeout=_LINGER,
@@ -127,11 +125,7 @@ async def serve(
 
 
 def stop_on_signals(stop: Callable[[], None]) -> None:
-    """Calls a function on SIGTERM and SIGINT; to be called in the event loop.
-
-    Args:
-        stop: what to call.
-    """
+    """Calls `stop` on SIGTERM and SIGINT. Must be called in the event loop."""
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop)
@@ -143,16 +137,16 @@ async def _look_for_versions(versions: Versions, seconds: float) -> None:
         try:
             if await asyncio.to_thread(versions.refresh):
                 await asyncio.sleep(seconds)
-                gc.collect()  # The old version's memory, once its last requests are answered.
+                gc.collect()  # Frees the old version after its last requests.
         except OSError as error:
-            # The folder may be out of reach for a while.
+            # The folder may be unavailable for a while.
             logging.warning("cannot look for versions: %s", error)
-        except Exception:  # Whatever it is, the version that is served is served on.
+        except Exception:  # Serving continues whatever the error.
             logging.exception("cannot look for versions")
 
 
 def _shorten(record: LogRecord) -> bool:
-    """Makes one line of what aiohttp logs of a request that is not HTTP."""
+    """Shortens aiohttp's log message for a request that is not HTTP to one line."""
     error = record.exc_info[1] if record.exc_info else None
     if isinstance(error, HttpProcessingError):
         wrong = " ".join(error.message.split())

@@ -1,4 +1,4 @@
-"""What the server counts, for Prometheus."""
+"""Collects the server's metrics for Prometheus."""
 
 from prometheus_client import (
     CollectorRegistry,
@@ -18,7 +18,7 @@ _ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
 
 class Metrics:
-    """The counters of one server."""
+    """The metrics of one server."""
 
     def __init__(self):
         self._registry = registry = CollectorRegistry()
@@ -51,9 +51,5 @@ class Metrics:
         )
 
     def page(self) -> bytes:
-        """Writes all counters in Prometheus's text format.
-
-        Returns:
-            The page.
-        """
+        """Returns all metrics in Prometheus's text format."""
         return generate_latest(self._registry)

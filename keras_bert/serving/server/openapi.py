@@ -1,7 +1,4 @@
-"""The server's OpenAPI schema: openapi.json, with the bodies that the model's signatures take.
-
-In: the model's name and signatures. Out: the document that GET /openapi.json answers.
-"""
+"""Builds the server's OpenAPI schema from openapi.json and the model's signatures."""
 
 import json
 from collections.abc import Mapping
@@ -20,15 +17,7 @@ _STRING = {"anyOf": [{"type": "string"}, {"$ref": "#/components/schemas/Base64"}
 def describe_routes(
     model_name: str, signatures: Mapping[str, Mapping[str, Input]]
 ) -> dict[str, Any]:
-    """Writes the schema of a server.
-
-    Args:
-        model_name: the model's name in the routes.
-        signatures: signature -> input -> its type and shape.
-
-    Returns:
-        An OpenAPI 3.1 document.
-    """
+    """Builds the OpenAPI 3.1 document for {signature: {input: its dtype and shape}}."""
     document = json.loads(_FILE.read_text("utf-8").replace("MODEL_NAME", quote(model_name)))
     bodies = [
         body
@@ -44,7 +33,7 @@ def _rows(name: str, inputs: Mapping[str, Input]) -> dict[str, Any]:
     kinds = [row | {"additionalProperties": False}]
     if len(inputs) == 1:
         kinds += row["properties"].values()
-    # All rows are of one kind.
+    # All rows must have the same form.
     rows = {"anyOf": [{"type": "array", "minItems": 1, "items": kind} for kind in kinds]}
     return _body(name, {"instances": rows}, "inputs")
 
@@ -70,7 +59,7 @@ def _object(properties: dict[str, Any]) -> dict[str, Any]:
 
 
 def _tensor(one: Input, leave_out: int = 0) -> dict[str, Any]:
-    """A tensor, without its first dimensions; any shape where the signature leaves it open."""
+    """Describes a tensor without its first `leave_out` dimensions; an unknown shape allows any."""
     schema = _value(one.dtype)
     if one.shape is None:
         return {"anyOf": [schema, {"type": "array"}]}

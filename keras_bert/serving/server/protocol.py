@@ -1,9 +1,9 @@
-"""TensorFlow Serving's predict bodies: JSON to the arrays of a signature's inputs, and back.
+"""Decodes and encodes TensorFlow Serving's predict requests and responses.
 
-In: the bytes of a request, {"instances": [...]} (rows) or {"inputs": {...}} (columns), and the
-model's signatures. Out: a `Call`: the signature's name and an array [B, ...] an input, strings as
-bytes in object arrays. Back: arrays [B, ...] to {"predictions": [...]} or {"outputs": {...}}.
-Status codes and messages are TensorFlow Serving's.
+A request {"instances": [...]} (row format) or {"inputs": {...}} (columnar format) becomes a `Call`:
+the name of a signature and an array [B, ...] for each input, with strings as bytes in object
+arrays. Output arrays [B, ...] become {"predictions": [...]} or {"outputs": {...}}. Status codes and
+messages are those of TensorFlow Serving.
 """
 
 import json
@@ -22,11 +22,11 @@ Arrays = dict[str, np.ndarray]
 
 
 class Input(NamedTuple):
-    """A signature's input.
+    """An input of a signature.
 
-    Args:
-        dtype: as TensorFlow writes it: string, int32, float, ...
-        shape: its dimensions, None for those of any size; None for any shape.
+    Attributes:
+        dtype: TensorFlow's name of the type: string, int32, float, ...
+        shape: the dimensions, None for those of any size; None for any shape.
     """
 
     dtype: str
@@ -36,10 +36,10 @@ class Input(NamedTuple):
 class Call(NamedTuple):
     """A predict request.
 
-    Args:
-        signature: the signature's name.
-        inputs: an array an input.
-        by_row: whether it had "instances", so that the answer has "predictions".
+    Attributes:
+        signature: the name of the signature.
+        inputs: arrays by input name.
+        by_row: whether the request is in row format, so that the response must be too.
     """
 
     signature: str
@@ -48,17 +48,10 @@ class Call(NamedTuple):
 
 
 def decode_call(body: bytes | bytearray, signatures: Mapping[str, Mapping[str, Input]]) -> Call:
-    """Reads a predict request.
-
-    Args:
-        body: the request's body.
-        signatures: signature -> input -> its type and shape.
-
-    Returns:
-        The call.
+    """Decodes a predict request for {signature: {input: its dtype and shape}}.
 
     Raises:
-        RestError: 400, as TensorFlow Serving words it.
+        RestError: the request is invalid; status 400 and TensorFlow Serving's message.
     """
     document = parse_object(body)
     name = document.get("signature_name", "")
@@ -91,18 +84,13 @@ def decode_call(body: bytes | bytearray, signatures: Mapping[str, Mapping[str, I
 
 
 def encode_outputs(outputs: Arrays, by_row: bool) -> bytes:
-    """Writes the answer to a predict request.
+    """Encodes the response to a predict request in row or columnar format, as JSON.
 
-    Args:
-        outputs: an array an output.
-        by_row: whether the request had "instances".
-
-    Returns:
-        JSON. Bytes that are not UTF-8 become U+FFFD, except in outputs named `*_bytes`, which are
-        written in base 64.
+    Bytes that are not UTF-8 become U+FFFD, except in outputs named `*_bytes`, which are encoded in
+    base64.
 
     Raises:
-        RestError: 400, the outputs are not one row for each row of the inputs.
+        RestError: status 400, the outputs do not have one row for each row of the inputs.
     """
     names = sorted(outputs)
     if not by_row:

@@ -1,8 +1,8 @@
-"""Answers HTTP requests as TensorFlow Serving does, and serves the web page's files.
+"""Answers HTTP requests as TensorFlow Serving does, and serves the demo page.
 
-POST /v1/models/NAME[/versions/V]:predict, GET /v1/models/NAME[/versions/V][/metadata], as
-TensorFlow Serving has them; GET /, /export.json, /openapi.json, /healthz and /metrics.
-An error is {"error": "..."} with TensorFlow Serving's status.
+Routes of TensorFlow Serving: POST /v1/models/NAME[/versions/V]:predict and GET
+/v1/models/NAME[/versions/V][/metadata]. Other routes: GET /, /export.json, /openapi.json, /healthz
+and /metrics. Errors are {"error": "..."} with TensorFlow Serving's status.
 """
 
 import asyncio
@@ -37,25 +37,26 @@ _PAGE_HEADERS = {
 _VERSION = r"/v1/models/([^/:]+)(?:/versions/(\d+)|/labels/([^/:]+))?"
 _CALL = re.compile(_VERSION + ":(classify|regress|predict)", re.IGNORECASE | re.ASCII)
 _ABOUT = re.compile(_VERSION + "(/metadata)?", re.IGNORECASE | re.ASCII)
-_INLINE = 1 << 16  # bytes of JSON that are read or written without leaving the event loop
+_INLINE = 1 << 16  # bytes of JSON that are parsed or written in the event loop itself
 
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class Routes:
-    """Answers requests.
+    """The request handlers of the server.
 
     Args:
         model_name: NAME in the routes.
         versions: the model's versions, started: one is served.
-        bodies: what reads requests.
-        batcher: what runs requests.
-        metrics: where requests are counted.
-        timeout: seconds for a request's answer, and again for the client to take it.
+        bodies: reads request bodies.
+        batcher: runs requests.
+        metrics: receives the counts of requests.
+        timeout: seconds within which a request must be answered, and again for the client to read
+            the answer.
 
     Attributes:
-        draining: whether new requests are refused.
-        in_flight: requests whose answer is not yet written.
+        draining: whether new requests are rejected.
+        in_flight: the number of requests whose answer is not yet written.
     """
 
     def __init__(
@@ -77,11 +78,7 @@ class Routes:
         self._timeout = timeout
 
     def application(self) -> web.Application:
-        """Makes the application.
-
-        Returns:
-            The application, with every route.
-        """
+        """Returns the web application with all routes."""
         app = web.Application(middlewares=[self._observe])
         for path, name in _PAGE.items():
             app.router.add_get(path, _file_handler(_HERE / "page" / name))
@@ -94,7 +91,7 @@ class Routes:
 
     @web.middleware
     async def _observe(self, request: web.Request, handler: _Handler) -> web.StreamResponse:
-        """Counts a request and its time, turns every failure into an answer, and writes it."""
+        """Counts and times a request, turns errors into responses, and writes the response."""
         started = time.perf_counter()
         route = _route(request.path)
         self._count(1)
@@ -114,11 +111,11 @@ class Routes:
         self._metrics.in_flight.set(self.in_flight)
 
     async def _write(self, request: web.Request, response: web.StreamResponse) -> None:
-        """Writes an answer, and waits until it has left for the client."""
+        """Writes a response and waits until the operating system has taken all of it."""
         transport = request.transport
         if transport is None:  # The client is gone.
             return
-        transport.set_write_buffer_limits(0)  # Written is what the operating system has taken.
+        transport.set_write_buffer_limits(0)  # So that written means handed to the OS.
         try:
             async with asyncio.timeout(self._timeout):
                 await response.prepare(request)
@@ -127,7 +124,7 @@ class Routes:
             logging.warning("%s did not read its answer: its connection is cut", request.remote)
             transport.abort()
         except ConnectionError:
-            pass  # The client is gone: aiohttp sees it too.
+            pass  # The client is gone, which aiohttp handles.
 
     async def _guarded(
         self, request: web.Request, handler: _Handler, route: str
@@ -169,7 +166,7 @@ class Routes:
         raise RestError(400, f"Malformed request: {request.method} {path}")
 
     def _version(self, match: re.Match) -> Version:
-        """The version that a path asks for."""
+        """Returns the version that a path names."""
         name, number = unquote(match[1]), _number(match[2])
         if match[3]:
             raise RestError(400, f"Unrecognized servable version label: {unquote(match[3])}")
@@ -249,7 +246,7 @@ class Routes:
 
 
 def _route(path: str) -> str:
-    """A request's label in the metrics: few, whatever clients ask for."""
+    """Returns a request's route label for the metrics, one of a fixed set."""
     if path.startswith("/v1/"):
         if _CALL.fullmatch(path):
             return "predict"
@@ -268,7 +265,7 @@ def _number(text: str | None) -> int | None:
 
 
 async def _apart(size: int, function: Callable, *arguments: Any) -> Any:
-    """Calls a function, in a thread if there is much to do."""
+    """Calls a function, in a thread if the data is large."""
     if size <= _INLINE:
         return function(*arguments)
     return await asyncio.to_thread(function, *arguments)
@@ -289,7 +286,7 @@ def _json(value: Any, status: int = 200) -> web.Response:
 
 
 def _error(status: int, message: str) -> web.Response:
-    # What cannot be written in UTF-8 (half a surrogate pair from a client) becomes "?".
+    # Characters that UTF-8 cannot encode (a lone surrogate from a client) become "?".
     response = _json({"error": message.encode("utf-8", "replace").decode()}, status)
     if status in (408, 413):
         response.force_close()

@@ -1,7 +1,6 @@
-"""JSON values to arrays and back, checked and written as TensorFlow Serving does.
+"""Converts JSON values to arrays and back, with the checks and formats of TensorFlow Serving.
 
-In: a scalar, or lists in lists, and the type as TensorFlow names it (string, int32, float, ...).
-Out: its shape and its values in order, strings as bytes; and from an array, nested lists.
+dtypes have TensorFlow's names (string, int32, float, ...); strings are bytes in object arrays.
 """
 
 import base64
@@ -14,7 +13,7 @@ import numpy as np
 from keras_bert.serving.server.errors import RestError, bad_request
 from keras_bert.serving.server.json_text import shown
 
-_MAX_RANK = 32  # NumPy has 64, and lists may be nested as deep as JSON allows.
+_MAX_RANK = 32  # NumPy allows 64; JSON lists may be nested deeper.
 _INTEGERS = ("int8", "uint8", "int16", "int32", "int64", "uint32", "uint64")
 _FLOATS = {"float": np.float32, "double": np.float64}
 _KINDS = {dict: "Object", list: "Array", str: "String", int: "Number", float: "Number"}
@@ -22,18 +21,10 @@ _KINDS |= {type(None): "Null"}
 
 
 def read_value(value: Any, dtype: str, flat: list) -> tuple[int, ...]:
-    """Adds the values of a scalar or of nested lists to a list.
-
-    Args:
-        value: the scalar or the lists.
-        dtype: the type of its values.
-        flat: where the values go, in order.
-
-    Returns:
-        The shape.
+    """Appends the values of a scalar or nested lists to `flat` and returns the shape.
 
     Raises:
-        RestError: the lists are uneven, or a value is of another type.
+        RestError: the lists are ragged, or a value has another type.
     """
     shape = []
     first = value
@@ -49,45 +40,24 @@ def read_value(value: Any, dtype: str, flat: list) -> tuple[int, ...]:
 
 
 def make_array(flat: list, shape: tuple[int, ...], dtype: str) -> np.ndarray:
-    """Makes the array of an input.
-
-    Args:
-        flat: its values in order.
-        shape: its shape.
-        dtype: the type, as TensorFlow names it.
-
-    Returns:
-        The array; strings are bytes in an object array.
-    """
+    """Makes an array from flat values; strings become bytes in an object array."""
     kind = object if dtype == "string" else _FLOATS.get(dtype, dtype)
     return np.array(flat, kind).reshape(shape)
 
 
 def is_named(value: Any) -> bool:
-    """Whether a JSON value is an object of named tensors, and not bytes in base 64.
-
-    Args:
-        value: any JSON value.
-
-    Returns:
-        Whether it is.
-    """
+    """Returns whether a JSON value is an object of named tensors, not bytes in base64."""
     return isinstance(value, dict) and not _is_base64(value)
 
 
 def write_value(array: np.ndarray, as_base64: bool) -> Any:
-    """Writes an array as nested lists of JSON values.
+    """Converts an array to nested lists of JSON values, or to a scalar if it has no dimensions.
 
-    Args:
-        array: strings are bytes in an object array.
-        as_base64: whether strings are written as {"b64": ...}. Otherwise bytes that are not UTF-8
-            become U+FFFD.
-
-    Returns:
-        The nested lists, or a scalar for an array of no dimension.
+    Strings are written as {"b64": ...} with as_base64; otherwise bytes that are not UTF-8 become
+    U+FFFD.
 
     Raises:
-        RestError: JSON has nothing for the array's type.
+        RestError: JSON cannot represent the array's type.
     """
     if array.dtype == object:
         write = _coded if as_base64 else _text
@@ -131,7 +101,7 @@ def _too_deep(level: int, rank: int) -> RestError:
 
 
 def _converter(dtype: str) -> Callable[[Any], Any]:
-    """The function that checks one JSON value and gives it as a value of a type."""
+    """Returns a function that checks one JSON value and converts it to a dtype."""
     if dtype == "string":
         return _string
     largest = float("inf")
@@ -181,7 +151,7 @@ def _wrong_type(value: Any, dtype: str) -> RestError:
 
 
 def _decimals(flat: np.ndarray) -> list[float]:
-    """Float32 values as the short decimals TensorFlow Serving writes: 0.2, not 0.200000003."""
+    """Rounds float32 values to short decimals as TensorFlow Serving does: 0.2, not 0.200000003."""
     values = flat.tolist()
     short = [float(f"{value:.6g}") for value in values]
     with np.errstate(over="ignore"):

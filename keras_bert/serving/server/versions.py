@@ -1,10 +1,10 @@
-"""Serves the highest version of a model that loads.
+"""Loads SavedModels and serves the highest version of a model that loads.
 
-`load_version` reads a SavedModel: its signatures, its `export.json`, and its warm-up requests,
-which it runs. `Versions` looks at DIR again and again: a new highest version is loaded beside the
-old one and then takes its place, and so is the one that is served if its files have changed; one
-that does not load is skipped until its files change; the version that is served stays until there
-is another.
+`load_version` reads a SavedModel, its signatures and `export.json`, and runs its warm-up requests.
+`Versions` polls DIR. A new highest version is loaded while the old one is served, and then replaces
+it; the served version is reloaded in the same way if its files change. A version that fails to load
+is skipped until its files change. The served version stays until another one replaces it, even if
+it is deleted.
 """
 
 import json
@@ -31,7 +31,7 @@ from keras_bert.serving.warmup import WARMUP_FILE
 
 _PYTHON_SAYS = "<stack traces unavailable>\n"
 
-# TensorFlow's error codes as TensorFlow Serving's HTTP statuses; the others are 500.
+# TensorFlow's error codes -> TensorFlow Serving's HTTP statuses; 500 for all others.
 _STATUSES = {
     tf.errors.CANCELLED: 499,
     tf.errors.INVALID_ARGUMENT: 400,
@@ -52,14 +52,14 @@ _STATUSES = {
 class Version:
     """A loaded version.
 
-    Args:
-        number: its number.
-        model: what TensorFlow loaded; the functions hold its variables weakly.
-        functions: signature -> its TensorFlow function.
-        signatures: signature -> input -> its type and shape.
-        batched: the signatures that take and give a row for each example, however many.
-        signature_def: the signatures as TensorFlow Serving's metadata shows them.
-        export: what export.json says; None where there is none, or it says nothing.
+    Attributes:
+        number: the version number.
+        model: the loaded SavedModel; kept because the functions hold its variables weakly.
+        functions: {signature: TensorFlow function}.
+        signatures: {signature: {input: its dtype and shape}}.
+        batched: the signatures whose inputs and outputs have any number of rows, one per example.
+        signature_def: the signatures in the format of TensorFlow Serving's metadata.
+        export: the content of export.json; None if the file is missing or invalid.
     """
 
     number: int
@@ -71,14 +71,7 @@ class Version:
     export: dict[str, Any] | None
 
     def run(self, signature: str, inputs: Arrays) -> Arrays:
-        """Runs a signature.
-
-        Args:
-            signature: its name.
-            inputs: an array an input.
-
-        Returns:
-            An array an output.
+        """Runs a signature on arrays by input name and returns arrays by output name.
 
         Raises:
             RestError: TensorFlow fails.
@@ -98,13 +91,9 @@ class Version:
 
 
 def load_version(folder: Path) -> Version:
-    """Loads a SavedModel and runs its warm-up requests.
+    """Loads the SavedModel in DIR/NUMBER and runs its warm-up requests.
 
-    Args:
-        folder: DIR/NUMBER.
-
-    Returns:
-        The version. Whatever a broken folder makes TensorFlow raise comes through.
+    Exceptions that TensorFlow raises for a broken folder are not caught.
     """
     proto = saved_model_pb2.SavedModel.FromString((folder / MODEL_FILE).read_bytes())
     model = tf.saved_model.load(str(folder))
@@ -137,30 +126,23 @@ def load_version(folder: Path) -> Version:
 
 
 class Versions:
-    """The versions under a folder.
-
-    Args:
-        folder: DIR.
+    """The versions in a folder DIR.
 
     Attributes:
-        current: the version that is served; None before `start`, never after.
+        current: the served version; None before `start`, never after.
     """
 
     def __init__(self, folder: Path):
         self.folder = folder
         self.current: Version | None = None
-        self._states: dict[int, tuple[str, str]] = {}  # number -> state, what went wrong
-        self._loaded: tuple = ()  # the files of the version that is served, when it was loaded
-        self._broken: dict[int, tuple] = {}  # number -> its files when it did not load
-        self._seen: dict[int, tuple] = {}  # number -> its files at the last look
+        self._states: dict[int, tuple[str, str]] = {}  # number -> state, error message
+        self._loaded: tuple = ()  # the served version's files when it was loaded
+        self._broken: dict[int, tuple] = {}  # number -> its files when loading failed
+        self._seen: dict[int, tuple] = {}  # number -> its files at the last check
         self._missed = False
 
     def start(self) -> None:
-        """Loads the highest version that loads.
-
-        Raises:
-            InputError: there is none.
-        """
+        """Loads the highest version that loads; raises an InputError if there is none."""
         try:
             self._look(require_version(self.folder), waits=False)
         except OSError as error:
@@ -170,13 +152,10 @@ class Versions:
             raise InputError(f"--export_dir={self.folder}: version {number}: {wrong}")
 
     def refresh(self) -> bool:
-        """Looks at the folder, and loads what is new or was changed.
+        """Loads a version that is new or changed; returns whether the served version has changed.
 
-        A version's files have to be the same at two looks in a row, so that one that is being
-        written is left alone.
-
-        Returns:
-            Whether another version is served now.
+        A version is loaded only if its files are the same in two consecutive checks, so that a
+        version that is still being written is not loaded.
         """
         return self._look(find_versions(self.folder, MODEL_FILE), waits=True)
 
@@ -197,15 +176,15 @@ class Versions:
                 failed.append(number)
             if is_served:
                 break
-        if self.current is not None:  # Otherwise `start` says it.
+        if self.current is not None:  # Otherwise `start` raises an error.
             self._report(failed, numbers)
         return self.current is not before
 
     def states(self) -> dict[int, tuple[str, str]]:
-        """The versions that were seen.
+        """Returns {number: (state, error message)} of all known versions, the highest first.
 
-        Returns:
-            Number -> TensorFlow Serving's state (AVAILABLE, ...) and what went wrong, or "".
+        The states are those of TensorFlow Serving (AVAILABLE, ...); the message is "" without an
+        error.
         """
         return dict(sorted(self._states.items(), reverse=True))
 
@@ -216,10 +195,10 @@ class Versions:
             self._states[number] = ("LOADING", "")
         try:
             version = load_version(path)
-        # A broken folder can raise anything, and must not end the server.
+        # A broken folder can raise any exception, and must not stop the server.
         except Exception as error:
             wrong = " ".join(str(error).split()) or type(error).__name__
-            # A version that was changed for the worse is served as it was.
+            # If the served version's files break, the loaded model stays in use.
             self._states[number] = ("AVAILABLE" if is_served else "END", wrong)
             self._broken[number] = self._seen[number]
             return False
@@ -245,7 +224,7 @@ class Versions:
 
 
 def _message(error: tf.errors.OpError) -> str:
-    """What TensorFlow Serving would say: without what Python adds before and after."""
+    """Returns TensorFlow's error message without the parts that Python adds."""
     return re.sub(r" \[Op:\w+\]$", "", error.message.rpartition(_PYTHON_SAYS)[2])
 
 

@@ -1,7 +1,7 @@
-"""Reads the texts of a classification task and what is predicted of them.
+"""Reads the texts and labels of a classification task.
 
-One of three sources: a GLUE task's folder, a GLUE task that TensorFlow Datasets has prepared, or
-the user's own files (`custom`).
+The source is a GLUE task's folder, a GLUE task prepared by TensorFlow Datasets, or the user's own
+files (`custom`).
 """
 
 from collections.abc import Sequence
@@ -19,22 +19,23 @@ from keras_bert.tasks.fine_tuning.pretrained import in_order_of
 
 @dataclass(frozen=True)
 class ClassificationSettings:
-    """Which texts and labels; each value can change the outcome of a run.
+    """The data settings of a classifier; each can change the outcome of a run.
+
+    All settings from `train_file` to `problem_type` apply only to the task `custom`.
 
     Attributes:
-        task_name: a task of GLUE, or `custom`.
-        data_dir: GLUE's folder or the task's; with `tfds`, TensorFlow Datasets'.
-        tfds: take the task from TensorFlow Datasets.
-        train_file: of `custom`: the training examples, a TSV, CSV or JSONL file.
-        eval_file: of `custom`: the development examples.
-        test_file: of `custom`: the examples to predict, which need no labels; empty for
-            `eval_file`.
-        text_column: of `custom`: the column of the text.
-        text_pair_column: of `custom`: the column of the second text; empty for single texts.
-        label_column: of `custom`: the column of the label.
-        label_separator: of `custom`: parts the labels of an example with several.
-        problem_type: of `custom`: single_label, multi_label or regression.
-        class_weights: `balanced`, or a number a class by comma, or empty.
+        task_name: a GLUE task, or `custom`.
+        data_dir: the folder of GLUE or of the task; with `tfds`, TensorFlow Datasets' folder.
+        tfds: whether to read the task from TensorFlow Datasets.
+        train_file: the training examples, a TSV, CSV or JSONL file.
+        eval_file: the development examples.
+        test_file: the examples to predict, which need no labels; empty for `eval_file`.
+        text_column: the column of the text.
+        text_pair_column: the column of the second text; empty for single texts.
+        label_column: the column of the label.
+        label_separator: separates the labels of an example with several.
+        problem_type: single_label, multi_label or regression.
+        class_weights: `balanced`, one number per class separated by commas, or empty.
     """
 
     task_name: str
@@ -51,7 +52,7 @@ class ClassificationSettings:
     class_weights: str = ""
 
 
-# What a task of GLUE says itself.
+# Settings that GLUE tasks define themselves.
 _CUSTOM = (
     "train_file",
     "eval_file",
@@ -66,14 +67,14 @@ _CUSTOM = (
 
 @dataclass(frozen=True)
 class Problem:
-    """What is to be told of a text.
+    """The labels, problem type and metrics of a classification task.
 
     Attributes:
         problem_type: single_label, multi_label or regression.
-        labels: the C classes in the order of the logits; none of a regression.
-        metrics: the figures that count.
-        label_separator: parts the labels of an example with several.
-        score_range: what predictions of a regression are brought into when they are written.
+        labels: the C classes in the order of the logits; empty for regression.
+        metrics: names of the metrics to report.
+        label_separator: separates the labels of an example with several.
+        score_range: the range that written regression values are clipped to.
     """
 
     problem_type: str
@@ -91,21 +92,18 @@ def read_data(
     do_eval: bool,
     do_predict: bool,
 ) -> tuple[Problem, Splits]:
-    """Reads what a run needs; without development or test examples it does without.
+    """Reads the data of a run; development and test examples are optional.
 
     Args:
-        settings: which texts and labels.
-        known_labels: the labels of the checkpoint, or None; their order is kept where they are the
-            same, as its head has it.
+        settings: the data settings.
+        known_labels: the checkpoint's labels, or None; if the task has the same labels, they keep
+            the order of the checkpoint's logits.
         do_train: whether to read training examples.
         do_eval: whether to read development examples.
-        do_predict: whether to read the examples to predict.
-
-    Returns:
-        The problem and the texts.
+        do_predict: whether to read examples to predict.
 
     Raises:
-        InputError: settings that do not go together, files that cannot be used, or nothing to do.
+        InputError: conflicting settings, unusable files, or no examples at all.
     """
     wanted = {"train": do_train, "dev": do_eval, "test": do_predict}
     if settings.task_name.lower() == "custom":

@@ -1,7 +1,7 @@
-"""Fine-tunes a classifier from files of texts to scores, predictions and model/.
+"""Fine-tunes a classifier on text files and saves metrics, predictions and model/.
 
-texts and labels -> tokenized examples -> the fine-tuning core (tasks/fine_tuning) with this
-task's loss, scores, TensorBoard tables and prediction files
+This module tokenizes the texts and defines the loss, metrics, TensorBoard tables and prediction
+files; tasks/fine_tuning trains and evaluates.
 """
 
 from collections.abc import Mapping
@@ -36,13 +36,13 @@ from keras_bert.training.board import Board
 
 @dataclass(frozen=True)
 class _Split:
-    """Texts of a file, and the same as the network reads them.
+    """The texts of a file before and after preprocessing.
 
     Attributes:
-        texts: as the file has them.
-        processor: what prepared the texts.
-        prepared: the texts, tokenized.
-        labels: their labels as numbers; None where nothing is scored.
+        texts: the texts as in the file.
+        processor: the processor that preprocessed them.
+        prepared: the preprocessed texts.
+        labels: the labels as numbers; None if the split is not scored.
     """
 
     texts: Texts
@@ -51,7 +51,7 @@ class _Split:
     labels: np.ndarray | None = None
 
     def answers(self, predict: Predict) -> dict[str, np.ndarray]:
-        """Returns what `decode` makes of the model's outputs, and the logits."""
+        """Returns the decoded answers and the model's raw outputs."""
         outputs = predict(self.prepared.examples)
         return outputs | gathered(list(decoded(self.processor, self.prepared, outputs)))
 
@@ -59,19 +59,19 @@ class _Split:
 def fine_tune_classifier(
     classification: ClassificationSettings, run: FineTuningRun
 ) -> dict[str, object]:
-    """Fine-tunes a classifier once for each seed, or resumes that.
+    """Fine-tunes a classifier once for each seed, or resumes the run.
 
     Args:
-        classification: which texts and labels.
+        classification: the data settings.
         run: the run.
 
     Returns:
-        The figures, as in results.json: those of the task, each with `_matched` and `_mismatched`
-        after its name for MNLI, and "score", the mean of the task's metrics, which decides which
-        weights are the best.
+        The metrics as in results.json: those of the task, for MNLI with the suffixes `_matched` and
+        `_mismatched`, and "score", the mean of the task's metrics, which determines the best
+        weights.
 
     Raises:
-        InputError: anything about the texts, the labels or the checkpoint that a user has to fix.
+        InputError: the texts, the labels or the checkpoint are not usable.
     """
     settings = run.settings
     start = open_pretrained(settings)
@@ -89,20 +89,17 @@ def fine_tune_classifier(
 def make_task(
     problem: Problem, splits: Splits, start: Pretrained, max_seq_length: int, weighing: str = ""
 ) -> FineTuningTask:
-    """Tokenizes all texts and defines how they are trained on, scored and written.
+    """Tokenizes all texts and defines training, scoring and prediction files.
 
     Args:
-        problem: what is predicted of a text.
+        problem: labels, problem type and metrics.
         splits: the texts.
         start: the checkpoint.
-        max_seq_length: tokens of an example.
-        weighing: what a class weighs, as `labels.class_weights` reads it.
-
-    Returns:
-        The task.
+        max_seq_length: maximum number of tokens of an example.
+        weighing: the class weights, as for `labels.class_weights`.
 
     Raises:
-        InputError: texts or labels that cannot be used.
+        InputError: texts or labels that are not usable.
     """
     some = splits.train or next(iter({**splits.dev, **splits.test}.values()))
     settings = ClassifierSettings(
@@ -131,7 +128,7 @@ def make_task(
             warn_of_absent_labels(scored.texts, scored.labels, problem.labels)
 
     def to_predict(texts: Texts) -> _Split:
-        # The same texts are run through the model once.
+        # Reuse the development split, so that the model runs over the same texts only once.
         scored = next((each for each in dev.values() if each.texts is texts), None)
         return scored or _Split(texts, processor, prepared(texts))
 
@@ -162,7 +159,7 @@ def make_task(
 
 
 def _scores(problem: Problem, dev: Mapping[str, _Split], predict: Predict) -> dict[str, float]:
-    """Scores every development set, and takes the mean of what counts."""
+    """Scores every development set and adds "score", the mean of the problem's metrics."""
     figures = {}
     for suffix, scored in dev.items():
         own = score(problem, scored.answers(predict), scored.labels)
@@ -172,7 +169,7 @@ def _scores(problem: Problem, dev: Mapping[str, _Split], predict: Predict) -> di
 
 
 def _show(problem: Problem, dev: Mapping[str, _Split], predict: Predict, board: Board) -> None:
-    """Shows the worst predictions, and precision over recall where there are two classes."""
+    """Writes the worst predictions and, for two classes, precision-recall curves to TensorBoard."""
     header = ("where", "text", "text pair", "label", "prediction", "how sure")
     for suffix, scored in dev.items():
         answers = scored.answers(predict)
@@ -185,7 +182,7 @@ def _show(problem: Problem, dev: Mapping[str, _Split], predict: Predict, board: 
 def _worst(
     problem: Problem, scored: _Split, answers: Mapping[str, np.ndarray]
 ) -> list[list[object]]:
-    """Lists wrong predictions, the surest first; of a regression, the farthest."""
+    """Returns rows of wrong predictions, the most confident first; by error for regression."""
     labels, texts = scored.labels, scored.texts
     decided = decisions(problem, answers)
     if problem.problem_type == "regression":

@@ -1,7 +1,7 @@
-"""The tasks of GLUE as a table: which files, which columns, which labels, which metrics.
+"""The GLUE tasks as a table of files, columns, labels and metrics.
 
-A row says all that the programs know of a task; the order of the labels is that of the class
-numbers. Wang et al. 2019, https://gluebenchmark.com.
+The programs take all information about a task from this table. The order of the labels is that of
+the class numbers. Wang et al. 2019, https://gluebenchmark.com.
 """
 
 from collections.abc import Mapping
@@ -17,25 +17,25 @@ _INFERENCE = ("entailment", "neutral", "contradiction")
 
 @dataclass(frozen=True)
 class GlueTask:
-    """One task.
+    """The files, columns, labels and metrics of a GLUE task.
 
     Attributes:
-        name: as in GLUE's folders and submissions.
-        text_columns: the columns of one text or of a pair, in the files' header.
-        label_column: the labels' column; empty where no file has labels.
-        labels: the classes, in the order of their numbers; none for a regression.
-        metrics: what the leaderboard scores, by official name.
+        name: the name in GLUE's folders and submissions.
+        text_columns: the columns of the text or the pair of texts, in the files' header.
+        label_column: the column of the labels; empty if no file has labels.
+        labels: the classes in the order of their numbers; empty for regression.
+        metrics: official names of the leaderboard's metrics.
         tfds: the task's config in TensorFlow Datasets.
         train: the training file, or empty.
-        dev: {what goes after a figure's name: development file}.
+        dev: {suffix of the metrics' names: development file}.
         test: {name of the submission: test file}.
-        no_header: the columns of the training and development files, if these lack a header.
-        folders: other names that the task's folder has in the wild.
-        other_names: {file: another name that it has in the wild}.
-        tfds_columns: the text columns in TensorFlow Datasets, where they differ.
-        damaged_rows: the official files hold rows that were cut, and empty texts: the former are
-            passed over and counted, as in every published figure.
-        score_range: what the leaderboard takes of a regression.
+        no_header: the columns of the training and development files if they have no header.
+        folders: alternative names of the task's folder.
+        other_names: {file: alternative name}.
+        tfds_columns: the text columns in TensorFlow Datasets, if different.
+        damaged_rows: whether the official files contain truncated rows and empty texts. Truncated
+            rows are skipped and counted, as in all published results.
+        score_range: the range of regression values that the leaderboard accepts.
     """
 
     name: str
@@ -60,12 +60,7 @@ class GlueTask:
         return {self.name: "test.tsv"} if self.test is None else self.test
 
     def path(self, folder: Path, name: str) -> Path:
-        """Returns the place of one of the task's files, under the name that it has there.
-
-        Args:
-            folder: the task's.
-            name: the file's, as in this table.
-        """
+        """Returns the path of one of the task's files, or its alternative path if that exists."""
         other = folder / self.other_names.get(name, name)
         return other if other.is_file() else folder / name
 
@@ -152,7 +147,7 @@ TASKS = (
         metrics=("accuracy",),
         tfds="wnli",
     ),
-    # The diagnostic set: predicted by a model of MNLI, scored by the leaderboard alone.
+    # The diagnostic set: predicted with an MNLI model, scored only by the leaderboard.
     GlueTask(
         name="AX",
         text_columns=_PAIR,
@@ -171,13 +166,7 @@ TASKS = (
 
 
 def find_task(name: str) -> GlueTask:
-    """Looks a task up.
-
-    Args:
-        name: in any case, with or without its hyphen: `MRPC`, `sst2`, `STS-B`.
-
-    Returns:
-        The task.
+    """Returns the GLUE task of a name, in any case and with or without its hyphen.
 
     Raises:
         InputError: GLUE has no such task.

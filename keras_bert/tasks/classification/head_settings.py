@@ -1,4 +1,4 @@
-"""Completes the labels and the problem type of a classifier from its checkpoint and its run."""
+"""Determines the labels and problem type of a classifier from its checkpoint and run."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -12,15 +12,15 @@ from keras_bert.tasks.loading import Source
 
 
 def transformers_problem_type(problem_type: str) -> str:
-    """Returns what transformers calls a problem type: `single_label_classification`."""
+    """Returns transformers' name of a problem type, such as `single_label_classification`."""
     return problem_type + "_classification" * (problem_type != "regression")
 
 
 def short_problem_type(name: str | None, where: Any) -> str | None:
-    """Returns our name of a problem type: `single_label` of `single_label_classification`.
+    """Returns this library's name of transformers' problem type, such as `single_label`.
 
     Raises:
-        InputError: an unknown one.
+        InputError: an unknown problem type.
     """
     if name is None:
         return None
@@ -32,10 +32,10 @@ def short_problem_type(name: str | None, where: Any) -> str | None:
 
 
 def is_of_pairs(source: Source) -> bool:
-    """Returns whether the run of a classifier trained it on pairs of texts.
+    """Returns whether the classifier's run trained it on pairs of texts.
 
     Raises:
-        InputError: run.json names an unknown task.
+        InputError: run.json contains an unknown task name.
     """
     name = source.run.setting("task_name", str, "")
     if name and name.lower() != "custom":
@@ -46,24 +46,21 @@ def is_of_pairs(source: Source) -> bool:
 def head_settings(
     source: Source, labels: Sequence[str] | None, problem_type: str | None
 ) -> ClassifierSettings:
-    """Returns the labels and the problem type of a classifier.
+    """Returns a classifier's labels and problem type, with the default length.
 
     Args:
         source: the checkpoint, with or without a classification head.
         labels: names of the classes; None for those of the head.
         problem_type: None for that of the head.
 
-    Returns:
-        Settings with the default length.
-
     Raises:
-        InputError: labels that are missing or do not fit the head, or an unknown problem type.
+        InputError: labels that are missing or do not match the head, or an unknown problem type.
     """
     checkpoint = source.checkpoint
     with checkpoint.open_weights() as stored:
         num_logits = stored.num_labels
     known = checkpoint.labels
-    if known is None and num_logits:  # transformers does not write the names it gives to labels.
+    if known is None and num_logits:  # transformers does not save its default label names.
         known = [f"LABEL_{index}" for index in range(num_logits)]
     if problem_type not in (None, *PROBLEM_TYPES):
         raise InputError(
@@ -85,7 +82,7 @@ def head_settings(
 def _label_names(
     given: Sequence[str] | None, known: Sequence[str] | None, kind: str, path: Any
 ) -> tuple[str, ...]:
-    """Returns the classes: the given ones in the order of the model's head."""
+    """Returns the given class names, or the model's, in the order of the model's logits."""
     if kind == "regression":
         if given:
             raise InputError(f"labels={list(given)}: expected none for a regression")

@@ -1,8 +1,8 @@
-"""Turns labels into numbers, and reads class weights.
+"""Converts labels to numbers, and reads class weights.
 
-single_label   one of C classes       int32 [n]
-multi_label    any of C classes       float32 [n, C] of 0 and 1
-regression     a number               float32 [n]
+single_label   one of C classes          int32 [n]
+multi_label    any number of C classes   float32 [n, C] of 0 and 1
+regression     a number                  float32 [n]
 """
 
 import json
@@ -17,19 +17,17 @@ from keras_bert.tasks.classification.texts import Texts
 
 
 def find_labels(texts: Texts, problem_type: str, separator: str = ",") -> tuple[str, ...]:
-    """Lists the classes that training examples have.
+    """Returns the classes that occur in training examples, in the order of their numbers.
+
+    Classes are sorted by value if all are integers, otherwise alphabetically.
 
     Args:
         texts: the training examples.
-        problem_type: single_label, multi_label or regression.
-        separator: what parts the labels of an example that is no JSON list.
-
-    Returns:
-        The classes in the order of their numbers: by value if all are whole numbers, else by
-        spelling. None for a regression.
+        problem_type: single_label, multi_label or regression, which has no classes.
+        separator: separates several labels of an example, unless they are a JSON list.
 
     Raises:
-        InputError: a label is missing, or there are fewer than two classes.
+        InputError: a label is missing, or there are too few classes (two, one for multi_label).
     """
     if problem_type == "regression":
         return ()
@@ -51,19 +49,16 @@ def find_labels(texts: Texts, problem_type: str, separator: str = ",") -> tuple[
 def label_array(
     texts: Texts, problem_type: str, labels: Sequence[str], separator: str = ","
 ) -> np.ndarray:
-    """Turns the labels of examples into numbers.
+    """Converts the labels of examples to numbers, as in the table above.
 
     Args:
         texts: examples with labels.
         problem_type: single_label, multi_label or regression.
         labels: the C classes, in the order of their numbers.
-        separator: what parts the labels of an example that is no JSON list.
-
-    Returns:
-        See the table above.
+        separator: separates several labels of an example, unless they are a JSON list.
 
     Raises:
-        InputError: a label is none of the classes, or no number.
+        InputError: a label that is not one of the classes, or not a number.
     """
     if problem_type == "regression":
         return np.array([_number(texts, index) for index in range(len(texts))], np.float32)
@@ -81,12 +76,9 @@ def label_array(
 
 
 def warn_of_absent_labels(texts: Texts, array: np.ndarray, labels: Sequence[str]) -> None:
-    """Says which classes evaluation examples never have: their scores say nothing of them.
+    """Logs the classes that no evaluation example has, since the scores do not cover them.
 
-    Args:
-        texts: the examples.
-        array: their labels, of single_label [n] or multi_label [n, C].
-        labels: the C classes.
+    `array` is the result of `label_array`, [n] or [n, C].
     """
     seen = array.any(axis=0) if array.ndim == 2 else np.isin(np.arange(len(labels)), array)
     absent = [label for label, is_seen in zip(labels, seen, strict=True) if not is_seen]
@@ -97,20 +89,19 @@ def warn_of_absent_labels(texts: Texts, array: np.ndarray, labels: Sequence[str]
 def class_weights(
     setting: str, problem_type: str, labels: Sequence[str], array: np.ndarray
 ) -> np.ndarray | None:
-    """Reads what each class weighs in the loss.
+    """Returns the weight of each class in the loss, float32 [C], or None.
+
+    The balanced weight of a class is n / (C x its number of examples). For multi_label it is the
+    number of examples without the label / the number with it.
 
     Args:
-        setting: `balanced`, a list of C numbers such as "1,2.5", or empty.
+        setting: `balanced`, C numbers such as "1,2.5", or empty.
         problem_type: single_label, multi_label or regression.
         labels: the C classes.
         array: the labels of the training examples.
 
-    Returns:
-        float32 [C], or None. Balanced weighs a class by n / (C x its examples), and a label of
-        several by the examples without it / those with it.
-
     Raises:
-        InputError: the list does not fit the classes, or a class that must be balanced is absent.
+        InputError: the numbers do not match the classes, or a class to balance has no examples.
     """
     if not setting:
         return None
@@ -147,7 +138,7 @@ def _listed_weights(setting: str, labels: Sequence[str]) -> np.ndarray:
 
 
 def _words(texts: Texts, index: int, problem_type: str, separator: str) -> list[str]:
-    """Returns the labels of one example as words; one that has none is refused."""
+    """Returns the labels of one example as strings; only multi_label allows none."""
     label = texts.labels[index]
     if problem_type == "multi_label":
         parts = label if isinstance(label, list) else _word(label).split(separator)
@@ -159,7 +150,7 @@ def _words(texts: Texts, index: int, problem_type: str, separator: str) -> list[
 
 
 def _word(label: object) -> str:
-    """Spells a label: JSON's numbers and truths as JSON does."""
+    """Converts a label to a string; numbers and booleans are written as in JSON."""
     if label is None:
         return ""
     return (label if isinstance(label, str) else json.dumps(label)).strip()

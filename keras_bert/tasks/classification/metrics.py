@@ -1,7 +1,8 @@
-"""Computes the official metrics of classification.
+"""Computes the official metrics of classification and regression.
 
-Names and values are those of scikit-learn and SciPy, which GLUE's scorers use. A figure that has
-no value, such as a correlation with predictions that are all the same, is 0.
+Names and values match scikit-learn and SciPy, which GLUE's scorers use. Undefined metrics, such as
+a correlation with constant predictions, are 0. Predictions and labels are int [n], [n, C] of 0 and
+1 for multi-label tasks, or float [n] for regression.
 """
 
 from collections.abc import Sequence
@@ -16,42 +17,18 @@ DEFAULT_METRICS = {
 
 
 def accuracy(predictions: np.ndarray, labels: np.ndarray) -> float:
-    """Computes the share of examples that are predicted right, with all their labels.
-
-    Args:
-        predictions: int [n], or [n, C] of 0 and 1.
-        labels: likewise.
-
-    Returns:
-        0 to 1.
-    """
+    """Computes the fraction of examples whose labels are all predicted correctly."""
     right = predictions == labels
     return float(np.mean(right.all(axis=1) if right.ndim == 2 else right))
 
 
 def f1(predictions: np.ndarray, labels: np.ndarray) -> float:
-    """Computes F1 of class 1.
-
-    Args:
-        predictions: int [n], 0 or 1.
-        labels: likewise.
-
-    Returns:
-        0 to 1.
-    """
+    """Computes the F1 score of class 1 from predictions and labels in {0, 1}, [n]."""
     return _f1(*_counts(predictions == 1, labels == 1))
 
 
 def f1_macro(predictions: np.ndarray, labels: np.ndarray) -> float:
-    """Computes the mean of the classes' F1, over the classes that occur.
-
-    Args:
-        predictions: int [n], or [n, C] of 0 and 1 where every class counts.
-        labels: likewise.
-
-    Returns:
-        0 to 1.
-    """
+    """Computes the mean F1 score over the classes that occur, or over all for multi-label tasks."""
     if labels.ndim == 2:
         pairs = list(zip(predictions.T == 1, labels.T == 1, strict=True))
     else:
@@ -61,28 +38,12 @@ def f1_macro(predictions: np.ndarray, labels: np.ndarray) -> float:
 
 
 def f1_micro(predictions: np.ndarray, labels: np.ndarray) -> float:
-    """Computes F1 over all pairs of example and class.
-
-    Args:
-        predictions: [n, C] of 0 and 1.
-        labels: likewise.
-
-    Returns:
-        0 to 1.
-    """
+    """Computes the F1 score over all pairs of example and class, [n, C]."""
     return _f1(*_counts(predictions.ravel() == 1, labels.ravel() == 1))
 
 
 def matthews_corrcoef(predictions: np.ndarray, labels: np.ndarray) -> float:
-    """Computes Matthews' correlation, for two classes or more (Gorodkin 2004).
-
-    Args:
-        predictions: int [n].
-        labels: int [n].
-
-    Returns:
-        -1 to 1.
-    """
+    """Computes Matthews' correlation for two or more classes (Gorodkin 2004)."""
     classes = np.union1d(predictions, labels)
     predicted = np.array([np.sum(predictions == each) for each in classes], np.float64)
     true = np.array([np.sum(labels == each) for each in classes], np.float64)
@@ -94,30 +55,14 @@ def matthews_corrcoef(predictions: np.ndarray, labels: np.ndarray) -> float:
 
 
 def pearson(predictions: np.ndarray, labels: np.ndarray) -> float:
-    """Computes Pearson's correlation.
-
-    Args:
-        predictions: float [n].
-        labels: float [n].
-
-    Returns:
-        -1 to 1.
-    """
+    """Computes Pearson's correlation."""
     a, b = (np.asarray(values, np.float64) for values in (predictions, labels))
     a, b = a - a.mean(), b - b.mean()
     return _ratio(a @ b, np.sqrt(a @ a) * np.sqrt(b @ b))
 
 
 def spearman(predictions: np.ndarray, labels: np.ndarray) -> float:
-    """Computes Spearman's correlation: Pearson's of the ranks; equal values share their mean rank.
-
-    Args:
-        predictions: float [n].
-        labels: float [n].
-
-    Returns:
-        -1 to 1.
-    """
+    """Computes Spearman's rank correlation; equal values share their mean rank."""
     return pearson(_ranks(predictions), _ranks(labels))
 
 
@@ -130,26 +75,17 @@ METRICS = {
 def figures_of(
     metrics: Sequence[str], predictions: np.ndarray, labels: np.ndarray
 ) -> dict[str, float]:
-    """Computes metrics.
-
-    Args:
-        metrics: names of METRICS.
-        predictions: classes int [n], [n, C] of 0 and 1, or values float [n].
-        labels: likewise, as labels.py makes them.
-
-    Returns:
-        {name: value}.
-    """
+    """Computes the named METRICS."""
     return {name: METRICS[name](predictions, labels) for name in metrics}
 
 
 def mean_loss(problem_type: str, logits: np.ndarray, labels: np.ndarray) -> float:
-    """Computes the mean loss of an example, unweighted.
+    """Computes the mean unweighted loss.
 
     Args:
         problem_type: single_label, multi_label or regression.
         logits: float [n, C].
-        labels: as labels.py makes them.
+        labels: the result of `label_array`.
     """
     logits = logits.astype(np.float64)
     if problem_type == "regression":

@@ -1,11 +1,11 @@
-"""Computes the losses of classification, and the share of correct predictions.
+"""Computes the losses of classification, and the accuracy.
 
-    single_label   softmax cross-entropy; class weights weigh an example by its label's class
-    multi_label    sigmoid cross-entropy, the mean over the classes; class weights weigh the
-                   examples that have the label
+    single_label   softmax cross-entropy; each example has the weight of its label's class
+    multi_label    sigmoid cross-entropy, averaged over the classes; each class weight applies to
+                   the examples that have the label
     regression     squared error
 
-Each is divided by the weights of the batch's examples, over all devices.
+The sum is divided by the sum of the weights of the global batch's examples.
 """
 
 import functools
@@ -23,14 +23,9 @@ from keras_bert.training.objective import Batch, Objective
 def classification_objective(
     problem_type: str, class_weights: np.ndarray | None = None
 ) -> Objective:
-    """Makes the task.
+    """Creates the training objective for a `BertClassifier` and batches with "labels".
 
-    Args:
-        problem_type: single_label, multi_label or regression.
-        class_weights: float32 [C], or None.
-
-    Returns:
-        The task, for a `BertClassifier` and batches with "labels".
+    `class_weights` is float32 [C], or None.
     """
     is_single = problem_type == "single_label"
     losses_of = CLASSIFICATION_LOSSES[problem_type]

@@ -1,4 +1,4 @@
-r"""Reads decisions from decoded outputs, and writes prediction files.
+r"""Derives predictions from decoded outputs and writes prediction files.
 
 NAME.tsv     index <TAB> prediction, with this header: a label's name, or a number
 NAME.jsonl   {"index": "0", "prediction": "1", "probabilities": {"0": 0.02, "1": 0.98}}
@@ -15,14 +15,15 @@ from keras_bert.tasks.classification.data import Problem
 
 
 def decisions(problem: Problem, answers: Mapping[str, np.ndarray]) -> np.ndarray:
-    """Turns decoded outputs into numbers that metrics compare with labels.
+    """Converts decoded outputs into predictions that metrics compare with labels.
 
     Args:
-        problem: labels and their kind.
-        answers: what the classifier's `decode` returns, with byte strings or strings.
+        problem: labels and problem type.
+        answers: the result of the classifier's `decode`, with strings or byte strings.
 
     Returns:
-        The class, int [n]; the classes above one half, [n, C] of 0 and 1; or the value, float [n].
+        Class numbers, int [n]; for multi_label, [n, C] with 1 for each class with a probability
+        above 0.5; for regression, values, float [n].
     """
     if problem.problem_type == "regression":
         return answers["score"]
@@ -39,20 +40,20 @@ def decisions(problem: Problem, answers: Mapping[str, np.ndarray]) -> np.ndarray
 def write_predictions(
     path: Path, problem: Problem, indices: Sequence[str], answers: Mapping[str, np.ndarray]
 ) -> None:
-    """Writes the predictions of one file of examples.
+    """Writes the prediction files for one file of examples.
 
     Args:
-        path: the files' path without ending; the name is GLUE's name of the submission.
-        problem: labels and their kind; a regression's predictions are brought into its range.
-        indices: the examples' names.
-        answers: what the classifier's `decode` returns.
+        path: the files' path without suffix; its name is the name of the GLUE submission.
+        problem: labels and problem type; regression values are clipped to its `score_range`.
+        indices: the identifiers of the examples.
+        answers: the result of the classifier's `decode`.
 
     Raises:
-        InputError: the place cannot be written.
+        InputError: the path is not writable.
     """
     decided = decisions(problem, answers)
     if problem.problem_type == "regression":
-        # GLUE's submissions have three decimals; of another number nobody knows how small it is.
+        # GLUE submissions have three decimals. Other values may be tiny: 7 significant digits.
         values, form = decided.astype(float), ".7g"
         if problem.score_range is not None:
             values, form = np.clip(values, *problem.score_range), ".3f"
@@ -86,15 +87,7 @@ def write_predictions(
 
 
 def named(decided: np.ndarray, labels: Sequence[str]) -> str | list[str]:
-    """Names what was decided for one example.
-
-    Args:
-        decided: the number of a class, or a row of 0 and 1, [C].
-        labels: the C classes.
-
-    Returns:
-        The class, or the list of those that are 1.
-    """
+    """Returns the name of a class number, or the names of the classes that are 1 in a row [C]."""
     if np.ndim(decided):
         return [label for label, on in zip(labels, decided, strict=True) if on]
     return labels[int(decided)]

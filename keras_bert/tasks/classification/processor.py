@@ -1,7 +1,7 @@
-"""The graph functions of a classifier: texts to token ids, logits to labels.
+"""The graph functions of a classifier: preprocessing of texts and decoding of logits.
 
     text [B] (and text_pair [B]) -> tokens -> [CLS] a [SEP] b [SEP]      preprocess
-    logits [B, C] -> label, probabilities; a regression's score          decode
+    logits [B, C] -> label, probabilities; or score for regression       decode
 
 B texts, C classes.
 """
@@ -21,16 +21,16 @@ PROBLEM_TYPES = ("single_label", "multi_label", "regression")
 
 @dataclass(frozen=True)
 class ClassifierSettings:
-    """What a classifier predicts, and how it reads texts.
+    """The labels of a classifier and its settings for texts.
 
     Attributes:
-        labels: names of the C classes in the order of the logits; none for a regression.
+        labels: names of the C classes in the order of the logits; empty for regression.
         problem_type: `single_label`, `multi_label` or `regression`.
-        max_seq_length: tokens of a text or pair, with [CLS] and [SEP]; the rest is truncated.
+        max_seq_length: maximum number of tokens, with [CLS] and [SEP]; longer texts are truncated.
         pair: whether the exported model takes two texts.
 
     Raises:
-        InputError: an unknown problem type, or a regression with labels.
+        InputError: an unknown problem type, or regression with labels.
     """
 
     labels: tuple[str, ...]
@@ -50,17 +50,12 @@ class ClassifierSettings:
 
     @property
     def num_logits(self) -> int:
-        """The width of the logits."""
+        """The number of logits per example."""
         return len(self.labels) or 1
 
 
 class ClassificationProcessor(TextProcessor):
-    """Turns texts into the network's inputs, and its logits into labels.
-
-    Args:
-        tokenizer: of the model's vocabulary.
-        settings: labels and lengths.
-    """
+    """Converts texts into model inputs, and logits into labels."""
 
     def __init__(self, tokenizer: BertTokenizer, settings: ClassifierSettings):
         super().__init__(tokenizer, settings)
@@ -69,16 +64,12 @@ class ClassificationProcessor(TextProcessor):
     def decode(
         self, outputs: Mapping[str, tf.Tensor], inputs: TextInputs | None = None
     ) -> dict[str, tf.Tensor]:
-        """Reads labels from logits.
-
-        Args:
-            outputs: {"logits": float [B, C]}.
-            inputs: not needed.
+        """Decodes the logits [B, C] into labels; `inputs` is unused.
 
         Returns:
-            Of one label a text: `label` [B], `probabilities` and `logits` [B, C]. Of several:
-            `labels` [B, C], those with a probability above one half, best first, then "". Of a
-            regression: `score` [B].
+            For single_label, `label` [B], `probabilities` and `logits` [B, C]. For multi_label, the
+            latter two and `labels` [B, C]: the labels with a probability above 0.5, in descending
+            order, padded with "". For regression, `score` [B].
         """
         logits = outputs["logits"]
         if self.settings.problem_type == "regression":

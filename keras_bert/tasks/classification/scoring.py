@@ -1,4 +1,4 @@
-"""Scores a classifier's decoded outputs by the metrics of its task."""
+"""Scores a classifier's decoded outputs with the metrics of its task."""
 
 from collections.abc import Mapping
 
@@ -12,21 +12,18 @@ from keras_bert.tasks.classification.predictions import decisions
 def score(
     problem: Problem, answers: Mapping[str, np.ndarray], labels: np.ndarray
 ) -> dict[str, float]:
-    """Scores outputs.
+    """Returns the problem's metrics by name, and "loss", the mean loss.
 
     Args:
         problem: labels and metrics.
-        answers: what the classifier's `decode` returns; of a regression, its `score`.
-        labels: as labels.py makes them.
-
-    Returns:
-        {name: value} of the problem's metrics, and "loss", the mean loss of an example.
+        answers: the result of the classifier's `decode`.
+        labels: the result of `label_array`.
     """
     predictions = decisions(problem, answers)
     is_regression = problem.problem_type == "regression"
     logits = predictions[:, np.newaxis] if is_regression else answers["logits"]
     figures = {"loss": mean_loss(problem.problem_type, logits, labels)}
-    if "f1" in problem.metrics:  # Of "1", even if the checkpoint has that before "0".
+    if "f1" in problem.metrics:  # F1 of label "1", even if the checkpoint has it before "0".
         place = np.argsort(np.argsort(problem.labels))
         predictions, labels = place[predictions], place[labels]
     return figures_of(problem.metrics, predictions, labels) | figures

@@ -1,4 +1,4 @@
-"""The signatures of a served classifier."""
+"""The signatures of an exported classifier."""
 
 from keras_bert.serving.network import Network
 from keras_bert.tasks.classification.processor import ClassificationProcessor
@@ -6,12 +6,7 @@ from keras_bert.tasks.text_tasks import ServedTexts
 
 
 class ServedClassifier(ServedTexts):
-    """A classifier or a regression as signatures of a SavedModel.
-
-    Args:
-        network: of a BertClassifier.
-        processor: the task's graph functions.
-    """
+    """The SavedModel signatures of a classifier or a regression model."""
 
     def __init__(self, network: Network, processor: ClassificationProcessor):
         super().__init__(network, processor)

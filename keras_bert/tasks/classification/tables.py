@@ -1,8 +1,8 @@
-"""Reads the rows of TSV, CSV and JSONL files, with their line numbers.
+"""Reads the rows of TSV, CSV and JSONL files with their line numbers.
 
-TSV is read as GLUE's files are written: no quoting, a tab always parts two cells. CSV is read as
-spreadsheets write it, quotes and line ends within them included. JSONL has an object a line. All
-are UTF-8, with or without a byte-order mark, with either line end.
+TSV follows GLUE's files: no quoting, and every tab separates two cells. CSV follows spreadsheets,
+with quotes and line breaks within quotes. JSONL has one object per line. All files are UTF-8, with
+or without a byte-order mark, with either kind of line ending.
 """
 
 import csv
@@ -18,7 +18,7 @@ from keras_bert.common.text_lines import read_lines
 
 @dataclass(frozen=True)
 class Row:
-    """One row: where it is and its cells in the order of the columns that were asked for."""
+    """The line number of a row and its cells, in the order of the requested columns."""
 
     line: int
     cells: list[Any]
@@ -31,20 +31,18 @@ def read_rows(
     long_rows: bool = False,
     short_rows: list[int] | None = None,
 ) -> Iterator[Row]:
-    """Reads the wanted columns of a file.
+    """Yields the requested columns of a file; cells are strings, or any JSON value in JSONL.
 
     Args:
-        path: ends in .tsv, .csv or .jsonl (.json, .txt are taken as JSONL and TSV).
-        columns: the names of the columns wanted.
-        no_header: all the columns of a TSV file without a header.
-        long_rows: let rows have more cells than the header; what is over is passed over.
-        short_rows: gets the lines of rows with too few cells, which are then passed over.
-
-    Yields:
-        The rows in order. The cells are strings; in JSONL any JSON value.
+        path: ends in .tsv, .csv or .jsonl; .json is read as JSONL, other suffixes as TSV.
+        columns: names of the requested columns.
+        no_header: all columns of a TSV file without a header.
+        long_rows: whether rows may have more cells than the header; extra cells are ignored.
+        short_rows: if given, rows with too few cells are skipped and their line numbers are
+            appended to it.
 
     Raises:
-        InputError: the file cannot be read, lacks a column, or has a row that does not fit.
+        InputError: the file cannot be read, lacks a column, or has a row of invalid format.
     """
     reader = {".csv": _csv, ".jsonl": _jsonl, ".json": _jsonl}.get(path.suffix.lower(), _tsv)
     if reader is _jsonl:
@@ -66,7 +64,7 @@ def read_rows(
 
 
 def _places(path: Path, header: Sequence[str], columns: Sequence[str]) -> list[int]:
-    """Finds the wanted columns in a header."""
+    """Returns the indices of the requested columns in a header."""
     missing = [column for column in columns if column not in header]
     if missing:
         raise InputError(
@@ -77,7 +75,7 @@ def _places(path: Path, header: Sequence[str], columns: Sequence[str]) -> list[i
 
 
 def _tsv(path: Path) -> Iterator[tuple[int, list[str]]]:
-    empty = 0  # The first of the empty lines that may turn out to be the file's end.
+    empty = 0  # The first empty line; an error unless only empty lines follow.
     for number, line in read_lines(path):
         if not line:
             empty = empty or number
@@ -88,11 +86,11 @@ def _tsv(path: Path) -> Iterator[tuple[int, list[str]]]:
 
 
 def _csv(path: Path) -> Iterator[tuple[int, list[str]]]:
-    # A text may be longer than the module's 128 kB; it has no way to say "any length".
+    # Texts may exceed the module's limit of 128 kB. It has no setting for "unlimited".
     csv.field_size_limit(2**31 - 1)
     number = 1
     try:
-        # The module finds the line ends itself, since those within quotes belong to a cell.
+        # newline="": the csv module handles line endings, since those within quotes are text.
         with open(path, encoding="utf-8-sig", newline="") as file:
             reader = csv.reader(file, strict=True)
             for cells in reader:

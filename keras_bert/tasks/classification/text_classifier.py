@@ -1,4 +1,4 @@
-"""TextClassifier: classifies texts or pairs of texts, or rates them."""
+"""The TextClassifier task object, for classification and regression of texts and pairs."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -45,7 +45,7 @@ _DEFAULT = ModelOptions()
 
 
 class TextClassifier(Task):
-    """Classifies texts or pairs of texts, or rates them.
+    """Classifies texts or pairs of texts, or predicts a score for them.
 
     Example:
         classifier = TextClassifier.from_pretrained("bert", labels=["0", "1"])
@@ -53,9 +53,9 @@ class TextClassifier(Task):
         classifier.predict((first, second))["label"]
 
     Args:
-        model: the network.
-        tokenizer: of the model's vocabulary.
-        settings: labels and lengths.
+        model: a BertClassifier.
+        tokenizer: the tokenizer for the model's vocabulary.
+        settings: labels and maximum length.
     """
 
     task: ClassVar[str] = "classification"
@@ -75,20 +75,21 @@ class TextClassifier(Task):
         tokenizer: BertTokenizer | None = None,
         dtype: str | None = None,
     ) -> "TextClassifier":
-        """Opens a fine-tuned classifier, or puts a new head on a pre-trained model.
+        """Loads a fine-tuned classifier, or adds a new head to a pre-trained model.
 
         Args:
-            path: whatever `--init_checkpoint` accepts.
-            labels: names of the classes, for a new head; by default those of the model.
-            max_seq_length: tokens of a text or pair; by default as the model was trained, or 128.
+            path: any path that `--init_checkpoint` accepts.
+            labels: names of the classes, for a new head; by default the model's.
+            max_seq_length: maximum number of tokens of a text or pair; by default the value used in
+                training, or 128.
             problem_type: `single_label`, `multi_label` or `regression`; by default the model's, or
                 `single_label`.
-            tokenizer: in place of the checkpoint's.
+            tokenizer: overrides the checkpoint's tokenizer.
             dtype: dtype policy, such as "mixed_bfloat16".
 
         Raises:
-            InputError: nothing that can be opened, a model of another task, or labels that do not
-                fit the model's head.
+            InputError: the path cannot be opened, the model is of another task, or the labels do
+                not match the model's head.
         """
         source = Source.open(path)
         source.check_heads(cls.task, cls.__name__)
@@ -111,18 +112,10 @@ class TextClassifier(Task):
         pair: bool | None = None,
         options: ModelOptions = _DEFAULT,
     ) -> "TextClassifier":
-        """Makes the object from an open checkpoint.
+        """Creates the object from an open checkpoint, as `from_pretrained` does.
 
-        Args:
-            source: the checkpoint.
-            labels: as for `from_pretrained`.
-            max_seq_length: as for `from_pretrained`.
-            problem_type: as for `from_pretrained`.
-            pair: whether the exported model takes two texts; by default as its run trained it.
-            options: tokenizer and dtype.
-
-        Raises:
-            InputError: labels or a length that do not fit the model.
+        `pair` determines whether the exported model takes two texts; the default is that of the
+        checkpoint's run.
         """
         settings = replace(
             head_settings(source, labels, problem_type),
@@ -136,7 +129,7 @@ class TextClassifier(Task):
 
     @classmethod
     def settings_of_export(cls, info: Mapping[str, Any]) -> ClassifierSettings:
-        """Returns the settings of an export."""
+        """Returns the settings recorded in an export's export.json."""
         return ClassifierSettings(
             labels=tuple(info["labels"]),
             problem_type=short_problem_type(info["problem_type"], "export.json"),
@@ -146,7 +139,7 @@ class TextClassifier(Task):
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """The names of the classes in the order of the logits; none for a regression."""
+        """The class names in the order of the logits; empty for regression."""
         return self.settings.labels
 
     def fit(
@@ -158,22 +151,18 @@ class TextClassifier(Task):
         callbacks: Sequence[keras.callbacks.Callback] = (),
         **options: Unpack[FitOptions],
     ) -> keras.callbacks.History:
-        """Trains the model by Keras' own `fit`, on one device.
+        """Trains the model with `keras.Model.fit` on one device and returns its history.
 
         Args:
-            texts: n strings; a tuple of two such lists for pairs.
-            labels: n labels by name; for several labels a text lists of names, for a regression
-                numbers.
-            validation_data: (texts, labels), evaluated after each epoch; its figures are in the
-                logs as `val_accuracy` and so on.
+            texts: n strings, or a tuple of two such lists for pairs.
+            labels: n label names; lists of names for multi_label; numbers for regression.
+            validation_data: (texts, labels), evaluated after each epoch; the logs contain the
+                metrics as `val_accuracy` and so on.
             callbacks: Keras callbacks.
-            **options: see FitSettings: epochs, batch_size, learning_rate, seed, ...
-
-        Returns:
-            Keras' history.
+            **options: epochs, batch_size, learning_rate, seed and so on; see FitSettings.
 
         Raises:
-            InputError: arguments that cannot be used.
+            InputError: invalid arguments.
         """
         self._check_fit(options)
         columns = self._columns(texts)
@@ -186,7 +175,7 @@ class TextClassifier(Task):
         if len(columns) == 2:
             self._replace_settings(pair=True)
         examples = prepare(self.processor.preprocess, columns).examples
-        # Keras' own, so that callbacks that monitor it know that more is better.
+        # A Keras metric, so that callbacks know that higher values are better.
         accuracy = [keras.metrics.SparseCategoricalAccuracy("accuracy")]
         data = FitData(
             examples=replace(examples, labels={"labels": array}),
@@ -200,19 +189,19 @@ class TextClassifier(Task):
         return self._fit(data, options, evaluate, callbacks)
 
     def evaluate(self, texts: Any, labels: Sequence[Any], batch_size: int = 32) -> dict[str, float]:
-        """Scores the model.
+        """Evaluates the model on labelled texts.
 
         Args:
             texts: as for `fit`.
             labels: as for `fit`.
-            batch_size: texts a batch.
+            batch_size: number of texts per batch.
 
         Returns:
-            The figures of results.json: "loss", and for one label a text "accuracy" and
-            "f1_macro", for several "f1_micro" too, for a regression "pearson" and "spearman".
+            The metrics as in results.json. "loss", and by default "accuracy" and "f1_macro" for
+            single_label, also "f1_micro" for multi_label, "pearson" and "spearman" for regression.
 
         Raises:
-            InputError: arguments that cannot be used, or no texts.
+            InputError: invalid arguments, or no texts.
         """
         columns = self._columns(texts)
         array = self._label_array(labels, columns)
@@ -223,32 +212,32 @@ class TextClassifier(Task):
         return score(problem, answers, array)
 
     def predict(self, texts: Any, batch_size: int = 32) -> dict[str, np.ndarray]:
-        """Classifies texts.
+        """Predicts the labels or scores of texts.
 
         Args:
-            texts: n strings; a tuple of two such lists for pairs.
-            batch_size: texts a batch.
+            texts: n strings, or a tuple of two such lists for pairs.
+            batch_size: number of texts per batch.
 
         Returns:
-            Of one label a text: "label" [n], "probabilities" and "logits" [n, C]. Of several:
-            "labels" [n, C], those with a probability above one half, best first, then "". Of a
-            regression: "score" [n].
+            For single_label, "label" [n], "probabilities" and "logits" [n, C]. For multi_label, the
+            latter two and "labels" [n, C]: the labels with a probability above 0.5, in descending
+            order, padded with "". For regression, "score" [n].
 
         Raises:
-            InputError: arguments that cannot be used.
+            InputError: invalid arguments.
         """
         return self._predict(self._columns(texts), batch_size)
 
     def make_processor(self) -> ClassificationProcessor:
-        """Makes the graph functions for the present settings."""
+        """Creates the processor for the current settings."""
         return ClassificationProcessor(self.tokenizer, self.settings)
 
     def served(self, network: Network) -> tf.Module:
-        """Makes the module whose signatures an export has."""
+        """Creates the tf.Module whose signatures are exported."""
         return ServedClassifier(network, self.processor)
 
     def description(self) -> dict[str, Any]:
-        """Returns what export.json says of the task."""
+        """Returns the entries of export.json for the labels and the problem type."""
         return {
             "problem_type": self.problem_type_name,
             "labels": list(self.labels),
@@ -256,7 +245,7 @@ class TextClassifier(Task):
         }
 
     def example_request(self) -> dict[str, str]:
-        """Returns the strings of a request that warms a server up."""
+        """Returns the input strings of a warm-up request for a server."""
         return {"text": _TEXT} | ({"text_pair": _QUESTION} if self.settings.pair else {})
 
     @property
@@ -266,7 +255,7 @@ class TextClassifier(Task):
 
     @property
     def problem_type_name(self) -> str:
-        """What transformers calls the kind of loss."""
+        """The `problem_type` in transformers."""
         return transformers_problem_type(self.settings.problem_type)
 
     def _columns(self, texts: Any, name: str = "texts") -> tuple[list[str], ...]:
@@ -286,7 +275,7 @@ class TextClassifier(Task):
         columns: Sequence[Sequence[str]],
         names: tuple[str, str] = ("texts", "labels"),
     ) -> np.ndarray:
-        """Checks labels and turns them into numbers; `names` are those of the two arguments."""
+        """Checks labels and converts them to numbers; `names` are the names of the arguments."""
         name, problem_type = names[1], self.settings.problem_type
         items = [_plain(item) for item in check_list(name, labels, "labels")]
         check_same_length(**{names[0]: columns[0], name: items})
@@ -298,7 +287,7 @@ class TextClassifier(Task):
         return label_array(texts, problem_type, self.labels)
 
     def _metrics(self) -> Sequence[str]:
-        """Returns the official metrics: those of a GLUE task if the model was trained on one."""
+        """Returns the metrics of the GLUE task of the model's run, or the default metrics."""
         name = self.source.run.setting("task_name", str, "") if self.source else ""
         if name and name.lower() != "custom":
             return glue.find_task(name).metrics
@@ -306,7 +295,7 @@ class TextClassifier(Task):
 
 
 def _plain(label: Any) -> Any:
-    """Returns a label as Python's own type; several labels as a list."""
+    """Converts NumPy labels to Python types, and sequences of labels to lists."""
     if isinstance(label, np.ndarray | np.generic):
         return label.tolist()
     return [_plain(one) for one in label] if isinstance(label, tuple | list) else label

@@ -1,8 +1,8 @@
 """Reads texts and labels from GLUE's folders and from the user's files.
 
-    files -> Texts (first, second, labels as words, places) -> Splits (train, dev, test)
+    files -> Texts (first, second, labels as strings, places) -> Splits (train, dev, test)
 
-Labels stay words here; labels.py turns them into numbers.
+Labels remain strings here; labels.py converts them to numbers.
 """
 
 import json
@@ -23,13 +23,13 @@ class Texts:
     """The n examples of one file.
 
     Attributes:
-        source: the file, or what stands for it.
+        source: the file, or another name of the source.
         first: the first or only text of each example.
         second: the second texts, or None.
-        labels: the labels as the file has them (a list where one example has several), or None.
-        places: the line of each example, or what stands for it.
-        indices: the names of the examples in predictions.
-        unit: what a place is called in messages.
+        labels: the labels as in the file (lists if examples have several), or None.
+        places: the line number of each example, or another number that identifies it.
+        indices: the identifiers of the examples in prediction files.
+        unit: the unit of `places` in messages.
     """
 
     source: str
@@ -44,23 +44,23 @@ class Texts:
         return len(self.places)
 
     def where(self, index: int) -> str:
-        """Says where an example was read."""
+        """Returns the source and line of an example, for messages."""
         return f"{self.source}, {self.unit} {self.places[index]}"
 
     def rows(self) -> Iterator[tuple[Any, ...]]:
-        """Yields each example as its texts and, if it has one, its label."""
+        """Yields each example as a tuple of its texts and, if present, its label."""
         columns = (self.first, self.second, self.labels)
         return zip(*(column for column in columns if column is not None), strict=True)
 
 
 @dataclass(frozen=True)
 class Splits:
-    """What a run trains on, is scored on and predicts.
+    """The training, development and test examples of a run.
 
     Attributes:
         train: the training examples, or None.
-        dev: {what goes after a figure's name: examples}.
-        test: {name of the prediction files: examples}; they may be those of `dev`.
+        dev: {suffix of the metrics' names: examples}.
+        test: {name of the prediction files: examples}; these may be the examples of `dev`.
     """
 
     train: Texts | None
@@ -70,12 +70,12 @@ class Splits:
 
 @dataclass(frozen=True)
 class TableRules:
-    """What the rows of a table may look like.
+    """The accepted deviations of table rows.
 
     Attributes:
         no_header: all columns of a TSV file without a header.
         long_rows: whether rows may have more cells than the header.
-        skip_short_rows: whether rows with too few cells are skipped and counted.
+        skip_short_rows: whether to skip and count rows with too few cells.
         empty_texts: whether texts may be empty.
     """
 
@@ -89,14 +89,9 @@ _OWN_FILES = TableRules()
 
 
 def find_glue_folder(task: GlueTask, data_dir: Path) -> Path | None:
-    """Finds a task's folder.
+    """Returns the folder that contains a task's files, or None.
 
-    Args:
-        task: the task.
-        data_dir: the folder itself, or the one of all of GLUE.
-
-    Returns:
-        The folder that holds one of the task's files, or None.
+    `data_dir` is that folder or the folder of all GLUE tasks.
     """
     files = [name for name in (task.train, *task.dev.values(), *task.test_files.values()) if name]
     inner = [data_dir / name for name in (task.name, task.name.lower(), *task.folders)]
@@ -107,20 +102,17 @@ def find_glue_folder(task: GlueTask, data_dir: Path) -> Path | None:
 
 
 def read_glue(task: GlueTask, folder: Path, *, train: bool, dev: bool, test: bool) -> Splits:
-    """Reads the files of a GLUE task.
+    """Reads the requested files of a GLUE task.
 
     Args:
         task: the task.
-        folder: where its files lie.
+        folder: the folder with its files.
         train: whether to read the training file.
         dev: whether to read the development files.
         test: whether to read the test files.
 
-    Returns:
-        What was asked for.
-
     Raises:
-        InputError: a file is absent, or a row does not fit.
+        InputError: a file does not exist, or a row has an invalid format.
     """
 
     def read(name: str, labelled: bool) -> Texts:
@@ -131,7 +123,7 @@ def read_glue(task: GlueTask, folder: Path, *, train: bool, dev: bool, test: boo
             TableRules(
                 no_header=task.no_header if labelled else (),
                 long_rows=True,
-                # A submission needs every row of the test file.
+                # Submissions need every row of the test file.
                 skip_short_rows=task.damaged_rows and labelled,
                 empty_texts=task.damaged_rows,
             ),
@@ -154,15 +146,12 @@ def read_texts(
 
     Args:
         path: a TSV, CSV or JSONL file.
-        text_columns: one column, or the two of a pair.
-        label_column: the column of the labels; empty to ignore them.
-        rules: what rows may look like.
-
-    Returns:
-        The examples.
+        text_columns: one column, or two for pairs.
+        label_column: the column of the labels; empty to ignore labels.
+        rules: the accepted deviations of rows.
 
     Raises:
-        InputError: the file has no rows, a row does not fit, or a text is empty.
+        InputError: the file has no rows, a row has an invalid format, or a text is empty.
     """
     columns = [*text_columns, *([label_column] if label_column else [])]
     short: list[int] = []

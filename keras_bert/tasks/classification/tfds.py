@@ -1,4 +1,4 @@
-"""Reads GLUE as TensorFlow Datasets prepared it."""
+"""Reads GLUE tasks prepared by TensorFlow Datasets."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ _SPLITS = {"dev": "validation", "test": "test"}
 
 
 def read_tfds(task: GlueTask, data_dir: str, *, train: bool, dev: bool, test: bool) -> Splits:
-    """Reads a GLUE task that TensorFlow Datasets has prepared.
+    """Reads the requested splits of a GLUE task that TensorFlow Datasets has prepared.
 
     Args:
         task: the task.
@@ -18,9 +18,6 @@ def read_tfds(task: GlueTask, data_dir: str, *, train: bool, dev: bool, test: bo
         train: whether to read the training examples.
         dev: whether to read the development examples.
         test: whether to read the test examples.
-
-    Returns:
-        What was asked for.
 
     Raises:
         InputError: the task is not prepared, or tensorflow-datasets is not installed.
@@ -46,11 +43,11 @@ def read_tfds(task: GlueTask, data_dir: str, *, train: bool, dev: bool, test: bo
 def _read(task: GlueTask, builder: Any, split: str, labelled: bool) -> Texts:
     columns = task.tfds_columns or task.text_columns
     rows = read_split(builder, split)
-    rows.sort(key=lambda row: int(row["idx"]))  # Shuffled by TFDS; submissions go by the index.
+    rows.sort(key=lambda row: int(row["idx"]))  # TFDS shuffles; submissions need this order.
     texts = [[row[column].decode() for row in rows] for column in columns]
     labels = None
     if labelled:
-        # TFDS numbers the classes as the table does.
+        # TFDS numbers the classes in the order of `GlueTask.labels`.
         labels = [task.labels[row["label"]] if task.labels else float(row["label"]) for row in rows]
     return Texts(
         source=f"{builder.data_path}, split {split}",

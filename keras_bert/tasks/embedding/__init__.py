@@ -1,1 +1,1 @@
-"""Sentence vectors."""
+"""Text embeddings."""

@@ -1,11 +1,11 @@
-"""The graph functions of embeddings: texts to token ids, hidden states to vectors.
+"""The graph functions of embeddings: texts to token ids, and hidden states to vectors.
 
-    text [B] -> tokens -> [CLS] a [SEP]                          preprocess
-    hidden states [T, H] -> [CLS]'s, their mean, pooled [B, H]   vectors, decode
+    text [B] -> tokens -> [CLS] a [SEP]                                preprocess
+    hidden states [T, H] -> [CLS] vector, mean, pooled [B, H] each     vectors, decode
 
-The mean is over all tokens with [CLS] and [SEP], as in sentence-transformers.
+The mean is over all tokens, including [CLS] and [SEP], as in sentence-transformers.
 
-B texts, T tokens of all, H hidden.
+B texts, T tokens of all texts, H hidden size.
 """
 
 from collections.abc import Mapping
@@ -20,13 +20,13 @@ from keras_bert.text.tokenizer import row_ids
 
 @dataclass(frozen=True)
 class EmbedderSettings:
-    """How texts become vectors.
+    """Settings of a `TextEmbedder`.
 
     Attributes:
-        max_seq_length: tokens of a text, with [CLS] and [SEP]; the rest is truncated.
-        normalize: whether each vector is divided by its length, so that products are cosines.
-        pooling: the vector that sentence-transformers takes, `cls` or `mean`; None if unknown.
-        pooled: whether the model has a pooler; without one there is no `pooled`.
+        max_seq_length: tokens in a text, including [CLS] and [SEP]; longer texts are truncated.
+        normalize: whether vectors are scaled to length 1, so that dot products are cosines.
+        pooling: the pooling of the sentence-transformers model, `cls` or `mean`; None if unknown.
+        pooled: whether the model has a pooler; without one there is no `pooled` output.
     """
 
     max_seq_length: int = 128
@@ -41,19 +41,14 @@ class EmbedderSettings:
 
 
 class EmbeddingProcessor(TextProcessor):
-    """Turns texts into the network's inputs, and hidden states into vectors.
-
-    Args:
-        tokenizer: of the model's vocabulary.
-        settings: length and normalization.
-    """
+    """Converts texts to the network's inputs, and hidden states to vectors."""
 
     def vectors(self, hidden: tf.Tensor, splits: tf.Tensor) -> tf.Tensor:
-        """Returns the vectors that hidden states give, of [CLS] and the mean, [B, 2, H].
+        """Returns the hidden state of [CLS] and the mean over all tokens, [B, 2, H].
 
         Args:
-            hidden: [T, H], row after row.
-            splits: int [B + 1], where each row begins, and T.
+            hidden: [T, H], the hidden states of all rows, concatenated.
+            splits: int [B + 1], the start of each row, followed by T.
         """
         first = tf.gather(hidden, splits[:-1])
         return tf.stack([first, tf.math.segment_mean(hidden, row_ids(splits))], axis=1)
@@ -61,11 +56,7 @@ class EmbeddingProcessor(TextProcessor):
     def decode(
         self, outputs: Mapping[str, tf.Tensor], inputs: TextInputs | None = None
     ) -> dict[str, tf.Tensor]:
-        """Normalizes vectors if the settings say so.
-
-        Args:
-            outputs: {"vectors": float32 [B, 2 or 3, H]}: [CLS]'s, the mean, and the pooled one.
-            inputs: not needed.
+        """Splits vectors, [B, 2 or 3, H], by name, and normalizes them if `normalize` is set.
 
         Returns:
             `cls`, `mean` and, with a pooler, `pooled`, [B, H] each.

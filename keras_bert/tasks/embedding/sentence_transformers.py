@@ -1,6 +1,6 @@
-"""Reads how sentence-transformers uses a model: length, pooling and normalization.
+"""Reads the sentence-transformers settings of a model: length, pooling and normalization.
 
-Its files are modules.json and sentence_bert_config.json in the model's own folder.
+They are in modules.json and sentence_bert_config.json in the model directory.
 """
 
 import json
@@ -12,18 +12,18 @@ from absl import logging
 from keras_bert.common.errors import InputError
 from keras_bert.common.files import read_json, value_of
 
-# sentence-transformers' poolings that are served -> the older key of each.
+# Supported poolings -> the key for each in older sentence-transformers files.
 _POOLINGS = {"cls": "pooling_mode_cls_token", "mean": "pooling_mode_mean_tokens"}
 
 
 @dataclass(frozen=True)
 class SentenceTransformer:
-    """How sentence-transformers makes a text's vector by a model.
+    """How sentence-transformers computes the vector of a text with a model.
 
     Attributes:
-        max_seq_length: pieces that it reads; None where no file says it.
-        pooling: the vector that it takes, `cls` or `mean`; None where no file says it, or another.
-        normalize: whether it divides the vector by its length.
+        max_seq_length: tokens in a text; None if no file specifies it.
+        pooling: `cls` or `mean`; None if it is not specified or not supported.
+        normalize: whether vectors are scaled to length 1.
     """
 
     max_seq_length: int | None = None
@@ -32,14 +32,7 @@ class SentenceTransformer:
 
     @classmethod
     def of(cls, model_dir: Path) -> "SentenceTransformer":
-        """Reads sentence-transformers' files of a model directory.
-
-        Args:
-            model_dir: the directory, of sentence-transformers or not.
-
-        Raises:
-            InputError: a file that cannot be read.
-        """
+        """Reads the sentence-transformers files in a model directory, if there are any."""
         file = model_dir / "sentence_bert_config.json"
         said = read_json(file) if file.is_file() else {}
         length = value_of(file, said, "max_seq_length", int, None)
@@ -60,7 +53,7 @@ class SentenceTransformer:
 
 
 def _modules(file: Path) -> list[tuple[str, str]]:
-    """Returns the kind and the folder of each module that modules.json lists, none without it."""
+    """Returns the type and folder of each module in modules.json; [] without the file."""
     if not file.is_file():
         return []
     try:
@@ -76,7 +69,7 @@ def _modules(file: Path) -> list[tuple[str, str]]:
 
 
 def _poolings(file: Path) -> list[str]:
-    """Returns the names of the poolings that a Pooling module joins."""
+    """Returns the names of the poolings that a Pooling module concatenates."""
     said = read_json(file)
     named = said.get("pooling_mode")
     if named is not None:

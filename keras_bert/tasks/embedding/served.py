@@ -1,4 +1,4 @@
-"""The signatures of a served encoder: vectors of texts, and of token ids."""
+"""Serving signatures of text embeddings, for texts and for token ids."""
 
 import tensorflow as tf
 
@@ -8,24 +8,19 @@ from keras_bert.tasks.text_tasks import ServedTexts
 
 
 class ServedEmbedding(ServedTexts):
-    """An encoder as signatures of a SavedModel.
-
-    Args:
-        network: of a BertEncoder.
-        processor: the task's graph functions.
-    """
+    """An encoder as signatures of a SavedModel."""
 
     processor: EmbeddingProcessor
 
     def answer(self, inputs: TextInputs) -> dict[str, tf.Tensor]:
-        """Runs the network, keeps what the task needs, and decodes it."""
-        # In one tensor: what is kept of some rows before the next are computed.
+        """Runs the network and computes the vectors."""
+        # One tensor for all vectors of a row, since `reduced` keeps one tensor per row.
         shape = [len(self.processor.settings.names), self.network.config.hidden_size]
         vectors = self.network.reduced(*inputs, self._vectors, shape)
         return self.processor.decode({"vectors": vectors})
 
     def _vectors(self, hidden: tf.Tensor, input_ids: tf.Tensor, splits: tf.Tensor) -> tf.Tensor:
-        """Makes the vectors of some rows: hidden states [t, H] -> [b, 2 or 3, H]."""
+        """Computes the vectors of some rows: hidden states [t, H] -> [b, 2 or 3, H]."""
         vectors = self.processor.vectors(hidden, splits)
         if not self.processor.settings.pooled:
             return vectors

@@ -1,4 +1,4 @@
-"""TextEmbedder: turns texts into vectors."""
+"""TextEmbedder: converts texts to vectors."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -26,7 +26,7 @@ _DEFAULT = ModelOptions()
 
 
 class TextEmbedder(Task):
-    """Turns texts into vectors.
+    """Converts texts to vectors.
 
     Example:
         embedder = TextEmbedder.from_pretrained("bert")
@@ -34,8 +34,8 @@ class TextEmbedder(Task):
 
     Args:
         model: a `BertEncoder`.
-        tokenizer: of the model's vocabulary.
-        settings: length and normalization.
+        tokenizer: a tokenizer with the model's vocabulary.
+        settings: text length and normalization.
     """
 
     task: ClassVar[str] = "embedding"
@@ -54,19 +54,19 @@ class TextEmbedder(Task):
         tokenizer: BertTokenizer | None = None,
         dtype: str | None = None,
     ) -> "TextEmbedder":
-        """Opens the encoder of a model.
+        """Loads the encoder of a model.
 
         Args:
-            path: whatever `--init_checkpoint` accepts.
-            max_seq_length: tokens of a text; by default as sentence-transformers' files say, as
-                the model was trained, or 128.
-            normalize: whether vectors have length 1; by default as sentence-transformers' files
-                say.
-            tokenizer: in place of the checkpoint's.
+            path: any checkpoint that `--init_checkpoint` accepts.
+            max_seq_length: tokens in a text; defaults to the sentence-transformers files, then to
+                the length in training, or 128.
+            normalize: whether vectors are scaled to length 1; defaults to the
+                sentence-transformers files.
+            tokenizer: replaces the tokenizer of the checkpoint.
             dtype: dtype policy, such as "mixed_bfloat16".
 
         Raises:
-            InputError: nothing that can be opened, or a setting out of range.
+            InputError: the path cannot be opened, or a setting is out of range.
         """
         source = Source.open(path)
         source.check_heads(cls.task, cls.__name__)
@@ -84,17 +84,7 @@ class TextEmbedder(Task):
         normalize: bool | None = None,
         options: ModelOptions = _DEFAULT,
     ) -> "TextEmbedder":
-        """Makes the object from an open checkpoint.
-
-        Args:
-            source: the checkpoint.
-            max_seq_length: as for `from_pretrained`.
-            normalize: as for `from_pretrained`.
-            options: tokenizer and dtype.
-
-        Raises:
-            InputError: a setting out of range.
-        """
+        """Creates the object from an open checkpoint."""
         checkpoint = source.checkpoint
         theirs = SentenceTransformer.of(checkpoint.path)
         model = BertEncoder(checkpoint.config, dtype=options.dtype)
@@ -112,26 +102,18 @@ class TextEmbedder(Task):
 
     @classmethod
     def settings_of_export(cls, info: Mapping[str, Any]) -> EmbedderSettings:
-        """Returns the settings of an export."""
+        """Restores the settings from the export.json of an exported model."""
         names = info["signatures"]["serving_default"]["outputs"]
         return EmbedderSettings(
             info["max_seq_length"], info["normalize"], info["pooling"], "pooled" in names
         )
 
     def fit(self, *args: Any, **kwargs: Any) -> keras.callbacks.History:
-        """Raises an error: embeddings cannot be trained yet.
-
-        Raises:
-            NotImplementedError: always.
-        """
+        """Raises NotImplementedError: embeddings cannot be trained yet."""
         raise NotImplementedError("TextEmbedder cannot be trained yet; train another task object")
 
     def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
-        """Raises an error: embeddings have no score of their own yet.
-
-        Raises:
-            NotImplementedError: always.
-        """
+        """Raises NotImplementedError: embeddings have no score of their own yet."""
         raise NotImplementedError("TextEmbedder has no scores yet; compare the vectors of predict")
 
     def predict(self, texts: Sequence[str], batch_size: int = 32) -> dict[str, np.ndarray]:
@@ -139,27 +121,24 @@ class TextEmbedder(Task):
 
         Args:
             texts: n strings.
-            batch_size: texts a batch.
+            batch_size: texts per batch.
 
         Returns:
-            "cls", the last hidden state of [CLS]; "mean", that of all tokens; and, of a model
-            with a pooler, "pooled"; float32 [n, H] each.
-
-        Raises:
-            InputError: arguments that cannot be used.
+            "cls", the last hidden state of [CLS]; "mean", the mean of the last hidden states; and
+            "pooled", if the model has a pooler; float32 [n, H] each.
         """
         return self._predict(check_texts("texts", texts), batch_size)
 
     def make_processor(self) -> EmbeddingProcessor:
-        """Makes the graph functions for the present settings."""
+        """Creates the graph functions for the current settings."""
         return EmbeddingProcessor(self.tokenizer, self.settings)
 
     def served(self, network: Network) -> tf.Module:
-        """Makes the module whose signatures an export has."""
+        """Creates the module with the signatures of an export."""
         return ServedEmbedding(network, self.processor)
 
     def text_settings(self) -> dict[str, Any]:
-        """Returns what export.json says of how strings are read and answered."""
+        """Returns the text settings that export.json stores."""
         settings = self.settings
         return super().text_settings() | {
             "normalize": settings.normalize,
@@ -167,11 +146,11 @@ class TextEmbedder(Task):
         }
 
     def example_request(self) -> dict[str, str]:
-        """Returns the strings of a request that warms a server up."""
+        """Returns the input strings of a server's warm-up request."""
         return {"text": _TEXT}
 
     def _outputs(self, prepared: Prepared, batch_size: int) -> dict[str, np.ndarray]:
-        """Keeps the vectors of each text instead of all hidden states."""
+        """Keeps only the vectors of each text, to save the memory of all hidden states."""
         examples, names = prepared.examples, self.settings.names
         shape = [len(examples), len(names), self.model.config.hidden_size]
         vectors = np.zeros(shape, np.float32)

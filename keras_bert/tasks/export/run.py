@@ -1,7 +1,7 @@
-"""Exports trained models: a model directory, or all models of a run.
+"""Exports a model directory, or all models of a run.
 
-The task is the one that the model's heads are for. What a run was trained with (lengths, pairs,
-threshold) is taken from its run.json and results.json, beside model/; a given setting overrides it.
+The task follows from the model's heads. Settings that are not given (lengths, pairs, threshold) are
+read from the run.json and results.json of the run, in the folder that contains model/.
 """
 
 from pathlib import Path
@@ -17,16 +17,10 @@ from keras_bert.tasks.loading import Source
 
 
 def export(settings: ExportSettings) -> Path:
-    """Exports a model.
-
-    Args:
-        settings: what and how.
-
-    Returns:
-        The folder of the version.
+    """Exports a model, and returns the version folder.
 
     Raises:
-        InputError: a model or a setting that cannot be served, or a place that cannot be written.
+        InputError: the model or a setting cannot be served, or the folder cannot be written.
     """
     export_dir = Path(settings.export_dir)
     check_version(export_dir)
@@ -39,16 +33,11 @@ def export(settings: ExportSettings) -> Path:
 
 
 def export_run(output_dir: Path) -> list[Path]:
-    """Exports what a run trained, each of several seeds' models, to export/ beside its model/.
-
-    Args:
-        output_dir: the run's folder.
+    """Exports the model of a run, or the model of each seed, to export/ next to its model/.
 
     Returns:
-        The newest version of each. It is a new one unless the newest there is has these weights.
-
-    Raises:
-        InputError: the run trained nothing, or as `export`.
+        The newest version of each model. A new version is written only if the weights differ from
+        those of the newest existing one.
     """
     models = sorted(output_dir.glob("seed-*/model")) or [output_dir / "model"]
     if not models[0].is_dir():
@@ -57,13 +46,13 @@ def export_run(output_dir: Path) -> list[Path]:
 
 
 def _newest(model: Path, folder: Path) -> Path:
-    """Returns the version of a model's weights, and makes it if need be."""
+    """Returns the newest version if it has the model's weights, or else exports a new one."""
     versions = find_versions(folder)
     if versions:
         newest = versions[max(versions)]
         try:
             checksum = read_json(newest / INFO).get("weights_sha256")
-        except InputError:  # Not a whole export of ours.
+        except InputError:  # Not a complete export of this library.
             checksum = None
         if checksum is not None and checksum == weights_checksum(model):
             return newest
@@ -71,7 +60,7 @@ def _newest(model: Path, folder: Path) -> Path:
 
 
 def _open(path: Path) -> Source:
-    """Opens a model that can be served: it has a vocabulary and attends to both sides."""
+    """Opens a model and checks that it has a vocabulary and bidirectional attention."""
     seeds = sorted(path.glob("seed-*/model"))
     if seeds and not (path / "model").exists():
         raise InputError(

@@ -1,4 +1,4 @@
-"""The settings of an export, and which task and format read which of them."""
+"""The settings of an export, and the tasks and formats that use each of them."""
 
 from dataclasses import dataclass, fields
 from typing import Any
@@ -6,8 +6,8 @@ from typing import Any
 from keras_bert.common.errors import InputError
 from keras_bert.tasks.loading import TASK_OF, Source
 
-# Task -> the settings that its SavedModel reads. The other formats take token ids and give logits,
-# whatever the task.
+# Task -> the settings that its SavedModel uses. The other formats convert token ids to logits, for
+# all tasks.
 _READ = {
     "classification": ("max_seq_length", "pair"),
     "question_answering": (
@@ -29,26 +29,28 @@ _ALWAYS_READ = ("model_dir", "export_dir", "task", "format")
 
 @dataclass(frozen=True)
 class ExportSettings:
-    """What is exported, and how. None takes what lies beside the model, else the default.
+    """The model, task and format of an export, and the settings of its task.
+
+    A setting that is None defaults to the settings of the model's run, then to the task's default.
 
     Attributes:
-        model_dir: a run's model/, its folder, or whatever `open_checkpoint` opens.
+        model_dir: a run's model/, the run's folder, or any checkpoint for `open_checkpoint`.
         export_dir: DIR/<version>, for TensorFlow Serving; must not exist.
-        task: one of TASKS; empty for what the model's heads are for.
+        task: one of TASKS; if empty, the task of the model's heads.
         format: `saved_model`, `onnx` or `litert`.
-        int8: dynamic int8 weights (`onnx` and `litert`); by default not.
-        compute_type: of a SavedModel's products, `float32` (the default) or `bfloat16`.
-        max_seq_length: pieces of a text, pair or window.
+        int8: dynamic int8 weights (`onnx` and `litert`); off by default.
+        compute_type: type of a SavedModel's matrix products, `float32` (default) or `bfloat16`.
+        max_seq_length: tokens in a text, pair or window.
         pair: whether a classifier takes two texts.
-        normalize: whether embeddings are brought to length 1; by default as sentence-transformers'
-            modules.json says.
-        top_k: pieces that fill a mask; by default 5.
-        max_query_length: as run_squad's flag, like the rest.
-        doc_stride: pieces between the starts of windows.
-        n_best_size: candidates a question.
-        max_answer_length: pieces of an answer.
+        normalize: whether embeddings are scaled to length 1; defaults to the modules.json of
+            sentence-transformers.
+        top_k: tokens returned for each mask; defaults to 5.
+        max_query_length: like the following, as the flag of run_squad.
+        doc_stride: tokens between the starts of two consecutive windows.
+        n_best_size: candidates for each question.
+        max_answer_length: tokens in an answer, at most.
         version_2_with_negative: whether questions may have no answer.
-        null_score_diff_threshold: null odds above it give the empty answer.
+        null_score_diff_threshold: a question with higher null odds gets the empty answer.
     """
 
     model_dir: str
@@ -69,13 +71,10 @@ class ExportSettings:
     null_score_diff_threshold: float | None = None
 
     def task_of(self, source: Source) -> str:
-        """Returns the task: the given one, else the one that the model's heads are for.
-
-        Args:
-            source: the model.
+        """Returns the given task, or else the task of the model's heads.
 
         Raises:
-            InputError: the heads are unknown, or of another task than the given one.
+            InputError: the heads are unknown, or belong to another task than the given one.
         """
         checkpoint = source.checkpoint
         task = TASK_OF.get(checkpoint.architecture)
@@ -86,7 +85,7 @@ class ExportSettings:
                     f"({checkpoint.architecture}); expected --task={'|'.join(TASKS)}"
                 )
             return task
-        # A classifier's and a tagger's head have the same name; any model has an encoder.
+        # Classifiers and taggers have the same head name; every model has an encoder to embed with.
         if task is not None and self.task != "embedding":
             raise InputError(
                 f"--task={self.task}: {checkpoint.path} is a {checkpoint.architecture}; expected "
@@ -95,27 +94,15 @@ class ExportSettings:
         return self.task
 
     def given(self, task: str, source: Source) -> dict[str, Any]:
-        """Returns the settings of texts that are given, as arguments of `from_source`.
-
-        Args:
-            task: the task.
-            source: the model.
-        """
-        if self.format != "saved_model":  # It reads token ids, so no length of texts matters.
+        """Returns the text settings that are given, as keyword arguments of `from_source`."""
+        if self.format != "saved_model":  # Takes token ids, so text lengths do not matter.
             longest = {"max_seq_length": source.checkpoint.config.max_position_embeddings}
             return longest | ({"max_query_length": 1} if task == "question_answering" else {})
         values = {name: getattr(self, name) for name in _READ[task]}
         return {name: value for name, value in values.items() if value is not None}
 
     def check_read(self, task: str) -> None:
-        """Refuses a setting that is given and would not be read.
-
-        Args:
-            task: what is served.
-
-        Raises:
-            InputError: there is one.
-        """
+        """Rejects settings that are given but not used."""
         read = ("compute_type", *_READ[task]) if self.format == "saved_model" else ("int8",)
         for field in fields(self):
             if field.name in (*_ALWAYS_READ, *read) or getattr(self, field.name) is None:

@@ -1,4 +1,4 @@
-"""Writes a task object as the folder of a version: a SavedModel, an ONNX or a LiteRT file."""
+"""Writes a task object to a version folder, as a SavedModel, an ONNX file or a LiteRT file."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -19,24 +19,24 @@ from keras_bert.serving.version_folders import check_version
 if TYPE_CHECKING:
     from keras_bert.tasks.task import Task
 
-# Format -> the file that holds the model.
+# Format -> the file with the model.
 FORMATS = {"saved_model": "saved_model.pb", "onnx": "model.onnx", "litert": "model.tflite"}
 COMPUTE_TYPES = ("float32", "bfloat16")
-# Weights that a checkpoint may lack -> the output that is then not exported.
+# Weights that a checkpoint may lack -> the output that is not exported without them.
 _OUTPUT_OF = {"encoder/pooler": "pooled_output", "next_sentence": "next_sentence_logits"}
 
 
 @dataclass(frozen=True)
 class ExportFormat:
-    """What an export is written as.
+    """The file format and number types of an export.
 
     Attributes:
         format: one of FORMATS.
-        compute_type: of a SavedModel's products; None for float32.
+        compute_type: type of a SavedModel's matrix products; None means float32.
         int8: whether `onnx` and `litert` store weights as int8.
 
     Raises:
-        InputError: a value out of range, or one that the format does not read.
+        InputError: a value is out of range, or is not used by the format.
     """
 
     format: str = "saved_model"
@@ -57,18 +57,10 @@ class ExportFormat:
 
 
 def export_task(task: "Task", export_dir: Path, written_as: ExportFormat) -> Path:
-    """Exports a task object.
-
-    Args:
-        task: the task object.
-        export_dir: DIR/<version>; it must not exist.
-        written_as: the format.
-
-    Returns:
-        The folder.
+    """Exports a task object to DIR/<version>, which must not exist, and returns this folder.
 
     Raises:
-        InputError: weights that were never trained, or a place that cannot be written.
+        InputError: some weights were never trained, or the folder cannot be written.
     """
     check_version(export_dir)
     config = task.model.config
@@ -115,12 +107,12 @@ def export_task(task: "Task", export_dir: Path, written_as: ExportFormat) -> Pat
 
 
 def weights_checksum(path: Path) -> str | None:
-    """Returns the checksum of a model directory's weights; other checkpoints have none."""
+    """Returns the checksum of the weights in a model directory; None for other checkpoints."""
     return sha256(path / WEIGHTS) if (path / WEIGHTS).is_file() else None
 
 
 def _absent_outputs(task: "Task") -> tuple[str, ...]:
-    """Returns the model's outputs whose weights were never trained."""
+    """Returns the names of the model's outputs whose weights were never trained."""
     absent = task.absent
     return tuple(
         output

@@ -1,1 +1,1 @@
-"""Extracts the hidden states of chosen layers, without training."""
+"""Feature extraction: hidden states of chosen layers, without training."""

@@ -1,10 +1,10 @@
-"""Computes what chosen layers of an encoder make of lines of text, a window of lines at a time.
+"""Computes the hidden states of chosen encoder layers for lines of text.
 
-    lines -> windows of lines -> tokens, [CLS] a [SEP] or [CLS] a [SEP] b [SEP] -> batches of about
-    one length (fine_tuning/batches.py) -> encoder -> [pooling] -> back into the lines' order
+    lines -> windows of lines -> tokens, [CLS] a [SEP] or [CLS] a [SEP] b [SEP] -> batches of
+    similar length (fine_tuning/batches.py) -> encoder -> [pooling] -> original order of the lines
 
-Memory depends on the window, not on the number of lines. A line "a ||| b" is a pair. An empty line
-is [CLS] [SEP], so that outputs stay aligned with the lines.
+Lines are processed in windows, so memory does not depend on the number of lines. A line "a ||| b"
+is a pair. An empty line becomes [CLS] [SEP], so that the outputs stay aligned with the lines.
 """
 
 import re
@@ -24,7 +24,7 @@ from keras_bert.text.padding import combine_segments
 from keras_bert.text.tokenizer import BertTokenizer
 from keras_bert.training.fusion import compiled
 
-WINDOW_BYTES = 2**28  # of features
+WINDOW_BYTES = 2**28  # Bytes of features per window.
 WINDOW_BATCHES = 64
 LOG_LINES = 10_000
 
@@ -36,8 +36,8 @@ class LineFeatures:
     """The features of one line.
 
     Attributes:
-        index: the number of the line, from 0.
-        input_ids: int32 [t], its tokens with [CLS] and [SEP].
+        index: the line number, from 0.
+        input_ids: int32 [t], the tokens of the line with [CLS] and [SEP].
         values: float32 [t, K, H], the outputs of K layers for each token; [K, H] if pooled.
     """
 
@@ -48,14 +48,14 @@ class LineFeatures:
 
 @dataclass(frozen=True)
 class FeatureSettings:
-    """Which features are computed, and how.
+    """The layers to extract, their pooling, and batching.
 
     Attributes:
-        layers: K of the encoder's, as for `check_layers`.
-        pooling: none for every token; cls for the first; mean or max over all tokens of a line,
-            [CLS] and [SEP] among them.
-        max_seq_length: tokens of a line at most; a longer one is truncated.
-        batch_size: lines a batch.
+        layers: indices of K layers, as for `check_layers`.
+        pooling: none: all tokens; cls: the first token; mean or max: over all tokens of a line,
+            including [CLS] and [SEP].
+        max_seq_length: tokens in a line; longer lines are truncated.
+        batch_size: lines per batch.
         jit_compile: compile with XLA.
     """
 
@@ -67,14 +67,14 @@ class FeatureSettings:
 
 
 def check_layers(layers: Sequence[int], num_hidden_layers: int) -> None:
-    """Checks that an encoder has the layers.
+    """Checks that the layers exist in an encoder.
 
     Args:
-        layers: -1 for the last, and so on, or 0 for the first, and so on.
-        num_hidden_layers: L.
+        layers: indices, from 0 for the first layer, or negative, with -1 for the last.
+        num_hidden_layers: the number of layers of the encoder.
 
     Raises:
-        InputError: a layer is not there, or there is none.
+        InputError: a layer does not exist, or no layer is given.
     """
     if not layers or any(not -num_hidden_layers <= layer < num_hidden_layers for layer in layers):
         raise InputError(
@@ -89,20 +89,17 @@ def extract_features(
     tokenizer: BertTokenizer,
     settings: FeatureSettings,
 ) -> Iterator[LineFeatures]:
-    """Computes the features of lines.
+    """Yields the features of each line, in order.
 
     Args:
         lines: any number of texts, or pairs "a ||| b".
         encoder: the encoder.
-        tokenizer: of the encoder's vocabulary.
-        settings: which features.
-
-    Yields:
-        The features of each line, in order.
+        tokenizer: a tokenizer with the encoder's vocabulary.
+        settings: layers, pooling and batching.
 
     Raises:
-        InputError: a layer that the encoder lacks, a length without room for a token, or the first
-            token of a left-to-right encoder.
+        InputError: a layer does not exist, `max_seq_length` leaves no room for a token, or pooling
+            is cls with a left-to-right encoder.
     """
     layers, pooling = settings.layers, settings.pooling
     batch_size, max_seq_length = settings.batch_size, settings.max_seq_length
@@ -145,7 +142,7 @@ def extract_features(
 def _make_forward(
     encoder: BertEncoder, settings: FeatureSettings
 ) -> Callable[[dict[str, tf.Tensor]], tf.Tensor]:
-    """Makes the function from a batch to [B, S, K, H], or [B, K, H] if pooled, float32."""
+    """Creates the function from a batch to float32 [B, S, K, H], or [B, K, H] if pooled."""
     layers, pooling = settings.layers, settings.pooling
 
     def forward(batch: dict[str, tf.Tensor]) -> tf.Tensor:
@@ -162,7 +159,7 @@ def _make_forward(
             return tf.reduce_max(tf.where(real, chosen, chosen.dtype.min), axis=1)
         return chosen
 
-    # One trace for batches of any length.
+    # One trace for batches of all lengths.
     spec = {name: tf.TensorSpec([None, None], tf.int32) for name in _INPUTS}
     return compiled(forward, settings.jit_compile).get_concrete_function(spec)
 
@@ -170,7 +167,7 @@ def _make_forward(
 def _tokenize(
     lines: Sequence[str], tokenizer: BertTokenizer, max_seq_length: int
 ) -> tuple[Examples, int]:
-    """Returns the lines as examples, and how many of them were truncated."""
+    """Returns the lines as examples, and the number of truncated lines."""
     sides = [_sides(line) for line in lines]
     joined, order, truncated = [], [], 0
     for count in (1, 2):
@@ -195,6 +192,6 @@ def _tokenize(
 
 
 def _sides(line: str) -> list[str]:
-    """Returns the two texts of "a ||| b", or the one of any other line."""
+    """Splits a pair "a ||| b" into two texts; any other line is one text."""
     pair = re.fullmatch(r"(.*) \|\|\| (.*)", line)
     return [*pair.groups()] if pair else [line]

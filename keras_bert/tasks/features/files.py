@@ -1,15 +1,16 @@
-"""Writes features as JSONL, NumPy or TFRecord files.
+"""Writes features to JSONL, NumPy or TFRecord files.
 
     .jsonl     {"linex_index": 0, "features": [{"token": "[CLS]", "layers": [{"index": -1,
-               "values": [0.123456, ...]}, ...]}, ...]}, a line a line, as Google's tool writes it;
-               pooled features have one entry, whose token is [CLS], mean or max
-    .npy       pooled: float32 [lines, K, H]
-    .npz       of pieces: values float32 [pieces, K, H], input_ids int32 [pieces], starts int64
-               [lines + 1]: line i has the pieces starts[i] to starts[i + 1]
-    .tfrecord  tf.train.Examples: linex_index, layers [K], values [K * H] or [t * K * H], and of
-               pieces input_ids [t]
+               "values": [0.123456, ...]}, ...]}, ...]}, one object per line, in the format of
+               Google's tool; pooled features have one entry, whose token is [CLS], mean or max
+    .npy       pooled features: float32 [lines, K, H]
+    .npz       features of tokens: values float32 [tokens, K, H], input_ids int32 [tokens], starts
+               int64 [lines + 1]: line i has the tokens starts[i] to starts[i + 1]
+    .tfrecord  tf.train.Examples: linex_index, layers [K], values [K * H] or [t * K * H], and for
+               features of tokens input_ids [t]
 
-Features are written as they come; a file appears whole or not at all.
+Features are written as they are computed. The file is written atomically: it appears under its name
+only when it is complete.
 """
 
 import json
@@ -31,15 +32,7 @@ Writer = Callable[[Path, Iterable[LineFeatures]], None]
 
 
 def check_not_input(input_file: str, output_file: Path) -> None:
-    """Checks that features do not take the place of the text that they are of.
-
-    Args:
-        input_file: the text; "-" for standard input.
-        output_file: the file that is to be.
-
-    Raises:
-        InputError: both are one file.
-    """
+    """Checks that the output file is not the input file."""
     there = input_file != "-" and Path(input_file).exists() and output_file.exists()
     if there and output_file.samefile(input_file):
         raise InputError(f"--output_file={output_file} is the --input_file; expected another file")
@@ -52,20 +45,12 @@ def make_writer(
     vocab: Sequence[str],
     hidden_size: int | None = None,
 ) -> Writer:
-    """Chooses how to write by a file's name.
+    """Returns a function that writes features to a file, in the format given by its suffix.
 
-    Args:
-        path: the file that is to be.
-        layers: K, as they were asked for.
-        pooling: as they were pooled.
-        vocab: the pieces in the order of their ids.
-        hidden_size: H, which arrays of no line at all have too.
-
-    Returns:
-        (path, features) -> None: writes them.
+    `hidden_size` (H) is only needed for the array shape if there are no lines.
 
     Raises:
-        InputError: no such format, or one that does not go with the pooling.
+        InputError: the suffix is unknown, or the format does not support the pooling.
     """
     pooled = pooling != "none"
     suffix = path.suffix.lower()
@@ -138,11 +123,14 @@ def _write_npz(path: Path, features: Iterable[LineFeatures], shape: tuple[int, .
 
 
 class _GrowingArray:
-    """A float32 .npy file whose first axis grows; NumPy leaves room in the header for its size."""
+    """A float32 .npy file that grows along its first axis.
+
+    NumPy pads the header, so it can be rewritten in place with the final size.
+    """
 
     def __init__(self, file: BinaryIO, shape: tuple[int, ...]):
         self._file = file
-        self._rows, self._rest = 0, shape  # The rest: what a row is like if none comes.
+        self._rows, self._rest = 0, shape  # `_rest`: the shape of a row, replaced by the first row.
 
     def append(self, values: np.ndarray) -> None:
         if not self._rows:

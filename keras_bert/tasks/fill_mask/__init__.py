@@ -1,1 +1,1 @@
-"""Mask filling."""
+"""Fill-mask: predicts masked tokens."""

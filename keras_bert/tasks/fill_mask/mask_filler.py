@@ -1,4 +1,4 @@
-"""MaskFiller: predicts the tokens behind [MASK]."""
+"""MaskFiller: predicts masked tokens of strings."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -31,7 +31,7 @@ _INPUTS = (*MODEL_INPUTS, _POSITIONS)
 
 
 class MaskFiller(Task):
-    """Predicts the tokens behind [MASK].
+    """Predicts the tokens for [MASK].
 
     Example:
         filler = MaskFiller.from_pretrained("bert")
@@ -39,8 +39,8 @@ class MaskFiller(Task):
 
     Args:
         model: a `BertPretrainer`.
-        tokenizer: of the model's vocabulary, with `keep_special_tokens`.
-        settings: length and number of tokens.
+        tokenizer: a tokenizer with the model's vocabulary and `keep_special_tokens`.
+        settings: text length and number of tokens per mask.
     """
 
     task: ClassVar[str] = "fill_mask"
@@ -59,18 +59,18 @@ class MaskFiller(Task):
         tokenizer: BertTokenizer | None = None,
         dtype: str | None = None,
     ) -> "MaskFiller":
-        """Opens a pre-trained model.
+        """Loads a pre-trained model.
 
         Args:
-            path: whatever `--init_checkpoint` accepts.
-            max_seq_length: tokens of a text; by default as the model was trained, or 128.
-            top_k: tokens for each mask, 5 by default.
-            tokenizer: in place of the checkpoint's; it must keep special tokens.
+            path: any checkpoint that `--init_checkpoint` accepts.
+            max_seq_length: tokens in a text; defaults to the length in training, or 128.
+            top_k: tokens returned for each mask; defaults to 5.
+            tokenizer: replaces the tokenizer of the checkpoint; must keep special tokens.
             dtype: dtype policy, such as "mixed_bfloat16".
 
         Raises:
-            InputError: nothing that can be opened, a model of another task, or a setting out of
-                range.
+            InputError: the path cannot be opened, the model has another task, or a setting is out
+                of range.
         """
         source = Source.open(path)
         source.check_heads(cls.task, cls.__name__)
@@ -86,17 +86,7 @@ class MaskFiller(Task):
         top_k: int | None = None,
         options: ModelOptions = _DEFAULT,
     ) -> "MaskFiller":
-        """Makes the object from an open checkpoint.
-
-        Args:
-            source: the checkpoint.
-            max_seq_length: as for `from_pretrained`.
-            top_k: as for `from_pretrained`.
-            options: tokenizer and dtype.
-
-        Raises:
-            InputError: a setting out of range.
-        """
+        """Creates the object from an open checkpoint."""
         settings = MaskFillerSettings(
             source.max_seq_length(max_seq_length), source.setting("top_k", int, top_k, 5)
         )
@@ -113,7 +103,7 @@ class MaskFiller(Task):
 
     @classmethod
     def settings_of_export(cls, info: Mapping[str, Any]) -> MaskFillerSettings:
-        """Returns the settings of an export."""
+        """Restores the settings from the export.json of an exported model."""
         return MaskFillerSettings(info["max_seq_length"], info["top_k"])
 
     def fit(
@@ -124,22 +114,16 @@ class MaskFiller(Task):
         callbacks: Sequence[keras.callbacks.Callback] = (),
         **options: Unpack[FitOptions],
     ) -> keras.callbacks.History:
-        """Continues masked-LM pre-training by Keras' own `fit`, on one device.
+        """Continues masked-LM pre-training with Keras' `fit`, on one device.
 
-        Masks are drawn anew at every step (Liu et al. 2019, section 4.1). For large corpora, use
+        New masks are drawn at every step (Liu et al. 2019, section 4.1). For large corpora, use
         run_pretraining.py.
 
         Args:
-            texts: n strings; what is over `max_seq_length` tokens is truncated.
-            validation_data: texts that are evaluated after each epoch.
+            texts: n strings, truncated to `max_seq_length` tokens.
+            validation_data: texts, evaluated after each epoch.
             callbacks: Keras callbacks.
-            **options: see FitSettings: epochs, batch_size, learning_rate, seed, ...
-
-        Returns:
-            Keras' history.
-
-        Raises:
-            InputError: arguments that cannot be used.
+            **options: fields of `FitSettings`: epochs, batch_size, learning_rate, seed, ...
         """
         self._check_fit(options)
         (column,) = check_texts("texts", texts)
@@ -163,18 +147,18 @@ class MaskFiller(Task):
     def evaluate(
         self, texts: Sequence[str], batch_size: int = 32, seed: int = 0
     ) -> dict[str, float]:
-        """Scores the model on masks that the seed draws.
+        """Computes the masked-LM loss and accuracy with randomly chosen masks.
 
         Args:
             texts: n strings.
-            batch_size: texts a batch.
-            seed: decides which tokens are masked.
+            batch_size: texts per batch.
+            seed: seed of the choice of masked tokens.
 
         Returns:
-            "loss" and "masked_lm_loss", nats a masked token; "masked_lm_accuracy".
+            "loss" and "masked_lm_loss", both in nats per masked token, and "masked_lm_accuracy".
 
         Raises:
-            InputError: arguments that cannot be used, or no texts.
+            InputError: an argument is invalid, or there are no texts.
         """
         (column,) = check_texts("texts", texts)
         if not column:
@@ -202,18 +186,15 @@ class MaskFiller(Task):
         }
 
     def predict(self, texts: Sequence[str], batch_size: int = 32) -> dict[str, Any]:
-        """Fills masks.
+        """Predicts the tokens for each [MASK].
 
         Args:
-            texts: n strings with [MASK]; masks beyond `max_seq_length` are not seen.
-            batch_size: texts a batch.
+            texts: n strings with [MASK]; masks beyond `max_seq_length` tokens are ignored.
+            batch_size: texts per batch.
 
         Returns:
             "tokens", "token_ids" and "scores": for each text an array [M, top_k] for its M masks
-            in order, the likeliest token first.
-
-        Raises:
-            InputError: arguments that cannot be used.
+            in order, the most probable token first.
         """
         columns = check_texts("texts", texts)
         answers = [row for chunk in self._answers(columns, batch_size) for row in _rows(chunk)]
@@ -221,23 +202,23 @@ class MaskFiller(Task):
         return {name: [row[name] for row in answers] for name in names}
 
     def make_processor(self) -> MaskFillingProcessor:
-        """Makes the graph functions for the present settings."""
+        """Creates the graph functions for the current settings."""
         return MaskFillingProcessor(self.tokenizer, self.settings)
 
     def served(self, network: Network) -> tf.Module:
-        """Makes the module whose signatures an export has."""
+        """Creates the module with the signatures of an export."""
         return ServedFillMask(network, self.processor)
 
     def text_settings(self) -> dict[str, Any]:
-        """Returns what export.json says of how strings are read and answered."""
+        """Returns the text settings that export.json stores."""
         return super().text_settings() | {"top_k": self.settings.top_k}
 
     def example_request(self) -> dict[str, str]:
-        """Returns the strings of a request that warms a server up."""
+        """Returns the input strings of a server's warm-up request."""
         return {"text": _TEXT}
 
     def _outputs(self, prepared: Prepared, batch_size: int) -> dict[str, np.ndarray]:
-        """Keeps the best tokens of each mask instead of a logit for each of the vocabulary."""
+        """Keeps only the best tokens of each mask, to save the memory of all logits."""
         examples = prepared.examples
         is_mask = self.processor.is_mask(tf.constant(examples.input_ids)).numpy()
         starts = np.concatenate([[0], np.cumsum(is_mask)])[examples.starts]
@@ -250,7 +231,7 @@ class MaskFiller(Task):
             most = int(masks.sum(axis=1).max())
             if not most:
                 continue
-            # The places of a row's masks, then others that are not read.
+            # The positions of each row's masks, padded with other positions that are ignored.
             places = np.argsort(~masks, axis=1, kind="stable")[:, :most].astype(np.int32)
             real = np.take_along_axis(masks, places, axis=1)
             outputs = self._runner.forward(
@@ -263,7 +244,7 @@ class MaskFiller(Task):
         return best
 
     def _parts(self, prepared: Prepared) -> list[slice]:
-        """Returns which of all masks are those of each chunk."""
+        """Returns, for each chunk, the slice of its masks among all masks."""
         counts = [
             int(self.processor.is_mask(chunk.inputs.input_ids.values).numpy().sum())
             for chunk in prepared.chunks
@@ -274,13 +255,13 @@ class MaskFiller(Task):
     def _masked(
         self, batch: Mapping[str, np.ndarray], rng: np.random.Generator
     ) -> dict[str, np.ndarray]:
-        """Draws masks for a batch."""
+        """Masks random tokens of a batch."""
         predictions = max(1, round(batch["input_ids"].shape[1] * _MASKED_LM_PROB))
         masking = Masking.from_vocab(self.tokenizer.vocab, _MASKED_LM_PROB, predictions)
         return mask_examples(batch["input_ids"], batch["input_mask"], masking, rng)
 
     def _targets(self, batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Masks a training batch in place and returns the targets of its masks."""
+        """Masks a training batch in place and returns its targets."""
         rng = np.random.default_rng([*batch["dropout_seed"].view(np.uint32)[:4]])
         batch |= self._masked(batch, rng)
         weights = batch["masked_lm_weights"]
@@ -291,7 +272,7 @@ class MaskFiller(Task):
 
 
 def _rows(answers: Mapping[str, np.ndarray]) -> list[dict[str, np.ndarray]]:
-    """Splits a chunk's answers into texts, without the padding of masks."""
+    """Splits the outputs of a chunk into texts, without padding."""
     rows = []
     for tokens, ids, scores in zip(
         answers["tokens"], answers["token_ids"], answers["scores"], strict=True

@@ -1,10 +1,10 @@
-"""The graph functions of mask filling: texts with [MASK] to token ids, logits to tokens.
+"""The graph functions of fill-mask: texts to token ids, and logits to tokens.
 
     text [B] -> tokens -> [CLS] a [SEP]                                  preprocess
-    logits of masks [P, V] -> the best tokens of each mask [P, K]        best_tokens
-    -> rows of the texts' masks in their order [B, M, K]                 decode
+    logits of masks [P, V] -> best tokens of each mask [P, K]            best_tokens
+    -> best tokens grouped by text [B, M, K]                             decode
 
-B texts, P masks of all, M masks of the text that has most, K tokens a mask, V vocabulary.
+B texts, P masks of all texts, M masks of the text with the most, K tokens per mask, V vocabulary.
 """
 
 from collections.abc import Mapping
@@ -20,14 +20,11 @@ from keras_bert.text.tokenizer import BertTokenizer, row_ids
 
 @dataclass(frozen=True)
 class MaskFillerSettings:
-    """How texts with [MASK] are read and answered.
+    """Settings of a `MaskFiller`.
 
     Attributes:
-        max_seq_length: tokens of a text, with [CLS] and [SEP]; masks beyond it are not seen.
-        top_k: tokens for each mask.
-
-    Raises:
-        InputError: `top_k` is no whole number of at least 1.
+        max_seq_length: tokens in a text, including [CLS] and [SEP]; masks beyond it are ignored.
+        top_k: tokens returned for each mask.
     """
 
     max_seq_length: int = 128
@@ -39,19 +36,14 @@ class MaskFillerSettings:
 
 
 class MaskFillingProcessor(TextProcessor):
-    """Turns texts into the network's inputs, and logits of masks into tokens.
-
-    Args:
-        tokenizer: of the model's vocabulary, with `keep_special_tokens`.
-        settings: length and number of tokens.
-    """
+    """Converts texts to the network's inputs, and logits of masks to tokens."""
 
     def __init__(self, tokenizer: BertTokenizer, settings: MaskFillerSettings):
         super().__init__(tokenizer, settings)
         self._vocab = tokenizer.vocab
 
     def is_mask(self, input_ids: tf.Tensor) -> tf.Tensor:
-        """Marks the [MASK] tokens, bool [T], among token ids, int32 [T]."""
+        """Marks the [MASK] tokens, bool [T], in token ids, int32 [T]."""
         return input_ids == self.tokenizer.mask_token_id
 
     def mask_counts(self, input_ids: tf.RaggedTensor) -> tf.Tensor:
@@ -61,19 +53,19 @@ class MaskFillingProcessor(TextProcessor):
         return tf.math.unsorted_segment_sum(is_mask, row_ids(input_ids.row_splits), rows)
 
     def best_tokens(self, logits: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Returns probabilities and ids of the best tokens, [P, K] each, of logits [P, V]."""
+        """Returns the probabilities and ids of the best tokens, [P, K] each, for logits [P, V]."""
         return tf.math.top_k(tf.nn.softmax(logits), self.settings.top_k)
 
     def decode(self, outputs: Mapping[str, tf.Tensor], inputs: TextInputs) -> dict[str, tf.Tensor]:
-        """Groups the best tokens of masks by text.
+        """Groups the best tokens of all masks by text.
 
         Args:
             outputs: {"scores": float32 [P, K], "token_ids": int32 [P, K]} of all masks in order.
             inputs: the texts.
 
         Returns:
-            `tokens` strings, `token_ids` int32 and `scores` float32, [B, M, K] each; "", -1 and 0
-            after the last mask of a text.
+            `tokens` (strings), `token_ids` (int32) and `scores` (float32), [B, M, K] each, padded
+            with "", -1 and 0 after the last mask of a text.
         """
         counts = self.mask_counts(inputs.input_ids)
 

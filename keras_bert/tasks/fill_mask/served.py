@@ -1,4 +1,4 @@
-"""The signatures of a served mask filler: of texts, and of token ids."""
+"""Serving signatures of fill-mask, for texts and for token ids."""
 
 import tensorflow as tf
 
@@ -6,22 +6,17 @@ from keras_bert.tasks.fill_mask.processor import MaskFillingProcessor
 from keras_bert.tasks.prepared import TextInputs
 from keras_bert.tasks.text_tasks import ServedTexts
 
-# Masks whose logits are held at once: V floats each.
+# The number of masks per step, which limits the memory for logits: V floats per mask.
 _MASKS_AT_ONCE = 256
 
 
 class ServedFillMask(ServedTexts):
-    """A pre-trained model as signatures of a SavedModel.
-
-    Args:
-        network: of a BertPretrainer.
-        processor: the task's graph functions.
-    """
+    """A pre-trained model as signatures of a SavedModel."""
 
     processor: MaskFillingProcessor
 
     def answer(self, inputs: TextInputs) -> dict[str, tf.Tensor]:
-        """Runs the network, keeps what the task needs, and decodes it."""
+        """Runs the network and decodes the best tokens of each mask."""
         counts = self.processor.mask_counts(inputs.input_ids)
         shape = [self.network.config.hidden_size]
         hidden = self.network.reduced(*inputs, self._of_masks, shape, counts)
@@ -29,11 +24,11 @@ class ServedFillMask(ServedTexts):
         return self.processor.decode({"scores": scores, "token_ids": ids}, inputs)
 
     def _of_masks(self, hidden: tf.Tensor, input_ids: tf.Tensor, splits: tf.Tensor) -> tf.Tensor:
-        """Keeps the hidden states of the masks: [t, H] -> [p, H]."""
+        """Selects the hidden states of the masks: [t, H] -> [p, H]."""
         return tf.gather(hidden, tf.where(self.processor.is_mask(input_ids))[:, 0])
 
     def _best(self, hidden: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Returns probabilities and ids of the best tokens, [P, K] each, a few masks at a time."""
+        """Returns the probabilities and ids of the best tokens, [P, K] each, in several steps."""
         masks = tf.shape(hidden)[0]
         steps = (masks + _MASKS_AT_ONCE - 1) // _MASKS_AT_ONCE
         shape = [None, self.processor.settings.top_k]

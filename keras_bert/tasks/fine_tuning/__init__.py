@@ -1,1 +1,1 @@
-"""Fine-tunes and evaluates a model, whatever the task."""
+"""Fine-tuning and evaluation, shared by all tasks."""

@@ -1,14 +1,15 @@
-"""Makes padded batches of examples of about one length, as a function of the step.
+"""Builds padded batches of examples of similar length, as a function of the step.
 
-    epoch e: order drawn from (seed, e) -> pools of some batches -> sorted by length, cut into
-    batches -> batches in an order drawn from (seed, e) -> each padded to the next bucket's length
+    epoch e: permutation drawn from (seed, e) -> pools of several batches -> each pool sorted by
+    length and split into batches -> order of the batches drawn from (seed, e) -> each batch padded
+    to the next bucket length
 
-A batch is {input_ids, input_mask, segment_ids: int32 [B, S]; the labels [B, ...]; the piece labels
+A batch is {input_ids, input_mask, segment_ids: int32 [B, S]; the labels [B, ...]; the token labels
 [B, S], -1 at padding; example_weights: float32 [B]; dropout_seed: int32 [B]; example_index: int32
-[B], the place in the examples}. Every example comes once an epoch. Where the last batch of an
-epoch, or of an evaluation, lacks examples, it is filled with some of weight 0 and index -1.
+[B], the index in the examples}. Every example occurs once per epoch. If examples are missing in the
+last batch of an epoch or evaluation, it is filled with rows of weight 0 and index -1.
 
-S is one of a few lengths, since a compiler makes a program of each.
+S takes only a few values, since a compiler builds one program per length.
 """
 
 import functools
@@ -26,41 +27,20 @@ MODEL_INPUTS = ("input_ids", "input_mask", "segment_ids", "dropout_seed")
 
 
 def model_inputs(batch: Batch) -> Batch:
-    """Chooses what a model takes.
-
-    Args:
-        batch: see above.
-
-    Returns:
-        Its MODEL_INPUTS.
-    """
+    """Selects the MODEL_INPUTS of a batch."""
     return {name: batch[name] for name in MODEL_INPUTS}
 
 
 def steps_per_epoch(num_examples: int, batch_size: int) -> int:
-    """Counts the batches that hold every example once.
-
-    Args:
-        num_examples: n.
-        batch_size: examples a batch, over all devices.
-
-    Returns:
-        n / batch_size, rounded up.
-    """
+    """Returns the number of batches per epoch, counting a partial last batch."""
     return -(-num_examples // batch_size)
 
 
 def bucket_lengths(max_seq_length: int) -> np.ndarray:
-    """Lists the lengths that batches are padded to.
+    """Returns the lengths that batches are padded to, rising up to `max_seq_length`.
 
-    Steps of 8 pieces up to 128, of 16 up to 256, of 32 beyond: above 128 less than an eighth of an
-    example's length is padding, and the lengths are few enough for a compiler.
-
-    Args:
-        max_seq_length: the longest.
-
-    Returns:
-        int64, rising; the last is `max_seq_length`.
+    The lengths are multiples of 8 up to 128, of 16 up to 256 and of 32 above. Above 128, padding is
+    less than an eighth of an example's length, and there are few enough lengths for a compiler.
     """
     lengths = [*range(8, 128, 8), *range(128, 256, 16), *range(256, max_seq_length, 32)]
     return np.array([length for length in lengths if length < max_seq_length] + [max_seq_length])
@@ -68,15 +48,15 @@ def bucket_lengths(max_seq_length: int) -> np.ndarray:
 
 @dataclass(frozen=True)
 class BatchSettings:
-    """How examples become batches.
+    """Settings for building batches from examples.
 
     Attributes:
-        batch_size: examples a batch, over all devices.
+        batch_size: number of examples per batch, over all devices.
         pad_token_id: the id of [PAD].
         max_seq_length: the longest bucket; no example may be longer.
-        seed: decides the order of every epoch and the dropout masks of every example.
-        length_pool: training batches whose examples are sorted together, as `epoch_plan` does.
-        share: this worker's index and the number of workers; it gets its rows of each batch.
+        seed: seed for the order of every epoch and the dropout masks of every example.
+        length_pool: number of training batches whose examples are sorted together (`epoch_plan`).
+        share: index of this worker and number of workers; each worker builds its rows of a batch.
     """
 
     batch_size: int
@@ -88,14 +68,9 @@ class BatchSettings:
 
 
 class BatchBuilder:
-    """Pads chosen examples into a batch of NumPy arrays.
+    """Builds padded batches of NumPy arrays.
 
-    Args:
-        examples: any number.
-        settings: how.
-
-    Raises:
-        ValueError: an example is longer than `max_seq_length`.
+    Raises ValueError if an example is longer than `max_seq_length`.
     """
 
     def __init__(self, examples: Examples, settings: BatchSettings):
@@ -107,9 +82,9 @@ class BatchBuilder:
         self._examples = examples
         self._buckets = bucket_lengths(settings.max_seq_length)
         index, workers = settings.share
-        self.rows = settings.batch_size // workers  # of this worker
+        self.rows = settings.batch_size // workers  # per worker
         self._own = slice(index * self.rows, (index + 1) * self.rows)
-        # The values of each token, and what stands for them at padding.
+        # Name -> the values of all tokens, and the padding value.
         self.by_token = {
             "input_ids": (examples.input_ids, settings.pad_token_id),
             "input_mask": (np.ones([len(examples.input_ids)], np.int32), 0),
@@ -121,13 +96,13 @@ class BatchBuilder:
         """Builds this worker's rows of a batch.
 
         Args:
-            index: int [batch_size], places in the examples; -1 fills a row.
-            seeds: int32 [batch_size], of the dropout masks.
+            index: int [batch_size], indices of the examples; -1 for filler rows.
+            seeds: int32 [batch_size], seeds for the dropout masks.
         """
         examples = self._examples
         real = index >= 0
-        rows = np.where(real, index, index[0])  # A filling is a copy of the batch's first row.
-        # The whole batch's length, on every worker.
+        rows = np.where(real, index, index[0])  # Filler rows are copies of the first row.
+        # All workers use the length of the whole batch.
         length = self._buckets[np.searchsorted(self._buckets, examples.lengths[rows].max())]
         rows, real, index, seeds = (each[self._own] for each in (rows, real, index, seeds))
         lengths = examples.lengths[rows]
@@ -144,7 +119,7 @@ class BatchBuilder:
         }
 
     def specs(self) -> dict[str, tf.TensorSpec]:
-        """Returns the types and shapes of what `build` returns."""
+        """Returns the types and shapes of the arrays that `build` returns."""
         labels = self._examples.labels
         return {
             **{
@@ -164,15 +139,9 @@ class BatchBuilder:
 def training_batches(
     examples: Examples, settings: BatchSettings, first_step: int = 0
 ) -> tf.data.Dataset:
-    """Makes the endless stream of training batches from a step on.
+    """Creates the endless dataset of training batches, starting at `first_step`.
 
-    Args:
-        examples: at least one.
-        settings: how.
-        first_step: the stream starts with this step's batch; nothing before it is computed.
-
-    Returns:
-        Batches, see above. The batch of a step depends on (seed, step) alone.
+    The batch of a step depends only on (seed, step); earlier batches are not computed.
     """
     chosen = training_plan(examples.lengths, settings)
     numbers = tf.data.Dataset.range(first_step, tf.int64.max)
@@ -180,14 +149,9 @@ def training_batches(
 
 
 def evaluation_batches(examples: Examples, settings: BatchSettings) -> tf.data.Dataset:
-    """Makes the batches of one pass over the examples, from the longest to the shortest.
+    """Creates the batches of one pass over the examples, from the longest to the shortest.
 
-    Args:
-        examples: any number.
-        settings: how.
-
-    Returns:
-        Batches, see above; `example_index` is where each row's result belongs.
+    `example_index` is the index of each row's example, where its result belongs.
     """
     plan = evaluation_plan(examples.lengths, settings.batch_size)
 
@@ -201,20 +165,21 @@ def evaluation_batches(examples: Examples, settings: BatchSettings) -> tf.data.D
 def training_plan(
     lengths: np.ndarray, settings: BatchSettings
 ) -> Callable[[int], tuple[np.ndarray, np.ndarray]]:
-    """Decides which examples each training batch holds.
+    """Determines the examples of each training batch.
 
     Args:
-        lengths: int [n], the tokens of each example.
+        lengths: int [n], number of tokens of each example.
         settings: batch size, seed and length pool.
 
     Returns:
-        step -> places in the examples, int64 [batch_size], -1 for a filled row; and the seeds of
-        the rows' dropout masks, int32 [batch_size]. Both depend on (seed, step) alone.
+        A function of the step that returns the indices of the examples, int64 [batch_size] with -1
+        for filler rows, and the seeds for their dropout masks, int32 [batch_size]. Both depend only
+        on (seed, step).
     """
     batch_size, seed = settings.batch_size, settings.seed
     steps = steps_per_epoch(len(lengths), batch_size)
 
-    @functools.lru_cache(maxsize=2)  # Near the end of an epoch the next one's is wanted too.
+    @functools.lru_cache(maxsize=2)  # Prefetching needs the next epoch's plan as well.
     def plan(epoch: int) -> np.ndarray:
         return epoch_plan(lengths, batch_size, seed, epoch, settings.length_pool)
 
@@ -229,41 +194,36 @@ def training_plan(
 
 
 def evaluation_plan(lengths: np.ndarray, batch_size: int) -> np.ndarray:
-    """Decides which examples each evaluation batch holds, the longest first.
+    """Returns the indices of the examples of each evaluation batch, int64 [steps, batch_size].
 
-    Args:
-        lengths: int [n], the tokens of each example.
-        batch_size: examples a batch.
-
-    Returns:
-        int64 [steps, batch_size] of places in the examples, each once; -1 fills the last batch.
+    The longest examples come first. -1 fills the last batch.
     """
-    # The longest first: what does not fit into memory shows at once.
+    # If a batch does not fit in memory, the longest, and thus the first, fails.
     return _filled(np.argsort(-lengths, kind="stable"), batch_size)
 
 
 def epoch_plan(
     lengths: np.ndarray, batch_size: int, seed: int, epoch: int, length_pool: int = 50
 ) -> np.ndarray:
-    """Draws which examples make up each batch of an epoch.
+    """Draws the examples of each batch of an epoch.
 
-    The larger the pools, the less is padded, and the less a batch is a random draw: its examples
-    are of one length, and what goes with length, their kind or their share of tags, differs from
-    batch to batch.
+    Larger pools need less padding, but make the batches less random: the examples of a batch have
+    similar lengths, and properties that correlate with length, such as the label distribution, vary
+    from batch to batch.
 
     Args:
-        lengths: int [n], the pieces of each example.
-        batch_size: examples a batch.
-        seed: decides the order, with the epoch.
-        epoch: counts from 0.
-        length_pool: batches whose examples are sorted together; 1 makes batches random draws.
+        lengths: int [n], number of tokens of each example.
+        batch_size: number of examples per batch.
+        seed: seed for the order, together with the epoch.
+        epoch: number of the epoch, from 0.
+        length_pool: number of batches whose examples are sorted together; 1 for random batches.
 
     Returns:
-        int64 [steps, batch_size] of places in the examples, each once; -1 fills the last batch.
+        int64 [steps, batch_size], each example's index once; -1 fills the last batch.
     """
     rng = np.random.default_rng([seed, epoch])
     order = rng.permutation(len(lengths))
-    # What does not make a full batch is left unsorted, else it would always be the longest.
+    # The remainder stays unsorted; after sorting it would always hold the longest examples.
     full = order[: len(order) // batch_size * batch_size]
     rest = order[len(full) :]
     pool = length_pool * batch_size
@@ -274,7 +234,7 @@ def epoch_plan(
 
 
 def _filled(order: np.ndarray, batch_size: int) -> np.ndarray:
-    """Cuts places [n] into batches [steps, batch_size], -1 where the last one lacks some."""
+    """Reshapes indices [n] into batches [steps, batch_size], with -1 filling the last one."""
     steps = steps_per_epoch(len(order), batch_size)
     plan = np.full([steps * batch_size], -1, np.int64)
     plan[: len(order)] = order
@@ -286,7 +246,7 @@ def _batches(
     builder: BatchBuilder,
     chosen: Callable[[int], tuple[np.ndarray, np.ndarray]],
 ) -> tf.data.Dataset:
-    """Turns a dataset of step numbers into one of batches."""
+    """Maps a dataset of step numbers to a dataset of batches."""
     specs = builder.specs()
 
     def build(step: int) -> list[np.ndarray]:

@@ -1,6 +1,6 @@
-"""Reads the settings and results of a finished run.
+"""Reads the settings and results of a finished run from OUT/run.json and OUT/results.json.
 
-OUT/run.json and OUT/results.json, of OUT or the models in it, OUT/model and OUT/best.
+The path may be OUT itself or one of its models, OUT/model and OUT/best.
 """
 
 from collections.abc import Mapping
@@ -10,18 +10,18 @@ from typing import Any
 
 from keras_bert.common.files import read_json, value_of
 
-# A run keeps its weights under these names.
+# The folders in which a run saves its weights.
 _OF_A_RUN = ("model", "best")
 
 
 @dataclass(frozen=True)
 class EarlierRun:
-    """What the run that a model came from says of itself.
+    """The run that produced a model.
 
     Attributes:
-        folder: the run's.
+        folder: the run's folder.
         settings: its flags, from run.json; empty without a run.
-        results: its figures, from results.json; empty without a run, and before its end.
+        results: its metrics, from results.json; empty without a run or before the run ends.
     """
 
     folder: Path
@@ -30,13 +30,9 @@ class EarlierRun:
 
     @classmethod
     def of(cls, path: Path) -> "EarlierRun":
-        """Reads the files of a run's folder, or of the one that holds a run's model/ or best/.
+        """Reads the files of a run's folder, or of the run that contains the given model/ or best/.
 
-        Args:
-            path: what `open_checkpoint` opens, of a run or not.
-
-        Raises:
-            InputError: a file that cannot be read.
+        Other paths give empty settings and results. A file that cannot be read raises InputError.
         """
         folder = path = path.absolute()
         is_of_a_run = (path / "run.json").is_file()
@@ -50,23 +46,14 @@ class EarlierRun:
         return cls(folder, settings if isinstance(settings, dict) else {}, read("results.json"))
 
     def setting(self, name: str, kind: type, default: Any) -> Any:
-        """Returns a flag of the run, or the default where there is none.
-
-        Args:
-            name: the flag's.
-            kind: int, float, bool or str.
-            default: of any kind.
-
-        Raises:
-            InputError: it is of another kind.
-        """
+        """Returns a flag of the run, or `default`; raises InputError if its type is not `kind`."""
         return value_of(self.folder / "run.json", self.settings, name, kind, default)
 
     def threshold(self) -> float:
-        """Returns the null odds above which run_squad answers other questions by "".
+        """Returns run_squad's `null_score_diff_threshold`.
 
-        Raises:
-            InputError: results.json has something else there.
+        This is the run's flag if it was given, otherwise the value in results.json, 0 by default.
+        A value of another type raises InputError.
         """
         given = self.setting("null_score_diff_threshold", float, None)
         if given is not None:

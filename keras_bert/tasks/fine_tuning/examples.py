@@ -1,7 +1,7 @@
-"""Tokenized examples in memory, as one flat array of tokens without padding.
+"""Tokenized examples in memory, concatenated into flat arrays without padding.
 
-The tokens of all examples stand one after the other. Padding is added when batches are made
-(batches.py), so a million short examples take some tens of megabytes.
+Padding is added when batches are built (batches.py), so a million short examples take only tens of
+megabytes.
 """
 
 import functools
@@ -14,16 +14,16 @@ import numpy as np
 from keras_bert.tasks.fine_tuning.ranges import ranges, row_splits
 
 
-@dataclass(frozen=True, eq=False)  # Equal, and hashed, by identity.
+@dataclass(frozen=True, eq=False)  # Compared and hashed by identity.
 class Examples:
     """Tokenized examples: T tokens in n examples.
 
     Attributes:
-        input_ids: int32 [T], the tokens of all examples in order, with [CLS] and [SEP].
+        input_ids: int32 [T], the concatenated tokens of all examples, with [CLS] and [SEP].
         segment_ids: int32 [T].
-        starts: int64 [n + 1], where each example starts, and T at the end.
-        labels: a value or a row for each example, [n] or [n, width].
-        token_labels: a value for each token, [T]; -1 is ignored.
+        starts: int64 [n + 1], the start of each example, followed by T.
+        labels: one value or row per example, [n] or [n, width].
+        token_labels: one value per token, [T]; -1 is ignored.
 
     Raises:
         ValueError: arrays whose lengths do not match.
@@ -68,37 +68,16 @@ class Examples:
         return digest.hexdigest()
 
     def rows(self, flat: np.ndarray) -> Iterator[np.ndarray]:
-        """Splits flat values of tokens into examples.
-
-        Args:
-            flat: [T, ...], such as `input_ids`, or a model's output for every token.
-
-        Yields:
-            [tokens, ...], an example at a time.
-        """
+        """Yields the rows [length, ...] of each example from flat values [T, ...]."""
         for first, last in zip(self.starts[:-1], self.starts[1:], strict=True):
             yield flat[first:last]
 
     def places(self, indices: np.ndarray) -> np.ndarray:
-        """Returns the positions of the tokens of some examples.
-
-        Args:
-            indices: int [m], in any order.
-
-        Returns:
-            int64, positions among the T tokens: those of the first example, then of the next.
-        """
+        """Returns the token indices of the given examples, concatenated, among the T tokens."""
         return ranges(self.starts[indices], self.lengths[indices])
 
     def take(self, indices: np.ndarray) -> "Examples":
-        """Chooses examples.
-
-        Args:
-            indices: int [m], in any order.
-
-        Returns:
-            m examples in that order.
-        """
+        """Returns the examples with the given indices [m], in that order."""
         indices = np.asarray(indices, np.int64)
         places = self.places(indices)
         return Examples(

@@ -1,4 +1,4 @@
-"""Makes the task object and the optimizer of a fine-tuning run."""
+"""Creates the task object and the optimizer of a fine-tuning run."""
 
 from dataclasses import replace
 
@@ -19,18 +19,17 @@ from keras_bert.training.strategy import dtype_policy
 
 
 def make_task_object(run: FineTuningRun, start: Pretrained, task: FineTuningTask) -> Task:
-    """Makes the task object and fills its model from the checkpoint.
+    """Creates the task object and loads the checkpoint's weights into its model.
+
+    Layers that are not trained have `trainable=False`.
 
     Args:
-        run: precision, seed, frozen layers, devices, and whether the model is trained.
+        run: the run, for precision, seed, frozen layers, devices, and whether the model is trained.
         start: the checkpoint.
-        task: which task object.
-
-    Returns:
-        The object; weights of its model that are not trained are marked so.
+        task: the task, which creates the object.
 
     Raises:
-        InputError: weights that do not fit, or a head that tells something else than the task asks.
+        InputError: weights that do not fit, or a head that does not match the task.
     """
     settings, strategy, checkpoint = run.settings, run.strategy, start.checkpoint
     keras.utils.set_random_seed(settings.random_seed)
@@ -40,7 +39,7 @@ def make_task_object(run: FineTuningRun, start: Pretrained, task: FineTuningTask
         _check_head(settings, start, task, getattr(model, "num_labels", None))
         report = checkpoint.load_into(model)
     if model.per_token:
-        # No logit reads the pooler, and the public models of these tasks have none.
+        # No logits depend on the pooler, and public models for these tasks have none.
         new = [path for path in report.new if not path.startswith("encoder/pooler/")]
         report = replace(report, new=tuple(new))
     logging.info("%s", report)
@@ -51,7 +50,7 @@ def make_task_object(run: FineTuningRun, start: Pretrained, task: FineTuningTask
         )
     encoder = model.encoder
     if model.per_token:
-        # No loss reaches it; weight decay alone would wear it down.
+        # No loss depends on the pooler; weight decay alone would shrink it.
         encoder.pooler.trainable = False
     elif start.config.is_decoder:
         logging.warning(
@@ -67,16 +66,7 @@ def make_task_object(run: FineTuningRun, start: Pretrained, task: FineTuningTask
 def make_optimizer(
     settings: FineTuningSettings, num_train_steps: int, config: BertConfig
 ) -> keras.optimizers.Optimizer:
-    """Makes the optimizer with its schedule.
-
-    Args:
-        settings: rates and decays.
-        num_train_steps: the step at which the learning rate reaches 0.
-        config: says how many layers there are.
-
-    Returns:
-        AdamW, not built yet.
-    """
+    """Creates AdamW, not built yet, with a learning rate that reaches 0 at `num_train_steps`."""
     warmup = int(num_train_steps * settings.warmup_proportion)
     return AdamWeightDecay(
         LinearWarmupDecay(settings.learning_rate, num_train_steps, warmup),
@@ -92,7 +82,7 @@ def make_optimizer(
 def _check_head(
     settings: FineTuningSettings, start: Pretrained, task: FineTuningTask, num_labels: int | None
 ) -> None:
-    """Checks that a head that the checkpoint has tells what the task asks."""
+    """Checks that the head of a checkpoint, if it has one, matches the task."""
     checkpoint = start.checkpoint
     with checkpoint.open_weights() as stored:
         logits = stored.num_labels
@@ -100,7 +90,7 @@ def _check_head(
     anew *= settings.do_train
     named, expected = start.labels, [*(task.labels or ())]
     if logits and named and expected and in_order_of(named, expected) != expected:
-        # Its rows would be taken for other labels than they were learnt for.
+        # The head's rows would be used for labels other than those they were trained for.
         same = "; --label_names gives the checkpoint's labels these names, if they mean the same"
         raise InputError(
             f"{checkpoint.path} has the labels {', '.join(named)[:200]}; "

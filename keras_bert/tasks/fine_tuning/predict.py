@@ -1,4 +1,4 @@
-"""Runs a model over examples and returns its outputs in their order."""
+"""Runs a model over examples and returns its outputs in the order of the examples."""
 
 from collections.abc import Callable, Iterable, Mapping
 
@@ -26,18 +26,19 @@ def make_predict_examples(
     """Builds the function that runs a model over examples.
 
     Args:
-        strategy: the strategy that the model was made under.
-        model: one of the fine-tuned shapes of keras_bert.models.
-        settings: the batches.
-        jit_compile: compile with XLA.
+        strategy: the strategy under which the model was created.
+        model: a fine-tuning model from keras_bert.models.
+        settings: batch settings.
+        jit_compile: whether to compile with XLA.
 
     Returns:
-        `predict(examples, after_batch=None)`: {output: float32 [n, ...]} in the order of the
-        examples, or, of a `per_token` model, {output: float32 [T, ...]} aligned with
-        `examples.input_ids`; `after_batch` is called after each device's part of a batch. It raises
-        InputError, on all workers, if an output is not finite.
+        `predict(examples, after_batch=None)`, which returns {output: float32 [n, ...]}, or for a
+        `per_token` model {output: float32 [T, ...]} aligned with `examples.input_ids`. It calls
+        `after_batch` after each device's part of a batch, and raises InputError on all workers if
+        an output is not finite.
     """
-    # Late: task objects import this module on the torch backend too, which has no training loop.
+    # Imported late: task objects import this module with the torch backend too, which has no
+    # training loop.
     from keras_bert.training.backend import make_predict
 
     run = make_predict(strategy, model, MODEL_INPUTS, jit_compile=jit_compile)
@@ -51,7 +52,7 @@ def make_predict_examples(
                 advance(results.add(batch, outputs) * workers)
                 if after_batch:
                     after_batch()
-        # Every value comes from one worker; the others have 0 in its place.
+        # Each value is computed by one worker and is 0 on the others.
         values = {name: together(values) for name, values in results.values.items()}
         check_finite(values, examples, model.per_token)
         return values
@@ -60,11 +61,11 @@ def make_predict_examples(
 
 
 class Outputs:
-    """The outputs of a model over examples, gathered batch by batch.
+    """Collects the outputs of a model over examples batch by batch.
 
     Args:
-        examples: what the model reads.
-        per_token: whether its outputs are of tokens, [B, S, ...], or of examples, [B, ...].
+        examples: the model's input.
+        per_token: whether outputs have one row per token, [B, S, ...], or per example, [B, ...].
 
     Attributes:
         values: {output: [n, ...]}, or [T, ...] aligned with `examples.input_ids`.
@@ -76,12 +77,12 @@ class Outputs:
         self._per_token = per_token
 
     def add(self, batch: Mapping[str, np.ndarray], outputs: Mapping[str, np.ndarray]) -> int:
-        """Puts a batch's outputs in their places; returns how many examples it held."""
+        """Stores the outputs of a batch; returns its number of examples without filler rows."""
         index = batch["example_index"]
         real = index >= 0
         kept, places = real, index[real]
         if self._per_token:
-            # Rows become flat tokens; each goes where it lies among all tokens.
+            # Flatten the rows to tokens and store each at its index among all tokens.
             kept = real[:, np.newaxis] & (batch["input_mask"] == 1)
             places = self._examples.places(places)
         count = len(self._examples.input_ids) if self._per_token else len(self._examples)
@@ -93,15 +94,9 @@ class Outputs:
 
 
 def check_finite(values: Mapping[str, np.ndarray], examples: Examples, per_token: bool) -> None:
-    """Checks outputs.
+    """Raises InputError if an output is not finite.
 
-    Args:
-        values: the outputs; those of all workers together, so that all of them end alike.
-        examples: what they are of.
-        per_token: whether they are of tokens.
-
-    Raises:
-        InputError: one is not finite.
+    `values` are the outputs of all workers, so that all workers raise alike.
     """
     for name, array in values.items():
         finite = np.isfinite(array)

@@ -1,4 +1,4 @@
-"""Opens the checkpoint of a fine-tuning run, with its vocabulary and tokenizer."""
+"""Opens the initial checkpoint of a fine-tuning run, with its vocabulary and tokenizer."""
 
 import functools
 import hashlib
@@ -18,12 +18,12 @@ from keras_bert.text.vocabulary import fit_vocab, load_vocab
 
 @dataclass(frozen=True)
 class Pretrained:
-    """What a run starts from, checked; the weights are still on disk.
+    """The initial checkpoint of a run, checked; its weights are not loaded yet.
 
     Attributes:
-        checkpoint: where the weights are.
-        vocab: the V pieces in the order of their ids.
-        do_lower_case: whether text is lower-cased.
+        checkpoint: the open checkpoint.
+        vocab: the V tokens in the order of their ids.
+        do_lower_case: whether to lower-case text.
     """
 
     checkpoint: Checkpoint
@@ -32,7 +32,7 @@ class Pretrained:
 
     @property
     def config(self) -> BertConfig:
-        """The encoder's sizes and settings."""
+        """The encoder's configuration."""
         return self.checkpoint.config
 
     @property
@@ -42,15 +42,15 @@ class Pretrained:
 
     @property
     def labels(self) -> list[str] | None:
-        """The names of the checkpoint's labels, unless they are unknown or LABEL_0, LABEL_1, ..."""
+        """The names of the checkpoint's labels; None if unknown or LABEL_0, LABEL_1, ..."""
         names = self.checkpoint.labels
         if names and all(re.fullmatch(r"LABEL_\d+", name) for name in names):
-            return None  # What transformers calls labels that nobody named.
+            return None  # transformers' default names.
         return names
 
     @functools.cached_property
     def weights_sha256(self) -> str:
-        """A checksum of the weights in the checkpoint, with their names and shapes."""
+        """A checksum of the checkpoint's weights, with their names and shapes."""
         digest = hashlib.sha256()
         with self.checkpoint.open_weights() as stored:
             for name in sorted(stored.shapes):
@@ -59,11 +59,11 @@ class Pretrained:
         return digest.hexdigest()
 
     def tokenizer(self) -> BertTokenizer:
-        """Makes the tokenizer of this vocabulary and casing."""
+        """Creates the tokenizer for this vocabulary and casing."""
         return BertTokenizer(self.vocab, do_lower_case=self.do_lower_case)
 
     def record(self) -> dict[str, object]:
-        """Returns what run.json keeps of the start, so that a changed one is noticed."""
+        """Returns the entries of run.json that detect a changed checkpoint."""
         return {
             "config": self.config.to_dict(),
             "weights_sha256": self.weights_sha256,
@@ -74,14 +74,15 @@ class Pretrained:
 
 @dataclass(frozen=True)
 class StartSettings:
-    """How a checkpoint is opened; FineTuningSettings has the same names.
+    """The settings for opening a checkpoint; FineTuningSettings has the same names.
 
     Attributes:
-        init_checkpoint: whatever `open_checkpoint` opens.
+        init_checkpoint: any path that `open_checkpoint` accepts.
         vocab_file: the vocabulary; empty for the checkpoint's.
-        do_lower_case: whether text is lower-cased; None takes what the checkpoint says.
-        max_seq_length: tokens of an example at most, which the checkpoint needs positions for.
-        num_frozen_layers: layers that keep their weights, which the checkpoint must have.
+        do_lower_case: whether to lower-case text; None for the checkpoint's setting.
+        max_seq_length: maximum number of tokens of an example; the checkpoint must have as many
+            positions.
+        num_frozen_layers: number of frozen layers; the checkpoint must have them.
         label_names: names of the checkpoint's labels in the order of its logits; None for its own.
     """
 
@@ -94,17 +95,15 @@ class StartSettings:
 
 
 def open_pretrained(settings: StartSettings) -> Pretrained:
-    """Opens the checkpoint that a run starts from and checks the settings against it.
+    """Opens the initial checkpoint of a run and checks the settings against it.
 
     Args:
-        settings: the checkpoint, or all settings of a run.
-
-    Returns:
-        The start.
+        settings: StartSettings, or the FineTuningSettings of a run.
 
     Raises:
-        InputError: a checkpoint that cannot be opened, or has too few positions or layers; no
-            vocabulary, or one of another size; label names that are not as many as its logits.
+        InputError: the checkpoint cannot be opened, or has too few positions or layers; the
+            vocabulary is missing or has another size; the number of label names differs from the
+            number of logits.
     """
     checkpoint = open_checkpoint(settings.init_checkpoint)
     config = checkpoint.config
@@ -142,15 +141,16 @@ def open_pretrained(settings: StartSettings) -> Pretrained:
 
 
 def in_order_of(known: Sequence[str] | None, labels: Sequence[str]) -> list[str] | None:
-    """Brings a task's labels into the order that a checkpoint's head has them in.
+    """Reorders a task's labels to match the logits of a checkpoint's head.
+
+    Names that differ only in case match, unless two of the task's labels do.
 
     Args:
         known: the checkpoint's labels in the order of its logits, or None.
-        labels: the task's.
+        labels: the task's labels.
 
     Returns:
-        The task's labels in that order, or None where the checkpoint has others. Names that differ
-        by case alone are the same, unless two of the task's do.
+        The task's labels in the checkpoint's order; None if the checkpoint has other labels.
     """
     known = known or ()
     if sorted(known) == sorted(labels):
@@ -163,7 +163,6 @@ def in_order_of(known: Sequence[str] | None, labels: Sequence[str]) -> list[str]
 
 
 def _with_label_names(checkpoint: Checkpoint, names: Sequence[str]) -> Checkpoint:
-    """Returns the checkpoint with other names of its labels."""
     with checkpoint.open_weights() as stored:
         logits = stored.num_labels
     if len(names) != logits or len({*names}) < len(names):

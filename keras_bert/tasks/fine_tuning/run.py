@@ -1,10 +1,12 @@
-"""Fine-tunes a task object from a checkpoint to scores, predictions and model/.
+"""Fine-tunes a task object from a checkpoint and saves metrics, predictions and model/.
 
-The task object with its head, filled from the checkpoint -> the run's folder -> train, with an
-evaluation after each epoch and the best weights kept in best/ -> the best weights -> scores,
-TensorBoard, predictions -> model/ and results.json
+1. Create the task object with its head and load the checkpoint.
+2. Create the run's folder.
+3. Train, evaluate after each epoch and keep the best weights in best/.
+4. Load the best weights; write metrics, TensorBoard summaries and predictions.
+5. Write model/ and results.json.
 
-The same command again resumes a killed run and ends at the same bits.
+The same command resumes an interrupted run, with bit-identical results.
 """
 
 import functools
@@ -43,20 +45,20 @@ from keras_bert.training.summaries import read_evaluations
 
 
 def fine_tune(run: FineTuningRun, start: Pretrained, task: FineTuningTask) -> dict[str, float]:
-    """Fine-tunes a model, or resumes that, and saves the result.
+    """Fine-tunes a model, or resumes a run, and saves the result.
 
     Args:
         run: the run (README, "What a run leaves behind").
         start: the checkpoint, from `open_pretrained`.
-        task: what is learned.
+        task: the task to learn.
 
     Returns:
-        {"step": steps trained, "best_step": the step of the weights in model/} and the figures
-        of `task.score`, as in results.json.
+        {"step": steps trained, "best_step": the step of the weights in model/} and the metrics of
+        `task.score`, as in results.json.
 
     Raises:
-        InputError: anything about the task, the checkpoint or the folder that a user has to fix.
-        EndedEarly: the run was told to stop, or a worker is gone.
+        InputError: the task, the checkpoint or the folder is not usable.
+        EndedEarly: the run was stopped, or a worker was lost.
     """
     check_run(run, task)
     run = _with_length(run, task)
@@ -72,7 +74,7 @@ def fine_tune(run: FineTuningRun, start: Pretrained, task: FineTuningTask) -> di
         logging.info("there is no development set: nothing is scored")
     if settings.do_predict and task.write_predictions is None:
         logging.info("there is no test set: nothing is predicted")
-    # Before the folder is touched: weights that do not fit leave nothing behind.
+    # Load the weights first, so that weights that do not fit leave no folder behind.
     made = make_task_object(run, start, task)
     with running(output_dir, record, strategy) as folder:
         predict = make_predict_examples(
@@ -84,7 +86,7 @@ def fine_tune(run: FineTuningRun, start: Pretrained, task: FineTuningTask) -> di
         results = {"step": 0, "best_step": 0}
         if settings.do_train:
             results = _train(run, task, made, predict)
-        predict = functools.cache(predict)  # The weights stay as they are from here on.
+        predict = functools.cache(predict)  # From here on, the weights do not change.
         if settings.do_eval and task.score:
             results |= {name: float(value) for name, value in task.score(predict).items()}
             _show(task, predict, folder, results["best_step"])
@@ -97,15 +99,7 @@ def fine_tune(run: FineTuningRun, start: Pretrained, task: FineTuningTask) -> di
 
 
 def check_run(run: FineTuningRun, task: FineTuningTask) -> None:
-    """Checks that settings fit each other and what the task has data for.
-
-    Args:
-        run: as for `fine_tune`.
-        task: as for `fine_tune`.
-
-    Raises:
-        InputError: they do not, or there is nothing to train on.
-    """
+    """Raises InputError if the settings conflict with each other or with the task's data."""
     settings = run.settings
     if settings.do_train and not task.train:
         raise InputError("there are no training examples")
@@ -118,13 +112,7 @@ def check_run(run: FineTuningRun, task: FineTuningTask) -> None:
 
 
 def batch_settings(run: FineTuningRun, pad_token_id: int, batch_size: int) -> BatchSettings:
-    """Returns how a run makes batches.
-
-    Args:
-        run: the run.
-        pad_token_id: the id of [PAD].
-        batch_size: examples a batch, over all devices.
-    """
+    """Returns the batch settings of a run, for `batch_size` examples over all devices."""
     settings = run.settings
     return BatchSettings(
         batch_size,
@@ -137,7 +125,7 @@ def batch_settings(run: FineTuningRun, pad_token_id: int, batch_size: int) -> Ba
 
 
 def _with_length(run: FineTuningRun, task: FineTuningTask) -> FineTuningRun:
-    """Completes how long a run trains by the number of its examples."""
+    """Sets the run's number of steps, in total and per epoch, from the number of examples."""
     if not run.settings.do_train:
         return run
     training = run.training
@@ -150,7 +138,7 @@ def _with_length(run: FineTuningRun, task: FineTuningTask) -> FineTuningRun:
 def _train(
     run: FineTuningRun, task: FineTuningTask, made: Task, predict: Callable[..., Any]
 ) -> dict[str, int]:
-    """Trains, leaves the best weights in the model, and returns the steps in results.json."""
+    """Trains, loads the best weights into the model and returns the steps for results.json."""
     settings, training, strategy = run.settings, run.training, run.strategy
     output_dir, model, steps = run.output_dir, made.model, run.training.num_train_steps
     with strategy.scope():
@@ -160,7 +148,7 @@ def _train(
     batches = batch_settings(run, made.tokenizer.pad_token_id, training.train_batch_size)
 
     def evaluate(after_batch: AfterBatch) -> Mapping[str, float]:
-        # A cache an evaluation, as the weights change in between.
+        # Each evaluation has its own cache, since the weights change in between.
         return task.score(functools.cache(functools.partial(predict, after_batch=after_batch)))
 
     evaluates = settings.do_eval and task.score is not None

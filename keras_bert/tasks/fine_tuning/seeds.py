@@ -1,4 +1,4 @@
-"""Fine-tunes once, or once for each of several seeds."""
+"""Fine-tunes a model once, or once for each of several seeds."""
 
 from collections.abc import Mapping, Sequence
 
@@ -18,19 +18,19 @@ from keras_bert.training.run_directory import is_finished, running
 def fine_tune_seeds(
     run: FineTuningRun, start: Pretrained, task: FineTuningTask
 ) -> dict[str, object]:
-    """Fine-tunes once for each seed, or resumes that.
+    """Fine-tunes once for each seed, or resumes the run.
 
     Args:
-        run: the run; its folder gets run.json and results.json of all seeds.
+        run: the run; its folder gets run.json and results.json for all seeds.
         start: the checkpoint.
-        task: what is learned.
+        task: the task to learn.
 
     Returns:
-        The figures of the one run; of several, {"seeds": [...]} and for each figure
-        "NAME_mean" and "NAME_std", the sample standard deviation, as in results.json.
+        The metrics, as in results.json. For several seeds: {"seeds": [...]}, and for each metric
+        "NAME_mean" and "NAME_std", the sample standard deviation.
 
     Raises:
-        InputError: as `fine_tune`.
+        InputError: as for `fine_tune`.
     """
     output_dir, strategy = run.output_dir, run.strategy
     if len(run.seeds) == 1:
@@ -42,7 +42,7 @@ def fine_tune_seeds(
     if is_finished(output_dir, whole, strategy):
         logging.info("%s is finished; nothing to do", output_dir)
         return read_json(output_dir / "results.json")
-    # What it rejects must not leave a run.json that would reject the corrected command.
+    # A rejected checkpoint must not leave a run.json that would reject the corrected command.
     make_task_object(run, start, task)
     with running(output_dir, whole, strategy) as place:
         runs = []

@@ -1,4 +1,4 @@
-"""The settings of a fine-tuning run, and all that the run needs as one object."""
+"""The settings of a fine-tuning run, and the object that describes the whole run."""
 
 import math
 from collections.abc import Sequence
@@ -11,32 +11,33 @@ from keras_bert.training.run import TrainingRun
 
 @dataclass(frozen=True)
 class FineTuningSettings:
-    """What a fine-tuning run is made of; each value can change its outcome.
+    """Settings that can change the outcome of a fine-tuning run.
 
     Attributes:
-        init_checkpoint: what to start from: whatever `open_checkpoint` opens.
+        init_checkpoint: the initial checkpoint, any path that `open_checkpoint` accepts.
         vocab_file: the vocabulary; empty for the checkpoint's.
-        do_lower_case: whether text is lower-cased; None takes what the checkpoint says.
-        label_names: what the checkpoint's labels are called in the task's words, in the order of
-            its logits; None takes what the checkpoint says.
-        max_seq_length: pieces of an example at most, with [CLS] and [SEP].
-        learning_rate: its peak, reached after the warm-up.
-        num_train_epochs: passes over the training examples; a fraction is allowed.
-        warmup_proportion: the share of the steps in which the learning rate rises.
-        layer_decay: learning rate of a layer over that of the layer above it.
-        bias_correction: Adam's; false as in the paper of BERT.
-        weight_decay: AdamW's.
-        num_frozen_layers: layers that keep their weights, from below: 1 for the embeddings, 2 for
-            them and the first block, and so on.
-        early_stopping_patience: evaluations without a better one that end training; 0 for never.
-        length_pool: batches whose examples are sorted together by length; 1 for none.
-        random_seed: decides fresh weights, data order and dropout masks.
+        do_lower_case: whether to lower-case text; None for the checkpoint's setting.
+        label_names: the task's names for the checkpoint's labels, in the order of its logits; None
+            for the checkpoint's names.
+        max_seq_length: maximum number of tokens of an example, with [CLS] and [SEP].
+        learning_rate: the peak learning rate, reached after warm-up.
+        num_train_epochs: number of passes over the training examples; may be a fraction.
+        warmup_proportion: the fraction of the steps used for warm-up.
+        layer_decay: ratio of the learning rate of a layer to that of the layer above it.
+        bias_correction: whether Adam corrects bias; False in the BERT paper.
+        weight_decay: AdamW's weight decay.
+        num_frozen_layers: number of layers to freeze from the bottom: 1 for the embeddings, 2 for
+            the embeddings and the first block, and so on.
+        early_stopping_patience: evaluations without improvement that end training; 0 for never.
+        length_pool: number of batches whose examples are sorted together by length; 1 for none.
+        random_seed: seed for newly initialized weights, data order and dropout masks.
         mixed_precision: `float32`, `bfloat16` or `float16`.
         optimizer_state_dtype: type of the optimizer's moments, `float32` or `bfloat16`.
-        eval_batch_size: examples a batch where nothing is learnt.
-        do_train: whether to train; else the checkpoint is used as it is.
-        do_eval: whether to evaluate after each epoch, keep the best and report it.
-        do_predict: whether to write predictions. This and `do_eval` do what there is data for.
+        eval_batch_size: number of examples per batch in evaluation and prediction.
+        do_train: whether to train; otherwise the checkpoint is used unchanged.
+        do_eval: whether to evaluate after each epoch, keep the best weights and report their
+            metrics; ignored without a development set.
+        do_predict: whether to write predictions; ignored without a test set.
 
     Raises:
         InputError: a value out of range.
@@ -85,26 +86,21 @@ class FineTuningSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class FineTuningRun(TrainingRun):
-    """All that a fine-tuning run needs beside its task.
+    """A fine-tuning run without its task.
 
-    `training.num_train_steps` 0 leaves the length to `settings.num_train_epochs`; the folder of
-    several seeds gets a folder `seed-N` for each.
+    If `training.num_train_steps` is 0, `settings.num_train_epochs` determines the length. With
+    several seeds, the output folder contains a folder `seed-N` for each.
 
     Attributes:
-        settings: what decides its outcome.
-        seeds: at least one; each takes the place of `settings.random_seed`.
+        settings: the settings that can change the outcome.
+        seeds: at least one; each replaces `settings.random_seed`.
     """
 
     settings: FineTuningSettings
     seeds: Sequence[int]
 
     def of_seed(self, seed: int, output_dir: Path) -> "FineTuningRun":
-        """Returns the run of one seed.
-
-        Args:
-            seed: its seed.
-            output_dir: its folder.
-        """
+        """Returns the run of one seed in its own folder."""
         return replace(
             self,
             settings=replace(self.settings, random_seed=seed),

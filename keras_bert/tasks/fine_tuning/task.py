@@ -1,4 +1,4 @@
-"""What a task brings to its fine-tuning run: model, loss, data, scores, tables, predictions."""
+"""The parts of a fine-tuning run that are specific to a task."""
 
 import functools
 import hashlib
@@ -13,32 +13,31 @@ from keras_bert.tasks.task import Task
 from keras_bert.training.board import Board
 from keras_bert.training.objective import Objective
 
-# Rows of a table of wrong predictions on TensorBoard.
+# Maximum number of rows in a TensorBoard table of wrong predictions.
 SHOWN = 100
 
 
 @dataclass(frozen=True)
 class FineTuningTask:
-    """What a task brings to its run.
+    """The model, data, loss, metrics and prediction files of a task.
 
-    `predict` in what follows runs the model over Examples: for a model of examples (`per_token`
-    false) it gives {output: [n, ...]}, for one of pieces {output: [T, ...]}, aligned with
-    `input_ids`. The same Examples with the same weights are computed once.
+    `predict` below runs the model over Examples and caches the result. It returns
+    {output: [n, ...]} for models with one output per example, and {output: [T, ...]}, aligned with
+    `input_ids`, for models with one output per token (`per_token`).
 
     Attributes:
         make: (config, dtype policy) -> the task object with a newly initialized model.
-        objective: the losses to minimize and the figures to report while training.
-        train: the training examples, with the labels that `objective` reads; None without training.
-        score: predict -> figures of the development set under their official names; called after
-            each epoch and for the result. None where there is no such set.
-        best: the figure of `score` that decides which weights are kept: the highest.
-        show: (predict, board): puts tables and curves on TensorBoard; called with the best
-            weights where `score` was.
+        objective: the losses to minimize and the metrics to report during training.
+        train: the training examples with the labels that `objective` needs; None without training.
+        score: predict -> metrics on the development set under their official names; called after
+            each epoch and for the final result. None without a development set.
+        best: the metric of `score` whose highest value determines the best weights.
+        show: (predict, board): writes tables and curves to TensorBoard; called with the best
+            weights if `score` was.
         write_predictions: (predict, folder): writes the task's prediction files.
         labels: names of the model's labels in the order of its logits.
-        problem_type: transformers' word for the loss.
-        data: {split: what was read for it} beside what is trained on, items whose `repr` tells
-            all that they hold.
+        problem_type: the `problem_type` in transformers.
+        data: {split: items} of the other splits; the items' `repr` must contain all their data.
     """
 
     make: Callable[[BertConfig, str], Task]
@@ -54,7 +53,7 @@ class FineTuningTask:
 
     @functools.cached_property
     def record(self) -> dict[str, object]:
-        """What run.json keeps of the labels and the data, so that a changed file is noticed."""
+        """The entries of run.json for labels and data, which detect changed files."""
         record: dict[str, object] = {} if self.labels is None else {"labels": [*self.labels]}
         if self.train is not None:
             record["train_sha256"] = self.train.sha256

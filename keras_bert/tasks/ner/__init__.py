@@ -1,1 +1,1 @@
-"""Named-entity recognition: from CoNLL column files to a tagger, its predictions and scores."""
+"""Named-entity recognition, with CoNLL column files or strings."""

@@ -1,4 +1,4 @@
-"""Checks the annotations that users pass, and aligns entities with the words of their texts."""
+"""Checks annotations passed by users, and aligns entities with the words of their texts."""
 
 from collections.abc import Mapping, Sequence
 from numbers import Integral
@@ -20,29 +20,18 @@ _EXAMPLE = '{"start": 0, "end": 3, "type": "PER"}'
 
 
 def entity_types(labels: Sequence[str]) -> list[str]:
-    """Lists the types of entities that labels name, sorted."""
+    """Returns the entity types in the labels, sorted."""
     return sorted({split_tag(label)[1] for label in labels if is_inside(label)})
 
 
 def are_sentences(value: Any) -> bool:
-    """Tells whether an argument holds lists of words rather than texts."""
+    """Returns whether an argument contains lists of words; otherwise it contains strings."""
     items = check_list("inputs", value, "strings, or of lists of words")
     return bool(items) and not isinstance(items[0], str | bytes)
 
 
 def check_sentences(name: str, value: Any) -> list[list[str]]:
-    """Checks lists of words.
-
-    Args:
-        name: the argument's name, for messages.
-        value: n lists of strings.
-
-    Returns:
-        The sentences.
-
-    Raises:
-        InputError: something else, or an empty word.
-    """
+    """Checks that an argument is a list of lists of words, and returns it."""
     items = check_list(name, value, "lists of words")
     sentences = [check_strings(f"{name}[{index}]", item) for index, item in enumerate(items)]
     for index, words in enumerate(sentences):
@@ -54,18 +43,12 @@ def check_sentences(name: str, value: Any) -> list[list[str]]:
 def check_word_tags(
     sentences: Sequence[Sequence[str]], tags: Any, labels: Sequence[str]
 ) -> list[list[str]]:
-    """Checks the tags of words.
+    """Checks the tags of words and converts them to IOB2, by the rules of conlleval.
 
     Args:
         sentences: n lists of words.
-        tags: a list of tags for each.
-        labels: the model's.
-
-    Returns:
-        The tags in IOB2, read as conlleval reads them.
-
-    Raises:
-        InputError: not a tag for each word, or one that the model does not know.
+        tags: a list of tags for each sentence.
+        labels: the model's labels.
     """
     rows = check_list("tags", tags, "lists of tags")
     check_same_length(words=sentences, tags=rows)
@@ -89,15 +72,12 @@ def check_entities(texts: Sequence[str], value: Any, labels: Sequence[str]) -> l
 
     Args:
         texts: n texts.
-        value: a list of entities for each: {"start": int, "end": int, "type": str}, in characters.
-        labels: the model's.
+        value: for each text a list of entities {"start": int, "end": int, "type": str}, with
+            character offsets.
+        labels: the model's labels.
 
     Returns:
-        (type, first character, character after the last) of each entity, in the given order.
-
-    Raises:
-        InputError: an entity that is none, lies outside its text, or has a type that the model does
-            not know.
+        (type, start, end) of each entity, in the given order.
     """
     rows = check_list("entities", value, f"lists of entities such as {_EXAMPLE}")
     check_same_length(texts=texts, entities=rows)
@@ -127,19 +107,13 @@ def check_entities(texts: Sequence[str], value: Any, labels: Sequence[str]) -> l
 def aligned_tags(
     text: str, entities: Sequence[Entity], words: Sequence[tuple[int, int]], where: str
 ) -> list[str]:
-    """Aligns the entities of a text with its words.
+    """Converts the entities of a text to one IOB2 tag per word.
 
     Args:
         text: the text.
-        entities: in characters, from `check_entities`.
-        words: the first character of each of W words, and the one after its last.
+        entities: the entities from `check_entities`, in characters.
+        words: the start and end character of each word.
         where: the place of the entities in the argument, for messages.
-
-    Returns:
-        W tags in IOB2.
-
-    Raises:
-        InputError: an entity that does not consist of whole words, or two that overlap.
     """
     first = {start: place for place, (start, _) in enumerate(words)}
     last = {end: place for place, (_, end) in enumerate(words)}

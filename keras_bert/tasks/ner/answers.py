@@ -1,4 +1,4 @@
-"""Lists the answers of a tagger in Python, without the padding of an exported model."""
+"""Converts a tagger's outputs to Python lists, without the padding of an exported model."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -15,12 +15,8 @@ Answers = Mapping[str, np.ndarray]
 def listed_entities(texts: Sequence[str], chunks: Iterable[Answers]) -> dict[str, list[list[Any]]]:
     """Lists the entities of texts.
 
-    Args:
-        texts: n texts.
-        chunks: outputs of `TaggingProcessor.decode` for some of the texts each, padded or not.
-
     Returns:
-        A list for each text: "types", "texts", "starts", "ends" and "scores" of its entities.
+        For each text, the lists "types", "texts", "starts", "ends" and "scores" of its entities.
     """
     found = {name: [] for name in ("types", "texts", "starts", "ends", "scores")}
     for chunk in chunks:
@@ -41,12 +37,8 @@ def listed_tags(
 ) -> dict[str, list[list[Any]]]:
     """Lists the tags of words.
 
-    Args:
-        sentences: n lists of words.
-        chunks: outputs of `TaggingProcessor.decode` for some of the sentences each, padded or not.
-
     Returns:
-        A list for each sentence: "tags" and "scores" of its words.
+        For each sentence, the lists "tags" and "scores" of its words.
     """
     found = {"tags": [], "scores": []}
     for chunk in chunks:
@@ -60,16 +52,7 @@ def listed_tags(
 def served_tags(
     serve: Serve, sentences: Sequence[Sequence[str]], batch_size: int
 ) -> Iterator[Answers]:
-    """Calls the signature `words` of an exported model, some sentences at a time.
-
-    Args:
-        serve: the signature.
-        sentences: n lists of words.
-        batch_size: sentences a call.
-
-    Yields:
-        Its outputs.
-    """
+    """Yields the outputs of an exported model's `words` signature for batches of sentences."""
     for start in range(0, len(sentences), batch_size):
         some = sentences[start : start + batch_size]
         padded = np.full([len(some), max(map(len, some))], b"", object)

@@ -1,12 +1,12 @@
 r"""Reads and writes CoNLL column files, which have a word and its tag on each line.
 
     # id 7                    a comment, if `comment_prefix` is #
-    EU      NNP  B-ORG        columns separated by tabs or white space; one has the words and one
-    rejects VBZ  O            the tags
+    EU      NNP  B-ORG        columns separated by tabs or white space: one for the words and one
+    rejects VBZ  O            for the tags
                               an empty line, or one of white space, ends the sentence
     -DOCSTART- -X- O          a document starts here
 
-A byte order mark and "\r\n" are ignored. A file of one column has words without tags.
+A byte order mark and "\r\n" are ignored. A file with one column has words without tags.
 """
 
 import os
@@ -28,9 +28,9 @@ class Sentence:
 
     Attributes:
         words: the W words.
-        tags: the W tags in the scheme of the file; empty if it has none.
-        line: the line of the file that the first word is on, counted from 1.
-        document: the index of its document in the file; 0 for all if no line starts a document.
+        tags: the W tags in the scheme of the file; empty if the file has no tags.
+        line: the line number of the first word, counted from 1.
+        document: the index of its document in the file; always 0 if no line starts a document.
     """
 
     words: tuple[str, ...]
@@ -49,17 +49,15 @@ def read_conll(
 
     Args:
         path: the file.
-        token_column: the column of the words, from 0; negative counts from the end.
-        tag_column: the column of the tags; not used for a file of one column.
-        comment_prefix: lines before a sentence's first word that start with it are skipped; empty
-            for files without comments. Within a sentence such a line is a word, such as #1.
-
-    Returns:
-        The sentences in order.
+        token_column: the column of the words, from 0; a negative number counts from the end.
+        tag_column: the column of the tags; ignored if the file has one column.
+        comment_prefix: lines with this prefix are skipped if they are before a sentence's first
+            word. Within a sentence such a line is a word, such as #1. Empty means no comments.
 
     Raises:
-        InputError: the file cannot be read, is not UTF-8 or has no sentence; a line has another
-            number of columns than the first one, lacks a column, or has an empty word or tag.
+        InputError: the file cannot be read, is not UTF-8 or contains no sentence; or a line has not
+            the same number of columns as the first one, lacks a column, or has an empty word or
+            tag.
     """
     sentences: list[Sentence] = []
     words, tags, first_line, document, started = [], [], 0, 0, False
@@ -77,7 +75,7 @@ def read_conll(
             continue
         if comment_prefix and not words and line.startswith(comment_prefix):
             continue
-        # Not `split()`: a no-break space may be a word.
+        # `split()` would also split at a no-break space, which may be a word.
         columns = line.split("\t") if "\t" in line else re.split(" +", line.strip(" "))
         if columns[0] == DOCUMENT_START:
             end_sentence()
@@ -106,15 +104,12 @@ def read_conll(
 
 
 def write_conll(path: str | os.PathLike, sentences: Sequence[Sequence[Sequence[str]]]) -> None:
-    """Writes columns as conlleval reads them: separated by spaces, with empty lines.
+    """Writes columns in the format of conlleval: separated by spaces, with empty lines.
 
     Args:
-        path: the file; written completely or not at all.
+        path: the file; written atomically.
         sentences: the columns of each sentence, such as words, gold tags and predicted tags, each
             of W strings. White space within a word becomes "_".
-
-    Raises:
-        InputError: the file cannot be written.
     """
     lines = []
     for columns in sentences:

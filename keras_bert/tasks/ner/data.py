@@ -1,7 +1,7 @@
 """Reads the sentences of a run from CoNLL column files or TensorFlow Datasets.
 
-Entities are read as conlleval reads them, in the scheme of each file, and converted to IOB2 tags,
-which the model learns. Its labels are O and for each type B-TYPE and I-TYPE.
+Entities are read by the rules of conlleval, in the scheme of each file, and converted to IOB2 tags
+for training. The model's labels are O and, for each entity type, B-TYPE and I-TYPE.
 """
 
 from collections.abc import Iterable
@@ -19,22 +19,22 @@ from keras_bert.tasks.ner.tfds import open_dataset
 
 @dataclass(frozen=True)
 class NerSettings:
-    """Which files are read, and how words are shown to the model.
+    """The files of a run, and how words become inputs and labels of the model.
 
     Attributes:
-        train_file: column file to train on.
+        train_file: column file for training.
         eval_file: column file to score.
-        test_file: column file to predict; empty for `eval_file`. It may be without tags.
+        test_file: column file to predict, with or without tags; if empty, `eval_file`.
         tfds: read a dataset of TensorFlow Datasets instead of files.
-        task_name: with `tfds`, the dataset.
-        data_dir: with `tfds`, TensorFlow Datasets' folder.
-        token_column: the column of the words, from 0; negative counts from the end.
+        task_name: the dataset, with `tfds`.
+        data_dir: the TensorFlow Datasets folder, with `tfds`.
+        token_column: the column of the words, from 0; a negative number counts from the end.
         tag_column: the column of the tags.
-        comment_prefix: start of comment lines before a sentence; empty for files without comments.
-        tag_scheme: iob1, iob2 or bioes; empty for the one that fits each file best.
-        strict: reject tag sequences that their scheme does not allow.
-        document_context: extend windows with the sentences around, of the same document.
-        label_all_pieces: in training, all tokens of a word carry its tag.
+        comment_prefix: prefix of comment lines before a sentence; empty means no comments.
+        tag_scheme: "iob1", "iob2" or "bioes"; if empty, the scheme that fits each file best.
+        strict: reject tag sequences that the scheme does not allow.
+        document_context: extend windows with neighboring sentences of the same document.
+        label_all_pieces: label all tokens of a word in training, not only the first.
     """
 
     train_file: str = ""
@@ -52,7 +52,7 @@ class NerSettings:
     label_all_pieces: bool = False
 
 
-# Settings that TensorFlow Datasets does not read.
+# Settings that only apply to files, not to TensorFlow Datasets.
 _OF_FILES = (
     "train_file",
     "eval_file",
@@ -65,13 +65,7 @@ _OF_FILES = (
 
 @dataclass(frozen=True)
 class TaggedSentences:
-    """The sentences of one file.
-
-    Attributes:
-        source: the file or dataset, for messages.
-        sentences: in the order of the file.
-        tags: IOB2 tags of each sentence; None if the file has no tags.
-    """
+    """The sentences of one file or dataset, and their IOB2 tags; None for a file without tags."""
 
     source: str
     sentences: list[Sentence]
@@ -79,11 +73,11 @@ class TaggedSentences:
 
     @property
     def types(self) -> set[str]:
-        """The types of the file's entities."""
+        """The entity types in the file."""
         return {split_tag(tag)[1] for tags in self.tags or [] for tag in tags if tag != OUTSIDE}
 
     def words(self) -> Iterable[tuple[Sentence, int]]:
-        """Yields each word as its sentence and its place in it."""
+        """Yields (sentence, index of the word in it) for each word."""
         for sentence in self.sentences:
             for place in range(len(sentence.words)):
                 yield sentence, place
@@ -91,12 +85,12 @@ class TaggedSentences:
 
 @dataclass(frozen=True)
 class SentenceSplits:
-    """The sentences that a run trains on, scores and predicts.
+    """The sentences of a run; None for a split that is not used.
 
     Attributes:
-        train: sentences to train on, or None.
-        dev: sentences to score, or None.
-        test: sentences to predict, or None; they may be those of `dev`.
+        train: training sentences.
+        dev: sentences to score.
+        test: sentences to predict; may be the same object as `dev`.
     """
 
     train: TaggedSentences | None = None
@@ -107,19 +101,11 @@ class SentenceSplits:
 def read_data(
     ner: NerSettings, *, do_train: bool, do_eval: bool, do_predict: bool
 ) -> SentenceSplits:
-    """Reads the sentences of a run. Sentences to score or to predict are optional.
-
-    Args:
-        ner: the settings.
-        do_train: whether to read sentences to train on.
-        do_eval: whether to read sentences to score.
-        do_predict: whether to read sentences to predict.
-
-    Returns:
-        The sentences.
+    """Reads the sentences that a run needs; the development and test sentences may be missing.
 
     Raises:
-        InputError: files that cannot be used, none to train on, or nothing to do.
+        InputError: a file is invalid, the training sentences are missing, or there is nothing to
+            do.
     """
     read = _read_tfds if ner.tfds else _read_files
     splits = read(ner, do_train=do_train, do_eval=do_eval, do_predict=do_predict)
@@ -175,19 +161,12 @@ def _read_files(
 def tagged(
     source: str, sentences: list[Sentence], ner: NerSettings, tags_needed: bool = True
 ) -> TaggedSentences:
-    """Checks the tags of sentences, converts them to IOB2, and logs their number.
+    """Checks the tags of sentences, converts them to IOB2, and logs statistics.
 
-    Args:
-        source: the file or dataset, for messages.
-        sentences: its sentences.
-        ner: the settings.
-        tags_needed: whether sentences without tags are rejected.
-
-    Returns:
-        The sentences and their tags.
+    `source` is the file or dataset, for messages. With `tags_needed`, missing tags are an error.
 
     Raises:
-        InputError: an unknown or impossible tag, or no tags.
+        InputError: a tag is unknown, or not allowed with `strict`, or tags are missing.
     """
     if ner.document_context and sentences[-1].document == 0:
         logging.warning("%s: no second document; the whole file is one", source)

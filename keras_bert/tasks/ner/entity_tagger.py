@@ -1,4 +1,4 @@
-"""EntityTagger: finds named entities in texts, and tags words."""
+"""EntityTagger: named-entity recognition on strings and on lists of words."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -42,12 +42,7 @@ _DEFAULT = ModelOptions()
 
 
 class _Annotated(NamedTuple):
-    """Sentences with their tags.
-
-    Attributes:
-        prepared: the windows of the words.
-        tags: the IOB2 tags of each sentence.
-    """
+    """Windows of sentences, and the IOB2 tags of each sentence."""
 
     prepared: Prepared
     tags: list[list[str]]
@@ -63,8 +58,8 @@ class EntityTagger(Task):
 
     Args:
         model: the network.
-        tokenizer: of the model's vocabulary.
-        settings: labels and length.
+        tokenizer: a tokenizer with the model's vocabulary.
+        settings: labels and window length.
     """
 
     task: ClassVar[str] = "ner"
@@ -84,20 +79,20 @@ class EntityTagger(Task):
         tokenizer: BertTokenizer | None = None,
         dtype: str | None = None,
     ) -> "EntityTagger":
-        """Opens a fine-tuned tagger, or puts a new head on a pre-trained model.
+        """Loads a fine-tuned tagger, or adds a new head to a pre-trained model.
 
         Args:
-            path: whatever `--init_checkpoint` accepts.
-            labels: types of entities such as PER, or IOB2 tags with O, for a new head; by default
-                the model's.
-            max_seq_length: tokens of a window; by default as the model was trained, or 128. Longer
-                texts are read in several windows.
-            tokenizer: in place of the checkpoint's.
+            path: any checkpoint that `--init_checkpoint` accepts.
+            labels: entity types such as PER, or IOB2 tags including O, for a new head; defaults to
+                the model's labels.
+            max_seq_length: tokens in a window; defaults to the length in training, or 128. Longer
+                texts are split into several windows.
+            tokenizer: replaces the tokenizer of the checkpoint.
             dtype: dtype policy, such as "mixed_bfloat16".
 
         Raises:
-            InputError: nothing that can be opened, a model of another task, or labels that do not
-                fit the model's head.
+            InputError: the path cannot be opened, the model has another task, or the labels do not
+                match the model's head.
         """
         source = Source.open(path)
         source.check_heads(cls.task, cls.__name__)
@@ -117,17 +112,7 @@ class EntityTagger(Task):
         max_seq_length: int | None = None,
         options: ModelOptions = _DEFAULT,
     ) -> "EntityTagger":
-        """Makes the object from an open checkpoint.
-
-        Args:
-            source: the checkpoint.
-            labels: as for `from_pretrained`.
-            max_seq_length: as for `from_pretrained`.
-            options: tokenizer and dtype.
-
-        Raises:
-            InputError: labels or a length that do not fit the model.
-        """
+        """Creates the object from an open checkpoint."""
         names = label_names(source.checkpoint, labels)
         settings = TaggerSettings(names, source.max_seq_length(max_seq_length))
         model = BertTokenClassifier(source.checkpoint.config, len(names), dtype=options.dtype)
@@ -135,26 +120,21 @@ class EntityTagger(Task):
 
     @classmethod
     def settings_of_export(cls, info: Mapping[str, Any]) -> TaggerSettings:
-        """Returns the settings of an export."""
+        """Restores the settings from the export.json of an exported model."""
         return TaggerSettings(tuple(info["labels"]), info["max_seq_length"])
 
     @classmethod
     def from_export(
         cls, info: Mapping[str, Any], signatures: Mapping[str, Serve]
     ) -> "EntityTagger":
-        """Makes the object of an exported SavedModel, which only predicts.
-
-        Args:
-            info: what its export.json says.
-            signatures: the loaded SavedModel's.
-        """
+        """Creates the object from an exported SavedModel; it cannot be trained."""
         loaded = super().from_export(info, signatures)
         loaded._serve_words = signatures["words"]
         return loaded
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """The tags in the order of the logits."""
+        """The labels in the order of the logits."""
         return self.settings.labels
 
     def fit(
@@ -166,23 +146,17 @@ class EntityTagger(Task):
         callbacks: Sequence[keras.callbacks.Callback] = (),
         **options: Unpack[FitOptions],
     ) -> keras.callbacks.History:
-        """Trains the model by Keras' own `fit`, on one device.
+        """Trains the model with Keras' `fit`, on one device.
 
         Args:
             inputs: n lists of words, or n texts.
-            targets: for words a list of IOB2 tags for each sentence; for texts a list of entities
-                for each text, {"start": int, "end": int, "type": str} in characters. An entity must
-                consist of whole words, as `predict` splits texts.
-            validation_data: (inputs, targets), evaluated after each epoch; its figures are in the
+            targets: for words, a list of IOB2 tags per sentence; for texts, a list of entities
+                {"start": int, "end": int, "type": str} per text, with character offsets. An entity
+                must consist of whole words, as `predict` splits texts.
+            validation_data: (inputs, targets), evaluated after each epoch; its scores are in the
                 logs as `val_f1` and so on.
             callbacks: Keras callbacks.
-            **options: see FitSettings: epochs, batch_size, learning_rate, seed, ...
-
-        Returns:
-            Keras' history.
-
-        Raises:
-            InputError: arguments that cannot be used.
+            **options: fields of `FitSettings`: epochs, batch_size, learning_rate, seed, ...
         """
         self._check_fit(options)
         annotated = self._annotated(inputs, targets)
@@ -208,19 +182,19 @@ class EntityTagger(Task):
         return self._fit(data, options, evaluate, callbacks)
 
     def evaluate(self, inputs: Any, targets: Any, batch_size: int = 32) -> dict[str, float]:
-        """Scores the model.
+        """Computes the entity scores of the model.
 
         Args:
             inputs: as for `fit`.
             targets: as for `fit`.
-            batch_size: windows a batch.
+            batch_size: windows per batch.
 
         Returns:
-            The figures of results.json: "precision", "recall" and "f1" of entities, each also by
-            type ("f1_PER"), and "accuracy", the share of words whose tag is predicted.
+            The figures of results.json: "precision", "recall" and "f1" of all entities and of each
+            type ("f1_PER"), and "accuracy", the share of words with the correct tag.
 
         Raises:
-            InputError: arguments that cannot be used, or no sentences.
+            InputError: an argument is invalid, or there are no sentences.
         """
         if not check_list("inputs", inputs, "strings, or of lists of words"):
             raise InputError("evaluate() got no sentences; expected at least one")
@@ -236,16 +210,13 @@ class EntityTagger(Task):
 
         Args:
             inputs: n texts, or n lists of words.
-            batch_size: windows a batch.
+            batch_size: windows per batch.
 
         Returns:
-            For texts, a list for each text: "types" and "texts" of its entities, their "starts" and
-            "ends" in characters, and "scores", the mean probability of the labels of their words.
-            For words, a list for each sentence: "tags" in IOB2, and "scores", the probability of
-            the most probable label.
-
-        Raises:
-            InputError: arguments that cannot be used.
+            For texts, a list per text: "types" and "texts" of its entities, "starts" and "ends" in
+            characters, and "scores", the mean probability of the labels of the entity's words. For
+            words, a list per sentence: "tags" in IOB2, and "scores", the probability of the most
+            probable label.
         """
         if are_sentences(inputs):
             return self._tagged(check_sentences("words", inputs), check_batch_size(batch_size))
@@ -253,19 +224,19 @@ class EntityTagger(Task):
         return listed_entities(texts, self._answers([texts], batch_size))
 
     def make_processor(self) -> TaggingProcessor:
-        """Makes the graph functions for the present settings."""
+        """Creates the graph functions for the current settings."""
         return TaggingProcessor(self.tokenizer, self.settings)
 
     def served(self, network: Network) -> tf.Module:
-        """Makes the module whose signatures an export has."""
+        """Creates the module with the signatures of an export."""
         return ServedTagger(network, self.processor)
 
     def description(self) -> dict[str, Any]:
-        """Returns what export.json says of the task."""
+        """Returns the task settings that export.json stores."""
         return {"labels": list(self.labels)}
 
     def example_request(self) -> dict[str, str]:
-        """Returns the strings of a request that warms a server up."""
+        """Returns the input strings of a server's warm-up request."""
         return {"text": _TEXT}
 
     @property
@@ -274,8 +245,8 @@ class EntityTagger(Task):
         return self.labels
 
     def _annotated(self, inputs: Any, targets: Any) -> _Annotated:
-        """Checks and prepares sentences or texts with their annotations."""
-        _ = self.model  # An exported model has none.
+        """Checks sentences or texts and their annotations, and splits them into windows."""
+        _ = self.model  # Raises an error for an exported model, which has no Keras model.
         if are_sentences(inputs):
             sentences = check_sentences("words", inputs)
             tags = check_word_tags(sentences, targets, self.labels)

@@ -1,4 +1,4 @@
-"""Prepares sentences of words for a tagger: training examples, and predicted tags."""
+"""Prepares sentences for a tagger, adds training labels, and decodes predicted tags."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -13,7 +13,7 @@ from keras_bert.tasks.ner.word_windows import WordWindows, token_labels
 from keras_bert.tasks.prepared import Prepared, decoded, prepare
 from keras_bert.text.strings import decode_texts
 
-# Sentences are short, so starting the operations takes most of the time of a small chunk.
+# A large chunk: sentences are short, and the overhead per operation dominates in small chunks.
 CHUNK_SIZE = 8192
 
 
@@ -22,38 +22,25 @@ def prepare_sentences(
     sentences: Sequence[Sequence[str]],
     documents: Sequence[int] | None = None,
 ) -> Prepared:
-    """Arranges sentences in windows.
-
-    Args:
-        processor: the tagger's.
-        sentences: the words of each.
-        documents: as for `TaggingProcessor.preprocess_words`.
-
-    Returns:
-        The windows, in order.
-    """
+    """Splits sentences into windows."""
     if documents is None:
         return prepare(processor.preprocess_words, [sentences], CHUNK_SIZE)
 
     def preprocess(words: tf.RaggedTensor) -> WordWindows:
         return processor.preprocess_words(words, tf.constant(documents, tf.int64))
 
-    # One chunk: a document may be of any length.
+    # Use a single chunk, since a document may have any length.
     return prepare(preprocess, [sentences], max(len(sentences), 1))
 
 
 def prepare_texts(
     processor: TaggingProcessor, texts: Sequence[str]
 ) -> tuple[Prepared, list[list[tuple[int, int]]]]:
-    """Splits texts into words and arranges them in windows.
-
-    Args:
-        processor: the tagger's.
-        texts: n texts.
+    """Splits texts into words, and the words into windows.
 
     Returns:
-        The windows, as of `prepare_sentences`; and for each text the first character of each word
-        and the one after its last.
+        The windows, as from `prepare_sentences`, and the (start, end) characters of the words of
+        each text.
     """
     prepared = prepare(processor.preprocess, [texts])
     chunks, words = [], []
@@ -68,15 +55,12 @@ def prepare_texts(
 def tagged_examples(
     prepared: Prepared, tag_ids: np.ndarray, label_all_tokens: bool = False
 ) -> Examples:
-    """Adds the labels that training needs.
+    """Adds the labels for training, for every token of a word if `label_all_tokens` is set.
 
-    Args:
-        prepared: N words, from `prepare_sentences`.
-        tag_ids: int32 [N].
-        label_all_tokens: every token of a word carries its tag, not only the first one.
+    `tag_ids` are the labels of the N words, int32 [N].
 
     Returns:
-        The windows with "tags" for each token; -1 where it has none.
+        The windows with "tags" for each token; -1 for tokens without a label.
     """
     labels, start = [np.zeros([0], np.int32)], 0
     for chunk in prepared.chunks:
@@ -90,16 +74,7 @@ def tagged_examples(
 def predicted_tags(
     processor: TaggingProcessor, prepared: Prepared, outputs: Mapping[str, np.ndarray]
 ) -> list[list[str]]:
-    """Decodes the tags of words.
-
-    Args:
-        processor: the one that prepared the words.
-        prepared: from `prepare_sentences`.
-        outputs: {"logits": float32 [T, C]}, in the order of `prepared.examples.input_ids`.
-
-    Returns:
-        The IOB2 tags of each sentence.
-    """
+    """Decodes logits into the IOB2 tags of each sentence."""
     return [
         decode_texts(tags).tolist()
         for answers in decoded(processor, prepared, outputs)

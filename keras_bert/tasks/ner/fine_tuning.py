@@ -1,7 +1,7 @@
-"""Fine-tunes a tagger on column files, and writes entity scores, predictions.conll and model/.
+"""Fine-tunes a tagger on column files, and writes entity scores, predictions and the model.
 
-sentences -> windows -> the fine-tuning core (tasks/fine_tuning) with this task's loss, scores,
-TensorBoard table and prediction file
+The shared code in tasks/fine_tuning runs training and prediction. This file adds the loss, scores,
+TensorBoard table and prediction file of named-entity recognition.
 """
 
 from collections.abc import Iterator, Sequence
@@ -39,35 +39,28 @@ from keras_bert.training.board import Board
 
 @dataclass(frozen=True)
 class _Evaluated:
-    """Sentences to score or to predict, in windows."""
+    """Sentences to score or to predict, split into windows."""
 
     given: TaggedSentences
     processor: TaggingProcessor
     prepared: Prepared
 
     def predicted(self, predict: Predict) -> list[list[str]]:
-        """Returns the predicted IOB2 tags, whatever scheme the model's labels are of."""
+        """Returns the predicted tags in IOB2, whatever the scheme of the model's labels."""
         return predicted_tags(self.processor, self.prepared, predict(self.prepared.examples))
 
     def scores(self, predicted: Sequence[Sequence[str]]) -> dict[str, float]:
-        """Returns the entity scores, with every type that the model knows."""
+        """Returns the entity scores, for all types in the model's labels."""
         types = entity_types(self.processor.settings.labels)
         return entity_scores(zip(self.given.tags, predicted, strict=True), types)
 
 
 def fine_tune_tagger(ner: NerSettings, run: FineTuningRun) -> dict[str, object]:
-    """Fine-tunes a tagger once for each seed, or resumes the run.
-
-    Args:
-        ner: which files, and how they are shown to the model.
-        run: the run.
+    """Fine-tunes a tagger once for each seed, or resumes an unfinished run.
 
     Returns:
-        The figures, as in results.json: precision, recall, f1 and accuracy of the development
-        sentences, and the first three for each type of entity.
-
-    Raises:
-        InputError: files, tags or a checkpoint that cannot be used.
+        The figures, as in results.json: precision, recall, f1 and accuracy on the development
+        sentences, and the first three also for each entity type.
     """
     settings = run.settings
     start = open_pretrained(settings)
@@ -84,20 +77,7 @@ def fine_tune_tagger(ner: NerSettings, run: FineTuningRun) -> dict[str, object]:
 def make_task(
     ner: NerSettings, splits: SentenceSplits, start: Pretrained, max_seq_length: int
 ) -> FineTuningTask:
-    """Prepares all sentences, and defines how they are learned, scored and written.
-
-    Args:
-        ner: how words are shown to the model.
-        splits: the sentences.
-        start: the checkpoint.
-        max_seq_length: tokens of a window at most.
-
-    Returns:
-        The task.
-
-    Raises:
-        InputError: tags or labels that cannot be used.
-    """
+    """Creates the task that trains on, scores and predicts the sentences of a run."""
     labels, source = _labels(splits.train, start)
     processor = TaggingProcessor(start.tokenizer(), TaggerSettings(tuple(labels), max_seq_length))
 
@@ -137,7 +117,7 @@ def make_task(
 
 
 def _labels(train: TaggedSentences | None, start: Pretrained) -> tuple[list[str], object]:
-    """Returns the model's labels, and the file or checkpoint that they come from."""
+    """Returns the model's labels, and the file or checkpoint that defines them."""
     checkpoint = start.checkpoint
     if train:
         return make_labels(train, checkpoint.labels), train.source
@@ -184,7 +164,7 @@ def _mistakes(
 
 
 def _write(test: _Evaluated, predict: Predict, folder: Path) -> None:
-    """Writes predictions.conll, and test_results.json if the file has tags to score them by."""
+    """Writes predictions.conll, and also test_results.json if the file has gold tags."""
     predicted = test.predicted(predict)
     columns = [[sentence.words for sentence in test.given.sentences], test.given.tags, predicted]
     rows = zip(*(column for column in columns if column is not None), strict=True)

@@ -1,4 +1,4 @@
-"""Determines a tagger's labels: from a training file, from a checkpoint or from the user."""
+"""Determines a tagger's labels, from a training file, a checkpoint or the user."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -12,23 +12,20 @@ from keras_bert.tasks.fine_tuning.pretrained import in_order_of
 from keras_bert.tasks.ner.data import TaggedSentences
 from keras_bert.tasks.ner.tag_schemes import OUTSIDE, iob2_tag, split_tag
 
-_PREFIXES = ("B", "I", "E", "S")  # of tags inside entities
-_UNNAMED = re.compile(r"LABEL_\d+")  # how transformers calls labels that nobody named
+_PREFIXES = ("B", "I", "E", "S")  # Prefixes of tags inside entities.
+_UNNAMED = re.compile(r"LABEL_\d+")  # The default label names of transformers.
 
 
 def label_names(checkpoint: Checkpoint, given: Sequence[str] | None) -> tuple[str, ...]:
-    """Returns the labels of a tagger.
+    """Returns the labels of a tagger, in the order of the logits.
 
     Args:
-        checkpoint: the model, with a tagging head or without.
-        given: types of entities, or IOB2 tags; None for the checkpoint's labels.
-
-    Returns:
-        Tags in the order of the logits.
+        checkpoint: the model, with or without a tagging head.
+        given: entity types, or IOB2 tags; None for the checkpoint's labels.
 
     Raises:
-        InputError: neither says which, the given ones are no types or tags, or they do not fit the
-            checkpoint's head.
+        InputError: neither the checkpoint nor `given` names labels, the given labels are invalid,
+            or they do not match the checkpoint's head.
     """
     path = checkpoint.path
     with checkpoint.open_weights() as stored:
@@ -56,18 +53,7 @@ def label_names(checkpoint: Checkpoint, given: Sequence[str] | None) -> tuple[st
 
 
 def make_labels(train: TaggedSentences, known: Sequence[str] | None) -> list[str]:
-    """Returns the labels of a new model.
-
-    Args:
-        train: the training file.
-        known: labels of the checkpoint that training starts from; None if it has none.
-
-    Returns:
-        The labels in the order of the logits, which is the checkpoint's if it has the same ones.
-
-    Raises:
-        InputError: the file has no entity.
-    """
+    """Returns the labels for training, in the checkpoint's order if it has the same labels."""
     if not train.types:
         raise InputError(f"{train.source}: every tag is O; expected entities to learn from")
     labels = iob2_labels(sorted(train.types))
@@ -75,20 +61,12 @@ def make_labels(train: TaggedSentences, known: Sequence[str] | None) -> list[str
 
 
 def iob2_labels(types: Iterable[str]) -> list[str]:
-    """Lists the IOB2 tags of types of entities: O, then B and I of each type."""
+    """Lists the IOB2 tags of entity types: O, then B and I of each type."""
     return [OUTSIDE, *(iob2_tag(prefix, kind) for kind in types for prefix in "BI")]
 
 
 def check_labels(labels: Sequence[str], where: object) -> None:
-    """Checks that a checkpoint's labels are tags.
-
-    Args:
-        labels: of the checkpoint.
-        where: the checkpoint, for messages.
-
-    Raises:
-        InputError: they are labels of another task.
-    """
+    """Checks that a checkpoint's labels are tags."""
     odd = [label for label in labels if label != OUTSIDE and split_tag(label)[0] not in _PREFIXES]
     if odd or OUTSIDE not in labels:
         raise InputError(
@@ -98,16 +76,7 @@ def check_labels(labels: Sequence[str], where: object) -> None:
 
 
 def check_types(file: TaggedSentences, labels: Sequence[str], source: object) -> None:
-    """Checks that a model knows the type of every entity of a file.
-
-    Args:
-        file: a file to score.
-        labels: the model's.
-        source: the file or checkpoint that the labels come from, for messages.
-
-    Raises:
-        InputError: a type is not among them.
-    """
+    """Checks that the model has labels for all entity types of a file."""
     known = {split_tag(label)[1] for label in labels if label != OUTSIDE}
     for kind in sorted(file.types - known):
         sentence, place = next(
@@ -122,18 +91,7 @@ def check_types(file: TaggedSentences, labels: Sequence[str], source: object) ->
 
 
 def tag_ids(tags: Iterable[Sequence[str]], labels: Sequence[str]) -> np.ndarray:
-    """Converts the tags of all words to label ids.
-
-    Args:
-        tags: IOB2 tags of each sentence.
-        labels: the model's, in the order of its logits.
-
-    Returns:
-        int32 [N], indices of `labels`.
-
-    Raises:
-        InputError: the model has no such label.
-    """
+    """Converts the IOB2 tags of all sentences to int32 [N] indices of `labels`."""
     ids = {label: index for index, label in enumerate(labels)}
     try:
         return np.array([ids[tag] for sentence in tags for tag in sentence], np.int32)
@@ -145,7 +103,7 @@ def tag_ids(tags: Iterable[Sequence[str]], labels: Sequence[str]) -> np.ndarray:
 
 
 def _tags(names: list[str]) -> list[str]:
-    """Returns the IOB2 tags that types of entities have, or the given tags."""
+    """Converts entity types to IOB2 tags; checks and returns tags unchanged."""
     where = f"labels={names!r:.200}"
     if not names or len(set(names)) < len(names):
         raise InputError(f"{where}: expected at least one name, and no two alike")

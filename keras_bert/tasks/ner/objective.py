@@ -1,6 +1,6 @@
-"""The objective of a tagger: softmax cross-entropy over the tokens that carry a tag.
+"""The training objective of a tagger: softmax cross-entropy over the labeled tokens.
 
-The training loop divides the sums over all devices by the number of such tokens in the global
+The training loop divides the sums over all devices by the number of labeled tokens in the global
 batch.
 """
 
@@ -15,11 +15,9 @@ from keras_bert.training.objective import Batch, Objective
 
 
 def tagging_objective() -> Objective:
-    """Makes the objective.
+    """Creates the objective of a `BertTokenClassifier`.
 
-    Returns:
-        The objective, for a `BertTokenClassifier` and batches with "tags" [B, S], -1 where a token
-        carries none.
+    It expects batches with "tags" [B, S], which are -1 for tokens without a label.
     """
 
     def tagged(batch: Batch) -> Any:

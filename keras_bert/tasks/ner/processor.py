@@ -1,4 +1,4 @@
-"""Turns texts or words into windows that a tagger reads, and its logits into entities or tags.
+"""Converts texts or words to windows for a tagger, and its logits to entities or tags.
 
     text      "Jean-Paul of AT&T, U.S."           [B]
     words      Jean-Paul of AT&T , U.S.           [B, (W)]
@@ -6,10 +6,10 @@
     tags       B-PER     O  B-ORG O B-LOC         [B, (W)]
     entities   PER "Jean-Paul" 0-9  ORG "AT&T" 13-17  LOC "U.S." 19-23                [B, (E)]
 
-Training, evaluation, predictions and the exported model all use these graph functions.
+Training, evaluation, prediction and the exported model all use these graph functions.
 
-B texts or sentences, W words of one, N words of all, T tokens of all windows, C labels, E entities
-of one text.
+B texts or sentences, W words of one text, N words of all texts, T tokens of all windows, C labels,
+E entities of one text.
 """
 
 from collections.abc import Mapping, Sequence
@@ -31,22 +31,22 @@ from keras_bert.tasks.ner.text_words import Spans, TextWords
 from keras_bert.tasks.ner.word_windows import WordWindows, word_windows
 from keras_bert.text.tokenizer import BertTokenizer, bytes_of, row_ids
 
-SHORTEST = 3  # [CLS], a token, [SEP]
+SHORTEST = 3  # [CLS], one token and [SEP].
 
 _BYTES = [bytes([value]) for value in range(256)]
 
 
 @dataclass(frozen=True)
 class TaggerSettings:
-    """What a tagger predicts, and how it reads texts.
+    """A tagger's labels and window length.
 
     Attributes:
-        labels: the C tags, of any scheme, in the order of the logits.
-        max_seq_length: tokens of a window at most, with [CLS] and [SEP]; a longer text is read in
-            several windows.
+        labels: the C tags, in any scheme, in the order of the logits.
+        max_seq_length: tokens in a window, at most, including [CLS] and [SEP]; longer texts are
+            split into several windows.
 
     Raises:
-        InputError: windows without room for a token.
+        InputError: `max_seq_length` leaves no room for a token.
     """
 
     labels: tuple[str, ...]
@@ -58,14 +58,14 @@ class TaggerSettings:
 
 
 class TextWindows(NamedTuple):
-    """Texts as a tagger reads them.
+    """Texts as inputs of a tagger.
 
     Attributes:
         input_ids: as in `windows`.
         segment_ids: as in `windows`.
-        windows: the words of the texts in windows.
+        windows: the windows of the texts' words.
         text: strings [B].
-        spans: where the words lie in the texts.
+        spans: the offsets of the words in the texts.
     """
 
     input_ids: tf.RaggedTensor
@@ -76,12 +76,7 @@ class TextWindows(NamedTuple):
 
 
 class TaggingProcessor:
-    """Turns texts or words into the network's inputs, and its logits into entities or tags.
-
-    Args:
-        tokenizer: of the model's vocabulary.
-        settings: labels and length.
-    """
+    """Converts texts or words to the network's inputs, and its logits to entities or tags."""
 
     per_token: ClassVar[bool] = True
 
@@ -89,17 +84,17 @@ class TaggingProcessor:
         self.tokenizer = tokenizer
         self.settings = settings
         self._text_words = TextWords(tokenizer)
-        # For each label: the type of its entity, and the IOB2 tags of such an entity.
+        # For each label: its entity type, and the IOB2 tags of this type.
         self._types = [split_tag(label)[1] for label in settings.labels]
         self._first_tags, self._next_tags = (
             [iob2_tag(prefix, kind) for kind in self._types] for prefix in "BI"
         )
 
     def preprocess(self, text: tf.Tensor) -> TextWindows:
-        """Splits texts into words and arranges them in windows.
+        """Splits texts into words, and the words into windows.
 
         Args:
-            text: strings [B] of any length; a byte that is not UTF-8 counts as a character.
+            text: strings [B] of any length; an invalid UTF-8 byte counts as one character.
         """
         words, spans = self._text_words.split(text)
         windows = word_windows(words, self.tokenizer, self.settings.max_seq_length)
@@ -108,12 +103,12 @@ class TaggingProcessor:
     def preprocess_words(
         self, words: tf.RaggedTensor, documents: tf.Tensor | None = None
     ) -> WordWindows:
-        """Arranges words in windows.
+        """Splits sentences of words into windows.
 
         Args:
             words: ragged strings [B, (W)].
-            documents: int [B], the document of each sentence, to extend windows with the sentences
-                around; None for sentences alone.
+            documents: int [B], the document of each sentence; windows are then extended with
+                neighboring sentences of the document. None for no document context.
         """
         tokens = words.with_values(self.tokenizer.tokenize(words.values))
         return word_windows(tokens, self.tokenizer, self.settings.max_seq_length, documents)
@@ -121,18 +116,18 @@ class TaggingProcessor:
     def decode(
         self, outputs: Mapping[str, tf.Tensor], inputs: TextWindows | WordWindows
     ) -> dict[str, tf.RaggedTensor]:
-        """Turns logits into entities or tags.
+        """Decodes logits into entities (for texts) or tags (for words).
 
         Args:
             outputs: "logits", float32 [T, C], in the order of `inputs.input_ids.values`.
             inputs: from `preprocess` or `preprocess_words`.
 
         Returns:
-            For texts, ragged [B, (E)] in the order of the text: "types" and "texts", strings;
-            "starts" and "ends", int32, characters as Python's `str` counts them; "scores", float32,
-            the mean probability of the labels of the entity's words. For words, ragged [B, (W)]:
-            "tags", strings in IOB2 whatever the labels are; "scores", float32, the probability of
-            the most probable label.
+            For texts, ragged [B, (E)], in text order: "types" and "texts", strings; "starts" and
+            "ends", int32 character offsets, as in Python's `str`; "scores", float32, the mean
+            probability of the labels of the entity's words. For words, ragged [B, (W)]: "tags",
+            strings in IOB2, whatever the scheme of the labels; "scores", float32, the probability
+            of the most probable label.
         """
         windows = inputs.windows if isinstance(inputs, TextWindows) else inputs
         logits = tf.gather(outputs["logits"], windows.word_places)
@@ -158,7 +153,7 @@ class TaggingProcessor:
         inside, starts = entity_words(self.settings.labels, labels)
         first = tf.where(starts)[:, 0]
         splits = tf.searchsorted(first, labels.row_splits, out_type=tf.int64)
-        # For each word the entity that it belongs to; -1 outside.
+        # The index of each word's entity; -1 for words outside entities.
         entity = tf.where(inside, tf.cumsum(tf.cast(starts, tf.int32)) - 1, -1)
         count = tf.size(first)
         last = tf.math.unsorted_segment_max(tf.range(tf.size(entity)), entity, count)
@@ -178,14 +173,14 @@ class TaggingProcessor:
 
 
 def entity_words(labels: Sequence[str], tags: tf.RaggedTensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Finds entities as `tag_schemes.entities` does, in all sentences at once.
+    """Finds the words inside entities; follows the rules of `tag_schemes.entities`.
 
     Args:
-        labels: C tags of any scheme.
+        labels: C tags in any scheme.
         tags: ragged int32 [B, (W)], indices of `labels`.
 
     Returns:
-        Which of the N words are inside an entity, bool [N], and which of them start one, bool [N].
+        Whether each of the N words is inside an entity, and whether it starts one, bool [N] each.
     """
     inside = tf.gather([is_inside(label) for label in labels], tags.values)
     continues = np.array(
@@ -200,7 +195,7 @@ def entity_words(labels: Sequence[str], tags: tf.RaggedTensor) -> tuple[tf.Tenso
 
 
 def _slices(text: tf.Tensor, row: tf.Tensor, starts: tf.Tensor, ends: tf.Tensor) -> tf.Tensor:
-    """Returns `text[row[i]][starts[i]:ends[i]]`, in bytes; a long text is never copied whole."""
+    """Returns `text[row[i]][starts[i]:ends[i]]`, in bytes, without copies of whole texts."""
     text_bytes, text_starts = bytes_of(text)
     origin = tf.cast(tf.gather(text_starts, row), tf.int32)
     slices = tf.gather(text_bytes, tf.ragged.range(origin + starts, origin + ends))

@@ -1,7 +1,4 @@
-"""Detects the tag scheme of a file, and finds tags that it does not allow.
-
-The schemes are those of tag_schemes.py. IOB1, IOB2 and BIOES differ in the sequences they allow.
-"""
+"""Detects the tag scheme of a file (see tag_schemes.py), and finds tags that it does not allow."""
 
 from collections.abc import Iterable, Sequence
 
@@ -13,14 +10,7 @@ SCHEMES = ("iob2", "iob1", "bioes")
 
 
 def detect_scheme(sentences: Iterable[Sentence]) -> str:
-    """Finds the scheme that allows most of the tags of a file.
-
-    Args:
-        sentences: with tags.
-
-    Returns:
-        One of `SCHEMES`; the first one of equally good ones.
-    """
+    """Returns the scheme of `SCHEMES` with the fewest disallowed tags; the first one wins a tie."""
     counts = dict.fromkeys(SCHEMES, 0)
     for sentence in sentences:
         pairs = [split_tag(tag) for tag in sentence.tags]
@@ -32,19 +22,16 @@ def detect_scheme(sentences: Iterable[Sentence]) -> str:
 def check_tags(
     sentences: Sequence[Sentence], path: object, scheme: str = "", strict: bool = False
 ) -> tuple[str, int]:
-    """Checks the tags of a file, and that its scheme allows their sequences.
+    """Checks the tags of a file, and counts the tags that its scheme does not allow.
 
-    Args:
-        sentences: with tags.
-        path: the file, for messages.
-        scheme: one of `SCHEMES`; by default the one that fits best.
-        strict: reject a sequence that the scheme does not allow.
+    If `scheme` is empty, the scheme that fits best is used. With `strict`, a sequence that it does
+    not allow is an error. `path` is the file, for messages.
 
     Returns:
-        The scheme, and the number of words with a tag that it does not allow there.
+        The scheme, and the number of words with a tag that is not allowed at its place.
 
     Raises:
-        InputError: a tag has no known prefix; `strict`, and an impossible sequence.
+        InputError: a tag has an unknown prefix, or is not allowed and `strict` is set.
     """
     for sentence in sentences:
         for place, tag in enumerate(sentence.tags):
@@ -70,11 +57,11 @@ def check_tags(
 
 
 def _impossible(pairs: Sequence[tuple[str, str]], scheme: str) -> list[int]:
-    """Lists the words whose (prefix, type) the scheme does not allow after the word before."""
+    """Lists the indices of (prefix, type) pairs that the scheme does not allow at their place."""
     places = []
     previous = (OUTSIDE, "")
     for place, (prefix, kind) in enumerate(pairs):
-        inside = previous[0] != OUTSIDE and previous[1] == kind  # after an entity of this type
+        inside = previous[0] != OUTSIDE and previous[1] == kind  # After an entity of this type.
         open_entity = previous[0] in ("B", "I")
         if scheme == "iob1":
             allowed = prefix in ("O", "I") or (prefix == "B" and inside)

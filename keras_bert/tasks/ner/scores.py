@@ -1,6 +1,6 @@
-"""Computes strict entity scores as conlleval does.
+"""Computes strict entity scores, as conlleval does.
 
-An entity counts as found if its first word, its last word and its type are all predicted.
+An entity is correct if its first word, its last word and its type are all correct.
 """
 
 from collections import Counter
@@ -16,12 +16,12 @@ def entity_scores(sentences: Iterable[TagPair], types: Iterable[str] = ()) -> di
 
     Args:
         sentences: (gold tags, predicted tags) of each sentence, in any scheme.
-        types: types that are reported even if no entity has them.
+        types: types to report even if no entity has them.
 
     Returns:
-        {"precision", "recall", "f1"} over all entities, the same for each type as
-        "precision_PER" and so on, and "accuracy", the share of words whose tag is predicted. Each
-        lies between 0 and 1; it is 0 if the divisor is 0.
+        {"precision", "recall", "f1"} over all entities, the same for each type as "precision_PER"
+        and so on, and "accuracy", the share of words with the correct tag. Each is between 0 and 1;
+        it is 0 if the divisor is 0.
     """
     correct, predicted, expected = Counter(), Counter(), Counter()
     words = hits = 0

@@ -1,6 +1,6 @@
-"""A tagger as signatures of a SavedModel: preprocess, network, decode.
+"""Serving signatures of a tagger, for texts, for words and for token ids.
 
-B texts, W words and E entities of the one that has most, S tokens of a row, C labels.
+B texts, W words and E entities of the text with the most, S tokens in a row, C labels.
 """
 
 from collections.abc import Callable
@@ -12,17 +12,12 @@ from keras_bert.serving.network import Network
 from keras_bert.tasks.ner.processor import TaggingProcessor, TextWindows
 from keras_bert.tasks.ner.word_windows import WordWindows
 
-# What stands where a text has fewer entities, or a sentence fewer words.
+# Values after the last entity of a text, or after the last word of a sentence.
 PADDING = {"types": "", "texts": "", "starts": -1, "ends": -1, "scores": 0.0, "tags": ""}
 
 
 class ServedTagger(tf.Module):
-    """A tagger as signatures of a SavedModel.
-
-    Args:
-        network: of a `BertTokenClassifier`.
-        processor: of the model's vocabulary and labels.
-    """
+    """A tagger as signatures of a SavedModel."""
 
     def __init__(self, network: Network, processor: TaggingProcessor):
         super().__init__(name="tagger")
@@ -30,7 +25,7 @@ class ServedTagger(tf.Module):
         self.processor = processor
 
     def signatures(self) -> dict[str, Callable]:
-        """Returns the signatures: of texts, of words, and of token ids."""
+        """Returns the signatures by name."""
         text = tf.TensorSpec([None], tf.string, name="text")
         words = tf.TensorSpec([None, None], tf.string, name="words")
         return {
@@ -42,9 +37,6 @@ class ServedTagger(tf.Module):
     def entities(self, text: tf.Tensor) -> dict[str, tf.Tensor]:
         """Finds the entities of texts.
 
-        Args:
-            text: strings [B], as for `TaggingProcessor.preprocess`.
-
         Returns:
             The outputs of `TaggingProcessor.decode`, [B, E], padded with "", -1 and 0.
         """
@@ -55,7 +47,7 @@ class ServedTagger(tf.Module):
         """Tags words.
 
         Args:
-            words: strings [B, W], a sentence a row; "" is padding.
+            words: strings [B, W], one sentence per row; "" is padding.
 
         Returns:
             The outputs of `TaggingProcessor.decode`, [B, W]; "" and 0 at padding.
@@ -68,7 +60,7 @@ class ServedTagger(tf.Module):
             validate=False,
         )
         found = self._answers(self.processor.preprocess_words(sentences))
-        # Padding takes the value after those of the words.
+        # Padding gathers the padding value, appended after the values of the words.
         place = tf.cumsum(tf.cast(tf.reshape(is_word, [-1]), tf.int32), exclusive=True)
         place = tf.where(is_word, tf.reshape(place, tf.shape(words)), tf.size(sentences.values))
         return {
@@ -79,11 +71,11 @@ class ServedTagger(tf.Module):
     def of_token_ids(
         self, input_ids: tf.Tensor, input_mask: tf.Tensor, segment_ids: tf.Tensor
     ) -> dict[str, tf.Tensor]:
-        """Labels the tokens of rows that the client tokenized, int32 [B, S] each.
+        """Labels the tokens of rows tokenized by the client, int32 [B, S] each.
 
         Returns:
             `tags`, strings [B, S], the most probable label of each token, "" at padding; and
-            `logits`, float32 [B, S, C], 0 there.
+            `logits`, float32 [B, S, C], 0 at padding.
         """
         limit = self.network.config.max_position_embeddings
         rows = token_ids.Rows(input_ids, input_mask, segment_ids, limit)

@@ -1,11 +1,12 @@
-"""Reads entities from tags of any scheme, and writes them as IOB2 tags.
+"""Converts tags of any scheme to entities, and entities to IOB2 tags.
 
-    IOB1   I-PER I-PER O I-LOC B-LOC     B only where an entity follows another of its type
+    IOB1   I-PER I-PER O I-LOC B-LOC     B only if an entity follows another of the same type
     IOB2   B-PER I-PER O B-LOC B-LOC     B starts every entity
     BIOES  B-PER E-PER O S-LOC S-LOC     E ends an entity, S is an entity of one word
 
-An entity is (type, first word, word after the last). Tags are read as conlleval reads them, so that
-every sequence has a meaning, even one that its scheme does not allow (`continues_entity`).
+An entity is (type, first word, word after the last). Tags are read by the rules of conlleval, which
+define the entities of every tag sequence, even one that its scheme does not allow (see
+`continues_entity`).
 """
 
 from collections.abc import Iterable, Sequence
@@ -16,32 +17,25 @@ Entity = tuple[str, int, int]
 
 
 def split_tag(tag: str) -> tuple[str, str]:
-    """Splits a tag at its first dash.
+    """Splits a tag at its first dash into its prefix and type.
 
     Args:
-        tag: such as B-PER, B-creative-work, O, or I of entities without a type.
-
-    Returns:
-        The prefix and the type, "" if there is none.
+        tag: such as B-PER, B-creative-work, or O and I, whose type is "".
     """
     prefix, _, kind = tag.partition("-")
     return prefix, kind
 
 
 def is_inside(tag: str) -> bool:
-    """Tells whether a word with this tag belongs to an entity."""
+    """Returns whether a word with this tag belongs to an entity."""
     return split_tag(tag)[0] != OUTSIDE
 
 
 def continues_entity(tag: str, previous: str) -> bool:
-    """Tells whether a word belongs to the entity of the word before it.
+    """Returns whether a word belongs to the entity of the previous word.
 
-    An entity continues as long as its type does; B and S, and the word after E or S, start another
-    one.
-
-    Args:
-        tag: the word's.
-        previous: the tag of the word before it, O at the start of a sentence.
+    An entity continues while its type stays the same, until a word with B or S, or after E or S.
+    At the start of a sentence, `previous` is O.
     """
     (prefix, kind), (previous_prefix, previous_kind) = split_tag(tag), split_tag(previous)
     return (
@@ -52,14 +46,7 @@ def continues_entity(tag: str, previous: str) -> bool:
 
 
 def entities(tags: Sequence[str]) -> list[Entity]:
-    """Finds the entities of a sentence, as conlleval does.
-
-    Args:
-        tags: W tags of any scheme.
-
-    Returns:
-        (type, first word, word after the last), in order.
-    """
+    """Finds the entities of a sentence, in order, from tags of any scheme, as conlleval does."""
     found: list[Entity] = []
     for place, (previous, tag) in enumerate(zip([OUTSIDE, *tags], tags, strict=False)):
         if continues_entity(tag, previous):
@@ -71,15 +58,7 @@ def entities(tags: Sequence[str]) -> list[Entity]:
 
 
 def iob2_tags(found: Iterable[Entity], num_words: int) -> list[str]:
-    """Writes entities as IOB2 tags.
-
-    Args:
-        found: entities that do not overlap.
-        num_words: W.
-
-    Returns:
-        W tags.
-    """
+    """Converts entities that do not overlap to `num_words` IOB2 tags."""
     tags = [OUTSIDE] * num_words
     for kind, start, end in found:
         tags[start:end] = [iob2_tag("B", kind)] + [iob2_tag("I", kind)] * (end - start - 1)
@@ -87,5 +66,5 @@ def iob2_tags(found: Iterable[Entity], num_words: int) -> list[str]:
 
 
 def iob2_tag(prefix: str, kind: str) -> str:
-    """Joins B or I with a type; a type of "" is not written."""
+    """Joins a prefix and a type with a dash; omits the dash if the type is empty."""
     return f"{prefix}-{kind}" if kind else prefix

@@ -3,16 +3,18 @@
     text      "Jean-Paul of AT&T, U.S."           [B]
     words      Jean-Paul of AT&T , U.S.           [B, (W)]
 
-BERT's tokenizer splits text at white space, at punctuation and around each CJK ideograph. Its words
-are joined again where corpora do not split them. There are two simpler ways to find words. BERT's
-own words would need tags of tokens that have none in training ("U.S.", "@user", "Jean-Paul": only
-the first token of a word is labeled). White space alone would leave "London." and whole Chinese
-sentences as one word. Of the 3,891 entities of WNUT-17, written as running text, 98.5 % consist of
-the corpus's own words with joined words, 96.3 % with BERT's own, 75.6 % with white space.
-Apostrophes do not join: that would find O'Hara and lose the Italie of "l'Italie" and the Smith of
-"Smith's". Clients that split words differently send words instead of texts.
+BERT's basic tokenizer splits text at white space, at punctuation and around each CJK ideograph.
+This module joins the resulting words again where corpora do not split them. The two simpler ways
+are worse. BERT's own words would need tags for tokens that have none in training ("U.S.", "@user",
+"Jean-Paul": only the first token of a word is labeled). White space alone would keep "London." and
+whole Chinese sentences as one word. Of the 3,891 entities of WNUT-17, written as running text,
+98.5 % consist of whole corpus words with the joined words, 96.3 % with BERT's own words, and 75.6 %
+with white space.
 
-B texts, W words of one, N words of all, T tokens of all.
+Apostrophes do not join words: that would find "O'Hara", but lose "Italie" in "l'Italie" and "Smith"
+in "Smith's". Clients that need another word split can send words instead of texts.
+
+B texts, W words of one text, N words of all texts, T tokens of all texts.
 """
 
 from typing import NamedTuple
@@ -28,17 +30,17 @@ from keras_bert.text.tokenizer import (
     valid_utf8,
 )
 
-_JOINERS = "&-./@_"  # between letters or digits, without space: AT&T, Jean-Paul, AC/DC
-_DIGIT_JOINERS = ",:"  # between digits: 1,000 and 7:30
-_PREFIXES = "@#"  # before a letter or a digit: @user, #topic
+_JOINERS = "&-./@_"  # Between letters or digits, without spaces: AT&T, Jean-Paul, AC/DC.
+_DIGIT_JOINERS = ",:"  # Between digits: 1,000 and 7:30.
+_PREFIXES = "@#"  # Before a letter or a digit: @user, #topic.
 
 
 class Spans(NamedTuple):
-    """Where words lie in their texts.
+    """The offsets of words in their texts.
 
     Attributes:
-        starts: int32 [N], the first character of each word, as Python's `str` counts characters.
-        ends: int32 [N], the character after its last.
+        starts: int32 [N], the first character of each word, as counted by Python's `str`.
+        ends: int32 [N], the character after the last.
         byte_starts: int32 [N], the first byte.
         byte_ends: int32 [N], the byte after the last.
     """
@@ -50,15 +52,11 @@ class Spans(NamedTuple):
 
 
 class TextWords:
-    """Splits texts into words as graph operations.
-
-    Args:
-        tokenizer: gives the tokens that words consist of.
-    """
+    """Splits texts into words, as graph operations."""
 
     def __init__(self, tokenizer: BertTokenizer):
         self.tokenizer = tokenizer
-        # For each token of the vocabulary:
+        # One value for each token of the vocabulary.
         vocab = tokenizer.vocab
         self._continues = np.array([token.startswith("##") for token in vocab])
         self._is_word = np.array([_is_word(token) for token in vocab])
@@ -73,11 +71,11 @@ class TextWords:
         """Splits texts into words.
 
         Args:
-            text: strings [B] of any length; a byte that is not UTF-8 counts as a character.
+            text: strings [B] of any length; an invalid UTF-8 byte counts as one character.
 
         Returns:
-            The tokens of each word, ragged int32 [B, (W), (P)], at least one a word; and where the
-            words lie.
+            The tokens of each word, ragged int32 [B, (W), (P)], at least one per word, and the
+            offsets of the words.
         """
         ids, *byte_places = self.tokenizer.tokenize_with_offsets(text)
         counted = valid_utf8(text)
@@ -97,18 +95,14 @@ class TextWords:
         )
 
     def _starts_word(self, ids: tf.RaggedTensor, starts: tf.Tensor, ends: tf.Tensor) -> tf.Tensor:
-        """Finds the tokens that start a word, bool [T].
+        """Marks the tokens that start a word, bool [T].
 
-        Words with nothing between them are joined around a joiner (Jean-Paul, 1,000), after a
-        prefix (@user), and before the last period of initials (U.S.).
-
-        Args:
-            ids: ragged int32 [B, (tokens)].
-            starts: the character that each token starts at, int32 [T].
-            ends: the character after its last, int32 [T].
+        Adjacent words without space are joined around a joiner (Jean-Paul, 1,000), after a prefix
+        (@user), and before the last period of initials (U.S.). `starts` and `ends` are the
+        character offsets of the tokens, int32 [T] each.
         """
         opens = ~tf.gather(self._continues, ids.values)
-        # For each of BERT's own words: its first token, its last one, its characters.
+        # The first token, last token and character offsets of each of BERT's own words.
         at = tf.where(opens)[:, 0]
         last_at = tf.concat([at, ids.row_splits[-1:]], axis=0)[1:] - 1
         first, last = tf.gather(ids.values, at), tf.gather(ids.values, last_at)
@@ -124,7 +118,7 @@ class TextWords:
         joins = (tf.gather(self._is_joiner, first) | digits) & touches & _before(is_word)
         joins &= _after(touches & is_word)
         after_prefix = is_word & touches & _before(tf.gather(self._is_prefix, first))
-        # "U.S.": the period before its last letter joins too.
+        # In "U.S.", the last period also joins, because a period joins before the last letter.
         period = tf.gather(self._is_period, first)
         initial = is_word & ~tf.gather(self._starts_with_digit, first) & (end - start == 1)
         initial &= _before(joins & period)
@@ -133,15 +127,15 @@ class TextWords:
 
 
 def _is_word(token: str) -> bool:
-    """Tells whether a token starts with a letter or digit that is not a word of its own."""
+    """Returns whether a token starts with a letter or digit; false for CJK ideographs."""
     return token[0].isalnum() and not normalize_character(token[0], False).startswith(" ")
 
 
 def _before(values: tf.Tensor, first: int = 0) -> tf.Tensor:
-    """Returns at each place the value before it."""
+    """Shifts values by one: returns the previous value at each place, `first` at the first."""
     return tf.concat([tf.cast([first], values.dtype), values], axis=0)[:-1]
 
 
 def _after(values: tf.Tensor) -> tf.Tensor:
-    """Returns at each place the value after it; at the last one, False."""
+    """Shifts values by one: returns the next value at each place, False at the last."""
     return tf.concat([values, [False]], axis=0)[1:]

@@ -1,9 +1,9 @@
-"""Reads datasets of named entities that TensorFlow Datasets has prepared.
+"""Reads named-entity datasets prepared by TensorFlow Datasets.
 
     conll2003; conll2002/es, conll2002/nl; wikiann/LANGUAGE
 
-Each is a table of `tokens` and of tags, in a column `ner` or `tags`. None marks the start of a
-document.
+Each has a column `tokens` and a column `ner` or `tags` with the tags. None of them marks the start
+of a document.
 """
 
 from collections.abc import Callable
@@ -18,13 +18,10 @@ _DEV = ("dev", "validation")
 
 
 def tfds_name(task_name: str) -> str:
-    """Returns the name of a dataset in TensorFlow Datasets.
+    """Returns the TensorFlow Datasets name, dataset/config; the config defaults to the dataset.
 
     Args:
         task_name: such as `conll2003` or `wikiann/de`.
-
-    Returns:
-        Dataset and config; a dataset of one config has a config of its own name.
     """
     return task_name if "/" in task_name else f"{task_name}/{task_name}"
 
@@ -36,14 +33,16 @@ def open_dataset(
 
     Args:
         task_name: as for `tfds_name`.
-        data_dir: TensorFlow Datasets' folder; empty for TFDS_DATA_DIR or ~/tensorflow_datasets.
+        data_dir: TensorFlow Datasets folder; if empty, TFDS_DATA_DIR or ~/tensorflow_datasets.
 
     Returns:
-        `read(split)`, for train, dev or test: a name for messages and the sentences, or None if the
-        dataset has no such split. It raises InputError if the split is empty.
+        A function `read(split)` for train, dev or test. It returns a name for messages and the
+        sentences, or None if the dataset has no such split, and raises InputError if the split is
+        empty.
 
     Raises:
-        InputError: it is not prepared, has no tags, or tensorflow-datasets is not installed.
+        InputError: the dataset is not prepared or has no tags, or tensorflow-datasets is not
+            installed.
     """
     builder = open_prepared(tfds_name(task_name), data_dir)
     features = builder.info.features
@@ -62,7 +61,7 @@ def open_dataset(
             return None
         source = f"{builder.data_path}, split {split}"
         rows = [row for row in read_split(builder, split) if len(row["tokens"])]
-        # The lines that the words would be on in a column file.
+        # The line numbers that the sentences would have in a column file.
         lines = accumulate((len(row["tokens"]) + 1 for row in rows), initial=1)
         sentences = [
             Sentence(

@@ -1,19 +1,19 @@
-"""Arranges words in windows of a bounded length, as graph operations.
+"""Splits words into windows of a limited length, as graph operations.
 
     words      [[[johan ##son] [visits] [] [ulm]] [[hi]]]     ragged [B, (W), (P)]
-    tokens       johan ##son visits [UNK] ulm hi              a word of no token becomes [UNK]
+    tokens       johan ##son visits [UNK] ulm hi              a word without tokens becomes [UNK]
     windows    [CLS] johan ##son visits [SEP]                 ragged [n, (S)]
                [CLS] visits [UNK] ulm [SEP]
                [CLS] hi [SEP]
     labels       -1    1     -1     0    -1   -1  -1 0 3 -1   one label a word, on its first token
 
-A sentence that fits is one window. A longer one is split into windows of whole words that overlap
-by half, and each word is labeled in one window: the one that shows the most context around it.
-With document context, each window is extended with words of the same document on both sides; those
-words are only read there.
+A sentence that fits is one window. A longer sentence is split into windows of whole words that
+overlap by half, and each word is labeled in one window, the one with the most context around it.
+With document context, each window is extended on both sides with words of the same document, which
+are not labeled there.
 
-B sentences, W words of one, N words of all, P tokens of a word, T tokens of all, n windows,
-S tokens of one.
+B sentences, W words of one sentence, N words of all sentences, P tokens of a word, T tokens of all
+words, n windows, S tokens of one window.
 """
 
 from typing import NamedTuple
@@ -24,15 +24,15 @@ from keras_bert.text.tokenizer import BertTokenizer, row_ids
 
 
 class WordWindows(NamedTuple):
-    """Sentences as windows.
+    """The windows of some sentences.
 
     Attributes:
         input_ids: ragged int32 [n, (S)], with [CLS] and [SEP].
-        segment_ids: ragged int32 [n, (S)], 0 everywhere.
+        segment_ids: ragged int32 [n, (S)], all 0.
         word_places: int64 [N], the index of each word's first token in `input_ids.values`, in the
             window that labels the word.
-        word_lengths: int64 [N], the tokens of each word that the windows show.
-        row_splits: int64 [B + 1], the words at which the sentences start, and N.
+        word_lengths: int64 [N], the number of tokens of each word in the windows.
+        row_splits: int64 [B + 1], the first word of each sentence, followed by N.
     """
 
     input_ids: tf.RaggedTensor
@@ -48,18 +48,18 @@ def word_windows(
     max_seq_length: int,
     documents: tf.Tensor | None = None,
 ) -> WordWindows:
-    """Arranges words in windows.
+    """Splits sentences of words into windows.
 
     Args:
-        words: ragged int32 [B, (W), (P)], the tokens of each word. A word of more tokens than a
-            window has room for is truncated.
-        tokenizer: gives the ids of [CLS], [SEP] and [UNK].
-        max_seq_length: tokens of a window at most, with [CLS] and [SEP]; 3 or more.
-        documents: int [B], the document of each sentence, equal for adjacent sentences of one
-            document; None shows each sentence alone.
+        words: ragged int32 [B, (W), (P)], the tokens of each word. A word that is longer than a
+            window is truncated.
+        tokenizer: provides the ids of [CLS], [SEP] and [UNK].
+        max_seq_length: tokens in a window, at most, including [CLS] and [SEP]; 3 or more.
+        documents: int [B], the document of each sentence; sentences of a document are adjacent.
+            None for no document context.
 
     Returns:
-        The windows, those of each sentence in order; none for a sentence without words.
+        The windows of each sentence, in order; none for a sentence without words.
     """
     room = max_seq_length - 2
     tokens = _visible_tokens(words.values, room, tokenizer.unk_token_id)
@@ -84,15 +84,10 @@ def word_windows(
 
 
 def token_labels(windows: WordWindows, labels: tf.Tensor, all_tokens: bool = False) -> tf.Tensor:
-    """Puts the labels of words on tokens, for training.
-
-    Args:
-        windows: of the words.
-        labels: int32 [N].
-        all_tokens: label every token of a word instead of its first one.
+    """Assigns the labels of words, int32 [N], to their first tokens or to all tokens.
 
     Returns:
-        int32, as many as `windows.input_ids.values`; -1 where a token has no label.
+        int32, one value for each of `windows.input_ids.values`; -1 for tokens without a label.
     """
     places = windows.word_places
     if all_tokens:
@@ -103,13 +98,13 @@ def token_labels(windows: WordWindows, labels: tf.Tensor, all_tokens: bool = Fal
 
 
 class _TokenPlaces:
-    """Converts between words and their places among the tokens of all words.
+    """Converts between word indices and their places among the tokens of all words.
 
-    A boundary of words is the word after it, from 0 to N.
+    A boundary between words is given as the index of the word after it, from 0 to N.
     """
 
     def __init__(self, starts: tf.Tensor, room: int):
-        self.starts = tf.cast(starts, tf.int64)  # [N + 1]: where each word starts, and T
+        self.starts = tf.cast(starts, tf.int64)  # [N + 1]: the start of each word, then T.
         self.room = room
         word_of = tf.cast(row_ids(self.starts), tf.int64)
         self._at_or_before = tf.concat([word_of, [tf.size(starts, tf.int64) - 1]], axis=0)
@@ -120,20 +115,20 @@ class _TokenPlaces:
         return tf.gather(self.starts, words)
 
     def at_or_before(self, places: tf.Tensor) -> tf.Tensor:
-        """Returns the last boundary of words that does not lie after a place."""
+        """Returns the last word boundary at or before each place."""
         return tf.gather(self._at_or_before, tf.minimum(places, self._last))
 
     def at_or_after(self, places: tf.Tensor) -> tf.Tensor:
-        """Returns the first boundary of words that does not lie before a place."""
+        """Returns the first word boundary at or after each place."""
         return tf.gather(self._at_or_after, tf.maximum(places, 0))
 
     def end_of_window(self, first: tf.Tensor) -> tf.Tensor:
-        """Returns the boundary up to which a window that starts with a word has room."""
+        """Returns the last boundary that fits into a window that starts with word `first`."""
         return self.at_or_before(self.start_of(first) + self.room)
 
 
 def _visible_tokens(words: tf.RaggedTensor, room: int, unk_token_id: int) -> tf.RaggedTensor:
-    """Gives each word at least one token and at most `room`: ragged [N, (P)]."""
+    """Truncates words to `room` tokens, and replaces empty words by [UNK]: ragged [N, (P)]."""
     counts = words.row_lengths()
     values = tf.concat([words.values, [unk_token_id]], axis=0)
     starts = tf.where(counts > 0, words.row_starts(), tf.size(words.values, tf.int64))
@@ -143,8 +138,8 @@ def _visible_tokens(words: tf.RaggedTensor, room: int, unk_token_id: int) -> tf.
 def _with_special_tokens(
     tokens: tf.Tensor, starts: tf.Tensor, ends: tf.Tensor, tokenizer: BertTokenizer
 ) -> tf.RaggedTensor:
-    """Makes windows of the tokens between places, with [CLS] and [SEP]: ragged int32 [n, (S)]."""
-    # One token more on both sides, which [CLS] and [SEP] then replace.
+    """Creates windows of token ranges, with [CLS] and [SEP] added: ragged int32 [n, (S)]."""
+    # Gather one more token on both sides, to be overwritten with [CLS] and [SEP].
     ids = tf.gather(tf.pad(tokens, [[1, 1]]), tf.ragged.range(starts, ends + 2))
     values = ids.values
     for places, token in (
@@ -157,22 +152,22 @@ def _with_special_tokens(
 
 
 def _split(places: _TokenPlaces, sentences: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Splits sentences into windows: the first word of each, and the one after its last.
+    """Splits sentences into windows; returns their first words, and the words after their last.
 
-    The last word of a window determines its first one, which is the earliest that leaves room, and
-    the next window, which starts half a window later. So the next window of every possible window
-    is looked up in one table, and the windows are those that the first ones of the sentences lead
-    to.
+    The last word of a window determines its first word, which is the earliest one that fits, and
+    also the next window, which starts half a window later. The next window of every possible window
+    is therefore computed in one table, and the result is the set of windows that can be reached
+    from the first windows of the sentences.
     """
     sentences_with_words = tf.boolean_mask(sentences[:-1], sentences[1:] > sentences[:-1])
     row = row_ids(sentences)
     begin, end = tf.gather(sentences, row), tf.gather(sentences, row + 1)  # [N]
-    # For each word the window that ends with it.
+    # The first word of the window that ends with each word.
     after = places.starts[1:]
     first = tf.maximum(begin, places.at_or_after(after - places.room))
 
     def all_windows() -> tf.Tensor:
-        # The next window starts in the middle of this one, or later to have room for another word.
+        # The next window starts in the middle of this one, or later so that one more word fits.
         following = tf.concat([after[1:], after[-1:]], axis=0)
         least = tf.maximum((places.start_of(first) + after) // 2, following - places.room)
         next_first = tf.maximum(first + 1, places.at_or_after(least))
@@ -189,17 +184,10 @@ def _split(places: _TokenPlaces, sentences: tf.Tensor) -> tuple[tf.Tensor, tf.Te
 
 
 def _reached(starting: tf.Tensor, following: tf.Tensor, is_end: tf.Tensor) -> tf.Tensor:
-    """Follows links from some places to the ends that they lead to.
+    """Follows links from the starting places to their ends; returns all places on the way, sorted.
 
-    Each step doubles the links followed at once, so that N places take log N steps.
-
-    Args:
-        starting: int64 [m], the first places.
-        following: int64 [N], the place that follows each place; an end follows itself.
-        is_end: bool [N]; each one is reached.
-
-    Returns:
-        int64, all places that are reached, sorted.
+    `following` is the place after each of N places; an end is followed by itself. Each step doubles
+    the number of links followed at once, so N places take log N steps.
     """
 
     def is_unfinished(reached: tf.Tensor, following: tf.Tensor) -> tf.Tensor:
@@ -210,7 +198,7 @@ def _reached(starting: tf.Tensor, following: tf.Tensor, is_end: tf.Tensor) -> tf
         return _marked(reached, more), tf.gather(following, following)
 
     reached = _marked(is_end, starting[:, tf.newaxis])
-    # After k steps, 2^k places of each chain are marked, and `following` skips as many.
+    # After k steps, 2^k places of each chain are marked, and `following` skips 2^k places.
     reached, _ = tf.while_loop(is_unfinished, step, (reached, following), parallel_iterations=1)
     return tf.where(reached)[:, 0]
 
@@ -224,18 +212,18 @@ def _labeling_windows(
 ) -> tf.Tensor:
     """Returns the window that labels each word, int32 [N].
 
-    The context of a word that two windows show is short after it in the earlier one, and before it
-    in the later one. The later window labels the words that it shows more around.
+    A word in two windows has little context after it in the earlier window, and little before it in
+    the later one. It is labeled in the window where this context is longer.
     """
     earlier_end, later_first = last[:-1], first[1:]
-    middles = places.starts[:-1] + places.starts[1:]  # twice the middle of each word
+    middles = places.starts[:-1] + places.starts[1:]  # Twice the middle of each word.
     border = tf.searchsorted(
         middles,
         places.start_of(earlier_end) + places.start_of(later_first),
         side="right",
         out_type=tf.int64,
     )
-    # Where another sentence starts, both bounds are its first word.
+    # Between two sentences, both bounds are the first word of the later sentence.
     border = tf.clip_by_value(border, tf.minimum(later_first, earlier_end), earlier_end)
     ends = tf.concat([[0], border, sentences[-1:]], axis=0)
     return row_ids(ends)
@@ -244,7 +232,7 @@ def _labeling_windows(
 def _document_words(
     sentences: tf.Tensor, documents: tf.Tensor, last: tf.Tensor
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Returns for each window the words that its document starts and ends at."""
+    """Returns, for each window, the first word of its document and the word after its last."""
     documents = tf.convert_to_tensor(documents)
     is_new = tf.concat([[True], documents[1:] != documents[:-1]], axis=0)[: tf.size(documents)]
     starts = tf.concat([tf.boolean_mask(sentences[:-1], is_new), sentences[-1:]], axis=0)
@@ -258,7 +246,7 @@ def _extended(
     first: tf.Tensor,
     last: tf.Tensor,
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Extends windows with whole words of their document, by as much as possible on both sides."""
+    """Extends windows on both sides with whole words of their document, as far as they fit."""
     start, end = places.start_of(first), places.start_of(last)
     spare = places.room - (end - start)
     before = start - places.start_of(document[0])

@@ -1,1 +1,1 @@
-"""Pre-training of an encoder with its heads on TFRecords."""
+"""Pre-training of an encoder and its heads on TFRecords."""

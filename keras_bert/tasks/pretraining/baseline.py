@@ -1,7 +1,7 @@
-"""The unigram baseline: loss and accuracies of guesses by frequency alone.
+"""The unigram baseline: loss and accuracy of predictions from token frequencies alone.
 
-A model that learns nothing from context reaches this baseline; the losses and accuracies of
-pre-training have to be compared with it.
+A model that does not use the context reaches this baseline. Compare the losses and accuracies of
+pre-training with it.
 """
 
 import numpy as np
@@ -20,18 +20,18 @@ def unigram_baseline(
     objective: str = "mlm_nsp",
     max_examples: int = SAMPLE_SIZE,
 ) -> dict[str, float]:
-    """Scores guesses by the frequency of each token to predict and of each label.
+    """Scores predictions by the frequency of each token and label.
 
     Args:
-        train: records whose tokens and labels are counted; every token has at least one count.
-        held_out: records whose tokens and labels are guessed.
+        train: records whose tokens and labels are counted, with add-one smoothing of tokens.
+        held_out: records whose tokens and labels are predicted.
         vocab_size: V.
         objective: the name of the objective, as for `pretraining_objective`.
-        max_examples: the approximate maximum number of records read of each.
+        max_examples: the approximate maximum number of records read from each.
 
     Returns:
-        {"unigram_masked_lm_loss": nats a token, "unigram_masked_lm_accuracy": share,
-        "unigram_next_sentence_accuracy": share}, or the same of the objective's predictions.
+        {"unigram_masked_lm_loss": nats per token, "unigram_masked_lm_accuracy": fraction,
+        "unigram_next_sentence_accuracy": fraction}, or the same for the objective's predictions.
     """
     seen, asked = (_counts(data, vocab_size, objective, max_examples) for data in (train, held_out))
     predictions = OBJECTIVES[objective]
@@ -47,7 +47,7 @@ def unigram_baseline(
 def _counts(
     data: PretrainingData, vocab_size: int, objective: str, max_examples: int
 ) -> dict[str, np.ndarray]:
-    """Counts the labels: tokens [V], and next-sentence labels [2]."""
+    """Counts the weighted labels: tokens [V] and next-sentence labels [2]."""
     counts = {
         name: np.zeros([2 if name == "next_sentence" else vocab_size])
         for name in OBJECTIVES[objective]

@@ -1,19 +1,19 @@
-"""Batches of pre-training records, each a function of (seed, step).
+"""Builds batches of pre-training records, each a function of (seed, step).
 
     files -> [epoch e: files and records in an order drawn from (seed, e)] -> batches -> features
 
 A batch is {input_ids, input_mask, segment_ids: int32 [B, S]; masked_lm_positions, masked_lm_ids:
 int32 [B, P]; masked_lm_weights: float32 [B, P]; next_sentence_labels: int32 [B]; example_weights:
-float32 [B], 0 for padding; dropout_seed: int32 [B]}. Records of other BERT tools have the same
-features and are read as well. While the batch grows (training/ramp.py), it keeps its size B: the
+float32 [B], 0 for padding; dropout_seed: int32 [B]}. Records of other BERT tools with these
+features can be read too. During a batch ramp (training/ramp.py) a batch keeps its size B: the
 micro-batches that a step does not have yet are padding.
 
-Packed rows hold several examples: they add position_ids, example_ids: int32 [B, S] (from 1, 0 at
-padding), and have next_sentence_labels, next_sentence_positions: int32 [B, P] and
-next_sentence_weights: float32 [B, P], 1 for an example. Records without masks get them here, from
-`keras_bert.data.masking` on the host, so accelerators see no difference.
+Packed rows contain several examples. They add position_ids, example_ids: int32 [B, S] (from 1, 0
+for padding), and have next_sentence_labels, next_sentence_positions: int32 [B, P] and
+next_sentence_weights: float32 [B, P], 1 for each example. Records without masks are masked here on
+the host (`keras_bert.data.masking`), so accelerators run the same program.
 
-For left-to-right prediction no masks are drawn, those of the records are undone, and a batch has
+For left-to-right prediction no masks are drawn, the masks of records are undone, and a batch has
 next_token_ids and next_token_weights instead (left_to_right.py).
 """
 
@@ -37,13 +37,13 @@ _EVALUATION_SEED = 0
 
 @dataclass(frozen=True)
 class RecordSource:
-    """The records that batches are made of.
+    """The records to build batches from.
 
     Attributes:
         data: the files.
         vocab_size: token ids must be below it.
-        left_to_right: whether each token's label is the next token, and nothing is masked.
-        share: the index of this worker and the number of workers.
+        left_to_right: whether the label of each token is the next token; nothing is masked then.
+        share: index of this worker and number of workers.
     """
 
     data: PretrainingData
@@ -59,19 +59,18 @@ def training_batches(
     first_step: int = 0,
     ramp: BatchRamp = NO_RAMP,
 ) -> tf.data.Dataset:
-    """Makes the endless dataset of training batches, beginning at a step.
+    """Creates the endless dataset of training batches, starting at `first_step`.
+
+    Batches continue across epochs, so none is smaller than the others.
 
     Args:
-        source: the records; each worker reads its own files, and returns its rows
+        source: the records; each worker reads its own files and builds its own rows
             [B / workers, ...] of each batch.
-        batch_size: records a batch, over all devices.
-        seed: decides the order of every epoch, the dropout masks of every record, and the masked
+        batch_size: number of records per batch, over all devices.
+        seed: seed for the order of every epoch, the dropout masks of every record, and the masked
             tokens of records without masks.
-        first_step: the first batch is that of this step.
+        first_step: the step of the first batch.
         ramp: the growth of the batch; only the records that a step uses are read.
-
-    Returns:
-        Batches of features, as described above. They continue across epochs, so none is short.
 
     Raises:
         InputError: there are fewer files than workers.
@@ -93,7 +92,7 @@ def training_batches(
         records = tf.data.Dataset.from_tensor_slices(order).interleave(
             tf.data.TFRecordDataset, cycle_length=READ_CYCLE
         )
-        # Of this function's graph alone: `shuffle` mixes the program's global seed in otherwise.
+        # Sets the seed of this function's graph; otherwise `shuffle` depends on the global seed.
         tf.random.set_seed(1)
         buffer = min(SHUFFLE_BUFFER, data.num_examples)
         return records.shuffle(buffer, seed=draws[0], reshuffle_each_iteration=False)
@@ -107,7 +106,7 @@ def training_batches(
     prepare = _preparer(data, source.left_to_right)
 
     def features(step: tf.Tensor, serialized: tf.Tensor) -> dict[str, tf.Tensor]:
-        # The third number is never that of evaluations.
+        # The third number differs from that of evaluations, which is 1.
         of_masks = tf.stack([seed, step, 2 + index] if index else [seed, step])
         batch = prepare(parse_records(serialized, data, source.vocab_size), of_masks)
         count = serialized.shape[0] or tf.shape(serialized)[0]
@@ -126,7 +125,7 @@ def training_batches(
 
 
 def _growing(units: tf.data.Dataset, ramp: BatchRamp, first_step: int) -> tf.data.Dataset:
-    """Joins micro-batches [b] of records to the batches [k * b] of each step from one on."""
+    """Concatenates micro-batches [b] of records into the batches [k * b] of each step."""
     counts = ramp.counts()
     ends, last = np.cumsum(counts), int(counts.sum())
 
@@ -150,7 +149,7 @@ def _growing(units: tf.data.Dataset, ramp: BatchRamp, first_step: int) -> tf.dat
 
 
 def _spread(value: tf.Tensor, micro_batch: int, ramp: BatchRamp) -> tf.Tensor:
-    """Fills a step's k * b rows up to G * b: row r of G * b is of micro-batch r mod G (step.py)."""
+    """Pads the k * b rows of a step to G * b; row r belongs to micro-batch r mod G (step.py)."""
     if not ramp.steps:
         return value
     full, shape = ramp.micro_batches, value.shape[1:]
@@ -163,16 +162,15 @@ def _spread(value: tf.Tensor, micro_batch: int, ramp: BatchRamp) -> tf.Tensor:
 def evaluation_batches(
     source: RecordSource, batch_size: int, max_batches: int = 0
 ) -> tf.data.Dataset:
-    """Makes the batches of one pass over the records, in file order.
+    """Creates the batches of one pass over the records, in the order of the files.
+
+    The last batch is padded with records of weight 0. Dynamic masks are the same in all evaluations
+    with the same batch size.
 
     Args:
-        source: the records; each worker returns its rows of each batch.
-        batch_size: records a batch, over all devices.
-        max_batches: the maximum number of batches; 0 for all.
-
-    Returns:
-        Batches of features of one shape; the last is padded with records of weight 0. Dynamic
-        masks are the same in every evaluation with one batch size.
+        source: the records; each worker builds its own rows of each batch.
+        batch_size: number of records per batch, over all devices.
+        max_batches: maximum number of batches; 0 for all.
     """
     data, (index, workers) = source.data, source.share
     own = batch_size // workers
@@ -182,7 +180,7 @@ def evaluation_batches(
     prepare = _preparer(data, source.left_to_right)
 
     def features(number: tf.Tensor, serialized: tf.Tensor) -> dict[str, tf.Tensor]:
-        # Three numbers: no step of training has these draws.
+        # Three numbers with a final 1, unlike any seed of a training step.
         seed = tf.stack([_EVALUATION_SEED, number, 1])
         batch = prepare(parse_records(serialized, data, source.vocab_size), seed)
         count = tf.shape(serialized)[0]
@@ -206,7 +204,7 @@ def evaluation_batches(
 def _preparer(
     data: PretrainingData, left_to_right: bool
 ) -> Callable[[dict[str, tf.Tensor], tf.Tensor], dict[str, tf.Tensor]]:
-    """Makes the function (batch, seed [n] int64) -> batch with the labels to predict."""
+    """Returns the function (batch, seed [n] int64) -> batch that adds the labels to predict."""
     if left_to_right:
         return lambda batch, seed: next_tokens(batch)
     if not data.format.dynamic:

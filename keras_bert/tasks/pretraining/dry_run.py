@@ -1,8 +1,8 @@
-"""Estimates the cost of a pre-training run, and writes nothing.
+"""Estimates the cost of a pre-training run, without writing any files.
 
-Steps, sequences, tokens, operations and memory are arithmetic (plan.py); time is that of some steps
-at the phase's own length, on this machine (measure.py). An evaluation is the forward part of such
-steps.
+Steps, sequences, tokens, operations and memory are computed (plan.py). Time is extrapolated from a
+few steps at the phase's sequence length on this machine (measure.py). The time of an evaluation is
+that of the forward part of such steps.
 """
 
 import math
@@ -18,7 +18,7 @@ from keras_bert.training.run import check_batch_sizes
 
 
 def dry_run(runs: Sequence[PhaseRun], strategy: tf.distribute.Strategy) -> Iterator[str]:
-    """Estimates the cost of each phase, and measures some of its steps.
+    """Estimates the cost of each phase and measures a few of its steps.
 
     Args:
         runs: the phases; without `input_file` they are planned for records that do not exist yet.
@@ -28,7 +28,7 @@ def dry_run(runs: Sequence[PhaseRun], strategy: tf.distribute.Strategy) -> Itera
         Lines of text.
 
     Raises:
-        InputError: settings or records do not fit, or the records' shape is not given.
+        InputError: settings and records do not match, or the shape of the records is unknown.
     """
     inputs = check_phases(runs, strategy) if runs[0].settings.input_file else [None] * len(runs)
     plans = []
@@ -107,12 +107,12 @@ def _seconds(plan: Plan, measured: Measured | None) -> float:
 
 
 def _evaluation_seconds(run: PhaseRun, plan: Plan, measured: Measured | None) -> float:
-    """The forward part of as many sequences; 0 where nothing says how many there are."""
+    """Returns the forward time of all evaluations; 0 if their number of examples is unknown."""
     if not plan.evaluated:
         return 0.0
     if measured is None:
         return math.nan
-    # Backward takes the operations of two forwards; recomputation is one more.
+    # The backward pass costs as much as two forward passes, recomputation as one more.
     forward = measured.micro_batch_seconds / (4 if run.training.gradient_checkpointing else 3)
     return plan.evaluations * plan.evaluated * forward / (plan.micro_batch * plan.devices)
 

@@ -1,7 +1,7 @@
-"""The inputs of a pre-training run: records, vocabulary, config and checkpoint.
+"""Finds the inputs of a pre-training run: records, vocabulary, config and checkpoint.
 
 Flags, records, config and checkpoint each determine parts of the vocabulary, its casing and the
-sizes. They must agree.
+sizes, and must agree.
 """
 
 import hashlib
@@ -22,15 +22,15 @@ from keras_bert.text.vocabulary import load_vocab
 
 @dataclass(frozen=True)
 class PretrainingInputs:
-    """The inputs of a run, checked.
+    """The checked inputs of a pre-training run.
 
     Attributes:
         data: the training records.
-        held_out: the records of evaluations.
-        checkpoint: the checkpoint to start from; None for newly initialized weights.
+        held_out: the evaluation records.
+        checkpoint: the initial checkpoint; None for newly initialized weights.
         vocab: the V tokens; None if neither records, flags nor checkpoint have a vocabulary.
         do_lower_case: the casing of the vocabulary.
-        config: the encoder's sizes and settings.
+        config: the encoder's configuration.
         objective: the name of the objective: `mlm_nsp`, `mlm` or `ltr`.
     """
 
@@ -49,7 +49,7 @@ class PretrainingInputs:
             "objective": self.objective,
             "config": self.config.to_dict(),
             "vocab_sha256": vocab and hashlib.sha256(vocab).hexdigest(),
-            # The records' own, even without such a flag: a model is served at its length.
+            # The records' lengths, even without the flags: a model is exported for this length.
             "max_seq_length": self.data.max_seq_length,
             "max_predictions_per_seq": self.data.max_predictions_per_seq,
             "data_fingerprint": self.data.fingerprint,
@@ -58,14 +58,7 @@ class PretrainingInputs:
 
 
 def find_inputs(settings: PretrainingSettings, num_train_steps: int) -> PretrainingInputs:
-    """Finds and checks the inputs of a run.
-
-    Args:
-        settings: the settings of the run.
-        num_train_steps: the number of steps in total.
-
-    Returns:
-        The inputs.
+    """Finds and checks the inputs of a run of `num_train_steps` steps in total.
 
     Raises:
         InputError: an input is missing or damaged, or two inputs do not agree.
@@ -101,7 +94,7 @@ def _check_values(settings: PretrainingSettings, num_train_steps: int) -> None:
 
 
 def _check_next_sentence(data: PretrainingData, held_out: PretrainingData) -> None:
-    # Held-out records may be packed or masked otherwise, but need the same next sentences.
+    # Held-out records may differ in packing and masking, but not in the next-sentence task.
     asked, found = data.format.next_sentence, held_out.format.next_sentence
     if asked != found:
         raise InputError(
@@ -111,7 +104,7 @@ def _check_next_sentence(data: PretrainingData, held_out: PretrainingData) -> No
 
 
 def _objective(settings: PretrainingSettings, data: PretrainingData) -> str:
-    """The objective of the settings, else that of the records."""
+    """Returns the objective in the settings, or the default for the records."""
     has_next_sentence = data.format.next_sentence != "none"
     if settings.objective == "mlm_nsp" and not has_next_sentence:
         raise InputError(
@@ -134,8 +127,8 @@ def _check_shape(data: PretrainingData, settings: PretrainingSettings, config: B
 
 
 def _check_export(data: PretrainingData, vocab: list[str] | None) -> None:
-    """Rejects before training what could not be exported afterwards."""
-    # Late: only an export needs the serving modules.
+    """Checks before training that the model can be exported afterwards."""
+    # Imported late: only an export needs the serving modules.
     from keras_bert.tasks.loading import SHORTEST
 
     if vocab is None:
@@ -157,7 +150,7 @@ def _do_lower_case(
     vocab: list[str] | None,
     vocab_file: Path | None,
 ) -> bool:
-    """The casing that flag, records and checkpoint agree on."""
+    """Returns the casing given by flag, records and checkpoint, which must agree."""
     said = {} if settings.do_lower_case is None else {"--do_lower_case": settings.do_lower_case}
     for records in (data, held_out):
         for folder, manifest in records.manifests.items():
@@ -184,7 +177,7 @@ def _vocab(
     held_out: PretrainingData,
     checkpoint: Checkpoint | None,
 ) -> tuple[list[str] | None, Path | None]:
-    """The vocabulary that flags, records and checkpoint agree on, and its path."""
+    """Returns the vocabulary of flags, records and checkpoint, which must agree, and its path."""
     files = [Path(settings.vocab_file)] if settings.vocab_file else []
     files += [found.vocab_file for found in (data, held_out) if found.vocab_file]
     vocabs = [(load_vocab(path), path) for path in dict.fromkeys(files)]
@@ -210,7 +203,7 @@ def _config(
         config = BertConfig.from_json(settings.bert_config)
         bundled = not Path(settings.bert_config).is_file()
         if bundled and vocab and not checkpoint:
-            # A bundled config fixes the encoder's size; the vocabulary is the user's own.
+            # A bundled config defines the encoder's size only; the vocabulary is the user's.
             config = replace(config, vocab_size=len(vocab))
     elif checkpoint:
         config = checkpoint.config
@@ -233,7 +226,10 @@ def _config(
 def _check_direction(
     settings: PretrainingSettings, objective: str, config: BertConfig, checkpoint: Checkpoint | None
 ) -> None:
-    """Rejects left-to-right models except for `ltr`, which may start from any model to train."""
+    """Rejects left-to-right models unless the objective is `ltr`.
+
+    With `ltr`, training may start from any model, but evaluation needs a left-to-right model.
+    """
     given = {"bert_config": config} if settings.bert_config else {}
     given |= {"init_checkpoint": checkpoint.config} if checkpoint else {}
     for flag, found in given.items():

@@ -1,9 +1,9 @@
-"""Labels of left-to-right prediction: each token's label is the next token.
+"""Creates labels for left-to-right prediction, where the label of each token is the next token.
 
-In: input_ids, input_mask int32 [B, S]; of packed rows example_ids; of masked records
-masked_lm_positions, masked_lm_ids int32 [B, P] and masked_lm_weights float32 [B, P]. Out: the text
-as it was before masking, and in place of the masks next_token_ids int32 [B, S] and
-next_token_weights float32 [B, S], 0 where nothing follows.
+Inputs are input_ids and input_mask, int32 [B, S]; for packed rows example_ids; for masked records
+masked_lm_positions and masked_lm_ids, int32 [B, P], and masked_lm_weights, float32 [B, P]. Outputs
+are the input_ids before masking and, instead of the masks, next_token_ids, int32 [B, S], and
+next_token_weights, float32 [B, S], 0 for tokens without a next token.
 
 Devlin et al. 2019, section 5.1, "LTR & No NSP".
 """
@@ -14,17 +14,12 @@ _MASKS = ("masked_lm_positions", "masked_lm_ids", "masked_lm_weights")
 
 
 def next_tokens(batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-    """Makes a batch of left-to-right prediction of one that is masked or not.
+    """Converts a batch of records, masked or not, to a batch for left-to-right prediction.
 
-    Args:
-        batch: the features of records, see above.
-
-    Returns:
-        The features, with labels and weights in place of the masks. Every token but the last of
-        its example has weight 1.
+    Every token but the last of its example has weight 1.
     """
     ids = _unmasked(batch) if _MASKS[0] in batch else batch["input_ids"]
-    # An example's number, 0 at padding; a row that is not packed is one example.
+    # The number of each token's example, 0 at padding. An unpacked row is one example.
     example = batch.get("example_ids", batch["input_mask"])
     has_next = (example[:, :-1] == example[:, 1:]) & (example[:, 1:] > 0)
     one_token = [[0, 0], [0, 1]]
@@ -37,8 +32,8 @@ def next_tokens(batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
 
 
 def _unmasked(batch: dict[str, tf.Tensor]) -> tf.Tensor:
-    """Returns input_ids with the original tokens in place of [MASK] and of random tokens."""
-    # [k, 2]: the row and the slot of each prediction; not those that fill a row's slots.
+    """Returns input_ids with the original tokens in place of [MASK] and random tokens."""
+    # [k, 2]: row and slot of each prediction, without the slots that are padding.
     slots = tf.where(batch["masked_lm_weights"] > 0)
     positions = tf.gather_nd(batch["masked_lm_positions"], slots)
     places = tf.stack([slots[:, 0], tf.cast(positions, tf.int64)], axis=1)

@@ -1,7 +1,7 @@
-"""Measures the time and memory of steps of a phase on this machine.
+"""Measures the time and memory of a few steps of a phase on this machine.
 
-Steps of one and of two micro-batches separate the update's time from that of the micro-batches, so
-that a batch that does not fit, or takes long, is measured in part.
+Steps of one and of two micro-batches are compared to separate the time of the update from that of
+the micro-batches. Batches that are slow or do not fit can therefore be measured in part.
 """
 
 import contextlib
@@ -23,7 +23,7 @@ from keras_bert.training import host_memory
 from keras_bert.training.backend import BACKEND, free, make_train_steps, peak_memory
 from keras_bert.training.distribute import distribute
 
-# Limits on a CPU: its rate does not rise beyond some sequences, and this takes seconds.
+# Limits on a CPU: more sequences do not increase its throughput, and this many take seconds.
 CPU_SEQUENCES, CPU_FLOPS = 8, 4e11
 WARM_STEPS, MEASURED_STEPS = 2, 3
 
@@ -33,14 +33,14 @@ class Measured:
     """The time and memory of the measured steps.
 
     Attributes:
-        sequences: those of the micro-batch that was measured, on one device.
-        update_seconds: a step's time but for its micro-batches.
-        micro_batch_seconds: a micro-batch's time, at its full size.
-        used: bytes that a step of one such micro-batch took a device at its peak, on CPUs with
-            what the program itself takes to compile and run it; None if unknown.
-        at_most: whether `used` is only an upper bound, from an earlier phase or a size that did
-            not fit: CPUs and JAX's accelerators count from the program's start.
-        expected: bytes that the estimate says for that.
+        sequences: sequences per device in the measured micro-batch.
+        update_seconds: time of a step without its micro-batches.
+        micro_batch_seconds: time of a full-size micro-batch.
+        used: peak number of bytes per device for a step of one such micro-batch, on CPUs including
+            the memory to compile and run the program; None if unknown.
+        at_most: whether `used` is only an upper bound, from an earlier phase or a size that did not
+            fit: the peak on CPUs and JAX accelerators is that since the start of the program.
+        expected: the estimate of `used`, in bytes.
     """
 
     sequences: int
@@ -57,12 +57,12 @@ def measure(
     plan: Plan,
     strategy: tf.distribute.Strategy,
 ) -> Measured | None:
-    """Times steps of the phase's shape, of as many sequences as fit.
+    """Times steps of the phase's shape with as many sequences as fit.
 
     Args:
         run: the phase.
-        inputs: its records, or None for made-up ones.
-        plan: its arithmetic.
+        inputs: its inputs, or None for random records.
+        plan: its plan.
         strategy: the devices.
 
     Returns:
@@ -81,12 +81,12 @@ def measure(
         short = max(1, int(CPU_FLOPS // plan.flops_a_sequence))
         sequences = min(sequences, CPU_SEQUENCES, short)
         room = _room()
-        # Half: a program takes up to twice the estimate (docs/recipes.md).
+        # Half, since a program takes up to twice the estimate (docs/recipes.md).
         while sequences and room is not None and needed(sequences, 2) * plan.devices > 0.5 * room:
             sequences //= 2
     while sequences:
         try:
-            gc.collect()  # An earlier phase's program is not this one's memory.
+            gc.collect()  # Frees the program of an earlier phase.
             before = _peak(on_cpu, plan.devices)
             once = _step_seconds(run, inputs, plan, strategy, sequences, 1)
             used = _peak(on_cpu, plan.devices)
@@ -94,7 +94,7 @@ def measure(
             if plan.micro_batches > 1 or sequences < plan.micro_batch:
                 gc.collect()
                 twice = _step_seconds(run, inputs, plan, strategy, sequences, 2)
-                # On a busy machine the difference may be noise; half of a step of one, then.
+                # On a busy machine the difference may be noise, so it is limited to a range.
                 more = min(max(twice - once, once / 2), twice / 2)
                 update = max(0.0, once - more)
                 micro_batch = more * plan.micro_batch / sequences
@@ -116,7 +116,7 @@ def _step_seconds(
     sequences: int,
     micro_batches: int,
 ) -> float:
-    """Times a warm step of so many sequences a device and micro-batch."""
+    """Returns the time of a step after warm-up; `sequences` is per device and micro-batch."""
     batch_size = sequences * plan.devices * micro_batches
     if inputs is None:
         batches = _made_up(plan, batch_size)
@@ -138,11 +138,11 @@ def _step_seconds(
     finally:
         # A smaller size may fit without these variables.
         free([*state.model.variables, *state.optimizer.variables])
-    return min(seconds[WARM_STEPS:])  # What else the machine does only adds.
+    return min(seconds[WARM_STEPS:])  # Other load on the machine only adds time.
 
 
 def _made_up(plan: Plan, batch_size: int) -> tf.data.Dataset:
-    """Repeats a batch of random tokens, full rows with every prediction: padding takes as long."""
+    """Repeats a batch of random tokens without padding, which would take as long as tokens."""
     rng = np.random.default_rng(0)
     rows, labels = (batch_size, plan.length), (batch_size, plan.predictions)
 
@@ -166,18 +166,18 @@ def _made_up(plan: Plan, batch_size: int) -> tf.data.Dataset:
 
 
 def _no_room(error: Exception) -> bool:
-    """Returns whether an error of either backend says that a device is out of memory."""
+    """Returns whether an error of either backend means that a device is out of memory."""
     return isinstance(error, tf.errors.ResourceExhaustedError) or "RESOURCE_EXHAUSTED" in str(error)
 
 
 def _room() -> int | None:
-    """Returns the bytes that a phase may take on a CPU: what earlier ones took is used again."""
+    """Returns the bytes available to a phase on a CPU, with those reusable from earlier phases."""
     free_now, held, start = host_memory.available(), host_memory.resident(), _resident_at_first()
     return None if None in (free_now, held, start) else free_now + held - start
 
 
 def _peak(on_cpu: bool, devices: int) -> int | None:
-    """Returns the most bytes that a device has held, as `Measured.used` counts them."""
+    """Returns the peak number of bytes held by a device, as defined for `Measured.used`."""
     if not on_cpu:
         return peak_memory()
     peak, start = host_memory.peak_resident(), _resident_at_first()
@@ -186,5 +186,5 @@ def _peak(on_cpu: bool, devices: int) -> int | None:
 
 @functools.cache
 def _resident_at_first() -> int | None:
-    """Returns the bytes that the process had before the first phase."""
+    """Returns the bytes that the process held before the first phase."""
     return host_memory.resident()

@@ -1,10 +1,10 @@
-"""The pre-training objectives: masked tokens, the next sentence, and next tokens.
+"""The pre-training objectives: masked tokens, next sentences, and next tokens.
 
 Loss = sum(weight * nll) / (sum(weight) + 1e-5) over masked positions + mean nll of the
-next-sentence label (0 is the next, 1 is random); both over the global batch (Devlin et al. 2019,
-section 3.1). Packed rows have a label for each of their examples. Records without next sentences
-have the masked-LM loss only (Liu et al. 2019). Left to right, the loss is that of the next tokens,
-weighted like that of masked tokens (Devlin et al. 2019, section 5.1).
+next-sentence label (0 for next, 1 for random); both over the global batch (Devlin et al. 2019,
+section 3.1). Packed rows have one label per example. Records without next sentences have only the
+masked-LM loss (Liu et al. 2019). The left-to-right loss is that of the next tokens, with the same
+formula as for masked tokens (Devlin et al. 2019, section 5.1).
 """
 
 from typing import Any, NamedTuple
@@ -28,13 +28,13 @@ MODEL_INPUTS = (
 
 
 class Prediction(NamedTuple):
-    """One thing that a pre-training objective predicts.
+    """One prediction of a pre-training objective.
 
     Attributes:
-        logits: the name of its output of `BertPretrainer`.
-        labels: the name of its labels in a batch.
-        weights: the name of their weights; `example_weights` if a batch has no such feature.
-        epsilon: the number that is added to the sum of the weights in its loss.
+        logits: the name of the output of `BertPretrainer`.
+        labels: the name of the labels in a batch.
+        weights: the name of the label weights; `example_weights` if a batch has no such feature.
+        epsilon: added to the sum of the weights in the loss.
     """
 
     logits: str
@@ -43,7 +43,7 @@ class Prediction(NamedTuple):
     epsilon: float
 
 
-# By the name of its figures; `next_piece` is the name that results.json has for next tokens.
+# Keys are the prefixes of the metrics; `next_piece` is the prefix for next tokens in results.json.
 PREDICTIONS = {
     "masked_lm": Prediction("masked_lm_logits", "masked_lm_ids", "masked_lm_weights", 1e-5),
     "next_sentence": Prediction(
@@ -51,7 +51,7 @@ PREDICTIONS = {
     ),
     "next_piece": Prediction("next_token_logits", "next_token_ids", "next_token_weights", 1e-5),
 }
-# The predictions of each value of --objective, the one of tokens first.
+# The predictions of each value of --objective, with the prediction of tokens first.
 OBJECTIVES = {
     "mlm_nsp": ("masked_lm", "next_sentence"),
     "mlm": ("masked_lm",),
@@ -60,15 +60,11 @@ OBJECTIVES = {
 
 
 def pretraining_objective(objective: str = "mlm_nsp") -> Objective:
-    """Makes the training objective of that name.
+    """Creates an objective for a `BertPretrainer` and batches of `tasks.pretraining.batches`.
 
     Args:
-        objective: `mlm_nsp`: masked tokens and the next sentence; `mlm`: masked tokens only;
-            `ltr`: next tokens, for a left-to-right model and batches made for it.
-
-    Returns:
-        The objective, for a `BertPretrainer` and the batches of `tasks.pretraining.batches`,
-        packed or not.
+        objective: `mlm_nsp` for masked tokens and next sentences, `mlm` for masked tokens only, or
+            `ltr` for next tokens, which needs a left-to-right model and matching batches.
     """
     predictions = OBJECTIVES[objective]
 
@@ -98,25 +94,25 @@ def pretraining_objective(objective: str = "mlm_nsp") -> Objective:
 
 
 def label_weights(batch: Batch, prediction: str) -> Any:
-    """Returns 1 for each label that counts, 0 for the others.
+    """Returns the label weights, 1 for each label that counts and 0 for the others.
 
     Args:
-        batch: of tasks.pretraining.batches.
+        batch: a batch of tasks.pretraining.batches.
         prediction: a key of PREDICTIONS.
 
     Returns:
-        [B, P] or [B, S] float32 for tokens, [B] or [B, P] for examples.
+        float32, [B, P] or [B, S] for tokens, [B] or [B, P] for examples.
     """
-    # A row that is one example has one next-sentence label, which weighs what the row weighs.
+    # An unpacked row has one next-sentence label, whose weight is that of the row.
     own = PREDICTIONS[prediction].weights
     return batch[own if own in batch else "example_weights"]
 
 
 @chain
 def _score(logits: Any, labels: Any, weights: Any) -> Any:
-    """Returns [the weighted sum of the negative log-likelihoods, that of the hits]."""
+    """Returns [weighted sum of the negative log-likelihoods, weighted sum of the hits]."""
     nll = ops.sparse_categorical_crossentropy(labels, logits, from_logits=True)
-    # The first of the largest, as argmax gives it; XLA's argmax takes nearly twice as long.
+    # The first maximum, as with argmax; XLA's argmax takes nearly twice as long.
     largest = ops.max(logits, -1, keepdims=True)
     vocab_size = logits.shape[-1]
     first = ops.min(ops.where(logits == largest, ops.arange(vocab_size), vocab_size), -1)

@@ -1,10 +1,10 @@
-"""Pre-training in phases: one run after the other.
+"""Pre-trains in phases, one run after the other.
 
-    phase-1/ -> weights, with continue_optimizer its state -> phase-2/ -> ... -> model/
+    phase-1/ -> weights, with continue_optimizer also optimizer state -> phase-2/ -> ... -> model/
 
-Every phase is an ordinary run in a folder of its own, so the same command resumes the phase that
-was interrupted. The folder around them has the contract's files of the whole; of several
-workers the first one writes them.
+Every phase is an ordinary run in its own folder, so the same command resumes an interrupted phase.
+The parent folder contains the files of a run for all phases together; with several workers the
+first one writes them.
 """
 
 import gc
@@ -38,7 +38,7 @@ class PhaseRun:
 
     Attributes:
         phase: its part of the recipe.
-        settings: the settings of its run, without its checkpoint, which is the phase before.
+        settings: the settings of the run; a later phase's checkpoint is that of the previous phase.
         training: the length of the run and the settings of its steps.
         record: the settings in its run.json.
     """
@@ -52,20 +52,20 @@ class PhaseRun:
 def pretrain_phases(
     runs: Sequence[PhaseRun], strategy: tf.distribute.Strategy, output_dir: Path
 ) -> dict[str, float]:
-    """Pre-trains phase by phase, or resumes the phase that was interrupted.
+    """Pre-trains phase by phase, or resumes the interrupted phase.
 
     Args:
-        runs: the phases; `init_checkpoint` is where the first one starts from, if anywhere.
+        runs: the phases; `init_checkpoint` is the initial checkpoint of the first one, if any.
         strategy: the devices.
-        output_dir: gets a run's folder `phase-N` each, and model/, results.json and run.json of the
-            whole: the last phase's, run.json with what the others had otherwise.
+        output_dir: gets a folder `phase-N` per phase, the last phase's model/ and results.json, and
+            a run.json with the settings of the last phase and the differences of the others.
 
     Returns:
-        The final figures of the last phase, as in results.json.
+        The final metrics of the last phase, as in results.json.
 
     Raises:
-        InputError: as `pretrain`, with the recipe and the phase; or phases whose records, configs
-            or vocabularies do not fit each other, before anything is written.
+        InputError: as for `pretrain`, with recipe and phase in the message; or records, configs or
+            vocabularies differ between phases, before anything is written.
     """
     inputs = check_phases(runs, strategy)
     check_place(output_dir / "model")
@@ -82,13 +82,13 @@ def pretrain_phases(
         make_state(first.settings, first.training, strategy, config, objective, checkpoint)
     with running(output_dir, whole, strategy) as folder:
         for number, run in enumerate(runs, 1):
-            gc.collect()  # Two phases' programs may not fit side by side.
+            gc.collect()  # The programs of two phases may not fit in memory together.
             steps = run.training.num_train_steps
             logging.info("phase %d of %d: %d steps", number, len(runs), steps)
             own, settings, record = output_dir / f"phase-{number}", run.settings, dict(run.record)
             if number > 1:
                 before = f"phase-{number - 1}"
-                # A phase that has begun resumes its own checkpoints, for all workers alike.
+                # A phase resumes from its own checkpoints only if all workers have some.
                 begun = all(gather(strategy, bool(list_checkpoints(own / "checkpoints"))))
                 goes_on = run.phase.continue_optimizer and not begun
                 settings = _started(settings, output_dir / before, goes_on)
@@ -105,23 +105,19 @@ def pretrain_phases(
 def check_phases(
     runs: Sequence[PhaseRun], strategy: tf.distribute.Strategy
 ) -> list[PretrainingInputs]:
-    """Checks that records and settings of all phases fit the recipe, the devices and each other.
-
-    Args:
-        runs: the phases.
-        strategy: the devices.
+    """Checks that the inputs of all phases match the recipe, the devices and each other.
 
     Returns:
-        What each phase reads, as if it were the first.
+        The inputs of each phase, as if it were the first.
 
     Raises:
-        InputError: something does not fit.
+        InputError: a mismatch.
     """
     found = []
     for run in runs:
         with named(run.phase):
             found.append(find_inputs(run.settings, run.training.num_train_steps))
-            found[-1].data.share(*share_of(strategy))  # Too few files show before the first phase.
+            found[-1].data.share(*share_of(strategy))  # Raises if there are too few files.
             check_batch_sizes(strategy, run.training, run.settings.eval_batch_size)
             check_state_dtype(strategy, run.settings.optimizer_state_dtype)
             _check_records(run.phase, found[-1])
@@ -142,14 +138,14 @@ def check_phases(
 
 
 def _started(settings: PretrainingSettings, before: Path, goes_on: bool) -> PretrainingSettings:
-    """Starts a phase from the folder of the one before."""
+    """Returns the settings of a phase that starts from the folder of the previous one."""
     init_run = str(before) if goes_on else ""
-    # The checkpoint's config is that of the first phase, with the vocabulary's own size.
+    # The checkpoint has the config of the first phase, with the size of the vocabulary.
     return replace(settings, init_checkpoint=str(before), init_run=init_run, bert_config="")
 
 
 def _check_records(phase: Phase, inputs: PretrainingInputs) -> None:
-    """Checks that records were made as the recipe says."""
+    """Checks that records were created with the data settings of the recipe."""
     for folder, manifest in (inputs.data.manifests | inputs.held_out.manifests).items():
         settings = manifest["settings"]
         for name, value in phase.data.items():
@@ -161,7 +157,7 @@ def _check_records(phase: Phase, inputs: PretrainingInputs) -> None:
 
 
 def _record(runs: Sequence[PhaseRun], inputs: Sequence[PretrainingInputs]) -> dict[str, object]:
-    """Returns the record of the whole: the last phase's, and where other phases differ."""
+    """Returns the last phase's record, with the differences of the other phases."""
     records = [
         {**run.record, **read.record(), "data": dict(run.phase.data)}
         for run, read in zip(runs, inputs, strict=True)
@@ -176,13 +172,9 @@ def _record(runs: Sequence[PhaseRun], inputs: Sequence[PretrainingInputs]) -> di
 
 @contextmanager
 def named(phase: Phase) -> Iterator[None]:
-    """Puts the recipe and the phase before the message of an `InputError`.
+    """Prefixes the messages of InputErrors in the block with the recipe and the phase.
 
-    Args:
-        phase: the one that the block is about; one of no recipe is not named.
-
-    Yields:
-        Nothing.
+    A phase without a recipe adds no prefix.
     """
     try:
         yield

@@ -1,6 +1,6 @@
-"""The arithmetic of a phase: steps, sequences, operations and memory.
+"""Computes the steps, sequences, operations and memory of a phase.
 
-Arithmetic alone (training/cost.py), for records that are there or are not yet.
+It uses arithmetic only (training/cost.py), so the records need not exist yet.
 """
 
 import sys
@@ -18,22 +18,22 @@ from keras_bert.training.ramp import BatchRamp
 
 @dataclass(frozen=True)
 class Plan:
-    """The arithmetic of a phase.
+    """The computed size and cost of a phase.
 
     Attributes:
-        config: the sizes.
+        config: the model's configuration.
         objective: the name of the objective (objective.py).
         length: S.
-        predictions: P; S where each next token is predicted.
-        steps: its steps.
-        devices: the devices.
-        micro_batch: sequences of a micro-batch on one device.
-        micro_batches: micro-batches of a full step.
-        all_micro_batches: those of all steps together.
-        evaluations: how many there are.
-        evaluated: examples of each; None where there are no records yet to tell.
-        flops_a_sequence: forward and backward.
-        memory: of one device.
+        predictions: P; S if the objective predicts every next token.
+        steps: number of steps.
+        devices: number of devices.
+        micro_batch: sequences per micro-batch and device.
+        micro_batches: micro-batches per full step.
+        all_micro_batches: micro-batches of all steps.
+        evaluations: number of evaluations.
+        evaluated: examples per evaluation; None if unknown because there are no records yet.
+        flops_a_sequence: FLOPs of forward and backward pass per sequence.
+        memory: memory per device.
     """
 
     config: BertConfig
@@ -52,24 +52,18 @@ class Plan:
 
     @property
     def sequences(self) -> int:
-        """The sequences of all steps."""
+        """The total number of sequences in all steps."""
         return self.all_micro_batches * self.micro_batch * self.devices
 
 
 def make_plan(run: PhaseRun, inputs: PretrainingInputs | None, devices: int) -> Plan:
-    """Does the arithmetic of a phase.
+    """Computes the plan of a phase for a number of devices.
 
-    Args:
-        run: the phase.
-        inputs: its records, or None where there are none yet.
-        devices: how many devices share a batch.
-
-    Returns:
-        The plan.
+    `inputs` are the phase's inputs, or None if there are no records yet.
 
     Raises:
-        InputError: nothing says the config or the records' shape, or the config has no room for
-            their length.
+        InputError: the config or the shape of the records is unknown, or the records are longer
+            than the model's number of positions.
     """
     settings, training = run.settings, run.training
     if inputs:
@@ -112,13 +106,13 @@ def make_plan(run: PhaseRun, inputs: PretrainingInputs | None, devices: int) -> 
 
 
 def _evaluations(run: PhaseRun, inputs: PretrainingInputs | None) -> tuple[int, int | None]:
-    """Counts the evaluations of a phase, and the examples of each."""
+    """Returns the number of evaluations of a phase, and of examples per evaluation."""
     settings, training = run.settings, run.training
     if not settings.do_eval:
         return 0, 0
     every = training.evaluate_steps or training.save_checkpoints_steps
     count = -(-training.num_train_steps // every) if settings.eval_file else 1
-    # Without records they are as many as are asked for, if that is said.
+    # Without records, the number is known only if the settings limit it.
     available = inputs.held_out.num_examples if inputs else sys.maxsize
     examples = settings.eval_examples(available)
     return count, None if examples == sys.maxsize else examples
@@ -140,18 +134,15 @@ def _config(run: PhaseRun) -> BertConfig:
 def memory_of(
     run: PhaseRun, config: BertConfig, length: int, predictions: int, sequences: int, parts: int
 ) -> Memory:
-    """Estimates the memory of a device with the settings of a phase.
+    """Estimates the memory per device with the settings of a phase.
 
     Args:
         run: the phase.
-        config: the sizes.
+        config: the model's configuration.
         length: S.
         predictions: P.
-        sequences: those of a micro-batch.
-        parts: micro-batches of a step.
-
-    Returns:
-        The bytes of each part.
+        sequences: sequences per micro-batch.
+        parts: micro-batches per step.
     """
     step = StepShape(
         length,

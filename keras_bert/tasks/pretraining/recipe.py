@@ -2,13 +2,13 @@
 
     [data]                      # flags of data_tools.create_pretraining_data, for every phase
     [flags]                     # flags of run_pretraining.py, for every phase
-    [[phase]]                   # flags of one phase; a later one starts from the one before
+    [[phase]]                   # flags of one phase; a later one starts from the previous one
     data = {max_seq_length = 128}
     [[phase]]
-    continue_optimizer = true   # with its optimizer state, and in its learning-rate schedule
+    continue_optimizer = true   # also continues the optimizer state and learning-rate schedule
 
-What the command line says goes before a phase's flags, those before the recipe's shared ones, and
-those before the program's defaults.
+Flags on the command line override those of a phase, which override the recipe's shared flags, which
+override the program's defaults.
 """
 
 import tomllib
@@ -22,11 +22,11 @@ import keras_bert
 from keras_bert.common.errors import InputError
 
 _BUNDLED = Path(keras_bert.__file__).parent / "recipes"
-# What --recipe_scale makes shorter.
+# The flags that --recipe_scale multiplies.
 STEPS = ("num_train_steps", "num_warmup_steps", "batch_ramp_steps")
-# The records' shape: said once, of how they are made, and checked when they are read.
+# The records' shape: given in `data`, and also passed to the run, which checks its records.
 SHAPE = ("max_seq_length", "max_predictions_per_seq")
-# What an optimizer that goes on, and its learning-rate schedule, have one of.
+# The flags that must not change between phases that share an optimizer and its schedule.
 _OF_A_SCHEDULE = (
     "optimizer",
     "optimizer_state_dtype",
@@ -38,10 +38,10 @@ _LENGTH = "{max_seq_length}"
 
 
 class Parser(Protocol):
-    """What absl's flags know of a flag's values."""
+    """The methods of absl's flags that check the values of a flag."""
 
     def parse(self, value: Any) -> Any:
-        """Returns the value, or raises ValueError with what is wrong with it."""
+        """Returns the parsed value, or raises ValueError with the reason."""
 
     def flag_type(self) -> str:
         """Returns `int`, `float`, `bool`, `string` or `string enum`."""
@@ -61,12 +61,12 @@ class Phase:
     """One phase of a recipe.
 
     Attributes:
-        recipe: the file; empty for a run of none.
-        number: the phase's, from 1.
+        recipe: the file; empty without a recipe.
+        number: the number of the phase, from 1.
         flags: the phase's flags of run_pretraining.py.
         data: its flags of data_tools.create_pretraining_data.
-        continue_optimizer: whether it goes on with the optimizer state and the learning-rate
-            schedule of the phase before.
+        continue_optimizer: whether to continue with the optimizer state and learning-rate schedule
+            of the previous phase.
     """
 
     recipe: str
@@ -77,7 +77,7 @@ class Phase:
 
     @property
     def place(self) -> str:
-        """What messages call it."""
+        """The name of the phase in messages."""
         return f"{self.recipe}: phase {self.number}"
 
 
@@ -87,21 +87,18 @@ def read_recipe(
     check_data: Callable[..., Any],
     data_flags: Mapping[str, type],
 ) -> list[Phase]:
-    """Reads and checks a recipe.
+    """Reads and checks a recipe; the phases have only the recipe's own flags.
 
     Args:
         path: the TOML file, or the name of a bundled recipe.
-        parsers: of each flag of run_pretraining.py that a recipe may have.
-        check_data: takes the data tool's settings by name and raises an InputError for a value
-            that is not allowed.
-        data_flags: the type of each of these settings.
-
-    Returns:
-        The phases, with the recipe's own flags alone.
+        parsers: {name: parser} of the flags of run_pretraining.py that recipes may contain.
+        check_data: takes the data tool's settings as keyword arguments and raises InputError for
+            invalid values.
+        data_flags: {name: type} of the data tool's settings.
 
     Raises:
-        InputError: no such file, not TOML, a key that is not known, or a value of the wrong type
-            or out of bounds; the message names file and key.
+        InputError: a missing file, invalid TOML, an unknown key, or a value of the wrong type or
+            out of range; the message contains file and key.
     """
     try:
         content = tomllib.loads(find_recipe(path).read_text(encoding="utf-8"))
@@ -150,11 +147,10 @@ def bundled_recipes() -> list[str]:
 
 
 def find_recipe(name: str) -> Path:
-    """Returns the file of a recipe.
+    """Returns the path of a recipe file.
 
-    Args:
-        name: a path; where there is no such file, a bundled recipe's name with or without `.toml`,
-            also as recipes/NAME.toml.
+    If the file `name` does not exist, it may be the name of a bundled recipe, with or without
+    `.toml`, or recipes/NAME.toml.
     """
     path = Path(name)
     is_plain = path.parent.as_posix() in (".", "recipes")
@@ -166,23 +162,22 @@ def find_recipe(name: str) -> Path:
 def plan_phases(
     phases: Sequence[Phase], defaults: Mapping[str, Any], given: Mapping[str, Any], scale: float
 ) -> list[Phase]:
-    """Completes the phases of a recipe by what the command line says.
+    """Completes the flags of a recipe's phases with defaults and the command line.
 
     Args:
         phases: from `read_recipe`.
         defaults: the value of every flag of run_pretraining.py.
-        given: those that the command line gives.
-        scale: multiplies the recipe's steps, so that its schedule keeps its form.
+        given: the flags on the command line.
+        scale: multiplies the recipe's steps, so that the schedule keeps its shape.
 
     Returns:
-        The phases with every flag, and with "schedule_steps": the steps from the first phase of
-        its learning-rate schedule to the end of the last. {max_seq_length} in the records' flags
-        is filled in.
+        The phases with all flags, and with "schedule_steps": the number of steps of all phases that
+        share the learning-rate schedule. {max_seq_length} in the paths of records is replaced.
 
     Raises:
-        InputError: the scale is not above 0 and at most 1000, phases of one schedule disagree
-            about it, records of several lengths have one place, or a phase of unknown length has
-            {max_seq_length} in it.
+        InputError: the scale is not above 0 and at most 1000, phases with a common schedule have
+            different settings for it, records of different lengths have the same path, or a path
+            contains {max_seq_length} in a phase of unknown length.
     """
     if not 0 < scale <= 1000:
         raise InputError(f"--recipe_scale={scale}: expected a number above 0, at most 1000")
@@ -190,7 +185,7 @@ def plan_phases(
     for phase in phases:
         own = {n: _scaled(v, scale) if n in STEPS else v for n, v in phase.flags.items()}
         if given.get("init_checkpoint"):
-            own["bert_config"] = ""  # A checkpoint brings its own.
+            own["bert_config"] = ""  # The checkpoint's config is used.
         flags = {**defaults, **own, **given}
         data = phase.data | {n: flags[n] for n in SHAPE if n in given and n in phase.data}
         planned.append(replace(phase, flags=flags, data=data))
@@ -211,11 +206,7 @@ def plan_phases(
 
 
 def data_command(phase: Phase) -> str:
-    """Returns the command that makes a phase's records, with capitals for what is the user's.
-
-    Args:
-        phase: a planned phase of a recipe.
-    """
+    """Returns the command that creates a phase's records, with placeholders in capitals."""
     settings = [
         f"--{name}={str(value).lower() if isinstance(value, bool) else value}"
         for name, value in phase.data.items()
@@ -263,7 +254,7 @@ def _check_data_flag(place: str, name: str, value: Any, known: Mapping[str, type
 
 
 def _scaled(steps: int, scale: float) -> int:
-    # A step at least, so that a short trial of a recipe has all of its parts.
+    # At least one step, so that a short trial of a recipe covers all of its parts.
     return max(1, round(steps * scale)) if steps else 0
 
 

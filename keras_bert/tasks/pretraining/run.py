@@ -1,7 +1,9 @@
-"""Pre-training from settings to checkpoints, scores and a model directory.
+"""Pre-trains a model and saves checkpoints, metrics and a model directory.
 
-inputs that agree -> model (newly initialized, or from a checkpoint) -> the run's folder -> train
--> evaluate -> model/ and results.json
+1. Find and check the inputs.
+2. Create the model, newly initialized or from a checkpoint, and the run's folder.
+3. Train and evaluate.
+4. Write model/ and results.json.
 """
 
 from dataclasses import asdict, replace
@@ -48,23 +50,23 @@ from keras_bert.training.strategy import check_state_dtype, dtype_policy
 
 
 def pretrain(settings: PretrainingSettings, run: TrainingRun) -> dict[str, float]:
-    """Pre-trains a BERT, or resumes its run, and saves the model.
+    """Pre-trains a BERT model, or resumes a run, and saves the model.
 
     Args:
         settings: records, model and optimizer of the run.
         run: its steps, devices, folder and record.
 
     Returns:
-        The finished steps and the final figures, as in results.json.
+        The finished steps and the final metrics, as in results.json.
 
     Raises:
-        InputError: the records, the config, the vocabulary, the checkpoint or the folder are
-            unusable or do not fit each other.
+        InputError: the records, config, vocabulary, checkpoint or folder are unusable or do not
+            match each other.
         EndedEarly: the run received SIGTERM, or lost a worker.
     """
     training, strategy, output_dir = run.training, run.strategy, run.output_dir
     inputs = find_inputs(settings, training.num_train_steps)
-    inputs.data.share(*share_of(strategy))  # Too few files show before anything is made.
+    inputs.data.share(*share_of(strategy))  # Raises if there are too few files.
     check_batch_sizes(strategy, training, settings.eval_batch_size)
     check_state_dtype(strategy, settings.optimizer_state_dtype)
     check_place(output_dir / "model")
@@ -73,7 +75,7 @@ def pretrain(settings: PretrainingSettings, run: TrainingRun) -> dict[str, float
     if is_finished(output_dir, run.record, strategy):
         logging.info("%s is finished; nothing to do", output_dir)
         return read_json(output_dir / "results.json")
-    # Before the folder is touched: weights that do not fit leave nothing behind.
+    # Load the weights first, so that weights that do not fit leave no folder behind.
     state = make_state(
         settings, training, strategy, inputs.config, inputs.objective, inputs.checkpoint
     )
@@ -86,16 +88,15 @@ def pretrain(settings: PretrainingSettings, run: TrainingRun) -> dict[str, float
                 ModelDescription(inputs.config, inputs.vocab, inputs.do_lower_case),
             )
         write_json(folder / "results.json", results)
-    # The model of the next phase may not fit beside this one.
+    # The model of the next phase may not fit in memory together with this one.
     free([*state.model.variables, *state.optimizer.variables])
     return results
 
 
 def workers_of(strategy: tf.distribute.Strategy) -> dict[str, int]:
-    """Returns the entries of run.json for the workers, who decide the contents of batches.
+    """Returns the entries of run.json for the workers, which determine the contents of batches.
 
-    Args:
-        strategy: any; nothing is kept of a run of one process.
+    A run with a single process has no entries.
     """
     workers = num_workers(strategy)
     return {"num_workers": workers} if workers > 1 else {}
@@ -109,15 +110,15 @@ def make_state(
     objective: str,
     checkpoint: Checkpoint | None = None,
 ) -> TrainState:
-    """Makes the model and its optimizer as they are before the run's first step.
+    """Creates the model and its optimizer in their state before the run's first step.
 
     Args:
         settings: the model and optimizer of the run.
         training: the length of the run.
         strategy: the devices.
-        config: the encoder's sizes and settings.
+        config: the encoder's configuration.
         objective: the name of the objective (objective.py).
-        checkpoint: the checkpoint to start from; None for newly initialized weights.
+        checkpoint: the initial checkpoint; None for newly initialized weights.
 
     Returns:
         The model, its optimizer and objective, and the loss scale, which float16 needs.
@@ -137,7 +138,7 @@ def make_state(
         if checkpoint:
             logging.info("%s", checkpoint.load_into(model))
         if objective != "mlm_nsp":
-            # No loss reaches these two; weight decay alone would wear them down.
+            # No loss depends on these two; weight decay alone would shrink them.
             model.encoder.pooler.trainable = model.next_sentence.trainable = False
         schedule = LinearWarmupDecay(
             settings.learning_rate,

@@ -1,8 +1,8 @@
-"""The settings of a pre-training run; inputs.py checks them."""
+"""The settings of a pre-training run, which inputs.py checks."""
 
 from dataclasses import dataclass
 
-# The mean figures of so many records are those of any number, to the digits that are shown.
+# With this many records, more records do not change the printed digits of the mean metrics.
 SAMPLE_SIZE = 100_000
 
 
@@ -13,32 +13,32 @@ class PretrainingSettings:
     Attributes:
         input_file: training records: folders, files or globs, comma-separated.
         eval_file: held-out records, likewise; empty for the training records.
-        bert_config: a JSON file or a bundled config's name; empty with `init_checkpoint`.
-        vocab_file: the vocabulary; empty for the one beside the records.
-        do_lower_case: whether records and vocabulary are lower-cased; None takes what the records
-            or the checkpoint say, else the casing of the tokens themselves.
-        init_checkpoint: a checkpoint to start from, or empty.
+        bert_config: a JSON file or the name of a bundled config; empty with `init_checkpoint`.
+        vocab_file: the vocabulary; empty for the one stored with the records.
+        do_lower_case: whether records and vocabulary are lower-cased; None for the setting of the
+            records or the checkpoint, otherwise inferred from the tokens.
+        init_checkpoint: the initial checkpoint, or empty.
+        init_run: the folder of an earlier run, or empty. The run starts from its last checkpoint
+            including the optimizer state, and continues its learning-rate schedule.
         optimizer: `adamw` or `lamb`.
-        init_run: an earlier run's folder whose last checkpoint, optimizer state and all, this one
-            starts from, so that its learning-rate schedule continues; or empty.
-        learning_rate: its peak, reached after the warm-up.
-        num_warmup_steps: steps of linear warm-up.
-        schedule_steps: steps after which the learning rate is 0, those of `init_run` counted; 0
-            takes the run's own length.
-        dropout_prob: both dropout probabilities in training, in place of the config's, which
-            `model/` keeps; None takes the config's.
-        random_seed: decides initial weights, data order and dropout masks.
-        do_train: whether to train; else `init_checkpoint` is evaluated as it is.
+        learning_rate: the peak learning rate, reached after warm-up.
+        num_warmup_steps: number of linear warm-up steps.
+        schedule_steps: number of steps until the learning rate is 0, including those of
+            `init_run`; 0 for the run's own number of steps.
+        dropout_prob: both dropout probabilities in training; `model/` keeps those of the config.
+            None for those of the config.
+        random_seed: seed for initial weights, data order and dropout masks.
+        do_train: whether to train; otherwise `init_checkpoint` is evaluated unchanged.
         do_eval: whether to evaluate at each checkpoint and at the end.
-        eval_batch_size: examples a batch of the evaluation.
-        max_eval_steps: batches of an evaluation; 0 takes all, of training records as many as have
-            SAMPLE_SIZE examples.
+        eval_batch_size: number of examples per evaluation batch.
+        max_eval_steps: number of evaluation batches; 0 for all records of `eval_file`, or
+            SAMPLE_SIZE training records.
         mixed_precision: `float32`, `bfloat16` or `float16`.
         optimizer_state_dtype: type of the optimizer's moments, `float32` or `bfloat16`.
-        max_seq_length: the length that the records must have; 0 accepts any.
-        max_predictions_per_seq: likewise.
-        objective: `mlm_nsp`, `mlm` or `ltr` (objective.py); None takes `mlm_nsp`, or `mlm` for
-            records without next sentences.
+        max_seq_length: the expected length of the records; 0 accepts any.
+        max_predictions_per_seq: the expected number of predictions per sequence; 0 accepts any.
+        objective: `mlm_nsp`, `mlm` or `ltr` (objective.py); None for `mlm_nsp`, or for `mlm` if
+            the records have no next sentences.
         export: whether the model will be exported, which needs a vocabulary.
     """
 
@@ -67,11 +67,7 @@ class PretrainingSettings:
     export: bool = False
 
     def eval_examples(self, available: int) -> int:
-        """Returns the examples of an evaluation.
-
-        Args:
-            available: records of `eval_file`, or those of training.
-        """
+        """Returns the number of examples per evaluation, given the number of available records."""
         batches = self.max_eval_steps
         if not (batches or self.eval_file):
             batches = -(-SAMPLE_SIZE // self.eval_batch_size)

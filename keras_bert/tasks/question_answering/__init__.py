@@ -1,1 +1,1 @@
-"""Question answering by spans of contexts, as in SQuAD."""
+"""Extractive question answering, as in SQuAD."""

@@ -1,7 +1,7 @@
-"""Reads the questions that a run trains on, scores and answers.
+"""Reads the training, development and test questions of a run.
 
-They come from SQuAD files, or from SQuAD as TensorFlow Datasets prepared it. Questions that cannot
-be trained on or scored are skipped, and counted in a warning.
+They come from SQuAD files or from TensorFlow Datasets. Questions that cannot be used for training
+or scoring are skipped, with a warning that reports how many.
 """
 
 from collections.abc import Sequence
@@ -23,19 +23,18 @@ from keras_bert.tasks.question_answering.tfds import read_tfds
 
 @dataclass(frozen=True)
 class SquadSettings:
-    """The questions of a run, and how they are read and answered.
+    """The questions of a run, and the settings for reading and answering them.
 
     Attributes:
-        answers: how contexts become windows and logits become answers. Without a threshold,
-            predictions of other questions than the development set's use the one that gives the
-            development set's best F1.
-        train_file: questions to train on.
+        answers: window and decoding settings. If they have no threshold, a test set other than the
+            development set uses the threshold with the best F1 on the development set.
+        train_file: training questions.
         eval_file: answered questions to score.
-        predict_file: questions to answer; empty for those of `eval_file`.
-        tfds: take SQuAD from TensorFlow Datasets where no file is named.
-        data_dir: with `tfds`, the folder of TensorFlow Datasets.
-        strict: whether a training answer that is not in its context is an error; otherwise its
-            question is skipped.
+        predict_file: questions to answer; if empty, those of `eval_file`.
+        tfds: use SQuAD from TensorFlow Datasets for each file that is not given.
+        data_dir: the TensorFlow Datasets folder, with `tfds`.
+        strict: raise an error if a training answer is not in its context, instead of skipping the
+            question.
     """
 
     answers: AnswerSettings = field(default_factory=AnswerSettings)
@@ -54,12 +53,12 @@ class SquadSettings:
 
 @dataclass(frozen=True)
 class QuestionSplits:
-    """The questions of a run.
+    """The questions of a run; None for a split that is not used.
 
     Attributes:
-        train: questions to train on, or None.
-        dev: answered questions to score, or None.
-        test: questions to answer, or None; they may be the list of `dev`.
+        train: training questions.
+        dev: answered questions to score.
+        test: questions to answer; may be the same list as `dev`.
     """
 
     train: Sequence[Question] | None = None
@@ -70,16 +69,11 @@ class QuestionSplits:
 def read_data(
     squad: SquadSettings, *, do_train: bool, do_eval: bool, do_predict: bool
 ) -> QuestionSplits:
-    """Reads the questions that a run needs; those to score or to answer may be absent.
-
-    Args:
-        squad: the files, or TensorFlow Datasets.
-        do_train: whether to read questions to train on.
-        do_eval: whether to read questions to score.
-        do_predict: whether to read questions to answer.
+    """Reads the questions that a run needs; the development and test questions may be missing.
 
     Raises:
-        InputError: files that cannot be used, none to train on, or nothing to do.
+        InputError: a file is invalid, the training questions are missing, or there is nothing to
+            do.
     """
     if do_train and not (squad.train_file or squad.tfds):
         raise InputError("--train_file is missing; expected a SQuAD file, --tfds or --nodo_train")
@@ -111,18 +105,7 @@ def read_data(
 
 
 def trainable(questions: Sequence[Question], squad: SquadSettings) -> list[Question]:
-    """Keeps the questions that can be trained on.
-
-    Args:
-        questions: to train on.
-        squad: the version, and whether a misplaced answer is an error.
-
-    Returns:
-        The questions whose answer is in its context, each moved to where it is.
-
-    Raises:
-        InputError: an answer that is not in its context (`strict`), or no question is left.
-    """
+    """Returns the questions with an answer in their context, realigned by `aligned`."""
     questions = scorable(questions, squad, "training")
     found = [aligned(question) for question in questions]
     absent = [q for q, kept in zip(questions, found, strict=True) if kept is None]
@@ -143,18 +126,10 @@ def trainable(questions: Sequence[Question], squad: SquadSettings) -> list[Quest
 
 
 def scorable(questions: Sequence[Question], squad: SquadSettings, kind: str) -> Sequence[Question]:
-    """Keeps the questions that the version of SQuAD has: in v1.1, those with an answer.
-
-    Args:
-        questions: answered or impossible.
-        squad: the version.
-        kind: the name of the split, for messages.
-
-    Returns:
-        All of them, or those that have an answer.
+    """Returns the questions that are valid in the SQuAD version: in v1.1, those with an answer.
 
     Raises:
-        InputError: none is left.
+        InputError: no question is left.
     """
     if squad.version_2:
         return questions

@@ -1,10 +1,10 @@
-"""Fine-tunes a span labeler on SQuAD to official scores, prediction files and model/.
+"""Fine-tunes a span labeler on SQuAD, and writes official scores, predictions and the model.
 
-    training questions -> windows with positions -------------------------> training examples
-    dev questions -> windows -> logits -> candidates -> texts ------------> official scores
-    test questions -> windows -> logits -> candidates -> texts -----------> predictions.json, ...
+    training questions -> windows with answer positions -----------------> training examples
+    dev questions -> windows -> logits -> candidates -> texts -----------> official scores
+    test questions -> windows -> logits -> candidates -> texts ----------> predictions.json, ...
 
-The fine-tuning core (tasks/fine_tuning) trains and predicts; this file gives it the loss, scores,
+The shared code in tasks/fine_tuning runs training and prediction. This file adds the loss, scores,
 TensorBoard tables and prediction files of question answering.
 """
 
@@ -48,13 +48,7 @@ from keras_bert.training.board import Board
 
 
 class _QuestionSet:
-    """Questions to score or to answer, split into windows once.
-
-    Args:
-        questions: Q of them.
-        tokenizer: of the checkpoint.
-        settings: how contexts become windows and logits become answers.
-    """
+    """Questions to score or to answer, split into windows once."""
 
     def __init__(
         self, questions: Sequence[Question], tokenizer: BertTokenizer, settings: AnswerSettings
@@ -66,13 +60,13 @@ class _QuestionSet:
         self._prepared = prepare(self._processor.preprocess, columns)
 
     def decode(self, predict: Predict) -> Predictions:
-        """Runs the model and returns the candidates of each question."""
+        """Runs the model and decodes the candidate answers of each question."""
         logits = predict(self._prepared.examples)
         chunks = decoded(self._processor, self._prepared, logits)
         return Predictions(self.questions, gathered(list(chunks)))
 
     def score(self, predict: Predict) -> dict[str, float]:
-        """Returns the figures of the official scorer."""
+        """Runs the model and returns the official scores."""
         return score(self.decode(predict), self.settings)
 
 
@@ -80,14 +74,11 @@ def fine_tune_span_labeler(squad: SquadSettings, run: FineTuningRun) -> dict[str
     """Fine-tunes a span labeler once for each seed, or resumes an unfinished run.
 
     Args:
-        squad: the questions, and how they are read and answered.
-        run: the run; its `max_seq_length` is that of the windows.
+        squad: the questions, and the settings for reading and answering them.
+        run: the run; its `max_seq_length` is the window length.
 
     Returns:
-        The figures of the official scorer, as in results.json.
-
-    Raises:
-        InputError: questions or a checkpoint that cannot be used.
+        The official scores, as in results.json.
     """
     settings = run.settings
     squad = replace(squad, answers=replace(squad.answers, max_seq_length=settings.max_seq_length))
@@ -106,22 +97,13 @@ def fine_tune_span_labeler(squad: SquadSettings, run: FineTuningRun) -> dict[str
 def make_task(
     squad: SquadSettings, splits: QuestionSplits, tokenizer: BertTokenizer
 ) -> FineTuningTask:
-    """Prepares the questions of a run, and how they are trained on, scored and answered.
-
-    Args:
-        squad: how questions become windows, and logits become answers.
-        splits: the questions.
-        tokenizer: of the checkpoint.
-
-    Raises:
-        InputError: an answer that is not in its context (`strict`), or no question is left.
-    """
+    """Creates the task that trains on, scores and answers the questions of a run."""
     dev = test = None
     if splits.dev is not None:
         questions = scorable(splits.dev, squad, "development")
         dev = _QuestionSet(questions, tokenizer, squad.answers)
     if splits.test is not None:
-        # The same questions are answered once, unless some of them cannot be scored.
+        # Reuse the development windows, unless some of those questions cannot be scored.
         is_scored = splits.test is splits.dev and len(dev.questions) == len(splits.dev)
         test = dev if is_scored else _QuestionSet(splits.test, tokenizer, squad.answers)
 
@@ -159,7 +141,7 @@ def make_task(
 
 
 def _show(dev: _QuestionSet, predict: Predict, board: Board) -> None:
-    """Shows the wrong answers on TensorBoard, and in v2.0 how well "no answer" is predicted."""
+    """Shows wrong answers on TensorBoard, and in v2.0 a precision-recall curve for no answer."""
     found = dev.decode(predict)
     board.table(
         "wrong_predictions",

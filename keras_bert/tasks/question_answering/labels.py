@@ -1,4 +1,4 @@
-"""Labels windows with the first and last token of the answer."""
+"""Labels windows with the positions of the answer's first and last token."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -13,11 +13,7 @@ from keras_bert.tasks.question_answering.span_windows import SpanWindows
 
 
 def training_examples(processor: SpanProcessor, questions: Sequence[Question]) -> Examples:
-    """Splits questions and contexts into windows and labels them with the first answer.
-
-    Args:
-        processor: of the model's vocabulary.
-        questions: answered or impossible.
+    """Splits contexts into windows and labels them with the first answer of each question.
 
     Returns:
         The windows with `start_positions` and `end_positions`, int32 [n].
@@ -40,12 +36,13 @@ def training_examples(processor: SpanProcessor, questions: Sequence[Question]) -
 def span_positions(windows: SpanWindows, questions: Sequence[Question]) -> np.ndarray:
     """Finds the first answer of each question in its windows.
 
-    The answer is tightened to the tokens that hold some of its characters. A window without all of
-    them, or of a question without answer, is labelled (0, 0), the position of [CLS].
+    The labelled span has every token that contains at least one character of the answer. A window
+    that does not contain all of these tokens is labelled (0, 0), the position of [CLS], as are all
+    windows of a question without answer.
 
     Args:
-        windows: of `questions`, as eager tensors.
-        questions: answered or impossible.
+        windows: the windows of `questions`, as eager tensors.
+        questions: questions with or without answers.
 
     Returns:
         int32 [n, 2], the first and last position in each window.
@@ -73,5 +70,5 @@ def span_positions(windows: SpanWindows, questions: Sequence[Question]) -> np.nd
 
 
 def _byte(text: str, character: int) -> int:
-    """Returns the byte where a character starts in UTF-8; a lone surrogate has three."""
+    """Returns the UTF-8 byte offset of a character; a lone surrogate takes three bytes."""
     return len(text[:character].encode("utf-8", "surrogatepass"))

@@ -1,8 +1,8 @@
-"""The objective of question answering: sums of the loss, and of the spans predicted exactly.
+"""The training objective of question answering: span loss and span accuracy.
 
-The loss is the mean of two cross-entropies over the positions of a window, one for the answer's
-first token and one for its last (Devlin et al. 2019, section 4.2). Padding is excluded from both,
-so the loss of a window does not depend on the other windows of its batch.
+The loss is the mean of two cross-entropies over the positions of a window, for the answer's first
+and last token (Devlin et al. 2019, section 4.2). Padding is excluded from both, so the loss of a
+window does not depend on the other windows of its batch.
 """
 
 from typing import Any
@@ -20,9 +20,8 @@ ENDS = ("start", "end")
 def span_objective() -> Objective:
     """Creates the objective of a `BertSpanLabeler`.
 
-    Returns:
-        The objective, for batches with "start_positions" and "end_positions", int32 [B]. Its
-        "span_accuracy" is the share of windows with the highest logits at both positions.
+    It expects batches with "start_positions" and "end_positions", int32 [B]. Its "span_accuracy"
+    is the share of windows in which both positions have the highest logit.
     """
 
     def weights_of(batch: Batch) -> dict[str, Any]:

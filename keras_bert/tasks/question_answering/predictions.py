@@ -1,6 +1,6 @@
-"""Writes decoded answers as SQuAD's prediction files.
+"""Formats decoded answers as SQuAD prediction files.
 
-Texts are slices of the question's own context, by the characters that decoding found.
+The texts are slices of each question's own context, at the character offsets found by decoding.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,27 +13,22 @@ from keras_bert.tasks.question_answering.questions import Question
 
 @dataclass(frozen=True, eq=False)
 class Predictions:
-    """The decoded answers to some questions.
-
-    Attributes:
-        questions: Q of them.
-        outputs: what `SpanProcessor.decode` returns for them, as arrays.
-    """
+    """The outputs of `SpanProcessor.decode`, as arrays, for some questions."""
 
     questions: Sequence[Question]
     outputs: Mapping[str, np.ndarray]
 
     @property
     def null_odds(self) -> dict[str, float]:
-        """How much higher no answer scores than the best text, as in null_odds.json."""
+        """The score of no answer minus the score of the best text, as in null_odds.json."""
         odds = self.outputs["null_score"] - self.outputs["score"]
         return {q.id: value for q, value in zip(self.questions, odds.tolist(), strict=True)}
 
     @property
     def best_texts(self) -> dict[str, str]:
-        """The best text of each question, whatever the null odds; "" where there is none."""
+        """The best text of each question, whatever its null odds; "" if it has no candidate."""
         starts, ends = self.outputs["nbest_starts"], self.outputs["nbest_ends"]
-        # Where no answer is the best candidate, the text is the next.
+        # If the best candidate is no answer, the best text is the candidate after it.
         best = (starts >= 0).argmax(axis=1)
         rows = np.arange(len(starts))
         return {
@@ -44,10 +39,10 @@ class Predictions:
         }
 
     def answers(self, threshold: float | None) -> dict[str, str]:
-        """Returns the answers as in predictions.json.
+        """Returns {question id: answer}, as in predictions.json.
 
         Args:
-            threshold: null odds above it give the empty answer; None never does (v1.1).
+            threshold: a question with higher null odds gets the empty answer; None in v1.1.
         """
         texts = self.best_texts
         if threshold is None:
@@ -56,7 +51,7 @@ class Predictions:
         return {name: "" if odds[name] > threshold else text for name, text in texts.items()}
 
     def n_best(self, with_null: bool) -> dict[str, list[dict[str, object]]]:
-        """Returns the candidates as in nbest_predictions.json.
+        """Returns the candidates of each question, as in nbest_predictions.json.
 
         Args:
             with_null: whether no answer is a candidate of every question (v2.0).
@@ -88,5 +83,5 @@ class Predictions:
 
 
 def text_at(context: str, start: int, end: int) -> str:
-    """Returns a slice of a context, or "" for the positions -1 of no answer."""
+    """Returns `context[start:end]`, or "" if `start` is -1, which means no answer."""
     return context[start:end] if start >= 0 else ""

@@ -1,12 +1,12 @@
-"""The graph functions of question answering: texts to windows, logits to answers.
+"""The graph functions of question answering: strings to windows, and logits to answers.
 
     question, context: strings [B] -> windows, ragged int32 [n, (S)]      preprocess
-    start, end logits [T] -> the best spans -> answers [B]                decode
+    start, end logits [T] -> best spans -> answers [B]                    decode
 
-Answers are slices of the contexts. Positions are characters as Python's `str` counts them; a byte
-that is not UTF-8 counts as one character, as in `context.decode("utf-8", "surrogateescape")`.
+Answers are slices of the contexts. Offsets count characters, as in Python's `str`; an invalid
+UTF-8 byte counts as one character, as in `context.decode("utf-8", "surrogateescape")`.
 
-B questions, n windows, S tokens of the longest, T tokens of all windows, K candidates.
+B questions, n windows, S tokens of the longest window, T tokens of all windows, K candidates.
 """
 
 from collections.abc import Mapping
@@ -21,12 +21,7 @@ from keras_bert.text.tokenizer import BertTokenizer, byte_to_char_offsets, valid
 
 
 class SpanProcessor:
-    """Turns questions and contexts into windows, and span logits into answers.
-
-    Args:
-        tokenizer: of the model's vocabulary.
-        settings: lengths of windows and answers, number of candidates, and the threshold.
-    """
+    """Converts questions and contexts to windows, and span logits to answers."""
 
     per_token = True
 
@@ -35,15 +30,7 @@ class SpanProcessor:
         self.settings = settings
 
     def preprocess(self, question: tf.Tensor, context: tf.Tensor) -> SpanWindows:
-        """Splits questions and contexts into windows.
-
-        Args:
-            question: strings [B].
-            context: strings [B], one for each question.
-
-        Returns:
-            The windows, at least one for each question.
-        """
+        """Splits questions and contexts, strings [B] each, into one or more windows a question."""
         question, context = same_shape(question=question, context=context)
         return make_windows(question, context, self.tokenizer, self.settings)
 
@@ -55,16 +42,17 @@ class SpanProcessor:
             inputs: the windows of the questions.
 
         Returns:
-            `answer`: strings [B]; "" where the context has no answer.
-            `start`, `end`: int32 [B], the answer's characters in its context; -1 where it is "".
-            `score`: float64 [B], start logit + end logit of the best text, even if no answer is
-                given; the lowest float32 where the context has no token.
-            `null_score`: float64 [B], the same of no answer. Null odds are `null_score` - `score`.
+            `answer`: strings [B]; "" for no answer.
+            `start`, `end`: int32 [B], character offsets of the answer in its context; -1 for no
+                answer.
+            `score`: float64 [B], start logit + end logit of the best text, even if the answer is
+                ""; the lowest float32 if the context has no tokens.
+            `null_score`: float64 [B], the score of no answer. Null odds are `null_score` - `score`.
             `nbest_answers`, `nbest_starts`, `nbest_ends`, `nbest_probabilities`,
-            `nbest_start_logits`, `nbest_end_logits`: [B, n_best_size], candidates of different
-                texts, best first; "", -1 and 0 after the last. If questions may have no answer,
-                there is one more: no answer is a candidate, with "" and -1. It is the only one
-                of a context without tokens.
+            `nbest_start_logits`, `nbest_end_logits`: [B, n_best_size], candidates with different
+                texts, best first, padded with "", -1 and 0. If questions may have no answer, no
+                answer is one more candidate, with "" and -1. For a context without tokens it is
+                the only candidate.
         """
         found = find_best_spans(inputs, outputs, self.settings)
         null_score = found.null_start_logits + found.null_end_logits
@@ -84,15 +72,7 @@ class SpanProcessor:
         } | self._n_best(found, {"answers": texts, "starts": starts, "ends": ends})
 
     def _n_best(self, found: BestSpans, columns: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-        """Inserts no answer where it is a candidate, and computes the probabilities.
-
-        Args:
-            found: the candidates.
-            columns: {"answers", "starts", "ends": [B, K + 1]}, the last column for no answer.
-
-        Returns:
-            The `nbest_` outputs.
-        """
+        """Adds no answer, the last of K + 1 columns, as a candidate; computes probabilities."""
         settings = self.settings
         with_null = tf.ones_like(found.counts, tf.bool)
         if not settings.version_2_with_negative:
@@ -107,7 +87,7 @@ class SpanProcessor:
             )
         )
         scores = tf.where(real, start_logits + end_logits, float("-inf"))
-        # Stable: among equal scores, no answer is the last.
+        # A stable sort places no answer after candidates with an equal score.
         order = tf.argsort(scores, direction="DESCENDING", stable=True)
         columns = {
             **columns,
@@ -126,14 +106,14 @@ def _texts(found: BestSpans, windows: SpanWindows) -> tuple[tf.Tensor, tf.Tensor
     """Slices the candidates from their contexts.
 
     Returns:
-        Texts, first characters and characters after the last, each [B, K + 1]: one column more, for
-        no answer, with "" and -1, which also follow the last candidate.
+        Texts, start and end characters, [B, K + 1] each. The extra column is no answer, with "" and
+        -1; the columns after the last candidate have the same values.
     """
     first, last = (
         tf.pad(tokens, [[0, 0], [0, 1]], constant_values=-1)
         for tokens in (found.first_tokens, found.last_tokens)
     )
-    # Of the empty context alone there is no token to gather.
+    # The padding gives tf.gather a value even if the only context is empty and has no tokens.
     offsets = [windows.token_starts, windows.token_ends]
     utf8 = valid_utf8(windows.context)
     offsets += [byte_to_char_offsets(utf8, each) for each in offsets]

@@ -1,4 +1,4 @@
-"""QuestionAnswerer: answers questions by spans of their contexts."""
+"""QuestionAnswerer: extractive question answering on strings."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -34,7 +34,7 @@ _DEFAULT = ModelOptions()
 
 
 class AnswerOptions(TypedDict, total=False):
-    """Keyword arguments of `from_pretrained`; AnswerSettings explains them."""
+    """Keyword arguments of `from_pretrained`; documented in `AnswerSettings`."""
 
     max_seq_length: int | None
     max_query_length: int | None
@@ -46,7 +46,7 @@ class AnswerOptions(TypedDict, total=False):
 
 
 class QuestionAnswerer(Task):
-    """Answers questions by spans of their contexts.
+    """Answers questions with spans of their contexts.
 
     Example:
         answerer = QuestionAnswerer.from_pretrained("out/squad")
@@ -54,8 +54,8 @@ class QuestionAnswerer(Task):
 
     Args:
         model: the network.
-        tokenizer: of the model's vocabulary.
-        settings: lengths of windows and answers, candidates and threshold.
+        tokenizer: a tokenizer with the model's vocabulary.
+        settings: window and answer lengths, number of candidates, and threshold.
     """
 
     task: ClassVar[str] = "question_answering"
@@ -74,20 +74,18 @@ class QuestionAnswerer(Task):
         dtype: str | None = None,
         **settings: Unpack[AnswerOptions],
     ) -> "QuestionAnswerer":
-        """Opens a fine-tuned span labeler, or puts a new head on a pre-trained model.
+        """Loads a fine-tuned span labeler, or adds a new span head to a pre-trained model.
 
         Args:
-            path: whatever `--init_checkpoint` accepts.
-            tokenizer: in place of the checkpoint's.
+            path: any checkpoint that `--init_checkpoint` accepts.
+            tokenizer: replaces the tokenizer of the checkpoint.
             dtype: dtype policy, such as "mixed_bfloat16".
-            **settings: see AnswerSettings: max_seq_length, max_query_length, doc_stride,
-                n_best_size, max_answer_length, version_2_with_negative and
-                null_score_diff_threshold. By default as the model was trained, or the defaults of
-                AnswerSettings.
+            **settings: fields of `AnswerSettings`; they default to the model's training settings,
+                then to the defaults of `AnswerSettings`.
 
         Raises:
-            InputError: nothing that can be opened, a model of another task or of one segment, or
-                settings out of range.
+            InputError: the path cannot be opened, the model has another task or only one segment,
+                or a setting is out of range.
         """
         source = Source.open(path)
         source.check_heads(cls.task, cls.__name__)
@@ -101,16 +99,7 @@ class QuestionAnswerer(Task):
         options: ModelOptions = _DEFAULT,
         **settings: Unpack[AnswerOptions],
     ) -> "QuestionAnswerer":
-        """Makes the object from an open checkpoint.
-
-        Args:
-            source: the checkpoint.
-            options: tokenizer and dtype.
-            **settings: as for `from_pretrained`.
-
-        Raises:
-            InputError: a model of one segment, or settings out of range.
-        """
+        """Creates the object from an open checkpoint."""
         known = [field.name for field in fields(AnswerSettings)]
         unknown = sorted(set(settings) - set(known))
         if unknown:
@@ -125,10 +114,10 @@ class QuestionAnswerer(Task):
 
     @classmethod
     def settings_of_export(cls, info: Mapping[str, Any]) -> AnswerSettings:
-        """Returns the settings of an export."""
+        """Restores the settings from the export.json of an exported model."""
         names = [field.name for field in fields(AnswerSettings)]
         known = {name: info[name] for name in names if name in info}
-        # The name in earlier exports, which have a threshold in v1.1 too.
+        # Earlier exports use the name "version_2", and have a threshold in v1.1 too.
         known.setdefault("version_2_with_negative", bool(info.get("version_2")))
         if not known["version_2_with_negative"]:
             known["null_score_diff_threshold"] = None
@@ -144,24 +133,21 @@ class QuestionAnswerer(Task):
         callbacks: Sequence[keras.callbacks.Callback] = (),
         **options: Unpack[FitOptions],
     ) -> keras.callbacks.History:
-        """Trains the model by Keras' own `fit`, on one device.
+        """Trains the model with Keras' `fit`, on one device.
 
         Args:
             questions: n strings.
             contexts: n strings, the context of each question.
-            answers: n answers {"text": str, "start": int}, a slice of the context and its first
-                character; None for a question without answer, if `version_2_with_negative`. Of
-                a list of answers, the first is trained on.
+            answers: n answers {"text": str, "start": int}: a slice of the context and the offset of
+                its first character. None means no answer and needs `version_2_with_negative`. If a
+                list of answers is given, training uses the first.
             validation_data: ((questions, contexts), answers), evaluated after each epoch; its
-                figures are in the logs as `val_exact`, `val_f1` and so on.
+                scores are in the logs as `val_exact`, `val_f1` and so on.
             callbacks: Keras callbacks.
-            **options: see FitSettings: epochs, batch_size, learning_rate, seed, ...
-
-        Returns:
-            Keras' history.
+            **options: fields of `FitSettings`: epochs, batch_size, learning_rate, seed, ...
 
         Raises:
-            InputError: arguments that cannot be used, such as an answer that is not in its context.
+            InputError: an argument is invalid, such as an answer that is not in its context.
         """
         self._check_fit(options)
         asked = self._questions(questions, contexts, answers)
@@ -189,20 +175,20 @@ class QuestionAnswerer(Task):
         answers: Sequence[Mapping[str, Any] | Sequence[Mapping[str, Any]] | None],
         batch_size: int = 32,
     ) -> dict[str, float]:
-        """Scores the model as the official scorer of SQuAD does.
+        """Computes the official SQuAD scores of the model.
 
         Args:
             questions: n strings.
             contexts: n strings.
             answers: n answers as for `fit`, or lists of answers, of which the best match counts.
-            batch_size: windows a batch.
+            batch_size: windows per batch.
 
         Returns:
             The figures of results.json: "exact" and "f1" in percent. If questions may have no
             answer, also "HasAns_f1", "NoAns_f1" and so on, and the best thresholds.
 
         Raises:
-            InputError: arguments that cannot be used, or no questions.
+            InputError: an argument is invalid, or there are no questions.
         """
         asked = self._questions(questions, contexts, answers)
         if not asked:
@@ -218,17 +204,14 @@ class QuestionAnswerer(Task):
 
         Args:
             questions: n strings.
-            contexts: n strings, the context of each question, of any length.
-            batch_size: windows a batch.
+            contexts: n strings of any length, the context of each question.
+            batch_size: windows per batch.
 
         Returns:
-            "answer" [n], a slice of the context, or "" where it has no answer; "start" and "end",
-            its characters, or -1; "score" and "null_score", the scores of the best text and of no
-            answer; "nbest_answers", "nbest_starts", "nbest_ends", "nbest_probabilities",
+            "answer" [n], a slice of the context, or "" for no answer; "start" and "end", its
+            character offsets, or -1; "score" and "null_score", the scores of the best text and of
+            no answer; "nbest_answers", "nbest_starts", "nbest_ends", "nbest_probabilities",
             "nbest_start_logits" and "nbest_end_logits" [n, candidates], best first.
-
-        Raises:
-            InputError: arguments that cannot be used.
         """
         questions, contexts = _columns(questions, contexts)
         outputs = gathered(list(self._answers([questions, contexts], batch_size)))
@@ -236,25 +219,25 @@ class QuestionAnswerer(Task):
             name: values.astype(np.float32) if values.dtype == np.float64 else values
             for name, values in outputs.items()
         }
-        # Slices of the given strings, which may hold what UTF-8 cannot spell.
+        # Slice the given strings: they may contain characters that UTF-8 cannot encode.
         outputs["answer"] = _slices(contexts, outputs["start"], outputs["end"])
         outputs["nbest_answers"] = _slices(contexts, outputs["nbest_starts"], outputs["nbest_ends"])
         return outputs
 
     def make_processor(self) -> SpanProcessor:
-        """Makes the graph functions for the present settings."""
+        """Creates the graph functions for the current settings."""
         return SpanProcessor(self.tokenizer, self.settings)
 
     def served(self, network: Network) -> tf.Module:
-        """Makes the module whose signatures an export has."""
+        """Creates the module with the signatures of an export."""
         return ServedQuestionAnswering(network, self.processor)
 
     def text_settings(self) -> dict[str, Any]:
-        """Returns what export.json says of how strings are read and answered."""
+        """Returns the text settings that export.json stores."""
         return asdict(self.settings)
 
     def example_request(self) -> dict[str, str]:
-        """Returns the strings of a request that warms a server up."""
+        """Returns the input strings of a server's warm-up request."""
         return {"question": _QUESTION, "context": _CONTEXT}
 
     def _questions(self, questions: Any, contexts: Any, answers: Any) -> list[Question]:
@@ -270,7 +253,7 @@ class QuestionAnswerer(Task):
 
 
 def _settings(source: Source, given: Mapping[str, Any]) -> AnswerSettings:
-    """Completes the settings by those of the model and its run."""
+    """Adds the settings of the model and its run to the given ones."""
     default = AnswerSettings()
     settings: dict[str, Any] = {
         name: source.setting(name, int, given.get(name), getattr(default, name))
@@ -297,7 +280,7 @@ def _columns(questions: Any, contexts: Any) -> tuple[list[str], list[str]]:
 
 
 def _trainable(question: Question) -> Question:
-    """Returns the question with its answer where the context has it."""
+    """Returns the question with its answer aligned to the context."""
     found = aligned(question)
     if found is None:
         answer = question.answers[0]
@@ -309,7 +292,7 @@ def _trainable(question: Question) -> Question:
 
 
 def _triple_of(value: Any) -> tuple[Any, Any, Any]:
-    """Returns questions, contexts and answers of `validation_data`."""
+    """Splits `validation_data` into questions, contexts and answers."""
     is_nested = isinstance(value, tuple | list) and len(value) == 2
     if not is_nested or not isinstance(value[0], tuple | list) or len(value[0]) != 2:
         raise InputError(
@@ -319,7 +302,7 @@ def _triple_of(value: Any) -> tuple[Any, Any, Any]:
 
 
 def _slices(contexts: Sequence[str], starts: np.ndarray, ends: np.ndarray) -> np.ndarray:
-    """Slices contexts [n] at characters [n] or [n, K]."""
+    """Slices contexts [n] at character offsets [n] or [n, K]."""
     texts = np.empty(starts.shape, object)
     for index in np.ndindex(starts.shape):
         texts[index] = text_at(contexts[index[0]], int(starts[index]), int(ends[index]))
@@ -327,7 +310,7 @@ def _slices(contexts: Sequence[str], starts: np.ndarray, ends: np.ndarray) -> np
 
 
 def _targets(batch: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Makes targets [B, S]: 1 at the position, 0 at other tokens, -1 at padding."""
+    """Creates targets [B, S]: 1 at the position, 0 at other tokens, -1 at padding."""
     targets = {}
     for end in ENDS:
         target = np.where(batch["input_mask"] == 1, 0, -1).astype(np.int32)

@@ -4,7 +4,7 @@
         {"id": str or int, "question": str, "answers": [{"text": str, "answer_start": int}],
          "is_impossible": bool}]}]}]}
 
-`answer_start` counts characters of the context. A test file may lack "answers".
+`answer_start` is a character offset in the context. Test files may have no "answers".
 """
 
 import numbers
@@ -21,7 +21,7 @@ from keras_bert.tasks.checks import check_list, check_same_length
 
 @dataclass(frozen=True)
 class Answer:
-    """An answer's text and the character of the context where it starts."""
+    """An answer's text and its start, a character offset in the context."""
 
     text: str
     start: int
@@ -32,11 +32,11 @@ class Question:
     """One question about one context.
 
     Attributes:
-        id: the name that predictions go by.
+        id: identifies the question in the prediction files.
         text: the question.
-        context: the paragraph; one string shared by all of its questions.
-        answers: what annotators answered; empty if the context does not tell (v2.0), None if the
-            file does not say.
+        context: the paragraph; all of its questions share one string.
+        answers: the gold answers; empty if the context has no answer (v2.0), None if the file has
+            no "answers".
     """
 
     id: str
@@ -46,17 +46,11 @@ class Question:
 
 
 def load_questions(path: str | os.PathLike) -> list[Question]:
-    """Reads a SQuAD file.
-
-    Args:
-        path: the file, v1.1 or v2.0.
-
-    Returns:
-        Its questions in order.
+    """Reads the questions of a SQuAD file, v1.1 or v2.0.
 
     Raises:
-        InputError: the file cannot be read, is not of this form, holds no question, or one question
-            twice, or an empty text.
+        InputError: the file cannot be read, has another format, contains no questions, an empty
+            text, or the same question id twice.
     """
     articles = _field(read_json(path), "data", list, f"{path}")
     questions = []
@@ -73,15 +67,12 @@ def load_questions(path: str | os.PathLike) -> list[Question]:
 def questions_of(
     texts: Sequence[str], contexts: Sequence[str], answers: Sequence[Any]
 ) -> list[Question]:
-    """Makes questions of what a user of the Python API passes; their ids are their indices.
+    """Creates questions from Python API arguments; the ids are the indices.
 
     Args:
         texts: n questions.
         contexts: n strings.
         answers: n answers {"text": str, "start": int}, lists of such answers, or None.
-
-    Raises:
-        InputError: an answer of another form, or another number of answers.
     """
     answers = check_list("answers", answers, "answers")
     check_same_length(questions=texts, answers=answers)
@@ -92,7 +83,7 @@ def questions_of(
 
 
 def _answers_of(given: Any, where: str) -> Iterator[Answer]:
-    """Yields the answers to one question."""
+    """Yields the answers to one question; none for None."""
     if given is None:
         return
     for answer in [given] if isinstance(given, Mapping) else check_list(where, given, "answers"):
@@ -108,15 +99,7 @@ def _answers_of(given: Any, where: str) -> Iterator[Answer]:
 
 
 def check_ids(questions: Iterable[Question], where: object) -> None:
-    """Checks that there are questions, each with an id of its own.
-
-    Args:
-        questions: all of a file.
-        where: the file, for the message.
-
-    Raises:
-        InputError: none, or two with one id.
-    """
+    """Checks that there are questions and that their ids are unique."""
     seen: dict[str, str] = {}
     for question in questions:
         if question.id in seen:
@@ -130,15 +113,7 @@ def check_ids(questions: Iterable[Question], where: object) -> None:
 
 
 def check_answered(questions: Iterable[Question], where: object) -> None:
-    """Checks that a file says the answers of its questions.
-
-    Args:
-        questions: all of a file.
-        where: the file, for the message.
-
-    Raises:
-        InputError: a question has no "answers".
-    """
+    """Checks that every question of a file has "answers", which may be empty."""
     for question in questions:
         if question.answers is None:
             raise InputError(
@@ -148,15 +123,12 @@ def check_answered(questions: Iterable[Question], where: object) -> None:
 
 
 def aligned(question: Question) -> Question | None:
-    """Moves the first answer, the one trained on, to where the context has its text.
-
-    Args:
-        question: an answered question, or an impossible one.
+    """Aligns the first answer, which training uses, with the text of the context.
 
     Returns:
-        The question as it is if its answer is where it says; with an answer that is a slice of the
-        context if it is near: in the words around, with other white space between its own; None
-        if it is not there.
+        The question unchanged if its answer is at `start`, apart from white space. Otherwise the
+        answer is searched from one word before that place to one word after it, with any white
+        space between its words, and moved to the nearest match. None if there is no match.
     """
     if not question.answers:
         return question
@@ -197,7 +169,7 @@ def _question(entry: Any, context: str, where: str, path: str | os.PathLike) -> 
 
 
 def _field(value: Any, name: str, kind: type, where: str) -> Any:
-    """Returns a field of a JSON object, or says what stands in its place."""
+    """Returns a field of a JSON object; raises InputError if it is missing or has another type."""
     found = value.get(name) if isinstance(value, dict) else None
     if not isinstance(found, kind):
         got = f"{found!r:.60}" if isinstance(value, dict) and name in value else "nothing"
@@ -206,7 +178,7 @@ def _field(value: Any, name: str, kind: type, where: str) -> Any:
 
 
 def _name(entry: Any, where: str) -> str:
-    # GermanQuAD numbers its questions; predictions go by strings.
+    # Question ids are integers in GermanQuAD; predictions are keyed by strings.
     number = entry.get("id") if isinstance(entry, dict) else None
     return f"{number}" if type(number) is int else _field(entry, "id", str, where)
 

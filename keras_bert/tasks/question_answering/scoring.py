@@ -1,9 +1,10 @@
-"""Computes the official SQuAD scores, exact match and F1 in percent.
+"""Computes the official SQuAD scores, exact match and F1, in percent.
 
-Both texts are normalized (lower case; no ASCII punctuation, no "a", "an", "the"; single spaces).
-Exact match compares them, F1 their words at white space, each against the likest of the gold
-answers (Rajpurkar et al. 2016; 2018 for questions without answer). Chinese has no white space
-between words, so its F1 is close to its exact match, in the official scorer as here.
+Predicted and gold texts are normalized: lower case, without ASCII punctuation and the words "a",
+"an" and "the", with single spaces. Exact match compares the texts, F1 the words between white
+space; both take the best match among the gold answers (Rajpurkar et al. 2016; 2018 for questions
+without answer). Chinese has no white space between words, so its F1 is close to exact match, as in
+the official scorer.
 """
 
 import re
@@ -23,27 +24,16 @@ _NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
 def normalize_answer(text: str) -> str:
-    """Brings an answer into the form that the official scorers compare.
-
-    Args:
-        text: the answer.
-
-    Returns:
-        It in lower case, without ASCII punctuation and articles, words one space apart.
-    """
+    """Normalizes an answer: lower case, no ASCII punctuation, no articles, single spaces."""
     return " ".join(_ARTICLES.sub(" ", text.lower().translate(_NO_PUNCTUATION)).split())
 
 
 def score(found: Predictions, settings: AnswerSettings) -> dict[str, float]:
-    """Scores predictions as results.json has it.
-
-    Args:
-        found: of answered questions.
-        settings: the version of SQuAD, and the threshold.
+    """Scores predictions for answered questions, as in results.json.
 
     Returns:
-        The figures of `score_v1`, or those of `score_v2` and `best_thresholds` and the
-        "null_score_diff_threshold" for other questions.
+        The figures of `score_v1`; or in v2.0 those of `score_v2` and `best_thresholds`, and
+        "null_score_diff_threshold", the threshold for other questions.
     """
     predictions = found.answers(settings.threshold)
     if not settings.version_2_with_negative:
@@ -56,48 +46,31 @@ def score(found: Predictions, settings: AnswerSettings) -> dict[str, float]:
 
 
 def threshold_for_others(found: Predictions, settings: AnswerSettings) -> float:
-    """Returns the threshold for other questions.
-
-    Args:
-        found: of answered questions.
-        settings: the threshold, if it is given.
-
-    Returns:
-        The given threshold, or the one with the best F1 on these questions.
-    """
+    """Returns the given threshold, or else the one with the best F1 on these answered questions."""
     if settings.null_score_diff_threshold is not None:
         return settings.null_score_diff_threshold
     return best_f1_threshold(found.questions, found.best_texts, found.null_odds)
 
 
 def score_v1(questions: Sequence[Question], predictions: Mapping[str, str]) -> dict[str, float]:
-    """Scores as the official scorer of SQuAD v1.1.
+    """Computes {"exact", "f1"}, in percent, as the official SQuAD v1.1 scorer.
 
-    Args:
-        questions: answered questions.
-        predictions: {question id: text}; a missing one scores 0, one for no question is ignored.
-
-    Returns:
-        {"exact", "f1"} in percent.
+    A missing prediction scores 0; predictions with an unknown question id are ignored.
     """
     exact, f1 = _question_scores(questions, predictions, _f1_v1)
     return {"exact": 100.0 * sum(exact) / len(exact), "f1": 100.0 * sum(f1) / len(f1)}
 
 
 def score_v2(questions: Sequence[Question], predictions: Mapping[str, str]) -> dict[str, float]:
-    """Scores as the official scorer of SQuAD v2.0.
+    """Computes the scores of the official SQuAD v2.0 scorer.
 
     Args:
-        questions: answered and impossible questions.
-        predictions: {question id: text}, "" where there is said to be no answer; one for every
-            question.
+        questions: questions with and without answers.
+        predictions: {question id: text} for every question; "" means no answer.
 
     Returns:
-        {"exact", "f1", "total"} over all, and with "HasAns_" and "NoAns_" before each over the
-        questions that have an answer, and that have none.
-
-    Raises:
-        InputError: predictions are missing.
+        {"exact", "f1", "total"} over all questions, and the same with the prefix "HasAns_" over
+        the questions with an answer and "NoAns_" over those without.
     """
     missing = [question.id for question in questions if question.id not in predictions]
     if missing:
@@ -121,18 +94,17 @@ def score_v2(questions: Sequence[Question], predictions: Mapping[str, str]) -> d
 def best_thresholds(
     questions: Sequence[Question], answers: Mapping[str, str], null_odds: Mapping[str, float]
 ) -> dict[str, float]:
-    """Searches the thresholds that would have given the best v2.0 scores.
+    """Finds the null odds thresholds that give the best v2.0 scores on these questions.
 
-    An answer stands where its null odds are not above the threshold, else the question counts as
-    said to be without answer.
+    A question whose null odds are above the threshold gets the empty answer.
 
     Args:
-        questions: answered and impossible questions.
-        answers: {question id: the best text that is not empty}.
-        null_odds: {question id: how much likelier no answer is than that text}.
+        questions: questions with and without answers.
+        answers: {question id: best text that is not empty}.
+        null_odds: {question id: score of no answer minus score of that text}.
 
     Returns:
-        {"best_exact", "best_f1"} in percent, and each with "_thresh".
+        {"best_exact", "best_f1"} in percent, and the threshold of each, with the suffix "_thresh".
     """
     results = {}
     for name, (total, odds, count) in _best_counts(questions, answers, null_odds).items():
@@ -144,16 +116,14 @@ def best_thresholds(
 def best_f1_threshold(
     questions: Sequence[Question], answers: Mapping[str, str], null_odds: Mapping[str, float]
 ) -> float:
-    """Searches the threshold that gives the best F1 when predictions are made with it.
+    """Finds the null odds threshold with the best F1, for use on other questions.
 
-    Args:
-        questions: answered and impossible questions.
-        answers: {question id: the best text that is not empty}.
-        null_odds: {question id: how much likelier no answer is than that text}.
+    The arguments are those of `best_thresholds`.
 
     Returns:
-        That of `best_thresholds`, but where it is best to answer nothing: the official scorer then
-        says 0, which would let questions be answered; here it is below all null odds.
+        The threshold of `best_thresholds`, except if empty answers to all questions are best. The
+        official scorer then reports 0, which would still answer some questions; this function
+        returns a value below all null odds.
     """
     _, odds, count = _best_counts(questions, answers, null_odds)["f1"]
     return float(odds[count - 1] if count else np.nextafter(odds[0], -np.inf))
@@ -162,10 +132,10 @@ def best_f1_threshold(
 def _best_counts(
     questions: Sequence[Question], answers: Mapping[str, str], null_odds: Mapping[str, float]
 ) -> dict[str, tuple[float, np.ndarray, int]]:
-    """Finds how many questions, those of the lowest null odds, are best answered.
+    """Finds how many questions to answer, in order of null odds, for the best scores.
 
     Returns:
-        {"exact", "f1"}: the sum of the scores, the null odds in order, and that number.
+        For "exact" and "f1": the sum of the scores, the sorted null odds, and that number.
     """
     odds = np.array([null_odds[question.id] for question in questions], np.float64)
     has_answer = np.array([bool(question.answers) for question in questions])
@@ -174,10 +144,10 @@ def _best_counts(
     results = {}
     scores = _question_scores(questions, answers, _f1_v2)
     for name, values in zip(("exact", "f1"), scores, strict=True):
-        # What each question gains if it is answered: its score, or minus the point for silence.
+        # The gain of answering: the question's score, or -1 for the lost point of no answer.
         gains = np.where(has_answer, values, np.where(says_none, 0.0, -1.0))[order]
         totals = np.cumsum(np.concatenate([[(~has_answer).sum()], gains]))
-        best = int(np.argmax(totals))  # The first of the best; 0 is to answer nothing.
+        best = int(np.argmax(totals))  # The first maximum; 0 answers no question.
         results[name] = float(totals[best]), odds[order], best
     return results
 
@@ -187,7 +157,7 @@ def _question_scores(
     predictions: Mapping[str, str],
     f1_of: Callable[[list[str], list[str]], float],
 ) -> tuple[list[float], list[float]]:
-    """Returns the exact match and the F1 of each question against its likest gold answer."""
+    """Returns exact match and F1 of each question, against its best matching gold answer."""
     exact, f1 = [], []
     for question in questions:
         gold = [normalize_answer(answer.text) for answer in question.answers]

@@ -1,4 +1,4 @@
-"""The signatures of served question answering: of texts, and of token ids."""
+"""Serving signatures of question answering, for strings and for token ids."""
 
 from collections.abc import Callable
 
@@ -13,12 +13,8 @@ from keras_bert.tasks.question_answering.processor import SpanProcessor
 class ServedQuestionAnswering(tf.Module):
     """Question answering as signatures of a SavedModel.
 
-    Args:
-        network: of a BertSpanLabeler.
-        processor: the task's graph functions.
-
     Raises:
-        InputError: windows are longer than the model's positions.
+        InputError: the windows are longer than the model's maximum sequence length.
     """
 
     def __init__(self, network: Network, processor: SpanProcessor):
@@ -52,10 +48,9 @@ class ServedQuestionAnswering(tf.Module):
     def of_token_ids(
         self, input_ids: tf.Tensor, input_mask: tf.Tensor, segment_ids: tf.Tensor
     ) -> dict[str, tf.Tensor]:
-        """Scores windows that the client tokenized, int32 [B, S] each.
+        """Returns float32 [B, S] logits for windows tokenized by the client, int32 [B, S] each.
 
-        Returns:
-            `start_logits` and `end_logits`, float32 [B, S]; 0 on padding.
+        The logits, `start_logits` and `end_logits`, are 0 at padding.
         """
         limit = self.network.config.max_position_embeddings
         rows = token_ids.Rows(input_ids, input_mask, segment_ids, limit)

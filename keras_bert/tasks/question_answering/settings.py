@@ -1,4 +1,4 @@
-"""The settings of question answering: how contexts become windows and logits become answers."""
+"""The window and decoding settings of question answering."""
 
 import math
 from dataclasses import dataclass
@@ -10,19 +10,21 @@ _AT_LEAST_ONE = ("n_best_size", "max_answer_length", "max_query_length", "doc_st
 
 @dataclass(frozen=True)
 class AnswerSettings:
-    """How contexts become windows and logits become answers; named like the flags of run_squad.
+    """Window and decoding settings, named like the flags of run_squad.
 
     Attributes:
-        max_seq_length: tokens of a window, with [CLS] and both [SEP].
-        max_query_length: tokens of a question; the rest is truncated.
-        doc_stride: tokens from the start of one window to the start of the next.
+        max_seq_length: tokens in a window, including [CLS] and both [SEP].
+        max_query_length: tokens in a question; longer questions are truncated.
+        doc_stride: tokens between the starts of two consecutive windows.
         n_best_size: candidates for each question.
-        max_answer_length: tokens of an answer.
+        max_answer_length: tokens in an answer, at most.
         version_2_with_negative: whether a question may have no answer.
-        null_score_diff_threshold: null odds above it give the empty answer. None means 0.
+        null_score_diff_threshold: a question with higher null odds gets the empty answer. None
+            means 0.
 
     Raises:
-        InputError: a value out of range, or a threshold without questions that have no answer.
+        InputError: a value is out of range, or a threshold is given but every question has an
+            answer.
     """
 
     max_seq_length: int = 384
@@ -56,5 +58,5 @@ class AnswerSettings:
 
     @property
     def threshold(self) -> float | None:
-        """Null odds above it give the empty answer; None if every question has an answer."""
+        """The threshold in use; None if every question has an answer."""
         return (self.null_score_diff_threshold or 0.0) if self.version_2_with_negative else None

@@ -1,15 +1,15 @@
-"""Finds the best spans of each question from the logits of its windows.
+"""Finds the best answer spans of each question from the logits of its windows.
 
-    start, end logits [T] -> the best spans of each window -> those of a question, sorted
-    -> those of different texts, [B, K]
+    start, end logits [T] -> best spans of each window -> spans of each question, sorted
+    -> spans with different texts, [B, K]
 
-A span starts and ends on tokens of the context, starts in the window that `max_context` marks for
+A span starts and ends at tokens of the context, starts in the window that `max_context` marks for
 its first token, and has at most `max_answer_length` tokens. Its score is start logit + end logit,
-in float64. The score of no answer is that of the span ([CLS], [CLS]) in the window where it is
-lowest.
+in float64. The score of no answer is the score of the span ([CLS], [CLS]) in the window where this
+score is lowest.
 
-B questions, C distinct contexts, n windows, S tokens of the longest, T tokens of all windows,
-D tokens of the contexts, K spans kept, M candidates of all questions.
+B questions, C distinct contexts, n windows, S tokens of the longest window, T tokens of all
+windows, D tokens of the contexts, K spans kept, M candidates of all questions.
 """
 
 from collections.abc import Mapping
@@ -21,19 +21,19 @@ from keras_bert.tasks.question_answering.settings import AnswerSettings
 from keras_bert.tasks.question_answering.span_windows import SpanWindows, max_context
 from keras_bert.text.tokenizer import bytes_of
 
-# An odd 64-bit number without a pattern, the base of `_fingerprints`.
+# The base of `_fingerprints`: an odd 64-bit number without a regular pattern.
 _BASE = 0x2545F4914F6CDD1D
 
 
 class BestSpans(NamedTuple):
-    """The candidates of each question, best first, and the score of no answer.
+    """The candidates of each question, best first, and the logits of no answer.
 
     Attributes:
         counts: int32 [B], the number of candidates, at most K.
-        first_tokens: int32 [B, K], indices among the D tokens; -1 after the last candidate.
-        last_tokens: int32 [B, K]; -1 after the last candidate.
-        start_logits: float64 [B, K]; 0 after the last candidate.
-        end_logits: float64 [B, K]; 0 after the last candidate.
+        first_tokens: int32 [B, K], indices into the D tokens; padded with -1.
+        last_tokens: int32 [B, K], padded with -1.
+        start_logits: float64 [B, K], padded with 0.
+        end_logits: float64 [B, K], padded with 0.
         null_start_logits: float64 [B].
         null_end_logits: float64 [B].
     """
@@ -50,16 +50,7 @@ class BestSpans(NamedTuple):
 def find_best_spans(
     windows: SpanWindows, logits: Mapping[str, tf.Tensor], settings: AnswerSettings
 ) -> BestSpans:
-    """Finds the best spans of each question, each text once.
-
-    Args:
-        windows: of the questions.
-        logits: {"start_logits", "end_logits": [T]}, a value for each token of the windows.
-        settings: K (`n_best_size`) and the length of an answer.
-
-    Returns:
-        The candidates of each question.
-    """
+    """Finds the best spans of each question, without repeated texts."""
     rows = tf.size(windows.context_of)
     start_logits, end_logits = (logits[f"{end}_logits"] for end in ("start", "end"))
     window, first, last = _window_spans(windows, start_logits, end_logits, settings)
@@ -68,8 +59,8 @@ def find_best_spans(
         tf.cast(tf.gather(values, tf.gather(splits, window) + place), tf.float64)
         for values, place in ((start_logits, first), (end_logits, last))
     )
-    # By question, the highest score first; equal scores keep the order of windows and positions:
-    # two stable sorts.
+    # Sort by question, then by descending score. Both sorts are stable, so equal scores keep the
+    # order of windows and positions.
     order = tf.argsort(start_logit + end_logit, direction="DESCENDING", stable=True)
     question = tf.gather(windows.question, window)
     order = tf.gather(order, tf.argsort(tf.gather(question, order), stable=True))
@@ -78,7 +69,7 @@ def find_best_spans(
         tf.gather(values, order)
         for values in (question, shift + first, shift + last, start_logit, end_logit)
     )
-    # The first of each text, then the first K of those; M stands for none.
+    # Keep the first span of each text, then the first K of these; the index M means no span.
     texts, text = tf.unique(_fingerprints(windows, question, first, last))
     found = tf.math.unsorted_segment_min(tf.range(tf.size(text)), text, tf.size(texts))
     counts = tf.math.bincount(tf.gather(question, found), minlength=rows, maxlength=rows)
@@ -99,11 +90,7 @@ def _window_spans(
     end_logits: tf.Tensor,
     settings: AnswerSettings,
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """Finds the best spans of each window.
-
-    Returns:
-        The window and the first and last position in it, each int32 [M].
-    """
+    """Returns the window, first and last position of the best spans, int32 [M] each."""
     n_best_size, max_answer_length = settings.n_best_size, settings.max_answer_length
     least = tf.constant(float("-inf"), tf.float64)
     start, end = (
@@ -119,14 +106,14 @@ def _window_spans(
     end = tf.where(is_context, end, least)
     end = tf.pad(end, [[0, 0], [0, max_answer_length - 1]], constant_values=least)
 
-    # The K best spans start at no more than K positions: those whose own best span is best.
+    # The K best spans start at no more than K positions, those with the best single spans.
     best = start + _largest_ahead(end, max_answer_length)
     first = tf.sort(tf.math.top_k(best, tf.minimum(n_best_size, width)).indices)  # [n, K]
     last = first[..., tf.newaxis] + tf.range(max_answer_length)  # [n, K, max_answer_length]
     scores = tf.gather(start, first, batch_dims=1)[..., tf.newaxis]
     scores += tf.gather(end, last, batch_dims=1)
     scores = tf.reshape(scores, [count, tf.shape(first)[1] * max_answer_length])
-    # More than are returned, since spans of one text count once.
+    # Keep 3 K spans, since spans with the same text count only once.
     kept = tf.minimum(3 * n_best_size, tf.shape(scores)[1])
     spans = tf.sort(tf.math.top_k(scores, kept).indices)
     real = tf.where(tf.gather(scores, spans, batch_dims=1) > least)  # [M, 2]
@@ -137,10 +124,10 @@ def _window_spans(
 
 
 def _largest_ahead(values: tf.Tensor, count: int) -> tf.Tensor:
-    """Returns the largest of each value and the count - 1 after it: [n, S + count - 1] -> [n, S].
+    """Computes the maximum over each `count` consecutive values: [n, S + count - 1] -> [n, S].
 
-    The maximum over `covered` values and the maximum over the `step` values after them combine to
-    the maximum over more, until all are covered: log2(count) ops.
+    Each pass combines two maxima over shorter, adjacent or overlapping ranges, which takes
+    log2(count) passes.
     """
     covered = 1
     while covered < count:
@@ -153,7 +140,7 @@ def _largest_ahead(values: tf.Tensor, count: int) -> tf.Tensor:
 def _nulls(
     windows: SpanWindows, start_logits: tf.Tensor, end_logits: tf.Tensor
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Returns the logits of [CLS] of each question, from the window with the lowest sum."""
+    """Returns the [CLS] logits of each question, from the window with the lowest sum."""
     places = windows.input_ids.row_starts()
     start, end = (
         tf.cast(tf.gather(logits, places), tf.float64) for logits in (start_logits, end_logits)
@@ -169,16 +156,12 @@ def _nulls(
 def _fingerprints(
     windows: SpanWindows, question: tf.Tensor, first: tf.Tensor, last: tf.Tensor
 ) -> tf.Tensor:
-    """Computes a number for each span, equal for spans of one question with equal text.
+    """Computes an int64 number for each span, equal for spans of a question with equal texts.
 
-    Two different texts of one question have equal numbers with a probability of about 2^-60. The
-    texts themselves would take a copy of the whole context each, a thousand times 1 MB.
-
-    Args:
-        windows: of the questions.
-        question: int32 [M], the question of each span.
-        first: int32 [M], the first of its tokens among the D.
-        last: int32 [M], the last.
+    Two different texts of a question get the same number with a probability of about 2^-60. A
+    comparison of the texts would need a copy of the whole context for each span, such as a
+    thousand copies of 1 MB. A span is given by its question, first and last token, int32 [M] each;
+    tokens are indices into the D tokens.
 
     Returns:
         int64 [M]: the polynomial of question, length and bytes in `_BASE`, modulo 2^64.
@@ -191,7 +174,7 @@ def _fingerprints(
     offset = tf.cast(offset, tf.int32)
     start = offset + tf.gather(windows.token_starts.values, first)
     end = offset + tf.gather(windows.token_ends.values, last)
-    # Aligned as if all of them ended where the texts do.
+    # Scale the sums as if all spans ended at the same byte, so that equal texts are equal.
     number = (tf.gather(sums, end) - tf.gather(sums, start)) * tf.gather(powers, size - start)
     for part in (end - start, question):
         number = number * _BASE + tf.cast(part, tf.int64)
@@ -199,5 +182,5 @@ def _fingerprints(
 
 
 def _take(values: tf.Tensor, indices: tf.Tensor, nothing: int) -> tf.Tensor:
-    """Gathers values [M]; the index M gives `nothing`."""
+    """Gathers from values [M]; the index M returns `nothing`."""
     return tf.gather(tf.pad(values, [[0, 1]], constant_values=nothing), indices)

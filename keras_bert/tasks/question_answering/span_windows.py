@@ -2,13 +2,13 @@
 
     [CLS] question [SEP] part of the context [SEP]        segments 0 0 0 1 1
 
-    question, context: strings [B] -> tokens and their bytes -> windows, ragged int32 [n, (S)]
+    question, context: strings [B] -> tokens with byte offsets -> windows, ragged int32 [n, (S)]
 
-Each distinct context is tokenized once. The windows are laid out as one table [n, S], then its
-padding is dropped.
+Each distinct context is tokenized once. The windows are built as one padded table [n, S]; the
+padding is then removed.
 
-B questions, C distinct contexts, D tokens of those, n windows, S tokens of the longest window,
-T tokens of all windows.
+B questions, C distinct contexts, D tokens of these contexts, n windows, S tokens of the longest
+window, T tokens of all windows.
 """
 
 from typing import NamedTuple
@@ -20,18 +20,18 @@ from keras_bert.text.tokenizer import BertTokenizer, row_ids
 
 
 class SpanWindows(NamedTuple):
-    """The windows of some questions, those of one question in sequence.
+    """The windows of some questions, grouped by question.
 
     Attributes:
-        input_ids: ragged int32 [n, (S)], as a model reads them.
+        input_ids: ragged int32 [n, (S)], the model's token ids.
         segment_ids: ragged int32 [n, (S)].
         question: int32 [n], the question of each window.
         context_at: int32 [n], the position in the window of its first context token.
         first_token: int32 [n], the index of that token among the D tokens.
         context: strings [C], distinct.
         context_of: int32 [B], the context of each question.
-        token_starts: ragged int32 [C, (tokens)], the byte of the context where each token starts.
-        token_ends: ragged int32 [C, (tokens)], the byte after each token.
+        token_starts: ragged int32 [C, (tokens)], the byte offset of each token in its context.
+        token_ends: ragged int32 [C, (tokens)], the byte offset after each token.
     """
 
     input_ids: tf.RaggedTensor
@@ -46,7 +46,7 @@ class SpanWindows(NamedTuple):
 
     @property
     def lengths(self) -> tf.Tensor:
-        """The number of tokens of each window, int32 [n]."""
+        """The number of tokens in each window, int32 [n]."""
         return tf.cast(self.input_ids.row_lengths(), tf.int32)
 
     @property
@@ -60,16 +60,9 @@ def make_windows(
 ) -> SpanWindows:
     """Tokenizes questions and contexts and splits each pair into windows.
 
-    Args:
-        question: strings [B].
-        context: strings [B].
-        tokenizer: of the model's vocabulary.
-        settings: the lengths of windows and questions, and the stride.
-
-    Returns:
-        The windows, at least one for each question. Every token of a context is in at least one.
+    Each question has at least one window; each context token is in at least one window.
     """
-    # All texts in one call, the contexts first.
+    # Tokenize all texts in one call, the contexts first.
     context, context_of = tf.unique(context)
     count = tf.size(context)
     ids, token_starts, token_ends = tokenizer.tokenize_with_offsets(
@@ -82,7 +75,7 @@ def make_windows(
     starts, sizes = (tf.gather(of_contexts, context_of) for of_contexts in (starts, sizes))
     room = settings.max_seq_length - 3 - queries
     step = tf.minimum(room, settings.doc_stride)
-    # One, and as many as the steps that the rest takes.
+    # One window, plus one for each stride needed to cover the rest of the context.
     counts = 1 + tf.maximum(-((room - sizes) // step), 0)
 
     nth = tf.ragged.range(counts)  # [B, (windows)]
@@ -92,7 +85,7 @@ def make_windows(
     context_at = tf.gather(queries, row) + 2
     first_token = tf.gather(starts, row) + offset
 
-    # The table says which token stands where; after those of the texts, [SEP] and [CLS].
+    # A table of token indices; [SEP] and [CLS] have the two indices after the texts' tokens.
     separator = tf.size(ids.values)
     tokens = tf.concat([ids.values, [tokenizer.sep_token_id, tokenizer.cls_token_id]], axis=0)
     lengths = context_at + length + 1
@@ -126,13 +119,10 @@ def make_windows(
 
 
 def max_context(windows: SpanWindows) -> tf.Tensor:
-    """Marks each context token in the window that shows most of what is around it.
+    """Marks, for each context token, the one window where it has the most context around it.
 
-    The score is the smaller number of tokens to its left or right, plus 0.01 for each token of
-    context in the window; the first window wins a tie (released run_squad).
-
-    Args:
-        windows: of any questions.
+    The score is the smaller of the numbers of tokens to its left and right, plus 0.01 times the
+    number of context tokens in the window; the first window wins a tie (released run_squad).
 
     Returns:
         bool [n, S]: true once for every token of every question's context.
@@ -141,11 +131,11 @@ def max_context(windows: SpanWindows) -> tf.Tensor:
     count = tf.shape(length)[0]
     place = tf.range(_largest_of(windows.lengths)) - windows.context_at[:, tf.newaxis]
     inside = (place >= 0) & (place < length)
-    # In float64, since its sums decide the ties.
+    # In float64, because rounding decides which scores are tied.
     score = tf.cast(tf.minimum(place, length - 1 - place), tf.float64)
     score += 0.01 * tf.cast(length, tf.float64)
-    # Questions may share a context: every question counts its tokens by numbers of its own, after
-    # those of the questions before. Other positions get the number after the last.
+    # Questions may share a context, so the tokens are numbered for each question separately, one
+    # question after the other. All other positions get the number after the last token.
     sizes = tf.gather(windows.token_starts.row_lengths(), windows.context_of)
     starts = tf.gather(windows.token_starts.row_starts(), windows.context_of)
     shift = tf.cast(tf.cumsum(sizes, exclusive=True) - starts, tf.int32)
@@ -160,5 +150,5 @@ def max_context(windows: SpanWindows) -> tf.Tensor:
 
 
 def _largest_of(lengths: tf.Tensor) -> tf.Tensor:
-    """Returns the largest length, 0 of none."""
+    """Returns the largest length, or 0 if there are none."""
     return tf.maximum(tf.reduce_max(lengths), 0)

@@ -1,22 +1,16 @@
-"""Reads SQuAD as TensorFlow Datasets prepared it."""
+"""Reads SQuAD datasets prepared by TensorFlow Datasets."""
 
 from keras_bert.tasks.prepared_tfds import open_prepared, read_split
 from keras_bert.tasks.question_answering.questions import Answer, Question, check_ids
 
 
 def read_tfds(version: str, split: str, data_dir: str = "") -> list[Question]:
-    """Reads a split of SQuAD that TensorFlow Datasets has prepared.
+    """Reads the questions of a SQuAD split prepared by TensorFlow Datasets.
 
     Args:
-        version: v1.1 or v2.0.
-        split: train or validation.
-        data_dir: TensorFlow Datasets' folder; empty for TFDS_DATA_DIR or ~/tensorflow_datasets.
-
-    Returns:
-        Its questions.
-
-    Raises:
-        InputError: it is not prepared, or tensorflow-datasets is not installed.
+        version: "v1.1" or "v2.0".
+        split: "train" or "validation".
+        data_dir: TensorFlow Datasets folder; if empty, TFDS_DATA_DIR or ~/tensorflow_datasets.
     """
     builder = open_prepared(f"squad/{version}", data_dir)
     contexts: dict[str, str] = {}
