@@ -1,12 +1,13 @@
-"""Checks that transformers opens model directories of ours and computes the same numbers.
+"""Checks that transformers opens our model directories and computes the same numbers.
 
     .peers/bin/python tests/check_transformers_opens.py MODEL_DIR EXAMPLES.npz ...
 
-In: pairs of a directory that `save_model_directory` wrote from a BertPretrainer, and a batch with
-its outputs by us: the encoder's inputs, masked_lm_positions, sequence_output, pooled_output,
-masked_lm_logits, next_sentence_logits; and if the directory has a vocabulary, `text` and `pieces`,
-sentences and the ids of [CLS] sentence [SEP] for each, joined by blanks. Out: a line each with the
-largest difference; exit code 1 if one is over 1e-5 or anything was missing.
+Each pair of arguments is a directory that `save_model_directory` wrote from a BertPretrainer, and
+a batch with our outputs: the encoder's inputs, masked_lm_positions, sequence_output, pooled_output,
+masked_lm_logits and next_sentence_logits. If the directory has a vocabulary, the batch also has
+`text` and `pieces`: sentences, and the ids of [CLS] sentence [SEP] for each, joined by spaces.
+Prints one line per pair with the largest difference. Exits with code 1 if a difference is over
+1e-5 or anything is missing.
 """
 
 import sys
@@ -17,7 +18,7 @@ from transformers import AutoTokenizer, BertForPreTraining
 
 
 def differs(model_dir: str, examples_file: str) -> bool:
-    """Compares and prints."""
+    """Compares the outputs, prints the result, and returns whether they differ."""
     examples = np.load(examples_file)
     model, report = BertForPreTraining.from_pretrained(model_dir, output_loading_info=True)
     problems = {key: value for key, value in report.items() if value}

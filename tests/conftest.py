@@ -1,4 +1,4 @@
-"""What tests share: two logical CPU devices, the root, real data, tiny checkpoints, programs."""
+"""Shared fixtures: two logical CPU devices, the root, real data, tiny checkpoints, programs."""
 
 import contextlib
 import importlib
@@ -15,7 +15,7 @@ from unittest import mock
 import pytest
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-# XLA and LLVM spend most of a test's time on making code fast that runs for milliseconds.
+# By default, XLA and LLVM spend most of a test's time optimizing code that runs for milliseconds.
 os.environ.setdefault(
     "XLA_FLAGS", "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
 )
@@ -23,10 +23,10 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 def pytest_configure() -> None:
-    """Splits the CPU in two before TensorFlow starts, so that any test can use two devices.
+    """Splits the CPU into two devices before TensorFlow starts, so that any test can use both.
 
-    Turns graph optimization off in the process of the tests: of a tiny model's first step it takes
-    four fifths of the time. Programs in a process of their own run with it.
+    Turns graph optimization off in the test process, since it takes four fifths of the time of a
+    tiny model's first step. Programs that run in a separate process keep it on.
     """
     import tensorflow as tf
 
@@ -36,8 +36,8 @@ def pytest_configure() -> None:
     tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
 
 
-# Fixtures of tests that start Keras on another backend, Beam or several workers in processes of
-# their own, each of which takes ten seconds to import its libraries.
+# Fixtures of tests that start Keras on another backend, Beam or several workers in separate
+# processes. Each process takes ten seconds to import its libraries.
 SLOW_FIXTURES = {"backend_python", "beam_python"}
 
 
@@ -51,13 +51,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def root() -> Path:
-    """The repository's root folder."""
+    """Returns the repository's root folder."""
     return ROOT
 
 
 @pytest.fixture(scope="session")
 def shared_data() -> Path:
-    """The folder of real public data beside the checkout, or a skip that says it is absent."""
+    """Returns the folder of real public data beside the checkout, or skips the test without it."""
     path = ROOT.parent / "shared" / "data"
     if not path.is_dir():
         pytest.skip("real-data test: ../shared/data is not beside this checkout")
@@ -66,7 +66,7 @@ def shared_data() -> Path:
 
 @pytest.fixture(scope="session")
 def backend_python() -> Callable[[str], str]:
-    """A function: backend -> a Python that has it, or a skip that says what is absent."""
+    """Returns a function: backend -> a Python that has it; skips the test if there is none."""
 
     def find(backend: str) -> str:
         if importlib.util.find_spec(backend) is not None:
@@ -82,7 +82,7 @@ def backend_python() -> Callable[[str], str]:
 
 @pytest.fixture(scope="session")
 def make_checkpoint():
-    """A function: (folder, pieces beside the special ones, sizes) -> the folder of an encoder."""
+    """Returns a function: (folder, tokens besides special ones, sizes) -> an encoder's folder."""
 
     def make(folder: Path, pieces, **sizes) -> Path:
         import keras
@@ -108,7 +108,7 @@ def make_checkpoint():
     return make
 
 
-# File of a program -> the module that has it.
+# File of a program -> the module that implements it.
 PROGRAMS = {
     "run_pretraining.py": "keras_bert.programs.pretrain",
     "run_classifier.py": "keras_bert.programs.classify",
@@ -125,7 +125,7 @@ PROGRAMS = {
 
 @pytest.fixture(scope="session")
 def pretrained(tmp_path_factory):
-    """The folder of a pre-trained model, with its heads, of 32 positions."""
+    """Returns the folder of a pre-trained model with its heads and 32 positions."""
     import keras
 
     from keras_bert.checkpoints.model_description import ModelDescription
@@ -142,7 +142,7 @@ def pretrained(tmp_path_factory):
         num_attention_heads=2,
         intermediate_size=32,
         max_position_embeddings=32,
-        initializer_range=0.2,  # Few training steps are enough.
+        initializer_range=0.2,  # So that few training steps are enough.
     )
     keras.utils.set_random_seed(0)
     folder = tmp_path_factory.mktemp("pretrained") / "model"
@@ -152,13 +152,13 @@ def pretrained(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def run_program(root, tmp_path_factory):
-    """A function: (program, its arguments, flags, folder, ...) -> the finished process.
+    """Returns a function: (program, its arguments, flags, folder, ...) -> the finished process.
 
-    The program runs in this process, which takes seconds less than a process of its own. It gets
-    one with `process=True`, and where it cannot do without: another backend of Keras or other
-    variables, devices of its own, standard input.
+    The program runs in this process, which saves seconds. It runs in a separate process if
+    `process=True` or if it needs one: for another Keras backend or other environment variables,
+    for its own devices, or for standard input.
     """
-    nothing = tmp_path_factory.mktemp("tfds")  # What TensorFlow Datasets has prepared.
+    nothing = tmp_path_factory.mktemp("tfds")  # Data prepared by TensorFlow Datasets: none.
 
     def run(
         program: str,
@@ -210,7 +210,7 @@ def _call(argv: list[str], cwd: Path, variables: Mapping[str, str]):
 
 @pytest.fixture(scope="session")
 def write_records():
-    """A function that writes pre-training records of random pieces, in Google's format."""
+    """Returns a function that writes pre-training records of random tokens, in Google's format."""
     import numpy as np
     import tensorflow as tf
 
@@ -262,10 +262,10 @@ def write_records():
 
 @pytest.fixture(scope="session")
 def mirrored():
-    """Two devices; one strategy for all tests of a process.
+    """Returns a strategy with two devices, shared by all tests of a process.
 
-    Strategies of one process share their collectives' keys, so that a second one's first
-    all-reduce would meet the shapes of the first one's.
+    Strategies of one process share their collectives' keys. The first all-reduce of a second
+    strategy would therefore conflict with the shapes of the first one's.
     """
     import tensorflow as tf
 

@@ -1,17 +1,17 @@
-"""Runs a batch through our models on another backend, and saves what comes out.
+"""Runs a batch through our models on another backend, and saves the outputs.
 
     KERAS_BACKEND=jax python tests/run_on_backend.py MODEL_DIR BATCH.npz RESULTS.npz
 
-In: a model directory and a batch of pre-training, packed or not. Out: `plain/*` and `dropout/*`,
-the pre-trainer's and the encoder's outputs without and with dropout; on JAX also `jit/*`, the
-pre-trainer's from a jitted `stateless_call`; of packed batches `loss` and `gradient/*` instead.
-TensorFlow is barred, as if it were not installed.
+Reads a model directory and a pre-training batch, packed or not. Writes `plain/*` and `dropout/*`,
+the outputs of the pre-trainer and the encoder without and with dropout, and on JAX also `jit/*`,
+the pre-trainer's outputs from a jitted `stateless_call`. For packed batches it writes `loss` and
+`gradient/*` instead of the last two. TensorFlow is blocked, as if it were not installed.
 """
 
 import sys
 
 if __name__ == "__main__":
-    sys.modules["tensorflow"] = None  # Any import of it now raises ImportError.
+    sys.modules["tensorflow"] = None  # Any import of TensorFlow now raises ImportError.
 
 import keras
 import numpy as np
@@ -30,14 +30,14 @@ INPUTS = (
 
 
 def outputs(model: BertPretrainer, inputs: dict, training: bool) -> dict[str, np.ndarray]:
-    """Returns all that the encoder and both heads make of a batch."""
+    """Returns all outputs of the encoder and both heads for a batch."""
     inputs = {key: ops.convert_to_tensor(value) for key, value in inputs.items()}
     results = {**model.encoder(inputs, training=training), **model(inputs, training=training)}
     return {key: ops.convert_to_numpy(value) for key, value in results.items()}
 
 
 def jitted_outputs(model: BertPretrainer, inputs: dict) -> dict[str, np.ndarray]:
-    """Returns the heads' outputs of the model as a pure, compiled JAX function."""
+    """Returns the outputs of both heads, with the model as a pure, compiled JAX function."""
     import jax
 
     trained = [variable.value for variable in model.trainable_variables]
@@ -46,7 +46,7 @@ def jitted_outputs(model: BertPretrainer, inputs: dict) -> dict[str, np.ndarray]
 
 
 def loss_and_gradients(model: BertPretrainer, batch: dict) -> dict[str, np.ndarray]:
-    """Returns the loss of a packed batch on JAX and its gradient to every variable, by path."""
+    """Returns the loss of a packed batch on JAX and its gradient for every variable, by path."""
     import jax
 
     others = [variable.value for variable in model.non_trainable_variables]
@@ -71,7 +71,7 @@ def loss_and_gradients(model: BertPretrainer, batch: dict) -> dict[str, np.ndarr
 
 
 def main(model_dir: str, batch_file: str, results_file: str) -> None:
-    """Opens the model, runs the batch twice, saves the outputs."""
+    """Opens the model, runs the batch, and saves the outputs."""
     directory = open_model_directory(model_dir)
     model = BertPretrainer(directory.config)
     directory.load_into(model)

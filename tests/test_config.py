@@ -1,4 +1,4 @@
-"""BertConfig: Google's figures, and one clear line for every value that cannot be."""
+"""BertConfig: Google's values, and one clear line for every invalid value."""
 
 import json
 import warnings
@@ -20,7 +20,7 @@ from keras_bert.config import BertConfig, bundled_names
         ("large", 24, 1024, 16),
     ],
 )
-def test_bundled_configs_have_googles_figures(name, layers, hidden, heads):
+def test_bundled_configs_have_googles_values(name, layers, hidden, heads):
     for spelling in (name, f"{name}.json"):
         assert BertConfig.from_json(spelling) == BertConfig(
             vocab_size=30522,
@@ -39,7 +39,7 @@ def test_bundled_configs_have_googles_figures(name, layers, hidden, heads):
     assert name in bundled_names()
 
 
-def test_a_file_goes_before_a_bundled_config(tmp_path, monkeypatch):
+def test_file_takes_precedence_over_a_bundled_config(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     BertConfig(vocab_size=7, hidden_size=12).to_json("large.json")
     assert BertConfig.from_json("large.json").vocab_size == 7
@@ -73,7 +73,7 @@ def test_json_round_trip(tmp_path):
         ("layer_norm_eps", "1e-12", 'layer_norm_eps is "1e-12"; expected a number above 0'),
     ],
 )
-def test_a_bad_value_is_refused_with_key_value_and_what_is_allowed(tmp_path, key, value, quoted):
+def test_invalid_value_is_rejected_with_key_value_and_expectation(tmp_path, key, value, quoted):
     path = tmp_path / "bad.json"
     path.write_text(json.dumps({"vocab_size": 100, key: value}))
     with pytest.raises(InputError) as error:
@@ -93,32 +93,32 @@ def test_a_bad_value_is_refused_with_key_value_and_what_is_allowed(tmp_path, key
         (b"\xff\xfe{}", "not UTF-8 at byte 0"),
     ],
 )
-def test_a_file_that_is_no_config_is_refused(tmp_path, content, expected):
+def test_file_that_is_not_a_config_is_rejected(tmp_path, content, expected):
     path = tmp_path / "bad.json"
     path.write_bytes(content)
     with pytest.raises(InputError, match=expected):
         BertConfig.from_json(path)
 
 
-def test_a_missing_file_names_the_bundled_configs(tmp_path):
+def test_error_for_a_missing_file_names_the_bundled_configs(tmp_path):
     with pytest.raises(InputError, match=r"huge\.json: no such file.*tiny, mini, small, medium"):
         BertConfig.from_json("huge.json")
     with pytest.raises(InputError, match="no such file"):
         BertConfig.from_json(tmp_path)
 
 
-def test_a_folder_of_a_bundled_configs_name_does_not_hide_it(tmp_path, monkeypatch):
+def test_folder_named_like_a_bundled_config_does_not_hide_it(tmp_path, monkeypatch):
     (tmp_path / "base").mkdir()
     monkeypatch.chdir(tmp_path)
     assert BertConfig.from_json("base").hidden_size == 768
 
 
-def test_unknown_keys_are_warned_about():
+def test_unknown_keys_raise_a_warning():
     with pytest.warns(UserWarning, match="unknown config keys are ignored: hiden_size, zeta"):
         BertConfig.from_dict({"vocab_size": 9, "hiden_size": 12, "zeta": 1})
 
 
-def test_keys_that_other_writers_add_pass_silently():
+def test_keys_of_other_writers_are_accepted_silently():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         BertConfig.from_dict(
@@ -145,12 +145,12 @@ def test_keys_that_other_writers_add_pass_silently():
         ("pruned_heads", {"0": [1]}),
     ],
 )
-def test_a_key_that_changes_the_arithmetic_is_refused(key, value):
+def test_key_that_changes_the_computation_is_rejected(key, value):
     with pytest.raises(InputError, match=f"{key} is .*changes the arithmetic"):
         BertConfig.from_dict({"vocab_size": 9, key: value})
 
 
-def test_left_to_right_is_hugging_faces_word_and_is_written_where_true():
+def test_is_decoder_is_written_only_for_left_to_right():
     both, left_to_right = (BertConfig(vocab_size=9, is_decoder=value) for value in (False, True))
     assert "is_decoder" not in both.to_dict()  # Google's configs have no such key.
     assert BertConfig.from_dict(left_to_right.to_dict()) == left_to_right
@@ -158,14 +158,14 @@ def test_left_to_right_is_hugging_faces_word_and_is_written_where_true():
         BertConfig(vocab_size=9, is_decoder=1)
 
 
-def test_a_vocabulary_of_another_size_is_refused():
+def test_vocabulary_of_another_size_is_rejected():
     config = BertConfig(vocab_size=30522)
     config.check_vocab_size(30522, "vocab.txt")
     with pytest.raises(InputError, match=r"cased/vocab\.txt: has 28996 pieces.* 30522"):
         config.check_vocab_size(28996, "cased/vocab.txt")
 
 
-def test_googles_own_files_load(shared_data):
+def test_original_google_files_load(shared_data):
     files = sorted((shared_data / "bert_configs").glob("*.json"))
     assert files
     with warnings.catch_warnings():

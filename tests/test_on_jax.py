@@ -1,4 +1,4 @@
-"""The programs with KERAS_BACKEND=jax: the same flags, files and figures; the same bits again."""
+"""The programs with KERAS_BACKEND=jax: same flags, files and figures; bit-identical resuming."""
 
 import functools
 import json
@@ -17,7 +17,7 @@ LABELS = ("no", "yes")
 
 @pytest.fixture(scope="module")
 def on_jax(run_program, backend_python):
-    """A function as `run_program`, of programs that compute with JAX."""
+    """Returns a function like `run_program` for programs that compute with JAX."""
     backend_python("jax")
     fast_to_compile = "--xla_backend_optimization_level=0"
     environment = {"KERAS_BACKEND": "jax", "XLA_FLAGS": fast_to_compile}
@@ -26,7 +26,7 @@ def on_jax(run_program, backend_python):
 
 @pytest.fixture(scope="module")
 def pretraining(tmp_path_factory, write_records, on_jax):
-    """A function: folder -> the finished process of a pre-training run of 6 steps, two devices."""
+    """Returns a function: folder -> the finished process of 6 pre-training steps on two devices."""
     folder = tmp_path_factory.mktemp("pretraining")
     write_records(folder / "a.tfrecord", 40)
     config = BertConfig(
@@ -61,14 +61,14 @@ def pretraining(tmp_path_factory, write_records, on_jax):
 
 @pytest.fixture(scope="module")
 def pretrained(pretraining, tmp_path_factory):
-    """The folder of a run that nothing interrupted."""
+    """Returns the folder of an uninterrupted run."""
     folder = tmp_path_factory.mktemp("runs") / "whole"
     done = pretraining(folder)
     assert done.returncode == 0, done.stderr[-3000:]
     return folder
 
 
-def test_a_run_leaves_what_every_run_leaves(pretrained):
+def test_run_writes_the_usual_files(pretrained):
     names = {path.name for path in pretrained.iterdir()}
     expected = {"checkpoints", "metrics.jsonl", "model", "results.json", "run.json", "tensorboard"}
     assert names == expected
@@ -80,7 +80,7 @@ def test_a_run_leaves_what_every_run_leaves(pretrained):
     assert [line["step"] for line in lines if "eval_loss" in line] == [2, 4, 6]
 
 
-def test_a_run_killed_at_step_4_ends_at_the_same_bits(pretrained, pretraining, tmp_path):
+def test_run_killed_at_step_4_resumes_bit_identical(pretrained, pretraining, tmp_path):
     again = tmp_path / "again"
     shutil.copytree(pretrained, again)
     for path in (again / "model", again / "checkpoints" / "step-00000006"):
@@ -94,13 +94,13 @@ def test_a_run_killed_at_step_4_ends_at_the_same_bits(pretrained, pretraining, t
         assert (again / place).read_bytes() == (pretrained / place).read_bytes()
 
 
-def test_a_run_is_not_continued_on_the_other_backend(pretrained):
+def test_run_does_not_resume_on_another_backend(pretrained):
     settings = json.loads((pretrained / "run.json").read_text())["settings"]
     with pytest.raises(InputError, match='backend was "jax" and is now "tensorflow"'):
         is_finished(pretrained, settings | {"backend": "tensorflow"}, tf.distribute.get_strategy())
 
 
-def test_a_classifier_is_fine_tuned_scored_and_predicts(on_jax, make_checkpoint, tmp_path):
+def test_classifier_is_fine_tuned_evaluated_and_predicts(on_jax, make_checkpoint, tmp_path):
     words = [f"word{i}" for i in range(8)]
     make_checkpoint(tmp_path / "bert", words)
     for split, count in (("train", 32), ("dev", 9)):
@@ -128,7 +128,7 @@ def test_a_classifier_is_fine_tuned_scored_and_predicts(on_jax, make_checkpoint,
     assert weights["classifier.weight"].shape == (2, 16)
 
 
-def test_an_export_is_refused_before_anything_runs(on_jax, tmp_path):
+def test_export_is_rejected_before_anything_runs(on_jax, tmp_path):
     done = on_jax("run_pretraining.py", input_file="a", output_dir=tmp_path, export="true")
     assert done.returncode == 1
     assert "--export" in done.stderr

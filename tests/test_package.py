@@ -1,4 +1,4 @@
-"""The package: public names that are imported at their first use, data files, versions."""
+"""The package: public names imported at first use, data files, versions."""
 
 import ast
 import importlib
@@ -31,14 +31,14 @@ def test_importing_the_package_imports_no_framework_and_takes_under_300_ms(root)
 
 
 @pytest.mark.parametrize("name", keras_bert.__all__)
-def test_a_public_name_is_imported_at_its_first_use(name):
+def test_public_name_is_imported_at_first_use(name):
     module = keras_bert._MODULES.get(name, "keras_bert")
     value = getattr(keras_bert, name)
     assert value is getattr(importlib.import_module(module), name)
     assert name in dir(keras_bert)
 
 
-def test_type_checkers_see_the_names_where_they_are_imported_from():
+def test_type_checkers_see_names_in_the_modules_that_define_them():
     tree = ast.parse(Path(keras_bert.__file__).read_text())
     (block,) = [node for node in tree.body if isinstance(node, ast.If)]
     seen = {alias.name: node.module for node in block.body for alias in node.names}
@@ -47,14 +47,14 @@ def test_type_checkers_see_the_names_where_they_are_imported_from():
     assert (PACKAGE / "py.typed").is_file()
 
 
-def test_an_unknown_name_is_an_attribute_error():
+def test_unknown_name_raises_attribute_error():
     with pytest.raises(AttributeError, match="'keras_bert' has no attribute 'Nothing'"):
         _ = keras_bert.Nothing
     assert not hasattr(keras_bert, "Nothing")
 
 
 def test_every_folder_with_modules_is_a_package(root):
-    """A folder without __init__.py would be missing in the wheel."""
+    """A folder without __init__.py would be missing from the wheel."""
     for top in ("keras_bert", "data_tools"):
         folders = {path.parent for path in (root / top).rglob("*.py")}
         assert not [folder for folder in folders if not (folder / "__init__.py").is_file()]

@@ -1,4 +1,4 @@
-"""From text to a served model, by the programs alone: each takes what the one before it wrote."""
+"""From text to a served model with the programs alone; each reads the output of the one before."""
 
 import json
 import re
@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 import tensorflow as tf
-import tensorflow_text  # noqa: F401  Registers the ops of what is loaded.
+import tensorflow_text  # noqa: F401  Registers the ops of the loaded model.
 
-# Cased, as nothing assumes; of a length that is no program's default.
+# The text is cased, and its length is no program's default.
 DOCUMENTS = """The Cat sat on the Mat .
 The Dog saw the Cat .
 A Mat is red .
@@ -32,7 +32,7 @@ CONFIG = {
 
 @pytest.fixture(scope="module")
 def folder(root, tmp_path_factory) -> Path:
-    """A folder with records of the documents, and their vocabulary."""
+    """Returns a folder with records of the documents, and their vocabulary."""
     folder = tmp_path_factory.mktemp("pipeline")
     (folder / "text.txt").write_text(DOCUMENTS)
     pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *sorted(set(DOCUMENTS.split()))]
@@ -54,7 +54,7 @@ def folder(root, tmp_path_factory) -> Path:
 
 
 @pytest.mark.slow
-def test_what_is_made_of_text_is_served(run_program, folder: Path):
+def test_model_trained_from_text_is_exported_and_served(run_program, folder: Path):
     done = run_program(
         "run_pretraining.py",
         input_file=folder / "records",

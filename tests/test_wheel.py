@@ -1,4 +1,4 @@
-"""The wheel, installed outside the checkout: it has every file, and trains and exports a model."""
+"""The wheel, installed outside the checkout, has every file, and trains and exports a model."""
 
 import json
 import os
@@ -37,11 +37,11 @@ def succeed(command, **options):
 
 @pytest.fixture(scope="module")
 def installed(root, tmp_path_factory) -> Path:
-    """The bin/ of an environment that has the wheel, and this environment's other packages."""
+    """Returns the bin/ of an environment with the wheel and this environment's other packages."""
     folder = tmp_path_factory.mktemp("wheel")
     source = folder / "source"
     source.mkdir()
-    for name in SOURCES:  # A build leaves files in the tree.
+    for name in SOURCES:  # The build writes files into the tree.
         path = root / name
         copy = shutil.copytree if path.is_dir() else shutil.copy
         copy(path, source / name)
@@ -53,18 +53,18 @@ def installed(root, tmp_path_factory) -> Path:
     environment = folder / "environment"
     venv.create(environment)
     python = environment / "bin" / "python"
-    # pip of the Python that made this environment, which may have none of its own.
+    # Uses pip of the base Python, since this environment may have no pip.
     pip = [sys._base_executable, "-m", "pip", "--python", str(python)]
     succeed([*pip, "install", "--no-deps", "--no-index", str(wheel)])
     (own,) = (environment / "lib").glob("python*/site-packages")
-    # After its own packages. Files .pth of these folders, as of an editable install, are not read.
+    # These come after its own packages. Their .pth files, as of an editable install, are not read.
     (own / "others.pth").write_text("\n".join(site.getsitepackages()))
     return environment / "bin"
 
 
 @pytest.fixture(scope="module")
 def run(installed, tmp_path_factory):
-    """A function: (program, flags) -> the standard output of `keras-bert`, outside the checkout."""
+    """Returns a function: (program, flags) -> the output of `keras-bert`, outside the checkout."""
     place = tmp_path_factory.mktemp("place")
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
 
@@ -77,7 +77,7 @@ def run(installed, tmp_path_factory):
     return start
 
 
-def test_the_metadata_names_licence_authors_and_version(installed):
+def test_metadata_has_license_authors_and_version(installed):
     code = (
         "import importlib.metadata as m, keras_bert, json; "
         "print(json.dumps([m.distribution('keras-bert-pipeline').read_text('METADATA'), "
@@ -108,13 +108,13 @@ def test_every_file_of_the_package_is_installed(installed, root):
         }
 
 
-def test_the_command_lists_all_programs(run):
+def test_command_lists_all_programs(run):
     listed = run("--help")
     for name in PROGRAMS:
         assert f"  {name} " in listed
 
 
-def test_a_bundled_recipe_is_found(run, installed):
+def test_bundled_recipe_is_found(run, installed):
     code = (
         "from keras_bert.tasks.pretraining.recipe import bundled_recipes, find_recipe; "
         "print(*bundled_recipes(), find_recipe('bert-base'))"
@@ -124,7 +124,7 @@ def test_a_bundled_recipe_is_found(run, installed):
     assert Path(path).is_file()
 
 
-def test_text_becomes_an_exported_model(run):
+def test_wheel_trains_and_exports_a_model_from_text(run):
     place = run.place
     (place / "text.txt").write_text(TEXT * 4)
     (place / "config.json").write_text(json.dumps(CONFIG))

@@ -1,4 +1,4 @@
-"""A tiny BERT whose every weight shows when it is lost, and .peers, where other libraries are."""
+"""Fixtures: a tiny BERT with nontrivial weights, and scripts in .peers with other libraries."""
 
 import os
 import subprocess
@@ -23,7 +23,7 @@ MODELS = {
 
 
 def randomised(kind: str, config: BertConfig):
-    """Makes a model and moves every weight off 0 and 1."""
+    """Creates a model and moves every weight away from 0 and 1."""
     model = MODELS[kind](config)
     random = np.random.default_rng(0)
     for variable in model.weights:
@@ -33,7 +33,7 @@ def randomised(kind: str, config: BertConfig):
 
 @pytest.fixture(scope="session")
 def tiny() -> SimpleNamespace:
-    """`config`, `vocab`, and `make(kind)`, which makes a model of random weights."""
+    """Returns `config`, `vocab` and `make(kind)`, which creates a model with random weights."""
     vocab = "[PAD] [UNK] [CLS] [SEP] [MASK] all work and no play makes jack a dull boy caf ##e"
     vocab = vocab.split()
     config = BertConfig(
@@ -51,7 +51,7 @@ def tiny() -> SimpleNamespace:
 
 @pytest.fixture(scope="session")
 def run_in_peers(root) -> Callable[..., None]:
-    """A function that runs a script of tests/golden in .peers, or a skip that says it is absent."""
+    """Returns a function that runs a script of tests/golden in .peers; skips if it is missing."""
     python = root / ".peers" / "bin" / "python"
     if not python.exists():
         pytest.skip("the environment with other libraries, .peers, is not installed")

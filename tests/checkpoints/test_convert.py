@@ -1,4 +1,4 @@
-"""Conversions: every pair of formats bit for bit, what a source lacks is not made up."""
+"""Conversions: bit-exact between all formats; weights missing from the source stay missing."""
 
 import os
 import resource
@@ -25,7 +25,7 @@ KINDS = ("encoder", "pretrainer", "classifier", "token_classifier", "span_labele
 
 @pytest.fixture(scope="module", params=KINDS)
 def saved(request, tiny, tmp_path_factory):
-    """A model of each kind, saved with all that a directory can say."""
+    """Saves a model of each kind with every setting that a directory can hold."""
     model = tiny.make(request.param)
     labels = [f"label {index}" for index in range(getattr(model, "num_labels", 0))]
     path = tmp_path_factory.mktemp(request.param) / "saved"
@@ -44,22 +44,22 @@ def saved(request, tiny, tmp_path_factory):
     return path
 
 
-def test_there_and_back_is_bit_exact_between_all(saved, tmp_path):
+def test_round_trips_between_all_formats_are_bit_exact(saved, tmp_path):
     path = saved
-    # From each format to each other one.
+    # Converts from each format to each other format.
     route = ("tf1", "keras_hub", "hugging_face", "keras_hub", "tf1", "hugging_face")
     for step, to in enumerate(route):
         report = convert(path, tmp_path / str(step), to)
         assert (report.new, report.ignored) == ((), ())
         path = tmp_path / str(step)
     for file in saved.iterdir():
-        if file.name == "config.json":  # Its keys may come in another order.
+        if file.name == "config.json":  # The order of its keys may differ.
             assert open_checkpoint(path).settings == open_checkpoint(saved).settings
         else:
             assert (path / file.name).read_bytes() == file.read_bytes(), file.name
 
 
-def test_the_public_checkpoint_round_trips_bit_for_bit(shared_data, tmp_path):
+def test_public_checkpoint_round_trip_is_bit_exact(shared_data, tmp_path):
     source = shared_data / "checkpoints" / "keras_bert_test_checkpoint"
     convert(source, tmp_path / "a")
     convert(tmp_path / "a", tmp_path / "b", "keras_hub")
@@ -75,7 +75,7 @@ def test_the_public_checkpoint_round_trips_bit_for_bit(shared_data, tmp_path):
         assert before.get_tensor(name).tobytes() == after.get_tensor(name).tobytes()
 
 
-def test_a_head_that_the_source_lacks_is_not_made_up(tiny, tmp_path):
+def test_heads_missing_from_the_source_are_not_written(tiny, tmp_path):
     save_model_directory(
         tmp_path / "a", tiny.make("pretrainer"), ModelDescription(tiny.config, tiny.vocab)
     )
@@ -98,7 +98,7 @@ def test_a_head_that_the_source_lacks_is_not_made_up(tiny, tmp_path):
     assert not (tmp_path / "d").exists()
 
 
-def test_without_heads_a_new_task_can_start(tiny, tmp_path):
+def test_conversion_without_heads_allows_a_new_task(tiny, tmp_path):
     save_model_directory(
         tmp_path / "a", tiny.make("classifier"), ModelDescription(tiny.config, tiny.vocab)
     )
@@ -112,7 +112,7 @@ def test_without_heads_a_new_task_can_start(tiny, tmp_path):
     assert opened.load_into(model).new == ("classifier/kernel", "classifier/bias")
 
 
-def test_the_casing_can_be_put_right(tiny, tmp_path):
+def test_do_lower_case_can_be_corrected(tiny, tmp_path):
     save_model_directory(
         tmp_path / "a", tiny.make("encoder"), ModelDescription(tiny.config, tiny.vocab)
     )
@@ -121,7 +121,7 @@ def test_the_casing_can_be_put_right(tiny, tmp_path):
 
 
 @pytest.mark.parametrize("to", list(WRITERS))
-def test_only_its_own_output_is_replaced(tiny, tmp_path, to):
+def test_only_earlier_output_is_replaced(tiny, tmp_path, to):
     save_model_directory(
         tmp_path / "a", tiny.make("encoder"), ModelDescription(tiny.config, tiny.vocab)
     )
@@ -136,8 +136,8 @@ def test_only_its_own_output_is_replaced(tiny, tmp_path, to):
 
 
 @pytest.mark.parametrize("to", list(WRITERS))
-def test_a_full_disk_is_bad_input_and_leaves_nothing(tiny, tmp_path, to):
-    """A limit on the size of a file, which only the weights reach, stands for the disk's."""
+def test_full_disk_raises_input_error_and_leaves_no_files(tiny, tmp_path, to):
+    """Simulates a full disk with a limit on the file size that only the weights exceed."""
     save_model_directory(
         tmp_path / "a", tiny.make("encoder"), ModelDescription(tiny.config, tiny.vocab)
     )
@@ -155,7 +155,7 @@ def test_a_full_disk_is_bad_input_and_leaves_nothing(tiny, tmp_path, to):
     assert os.listdir(tmp_path) == ["a"]
 
 
-def test_it_says_what_another_library_computes_otherwise(tiny, tmp_path, caplog):
+def test_differences_in_other_libraries_are_logged(tiny, tmp_path, caplog):
     config = type(tiny.config)(**tiny.config.to_dict() | {"hidden_act": "gelu"})
     save_model_directory(
         tmp_path / "a", tiny.make("encoder", config), ModelDescription(config, tiny.vocab)
@@ -166,7 +166,7 @@ def test_it_says_what_another_library_computes_otherwise(tiny, tmp_path, caplog)
     assert "hidden_act is gelu; Google's code computes the tanh form" in caplog.text
 
 
-def test_a_left_to_right_model_stays_one_in_every_format(tiny, tmp_path, caplog):
+def test_every_format_keeps_a_left_to_right_model(tiny, tmp_path, caplog):
     config = replace(tiny.config, is_decoder=True)
     model = tiny.make("pretrainer", config)
     save_model_directory(tmp_path / "a", model, ModelDescription(config, tiny.vocab))
@@ -182,7 +182,7 @@ def test_a_left_to_right_model_stays_one_in_every_format(tiny, tmp_path, caplog)
     assert (opened.config.is_decoder, opened.architecture) == (True, "BertLMHeadModel")
 
 
-def test_the_program_reports_and_refuses_in_one_line(tiny, tmp_path):
+def test_program_prints_a_report_and_one_line_errors(tiny, tmp_path):
     save_model_directory(
         tmp_path / "a", tiny.make("encoder"), ModelDescription(tiny.config, tiny.vocab)
     )

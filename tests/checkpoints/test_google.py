@@ -1,4 +1,4 @@
-"""TF1 checkpoints: Google's names and layouts, its own outputs, and every way they come."""
+"""TF1 checkpoints: Google's names, layouts and outputs, and every form of their paths."""
 
 import dataclasses
 import json
@@ -25,14 +25,14 @@ INPUTS = ("input_ids", "input_mask", "segment_ids", "masked_lm_positions")
 
 @pytest.fixture
 def released(shared_data, tmp_path):
-    """A copy of the public checkpoint."""
+    """Copies the public checkpoint."""
     source = shared_data / "checkpoints" / "keras_bert_test_checkpoint"
     return shutil.copytree(source, tmp_path / "uncased_L-2_H-4_A-4")
 
 
 @pytest.fixture
 def written(tiny, tmp_path):
-    """A checkpoint that we wrote, and its model."""
+    """Writes a checkpoint; returns its path and its model."""
     model = tiny.make("pretrainer")
     save_model_directory(tmp_path / "model", model, ModelDescription(tiny.config, tiny.vocab))
     convert(tmp_path / "model", tmp_path / "tf1", "tf1")
@@ -40,7 +40,7 @@ def written(tiny, tmp_path):
 
 
 def rewrite(prefix, change):
-    """Writes a checkpoint's variables anew, changed."""
+    """Applies a function to the variables of a checkpoint and rewrites it."""
     reader = tf.train.load_checkpoint(str(prefix))
     names = reader.get_variable_to_shape_map()
     values = change({name: reader.get_tensor(name) for name in names})
@@ -53,7 +53,7 @@ def rewrite(prefix, change):
 
 
 def outputs(model, golden):
-    """Runs the pre-trainer on the golden batch; the heads as Google's code returns them."""
+    """Runs the pre-trainer on the golden batch; returns outputs as Google's code does."""
     inputs = {name: golden[name] for name in INPUTS}
     found = {**model.encoder(inputs), **model(inputs)}
     masked_lm = keras.ops.log_softmax(found["masked_lm_logits"])
@@ -70,9 +70,9 @@ def assert_same_outputs(model, golden):
         np.testing.assert_allclose(np.asarray(value), golden[name], atol=1e-5, err_msg=name)
 
 
-def test_the_public_checkpoint_computes_what_googles_code_computes(released):
+def test_public_checkpoint_matches_outputs_of_googles_code(released):
     checkpoint = open_checkpoint(released)
-    assert checkpoint.config.hidden_act == "gelu_new"  # Google's "gelu" is the tanh form.
+    assert checkpoint.config.hidden_act == "gelu_new"  # Google's "gelu" is the tanh variant.
     assert checkpoint.do_lower_case
     assert len(checkpoint.vocab) == 15
     model = BertPretrainer(checkpoint.config)
@@ -81,11 +81,11 @@ def test_the_public_checkpoint_computes_what_googles_code_computes(released):
     assert "93 optimizer slots and counters skipped" in str(report)
     golden = np.load(GOLDEN / "checkpoint_google.npz")
     assert_same_outputs(model, golden)
-    # Google's code took every one of the same weights, by the same names.
+    # Google's code loaded the same weights by the same names.
     assert sorted(map(google_name, report.loaded)) == golden["names"].tolist()
 
 
-def test_googles_code_opens_what_we_write_and_computes_the_same(written, run_in_peers, tmp_path):
+def test_googles_code_loads_our_checkpoint_with_the_same_outputs(written, run_in_peers, tmp_path):
     path, model = written
     run_in_peers("make_checkpoint_google.py", path, tmp_path / "theirs.npz")
     theirs = np.load(tmp_path / "theirs.npz")
@@ -93,7 +93,7 @@ def test_googles_code_opens_what_we_write_and_computes_the_same(written, run_in_
     assert_same_outputs(model, theirs)
 
 
-def test_prefix_directory_and_zip_give_the_same(released, tmp_path):
+def test_prefix_directory_and_zip_load_the_same_model(released, tmp_path):
     with zipfile.ZipFile(tmp_path / "uncased_L-2_H-4_A-4.zip", "w") as archive:
         archive.mkdir(released.name)
         for file in released.iterdir():
@@ -109,7 +109,7 @@ def test_prefix_directory_and_zip_give_the_same(released, tmp_path):
         assert np.array_equal(weights[0], weights[2])
 
 
-def test_what_we_write_has_the_released_layout(written):
+def test_written_checkpoint_has_the_released_layout(written):
     path, _ = written
     assert sorted(file.name for file in path.iterdir()) == [
         "bert_config.json",
@@ -129,8 +129,8 @@ def test_what_we_write_has_the_released_layout(written):
 @pytest.mark.parametrize(
     ("make", "scope", "units"),
     [
-        (lambda config: BertClassifier(config, 3), "", 3),  # run_classifier's names
-        (BertSpanLabeler, "cls/squad/", 2),  # run_squad's
+        (lambda config: BertClassifier(config, 3), "", 3),  # Names of run_classifier.
+        (BertSpanLabeler, "cls/squad/", 2),  # Names of run_squad.
     ],
 )
 def test_googles_fine_tuned_heads_load(written, make, scope, units):
@@ -152,7 +152,7 @@ def test_googles_fine_tuned_heads_load(written, make, scope, units):
     assert np.array_equal(model.weights[-1], bias)
 
 
-def test_the_newest_of_a_training_directory_is_opened(written):
+def test_newest_checkpoint_of_a_training_directory_is_opened(written):
     path, _ = written
     for step in (10, 20):
         for file in path.glob("bert_model.ckpt.*"):
@@ -166,7 +166,7 @@ def test_the_newest_of_a_training_directory_is_opened(written):
         open_checkpoint(path)
 
 
-def test_a_kept_gelu_comes_back(tiny, tmp_path):
+def test_exact_gelu_is_restored(tiny, tmp_path):
     config = dataclasses.replace(tiny.config, hidden_act="gelu", layer_norm_eps=1e-7)
     save_model_directory(
         tmp_path / "a", tiny.make("encoder", config), ModelDescription(config, tiny.vocab)
@@ -176,7 +176,7 @@ def test_a_kept_gelu_comes_back(tiny, tmp_path):
     assert open_checkpoint(tmp_path / "b").config == config
 
 
-def test_without_its_config_it_is_refused_with_the_way_out(written):
+def test_missing_config_is_rejected_with_the_remedy(written):
     path, _ = written
     (path / "bert_config.json").unlink()
     with pytest.raises(InputError, match=r"has no bert_config\.json; put that of the model"):
@@ -185,7 +185,7 @@ def test_without_its_config_it_is_refused_with_the_way_out(written):
         open_checkpoint(path / "bert_model.ckpt")
 
 
-def test_every_misfit_is_listed(written):
+def test_all_weight_mismatches_are_listed(written):
     path, _ = written
 
     def damage(values):
@@ -208,7 +208,7 @@ def test_every_misfit_is_listed(written):
         assert problem in str(error.value)
 
 
-def test_other_checkpoints_are_refused(written, tmp_path):
+def test_damaged_and_other_checkpoints_are_rejected(written, tmp_path):
     path, _ = written
     config = open_checkpoint(path).config
     (path / "bert_model.ckpt.data-00000-of-00001").write_bytes(b"cut")

@@ -1,4 +1,4 @@
-"""KerasHub presets: its own outputs, its own opening of ours, and what it has no place for."""
+"""KerasHub presets: KerasHub's outputs, our presets in KerasHub, and settings it lacks."""
 
 import json
 import shutil
@@ -30,7 +30,7 @@ def assert_same(found, golden, names):
 
 
 def kerashub_masked_lm_logits(model, hidden, positions):
-    """KerasHub's head is not BERT's: the erf form of gelu and epsilon 1e-5."""
+    """Computes the logits of KerasHub's head, which uses erf gelu and epsilon 1e-5."""
     config = replace(model.config, hidden_act="gelu", layer_norm_eps=1e-5)
     head = MaskedLMHead(config)
     head.build((None, None, config.hidden_size))
@@ -38,7 +38,7 @@ def kerashub_masked_lm_logits(model, hidden, positions):
     return head(hidden, positions, model.encoder.embeddings.word_embeddings)
 
 
-def test_a_classifier_computes_what_kerashub_computes():
+def test_classifier_matches_kerashub_outputs():
     checkpoint = open_checkpoint(CLASSIFIER)
     assert checkpoint.config.hidden_act == "gelu_new"
     assert checkpoint.vocab[-2:] == ["caf", "##e"]
@@ -52,7 +52,7 @@ def test_a_classifier_computes_what_kerashub_computes():
     assert_same(found, golden, ("sequence_output", "pooled_output", "logits"))
 
 
-def test_a_masked_lm_loads_whole():
+def test_masked_lm_matches_kerashub_outputs():
     checkpoint = open_checkpoint(MASKED_LM)
     model = BertPretrainer(checkpoint.config)
     report = checkpoint.load_into(model)
@@ -67,12 +67,12 @@ def test_a_masked_lm_loads_whole():
     assert_same({"masked_lm_logits": logits}, golden, ["masked_lm_logits"])
 
 
-def test_kerashub_opens_what_we_write(tiny, run_in_peers, tmp_path):
+def test_kerashub_loads_our_presets_with_the_same_outputs(tiny, run_in_peers, tmp_path):
     theirs = {
         "encoder": "BertBackbone",
         "pretrainer": "BertMaskedLM",
         "classifier": "BertTextClassifier",
-        "token_classifier": "BertBackbone",  # It has no class for these.
+        "token_classifier": "BertBackbone",  # KerasHub has no token classifier.
     }
     written = {kind: tiny.make(kind) for kind in theirs}
     for kind, model in written.items():
@@ -94,11 +94,11 @@ def test_kerashub_opens_what_we_write(tiny, run_in_peers, tmp_path):
             )
         assert_same(found, golden, found)
         if kind in ("classifier", "pretrainer"):
-            # "All Work CAFÉ boy", cut as BERT cuts it: lower-cased and without its accent.
+            # "All Work CAFÉ boy", tokenized as in BERT: lower-cased and without accents.
             assert golden["pieces"].tolist() == [5, 6, 15, 16, 14]
 
 
-def test_what_kerashub_has_no_place_for_comes_back(tiny, tmp_path):
+def test_settings_unknown_to_kerashub_are_restored(tiny, tmp_path):
     model = tiny.make("token_classifier")
     labels = ["O", "B-PER", "I-PER", "B-LOC", "I-LOC"]
     save_model_directory(
@@ -118,7 +118,7 @@ def test_half_precision_presets_load_as_float32(tmp_path):
         values = file["layers/dense/vars"]
         kept = np.asarray(values["1"])
         del values["1"]
-        # As Keras writes bfloat16: two bytes that HDF5 does not understand, and a word about them.
+        # As Keras writes bfloat16: two opaque bytes for HDF5, and an attribute with the dtype.
         values.create_dataset("1", data=(kept.view(np.uint32) >> 16).astype(np.uint16).view("V2"))
         values["1"].attrs["dtype"] = "bfloat16"
     encoder = BertEncoder(open_checkpoint(path).config)
@@ -126,7 +126,7 @@ def test_half_precision_presets_load_as_float32(tmp_path):
     np.testing.assert_allclose(encoder.pooler.dense.bias, kept, rtol=2**-7)
 
 
-def test_names():
+def test_kerashub_weight_names():
     block = "backbone/layers/transformer_encoder_11/_self_attention_layer/query_dense/vars/0"
     assert keras_hub_name("encoder/layer_11/attention/self/query/kernel") == block
     norm = "backbone/layers/transformer_encoder/_feedforward_layer_norm/vars/1"
@@ -135,7 +135,7 @@ def test_names():
 
 
 def rewrite_tokenizer(path, **own):
-    """Rewrites a preset's tokenizer.json; a class_name goes to the top of it."""
+    """Rewrites tokenizer.json of a preset; class_name is set at the top level."""
     tokenizer = json.loads((path / "tokenizer.json").read_text())
     tokenizer["class_name"] = own.pop("class_name", "BertTokenizer")
     tokenizer["config"] |= own
@@ -153,7 +153,7 @@ def rewrite_tokenizer(path, **own):
         ({"lowercase": False, "strip_accents": True}, "strip_accents is true; expected false"),
     ],
 )
-def test_another_tokenizer_has_no_vocabulary_and_says_why(tmp_path, own, line):
+def test_incompatible_tokenizer_gives_no_vocabulary_and_a_reason(tmp_path, own, line):
     path = shutil.copytree(CLASSIFIER, tmp_path / "preset")
     rewrite_tokenizer(path, **own)
     checkpoint = open_checkpoint(path)
@@ -161,8 +161,8 @@ def test_another_tokenizer_has_no_vocabulary_and_says_why(tmp_path, own, line):
     assert checkpoint.tokenizer_misfit.startswith(f"{path}/tokenizer.json: {line}, as Google's")
 
 
-def test_an_uncased_preset_that_keeps_accents_opens_with_a_warning(tmp_path, caplog):
-    """KerasHub keeps them by default, in Google's uncased models too."""
+def test_uncased_preset_that_keeps_accents_opens_with_a_warning(tmp_path, caplog):
+    """Covers KerasHub's default: it keeps accents even for Google's uncased models."""
     path = shutil.copytree(CLASSIFIER, tmp_path / "preset")
     for strip_accents, warnings in ((False, 1), (True, 1), (None, 1)):
         rewrite_tokenizer(path, lowercase=True, strip_accents=strip_accents)
@@ -171,7 +171,7 @@ def test_an_uncased_preset_that_keeps_accents_opens_with_a_warning(tmp_path, cap
         assert caplog.text.count("strip_accents is false; accents are stripped") == warnings
 
 
-def test_every_misfit_is_listed(tmp_path):
+def test_all_weight_mismatches_are_listed(tmp_path):
     path = shutil.copytree(CLASSIFIER, tmp_path / "preset")
     with h5py.File(path / "model.weights.h5", "a") as file:
         del file["layers/embedding/vars/0"]
@@ -190,7 +190,7 @@ def test_every_misfit_is_listed(tmp_path):
         assert problem in str(error.value)
 
 
-def test_a_damaged_or_foreign_preset_is_refused(tmp_path):
+def test_damaged_or_unsupported_preset_is_rejected(tmp_path):
     path = shutil.copytree(CLASSIFIER, tmp_path / "preset")
     whole = (path / "config.json").read_text()
     (path / "config.json").write_text(whole.replace("BertBackbone", "RobertaBackbone"))

@@ -1,4 +1,4 @@
-"""Model directories: whole or not at all, ours and Hugging Face's, every misfit in one line."""
+"""Model directories, ours and Hugging Face's: atomic saves, and one-line mismatch errors."""
 
 import dataclasses
 import json
@@ -36,7 +36,7 @@ CONFIG = BertConfig(
 
 
 def randomised(model, seed=0):
-    """Moves every weight off 0 and 1, so that a lost one shows."""
+    """Moves every weight away from 0 and 1, so that lost weights are noticed."""
     random = np.random.default_rng(seed)
     for variable in model.weights:
         variable.assign(random.normal(0.1, 0.3, variable.shape))
@@ -57,7 +57,7 @@ def saved(tmp_path):
 
 
 def rewrite(path, change):
-    """Rewrites a directory's weights as another writer might have."""
+    """Applies a function to the weights of a directory and rewrites them."""
     weights = change(load_file(path / "model.safetensors"))
     save_file(weights, path / "model.safetensors", metadata={"format": "pt"})
 
@@ -84,7 +84,7 @@ def test_round_trip_is_bit_exact(saved):
         BertSpanLabeler,
     ],
 )
-def test_every_model_round_trips(tmp_path, make):
+def test_every_model_class_round_trips(tmp_path, make):
     model = randomised(make(CONFIG))
     save_model_directory(tmp_path / "m", model, ModelDescription(CONFIG))
     loaded = make(CONFIG)
@@ -92,11 +92,11 @@ def test_every_model_round_trips(tmp_path, make):
     assert same_weights(loaded, model)
 
 
-def test_holds_the_four_files_and_says_what_transformers_asks(saved):
+def test_has_four_files_and_the_config_that_transformers_needs(saved):
     path, _ = saved
     names = ["config.json", "model.safetensors", "tokenizer_config.json", "vocab.txt"]
     assert sorted(os.listdir(path)) == names
-    assert len({(path / name).stat().st_mode for name in names}) == 1  # Who reads one reads all.
+    assert len({(path / name).stat().st_mode for name in names}) == 1  # All have equal permissions.
     config = json.loads((path / "config.json").read_text())
     assert config["architectures"] == ["BertForPreTraining"]
     assert config["model_type"] == "bert"
@@ -122,7 +122,7 @@ def test_mirrored_variables_are_saved_and_loaded(saved, tmp_path):
     assert weights[0] == weights[1]
 
 
-def test_dense_weights_are_the_transpose(saved):
+def test_dense_weights_are_stored_transposed(saved):
     path, model = saved
     weights = load_file(path / "model.safetensors")
     kernel = np.asarray(model.encoder.blocks[0].intermediate.dense.kernel)
@@ -131,14 +131,14 @@ def test_dense_weights_are_the_transpose(saved):
     assert np.array_equal(stored, kernel.T)
 
 
-def test_a_classifier_says_how_many_labels(tmp_path):
+def test_classifier_config_has_the_number_of_labels(tmp_path):
     save_model_directory(tmp_path / "m", BertClassifier(CONFIG, 3), ModelDescription(CONFIG))
     config = json.loads((tmp_path / "m" / "config.json").read_text())
     assert config["architectures"] == ["BertForSequenceClassification"]
     assert len(config["id2label"]) == 3
 
 
-def test_saving_again_replaces_and_leaves_nothing_beside(saved):
+def test_saving_again_replaces_all_files(saved):
     path, _ = saved
     other = randomised(BertPretrainer(CONFIG), seed=1)
     save_model_directory(path, other, ModelDescription(CONFIG))
@@ -152,7 +152,7 @@ def test_saving_again_replaces_and_leaves_nothing_beside(saved):
 @pytest.mark.parametrize(
     "failure", [OSError(28, "No space left"), SafetensorError("No space left")]
 )
-def test_a_save_that_fails_leaves_the_earlier_one_as_it_was(saved, monkeypatch, failure):
+def test_failed_save_keeps_the_earlier_files(saved, monkeypatch, failure):
     path, model = saved
     before = {name: (path / name).read_bytes() for name in os.listdir(path)}
 
@@ -166,7 +166,7 @@ def test_a_save_that_fails_leaves_the_earlier_one_as_it_was(saved, monkeypatch, 
     assert os.listdir(path.parent) == ["model"]
 
 
-def test_a_place_that_holds_other_things_is_left_alone(tmp_path):
+def test_folder_with_other_files_is_not_overwritten(tmp_path):
     (tmp_path / "thesis.txt").write_text("all my work")
     model = BertPretrainer(CONFIG)
     with pytest.raises(InputError, match=r"holds thesis\.txt; expected a new or earlier"):
@@ -176,7 +176,7 @@ def test_a_place_that_holds_other_things_is_left_alone(tmp_path):
     assert os.listdir(tmp_path) == ["thesis.txt"]
 
 
-def test_older_names_load(saved):
+def test_older_weight_names_load(saved):
     path, model = saved
 
     def as_of_2018(weights):
@@ -193,7 +193,7 @@ def test_older_names_load(saved):
     assert (report.new, report.ignored) == ((), ())
 
 
-def test_a_bare_encoder_loads_and_the_heads_are_reported_new(saved):
+def test_encoder_alone_loads_and_heads_are_newly_initialized(saved):
     path, model = saved
     rewrite(path, lambda w: {n[5:]: v for n, v in w.items() if n.startswith("bert.")})
     loaded = BertPretrainer(CONFIG)
@@ -205,7 +205,7 @@ def test_a_bare_encoder_loads_and_the_heads_are_reported_new(saved):
     assert np.abs(np.asarray(loaded.next_sentence.kernel)).max() <= 0.04
 
 
-def test_heads_the_model_lacks_are_reported_ignored(saved):
+def test_heads_not_found_in_the_model_are_reported_as_ignored(saved):
     path, model = saved
     loaded = BertClassifier(CONFIG, 2)
     report = open_model_directory(path).load_into(loaded)
@@ -215,7 +215,7 @@ def test_heads_the_model_lacks_are_reported_ignored(saved):
     assert "cls.seq_relationship.weight" in str(report)
 
 
-def test_a_missing_pooler_is_new_but_a_missing_encoder_weight_is_refused(saved):
+def test_missing_pooler_is_accepted_but_missing_encoder_weights_not(saved):
     path, _ = saved
     rewrite(path, lambda w: {n: v for n, v in w.items() if "pooler" not in n})
     report = open_model_directory(path).load_into(BertPretrainer(CONFIG))
@@ -233,7 +233,7 @@ def test_a_missing_pooler_is_new_but_a_missing_encoder_weight_is_refused(saved):
         assert f"{name} is missing" in str(error.value)
 
 
-def test_every_misshapen_weight_is_listed_and_nothing_is_loaded(saved):
+def test_all_shape_mismatches_are_listed_and_no_weight_is_loaded(saved):
     path, _ = saved
     config = dataclasses.replace(CONFIG, intermediate_size=20, max_position_embeddings=32)
     model = BertPretrainer(config)
@@ -259,7 +259,7 @@ def test_half_precision_files_load_as_float32(saved, dtype):
         assert np.array_equal(a, np.asarray(b).astype(dtype).astype(np.float32))
 
 
-def test_an_untied_masked_lm_head_is_refused(saved):
+def test_untied_masked_lm_head_is_rejected(saved):
     path, _ = saved
 
     def with_decoder(weights, offset):
@@ -274,7 +274,7 @@ def test_an_untied_masked_lm_head_is_refused(saved):
     open_model_directory(path).load_into(BertClassifier(CONFIG, 2))
 
 
-def test_a_pickle_is_refused_with_the_way_out(saved):
+def test_pickle_is_rejected_with_the_remedy(saved):
     path, _ = saved
     (path / "model.safetensors").rename(path / "pytorch_model.bin")
     with pytest.raises(InputError, match=r"pytorch_model.bin, a pickle.*save_pretrained"):
@@ -295,7 +295,7 @@ def test_a_pickle_is_refused_with_the_way_out(saved):
         ("vocab.txt", b"[PAD]\n[UNK]\n[CLS]\n[SEP]\na", r"vocab\.txt.*\[MASK\]"),
     ],
 )
-def test_a_damaged_directory_is_refused(saved, name, content, expected):
+def test_damaged_directory_is_rejected(saved, name, content, expected):
     path, _ = saved
     (path / name).unlink()
     if content is not None:
@@ -305,7 +305,7 @@ def test_a_damaged_directory_is_refused(saved, name, content, expected):
 
 
 @pytest.mark.parametrize("size", [0, 7, 100, 2000])
-def test_a_cut_weights_file_is_refused(saved, size):
+def test_truncated_weights_file_is_rejected(saved, size):
     path, _ = saved
     whole = (path / "model.safetensors").read_bytes()
     (path / "model.safetensors").write_bytes(whole[:size])
@@ -313,12 +313,12 @@ def test_a_cut_weights_file_is_refused(saved, size):
         open_model_directory(path).load_into(BertPretrainer(CONFIG))
 
 
-def test_no_such_directory(tmp_path):
+def test_missing_directory_is_rejected(tmp_path):
     with pytest.raises(InputError, match="no such directory"):
         open_model_directory(tmp_path / "nowhere")
 
 
-def test_a_tokenizer_json_alone_gives_the_vocabulary(saved):
+def test_vocabulary_can_be_read_from_tokenizer_json_alone(saved):
     path, _ = saved
     (path / "vocab.txt").unlink()
     fast = {
@@ -331,7 +331,7 @@ def test_a_tokenizer_json_alone_gives_the_vocabulary(saved):
     assert directory.do_lower_case is True
 
 
-def test_transformers_opens_what_we_save_and_gives_the_same_numbers(tmp_path, root):
+def test_transformers_loads_our_directory_with_the_same_outputs(tmp_path, root):
     peers = root / ".peers" / "bin" / "python"
     if not peers.exists():
         pytest.skip("the environment with transformers, .peers, is not installed")

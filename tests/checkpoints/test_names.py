@@ -1,4 +1,4 @@
-"""The table of weight names: ours <-> Hugging Face's, of every age."""
+"""The table of weight names: ours and Hugging Face's, including older ones."""
 
 import pytest
 
@@ -28,12 +28,12 @@ from keras_bert.checkpoints.names import current_spelling, hugging_face_name, is
         ("span/kernel", "qa_outputs.weight"),
     ],
 )
-def test_names(ours, theirs):
+def test_hugging_face_names(ours, theirs):
     assert hugging_face_name(ours) == theirs
     assert is_transposed(ours) == ours.endswith("kernel")
 
 
-def test_an_unknown_variable_is_a_defect():
+def test_unknown_variable_raises_key_error():
     with pytest.raises(KeyError):
         hugging_face_name("adapter/kernel")
 
@@ -50,5 +50,5 @@ def test_an_unknown_variable_is_a_defect():
         ("bert.encoder.layer.0.output.dense.weight", "bert.encoder.layer.0.output.dense.weight"),
     ],
 )
-def test_older_and_prefixless_spellings(old, new):
+def test_older_names_and_names_without_prefix(old, new):
     assert current_spelling(old) == new

@@ -1,4 +1,4 @@
-"""One opener for every kind: what lies at a path, its casing, its labels, shards."""
+"""open_checkpoint for every format: detection, casing, labels, shards."""
 
 import json
 import shutil
@@ -26,7 +26,7 @@ def saved(tiny, tmp_path):
 
 
 def shard(path, parts=2):
-    """Cuts a directory's weights into shards, as transformers does with big ones."""
+    """Splits the weights of a directory into shards, as transformers does for large models."""
     weights = load_file(path / "model.safetensors")
     (path / "model.safetensors").unlink()
     where = {
@@ -49,7 +49,7 @@ def shard(path, parts=2):
         ("keras_hub", "a KerasHub preset"),
     ],
 )
-def test_it_finds_out_what_wrote_it(saved, tiny, tmp_path, to, kind):
+def test_format_is_detected(saved, tiny, tmp_path, to, kind):
     path, model = saved
     convert(path, tmp_path / "other", to)
     checkpoint = open_checkpoint(str(tmp_path / "other"))
@@ -62,27 +62,27 @@ def test_it_finds_out_what_wrote_it(saved, tiny, tmp_path, to, kind):
         assert np.array_equal(found, expected)
 
 
-def test_an_earlier_runs_folder_means_its_model(saved):
+def test_run_folder_opens_the_model_of_the_run(saved):
     path, _ = saved
     (path.parent / "run.json").write_text("{}")
     assert open_checkpoint(path.parent).path == path
 
 
 @pytest.mark.parametrize("to", ["hugging_face", "keras_hub"])
-def test_a_run_in_a_models_own_folder_does_not_hide_the_model(saved, tmp_path, to):
+def test_model_folder_that_also_has_a_run_opens_the_model(saved, tmp_path, to):
     convert(saved[0], tmp_path / "other", to)
     (tmp_path / "other" / "run.json").write_text("{}")
     assert open_checkpoint(tmp_path / "other").path == tmp_path / "other"
 
 
-def test_a_hugging_face_directory_may_hold_googles_config_too(saved):
+def test_hugging_face_directory_may_also_have_googles_config(saved):
     path, _ = saved
     (path / "bert_config.json").write_text("{}")
     assert open_checkpoint(path).kind == "a Hugging Face model directory"
 
 
 @pytest.mark.parametrize("model_type", ["roberta", "distilbert", "electra"])
-def test_another_architecture_is_refused(saved, model_type):
+def test_other_architecture_is_rejected(saved, model_type):
     path, _ = saved
     config = json.loads((path / "config.json").read_text()) | {"model_type": model_type}
     (path / "config.json").write_text(json.dumps(config))
@@ -91,7 +91,7 @@ def test_another_architecture_is_refused(saved, model_type):
 
 
 @pytest.mark.parametrize("to", list(WRITERS))
-def test_a_vocabulary_of_another_size_is_refused(saved, tmp_path, to):
+def test_vocabulary_of_wrong_size_is_rejected(saved, tmp_path, to):
     path, _ = saved
     convert(path, tmp_path / "other", to)
     vocab = next((tmp_path / "other").rglob("vocab*.txt"))
@@ -102,7 +102,7 @@ def test_a_vocabulary_of_another_size_is_refused(saved, tmp_path, to):
 
 
 @pytest.mark.parametrize("to", list(WRITERS))
-def test_a_vocabulary_is_as_long_as_the_padded_table(tiny, tmp_path, to, caplog):
+def test_short_vocabulary_is_padded_to_the_embedding_table(tiny, tmp_path, to, caplog):
     config = replace(tiny.config, vocab_size=24)
     padded = [*tiny.vocab, *(f"more{index}" for index in range(7))]
     save_model_directory(
@@ -124,7 +124,7 @@ def test_a_vocabulary_is_as_long_as_the_padded_table(tiny, tmp_path, to, caplog)
         open_checkpoint(tmp_path / "other")
 
 
-def test_labels_and_problem_type_come_back(tiny, tmp_path):
+def test_labels_and_problem_type_are_restored(tiny, tmp_path):
     labels = ["contradiction", "entailment", "neutral"]
     save_model_directory(
         tmp_path / "m",
@@ -149,18 +149,18 @@ def test_labels_and_problem_type_come_back(tiny, tmp_path):
 @pytest.mark.parametrize(
     ("name", "is_lower"),
     [
-        ("bert-base-uncased", True),  # Has "ℝ", which has no lower case.
-        ("bert-base-chinese", True),  # Has "<S>".
+        ("bert-base-uncased", True),  # Contains "ℝ", which has no lower case.
+        ("bert-base-chinese", True),  # Contains "<S>".
         ("bert-base-cased", False),
         ("bert-base-multilingual-cased", False),
     ],
 )
-def test_the_vocabulary_tells_the_casing(shared_data, tmp_path, name, is_lower):
+def test_casing_is_inferred_from_the_vocabulary(shared_data, tmp_path, name, is_lower):
     vocab = load_vocab(shared_data / "vocab" / name / "vocab.txt")
     assert guess_lower_case(vocab, tmp_path) is is_lower
 
 
-def test_without_a_vocabulary_googles_names_tell_the_casing(tmp_path):
+def test_casing_is_inferred_from_googles_names_without_vocabulary(tmp_path):
     for name, is_lower in (
         ("cased_L-12_H-768_A-12", False),
         ("uncased_L-12_H-768_A-12", True),
@@ -174,7 +174,7 @@ def test_without_a_vocabulary_googles_names_tell_the_casing(tmp_path):
 
 
 @pytest.mark.parametrize("to", list(WRITERS))
-def test_the_casing_survives_each_format(tiny, tmp_path, to):
+def test_every_format_keeps_the_casing(tiny, tmp_path, to):
     model = tiny.make("encoder")
     for casing in (True, False):
         source = tmp_path / f"{casing}"
@@ -185,7 +185,7 @@ def test_the_casing_survives_each_format(tiny, tmp_path, to):
         assert open_checkpoint(tmp_path / f"{casing}-{to}").do_lower_case is casing
 
 
-def test_shards_load_as_one_file_does(saved):
+def test_shards_load_like_one_file(saved):
     path, model = saved
     shard(path)
     checkpoint = open_checkpoint(path)
@@ -196,7 +196,7 @@ def test_shards_load_as_one_file_does(saved):
         assert np.array_equal(found, expected)
 
 
-def test_damaged_shards_are_refused(saved, tmp_path):
+def test_damaged_shards_are_rejected(saved, tmp_path):
     path, _ = saved
     where = shard(path)
     index = path / "model.safetensors.index.json"
@@ -216,7 +216,7 @@ def test_damaged_shards_are_refused(saved, tmp_path):
             open_checkpoint(path).load_into(model)
 
 
-def test_weights_that_no_bert_of_this_size_has_are_listed(saved):
+def test_unexpected_bert_weights_are_rejected_and_listed(saved):
     path, model = saved
     weights = load_file(path / "model.safetensors")
     extra = {
@@ -236,7 +236,7 @@ def test_weights_that_no_bert_of_this_size_has_are_listed(saved):
 
 
 @pytest.mark.parametrize("name", ["pytorch_model.bin", "pytorch_model.bin.index.json"])
-def test_a_pickle_is_refused_with_the_way_to_convert_it(saved, name):
+def test_pickle_is_rejected_with_the_way_to_convert_it(saved, name):
     path, _ = saved
     (path / "model.safetensors").rename(path / name)
     with pytest.raises(InputError, match=rf"{name}, a pickle.*save_pretrained"):
@@ -254,7 +254,7 @@ def test_a_pickle_is_refused_with_the_way_to_convert_it(saved, name):
         {"model": {"type": "WordPiece", "vocab": {"[PAD]": "0"}}},
     ],
 )
-def test_an_odd_tokenizer_json_is_refused(saved, odd):
+def test_malformed_tokenizer_json_is_rejected(saved, odd):
     path, _ = saved
     (path / "vocab.txt").unlink()
     (path / "tokenizer.json").write_text(json.dumps(odd))
@@ -262,7 +262,7 @@ def test_an_odd_tokenizer_json_is_refused(saved, odd):
         open_model_directory(path)
 
 
-def test_nothing_there_is_refused_with_what_may_be(tmp_path):
+def test_missing_checkpoint_is_rejected_with_expected_formats(tmp_path):
     with pytest.raises(InputError, match=r"nowhere: no such checkpoint; expected a model direc"):
         open_checkpoint(tmp_path / "nowhere")
     (tmp_path / "pytorch_model.bin").write_bytes(b"")

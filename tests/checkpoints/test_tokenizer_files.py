@@ -1,4 +1,4 @@
-"""The tokenizer of a Hugging Face directory: BERT's opens, of another one a line says why not."""
+"""Tokenizers of Hugging Face directories: BERT's opens; others give a one-line reason."""
 
 import json
 
@@ -13,7 +13,7 @@ from keras_bert.common.errors import InputError
 from keras_bert.models.encoder import BertEncoder
 from keras_bert.tasks.fine_tuning.pretrained import StartSettings, open_pretrained
 
-# What transformers 5.23 writes beside the weights of a BERT.
+# Tokenizer files that transformers 5.23 saves with the weights of a BERT model.
 SLOW = {
     "backend": "tokenizers",
     "cls_token": "[CLS]",
@@ -40,7 +40,7 @@ FAST = {
 
 @pytest.fixture
 def directory(tiny, tmp_path):
-    """A directory of Hugging Face's, and a function that rewrites its three files."""
+    """Creates a Hugging Face directory; returns it and a function that rewrites three files."""
     path = tmp_path / "model"
     save_model_directory(path, tiny.make("encoder"), ModelDescription(tiny.config, tiny.vocab))
 
@@ -58,7 +58,7 @@ def directory(tiny, tmp_path):
 
 
 def whole(fast, tiny):
-    """A tokenizer.json with its vocabulary."""
+    """Returns a tokenizer.json with its vocabulary."""
     ids = {piece: index for index, piece in enumerate(tiny.vocab)}
     return {**fast, "model": {**fast["model"], "vocab": ids}}
 
@@ -71,14 +71,14 @@ def whole(fast, tiny):
         (SLOW | {"strip_accents": True}, True),
         (SLOW | {"do_lower_case": False, "strip_accents": False}, False),
         (SLOW | {"tokenizer_class": "DistilBertTokenizer"}, True),
-        # Of transformers 4.
+        # Written by transformers 4.
         ({"tokenizer_class": "ElectraTokenizerFast", "do_lower_case": False}, False),
         ({"do_basic_tokenize": True, "never_split": ["[SEP]"], "tokenizer_class": None}, True),
         ({}, True),
         (None, True),
     ],
 )
-def test_berts_tokenizers_open(directory, tiny, slow, casing):
+def test_bert_tokenizers_open(directory, tiny, slow, casing):
     path, write = directory
     write(slow, config={"tokenizer_class": "BertTokenizerFast"})
     checkpoint = open_checkpoint(path)
@@ -89,7 +89,7 @@ def test_berts_tokenizers_open(directory, tiny, slow, casing):
 
 @pytest.mark.parametrize("kind", ["PreTrainedTokenizerFast", "TokenizersBackend"])
 @pytest.mark.parametrize("casing", [True, False])
-def test_a_generic_class_opens_where_tokenizer_json_is_berts(directory, tiny, kind, casing):
+def test_generic_class_opens_with_a_bert_tokenizer_json(directory, tiny, kind, casing):
     path, write = directory
     normalizer = NORMALIZER | {"lowercase": casing, "strip_accents": casing}
     write({"tokenizer_class": kind}, whole(FAST | {"normalizer": normalizer}, tiny))
@@ -97,7 +97,7 @@ def test_a_generic_class_opens_where_tokenizer_json_is_berts(directory, tiny, ki
         checkpoint = open_checkpoint(path)
         assert checkpoint.vocab == tiny.vocab
         assert checkpoint.do_lower_case is casing
-        (path / "vocab.txt").unlink(missing_ok=True)  # The second time: tokenizer.json alone.
+        (path / "vocab.txt").unlink(missing_ok=True)  # The second time, only tokenizer.json.
 
 
 @pytest.mark.parametrize(
@@ -117,12 +117,12 @@ def test_a_generic_class_opens_where_tokenizer_json_is_berts(directory, tiny, ki
         ({"clean_text": False}, "clean_text is false; expected true"),
         ({"tokenize_chinese_chars": False}, "tokenize_chinese_chars is false; expected true"),
         ({"wordpieces_prefix": "@@"}, 'wordpieces_prefix is "@@"; expected "##"'),
-        # German umlauts would go, though the model learnt them.
+        # Our tokenizer would strip umlauts that the model was trained with.
         ({"strip_accents": False}, "strip_accents is false; expected true"),
         ({"do_lower_case": False, "strip_accents": True}, "strip_accents is true; expected false"),
     ],
 )
-def test_another_tokenizer_has_no_vocabulary_and_says_why(directory, change, line):
+def test_incompatible_tokenizer_gives_no_vocabulary_and_a_reason(directory, change, line):
     path, write = directory
     write(SLOW | change)
     checkpoint = open_checkpoint(path)
@@ -144,7 +144,9 @@ def test_another_tokenizer_has_no_vocabulary_and_says_why(directory, change, lin
     ],
 )
 @pytest.mark.parametrize("has_vocab_file", [True, False])
-def test_another_tokenizer_json_too(directory, tiny, step, change, line, has_vocab_file):
+def test_incompatible_tokenizer_json_gives_no_vocabulary_and_a_reason(
+    directory, tiny, step, change, line, has_vocab_file
+):
     path, write = directory
     write(SLOW, whole(FAST | {step: FAST[step] | change}, tiny))
     if not has_vocab_file:
@@ -154,14 +156,14 @@ def test_another_tokenizer_json_too(directory, tiny, step, change, line, has_voc
     assert checkpoint.tokenizer_misfit.startswith(f"{path}/tokenizer.json: {step}{line}")
 
 
-def test_a_generic_class_is_nothing_without_tokenizer_json(directory):
+def test_generic_class_without_tokenizer_json_is_incompatible(directory):
     path, write = directory
     write({"tokenizer_class": "TokenizersBackend"})
     line = f'{path}/tokenizer.json: normalizer.type is null; expected "BertNormalizer"'
     assert open_checkpoint(path).tokenizer_misfit.startswith(line)
 
 
-def test_config_json_tells_the_class_where_nothing_else_does(directory):
+def test_tokenizer_class_falls_back_to_config_json(directory):
     path, write = directory
     write(
         {"do_lower_case": False, "tokenizer_class": None},
@@ -172,7 +174,7 @@ def test_config_json_tells_the_class_where_nothing_else_does(directory):
 
 
 @pytest.mark.parametrize("to", list(WRITERS))
-def test_its_weights_convert_without_its_tokenizer(directory, tmp_path, to):
+def test_weights_convert_without_an_incompatible_tokenizer(directory, tmp_path, to):
     path, write = directory
     write(SLOW | {"tokenizer_class": "BertJapaneseTokenizer"})
     convert(path, tmp_path / "other", to)
@@ -186,7 +188,7 @@ def test_its_weights_convert_without_its_tokenizer(directory, tmp_path, to):
         assert np.array_equal(found, expected)
 
 
-def test_fine_tuning_needs_a_vocabulary_of_googles_rules(directory, tiny):
+def test_fine_tuning_requires_a_compatible_vocabulary(directory, tiny):
     path, write = directory
     write(SLOW | {"strip_accents": False})
     with pytest.raises(InputError) as error:

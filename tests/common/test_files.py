@@ -1,4 +1,4 @@
-"""Files and folders appear whole or not at all, and every failure is one line."""
+"""Tests that files and folders are written completely or not at all, with one-line errors."""
 
 import os
 import subprocess
@@ -20,7 +20,7 @@ def save_folder(path, content):
         (partial / "file").write_text(content)
 
 
-def test_json_round_trip_makes_the_folder(tmp_path):
+def test_json_round_trip_creates_the_folder(tmp_path):
     write_json(tmp_path / "new" / "a.json", {"é": [1, None]})
     assert read_json(tmp_path / "new" / "a.json") == {"é": [1, None]}
 
@@ -35,7 +35,7 @@ def test_json_round_trip_makes_the_folder(tmp_path):
         (None, "cannot be read: No such file"),
     ],
 )
-def test_broken_json_is_named(tmp_path, content, message):
+def test_invalid_json_is_reported_with_its_file(tmp_path, content, message):
     if content is not None:
         (tmp_path / "run.json").write_bytes(content)
     with pytest.raises(InputError, match=rf"run\.json: {message}"):
@@ -43,7 +43,7 @@ def test_broken_json_is_named(tmp_path, content, message):
 
 
 @pytest.mark.parametrize("step", ["replace", "fsync"])
-def test_a_failed_write_leaves_the_file_before_it(tmp_path, monkeypatch, step):
+def test_failed_write_keeps_the_previous_file(tmp_path, monkeypatch, step):
     write_json(tmp_path / "a.json", {"a": 1})
     monkeypatch.setattr(os, step, full)
     with pytest.raises(InputError, match=r"a\.json: cannot be written \(No space left on device\)"):
@@ -52,13 +52,13 @@ def test_a_failed_write_leaves_the_file_before_it(tmp_path, monkeypatch, step):
     assert os.listdir(tmp_path) == ["a.json"]
 
 
-def test_a_place_below_a_file_is_refused(tmp_path):
+def test_path_below_a_file_is_rejected(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(InputError, match="cannot be written"):
         write_bytes(tmp_path / "file" / "a", b"")
 
 
-def test_a_writers_own_exception_is_a_failed_write_if_named(tmp_path):
+def test_only_listed_exceptions_are_reported_as_failed_writes(tmp_path):
     with (
         pytest.raises(InputError, match=r"a: cannot be written \(broken\)"),
         appearing(tmp_path / "a", failures=(KeyError, RuntimeError)),
@@ -69,14 +69,14 @@ def test_a_writers_own_exception_is_a_failed_write_if_named(tmp_path):
     assert os.listdir(tmp_path) == []
 
 
-def test_a_folder_replaces_the_one_before_and_leaves_nothing_beside(tmp_path):
+def test_new_folder_replaces_the_previous_one_and_leaves_no_other_files(tmp_path):
     for content in ("old", "new"):
         save_folder(tmp_path / "m", content)
     assert (tmp_path / "m" / "file").read_text() == "new"
     assert os.listdir(tmp_path) == ["m"]
 
 
-def test_a_folder_that_cannot_come_to_its_place_leaves_the_one_before(tmp_path, monkeypatch):
+def test_folder_that_cannot_be_renamed_keeps_the_previous_one(tmp_path, monkeypatch):
     save_folder(tmp_path / "m", "old")
     rename = os.rename
 
@@ -92,21 +92,23 @@ def test_a_folder_that_cannot_come_to_its_place_leaves_the_one_before(tmp_path, 
     assert os.listdir(tmp_path) == ["m"]
 
 
-def test_what_a_killed_writer_left_is_cleared_by_the_next(tmp_path):
+def test_files_left_by_a_killed_writer_are_removed_by_the_next(tmp_path):
     ended = subprocess.Popen(["true"])
     ended.wait()
     dead = f"{files._HOST}.{ended.pid}.partial"
     (tmp_path / f".m.{dead}").mkdir()
-    (tmp_path / f".m.{files._HOST}.{os.getpid()}.partial").touch()  # by our number, before us
-    (tmp_path / ".m.0123abcd.7.partial").mkdir()  # on another machine, long ago
+    (
+        tmp_path / f".m.{files._HOST}.{os.getpid()}.partial"
+    ).touch()  # an earlier process with our process id
+    (tmp_path / ".m.0123abcd.7.partial").mkdir()  # from another machine, long ago
     os.utime(tmp_path / ".m.0123abcd.7.partial", (0, 0))
     (tmp_path / ".m.replaced").mkdir()  # killed between the two renames
-    (tmp_path / f".m.json.{dead}").touch()  # another file's
+    (tmp_path / f".m.json.{dead}").touch()  # of another file
     save_folder(tmp_path / "m", "new")
     assert sorted(os.listdir(tmp_path)) == [f".m.json.{dead}", "m"]
 
 
-def test_what_another_process_is_writing_is_left_to_it(tmp_path):
+def test_files_being_written_by_another_process_are_kept(tmp_path):
     here, elsewhere = f".m.{files._HOST}.{os.getppid()}.partial", ".m.0123abcd.7.partial"
     for name in (here, elsewhere):
         (tmp_path / name).mkdir()
@@ -114,6 +116,6 @@ def test_what_another_process_is_writing_is_left_to_it(tmp_path):
     assert sorted(os.listdir(tmp_path)) == sorted([here, elsewhere, "m"])
 
 
-def test_the_checksum_is_that_of_nist(tmp_path):
+def test_checksum_matches_the_nist_example(tmp_path):
     write_bytes(tmp_path / "abc", b"abc")
     assert files.sha256(tmp_path / "abc").startswith("ba7816bf8f01cfea414140de5dae2223")

@@ -1,4 +1,4 @@
-"""A lock keeps others out, whatever comes together, and leaves nothing behind."""
+"""Tests that a lock is exclusive, also in race conditions, and leaves no files."""
 
 import fcntl
 import os
@@ -19,7 +19,7 @@ with locked(sys.argv[1], "taken"):
 """
 
 
-def test_another_process_is_kept_out_until_the_first_one_is_dead(tmp_path, root):
+def test_lock_is_exclusive_until_its_holder_ends(tmp_path, root):
     path = tmp_path / "new" / ".lock"
     holder = subprocess.Popen(
         [sys.executable, "-c", HOLD, str(path)],
@@ -39,8 +39,11 @@ def test_another_process_is_kept_out_until_the_first_one_is_dead(tmp_path, root)
     assert not path.exists()
 
 
-def test_a_file_that_went_as_it_was_locked_is_no_lock(tmp_path, monkeypatch):
-    """Its holder has left: who comes next makes another file, and both would be inside."""
+def test_file_deleted_while_it_was_locked_is_not_a_lock(tmp_path, monkeypatch):
+    """The previous holder deleted the file.
+
+    The next process creates another file, so both processes would hold the lock.
+    """
     flock = fcntl.flock
 
     def late(descriptor, operation):
@@ -54,7 +57,7 @@ def test_a_file_that_went_as_it_was_locked_is_no_lock(tmp_path, monkeypatch):
     assert (tmp_path / ".lock").exists(), "another process's"
 
 
-def test_a_place_that_cannot_be_written_or_locked_is_named(tmp_path, monkeypatch):
+def test_path_that_cannot_be_written_or_locked_is_reported(tmp_path, monkeypatch):
     (tmp_path / "file").touch()
     with (
         pytest.raises(InputError, match=r"file/\.lock: cannot be written \(.*exists"),

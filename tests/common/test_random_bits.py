@@ -1,4 +1,4 @@
-"""Random bits: a pure function of (seed, site, position), and as good as random ones."""
+"""Tests that random bits are a pure function of (seed, site, position) and statistically random."""
 
 import numpy as np
 import pytest
@@ -14,7 +14,7 @@ def bits(seeds=SEEDS, site=0, size=SIZE):
     return ops.convert_to_numpy(random_bits(site_key(ops.convert_to_tensor(seeds), site), size))
 
 
-def test_every_bit_is_even_and_pairs_of_bits_are_independent():
+def test_every_bit_is_balanced_and_pairs_of_bits_are_independent():
     words = bits().ravel().view("uint16")
     planes = np.stack([(words >> i) & 1 for i in range(16)]).astype("float64")
     deviations = np.abs(planes.mean(axis=1) - 0.5) * 2 * np.sqrt(words.size)
@@ -25,7 +25,7 @@ def test_every_bit_is_even_and_pairs_of_bits_are_independent():
 
 @pytest.mark.parametrize("half", [0, 1])
 def test_numbers_are_uniform_over_256_bins(half):
-    # An element is the low or the high half of a 32-bit word: each must be good by itself.
+    # An element is the low or the high half of a 32-bit word. Each half must be uniform.
     counts = np.bincount(bits()[:, half::2].ravel().view("uint16") >> 8, minlength=256)
     expected = counts.sum() / 256
     chi_square = ((counts - expected) ** 2 / expected).sum()
@@ -46,8 +46,8 @@ def test_mix_is_a_bijection_on_a_sample():
     assert len(np.unique(ops.convert_to_numpy(mix(ops.convert_to_tensor(x))))) == 2**17
 
 
-def test_the_bits_never_change():
-    # Training runs are continued by later versions of this code: these must stay.
+def test_bits_equal_stored_values():
+    # Later versions of this code must resume training runs, so the bits must not change.
     drawn = bits(np.array([0, 1, -5], "int32"), site=7, size=3)
     assert drawn.tolist() == [
         [-19972, -12942, -31100],
@@ -56,12 +56,12 @@ def test_the_bits_never_change():
     ]
 
 
-def test_an_odd_size_draws_the_same_bits():
+def test_odd_size_gives_the_same_bits():
     assert np.array_equal(bits(size=7), bits(size=8)[:, :7])
 
 
 @pytest.mark.parametrize("size", [7, 2048, 5000])
-def test_positions_that_are_not_kept_draw_the_same_bits(size):
+def test_keep_positions_does_not_change_the_bits(size):
     key = site_key(ops.convert_to_tensor(SEEDS), 0)
     drawn = ops.convert_to_numpy(random_bits(key, size, keep_positions=False))
     assert np.array_equal(drawn, bits(size=size))

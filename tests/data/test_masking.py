@@ -1,4 +1,4 @@
-"""Masked-LM choice, fact by fact (FACTS: pre-training data)."""
+"""Tests of choosing masked-LM predictions against the rules in FACTS (pre-training data)."""
 
 import dataclasses
 from collections import Counter
@@ -16,7 +16,7 @@ VOCAB_SIZE = 1000
 VOCAB = ["[PAD]", "[CLS]", "[SEP]", "[MASK]"] + [
     f"##{number}" if number % 3 == 0 else f"{number}" for number in range(4, VOCAB_SIZE)
 ]
-WHOLE, CONTINUED = 10, 12  # a piece that starts a word, and one that goes on with it
+WHOLE, CONTINUED = 10, 12  # a token that starts a word, and one that continues it
 
 
 def masking(most=20, prob=0.15, whole_words=False, ngram=1) -> Masking:
@@ -24,7 +24,10 @@ def masking(most=20, prob=0.15, whole_words=False, ngram=1) -> Masking:
 
 
 def batch(rng, num_rows, length, examples=1):
-    """Random rows: input_ids, input_mask, example_ids; `examples` `[CLS] A [SEP] B [SEP]` a row."""
+    """Returns input_ids, input_mask and example_ids of random rows.
+
+    A row holds `examples` examples of the form `[CLS] A [SEP] B [SEP]`.
+    """
     ids = np.full((num_rows, length), PAD, np.int32)
     example_ids = np.zeros((num_rows, length), np.int32)
     for row in range(num_rows):
@@ -40,7 +43,7 @@ def batch(rng, num_rows, length, examples=1):
 
 
 def chosen_of(masked) -> np.ndarray:
-    """bool [n, S], from the positions and weights."""
+    """Returns a bool array [n, S] of the predicted positions."""
     chosen = np.zeros(masked["input_ids"].shape, bool)
     row, slot = masked["masked_lm_weights"].nonzero()
     chosen[row, masked["masked_lm_positions"][row, slot]] = True
@@ -53,7 +56,7 @@ def choose(ids, how, seed=0):
 
 
 def words_of(ids):
-    """The words of one example, each a list of positions, the plain way."""
+    """Returns the words of one example as lists of positions, by a simple implementation."""
     words = []
     for position, piece in enumerate(ids.tolist()):
         if piece in (PAD, CLS, SEP):
@@ -67,8 +70,8 @@ def words_of(ids):
 
 @pytest.mark.parametrize("prob", [0.15, 0.1, 0.5, 0.02, 1.0])
 @pytest.mark.parametrize("most", [1, 20, 76])
-def test_the_budget_is_rounded_as_python_rounds(prob, most):
-    """Banker's rounding: 10 x 0.15 = 1.5 gives 2, 30 x 0.15 = 4.5 gives 4."""
+def test_number_of_predictions_is_rounded_like_in_python(prob, most):
+    """Python rounds half to even: 10 x 0.15 = 1.5 gives 2, 30 x 0.15 = 4.5 gives 4."""
     lengths = np.arange(5, 513)
     expected = [min(most, max(1, round(int(length) * prob))) for length in lengths]
     np.testing.assert_array_equal(num_to_predict(lengths, prob, most), expected)
@@ -83,7 +86,9 @@ kinds = pytest.mark.parametrize(
 @kinds
 @given(st.integers(0, 10**6), st.integers(8, 64), st.integers(3, 30), st.sampled_from([0.15, 0.6]))
 @settings(max_examples=50, deadline=None)
-def test_what_is_chosen(whole_words, ngram, seed, length, most, prob):
+def test_chosen_tokens_respect_words_and_number_of_predictions(
+    whole_words, ngram, seed, length, most, prob
+):
     rng = np.random.default_rng(seed)
     ids, mask, _ = batch(rng, 20, length)
     masked = mask_examples(ids, mask, masking(most, prob, whole_words, ngram), rng)
@@ -93,20 +98,22 @@ def test_what_is_chosen(whole_words, ngram, seed, length, most, prob):
     for row in range(len(ids)):
         words = words_of(ids[row])
         left = budget[row] - chosen[row].sum()
-        if not whole_words:  # always met: a run that is too long is cut
+        if not whole_words:  # always reached, because too long n-grams are truncated
             assert left == max(0, budget[row] - sum(map(len, words)))
             continue
         assert left >= 0
         for word in words:
             assert len({bool(chosen[row, position]) for position in word}) == 1
-        # A word is left out only when it would have overflowed what was left.
+        # A word is skipped only if it is longer than the rest of the limit.
         assert all(len(word) > left for word in words if not chosen[row, word[0]])
 
 
 @kinds
 @given(st.integers(0, 10**6), st.integers(2, 5))
 @settings(max_examples=30, deadline=None)
-def test_every_example_of_a_packed_row_has_its_own_budget(whole_words, ngram, seed, examples):
+def test_every_example_of_a_packed_row_has_its_own_prediction_limit(
+    whole_words, ngram, seed, examples
+):
     rng = np.random.default_rng(seed)
     ids, mask, example_ids = batch(rng, 20, 64, examples)
     how = masking(30, 0.15, whole_words, ngram)
@@ -124,7 +131,7 @@ def test_every_example_of_a_packed_row_has_its_own_budget(whole_words, ngram, se
                 assert count == min(budget, sum(map(len, words)))
 
 
-def test_a_row_of_one_example_is_masked_as_an_unpacked_row():
+def test_row_of_one_example_is_masked_like_an_unpacked_row():
     ids, mask, example_ids = batch(np.random.default_rng(0), 50, 40)
     packed, unpacked = (
         mask_examples(ids, mask, masking(), np.random.default_rng(1), given)
@@ -135,7 +142,7 @@ def test_a_row_of_one_example_is_masked_as_an_unpacked_row():
 
 
 @kinds
-def test_a_budget_above_the_text_takes_all_of_it(whole_words, ngram):
+def test_all_tokens_are_chosen_if_the_limit_exceeds_the_text(whole_words, ngram):
     chosen = choose(
         [[CLS, WHOLE, SEP, WHOLE, SEP, PAD]], masking(6, 1.0, whole_words, min(ngram, 6))
     )
@@ -143,22 +150,22 @@ def test_a_budget_above_the_text_takes_all_of_it(whole_words, ngram):
 
 
 @kinds
-def test_an_example_without_text_predicts_nothing(whole_words, ngram):
+def test_example_without_text_has_no_predictions(whole_words, ngram):
     ids = [[CLS, SEP, SEP, PAD], [PAD] * 4, [CLS, WHOLE, SEP, PAD]]
     chosen = choose(ids, masking(3, 0.15, whole_words, ngram))
     assert chosen.sum(axis=1).tolist() == [0, 0, 1]
 
 
-def test_every_piece_is_chosen_alike():
+def test_every_token_is_equally_likely_to_be_chosen():
     ids = np.tile([CLS, *[WHOLE] * 9, SEP, *[WHOLE] * 8, SEP, PAD, PAD], (20000, 1))
     counts = choose(ids, masking(3)).sum(axis=0)[ids[0] == WHOLE]
-    # Three of seventeen a row, without replacement: the statistic shrinks by (17 - 3) / (17 - 1).
+    # Each row draws 3 of 17 without replacement: the statistic shrinks by (17 - 3) / (17 - 1).
     statistic = stats.chisquare(counts).statistic * 16 / 14
     assert counts.sum() == 3 * 20000
     assert stats.chi2.sf(statistic, 16) > 1e-4
 
 
-def test_every_pair_of_pieces_is_chosen_alike():
+def test_every_pair_of_tokens_is_equally_likely_to_be_chosen():
     ids = np.tile([CLS, *[WHOLE] * 6, SEP], (30000, 1))
     chosen = choose(ids, masking(2, 0.25))[:, 1:7]
     pairs = np.bincount(chosen @ (1 << np.arange(6)))
@@ -167,9 +174,9 @@ def test_every_pair_of_pieces_is_chosen_alike():
     assert (pairs > 0).sum() == 15
 
 
-def test_every_word_of_a_length_is_chosen_alike():
+def test_words_of_equal_length_are_equally_likely_to_be_chosen():
     row = np.array([CLS, *[WHOLE] * 12, SEP])
-    row[[3, 6, 9, 10, 11]] = CONTINUED  # words of 1, 2, 1, 2, 1, 4 pieces and 1
+    row[[3, 6, 9, 10, 11]] = CONTINUED  # words of 1, 2, 1, 2, 1, 4 and 1 tokens
     chosen = choose(np.tile(row, (20000, 1)), masking(4, 0.3, whole_words=True))
     counts = chosen.sum(axis=0)
     for alike in ([1, 4, 7, 12], [2, 5]):
@@ -178,7 +185,7 @@ def test_every_word_of_a_length_is_chosen_alike():
 
 
 def exact_choice(sizes, segment_ends, budget, ngram):
-    """The probability of every outcome, the plain way: {the chosen units: probability}."""
+    """Returns {chosen units: probability} for every outcome, by a simple implementation."""
     outcomes = Counter()
 
     def go_on(untried, taken, left, probability):
@@ -211,8 +218,10 @@ def exact_choice(sizes, segment_ends, budget, ngram):
         ([1, 2, 1, 1, 2, 3], [3, 6], 3),
     ],
 )
-def test_runs_are_drawn_in_proportion_to_one_over_n(sizes, segment_ends, budget, ngram):
-    """Every outcome is as likely as ALBERT's rule makes it; runs stop at [SEP]."""
+def test_ngram_lengths_are_drawn_with_probability_proportional_to_1_over_n(
+    sizes, segment_ends, budget, ngram
+):
+    """Compares every outcome with its probability by ALBERT's rule; n-grams stop at [SEP]."""
     row, units = [CLS], []
     for number, size in enumerate(sizes, start=1):
         units.append(len(row))
@@ -228,15 +237,15 @@ def test_runs_are_drawn_in_proportion_to_one_over_n(sizes, segment_ends, budget,
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_a_continuation_that_opens_a_segment_is_a_word_of_its_own(seed):
-    """[CLS] a ##b [SEP] ##c ##d [SEP]: Google's grouping joins ##c ##d to `a ##b`; ours doesn't."""
+def test_continuation_at_the_start_of_a_segment_starts_a_word(seed):
+    """In [CLS] a ##b [SEP] ##c ##d [SEP], Google joins ##c ##d to the word `a ##b`; we do not."""
     ids = [[CLS, WHOLE, CONTINUED, SEP, CONTINUED, CONTINUED, SEP]]
     chosen = choose(ids, masking(2, 0.3, whole_words=True), seed)[0]
     assert chosen.nonzero()[0].tolist() in ([1, 2], [4, 5])
 
 
-def test_words_and_runs_do_not_cross_examples():
-    """... [SEP] [CLS] ##x: the next example of the row starts anew."""
+def test_words_and_ngrams_do_not_cross_examples():
+    """In ... [SEP] [CLS] ##x, the next example of the row starts a new word."""
     ids = np.tile([CLS, WHOLE, SEP, CLS, CONTINUED, SEP], (50, 1))
     example_ids = np.tile([1, 1, 1, 2, 2, 2], (50, 1))
     how = masking(6, 0.3, whole_words=True, ngram=3)
@@ -244,14 +253,14 @@ def test_words_and_runs_do_not_cross_examples():
     assert chosen_of(masked).sum(axis=1).tolist() == [2] * 50
 
 
-def test_a_word_larger_than_the_budget_is_skipped_not_cut():
+def test_word_longer_than_the_limit_is_skipped_and_not_split():
     ids = [[CLS, WHOLE, CONTINUED, CONTINUED, SEP, WHOLE, SEP]] * 50
     chosen = choose(ids, masking(2, 0.3, whole_words=True))
     assert chosen.nonzero()[1].tolist() == [5] * 50
 
 
 def fates(ids, prob, seed):
-    """What stood where something was chosen, and what stands there now."""
+    """Returns the original and the new ids at the chosen positions."""
     how = masking(ids.shape[1], prob)
     masked = mask_examples(ids, ids != PAD, how, np.random.default_rng(seed))
     chosen = chosen_of(masked)
@@ -259,14 +268,14 @@ def fates(ids, prob, seed):
     return ids[chosen], masked["input_ids"][chosen]
 
 
-def test_80_10_10_within_a_tight_binomial_bound():
+def test_replacements_are_80_10_10_percent():
     ids = np.random.default_rng(3).integers(10, VOCAB_SIZE, (1000, 400)).astype(np.int32)
     before, after = fates(ids, 0.5, seed=3)
     count = len(before)
     assert count == 200_000
     masked = (after == MASK).sum()
     kept = (after == before).sum()
-    # A random id is [MASK], or the piece itself, once in VOCAB_SIZE times.
+    # A random id is [MASK], or the token itself, once in VOCAB_SIZE times.
     for seen, share in (
         (masked, 0.8 + 0.1 / VOCAB_SIZE),
         (kept, 0.1 + 0.1 / VOCAB_SIZE),
@@ -282,7 +291,7 @@ def test_random_ids_come_from_the_whole_vocabulary():
     assert stats.chisquare(counts).pvalue > 1e-4
 
 
-def test_fates_are_drawn_piece_by_piece_within_a_word():
+def test_replacements_are_drawn_per_token_within_a_word():
     ids = np.tile(np.array([WHOLE, CONTINUED], np.int32), (20000, 1))
     how = masking(2, 1.0, whole_words=True)
     after = mask_examples(ids, ids != PAD, how, np.random.default_rng(5))["input_ids"]
@@ -313,7 +322,7 @@ def test_predictions_are_sorted_and_padded(whole_words, ngram):
 
 
 @kinds
-def test_the_same_generator_gives_the_same_masks_and_leaves_the_input(whole_words, ngram):
+def test_same_generator_gives_the_same_masks_and_keeps_the_input(whole_words, ngram):
     ids, mask, _ = batch(np.random.default_rng(7), 50, 40)
     before = ids.copy()
     how = masking(9, 0.15, whole_words, ngram)
@@ -327,7 +336,7 @@ def test_the_same_generator_gives_the_same_masks_and_leaves_the_input(whole_word
 
 
 @kinds
-def test_an_empty_batch(whole_words, ngram):
+def test_empty_batch(whole_words, ngram):
     nothing = np.zeros((0, 8), np.int32)
     how = masking(5, 0.15, whole_words, ngram)
     for example_ids in (None, nothing):
@@ -336,7 +345,7 @@ def test_an_empty_batch(whole_words, ngram):
         assert masked["masked_lm_weights"].shape == (0, 5)
 
 
-def test_what_masking_knows_of_a_vocabulary():
+def test_masking_from_vocab_has_the_expected_fields():
     how = dataclasses.asdict(masking(7, 0.2, True, 2))
     is_continuation = how.pop("is_continuation")
     assert how == {

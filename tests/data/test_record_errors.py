@@ -1,4 +1,4 @@
-"""Damaged records: TensorFlow's errors become one line with the file, the record and the reason."""
+"""Tests that errors of damaged records name the file, the record and the reason in one line."""
 
 import pytest
 import tensorflow as tf
@@ -18,7 +18,7 @@ def read(path, vocab_size=50):
 
 
 def change(path, index, **values):
-    """Changes the first value of features of a record."""
+    """Changes the first value of the given features of a record."""
     examples = [record.numpy() for record in tf.data.TFRecordDataset(str(path))]
     changed = tf.train.Example.FromString(examples[index])
     for name, value in values.items():
@@ -27,7 +27,7 @@ def change(path, index, **values):
 
 
 def replace(path, index, example):
-    """Puts other bytes in the place of a record."""
+    """Replaces the bytes of a record."""
     examples = [record.numpy() for record in tf.data.TFRecordDataset(str(path))]
     examples[index] = example
     with tf.io.TFRecordWriter(str(path)) as writer:
@@ -35,7 +35,7 @@ def replace(path, index, example):
             writer.write(each)
 
 
-def test_a_corrupted_record_is_named_when_training_meets_it(tmp_path, write_records):
+def test_corrupted_record_is_reported_when_training_reads_it(tmp_path, write_records):
     path = write_records(tmp_path / "a.tfrecord", 5)
     content = bytearray(path.read_bytes())
     content[-20] ^= 255
@@ -44,7 +44,7 @@ def test_a_corrupted_record_is_named_when_training_meets_it(tmp_path, write_reco
         read(path)
 
 
-def test_records_of_a_larger_vocabulary_are_named(tmp_path, write_records):
+def test_records_of_a_larger_vocabulary_are_reported(tmp_path, write_records):
     path = write_records(tmp_path / "a.tfrecord", 5)
     with pytest.raises(InputError, match=r"input_ids is out of range: .* at least 0 and below 20"):
         read(path, 20)
@@ -60,7 +60,7 @@ def test_records_of_a_larger_vocabulary_are_named(tmp_path, write_records):
         ("next_sentence_labels", 5),
     ],
 )
-def test_a_value_out_of_range_names_the_file_the_record_and_the_feature(
+def test_value_out_of_range_is_reported_with_file_record_and_feature(
     tmp_path, write_records, name, value
 ):
     path = write_records(tmp_path / "a.tfrecord", 3)
@@ -73,18 +73,18 @@ def test_a_value_out_of_range_names_the_file_the_record_and_the_feature(
     ("example", "reason"),
     [
         (b"", "Feature: input_ids .* is required but could not be found"),
-        # Not UTF-8, so that TensorFlow's own message is no text either.
+        # Not UTF-8, so that TensorFlow's own error message cannot be decoded either.
         (b"\xff\xfe", "is not a tf.Example$"),
     ],
 )
-def test_a_record_that_is_no_example_is_named(tmp_path, write_records, example, reason):
+def test_record_that_is_not_an_example_is_reported(tmp_path, write_records, example, reason):
     path = write_records(tmp_path / "a.tfrecord", 3)
     replace(path, 2, example)
     with pytest.raises(InputError, match=rf"a\.tfrecord: record 2: .*{reason}"):
         read(path)
 
 
-def test_many_records_are_checked_together_and_the_log_says_so_first(
+def test_records_are_checked_in_batches_after_a_log_message(
     tmp_path, write_records, monkeypatch, caplog
 ):
     path = write_records(tmp_path / "a.tfrecord", 30)
@@ -104,7 +104,7 @@ def test_many_records_are_checked_together_and_the_log_says_so_first(
         pytest.raises(InputError, match=r"a\.tfrecord: record 21: "),
     ):
         read(path)
-    # 16 are fine, then 4 of the next 8, then 1 of 4.
+    # 16 records are valid, then 4 of the next 8, then 1 of the next 4.
     assert checked == [8, 8, 8, 4, 4, 1, 1]
 
 
@@ -115,7 +115,7 @@ def test_many_records_are_checked_together_and_the_log_says_so_first(
         UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid start byte"),
     ],
 )
-def test_an_error_that_is_not_of_records_is_raised_at_once(
+def test_error_not_caused_by_records_is_raised_unchanged(
     tmp_path, write_records, monkeypatch, caplog, error
 ):
     data = find_records(str(write_records(tmp_path / "a.tfrecord", 3)))

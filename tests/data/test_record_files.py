@@ -1,4 +1,4 @@
-"""Finding record files: what a flag's value names, and what a manifest must say."""
+"""Tests of finding record files by a flag's value, and of the required fields of a manifest."""
 
 import json
 import os
@@ -23,7 +23,7 @@ MANIFEST = {
 
 
 def make(folder, manifest=None):
-    """A folder with two record files, of which the manifest, if there is one, lists the second."""
+    """Creates a folder with two record files. The manifest, if given, lists only the second."""
     folder.mkdir(parents=True)
     for name in ("a.tfrecord", "b.tfrecord", "vocab.txt"):
         (folder / name).touch()
@@ -32,7 +32,7 @@ def make(folder, manifest=None):
     return folder
 
 
-def test_a_folder_has_what_its_manifest_lists_and_strangers_on_demand(tmp_path):
+def test_folder_gives_the_files_in_its_manifest_and_others_on_request(tmp_path):
     folder = str(make(tmp_path / "a", MANIFEST))
     assert find_record_files(folder) == [RecordFiles(folder, ["b.tfrecord"], MANIFEST)]
     (found,) = find_record_files(folder, strangers=True)
@@ -40,7 +40,7 @@ def test_a_folder_has_what_its_manifest_lists_and_strangers_on_demand(tmp_path):
     assert found.vocab_file() == os.path.join(folder, "vocab.txt")
 
 
-def test_a_glob_leaves_out_what_holds_no_records(tmp_path):
+def test_glob_skips_files_and_folders_without_records(tmp_path):
     folder = make(tmp_path / "a")
     (tmp_path / "empty").mkdir()
     (found,) = find_record_files(f"{folder}/*")
@@ -49,15 +49,15 @@ def test_a_glob_leaves_out_what_holds_no_records(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["a,b.tfrecord", "a[1].tfrecord"])
-def test_a_name_may_hold_what_parts_or_matches_names(tmp_path, write_records, name):
-    """In training as in inspection."""
+def test_file_name_may_contain_a_comma_or_a_bracket(tmp_path, write_records, name):
+    """Covers training and inspection."""
     path = str(write_records(tmp_path / name, 4))
     assert [found.paths() for found in find_record_files(path)] == [[path]]
     assert find_records(path).counts == [4]
 
 
-def test_a_folder_that_is_given_in_several_ways_counts_once(tmp_path, write_records, monkeypatch):
-    """In training, too: it would see its records twice as often as others."""
+def test_folder_given_several_times_counts_once(tmp_path, write_records, monkeypatch):
+    """Otherwise training would read its records more often than those of other folders."""
     write_records(tmp_path / "k1" / "a.tfrecord", 4)
     monkeypatch.chdir(tmp_path)
     data = find_records(f"k1,k1/,./k1,{tmp_path}/k1,k1/a.tfrecord")
@@ -68,13 +68,13 @@ def test_a_folder_that_is_given_in_several_ways_counts_once(tmp_path, write_reco
     ("value", "expected"),
     [("{}/nothing*", "--eval_file: no record files match '.*nothing"), (" , ", "names no files")],
 )
-def test_what_names_nothing_is_refused(tmp_path, value, expected):
+def test_pattern_without_matching_files_is_rejected(tmp_path, value, expected):
     with pytest.raises(InputError, match=expected):
         find_record_files(value.format(tmp_path), "eval_file")
 
 
 @pytest.mark.parametrize("name", list(MANIFEST))
-def test_a_manifest_without_what_readers_ask_of_it_is_refused(tmp_path, name):
+def test_manifest_without_a_required_field_is_rejected(tmp_path, name):
     manifest = {key: value for key, value in MANIFEST.items() if key != name}
     folder = make(tmp_path / "a", manifest)
     with pytest.raises(InputError, match=rf"a/manifest\.json: not a manifest .*{name}"):
@@ -82,14 +82,14 @@ def test_a_manifest_without_what_readers_ask_of_it_is_refused(tmp_path, name):
 
 
 @pytest.mark.parametrize("change", [{"settings": {}}, {"shards": [SHARD | {"rows": "3"}]}])
-def test_a_manifest_of_another_form_is_refused(tmp_path, change):
+def test_manifest_with_invalid_fields_is_rejected(tmp_path, change):
     folder = make(tmp_path / "a", MANIFEST | change)
     with pytest.raises(InputError, match=r"a/manifest\.json: not a manifest"):
         find_record_files(str(folder))
 
 
 @pytest.mark.parametrize("change", [{"version": VERSION + 1}, {"format": "theirs"}])
-def test_a_manifest_of_another_version_is_refused(tmp_path, change):
+def test_manifest_of_another_version_is_rejected(tmp_path, change):
     folder = make(tmp_path / "a", MANIFEST | change)
     with pytest.raises(
         InputError, match=r"expected format and version \('keras_bert.pretraining', "

@@ -1,4 +1,4 @@
-"""What tests of the data tool share: text of made-up words, its vocabulary, a folder of both."""
+"""Fixtures of the data tool tests: text of made-up words, its vocabulary, and their files."""
 
 import random
 from collections.abc import Callable
@@ -13,13 +13,13 @@ WORDS = [first + second for first in "bdfgklmnprst" for second in ("a", "e", "i"
 
 @pytest.fixture(scope="session")
 def vocab() -> list[str]:
-    """A vocabulary of every word, two endings and the full stop."""
+    """Returns a vocabulary of every word, two endings and the full stop."""
     return [*SPECIAL_TOKENS, *WORDS, "##ba", "##da", "."]
 
 
 @pytest.fixture(scope="session")
 def corpus() -> Callable[..., str]:
-    """A function: a number of documents -> text of 20 sentences a document."""
+    """Returns a function that makes text of n documents, with 20 sentences per document."""
 
     def make(num_documents: int, seed: int = 0) -> str:
         rng = random.Random(seed)
@@ -38,7 +38,7 @@ def corpus() -> Callable[..., str]:
 
 @pytest.fixture
 def files(tmp_path, corpus, vocab) -> dict[str, str]:
-    """A corpus, a vocabulary, and where the output goes, as the function's first arguments."""
+    """Returns the input, vocabulary and output paths as arguments of create_pretraining_data."""
     (tmp_path / "corpus.txt").write_text(corpus(30))
     (tmp_path / "vocab.txt").write_text("\n".join(vocab) + "\n")
     return {
@@ -50,7 +50,7 @@ def files(tmp_path, corpus, vocab) -> dict[str, str]:
 
 @pytest.fixture(scope="session")
 def contents() -> Callable[..., dict[str, bytes]]:
-    """A function: a folder -> every file's content."""
+    """Returns a function that reads every file of a folder into a dict."""
 
     def read(folder) -> dict[str, bytes]:
         paths = [path for path in Path(folder).rglob("*") if path.is_file()]

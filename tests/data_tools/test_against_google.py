@@ -1,9 +1,9 @@
-"""Our examples of the King James Bible are distributed as those of Google's own script.
+"""Tests that examples of the King James Bible are distributed like those of Google's script.
 
-tests/golden/make_data_golden.py counted Google's under two seeds, five copies of 1,189 documents.
-Examples of one document are not independent, so the bound is the noise between seeds: the largest
-distance between two cumulative distributions (Kolmogorov-Smirnov) was up to 0.0127 between Google's
-two runs and up to 0.0167 between four of ours and Google's.
+tests/golden/make_data_golden.py counted Google's examples for two seeds, with five copies of 1,189
+documents. Examples of one document are not independent, so the bound is the noise between seeds.
+The largest distance between two cumulative distributions (Kolmogorov-Smirnov) was up to 0.0127
+between Google's two runs, and up to 0.0167 between four of our runs and Google's.
 """
 
 import json
@@ -81,14 +81,14 @@ def cumulative(histogram, keys):
         "fate",
     ],
 )
-def test_distribution(google, ours, name):
+def test_distribution_matches_google(google, ours, name):
     for run in google:
         keys = sorted(run[name].keys() | ours[name].keys(), key=lambda key: key.zfill(6))
         distance = np.abs(cumulative(run[name], keys) - cumulative(ours[name], keys)).max()
         assert distance < BOUND
 
 
-def test_number_of_examples(google, ours):
+def test_number_of_examples_matches_google(google, ours):
     for run in google:
         ratio = sum(ours["length"].values()) / sum(run["length"].values())
         assert abs(ratio - 1) < 0.02

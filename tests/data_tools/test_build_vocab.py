@@ -1,4 +1,4 @@
-"""Learning a vocabulary: Google's order, the same bytes every time, every piece reachable."""
+"""Tests of learning a vocabulary: Google's order, reproducible bytes, reachable tokens."""
 
 import os
 import subprocess
@@ -26,7 +26,7 @@ from keras_bert.text.vocabulary import SPECIAL_TOKENS, load_vocab
 
 @pytest.fixture(scope="module")
 def texts(shared_data):
-    """Text in four scripts, cased; small."""
+    """Returns small cased text files in four scripts."""
     return [
         str(shared_data / "corpus" / name)
         for name in ("xquad_paragraphs.en.txt", "de/xquad_paragraphs.txt",
@@ -40,13 +40,13 @@ def counted(paths, do_lower_case=True, odd=None, **reading):
 
 
 def not_reached(vocab, do_lower_case):
-    """Pieces that greedy longest match does not make of the texts that have them by rights."""
+    """Returns the tokens that greedy longest match does not find in texts made to contain them."""
     tokenizer = BertTokenizer(vocab, do_lower_case=do_lower_case)
     ids = {piece: number for number, piece in enumerate(vocab)}
     pieces = [p for p in vocab if p not in SPECIAL_TOKENS and not p.startswith("[unused")]
     initial = [piece for piece in pieces if not piece.startswith("##")]
     inner = [piece for piece in pieces if piece.startswith("##")]
-    # What follows a word that opens no longer piece is cut as the rest of it.
+    # If no longer token starts with `before`, the text after it is split on its own.
     opens = {piece[:end] for piece in initial for end in range(1, len(piece))}
     before = min((p for p in initial if p not in opens and p[-1].isalpha() and len(p) > 1), key=len)
     got = tokenizer.tokenize(initial + [before + piece[2:] for piece in inner]).to_list()
@@ -55,23 +55,23 @@ def not_reached(vocab, do_lower_case):
 
 
 @pytest.mark.parametrize("do_lower_case", [True, False])
-def test_every_piece_is_reachable(texts, do_lower_case):
+def test_every_token_is_reachable(texts, do_lower_case):
     vocab = learn_vocab(counted(texts, do_lower_case), 12000, num_unused=3)
     assert len(vocab) == len(set(vocab)) == 12000
     assert sum(piece.startswith("##") for piece in vocab) > 1000
     assert not_reached(vocab, do_lower_case) == []
 
 
-def test_no_piece_is_longer_than_the_tokenizer_takes():
-    """A boilerplate word of 199 letters would be one piece of 796 bytes; it takes 256."""
+def test_no_token_is_longer_than_the_tokenizer_accepts():
+    """A repeated word of 199 letters would be one token of 796 bytes; the limit is 256."""
     words = Counter({"𐐨𐐩𐐪𐐫" * 49 + "𐐨𐐨𐐨": 50, "x" * 200: 50, "abc": 50})
     vocab = learn_vocab(words, 2000)
     assert 32 < max(map(len, vocab)) <= 64
     assert not_reached(vocab, True) == []
 
 
-def test_the_vocabulary_pays_on_its_own_text(texts):
-    """Frequent words become whole: far fewer pieces than characters, and no [UNK]."""
+def test_vocabulary_is_efficient_on_its_own_text(texts):
+    """Frequent words become single tokens: fewer than 1.3 tokens per word, and no [UNK]."""
     words = counted(texts[:1])
     tokenizer = BertTokenizer(learn_vocab(words, 4000, min_frequency=1))
     text = Path(texts[0]).read_text().split("\n")
@@ -81,7 +81,7 @@ def test_the_vocabulary_pays_on_its_own_text(texts):
 
 
 def test_two_processes_write_the_same_bytes(texts, root):
-    """The trainer alone doesn't: it numbers characters as it meets them in a hash table."""
+    """The trainer alone does not: it numbers characters in the order of a hash table."""
     code = (
         "import sys; from collections import Counter;"
         "from data_tools.vocabulary.vocab_learning import learn_vocab;"
@@ -102,7 +102,7 @@ def test_two_processes_write_the_same_bytes(texts, root):
     assert outputs[0] == outputs[1] == outputs[2]
 
 
-def test_special_pieces_come_first_in_googles_order():
+def test_special_tokens_come_first_in_googles_order():
     vocab = learn_vocab(Counter({"abc": 5, "abd": 4}), 40, num_unused=3)
     unused = ["[unused0]", "[unused1]", "[unused2]"]
     assert vocab[:8] == ["[PAD]", *unused, "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
@@ -110,7 +110,7 @@ def test_special_pieces_come_first_in_googles_order():
     assert not any(piece.startswith("[") for piece in vocab[8:])
 
 
-def test_the_size_is_padded_with_unused_places():
+def test_size_is_padded_with_unused_tokens():
     words = Counter({"abc": 5, "abd": 4})
     plain = learn_vocab(words, 40, num_unused=2)
     padded = learn_vocab(words, 40, num_unused=2, pad_to_multiple_of=8)
@@ -123,19 +123,19 @@ def test_the_size_is_padded_with_unused_places():
     assert len(learn_vocab(Counter({"abcdef" * 9: 9, "fedcba": 9}), 30, pad_to_multiple_of=8)) == 32
 
 
-def test_characters_are_pieces_by_frequency():
+def test_characters_become_tokens_in_order_of_frequency():
     words = Counter({"ab": 3, "b": 4, "é": 1, "z": 1, "é水": 1})
     assert alphabet_pieces(words, 99, 2) == ["b", "##b", "a", "é", "z"]  # 水 is rare, z is ASCII
     assert alphabet_pieces(words, 4, 2) == ["b", "##b", "a", "é"]
 
 
-def test_a_pair_must_occur_min_frequency_times():
+def test_pair_must_occur_min_frequency_times():
     words = Counter({"ab": 3, "cd": 2})
     assert {"ab", "cd"} <= set(learn_vocab(words, 100, min_frequency=2))
     assert "cd" not in learn_vocab(words, 100, min_frequency=3)
 
 
-def test_words_are_the_tokenizers(tmp_path):
+def test_words_are_those_of_the_tokenizer(tmp_path):
     path = tmp_path / "a.txt"
     path.write_text(f"Dénis's 水火 [MASK]!\n\nÉté été\n{'x' * 200} {'y' * 201}\n")
     words = counted([path])
@@ -146,7 +146,7 @@ def test_words_are_the_tokenizers(tmp_path):
     assert counted([path], do_lower_case=False)["Été"] == 1
 
 
-def test_words_of_a_batch_and_of_many_are_the_same(texts, monkeypatch):
+def test_word_counts_do_not_depend_on_the_batch_size(texts, monkeypatch):
     once = counted(texts)
     monkeypatch.setattr("data_tools.vocabulary.word_counts._CHARACTERS_A_BATCH", 999)
     assert counted(texts) == once
@@ -155,7 +155,10 @@ def test_words_of_a_batch_and_of_many_are_the_same(texts, monkeypatch):
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        (b"the\0cat sat\0\0\n" * 2, {"thecat": 2, "sat": 2}),  # NUL: dropped as a control is
+        (
+            b"the\0cat sat\0\0\n" * 2,
+            {"thecat": 2, "sat": 2},
+        ),  # NUL is dropped like a control character
         (
             b"the \xff cat\nsat\n\nmat\n\nrat\n",
             dict.fromkeys(("the", "cat", "sat", "mat", "rat"), 1),
@@ -163,14 +166,14 @@ def test_words_of_a_batch_and_of_many_are_the_same(texts, monkeypatch):
         ("ΟΔΟΣ\nΟΔΟΣ ΑΣ\n".encode(), {"οδος": 2, "ας": 1}),
     ],
 )
-def test_odd_text_is_counted_not_refused(tmp_path, content, words):
+def test_odd_text_is_counted_and_not_rejected(tmp_path, content, words):
     (tmp_path / "a.txt").write_bytes(content)
     odd = OddInput()
     assert counted([tmp_path / "a.txt"], odd=odd, max_bad_line_share=0.5) == words
     assert odd["undecodable_bytes"] == content.count(b"\xff")
 
 
-def test_odd_input_of_several_files_is_told(tmp_path, caplog):
+def test_odd_input_of_several_files_is_logged(tmp_path, caplog):
     for name in ("a.txt", "b.txt"):
         (tmp_path / name).write_bytes(b"the cat\nsat on\n\xfe mat\n" * 3)
     reading = Reading(max_bad_line_share=0.5)
@@ -178,7 +181,7 @@ def test_odd_input_of_several_files_is_told(tmp_path, caplog):
     assert "and 1 more: 6 undecodable bytes" in caplog.text
 
 
-def test_a_line_of_50_mb(tmp_path):
+def test_line_of_50_mb_is_counted(tmp_path):
     (tmp_path / "a.txt").write_bytes(b"the cat\n" + b"sat " * 12_500_000 + b"\nmat\n")
     words = counted([tmp_path / "a.txt"])
     assert words == {"the": 1, "cat": 1, "sat": 12_500_000, "mat": 1}
@@ -186,7 +189,7 @@ def test_a_line_of_50_mb(tmp_path):
 
 @pytest.fixture
 def small(tmp_path):
-    """A vocabulary with three free places, and a text with words that it cuts."""
+    """Creates a vocabulary with three unused tokens, and a text with words that it splits."""
     pieces = ["[PAD]", "[unused0]", "[unused1]", "[unused7]", *SPECIAL_TOKENS[1:]]
     pieces += ["the", "cat", *"abcdehilopt", *("##" + letter for letter in "abcdehilopt")]
     (tmp_path / "vocab.txt").write_text("".join(piece + "\n" for piece in pieces))
@@ -194,19 +197,19 @@ def small(tmp_path):
     return tmp_path
 
 
-def test_new_words_take_the_unused_places(small):
+def test_new_words_replace_the_unused_tokens(small):
     old = load_vocab(small / "vocab.txt")
     path = small / "new.txt"
     build_extended_vocab(str(small / "a.txt"), str(path), VocabExtension(str(small / "vocab.txt")))
     new = load_vocab(path)
-    # 水 cannot be made at all, ate and blade are cut; ctd is too rare; the and cat are whole.
+    # 水 is unknown, ate and blade are split; ctd is too rare; the and cat are single tokens.
     assert new[1:4] == ["水", "ate", "blade"]
     assert new[:1] + new[4:] == old[:1] + old[4:]
     tokens = BertTokenizer(str(path)).tokenize(["Ate blade 水 cat"]).to_list()
     assert tokens == [[2, 3, 1, new.index("cat")]]
 
 
-def test_as_many_new_words_as_asked_for_and_as_frequent(small):
+def test_new_words_respect_num_new_words_and_min_frequency(small):
     text, old, path = (str(small / name) for name in ("a.txt", "vocab.txt", "new.txt"))
     new = build_extended_vocab(text, path, VocabExtension(old, num_new_words=1))
     assert new[1:4] == ["水", "[unused1]", "[unused7]"]
@@ -227,7 +230,7 @@ def test_new_words_of_a_real_vocabulary(shared_data, tmp_path):
     assert all(old[number].startswith("[unused") for number in changed)
     words = [new[number] for number in changed]
     assert "wickham" in words
-    assert "collins" not in words  # it has that one
+    assert "collins" not in words  # the old vocabulary has that word
     assert BertTokenizer(str(path)).tokenize(words).to_list() == [[number] for number in changed]
     assert min(map(len, BertTokenizer(str(old_file)).tokenize(words).to_list())) > 1
 
@@ -246,7 +249,7 @@ def test_new_words_of_a_real_vocabulary(shared_data, tmp_path):
         (["[unused3]"], {"num_new_words": -1}, "--num_new_words=-1: expected at least 0"),
     ],
 )
-def test_a_vocabulary_that_cannot_be_extended_is_refused(tmp_path, pieces, changes, match):
+def test_vocabulary_that_cannot_be_extended_is_rejected(tmp_path, pieces, changes, match):
     old, text = tmp_path / "vocab.txt", tmp_path / "a.txt"
     old.write_text("".join(piece + "\n" for piece in [*SPECIAL_TOKENS, *pieces]))
     text.write_text("the cat\n")
@@ -257,7 +260,7 @@ def test_a_vocabulary_that_cannot_be_extended_is_refused(tmp_path, pieces, chang
     assert not (tmp_path / "new.txt").exists()
 
 
-def test_the_program_extends_or_learns(small, run_program):
+def test_program_extends_or_learns_a_vocabulary(small, run_program):
     def build(name, *arguments):
         files = {"input_file": small / "a.txt", "vocab_file": small / name}
         return run_program("build_vocab.py", *arguments, **files)
@@ -278,7 +281,7 @@ def test_the_program_extends_or_learns(small, run_program):
     assert not (small / "d.txt").exists()
 
 
-def test_a_file_is_never_replaced_by_another_vocabulary(tmp_path, caplog):
+def test_existing_file_is_never_replaced_by_another_vocabulary(tmp_path, caplog):
     text, vocab = tmp_path / "a.txt", tmp_path / "new/vocab.txt"
     text.write_text("the cat sat on the mat .\n" * 5)
     build_vocab(str(text), str(vocab), VocabSettings(60))
@@ -315,7 +318,7 @@ def test_a_file_is_never_replaced_by_another_vocabulary(tmp_path, caplog):
         ),
     ],
 )
-def test_bad_input_is_refused(tmp_path, changes, match):
+def test_invalid_input_is_rejected(tmp_path, changes, match):
     (tmp_path / "a.txt").write_text("the cat sat .\n")
     (tmp_path / "empty.txt").touch()
     (tmp_path / "bad.txt").write_bytes(b"a\n\xff\n")
@@ -328,8 +331,8 @@ def test_bad_input_is_refused(tmp_path, changes, match):
     assert sorted(os.listdir(tmp_path)) == before
 
 
-def test_a_place_that_cannot_be_written_is_found_before_the_work(tmp_path, monkeypatch):
-    """In /proc no one can write; a file that is there already need not be written."""
+def test_unwritable_vocab_file_is_rejected_before_counting_words(tmp_path, monkeypatch):
+    """Nobody can write in /proc; an existing file need not be writable."""
 
     def begin(*_):
         raise AssertionError("has begun")
@@ -345,7 +348,7 @@ def test_a_place_that_cannot_be_written_is_found_before_the_work(tmp_path, monke
     assert os.listdir(tmp_path) == ["a.txt"]
 
 
-def test_an_alphabet_without_room_is_named(tmp_path, caplog):
+def test_warning_reports_an_alphabet_that_does_not_fit(tmp_path, caplog):
     (tmp_path / "a.txt").write_text("abc bca cab\n" * 9)
     build_vocab(str(tmp_path / "a.txt"), str(tmp_path / "v.txt"), VocabSettings(10))
     assert (

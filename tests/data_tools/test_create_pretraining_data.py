@@ -1,4 +1,4 @@
-"""The data tool end to end: what it writes, that it always writes the same, what it refuses."""
+"""End-to-end tests of the data tool: output, reproducibility and rejected input."""
 
 import gzip
 import hashlib
@@ -74,7 +74,7 @@ def test_every_example_is_well_formed(files, vocab):
         assert separators[1] > separators[0] + 1
 
 
-def test_the_manifest_vouches_for_the_dataset(files, contents, vocab):
+def test_manifest_describes_the_dataset(files, contents, vocab):
     settings = Settings(max_seq_length=32, max_predictions_per_seq=5, num_shards=3)
     manifest = create_pretraining_data(**files, settings=settings, num_workers=1)
     out = contents(files["output_dir"])
@@ -124,7 +124,7 @@ def test_the_manifest_vouches_for_the_dataset(files, contents, vocab):
         assert sum(shard[count] for shard in manifest["shards"]) == len(examples["input_ids"])
 
 
-def test_packed_examples_are_counted_beside_their_rows(files, caplog):
+def test_packed_examples_and_rows_are_counted_separately(files, caplog):
     caplog.set_level("INFO", logger="absl")
     settings = replace(SMALL, pack=True, short_seq_prob=0.9, num_shards=2)
     manifest = create_pretraining_data(**files, settings=settings, num_workers=1)
@@ -141,7 +141,7 @@ def test_packed_examples_are_counted_beside_their_rows(files, caplog):
 
 
 @pytest.mark.parametrize(("predictions", "warned"), [(4, True), (5, False)])
-def test_too_few_predictions_to_pack_are_a_warning(files, caplog, predictions, warned):
+def test_too_few_predictions_for_packing_log_a_warning(files, caplog, predictions, warned):
     settings = replace(SMALL, pack=True, max_predictions_per_seq=predictions)
     create_pretraining_data(**files, settings=settings, num_workers=1)
     assert ("--max_predictions_per_seq=5 fills them" in caplog.text) == warned
@@ -165,7 +165,7 @@ def test_whole_words_are_masked_together(files, vocab):
     np.testing.assert_array_equal(chosen[:, 1:][inner], chosen[:, :-1][inner])
 
 
-def test_a_shard_depends_on_its_documents_not_on_their_order_or_files(files, tmp_path, corpus):
+def test_shards_do_not_depend_on_the_order_or_files_of_documents(files, tmp_path, corpus):
     manifest = create_pretraining_data(**files, settings=SMALL)
     documents = corpus(30).strip().split("\n\n")
     random.Random(1).shuffle(documents)
@@ -177,7 +177,7 @@ def test_a_shard_depends_on_its_documents_not_on_their_order_or_files(files, tmp
     assert other["shards"] == manifest["shards"]
 
 
-def test_another_seed_makes_other_examples(files, tmp_path):
+def test_another_seed_gives_other_examples(files, tmp_path):
     manifest = create_pretraining_data(**files, settings=SMALL)
     files["output_dir"] = str(tmp_path / "other")
     other = create_pretraining_data(
@@ -186,7 +186,7 @@ def test_another_seed_makes_other_examples(files, tmp_path):
     assert other["shards"][0]["sha256"] != manifest["shards"][0]["sha256"]
 
 
-def test_a_finished_dataset_is_left_alone(files, caplog):
+def test_finished_dataset_is_not_changed(files, caplog):
     manifest = create_pretraining_data(**files, settings=SMALL)
     before = {name: os.stat(os.path.join(files["output_dir"], name)).st_mtime_ns
               for name in os.listdir(files["output_dir"])}  # fmt: skip
@@ -198,7 +198,7 @@ def test_a_finished_dataset_is_left_alone(files, caplog):
     assert after == before
 
 
-def test_other_text_of_the_same_name_and_size_is_refused(files):
+def test_changed_text_of_the_same_name_and_size_is_rejected(files):
     create_pretraining_data(**files, settings=SMALL)
     with open(files["input_file"], "r+b") as text:
         content = text.read()
@@ -208,7 +208,7 @@ def test_other_text_of_the_same_name_and_size_is_refused(files):
         create_pretraining_data(**files, settings=SMALL)
 
 
-def test_a_corpus_without_a_word_leaves_nothing_behind(files):
+def test_corpus_without_words_is_rejected_and_leaves_no_files(files):
     with open(files["input_file"], "w", encoding="utf-8") as text:
         text.write("\u200b\n\u200b\n\n\u200b\n")
     with pytest.raises(InputError, match="found no word"):
@@ -216,13 +216,13 @@ def test_a_corpus_without_a_word_leaves_nothing_behind(files):
     assert not os.path.exists(files["output_dir"])
 
 
-def test_documents_of_one_piece_give_no_order_to_tell(files):
+def test_documents_of_one_token_are_rejected_for_sentence_order(files):
     Path(files["input_file"]).write_text("ba\n\nda\n\nfa\n")
     refused(files, "every document is a single word piece", next_sentence="order")
 
 
 @pytest.mark.parametrize("name", ["manifest.json", ".building/plan.json"])
-def test_a_manifest_that_lacks_parts_is_one_line(files, name):
+def test_manifest_with_missing_parts_is_rejected(files, name):
     path = Path(files["output_dir"], name)
     path.parent.mkdir(parents=True)
     whole = {"format": "keras_bert.pretraining", "version": 2}
@@ -232,7 +232,7 @@ def test_a_manifest_that_lacks_parts_is_one_line(files, name):
             create_pretraining_data(**files, settings=SMALL)
 
 
-def test_a_finished_manifest_without_its_counts_is_one_line(files):
+def test_finished_manifest_without_counts_is_rejected(files):
     create_pretraining_data(**files, settings=SMALL)
     path = Path(files["output_dir"], "manifest.json")
     path.write_text(json.dumps(read_json(path) | {"counts": {}}))
@@ -240,7 +240,7 @@ def test_a_finished_manifest_without_its_counts_is_one_line(files):
         create_pretraining_data(**files, settings=SMALL)
 
 
-def test_other_settings_are_refused_with_the_difference(files, contents):
+def test_changed_settings_are_rejected_with_the_difference(files, contents):
     create_pretraining_data(**files, settings=SMALL)
     before = contents(files["output_dir"])
     other = Settings(**SMALL.to_dict() | {"max_seq_length": 64, "masked_lm_prob": 0.2})
@@ -259,12 +259,12 @@ def test_other_settings_are_refused_with_the_difference(files, contents):
     assert contents(files["output_dir"]) == before
 
 
-def test_the_number_of_shards_follows_from_the_corpus():
+def test_number_of_shards_depends_on_the_corpus():
     inputs = [{"file": "a.txt", "bytes": 100 << 20}]
     assert partition.default_num_buckets(inputs) == 16  # 8 MiB of text each, a power of two
     corpus = {"text_bytes": 20 << 20, "num_sentences": 200_000}
     assert partition.default_num_shards(16, 10_000, **corpus) == 16
-    # 32 documents to draw a random B from
+    # A shard needs 32 documents to draw a random B from.
     assert partition.default_num_shards(16, 150, **corpus) == 4
     assert partition.default_num_shards(16, 1, **corpus) == 1
     for without_random in ("order", "none"):
@@ -272,8 +272,8 @@ def test_the_number_of_shards_follows_from_the_corpus():
 
 
 @pytest.mark.parametrize("num_documents", [12, 10_000])
-def test_a_shard_stays_bearable_however_few_its_documents(num_documents):
-    """384 MiB of text in parts, 6.4 million short lines, an archive that holds more than most."""
+def test_shard_size_is_limited_for_any_number_of_documents(num_documents):
+    """Covers 384 MiB of text, 6.4 million short lines, and an archive with a high compression."""
     long = {"text_bytes": 384 << 20, "num_sentences": 3_000_000}
     assert partition.default_num_shards(64, num_documents, **long) == (
         16 if num_documents < 32 else 64
@@ -284,13 +284,13 @@ def test_a_shard_stays_bearable_however_few_its_documents(num_documents):
     assert partition.default_num_shards(1, num_documents, **packed) == 16
 
 
-def test_a_corpus_without_end_has_a_bearable_number_of_shards():
+def test_number_of_shards_is_limited_for_a_huge_corpus():
     inputs = [{"file": "a.txt", "bytes": 1 << 50}]
     assert partition.default_num_buckets(inputs) == 65536
     assert partition.default_num_shards(65536, 10**9, 1 << 50, 10**13) == 65536
 
 
-def test_more_shards_than_temporary_files_are_the_same_dataset(files, monkeypatch):
+def test_more_shards_than_temporary_files_give_the_same_dataset(files, monkeypatch):
     in_four = replace(SMALL, num_shards=4)
     manifest = create_pretraining_data(**files, settings=in_four, num_workers=1)
     shutil.rmtree(files["output_dir"])
@@ -300,7 +300,7 @@ def test_more_shards_than_temporary_files_are_the_same_dataset(files, monkeypatc
 
 
 def test_halving_the_shards_joins_the_spilled_files(files, tmp_path):
-    """Documents spilled to 4 files and made into 2 shards are those spilled to 2."""
+    """Checks that 2 shards read from 4 files hold the same documents as those from 2 files."""
     for num_buckets in (2, 4):
         directory = tmp_path / str(num_buckets)
         directory.mkdir()
@@ -313,19 +313,19 @@ def test_halving_the_shards_joins_the_spilled_files(files, tmp_path):
         assert two
 
 
-def test_one_document_is_a_warning(files, caplog, corpus):
+def test_one_document_logs_a_warning(files, caplog, corpus):
     Path(files["input_file"]).write_text(corpus(1))
     create_pretraining_data(**files, settings=SMALL)
     assert "every random next sentence comes from that same document" in caplog.text
 
 
-def test_shards_of_one_document_are_a_warning(files, caplog, corpus):
+def test_shards_of_one_document_log_a_warning(files, caplog, corpus):
     Path(files["input_file"]).write_text(corpus(2))
     create_pretraining_data(**files, settings=Settings(num_shards=8), num_workers=1)
     assert "2 of 8 shards have one document" in caplog.text
 
 
-def test_sentences_and_documents_without_a_piece_drop_out(files, corpus):
+def test_sentences_and_documents_without_tokens_are_dropped(files, corpus):
     Path(files["input_file"]).write_text(
         "ba da .\n\u200b\nfa ga .\n\n\u200b\n\u200b\n\n" + corpus(2)
     )
@@ -334,29 +334,29 @@ def test_sentences_and_documents_without_a_piece_drop_out(files, corpus):
 
 
 def refused(files, match, **settings):
-    """The build is refused with this message and leaves nothing at all."""
+    """Checks that the build fails with this message and leaves no files."""
     with pytest.raises(InputError, match=match) as caught:
         create_pretraining_data(**files, settings=Settings(**settings))
     assert "\n" not in str(caught.value)
     assert not os.path.exists(files["output_dir"])
 
 
-def test_a_missing_corpus_is_refused(files):
+def test_missing_corpus_is_rejected(files):
     refused(files | {"input_file": "nowhere/*.txt"}, r"--input_file: no file at 'nowhere/\*\.txt'")
 
 
 @pytest.mark.parametrize("text", ["", "\n\n \n"])
-def test_an_empty_corpus_is_refused(files, text):
+def test_empty_corpus_is_rejected(files, text):
     Path(files["input_file"]).write_text(text)
     refused(files, r"--input_file: no text in .*corpus\.txt")
 
 
-def test_a_corpus_without_next_sentences_is_refused(files):
+def test_corpus_without_next_sentences_is_rejected(files):
     Path(files["input_file"]).write_text("ba da .\n\nfa ga .\n\nla ma .\n")
     refused(files, r"no document of .*corpus\.txt has two sentences")
 
 
-def test_odd_bytes_are_counted_and_told(files, corpus, caplog):
+def test_undecodable_bytes_are_counted_and_logged(files, corpus, caplog):
     Path(files["input_file"]).write_bytes(b"ba \xff da\n" + corpus(30).encode())
     manifest = create_pretraining_data(**files, settings=SMALL)
     odd = manifest["inputs"][0]["odd"]["undecodable_bytes"]
@@ -364,7 +364,7 @@ def test_odd_bytes_are_counted_and_told(files, corpus, caplog):
     assert "odd input: 1 undecodable byte;" in caplog.text
 
 
-def test_a_corpus_that_is_not_utf8_is_refused(files, corpus):
+def test_corpus_that_is_not_utf8_is_rejected(files, corpus):
     Path(files["input_file"]).write_bytes(corpus(30).encode() + b"\nba da\nb\xff da\n")
     lines = corpus(30).count("\n")
     match = rf"corpus\.txt line {lines + 3}: not UTF-8 \(byte 0xff at offset 1"
@@ -381,24 +381,24 @@ def test_a_corpus_that_is_not_utf8_is_refused(files, corpus):
     ],
     ids=["without [MASK]", "lower-case specials", "repeated piece", "empty"],
 )
-def test_a_bad_vocabulary_is_refused(files, vocab, spoil, match):
+def test_invalid_vocabulary_is_rejected(files, vocab, spoil, match):
     Path(files["vocab_file"]).write_text("".join(piece + "\n" for piece in spoil(vocab)))
     refused(files, match)
 
 
-def test_a_real_vocabulary_with_lower_case_specials_is_refused(files, shared_data):
+def test_real_vocabulary_with_lower_case_special_tokens_is_rejected(files, shared_data):
     odd = shared_data / "vocab/odd-uncased-lowercased-specials/vocab.txt"
     refused(files | {"vocab_file": str(odd)}, "lower case")
 
 
-def test_a_vocabulary_with_crlf_ends_reads_right(files, vocab):
+def test_vocabulary_with_crlf_line_ends_gives_the_same_shards(files, vocab):
     first = create_pretraining_data(**files, settings=SMALL)
     shutil.rmtree(files["output_dir"])
     Path(files["vocab_file"]).write_bytes("\r\n".join(vocab).encode())
     assert create_pretraining_data(**files, settings=SMALL)["shards"] == first["shards"]
 
 
-def test_a_folder_of_strange_records_is_refused(files):
+def test_folder_with_unknown_records_is_rejected(files):
     os.makedirs(files["output_dir"])
     path = os.path.join(files["output_dir"], "mine.tfrecord")
     open(path, "w").close()
@@ -407,8 +407,11 @@ def test_a_folder_of_strange_records_is_refused(files):
     assert os.listdir(files["output_dir"]) == ["mine.tfrecord"]
 
 
-def test_the_program_refuses_in_one_line(run_program, files, tmp_path):
-    """Unwritable output (below a file: these tests may run as root), unknown flags and values."""
+def test_program_reports_errors_in_one_line(run_program, files, tmp_path):
+    """Covers unwritable output, unknown flags and invalid values.
+
+    The output is a path below a file, since these tests may run as root.
+    """
     inside_a_file = files["vocab_file"] + "/out"
     common = [f"--{name}={value}" for name, value in files.items()]
     for flags, expected in (
@@ -427,7 +430,7 @@ def test_the_program_refuses_in_one_line(run_program, files, tmp_path):
     assert sorted(os.listdir(tmp_path)) == ["corpus.txt", "vocab.txt"]
 
 
-def test_the_program(run_program, files):
+def test_program_builds_a_dataset_and_then_finds_it_finished(run_program, files):
     flags = [*(f"--{name}={value}" for name, value in files.items()), "--dupe_factor=1"]
     done = run_program("create_pretraining_data.py", *flags)
     assert done.returncode == 0, done.stderr

@@ -1,4 +1,4 @@
-"""Inspecting records: damage is named, figures are right, examples read as text."""
+"""Tests of inspecting records: damaged files, statistics, and examples printed as text."""
 
 import json
 import sys
@@ -21,8 +21,10 @@ S, P = 12, 4
 
 
 def row(text_a, text_b="", label=0):
-    """An unpacked row from text in which `now/piece` is a prediction: what stands there, what is
-    to be predicted."""
+    """Makes an unpacked row from text.
+
+    A word `now/token` is a prediction: `now` is the input, `token` is the label.
+    """
     masks = ([], [])
     ids, segments = [], []
     for segment, text in enumerate((text_a, text_b)):
@@ -50,9 +52,9 @@ def pad(values, length):
 
 ROWS = [
     row("[CLS] the [MASK]/cat ##s sat [SEP]", "[MASK]/the dog/cat , [SEP]", label=1),
-    row("[CLS] the cat [MASK]/##s sat [SEP]", "the cat , [SEP]"),  # the same, other masks
+    row("[CLS] the cat [MASK]/##s sat [SEP]", "the cat , [SEP]"),  # same tokens, other masks
     row("[CLS] sat/sat [UNK] [SEP]", "dog [SEP]"),
-    row("[CLS] sat/sat [UNK] [SEP]", "dog [SEP]"),  # the same with the same masks
+    row("[CLS] sat/sat [UNK] [SEP]", "dog [SEP]"),  # same tokens, same masks
 ]
 PACKED_TEXT = "[CLS] the [MASK]/cat [SEP] [CLS] dog/dog [SEP] [CLS] 水 水 [SEP]"
 
@@ -77,7 +79,7 @@ def write(path, rows):
 
 
 def dataset(folder, rows=ROWS, next_sentence="random", odd=None):
-    """A folder as create_pretraining_data leaves it, with two shards."""
+    """Creates a dataset of two shards, as create_pretraining_data writes it."""
     files.write_bytes(folder / "vocab.txt", "".join(f"{piece}\n" for piece in VOCAB).encode())
     entries = [
         write(folder / tfrecord_writing.shard_name(index, 2), part)
@@ -97,7 +99,7 @@ def dataset(folder, rows=ROWS, next_sentence="random", odd=None):
 
 
 def inspect(path, vocab_file=None, num_examples=9, max_examples=0):
-    """Figures and shown lines."""
+    """Returns the statistics and the printed lines."""
     found = record_files.find_record_files(str(path), strangers=True)
     verify_all(found)
     statistics, shown = read_all(found, vocab_file, num_examples, max_examples)
@@ -119,14 +121,14 @@ def test_statistics(tmp_path):
     assert figures["predicted_share"] == 6 / 32
     assert (figures["mask_share"], figures["random_share"]) == (3 / 6, 1 / 6)
     assert figures["kept_share"] == 2 / 6
-    # Words with a prediction: cat ##s (cut), the, cat; cat ##s (cut); sat; sat.
+    # Words with a prediction: cat ##s (in part), the, cat; cat ##s (in part); sat; sat.
     assert figures["words_cut_share"] == 2 / 6
     assert figures["unknown_share"] == 2 / 32
     assert figures["label_1_share"] == 1 / 4
     assert (figures["duplicates_unmasked"], figures["duplicates_masked"]) == (2, 1)
 
 
-def test_examples_read_as_text(tmp_path):
+def test_examples_are_printed_as_text(tmp_path):
     _, lines = inspect(dataset(tmp_path), num_examples=3)
     first, last = (
         tmp_path / tfrecord_writing.shard_name(0, 2),
@@ -153,7 +155,7 @@ def test_examples_read_as_text(tmp_path):
         (None, ("next sentence 0", "next sentence 1")),
     ],
 )
-def test_labels_are_said_in_words(tmp_path, kind, words):
+def test_labels_are_printed_in_words(tmp_path, kind, words):
     _, lines = inspect(dataset(tmp_path, next_sentence=kind))
     titles = [line for line in lines if " record " in line]
     assert [title.rpartition(", ")[2] for title in titles] == [words[1], *[words[0]] * 3]
@@ -177,7 +179,7 @@ def test_dynamic_records_have_no_masks(tmp_path):
     assert "predicted          masks are drawn in training" in list(report(figures))
 
 
-def test_every_example_of_a_packed_row_is_shown_and_counted(tmp_path):
+def test_every_example_of_a_packed_row_is_printed_and_counted(tmp_path):
     figures, lines = inspect(dataset(tmp_path, [packed_row()] * 3), num_examples=1)
     path = tmp_path / tfrecord_writing.shard_name(0, 2)
     assert lines == [
@@ -195,13 +197,13 @@ def test_every_example_of_a_packed_row_is_shown_and_counted(tmp_path):
     assert figures["duplicates_unmasked"] == 6
 
 
-def test_dynamic_and_packed_at_once(tmp_path):
+def test_dynamic_and_packed_records(tmp_path):
     figures, lines = inspect(dataset(tmp_path, [without_masks(packed_row())]), num_examples=1)
     assert figures["examples"] == 6
     assert lines[3] == "  A: [CLS] dog [SEP]"
 
 
-def test_files_of_other_tools_need_the_vocabulary(tmp_path, write_records):
+def test_files_of_other_tools_need_the_vocabulary_to_print_text(tmp_path, write_records):
     path = write_records(tmp_path / "google.tfrecord", 40)
     figures, lines = inspect(path)
     assert lines == []
@@ -236,12 +238,12 @@ def as_arrays(features):
     return {name: np.asarray(values) for name, values in features.items()}
 
 
-def test_max_examples_bounds_what_is_read(tmp_path):
+def test_max_examples_limits_the_rows_that_are_read(tmp_path):
     assert inspect(dataset(tmp_path), max_examples=3)[0]["rows"] == 3
     assert inspect(tmp_path, max_examples=1)[0]["rows"] == 1
 
 
-def test_odd_input_of_the_manifest_is_told(tmp_path):
+def test_odd_input_in_the_manifest_is_reported(tmp_path):
     place = {"file": "a.txt", "line": 1, "offset": 3}
     odd = {"undecodable_bytes": {"count": 7, "files": 1, "first": [place]}}
     figures, _ = inspect(dataset(tmp_path, odd=odd))
@@ -249,7 +251,7 @@ def test_odd_input_of_the_manifest_is_told(tmp_path):
     assert any("7 undecodable bytes" in line for line in report(figures))
 
 
-def test_every_damaged_file_is_named(tmp_path, capsys):
+def test_every_damaged_file_is_reported(tmp_path, capsys):
     folder = dataset(tmp_path)
     first, second = (folder / tfrecord_writing.shard_name(index, 2) for index in range(2))
     content = first.read_bytes()
@@ -310,14 +312,14 @@ def test_checksums_of_records_are_checked(tmp_path, what, match):
          "expected one for each of its 3 examples"),
     ],
 )  # fmt: skip
-def test_impossible_values_are_refused(tmp_path, change, match):
+def test_impossible_values_are_rejected(tmp_path, change, match):
     path = tmp_path / "a.tfrecord"
     write(path, [packed_row(), packed_row() | change])
     with pytest.raises(InputError, match=match):
         inspect(path)
 
 
-def test_records_of_another_shape_are_refused(tmp_path):
+def test_records_of_another_shape_are_rejected(tmp_path):
     write(tmp_path / "a.tfrecord", ROWS)
     shorter = {name: values[:3] for name, values in ROWS[0].items()}
     write(tmp_path / "b.tfrecord", [shorter])
@@ -338,14 +340,14 @@ def test_records_of_another_shape_are_refused(tmp_path):
         (None, "no record files match"),
     ],
 )
-def test_bad_folders_are_refused(tmp_path, content, match):
+def test_invalid_folders_are_rejected(tmp_path, content, match):
     if content:
         (tmp_path / "manifest.json").write_text(content)
     with pytest.raises(InputError, match=match):
         record_files.find_record_files(str(tmp_path))
 
 
-def test_the_program(tmp_path, run_program):
+def test_program_prints_text_or_json_and_rejects_damaged_files(tmp_path, run_program):
     good, bad = dataset(tmp_path / "good"), dataset(tmp_path / "bad")
     (bad / "vocab.txt").write_text("the")
     arguments = [
@@ -357,8 +359,8 @@ def test_the_program(tmp_path, run_program):
     (text, error), (figures, _), (nothing, refusal) = [(each.stdout, each.stderr) for each in done]
     assert [each.returncode for each in done] == [0, 0, 1], error
     assert "examples           4 in 4 rows" in text
-    assert "\033[36m[MASK→cat]\033[0m" in text  # hidden
-    assert "\033[31m[dog→cat]\033[0m" in text  # random
+    assert "\033[36m[MASK→cat]\033[0m" in text  # masked
+    assert "\033[31m[dog→cat]\033[0m" in text  # random token
     assert json.loads(figures)["predictions"] == 6
     assert nothing == ""
     lines = refusal.splitlines()
@@ -367,9 +369,9 @@ def test_the_program(tmp_path, run_program):
     assert "Traceback" not in refusal
 
 
-def test_colour_is_for_terminals(monkeypatch):
+def test_color_is_used_only_on_terminals_by_default(monkeypatch):
     monkeypatch.delenv("NO_COLOR", raising=False)
-    assert not use_color("auto")  # pytest's stdout is no terminal
+    assert not use_color("auto")  # the stdout of pytest is not a terminal
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     assert use_color("auto")
     assert not use_color("never")
@@ -378,7 +380,7 @@ def test_colour_is_for_terminals(monkeypatch):
     assert use_color("always")
 
 
-def test_a_folder_that_is_given_in_several_ways_counts_once(tmp_path, monkeypatch):
+def test_folder_given_several_times_counts_once(tmp_path, monkeypatch):
     folder = dataset(tmp_path / "k1")
     monkeypatch.chdir(tmp_path)
     shard = f"k1/{tfrecord_writing.shard_name(0, 2)}"

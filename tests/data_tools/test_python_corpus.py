@@ -1,4 +1,4 @@
-"""The corpus that every Python carries."""
+"""Tests of the corpus made from the docstrings of the Python installation."""
 
 import pytest
 
@@ -59,7 +59,7 @@ def test_sentences_of_a_docstring():
         "The {a: b, c: d} = [e] | <f> of it.",
     ],
 )
-def test_fragments_and_code_are_left_out(fragment):
+def test_fragments_and_code_are_skipped(fragment):
     assert not reads_as_english(fragment)
 
 
@@ -73,7 +73,7 @@ def corpus(tmp_path_factory):
     }
 
 
-def test_it_is_large_and_english(corpus):
+def test_corpus_is_large_and_english(corpus):
     sentences = [sentence for documents in corpus.values() for d in documents for sentence in d]
     assert len(corpus["train"]) > 300
     assert sum(map(len, sentences)) > 1_000_000
@@ -81,7 +81,7 @@ def test_it_is_large_and_english(corpus):
     assert not any("`" in sentence or sentence.startswith(">>>") for sentence in sentences)
 
 
-def test_about_a_twentieth_is_held_out_and_shares_no_sentence(corpus):
+def test_about_a_twentieth_is_held_out_without_shared_sentences(corpus):
     share = len(corpus["eval"]) / (len(corpus["train"]) + len(corpus["eval"]))
     assert 0.02 < share < 0.09
     train = {sentence for document in corpus["train"] for sentence in document}
@@ -91,7 +91,7 @@ def test_about_a_twentieth_is_held_out_and_shares_no_sentence(corpus):
     )
 
 
-def test_an_unwritable_folder_is_refused(tmp_path):
+def test_unwritable_folder_is_rejected(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(InputError, match=r"--output_dir=.*cannot be written"):
         write_python_corpus(str(tmp_path / "file" / "corpus"))

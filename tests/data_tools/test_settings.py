@@ -1,4 +1,4 @@
-"""The settings of a dataset: bounds, and what does not go together."""
+"""Tests of the settings of a dataset: allowed ranges and combinations."""
 
 import dataclasses
 
@@ -9,7 +9,7 @@ from data_tools.settings import Settings, refuse_other_settings
 from keras_bert.common.errors import InputError
 
 
-def test_the_settings_by_name_in_their_order():
+def test_settings_have_these_names_in_this_order():
     names = [field.name for field in dataclasses.fields(Settings)]
     assert names == [
         "do_lower_case",
@@ -35,13 +35,13 @@ def test_the_settings_by_name_in_their_order():
     assert Settings(**settings.to_dict()) == settings
 
 
-def test_a_dataset_masked_in_training_is_one_copy_unless_told():
+def test_dupe_factor_is_1_by_default_for_dynamic_masking():
     assert Settings().dupe_factor == 10
     assert Settings(dynamic=True).dupe_factor == 1
     assert Settings(dynamic=True, dupe_factor=3).dupe_factor == 3
 
 
-def test_how_the_corpus_is_read():
+def test_settings_give_the_reading_options():
     settings = Settings(
         input_format="jsonl", text_field="body", language="de", max_bad_line_share=0.5
     )
@@ -74,13 +74,13 @@ def test_how_the_corpus_is_read():
         ),
     ],
 )
-def test_what_is_out_of_bounds_or_without_effect_is_refused(values, message):
+def test_settings_out_of_range_or_without_effect_are_rejected(values, message):
     with pytest.raises(InputError) as caught:
         Settings(**values)
     assert str(caught.value) == message
 
 
-def test_a_setting_that_an_older_dataset_lacks_is_a_difference():
+def test_setting_missing_from_an_older_dataset_is_a_difference():
     made = {"settings": Settings().to_dict(), "vocab": {"sha256": "x"}, "inputs": []}
     asked = made | {"settings": Settings(ngram=2, num_shards=0).to_dict()}
     refuse_other_settings("out", "a dataset", made, made)

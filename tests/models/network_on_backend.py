@@ -2,7 +2,8 @@
 
     KERAS_BACKEND=torch python tests/models/network_on_backend.py FOLDER
 
-Into FOLDER: on JAX and TensorFlow `saved_model/`, `inputs.npz` and its outputs `outputs.npz`.
+On JAX and TensorFlow it writes into FOLDER: `saved_model/`, `inputs.npz`, and the outputs
+`outputs.npz`.
 """
 
 import sys
@@ -34,7 +35,7 @@ def logits_of(model: keras.Model, inputs: dict[str, np.ndarray]) -> np.ndarray:
 
 
 def fit(model: keras.Model, inputs: dict[str, np.ndarray]) -> list[float]:
-    """Trains on whether the first token's id is even, and returns the losses."""
+    """Trains to predict whether the first token's id is even; returns the losses."""
     model.compile(optimizer=keras.optimizers.Adam(3e-3), loss=LOSS)
     labels = {"logits": inputs["input_ids"][:, 0] % 2}
     return model.fit(inputs, labels, epochs=15, batch_size=4, verbose=0).history["loss"]

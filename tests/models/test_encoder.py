@@ -1,4 +1,4 @@
-"""The encoder's promises: what padding, length and segments may and may not change."""
+"""The encoder: effects of padding, sequence length and segments on its outputs."""
 
 import keras
 import numpy as np
@@ -34,7 +34,7 @@ def inputs(batch, length, seed=0):
     }
 
 
-def test_padding_to_any_length_changes_nothing_for_real_pieces(encoder):
+def test_padding_does_not_change_the_outputs_of_real_tokens(encoder):
     short = inputs(2, 7)
     padded = {name: np.pad(value, ((0, 0), (0, 5))) for name, value in short.items()}
     a, b = encoder(short), encoder(padded)
@@ -42,7 +42,7 @@ def test_padding_to_any_length_changes_nothing_for_real_pieces(encoder):
     np.testing.assert_allclose(b["pooled_output"], a["pooled_output"], atol=1e-5)
 
 
-def test_every_input_matters(encoder):
+def test_every_input_changes_the_output(encoder):
     base = inputs(1, 6)
     expected = encoder(base)["pooled_output"]
     for name, position in (("input_ids", 5), ("segment_ids", 5), ("input_mask", 5)):
@@ -52,7 +52,7 @@ def test_every_input_matters(encoder):
         assert np.abs(encoder(changed)["pooled_output"] - expected).max() > 1e-3
 
 
-def test_examples_of_a_batch_do_not_touch_each_other(encoder):
+def test_examples_of_a_batch_are_independent(encoder):
     both = inputs(2, 6)
     one = {name: value[:1] for name, value in both.items()}
     np.testing.assert_allclose(
@@ -60,18 +60,18 @@ def test_examples_of_a_batch_do_not_touch_each_other(encoder):
     )
 
 
-def test_int64_inputs_of_records_are_taken_as_they_are(encoder):
+def test_int64_inputs_are_accepted(encoder):
     narrow = inputs(2, 6)
     wide = {name: value.astype("int64") for name, value in narrow.items()}
     assert np.array_equal(encoder(wide)["pooled_output"], encoder(narrow)["pooled_output"])
 
 
-def test_a_sequence_over_max_position_embeddings_is_refused(encoder):
+def test_sequence_over_max_position_embeddings_is_rejected(encoder):
     with pytest.raises(InputError, match=r"sequences of 13 tokens; expected at most.*12"):
         encoder(inputs(1, 13))
 
 
-def test_unknown_batch_and_length_are_served_by_one_graph(encoder):
+def test_one_graph_serves_any_batch_size_and_length(encoder):
     spec = {name: tf.TensorSpec((None, None), tf.int32) for name in inputs(1, 1)}
     spec["dropout_seed"] = tf.TensorSpec((None,), tf.int32)
 
@@ -86,7 +86,7 @@ def test_unknown_batch_and_length_are_served_by_one_graph(encoder):
     assert forward.experimental_get_tracing_count() == 1
 
 
-def test_no_two_dropout_places_share_a_site(encoder):
+def test_dropout_sites_are_unique(encoder):
     sites = [layer.site for layer in encoder._flatten_layers() if type(layer).__name__ == "Dropout"]
     assert sorted(sites) == list(range(1 + 3 * CONFIG.num_hidden_layers))
     assert encoder.next_dropout_site == len(sites)
@@ -98,7 +98,7 @@ def test_config_round_trip(encoder):
     assert [v.path for v in again.weights] == [v.path for v in encoder.weights]
 
 
-def test_every_layer_is_remade_by_its_config(encoder):
+def test_every_layer_can_be_recreated_from_its_config(encoder):
     block = encoder.blocks[1]
     layers = [encoder.embeddings, encoder.embeddings.dropout, block, block.attention]
     for layer in [*layers, block.attention.self_attention, block.intermediate, encoder.pooler]:
@@ -108,7 +108,7 @@ def test_every_layer_is_remade_by_its_config(encoder):
         assert again.name == layer.name
 
 
-def test_is_a_part_for_functional_models_and_sums_itself_up(encoder, capsys):
+def test_encoder_works_in_a_functional_model_and_has_a_summary(encoder, capsys):
     x = {name: keras.Input((None,), dtype="int32", name=name) for name in inputs(1, 1)}
     model = keras.Model(x, keras.layers.Dense(3)(encoder(x)["pooled_output"]))
     assert model(inputs(2, 6)).shape == (2, 3)

@@ -1,4 +1,4 @@
-"""`from_pretrained`: every network from checkpoints of every format, heads included."""
+"""`from_pretrained`: every network from checkpoints of every format, including heads."""
 
 import logging
 import shutil
@@ -32,7 +32,7 @@ NETWORKS = {
 
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory):
-    """A function: class -> (a model of random weights, the directory where it was saved)."""
+    """Returns a function: class -> (a model of random weights, the directory it was saved to)."""
     made = {}
 
     def save(network):
@@ -56,7 +56,7 @@ def assert_same_weights(model, other):
 
 
 @pytest.mark.parametrize("network", NETWORKS)
-def test_a_network_comes_back_whole(network, saved, caplog):
+def test_saved_network_is_restored_completely(network, saved, caplog):
     model, folder = saved(network)
     with caplog.at_level(logging.WARNING):
         again = network.from_pretrained(folder)
@@ -67,13 +67,13 @@ def test_a_network_comes_back_whole(network, saved, caplog):
 
 
 @pytest.mark.parametrize("to", ["tf1", "keras_hub"])
-def test_other_formats(to, saved, tmp_path):
+def test_other_formats_are_restored(to, saved, tmp_path):
     model, folder = saved(BertPretrainer)
     convert(folder, tmp_path / to, to)
     assert_same_weights(BertPretrainer.from_pretrained(tmp_path / to), model)
 
 
-def test_the_folder_of_an_earlier_run(saved, tmp_path):
+def test_output_folder_of_a_run_is_accepted(saved, tmp_path):
     model, folder = saved(BertClassifier)
     shutil.copytree(folder, tmp_path / "model")
     (tmp_path / "run.json").write_text("{}")
@@ -91,7 +91,7 @@ def test_the_folder_of_an_earlier_run(saved, tmp_path):
         (BertSpanLabeler, "span"),
     ],
 )
-def test_a_missing_head_is_newly_initialized_with_a_warning(network, missing, saved, caplog):
+def test_missing_head_is_newly_initialized_with_a_warning(network, missing, saved, caplog):
     model, folder = saved(BertEncoder)
     with caplog.at_level(logging.WARNING):
         again = network.from_pretrained(folder, **NETWORKS[network])
@@ -101,7 +101,7 @@ def test_a_missing_head_is_newly_initialized_with_a_warning(network, missing, sa
     assert_same_weights(model, again)
 
 
-def test_a_pretrained_model_starts_a_classifier_and_an_encoder(saved):
+def test_pretrained_model_initializes_a_classifier_and_an_encoder(saved):
     model, folder = saved(BertPretrainer)
     assert_same_weights(BertEncoder.from_pretrained(folder), model)
     assert BertClassifier.from_pretrained(folder, num_labels=4).num_labels == 4
@@ -127,7 +127,7 @@ def test_num_labels_is_read_required_and_checked(saved):
         (BertPretrainer, BertTokenClassifier),
     ],
 )
-def test_a_checkpoint_of_another_task_is_rejected(network, other, saved):
+def test_checkpoint_of_another_task_is_rejected(network, other, saved):
     model, folder = saved(other)
     with pytest.raises(InputError) as error:
         network.from_pretrained(folder)
@@ -137,7 +137,7 @@ def test_a_checkpoint_of_another_task_is_rejected(network, other, saved):
     assert_same_weights(BertEncoder.from_pretrained(folder), model)
 
 
-def test_a_head_of_another_task_is_found_without_an_architecture(saved, tmp_path):
+def test_head_of_another_task_is_detected_without_architectures(saved, tmp_path):
     _, folder = saved(BertSpanLabeler)
     convert(folder, tmp_path / "tf1", "tf1")
     config = tmp_path / "tf1" / "bert_config.json"
@@ -146,6 +146,6 @@ def test_a_head_of_another_task_is_found_without_an_architecture(saved, tmp_path
         BertClassifier.from_pretrained(tmp_path / "tf1", num_labels=2)
 
 
-def test_a_path_without_a_checkpoint(tmp_path):
+def test_path_without_a_checkpoint_is_rejected(tmp_path):
     with pytest.raises(InputError, match="no such checkpoint; expected a model directory"):
         BertEncoder.from_pretrained(tmp_path / "none")

@@ -48,7 +48,7 @@ def inputs_of(model):
 
 
 def difference(outputs, expected):
-    """Returns the largest difference, as a part of the largest value."""
+    """Returns the largest difference relative to the largest value."""
     return max(
         np.abs(np.asarray(outputs[key]) - np.asarray(value)).max() / np.abs(value).max()
         for key, value in expected.items()
@@ -56,7 +56,7 @@ def difference(outputs, expected):
 
 
 @every_network
-def test_the_summary_shows_every_shape(name):
+def test_summary_shows_every_shape(name):
     model, lines = NETWORKS[name](CONFIG), []
     model.summary(print_fn=lambda text, **_: lines.append(text), expand_nested=True)
     text = "\n".join(lines)
@@ -76,7 +76,7 @@ def test_every_layer_has_a_config_and_an_output_shape(name):
 
 
 @every_network
-def test_the_output_shapes_are_those_of_a_call(name):
+def test_output_shapes_equal_those_of_a_call(name):
     model = NETWORKS[name](CONFIG)
     inputs = inputs_of(model)
     outputs = model(inputs)
@@ -101,7 +101,7 @@ def test_the_output_shapes_are_those_of_a_call(name):
         ({None: "input_mask"}, "without input_mask; expected .* and optionally dropout_seed, pos"),
     ],
 )
-def test_a_wrong_key_is_named_with_those_expected(changed, message):
+def test_wrong_input_key_is_named_with_the_expected_ones(changed, message):
     model = BertClassifier(CONFIG, 2)
     inputs = inputs_of(model)
     for new, old in changed.items():
@@ -115,12 +115,12 @@ def test_a_wrong_key_is_named_with_those_expected(changed, message):
             call(inputs)
 
 
-def test_inputs_that_are_no_dict_are_rejected():
+def test_inputs_that_are_not_a_dict_are_rejected():
     with pytest.raises(InputError, match=r"inputs are a ndarray; expected input_ids, .* in a dict"):
         BertEncoder(CONFIG)(np.ones((2, 3), "int32"))
 
 
-def test_a_pretrainer_needs_positions_and_a_left_to_right_one_does_not():
+def test_masked_lm_needs_positions_and_left_to_right_does_not():
     model = BertPretrainer(CONFIG)
     inputs = inputs_of(model)
     del inputs["masked_lm_positions"]
@@ -133,7 +133,7 @@ def six_layers():
     return BertClassifier(BertConfig(30, 16, 6, 2, 24, max_position_embeddings=12), 2)
 
 
-def test_lora_reaches_all_36_kernels_and_trains_only_itself_and_the_head():
+def test_lora_adapts_all_36_kernels_and_trains_only_lora_and_the_head():
     model = six_layers()
     inputs, frozen = inputs_of(model), {v.path: np.asarray(v) for v in model.encoder.weights}
     before = model(inputs)
@@ -152,7 +152,7 @@ def test_lora_reaches_all_36_kernels_and_trains_only_itself_and_the_head():
 
 
 def with_lora():
-    """A classifier whose LoRA matrices are not 0."""
+    """Returns a classifier whose LoRA matrices are not 0."""
     model = BertClassifier(CONFIG, 2)
     model.enable_lora(2, lora_alpha=3)
     for variable in model.trainable_variables:
@@ -160,7 +160,7 @@ def with_lora():
     return model
 
 
-def test_a_model_directory_gets_merged_kernels(tmp_path):
+def test_model_directory_has_merged_kernels(tmp_path):
     model = with_lora()
     assert weights_of(model).keys() == {v.path for v in BertClassifier(CONFIG, 2).weights}
     save_model_directory(tmp_path / "model", model, ModelDescription(CONFIG))
@@ -168,7 +168,7 @@ def test_a_model_directory_gets_merged_kernels(tmp_path):
     assert difference(again(inputs_of(model)), model(inputs_of(model))) < 1e-5
 
 
-def test_a_keras_file_gets_merged_kernels(tmp_path):
+def test_keras_file_has_merged_kernels(tmp_path):
     model = with_lora()
     model.save(tmp_path / "model.keras")
     again = keras.models.load_model(tmp_path / "model.keras")
@@ -178,7 +178,7 @@ def test_a_keras_file_gets_merged_kernels(tmp_path):
 
 @pytest.mark.parametrize("dtype", ["float32", "mixed_bfloat16"])
 @pytest.mark.filterwarnings("ignore:Layer .* does not have a `quantize` method")
-def test_int8_stays_close_and_comes_back_from_a_keras_file(dtype, tmp_path):
+def test_int8_is_close_and_restored_from_a_keras_file(dtype, tmp_path):
     keras.utils.set_random_seed(0)  # The rounding error depends on the weights.
     model = BertPretrainer(CONFIG, dtype=dtype)
     inputs = inputs_of(model)
@@ -199,7 +199,7 @@ def test_int8_stays_close_and_comes_back_from_a_keras_file(dtype, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("order", ["keras_bert, keras", "keras, keras_bert"])
-def test_a_keras_file_opens_in_a_new_process_after_importing_the_package(order, tmp_path, root):
+def test_keras_file_opens_in_a_new_process_after_importing_the_package(order, tmp_path, root):
     model = BertClassifier(CONFIG, 2)
     model.compile(optimizer="adam", loss={"logits": "mse"})
     model.fit(inputs_of(model), {"logits": np.zeros((4, 2))}, verbose=0)
@@ -218,7 +218,7 @@ np.save({str(tmp_path / "logits.npy")!r}, logits)
 
 
 @every_network
-def test_an_export_needs_no_signature(name, tmp_path):
+def test_export_needs_no_signature(name, tmp_path):
     model = NETWORKS[name](CONFIG)
     inputs = inputs_of(model)
     model.export(tmp_path / "saved", verbose=False)
@@ -230,7 +230,9 @@ def test_an_export_needs_no_signature(name, tmp_path):
 
 
 @pytest.mark.parametrize("backend", ["tensorflow", "jax", "torch"])
-def test_fit_lora_int8_files_and_exports_on_every_backend(backend, backend_python, root, tmp_path):
+def test_fit_lora_int8_files_and_exports_work_on_every_backend(
+    backend, backend_python, root, tmp_path
+):
     command = [backend_python(backend), root / "tests" / "models" / "network_on_backend.py"]
     environment = os.environ | {
         "KERAS_BACKEND": backend,

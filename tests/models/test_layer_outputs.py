@@ -28,7 +28,7 @@ def encoder():
 
 
 def reference(encoder, inputs):
-    """The definition of BERT in float64: hidden states and probabilities of every layer."""
+    """Computes hidden states and probabilities of all layers in float64, by BERT's definition."""
     weights = {v.path.removeprefix("encoder/"): np.float64(v) for v in encoder.weights}
 
     def dense(x, path):
@@ -74,13 +74,13 @@ def test_all_layers_equal_the_definition(encoder):
         np.testing.assert_allclose(ours, theirs, atol=1e-5)
 
 
-def test_the_last_hidden_state_is_the_sequence_output(encoder):
+def test_last_hidden_state_is_the_sequence_output(encoder):
     states = encoder.layer_outputs(INPUTS, attention_probabilities=False)
     assert states.keys() == {"hidden_states"}
     assert np.array_equal(states["hidden_states"][-1], encoder(INPUTS)["sequence_output"])
 
 
-def test_fused_attention_serves_only_calls_without_probabilities(encoder):
+def test_fused_attention_is_used_only_without_probabilities(encoder):
     calls = []
 
     def attend(heads, *_):
@@ -94,7 +94,7 @@ def test_fused_attention_serves_only_calls_without_probabilities(encoder):
     assert calls == [3, 3, 3]
 
 
-def test_they_are_part_of_a_functional_model(encoder):
+def test_layer_outputs_work_in_a_functional_model(encoder):
     inputs = {name: keras.Input([None], dtype="int32", name=name) for name in INPUTS}
     model = keras.Model(inputs, encoder.layer_outputs(inputs))
     assert model.output["attention_probabilities"][0].shape == (None, 2, None, None)
@@ -104,7 +104,7 @@ def test_they_are_part_of_a_functional_model(encoder):
             np.testing.assert_allclose(ours, theirs, atol=1e-6)
 
 
-def test_a_misnamed_key_is_rejected(encoder):
+def test_misnamed_input_key_is_rejected(encoder):
     with pytest.raises(InputError, match="without segment_ids, with the unknown token_type_ids"):
         encoder.layer_outputs(
             {name.replace("segment", "token_type"): value for name, value in INPUTS.items()}

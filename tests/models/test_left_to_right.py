@@ -1,6 +1,6 @@
-"""The left-to-right model (Devlin et al. 2019, section 5.1): no piece sees what comes after it.
+"""The left-to-right model (Devlin et al. 2019, section 5.1): no token attends to later tokens.
 
-Golden outputs are made by tests/golden/make_left_to_right_golden.py with transformers' causal
+tests/golden/make_left_to_right_golden.py makes the golden outputs with transformers' causal
 BERT. Tolerances: float32, 1e-5.
 """
 
@@ -33,7 +33,7 @@ def golden():
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
-    """The pre-trainer with the golden weights, opened as transformers would save a causal BERT."""
+    """Opens the golden weights as a pre-trainer, from files as transformers saves a causal BERT."""
     folder = tmp_path_factory.mktemp("golden")
     weights = dict(np.load(GOLDEN / "model_weights.npz"))
     settings = json.loads(str(weights.pop("config"))) | {"hidden_act": "gelu", "is_decoder": True}
@@ -50,7 +50,7 @@ def inputs_of(golden, **changes):
 
 
 def packed_of(golden):
-    """The second and the third example, of 9 and 5 pieces, in one row."""
+    """Returns the second and the third example, of 9 and 5 tokens, in one row."""
     rows = [(1, 9), (2, 5)]
     packed = {
         name: np.concatenate([golden[name][row, :pieces] for row, pieces in rows])[None]
@@ -75,7 +75,7 @@ def test_outputs_equal_transformers(model, golden, how):
         np.testing.assert_allclose(outputs[name], golden[theirs], atol=1e-5, err_msg=name)
 
 
-def test_the_tasks_loss_and_every_gradient_equal_transformers(model, golden):
+def test_task_loss_and_all_gradients_equal_transformers(model, golden):
     task = pretraining_objective("ltr")
     trained = [v for v in model.trainable_variables if v.path.startswith(("encoder/e", "masked"))]
     trained += [v for v in model.trainable_variables if v.path.startswith("encoder/layer")]
@@ -90,7 +90,7 @@ def test_the_tasks_loss_and_every_gradient_equal_transformers(model, golden):
 
     loss, gradients = backward(next_tokens(inputs_of(golden)))
     assert float(loss) == pytest.approx(float(golden["loss"]), abs=1e-5)
-    assert len(gradients) == 42  # Neither the pooler nor the next sentence has any.
+    assert len(gradients) == 42  # The pooler and the next-sentence head have no gradient.
     for variable, gradient in zip(trained, gradients, strict=True):
         theirs = golden[f"gradient/{hugging_face_name(variable.path)}"]
         theirs = theirs.T if is_transposed(variable.path) else theirs
@@ -101,7 +101,7 @@ def test_the_tasks_loss_and_every_gradient_equal_transformers(model, golden):
     ("row", "changed", "last"),
     [("plain", 3, 13), ("plain", 11, 13), ("packed", 3, 8), ("packed", 11, 13)],
 )
-def test_a_later_piece_changes_no_earlier_hidden_state(model, golden, row, changed, last):
+def test_later_token_changes_no_earlier_hidden_state(model, golden, row, changed, last):
     inputs = inputs_of(golden) if row == "plain" else packed_of(golden)
     ids = np.array(inputs["input_ids"])
     ids[0, changed] = (ids[0, changed] + 7) % 61
@@ -109,26 +109,26 @@ def test_a_later_piece_changes_no_earlier_hidden_state(model, golden, row, chang
         model.encoder({**inputs, "input_ids": tf.constant(given)})["sequence_output"][0].numpy()
         for given in (inputs["input_ids"], ids)
     )
-    sees = [*range(changed, last + 1)]  # The piece itself and the rest of its example.
+    sees = [*range(changed, last + 1)]  # The token itself and the rest of its example.
     assert np.array_equal(np.delete(after, sees, axis=0), np.delete(before, sees, axis=0))
     assert np.abs(after - before)[sees].max(axis=-1).min() > 1e-3
 
 
-def test_an_example_of_a_packed_row_is_as_it_is_alone(model, golden):
+def test_example_in_a_packed_row_equals_the_example_alone(model, golden):
     packed = packed_of(golden)
     logits = model(packed)["next_token_logits"].numpy()
     np.testing.assert_allclose(logits[0, :9], golden["next_piece_logits"][1, :9], atol=1e-5)
     np.testing.assert_allclose(logits[0, 9:], golden["next_piece_logits"][2, :5], atol=1e-5)
 
 
-def test_the_last_real_piece_is_pooled_as_the_first_sees_itself_alone(model, golden):
+def test_last_real_token_is_pooled(model, golden):
     outputs = model.encoder(inputs_of(golden))
     for row, last in enumerate((13, 8, 4)):
         alone = model.encoder.pooler(outputs["sequence_output"][row : row + 1, last:])
         np.testing.assert_allclose(outputs["pooled_output"][row], alone[0], atol=1e-6)
 
 
-def test_a_saved_model_is_left_to_right_where_it_is_opened(model, golden, tmp_path):
+def test_saved_model_stays_left_to_right(model, golden, tmp_path):
     save_model_directory(tmp_path / "saved", model, ModelDescription(model.config))
     assert json.loads((tmp_path / "saved" / "config.json").read_text())["is_decoder"] is True
     opened = open_model_directory(tmp_path / "saved")

@@ -1,6 +1,6 @@
 """The pre-trainer and the other heads: parity with transformers, backends, dropout, saving.
 
-Golden outputs are made by tests/golden/make_model_golden.py. Tolerances: float32, 1e-5.
+tests/golden/make_model_golden.py makes the golden outputs. Tolerances: float32, 1e-5.
 """
 
 import glob
@@ -53,7 +53,7 @@ def golden_directory(folder, hidden_act):
 
 @pytest.fixture(scope="module", params=ACTS)
 def golden(request, tmp_path_factory):
-    """Returns the pre-trainer with the golden weights, the batch, and what transformers made."""
+    """Returns the pre-trainer with the golden weights, the batch, and transformers' outputs."""
     folder = golden_directory(tmp_path_factory.mktemp("golden"), request.param)
     directory = open_model_directory(folder)
     model = BertPretrainer(directory.config)
@@ -81,7 +81,7 @@ def random_inputs(batch=6, length=10, predictions=3, seed=0):
 
 
 def pretraining_batch(golden):
-    """The golden batch as tasks.pretraining.batches hands batches to the task."""
+    """Returns the golden batch in the form of tasks.pretraining.batches."""
     labels = tf.constant(golden["next_sentence_labels"])[:, 0]
     return inputs_of(golden) | {
         "masked_lm_ids": tf.constant(golden["masked_lm_ids"]),
@@ -107,7 +107,7 @@ def test_outputs_equal_transformers(golden, jit_compile):
 
 
 @pytest.mark.parametrize("jit_compile", [False, True])
-def test_the_tasks_loss_and_every_gradient_equal_transformers(golden, jit_compile):
+def test_task_loss_and_all_gradients_equal_transformers(golden, jit_compile):
     model, expected = golden
     task = pretraining_objective()
 
@@ -131,14 +131,14 @@ def test_the_tasks_loss_and_every_gradient_equal_transformers(golden, jit_compil
         np.testing.assert_allclose(gradient, theirs, atol=1e-5, err_msg=variable.path)
 
 
-def test_the_two_gelu_forms_are_told_apart():
+def test_exact_and_tanh_gelu_differ():
     exact, tanh = (np.load(GOLDEN / f"model_{act}.npz") for act in ACTS)
     difference = np.abs(exact["masked_lm_logits"] - tanh["masked_lm_logits"]).max()
     assert difference > 100 * 1e-5
 
 
 @pytest.mark.parametrize("backend", ["jax", "torch"])
-def test_other_backends_compute_the_same_without_tensorflow(
+def test_other_backends_give_equal_outputs_without_tensorflow(
     root, backend_python, backend, tmp_path
 ):
     folder = golden_directory(tmp_path, "gelu_new")
@@ -162,7 +162,7 @@ def test_other_backends_compute_the_same_without_tensorflow(
     if backend == "jax":
         for name in ("masked_lm_logits", "next_sentence_logits"):
             np.testing.assert_allclose(results[f"jit/{name}"], expected[name], atol=1e-5)
-    # And dropout draws the same masks as on TensorFlow.
+    # Dropout also draws the same masks as on TensorFlow.
     directory = open_model_directory(folder)
     model = BertPretrainer(directory.config)
     directory.load_into(model)
@@ -220,7 +220,7 @@ SHAPES = {
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_weights_exist_after_construction_and_shapes_are_as_said(name):
+def test_weights_exist_after_construction_and_output_shapes_are_right(name):
     model = MODELS[name](SMALL)
     assert model.built
     before = [variable.path for variable in model.variables]
@@ -231,7 +231,7 @@ def test_weights_exist_after_construction_and_shapes_are_as_said(name):
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_logits_are_float32_and_variables_too_under_mixed_bfloat16(name):
+def test_logits_and_variables_are_float32_under_mixed_bfloat16(name):
     model = MODELS[name](SMALL, dtype="mixed_bfloat16")
     exact = MODELS[name](SMALL)
     for target, source in zip(exact.weights, model.weights, strict=True):
@@ -256,7 +256,7 @@ def test_keras_file_round_trip_is_exact(name, tmp_path):
         assert np.array_equal(outputs[key], value)
 
 
-def test_paths_do_not_depend_on_what_was_built_before():
+def test_variable_paths_do_not_depend_on_earlier_models():
     first, second = BertPretrainer(SMALL), BertPretrainer(SMALL)
     paths = [variable.path for variable in first.weights]
     assert paths == [variable.path for variable in second.weights]
@@ -267,20 +267,20 @@ def test_paths_do_not_depend_on_what_was_built_before():
     assert encoder == [path for path in paths if path.startswith("encoder/")]
 
 
-def test_no_two_weights_start_alike():
+def test_all_kernels_have_different_initial_values():
     kernels = [np.asarray(v) for v in BertPretrainer(SMALL).weights if v.ndim == 2]
     starts = {kernel.ravel()[:4].tobytes() for kernel in kernels}
     assert len(starts) == len(kernels) == 18
 
 
 @pytest.mark.parametrize(("name", "parameters"), [("tiny", 4_385_920), ("mini", 11_170_560)])
-def test_parameter_counts_are_those_of_the_releases(name, parameters):
+def test_parameter_counts_equal_those_of_the_released_models(name, parameters):
     encoder = BertEncoder(BertConfig.from_json(name))
     assert sum(int(np.prod(variable.shape)) for variable in encoder.weights) == parameters
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_dropout_of_a_batch_is_that_of_its_halves(name):
+def test_dropout_of_a_batch_equals_that_of_its_halves(name):
     model, inputs = MODELS[name](SMALL), random_inputs()
     whole = model(inputs, training=True)
     halves = [
@@ -294,7 +294,7 @@ def test_dropout_of_a_batch_is_that_of_its_halves(name):
         assert np.abs(value - still[key]).max() > 0.01
 
 
-def test_other_seeds_drop_other_elements():
+def test_different_seeds_drop_different_elements():
     model, inputs = BertPretrainer(SMALL), random_inputs()
     first = model(inputs, training=True)["masked_lm_logits"]
     again = model(inputs, training=True)["masked_lm_logits"]
@@ -305,7 +305,7 @@ def test_other_seeds_drop_other_elements():
     assert np.abs(other[5] - first[5]).max() > 1e-3
 
 
-def test_without_seeds_the_model_draws_its_own_each_call():
+def test_dropout_without_seeds_differs_between_calls():
     keras.utils.set_random_seed(1)
     model, inputs = BertClassifier(SMALL, 2), random_inputs()
     del inputs["dropout_seed"]
@@ -336,7 +336,7 @@ def test_compile_and_fit_learn_on_one_device():
     assert model.predict(inputs, verbose=0)["logits"].shape == (16, 2)
 
 
-def test_export_archive_writes_a_saved_model_that_computes_the_same(tmp_path):
+def test_export_archive_writes_a_saved_model_with_equal_outputs(tmp_path):
     model, inputs = BertClassifier(SMALL, 2), random_inputs()
     del inputs["dropout_seed"], inputs["masked_lm_positions"]
     spec = {name: tf.TensorSpec((None, None), tf.int32, name=name) for name in ENCODER_INPUTS}

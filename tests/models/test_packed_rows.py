@@ -1,7 +1,7 @@
-"""Packed rows: several examples side by side give what each gives in a row of its own.
+"""Packed rows: several examples in one row give the same outputs as each in its own row.
 
-The golden examples have 14, 9 and 5 pieces, so that the last two fill a row of 14 together.
-Outputs, loss and gradients must be those that transformers made of them unpacked (tests/golden).
+The golden examples have 14, 9 and 5 tokens, so that the last two fill a row of 14 together.
+Outputs, loss and gradients must equal those of transformers for unpacked examples (tests/golden).
 """
 
 import json
@@ -34,7 +34,7 @@ INPUTS = (
 
 
 def pack(batch, rows):
-    """Puts the examples that each row lists side by side; lengths and predictions fit."""
+    """Packs the examples listed for each row; their lengths and predictions must fit."""
     length, predictions = batch["input_ids"].shape[1], batch["masked_lm_ids"].shape[1]
     wide, narrow = (len(rows), length), (len(rows), predictions)
     packed = {name: np.zeros(wide, np.int32) for name in INPUTS[:5]}
@@ -127,7 +127,7 @@ def check_gradients(loss, gradients, golden):
 
 
 @pytest.mark.parametrize("jit_compile", [False, True])
-def test_outputs_are_those_of_the_same_examples_unpacked(model, golden, jit_compile):
+def test_outputs_equal_those_of_unpacked_examples(model, golden, jit_compile):
     packed = pack(golden, ROWS)
 
     @tf.function(jit_compile=jit_compile)
@@ -138,7 +138,7 @@ def test_outputs_are_those_of_the_same_examples_unpacked(model, golden, jit_comp
 
 
 @pytest.mark.parametrize("how", ["plain", "XLA", "XLA on chains"])
-def test_loss_and_every_gradient_are_those_of_the_same_examples_unpacked(model, golden, how):
+def test_loss_and_all_gradients_equal_those_of_unpacked_examples(model, golden, how):
     task = pretraining_objective()
 
     def backward(batch):
@@ -158,7 +158,7 @@ def test_loss_and_every_gradient_are_those_of_the_same_examples_unpacked(model, 
     check_gradients(loss, dict(zip(paths, gradients, strict=True)), golden)
 
 
-def test_jax_gives_the_same(root, backend_python, directory, golden, tmp_path):
+def test_jax_equals_transformers(root, backend_python, directory, golden, tmp_path):
     packed = pack(golden, ROWS)
     np.savez(tmp_path / "packed.npz", **packed)
     command = [
@@ -180,7 +180,7 @@ def test_jax_gives_the_same(root, backend_python, directory, golden, tmp_path):
 
 
 @pytest.mark.parametrize("jit_compile", [False, True])
-def test_an_example_is_exactly_what_it_is_whatever_stands_beside_it(model, golden, jit_compile):
+def test_example_does_not_depend_on_others_in_its_row(model, golden, jit_compile):
     forward = tf.function(model.encoder, jit_compile=jit_compile)
     packed = pack(golden, ROWS)
     before = forward(inputs_of(packed))["sequence_output"].numpy()
@@ -193,7 +193,7 @@ def test_an_example_is_exactly_what_it_is_whatever_stands_beside_it(model, golde
         assert np.abs(after[1, ~mine] - before[1, ~mine]).max() > 0.1
 
 
-def test_a_row_of_one_example_without_padding_is_the_unpacked_row(model, golden):
+def test_row_of_one_example_without_padding_equals_the_unpacked_row(model, golden):
     unpacked = {name: tf.constant(golden[name][:1]) for name in INPUTS[:3]}
     packed = unpacked | {
         "position_ids": tf.range(14)[None],
@@ -203,7 +203,7 @@ def test_a_row_of_one_example_without_padding_is_the_unpacked_row(model, golden)
     assert np.array_equal(a, b)
 
 
-def test_dropout_draws_a_mask_for_each_place_of_a_row(model, golden):
+def test_dropout_mask_depends_on_the_seed_of_each_row(model, golden):
     packed = inputs_of(pack(golden, ROWS)) | {"dropout_seed": tf.constant([3, 3])}
     one, two = (model(packed, training=True)["next_sentence_logits"].numpy() for _ in range(2))
     assert np.array_equal(one, two)

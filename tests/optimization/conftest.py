@@ -1,4 +1,4 @@
-"""The float64 reference, as a fixture (test folders are no packages)."""
+"""The float64 reference as a fixture (test folders are not packages)."""
 
 import importlib.util
 from pathlib import Path
@@ -8,7 +8,7 @@ import pytest
 
 @pytest.fixture(scope="session")
 def reference():
-    """The module reference.py beside this file."""
+    """Imports the module reference.py beside this file."""
     path = Path(__file__).with_name("reference.py")
     spec = importlib.util.spec_from_file_location("optimization_reference", path)
     module = importlib.util.module_from_spec(spec)

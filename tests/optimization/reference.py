@@ -1,7 +1,7 @@
-"""A tiny embedding model and the optimizers of FACTS.md in float64 numpy, by hand.
+"""A tiny embedding model and the optimizers of FACTS.md, written by hand in float64 NumPy.
 
 The model: ids [B, S] -> word embeddings [V, H] -> LayerNorm -> dense [H, O]; the loss is the sum
-of squared errors over B. Ids repeat inside a batch, so the embedding gradient sums rows.
+of squared errors divided by B. Ids repeat inside a batch, so the embedding gradient sums rows.
 Weights are in the order of the Keras model: embeddings, gamma, beta, kernel, bias.
 """
 
@@ -15,7 +15,7 @@ PEAK, TOTAL, WARMUP = 1e-2, 24, 5
 
 
 def batches(steps: int = 20) -> list[tuple[np.ndarray, np.ndarray]]:
-    """(ids [B, S], targets [B, S, OUT]) a step; half of the ids are one and the same."""
+    """Returns (ids [B, S], targets [B, S, OUT]) for each step; half of the ids are equal."""
     rng = np.random.default_rng(7)
     found = []
     for _ in range(steps):
@@ -26,14 +26,14 @@ def batches(steps: int = 20) -> list[tuple[np.ndarray, np.ndarray]]:
 
 
 def start() -> list[np.ndarray]:
-    """The initial weights, float32."""
+    """Returns the initial weights in float32."""
     rng = np.random.default_rng(11)
     shapes = [(V, H), (H,), (H,), (H, OUT), (OUT,)]
     return [(rng.normal(size=s) * 0.5).astype("float32") for s in shapes]
 
 
 def gradients(weights, ids, targets) -> list[np.ndarray]:
-    """The loss's gradient at `weights`, in their precision."""
+    """Returns the gradient of the loss at `weights`, in their precision."""
     table, gamma, beta, kernel, bias = weights
     x = table[ids]
     centred = x - x.mean(-1, keepdims=True)
@@ -57,12 +57,12 @@ def clip(grads, max_norm=1.0):
 
 
 def rate(step: int) -> float:
-    """FACTS.md's schedule at the number of updates already made."""
+    """Returns the learning rate of FACTS.md after `step` updates."""
     return PEAK * step / WARMUP if step < WARMUP else PEAK * (1 - step / TOTAL)
 
 
 def train(rule: str, steps: int = 20) -> list[np.ndarray]:
-    """Weights after `steps` clipped updates by "adamw", "adamw_corrected" or "lamb"."""
+    """Returns the weights after `steps` clipped updates by "adamw", "adamw_corrected" or "lamb"."""
     weights = [w.astype("float64") for w in start()]
     m = [np.zeros_like(w) for w in weights]
     v = [np.zeros_like(w) for w in weights]
@@ -84,7 +84,7 @@ def train(rule: str, steps: int = 20) -> list[np.ndarray]:
 
 
 def build(rule: str, **settings):
-    """The same model in Keras at the same weights, and its optimizer with `settings`, built."""
+    """Returns the same model in Keras with the same weights, and its built optimizer."""
     import keras
 
     from keras_bert.optimization.adamw import AdamWeightDecay
@@ -111,7 +111,7 @@ def build(rule: str, **settings):
 
 
 def clipped(gradients) -> list:
-    """What a training step gives the optimizer: dense gradients of a joint norm of at most 1."""
+    """Returns dense gradients with a global norm of at most 1, as a training step passes them."""
     from keras_bert.optimization.clipping import clip_scale, global_norm
     from keras_bert.optimization.dense import densify
 
@@ -121,7 +121,7 @@ def clipped(gradients) -> list:
 
 
 def variable(path: str, value):
-    """A Keras variable of that path and value."""
+    """Returns a Keras variable with the given path and value."""
     import keras
 
     *scopes, name = path.split("/")
@@ -134,5 +134,5 @@ def variable(path: str, value):
 
 
 def distance(a, b) -> float:
-    """The largest difference between two lists of arrays."""
+    """Returns the largest difference between two lists of arrays."""
     return max(float(np.abs(np.asarray(x, "float64") - y).max()) for x, y in zip(a, b, strict=True))

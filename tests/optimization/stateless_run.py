@@ -1,6 +1,6 @@
 """Trains by `stateless_apply` on the backend of KERAS_BACKEND; prints distances to the reference.
 
-Started by test_backends.py in a process of its own, since a process has one backend.
+test_backends.py starts it in a separate process, since a process has one backend.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""AdamWeightDecay: what decays, what the state is, what a saved model keeps, what is refused."""
+"""AdamWeightDecay: excluded variables, optimizer state, saved models, and rejected arguments."""
 
 import keras
 import numpy as np
@@ -26,11 +26,11 @@ PATHS = {
 
 @pytest.fixture
 def variables(reference):
-    """Makes Keras variables [3] of 2.0 with the given paths."""
+    """Returns a function that creates Keras variables [3] of 2.0 with the given paths."""
     return lambda paths: [reference.variable(path, [2.0] * 3) for path in paths]
 
 
-def test_decay_is_decided_on_the_whole_path(variables):
+def test_weight_decay_depends_on_the_full_path(variables):
     weights = variables(PATHS)
     optimizer = AdamWeightDecay(0.5)
     optimizer.apply([np.zeros(3, "float32")] * len(weights), weights)
@@ -39,7 +39,7 @@ def test_decay_is_decided_on_the_whole_path(variables):
         np.testing.assert_allclose(weight.numpy(), expected, rtol=1e-6, err_msg=weight.path)
 
 
-def test_pretrainer_decays_its_kernels_and_embeddings_only():
+def test_only_kernels_and_embeddings_of_the_pretrainer_are_decayed():
     from keras_bert.config import BertConfig
     from keras_bert.models import BertPretrainer
 
@@ -51,10 +51,10 @@ def test_pretrainer_decays_its_kernels_and_embeddings_only():
     optimizer.apply([np.zeros(w.shape, "float32") for w in weights], weights)
     moved = {w.path for w in weights if not np.all(w.numpy() == 1)}
     assert moved == {w.path for w in weights if w.path.endswith(("kernel", "embeddings"))}
-    assert len(weights) - len(moved) == 18  # both variables of 4 LayerNorms, 10 biases
+    assert len(weights) - len(moved) == 18  # gamma and beta of 4 LayerNorms, 10 biases
 
 
-def test_a_tf_variable_is_known_by_its_name():
+def test_tf_variable_is_identified_by_its_name():
     weights = [tf.Variable([2.0], name="LayerNorm/gamma"), tf.Variable([2.0], name="a/kernel")]
     AdamWeightDecay(0.5).apply([np.zeros(1, "float32")] * 2, weights)
     np.testing.assert_allclose([w.numpy()[0] for w in weights], [2.0, 1.99], rtol=1e-6)
@@ -73,7 +73,7 @@ def test_bias_correction_makes_the_first_step_one_learning_rate(variables):
     np.testing.assert_allclose(2.0 - weight.numpy(), 0.01, rtol=1e-5)
 
 
-def test_first_update_of_a_warmup_fills_the_moments_and_moves_nothing(variables):
+def test_first_warmup_update_fills_the_moments_and_changes_no_weight(variables):
     (weight,) = variables(["a/kernel"])
     optimizer = AdamWeightDecay(LinearWarmupDecay(1.0, num_train_steps=10, num_warmup_steps=2))
     optimizer.apply([np.ones(3, "float32")], [weight])
@@ -84,7 +84,7 @@ def test_first_update_of_a_warmup_fills_the_moments_and_moves_nothing(variables)
     assert float(optimizer.learning_rate) == 0.5
 
 
-def test_repeated_rows_are_summed_before_they_are_squared():
+def test_repeated_rows_are_summed_before_squaring():
     gradient = tf.IndexedSlices(
         tf.constant([[1.0], [2.0]]), tf.constant([4, 4]), tf.constant([6, 1])
     )
@@ -92,11 +92,12 @@ def test_repeated_rows_are_summed_before_they_are_squared():
     optimizer = AdamWeightDecay(0.1)
     optimizer.apply([gradient], [weight])
     second = optimizer.variables[-1].numpy()
-    np.testing.assert_allclose(second[4, 0], 0.001 * 9.0, rtol=1e-6)  # raw rows would give 0.005
+    # Without the sum, the value would be 0.005.
+    np.testing.assert_allclose(second[4, 0], 0.001 * 9.0, rtol=1e-6)
     assert np.count_nonzero(second) == 1
 
 
-def test_first_multiplier_found_in_the_path_counts(variables):
+def test_first_matching_learning_rate_multiplier_applies(variables):
     table = [("layer_0/", 0.5), ("encoder/", 0.1), ("frozen", 0.0)]
     paths = ["encoder/layer_0/bias", "encoder/layer_1/bias", "frozen/kernel", "head/bias"]
     weights = variables(paths)
@@ -107,7 +108,7 @@ def test_first_multiplier_found_in_the_path_counts(variables):
     np.testing.assert_allclose(moved, np.array([0.5, 0.1, 0, 1]) * 0.0316217, rtol=1e-4)
 
 
-def test_saved_model_continues_as_if_never_saved(reference, tmp_path):
+def test_saved_model_continues_training_as_if_never_saved(reference, tmp_path):
     model, optimizer = reference.build("adamw_corrected")
     model.compile(optimizer, loss="mse")
     data = reference.batches(6)
@@ -124,7 +125,7 @@ def test_saved_model_continues_as_if_never_saved(reference, tmp_path):
     assert int(again.optimizer.iterations.numpy()) == 6
 
 
-def test_config_survives_json_shapes():
+def test_config_round_trip_keeps_all_settings():
     table = [("layer_1/", 0.9), ("layer_0/", 0.81)]
     optimizer = AdamWeightDecay(
         1e-3, 0.02, 0.8, 0.99, 1e-5, True, ["x"], table, global_clipnorm=2.0
@@ -135,7 +136,7 @@ def test_config_survives_json_shapes():
     assert config["learning_rate_multipliers"] == [["layer_1/", 0.9], ["layer_0/", 0.81]]
 
 
-def test_names_of_the_state_do_not_depend_on_earlier_optimizers(variables):
+def test_state_names_do_not_depend_on_earlier_optimizers(variables):
     paths = []
     for _ in range(2):
         optimizer = AdamWeightDecay(1e-3)
@@ -157,12 +158,12 @@ def test_names_of_the_state_do_not_depend_on_earlier_optimizers(variables):
         ({"learning_rate_multipliers": [("[", 1.0)]}, "'[' is no regular expression"),
     ],
 )
-def test_bad_arguments_are_quoted(arguments, message):
+def test_invalid_arguments_are_quoted_in_the_error(arguments, message):
     with pytest.raises(InputError) as error:
         AdamWeightDecay(1e-3, **arguments)
     assert message in str(error.value)
 
 
-def test_keras_own_exclusion_is_refused():
+def test_keras_exclude_from_weight_decay_is_rejected():
     with pytest.raises(InputError, match="argument of the constructor"):
         AdamWeightDecay(1e-3).exclude_from_weight_decay(var_names=["bias"])

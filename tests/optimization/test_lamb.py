@@ -1,4 +1,4 @@
-"""Lamb: the ratio of norms, and who stands outside it."""
+"""Lamb: the trust ratio, and the variables excluded from it."""
 
 import numpy as np
 import pytest
@@ -8,7 +8,7 @@ from keras_bert.optimization.lamb import Lamb
 
 @pytest.fixture
 def move(reference):
-    """Gives the change of one variable in one step at learning rate 0.1."""
+    """Returns a function that gives a variable's change in one step at learning rate 0.1."""
 
     def change(path, weight, gradient, **arguments):
         variable = reference.variable(path, weight)
@@ -18,12 +18,12 @@ def move(reference):
     return change
 
 
-def test_step_has_the_norm_of_the_variable_times_the_learning_rate(move):
+def test_step_norm_is_the_variable_norm_times_the_learning_rate(move):
     change = move("a/kernel", [[3.0, 4.0]], [[0.2, -7.0]])
     np.testing.assert_allclose(np.linalg.norm(change), 0.1 * 5.0, rtol=1e-5)
 
 
-def test_decay_enters_before_the_norm(move):
+def test_weight_decay_is_added_before_the_norm(move):
     """r = sign(g) + 0.5 w = [2.5, 1], |w| = 3; step = 0.1 * 3 / |r| * r."""
     change = move("a/kernel", [3.0, 0.0], [1.0, 1.0], weight_decay=0.5)
     r = np.array([2.5, 1.0])
@@ -35,11 +35,11 @@ def test_excluded_variables_are_neither_decayed_nor_rescaled(move):
         np.testing.assert_allclose(move(path, [30.0, 40.0], [1.0, -1.0]), [-0.1, 0.1], rtol=1e-4)
 
 
-def test_ratio_is_one_where_the_weights_are_zero(move):
+def test_ratio_is_one_for_zero_weights(move):
     np.testing.assert_allclose(move("a/kernel", [0.0, 0.0], [1.0, 1.0]), [-0.1, -0.1], rtol=1e-5)
 
 
-def test_ratio_is_one_where_the_step_is_zero(move):
+def test_ratio_is_one_for_a_zero_step(move):
     np.testing.assert_array_equal(move("a/kernel", [1.0], [0.0], weight_decay=0.0), [0.0])
 
 

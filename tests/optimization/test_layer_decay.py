@@ -1,4 +1,4 @@
-"""Layer-wise decay: the top block and the heads learn fully, each layer below more slowly."""
+"""Layer-wise decay: full learning rate for the top block and heads, less for each layer below."""
 
 import re
 
@@ -12,7 +12,7 @@ def factor(path, table):
     return next((value for pattern, value in table if re.search(pattern, path)), 1.0)
 
 
-def test_the_factor_of_each_layer():
+def test_factor_of_each_layer():
     table = layer_decay_multipliers(0.5, 12)
     assert factor("classifier/kernel", table) == 1
     assert factor("encoder/pooler/dense/kernel", table) == 1
@@ -23,11 +23,11 @@ def test_the_factor_of_each_layer():
     assert factor("encoder/embeddings/word_embeddings", table) == 0.5**12
 
 
-def test_a_decay_of_one_is_no_table():
+def test_decay_of_one_gives_no_multipliers():
     assert layer_decay_multipliers(1.0, 12) == []
 
 
 @pytest.mark.parametrize("decay", [0.0, -0.5, 1.5, float("nan")])
-def test_a_decay_out_of_range_is_refused(decay):
+def test_decay_out_of_range_is_rejected(decay):
     with pytest.raises(InputError, match="--layer_decay must be above 0 and at most 1"):
         layer_decay_multipliers(decay, 12)

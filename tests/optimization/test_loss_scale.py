@@ -1,4 +1,4 @@
-"""The loss scale: halved at a bad step, doubled after many good ones, saved with the optimizer."""
+"""The loss scale halves at a bad step, doubles after many good ones, and is saved as state."""
 
 import keras
 import pytest
@@ -13,7 +13,7 @@ def optimizer():
 
 
 def after(loss_scale, steps):
-    """The scales after each step; "+" is a good one."""
+    """Returns the scale after each step; "+" is a good step."""
     scales = []
     for step in steps:
         loss_scale.update(step == "+")
@@ -21,7 +21,7 @@ def after(loss_scale, steps):
     return scales
 
 
-def test_it_starts_at_two_to_the_15th_and_grows_after_2000_good_steps(optimizer):
+def test_default_scale_is_2_to_the_15th_and_grows_after_2000_good_steps(optimizer):
     loss_scale = LossScale(optimizer)
     assert float(loss_scale.scale.numpy()) == 2.0**15
     assert loss_scale.growth_steps == 2000
@@ -31,22 +31,20 @@ def test_it_starts_at_two_to_the_15th_and_grows_after_2000_good_steps(optimizer)
     ("steps", "scales"),
     [
         ("+++", [8.0, 8.0, 16.0]),
-        ("++-+++", [8.0, 8.0, 4.0, 4.0, 4.0, 8.0]),  # a bad step starts the count anew
+        ("++-+++", [8.0, 8.0, 4.0, 4.0, 4.0, 8.0]),  # a bad step restarts the count
         ("+++" * 2, [8.0, 8.0, 16.0, 16.0, 16.0, 32.0]),
         ("----", [4.0, 2.0, 1.0, 0.5]),
     ],
 )
-def test_it_doubles_after_three_good_steps_in_a_row_and_halves_at_a_bad_one(
-    optimizer, steps, scales
-):
+def test_scale_doubles_after_good_steps_in_a_row_and_halves_at_a_bad_one(optimizer, steps, scales):
     assert after(LossScale(optimizer, initial=8.0, growth_steps=3), steps) == scales
 
 
-def test_it_ends_at_two_to_the_24th(optimizer):
+def test_scale_is_at_most_2_to_the_24th(optimizer):
     assert after(LossScale(optimizer, 2.0**23, 1), "+++") == [2.0**24] * 3
 
 
-def test_its_state_is_the_optimizers(optimizer):
+def test_scale_is_part_of_the_optimizer_state(optimizer):
     optimizer.build([keras.Variable([1.0], name="w")])
     LossScale(optimizer)
     assert [v.path.split("/")[-1] for v in optimizer.variables[-2:]] == ["loss_scale", "good_steps"]

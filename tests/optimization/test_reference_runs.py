@@ -1,4 +1,4 @@
-"""20 clipped updates with repeated token ids equal float64 numpy, on one device and on two."""
+"""Checks 20 clipped updates with repeated token ids against float64 NumPy, on 1 and 2 devices."""
 
 import numpy as np
 import pytest
@@ -11,7 +11,7 @@ RULES = ("adamw", "adamw_corrected", "lamb")
 
 
 def local_gradients(reference, model, ids, targets):
-    """The gradient of one replica's part of the batch, divided by the global batch size."""
+    """Returns the gradient of one replica's share, divided by the global batch size."""
     with tf.GradientTape() as tape:
         loss = tf.reduce_sum(tf.square(model(ids, training=True) - targets)) / reference.B
     return tape.gradient(loss, [v.value for v in model.trainable_variables])
@@ -19,13 +19,13 @@ def local_gradients(reference, model, ids, targets):
 
 @pytest.mark.parametrize("jit_compile", [False, True])
 @pytest.mark.parametrize("rule", RULES)
-def test_one_device(reference, rule, jit_compile):
+def test_one_device_equals_the_reference(reference, rule, jit_compile):
     model, optimizer = reference.build(rule)
 
     @tf.function(jit_compile=jit_compile)
     def step(ids, targets):
         grads = local_gradients(reference, model, ids, targets)
-        assert isinstance(grads[0], tf.IndexedSlices)  # what the fact is about
+        assert isinstance(grads[0], tf.IndexedSlices)  # repeated ids give sparse gradients
         optimizer.apply(reference.clipped(grads))
 
     for ids, targets in reference.batches():
@@ -34,7 +34,7 @@ def test_one_device(reference, rule, jit_compile):
 
 
 def split(strategy, array):
-    """Gives each replica its share of the batch."""
+    """Splits the batch over the replicas."""
     parts = np.split(array, strategy.num_replicas_in_sync)
     return strategy.experimental_distribute_values_from_function(
         lambda context: tf.constant(parts[context.replica_id_in_sync_group])
@@ -43,8 +43,8 @@ def split(strategy, array):
 
 @pytest.mark.parametrize("way", ["keras_apply", "update_step", "update_step_jit"])
 @pytest.mark.parametrize("rule", RULES)
-def test_two_devices(reference, rule, way, mirrored):
-    """Both ways to update under a strategy: Keras's apply, and update_step on each replica."""
+def test_two_devices_equal_the_reference(reference, rule, way, mirrored):
+    """Tests both kinds of update under a strategy: Keras's apply, and update_step per replica."""
     strategy = mirrored
     with strategy.scope():
         model, optimizer = reference.build(rule)
@@ -59,7 +59,7 @@ def test_two_devices(reference, rule, way, mirrored):
     def replica(ids, targets):
         grads = [densify(g) for g in local_gradients(reference, model, ids, targets)]
         grads = tf.distribute.get_replica_context().all_reduce("SUM", grads)
-        if way == "keras_apply":  # it sums over the replicas once more
+        if way == "keras_apply":  # apply sums over the replicas again
             grads = reference.clipped(grads)
             optimizer.apply([g / strategy.num_replicas_in_sync for g in grads])
         else:

@@ -1,4 +1,4 @@
-"""Rounding to bfloat16 at random, and optimizer state that is kept that way."""
+"""Stochastic rounding to bfloat16, and optimizer state that is stored with it."""
 
 import keras
 import ml_dtypes
@@ -12,7 +12,7 @@ from keras_bert.common.random_bits import site_key
 from keras_bert.optimization.adamw import AdamWeightDecay
 from keras_bert.optimization.rounding import round_at_random
 
-ULP = 2.0**-7  # of bfloat16 between 1 and 2
+ULP = 2.0**-7  # unit in the last place of bfloat16 between 1 and 2
 
 
 def rounded(values, step=0):
@@ -24,26 +24,26 @@ def rounded(values, step=0):
 
 @pytest.mark.parametrize("sign", [1.0, -1.0])
 @pytest.mark.parametrize("share", [0.125, 0.5, 0.75])
-def test_a_value_goes_to_its_two_neighbours_and_keeps_its_mean(share, sign):
+def test_value_rounds_to_its_two_neighbours_with_the_right_mean(share, sign):
     found = rounded(np.full([100, 200], sign * (1.0 + share * ULP), "float32"))
     assert set(np.unique(found)) == {sign, sign * (1.0 + ULP)}
-    bound = 4.8 * np.sqrt(share * (1 - share) / found.size)  # 1 in a million
+    bound = 4.8 * np.sqrt(share * (1 - share) / found.size)  # fails by chance once in a million
     assert abs((np.abs(found) > 1.0).mean() - share) < bound
 
 
-def test_what_bfloat16_has_stays_as_it_is():
+def test_values_representable_in_bfloat16_are_unchanged():
     values = np.array([0.0, -0.0, 1.0, -1.0 - ULP, 3e38, 1e-38, np.inf, -np.inf, np.nan])
     values = values.astype(ml_dtypes.bfloat16).astype("float32")
     assert rounded(values).tobytes() == values.tobytes()
 
 
-def test_a_key_always_rounds_alike_and_another_key_otherwise():
+def test_rounding_depends_only_on_the_key():
     values = np.full([1000], 1.0 + ULP / 2, "float32")
     assert np.array_equal(rounded(values, 5), rounded(values, 5))
     assert 0.4 < (rounded(values, 5) == rounded(values, 6)).mean() < 0.6
 
 
-def test_the_state_is_bfloat16_and_the_weights_are_float32():
+def test_state_is_bfloat16_and_weights_are_float32():
     weight = keras.Variable(np.ones([3], "float32"), name="kernel")
     optimizer = AdamWeightDecay(1e-3, state_dtype="bfloat16")
     optimizer.apply([np.ones(3, "float32")], [weight])
@@ -52,8 +52,8 @@ def test_the_state_is_bfloat16_and_the_weights_are_float32():
     assert optimizer.get_config()["state_dtype"] == "bfloat16"
 
 
-def test_a_second_moment_shrinks_although_each_step_is_below_its_last_bit():
-    """0.999^700 = 0.4964 of it are left; rounded to the nearest, all of it would be."""
+def test_second_moment_decays_although_each_step_is_below_its_last_bit():
+    """A share of 0.999^700 = 0.4964 remains; rounding to nearest would keep all of it."""
     weight = keras.Variable(np.ones([4000], "float32"), name="kernel")
     optimizer = AdamWeightDecay(1e-3, state_dtype="bfloat16")
     optimizer.build([weight])
@@ -73,7 +73,7 @@ def test_a_second_moment_shrinks_although_each_step_is_below_its_last_bit():
 
 
 @pytest.mark.parametrize("rule", ["adamw", "lamb"])
-def test_training_follows_that_with_float32_state(reference, rule):
+def test_training_stays_close_to_that_with_float32_state(reference, rule):
     model, optimizer = reference.build(rule, state_dtype="bfloat16")
     for ids, targets in reference.batches():
         found = reference.gradients(model.get_weights(), ids, targets)
@@ -82,6 +82,6 @@ def test_training_follows_that_with_float32_state(reference, rule):
     assert reference.distance(model.get_weights(), reference.train(rule)) < 0.01 * moved
 
 
-def test_another_type_is_refused():
+def test_unknown_state_dtype_is_rejected():
     with pytest.raises(InputError, match="state_dtype must be one of float32, bfloat16, got 'int"):
         AdamWeightDecay(1e-3, state_dtype="int8")

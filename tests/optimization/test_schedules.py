@@ -1,4 +1,4 @@
-"""LinearWarmupDecay against the figures of FACTS.md."""
+"""LinearWarmupDecay against the values in FACTS.md."""
 
 import keras
 import numpy as np
@@ -8,8 +8,8 @@ from keras_bert.common.errors import InputError
 from keras_bert.optimization.schedules import LinearWarmupDecay
 
 
-def test_values():
-    """Peak 1e-4, 100 steps, 10 of warm-up: the decay is not offset by the warm-up."""
+def test_schedule_values():
+    """Peak 1e-4, 100 steps, 10 warmup steps: the decay is not offset by the warmup."""
     schedule = LinearWarmupDecay(1e-4, num_train_steps=100, num_warmup_steps=10)
     expected = {0: 0, 1: 1e-5, 9: 9e-5, 10: 9e-5, 11: 8.9e-5, 50: 5e-5, 99: 1e-6, 100: 0, 150: 0}
     for step, value in expected.items():
@@ -20,17 +20,17 @@ def test_no_warmup_starts_at_the_peak():
     assert float(LinearWarmupDecay(3e-5, 10)(0)) == pytest.approx(3e-5)
 
 
-def test_last_steps_of_a_million_do_not_cancel():
+def test_last_steps_of_a_million_keep_their_precision():
     schedule = LinearWarmupDecay(1e-4, num_train_steps=1_000_000, num_warmup_steps=10_000)
     np.testing.assert_allclose(float(schedule(999_999)), 1e-10, rtol=1e-6)
 
 
-def test_takes_the_variable_that_counts_updates():
+def test_schedule_accepts_a_step_variable():
     step = keras.Variable(5, dtype="int32", trainable=False)
     assert float(LinearWarmupDecay(1.0, 10)(step)) == pytest.approx(0.5)
 
 
-def test_serialises():
+def test_serialization_round_trip():
     schedule = LinearWarmupDecay(1e-4, 100, 10)
     again = keras.optimizers.schedules.deserialize(keras.optimizers.schedules.serialize(schedule))
     assert isinstance(again, LinearWarmupDecay)
@@ -45,7 +45,7 @@ def test_serialises():
         ((1e-4, 10, -1), "num_warmup_steps must not be negative, got -1"),
     ],
 )
-def test_bad_arguments_are_quoted(arguments, message):
+def test_invalid_arguments_are_quoted_in_the_error(arguments, message):
     with pytest.raises(InputError) as error:
         LinearWarmupDecay(*arguments)
     assert str(error.value) == message

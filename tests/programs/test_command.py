@@ -33,18 +33,18 @@ def test_help_lists_the_programs(root):
     assert command(cwd=root).stdout == done.stdout
 
 
-def test_the_version_is_that_of_the_package(root):
+def test_version_is_the_package_version(root):
     assert command("--version", cwd=root).stdout == f"keras_bert {keras_bert.__version__}\n"
 
 
-def test_an_unknown_program_is_one_line(root):
+def test_unknown_program_fails_with_one_line(root):
     done = command("clasify", cwd=root)
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr == "keras-bert: error: 'clasify' is not a program; expected classify?\n"
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_a_program_goes_by_its_name_and_has_a_description(name):
+def test_each_program_has_its_command_name_and_a_description(name):
     program = importlib.import_module(PROGRAMS[name][0]).PROGRAM
     assert program.name == name
     assert f"keras-bert {name}" in program.description
@@ -75,8 +75,8 @@ def test_messages_name_the_command_that_was_used(root, tmp_path):
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_what_a_program_imports_late_exists(name):
-    """Imports inside functions, which no other fast test may reach."""
+def test_names_imported_inside_functions_exist(name):
+    """Covers imports inside functions, which other fast tests may not execute."""
     module = importlib.import_module(PROGRAMS[name][0])
     for node in ast.walk(ast.parse(Path(module.__file__).read_text())):
         if not isinstance(node, ast.ImportFrom) or not node.module.startswith("keras_bert"):

@@ -1,4 +1,4 @@
-"""export_model.py as a user runs it: the answers of run_squad.py, bad input, and a full disk."""
+"""Runs export_model.py as a user does: the same answers as run_squad.py, and a full disk."""
 
 import json
 import resource
@@ -9,7 +9,7 @@ from pathlib import Path
 import keras
 import pytest
 import tensorflow as tf
-import tensorflow_text  # noqa: F401  Registers the ops of what is loaded.
+import tensorflow_text  # noqa: F401  Registers the ops of the loaded models.
 
 from keras_bert.checkpoints.model_description import ModelDescription
 from keras_bert.checkpoints.model_directory import save_model_directory
@@ -21,7 +21,7 @@ LANGUAGES = ("en", "de", "zh")
 
 
 def asked(file: Path, language: str, count: int) -> list[dict]:
-    """Returns the first questions of an XQuAD file by paragraph; ids begin with the language."""
+    """Returns the first questions of an XQuAD file by paragraph; ids start with the language."""
     paragraphs = []
     for article in json.loads(file.read_text("utf-8"))["data"]:
         for paragraph in article["paragraphs"]:
@@ -37,7 +37,7 @@ def asked(file: Path, language: str, count: int) -> list[dict]:
 
 @pytest.fixture(scope="module")
 def model(shared_data: Path, tmp_path_factory) -> Path:
-    """A span labeler of random weights that lie far apart, of a vocabulary of all languages."""
+    """Saves a span labeler with widely spread random weights and a multilingual vocabulary."""
     vocab = load_vocab(shared_data / "vocab" / "bert-base-multilingual-cased" / "vocab.txt")
     config = BertConfig(
         vocab_size=len(vocab),
@@ -57,7 +57,7 @@ def model(shared_data: Path, tmp_path_factory) -> Path:
 
 
 @pytest.mark.slow
-def test_the_export_answers_xquad_as_run_squad_predicts(
+def test_export_gives_the_same_xquad_answers_as_run_squad(
     run_program, model: Path, shared_data: Path, tmp_path: Path
 ):
     paragraphs = [
@@ -66,7 +66,7 @@ def test_the_export_answers_xquad_as_run_squad_predicts(
         for paragraph in asked(shared_data / "squad" / f"xquad.{language}.json", language, 100)
     ]
     (tmp_path / "asked.json").write_text(json.dumps({"data": [{"paragraphs": paragraphs}]}))
-    # Windows of 128 pieces: nearly all contexts take several.
+    # Windows of 128 tokens: nearly all contexts need several windows.
     flags = {"max_seq_length": 128, "doc_stride": 64, "version_2_with_negative": True}
     flags |= {"null_score_diff_threshold": -5.4}
     done = run_program(
@@ -94,14 +94,14 @@ def test_the_export_answers_xquad_as_run_squad_predicts(
     answers = serve(question=tf.constant(questions), context=tf.constant(contexts))["answer"]
     found = {name: text.decode() for name, text in zip(ids, answers.numpy(), strict=True)}
     assert len(found) == 300
-    assert 50 < sum(map(bool, found.values())) < 250  # Answers, and none.
+    assert 50 < sum(map(bool, found.values())) < 250  # Some have an answer, some have none.
     differ = {name for name in expected if found[name] != expected[name]}
     assert differ == set()
 
 
-def test_a_full_disk_is_one_line_and_leaves_nothing(root: Path, make_checkpoint, tmp_path: Path):
+def test_full_disk_fails_with_one_line_and_no_files(root: Path, make_checkpoint, tmp_path: Path):
     model = make_checkpoint(tmp_path / "bert", ["a"])
-    limit = 1000  # Bytes of a file.
+    limit = 1000  # Maximum file size in bytes.
     done = subprocess.run(
         [
             *(sys.executable, root / "export_model.py"),

@@ -1,4 +1,4 @@
-"""extract_features.py as a user runs it: no flags, a whole run, bad flags."""
+"""Runs extract_features.py as a user does: no flags, a complete run, invalid flags."""
 
 import json
 
@@ -12,7 +12,7 @@ def checkpoint(make_checkpoint, tmp_path_factory):
     return make_checkpoint(tmp_path_factory.mktemp("model") / "bert", "abcdefgh", **sizes)
 
 
-def test_without_flags_it_says_what_it_needs_and_the_shortest_command(run_program):
+def test_missing_flags_print_required_flags_and_shortest_command(run_program):
     done = run_program("extract_features.py")
     assert done.returncode == 1
     assert "--input_file and --output_file and --init_checkpoint not given" in done.stderr
@@ -20,7 +20,7 @@ def test_without_flags_it_says_what_it_needs_and_the_shortest_command(run_progra
     assert len(done.stderr.splitlines()) < 10
 
 
-def test_standard_input_goes_to_jsonl_line_by_line(run_program, checkpoint, tmp_path):
+def test_each_line_of_standard_input_becomes_a_jsonl_row(run_program, checkpoint, tmp_path):
     path = tmp_path / "out.jsonl"
     flags = {"output_file": path, "init_checkpoint": checkpoint, "max_seq_length": 16}
     text = "A b\nc ||| d\n\n"
@@ -34,7 +34,7 @@ def test_standard_input_goes_to_jsonl_line_by_line(run_program, checkpoint, tmp_
     assert np.shape(rows[0]["features"][0]["layers"][0]["values"]) == (8,)
 
 
-def test_another_backend_is_refused_in_one_line(run_program, checkpoint, tmp_path):
+def test_other_backend_is_rejected_with_one_line(run_program, checkpoint, tmp_path):
     flags = {"output_file": tmp_path / "out.jsonl", "init_checkpoint": checkpoint}
     flags["environment"] = {"KERAS_BACKEND": "jax"}
     done = run_program("extract_features.py", "--input_file=-", input="a\n", **flags)
@@ -52,7 +52,7 @@ def test_another_backend_is_refused_in_one_line(run_program, checkpoint, tmp_pat
         (["--input_file=none.txt"], "none.txt: cannot be read"),
     ],
 )
-def test_bad_flags_end_in_one_line(run_program, checkpoint, tmp_path, flags, message):
+def test_invalid_flags_fail_with_one_line(run_program, checkpoint, tmp_path, flags, message):
     (tmp_path / "in.txt").write_text("a\n")
     done = run_program(
         "extract_features.py",

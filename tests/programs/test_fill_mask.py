@@ -1,4 +1,4 @@
-"""The program that fills masks: what it prints, and sentences and models that it rejects."""
+"""The mask-filling program: its output, and the sentences and models that it rejects."""
 
 import re
 
@@ -10,7 +10,7 @@ from keras_bert.programs.program import call
 
 @pytest.fixture
 def fill(capfd):
-    """A function: sentences and flags -> exit code, lines printed, and the end of stderr."""
+    """Returns a function: (texts, **flags) -> exit code, printed lines, standard error."""
 
     def run(texts, **flags):
         given = [f"--{name}={value}" for name, value in flags.items()]
@@ -21,7 +21,7 @@ def fill(capfd):
     return run
 
 
-def test_each_sentence_is_followed_by_a_line_for_each_mask(pretrained, fill):
+def test_prints_each_sentence_and_one_line_per_mask(pretrained, fill):
     texts = ["it is [MASK] .", "[MASK] is a [MASK]"]
     code, lines, _ = fill(texts, model_dir=pretrained, top_k=3)
     assert code == 0
@@ -34,20 +34,20 @@ def test_each_sentence_is_followed_by_a_line_for_each_mask(pretrained, fill):
 
 
 @pytest.mark.parametrize("text", ["a good film", "very " * 8 + "[MASK]", ""])
-def test_a_sentence_without_a_mask_in_reach_is_rejected(pretrained, fill, text):
+def test_sentence_without_mask_within_max_length_is_rejected(pretrained, fill, text):
     code, lines, error = fill(["a [MASK]", text], model_dir=pretrained, max_seq_length=8)
     assert (code, lines) == (1, [])
     assert f"no [MASK] within the first 8 tokens of the text {text!r}" in error
 
 
-def test_an_encoder_has_no_head_to_fill_masks_with(make_checkpoint, fill, tmp_path):
+def test_encoder_without_masked_lm_head_is_rejected(make_checkpoint, fill, tmp_path):
     path = make_checkpoint(tmp_path / "bert", ["a", "b"])
     code, lines, error = fill(["[MASK]"], model_dir=path)
     assert (code, lines) == (1, [])
     assert f"--model_dir={path} has no masked-LM head; expected a pre-trained model" in error
 
 
-def test_a_left_to_right_model_fills_no_masks(make_checkpoint, fill, tmp_path):
+def test_left_to_right_model_is_rejected(make_checkpoint, fill, tmp_path):
     path = make_checkpoint(tmp_path / "bert", ["a", "b"], is_decoder=True)
     code, lines, error = fill(["[MASK]"], model_dir=path)
     assert (code, lines) == (1, [])

@@ -1,4 +1,4 @@
-"""Flags that are left open are those of the run to predict with; given ones and training's stay."""
+"""Unset flags are taken from the run to predict with; explicit and training flags are kept."""
 
 import json
 
@@ -11,7 +11,7 @@ from keras_bert.programs import fine_tuning_flags
 
 @pytest.fixture
 def flags_of(monkeypatch, tmp_path):
-    """A function: (settings of the run in ./out, *command line) -> the flags, and what is found."""
+    """Returns a function: (settings of the run in ./out, *arguments) -> flags, run found."""
 
     def parse(settings, *arguments):
         values = flags.FlagValues()
@@ -38,7 +38,7 @@ SETTINGS = {"max_seq_length": 256, "by_pair": True, "threshold": 2, "column": "b
 
 
 @pytest.mark.parametrize("folder", ["out", "out/best"])
-def test_what_is_left_open_is_the_runs_and_is_said_in_one_line(flags_of, folder, caplog, tmp_path):
+def test_unset_flags_are_taken_from_the_run_and_logged_once(flags_of, folder, caplog, tmp_path):
     with caplog.at_level("INFO", "absl"):
         found, run = flags_of(SETTINGS, f"--init_checkpoint={folder}")
     assert {name: found[name].value for name in SETTINGS} == SETTINGS
@@ -51,7 +51,7 @@ def test_what_is_left_open_is_the_runs_and_is_said_in_one_line(flags_of, folder,
     )
 
 
-def test_what_is_given_stays_even_if_it_is_the_default(flags_of, caplog):
+def test_explicit_flags_are_kept_even_if_equal_to_the_default(flags_of, caplog):
     given = ["--max_seq_length=128", "--noby_pair", "--threshold=0", "--column=text", "--kind=a"]
     with caplog.at_level("INFO", "absl"):
         found, _ = flags_of(SETTINGS, *given)
@@ -61,14 +61,14 @@ def test_what_is_given_stays_even_if_it_is_the_default(flags_of, caplog):
     assert not caplog.records
 
 
-def test_what_an_older_run_does_not_tell_of_keeps_its_default(flags_of):
+def test_settings_missing_from_an_older_run_keep_their_default(flags_of):
     found, _ = flags_of({"max_seq_length": 64, "threshold": None})
     assert (found.max_seq_length, found.by_pair, found.threshold) == (64, False, None)
     assert (found.column, found.kind) == ("text", "a")
 
 
 @pytest.mark.parametrize("arguments", [["--do_train"], ["--init_checkpoint="]])
-def test_nothing_is_taken_for_training_or_without_a_checkpoint(flags_of, arguments):
+def test_no_settings_are_taken_when_training_or_without_checkpoint(flags_of, arguments):
     found, run = flags_of(SETTINGS, *arguments)
     assert run is None
     assert found.max_seq_length == 128
@@ -83,7 +83,7 @@ def test_nothing_is_taken_for_training_or_without_a_checkpoint(flags_of, argumen
         ({"kind": "c"}, "kind: value should be one of <a|b>"),
     ],
 )
-def test_a_setting_that_the_flag_does_not_take_is_named(flags_of, settings, message):
+def test_invalid_setting_in_run_json_is_reported_by_name(flags_of, settings, message):
     with pytest.raises(InputError) as error:
         flags_of(settings)
     assert f"run.json: {message}" in str(error.value)
@@ -97,7 +97,7 @@ def test_a_setting_that_the_flag_does_not_take_is_named(flags_of, settings, mess
         (["--seeds=1,1"], "--seeds=1,1: expected different whole numbers"),
     ],
 )
-def test_seeds_that_decide_nothing_are_rejected(arguments, message):
+def test_seeds_without_effect_are_rejected(arguments, message):
     values = flags.FlagValues()
     flags.DEFINE_string("init_checkpoint", "bert", "", flag_values=values)
     flags.DEFINE_string("output_dir", "out", "", flag_values=values)

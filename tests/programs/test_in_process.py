@@ -1,4 +1,4 @@
-"""Several programs run in one process, one after the other, and leave it as it was."""
+"""Several programs run one after another in one process without affecting each other."""
 
 import json
 
@@ -12,7 +12,7 @@ WORDS = ["good", "bad", "film", "very", "who", "swore", "the", "king", "rollo", 
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory, make_checkpoint):
-    """A folder with a classification task, questions and an encoder."""
+    """Creates a folder with a classification task, questions and an encoder."""
     place = tmp_path_factory.mktemp("place")
     make_checkpoint(place / "bert", WORDS)
     texts = [f"{'very ' * (i % 4)}{('bad', 'good')[i % 2]} film .\t{i % 2}\n" for i in range(8)]
@@ -34,13 +34,13 @@ def train(program, place, name, **flags):
     return call(program, [f"{name}.py", "--nojit_compile", *given])
 
 
-def test_programs_run_one_after_the_other(place, capfd):
+def test_programs_run_one_after_another(place, capfd):
     glue = {"task_name": "SST-2", "data_dir": place}
     assert train(classify.PROGRAM, place, "first", **glue) == 0
     out, err = capfd.readouterr()
     assert "accuracy = " in out
     assert "step 2/2" in err
-    # Flags of an earlier call do not stay: without them the program does not know its task.
+    # Flags of an earlier call are not kept: without them the task is unknown.
     assert train(classify.PROGRAM, place, "second", data_dir=place) == 1
     assert "second.py: found no task." in capfd.readouterr().err
     assert train(classify.PROGRAM, place, "second", **glue, learning_rate=1e-3) == 0

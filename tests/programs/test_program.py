@@ -1,4 +1,4 @@
-"""Programs: flags of their own, one line for bad input, exit codes, nothing left in the process."""
+"""Programs: their own flags, one-line errors, exit codes, and no changes to the process."""
 
 import logging as std_logging
 import signal
@@ -45,7 +45,7 @@ RESUMABLE = Program("count", "Counts.", define_flags, main, resumable=True)
 
 @pytest.fixture
 def ends(capfd):
-    """A function: (arguments) -> exit code, standard output and standard error."""
+    """Returns a function: (*arguments) -> exit code, standard output, standard error."""
 
     def end(*arguments, program=COUNT, name="count.py"):
         code = call(program, [f"/somewhere/{name}", *arguments])
@@ -54,17 +54,17 @@ def ends(capfd):
     return end
 
 
-def test_a_program_gets_its_flags_and_the_other_arguments(ends):
+def test_program_gets_its_flags_and_the_other_arguments(ends):
     assert ends("--count=3", "a", "b") == (0, "3 a b\n", "")
 
 
-def test_a_flag_does_not_outlive_its_call(ends):
+def test_flag_values_are_not_kept_after_the_call(ends):
     assert ends("--count=3")[1] == "3\n"
     assert ends()[1] == "1\n"
     assert "count" not in flags.FLAGS
 
 
-def test_two_programs_may_have_a_flag_of_one_name(ends):
+def test_two_programs_can_define_a_flag_with_the_same_name(ends):
     other = Program(
         "other",
         "",
@@ -74,7 +74,7 @@ def test_two_programs_may_have_a_flag_of_one_name(ends):
     assert ends("--count=many", program=other)[1] == "many\n"
 
 
-def test_bad_input_is_one_line_and_exit_code_1(ends):
+def test_invalid_input_exits_with_code_1_and_one_line(ends):
     code, out, err = ends("bad")
     assert (code, out) == (1, "")
     assert err == "count.py: error: notes.txt, line 3: expected a number, got 'x'\n"
@@ -102,7 +102,7 @@ def test_missing_input_names_the_command_that_was_used(ends):
         ("--flagfile=nowhere", "nowhere"),
     ],
 )
-def test_a_bad_flag_is_one_line_and_exit_code_1(ends, flag, expected):
+def test_invalid_flag_exits_with_code_1_and_one_line(ends, flag, expected):
     code, out, err = ends(flag)
     assert (code, out) == (1, "")
     assert err.startswith("count.py: error: ")
@@ -137,29 +137,29 @@ def test_flags_can_be_checked_without_running(ends):
     assert ends("--only_check_args", "--count=0")[0] == 1
 
 
-def test_ctrl_c_is_one_line_and_exit_code_130_and_reports_whether_the_work_can_be_resumed(ends):
+def test_ctrl_c_exits_with_code_130_and_one_line_that_says_how_to_resume(ends):
     assert ends("interrupted") == (130, "", "count.py: interrupted\n")
     _, _, err = ends("interrupted", program=RESUMABLE)
     assert err == "count.py: interrupted: run the same command again to resume\n"
 
 
-def test_a_run_that_ended_early_is_one_line_and_exit_code_75(ends):
+def test_run_that_ends_early_exits_with_code_75_and_one_line(ends):
     code, _, err = ends("early")
     assert code == 75
     expected = "ended early: worker 1 is gone: run the same command again to resume"
     assert err == f"count.py: {expected}\n"
 
 
-def test_an_exit_code_is_kept(ends):
+def test_exit_code_of_system_exit_is_kept(ends):
     assert ends("exit") == (7, "", "")
 
 
-def test_a_defect_keeps_its_traceback(capfd):
+def test_unexpected_exception_is_raised_unchanged(capfd):
     with pytest.raises(KeyError):
         call(COUNT, ["count.py", "defect"])
 
 
-def test_notes_and_warnings_go_to_stderr_by_verbosity(ends):
+def test_logs_and_warnings_go_to_stderr_by_verbosity(ends):
     _, out, err = ends("log")
     assert out == "1 log\n"
     assert [line.split("] ")[1] for line in err.splitlines()] == [
@@ -183,7 +183,7 @@ def state():
 
 
 @pytest.mark.parametrize("ending", ["log", "bad", "early", "interrupted", "defect", "--help"])
-def test_a_call_leaves_the_process_as_it_was(ending, capfd):
+def test_call_restores_the_state_of_the_process(ending, capfd):
     def changes(values, arguments):
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         warnings.showwarning = print
@@ -198,7 +198,7 @@ def test_a_call_leaves_the_process_as_it_was(ending, capfd):
     assert state() == before
 
 
-def test_a_profile_is_printed_or_written(ends, tmp_path):
+def test_profile_is_printed_or_written_to_a_file(ends, tmp_path):
     code, out, _ = ends("--run_with_profiling", "a")
     assert code == 0
     assert "function calls" in out
@@ -206,13 +206,13 @@ def test_a_profile_is_printed_or_written(ends, tmp_path):
     assert (tmp_path / "profile").stat().st_size
 
 
-def test_words_that_belong_to_no_flag_are_rejected():
+def test_unexpected_positional_arguments_are_rejected():
     no_arguments([])
     with pytest.raises(InputError, match="expected flags only, got 'a b'"):
         no_arguments(["a", "b"])
 
 
-def test_a_process_ends_with_the_exit_code_and_imports_no_tensorflow(root):
+def test_process_ends_with_the_exit_code_and_imports_no_tensorflow(root):
     code = "; ".join(
         [
             "import sys",
@@ -231,7 +231,7 @@ def test_a_process_ends_with_the_exit_code_and_imports_no_tensorflow(root):
     assert done.stderr.endswith(b"KeyError: 'missing'\n")
 
 
-def test_a_run_does_not_write_where_its_checkpoint_lies(tmp_path):
+def test_output_dir_that_overlaps_the_checkpoint_is_rejected(tmp_path):
     for folder in ("bert", "out/model", "bert/model"):
         (tmp_path / folder).mkdir(parents=True)
     (tmp_path / "link").symlink_to("bert")
@@ -260,7 +260,7 @@ def test_a_run_does_not_write_where_its_checkpoint_lies(tmp_path):
         ("run_pretraining.py", {"input_file": "records"}),
     ],
 )
-def test_no_program_runs_in_the_folder_of_its_checkpoint(run_program, tmp_path, program, flags):
+def test_programs_reject_the_checkpoint_folder_as_output_dir(run_program, tmp_path, program, flags):
     (tmp_path / "bert").mkdir()
     done = run_program(program, cwd=tmp_path, init_checkpoint="bert", output_dir="bert/.", **flags)
     assert (done.returncode, done.stdout) == (1, "")

@@ -1,4 +1,4 @@
-"""run_classifier.py as a user runs it: no flags, continuation after SIGKILL, bad input."""
+"""Runs run_classifier.py as a user does: no flags, resume after SIGKILL, invalid input."""
 
 import json
 import os
@@ -15,7 +15,7 @@ STEPS = 48
 
 @pytest.fixture(scope="module")
 def place(make_checkpoint, tmp_path_factory):
-    """A user's folder, with SST-2 and a model under data/."""
+    """Creates a working folder with SST-2 and a model under data/."""
     folder = tmp_path_factory.mktemp("place")
     make_checkpoint(folder / "data" / "bert", ["good", "bad", "film", "very", "."])
     glue = folder / "data" / "glue" / "SST-2"
@@ -28,7 +28,7 @@ def place(make_checkpoint, tmp_path_factory):
 
 
 @pytest.mark.slow
-def test_without_flags_it_takes_what_is_at_hand(run_program, place):
+def test_default_flags_use_the_data_and_model_under_data(run_program, place):
     flags = {"max_seq_length": 16, "num_train_epochs": 1, "seeds": "1,2", "export": True}
     done = run_program("run_classifier.py", "--nojit_compile", cwd=place, **flags)
     assert done.returncode == 0, done.stderr
@@ -46,7 +46,7 @@ def test_without_flags_it_takes_what_is_at_hand(run_program, place):
 
 
 def metrics(folder):
-    """The lines of metrics.jsonl without the rates."""
+    """Returns the rows of metrics.jsonl without the rates."""
     path = folder / "metrics.jsonl"
     lines = path.read_text().splitlines(keepends=True) if path.exists() else []
     rows = [json.loads(line) for line in lines if line.endswith("\n")]
@@ -54,12 +54,12 @@ def metrics(folder):
 
 
 @pytest.mark.slow
-def test_a_run_killed_at_a_random_step_ends_at_the_same_bytes(root, place):
+def test_run_killed_at_a_random_step_resumes_to_identical_files(root, place):
     flags = {
         "init_checkpoint": "data/bert",
         "max_seq_length": 16,
         "train_batch_size": 4,
-        "num_train_epochs": 3,  # 16 steps, an evaluation and the best kept in each
+        "num_train_epochs": 3,  # 16 steps, one evaluation and one best checkpoint each
         "save_checkpoints_steps": 7,
         "log_steps": 1,
     }
@@ -75,12 +75,12 @@ def test_a_run_killed_at_a_random_step_ends_at_the_same_bytes(root, place):
             text=True,
         )
 
-    # A new step each time the test runs; the message of a failure names it. What comes after it
-    # takes longer than any pause of the test itself, and what it goes on from is there.
+    # A random step in each run of the test; a failure message names it. At least one checkpoint
+    # exists by then, and enough steps remain that the run cannot end before the kill.
     step = random.randrange(8, STEPS - 16)
     whole, killed = place / "whole", place / "killed"
     checkpoints = killed / "checkpoints"
-    beside, process = start(whole), start(killed)  # Both at once, as the start is what takes long.
+    beside, process = start(whole), start(killed)  # In parallel: startup is slow.
     deadline = time.monotonic() + 120
     while (
         not any(checkpoints.glob("step-*"))
@@ -106,7 +106,7 @@ def test_a_run_killed_at_a_random_step_ends_at_the_same_bytes(root, place):
 
 @pytest.fixture(scope="module")
 def prepared_runs(root, place, tmp_path_factory):
-    """Runs of SST-2 as TFDS prepared it: found without flags, and asked for, on two devices."""
+    """Runs SST-2 from TFDS twice: found without flags, and requested by flags on two devices."""
     tfds = pytest.importorskip("tensorflow_datasets")
     import numpy as np
     import tensorflow as tf
@@ -156,7 +156,7 @@ def prepared_runs(root, place, tmp_path_factory):
 
 
 @pytest.mark.slow
-def test_what_tfds_prepared_is_found_without_flags_and_taken_when_asked_for(prepared_runs):
+def test_tfds_data_is_found_without_flags_and_used_on_request(prepared_runs):
     folders, errors = prepared_runs
     assert "--task_name=SST-2" in errors[0]
     assert "--tfds=True" in errors[0]
@@ -167,13 +167,13 @@ def test_what_tfds_prepared_is_found_without_flags_and_taken_when_asked_for(prep
         assert len((folder / "SST-2.tsv").read_text().splitlines()) == 25
 
 
-def test_two_devices_of_two_micro_batches_give_the_figures_of_one_batch(prepared_runs):
+def test_two_devices_with_two_micro_batches_match_one_batch(prepared_runs):
     found, asked = (json.loads((path / "results.json").read_text()) for path in prepared_runs[0])
     assert "loss" in found
     assert asked == pytest.approx(found, abs=1e-6)
 
 
-def test_without_data_it_says_what_to_put_where(run_program, tmp_path):
+def test_missing_data_prints_the_expected_files_and_a_command(run_program, tmp_path):
     done = run_program("run_classifier.py", cwd=tmp_path)
     assert done.returncode == 1
     assert done.stderr.startswith("run_classifier.py: found no task and no checkpoint.")
@@ -182,7 +182,7 @@ def test_without_data_it_says_what_to_put_where(run_program, tmp_path):
     assert done.stderr.count("\n") < 10
 
 
-def test_task_length_and_columns_are_those_of_the_run_to_predict_with(run_program, tmp_path):
+def test_prediction_takes_task_length_and_columns_from_the_run(run_program, tmp_path):
     of_the_task = {"max_seq_length": 256, "task_name": "custom"}
     of_the_files = {"text_column": "a", "text_pair_column": "b", "label_column": "c"}
     of_the_files |= {"label_separator": ";", "problem_type": "multi_label"}
@@ -190,7 +190,7 @@ def test_task_length_and_columns_are_those_of_the_run_to_predict_with(run_progra
     (tmp_path / "run.json").write_text(json.dumps({"settings": settings}))
 
     def predict(*arguments):
-        flags = {"init_checkpoint": ".", "seeds": "1,2"}  # Seeds are refused after this.
+        flags = {"init_checkpoint": ".", "seeds": "1,2"}  # Seeds are rejected later.
         return run_program("run_classifier.py", "--nodo_train", *arguments, cwd=tmp_path, **flags)
 
     done = predict()
@@ -211,7 +211,7 @@ def test_task_length_and_columns_are_those_of_the_run_to_predict_with(run_progra
         ({"export": True, "do_train": False}, "--export needs --do_train"),
     ],
 )
-def test_bad_input_ends_in_one_line_and_exit_code_1(run_program, place, changes, message):
+def test_invalid_input_exits_with_code_1_and_one_line(run_program, place, changes, message):
     values = {"task_name": "SST-2", "data_dir": "data/glue", "output_dir": "bad"} | changes
     done = run_program("run_classifier.py", cwd=place, **values)
     assert done.returncode == 1

@@ -1,4 +1,4 @@
-"""run_ner.py as a user runs it: no flags, with data at hand and without, and bad input."""
+"""Runs run_ner.py as a user does: default flags with and without data, and invalid input."""
 
 import json
 
@@ -11,7 +11,7 @@ TRAIN = "Ada\tB-PER\nmet\tO\nBob\tB-PER\nLee\tI-PER\n\t\nin\tO\nUlm\tB-LOC\n\t\n
 
 @pytest.fixture(scope="module")
 def place(make_checkpoint, tmp_path_factory):
-    """A folder to work in, with data/ner and data/bert."""
+    """Creates a working folder with data/ner and data/bert."""
     place = tmp_path_factory.mktemp("place")
     (place / "data" / "ner").mkdir(parents=True)
     (place / "data" / "ner" / "train.conll").write_text(TRAIN)
@@ -21,7 +21,7 @@ def place(make_checkpoint, tmp_path_factory):
     return place
 
 
-def test_without_data_it_says_what_to_put_where_and_the_shortest_command(run_program, tmp_path):
+def test_missing_data_prints_the_expected_files_and_shortest_command(run_program, tmp_path):
     done = run_program("run_ner.py", cwd=tmp_path)
     assert done.returncode == 1
     assert "found no column files and no checkpoint" in done.stderr
@@ -31,7 +31,7 @@ def test_without_data_it_says_what_to_put_where_and_the_shortest_command(run_pro
 
 
 @pytest.mark.slow
-def test_without_flags_it_takes_what_lies_under_data(run_program, place):
+def test_default_flags_use_the_data_and_model_under_data(run_program, place):
     done = run_program("run_ner.py", "--nojit_compile", cwd=place)
     assert done.returncode == 0, done.stderr
     output_dir = place / "out" / "ner"
@@ -49,7 +49,7 @@ def test_without_flags_it_takes_what_lies_under_data(run_program, place):
     assert f"f1 = {results['f1']:.6g}" in done.stdout
     words = [s.words for s in read_conll(output_dir / "predictions.conll")]
     assert words == [s.words for s in read_conll(place / "data" / "ner" / "dev.conll")]
-    # The same folder by name is the same run.
+    # Naming the same folder explicitly continues the same run.
     flags = {"data_dir": "data/ner", "output_dir": "out/ner"}
     again = run_program("run_ner.py", "--nojit_compile", cwd=place, **flags)
     assert again.returncode == 0, again.stderr
@@ -63,7 +63,7 @@ def test_without_flags_it_takes_what_lies_under_data(run_program, place):
         ({"task_name": "wikiann/de"}, "--task_name=wikiann/de needs --tfds"),
     ],
 )
-def test_data_that_a_flag_names_in_vain_is_refused(run_program, place, flags, message):
+def test_data_flags_without_matching_data_are_rejected(run_program, place, flags, message):
     done = run_program("run_ner.py", cwd=place, output_dir="bad", **flags)
     assert done.returncode == 1
     assert message in done.stderr.splitlines()[-1]
@@ -71,7 +71,7 @@ def test_data_that_a_flag_names_in_vain_is_refused(run_program, place, flags, me
     assert not (place / "bad").exists()
 
 
-def test_a_folder_without_a_file_to_train_on_is_not_taken_unasked(run_program, tmp_path):
+def test_data_folder_without_training_file_is_not_used_by_default(run_program, tmp_path):
     (tmp_path / "data" / "ner").mkdir(parents=True)
     (tmp_path / "data" / "ner" / "dev.conll").write_text("a\tO\n")
     done = run_program("run_ner.py", cwd=tmp_path)
@@ -80,7 +80,7 @@ def test_a_folder_without_a_file_to_train_on_is_not_taken_unasked(run_program, t
     assert "found no checkpoint" in done.stderr
 
 
-def test_columns_and_context_are_those_of_the_run_to_predict_with(run_program, tmp_path):
+def test_prediction_takes_columns_and_context_from_the_run(run_program, tmp_path):
     settings = {"token_column": 1, "tag_column": 3, "document_context": True, "tag_scheme": "iob1"}
     (tmp_path / "run.json").write_text(json.dumps({"settings": settings}))
     done = run_program("run_ner.py", "--nodo_train", cwd=tmp_path, init_checkpoint=".")
@@ -89,7 +89,7 @@ def test_columns_and_context_are_those_of_the_run_to_predict_with(run_program, t
     assert "found no column files" in done.stderr
 
 
-def test_a_bad_line_ends_in_one_line_and_leaves_no_folder(run_program, place, tmp_path):
+def test_malformed_line_fails_with_one_line_and_leaves_no_folder(run_program, place, tmp_path):
     path = tmp_path / "train.conll"
     path.write_text("Ada\tB-PER\nmet\n")
     flags = {"init_checkpoint": "data/bert", "output_dir": tmp_path / "out"}

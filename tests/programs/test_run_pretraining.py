@@ -1,4 +1,4 @@
-"""run_pretraining.py as a user runs it: results, continuation after SIGKILL, bad input."""
+"""Runs run_pretraining.py as a user does: results, resume after SIGKILL, invalid input."""
 
 import json
 import os
@@ -54,7 +54,7 @@ def run(root, arguments):
 
 @pytest.fixture(scope="module")
 def call(run_program):
-    """A function: (folder, output_dir, **changes) -> the finished program, run in this process."""
+    """Returns a function: (folder, output_dir, **changes) -> result of a run in this process."""
 
     def call(folder, output_dir, **changes):
         _, program, *arguments = command(folder, output_dir, **changes)
@@ -74,7 +74,7 @@ def finished(folder, root):
     return folder / "whole", done
 
 
-def test_a_run_leaves_the_files_of_the_contract(finished):
+def test_run_writes_the_documented_output_files(finished):
     output_dir, _ = finished
     assert {p.name for p in output_dir.iterdir()} == {
         "model",
@@ -111,7 +111,7 @@ def test_results_have_the_official_names(finished):
     )
 
 
-def test_metrics_have_a_line_a_step_and_one_an_evaluation(finished):
+def test_metrics_have_one_line_per_step_and_per_evaluation(finished):
     rows = [json.loads(line) for line in lines(finished[0] / "metrics.jsonl")]
     trained = [row for row in rows if "loss" in row]
     assert [row["step"] for row in trained] == list(range(1, STEPS + 1))
@@ -132,7 +132,7 @@ def test_metrics_have_a_line_a_step_and_one_an_evaluation(finished):
     )
 
 
-def test_the_tensorboard_folder_holds_the_scalars(finished):
+def test_tensorboard_folder_contains_the_scalars(finished):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     events = EventAccumulator(str(finished[0] / "tensorboard"))
@@ -142,7 +142,7 @@ def test_the_tensorboard_folder_holds_the_scalars(finished):
     )
 
 
-def test_the_same_command_again_says_that_it_is_finished(finished, folder, call):
+def test_repeating_a_finished_command_reports_nothing_to_do(finished, folder, call):
     before = (finished[0] / "model" / "model.safetensors").stat().st_mtime_ns
     again = call(folder, finished[0])
     assert again.returncode == 0
@@ -150,7 +150,7 @@ def test_the_same_command_again_says_that_it_is_finished(finished, folder, call)
     assert (finished[0] / "model" / "model.safetensors").stat().st_mtime_ns == before
 
 
-def test_a_changed_setting_is_refused_with_the_difference(finished, folder, call):
+def test_changed_setting_is_rejected_with_the_difference(finished, folder, call):
     again = call(folder, finished[0], learning_rate=0.002)
     assert again.returncode == 1
     assert again.stderr.count("\n") == 1
@@ -158,10 +158,10 @@ def test_a_changed_setting_is_refused_with_the_difference(finished, folder, call
 
 
 @pytest.mark.slow
-def test_a_run_killed_at_a_random_step_ends_at_the_same_weights_bit_for_bit(finished, folder, root):
+def test_run_killed_at_a_random_step_resumes_to_identical_weights(finished, folder, root):
     output_dir = folder / "killed"
-    # A new step each time the test runs; the message of a failure names it. What comes after it
-    # takes longer than any pause of the test itself, and what it goes on from is there.
+    # A random step in each run of the test; a failure message names it. At least one checkpoint
+    # exists by then, and enough steps remain that the run cannot end before the kill.
     step = random.randrange(8, STEPS - 12)
     checkpoints = output_dir / "checkpoints"
     process = subprocess.Popen(
@@ -196,7 +196,7 @@ def test_a_run_killed_at_a_random_step_ends_at_the_same_weights_bit_for_bit(fini
     assert rows[0] == rows[1], f"killed at step {step}"
 
 
-def test_it_starts_from_a_model_directory(finished, folder, call):
+def test_training_starts_from_a_model_directory(finished, folder, call):
     changes = {"init_checkpoint": finished[0] / "model", "bert_config": "", "num_train_steps": 2}
     done = call(folder, folder / "warm", **changes)
     assert done.returncode == 0, done.stderr
@@ -206,7 +206,7 @@ def test_it_starts_from_a_model_directory(finished, folder, call):
     assert first["masked_lm_loss"] < cold["masked_lm_loss"]
 
 
-def test_a_loss_that_is_not_finite_stops_with_the_step_and_keeps_the_last_checkpoint(folder, call):
+def test_non_finite_loss_stops_the_run_and_keeps_the_last_checkpoint(folder, call):
     output_dir = folder / "diverged"
     changes = {"learning_rate": 1e30, "num_warmup_steps": 30}
     done = call(folder, output_dir, **changes, save_checkpoints_steps=1)
@@ -237,7 +237,7 @@ def test_a_loss_that_is_not_finite_stops_with_the_step_and_keeps_the_last_checkp
         ({"train_batch_size": 9, "gradient_accumulation_steps": 2}, "9.*2"),
     ],
 )
-def test_bad_input_ends_in_one_line_and_exit_code_1(folder, call, changes, message):
+def test_invalid_input_exits_with_code_1_and_one_line(folder, call, changes, message):
     output_dir = folder / "bad"
     done = call(folder, **{"output_dir": output_dir} | changes)
     assert done.returncode == 1

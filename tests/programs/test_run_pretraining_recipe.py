@@ -1,4 +1,4 @@
-"""run_pretraining.py --recipe as a user runs it: phases, kills in each, a dry run, bad input."""
+"""Runs run_pretraining.py --recipe as a user does: phases, SIGKILL, dry run, invalid input."""
 
 import json
 import os
@@ -11,7 +11,7 @@ import time
 
 import pytest
 
-# Two phases as those of bert-base.toml, as small as they can be.
+# Two phases like those of bert-base.toml, as small as possible.
 RECIPE = """
 [flags]
 learning_rate = 1e-4
@@ -77,7 +77,7 @@ def finished(folder, root):
     return folder / "whole"
 
 
-def test_the_whole_has_the_files_of_the_contract_and_a_runs_folder_a_phase(finished):
+def test_recipe_writes_the_documented_files_and_one_folder_per_phase(finished):
     assert {p.name for p in finished.iterdir()} == {
         "phase-1",
         "phase-2",
@@ -93,8 +93,8 @@ def test_the_whole_has_the_files_of_the_contract_and_a_runs_folder_a_phase(finis
     assert (settings["num_train_steps"], settings["phase-1"]["num_train_steps"]) == (60, 50)
 
 
-def test_the_second_phase_goes_on_in_the_first_ones_schedule(finished):
-    """Rises over 1 step to 1e-4, then 1e-4 * (1 - step / 110), across both phases."""
+def test_second_phase_continues_the_schedule_of_the_first(finished):
+    """Checks a warm-up of 1 step to 1e-4, then 1e-4 * (1 - step / 110) over both phases."""
     rates = [
         row["learning_rate"]
         for name in ("phase-1", "phase-2")
@@ -105,7 +105,7 @@ def test_the_second_phase_goes_on_in_the_first_ones_schedule(finished):
 
 
 @pytest.mark.slow
-def test_killed_in_either_phase_it_ends_at_the_same_bytes(folder, finished, root):
+def test_run_killed_in_either_phase_resumes_to_identical_files(folder, finished, root):
     output_dir = folder / "killed"
     for phase in ("phase-1", "phase-2"):
         process = subprocess.Popen(
@@ -132,10 +132,10 @@ def test_killed_in_either_phase_it_ends_at_the_same_bytes(folder, finished, root
 
 
 @pytest.mark.slow
-def test_a_dry_run_says_what_each_phase_costs_and_writes_nothing(folder, root, write_records):
+def test_dry_run_prints_the_cost_of_each_phase_and_writes_no_files(folder, root, write_records):
     write_records(folder / "128.tfrecord", 20, length=128, predictions=20)
     write_records(folder / "512.tfrecord", 20, length=512, predictions=77)
-    # Large enough for the memory of a step to stand out from that of the program itself.
+    # Large enough that the memory of a step exceeds that of the program itself.
     larger = {"hidden_size": 128, "num_hidden_layers": 2, "num_attention_heads": 8}
     (folder / "larger.json").write_text(json.dumps(CONFIG | larger | {"intermediate_size": 512}))
     changes = {"output_dir": folder / "dry", "bert_config_file": folder / "larger.json"}
@@ -173,7 +173,7 @@ def test_a_dry_run_says_what_each_phase_costs_and_writes_nothing(folder, root, w
         ({"objective": "ltr", "export": "true"}, r"--objective=ltr has nothing to --export"),
     ],
 )
-def test_bad_input_ends_in_one_line_and_exit_code_1(folder, root, changes, message):
+def test_invalid_input_exits_with_code_1_and_one_line(folder, root, changes, message):
     done = run(root, command(folder, **{"output_dir": folder / "bad"} | changes))
     assert done.returncode == 1
     assert done.stderr.count("\n") == 1, done.stderr

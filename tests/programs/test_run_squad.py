@@ -1,11 +1,11 @@
-"""run_squad.py as a user runs it: a tiny model learns questions by heart; bad input."""
+"""Runs run_squad.py as a user does: a tiny model memorizes questions; invalid input."""
 
 import json
 import shutil
 
 import pytest
 import tensorflow as tf
-import tensorflow_text  # noqa: F401  Its ops are in the export.
+import tensorflow_text  # noqa: F401  Registers ops that the export uses.
 
 WORDS = "rollo charles denmark france king swore fealty to of the who ?".split()  # noqa: SIM905
 
@@ -17,7 +17,7 @@ def entry(name, answer, context, start=None):
 
 @pytest.fixture(scope="module")
 def folder(make_checkpoint, tmp_path_factory):
-    """A checkpoint of random weights, and questions about eight contexts."""
+    """Writes a checkpoint with random weights and questions about eight contexts."""
     folder = tmp_path_factory.mktemp("squad")
     no_dropout = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
     sizes = {"hidden_size": 32, "num_hidden_layers": 2, "max_position_embeddings": 384}
@@ -59,13 +59,13 @@ def finished(run_program, folder):
     return folder / "out", done
 
 
-def test_a_tiny_model_learns_eight_questions_by_heart(finished):
+def test_tiny_model_memorizes_eight_questions(finished):
     results = json.loads((finished[0] / "results.json").read_text())
     assert results["exact"] == results["f1"] == 100.0
     assert "exact = 100" in finished[1].stdout
 
 
-def test_a_run_leaves_the_files_of_the_contract(finished):
+def test_run_writes_the_documented_output_files(finished):
     output_dir, _ = finished
     expected = {"model", "best", "checkpoints", "tensorboard", "export", "metrics.jsonl"}
     predictions = {"predictions.json", "nbest_predictions.json"}
@@ -79,12 +79,12 @@ def test_a_run_leaves_the_files_of_the_contract(finished):
     assert config["architectures"] == ["BertForQuestionAnswering"]
 
 
-def test_a_runs_model_predicts_as_its_run_says(run_program, folder, finished):
-    """Lengths and v2.0 are those of run.json, the threshold is what was found."""
+def test_prediction_takes_settings_and_threshold_from_the_run(run_program, folder, finished):
+    """Takes lengths and v2.0 from run.json, and the threshold from results.json."""
     run = folder / "v2"
     shutil.copytree(finished[0] / "model", run / "model")
     settings = {"version_2_with_negative": True, "null_score_diff_threshold": None}
-    settings |= {"max_seq_length": 24, "max_query_length": 8}  # An older one lacks some.
+    settings |= {"max_seq_length": 24, "max_query_length": 8}  # An older run lacks some settings.
     (run / "run.json").write_text(json.dumps({"settings": settings}))
     (run / "results.json").write_text(json.dumps({"null_score_diff_threshold": -1e4}))
     context = "the king Denmark swore"
@@ -111,7 +111,7 @@ def test_a_runs_model_predicts_as_its_run_says(run_program, folder, finished):
     assert predicted["run"]["settings"]["max_seq_length"] == 24
 
 
-def test_the_export_answers_as_the_program_predicts(folder, finished):
+def test_export_gives_the_same_answers_as_the_program(folder, finished):
     answers = json.loads((finished[0] / "predictions.json").read_text())
     data = json.loads((folder / "train.json").read_text())["data"]
     asked = {
@@ -125,7 +125,7 @@ def test_the_export_answers_as_the_program_predicts(folder, finished):
     assert dict(zip(asked, (answer.decode() for answer in found), strict=True)) == answers
 
 
-def test_without_flags_it_says_what_to_put_where(run_program, folder, tmp_path):
+def test_missing_data_prints_the_expected_files_and_a_command(run_program, folder, tmp_path):
     done = run_program("run_squad.py", cwd=tmp_path)
     assert done.returncode == 1
     assert "found no SQuAD v1.1 and no checkpoint" in done.stderr
@@ -135,7 +135,7 @@ def test_without_flags_it_says_what_to_put_where(run_program, folder, tmp_path):
 
 
 @pytest.mark.slow
-def test_without_flags_it_trains_on_what_lies_under_data(run_program, folder, tmp_path):
+def test_default_flags_use_the_data_and_model_under_data(run_program, folder, tmp_path):
     squad = tmp_path / "data" / "squad"
     squad.mkdir(parents=True)
     for name in ("train-v1.1.json", "dev-v1.1.json"):
@@ -152,12 +152,12 @@ def test_without_flags_it_trains_on_what_lies_under_data(run_program, folder, tm
     output_dir = tmp_path / "out" / "squad-v1.1"
     results = json.loads((output_dir / "results.json").read_text())
     assert results.keys() == {"step", "best_step", "exact", "f1"}
-    assert results["step"] == 2  # two epochs of eight questions
+    assert results["step"] == 2  # Two epochs of eight questions.
     assert f"f1 = {results['f1']:.6g}" in done.stdout
     answers = json.loads((output_dir / "predictions.json").read_text())
     assert answers.keys() == {f"{i}{j}" for i in range(4) for j in range(2)}
     assert (output_dir / "model" / "model.safetensors").exists()
-    # The same folder by name is the same run.
+    # Naming the same folder explicitly continues the same run.
     again = run_program("run_squad.py", cwd=tmp_path, data_dir="data/squad")
     assert again.returncode == 0, again.stderr
     assert "is finished; nothing to do" in again.stderr
@@ -175,7 +175,7 @@ def test_without_flags_it_trains_on_what_lies_under_data(run_program, folder, tm
         ({"max_answer_length": 0}, "--max_answer_length=0: 0 is not a positive integer"),
     ],
 )
-def test_bad_input_is_one_line_and_leaves_nothing(run_program, folder, flags, message):
+def test_invalid_input_fails_with_one_line_and_leaves_no_files(run_program, folder, flags, message):
     paragraph = {"context": "Rollo swore", "qas": [entry("a", "Charles", "", start=2)]}
     flags = dict(flags)
     if flags.get("train_file"):

@@ -2,17 +2,18 @@
 
     python tests/serving/c_api.py SITE_PACKAGES CALLS.json ANSWERS.json
 
-In: where a TensorFlow and a tensorflow-text are installed, and a list of calls:
+Input: the site-packages folder of TensorFlow and tensorflow-text, and a list of calls:
 
     [{"export_dir": DIR, "requests": {signature: {input: tensor}}}]
     tensor = {"dtype": "string", "shape": [2], "values": ["a", "b"]}
 
-Out: the list of {signature: {output: tensor}}. A tensor's values are flat; the bytes of a string
-are written as Latin-1, which holds any byte. The names of inputs and outputs come from the
-signatures in saved_model.pb, as in TensorFlow Serving. Of tensorflow-text, only the libraries of
-the ops that keras_bert's tokenizer uses are loaded.
+Output: the list of {signature: {output: tensor}}. The values of a tensor are a flat list; the bytes
+of a string are written as Latin-1, which can represent any byte. The names of inputs and outputs
+come from the signatures in saved_model.pb, as in TensorFlow Serving. The program loads only the
+libraries of tensorflow-text with the ops that keras_bert's tokenizer uses.
 
-Imports the standard library and protobuf, and fails if anything brought TensorFlow's Python along.
+Imports only the standard library and protobuf. Fails if the Python package of TensorFlow is
+imported.
 """
 
 import ctypes
@@ -29,7 +30,7 @@ from google.protobuf.message import Message
 TEXT_LIBRARIES = ("_fast_bert_normalizer", "_fast_wordpiece_tokenizer", "_whitespace_tokenizer_v2")
 
 STRING = 7
-STRING_BYTES = 24  # of a TF_TString
+STRING_BYTES = 24  # Size of a TF_TString.
 FORMATS = {1: ("float32", "f"), 3: ("int32", "i"), 9: ("int64", "q"), 10: ("bool", "?")}
 TYPES = {name: number for number, (name, _) in FORMATS.items()} | {"string": STRING}
 
@@ -46,7 +47,7 @@ class Output(ctypes.Structure):
     _fields_ = [("operation", c_void_p), ("index", c_int)]
 
 
-# The functions of TensorFlow's c_api.h that are called: what each returns, and what it takes.
+# The functions of TensorFlow's c_api.h that are called: result type and argument types.
 FUNCTIONS = {
     "TF_NewStatus": (c_void_p, []),
     "TF_GetCode": (c_int, [c_void_p]),
@@ -90,13 +91,13 @@ class TensorFlow:
     """The C API of an installed TensorFlow; its functions are attributes.
 
     Args:
-        site_packages: the folder of Python packages that has it.
-        text_libraries: which libraries of tensorflow-text to load.
+        site_packages: the folder of Python packages with TensorFlow.
+        text_libraries: the libraries of tensorflow-text to load.
     """
 
     def __init__(self, site_packages: Path, text_libraries: Sequence[str] = TEXT_LIBRARIES):
         folder = site_packages / "tensorflow"
-        # First, and for all: tensorflow-text's libraries would not find it.
+        # Loaded first and globally, so that tensorflow-text's libraries find it.
         ctypes.CDLL(str(folder / "libtensorflow_framework.so.2"), ctypes.RTLD_GLOBAL)
         library = ctypes.CDLL(str(folder / "libtensorflow_cc.so.2"), ctypes.RTLD_GLOBAL)
         for name, (result, arguments) in FUNCTIONS.items():
@@ -110,16 +111,16 @@ class TensorFlow:
             self.check(path)
 
     def check(self, what: object) -> None:
-        """Raises what the last call said if it failed."""
+        """Raises an error with the message of the last call if it failed."""
         if self.TF_GetCode(self.status):
             raise RuntimeError(f"{what}: {self.TF_Message(self.status).decode()}")
 
     def op_list(self) -> bytes:
-        """Returns the definitions of all ops: a serialized OpList."""
+        """Returns the definitions of all ops as a serialized OpList."""
         return contents(self.TF_GetAllOpList())
 
     def make_tensor(self, tensor: Mapping) -> int:
-        """Makes the tensor that JSON describes, and returns its address."""
+        """Creates a tensor from its JSON description and returns its address."""
         kind, shape, values = TYPES[tensor["dtype"]], tensor["shape"], tensor["values"]
         if kind == STRING:
             content, size = b"", STRING_BYTES * len(values)
@@ -138,7 +139,7 @@ class TensorFlow:
         return made
 
     def read_tensor(self, tensor: int) -> dict:
-        """Describes the tensor at an address as JSON does."""
+        """Returns the JSON description of the tensor at an address."""
         shape = [self.TF_Dim(tensor, axis) for axis in range(self.TF_NumDims(tensor))]
         count = self.TF_TensorElementCount(tensor)
         data = self.TF_TensorData(tensor)
@@ -215,12 +216,12 @@ def read_signatures(meta_graph: bytes) -> dict[str, dict[str, dict[str, str]]]:
     return {
         entry.key: {"inputs": entries(entry.value.inputs), "outputs": entries(entry.value.outputs)}
         for entry in _meta_graph_class().FromString(meta_graph).signature_def
-        if not entry.key.startswith("__")  # the op that initializes
+        if not entry.key.startswith("__")  # Skips the initialization op.
     }
 
 
 def _meta_graph_class() -> type[Message]:
-    """Declares the fields of MetaGraphDef that are read; a map is a list of keys and values."""
+    """Declares the required fields of MetaGraphDef; a map is a list of keys and values."""
     messages = {
         "TensorInfo": [("name", 1, "")],
         "Tensor": [("key", 1, ""), ("value", 2, "TensorInfo")],
@@ -246,12 +247,12 @@ def _meta_graph_class() -> type[Message]:
 
 
 def contents(buffer: "ctypes._Pointer[Buffer]") -> bytes:
-    """Copies what a TF_Buffer holds."""
+    """Copies the contents of a TF_Buffer."""
     return ctypes.string_at(buffer.contents.data, buffer.contents.length)
 
 
 def main(site_packages: str, calls: str, answers: str) -> None:
-    """Makes the calls of one file and writes the answers to another."""
+    """Runs the calls of one file and writes the answers to another."""
     tensorflow = TensorFlow(Path(site_packages))
     written = []
     for call in json.loads(Path(calls).read_text()):

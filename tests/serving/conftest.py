@@ -1,4 +1,4 @@
-"""Small models of every kind with random weights, and their exports; batches and requests."""
+"""Fixtures: small models of every kind with random weights, their exports, batches, requests."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -57,13 +57,13 @@ CONFIG = BertConfig(
     max_position_embeddings=32,
     initializer_range=0.5,
 )
-# Plain, empty, and long with bytes that are not UTF-8.
+# A plain text, an empty text, and a long text with bytes that are not UTF-8.
 TEXTS = [b"The cat [MASK] on the mat.", b"", b"Wh\xff o? \xe7\x8e\x8b " + b"the m\xc3\xa4t " * 200]
 TAGS = ["O", "B-LOC", "I-LOC", "B-PER", "I-PER"]
 
 
 def classifier(problem_type: str, num_labels: int, pair: bool) -> ServedClassifier:
-    """Makes a classifier of texts of up to 16 tokens."""
+    """Creates a classifier of texts of up to 16 tokens."""
     labels = tuple(f"label {number}" for number in range(num_labels))
     settings = ClassifierSettings(labels, problem_type, 16, pair)
     network = Network(BertClassifier(CONFIG, settings.num_logits))
@@ -74,7 +74,7 @@ TASKS: Mapping[str, Callable[[], tf.Module]] = {
     "pair": lambda: classifier("single_label", 3, True),
     "multi_label": lambda: classifier("multi_label", 3, False),
     "regression": lambda: classifier("regression", 0, True),
-    # Long contexts take several windows, and a question may have no answer.
+    # Long contexts need several windows, and a question may have no answer.
     "question_answering": lambda: ServedQuestionAnswering(
         Network(BertSpanLabeler(CONFIG)),
         SpanProcessor(
@@ -103,7 +103,7 @@ class Export(NamedTuple):
 
     Attributes:
         folder: the version's folder.
-        functions: {signature: what was exported under its name}.
+        functions: {signature: the exported function}.
         requests: {signature: {input: array}}, three rows each.
     """
 
@@ -112,7 +112,7 @@ class Export(NamedTuple):
     requests: dict[str, dict[str, np.ndarray]]
 
     def call(self, signature: str, request: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Calls in Python what was exported."""
+        """Calls the exported function in Python."""
         function = self.functions[signature]
         inputs = [tf.constant(request[spec.name]) for spec in function.input_signature]
         return {name: value.numpy() for name, value in function(*inputs).items()}
@@ -120,13 +120,13 @@ class Export(NamedTuple):
 
 @pytest.fixture(params=MODELS)
 def model_name(request: pytest.FixtureRequest) -> str:
-    """One of `MODELS` after the other."""
+    """Returns each name in `MODELS` in turn."""
     return request.param
 
 
 @pytest.fixture(scope="session")
 def make_model() -> Callable[..., keras.Model]:
-    """A function: one of `MODELS`, and an activation -> a model of 2 layers and 16 positions."""
+    """Returns a function: (name in `MODELS`, activation) -> model of 2 layers and 16 positions."""
 
     def make(name: str, hidden_act: str = "gelu") -> keras.Model:
         config = BertConfig(
@@ -139,10 +139,10 @@ def make_model() -> Callable[..., keras.Model]:
             initializer_range=0.2,
             hidden_act=hidden_act,
         )
-        keras.utils.set_random_seed(0)  # Whatever ran before: int8's loss depends on the weights.
+        keras.utils.set_random_seed(0)  # A fixed seed: int8's loss depends on it.
         model = MODELS[name](config)
         rng = np.random.default_rng(0)
-        for weight in model.trainable_variables:  # Biases and gammas that show if they are missing.
+        for weight in model.trainable_variables:  # Nonzero biases and gammas.
             if len(weight.shape) == 1:
                 weight.assign(weight + rng.normal(0, 0.3, weight.shape))
         return model
@@ -152,7 +152,7 @@ def make_model() -> Callable[..., keras.Model]:
 
 @pytest.fixture(scope="session")
 def make_batch() -> Callable[[keras.Model, int, int], dict[str, np.ndarray]]:
-    """A function: a model, rows and their length -> padded inputs of it; the first row is full."""
+    """Returns a function: (model, rows, length) -> padded inputs; the first row has no padding."""
 
     def make(model: keras.Model, rows: int, length: int) -> dict[str, np.ndarray]:
         rng = np.random.default_rng(rows)
@@ -172,7 +172,7 @@ def make_batch() -> Callable[[keras.Model, int, int], dict[str, np.ndarray]]:
 
 @pytest.fixture(scope="session")
 def export(tmp_path_factory) -> Callable[[str], Export]:
-    """A function: one of `TASKS` -> its export, made once."""
+    """Returns a function: name in `TASKS` -> its export, which is created once."""
     made: dict[str, Export] = {}
 
     def make(task: str) -> Export:
@@ -193,7 +193,7 @@ def export(tmp_path_factory) -> Callable[[str], Export]:
 
 @pytest.fixture(scope="session")
 def read_warmup() -> Callable[[Path], list[PredictRequest]]:
-    """A function: a version's folder -> its warm-up requests."""
+    """Returns a function: version folder -> its warm-up requests."""
 
     def read(folder: Path) -> list[PredictRequest]:
         records = tf.data.TFRecordDataset(str(folder / WARMUP_FILE)).as_numpy_iterator()
@@ -203,13 +203,13 @@ def read_warmup() -> Callable[[Path], list[PredictRequest]]:
 
 
 def request(function: tf.types.experimental.PolymorphicFunction) -> dict[str, np.ndarray]:
-    """Makes a request of three rows for a signature."""
+    """Creates a request of three rows for a signature."""
     values = {
         "input_ids": np.array([[2, 5, 6, 3], [2, 4, 3, 0], [0, 0, 0, 0]], np.int32),
         "input_mask": np.array([[1, 1, 1, 1], [1, 1, 1, 0], [0, 0, 0, 0]], np.int32),
         "segment_ids": np.zeros([3, 4], np.int32),
         "words": np.array([[b"The", b"cat", b"U.S."], [b"\xff", b"sat", b""], [b""] * 3], object),
-        # Not the same text twice in a row.
+        # The two texts of a row differ.
         "text_pair": np.array(TEXTS[::-1], object),
         "question": np.array([b"Who sat?", b"", b"\xff"], object),
     }

@@ -1,4 +1,4 @@
-"""The example files of docs/serving are what TensorFlow Serving reads, and agree."""
+"""The example files of docs/serving are valid for TensorFlow Serving and consistent."""
 
 import re
 from pathlib import Path
@@ -10,11 +10,11 @@ from tensorflow_serving.config.model_server_config_pb2 import ModelServerConfig
 
 @pytest.fixture(scope="module")
 def folder(root: Path) -> Path:
-    """Where the examples are."""
+    """Returns the folder of the examples."""
     return root / "docs" / "serving"
 
 
-def test_the_config_is_of_what_the_first_command_exports(folder: Path):
+def test_model_config_matches_the_export_commands(folder: Path):
     text = (folder / "models.config").read_text()
     models = text_format.Parse(text, ModelServerConfig()).model_config_list.config
     assert {model.model_platform for model in models} == {"tensorflow"}
@@ -26,7 +26,7 @@ def test_the_config_is_of_what_the_first_command_exports(folder: Path):
         assert sorted(model.version_labels.values()) == list(loaded)
 
 
-def test_one_release_everywhere_and_one_that_has_our_ops(folder: Path):
+def test_all_files_name_one_supported_release(folder: Path):
     named = {
         name: re.search(pattern, (folder / name).read_text())[1]
         for name, pattern in {
@@ -36,4 +36,4 @@ def test_one_release_everywhere_and_one_that_has_our_ops(folder: Path):
         }.items()
     }
     assert len(set(named.values())) == 1
-    assert named["Dockerfile"] in {"2.18", "2.19", "2.20"}  # test_tensorflow_serving.py
+    assert named["Dockerfile"] in {"2.18", "2.19", "2.20"}  # See test_tensorflow_serving.py.

@@ -1,4 +1,4 @@
-"""The network of served models computes what the Keras model computes, on rows without padding."""
+"""The network of served models matches the Keras model on rows without padding."""
 
 import numpy as np
 import pytest
@@ -26,7 +26,7 @@ SIZES = {
 
 
 def random_rows(lengths: list[int]) -> tuple[tf.RaggedTensor, tf.RaggedTensor]:
-    """Makes rows of random pieces, the second half of each of segment 1."""
+    """Creates rows of random tokens; the second half of each row has segment 1."""
     random = np.random.default_rng(len(lengths))
     ids = random.integers(5, SIZES["vocab_size"], sum(lengths)).astype(np.int32)
     segments = np.concatenate([np.arange(n) >= n // 2 for n in lengths] or [np.zeros([0])])
@@ -37,7 +37,7 @@ def random_rows(lengths: list[int]) -> tuple[tf.RaggedTensor, tf.RaggedTensor]:
 
 
 def padded(model, ids: tf.RaggedTensor, segments: tf.RaggedTensor) -> dict[str, np.ndarray]:
-    """Runs the Keras model on padded rows, and takes the padding out of what it says of pieces."""
+    """Runs the Keras model on padded rows and removes the padding from outputs per token."""
     mask = tf.ones_like(ids).to_tensor()
     inputs = {"input_ids": ids.to_tensor(), "input_mask": mask, "segment_ids": segments.to_tensor()}
     outputs = model(inputs)
@@ -48,14 +48,14 @@ def padded(model, ids: tf.RaggedTensor, segments: tf.RaggedTensor) -> dict[str, 
 
 
 def served(network: Network, *rows: tf.RaggedTensor) -> dict[str, tf.Tensor]:
-    """Runs the network in a graph that knows neither the rows nor their lengths."""
+    """Runs the network in a graph with unknown numbers of rows and tokens."""
     spec = tf.RaggedTensorSpec([None, None], tf.int32)
     return tf.function(network, input_signature=[spec, spec])(*rows)
 
 
 @pytest.mark.parametrize("act", ["gelu", "gelu_new", "relu"])
 @pytest.mark.parametrize("rows", [1, ROWS_AT_ONCE, 2 * ROWS_AT_ONCE + 3])
-def test_equals_the_keras_model(act: str, rows: int):
+def test_matches_the_keras_model(act: str, rows: int):
     config = BertConfig.from_dict(SIZES | {"hidden_act": act})
     lengths = np.random.default_rng(0).integers(2, 33, rows).tolist()
     ids, segments = random_rows(lengths)
@@ -78,13 +78,13 @@ def test_equals_the_keras_model(act: str, rows: int):
         (BertSpanLabeler, {"start_logits": (0,), "end_logits": (0,)}),
     ],
 )
-def test_no_rows_give_no_outputs(model_class, shapes: dict):
+def test_empty_batch_gives_empty_outputs(model_class, shapes: dict):
     outputs = served(Network(model_class(BertConfig.from_dict(SIZES))), *random_rows([]))
     assert {name: tuple(value.shape) for name, value in outputs.items()} == shapes
 
 
 @pytest.mark.parametrize("rows", [1, ROWS_AT_ONCE, 2 * ROWS_AT_ONCE + 3])
-def test_what_is_kept_of_the_encoder_equals_the_keras_model(rows: int):
+def test_reduced_encoder_outputs_match_the_keras_model(rows: int):
     model = BertEncoder(BertConfig.from_dict(SIZES))
     network = Network(model)
     lengths = np.random.default_rng(1).integers(2, 33, rows).tolist()
@@ -93,7 +93,7 @@ def test_what_is_kept_of_the_encoder_equals_the_keras_model(rows: int):
     seen = []
 
     def some_pieces(hidden, input_ids, splits):
-        """Keeps pieces of some ids; most rows have several, some have none."""
+        """Keeps the tokens with some ids; most rows have several, some have none."""
         seen.append(len(splits) - 1)
         return tf.gather(hidden, tf.where(input_ids % 11 == 0)[:, 0])
 
@@ -107,14 +107,14 @@ def test_what_is_kept_of_the_encoder_equals_the_keras_model(rows: int):
     hidden = network.reduced(ids, segments, some_pieces, [24], counts)
     np.testing.assert_allclose(hidden, expected["sequence_output"][kept], atol=2e-5)
     assert sum(seen) == rows
-    assert max(seen) <= ROWS_AT_ONCE  # A large batch is never held whole.
+    assert max(seen) <= ROWS_AT_ONCE  # A large batch is processed in parts.
     vectors = network.reduced(ids, segments, two_of_a_row, [2, 24])
     first = expected["sequence_output"][ids.row_starts()]
     np.testing.assert_allclose(vectors[:, 0], first, atol=2e-5)
     np.testing.assert_allclose(vectors[:, 1], expected["pooled_output"], atol=2e-5)
 
 
-def test_masked_lm_head_equals_the_keras_model():
+def test_masked_lm_head_matches_the_keras_model():
     config = BertConfig.from_dict(SIZES)
     model = BertPretrainer(config)
     ids, segments = random_rows([9, 4])
@@ -131,7 +131,7 @@ def test_masked_lm_head_equals_the_keras_model():
     np.testing.assert_allclose(logits, expected, atol=2e-5)
 
 
-def test_bfloat16_is_near():
+def test_bfloat16_is_close_to_float32():
     config = BertConfig.from_dict(SIZES)
     model = BertClassifier(config, 3)
     rows = random_rows([9, 4, 30])
@@ -141,7 +141,7 @@ def test_bfloat16_is_near():
     assert 0 < np.abs(rounded - exact).max() < 0.1 * np.abs(exact).max()
 
 
-def test_holds_plain_variables_only():
+def test_contains_only_tensorflow_variables():
     network = Network(BertEncoder(BertConfig.from_dict(SIZES)))
     assert all(type(v).__module__.startswith("tensorflow") for v in network.variables)
     assert len(network.variables) == 3 + 2 + 2 * 12 + 2

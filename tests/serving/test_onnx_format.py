@@ -1,4 +1,4 @@
-"""ONNX files: onnxruntime computes from them what the model computes, for every model."""
+"""ONNX files: onnxruntime computes the same outputs as the Keras model."""
 
 import importlib
 import sys
@@ -15,7 +15,7 @@ onnxruntime = pytest.importorskip("onnxruntime", reason="not installed: pip inst
 from keras_bert.serving import onnx_format  # noqa: E402
 from keras_bert.serving.onnx_format import write_onnx  # noqa: E402
 
-LONGEST = 16  # The positions of `make_model`.
+LONGEST = 16  # Number of positions in `make_model`.
 
 
 def run(path, batch):
@@ -33,8 +33,8 @@ def assert_agrees(outputs, model, batch, tolerance):
         np.testing.assert_allclose(outputs[name], np.asarray(value), atol=tolerance, rtol=0)
 
 
-@pytest.mark.filterwarnings("ignore:You are using a softmax over axis -1")  # Of one piece.
-def test_every_model_agrees_at_any_batch_size_and_length(
+@pytest.mark.filterwarnings("ignore:You are using a softmax over axis -1")  # For one token.
+def test_every_model_matches_keras_at_any_batch_size_and_length(
     model_name, make_model, make_batch, tmp_path
 ):
     model = make_model(model_name)
@@ -45,16 +45,16 @@ def test_every_model_agrees_at_any_batch_size_and_length(
 
 
 @pytest.mark.parametrize("hidden_act", HIDDEN_ACTS)
-def test_every_activation_agrees(make_model, make_batch, hidden_act, tmp_path):
+def test_every_activation_matches_keras(make_model, make_batch, hidden_act, tmp_path):
     model = make_model("pretrainer", hidden_act)
     write_onnx(model, tmp_path / "model.onnx")
     batch = make_batch(model, 3, 7)
-    # The two forms of gelu differ by up to 4.7e-4.
+    # The two variants of gelu differ by up to 4.7e-4.
     assert_agrees(run(tmp_path / "model.onnx", batch), model, batch, 1e-5)
 
 
 @pytest.mark.parametrize("int8", [False, True])
-def test_a_file_is_valid_and_of_standard_operators(model_name, make_model, int8, tmp_path):
+def test_file_is_valid_and_uses_standard_operators(model_name, make_model, int8, tmp_path):
     write_onnx(make_model(model_name), tmp_path / "model.onnx", int8=int8)
     onnx.checker.check_model(tmp_path / "model.onnx", full_check=True)
     proto = onnx.load_model(tmp_path / "model.onnx")
@@ -62,13 +62,15 @@ def test_a_file_is_valid_and_of_standard_operators(model_name, make_model, int8,
     assert {node.domain for node in proto.graph.node} == {""}
 
 
-def test_int8_stores_a_byte_a_weight_and_stays_close(model_name, make_model, make_batch, tmp_path):
+def test_int8_stores_one_byte_per_weight_and_stays_close(
+    model_name, make_model, make_batch, tmp_path
+):
     model = make_model(model_name)
     write_onnx(model, tmp_path / "model.onnx", int8=True)
     large = [
         (weight.name, weight.data_type)
         for weight in onnx.load_model(tmp_path / "model.onnx").graph.initializer
-        if np.prod(weight.dims) > 600  # Kernels and the words; positions and segments stay float.
+        if np.prod(weight.dims) > 600  # Kernels and word embeddings; the others stay float.
     ]
     assert len(large) >= 2 * 6 + 1
     assert {kind for _, kind in large} <= {onnx.TensorProto.INT8, onnx.TensorProto.UINT8}
@@ -78,16 +80,14 @@ def test_int8_stores_a_byte_a_weight_and_stays_close(model_name, make_model, mak
         assert np.corrcoef(outputs[output].ravel(), np.ravel(expected))[0, 1] > 0.99
 
 
-def test_sequences_that_are_too_long_are_refused(make_model, make_batch, tmp_path):
+def test_too_long_sequences_are_rejected(make_model, make_batch, tmp_path):
     model = make_model("encoder")
     write_onnx(model, tmp_path / "model.onnx")
     with pytest.raises(Exception, match=r"broadcast"):
         run(tmp_path / "model.onnx", make_batch(model, 2, LONGEST + 1))
 
 
-def test_more_than_a_file_holds_is_refused_and_an_earlier_file_stays(
-    make_model, tmp_path, monkeypatch
-):
+def test_too_large_model_is_rejected_and_existing_file_is_kept(make_model, tmp_path, monkeypatch):
     (tmp_path / "model.onnx").write_text("earlier")
     monkeypatch.setattr(onnx_format, "_MOST_BYTES", 1000)
     with pytest.raises(InputError, match=r"model\.onnx: the weights take .* at most the 2 GiB"):
@@ -96,7 +96,7 @@ def test_more_than_a_file_holds_is_refused_and_an_earlier_file_stays(
     assert (tmp_path / "model.onnx").read_text() == "earlier"
 
 
-def test_a_missing_package_is_one_line_that_names_the_extra(monkeypatch):
+def test_missing_package_error_names_the_extra_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "onnx", None)
     monkeypatch.delitem(sys.modules, "keras_bert.serving.onnx_format")
     with pytest.raises(InputError, match=r"onnx is missing; .* pip install -e '\.\[onnx\]'"):

@@ -1,4 +1,4 @@
-"""A version's folder: what it is called, that it is whole, and that the model in it answers."""
+"""A version folder: it appears only when complete, and its model returns finite outputs."""
 
 import os
 from pathlib import Path
@@ -12,7 +12,7 @@ from keras_bert.serving.saved_model import write_saved_model
 
 
 class Served(tf.Module):
-    """A model that answers by the number of bytes of a text, divided by a weight."""
+    """A model that returns the number of bytes of a text divided by a weight."""
 
     def __init__(self, weight: float):
         super().__init__()
@@ -31,13 +31,13 @@ def write(folder: Path, weight: float = 1.0) -> None:
 
 
 @pytest.mark.parametrize("weight", [0.0, np.nan])
-def test_a_model_that_answers_by_no_number_is_refused(weight: float, tmp_path: Path):
+def test_model_with_non_finite_outputs_is_rejected(weight: float, tmp_path: Path):
     with pytest.raises(InputError, match="answers `serving_default` by score that is not finite"):
         write(tmp_path / "1", weight)
     assert not list(tmp_path.iterdir())
 
 
-def test_every_file_reaches_the_disk_before_the_folder_appears(
+def test_every_file_is_flushed_to_disk_before_the_folder_appears(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     flushed = set()

@@ -1,19 +1,19 @@
-"""Exported models are made of what TensorFlow Serving has, and run in C++ as it runs them.
+"""Exported models use only ops that TensorFlow Serving has, and run in C++ as it runs them.
 
-TensorFlow Serving's own program is not run here. It loads a SavedModel with the C++ code that
+The TensorFlow Serving program itself is not run here. It loads a SavedModel with the C++ code that
 TensorFlow's C API wraps, and calls signatures by the same names; c_api.py does so in a process
 without Python's TensorFlow, for every signature of every task.
 
-Which ops TensorFlow Serving 2.18, 2.19 and 2.20 have: golden/ops_2_18.binpb.gz holds the
-definitions of all ops in the C++ library of TensorFlow 2.18.1, and of those in the three libraries
-of tensorflow-text that our tokenizer uses, as golden/make_ops_golden.py read them out of the
-released packages. TensorFlow removes no op and takes no attribute away, so what 2.18 knows, 2.19
-and 2.20 know. Of tensorflow-text, TensorFlow Serving links `ops_lib`: that of 2.12.1 in its
-releases 2.18.0 to 2.19.1, that of 2.20.0 in 2.20.0 (tensorflow_serving/workspace.bzl). Both have
-the three libraries, and define these ops as 2.18 does. Other ops of tensorflow-text, such as the
+The ops of TensorFlow Serving 2.18, 2.19 and 2.20 are known from golden/ops_2_18.binpb.gz. It has
+the definitions of all ops in the C++ library of TensorFlow 2.18.1, and of those in the three
+libraries of tensorflow-text that our tokenizer uses, as golden/make_ops_golden.py read them from
+the released packages. TensorFlow never removes ops or attributes, so those of 2.18 exist in 2.19
+and 2.20 too. TensorFlow Serving links `ops_lib` of tensorflow-text: version 2.12.1 in its releases
+2.18.0 to 2.19.1, and version 2.20.0 in 2.20.0 (tensorflow_serving/workspace.bzl). Both have the
+three libraries and define these ops as 2.18 does. Other ops of tensorflow-text, such as the
 trimmers that 2.12 lacks, are not in the golden file.
 
-Both are in one file because they share the exports, which take most of the time.
+Both kinds of tests are in one file because they share the exports, which take most of the time.
 """
 
 import gzip
@@ -34,18 +34,18 @@ from tensorflow.core.protobuf import meta_graph_pb2, saved_model_pb2
 TASKS = [
     *("pair", "multi_label", "regression", "embedding", "fill_mask", "ner", "question_answering"),
 ]
-# The ops of tensorflow-text that we use, and no more: each is one that Serving must link.
+# All ops of tensorflow-text that we use: Serving must link each of them.
 TEXT_OPS = {
     "FastBertNormalize",
     "FastWordpieceTokenizeWithOffsets",
     "TFText>WhitespaceTokenizeWithOffsetsV2",
 }
-# Python in disguise, and tables, which a session must initialize first.
+# Ops that call Python, and tables, which a session must initialize first.
 FORBIDDEN = ("PyFunc", "EagerPyFunc", "HashTable", "LookupTable", "InitializeTable")
 
 
 def as_json(array: np.ndarray) -> dict:
-    """Describes a tensor as c_api.py reads it."""
+    """Converts an array to the JSON description that c_api.py reads."""
     values = array.reshape(-1).tolist()
     if array.dtype != object:
         return {"dtype": str(array.dtype), "shape": array.shape, "values": values}
@@ -55,7 +55,7 @@ def as_json(array: np.ndarray) -> dict:
 
 @pytest.fixture(scope="module", autouse=True)
 def graph_optimization():
-    """Optimizes graphs as TensorFlow Serving does, which decides where bfloat16 is rounded."""
+    """Optimizes graphs as TensorFlow Serving does; this affects where bfloat16 is rounded."""
     tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": False})
     yield
     tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
@@ -63,7 +63,7 @@ def graph_optimization():
 
 @pytest.fixture(scope="module")
 def answers(export, root, tmp_path_factory) -> dict[str, dict]:
-    """What the C API answers, by task, from one process."""
+    """Returns the outputs of the C API by task; one process computes them all."""
     folder = tmp_path_factory.mktemp("c_api")
     exports = [export(task) for task in TASKS]
     calls = [
@@ -91,7 +91,7 @@ def answers(export, root, tmp_path_factory) -> dict[str, dict]:
 
 
 @pytest.mark.parametrize("task", TASKS)
-def test_answers_are_those_of_python(task: str, export, answers: dict):
+def test_c_api_outputs_match_python(task: str, export, answers: dict):
     exported = export(task)
     assert {"serving_default", "token_ids"} <= answers[task].keys()
     for signature, found in answers[task].items():
@@ -101,7 +101,7 @@ def test_answers_are_those_of_python(task: str, export, answers: dict):
             wanted, where = as_json(value), f"{signature} {name}"
             assert found[name]["dtype"] == wanted["dtype"], where
             assert tuple(found[name]["shape"]) == value.shape, where
-            assert len(value) == 3, where  # a row a text
+            assert len(value) == 3, where  # One row per text.
             if wanted["dtype"] == "float32":
                 np.testing.assert_allclose(
                     found[name]["values"], wanted["values"], rtol=1e-4, atol=1e-5, err_msg=where
@@ -112,19 +112,19 @@ def test_answers_are_those_of_python(task: str, export, answers: dict):
 
 @pytest.fixture(scope="module")
 def known_ops(root) -> dict[str, op_def_pb2.OpDef]:
-    """The ops of TensorFlow 2.18."""
+    """Returns the ops of TensorFlow 2.18 by name."""
     content = gzip.decompress((root / "tests" / "golden" / "ops_2_18.binpb.gz").read_bytes())
     return {op.name: op for op in op_def_pb2.OpList.FromString(content).op}
 
 
 def read_graph(folder: Path) -> meta_graph_pb2.MetaGraphDef:
-    """Reads what a server reads of an export."""
+    """Reads the graph of an export that a server loads."""
     content = (folder / "saved_model.pb").read_bytes()
     return saved_model_pb2.SavedModel.FromString(content).meta_graphs[0]
 
 
 def all_nodes(graph: meta_graph_pb2.MetaGraphDef) -> Iterator[node_def_pb2.NodeDef]:
-    """Lists the nodes of a graph and of all of its functions, calls of functions apart."""
+    """Yields the nodes of a graph and of all its functions, except function calls."""
     library = graph.graph_def.library
     functions = {function.signature.name for function in library.function}
     for nodes in (graph.graph_def.node, *(function.node_def for function in library.function)):
@@ -132,7 +132,7 @@ def all_nodes(graph: meta_graph_pb2.MetaGraphDef) -> Iterator[node_def_pb2.NodeD
 
 
 def is_allowed(value: attr_value_pb2.AttrValue, attr: op_def_pb2.OpDef.AttrDef) -> bool:
-    """Says whether a definition lists a value, if it lists any."""
+    """Returns whether a definition allows a value; without a list, all values are allowed."""
     types, strings = list(attr.allowed_values.list.type), list(attr.allowed_values.list.s)
     if value.WhichOneof("value") == "type" and types:
         return value.type in types
@@ -140,19 +140,19 @@ def is_allowed(value: attr_value_pb2.AttrValue, attr: op_def_pb2.OpDef.AttrDef) 
 
 
 @pytest.mark.parametrize("task", TASKS)
-def test_tensorflow_2_18_knows_every_op_and_attribute(task: str, export, known_ops: dict):
+def test_every_op_and_attribute_exists_in_tensorflow_2_18(task: str, export, known_ops: dict):
     nodes = list(all_nodes(read_graph(export(task).folder)))
     assert {node.op for node in nodes} - known_ops.keys() == set()
     for node in nodes:
         attrs = {attr.name: attr for attr in known_ops[node.op].attr}
         for name, value in node.attr.items():
-            if not name.startswith("_"):  # notes, which no op declares
+            if not name.startswith("_"):  # Skips annotations.
                 assert name in attrs, f"{node.op} has no {name} in 2.18"
                 assert is_allowed(value, attrs[name]), f"{node.op} takes no {name}={value} in 2.18"
 
 
 @pytest.mark.parametrize("task", TASKS)
-def test_defaults_are_left_out(task: str, export, known_ops: dict):
+def test_default_attributes_are_stripped(task: str, export, known_ops: dict):
     graph = read_graph(export(task).folder)
     assert graph.meta_info_def.stripped_default_attrs
     for node in all_nodes(graph):
@@ -162,19 +162,19 @@ def test_defaults_are_left_out(task: str, export, known_ops: dict):
 
 
 @pytest.mark.parametrize("task", TASKS)
-def test_no_python_and_no_tables(task: str, export):
+def test_graphs_contain_no_python_ops_and_no_tables(task: str, export):
     ops = {node.op for node in all_nodes(read_graph(export(task).folder))}
     assert not [op for op in ops if op.startswith(FORBIDDEN)]
 
 
-def test_ops_of_tensorflow_text(export):
+def test_only_expected_ops_of_tensorflow_text_are_used(export):
     ops = {node.op for task in TASKS for node in all_nodes(read_graph(export(task).folder))}
     assert ops - set(dir(tf.raw_ops)) == TEXT_OPS
 
 
-def test_what_2_18_does_not_know_would_be_found(known_ops: dict):
+def test_known_ops_are_limited_to_tensorflow_2_18(known_ops: dict):
     assert len(known_ops) > 1000
-    # Of tensorflow-text, only what 2.12 has, too.
+    # Only the ops of tensorflow-text that 2.12 also has.
     assert not [name for name in known_ops if "Trim" in name]
     attrs = {attr.name: attr for attr in known_ops["MatMul"].attr}
     assert attrs.keys() == {"T", "transpose_a", "transpose_b", "grad_a", "grad_b"}

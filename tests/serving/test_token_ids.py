@@ -1,4 +1,4 @@
-"""Token ids that a client cut and padded: which pieces are read, and where their values go."""
+"""Token ids truncated and padded by a client: which tokens are read, and where outputs go."""
 
 import numpy as np
 import pytest
@@ -10,7 +10,7 @@ NAMES = ("input_ids", "input_mask", "segment_ids")
 
 
 def call(input_ids, input_mask, segment_ids, max_length=8):
-    """In a graph of unknown shapes: the pieces, their segments, and the pieces put back."""
+    """Returns tokens, segments, and both padded again, from a graph with unknown shapes."""
 
     def run(input_ids, input_mask, segment_ids):
         rows = token_ids.Rows(input_ids, input_mask, segment_ids, max_length)
@@ -22,7 +22,7 @@ def call(input_ids, input_mask, segment_ids, max_length=8):
     return ids.to_list(), segments.to_list(), padded.numpy()
 
 
-def test_padding_may_be_anywhere():
+def test_padding_can_be_at_any_position():
     ids = [[0, 0, 2, 5, 3], [2, 0, 6, 0, 3], [2, 7, 3, 9, 9]]
     mask = [[0, 0, 1, 1, 1], [1, 0, 1, 0, 1], [1, 1, 1, 0, 0]]
     segments = [[1, 1, 0, 0, 1], [0, 1, 0, 1, 1], [0, 1, 1, 1, 1]]
@@ -32,13 +32,13 @@ def test_padding_may_be_anywhere():
     np.testing.assert_array_equal(padded, np.stack([ids, segments], 2) * np.array(mask)[..., None])
 
 
-def test_a_row_without_a_piece_keeps_its_first_place():
+def test_fully_masked_row_keeps_its_first_token():
     pieces, _, padded = call([[4, 5], [6, 7]], [[0, 0], [0, 1]], [[0, 0], [0, 0]])
     assert pieces == [[4], [7]]
     assert padded[..., 0].tolist() == [[4, 0], [0, 7]]
 
 
-def test_what_lies_beyond_the_models_positions_is_not_read():
+def test_tokens_beyond_the_maximum_length_are_ignored():
     ids = np.arange(1, 13).reshape(1, 12)
     mask = np.array([[0, 0, *[1] * 10]])
     pieces, _, padded = call(ids, mask, ids * 0)
@@ -47,7 +47,7 @@ def test_what_lies_beyond_the_models_positions_is_not_read():
 
 
 @pytest.mark.parametrize(("shape", "pieces"), [((2, 0), [[0], [0]]), ((0, 3), []), ((0, 0), [])])
-def test_nothing_at_all_is_no_error(shape, pieces):
+def test_empty_arrays_give_empty_outputs(shape, pieces):
     found, segments, padded = call(*[np.zeros(shape)] * 3)
     assert found == segments == pieces
     assert padded.shape == (*shape, 2)
@@ -55,7 +55,7 @@ def test_nothing_at_all_is_no_error(shape, pieces):
 
 @pytest.mark.parametrize("wrong", NAMES[1:])
 @pytest.mark.parametrize("shape", [(1, 4), (2, 3), (2, 0), (3, 4)])
-def test_arrays_of_different_shapes_are_refused(wrong, shape):
+def test_arrays_of_different_shapes_are_rejected(wrong, shape):
     arrays = {name: np.zeros(shape if name == wrong else (2, 4)) for name in NAMES}
     message = rf"{wrong} and input_ids: expected one shape, got.*{shape[0]} {shape[1]}.*2 4"
     with pytest.raises(tf.errors.InvalidArgumentError, match=message):

@@ -1,4 +1,4 @@
-"""Which folders are versions, and which is the next: one answer for exports and the server."""
+"""Version folders: which folders are versions, and the next number, for exports and server."""
 
 import os
 from pathlib import Path
@@ -22,11 +22,11 @@ from keras_bert.serving.version_folders import (
         *((str(2**63), None), ("9" * 5000, None)),
     ],
 )
-def test_a_version_is_a_number_that_an_int64_holds(name: str, number: int | None):
+def test_version_is_a_number_that_fits_in_int64(name: str, number: int | None):
     assert version_number(name) == number
 
 
-def test_versions_are_found_by_their_numbers(tmp_path: Path):
+def test_finds_versions_by_number(tmp_path: Path):
     assert (find_versions(tmp_path / "none"), next_version(tmp_path / "none")) == ({}, 1)
     for name in ("3", "²", "tmp", str(2**63), "10"):
         (tmp_path / name).mkdir()
@@ -34,7 +34,7 @@ def test_versions_are_found_by_their_numbers(tmp_path: Path):
     assert next_version(tmp_path) == 11
 
 
-def test_a_file_is_no_version_to_serve_but_has_its_number(tmp_path: Path):
+def test_file_is_not_served_but_its_number_is_taken(tmp_path: Path):
     (tmp_path / "2").mkdir()
     (tmp_path / "2" / "saved_model.pb").touch()
     (tmp_path / "3").touch()
@@ -45,7 +45,7 @@ def test_a_file_is_no_version_to_serve_but_has_its_number(tmp_path: Path):
 
 
 @pytest.mark.parametrize("names", [["1", "01"], ["01", "1"]])
-def test_of_two_names_of_a_version_the_shorter_counts(tmp_path: Path, names: list[str]):
+def test_shorter_of_two_names_of_a_version_is_used(tmp_path: Path, names: list[str]):
     for name in names:
         (tmp_path / name).mkdir()
     (tmp_path / "01" / "saved_model.pb").touch()
@@ -55,7 +55,7 @@ def test_of_two_names_of_a_version_the_shorter_counts(tmp_path: Path, names: lis
         check_version(tmp_path / "001")
 
 
-def test_a_folder_that_cannot_be_read_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_unreadable_folder_is_reported_by_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     def refuse(path: Path) -> None:
         raise PermissionError(13, "Permission denied")
 

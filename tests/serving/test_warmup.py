@@ -1,4 +1,4 @@
-"""Warm-up requests: what the file holds, and that TensorFlow Serving's gRPC API can replay it."""
+"""Warm-up requests: contents of the file, and its replay over TensorFlow Serving's gRPC API."""
 
 import re
 import runpy
@@ -68,7 +68,7 @@ class Service(PredictionServiceServicer):
 
 @pytest.fixture(scope="module")
 def service(export):
-    """A service of the tagger, and where it listens."""
+    """Starts a service of the tagger; returns it and its address."""
     service = Service(export("ner").folder)
     server = grpc.server(futures.ThreadPoolExecutor(2))
     add_PredictionServiceServicer_to_server(service, server)
@@ -78,19 +78,17 @@ def service(export):
     server.stop(None).wait()
 
 
-def test_a_request_for_each_signature_and_nothing_else(export, read_warmup):
+def test_file_has_one_request_per_signature(export, read_warmup):
     folder = export("ner").folder
     specs = [request.model_spec for request in read_warmup(folder)]
     assert {spec.signature_name for spec in specs} == {"serving_default", "words", "token_ids"}
     assert {spec.name for spec in specs} == {folder.parent.name}
-    # Any version: the folder may be copied to another number.
+    # No version is set, because the folder may be copied to another number.
     assert not any(spec.WhichOneof("version_choice") for spec in specs)
     assert list((folder / "assets.extra").iterdir()) == [folder / WARMUP_FILE]
 
 
-def test_the_service_replays_the_file_with_the_answers_of_a_direct_call(
-    export, service, read_warmup
-):
+def test_replayed_requests_match_direct_calls(export, service, read_warmup):
     exported = export("ner")
     with grpc.insecure_channel(service[1]) as channel:
         stub = PredictionServiceStub(channel)
@@ -109,7 +107,7 @@ def test_the_service_replays_the_file_with_the_answers_of_a_direct_call(
                     assert answer.tolist() == value.tolist()
 
 
-def test_the_service_tells_the_signatures(export, service):
+def test_service_returns_the_signatures(export, service):
     request = GetModelMetadataRequest(metadata_field=["signature_def"])
     request.model_spec.name = NAME
     with grpc.insecure_channel(service[1]) as channel:
@@ -120,14 +118,14 @@ def test_the_service_tells_the_signatures(export, service):
         assert known.signature_def[name].method_name == "tensorflow/serving/predict"
 
 
-def test_texts_may_be_str_or_any_bytes(tmp_path: Path, read_warmup):
+def test_texts_can_be_str_or_any_bytes(tmp_path: Path, read_warmup):
     texts = np.array(["é", b"\xff"], object)
     write_warmup_requests(tmp_path, "name", {"serving_default": {"text": texts}})
     (request,) = read_warmup(tmp_path)
     assert list(request.inputs["text"].string_val) == ["é".encode(), b"\xff"]
 
 
-def test_the_same_requests_give_the_same_bytes(tmp_path: Path):
+def test_same_requests_give_the_same_bytes(tmp_path: Path):
     requests = {"token_ids": {name: np.ones([1, 8], np.int32) for name in "zayb"}}
     for name in ("1", "2"):
         write_warmup_requests(tmp_path / name, "name", requests)
@@ -135,7 +133,7 @@ def test_the_same_requests_give_the_same_bytes(tmp_path: Path):
     assert contents[0] == contents[1]
 
 
-def test_without_the_package_it_is_named_and_nothing_is_written(
+def test_missing_package_is_logged_and_no_file_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
     monkeypatch.setitem(sys.modules, "tensorflow_serving.apis.prediction_log_pb2", None)
@@ -144,7 +142,7 @@ def test_without_the_package_it_is_named_and_nothing_is_written(
     assert not list(tmp_path.iterdir())
 
 
-def test_the_grpc_client(root: Path, service, capsys: pytest.CaptureFixture[str]):
+def test_grpc_client_prints_the_outputs(root: Path, service, capsys: pytest.CaptureFixture[str]):
     client = runpy.run_path(str(root / "docs" / "serving" / "grpc_client.py"))
     arguments = ["--label=stable", service[1], NAME, "text=The cat", "text=sat"]
     client["main"](arguments)

@@ -1,4 +1,4 @@
-"""Checks of arguments: each error names the argument, what was found and what was expected."""
+"""Tests argument checks: errors name the argument, its value and the expected value."""
 
 import numpy as np
 import pytest
@@ -17,18 +17,18 @@ from keras_bert.tasks.checks import (
     "value",
     [["a", "b"], ("a", "b"), np.array(["a", "b"]), np.array(["a", b"b"], object), [b"a", "b"]],
 )
-def test_lists_tuples_and_arrays_of_strings_are_strings(value):
+def test_lists_tuples_and_arrays_of_strings_are_accepted(value):
     strings = check_strings("texts", value)
     assert strings == ["a", "b"]
     assert {type(text) for text in strings} == {str}
 
 
-def test_bytes_that_are_not_utf8_are_replaced():
+def test_invalid_utf8_bytes_are_replaced():
     assert check_strings("texts", [b"a\xff"]) == ["a\ufffd"]
 
 
 @pytest.mark.parametrize("empty", [[], (), np.array([]), np.zeros([0], object)])
-def test_no_text_is_a_list(empty):
+def test_empty_input_gives_an_empty_list(empty):
     assert check_strings("texts", empty) == []
 
 
@@ -47,19 +47,19 @@ def test_no_text_is_a_list(empty):
         (np.array([["a"]]), r"texts\[0\] is \['a'\], a list; expected a string"),
     ],
 )
-def test_what_is_no_list_of_strings_is_rejected(value, message):
+def test_value_that_is_not_a_list_of_strings_is_rejected(value, message):
     with pytest.raises(InputError, match=message) as caught:
         check_strings("texts", value)
     assert isinstance(caught.value, ValueError)
 
 
-def test_a_long_value_is_shown_in_part():
+def test_long_value_is_truncated_in_the_message():
     with pytest.raises(InputError) as caught:
         check_list("labels", "x" * 10_000, "labels")
     assert len(str(caught.value)) < 150
 
 
-def test_a_tuple_of_two_lists_is_pairs_where_pairs_are_allowed():
+def test_tuple_of_two_lists_is_pairs_if_pairs_are_allowed():
     assert check_texts("texts", (["a", "b"], np.array(["c", "d"])), allow_pairs=True) == (
         ["a", "b"],
         ["c", "d"],
@@ -78,19 +78,19 @@ def test_a_tuple_of_two_lists_is_pairs_where_pairs_are_allowed():
         ((["a"], [5]), True, r"texts\[1\]\[0\] is 5, a int; expected a string"),
     ],
 )
-def test_pairs_that_do_not_belong_together_are_rejected(value, allow_pairs, message):
+def test_invalid_pairs_are_rejected(value, allow_pairs, message):
     with pytest.raises(InputError, match=message):
         check_texts("texts", value, allow_pairs=allow_pairs)
 
 
-def test_lists_of_one_length_are_named_where_they_differ():
+def test_lists_of_different_lengths_are_named():
     check_same_length(texts=["a"], labels=["b"])
     with pytest.raises(InputError, match="texts has 1 items, labels has 2 items; expected lists"):
         check_same_length(texts=["a"], labels=["b", "c"])
 
 
 @pytest.mark.parametrize("value", [0, -1, 1.5, "8", True, None])
-def test_a_batch_size_is_a_whole_number(value):
+def test_batch_size_must_be_a_whole_number(value):
     assert check_batch_size(3) == 3
     with pytest.raises(InputError, match=r"batch_size=.*: expected a whole number of at least 1"):
         check_batch_size(value)

@@ -1,4 +1,4 @@
-"""What `fit` does besides Keras: weights that no checkpoint held are drawn from its seed."""
+"""Tests that `fit` draws weights that no checkpoint contains from its seed."""
 
 import keras
 import numpy as np
@@ -18,7 +18,7 @@ def head_of(model):
     return {path: value for path, value in weights_of(model).items() if "classifier" in path}
 
 
-def test_new_kernels_are_drawn_by_the_seed_alone(model):
+def test_new_kernels_depend_only_on_the_seed(model):
     found = []
     for seed in (0, 0, 1):
         draw_again(model, head_of(model), seed)
@@ -28,11 +28,11 @@ def test_new_kernels_are_drawn_by_the_seed_alone(model):
     assert {value.tobytes() for values in found for value in [values["classifier/bias"]]} == {
         np.zeros([2], np.float32).tobytes()
     }
-    # As wide as the model's own initial values: a truncated normal of 0.2.
+    # The distribution of the model's initializer: a truncated normal with 0.2.
     assert 0.05 < found[0]["classifier/kernel"].std() < 0.25
 
 
-def test_weights_that_were_set_since_are_kept(model):
+def test_weights_that_were_set_after_the_first_draw_are_kept(model):
     drawn = head_of(model)
     kernel = model.classifier.kernel
     kernel.assign(np.full(kernel.shape, 0.25))

@@ -1,4 +1,4 @@
-"""load: the task object that a model directory, a run's folder or an export describes."""
+"""Tests that load returns the task object of a model directory, run folder or export."""
 
 import json
 import shutil
@@ -29,7 +29,7 @@ def edited(pretrained, folder, **settings):
         ("BertModel", TextEmbedder),
     ],
 )
-def test_the_class_is_the_one_that_the_heads_are_for(pretrained, architecture, expected, tmp_path):
+def test_class_is_determined_by_the_heads(pretrained, architecture, expected, tmp_path):
     folder = edited(pretrained, tmp_path / "model", architectures=[architecture])
     assert type(load(folder)) is expected
     assert type(load(str(folder))) is expected
@@ -43,27 +43,27 @@ def test_every_task_has_a_class():
     assert [task_class(name).task for name in names] == names
 
 
-def test_a_runs_folder_is_opened_as_its_model(pretrained, tmp_path):
+def test_run_folder_is_opened_as_its_model(pretrained, tmp_path):
     shutil.copytree(pretrained, tmp_path / "run" / "model")
     (tmp_path / "run" / "run.json").write_text('{"settings": {"max_seq_length": 12}}')
     for path in (tmp_path / "run", tmp_path / "run" / "model"):
         assert load(path).settings.max_seq_length == 12
 
 
-def test_what_was_saved_goes_before_what_the_run_says(pretrained, tmp_path):
+def test_saved_settings_override_those_of_the_run(pretrained, tmp_path):
     MaskFiller.from_pretrained(pretrained, 9, top_k=2).save_pretrained(tmp_path / "model")
     (tmp_path / "run.json").write_text('{"settings": {"max_seq_length": 12}}')
     settings = load(tmp_path / "model").settings
     assert (settings.max_seq_length, settings.top_k) == (9, 2)
 
 
-def test_a_saved_setting_of_another_type_is_named(pretrained, tmp_path):
+def test_saved_setting_of_another_type_is_named(pretrained, tmp_path):
     folder = edited(pretrained, tmp_path / "model", keras_bert={"max_seq_length": "9"})
     with pytest.raises(InputError, match=r"config\.json: max_seq_length is '9'; expected a whole"):
         load(folder)
 
 
-def test_a_checkpoint_that_names_no_heads_needs_its_class(pretrained, tmp_path):
+def test_checkpoint_without_head_names_needs_its_class(pretrained, tmp_path):
     folder = edited(pretrained, tmp_path / "model", architectures=None)
     message = r"names no heads that are known \(None\); open it by the class of its task, such as"
     with pytest.raises(InputError, match=message):
@@ -71,12 +71,12 @@ def test_a_checkpoint_that_names_no_heads_needs_its_class(pretrained, tmp_path):
     assert TextClassifier.from_pretrained(folder, labels=["a", "b"]).untrained
 
 
-def test_googles_checkpoint_is_what_its_weights_are_for(pretrained, tmp_path):
+def test_class_of_a_google_checkpoint_is_determined_by_its_weights(pretrained, tmp_path):
     convert(pretrained, tmp_path / "tf1", "tf1")
     assert type(load(tmp_path / "tf1")) is MaskFiller
 
 
-def test_another_engine_is_rejected(pretrained):
+def test_other_engine_is_rejected(pretrained):
     with pytest.raises(InputError, match="engine='onnxruntime': expected one of tensorflow"):
         load(pretrained, engine="onnxruntime")
 
@@ -84,12 +84,12 @@ def test_another_engine_is_rejected(pretrained):
 @pytest.mark.parametrize(
     "info", [{"format": "onnx", "task": "ner"}, {"format": "saved_model", "task": "chat"}, {}]
 )
-def test_an_export_that_python_cannot_call_is_named(info, tmp_path):
+def test_export_that_python_cannot_call_is_named(info, tmp_path):
     (tmp_path / "export.json").write_text(json.dumps(info))
     with pytest.raises(InputError, match=r"export\.json: task .*; expected a saved_model of clas"):
         load(tmp_path)
 
 
-def test_what_is_no_model_is_named(tmp_path):
+def test_path_that_is_not_a_model_is_named(tmp_path):
     with pytest.raises(InputError, match="nowhere"):
         load(tmp_path / "nowhere")

@@ -1,4 +1,4 @@
-"""Packing: [CLS] a [SEP] (b [SEP]), what is lost, masks, segments."""
+"""Tests of padding segments to [CLS] a [SEP] (b [SEP]): truncation, masks and segment ids."""
 
 import numpy as np
 import pytest
@@ -18,7 +18,7 @@ def packed(a, b=None, length=8):
     )
 
 
-def test_one_side():
+def test_one_segment():
     out = packed([[7, 8], []])
     assert out["input_ids"].numpy().tolist() == [
         [CLS, 7, 8, SEP, 0, 0, 0, 0],
@@ -28,29 +28,29 @@ def test_one_side():
     assert not out["segment_ids"].numpy().any()
 
 
-def test_pair():
+def test_two_segments():
     out = packed([[7, 8]], [[9]])
     assert out["input_ids"].numpy().tolist() == [[CLS, 7, 8, SEP, 9, SEP, 0, 0]]
     assert out["input_mask"].numpy().tolist() == [[1, 1, 1, 1, 1, 1, 0, 0]]
     assert out["segment_ids"].numpy().tolist() == [[0, 0, 0, 0, 1, 1, 0, 0]]
 
 
-def test_all_are_int32_of_the_full_length():
+def test_all_outputs_are_int32_of_the_full_length():
     for out in (packed([[7]]), packed([[7]], [[8]]), packed([[]], [[]])):
         assert {(v.dtype, tuple(v.shape)) for v in out.values()} == {(tf.int32, (1, 8))}
 
 
-def test_one_side_loses_its_end():
+def test_single_segment_is_truncated_at_its_end():
     out = packed([list(range(1, 20))])
     assert out["input_ids"].numpy().tolist() == [[CLS, 1, 2, 3, 4, 5, 6, SEP]]
 
 
-def test_equal_sides_lose_from_b_first():
+def test_second_of_two_equal_segments_is_truncated_first():
     out = packed([[1, 2, 3]], [[4, 5, 6]])
     assert out["input_ids"].numpy().tolist() == [[CLS, 1, 2, 3, SEP, 4, 5, SEP]]
 
 
-def test_pairs_lose_what_taking_one_piece_at_a_time_from_the_longer_side_loses():
+def test_pairs_are_truncated_one_token_at_a_time_from_the_longer_segment():
     rng = np.random.default_rng(7)
     lengths = rng.integers(0, 14, size=(300, 2))
     for length in (5, 8, 9, 16):
@@ -65,14 +65,14 @@ def test_pairs_lose_what_taking_one_piece_at_a_time_from_the_longer_side_loses()
             assert row.tolist() == expected + [PAD] * (length - len(expected))
 
 
-def test_padding_id_is_the_one_given():
+def test_padding_uses_the_given_id():
     a = tf.ragged.constant([[7]], tf.int32)
     out = pad_segments(a, max_seq_length=4, cls_token_id=1, sep_token_id=2, pad_token_id=9)
     assert out["input_ids"].numpy().tolist() == [[1, 7, 2, 9]]
 
 
 @pytest.mark.parametrize(("b", "least"), [(None, 3), ([[1]], 5)])
-def test_too_short_a_length_is_refused(b, least):
+def test_too_short_length_is_rejected(b, least):
     packed([[1]], b, least)
     with pytest.raises(InputError, match=f"at least {least} .*got {least - 1}"):
         packed([[1]], b, least - 1)

@@ -1,6 +1,6 @@
-"""The tokenizer equals Google's piece for piece, and its offsets lie in the caller's bytes.
+"""Tests that tokens equal those of Google's tokenizer, and that offsets refer to the input bytes.
 
-Golden hashes: tests/golden/make_tokenizer_golden.py, which also makes the hard strings.
+tests/golden/make_tokenizer_golden.py makes the golden hashes and the hard strings.
 """
 
 import functools
@@ -40,7 +40,9 @@ def real_texts(data):
 def golden_hashes():
     with np.load(golden.GOLDEN) as file:
         hashes = dict(file)
-    assert hashes["unidata_version"] == "14.0.0"  # The version of keras_bert.text.unicode_14.
+    assert (
+        hashes["unidata_version"] == "14.0.0"
+    )  # The Unicode version of keras_bert.text.unicode_14.
     return hashes
 
 
@@ -66,13 +68,13 @@ def pieces_of(tokenizer, text):
 
 
 @pytest.mark.parametrize("setting", GOOGLE_VOCABS)
-def test_hard_strings_give_googles_pieces(shared_data, setting):
+def test_hard_strings_give_the_tokens_of_google(shared_data, setting):
     assert len(hard_strings()) > 38_000
     assert differing(setting, shared_data).tolist() == []
 
 
 @pytest.mark.parametrize("setting", GOOGLE_VOCABS)
-def test_real_text_gives_googles_pieces(shared_data, setting):
+def test_real_text_gives_the_tokens_of_google(shared_data, setting):
     tokenizer, wrong = tokenizer_of(setting, shared_data), []
     for name, lines in real_texts(shared_data):
         ids = tokenizer.tokenize(lines)
@@ -82,15 +84,16 @@ def test_real_text_gives_googles_pieces(shared_data, setting):
     assert wrong == []
 
 
-def test_every_character_gives_googles_pieces_cased():
+def test_every_character_gives_the_tokens_of_google_cased():
     assert differing("characters").tolist() == []
 
 
-def test_every_character_gives_googles_pieces_but_for_reordered_marks():
-    """The one known difference (docs/tokenizer.md), which no Google vocabulary can show.
+def test_every_character_gives_the_tokens_of_google_except_reordered_marks():
+    """Checks the one known difference (docs/tokenizer.md). No vocabulary of Google can show it.
 
-    Unicode's canonical order moves one mark before another; of 25 such characters that are not of
-    category Mn, and so not dropped, two of different combining class must follow each other.
+    Unicode's canonical ordering moves one mark before another. The difference needs two consecutive
+    marks of different combining class that are not dropped. Only 25 marks are not dropped, since
+    they are not of category Mn.
     """
 
     def kept_classes(text):
@@ -140,13 +143,13 @@ def test_split_words():
 # Special tokens
 
 
-def test_special_tokens_are_text_unless_asked():
+def test_special_tokens_are_text_by_default():
     assert pieces_of(BertTokenizer(TINY), ["[MASK]"]) == [["[", "mask", "]"]]
 
 
 @pytest.mark.parametrize("token", SPECIAL_TOKENS)
 @pytest.mark.parametrize("do_lower_case", [True, False])
-def test_special_tokens_are_kept_where_asked(token, do_lower_case):
+def test_special_tokens_are_kept_with_keep_special_tokens(token, do_lower_case):
     tokenizer = BertTokenizer(TINY, do_lower_case, keep_special_tokens=True)
     text = f"é{token}a{token}{token}"
     ids, starts, ends = tokenizer.tokenize_with_offsets([text])
@@ -170,8 +173,8 @@ def test_only_exact_special_tokens_are_kept():
     ]
 
 
-def test_keeping_special_tokens_changes_no_other_text():
-    # The stand-ins' block of noncharacters is no part of a real vocabulary.
+def test_keep_special_tokens_does_not_change_other_text():
+    # Noncharacters stand in for special tokens; no real vocabulary contains their block.
     vocab = [p for p in golden.every_character_vocab() if not "\ufdd0" <= p[-1] <= "\ufdef"]
     plain, keeping = BertTokenizer(vocab), BertTokenizer(vocab, keep_special_tokens=True)
     others = [s for s in hard_strings() if not any(t.encode() in s for t in SPECIAL_TOKENS)]
@@ -185,12 +188,12 @@ def test_keeping_special_tokens_changes_no_other_text():
 
 
 @pytest.mark.parametrize("setting", ["characters-lower", "characters"])
-def test_both_orders_give_equal_ids_on_hard_strings(setting):
+def test_ids_with_and_without_offsets_are_equal_on_hard_strings(setting):
     assert_equal_ids(tokenizer_of(setting), hard_strings())
 
 
 @pytest.mark.parametrize("setting", ["uncased", "multilingual"])
-def test_both_orders_give_equal_ids_on_real_text(shared_data, setting):
+def test_ids_with_and_without_offsets_are_equal_on_real_text(shared_data, setting):
     for name, lines in real_texts(shared_data):
         if name.startswith("corpus"):
             assert_equal_ids(tokenizer_of(setting, shared_data), lines)
@@ -206,7 +209,7 @@ def assert_equal_ids(tokenizer, texts):
 
 
 @pytest.mark.parametrize("setting", ["characters-lower", "characters"])
-def test_each_piece_is_what_its_place_in_the_text_normalizes_to(setting):
+def test_each_token_equals_the_normalized_text_at_its_offsets(setting):
     tokenizer = tokenizer_of(setting)
     normalized = functools.cache(
         lambda char: normalize_character(char, tokenizer.do_lower_case).replace(" ", "")
@@ -227,7 +230,7 @@ def test_each_piece_is_what_its_place_in_the_text_normalizes_to(setting):
             if len(piece) > 2:
                 piece = piece.removeprefix("##")
             piece = piece.replace("ς", "σ")
-            # Several pieces can come of one character; each then covers all of it.
+            # One character can give several tokens; each of them then covers the whole character.
             assert piece == whole or (piece in whole and len([c for c in chars if c]) == 1)
 
 
@@ -250,14 +253,14 @@ def test_offset_examples(text, spans):
     assert [text[s:e] for s, e in pairs] == spans
 
 
-def test_pieces_of_one_character_share_its_place():
+def test_tokens_of_one_character_share_its_offsets():
     tokenizer = BertTokenizer([*SPECIAL_TOKENS, "\u1112", "##\u1161", "##\u11ab"])
     ids, starts, ends = tokenizer.tokenize_with_offsets(["한"])
     assert (ids.to_list(), starts.to_list(), ends.to_list()) == ([[5, 6, 7]], [[0] * 3], [[3] * 3])
 
 
 @pytest.mark.parametrize("setting", ["characters-lower", "characters"])
-def test_character_offsets_are_those_of_str(setting):
+def test_character_offsets_match_python_str(setting):
     texts = [s.decode("utf-8", "ignore") for s in hard_strings()[::20]]
     _, starts, ends = tokenizer_of(setting).tokenize_with_offsets(texts)
     for offsets in (starts, ends):
@@ -273,7 +276,7 @@ def test_character_offsets_are_those_of_str(setting):
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.binary(max_size=40), max_size=6))
-def test_any_bytes_are_read_as_python_ignoring_errors_reads_them(texts):
+def test_invalid_utf8_bytes_are_ignored_as_in_python_decode(texts):
     tokenizer = tokenizer_of("characters-lower")
     ids, starts, ends = tokenizer.tokenize_with_offsets(tf.constant(texts, tf.string))
     clean = [text.decode("utf-8", "ignore") for text in texts]
@@ -289,7 +292,7 @@ def test_empty_batch():
     assert tokenizer.split_words(none).to_list() == []
 
 
-def test_in_a_dataset_that_made_the_tokenizer_within_its_own_graph():
+def test_tokenizer_created_inside_dataset_map():
     def ids(text):
         return BertTokenizer(TINY).tokenize(text).to_tensor()
 
@@ -297,7 +300,7 @@ def test_in_a_dataset_that_made_the_tokenizer_within_its_own_graph():
     assert next(iter(dataset)).numpy().tolist() == [[TINY.index("un"), TINY.index("a")]]
 
 
-def test_in_a_saved_model(tmp_path):
+def test_tokenizer_in_a_saved_model(tmp_path):
     tokenizer = BertTokenizer(TINY, keep_special_tokens=True)
     module = tf.Module()
 
@@ -321,7 +324,7 @@ def test_in_a_saved_model(tmp_path):
     assert not ops & {"PyFunc", "EagerPyFunc", "NumpyFunction"}
 
 
-def test_a_vocabulary_that_cannot_be_used_is_refused():
+def test_unusable_vocabulary_is_rejected():
     with pytest.raises(InputError, match=r"expected the special token.* \[MASK\]"):
         BertTokenizer([*SPECIAL_TOKENS[:4], "a"])
     with pytest.raises(InputError, match="cannot use this vocabulary"):

@@ -1,4 +1,4 @@
-"""The tokenizer's table does not depend on the Unicode version of the running Python."""
+"""Tests that the tokenizer's table does not depend on the Unicode version of Python."""
 
 import hashlib
 import unicodedata
@@ -11,16 +11,18 @@ def digest(content):
     return hashlib.sha256(content).hexdigest()[:16]
 
 
-def test_the_table_is_that_of_unicode_14():
-    """Computed with Python 3.11 from `unicodedata` alone; the same on 3.12 and 3.13."""
+def test_table_is_that_of_unicode_14():
+    """The digests come from `unicodedata` of Python 3.11; they are the same on 3.12 and 3.13."""
     assert digest(normalizer_model(do_lower_case=False)) == "79c62c80df5986eb"
     assert digest(normalizer_model(do_lower_case=True)) == "c66dc464737e2e96"
     assert digest(final_sigma_pattern().encode()) == "d1f180d02f3095b4"
 
 
-def test_the_assigned_characters_are_those_of_python_or_fewer():
+def test_assigned_characters_are_also_assigned_in_python():
     assigned = list(assigned_characters())
-    assert len(assigned) == 144_697 + 65 + 137_468 + 2048  # Graphic and format, control, Co, Cs.
+    assert (
+        len(assigned) == 144_697 + 65 + 137_468 + 2048
+    )  # Graphic and format, control, Co and Cs characters.
     assert assigned == sorted(set(assigned))
     assert all(unicodedata.category(char) != "Cn" for char in assigned)
     if unicodedata.unidata_version == "14.0.0":

@@ -1,4 +1,4 @@
-"""vocab.txt: what is read right and what is refused."""
+"""Tests of reading vocab.txt: accepted and rejected files."""
 
 import pytest
 
@@ -22,50 +22,50 @@ def test_ids_are_line_numbers_from_0(write):
     assert load_vocab(write(SPECIAL + "the\n##ing\n")) == [*SPECIAL_TOKENS, "the", "##ing"]
 
 
-def test_crlf_and_no_final_newline_are_read_right(write):
+def test_crlf_and_missing_final_newline_are_accepted(write):
     path = write((SPECIAL + "the\n##ing").replace("\n", "\r\n"))
     assert load_vocab(path) == [*SPECIAL_TOKENS, "the", "##ing"]
 
 
-def test_lines_end_at_newline_only(write):
+def test_lines_end_only_at_newlines(write):
     odd = ["\u2028", "\x85", "a\u2029b", "\x0c"]
     assert load_vocab(write(SPECIAL + "\n".join(odd))) == [*SPECIAL_TOKENS, *odd]
 
 
-def test_bytes_that_are_not_utf8_are_refused_with_the_line(write):
+def test_bytes_that_are_not_utf8_are_rejected_with_the_line(write):
     with pytest.raises(InputError, match=r"vocab.txt, line 6: expected UTF-8, got .*\\xff"):
         load_vocab(write(SPECIAL.encode() + b"a\xff\n"))
 
 
-def test_repeated_pieces_are_refused_with_both_lines(write):
+def test_repeated_tokens_are_rejected_with_both_lines(write):
     with pytest.raises(InputError, match=r"'the' is on line 6 and again on line 8"):
         load_vocab(write(SPECIAL + "the\na\nthe\n"))
 
 
-def test_empty_lines_are_refused(write):
+def test_empty_lines_are_rejected(write):
     with pytest.raises(InputError, match="line 6: expected a word piece, got an empty line"):
         load_vocab(write(SPECIAL + "\nthe\n"))
 
 
 @pytest.mark.parametrize("content", ["", "\n"])
-def test_empty_files_are_refused(write, content):
+def test_empty_files_are_rejected(write, content):
     with pytest.raises(InputError, match="got an empty"):
         load_vocab(write(content))
 
 
-def test_missing_files_are_refused(tmp_path):
+def test_missing_files_are_rejected(tmp_path):
     with pytest.raises(InputError, match=r"cannot read vocabulary .*none.txt: No such file"):
         load_vocab(tmp_path / "none.txt")
 
 
 @pytest.mark.parametrize("token", SPECIAL_TOKENS)
-def test_missing_special_tokens_are_refused(write, token):
+def test_missing_special_tokens_are_rejected(write, token):
     with pytest.raises(InputError) as error:
         load_vocab(write(SPECIAL.replace(token + "\n", "")))
     assert token in str(error.value)
 
 
-def test_special_tokens_in_lower_case_are_refused_and_named(write):
+def test_special_tokens_in_lower_case_are_rejected_and_named(write):
     with pytest.raises(InputError, match=r"\[MASK\].*\[mask\] in lower case"):
         load_vocab(write(SPECIAL.replace("[MASK]", "[mask]")))
 
@@ -80,18 +80,18 @@ def test_special_tokens_in_lower_case_are_refused_and_named(write):
         ("odd-chinese-crlf", 21128),
     ],
 )
-def test_real_vocabularies(shared_data, folder, size):
+def test_real_vocabularies_have_the_expected_sizes(shared_data, folder, size):
     assert len(load_vocab(shared_data / "vocab" / folder / "vocab.txt")) == size
 
 
-def test_real_vocabulary_with_lowered_specials_is_refused(shared_data):
+def test_real_vocabulary_with_lower_case_special_tokens_is_rejected(shared_data):
     path = shared_data / "vocab" / "odd-uncased-lowercased-specials" / "vocab.txt"
     with pytest.raises(InputError, match=r"\[UNK\].* lower case"):
         load_vocab(path)
 
 
 @pytest.mark.parametrize(("pieces", "rows"), [(92, 92), (92, 96), (92, 128), (129, 256)])
-def test_the_rows_of_a_padded_table_get_names(pieces, rows):
+def test_rows_of_a_padded_embedding_table_get_unused_tokens(pieces, rows):
     vocab = [f"w{index}" for index in range(pieces - 1)] + ["[unused1]"]
     fitted = fit_vocab(vocab, rows, "vocab.txt")
     assert fitted[:pieces] == vocab
@@ -103,7 +103,7 @@ def test_the_rows_of_a_padded_table_get_names(pieces, rows):
     ("pieces", "rows"),
     [(97, 96), (91, 92), (92, 93), (88, 104), (128, 256), (28996, 30522)],
 )
-def test_a_table_that_is_not_padded_has_as_many_rows_as_pieces(pieces, rows):
+def test_vocabulary_that_does_not_fit_the_table_is_rejected(pieces, rows):
     message = rf"vocab\.txt: has {pieces} pieces, but .* is {rows}; expected the same .* 8 to 128"
     with pytest.raises(InputError, match=message):
         fit_vocab([f"w{index}" for index in range(pieces)], rows, "vocab.txt")

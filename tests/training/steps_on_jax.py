@@ -1,11 +1,11 @@
-"""Trains on given batches with JAX, on one device and on two, where TensorFlow is not installed.
+"""Trains on given batches with JAX, on one and on two devices, without TensorFlow.
 
     KERAS_BACKEND=jax XLA_FLAGS=--xla_force_host_platform_device_count=2 \
         python tests/training/steps_on_jax.py FOLDER
 
-In, from FOLDER: `model/`, a model directory; `batches.npz`, "STEP/FEATURE" arrays; `tensorflow/`,
-a checkpoint. Out, into FOLDER: `CASE.npz`, the weights by path and the "figures/NAME" of each case;
-`jax/`, the checkpoint as JAX read it; `facts.json`.
+Reads from FOLDER: `model/`, a model directory; `batches.npz`, "STEP/FEATURE" arrays; `tensorflow/`,
+a checkpoint. Writes into FOLDER: `CASE.npz`, the weights by path and the "figures/NAME" of each
+case; `jax/`, the checkpoint as JAX read it; `facts.json`.
 """
 
 import json
@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 
 if __name__ == "__main__":
-    sys.modules["tensorflow"] = None  # Any import of it now raises ImportError.
+    sys.modules["tensorflow"] = None  # Any import of TensorFlow now raises ImportError.
 
 import jax
 import keras
@@ -43,13 +43,13 @@ CASES = {
     "recomputed": (JaxDevices(DEVICES[:1]), {"gradient_checkpointing": True}),
     "data_parallel": (JaxDevices(DEVICES), {"gradient_accumulation_steps": 2}),
     "model_parallel": (JaxDevices(DEVICES, model_parallel=2), {}),
-    # Of each batch that has grown to two of three micro-batches (training/ramp.py).
+    # The batch size has grown to two of three micro-batches (training/ramp.py).
     "growing": (JaxDevices(DEVICES[:1]), {"gradient_accumulation_steps": 3}),
 }
 
 
 def make(devices: JaxDevices, folder: Path) -> tuple[BertPretrainer, AdamWeightDecay]:
-    """Returns the model with its first weights, and an optimizer for it."""
+    """Returns the model with its initial weights, and an optimizer for it."""
     directory = open_model_directory(folder / "model")
     with devices.scope():
         model = BertPretrainer(directory.config)
@@ -60,18 +60,18 @@ def make(devices: JaxDevices, folder: Path) -> tuple[BertPretrainer, AdamWeightD
 
 
 def grown(batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Returns a batch with padding for its last third: every third row."""
+    """Returns the batch padded by half its size: every third row is padding."""
     places = np.arange(1, 1 + len(batch["example_weights"]) // 2) * 2
     return {name: np.insert(value, places, 0, axis=0) for name, value in batch.items()}
 
 
 def shard_shapes(variables: list[keras.Variable]) -> dict[str, list[int]]:
-    """Returns what one device has of each variable."""
+    """Returns the shape of each variable's shard on the first device."""
     return {v.path: list(v.value.addressable_shards[0].data.shape) for v in variables}
 
 
 def fused_difference(batch: dict[str, np.ndarray], causal: bool = False) -> float:
-    """Returns how far fused attention is from ours, on a batch's masks."""
+    """Returns the largest difference between fused and plain attention for a batch's masks."""
     layer = SelfAttention(
         BertConfig(1, 16, num_attention_heads=2, initializer_range=0.3, is_decoder=causal)
     )
@@ -86,7 +86,7 @@ def fused_difference(batch: dict[str, np.ndarray], causal: bool = False) -> floa
 
 
 def refusal_of_an_odd_vocabulary(folder: Path) -> str:
-    """Returns what is said of a vocabulary that two devices cannot share."""
+    """Returns the error message for a vocabulary that cannot be split over two devices."""
     config = replace(open_model_directory(folder / "model").config, vocab_size=51)
     try:
         with JaxDevices(DEVICES, model_parallel=2).scope():
@@ -97,7 +97,7 @@ def refusal_of_an_odd_vocabulary(folder: Path) -> str:
 
 
 def main(folder: Path) -> None:
-    """Runs every case."""
+    """Runs every case and writes the results."""
     stored = np.load(folder / "batches.npz")
     steps = 1 + max(int(name.split("/")[0]) for name in stored)
     batches = [

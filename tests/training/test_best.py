@@ -1,4 +1,4 @@
-"""The best evaluation and the end of patience follow from the evaluations alone."""
+"""The best evaluation and early stopping depend only on the evaluations."""
 
 import math
 
@@ -16,11 +16,11 @@ def evaluations(*values):
     [
         ((), None),
         ((0.1, 0.3, 0.2), 20),
-        ((0.1, 0.3, 0.3), 20),  # the earlier of equals
+        ((0.1, 0.3, 0.3), 20),  # the earlier of equal values
         ((math.nan, 0.3, math.nan), 20),
     ],
 )
-def test_the_best_evaluation(values, best):
+def test_step_of_the_best_evaluation(values, best):
     kept = BestKept("f1", lambda: None)
     assert kept.step_of_best(evaluations(*values)) == best
 
@@ -28,13 +28,13 @@ def test_the_best_evaluation(values, best):
 @pytest.mark.parametrize(
     ("values", "patience", "stops"),
     [
-        ((0.5, 0.4, 0.4), 0, False),  # 0: never
+        ((0.5, 0.4, 0.4), 0, False),  # 0: never stop
         ((0.5, 0.4), 2, False),
         ((0.5, 0.4, 0.5), 2, True),
         ((0.5, 0.4, 0.6), 2, False),
         ((), 1, False),
     ],
 )
-def test_patience(values, patience, stops):
+def test_training_stops_when_patience_is_exhausted(values, patience, stops):
     kept = BestKept("f1", lambda: None, patience=patience)
     assert kept.has_stopped(evaluations(*values)) == stops

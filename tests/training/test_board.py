@@ -1,4 +1,4 @@
-"""TensorBoard reads back the tables and curves that a run wrote."""
+"""TensorBoard reads the tables and curves that a run wrote."""
 
 import numpy as np
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -6,7 +6,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from keras_bert.training.board import Board
 
 
-def test_a_table_and_a_curve_can_be_read_back(tmp_path):
+def test_table_and_curve_can_be_read_back(tmp_path):
     board = Board(tmp_path, 7)
     board.table("wrong", ["text", "label"], [["a|b\nc", 1], ["d", 2], ["half \ud83d", 3]])
     board.pr_curve("positive", np.array([1, 1, 0, 0]), np.array([0.9, 0.4, 0.6, 0.1]))

@@ -1,4 +1,4 @@
-"""Checkpoints: whole or absent, the newest whole one is used, another model's is refused."""
+"""Checkpoints are atomic, the newest intact one is restored, and other models are rejected."""
 
 import errno
 import json
@@ -42,7 +42,7 @@ def test_restores_model_optimizer_and_step(tmp_path):
     assert all((w == 2.5).all() for w in model.get_weights())
 
 
-def test_moments_in_bfloat16_stay_so_and_go_on_to_the_same_bits(tmp_path):
+def test_bfloat16_moments_are_restored_and_continue_bit_identically(tmp_path):
     gradients = [np.full((2, 3), 0.3, "float32"), np.full(3, -0.7, "float32")]
 
     def go_on(model, optimizer, steps):
@@ -62,7 +62,7 @@ def test_moments_in_bfloat16_stay_so_and_go_on_to_the_same_bits(tmp_path):
     assert go_on(*again, 4) == go_on(model, optimizer, 4)
 
 
-def test_no_checkpoint_is_step_0(tmp_path):
+def test_no_checkpoint_restores_step_0(tmp_path):
     assert restore_latest(tmp_path / "absent", *make()) == 0
 
 
@@ -72,7 +72,7 @@ def test_keeps_the_newest_three(tmp_path):
     assert [p.name[-2:] for p in list_checkpoints(tmp_path)] == ["02", "10", "11"]
 
 
-def test_a_damaged_later_one_does_not_push_out_what_was_just_saved(tmp_path):
+def test_damaged_later_checkpoint_does_not_evict_the_one_just_saved(tmp_path):
     for step in (1, 5):
         save(tmp_path, step, step)
     (tmp_path / "step-00000005" / "state.json").write_text("{")
@@ -83,7 +83,7 @@ def test_a_damaged_later_one_does_not_push_out_what_was_just_saved(tmp_path):
 
 
 @pytest.mark.parametrize("damage", ["cut", "flip", "no state", "no file"])
-def test_a_damaged_newest_one_gives_way_to_the_one_before(tmp_path, damage):
+def test_damaged_newest_checkpoint_falls_back_to_the_previous_one(tmp_path, damage):
     save(tmp_path, 1, 1.0)
     newest = save(tmp_path, 2, 2.0)
     weights = newest / "model.safetensors"
@@ -100,19 +100,19 @@ def test_a_damaged_newest_one_gives_way_to_the_one_before(tmp_path, damage):
     assert model.get_weights()[0][0, 0] == 1.0
 
 
-def test_only_damaged_ones_are_an_error_not_a_fresh_start(tmp_path):
+def test_only_damaged_checkpoints_raise_an_error(tmp_path):
     (save(tmp_path, 1, 1.0) / "state.json").write_text("{")
     with pytest.raises(InputError, match="all 1 checkpoints are damaged"):
         restore_latest(tmp_path, *make())
 
 
-def test_a_checkpoint_of_another_model_is_refused_with_what_differs(tmp_path):
+def test_checkpoint_of_another_model_is_rejected_with_the_difference(tmp_path):
     save(tmp_path, 1, 1.0)
     with pytest.raises(InputError, match=r"m/dense/kernel \(2, 4\)"):
         restore_latest(tmp_path, *make(units=4))
 
 
-def test_a_full_disk_is_one_line_and_loses_nothing_that_was_saved(tmp_path, monkeypatch):
+def test_full_disk_raises_an_error_and_keeps_saved_checkpoints(tmp_path, monkeypatch):
     save(tmp_path, 1, 1.0)
 
     def full(values, path):
@@ -128,8 +128,8 @@ def test_a_full_disk_is_one_line_and_loses_nothing_that_was_saved(tmp_path, monk
     assert restore_latest(tmp_path, *make()) == 1
 
 
-def test_training_goes_on_while_a_checkpoint_is_written(tmp_path, monkeypatch):
-    """What is saved is the state at the save, whatever happens to the variables meanwhile."""
+def test_training_continues_while_a_checkpoint_is_written(tmp_path, monkeypatch):
+    """The checkpoint holds the values at the time of the save, even if variables change later."""
     may_write, write = threading.Event(), checkpoint.save_file
 
     def slow(values, path):
@@ -150,7 +150,7 @@ def test_training_goes_on_while_a_checkpoint_is_written(tmp_path, monkeypatch):
     assert all((w == 1.0).all() for w in restored.get_weights())
 
 
-def test_a_failed_write_shows_before_the_next_save(tmp_path):
+def test_failed_write_is_reported_before_the_next_save(tmp_path):
     (tmp_path / "checkpoints").write_text("a file in the way")
     writer = CheckpointWriter(tmp_path / "checkpoints")
     writer.save(1, *make())
@@ -170,22 +170,22 @@ def test_a_failed_write_shows_before_the_next_save(tmp_path):
         '{"step": "2", "sha256": {}}',
     ],
 )
-def test_a_state_of_another_form_is_damage(tmp_path, state):
+def test_state_of_invalid_form_counts_as_damage(tmp_path, state):
     save(tmp_path, 1, 1.0)
     (save(tmp_path, 2, 2.0) / "state.json").write_text(state)
     assert restore_latest(tmp_path, *make()) == 1
 
 
 @pytest.mark.parametrize("step", [3, None])
-def test_a_step_that_is_not_the_folders_is_damage(tmp_path, step):
-    """A digit that flipped on the disk, or a state without one; the files are whole."""
+def test_step_that_differs_from_the_folder_name_counts_as_damage(tmp_path, step):
+    """The step is wrong or missing in state.json; all files are intact."""
     save(tmp_path, 1, 1.0)
     path = save(tmp_path, 2, 2.0) / "state.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"step": step}))
     assert restore_latest(tmp_path, *make()) == 1
 
 
-def test_a_kill_while_writing_leaves_no_checkpoint(tmp_path, monkeypatch):
+def test_kill_during_a_write_leaves_no_checkpoint(tmp_path, monkeypatch):
     def killed(path):
         raise KeyboardInterrupt
 
@@ -194,6 +194,6 @@ def test_a_kill_while_writing_leaves_no_checkpoint(tmp_path, monkeypatch):
         save(tmp_path, 1, 1.0)
     assert list_checkpoints(tmp_path) == []
     monkeypatch.undo()
-    (tmp_path / ".step-00000003.7.partial").mkdir()  # of a process that had no time to clean up
+    (tmp_path / ".step-00000003.7.partial").mkdir()  # left by a process that could not clean up
     save(tmp_path, 1, 1.0)
     assert [path.name for path in tmp_path.iterdir()] == ["step-00000001"]

@@ -1,4 +1,4 @@
-"""Several workers: what TF_CONFIG says, and what one process alone can tell of them."""
+"""Several workers: reading TF_CONFIG, and behavior that one process can check alone."""
 
 import json
 import socket
@@ -27,12 +27,12 @@ def environment(cluster, kind="worker", index=0):
     return {"TF_CONFIG": json.dumps({"cluster": cluster, "task": {"type": kind, "index": index}})}
 
 
-def test_workers_are_those_of_tf_config():
+def test_workers_are_read_from_tf_config():
     cluster = {"worker": ["a:1", "b:2", "c:3"]}
     assert read_cluster(environment(cluster, index=2)) == Cluster(("a:1", "b:2", "c:3"), 2)
 
 
-def test_a_chief_is_the_first_worker():
+def test_chief_is_the_first_worker():
     cluster = {"worker": ["b:2", "c:3"], "chief": ["a:1"]}
     assert read_cluster(environment(cluster, "chief")) == Cluster(("a:1", "b:2", "c:3"), 0)
     assert read_cluster(environment(cluster, "worker", 1)) == Cluster(("a:1", "b:2", "c:3"), 2)
@@ -58,12 +58,12 @@ def test_a_chief_is_the_first_worker():
         (environment({"worker": ["a:1", "a:1"]}), r"an address comes twice"),
     ],
 )
-def test_a_bad_tf_config_is_one_line(variables, message):
+def test_invalid_tf_config_raises_an_error(variables, message):
     with pytest.raises(InputError, match=message):
         read_cluster(variables)
 
 
-def test_a_taken_port_is_one_line():
+def test_port_in_use_raises_an_error():
     with socket.socket() as other:
         other.bind(("", 0))
         other.listen()
@@ -74,7 +74,7 @@ def test_a_taken_port_is_one_line():
             join(Cluster((address, "localhost:1"), 0), timeout=1)
 
 
-def test_a_worker_that_never_joins_is_named():
+def test_worker_that_never_joins_is_named():
     message = r"worker 0 of 2 waited 0 s \(--worker_timeout\); not there: localhost:1"
     with held_address() as own, pytest.raises(EndedEarly, match=message):
         join(Cluster((own, "localhost:1"), 0), timeout=0)
@@ -87,8 +87,8 @@ def test_one_process_is_a_cluster_of_one(mirrored):
         check_agreement(strategy, {"a": 1})
 
 
-def test_of_each_worker_one_device_alone_adds_to_a_sum(mirrored):
-    """Three devices that hold 0.1 would sum to what no division by 3 takes back."""
+def test_only_one_device_of_each_worker_contributes_to_a_sum(mirrored):
+    """Summing 0.1 over three devices gives a value that dividing by 3 does not restore."""
     value = tf.constant([0.1])
     assert _sum_of_firsts(mirrored, 2)(value).numpy() == value.numpy()
 
@@ -107,7 +107,7 @@ OWN = "{{node Cast}} /job:worker/replica:0/task:0/device:CPU:0"
         (tf.errors.CancelledError, "Socket closed"),
     ],
 )
-def test_errors_that_speak_of_another_worker_say_that_it_is_gone(error, who):
+def test_errors_that_name_another_worker_report_that_it_is_gone(error, who):
     named = "worker 1" if "task:1" in who else "another worker, or the way to it,"
     with pytest.raises(EndedEarly, match=f"^{named} is gone$"), _naming_lost(2, 0):
         raise error(None, None, who)
@@ -116,6 +116,6 @@ def test_errors_that_speak_of_another_worker_say_that_it_is_gone(error, who):
 @pytest.mark.parametrize(
     "error", [tf.errors.InternalError, tf.errors.FailedPreconditionError, tf.errors.AbortedError]
 )
-def test_errors_of_this_worker_itself_stay_what_they_are(error):
+def test_errors_of_this_worker_are_not_changed(error):
     with pytest.raises(error), _naming_lost(2, 0):
         raise error(None, None, f"{OWN} could not create a primitive")

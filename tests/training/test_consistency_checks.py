@@ -1,4 +1,4 @@
-"""What ends a run that goes wrong says where to go on from."""
+"""Errors that end a run report the checkpoint to resume from."""
 
 import threading
 
@@ -29,7 +29,7 @@ def figures(losses, norms):
     return StepFigures(sums, weights, 8 * ones, 8 * ones, ones, np.array(norms), 1e-4 * ones)
 
 
-def test_a_checkpoint_that_is_being_written_is_waited_for_and_named(tmp_path, monkeypatch, model):
+def test_error_waits_for_the_pending_checkpoint_and_names_it(tmp_path, monkeypatch, model):
     may_write, write = threading.Event(), checkpoint.save_file
 
     def slow(values, path):
@@ -47,7 +47,7 @@ def test_a_checkpoint_that_is_being_written_is_waited_for_and_named(tmp_path, mo
         stop_if_not_finite(figures([1.0, np.nan], [1.0, 2.0]), 5, TASK, writer)
 
 
-def test_a_weight_that_is_not_finite_is_named(tmp_path, model):
+def test_weight_that_is_not_finite_is_named(tmp_path, model):
     writer, one = CheckpointWriter(tmp_path), tf.distribute.get_strategy()
     check_weights(one, model, 3, writer)
     model.trainable_variables[1].assign([0.0, np.inf, 0.0])

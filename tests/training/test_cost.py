@@ -1,4 +1,4 @@
-"""What pre-training costs: counts of weights, operations and bytes against the model's own."""
+"""Cost of pre-training: counts of weights, operations and bytes equal those of the model."""
 
 from dataclasses import replace
 
@@ -13,22 +13,22 @@ BASE = BertConfig.from_json("base")
 
 
 @pytest.mark.parametrize("changes", [{}, {"num_hidden_layers": 3, "intermediate_size": 24}])
-def test_the_weights_of_a_model_are_counted_exactly(changes):
+def test_parameter_count_equals_that_of_the_model(changes):
     sizes = {"vocab_size": 50, "hidden_size": 16, "num_attention_heads": 2}
     config = BertConfig(**{"num_hidden_layers": 1, "intermediate_size": 32} | sizes | changes)
     weights = BertPretrainer(config).trainable_variables
     assert parameters(config) == sum(int(np.prod(v.shape)) for v in weights)
 
 
-def test_bert_base_and_large_have_the_papers_sizes():
-    """110 M and 340 M (Devlin et al. 2019, section 3), here with both heads."""
+def test_bert_base_and_large_have_the_sizes_in_the_paper():
+    """110 M and 340 M parameters (Devlin et al. 2019, section 3), here with both heads."""
     assert parameters(BASE) == pytest.approx(110e6, rel=0.01)
     assert parameters(BertConfig.from_json("large")) == pytest.approx(336e6, rel=0.01)
 
 
-def test_operations_are_those_of_every_matrix_product_three_times():
+def test_flops_are_three_times_those_of_all_matrix_products():
     length, predictions, h, wide, heads = 128, 20, 768, 3072, 12
-    products = [  # (how many, [m, k], [k, n])
+    products = [  # (count, [m, k], [k, n])
         (12 * 4, (length, h), (h, h)),  # query, key, value, output
         (12, (length, h), (h, wide)),
         (12, (length, wide), (wide, h)),
@@ -43,7 +43,7 @@ def test_operations_are_those_of_every_matrix_product_three_times():
     assert flops(BASE, length, predictions) == total
 
 
-def test_memory_grows_with_what_it_is_made_of():
+def test_memory_scales_with_model_batch_and_precision():
     plain = memory(BASE, StepShape(128, 20, 8))
     assert plain.weights == plain.gradients == 4 * parameters(BASE)
     assert plain.optimizer == 8 * parameters(BASE)
@@ -53,9 +53,9 @@ def test_memory_grows_with_what_it_is_made_of():
     assert memory(BASE, StepShape(128, 20, 8, state_bytes=2)).optimizer == plain.optimizer // 2
     half = memory(BASE, StepShape(128, 20, 8, compute_bytes=2))
     assert half.activations < plain.activations
-    assert half.weights > plain.weights  # with their bfloat16 copies
+    assert half.weights > plain.weights  # includes their bfloat16 copies
     recomputed = memory(BASE, StepShape(512, 77, 8, gradient_checkpointing=True))
     deep = replace(BASE, num_hidden_layers=24)
     more = memory(deep, StepShape(512, 77, 8, gradient_checkpointing=True)).activations
     assert recomputed.activations < memory(BASE, StepShape(512, 77, 8)).activations / 3
-    assert more - recomputed.activations == 12 * 8 * 512 * 768 * 4  # a layer's input each
+    assert more - recomputed.activations == 12 * 8 * 512 * 768 * 4  # the input of each layer

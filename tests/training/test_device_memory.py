@@ -1,4 +1,4 @@
-"""Memory of TensorFlow's devices: what is given back."""
+"""Releasing the memory of TensorFlow's devices."""
 
 import keras
 import numpy as np
@@ -7,7 +7,7 @@ import tensorflow as tf
 from keras_bert.training.device_memory import free
 
 
-def test_freed_variables_hold_nothing(mirrored):
+def test_freed_variables_hold_no_memory(mirrored):
     with mirrored.scope():
         variable = keras.Variable(np.ones([3, 4], np.float32))
     free([variable])

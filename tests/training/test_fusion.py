@@ -1,4 +1,4 @@
-"""Compiled chains: the same numbers and gradients as the plain functions, compiled once each."""
+"""Compiled chains give the values and gradients of the plain functions, with one compilation."""
 
 import keras
 import numpy as np
@@ -34,24 +34,24 @@ def value_and_gradients(function, inputs, **settings):
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_value_and_gradients_are_those_of_the_plain_function(dtype):
+def test_values_and_gradients_equal_those_of_the_plain_function(dtype):
     plain = value_and_gradients(residual_norm, tensors(dtype), **SETTINGS)
     fused = value_and_gradients(compile_chain(residual_norm), tensors(dtype), **SETTINGS)
-    assert plain[-1] is fused[-1] is None  # The key is an integer.
+    assert plain[-1] is fused[-1] is None  # The key is an integer and has no gradient.
     for a, b in zip(plain[:-1], fused[:-1], strict=True):
         assert a.dtype == b.dtype
         a, b = (np.asarray(tf.cast(x, tf.float32)) for x in (a, b))
         np.testing.assert_allclose(b, a, rtol=1e-5 if dtype == "float32" else 2e-2, atol=1e-4)
 
 
-def test_a_missing_tensor_stays_missing():
+def test_missing_tensor_stays_missing():
     inputs = tensors()[:-1]
     plain = residual_norm(*inputs, None, **SETTINGS)
     fused = compile_chain(residual_norm)(*inputs, None, **SETTINGS)
     np.testing.assert_allclose(fused, plain, atol=1e-6)
 
 
-def test_a_missing_tensor_of_a_named_tuple_stays_missing():
+def test_missing_tensor_of_a_named_tuple_stays_missing():
     product, x, weights, key = tensors()
     inputs = [product + weights.bias, x, weights._replace(bias=None), key]
     plain = residual_norm(product, x, weights, key, **SETTINGS)
@@ -59,7 +59,7 @@ def test_a_missing_tensor_of_a_named_tuple_stays_missing():
     np.testing.assert_allclose(fused, plain, atol=1e-6)
 
 
-def test_one_trace_serves_every_call_of_a_shape():
+def test_one_trace_serves_all_calls_with_the_same_shape():
     traced = []
 
     @chain
@@ -79,7 +79,7 @@ def test_one_trace_serves_every_call_of_a_shape():
 
 
 @pytest.mark.parametrize("dtype", ["float32", "mixed_bfloat16"])
-def test_a_model_of_compiled_chains_is_the_model(dtype):
+def test_model_of_compiled_chains_equals_the_plain_model(dtype):
     keras.utils.set_random_seed(0)
     config = BertConfig(50, 16, 2, 2, 32, max_position_embeddings=12, initializer_range=0.2)
     model = BertPretrainer(config, dtype=dtype)

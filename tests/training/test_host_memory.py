@@ -1,4 +1,4 @@
-"""Memory of the host: the machine's, a control group's limit, and systems that say nothing."""
+"""Host memory: the machine's memory, control group limits, and systems that report nothing."""
 
 import pytest
 
@@ -23,26 +23,26 @@ def group(folder, limit, taken, inactive=None):
         (folder / "memory.stat").write_text(f"anon 7\ninactive_file {inactive}\n")
 
 
-def test_without_limits_it_is_what_the_machine_has(proc, tmp_path):
+def test_without_limits_all_memory_of_the_machine_is_available(proc, tmp_path):
     group(tmp_path / "groups/outer", "max", 1000)
     assert available(proc, tmp_path / "groups") == 5000 * 1024
     assert (resident(proc), peak_resident(proc)) == (200 * 1024, 300 * 1024)
 
 
-def test_a_limit_of_any_group_around_the_process_counts(proc, tmp_path):
+def test_limit_of_every_enclosing_control_group_applies(proc, tmp_path):
     group(tmp_path / "groups/outer", 4000, 1000)
     assert available(proc, tmp_path / "groups") == 3000
     group(tmp_path / "groups/outer/inner", 2000, 900, inactive=100)
     assert available(proc, tmp_path / "groups") == 1200
 
 
-def test_the_limit_of_a_container_that_sees_itself_as_the_root_counts(proc, tmp_path):
+def test_limit_applies_in_a_container_whose_control_group_is_the_root(proc, tmp_path):
     (proc / "self/cgroup").write_text("0::/\n")
     group(tmp_path / "groups", 4000, 5000)
     assert available(proc, tmp_path / "groups") == 0
 
 
-def test_a_system_that_does_not_say_is_unknown(proc, tmp_path):
+def test_memory_is_none_if_the_system_does_not_report_it(proc, tmp_path):
     (proc / "self/status").write_text("Name:\tpython\nVmRSS:\t 200 kB\n")
     assert peak_resident(proc) is None
     absent = tmp_path / "absent"

@@ -1,4 +1,4 @@
-"""JAX trains as TensorFlow does; two devices as one; its checkpoints are the same files."""
+"""JAX trains as TensorFlow does, on one or two devices, and shares its checkpoint format."""
 
 import json
 import os
@@ -41,7 +41,7 @@ WORDS = "encoder/embeddings/word_embeddings"
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory, write_records, root, backend_python):
-    """What both backends made of the same weights and batches, dropout on."""
+    """Trains on both backends from the same weights and batches, with dropout."""
     python = backend_python("jax")
     folder = tmp_path_factory.mktemp("jax")
     data = find_records(str(write_records(folder / "a.tfrecord", 40)))
@@ -75,7 +75,7 @@ def folder(tmp_path_factory, write_records, root, backend_python):
         | {
             "KERAS_BACKEND": "jax",
             "XLA_FLAGS": "--xla_force_host_platform_device_count=2 "
-            "--xla_backend_optimization_level=0",  # To compile fast.
+            "--xla_backend_optimization_level=0",  # For fast compilation.
             "PYTHONPATH": str(root),
         },
         capture_output=True,
@@ -101,7 +101,7 @@ def largest_difference(one, two):
     return max(np.abs(one[name] - two[name]).max() for name in one)
 
 
-def test_losses_are_tensorflows_over_20_steps_with_dropout_on(folder):
+def test_losses_equal_tensorflow_over_20_steps_with_dropout(folder):
     figures, weights = result(folder, "one")
     expected_figures, expected = result(folder, "reference")
     ours, theirs = (each.losses(pretraining_objective()) for each in (figures, expected_figures))
@@ -112,7 +112,7 @@ def test_losses_are_tensorflows_over_20_steps_with_dropout_on(folder):
     assert largest_difference(weights, expected) < 1e-4
 
 
-def test_training_moves_every_weight(folder):
+def test_training_changes_every_weight(folder):
     _, weights = result(folder, "one")
     first = load_file(folder / "model" / "model.safetensors")
     assert len(weights) == len(BertPretrainer(CONFIG).trainable_variables)
@@ -121,7 +121,7 @@ def test_training_moves_every_weight(folder):
 
 
 @pytest.mark.parametrize("case", ["recomputed", "data_parallel", "model_parallel", "growing"])
-def test_any_way_to_compute_it_equals_one_device_and_one_batch(folder, case):
+def test_other_configurations_equal_one_device_and_one_batch(folder, case):
     figures, weights = result(folder, case)
     expected_figures, expected = result(folder, "one")
     for one, two in zip(figures, expected_figures, strict=True):
@@ -129,7 +129,7 @@ def test_any_way_to_compute_it_equals_one_device_and_one_batch(folder, case):
     assert largest_difference(weights, expected) < 1e-6
 
 
-def test_model_parallel_cuts_the_vocabulary_and_its_moments_alone(facts):
+def test_model_parallel_splits_only_the_vocabulary_and_its_moments(facts):
     whole, cut = facts["data_parallel"], facts["model_parallel"]
     halved = {path for path in whole if whole[path] != cut[path]}
     assert whole[WORDS] == [50, 16]
@@ -141,7 +141,7 @@ def test_model_parallel_cuts_the_vocabulary_and_its_moments_alone(facts):
     assert halved == variables | moments
 
 
-def test_jax_reads_tensorflows_checkpoints_and_writes_the_same(folder, facts):
+def test_jax_reads_tensorflow_checkpoints_and_writes_identical_ones(folder, facts):
     assert facts["restored_step"] == STEPS
     for name in ("model.safetensors", "optimizer.safetensors"):
         theirs, ours = (
@@ -153,7 +153,7 @@ def test_jax_reads_tensorflows_checkpoints_and_writes_the_same(folder, facts):
             np.testing.assert_array_equal(ours[path], value)
 
 
-def test_tensorflow_reads_jaxs_checkpoints(folder):
+def test_tensorflow_reads_jax_checkpoints(folder):
     model = BertPretrainer(CONFIG)
     optimizer = AdamWeightDecay(LinearWarmupDecay(1e-3, 50, 2))
     optimizer.build(model.trainable_variables)
@@ -165,11 +165,11 @@ def test_tensorflow_reads_jaxs_checkpoints(folder):
 
 
 @pytest.mark.parametrize("kind", ["an_example_a_row", "packed", "causal"])
-def test_fused_attention_gives_what_ours_does(facts, kind):
+def test_fused_attention_equals_plain_attention(facts, kind):
     assert facts["fused_difference"][kind] < 1e-5
 
 
-def test_a_vocabulary_that_does_not_divide_is_refused(facts):
+def test_vocabulary_size_that_is_not_divisible_is_rejected(facts):
     expected = "--model_parallel=2 does not divide the 51 tokens of the vocabulary"
     assert facts["odd_vocabulary"] == expected
 
@@ -183,7 +183,7 @@ def test_a_vocabulary_that_does_not_divide_is_refused(facts):
         (("tpu",), "found no TPU: JAX has cpu devices"),
     ],
 )
-def test_devices_that_are_not_to_be_had_are_refused(arguments, message):
+def test_unavailable_devices_are_rejected(arguments, message):
     pytest.importorskip("jax", reason="jax is not installed")
     from keras_bert.training.jax_devices import make_strategy
 
@@ -191,6 +191,6 @@ def test_devices_that_are_not_to_be_had_are_refused(arguments, message):
         make_strategy(*arguments)
 
 
-def test_tensorflow_does_not_cut_variables():
+def test_tensorflow_rejects_model_parallel():
     with pytest.raises(InputError, match="--model_parallel=2 needs KERAS_BACKEND=jax"):
         make_tensorflow_strategy("mirrored", 2, model_parallel=2)

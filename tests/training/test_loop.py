@@ -1,4 +1,4 @@
-"""The loop's arithmetic: how far it runs without a return to Python, which batches divide."""
+"""The training loop: number of steps between returns to Python, and valid batch sizes."""
 
 import pytest
 import tensorflow as tf
@@ -24,13 +24,13 @@ def settings(log_steps, save_checkpoints_steps, steps_per_loop, num_train_steps=
     ("step", "count"),
     [(0, 10), (10, 5), (15, 10), (25, 5), (30, 10), (40, 5), (90, 10), (95, 5), (99, 1)],
 )
-def test_steps_end_at_the_next_log_checkpoint_or_last_step(step, count):
-    """Lines at 15, 30, ...; checkpoints at 40, 80; the last step is 100; 10 steps at most."""
+def test_loop_ends_at_the_next_log_checkpoint_or_last_step(step, count):
+    """Logs at 15, 30, ...; checkpoints at 40, 80; the last step is 100; at most 10 steps a loop."""
     assert _steps_to_next_event(step, settings(15, 40, 10)) == count
 
 
 @given(*(st.integers(1, 40) for _ in range(4)))
-def test_no_event_is_crossed_and_every_one_is_met(log_steps, save_steps, per_loop, last):
+def test_loop_ends_at_every_event(log_steps, save_steps, per_loop, last):
     chosen = settings(log_steps, save_steps, per_loop, last)
     step, ends = 0, set()
     while step < last:
@@ -50,7 +50,7 @@ def test_no_event_is_crossed_and_every_one_is_met(log_steps, save_steps, per_loo
         (8, 1, 7, r"--eval_batch_size=7 does not divide by 2 devices"),
     ],
 )
-def test_batches_that_do_not_divide_are_refused(
+def test_batch_sizes_that_are_not_divisible_are_rejected(
     mirrored, train_batch_size, micro_batches, eval_batch_size, message
 ):
     chosen = TrainingSettings(100, train_batch_size, gradient_accumulation_steps=micro_batches)
@@ -58,6 +58,6 @@ def test_batches_that_do_not_divide_are_refused(
         check_batch_sizes(mirrored, chosen, eval_batch_size)
 
 
-def test_batches_that_divide_pass(mirrored):
+def test_divisible_batch_sizes_are_accepted(mirrored):
     check_batch_sizes(mirrored, TrainingSettings(100, 12, gradient_accumulation_steps=3), 2)
     check_batch_sizes(tf.distribute.get_strategy(), TrainingSettings(100, 7), 5)

@@ -1,4 +1,4 @@
-"""float16: a step that overflows is skipped by all devices; the run goes on, and ends alike."""
+"""float16: all devices skip a step that overflows, and the run continues reproducibly."""
 
 import json
 
@@ -18,12 +18,12 @@ from keras_bert.training.step import make_train_steps
 from keras_bert.training.strategy import make_strategy
 
 ORDINARY = [[1.0, 2.0], [0.5, -1.0], [2.0, 0.0], [-1.0, 1.0]]
-# The gradient is the sum of the rows: 2^15 times the last one is beyond float32.
+# The gradient is the sum of the rows. Times 2^15, the last row exceeds the float32 range.
 OVERFLOW = [*ORDINARY[:3], [3e37, 0.0]]
 
 
 def batches_of(steps):
-    """An endless dataset of one batch after the other, the last one for ever."""
+    """Returns a dataset of the given batches that repeats the last one indefinitely."""
     rows = tf.data.Dataset.from_tensor_slices(np.array(steps, "float32"))
     rows = rows.concatenate(rows.skip(len(steps) - 1).repeat())
     return rows.map(
@@ -62,13 +62,13 @@ def run_steps(strategy, steps):
 
 
 @pytest.mark.parametrize("devices", [1, 2])
-def test_an_overflow_on_one_device_skips_the_step_on_all(devices, mirrored):
+def test_overflow_on_one_device_skips_the_step_on_all_devices(devices, mirrored):
     strategy = mirrored if devices == 2 else make_strategy()
     model, optimizer, figures = run_steps(strategy, [ORDINARY, OVERFLOW, ORDINARY])
     assert figures.loss_scale.tolist() == [2.0**15, 2.0**15, 2.0**14]
     assert np.isfinite(figures.gradient_norm).tolist() == [True, False, True]
     assert int(optimizer.iterations.numpy()) == 2
-    # As if the step had never been: powers of two scale without an error.
+    # As if the step had not been run: scaling by powers of two is exact.
     never, _, _ = run_steps(make_strategy(), [ORDINARY, ORDINARY])
     for one, two in zip(never.get_weights(), model.get_weights(), strict=True):
         np.testing.assert_allclose(two, one, rtol=0, atol=0 if devices == 1 else 1e-7)
@@ -78,7 +78,7 @@ def test_an_overflow_on_one_device_skips_the_step_on_all(devices, mirrored):
 
 
 def go(folder, steps, num_train_steps, growth_steps=2000, loss_scaled=True):
-    """Trains to a step with a line and a checkpoint each; returns all variables' bytes."""
+    """Trains up to a step, logs every step, and returns the bytes of all variables."""
     model, optimizer, loss_scale = make(make_strategy(), growth_steps)
     settings = TrainingSettings(
         num_train_steps, 4, jit_compile=False, log_steps=1, save_checkpoints_steps=3
@@ -96,7 +96,7 @@ def lines(folder):
     return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
 
 
-def test_a_run_goes_on_after_an_overflow_and_tells_its_scale(tmp_path):
+def test_run_continues_after_an_overflow_and_logs_the_loss_scale(tmp_path):
     go(tmp_path, [ORDINARY, OVERFLOW, ORDINARY], 3)
     found = lines(tmp_path)
     assert [line["loss_scale"] for line in found] == [2.0**15, 2.0**15, 2.0**14]
@@ -104,7 +104,7 @@ def test_a_run_goes_on_after_an_overflow_and_tells_its_scale(tmp_path):
     assert all(np.isfinite(value) for line in found for value in line.values())
 
 
-def test_without_a_loss_scale_none_is_told_and_an_overflow_ends_the_run(tmp_path):
+def test_without_a_loss_scale_none_is_logged_and_overflow_ends_the_run(tmp_path):
     go(tmp_path / "good", [ORDINARY], 1, loss_scaled=False)
     assert "loss_scale" not in lines(tmp_path / "good")[0]
     infinite = [*ORDINARY[:3], [np.inf, 0.0]]
@@ -112,13 +112,13 @@ def test_without_a_loss_scale_none_is_told_and_an_overflow_ends_the_run(tmp_path
         go(tmp_path / "bad", [ORDINARY, infinite], 3, loss_scaled=False)
 
 
-def test_a_gradient_that_overflows_at_a_scale_of_1_ends_the_run(tmp_path):
+def test_gradient_that_overflows_at_a_scale_of_1_ends_the_run(tmp_path):
     infinite = [*ORDINARY[:3], [np.inf, 0.0]]
     with pytest.raises(InputError, match=r"step 18: .* the gradient norm is"):
-        go(tmp_path, [ORDINARY, ORDINARY, infinite], 40)  # 3 to 17 halve 2^15 to 1
+        go(tmp_path, [ORDINARY, ORDINARY, infinite], 40)  # steps 3 to 17 halve 2^15 to 1
 
 
-def test_a_continued_run_ends_at_the_same_bits(tmp_path):
+def test_resumed_run_ends_bit_identical(tmp_path):
     steps = [ORDINARY, OVERFLOW, ORDINARY, ORDINARY, OVERFLOW, ORDINARY]
     whole = go(tmp_path / "whole", steps, 6, growth_steps=2)
     go(tmp_path / "parts", steps, 3, growth_steps=2)

@@ -1,4 +1,4 @@
-"""Workers as processes of their own, on this machine: the numbers of one device, and faults."""
+"""Workers as separate processes on this machine: equality with one device, and failures."""
 
 import json
 import signal
@@ -38,7 +38,7 @@ from tests.training.worker_tasks import (
 pytestmark = pytest.mark.slow  # Starts workers.
 
 ONE = tf.distribute.get_strategy()
-SECONDS_TO_END = 60  # docs/several_machines.md; up to 14 were seen.
+SECONDS_TO_END = 60  # docs/several_machines.md; at most 14 were measured.
 
 
 @pytest.fixture(scope="module")
@@ -57,14 +57,14 @@ SESSION = ["plain", "stopped", "bfloat16", "tuned", "refused", "drifted", "sums"
 
 @pytest.fixture(scope="module")
 def session(data, tmp_path_factory):
-    """The folder of what two workers did in turn; worker_tasks.py has each of it."""
+    """Runs a session on two workers and returns its folder; worker_tasks.py has the tasks."""
     folder = tmp_path_factory.mktemp("session")
     worker_processes.run(folder, 2, worker_tasks.session, data, folder, SESSION)
     return folder
 
 
 def told(folder, name, workers=2):
-    """What came of it on each worker, which must be the same on all."""
+    """Returns the results of each worker after checking that their digests are equal."""
     found = [json.loads((folder / f"{name}-{i}.json").read_text()) for i in range(workers)]
     assert [each["digests"] for each in found] == [found[0]["digests"]] * workers
     return found
@@ -75,7 +75,7 @@ def weights(output_dir, step=STEPS):
 
 
 def metrics(output_dir):
-    """The lines of metrics.jsonl without the rates."""
+    """Returns the lines of metrics.jsonl without throughput values."""
     rows = [json.loads(row) for row in (output_dir / "metrics.jsonl").read_text().splitlines()]
     return [{k: v for k, v in row.items() if not k.endswith("_per_second")} for row in rows]
 
@@ -87,7 +87,7 @@ def assert_close(first, second, tolerance=1e-6):
 
 
 def one_device(data, output_dir, workers, training=TRAINING, dtype="float32"):
-    """Trains on the same global batches in this process: the workers' shares, side by side."""
+    """Trains in this process on the same global batches, which are the workers' shares joined."""
     records = find_records(str(data / "records"))
     keras.utils.set_random_seed(SEED)
     model = BertPretrainer(BertConfig.from_dict(CONFIG), dtype=dtype)
@@ -114,17 +114,15 @@ def one_device(data, output_dir, workers, training=TRAINING, dtype="float32"):
     return model
 
 
-def test_two_workers_are_bit_identical_and_end_at_the_weights_of_one_device(
-    data, session, tmp_path
-):
-    """Micro-batches, clipping, dropout, and an evaluation of 17 records in batches of 6."""
+def test_two_workers_are_bit_identical_and_match_one_device(data, session, tmp_path):
+    """Uses micro-batches, clipping, dropout, and an evaluation of 17 records in batches of 6."""
     (first, _) = told(session, "plain")
     assert [step for step, _ in first["digests"]] == [5, 10, 12]
     assert first["warnings"] == []
     model = one_device(data, tmp_path, 2)
     assert_close(weights(session / "plain"), weights(tmp_path))
     norms = [row["gradient_norm"] for row in metrics(session / "plain") if "gradient_norm" in row]
-    assert max(norms) > TRAINING.max_grad_norm  # What was clipped, was so.
+    assert max(norms) > TRAINING.max_grad_norm  # Gradients were really clipped.
     held_out = evaluation_batches(RecordSource(find_records(str(data / "eval.tfrecord")), 50), 6)
     score = make_evaluate(ONE, model, pretraining_objective(), jit_compile=False)
     results = json.loads((session / "plain" / "results.json").read_text())
@@ -132,14 +130,14 @@ def test_two_workers_are_bit_identical_and_end_at_the_weights_of_one_device(
         assert results[name] == pytest.approx(value, abs=1e-6), name
 
 
-def test_three_workers_are_bit_identical_and_end_at_the_weights_of_one_device(data, tmp_path):
+def test_three_workers_are_bit_identical_and_match_one_device(data, tmp_path):
     worker_processes.run(tmp_path, 3, worker_tasks.session, data, tmp_path, ["plain"])
     told(tmp_path, "plain", 3)
     one_device(data, tmp_path / "one", 3)
     assert_close(weights(tmp_path / "plain"), weights(tmp_path / "one"))
 
 
-def test_the_first_worker_writes_what_one_process_would(session):
+def test_first_worker_writes_the_same_files_as_a_single_process(session):
     names = {path.name for path in (session / "plain").iterdir()}
     assert names == {
         "model",
@@ -154,8 +152,8 @@ def test_the_first_worker_writes_what_one_process_would(session):
     assert [row["step"] for row in rows if "eval_loss" in row] == [5, 10, 12]
 
 
-def test_sigterm_to_one_worker_stops_all_and_the_run_goes_on_to_the_same_bits(session):
-    """In training after step 4; in the evaluation of step 5, which is done when it goes on."""
+def test_sigterm_to_one_worker_stops_all_and_the_run_resumes_bit_identical(session):
+    """Stops in training after step 4, then in the evaluation of step 5, which is then repeated."""
     for found in told(session, "stopped"):
         assert found["result"] == [
             "EndedEarly: told to stop after step 4, which is saved",
@@ -166,9 +164,7 @@ def test_sigterm_to_one_worker_stops_all_and_the_run_goes_on_to_the_same_bits(se
     assert metrics(session / "stopped") == metrics(session / "plain")
 
 
-def test_two_workers_in_bfloat16_are_bit_identical_and_learn_what_one_device_does(
-    data, session, tmp_path
-):
+def test_two_workers_in_bfloat16_are_bit_identical_and_match_one_device(data, session, tmp_path):
     (first, _) = told(session, "bfloat16")
     assert first["digests"]
     one_device(data, tmp_path, 2, FEW_STEPS, "mixed_bfloat16")
@@ -178,10 +174,8 @@ def test_two_workers_in_bfloat16_are_bit_identical_and_learn_what_one_device_doe
             assert two[name] == pytest.approx(value, rel=0.02), name
 
 
-def test_fine_tuning_on_two_workers_ends_as_early_and_at_the_weights_of_one_device(
-    data, session, tmp_path
-):
-    """20 examples in batches of 12, two micro-batches each: the last of an epoch is uneven."""
+def test_fine_tuning_on_two_workers_stops_early_and_matches_one_device(data, session, tmp_path):
+    """20 examples in batches of 12, two micro-batches each: an epoch's last batch is uneven."""
     (first, _) = told(session, "tuned")
     assert [step for step, _ in first["digests"]] == [2, 4, 6]
     alone = worker_tasks.fine_tuning(ONE, data, tmp_path)
@@ -193,7 +187,7 @@ def test_fine_tuning_on_two_workers_ends_as_early_and_at_the_weights_of_one_devi
     assert max(norms) > FINE_TUNING.max_grad_norm
 
 
-def test_what_differs_between_workers_is_refused_on_all_of_them(session):
+def test_differences_between_workers_are_rejected_on_all_workers(session):
     for found in told(session, "refused"):
         settings, files, folder, evaluations, steps, finished, changed = found["result"]
         assert "learning_rate is 1.0 on worker 0 and 0.5 on worker 1" in settings
@@ -207,17 +201,17 @@ def test_what_differs_between_workers_is_refused_on_all_of_them(session):
     assert not (session / "refused").exists()
 
 
-def test_a_worker_whose_weights_have_drifted_is_named(session):
+def test_worker_whose_weights_have_diverged_is_named(session):
     for found in told(session, "drifted"):
         (warning,) = found["warnings"]
         assert "step 7: the weights of workers [1] are not worker 0's" in warning
 
 
-def test_a_sum_over_workers_rounds_nothing_that_one_of_them_holds(session):
+def test_sum_over_workers_does_not_round_values_held_by_one_worker(session):
     assert [found["result"][0] for found in told(session, "sums")] == [True, True]
 
 
-def test_workers_do_not_ask_each_other_for_the_next_batch_of_an_endless_pipeline(session):
+def test_endless_pipeline_needs_no_collective_for_the_next_batch(session):
     assert [found["result"][1:] for found in told(session, "sums")] == [[True, False]] * 2
 
 
@@ -249,7 +243,7 @@ def start(root, data, folder, output_dir, *killed):
 
 
 def check_end(processes, killed):
-    """Checks how a pair ended of which one was killed."""
+    """Checks the exit codes and logs of two workers of which one was killed."""
     seconds = worker_processes.outlived(processes[killed], processes[1 - killed])
     log = processes[1 - killed].log.read_text()
     assert processes[killed].exitcode == -signal.SIGKILL
@@ -262,10 +256,10 @@ def check_end(processes, killed):
     assert seconds < SECONDS_TO_END
 
 
-def test_a_worker_that_is_killed_ends_the_others_and_the_run_goes_on_to_the_same_bits(
+def test_killed_worker_ends_the_others_and_the_run_resumes_bit_identical(
     data, session, root, tmp_path
 ):
-    """Killed while models are made, which leaves nothing, and in training: each of the two."""
+    """Kills each worker while models are built, which leaves no files, and during training."""
     run, nothing = tmp_path / "run", tmp_path / "nothing"
     building = [
         start(root, data, tmp_path / f"building-{killed}", nothing, killed, "building")
@@ -284,8 +278,10 @@ def test_a_worker_that_is_killed_ends_the_others_and_the_run_goes_on_to_the_same
     assert_close(weights(run), weights(session / "plain"), tolerance=0)
 
 
-def test_a_supervisor_starts_all_workers_again_to_the_same_bits(data, session, root, tmp_path):
-    """As a user would: every worker is a process that starts anew."""
+def test_supervisor_restarts_all_workers_and_the_run_ends_bit_identical(
+    data, session, root, tmp_path
+):
+    """Starts every worker as a new process, as a user does."""
     supervise = [sys.executable, "-m", "keras_bert.training.supervise", "--num_workers=2"]
     command = [sys.executable, "-m", "tests.training.worker_tasks", "run_pretraining.py"]
     arguments = [tmp_path / "mark", *flags(data, tmp_path / "run")]
@@ -302,7 +298,7 @@ def test_a_supervisor_starts_all_workers_again_to_the_same_bits(data, session, r
     assert_close(weights(tmp_path / "run"), weights(session / "plain"), tolerance=0)
 
 
-def test_a_worker_that_never_joins_is_named(data, root, tmp_path):
+def test_worker_that_never_joins_is_named(data, root, tmp_path):
     arguments = flags(data, tmp_path / "run", worker_timeout=1)
     task, path = worker_tasks.first_alone, root / "run_pretraining.py"
     (first, _) = worker_processes.start(tmp_path, 2, task, path, arguments)
@@ -311,8 +307,8 @@ def test_a_worker_that_never_joins_is_named(data, root, tmp_path):
     assert "worker 0 of 2 waited 1 s (--worker_timeout); not there: 127.0.0.1:" in last
 
 
-def test_two_workers_score_and_predict_as_one_process_does(root, data, tmp_path):
-    """20 examples to score and 2 to predict, in batches of 6: the last batches are uneven."""
+def test_two_workers_evaluate_and_predict_as_one_process_does(root, data, tmp_path):
+    """Evaluates 20 examples and predicts 2 in batches of 6: the last batches are uneven."""
     glue = tmp_path / "SST-2"
     glue.mkdir()
     texts = [f"{'w1 ' * (i % 4)}w{2 + i % 2} w4 .\t{i % 2}\n" for i in range(64)]

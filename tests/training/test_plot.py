@@ -1,4 +1,4 @@
-"""Learning curves: what is read of runs, the picture and the page, bad input."""
+"""Learning curves: reading runs, writing the image and the page, invalid input."""
 
 import base64
 import json
@@ -37,14 +37,14 @@ def write_run(folder, parts=("masked_lm", "next_sentence"), steps=6, results=Non
 
 
 def plot(root, *arguments, without=""):
-    """Runs the program, where a package is wanted as if it were not there."""
+    """Runs the program, optionally as if a package were not installed."""
     hide = f"import sys; sys.modules[{without!r}] = None; " if without else ""
     code = hide + "import runpy; runpy.run_module('keras_bert.training.plot', run_name='__main__')"
     command = [sys.executable, "-c", code, *map(str, arguments)]
     return subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
 
 
-def test_training_and_evaluation_are_read_apart(tmp_path):
+def test_training_and_evaluation_are_read_separately(tmp_path):
     (run,) = read_runs([str(write_run(tmp_path / "a"))])
     assert run.training["loss"][0].tolist() == [10, 20, 30, 40, 50, 60]
     assert run.evaluation["loss"][0].tolist() == [20, 40, 60]
@@ -52,12 +52,12 @@ def test_training_and_evaluation_are_read_apart(tmp_path):
     assert (run.name, run.last_step) == ("a", 60)
 
 
-def test_a_last_line_half_written_is_skipped(tmp_path):
+def test_incomplete_last_line_is_skipped(tmp_path):
     folder = write_run(tmp_path / "a", tail='{"step": 70, "lo')
     assert read_runs([str(folder)])[0].last_step == 60
 
 
-def test_losses_come_first_then_every_accuracy_then_the_throughput(tmp_path):
+def test_plots_are_losses_then_accuracies_then_throughput(tmp_path):
     (run,) = read_runs([str(write_run(tmp_path / "a"))])
     assert drawn([run]) == [
         *("loss", "masked_lm_loss", "next_sentence_loss"),
@@ -65,7 +65,7 @@ def test_losses_come_first_then_every_accuracy_then_the_throughput(tmp_path):
     ]
 
 
-def test_the_only_part_of_a_loss_is_drawn_where_another_run_has_more(tmp_path):
+def test_single_loss_is_plotted_if_another_run_has_several(tmp_path):
     folders = [
         write_run(tmp_path / name, parts)
         for name, parts in {
@@ -80,26 +80,26 @@ def test_the_only_part_of_a_loss_is_drawn_where_another_run_has_more(tmp_path):
     assert {"masked_lm_loss", "next_sentence_loss"} <= set(drawn([mlm, both]))
 
 
-def test_runs_of_one_name_are_told_apart_by_their_parents(tmp_path):
+def test_runs_of_the_same_name_are_distinguished_by_parent_folder(tmp_path):
     places = ["x/one/out", "y/one/out", "z/two/out", "mine"]
     folders = [str(write_run(tmp_path / place)) for place in places]
     names = [run.name for run in read_runs([*folders, folders[3] + "/"])]
     assert names == ["x/one/out", "y/one/out", "two/out", "mine"]
 
 
-def test_final_figures_are_the_last_the_results_and_the_median_throughput(tmp_path):
+def test_final_figures_include_results_and_median_throughput(tmp_path):
     results = {"step": 60, "masked_lm_loss": 4.3, "unigram_masked_lm_loss": 6.3}
     (run,) = read_runs([str(write_run(tmp_path / "a", results=results))])
     figures = run.final_figures()
     assert figures["loss"] == pytest.approx(8.8)
     assert figures["eval_next_sentence_loss"] == pytest.approx(4.4)
-    assert figures["eval_masked_lm_loss"] == 4.3  # What results.json says comes first.
+    assert figures["eval_masked_lm_loss"] == 4.3  # results.json takes precedence.
     assert figures["unigram_masked_lm_loss"] == 6.3
     assert figures["tokens_per_second"] == 35_000
     assert not {"learning_rate", "gradient_norm", "step"} & figures.keys()
 
 
-def test_a_guess_at_the_only_part_of_a_loss_is_one_at_the_loss(tmp_path):
+def test_baseline_of_a_single_loss_is_also_that_of_the_total_loss(tmp_path):
     results = {"unigram_masked_lm_loss": 6.3, "unigram_masked_lm_accuracy": 0.05}
     folders = [
         write_run(tmp_path / name, parts, results=results)
@@ -110,7 +110,7 @@ def test_a_guess_at_the_only_part_of_a_loss_is_one_at_the_loss(tmp_path):
     assert one.guesses == two.guesses | {"loss": 6.3}
 
 
-def test_a_run_that_has_told_nothing_yet_is_drawn_beside_others(tmp_path):
+def test_run_without_figures_is_plotted_with_other_runs(tmp_path):
     begun = write_run(tmp_path / "begun", steps=0)
     (begun / "metrics.jsonl").unlink()
     runs = read_runs([str(write_run(tmp_path / "a")), str(begun)])
@@ -119,12 +119,12 @@ def test_a_run_that_has_told_nothing_yet_is_drawn_beside_others(tmp_path):
         read_runs([str(begun)])
 
 
-def test_a_folder_that_is_no_run_is_refused(tmp_path):
+def test_folder_without_a_run_is_rejected(tmp_path):
     with pytest.raises(InputError, match=r"nothing: has no metrics\.jsonl; expected the folder"):
         read_runs([str(write_run(tmp_path / "a")), str(tmp_path / "nothing")])
 
 
-def test_a_picture_and_a_page_that_holds_it_with_a_table(root, tmp_path):
+def test_image_and_page_with_image_and_table_are_written(root, tmp_path):
     pytest.importorskip("matplotlib", reason="needs the extra keras-bert-pipeline[plot]")
     base = write_run(tmp_path / "base", results={"unigram_masked_lm_loss": 6.3})
     going = write_run(tmp_path / "<going>", ("next_piece",), steps=3, tail='{"st')
@@ -147,7 +147,7 @@ def test_a_picture_and_a_page_that_holds_it_with_a_table(root, tmp_path):
     assert "<th>&lt;going&gt;</th>" in page
 
 
-def test_nothing_of_tensorflow_is_imported(root):
+def test_plot_does_not_import_tensorflow(root):
     code = "import sys, keras_bert.training.plot; print([m for m in sys.modules if 'tensor' in m])"
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=True
@@ -167,7 +167,7 @@ def test_nothing_of_tensorflow_is_imported(root):
         ),
     ],
 )
-def test_bad_input_ends_in_one_line(root, arguments, without, words):
+def test_invalid_input_exits_with_code_1_and_one_line(root, arguments, without, words):
     done = plot(root, *arguments, without=without)
     assert done.returncode == 1
     assert done.stderr.count("\n") == 1

@@ -1,4 +1,4 @@
-"""Long work shows itself on stderr, short work nothing."""
+"""Long work reports its progress on stderr; short work does not."""
 
 import io
 import sys
@@ -16,7 +16,7 @@ class Terminal(io.StringIO):
 
 @pytest.fixture
 def at_once(monkeypatch):
-    """Every work is long."""
+    """Reports progress immediately, as for long work."""
     monkeypatch.setattr(module, "_SECONDS_TO_BAR", 0.0)
     monkeypatch.setattr(module, "_SECONDS_BETWEEN_LINES", 0.0)
 
@@ -24,10 +24,10 @@ def at_once(monkeypatch):
 def work(silent=False):
     with progress("predicting", 5, "examples", silent) as advance:
         advance(2)
-        advance(4)  # Of several workers' last batch a part may be filling.
+        advance(4)  # The last batch of several workers may be partly padding.
 
 
-def test_long_work_is_plain_lines_with_a_rate_where_there_is_no_terminal(at_once, caplog):
+def test_long_work_logs_lines_with_a_rate_without_a_terminal(at_once, caplog):
     with caplog.at_level("INFO", "absl"):
         work()
     first, last = (record.getMessage() for record in caplog.records)
@@ -36,7 +36,7 @@ def test_long_work_is_plain_lines_with_a_rate_where_there_is_no_terminal(at_once
     assert last.startswith("predicting: 5/5 examples, ")
 
 
-def test_long_work_is_a_bar_with_a_rate_on_a_terminal(at_once, caplog, monkeypatch):
+def test_long_work_shows_a_bar_with_a_rate_on_a_terminal(at_once, caplog, monkeypatch):
     monkeypatch.setattr(sys, "stderr", Terminal())
     with caplog.at_level("INFO", "absl"):
         work()
@@ -48,7 +48,7 @@ def test_long_work_is_a_bar_with_a_rate_on_a_terminal(at_once, caplog, monkeypat
 
 
 @pytest.mark.parametrize("stream", [io.StringIO, Terminal])
-def test_short_work_shows_nothing(stream, caplog, monkeypatch):
+def test_short_work_shows_no_progress(stream, caplog, monkeypatch):
     monkeypatch.setattr(sys, "stderr", stream())
     with caplog.at_level("INFO", "absl"):
         work()
@@ -57,7 +57,7 @@ def test_short_work_shows_nothing(stream, caplog, monkeypatch):
 
 
 @pytest.mark.parametrize("stream", [io.StringIO, Terminal])
-def test_of_several_workers_one_shows_it(stream, at_once, caplog, monkeypatch):
+def test_only_one_of_several_workers_shows_progress(stream, at_once, caplog, monkeypatch):
     monkeypatch.setattr(sys, "stderr", stream())
     with caplog.at_level("INFO", "absl"):
         work(silent=True)

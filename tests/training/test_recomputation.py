@@ -1,4 +1,4 @@
-"""Gradient checkpointing: the plain gradients, from blocks that run again on the way back."""
+"""Gradient checkpointing gives the plain gradients and recomputes blocks in the backward pass."""
 
 import contextlib
 
@@ -42,7 +42,7 @@ def make_model(dtype="float32"):
 
 
 def gradients(model, rows, compile_with, twice, whole=False):
-    """The gradient of the sum of squared logits, dropout on, by path."""
+    """Returns the gradient of the sum of squared logits by path, with dropout."""
     variables = model.trainable_variables
 
     def backward(inputs):
@@ -82,14 +82,14 @@ def in_chains(function):
     ],
     ids=["plain", "packed", "bfloat16-chains"],
 )
-def test_gradients_are_those_of_the_plain_model_with_dropout_on(rows, dtype, compile_with):
+def test_gradients_equal_those_of_the_plain_model_with_dropout(rows, dtype, compile_with):
     model = make_model(dtype)
     once = gradients(model, rows, compile_with, twice=False)
     assert sum(np.abs(value).max() > 0 for value in once.values()) == len(once)
     check_equal(once, gradients(model, rows, compile_with, twice=True))
 
 
-def test_layers_that_are_not_trained_pass_no_gradient_and_change_none():
+def test_frozen_layers_give_the_same_gradients():
     model = make_model()
     for layer in (model.encoder.embeddings, model.encoder.blocks[0]):
         layer.trainable = False
@@ -99,7 +99,7 @@ def test_layers_that_are_not_trained_pass_no_gradient_and_change_none():
 
 
 class Noted(keras.layers.Layer):
-    """tanh(x·w) that tells its name when it runs."""
+    """tanh(x·w) that reports its name when it runs."""
 
     def __init__(self, name, tell=None):
         super().__init__(name=name)
@@ -113,14 +113,14 @@ class Noted(keras.layers.Layer):
                 self.tell(self.name)
                 return 0 * x
 
-            # Stateless: TensorFlow is free in when to run it, as in when to run a product.
+            # Stateless: TensorFlow is free to choose when to run it, as with a matrix product.
             noted = tf.numpy_function(note, [x], x.dtype, stateful=False)
             x = x + tf.stop_gradient(tf.ensure_shape(noted, x.shape))
         return tf.tanh(tf.matmul(x, self.w))
 
 
 class Stack(keras.Model):
-    """Noted layers "a", "b", "c", each marked."""
+    """Noted layers "a", "b" and "c", each marked for recomputation."""
 
     def __init__(self, tell=None):
         super().__init__()
@@ -141,16 +141,16 @@ def backward_of(model, whole):
     return backward
 
 
-def test_a_block_runs_again_when_the_gradient_has_come_to_it():
+def test_block_is_recomputed_when_the_gradient_reaches_it():
     notes = []
     plainly(backward_of(Stack(notes.append), whole=False))(tf.ones([2, 3]))
     assert notes == ["a", "b", "c", "c", "b", "a"]
 
 
-def test_compiled_as_a_whole_xla_does_not_take_the_second_run_for_the_first():
+def test_xla_does_not_merge_recomputation_with_the_forward_pass():
     model = Stack()
     step = tf.function(backward_of(model, whole=True), jit_compile=True, autograph=False)
-    once = backward_of(model, whole=False)(tf.ones([2, 3]))  # not compiled at all
+    once = backward_of(model, whole=False)(tf.ones([2, 3]))  # not compiled
     for one, two in zip(tf.nest.flatten(once), tf.nest.flatten(step(tf.ones([2, 3]))), strict=True):
         np.testing.assert_allclose(two, one, atol=1e-6)
     program = step.experimental_get_compiler_ir(tf.ones([2, 3]))(stage="optimized_hlo")

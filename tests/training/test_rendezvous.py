@@ -1,4 +1,4 @@
-"""Workers that wait for each other: how long at most, and what does not end the wait."""
+"""Workers that wait for each other: the maximum wait, and calls that must not end it."""
 
 import contextlib
 import socket
@@ -14,7 +14,7 @@ from keras_bert.training import rendezvous
 
 @pytest.fixture
 def addresses():
-    """Three that no one else gets."""
+    """Yields three addresses that no other process gets."""
     with contextlib.ExitStack() as held:
         yield [held.enter_context(rendezvous.held_address()) for _ in range(3)]
 
@@ -24,7 +24,7 @@ def port_of(address):
 
 
 def meet_all(workers, seconds_between=0.0):
-    """Lets workers meet; those that have met stay on their port, where TensorFlow speaks first."""
+    """Lets workers meet. Each then listens on its port and sends first, as TensorFlow does."""
     left = []
 
     def worker(index):
@@ -44,12 +44,12 @@ def meet_all(workers, seconds_between=0.0):
         return list(threads.map(worker, range(len(workers))))
 
 
-def test_workers_that_come_one_after_the_other_meet(addresses):
+def test_workers_that_start_one_after_the_other_meet(addresses):
     assert meet_all(addresses, seconds_between=0.3) == [0, 1, 2]
 
 
-def test_a_stranger_who_says_nothing_keeps_no_one_waiting(addresses, monkeypatch):
-    """It has the time of four waits to speak; the others are answered beside it."""
+def test_silent_connection_from_a_stranger_blocks_no_worker(addresses, monkeypatch):
+    """It has four times the timeout to send data; the workers are answered meanwhile."""
     monkeypatch.setattr(rendezvous, "_SECONDS_A_CALL", 20.0)
     own_port = rendezvous._own_port
 
@@ -63,14 +63,14 @@ def test_a_stranger_who_says_nothing_keeps_no_one_waiting(addresses, monkeypatch
         assert meet_all(addresses) == [0, 1, 2]
 
 
-def test_a_call_that_no_one_takes_is_not_heard(addresses):
-    """A connection is made as soon as a port listens; a worker must know that it was noted."""
+def test_call_that_is_not_accepted_gets_no_answer(addresses):
+    """A connection is made as soon as a port listens, so a worker needs an acknowledgement."""
     with rendezvous._own_port(addresses[0]):
         assert rendezvous._call(b"hello", 0.2, addresses[0]) == b""
 
 
 def meet_with_others(*given):
-    """Lets workers meet that were given (workers, index) each; returns what each was told."""
+    """Lets workers meet, each with its own (workers, index); returns the error of each."""
 
     def worker(each):
         with pytest.raises(InputError) as error:
@@ -81,8 +81,8 @@ def meet_with_others(*given):
         return list(threads.map(worker, given))
 
 
-def test_workers_with_different_lists_are_refused_and_both_are_told(addresses):
-    """The second does not even know the first."""
+def test_different_worker_lists_are_rejected_on_both_workers(addresses):
+    """The second worker's list does not contain the first one."""
     first, second, third = addresses
     told = meet_with_others(([first, second], 0), ([third, second], 1))
     what = "has another list of workers than this worker, which is"
@@ -91,14 +91,14 @@ def test_workers_with_different_lists_are_refused_and_both_are_told(addresses):
     assert told[1].endswith(f'["{third}", "{second}"]')
 
 
-def test_a_second_worker_of_the_same_index_is_refused(addresses):
-    """Its calls to the other one go to itself, as a copied TF_CONFIG makes them."""
+def test_second_worker_with_the_same_index_is_rejected(addresses):
+    """The worker calls itself, as happens with a copied TF_CONFIG."""
     own = [addresses[0], addresses[0].replace("127.0.0.1", "localhost")]
     (told,) = meet_with_others((own, 0))
     assert "has the same index as this worker, which is 0 of " in told
 
 
-def test_many_workers_that_do_not_answer_are_waited_for_at_once(addresses, monkeypatch):
+def test_workers_that_do_not_answer_are_called_in_parallel(addresses, monkeypatch):
     def no_answer(hello, seconds, address):
         time.sleep(seconds)
         return b""
@@ -108,11 +108,11 @@ def test_many_workers_that_do_not_answer_are_waited_for_at_once(addresses, monke
     start = time.monotonic()
     with pytest.raises(EndedEarly, match=r"worker 0 of 31 waited 0 s .* not there: host-0:2222, "):
         rendezvous.meet(workers, 0, timeout=0.3)
-    assert time.monotonic() - start < 5  # One after the other: 30 times 0.3.
+    assert time.monotonic() - start < 5  # Sequential calls would take 30 times 0.3 s.
 
 
 class GivenUp:
-    """A listener whose calls are given up before they are taken; the third ends the wait."""
+    """A listener whose connections are aborted before accept; the third one ends the wait."""
 
     def __init__(self, met):
         self.met, self.calls = met, 0
@@ -124,7 +124,7 @@ class GivenUp:
         raise ConnectionAbortedError
 
 
-def test_a_call_that_was_given_up_is_no_error():
+def test_aborted_connection_is_not_an_error():
     listener = GivenUp(threading.Event())
     rendezvous._answer(listener, b"hello", set(), [], listener.met)
     assert listener.calls == 3

@@ -1,4 +1,4 @@
-"""A run's folder: start, continue, refuse, nothing to do."""
+"""Run directories: start, resume, reject, and detect a finished run."""
 
 import json
 
@@ -19,7 +19,7 @@ def start(folder):
         pass
 
 
-def test_a_folder_at_work_is_refused_to_others(tmp_path):
+def test_folder_in_use_is_rejected_for_other_processes(tmp_path):
     with (
         running(tmp_path, SETTINGS, ONE),
         pytest.raises(InputError, match="another process is at work in this folder"),
@@ -29,8 +29,8 @@ def test_a_folder_at_work_is_refused_to_others(tmp_path):
     start(tmp_path)
 
 
-def test_of_two_that_start_together_one_is_refused(tmp_path, monkeypatch):
-    """The second one comes while the first one writes run.json."""
+def test_one_of_two_runs_that_start_together_is_rejected(tmp_path, monkeypatch):
+    """The second run starts while the first one writes run.json."""
 
     def write_late(path, content):
         monkeypatch.undo()
@@ -45,7 +45,7 @@ def test_of_two_that_start_together_one_is_refused(tmp_path, monkeypatch):
     start(tmp_path)
 
 
-def test_a_run_with_other_settings_that_came_between_is_seen(tmp_path):
+def test_run_started_meanwhile_with_other_settings_is_detected(tmp_path):
     assert is_finished(tmp_path, {"learning_rate": 1}, ONE) is False
     start(tmp_path)
     with (
@@ -55,13 +55,13 @@ def test_a_run_with_other_settings_that_came_between_is_seen(tmp_path):
         pass
 
 
-def test_a_lock_that_a_killed_run_left_is_taken_over_and_goes(tmp_path):
+def test_lock_of_a_killed_run_is_taken_over_and_removed(tmp_path):
     (tmp_path / ".lock").touch()
     start(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["run.json"]
 
 
-def test_a_new_run_writes_its_settings_and_versions(tmp_path):
+def test_new_run_writes_its_settings_and_versions(tmp_path):
     assert is_finished(tmp_path / "run", SETTINGS, ONE) is False
     start(tmp_path / "run")
     content = json.loads((tmp_path / "run" / "run.json").read_text())
@@ -69,18 +69,18 @@ def test_a_new_run_writes_its_settings_and_versions(tmp_path):
     assert content["versions"]["keras"].startswith("3.")
 
 
-def test_the_same_settings_continue(tmp_path):
+def test_same_settings_resume_the_run(tmp_path):
     start(tmp_path)
     assert is_finished(tmp_path, SETTINGS, ONE) is False
 
 
-def test_a_run_with_results_is_finished(tmp_path):
+def test_run_with_results_is_finished(tmp_path):
     start(tmp_path)
     write_json(tmp_path / "results.json", {"loss": 1.0})
     assert is_finished(tmp_path, SETTINGS, ONE) is True
 
 
-def test_changed_settings_are_refused_with_every_difference(tmp_path):
+def test_changed_settings_are_rejected_with_all_differences(tmp_path):
     start(tmp_path)
     with pytest.raises(
         InputError, match=r"files was \[.*\] and is now null; learning_rate was 0.0001 and is now 1"
@@ -88,14 +88,14 @@ def test_changed_settings_are_refused_with_every_difference(tmp_path):
         is_finished(tmp_path, {"learning_rate": 1}, ONE)
 
 
-def test_of_settings_in_settings_the_one_that_changed_is_named(tmp_path):
+def test_changed_nested_setting_is_named(tmp_path):
     write_json(tmp_path / "run.json", {"settings": {"phase-1": {"rate": 1, "flags": {"a": 2}}}})
     assert is_finished(tmp_path, {"phase-1": {"rate": 1, "flags": {"a": 2}}}, ONE) is False
     with pytest.raises(InputError, match=r"settings: phase-1\.flags\.a was 2 and is now 3; give"):
         is_finished(tmp_path, {"phase-1": {"rate": 1, "flags": {"a": 3}}}, ONE)
 
 
-def test_a_file_in_the_way_is_named(tmp_path):
+def test_file_in_place_of_the_folder_is_named(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match=r"file.*cannot be written"):
         start(tmp_path / "file" / "run")

@@ -1,4 +1,4 @@
-"""The training step: one result for any split into devices and micro-batches, dropout on."""
+"""Training steps give one result for any split into devices and micro-batches, with dropout."""
 
 import keras
 import numpy as np
@@ -71,18 +71,18 @@ def assert_close(figures, expected, rtol):
         np.testing.assert_allclose(one, two, rtol=rtol, err_msg=name)
 
 
-def test_training_moves_every_weight(data, reference):
+def test_training_changes_every_weight(data, reference):
     start, _ = train(data, learning_rate=0.0)
     assert all(np.abs(start[name] - value).max() > 0 for name, value in reference[0].items())
 
 
-def test_two_devices_equal_one_with_dropout_on(data, reference, mirrored):
+def test_two_devices_equal_one_with_dropout(data, reference, mirrored):
     weights, figures = train(data, mirrored)
     assert largest_difference(weights, reference[0]) < 1e-6
     assert_close(figures, reference[1], rtol=1e-5)
 
 
-def test_four_micro_batches_equal_the_big_batch_with_dropout_on(data, reference):
+def test_four_micro_batches_equal_the_full_batch_with_dropout(data, reference):
     weights, figures = train(data, gradient_accumulation_steps=4)
     assert largest_difference(weights, reference[0]) < 1e-6
     assert_close(figures, reference[1], rtol=1e-5)
@@ -93,23 +93,23 @@ def test_two_devices_with_two_micro_batches_each_equal_one(data, reference, mirr
     assert largest_difference(weights, reference[0]) < 1e-6
 
 
-def test_the_gradient_is_clipped_by_its_global_norm(data, reference, mirrored):
-    # Every step of AdamW is scale-free but for epsilon; a tiny norm makes epsilon (1e-6) show.
+def test_gradient_is_clipped_by_its_global_norm(data, reference, mirrored):
+    # AdamW steps are scale-free except for epsilon; with a tiny norm, epsilon (1e-6) has an effect.
     one, one_figures = train(data, clip=1e-5)
     two, two_figures = train(data, mirrored, clip=1e-5)
-    assert one_figures.gradient_norm.min() > 0.1  # the norm is reported as it was before clipping
+    assert one_figures.gradient_norm.min() > 0.1  # the reported norm is that before clipping
     assert largest_difference(one, reference[0]) > 1e-4
     assert largest_difference(one, two) < 1e-6
     np.testing.assert_allclose(one_figures.gradient_norm, two_figures.gradient_norm, rtol=1e-4)
 
 
-def test_without_xla_the_result_is_the_same(data, reference):
+def test_result_without_xla_is_the_same(data, reference):
     weights, _ = train(data, jit_compile=False)
     assert largest_difference(weights, reference[0]) < 1e-5
 
 
 @pytest.mark.parametrize("dtype", ["mixed_bfloat16", "mixed_float16"])
-def test_half_precision_keeps_float32_weights_and_a_loss_within_one_percent(data, reference, dtype):
+def test_half_precision_keeps_float32_weights_and_loss_within_1_percent(data, reference, dtype):
     weights, figures = train(data, dtype=dtype)
     assert {value.dtype.name for value in weights.values()} == {"float32"}
     sums, expected = figures.sums[:, :2].sum(), reference[1].sums[:, :2].sum()

@@ -1,4 +1,4 @@
-"""Being told to stop: when a run asks, and what an evaluation does."""
+"""SIGTERM: how often a run checks for it, and how it ends an evaluation."""
 
 import os
 import signal
@@ -15,7 +15,7 @@ ONE = tf.distribute.get_strategy()
 
 @pytest.fixture
 def two_workers(monkeypatch):
-    """Makes the sum over workers one of two that hold the same; returns what was summed."""
+    """Simulates two workers with equal values; returns the list of values summed so far."""
     summed = []
 
     def sum_of_two(values):
@@ -31,7 +31,7 @@ def tell():
     os.kill(os.getpid(), signal.SIGTERM)
 
 
-def test_a_call_is_as_long_as_its_steps_take_and_the_first_which_compiles_says_nothing():
+def test_loop_length_follows_step_time_and_ignores_the_first_call():
     asking = Stopping(ONE, most=10)
     assert asking.steps_a_call == 1
     lengths = []
@@ -41,7 +41,7 @@ def test_a_call_is_as_long_as_its_steps_take_and_the_first_which_compiles_says_n
     assert lengths == [1, 4, 4, 10, 1]
 
 
-def test_workers_agree_on_the_mean_of_their_times(two_workers):
+def test_workers_agree_on_the_mean_of_their_step_times(two_workers):
     asking = Stopping(ONE, most=10)
     for _ in range(2):
         asking.agree(2, SECONDS_A_CALL)
@@ -49,7 +49,7 @@ def test_workers_agree_on_the_mean_of_their_times(two_workers):
     assert asking.steps_a_call == 2
 
 
-def test_sigterm_is_told_at_the_next_call_and_then_means_what_it_did():
+def test_sigterm_is_reported_at_the_next_call_and_its_handler_restored():
     before, asking = signal.getsignal(signal.SIGTERM), Stopping(ONE, most=10)
     with asking.on_sigterm():
         assert asking.agree(1, 0.1) is False
@@ -58,7 +58,7 @@ def test_sigterm_is_told_at_the_next_call_and_then_means_what_it_did():
     assert signal.getsignal(signal.SIGTERM) is before
 
 
-def test_outside_the_main_thread_nothing_is_changed():
+def test_signal_handler_is_unchanged_outside_the_main_thread():
     def enter():
         with Stopping(ONE, most=10).on_sigterm():
             found.append(signal.getsignal(signal.SIGTERM))
@@ -70,7 +70,7 @@ def test_outside_the_main_thread_nothing_is_changed():
     assert found == [before]
 
 
-def test_an_evaluation_is_given_up_after_the_batch_in_which_sigterm_came():
+def test_sigterm_ends_an_evaluation_after_the_current_batch():
     done = []
 
     def evaluation(after_batch):
@@ -87,7 +87,7 @@ def test_an_evaluation_is_given_up_after_the_batch_in_which_sigterm_came():
     assert done == [0, 1, 2]
 
 
-def test_an_evaluation_that_no_one_disturbs_gives_its_figures(two_workers):
+def test_uninterrupted_evaluation_returns_its_figures(two_workers):
     def evaluation(after_batch):
         for _ in range(1000):
             after_batch()
@@ -96,5 +96,5 @@ def test_an_evaluation_that_no_one_disturbs_gives_its_figures(two_workers):
     asking = Stopping(ONE, most=10)
     for _ in range(2):
         assert asking.evaluate(evaluation) == {"loss": 1.0}
-    # Two batches were timed; then so many take SECONDS_A_CALL that none of these asks again.
+    # Two batches are timed. By their time, the next check comes after more batches than remain.
     assert len(two_workers) == 2

@@ -1,4 +1,4 @@
-"""Choosing devices and the precision that is fastest on them."""
+"""Choosing devices and the fastest precision for them."""
 
 import pytest
 
@@ -11,26 +11,26 @@ from keras_bert.training.strategy import check_state_dtype, fastest_precision, m
     ("flags", "precision"),
     [("fpu avx512_bf16 amx_bf16 amx_tile", "bfloat16"), ("fpu avx512_bf16", "float32")],
 )
-def test_bfloat16_where_the_processor_multiplies_it(tmp_path, flags, precision):
+def test_bfloat16_is_chosen_if_the_processor_supports_it(tmp_path, flags, precision):
     (tmp_path / "cpuinfo").write_text(f"flags\t\t: {flags}\nbugs\t\t:\n")
     assert fastest_precision(tmp_path / "cpuinfo") == precision
 
 
-def test_float32_where_nothing_is_known_of_the_processor(tmp_path):
+def test_float32_is_chosen_for_an_unknown_processor(tmp_path):
     assert fastest_precision(tmp_path / "absent") == "float32"
 
 
-def test_an_unknown_strategy_is_refused_with_those_there_are():
+def test_unknown_strategy_is_rejected_with_the_known_ones():
     with pytest.raises(InputError, match=r"'cluster' is not known; .* default, mirrored, multi"):
         make_strategy("cluster")
 
 
-def test_more_devices_than_there_are_is_refused():
+def test_more_devices_than_available_are_rejected():
     with pytest.raises(InputError, match=r"--num_devices=9999 is more than the"):
         make_strategy("mirrored", 9999)
 
 
-def test_a_bfloat16_state_is_refused_on_several_workers(monkeypatch):
+def test_bfloat16_state_is_rejected_on_several_workers(monkeypatch):
     one = make_strategy()
     check_state_dtype(one, "bfloat16")
     monkeypatch.setattr(strategies, "num_workers", lambda strategy: 2)

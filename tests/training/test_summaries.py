@@ -1,4 +1,4 @@
-"""metrics.jsonl: a line a logged step; on continuation, only lines that stay true remain."""
+"""metrics.jsonl has one line per logged step; resuming a run removes lines of later steps."""
 
 import json
 import resource
@@ -11,7 +11,7 @@ from keras_bert.training.summaries import Summaries
 
 @pytest.fixture
 def write(tmp_path):
-    """A function that continues a run's summaries at a step and writes some lines."""
+    """Returns a function that resumes a run's summaries at a step and writes some lines."""
 
     def session(first_step, *lines):
         summaries = Summaries(tmp_path, first_step, num_train_steps=40)
@@ -31,7 +31,7 @@ def lines_of(path):
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-def test_a_line_a_step_with_eval_before_the_figures_of_an_evaluation(write, metrics, tmp_path):
+def test_each_step_is_one_line_and_evaluation_figures_have_a_prefix(write, metrics, tmp_path):
     write(0, (10, {"loss": 2.5, "accuracy": 0.25}, ""), (10, {"loss": 3.0}, "eval_"))
     assert lines_of(metrics) == [
         {"step": 10, "loss": 2.5, "accuracy": 0.25},
@@ -40,7 +40,7 @@ def test_a_line_a_step_with_eval_before_the_figures_of_an_evaluation(write, metr
     assert len(list((tmp_path / "tensorboard").iterdir())) == 1
 
 
-def test_lines_beyond_the_first_step_are_dropped_on_continuation(write, metrics):
+def test_lines_after_the_first_step_are_dropped_when_resuming(write, metrics):
     write(0, *((step, {"loss": 40.0 - step}, "") for step in (10, 20, 30)))
     write(20, (30, {"loss": 1.0}, ""))
     assert [(line["step"], line["loss"]) for line in lines_of(metrics)] == [
@@ -51,7 +51,7 @@ def test_lines_beyond_the_first_step_are_dropped_on_continuation(write, metrics)
 
 
 @pytest.mark.parametrize("cut", ['{"step": 20, "lo', '{"st', "{}"])
-def test_a_last_line_cut_by_a_kill_is_dropped_on_continuation(write, metrics, cut):
+def test_incomplete_last_line_is_dropped_when_resuming(write, metrics, cut):
     write(0, (10, {"loss": 1.0}, ""))
     with open(metrics, "a") as file:
         file.write(cut)
@@ -59,13 +59,13 @@ def test_a_last_line_cut_by_a_kill_is_dropped_on_continuation(write, metrics, cu
     assert lines_of(metrics) == [{"step": 10, "loss": 1.0}, {"step": 30, "loss": 2.0}]
 
 
-def test_a_run_from_the_start_leaves_no_old_line(write, metrics):
+def test_run_from_step_0_removes_old_lines(write, metrics):
     write(0, (10, {"loss": 1.0}, ""))
     write(0)
     assert metrics.read_text() == ""
 
 
-def test_a_full_disk_is_one_line_that_names_the_file(tmp_path, metrics):
+def test_full_disk_raises_an_error_that_names_the_file(tmp_path, metrics):
     summaries = Summaries(tmp_path, 0, num_train_steps=40)
     metrics.symlink_to("/dev/full")
     with pytest.raises(InputError, match=r"metrics\.jsonl: cannot be written \(No space left"):
@@ -73,8 +73,8 @@ def test_a_full_disk_is_one_line_that_names_the_file(tmp_path, metrics):
     summaries.close()
 
 
-def test_a_full_disk_under_the_board_is_one_line_that_names_it(tmp_path):
-    """The limit is what the file has already: TensorFlow's error is that of a full disk."""
+def test_full_disk_for_tensorboard_raises_an_error_that_names_it(tmp_path):
+    """Limits the file size to the current one: TensorFlow's error is that of a full disk."""
     summaries = Summaries(tmp_path, 0, num_train_steps=40)
     (events,) = (tmp_path / "tensorboard").iterdir()
     before = resource.getrlimit(resource.RLIMIT_FSIZE)

@@ -1,4 +1,4 @@
-"""What is started again, what is not, and how often."""
+"""The supervisor: which exits it restarts, and how often."""
 
 import signal
 import subprocess
@@ -16,26 +16,26 @@ def supervise(*command, **flags):
 
 
 def run(root, code, starts, **flags):
-    """Runs a program of Python; returns the supervisor's process and the number of starts."""
+    """Supervises Python code; returns the supervisor's process and the number of starts."""
     arguments = supervise(sys.executable, "-c", COUNT + code, str(starts), **flags)
     done = subprocess.run(arguments, cwd=root, capture_output=True, text=True, check=False)
     return done, len(starts.read_text())
 
 
 @pytest.mark.parametrize("code", [0, 1, 2, 130])
-def test_an_end_that_another_start_would_not_change_is_final(root, tmp_path, code):
+def test_exit_that_a_restart_cannot_fix_is_final(root, tmp_path, code):
     done, starts = run(root, f"sys.exit({code})", tmp_path / "starts")
     assert (done.returncode, starts) == (code, 1)
 
 
 @pytest.mark.parametrize("end", ["sys.exit(75)", "os.kill(os.getpid(), 9)"])
-def test_a_run_that_ended_early_is_started_again_up_to_a_limit(root, tmp_path, end):
+def test_run_that_ended_early_is_restarted_up_to_a_limit(root, tmp_path, end):
     done, starts = run(root, end, tmp_path / "starts", max_restarts=2)
     assert (done.returncode, starts) == (75, 3)
     assert "2 restarts in a row (--max_restarts) have ended with" in done.stderr
 
 
-def test_waits_double_up_to_a_limit_however_many_there_were(root):
+def test_wait_doubles_up_to_a_limit(root):
     code = (
         "from keras_bert.training.supervise import seconds_before; "
         "print([seconds_before(restarts, 0.5, 300.0) for restarts in (0, 1, 9, 10, 5000)], "
@@ -47,7 +47,7 @@ def test_waits_double_up_to_a_limit_however_many_there_were(root):
 
 
 @pytest.mark.parametrize("flag", ["backoff", "max_backoff", "grace"])
-def test_a_wait_that_no_clock_can_measure_is_refused(root, flag):
+def test_invalid_wait_is_rejected(root, flag):
     arguments = supervise("true", **{flag: "inf" if flag == "grace" else "nan"})
     done = subprocess.run(arguments, cwd=root, capture_output=True, text=True, check=False)
     assert done.returncode == 1
@@ -55,14 +55,14 @@ def test_a_wait_that_no_clock_can_measure_is_refused(root, flag):
     assert "expected seconds from 0 to 604800, which is a week" in done.stderr
 
 
-def test_a_run_that_finishes_after_a_restart_is_finished(root, tmp_path):
+def test_run_that_finishes_after_restarts_exits_with_code_0(root, tmp_path):
     end = "sys.exit(0 if os.path.getsize(sys.argv[1]) == 3 else 75)"
     done, starts = run(root, end, tmp_path / "starts")
     assert (done.returncode, starts) == (0, 3)
 
 
-def test_all_workers_are_started_again_and_a_death_outranks_what_it_caused(root, tmp_path):
-    """Worker 1 is killed, worker 0 fails because of it; the second time both finish."""
+def test_all_workers_restart_if_a_killed_worker_makes_another_fail(root, tmp_path):
+    """Worker 1 is killed and worker 0 fails as a result; the second time both finish."""
     end = (
         "import json; index = json.loads(os.environ['TF_CONFIG'])['task']['index']; "
         "first = os.path.getsize(sys.argv[1]) <= 2; "
@@ -72,7 +72,7 @@ def test_all_workers_are_started_again_and_a_death_outranks_what_it_caused(root,
     assert (done.returncode, starts) == (0, 4), done.stderr
 
 
-def test_a_worker_that_is_killed_for_being_slow_to_end_does_not_hide_bad_input(root, tmp_path):
+def test_worker_killed_after_the_grace_time_does_not_hide_invalid_input(root, tmp_path):
     end = (
         "import json, time; index = json.loads(os.environ['TF_CONFIG'])['task']['index']; "
         "time.sleep(60) if index else None\n"
@@ -83,8 +83,8 @@ def test_a_worker_that_is_killed_for_being_slow_to_end_does_not_hide_bad_input(r
     assert (done.returncode, starts) == (1, 2), done.stderr
 
 
-def test_the_workers_alone_get_their_ports(root, tmp_path):
-    """Others that ask for a free port, or for these, do not get one; the worker does."""
+def test_ports_are_reserved_for_the_workers(root, tmp_path):
+    """Other processes get neither these ports nor one of them as a free port; the worker does."""
     end = (
         "import json, socket; config = json.loads(os.environ['TF_CONFIG']); "
         "ports = [int(each.split(':')[1]) for each in config['cluster']['worker']]; "
@@ -98,7 +98,7 @@ def test_the_workers_alone_get_their_ports(root, tmp_path):
     assert (done.returncode, starts) == (0, 2), done.stderr
 
 
-def test_sigterm_is_passed_on_and_nothing_is_started_again(root, tmp_path):
+def test_sigterm_is_forwarded_and_nothing_is_restarted(root, tmp_path):
     code = (
         "import signal, sys, time; signal.signal(signal.SIGTERM, lambda *_: sys.exit(75)); "
         "open(sys.argv[1], 'w').close(); time.sleep(60)"
@@ -112,7 +112,7 @@ def test_sigterm_is_passed_on_and_nothing_is_started_again(root, tmp_path):
     assert process.wait(timeout=30) == 75
 
 
-def test_a_command_that_cannot_be_started_is_one_line(root):
+def test_command_that_cannot_be_started_exits_with_code_1(root):
     arguments = supervise("/nowhere/program")
     done = subprocess.run(arguments, cwd=root, capture_output=True, text=True, check=False)
     assert done.returncode == 1

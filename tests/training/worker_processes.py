@@ -1,7 +1,7 @@
-"""Processes that are workers of one run on this machine; what they do is in worker_tasks.py.
+"""Processes that are workers of one run on this machine; worker_tasks.py has their tasks.
 
-TensorFlow takes long to import, so a server does it once, and workers are forked from it. Each has
-its own TF_CONFIG, and a file for what it prints.
+TensorFlow takes long to import, so a server imports it once, and workers are forked from the
+server. Each worker has its own TF_CONFIG and its own file for its output.
 """
 
 import contextlib
@@ -19,7 +19,7 @@ CONTEXT.set_forkserver_preload(["tests.training.worker_tasks"])
 
 
 def start(folder: Path, count: int, task: Callable[..., None], *arguments: object) -> list:
-    """Starts workers; `task` is called with the index of each and the arguments."""
+    """Starts workers; `task` is called with each worker's index and the arguments."""
     folder.mkdir(parents=True, exist_ok=True)
     ports = [contextlib.ExitStack() for _ in range(count)]
     addresses = [port.enter_context(held_address()) for port in ports]
@@ -45,7 +45,7 @@ def ended(process, seconds: float = 300) -> int:
 
 
 def outlived(killed, survivor) -> float:
-    """Waits for a worker that is killed and one that ends for it; returns the seconds between."""
+    """Waits for a killed worker and one that ends as a result; returns the seconds between."""
     ended(killed)
     start = time.monotonic()
     ended(survivor)
@@ -53,7 +53,7 @@ def outlived(killed, survivor) -> float:
 
 
 def run(folder: Path, count: int, task: Callable[..., None], *arguments: object) -> list[str]:
-    """Lets workers finish; returns what each printed."""
+    """Runs workers until they finish; returns the output of each."""
     processes = start(folder, count, task, *arguments)
     codes = [ended(process) for process in processes]
     said = [process.log.read_text() for process in processes]
@@ -74,4 +74,5 @@ def _enter(
     except SystemExit as end:
         if end.code:
             raise
-    time.sleep(1)  # What was sent last must arrive; a process that was not forked leaves as slowly.
+    # The last messages must arrive. A process that is not forked takes as long to exit.
+    time.sleep(1)

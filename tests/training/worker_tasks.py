@@ -1,4 +1,4 @@
-"""What workers do in tests: a session of several things in turn, a program, a death at a place."""
+"""Tasks of workers in tests: a session of several tasks, a program, a kill at a given place."""
 
 import contextlib
 import functools
@@ -76,7 +76,7 @@ def pretraining(strategy, data, output_dir, training=TRAINING, record=None, **ch
 
 
 def fine_tuning(strategy, data, output_dir):
-    """Tells labels; 20 examples in batches of 12. No evaluation is better than the first."""
+    """Fine-tunes a classifier on 20 examples in batches of 12; the first evaluation is the best."""
     settings = FineTuningSettings(
         str(data / "model"),
         max_seq_length=16,
@@ -108,7 +108,7 @@ def fine_tuning(strategy, data, output_dir):
 
 @contextlib.contextmanager
 def at_call(owner: object, name: str, number: int, act: Callable[[], None]) -> Iterator[None]:
-    """Lets something happen right before a call of a function."""
+    """Calls `act` right before the given call of a function."""
     function, calls = getattr(owner, name), itertools.count(1)
 
     def call(*args, **kwargs):
@@ -121,12 +121,12 @@ def at_call(owner: object, name: str, number: int, act: Callable[[], None]) -> I
 
 
 def signals(number: int) -> Callable[[], None]:
-    """Makes a function that sends its own process a signal."""
+    """Returns a function that sends a signal to its own process."""
     return lambda: os.kill(os.getpid(), number)
 
 
 def outcome(function: Callable[[], object]) -> str:
-    """Runs something that may be refused or told to stop; returns what it said."""
+    """Runs a function that may be rejected or told to stop; returns its outcome."""
     try:
         function()
     except (InputError, EndedEarly) as error:
@@ -139,7 +139,7 @@ def plain(strategy, index, data, folder):
 
 
 def stopped(strategy, index, data, folder):
-    """Worker 1 is told to stop in training, then worker 0 in an evaluation."""
+    """Stops worker 1 in training, then worker 0 in an evaluation."""
     go = functools.partial(pretraining, strategy, data, folder / "stopped")
     tell, no_one = signals(signal.SIGTERM), contextlib.nullcontext()
     with at_call(Summaries, "advance", 3, tell) if index == 1 else no_one:
@@ -189,7 +189,7 @@ def drifted(strategy, index, data, folder):
 
 
 def sums(strategy, index, data, folder):
-    """A value that no sum may round, and the sums of a pipeline's `next`."""
+    """Checks that a sum is not rounded, and whether a pipeline's `next` uses collectives."""
     own = [[0.1, 3.0], [0.0, 2.0**23 + 1]][index]
     exact = all_sum(strategy)(np.array([own], np.float32)) == np.float32([[0.1, 2.0**23 + 4]])
 
@@ -203,7 +203,7 @@ def sums(strategy, index, data, folder):
 
 
 def session(index, data, folder, names):
-    """Does several of the above in turn; leaves what came of each in FOLDER/NAME-INDEX.json."""
+    """Runs several of the tasks above in turn; writes the results to FOLDER/NAME-INDEX.json."""
     strategy = make_strategy("multi_worker_mirrored", worker_timeout=60)
     for name in names:
         digests = []
@@ -223,11 +223,11 @@ def session(index, data, folder, names):
         warnings = [call.args[0] % call.args[1:] for call in warn.call_args_list]
         told = {"result": result, "digests": digests, "warnings": warnings}
         (folder / f"{name}-{index}.json").write_text(json.dumps(told))
-    all_sum(strategy)(np.zeros([1]))  # No one leaves before the others are there, too.
+    all_sum(strategy)(np.zeros([1]))  # No worker leaves before all others have arrived.
 
 
 def program(index, path, flags, killed=None, place="training"):
-    """Runs a program; a worker may be killed while it makes its model, or after six steps."""
+    """Runs a program; kills one worker while it builds its model, or after six steps."""
     sys.argv = [str(path), *flags]
     run = functools.partial(runpy.run_path, str(path), run_name="__main__")
     if killed != index:
@@ -242,13 +242,13 @@ def program(index, path, flags, killed=None, place="training"):
 
 
 def first_alone(index, path, flags):
-    """Runs a program as worker 0; the others do not come."""
+    """Runs a program as worker 0; the other workers do not start it."""
     if index == 0:
         program(index, path, flags)
 
 
 def killed_once(path, mark, *flags):
-    """Runs a program; worker 1 is killed the first time, when it leaves a mark."""
+    """Runs a program; kills worker 1 the first time, when the file `mark` does not exist yet."""
     index = json.loads(os.environ["TF_CONFIG"])["task"]["index"]
     is_first = index == 1 and not Path(mark).exists()
     if is_first:

@@ -1,6 +1,6 @@
-"""A build on Apache Beam: the bytes of a local build, in one process, in several, elsewhere.
+"""Tests that a build on Apache Beam writes the same bytes as a local build.
 
-Beam has an environment of its own (`make beam`); what needs it runs there in another process.
+Beam has its own environment (`make beam`). Tests that need Beam run it there in another process.
 """
 
 import importlib.util
@@ -20,9 +20,9 @@ from keras_bert.common.errors import InputError
 
 SMALL = Settings(max_seq_length=32, max_predictions_per_seq=5, dupe_factor=2, num_shards=4)
 
-# A list of builds as JSON in, done one after the other in one process. "stop" ends one before its
-# shards are made, as a kill would. disk:// is this machine's disk by way of a file system that has
-# a scheme, as the clouds' have: whatever is done behind Beam's back fails.
+# Reads a list of builds as JSON and runs them one after the other in one process. "stop" ends a
+# build before its shards are made, as a kill would. disk:// is this machine's disk, accessed as a
+# file system with a scheme like those of the clouds: any file access that bypasses Beam fails.
 SCRIPT = """
 import json, sys
 from apache_beam.io.localfilesystem import LocalFileSystem
@@ -75,7 +75,7 @@ for job in json.load(sys.stdin):
 
 @pytest.fixture(scope="session")
 def beam_python(root) -> str:
-    """A Python that has Apache Beam."""
+    """Path of a Python interpreter that has Apache Beam."""
     if importlib.util.find_spec("apache_beam") is not None:
         return sys.executable
     python = root / ".beam" / "bin" / "python"
@@ -86,7 +86,7 @@ def beam_python(root) -> str:
 
 @pytest.fixture
 def build_on_beam(beam_python, root):
-    """A function: builds, each the arguments of create_pretraining_data -> done, in one process."""
+    """Returns a function that runs builds, given as keyword arguments, in one Beam process."""
 
     def run(*jobs: dict) -> None:
         jobs = [job | {"settings": job["settings"].to_dict()} for job in jobs]
@@ -105,7 +105,7 @@ def build_on_beam(beam_python, root):
 
 @pytest.fixture
 def folder(files, tmp_path, corpus):
-    """The corpus in several files, and nothing in a place of its own."""
+    """Creates a folder with the corpus in several files, one of which has an invalid byte."""
     folder = tmp_path / "text"
     folder.mkdir()
     for number in range(5):
@@ -114,11 +114,11 @@ def folder(files, tmp_path, corpus):
     return files | {"input_file": str(folder)}
 
 
-def test_beam_writes_what_a_local_build_writes(folder, tmp_path, contents, build_on_beam):
-    """In process; shards, manifest and vocabulary, for every kind of dataset."""
+def test_beam_build_equals_local_build(folder, tmp_path, contents, build_on_beam):
+    """Compares shards, manifest and vocabulary for every kind of dataset, in one process."""
     kinds = [
         replace(SMALL, num_shards=0),  # both choose the same number
-        replace(SMALL, num_shards=50),  # some have no document
+        replace(SMALL, num_shards=50),  # some shards have no document
         replace(SMALL, next_sentence="order", do_whole_word_mask=True, ngram=2, pack=True),
         replace(SMALL, next_sentence="none", dynamic=True),
     ]
@@ -134,7 +134,9 @@ def test_beam_writes_what_a_local_build_writes(folder, tmp_path, contents, build
 
 
 @pytest.mark.slow
-def test_beam_writes_the_same_on_several_processes(folder, contents, beam_python, root, tmp_path):
+def test_beam_build_on_several_processes_equals_local_build(
+    folder, contents, beam_python, root, tmp_path
+):
     create_pretraining_data(**folder, settings=SMALL, num_workers=1)
     local = contents(folder["output_dir"])
     flags = folder | SMALL.to_dict() | {"output_dir": str(tmp_path / "beam")}
@@ -159,7 +161,7 @@ def test_beam_writes_the_same_on_several_processes(folder, contents, beam_python
     assert contents(tmp_path / "beam") == local
 
 
-def test_one_runner_finishes_what_another_has_begun(
+def test_one_runner_resumes_the_build_of_another(
     folder, tmp_path, contents, build_on_beam, monkeypatch
 ):
     create_pretraining_data(**folder, settings=SMALL, num_workers=1)
@@ -183,15 +185,15 @@ def test_one_runner_finishes_what_another_has_begun(
 
     build_on_beam(begun_here | {"settings": SMALL}, begun_there | {"settings": SMALL, "stop": True})
     assert contents(begun_here["output_dir"]) == whole
-    assert Path(begun_here["output_dir"], first.name).stat().st_ino == inode  # was not made again
+    assert Path(begun_here["output_dir"], first.name).stat().st_ino == inode  # was not rebuilt
 
     assert Path(begun_there["output_dir"], ".building/plan.json").exists()
     create_pretraining_data(**begun_there, settings=SMALL, num_workers=1)
     assert contents(begun_there["output_dir"]) == whole
 
 
-def test_files_of_another_file_system(folder, tmp_path, contents, build_on_beam):
-    """Input, vocabulary and output; begun, finished, and asked for again."""
+def test_files_on_another_file_system(folder, tmp_path, contents, build_on_beam):
+    """Starts, finishes and repeats a build whose input, vocabulary and output are on disk://."""
     create_pretraining_data(**folder, settings=SMALL, num_workers=1)
     whole = contents(folder["output_dir"])
     elsewhere = {name: f"disk:/{path}" for name, path in folder.items()}
@@ -200,7 +202,7 @@ def test_files_of_another_file_system(folder, tmp_path, contents, build_on_beam)
     build_on_beam(job | {"stop": True}, job)
     leftover = Path(folder["output_dir"] + "-elsewhere", ".building/plan.json")
     leftover.parent.mkdir()
-    leftover.touch()  # as by a kill during the last clean-up
+    leftover.touch()  # as after a kill during the final cleanup
     build_on_beam(job)
     made = contents(folder["output_dir"] + "-elsewhere")
     manifest = json.loads(made.pop("manifest.json"))
@@ -210,8 +212,8 @@ def test_files_of_another_file_system(folder, tmp_path, contents, build_on_beam)
     assert manifest["inputs"][0]["file"] == elsewhere["input_file"] + "/0.txt"
 
 
-def test_a_shard_without_its_bytes_is_made_again(folder, tmp_path, contents, build_on_beam):
-    """Begun here, its shards lost or cut, finished there."""
+def test_missing_or_truncated_shard_is_rebuilt(folder, tmp_path, contents, build_on_beam):
+    """Starts a build locally, deletes or truncates some shards, and finishes it on Beam."""
     create_pretraining_data(**folder, settings=SMALL, num_workers=1)
     whole = contents(folder["output_dir"])
     begun = folder | {"output_dir": str(tmp_path / "begun")}
@@ -224,14 +226,14 @@ def test_a_shard_without_its_bytes_is_made_again(folder, tmp_path, contents, bui
     building.joinpath("records-00001-of-00004.tfrecord").unlink()
     os.truncate(building / "records-00002-of-00004.tfrecord", 100)
     kept = building.joinpath("records-00000-of-00004.tfrecord")
-    kept.rename(building.parent / kept.name)  # as by a kill in the last moves
+    kept.rename(building.parent / kept.name)  # as after a kill during the final moves
     inode = (building.parent / kept.name).stat().st_ino
     build_on_beam(begun | {"settings": SMALL})
     assert contents(begun["output_dir"]) == whole
     assert (building.parent / kept.name).stat().st_ino == inode
 
 
-def test_a_corpus_of_which_nothing_can_be_made_leaves_nothing_elsewhere(
+def test_corpus_without_words_leaves_no_files_on_another_file_system(
     files, tmp_path, build_on_beam
 ):
     Path(files["input_file"]).write_text("\u200b\n\u200b\n\n\u200b\n")
@@ -240,7 +242,7 @@ def test_a_corpus_of_which_nothing_can_be_made_leaves_nothing_elsewhere(
     assert not any(path.is_file() for path in (tmp_path / "out").rglob("*"))
 
 
-def test_bad_input_is_one_line(folder, beam_python, root, tmp_path):
+def test_invalid_input_prints_an_error_and_no_traceback(folder, beam_python, root, tmp_path):
     (tmp_path / "text/odd.txt").write_bytes(b"ba da\n\xff\xfe\n")
     flags = [f"--{name}={value}" for name, value in folder.items()]
     for words, expected in (
@@ -269,19 +271,19 @@ def test_bad_input_is_one_line(folder, beam_python, root, tmp_path):
         assert not Path(folder["output_dir"]).exists()
 
 
-def test_a_local_build_has_no_runner_options(files):
+def test_local_build_rejects_runner_options(files):
     with pytest.raises(InputError, match=r"'--region=x' behind --: expected an Apache Beam --run"):
         create_pretraining_data(**files, settings=SMALL, runner=Runner(options=["--region=x"]))
 
 
-def test_a_runner_has_its_own_number_of_workers(files):
+def test_num_workers_with_a_beam_runner_is_rejected(files):
     with pytest.raises(InputError, match=r"--num_workers=2 with --runner=DirectRunner: expected"):
         create_pretraining_data(
             **files, settings=SMALL, num_workers=2, runner=Runner("DirectRunner")
         )
 
 
-def test_without_beam_one_line_says_what_to_install(files, monkeypatch):
+def test_missing_beam_error_names_the_package_to_install(files, monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(InputError, match=r"pip install -e '\.\[beam\]'"):
         create_pretraining_data(**files, settings=SMALL, runner=Runner("DirectRunner"))

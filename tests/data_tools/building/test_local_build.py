@@ -1,4 +1,4 @@
-"""A build on local processes: the same bytes on any number of workers, and after any accident."""
+"""Tests that a local build writes the same bytes with any number of workers and after failures."""
 
 import json
 import os
@@ -20,7 +20,7 @@ from data_tools.settings import Settings
 from keras_bert.common.errors import InputError
 
 SMALL = Settings(max_seq_length=32, max_predictions_per_seq=5, dupe_factor=2, num_shards=4)
-# Some tenths of a second a shard, so that there is time for an accident.
+# A shard takes some tenths of a second, so that there is time to kill the build.
 SLOW = replace(SMALL, dupe_factor=100, num_shards=16)
 
 
@@ -38,9 +38,7 @@ SLOW = replace(SMALL, dupe_factor=100, num_shards=16)
     ],
     ids=lambda options: "-".join(options) or "default",
 )
-def test_shards_of_every_kind_do_not_depend_on_the_order_of_work(
-    files, contents, monkeypatch, options
-):
+def test_shards_do_not_depend_on_the_order_of_work(files, contents, monkeypatch, options):
     settings = replace(SMALL, **options)
     create_pretraining_data(**files, settings=settings, num_workers=1)
     one = contents(files["output_dir"])
@@ -54,7 +52,10 @@ def test_shards_of_every_kind_do_not_depend_on_the_order_of_work(
 
 @pytest.mark.slow
 def test_one_and_eight_workers_write_the_same_bytes(files, contents, corpus, tmp_path):
-    """Several input files, too, which workers share out. Two workers: see the killed build."""
+    """Uses several input files, which are divided among the workers.
+
+    The test of the killed build covers two workers.
+    """
     folder = tmp_path / "text"
     folder.mkdir()
     for number in range(9):
@@ -69,7 +70,7 @@ def test_one_and_eight_workers_write_the_same_bytes(files, contents, corpus, tmp
 
 
 def start(root, files, settings, num_workers, **popen):
-    """Starts the program in a process of its own."""
+    """Starts the program in a new process."""
     flags = [f"--{name}={value}" for name, value in (files | settings.to_dict()).items()]
     command = [sys.executable, "-m", "data_tools.create_pretraining_data", *flags]
     command.append(f"--num_workers={num_workers}")
@@ -95,7 +96,7 @@ def workers_of(process) -> list[int]:
 
 
 def finish(files, settings, monkeypatch) -> list[int]:
-    """Builds in this process; returns the numbers of the shards that it made."""
+    """Runs the build in this process; returns the numbers of the shards that it made."""
     made = []
     make_shard = shards.make_shard
 
@@ -110,8 +111,8 @@ def finish(files, settings, monkeypatch) -> list[int]:
 
 
 @pytest.mark.slow
-def test_a_killed_build_goes_on_with_the_shards_it_lacks(root, files, contents, monkeypatch):
-    """A worker is killed, then the whole build, then the work is left alone."""
+def test_killed_build_resumes_with_the_missing_shards(root, files, contents, monkeypatch):
+    """Kills a worker, then the whole build, then lets the build finish."""
     there = 0
     for victim in ("worker", "build"):
         with start(root, files, SLOW, num_workers=2) as process:
@@ -130,7 +131,7 @@ def test_a_killed_build_goes_on_with_the_shards_it_lacks(root, files, contents, 
         there = len(notes_of(files))
         assert 1 <= there < SLOW.num_shards
         left = [".building", ".building.lock"] if victim == "build" else [".building"]
-        assert sorted(os.listdir(files["output_dir"])) == left  # nothing like a dataset
+        assert sorted(os.listdir(files["output_dir"])) == left  # no part of a dataset
 
     assert len(finish(files, SLOW, monkeypatch)) == SLOW.num_shards - there
     continued = contents(files["output_dir"])
@@ -139,8 +140,10 @@ def test_a_killed_build_goes_on_with_the_shards_it_lacks(root, files, contents, 
     assert contents(files["output_dir"]) == continued
 
 
-def test_a_full_disk_is_one_line_and_keeps_the_shards_before(root, files, contents, monkeypatch):
-    """The kernel refuses to let the largest shard grow to its size, as a quota would."""
+def test_full_disk_is_reported_in_one_line_and_finished_shards_are_kept(
+    root, files, contents, monkeypatch
+):
+    """Sets a file size limit below the size of the largest shard, as a quota would."""
     manifest = create_pretraining_data(**files, settings=SMALL, num_workers=1)
     whole = contents(files["output_dir"])
     shutil.rmtree(files["output_dir"])
@@ -167,17 +170,17 @@ def test_a_full_disk_is_one_line_and_keeps_the_shards_before(root, files, conten
     assert contents(files["output_dir"]) == whole
 
 
-def test_long_lines_long_documents_and_nul_bytes_pass(files, corpus):
+def test_long_lines_long_documents_and_nul_bytes_are_accepted(files, corpus):
     rng = random.Random(0)
     line = " ".join(rng.choice(["ba", "da", "fa"]) for _ in range(1 << 20))  # 3 MiB, bound 1 MiB
     Path(files["input_file"]).write_text(corpus(3) + "\nba \0 da .\nfa\0ga .\n\n" + line)
     manifest = create_pretraining_data(**files, settings=SMALL, num_workers=1)
     assert manifest["inputs"][0]["odd"]["long_lines"]["count"] == 1
     assert manifest["counts"]["documents"] == 5
-    assert manifest["counts"]["sentences"] == 60 + 2 + 4  # the line in pieces of at most 1 MiB
+    assert manifest["counts"]["sentences"] == 60 + 2 + 4  # the line in parts of at most 1 MiB
 
 
-def test_a_kill_while_the_dataset_moves_to_its_place_is_made_good(files, monkeypatch, contents):
+def test_kill_while_the_dataset_is_moved_is_repaired_by_the_next_run(files, monkeypatch, contents):
     write_json = local_build.files.write_json
 
     def killed(path, content):
@@ -196,7 +199,7 @@ def test_a_kill_while_the_dataset_moves_to_its_place_is_made_good(files, monkeyp
     assert sorted(contents(files["output_dir"])) == sorted(contents(again))
 
 
-def test_an_interrupted_build_makes_only_the_lacking_shards(files, monkeypatch, contents):
+def test_interrupted_build_makes_only_the_missing_shards(files, monkeypatch, contents):
     settings = Settings(max_seq_length=32, max_predictions_per_seq=5, num_shards=3)
     create_pretraining_data(**files, settings=settings, num_workers=1)
     whole = contents(files["output_dir"])
@@ -213,7 +216,7 @@ def test_an_interrupted_build_makes_only_the_lacking_shards(files, monkeypatch, 
     monkeypatch.setattr(shards, "make_shard", dies_at_the_third)
     with pytest.raises(KeyboardInterrupt):
         create_pretraining_data(**files, settings=settings, num_workers=1)
-    assert os.listdir(files["output_dir"]) == [".building"]  # nothing that looks like a dataset
+    assert os.listdir(files["output_dir"]) == [".building"]  # no part of a dataset
 
     other = Settings(**settings.to_dict() | {"dupe_factor": 2})
     with pytest.raises(InputError, match=r"unfinished dataset .*dupe_factor was 10, now 2"):
@@ -225,8 +228,11 @@ def test_an_interrupted_build_makes_only_the_lacking_shards(files, monkeypatch, 
     assert contents(files["output_dir"]) == whole
 
 
-def test_a_build_of_other_versions_is_not_gone_on_with(files, monkeypatch, contents):
-    """Their bytes would mix; what lies there stays, also that of a version that told none."""
+def test_build_begun_with_other_versions_is_not_resumed(files, monkeypatch, contents):
+    """Rejects it, since the shards could differ, and keeps its files.
+
+    This also holds for a build that did not record its versions.
+    """
     kill_before(monkeypatch, files, "shard")
     plan_file = Path(files["output_dir"], ".building/plan.json")
     plan = json.loads(plan_file.read_text())
@@ -242,7 +248,7 @@ def test_a_build_of_other_versions_is_not_gone_on_with(files, monkeypatch, conte
         assert contents(files["output_dir"]) == before
 
 
-def test_the_next_build_into_the_same_folder_has_its_own_vocabulary(files, contents):
+def test_next_build_into_the_same_folder_uses_the_new_vocabulary(files, contents):
     create_pretraining_data(**files, settings=SMALL, num_workers=1)
     shutil.rmtree(files["output_dir"])
     vocab_file = Path(files["vocab_file"])
@@ -255,7 +261,7 @@ def test_the_next_build_into_the_same_folder_has_its_own_vocabulary(files, conte
     assert second == contents(elsewhere)
 
 
-def test_a_kill_during_the_last_clean_up_leaves_nothing_for_good(files, monkeypatch, contents):
+def test_files_left_by_a_kill_during_cleanup_are_removed_later(files, monkeypatch, contents):
     def killed(*_, **__):
         raise KeyboardInterrupt
 
@@ -266,7 +272,7 @@ def test_a_kill_during_the_last_clean_up_leaves_nothing_for_good(files, monkeypa
     building = Path(files["output_dir"], ".building")
     assert list(building.glob("documents-*"))
 
-    with build.locked_folder(files["output_dir"]):  # by one that is still at it
+    with build.locked_folder(files["output_dir"]):  # locked by a build that is still running
         create_pretraining_data(**files, settings=SMALL, num_workers=1)
     assert list(building.glob("documents-*"))
 
@@ -276,7 +282,7 @@ def test_a_kill_during_the_last_clean_up_leaves_nothing_for_good(files, monkeypa
     assert sorted(contents(files["output_dir"])) == sorted([*names, "manifest.json", "vocab.txt"])
 
 
-def test_a_second_build_into_one_folder_is_refused(files):
+def test_second_build_into_the_same_folder_is_rejected(files):
     with (
         build.locked_folder(files["output_dir"]),
         pytest.raises(InputError, match="another build is at work there"),
@@ -284,7 +290,7 @@ def test_a_second_build_into_one_folder_is_refused(files):
         create_pretraining_data(**files, settings=SMALL, num_workers=1)
 
 
-def test_what_another_build_has_finished_meanwhile_is_not_made_again(files, monkeypatch):
+def test_dataset_finished_by_another_build_is_not_rebuilt(files, monkeypatch):
     locked_folder, made = build.locked_folder, []
 
     def late(output_dir):
@@ -298,7 +304,7 @@ def test_what_another_build_has_finished_meanwhile_is_not_made_again(files, monk
 
 
 def kill_before(monkeypatch, files, moment):
-    """Ends a build as a kill would, before its second shard or its manifest."""
+    """Ends a build, as a kill would, before its second shard or its manifest is written."""
     make_shard, write_json = shards.make_shard, local_build.files.write_json
 
     def dies_at_the_second(job):
@@ -322,7 +328,7 @@ def kill_before(monkeypatch, files, moment):
 
 @pytest.fixture
 def whole(files, contents):
-    """The dataset that an undisturbed build makes; the folder is left as it was."""
+    """Returns the dataset of an uninterrupted build; leaves the output folder as it was."""
     create_pretraining_data(**files, settings=SMALL, num_workers=1)
     made = contents(files["output_dir"])
     shutil.rmtree(files["output_dir"])
@@ -330,9 +336,7 @@ def whole(files, contents):
 
 
 @pytest.mark.parametrize("accident", ["lost", "cut", "grown"])
-def test_temporary_files_that_suffered_are_made_again(
-    files, monkeypatch, contents, whole, caplog, accident
-):
+def test_damaged_temporary_files_are_rebuilt(files, monkeypatch, contents, whole, caplog, accident):
     kill_before(monkeypatch, files, "shard")
     victim = sorted(Path(files["output_dir"]).glob(".building/documents-*"))[-1]
     if accident == "lost":
@@ -346,7 +350,7 @@ def test_temporary_files_that_suffered_are_made_again(
 
 @pytest.mark.parametrize("moment", ["shard", "manifest"])
 @pytest.mark.parametrize("accident", ["lost", "cut"])
-def test_a_shard_without_its_bytes_is_made_again_whatever_its_note_says(
+def test_missing_or_truncated_shard_is_rebuilt_even_if_recorded_as_done(
     files, monkeypatch, contents, whole, moment, accident
 ):
     kill_before(monkeypatch, files, moment)
@@ -359,7 +363,7 @@ def test_a_shard_without_its_bytes_is_made_again_whatever_its_note_says(
     assert contents(files["output_dir"]) == whole
 
 
-def test_no_manifest_vouches_for_a_shard_that_got_lost_on_the_way(files, monkeypatch):
+def test_manifest_is_not_written_if_a_shard_was_lost_during_the_move(files, monkeypatch):
     replace_file = os.replace
 
     def loses(source, destination):
@@ -374,8 +378,8 @@ def test_no_manifest_vouches_for_a_shard_that_got_lost_on_the_way(files, monkeyp
     assert not os.path.exists(os.path.join(files["output_dir"], "manifest.json"))
 
 
-def test_ctrl_c_is_one_line_and_the_build_goes_on(root, files, monkeypatch, contents):
-    """To the whole group, as a terminal sends it."""
+def test_ctrl_c_is_reported_in_one_line_and_the_build_resumes(root, files, monkeypatch, contents):
+    """Sends SIGINT to the whole process group, as a terminal does."""
     with start(root, files, SLOW, num_workers=2, start_new_session=True) as process:
         wait_for_shards(files, 1)
         os.killpg(process.pid, signal.SIGINT)

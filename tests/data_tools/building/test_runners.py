@@ -1,4 +1,4 @@
-"""Jobs on local processes: every result, no worker that outlives its work."""
+"""Tests of running jobs on local processes: results, errors and the end of the workers."""
 
 import os
 import signal
@@ -12,34 +12,34 @@ from data_tools.building.runners import run_local
 from keras_bert.common.errors import InputError
 
 
-def test_one_worker_works_in_this_process():
+def test_one_worker_runs_in_this_process():
     assert list(run_local(lambda job: (os.getpid(), job), [3, 4], num_workers=1)) == [
         (os.getpid(), 3),
         (os.getpid(), 4),
     ]
 
 
-def test_every_job_has_its_result():
+def test_every_job_returns_its_result():
     assert sorted(run_local(abs, range(-7, 0), num_workers=2)) == list(range(1, 8))
 
 
-def test_an_error_of_a_job_is_the_error_of_all():
+def test_error_of_one_job_is_raised():
     with pytest.raises(ValueError, match="invalid literal"):
         list(run_local(int, ["1", "x", "2"], num_workers=2))
 
 
-def test_a_worker_that_dies_is_an_error():
+def test_death_of_a_worker_raises_an_error():
     with pytest.raises(InputError, match="a worker process died"):
         list(run_local(os._exit, [9, 9], num_workers=2))
 
 
-def test_a_worker_that_ctrl_c_ended_is_an_interruption():
+def test_worker_ended_by_ctrl_c_raises_keyboard_interrupt():
     with pytest.raises(KeyboardInterrupt):
         list(run_local(signal.raise_signal, [signal.SIGINT] * 2, 2))
 
 
 def test_workers_end_when_their_parent_is_killed(root):
-    """Half a minute's work is ahead of two workers when the process that gave it is killed."""
+    """Kills the parent process while two workers have half a minute of work left."""
     code = """
 import os, time
 from data_tools.building.runners import run_local

@@ -1,4 +1,4 @@
-"""A shard: documents in, records of whatever kind the settings ask for out."""
+"""Tests of making a shard: from documents to records of the kind given by the settings."""
 
 import json
 
@@ -42,7 +42,7 @@ def tokenizer(vocab_file):
 
 
 def texts(num_documents=40, seed=0, longest=8):
-    """Documents of sentences of words of two pieces."""
+    """Returns documents whose sentences consist of words of two tokens."""
     rng = np.random.default_rng(seed)
     return [
         [
@@ -63,7 +63,7 @@ def all_features(documents, tokenizer, settings, index=0):
     return {name: np.concatenate([batch[name] for batch in batches]) for name in batches[0]}
 
 
-def test_sentences_and_documents_without_a_piece_drop_out(tokenizer):
+def test_sentences_and_documents_without_tokens_are_dropped(tokenizer):
     documents = tokenize(
         [[b"word1", b"\xe2\x80\x8b"], [b"\xe2\x80\x8b"], [b"word2 word3"]], tokenizer
     )
@@ -73,7 +73,7 @@ def test_sentences_and_documents_without_a_piece_drop_out(tokenizer):
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=str)
-def test_the_features_of_every_kind(tokenizer, kind):
+def test_features_of_every_kind(tokenizer, kind):
     settings = settings_of(**kind)
     features = all_features(tokenize(texts(), tokenizer), tokenizer, settings)
     expected = ALWAYS | (set() if settings.dynamic else STATIC)
@@ -81,7 +81,7 @@ def test_the_features_of_every_kind(tokenizer, kind):
     ids, mask, segment = (features[n] for n in ("input_ids", "input_mask", "segment_ids"))
     example_ids = features.get("example_ids", mask)
 
-    assert (np.diff(mask.astype(int), axis=1) <= 0).all()  # real pieces, then padding
+    assert (np.diff(mask.astype(int), axis=1) <= 0).all()  # real tokens, then padding
     assert not ids[mask == 0].any()
     assert not segment[mask == 0].any()
     np.testing.assert_array_equal(example_ids > 0, mask > 0)
@@ -97,7 +97,7 @@ def test_the_features_of_every_kind(tokenizer, kind):
             inside = np.flatnonzero(example_ids[row] == number)
             assert (np.diff(inside) == 1).all()
             assert ids[row, inside[-1]] == SEP
-            # Static masking may draw [SEP] as a random piece.
+            # Static masking may draw [SEP] as a random token.
             if settings.next_sentence != "none" and settings.dynamic:
                 seps = inside[ids[row, inside] == SEP]
                 assert len(seps) == 2
@@ -121,7 +121,7 @@ def test_the_features_of_every_kind(tokenizer, kind):
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=str)
-def test_a_shard_is_a_function_of_its_documents_and_settings(vocab_file, tmp_path, kind):
+def test_shard_depends_only_on_its_documents_and_settings(vocab_file, tmp_path, kind):
     settings = settings_of(**kind)
     notes = [
         write_shard_of(texts(), index, vocab_file, settings, str(tmp_path / name))
@@ -135,7 +135,7 @@ def test_a_shard_is_a_function_of_its_documents_and_settings(vocab_file, tmp_pat
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=str)
-def test_the_note_counts_what_is_there(vocab_file, tokenizer, tmp_path, kind):
+def test_counts_in_the_shard_record_match_the_shard(vocab_file, tokenizer, tmp_path, kind):
     settings = settings_of(**kind)
     note = write_shard_of(texts(), 1, vocab_file, settings, str(tmp_path / "shard"))
     documents = tokenize(texts(), tokenizer)
@@ -156,8 +156,8 @@ def test_the_note_counts_what_is_there(vocab_file, tokenizer, tmp_path, kind):
 
 
 @pytest.mark.parametrize("next_sentence", ["random", "order", "none"])
-def test_packing_keeps_the_examples_and_saves_rows(tokenizer, next_sentence):
-    """The examples of packed rows are those of unpacked ones, no piece more or less."""
+def test_packing_keeps_the_examples_and_uses_fewer_rows(tokenizer, next_sentence):
+    """Checks that packed rows hold exactly the examples of unpacked rows."""
     documents = tokenize(texts(200, longest=3), tokenizer)
     examples = []
     for pack in (False, True):
@@ -179,8 +179,8 @@ def test_packing_keeps_the_examples_and_saves_rows(tokenizer, next_sentence):
     assert packed_rows < 0.9 * unpacked_rows
 
 
-def test_masks_drawn_in_training_are_distributed_as_static_ones(tokenizer):
-    """--dynamic: the same rows, masked later, give the same counts, positions and fates."""
+def test_dynamic_masks_have_the_distribution_of_static_masks(tokenizer):
+    """Masks the rows of --dynamic and compares counts, positions and replacements."""
     documents = tokenize(texts(300), tokenizer)
     static = all_features(documents, tokenizer, settings_of(dupe_factor=10))
     rows = all_features(documents, tokenizer, settings_of(dupe_factor=10, dynamic=True))
@@ -216,8 +216,8 @@ def test_no_documents_give_an_empty_shard(vocab_file, tmp_path):
         assert (note["examples"], note["bytes"]) == (0, 0)
 
 
-def test_batches_do_not_show_in_the_rows(tokenizer, monkeypatch):
-    """The rows, though not the masks, are the same whatever the batch."""
+def test_rows_do_not_depend_on_the_batch_size(tokenizer, monkeypatch):
+    """Checks rows without masks: static masks do depend on the batch size."""
     documents = tokenize(texts(), tokenizer)
     settings = settings_of(dynamic=True, pack=True)
     whole = all_features(documents, tokenizer, settings)

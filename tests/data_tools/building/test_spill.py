@@ -1,4 +1,4 @@
-"""Spilling: the same documents in the same order, whatever the files, groups and processes."""
+"""Tests that spilled documents do not depend on the order of files, groups and processes."""
 
 import contextlib
 import gzip
@@ -21,7 +21,7 @@ BUCKETS = 4
 
 @pytest.fixture
 def corpus(tmp_path):
-    """Five files of 40 documents each, one of them compressed."""
+    """Creates five files of 40 documents each, one of them compressed."""
     paths = []
     for file in range(5):
         text = "\n\n".join(
@@ -50,7 +50,7 @@ def spilled(paths, directory, num_workers=1):
     return entries, documents
 
 
-def test_a_document_goes_to_the_bucket_of_its_hash_in_the_order_of_the_hashes(corpus, tmp_path):
+def test_documents_are_in_the_bucket_of_their_hash_and_sorted_by_hash(corpus, tmp_path):
     _, buckets = spilled(corpus, tmp_path / "out")
     assert sum(map(len, buckets)) == 200
     for number, documents in enumerate(buckets):
@@ -60,19 +60,21 @@ def test_a_document_goes_to_the_bucket_of_its_hash_in_the_order_of_the_hashes(co
 
 
 @pytest.mark.parametrize("num_workers", [2, 8])
-def test_any_number_of_processes_gives_the_same(corpus, tmp_path, monkeypatch, num_workers):
+def test_result_does_not_depend_on_the_number_of_processes(
+    corpus, tmp_path, monkeypatch, num_workers
+):
     one = spilled(corpus, tmp_path / "one")
     monkeypatch.setattr(spill, "_TEXT_BYTES_A_WORKER", 1)
     assert spilled(corpus, tmp_path / "many", num_workers) == one
 
 
-def test_the_order_of_the_files_does_not_matter(corpus, tmp_path):
+def test_documents_do_not_depend_on_the_order_of_the_files(corpus, tmp_path):
     entries, documents = spilled(corpus, tmp_path / "out")
     turned = spilled(corpus[::-1], tmp_path / "turned")
     assert turned == (entries[::-1], documents)
 
 
-def test_a_full_buffer_goes_to_the_disk_and_loses_nothing(corpus, tmp_path, monkeypatch):
+def test_full_buffer_is_written_to_disk_without_loss(corpus, tmp_path, monkeypatch):
     whole = spilled(corpus, tmp_path / "whole")
     monkeypatch.setattr(spill, "_SPILL_BUFFER_BYTES", 1000)
     assert spilled(corpus, tmp_path / "parts") == whole
@@ -97,7 +99,7 @@ def test_an_entry_describes_its_file(corpus, tmp_path, caplog):
     assert "bad.txt: 1 undecodable byte, the first at line 21, byte offset 100" in caplog.text
 
 
-def test_files_are_shared_out_by_their_size(tmp_path, monkeypatch):
+def test_files_are_divided_among_workers_by_size(tmp_path, monkeypatch):
     monkeypatch.setattr(spill, "_TEXT_BYTES_A_WORKER", 1)
     paths = []
     for size in (10, 50, 20, 40):
@@ -111,8 +113,8 @@ def test_files_are_shared_out_by_their_size(tmp_path, monkeypatch):
     assert len(spill._groups(paths, 9)) == 4
 
 
-def test_a_full_disk_is_one_line(corpus, root, tmp_path):
-    """In a process of its own, as its limit on the size of a file stands for the disk's."""
+def test_full_disk_is_reported_in_one_line(corpus, root, tmp_path):
+    """Runs in a new process, because it simulates a full disk by a file size limit."""
     program = f"""
 import resource
 from pathlib import Path
@@ -147,15 +149,18 @@ def test_memory_is_bounded_by_the_buffer(tmp_path):
     assert peak < BUCKETS * spill._SPILL_BYTES_A_BUCKET + 4e6
 
 
-def test_what_is_refused_names_the_file(corpus, tmp_path):
+def test_error_names_the_rejected_file(corpus, tmp_path):
     bad = tmp_path / "bad.txt"
     bad.write_bytes(b"\xff\n")
     with pytest.raises(InputError, match=r"bad\.txt line 1: not UTF-8"):
         spilled([*corpus, str(bad)], tmp_path / "out")
 
 
-def test_a_document_comes_to_its_shard_however_many_files_there_are(corpus, tmp_path):
-    """Fewer shards than temporary files join them, more take their part of one."""
+def test_documents_reach_their_shard_for_any_number_of_shards(corpus, tmp_path):
+    """Reads fewer, as many and more shards than there are temporary files.
+
+    With fewer shards, a shard joins several files; with more, it reads a part of one.
+    """
     _, buckets = spilled(corpus, tmp_path / "out")
     everything = sorted(document for documents in buckets for document in documents)
     for num_shards in (1, 2, 8, 64):
@@ -170,7 +175,7 @@ def test_a_document_comes_to_its_shard_however_many_files_there_are(corpus, tmp_
 
 
 @pytest.mark.parametrize("left", [10, 40])
-def test_a_temporary_file_that_is_cut_short_is_refused(corpus, tmp_path, left):
+def test_truncated_temporary_file_is_rejected(corpus, tmp_path, left):
     spilled(corpus, tmp_path / "out")
     name = next(iter(spill.spilled_files(str(tmp_path / "out"))))
     os.truncate(tmp_path / "out" / name, left)
@@ -178,7 +183,7 @@ def test_a_temporary_file_that_is_cut_short_is_refused(corpus, tmp_path, left):
         spill.read_spilled(str(tmp_path / "out"), BUCKETS, 0, BUCKETS)
 
 
-def test_temporary_files_reach_the_disk(corpus, tmp_path, monkeypatch):
+def test_temporary_files_are_synced_to_disk(corpus, tmp_path, monkeypatch):
     synced = set()
     monkeypatch.setattr(os, "fsync", lambda file: synced.add(os.fstat(file).st_ino))
     spilled(corpus, tmp_path / "out")

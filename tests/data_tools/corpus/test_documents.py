@@ -1,4 +1,4 @@
-"""Streaming documents out of files: line ends, archives, long lines, bad bytes."""
+"""Tests of streaming documents from files: line ends, archives, long lines, bad bytes."""
 
 import bz2
 import functools
@@ -31,13 +31,13 @@ def write(tmp_path):
     return write
 
 
-def test_a_line_is_a_sentence_and_a_blank_line_ends_a_document(write):
+def test_line_is_a_sentence_and_blank_line_ends_a_document(write):
     path = write("One.\nTwo.\n\n\nThree.\n  \t\n\u3000\nFour.")
     assert list(read_documents(path)) == [["One.", "Two."], ["Three."], ["Four."]]
 
 
 @pytest.mark.parametrize("name", ["a.txt", "a"])
-def test_crlf_ends_read_as_lf_ends(write, name):
+def test_crlf_line_ends_are_read_as_lf(write, name):
     path = write("One.\r\nTwo.\r\n\r\nThree.\r\n", name)
     assert list(read_documents(path)) == [["One.", "Two."], ["Three."]]
 
@@ -47,7 +47,7 @@ def test_only_line_feeds_end_lines(write):
     assert list(read_documents(path)) == [["a\u2028b\x0bc\x0cd\u0085e", "f"]]
 
 
-def test_a_byte_order_mark_is_dropped(write):
+def test_byte_order_mark_is_dropped(write):
     assert list(read_documents(write(b"\xef\xbb\xbfOne.\nTwo.\n"))) == [["One.", "Two."]]
 
 
@@ -66,14 +66,14 @@ def test_compressed_files(write, suffix):
 
 
 @pytest.mark.parametrize("suffix", PACKERS)
-def test_archives_in_several_parts(write, suffix):
+def test_archives_of_several_parts(write, suffix):
     pack = PACKERS[suffix]
     path = write(pack(b"One.\nTw") + pack(b"o.\n\nThree.\n"), f"a.txt.{suffix.upper()}")
     assert list(read_documents(path)) == [["One.", "Two."], ["Three."]]
 
 
 @pytest.mark.parametrize("suffix", PACKERS)
-def test_a_cut_archive_is_refused(write, suffix):
+def test_truncated_archive_is_rejected(write, suffix):
     text = "".join(f"{number * 7919 % 10007} .\n" for number in range(10000)).encode()
     path = write(PACKERS[suffix](text)[:-20], f"a.{suffix}")
     with pytest.raises(InputError, match=rf"a\.{suffix}: broken archive after \d+ bytes of text"):
@@ -81,14 +81,14 @@ def test_a_cut_archive_is_refused(write, suffix):
 
 
 @pytest.mark.parametrize("suffix", PACKERS)
-def test_text_named_as_an_archive_is_refused(write, suffix):
+def test_text_with_an_archive_suffix_is_rejected(write, suffix):
     with pytest.raises(InputError, match=rf"a\.{suffix}: broken archive after 0 bytes"):
         list(read_documents(write("One.\nTwo.\n" * 100, f"a.{suffix}")))
 
 
 @pytest.mark.parametrize("suffix", PACKERS)
 @pytest.mark.parametrize("junk", [b"\0" * 1000, b"\0", b"notes\n" * 9], ids=["NULs", "NUL", "text"])
-def test_what_follows_an_archive_is_refused(write, suffix, junk):
+def test_trailing_bytes_after_an_archive_are_rejected(write, suffix, junk):
     path = write(PACKERS[suffix](b"One.\nTwo.\n") + junk, f"a.{suffix}")
     with pytest.raises(
         InputError, match=r"a\.\w+: broken archive after 10 bytes of text: (what|it) "
@@ -97,7 +97,7 @@ def test_what_follows_an_archive_is_refused(write, suffix, junk):
 
 
 @pytest.mark.parametrize("suffix", PACKERS)
-def test_a_damaged_archive_is_refused_with_the_text_before(write, suffix):
+def test_damaged_archive_error_gives_the_length_of_text_read(write, suffix):
     text = "".join(f"{number * 7919 % 10007} .\n" for number in range(100_000)).encode()
     archive = bytearray(PACKERS[suffix](text[: len(text) // 2]) + PACKERS[suffix](text))
     archive[-len(archive) // 5] ^= 255
@@ -107,8 +107,8 @@ def test_a_damaged_archive_is_refused_with_the_text_before(write, suffix):
 
 
 @pytest.mark.parametrize("suffix", PACKERS)
-def test_an_archive_that_holds_much_is_decompressed_bit_by_bit(write, suffix):
-    # bz2 takes half a minute to pack words that repeat, and no time for one byte that does.
+def test_large_archive_is_decompressed_in_small_parts(write, suffix):
+    # bz2 needs half a minute to compress repeated words, and no time for one repeated byte.
     text = b"\n" * 63_000_000 if suffix == "bz2" else b"word .\n" * 9_000_000
     path = write(PACKERS[suffix](text), f"a.{suffix}")
     with open(path, "rb") as raw:
@@ -121,14 +121,14 @@ def test_an_archive_that_holds_much_is_decompressed_bit_by_bit(write, suffix):
     assert peak < 40e6
 
 
-def test_a_folder_and_an_absent_file_are_refused(tmp_path):
+def test_folder_and_missing_file_are_rejected(tmp_path):
     for path in (tmp_path, tmp_path / "a.txt", tmp_path / "a.bz2"):
         with pytest.raises(InputError, match="cannot be read"):
             list(read_documents(str(path)))
 
 
 @pytest.mark.parametrize("input_format", ["sentences", "prose"])
-def test_a_file_of_bad_lines_is_refused_with_file_line_and_offset(write, input_format):
+def test_file_of_bad_lines_is_rejected_with_file_line_and_offset(write, input_format):
     path = write(b"One.\nTwo.\nThr\xe9e.\n")
     with pytest.raises(
         InputError,
@@ -139,7 +139,7 @@ def test_a_file_of_bad_lines_is_refused_with_file_line_and_offset(write, input_f
 
 
 @pytest.mark.parametrize("input_format", ["sentences", "prose"])
-def test_a_few_undecodable_bytes_are_replaced_and_counted(write, caplog, input_format):
+def test_few_undecodable_bytes_are_replaced_and_counted(write, caplog, input_format):
     text = b"Good one.\n" * 15 + b"Caf\xe9 \xff\xfe.\n" + b"Good two.\n" * 15 + b"\xe9.\n"
     odd = OddInput()
     path = write(b"\xef\xbb\xbf" + text)
@@ -162,17 +162,17 @@ def test_a_few_undecodable_bytes_are_replaced_and_counted(write, caplog, input_f
         list(read_documents(path, input_format, max_bad_line_share=0))
 
 
-def test_utf16_is_named(write):
+def test_utf16_error_names_the_encoding(write):
     for encoding in ("utf-16-le", "utf-16-be"):
         with pytest.raises(InputError, match=r"the byte order mark of UTF-16 .*, expected UTF-8"):
             list(read_documents(write("\ufeffOne.\nTwo.\n".encode(encoding))))
 
 
-def test_nul_bytes_pass(write):
+def test_nul_bytes_are_accepted(write):
     assert list(read_documents(write(b"O\0ne.\n\0\nTwo.\n"))) == [["O\0ne.", "\0", "Two."]]
 
 
-def test_surplus_blank_lines_and_files_without_text_are_counted(write):
+def test_extra_blank_lines_and_files_without_text_are_counted(write):
     odd = OddInput()
     list(read_documents(write(b"\n\nCaf\xc3\xa9.\r\n\r\n\r\n\t\n\nTwo.\n\n\n"), odd=odd))
     list(read_documents(write("\n\n", "empty.txt"), odd=odd))
@@ -184,7 +184,7 @@ def test_surplus_blank_lines_and_files_without_text_are_counted(write):
 
 
 @pytest.mark.parametrize("end", ["", "\n"])
-def test_long_lines_are_cut_at_white_space_and_counted_once(write, monkeypatch, end):
+def test_long_lines_are_split_at_white_space_and_counted_once(write, monkeypatch, end):
     monkeypatch.setattr(lines, "_BLOCK_BYTES", 16)
     text = "One.\nThis is rather a long line, i.e. more than twenty bytes.\nThree."
     odd = OddInput()
@@ -200,7 +200,7 @@ def test_long_lines_are_cut_at_white_space_and_counted_once(write, monkeypatch, 
 
 @pytest.mark.parametrize("blank", [" ", "\u3000"])
 @pytest.mark.parametrize("end", ["", "\n", "end\n"])
-def test_white_space_inside_a_long_line_ends_no_document(write, monkeypatch, blank, end):
+def test_white_space_inside_a_long_line_does_not_end_a_document(write, monkeypatch, blank, end):
     sizes = {"max_line_bytes": 20}
     monkeypatch.setattr(lines, "_BLOCK_BYTES", 16)
     monkeypatch.setattr(documents, "Lines", functools.partial(lines.Lines, **sizes))
@@ -212,7 +212,7 @@ def test_white_space_inside_a_long_line_ends_no_document(write, monkeypatch, bla
     )
 
 
-def test_a_document_of_very_many_lines_comes_in_parts(write, monkeypatch):
+def test_document_of_very_many_lines_is_split_into_parts(write, monkeypatch):
     monkeypatch.setattr(paragraphs, "MAX_DOCUMENT_SENTENCES", 1000)
     monkeypatch.setattr(lines, "_BLOCK_BYTES", 4096)
     for input_format, text in (
@@ -227,7 +227,7 @@ def test_a_document_of_very_many_lines_comes_in_parts(write, monkeypatch):
     assert len(list(read_documents(write("w17\n" * 900 + "\n" + "w17\n" * 900)))) == 2
 
 
-def test_a_line_without_white_space_is_cut_between_characters(write, monkeypatch):
+def test_line_without_white_space_is_split_between_characters(write, monkeypatch):
     monkeypatch.setattr(lines, "_BLOCK_BYTES", 16)
     source = lines.Lines(write("é文😀" * 30), 0, documents.open_local, max_line_bytes=20)
     pieces = [source.decode(line) for line in source.lines()]
@@ -236,14 +236,14 @@ def test_a_line_without_white_space_is_cut_between_characters(write, monkeypatch
 
 
 @pytest.mark.parametrize("input_format", ["sentences", "prose", "gutenberg", "wiki", "jsonl"])
-def test_a_file_without_line_ends_streams(write, input_format):
+def test_file_without_line_ends_is_streamed(write, input_format):
     path = write(gzip.compress(b"words " * 8_000_000, 1), "a.gz")  # 48 MB
     tracemalloc.start()
     try:
         if input_format in ("wiki", "jsonl"):
             with pytest.raises(InputError, match=r"line 1: .*: 1 of 1 lines are bad"):
                 list(read_documents(path, input_format))
-            # These formats need a line as a whole, up to a bound.
+            # These formats need a whole line in memory, up to a limit.
             assert tracemalloc.get_traced_memory()[1] < 400e6
             return
         odd = OddInput()
@@ -260,7 +260,7 @@ def test_a_file_without_line_ends_streams(write, input_format):
     assert peak < 200e6
 
 
-def test_the_text_decides_where_it_is_cut_and_not_the_reads(write):
+def test_split_positions_do_not_depend_on_the_read_sizes(write):
     class Slow(io.BytesIO):
         def read(self, size=-1):
             return super().read(min(size, 1000))
@@ -289,7 +289,7 @@ def test_prose_documents_end_at_two_blank_lines_and_at_form_feeds(write):
     ]
 
 
-def test_prose_reads_a_novel_by_its_chapters(shared_data):
+def test_prose_splits_a_novel_into_its_chapters(shared_data):
     novel = shared_data / "corpus/pride_and_prejudice.txt"
     documents = list(read_documents(str(novel), "prose"))
     assert sum(document[0].startswith("Chapter") for document in documents) == 61
@@ -311,12 +311,12 @@ def test_prose_reads_a_novel_by_its_chapters(shared_data):
         ("max_bad_line_share", float("nan")),
     ],
 )
-def test_settings_out_of_bounds_are_refused(setting, value):
+def test_settings_out_of_range_are_rejected(setting, value):
     with pytest.raises(InputError, match=re.escape(f"--{setting}={value}: expected")):
         Reading(**{setting: value})
 
 
-def test_counts_of_odd_input_add_up_over_files():
+def test_counts_of_odd_input_are_summed_over_files():
     total = OddInput()
     for name in ("a", "b"):
         odd = OddInput()
@@ -328,7 +328,7 @@ def test_counts_of_odd_input_add_up_over_files():
     assert [place["line"] for place in entry["first"]] == [1, 2, 3, 4, 5]
 
 
-def test_input_file_takes_files_globs_and_folders(write, tmp_path, monkeypatch):
+def test_input_file_accepts_files_globs_and_folders(write, tmp_path, monkeypatch):
     (tmp_path / "folder/.hidden").mkdir(parents=True)
     for name in ("b.txt", "a.txt", "c.md", "folder/d.txt", "folder/.e", "folder/.hidden/f.txt"):
         write("x", name)
@@ -339,24 +339,24 @@ def test_input_file_takes_files_globs_and_folders(write, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["one,two.txt", "a[1].txt"])
-def test_a_file_may_have_a_comma_or_a_bracket_in_its_name(write, name):
+def test_file_name_may_contain_a_comma_or_a_bracket(write, name):
     path = write("x", name)
     assert find_input_files(path) == [path]
 
 
 @pytest.mark.parametrize("patterns", ["nowhere.txt", "nowhere/*.txt", "", ","])
-def test_a_missing_corpus_is_refused(patterns):
+def test_missing_corpus_is_rejected(patterns):
     with pytest.raises(InputError, match="--input_file"):
         find_input_files(patterns)
 
 
-def test_an_empty_folder_is_refused(tmp_path):
+def test_empty_folder_is_rejected(tmp_path):
     with pytest.raises(InputError, match="no file at"):
         find_input_files(str(tmp_path))
 
 
 @pytest.mark.parametrize("patterns", ["folder", "folder/*", "folder/odd"])
-def test_a_link_to_nothing_and_a_pipe_are_refused(write, tmp_path, monkeypatch, patterns):
+def test_broken_link_and_pipe_are_rejected(write, tmp_path, monkeypatch, patterns):
     (tmp_path / "folder").mkdir()
     write("x", "folder/a.txt")
     monkeypatch.chdir(tmp_path)

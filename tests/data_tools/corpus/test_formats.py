@@ -1,4 +1,4 @@
-"""Documents of JSON lines, of WikiExtractor's output and of Project Gutenberg's files."""
+"""Tests of reading JSON lines, the output of WikiExtractor and files of Project Gutenberg."""
 
 import bz2
 import json
@@ -12,7 +12,7 @@ from keras_bert.common.errors import InputError
 
 @pytest.fixture
 def read(tmp_path):
-    """A function: content, format -> documents, what was odd in it."""
+    """Returns a function that reads content in a format: (documents, counts of odd input)."""
 
     def read(content, input_format, name="corpus", **reading):
         path = tmp_path / name
@@ -31,21 +31,21 @@ def json_lines(*values):
 # JSON lines
 
 
-def test_a_json_line_is_a_document_and_its_line_ends_end_paragraphs(read):
+def test_json_line_is_a_document_and_its_line_ends_end_paragraphs(read):
     content = json_lines(
         {"text": "One. Two.\nA heading\n\nThree.", "id": 1}, {"id": 2, "text": "Four."}
     )
     assert read(content, "jsonl") == ([["One.", "Two.", "A heading", "Three."], ["Four."]], {})
 
 
-def test_the_text_field_has_a_name(read):
+def test_text_field_names_the_json_field(read):
     content = json_lines({"text": "Not this.", "body": "今天很好。我们去吧！"})
     assert read(content, "jsonl", text_field="body", language="zh")[0] == [
         ["今天很好。", "我们去吧！"]
     ]
 
 
-def test_blank_lines_are_nothing_and_empty_texts_empty_documents(read):
+def test_blank_lines_are_skipped_and_empty_texts_are_empty_documents(read):
     content = "\n" + json_lines({"text": ""}, {"text": " \n"}, {"text": "One."}) + "\n \n"
     assert read(content, "jsonl") == ([["One."]], {"empty_documents": 2})
 
@@ -60,7 +60,7 @@ def test_blank_lines_are_nothing_and_empty_texts_empty_documents(read):
         ("[" * 100_000, "not JSON: maximum recursion depth exceeded"),
     ],
 )
-def test_malformed_lines_are_counted_up_to_a_share(read, line, what):
+def test_malformed_lines_are_counted_up_to_the_allowed_share(read, line, what):
     good = json_lines(*[{"text": "One."}] * 10)
     documents, odd = read(good + line + "\n", "jsonl")
     assert (documents, odd) == ([["One."]] * 10, {"malformed_lines": 1})
@@ -71,17 +71,17 @@ def test_malformed_lines_are_counted_up_to_a_share(read, line, what):
         read(good + line + "\n", "jsonl", max_bad_line_share=0)
 
 
-def test_halves_of_surrogate_pairs_are_replaced(read):
+def test_lone_surrogates_are_replaced(read):
     content = '{"text": "A \\ud83d one. A \\ud83d\\ude00 two."}\n'
     assert read(content, "jsonl") == ([["A \ufffd one.", "A 😀 two."]], {"lone_surrogates": 1})
 
 
-def test_a_line_that_is_bad_in_two_ways_is_one_bad_line(read):
+def test_line_with_two_defects_counts_as_one_bad_line(read):
     with pytest.raises(InputError, match="1 of 2 lines are bad"):
         read(b'{"text": "One."}\n\xff\n', "jsonl")
 
 
-def test_a_json_line_without_bound_is_left_out(read, monkeypatch):
+def test_too_long_json_line_is_skipped(read, monkeypatch):
     monkeypatch.setattr(formats, "MAX_JSON_LINE_BYTES", 1 << 20)
     content = json_lines({"text": "One."}, {"text": "a " * 2_000_000}, {"text": "Two."})
     assert read(content, "jsonl", max_bad_line_share=0.5) == (
@@ -90,7 +90,7 @@ def test_a_json_line_without_bound_is_left_out(read, monkeypatch):
     )
 
 
-def test_a_long_document_comes_in_parts(read, monkeypatch):
+def test_long_document_is_split_into_parts(read, monkeypatch):
     monkeypatch.setattr(paragraphs, "MAX_DOCUMENT_LENGTH", 1000)
     monkeypatch.setattr(paragraphs, "MAX_PARAGRAPH_LENGTH", 100)
     text = "A sentence of some words. " * 200
@@ -142,13 +142,13 @@ WIKI_JSON = json_lines(
 
 @pytest.mark.parametrize("content", [WIKI_TAGS, WIKI_JSON], ids=["tags", "json"])
 @pytest.mark.parametrize("name", ["wiki_00", "wiki_00.bz2"])
-def test_wikipedia_articles_without_titles_and_redirects(read, content, name):
+def test_wikipedia_titles_and_redirects_are_skipped(read, content, name):
     content = content.encode()
     content = bz2.compress(content) if name.endswith("bz2") else content
     assert read(content, "wiki", name) == (WIKI_DOCUMENTS, {"empty_documents": 1})
 
 
-def test_leading_blank_lines_do_not_hide_the_form(read):
+def test_leading_blank_lines_do_not_change_the_detected_format(read):
     assert read("\n \n" + WIKI_JSON, "wiki")[0] == WIKI_DOCUMENTS
 
 
@@ -160,7 +160,7 @@ def test_leading_blank_lines_do_not_hide_the_form(read):
         ('<doc id="1" title="A">\nOne.\n' * 2 + "</doc>", "line 1: an article without its end"),
     ],
 )
-def test_broken_wikipedia_files_are_refused(read, content, what):
+def test_broken_wikipedia_files_are_rejected(read, content, what):
     with pytest.raises(InputError, match=what):
         read(content, "wiki")
 
@@ -237,12 +237,12 @@ BOOK = [
         ("Wrongly named", "utf-8"),
     ],
 )
-def test_a_book_is_what_stands_between_the_markers(read, start, end, charset, codec):
+def test_book_is_the_text_between_the_markers(read, start, end, charset, codec):
     content = (HEADER.format(charset=charset) + start + BODY + end).encode(codec)
     assert read(content.replace(b"\n", b"\r\n"), "gutenberg") == ([BOOK], {})
 
 
-def test_several_books_in_a_file_each_in_its_character_set(read):
+def test_several_books_in_a_file_with_different_character_sets(read):
     start = "*** START OF THIS PROJECT GUTENBERG EBOOK A BOOK ***\n"
     books = [
         (HEADER.format(charset="ISO-8859-1") + start + BODY + FOOTER).encode("latin-1"),
@@ -257,7 +257,7 @@ def test_several_books_in_a_file_each_in_its_character_set(read):
     )
 
 
-def test_a_file_without_markers_is_read_whole_and_counted(read, shared_data):
+def test_file_without_markers_is_read_as_a_whole_and_counted(read, shared_data):
     assert read("\nOne. Two.\n\nThree.\n", "gutenberg") == (
         [["One.", "Two.", "Three."]],
         {"unmarked_files": 1},
@@ -269,15 +269,15 @@ def test_a_file_without_markers_is_read_whole_and_counted(read, shared_data):
     assert "“You want to tell me, and I have no objection to hearing it.”" in document
 
 
-def test_the_end_of_a_book_without_a_start_is_found(read):
+def test_end_marker_without_a_start_marker_ends_the_book(read):
     assert read("One.\n\nEnd of Project Gutenberg's A Book\nMore.\n", "gutenberg") == (
         [["One."]],
         {"unmarked_files": 1},
     )
 
 
-def test_a_tag_that_never_ends_is_read_in_no_time(read):
-    """A pattern that tried every place for the tag's end would take hours."""
+def test_unclosed_tag_is_read_in_linear_time(read):
+    """A pattern that tries every position for the end of the tag would take hours."""
     for text in ("<doc" + " " * 200_000 + "x", "<doc " + 'title="' * 30_000 + "\n"):
         with pytest.raises(InputError, match="expected '<doc"):
             read(text, "wiki")

@@ -1,4 +1,4 @@
-"""Splitting prose into sentences."""
+"""Tests of splitting prose into sentences."""
 
 import time
 from unittest import mock
@@ -36,7 +36,7 @@ def test_english(sentences):
         ("en", ["今天天气很好。", "名前はまだ無い。"]),
     ],
 )
-def test_chinese_and_japanese_need_no_space(language, sentences):
+def test_chinese_and_japanese_sentences_need_no_space(language, sentences):
     assert split_sentences("".join(sentences), language) == sentences
 
 
@@ -54,7 +54,7 @@ def test_stops_and_abbreviations_of_other_languages(language, sentences):
 
 
 @pytest.mark.parametrize("language", ["", "xx", "english", "EN", "de-AT"])
-def test_an_unknown_language_is_refused(language):
+def test_unknown_language_is_rejected(language):
     with pytest.raises(InputError, match=f"--language={language}: expected a two-letter code"):
         check_language(language)
 
@@ -63,7 +63,7 @@ def test_blank_text_has_no_sentence():
     assert split_sentences("") == split_sentences(" \n ") == []
 
 
-def test_line_ends_are_spaces_and_nul_bytes_stay():
+def test_line_ends_become_spaces_and_nul_bytes_are_kept():
     assert split_sentences("It\nrai\0ned. We\nstayed.") == ["It rai\0ned.", "We stayed."]
 
 
@@ -73,22 +73,22 @@ def test_line_ends_are_spaces_and_nul_bytes_stay():
     st.sampled_from([7, 1000]),
 )
 @settings(deadline=None)
-def test_nothing_but_white_space_is_lost(text, language, piece):
-    with mock.patch.object(splitter, "_PIECE", piece):  # longer texts are split piece by piece
+def test_only_white_space_is_lost(text, language, piece):
+    with mock.patch.object(splitter, "_PIECE", piece):  # longer texts are split part by part
         sentences = split_sentences(text, language)
     assert "".join("".join(sentences).split()) == "".join(text.split())
     assert all(sentence and sentence == sentence.strip() for sentence in sentences)
     assert not any("\n" in sentence for sentence in sentences)
 
 
-def test_a_long_text_is_split_as_a_short_one():
+def test_long_text_is_split_like_a_short_one():
     sentences = ["Mr. Bennet said no.", "He left at 3.15 p.m. on a Sunday.", "“Why?”"] * 5000
     assert split_sentences(" ".join(sentences)) == sentences
 
 
 @pytest.mark.parametrize("text", ["“a. ", "a", "a b ", "。", "(", "Mr. "])
-def test_time_grows_with_the_text_only(text):
-    """An open quote costs sentencex the square of the text; here a megabyte takes a second."""
+def test_splitting_time_is_linear_in_the_text_length(text):
+    """An open quote takes sentencex quadratic time; here a megabyte takes about a second."""
     start = time.process_time()
     split_sentences(text * (1_000_000 // len(text)))
     assert time.process_time() - start < 20

@@ -1,4 +1,4 @@
-"""Rows of full sentences, fact by fact (RoBERTa, section 4.2)."""
+"""Tests of rows of full sentences (RoBERTa, section 4.2)."""
 
 import itertools
 
@@ -13,7 +13,7 @@ from data_tools.examples.instances import Documents
 
 
 def documents_of(sentence_lengths: list[list[int]]) -> Documents:
-    """Documents with sentences of these lengths; every piece has an id of its own."""
+    """Returns documents with sentences of the given lengths; all token ids are different."""
     lengths = [length for document in sentence_lengths for length in document]
     return Documents(
         ids=np.arange(sum(lengths), dtype=np.int32),
@@ -23,7 +23,7 @@ def documents_of(sentence_lengths: list[list[int]]) -> Documents:
 
 
 def rows_of(sentence_lengths, max_seq_length, short_seq_prob, seed):
-    """Rows as the plain way writes them down: lists of (start, end)."""
+    """Returns the rows as lists of (start, end), and their lengths."""
     rng = np.random.default_rng(seed)
     examples = make_full_sentences(
         documents_of(sentence_lengths), max_seq_length, short_seq_prob, rng
@@ -38,7 +38,7 @@ corpora = st.lists(st.lists(st.integers(1, 40), min_size=1, max_size=20), min_si
 
 @given(corpora, st.integers(5, 64), st.sampled_from([0.0, 0.1, 1.0]), st.integers(0, 99))
 @settings(max_examples=100, deadline=None)
-def test_every_piece_is_in_one_row_and_no_row_is_too_long(
+def test_every_token_is_in_one_row_and_no_row_is_too_long(
     sentence_lengths, max_seq_length, short_seq_prob, seed
 ):
     rows, lengths = rows_of(sentence_lengths, max_seq_length, short_seq_prob, seed)
@@ -46,14 +46,14 @@ def test_every_piece_is_in_one_row_and_no_row_is_too_long(
     assert sorted(pieces) == list(range(sum(map(sum, sentence_lengths))))
     assert lengths.max() <= max_seq_length
     for row, length in zip(rows, lengths, strict=True):
-        # [CLS], and after each part a [SEP].
+        # A row is [CLS] and its parts, each followed by [SEP].
         assert length == 1 + sum(end - start + 1 for start, end in row)
 
 
 @given(corpora, st.integers(5, 64), st.integers(0, 99))
 @settings(max_examples=100, deadline=None)
 def test_rows_are_as_full_as_whole_sentences_allow(sentence_lengths, max_seq_length, seed):
-    """The plain way, with the documents in the order that was drawn."""
+    """Compares with a simple implementation, with documents in the order that was drawn."""
     most = max_seq_length - 2
     documents = documents_of(sentence_lengths)
     rows, _ = rows_of(sentence_lengths, max_seq_length, 0.0, seed)
@@ -67,7 +67,7 @@ def test_rows_are_as_full_as_whole_sentences_allow(sentence_lengths, max_seq_len
         for length in sentence_lengths[number]:
             for begin in range(0, length, most):
                 size = min(most, length - begin)
-                between = 1 if is_new else 0  # the [SEP] after the document before
+                between = 1 if is_new else 0  # the [SEP] after the previous document
                 if size + between > room or not expected:
                     expected.append([[at, at + size]])
                     room = most - size
@@ -82,7 +82,7 @@ def test_rows_are_as_full_as_whole_sentences_allow(sentence_lengths, max_seq_len
     assert rows == expected
 
 
-def test_documents_come_in_every_order_alike():
+def test_every_order_of_documents_is_equally_likely():
     firsts = [rows_of([[30]] * 4, 32, 0.0, seed)[0] for seed in range(2400)]
     orders = [tuple(row[0][0] // 30 for row in rows) for rows in firsts]
     _, counts = np.unique(orders, axis=0, return_counts=True)
@@ -90,10 +90,10 @@ def test_documents_come_in_every_order_alike():
     assert stats.chisquare(counts).pvalue > 1e-4
 
 
-def test_a_short_target_is_drawn_a_row():
+def test_short_target_length_is_drawn_for_each_row():
     rows, lengths = rows_of([[1] * 60000], 32, 0.3, 0)
-    counts = np.bincount(lengths[:-1] - 2, minlength=31)  # the last row is what is left
-    expected = np.full(29, 0.3 / 29)  # 2 to 30
+    counts = np.bincount(lengths[:-1] - 2, minlength=31)  # the last row holds the rest
+    expected = np.full(29, 0.3 / 29)  # targets from 2 to 30
     expected[-1] += 0.7
     assert not counts[:2].any()
     assert stats.chisquare(counts[2:], expected * counts.sum()).pvalue > 1e-4
@@ -101,10 +101,10 @@ def test_a_short_target_is_drawn_a_row():
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_a_sentence_longer_than_a_row_is_cut_across_rows(seed):
+def test_sentence_longer_than_a_row_is_split_across_rows(seed):
     rows, _ = rows_of([[5, 70, 4, 3]], 32, 0.0, seed)
     assert rows == [[[0, 5]], [[5, 35]], [[35, 65]], [[65, 82]]]
 
 
-def test_no_documents():
+def test_no_documents_give_no_rows():
     assert rows_of([], 32, 0.1, 0)[0] == []

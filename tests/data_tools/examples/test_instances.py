@@ -1,4 +1,4 @@
-"""Next-sentence pairs, fact by fact (FACTS: pre-training data)."""
+"""Tests of next-sentence pairs against the rules in FACTS (pre-training data)."""
 
 import numpy as np
 import pytest
@@ -28,7 +28,7 @@ def pairs_of(documents, max_seq_length, short_seq_prob, seed, next_sentence="ran
 
 
 def documents_of(sentence_lengths: list[list[int]]) -> Documents:
-    """Documents with sentences of these lengths; every piece has an id of its own."""
+    """Returns documents with sentences of the given lengths; all token ids are different."""
     lengths = [length for document in sentence_lengths for length in document]
     return Documents(
         ids=np.arange(sum(lengths), dtype=np.int32),
@@ -54,15 +54,15 @@ def document_of(documents: Documents, piece: np.ndarray) -> np.ndarray:
 
 @given(corpora, st.integers(5, 64), st.sampled_from([0.0, 0.1, 1.0]), st.integers(0, 99))
 @settings(max_examples=200, deadline=None)
-def test_unused_sentences_are_put_back(documents, max_seq_length, short_seq_prob, seed):
-    """Read as A, or as A and the true B, every document is covered once, with no gap."""
+def test_unused_sentences_are_used_again(documents, max_seq_length, short_seq_prob, seed):
+    """Checks that A, or A and the true B, cover every document once without gaps."""
     pairs = pairs_of(documents, max_seq_length, short_seq_prob, seed)
     at = 0
     for a_start, a_end, b_start, b_end, is_random in pairs.tolist():
         assert a_start == at
         at = a_end
         if not is_random:
-            assert b_start == at  # B goes on where A ends
+            assert b_start == at  # B starts where A ends
             at = b_end
     assert at == len(documents.ids)
 
@@ -80,22 +80,22 @@ def test_both_halves_are_whole_sentences_of_one_document(documents, max_seq_leng
 
 @given(corpora, st.integers(5, 64), st.integers(0, 99))
 @settings(max_examples=100, deadline=None)
-def test_a_chunk_ends_with_the_sentence_that_reaches_the_target(documents, max_seq_length, seed):
+def test_chunk_ends_with_the_sentence_that_reaches_the_target(documents, max_seq_length, seed):
     pairs = pairs_of(documents, max_seq_length, 0.0, seed)
     target = max_seq_length - 3
     document_ends = documents.sentence_starts[documents.document_starts[1:]]
     for a_start, a_end, b_start, b_end, is_random in pairs.tolist():
-        # The sentence that ends B begins below the target; B stops there or with its document.
+        # The last sentence of B begins below the target; B ends there or with its document.
         last = documents.sentence_starts[np.searchsorted(documents.sentence_starts, b_end) - 1]
         length_before_last = a_end - a_start + last - b_start
         assert length_before_last < target or (is_random and last == b_start)
         assert a_end - a_start + b_end - b_start >= target or b_end in document_ends
 
 
-def test_half_of_the_pairs_are_random_and_lone_sentences_always():
+def test_half_of_the_pairs_are_random_and_all_of_single_sentence_chunks():
     documents = spread(50, 400)
     pairs = pairs_of(documents, 128, 0.0, 1)
-    # All chunks have several sentences but some at the documents' ends.
+    # All chunks have several sentences, except some at the ends of documents.
     ends = np.isin(pairs[:, A_END], documents.sentence_starts[documents.document_starts[1:]])
     inner = pairs[~ends]
     test = stats.binomtest(int(inner[:, LABEL].sum()), len(inner), 0.5)
@@ -106,25 +106,25 @@ def test_half_of_the_pairs_are_random_and_lone_sentences_always():
     assert pairs_of(long_sentences, 128, 0.0, 1)[:, LABEL].all()
 
 
-def test_a_random_b_comes_from_another_document():
+def test_random_b_comes_from_another_document():
     documents = spread(20, 100)
     pairs = pairs_of(documents, 64, 0.1, 2)
     pairs = pairs[pairs[:, LABEL] == RANDOM]
     a, b = (document_of(documents, pairs[:, column]) for column in (A_START, B_START))
     assert (a != b).all()
-    # ... and from every other one alike, from any of its sentences on.
+    # Every other document, and every start sentence in it, is equally likely.
     assert stats.chisquare(np.bincount(b, minlength=20)).pvalue > 1e-4
     sentence = np.searchsorted(documents.sentence_starts, pairs[:, B_START]) % 100
     assert stats.chisquare(np.bincount(sentence, minlength=100)).pvalue > 1e-4
 
 
-def test_a_random_b_comes_from_the_same_document_after_ten_draws():
+def test_random_b_comes_from_the_same_document_after_ten_draws():
     pairs = pairs_of(documents_of([[10] * 50]), 32, 0.0, 3)
     assert pairs[:, LABEL].any()
 
 
-def test_a_has_any_number_of_a_chunks_sentences_but_all():
-    """a_end = randint(1, len(chunk) - 1): with 12 sentences of 10 pieces, 1 to 11 alike."""
+def test_length_of_a_in_sentences_is_uniform_and_below_the_chunk_length():
+    """a_end = randint(1, len(chunk) - 1): for 12 sentences, 1 to 11 are equally likely."""
     documents = documents_of([[10] * 12] * 6000)
     pairs = pairs_of(documents, 120 + 3, 0.0, 4)
     is_first = np.isin(pairs[:, A_START], documents.sentence_starts[documents.document_starts])
@@ -134,8 +134,8 @@ def test_a_has_any_number_of_a_chunks_sentences_but_all():
     assert stats.chisquare(np.bincount(a_sentences)[1:]).pvalue > 1e-4
 
 
-def test_the_target_is_drawn_once_a_document_uniform_from_2():
-    """With sentences of one piece a true pair is exactly its target long."""
+def test_target_length_is_drawn_once_per_document_uniformly_from_2():
+    """With sentences of one token, a true pair has exactly the target length."""
     max_num_tokens = 32
     documents = documents_of([[1] * 400] * 3000)
     pairs = pairs_of(documents, max_num_tokens + 3, 0.1, 5)
@@ -166,7 +166,7 @@ def reference_truncation(a_length: int, b_length: int, most: int) -> tuple[int, 
 
 @given(st.integers(1, 300), st.integers(1, 300), st.integers(2, 125), st.integers(0, 9))
 @settings(max_examples=300, deadline=None)
-def test_the_longer_half_is_cut_and_ties_cut_b(a_length, b_length, most, seed):
+def test_longer_half_is_truncated_and_b_for_equal_lengths(a_length, b_length, most, seed):
     pairs = np.array([[1000, 1000 + a_length, 5000, 5000 + b_length, RANDOM]])
     cut = truncate_pairs(pairs, most, np.random.default_rng(seed))[0]
     lengths = (cut[A_END] - cut[A_START], cut[B_END] - cut[B_START])
@@ -176,8 +176,8 @@ def test_the_longer_half_is_cut_and_ties_cut_b(a_length, b_length, most, seed):
     assert cut[LABEL] == RANDOM
 
 
-def test_a_coin_decides_at_which_end_a_piece_goes():
-    pairs = np.tile([0, 70, 100, 160, NEXT], (4000, 1))  # A loses 18, B 8
+def test_tokens_are_removed_at_either_end_with_equal_probability():
+    pairs = np.tile([0, 70, 100, 160, NEXT], (4000, 1))  # A loses 18 tokens, B loses 8
     cut = truncate_pairs(pairs, 104, np.random.default_rng(6))
     for column, removed in ((A_START, 18), (B_START, 8)):
         at_the_front = np.bincount(cut[:, column] - pairs[:, column], minlength=removed + 1)
@@ -187,13 +187,13 @@ def test_a_coin_decides_at_which_end_a_piece_goes():
         assert stats.chisquare(seen, wanted * seen.sum() / wanted.sum()).pvalue > 1e-4
 
 
-def test_pairs_that_fit_stay_whole():
+def test_pairs_that_fit_are_not_truncated():
     pairs = np.array([[0, 50, 60, 135, NEXT]])
     np.testing.assert_array_equal(truncate_pairs(pairs, 125, np.random.default_rng(0)), pairs)
 
 
 @pytest.mark.parametrize("lengths", [[[5]], [[5], [7]]])
-def test_a_document_of_one_sentence_gives_one_random_pair(lengths):
+def test_document_of_one_sentence_gives_one_random_pair(lengths):
     pairs = pairs_of(documents_of(lengths), 128, 0.0, 0)
     assert len(pairs) == len(lengths)
     assert pairs[:, LABEL].all()
@@ -201,7 +201,7 @@ def test_a_document_of_one_sentence_gives_one_random_pair(lengths):
 
 @given(corpora, st.integers(5, 64), st.sampled_from([0.0, 0.1, 1.0]), st.integers(0, 99))
 @settings(max_examples=200, deadline=None)
-def test_sentence_order_uses_every_piece_once_but_lone_ones(
+def test_sentence_order_uses_every_token_once_except_single_token_chunks(
     documents, max_seq_length, short_seq_prob, seed
 ):
     pairs = pairs_of(documents, max_seq_length, short_seq_prob, seed, "order")
@@ -211,7 +211,7 @@ def test_sentence_order_uses_every_piece_once_but_lone_ones(
         if label == SWAPPED:
             first, second = second, first
         assert first[1] == second[0]
-        # A chunk of one sentence of one piece has no two parts.
+        # A chunk of one sentence of one token cannot be split into two parts.
         skipped = np.isin(np.arange(at, first[0] + 1), documents.sentence_starts)
         assert skipped.all()
         assert first[0] < first[1]
@@ -222,7 +222,7 @@ def test_sentence_order_uses_every_piece_once_but_lone_ones(
     assert np.isin(skipped, documents.sentence_starts).all()
 
 
-def test_half_of_the_pairs_are_swapped_wherever_they_are_cut():
+def test_half_of_the_pairs_are_swapped_for_any_split_position():
     pairs = pairs_of(spread(50, 400), 128, 0.0, 1, "order")
     assert stats.binomtest(int(pairs[:, LABEL].sum()), len(pairs), 0.5).pvalue > 1e-4
     is_swapped = pairs[:, LABEL] == SWAPPED
@@ -232,7 +232,7 @@ def test_half_of_the_pairs_are_swapped_wherever_they_are_cut():
     assert stats.ks_2samp(first_length[is_swapped], first_length[~is_swapped]).pvalue > 1e-4
 
 
-def test_sentence_order_cuts_a_lone_sentence_inside_anywhere():
+def test_sentence_order_splits_a_single_sentence_uniformly():
     documents = documents_of([[10]] * 9000 + [[1]] * 5)
     pairs = pairs_of(documents, 128, 0.0, 2, "order")
     assert len(pairs) == 9000
@@ -243,7 +243,7 @@ def test_sentence_order_cuts_a_lone_sentence_inside_anywhere():
     assert stats.chisquare(counts[1:]).pvalue > 1e-4
 
 
-def test_a_chunk_of_sentence_order_is_cut_at_a_sentence():
+def test_sentence_order_splits_a_chunk_between_sentences():
     documents = documents_of([[10] * 12] * 6000)
     pairs = pairs_of(documents, 120 + 3, 0.0, 3, "order")
     assert len(pairs) == 6000
@@ -255,7 +255,7 @@ def test_a_chunk_of_sentence_order_is_cut_at_a_sentence():
 
 @given(corpora, st.integers(5, 64), st.integers(0, 99))
 @settings(max_examples=50, deadline=None)
-def test_examples_are_taken_and_joined_like_a_list(documents, max_seq_length, seed):
+def test_examples_are_selected_and_concatenated_like_a_list(documents, max_seq_length, seed):
     copies = [pairs_of(documents, max_seq_length, 0.1, seed + copy) for copy in range(3)]
     joined = ExampleSpans.concatenate([ExampleSpans.of_pairs(pairs) for pairs in copies])
     pairs = np.concatenate(copies)

@@ -1,4 +1,4 @@
-"""Which examples share a row."""
+"""Tests of packing several examples into one row."""
 
 import itertools
 
@@ -22,7 +22,7 @@ def pack(lengths, most=20, max_seq_length=128, seed=0):
 
 @given(st.lists(st.integers(4, 64), max_size=300), st.integers(1, 12))
 @settings(max_examples=200, deadline=None)
-def test_rows_hold_what_they_have_room_for_and_nothing_is_lost(lengths, most):
+def test_rows_respect_their_limits_and_no_example_is_lost(lengths, most):
     lengths, budget, order, starts = pack(lengths, most, 64)
     assert sorted(order) == list(range(len(lengths)))
     assert (np.diff(starts) > 0).all()
@@ -33,8 +33,8 @@ def test_rows_hold_what_they_have_room_for_and_nothing_is_lost(lengths, most):
         assert budget[order[a:b]].sum() <= most
 
 
-def test_no_row_could_have_taken_what_opened_a_later_one():
-    """Best fit by falling length, where predictions are no bound."""
+def test_first_example_of_a_row_did_not_fit_into_earlier_rows():
+    """Packing is best fit by decreasing length; the number of predictions is no limit here."""
     lengths = np.random.default_rng(1).integers(5, 129, WINDOW)
     _, _, order, starts = pack(lengths, most=128)
     room = 128 - np.add.reduceat(lengths[order], starts[:-1])
@@ -48,23 +48,23 @@ def test_no_row_could_have_taken_what_opened_a_later_one():
 def test_short_examples_leave_little_padding(longest):
     lengths = np.random.default_rng(2).integers(8, longest + 1, 10 * WINDOW)
     _, _, _, starts = pack(lengths)
-    assert lengths.sum() / (128 * (len(starts) - 1)) > 0.97  # 0.16 and 0.28 unpacked
+    assert lengths.sum() / (128 * (len(starts) - 1)) > 0.97  # 0.16 and 0.28 if not packed
 
 
-def test_examples_are_packed_within_a_window_and_rows_shuffled():
+def test_examples_are_packed_within_a_window_and_rows_are_shuffled():
     lengths = np.random.default_rng(3).integers(8, 40, 20 * WINDOW)
     _, _, order, starts = pack(lengths)
     window = order // WINDOW
     of_row = window[starts[:-1]]
     np.testing.assert_array_equal(np.repeat(of_row, np.diff(starts)), window)
-    # Rows of all windows, and rows of long and of short examples, come in no order.
+    # Rows are sorted neither by their window nor by the length of their examples.
     place = np.arange(len(of_row))
     longest = np.maximum.reduceat(lengths[order], starts[:-1])
     for values in (of_row, longest):
         assert abs(np.corrcoef(place, values)[0, 1]) < 4 / np.sqrt(len(place))
 
 
-def test_the_same_generator_packs_the_same_way():
+def test_same_generator_packs_the_same_way():
     lengths = np.random.default_rng(4).integers(8, 100, 3000)
     first, second, other = (pack(lengths, seed=seed) for seed in (5, 5, 6))
     for a, b in zip(first, second, strict=True):
@@ -72,5 +72,5 @@ def test_the_same_generator_packs_the_same_way():
     assert (first[2] != other[2]).any()
 
 
-def test_no_examples():
+def test_no_examples_give_no_rows():
     assert pack([])[3].tolist() == [0]

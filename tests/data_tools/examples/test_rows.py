@@ -1,4 +1,4 @@
-"""The layout of rows."""
+"""Tests of the layout of rows."""
 
 import numpy as np
 
@@ -27,7 +27,7 @@ def test_layout_of_pairs():
     check(features, expected)
 
 
-def test_a_full_row_has_no_padding():
+def test_full_row_has_no_padding():
     examples = ExampleSpans.of_pairs(np.array([[0, 3, 4, 8, 0]]))
     features = lay_out(IDS, examples, np.arange(2), RowLayout(10, SPECIAL))
     assert features["input_ids"].tolist() == [[1, 10, 11, 12, 2, 14, 15, 16, 17, 2]]

@@ -1,4 +1,4 @@
-"""tf.Example bytes and shards."""
+"""Tests of writing tf.Example messages and shards."""
 
 import hashlib
 import os
@@ -29,7 +29,7 @@ from keras_bert.common.errors import InputError
     )
 )
 @settings(max_examples=60, deadline=None)
-def test_messages_are_what_protobuf_writes(features):
+def test_messages_equal_those_of_protobuf(features):
     messages = tfrecord_writing.encode_examples(features)
     assert len(messages) == len(features["short"])
     for row, message in enumerate(messages):
@@ -41,7 +41,7 @@ def test_messages_are_what_protobuf_writes(features):
         assert message == expected.SerializeToString(deterministic=True)
 
 
-def test_a_shard_holds_its_messages_and_vouches_for_them(tmp_path):
+def test_shard_holds_its_messages_and_entry_has_size_and_checksum(tmp_path):
     path = str(tmp_path / "a.tfrecord")
     entry = tfrecord_writing.write_shard(path, iter([[b"one", b"two"], [], [b"three"]]))
     read = [message.numpy() for message in tf.data.TFRecordDataset(path)]
@@ -55,7 +55,7 @@ def test_a_shard_holds_its_messages_and_vouches_for_them(tmp_path):
     }
 
 
-def test_a_shard_that_fails_leaves_nothing(tmp_path):
+def test_failed_shard_leaves_no_files(tmp_path):
     def batches():
         yield [b"one"]
         raise RuntimeError("in the middle")
@@ -65,13 +65,13 @@ def test_a_shard_that_fails_leaves_nothing(tmp_path):
     assert os.listdir(tmp_path) == []
 
 
-def test_an_unwritable_place_is_refused(tmp_path):
+def test_unwritable_path_is_rejected(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(InputError, match="cannot be written"):
         tfrecord_writing.write_shard(str(tmp_path / "file" / "a"), [])
 
 
-def test_a_full_disk_is_one_line_and_leaves_nothing(tmp_path, monkeypatch):
+def test_full_disk_is_reported_and_leaves_no_files(tmp_path, monkeypatch):
     def full(*_):
         raise tf.errors.ResourceExhaustedError(None, None, "No space left on device")
 

@@ -21,6 +21,6 @@ def test_gelu_new_and_gelu_tanh_are_the_tanh_form():
         np.testing.assert_allclose(ACTIVATIONS[name](X), expected, atol=1e-6)
 
 
-def test_the_forms_differ_by_up_to_0_00047():
+def test_the_two_forms_differ_by_up_to_0_00047():
     difference = np.abs(ACTIVATIONS["gelu"](X) - ACTIVATIONS["gelu_new"](X))
     assert 4.6e-4 < difference.max() < 4.8e-4

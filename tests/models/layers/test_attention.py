@@ -1,4 +1,4 @@
-"""Self-attention: softmax(QKᵀ/√D + (1 - mask)·-10000)V, with the mask on the keys alone."""
+"""Self-attention: softmax(QKᵀ/√D + (1 - mask)·-10000)V, with the mask applied to keys only."""
 
 import numpy as np
 import pytest
@@ -49,18 +49,18 @@ def reference(layer, hidden):
 
 
 @pytest.mark.parametrize("causal", [False, True])
-def test_equals_the_definition_to_1e_5(hidden, causal):
+def test_output_equals_the_definition_to_1e_5(hidden, causal):
     layer = attention(causal=causal)
     np.testing.assert_allclose(layer(hidden, MASK), reference(layer, hidden), atol=1e-5)
 
 
-def test_the_mask_is_0_or_minus_10000_on_the_keys():
+def test_mask_is_0_or_minus_10000_on_the_keys():
     mask = np.asarray(key_mask(MASK))
     assert mask.shape == (B, 1, 1, S)
     assert mask[1, 0, 0].tolist() == [0, 0, 0, -10000, -10000]
 
 
-def test_the_mask_of_packed_rows_is_0_within_an_example_alone():
+def test_mask_of_packed_rows_is_0_only_within_an_example():
     mask = np.asarray(example_mask(np.array([[1, 1, 2, 0, 0]], "int32")))
     assert mask.shape == (1, 1, S, S)
     allowed = mask[0, 0] == 0
@@ -74,12 +74,12 @@ def test_the_mask_of_packed_rows_is_0_within_an_example_alone():
     ]
 
 
-def test_the_causal_mask_is_0_up_to_the_piece_itself():
+def test_causal_mask_is_0_up_to_the_token_itself():
     mask = np.asarray(causal_mask(3))
     assert mask.tolist() == [[0, -10000, -10000], [0, 0, -10000], [0, 0, 0]]
 
 
-def test_examples_of_a_row_attend_as_if_each_were_alone(hidden):
+def test_examples_of_a_packed_row_attend_only_to_themselves(hidden):
     layer = attention()
     ids = np.array([[1, 1, 2, 2, 2], [1, 1, 1, 0, 0]], "int32")
     packed = np.asarray(layer(hidden, MASK, None, ids))
@@ -89,7 +89,7 @@ def test_examples_of_a_row_attend_as_if_each_were_alone(hidden):
         np.testing.assert_allclose(packed[row : row + 1, columns], expected, atol=1e-6)
 
 
-def test_padding_changes_nothing_for_real_pieces(hidden):
+def test_padding_does_not_change_the_outputs_of_real_tokens(hidden):
     layer = attention()
     other = hidden.copy()
     other[1, 3:] += 7.0
@@ -106,9 +106,9 @@ def test_softmax_is_float32_under_mixed_bfloat16(hidden):
     assert difference.mean() < 0.02
 
 
-def test_dropout_acts_on_the_probabilities(hidden):
+def test_dropout_is_applied_to_the_probabilities(hidden):
     layer = attention(rate=0.5)
-    # With the values all one, a context is the sum of the probabilities that are kept, doubled.
+    # If all values are one, each context is twice the sum of the kept probabilities.
     layer.value.kernel.assign(np.zeros((H, H)))
     layer.value.bias.assign(np.ones(H))
     seeds = np.array([1, 2], "int32")
@@ -118,7 +118,7 @@ def test_dropout_acts_on_the_probabilities(hidden):
     assert np.ptp(sums) > 0.5
 
 
-def test_the_three_kernels_start_different():
+def test_query_key_and_value_kernels_start_different():
     layer = attention()
     kernels = [np.asarray(d.kernel) for d in (layer.query, layer.key, layer.value)]
     assert not np.array_equal(kernels[0], kernels[1])

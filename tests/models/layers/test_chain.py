@@ -1,4 +1,4 @@
-"""Chains: plain functions that a compiler in force gets to see."""
+"""Chains: plain functions that an active compiler can replace."""
 
 import pytest
 
@@ -10,11 +10,11 @@ def scaled_sum(a, b, *, scale):
     return (a + b) * scale
 
 
-def test_without_a_compiler_a_chain_is_its_function():
+def test_chain_without_a_compiler_is_the_plain_function():
     assert scaled_sum(1, 2, scale=10) == 30
 
 
-def test_the_compiler_in_force_gets_function_tensors_and_settings():
+def test_active_compiler_receives_function_tensors_and_settings():
     seen = []
 
     def compiler(function):
@@ -30,7 +30,7 @@ def test_the_compiler_in_force_gets_function_tensors_and_settings():
     assert seen == [("scaled_sum", (1, 2), {"scale": 10})]
 
 
-def test_an_error_takes_the_compiler_out_of_force():
+def test_error_deactivates_the_compiler():
     with pytest.raises(TypeError), compile_chains_with(lambda function: None):
         scaled_sum(1, 2, scale=10)
     assert scaled_sum(1, 2, scale=10) == 30

@@ -1,4 +1,4 @@
-"""SplitDense: a keras.layers.Dense, with LoRA and quantization, whose bias can be added apart."""
+"""SplitDense: a keras.layers.Dense with LoRA and quantization, and a bias that is added apart."""
 
 import keras
 import numpy as np
@@ -18,7 +18,7 @@ def dense(dtype="float32"):
 
 
 @pytest.mark.parametrize("dtype", ["float32", "mixed_bfloat16"])
-def test_a_call_is_that_of_keras_dense(dtype):
+def test_call_equals_keras_dense(dtype):
     layer, plain = dense(dtype), keras.layers.Dense(8, dtype=dtype)
     assert isinstance(layer, keras.layers.Dense)
     plain.build((None, None, 16))
@@ -31,7 +31,7 @@ def test_a_call_is_that_of_keras_dense(dtype):
     )
 
 
-def test_product_and_bias_make_the_call():
+def test_product_plus_bias_equals_the_call():
     layer = dense()
     product, bias = layer.product_and_bias(ops.convert_to_tensor(X))
     assert np.array_equal(bias, np.arange(8) / 4)
@@ -50,7 +50,7 @@ def test_lora_changes_the_product():
 
 
 @pytest.mark.parametrize("dtype", ["float32", "mixed_bfloat16"])
-def test_int8_stays_close_and_adds_the_bias_itself(dtype):
+def test_int8_is_close_and_its_product_includes_the_bias(dtype):
     layer = dense(dtype)
     before = np.asarray(ops.cast(layer(X), "float32"))
     layer.quantize("int8")
@@ -62,14 +62,14 @@ def test_int8_stays_close_and_adds_the_bias_itself(dtype):
     assert 0 < np.abs(after - before).max() < 0.02 * np.abs(before).max()
 
 
-def test_the_config_makes_the_same_layer():
+def test_config_round_trip():
     layer = dense()
     again = SplitDense.from_config(layer.get_config())
     assert again.get_config() == layer.get_config()
     assert again.kernel_initializer.stddev == 0.5
 
 
-def test_the_seed_of_a_kernel_is_drawn_at_its_first_use():
+def test_kernel_seed_is_drawn_at_first_use():
     def kernels(unused):
         keras.utils.set_random_seed(1)
         initializers = [LazyTruncatedNormal(1.0) for _ in range(unused + 2)][unused:]

@@ -1,4 +1,4 @@
-"""The heads: masked positions gathered first, tied to the embeddings, logits in float32."""
+"""The heads: gathering masked positions first, tied embeddings, logits in float32."""
 
 import numpy as np
 import pytest
@@ -23,7 +23,7 @@ def table():
 
 
 def randomized(layer):
-    """Gives every variable random values, so that one left out of the result shows."""
+    """Sets every variable to random values, so that a missing one changes the result."""
     rng = np.random.default_rng(2)
     for variable in layer.variables:
         variable.assign(rng.normal(size=variable.shape))
@@ -36,7 +36,7 @@ def masked_lm(dtype="float32"):
     return randomized(head)
 
 
-def test_masked_lm_is_dense_act_layer_norm_then_the_tied_table_and_a_bias(hidden, table):
+def test_masked_lm_is_dense_act_layer_norm_then_tied_table_and_bias(hidden, table):
     head = masked_lm()
     bias, kernel, dense_bias, gamma, beta = (np.asarray(v, float) for v in head.variables)
     gathered = np.stack([hidden[b, POSITIONS[b]] for b in range(B)])
@@ -45,7 +45,7 @@ def test_masked_lm_is_dense_act_layer_norm_then_the_tied_table_and_a_bias(hidden
     np.testing.assert_allclose(head(hidden, POSITIONS, table), x @ table.T + bias, atol=1e-4)
 
 
-def test_masked_lm_owns_no_table():
+def test_masked_lm_has_no_table_of_its_own():
     assert [v.path for v in masked_lm().variables] == [
         "masked_lm/output_bias",
         "masked_lm/dense/kernel",
@@ -62,14 +62,14 @@ def test_logits_are_float32_under_mixed_bfloat16(hidden, table):
     assert linear_head(2, 0.02, "x")(low[:, 0]).dtype == "float32"
 
 
-def test_pooler_is_tanh_of_dense_of_the_first_piece(hidden):
+def test_pooler_is_tanh_of_dense_of_the_first_token(hidden):
     pooler = Pooler(CONFIG)
     pooler.build((None, None, H))
     kernel, bias = (np.asarray(v) for v in randomized(pooler).variables)
     np.testing.assert_allclose(pooler(hidden), np.tanh(hidden[:, 0] @ kernel + bias), atol=1e-5)
 
 
-def test_pooler_takes_the_first_piece_of_every_example_of_packed_rows(hidden):
+def test_pooler_uses_the_first_token_of_every_packed_example(hidden):
     pooler = Pooler(CONFIG)
     pooler.build((None, None, H))
     randomized(pooler)

@@ -1,4 +1,4 @@
-"""LayerNorm: epsilon 1e-12, float32 inside, names as in Google's checkpoints."""
+"""LayerNorm: epsilon 1e-12, computation in float32, names as in Google's checkpoints."""
 
 import numpy as np
 from keras import ops
@@ -22,12 +22,12 @@ def reference(layer, x):
     return scaled * np.asarray(layer.gamma) + np.asarray(layer.beta)
 
 
-def test_equals_the_definition_to_1e_5():
+def test_output_equals_the_definition_to_1e_5():
     layer, x = layer_norm(), np.random.default_rng(1).normal(3, 2, (5, 64)).astype("float32")
     np.testing.assert_allclose(layer(x), reference(layer, x), atol=1e-5)
 
 
-def test_epsilon_is_1e_12_so_small_vectors_are_scaled_to_one():
+def test_epsilon_is_1e_12_so_small_vectors_are_normalized():
     layer, x = layer_norm(), np.random.default_rng(1).normal(0, 1e-4, (5, 64)).astype("float32")
     np.testing.assert_allclose(layer(x), reference(layer, x), atol=1e-4)
 
@@ -38,10 +38,10 @@ def test_mixed_precision_computes_in_float32():
     y = layer(x)
     assert y.dtype == "bfloat16"
     exact = reference(layer, ops.cast(x, "float32"))
-    # Half a step of bfloat16 at 4: all that the last cast may lose.
+    # The final cast loses at most half a unit in the last place of bfloat16 at 4.
     np.testing.assert_allclose(ops.cast(y, "float32"), exact, atol=4 * 2**-9 + 1e-5)
 
 
-def test_variables_are_named_as_googles():
+def test_variable_names_equal_those_of_googles_checkpoints():
     paths = [variable.path for variable in layer_norm().variables]
     assert paths == ["LayerNorm/gamma", "LayerNorm/beta"]

@@ -1,4 +1,4 @@
-"""The mark of layers that may run twice: without a way in force it does nothing."""
+"""Marking layers for recomputation: without an active recomputation function it has no effect."""
 
 import keras
 import pytest
@@ -8,12 +8,12 @@ from keras_bert.models.encoder import BertEncoder
 from keras_bert.models.layers.recompute import recompute_with, recomputed
 
 
-def test_without_a_way_in_force_a_marked_layer_is_itself():
+def test_marked_layer_is_unchanged_without_recompute_with():
     layer = keras.layers.Identity()
     assert recomputed(layer) is layer
 
 
-def test_an_encoder_marks_its_blocks():
+def test_encoder_marks_its_blocks():
     encoder = BertEncoder(BertConfig(20, 8, 2, 2, 16, max_position_embeddings=8))
     ones = keras.ops.ones((1, 4), "int32")
     marked = []
@@ -27,7 +27,7 @@ def test_an_encoder_marks_its_blocks():
     assert marked == encoder.blocks
 
 
-def test_an_error_takes_the_way_out_of_force():
+def test_error_deactivates_recompute_with():
     layer = keras.layers.Identity()
     with pytest.raises(ZeroDivisionError), recompute_with(lambda layer: None):
         raise ZeroDivisionError

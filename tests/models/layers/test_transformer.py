@@ -16,7 +16,7 @@ def hidden():
 
 
 def randomized(layer, seed=0):
-    """Gives biases, gammas and betas random values, so that one left out of the result shows."""
+    """Sets biases, gammas and betas to random values, so that a missing one changes the result."""
     rng = np.random.default_rng(seed)
     for variable in layer.variables:
         if variable.name != "kernel":
@@ -50,7 +50,7 @@ def block(**changes):
     return layer
 
 
-def test_the_residual_is_added_after_dropout_and_before_layer_norm(hidden):
+def test_residual_is_added_after_dropout_and_before_layer_norm(hidden):
     config = BertConfig(1, H, 1, 2, initializer_range=0.5, hidden_dropout_prob=0.5)
     output = ResidualOutput(config, dropout_site=1)
     output.build((None, None, H))
@@ -61,7 +61,7 @@ def test_the_residual_is_added_after_dropout_and_before_layer_norm(hidden):
     np.testing.assert_allclose(output(hidden, hidden, SEEDS), expected, atol=1e-5)
 
 
-def test_the_block_is_attention_then_feed_forward(hidden):
+def test_block_is_attention_then_feed_forward(hidden):
     layer, mask = randomized(block(hidden_act="relu")), np.ones((B, S), "int32")
     attended = np.asarray(layer.attention(hidden, mask))
     wide = np.maximum(affine(attended, layer.intermediate.dense), 0.0)
@@ -70,7 +70,7 @@ def test_the_block_is_attention_then_feed_forward(hidden):
     np.testing.assert_allclose(layer(hidden, mask), expected, atol=1e-5)
 
 
-def test_the_attention_sublayer_is_projection_residual_layer_norm(hidden):
+def test_attention_sublayer_is_projection_residual_layer_norm(hidden):
     attention, mask = randomized(block().attention), np.ones((B, S), "int32")
     context = np.asarray(attention.self_attention(hidden, mask))
     projected = affine(context, attention.residual_output.dense)
@@ -78,13 +78,13 @@ def test_the_attention_sublayer_is_projection_residual_layer_norm(hidden):
     np.testing.assert_allclose(attention(hidden, mask), expected, atol=1e-5)
 
 
-def test_each_result_is_normalised(hidden):
+def test_outputs_are_normalized(hidden):
     y = np.asarray(block()(hidden, np.ones((B, S), "int32")))
     np.testing.assert_allclose(y.mean(-1), 0.0, atol=1e-5)
     np.testing.assert_allclose(y.std(-1), 1.0, atol=1e-4)
 
 
-def test_the_three_dropout_sites_of_a_block_differ():
+def test_three_dropout_sites_of_a_block_differ():
     layer = block(dropout_site=4)
     sites = [
         layer.attention.self_attention.dropout.site,
@@ -94,7 +94,7 @@ def test_the_three_dropout_sites_of_a_block_differ():
     assert sites == [4, 5, 6]
 
 
-def test_variable_names_nest_as_in_googles_checkpoints():
+def test_variable_paths_are_nested_as_in_googles_checkpoints():
     kernels = [v.path for v in block().variables if v.name == "kernel"]
     assert kernels == [
         "layer_0/attention/self/query/kernel",

@@ -1,4 +1,4 @@
-"""Fake models of every task, a server of one of them as a process, and servers in threads."""
+"""Fixtures: a fake model, a server of it in a process, and servers in threads."""
 
 import asyncio
 import json
@@ -32,18 +32,18 @@ class Server(NamedTuple):
         return f"{self.url}/v1/models/model:predict"
 
     def ask(self, body: Any, path: str = ":predict") -> tuple[int, dict]:
-        """Posts an object, or bytes; returns the status and the answer."""
+        """Posts an object or bytes; returns the status and the response."""
         data = json.dumps(body) if isinstance(body, dict) else body
         response = requests.post(f"{self.url}/v1/models/model{path}", data=data, timeout=30)
         return response.status_code, response.json()
 
     def metric(self, line: str) -> float:
-        """Reads a number off the page for Prometheus."""
+        """Reads a value from the Prometheus metrics."""
         page = requests.get(f"{self.url}/metrics", timeout=30).text
         return float(re.search(f"^keras_bert_{re.escape(line)} (.*)", page, re.MULTILINE)[1])
 
     def connect(self, receive_bytes: int | None = None) -> socket.socket:
-        """Opens a connection, which may take little at a time."""
+        """Opens a connection, optionally with a small receive buffer."""
         client = socket.socket()
         if receive_bytes:
             client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_bytes)
@@ -53,14 +53,14 @@ class Server(NamedTuple):
         return client
 
     def send(self, client: socket.socket, body: bytes, length: int | None = None) -> None:
-        """Sends a request, or its beginning."""
+        """Sends a request or its first part."""
         head = "POST /v1/models/model:predict HTTP/1.1\r\nHost: x\r\nContent-Length: "
         client.sendall(f"{head}{len(body) if length is None else length}\r\n\r\n".encode() + body)
 
 
 @pytest.fixture(scope="session")
 def save_model():
-    """A function that writes a SavedModel whose label and version are in its answers."""
+    """Returns a function that writes a SavedModel that outputs a label and its version."""
     import tensorflow as tf
 
     def save(path: Path, number: int = 1, export: dict | None = None) -> Path:
@@ -72,7 +72,7 @@ def save_model():
             refused = tf.reduce_any(tf.strings.regex_full_match(text, "boom"))
             with tf.control_dependencies([tf.debugging.Assert(~refused, ["a boom"])]):
                 length = tf.strings.length(text, unit="UTF8_CHAR")
-            # "work N" turns N times, for tests of slow answers.
+            # "work N" loops N times, for tests of slow responses.
             works = tf.strings.regex_full_match(text, "work [0-9]+")
             turns = tf.strings.to_number(
                 tf.where(works, tf.strings.regex_replace(text, "work ", ""), "0"), tf.int32
@@ -109,7 +109,7 @@ def save_model():
 
 @pytest.fixture(scope="session")
 def export_dir(save_model, tmp_path_factory) -> Path:
-    """A folder with version 1."""
+    """Creates a folder with version 1."""
     folder = tmp_path_factory.mktemp("export")
     save_model(folder / "1")
     return folder
@@ -117,7 +117,7 @@ def export_dir(save_model, tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="session")
 def start_process(root):
-    """A function that starts the program and waits until it listens."""
+    """Returns a function that starts the program and waits until it listens."""
     started: list[subprocess.Popen] = []
 
     def start(folder: Path, *flags: str) -> Server:
@@ -137,7 +137,7 @@ def start_process(root):
         for line in process.stderr:
             said += line
             if match := re.search(r"http://\S+", line):
-                # Read on, so that the pipe never fills.
+                # Keep reading, so that the pipe never fills.
                 threading.Thread(target=process.stderr.read, daemon=True).start()
                 return Server(match[0], folder, process.terminate, process)
         raise AssertionError(f"the server ended: {said}")
@@ -150,13 +150,13 @@ def start_process(root):
 
 @pytest.fixture(scope="session")
 def server(start_process, export_dir) -> Server:
-    """The program, serving version 1 under short limits."""
+    """Starts the program with version 1 and short limits."""
     return start_process(export_dir, "--request_timeout_s=1.5", "--max_request_bytes=2000000")
 
 
 @pytest.fixture
 def serve_here():
-    """A function that serves a folder from a thread of this process."""
+    """Returns a function that serves a folder from a thread of this process."""
     from keras_bert.serving.server.lifecycle import Settings, serve
     from keras_bert.serving.server.versions import Versions
 
@@ -189,7 +189,7 @@ def serve_here():
 
 @pytest.fixture(scope="session")
 def wait_for():
-    """A function that waits until something holds."""
+    """Returns a function that waits until a condition holds."""
 
     def wait(holds, seconds: float = 10.0) -> None:
         until = time.monotonic() + seconds

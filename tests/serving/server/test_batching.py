@@ -1,4 +1,4 @@
-"""Requests that come together run together, and each gets its own rows or its own error."""
+"""Simultaneous requests run as one batch, and each gets its own rows or its own error."""
 
 import asyncio
 import threading
@@ -12,9 +12,9 @@ from keras_bert.serving.server.metrics import Metrics
 
 
 class FakeVersion:
-    """Doubles numbers; counts letters; refuses 13; waits while `gate` is closed."""
+    """Doubles numbers, counts letters, rejects 13, and waits while `gate` is closed."""
 
-    # "total" has one number for all rows, whatever its signature says.
+    # "total" returns one number for all rows, although listed as batched.
     batched = frozenset(["double", "letters", "total"])
 
     def __init__(self):
@@ -26,7 +26,7 @@ class FakeVersion:
         x = inputs["x"]
         self.batches.append(x.ravel().tolist())
         self.gate.wait()
-        if signature == "letters":  # As many as the longest has, padded as a tagger pads.
+        if signature == "letters":  # Padded to the longest, like the tagger.
             widest = max(map(len, x))
             texts = [[*(bytes([c]) for c in text), *[b""] * (widest - len(text))] for text in x]
             letters = np.array(texts, object).reshape(len(x), widest)
@@ -45,7 +45,7 @@ def make_batcher(**settings) -> Batcher:
 
 
 def run_all(version, requests, signature="double", within=None, **settings):
-    """Sends requests at once; returns their answers or errors in order."""
+    """Sends requests simultaneously; returns their outputs or errors in order."""
 
     async def main():
         batcher = make_batcher(**settings)
@@ -59,20 +59,20 @@ def run_all(version, requests, signature="double", within=None, **settings):
     return asyncio.run(main())
 
 
-def test_requests_at_once_are_one_batch():
+def test_simultaneous_requests_form_one_batch():
     version = FakeVersion()
     answers = run_all(version, [[[1]], [[2], [3]], [[4]]])
     assert [answer["y"].tolist() for answer in answers] == [[[2]], [[4], [6]], [[8]]]
     assert version.batches == [[1, 2, 3, 4]]
 
 
-def test_no_more_rows_than_allowed():
+def test_batches_have_at_most_max_rows():
     version = FakeVersion()
     run_all(version, [[[n]] for n in range(5)], max_rows=2)
     assert version.batches == [[0, 1], [2, 3], [4]]
 
 
-def test_a_long_request_is_cut_and_others_come_between():
+def test_large_request_is_split_and_interleaved_with_others():
     version = FakeVersion()
     long = [[n] for n in range(10, 13)] + [[14]] * 2
     answers = run_all(version, [long, [[1]], [[2]]], max_rows=2)
@@ -95,7 +95,7 @@ def test_slices_of_unequal_width_are_padded():
         assert cut[name].dtype == array.dtype
 
 
-def test_a_long_text_does_not_widen_the_answers_of_others():
+def test_long_text_does_not_widen_outputs_of_other_requests():
     version = FakeVersion()
     requests = [[text] for text in (b"ab", b"x" * 100_000, b"c")]
     answers = run_all(version, [np.array(texts, object) for texts in requests], "letters")
@@ -103,7 +103,7 @@ def test_a_long_text_does_not_widen_the_answers_of_others():
     assert [len(batch) for batch in version.batches] == [2, 1]
 
 
-def test_no_more_of_a_request_is_run_once_nobody_waits():
+def test_rest_of_a_cancelled_request_is_not_run():
     version = FakeVersion()
 
     async def main():
@@ -122,28 +122,28 @@ def test_no_more_of_a_request_is_run_once_nobody_waits():
     assert version.batches == [[1], [2]]
 
 
-def test_other_inner_shapes_are_other_batches():
+def test_different_inner_shapes_form_different_batches():
     version = FakeVersion()
     answers = run_all(version, [[[1]], [[2, 3]], [[4]]])
     assert version.batches == [[1, 4], [2, 3]]
     assert answers[1]["y"].tolist() == [[4, 6]]
 
 
-def test_a_bad_request_fails_alone():
+def test_invalid_request_does_not_fail_others():
     answers = run_all(FakeVersion(), [[[1]], [[13]], [[2]]])
     assert answers[0]["y"].tolist() == [[2]]
     assert isinstance(answers[1], RestError)
     assert answers[2]["y"].tolist() == [[4]]
 
 
-def test_a_bad_request_costs_few_runs():
+def test_invalid_request_is_isolated_in_few_runs():
     version = FakeVersion()
     answers = run_all(version, [[[13 if n == 40 else n % 13]] for n in range(64)])
     assert [n for n, answer in enumerate(answers) if isinstance(answer, RestError)] == [40]
     assert len(version.batches) == 1 + 2 * 6
 
 
-def test_inputs_of_unequal_rows():
+def test_inputs_with_unequal_numbers_of_rows_are_rejected():
     version = FakeVersion()
 
     async def main():
@@ -156,14 +156,14 @@ def test_inputs_of_unequal_rows():
 
 
 @pytest.mark.parametrize("signature", ["fixed", "total"])
-def test_signatures_whose_rows_are_not_a_batch(signature):
+def test_signatures_without_a_batch_dimension_run_separately(signature):
     answers = run_all(FakeVersion(), [[1, 2], [3, 4]], signature)
     assert [answer["y"].tolist() for answer in answers] == (
         [[2, 4], [6, 8]] if signature == "fixed" else [3, 7]
     )
 
 
-def test_what_comes_while_a_batch_runs_goes_together():
+def test_requests_that_arrive_during_a_batch_form_the_next_batch():
     version = FakeVersion()
 
     async def main():
@@ -176,11 +176,11 @@ def test_what_comes_while_a_batch_runs_goes_together():
             one = batcher.run(version, "double", {"x": np.array([[n]])})
             calls.append(asyncio.create_task(one))
         await asyncio.sleep(0.01)
-        # Two may wait.
+        # At most two requests may wait.
         assert calls[3].exception().status == 503
         with pytest.raises(RestError, match="queue to which this task was submitted is full"):
             batcher.require_room()
-        # One that is given up before its turn is not run, and leaves its place to another.
+        # A request cancelled while it waits is not run and frees its place in the queue.
         calls[2].cancel()
         await asyncio.sleep(0.01)
         one = batcher.run(version, "double", {"x": np.array([[5]])})
@@ -195,7 +195,7 @@ def test_what_comes_while_a_batch_runs_goes_together():
     assert version.batches == [[1], [2, 5]]
 
 
-def test_a_timeout_gathers_a_batch():
+def test_timeout_collects_requests_into_a_batch():
     version = FakeVersion()
 
     async def main():
@@ -209,15 +209,15 @@ def test_a_timeout_gathers_a_batch():
         batcher.close()
 
     asyncio.run(main())
-    # Three fill a batch; two wait for more until their time is over.
+    # Three requests fill a batch; two wait for more until the timeout.
     assert version.batches == [[0, 1, 2], [3, 4]]
 
 
-def test_what_is_not_joined_waits_for_no_others():
+def test_unbatched_requests_do_not_wait_for_the_timeout():
     version = FakeVersion()
     texts = np.array([b"x" * 100_000], object)
     for inputs, signature in ((texts, "letters"), ([[1]], "fixed")):
-        # Its turn would come in an hour.
+        # A batched request would wait for an hour.
         (answer,) = run_all(version, [inputs], signature, timeout=3600.0, within=20.0)
         assert not isinstance(answer, Exception), answer
     assert len(version.batches) == 2

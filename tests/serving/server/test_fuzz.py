@@ -1,4 +1,4 @@
-"""Requests made up from the server's own OpenAPI schema never make it fail."""
+"""Requests generated from the server's own OpenAPI schema never make the server fail."""
 
 import hypothesis
 import pytest
@@ -25,12 +25,12 @@ SETTINGS = hypothesis.settings(
 
 
 def is_of_texts(operation, case) -> bool:
-    """Whether a request asks the latest version for answers to texts."""
+    """Returns whether a request sends texts to the latest version."""
     latest = operation.label == "POST /v1/models/model:predict"
     return latest and case.body.get("signature_name", "") in ("", "serving_default")
 
 
-def test_no_request_from_the_schema_fails(server):
+def test_requests_generated_from_the_schema_cause_no_failures(server):
     schema = schemathesis.openapi.from_url(f"{server.url}/openapi.json")
     checks = schemathesis.checks.CHECKS.get_by_names(CHECKS)
     accepted = schemathesis.checks.CHECKS.get_by_names(["positive_data_acceptance"])
@@ -44,7 +44,7 @@ def test_no_request_from_the_schema_fails(server):
             response = case.call(timeout=20)
             statuses.add((operation.label, response.status_code))
             case.validate_response(response, checks=checks)
-            # A schema cannot say that all lists of a tensor are as long: texts have no lists.
+            # A schema cannot require lists of equal lengths in a tensor; texts have no lists.
             if mode is schemathesis.GenerationMode.POSITIVE and is_of_texts(operation, case):
                 case.validate_response(response, checks=accepted)
 
@@ -54,7 +54,7 @@ def test_no_request_from_the_schema_fails(server):
         fuzz(operation, schemathesis.GenerationMode.POSITIVE)
         if "post" in operation.method or "{" in operation.path:
             fuzz(operation, schemathesis.GenerationMode.NEGATIVE)
-    assert len(operations) == 9  # All but /openapi.json itself.
+    assert len(operations) == 9  # All except /openapi.json itself.
     for status in (200, 400):
         assert ("POST /v1/models/model:predict", status) in statuses, statuses
     assert ("GET /v1/models/model/versions/{version}", 404) in statuses

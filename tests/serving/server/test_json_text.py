@@ -1,4 +1,4 @@
-"""A body is a JSON object, or an error in RapidJSON's words, which are TensorFlow Serving's."""
+"""Bodies must be JSON objects; errors have RapidJSON's messages, as in TensorFlow Serving."""
 
 import pytest
 
@@ -6,12 +6,12 @@ from keras_bert.serving.server.errors import RestError
 from keras_bert.serving.server.json_text import parse_object, shown
 
 
-def test_objects_with_and_without_a_byte_order_mark():
+def test_parses_objects_with_and_without_a_byte_order_mark():
     assert parse_object(b'\xef\xbb\xbf{"a": [1, "x", null]}') == {"a": [1, "x", None]}
     assert parse_object(b'{"a": [NaN, -Infinity]}')["a"][1] == float("-inf")
 
 
-def test_bytes_that_are_not_utf_8_pass_through():
+def test_invalid_utf_8_bytes_are_kept():
     text = parse_object(b'{"a": "x\xff\xe2"}')["a"]
     assert text.encode("utf-8", "surrogateescape") == b"x\xff\xe2"
 
@@ -36,23 +36,23 @@ def test_bytes_that_are_not_utf_8_pass_through():
         (b"[" * 100_000, "Nested too deeply. at offset: 0"),
     ],
 )
-def test_what_is_not_json(body: bytes, message: str):
+def test_invalid_json_is_rejected_with_rapidjson_messages(body: bytes, message: str):
     with pytest.raises(RestError) as error:
         parse_object(body)
     assert error.value.status == 400
     assert error.value.message == f"JSON Parse error: {message}"
 
 
-def test_whole_surrogate_pairs_are_one_character():
+def test_surrogate_pairs_become_one_character():
     assert parse_object(b'{"a": "\\ud83d\\ude00\\\\ud800"}') == {"a": "\U0001f600\\ud800"}
 
 
-def test_other_values_than_objects():
+def test_values_other_than_objects_are_rejected():
     with pytest.raises(RestError, match=r"JSON Value: \[\] Is not object"):
         parse_object(b"[]")
 
 
-def test_long_values_are_cut_in_errors():
+def test_long_values_are_truncated_in_errors():
     assert len(shown(["x" * 1_000_000] * 10)) == 203
     nested: list = []
     for _ in range(100_000):

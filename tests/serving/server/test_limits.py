@@ -1,4 +1,4 @@
-"""What is large, slow, broken or too much is refused or cut off, and others are answered."""
+"""Large, slow, invalid and excess requests are rejected or cancelled; others are answered."""
 
 import gzip
 import json
@@ -16,14 +16,14 @@ from keras_bert.serving.server.versions import Versions
 pytestmark = pytest.mark.slow  # Starts servers.
 
 
-def test_a_compressed_body(server):
+def test_compressed_bodies_are_limited_by_their_decompressed_size(server):
     data = gzip.compress(b'{"instances": ["a"]}')
     headers = {"Content-Encoding": "gzip"}
     assert requests.post(server.predict, data=data, headers=headers, timeout=20).ok
     headers["Content-Encoding"] = "deflate"
     body = zlib.compress(b'{"instances": ["a"]}')
     assert requests.post(server.predict, data=body, headers=headers, timeout=20).ok
-    # 100 MB in 100 kB.
+    # 100 MB compressed to 100 kB.
     data = gzip.compress(b'{"instances": ["' + b"a" * 100_000_000 + b'"]}', 1)
     headers["Content-Encoding"] = "gzip"
     response = requests.post(server.predict, data=data, headers=headers, timeout=20)
@@ -40,18 +40,18 @@ def test_a_compressed_body(server):
         ("gzip", gzip.compress(b"{}", mtime=0) * 2, 400, "more follows its end"),
     ],
 )
-def test_bodies_that_do_not_decompress(server, encoding, body, status, message):
+def test_bodies_that_cannot_be_decompressed_are_rejected(server, encoding, body, status, message):
     headers = {"Content-Encoding": encoding}
     response = requests.post(server.predict, data=body, headers=headers, timeout=20)
     assert response.status_code == status
     assert message in response.json()["error"]
 
 
-def test_long_texts_and_huge_bodies(server):
+def test_long_texts_are_accepted_and_too_large_bodies_rejected(server):
     assert server.ask({"instances": ["x" * 1_000_000]})[0] == 200
     status, answer = server.ask({"instances": ["x" * 2_000_001]})
     assert (status, answer["error"]) == (413, "The request's body is larger than 2000000 bytes")
-    # Refused before it is sent, and when its length is not said.
+    # Rejected before the body is sent, and also without a Content-Length.
     with server.connect() as client:
         server.send(client, b"", 99_999_999)
         assert b" 413 " in client.recv(1000)
@@ -59,7 +59,7 @@ def test_long_texts_and_huge_bodies(server):
     assert requests.post(server.predict, data=chunks, timeout=20).status_code == 413
 
 
-def test_slow_clients(server):
+def test_slow_clients_are_disconnected(server):
     started = time.monotonic()
     with server.connect() as body, server.connect() as headers, server.connect() as silent:
         server.send(body, b"{", 10)
@@ -71,27 +71,27 @@ def test_slow_clients(server):
     assert time.monotonic() - started < 10
 
 
-def test_a_connection_cut_in_mid_request(server):
+def test_connections_closed_by_clients_do_not_affect_others(server):
     with server.connect() as client:
         client.sendall(b"POST /v1/mod")
     with server.connect() as client:
         server.send(client, b'{"inst', 50)
-    # Cut before the answer.
+    # Closed before the response.
     with server.connect() as client:
         server.send(client, json.dumps({"instances": ["work 50000"]}).encode())
     assert server.ask({"instances": ["a"]})[0] == 200
 
 
-def test_an_answer_that_takes_too_long(server):
+def test_slow_response_times_out(server):
     status, answer = server.ask({"instances": ["work 2000000"]})
     assert (status, answer["error"]) == (504, "No answer within 1.5 seconds")
 
 
-def test_a_request_of_many_rows(server):
+def test_remaining_rows_are_not_run_after_a_timeout(server):
     with ThreadPoolExecutor(2) as threads:
         answers = list(threads.map(server.ask, [{"instances": ["work 10000"] * 4096}] * 2))
     assert [status for status, _ in answers] == [504, 504]
-    # Nothing of them is run any more but what had begun.
+    # Only rows that had already started are still run.
     started = time.monotonic()
     assert server.ask({"instances": ["a"]})[0] == 200
     assert time.monotonic() - started < 2
@@ -102,7 +102,7 @@ def test_a_request_of_many_rows(server):
     assert (status, answer["error"]) == (400, "The request has 4097 rows, expected up to 4096")
 
 
-def test_a_full_queue_is_said_before_the_body_is_sent(serve_here, export_dir, wait_for):
+def test_full_queue_is_reported_before_the_body_is_sent(serve_here, export_dir, wait_for):
     server = serve_here(export_dir, max_waiting=1, num_batch_threads=1)
     with server.connect() as runs, server.connect() as waits, server.connect() as refused:
         server.send(runs, b'{"instances": ["work 100000"]}')
@@ -115,7 +115,7 @@ def test_a_full_queue_is_said_before_the_body_is_sent(serve_here, export_dir, wa
         assert b" 200 " in waits.recv(1000)
 
 
-def test_bytes_of_all_bodies(serve_here, export_dir):
+def test_total_bytes_of_waiting_requests_are_limited(serve_here, export_dir):
     server = serve_here(export_dir, max_waiting_bytes=1000)
     body = json.dumps({"instances": ["x" * 600]}).encode()
     with server.connect() as first:
@@ -125,7 +125,7 @@ def test_bytes_of_all_bodies(serve_here, export_dir):
             503,
             {"error": "The requests that wait have more than 1000 bytes"},
         )
-        chunks = iter([body[:500], body[500:]])  # Of a length that is not said.
+        chunks = iter([body[:500], body[500:]])  # Without a Content-Length.
         assert server.ask(chunks)[0] == 503
         first.sendall(body[-1:])
         assert b" 200 " in first.recv(1000)
@@ -134,7 +134,7 @@ def test_bytes_of_all_bodies(serve_here, export_dir):
 
 @pytest.fixture
 def large(serve_here, export_dir):
-    """A server, and a request whose answer is larger than what the system holds on the way."""
+    """Returns a function: (**settings) -> server, request with a response larger than buffers."""
 
     def start(**settings):
         limits = {"max_request_rows": 70_000, "max_batch_size": 70_000}
@@ -144,7 +144,7 @@ def large(serve_here, export_dir):
     return start
 
 
-def test_a_client_that_does_not_read_its_answer(large, wait_for):
+def test_client_that_does_not_read_the_response_is_disconnected(large, wait_for):
     server, body = large(request_timeout_s=3)
     with server.connect(4096) as client:
         server.send(client, body)
@@ -157,8 +157,8 @@ def test_a_client_that_does_not_read_its_answer(large, wait_for):
     assert 0 < received < 5_000_000
 
 
-def test_a_drain_waits_for_answers_that_are_read_slowly(large, monkeypatch):
-    monkeypatch.setattr(lifecycle, "_LINGER", 0.1)  # Connections without a request in flight.
+def test_drain_waits_for_responses_that_are_read_slowly(large, monkeypatch):
+    monkeypatch.setattr(lifecycle, "_LINGER", 0.1)  # The wait for idle connections.
     server, body = large()
     with server.connect(4096) as client:
         server.send(client, body)
@@ -183,7 +183,7 @@ def test_a_drain_waits_for_answers_that_are_read_slowly(large, monkeypatch):
     ],
     ids=["another protocol", "a bad length", "a long path", "a bad chunk"],
 )
-def test_what_is_not_http_is_a_line_in_the_log(serve_here, export_dir, caplog, sent):
+def test_invalid_http_is_logged_in_one_line(serve_here, export_dir, caplog, sent):
     server = serve_here(export_dir)
     with server.connect() as client:
         client.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
@@ -195,7 +195,7 @@ def test_what_is_not_http_is_a_line_in_the_log(serve_here, export_dir, caplog, s
     assert "\n" not in records[0].getMessage()
 
 
-def test_a_bad_chunk_in_mid_body_is_a_body_that_does_not_arrive(serve_here, export_dir, caplog):
+def test_invalid_chunk_in_a_body_ends_in_a_timeout(serve_here, export_dir, caplog):
     server = serve_here(export_dir, request_timeout_s=1)
     with server.connect() as client:
         head = b"POST /v1/models/model:predict HTTP/1.1\r\nHost: x\r\n"
@@ -206,7 +206,7 @@ def test_a_bad_chunk_in_mid_body_is_a_body_that_does_not_arrive(serve_here, expo
     assert not [record for record in caplog.records if record.exc_info]
 
 
-def test_a_look_for_versions_that_fails_is_not_the_last(
+def test_looking_for_versions_continues_after_an_error(
     serve_here, export_dir, tmp_path, wait_for, monkeypatch
 ):
     refresh, looks = Versions.refresh, []

@@ -1,6 +1,6 @@
-"""The page, in a real browser: what a person types, and what they then see, for every task.
+"""The page in a real browser: input and displayed output for every task.
 
-PAGE_SCREENSHOTS=FOLDER keeps a picture of each.
+Set PAGE_SCREENSHOTS=FOLDER to save a screenshot of each.
 """
 
 import json
@@ -22,7 +22,7 @@ TEXT = tf.TensorSpec([None], tf.string, name="text")
 
 @pytest.fixture(scope="module")
 def browser():
-    # .ci/run installs both and sets this, so that these tests fail there instead of being skipped.
+    # .ci/run installs both and sets this variable, so that these tests fail there, not skip.
     needed = "KERAS_BERT_NEEDS_CHROMIUM" in os.environ
     if not needed:
         pytest.importorskip("playwright.sync_api")
@@ -38,7 +38,7 @@ def browser():
 
 @pytest.fixture
 def open_page(browser, serve_here):
-    """A function: a folder of versions -> the page of a server of them."""
+    """Returns a function: folder of versions -> page of a server of them."""
     pages = []
 
     def open_page(folder: Path, scheme: str = "light"):
@@ -61,7 +61,7 @@ def open_page(browser, serve_here):
 
 @pytest.fixture
 def visit(open_page, tmp_path):
-    """A function: a signature and export.json -> the page of a server of them."""
+    """Returns a function: (signature, export.json) -> page of a server of them."""
 
     def save_and_open(signature, export: dict, scheme: str = "light"):
         module = tf.Module()
@@ -89,7 +89,7 @@ def rows_of(page) -> list[str]:
     return [" ".join(text.split()) for text in page.locator(".bars li").all_inner_texts()]
 
 
-def test_classification(visit):
+def test_classification_page(visit):
     labels = ["not equivalent", "equivalent"]
 
     @tf.function(input_signature=[TEXT, tf.TensorSpec([None], tf.string, name="text_pair")])
@@ -112,7 +112,7 @@ def test_classification(visit):
     photograph(page, "classification")
 
 
-def test_several_labels_and_none(visit):
+def test_multi_label_classification_with_several_labels_and_none(visit):
     labels = ["joy", "anger", "surprise"]
 
     @tf.function(input_signature=[TEXT])
@@ -129,7 +129,7 @@ def test_several_labels_and_none(visit):
     assert page.inner_text(".large") == "None"
 
 
-def test_regression(visit):
+def test_regression_page(visit):
     @tf.function(input_signature=[TEXT])
     def score(text):
         return {"score": tf.cast(tf.strings.length(text), tf.float32) / 2}
@@ -139,8 +139,8 @@ def test_regression(visit):
     assert page.inner_text(".large") == "3.5"
 
 
-def test_question_answering(visit):
-    # The second answer stands after characters of more than one UTF-16 unit.
+def test_question_answering_page(visit):
+    # The second answer comes after characters of more than one UTF-16 code unit.
     @tf.function(
         input_signature=[
             tf.TensorSpec([None], tf.string, name="question"),
@@ -173,7 +173,7 @@ def test_question_answering(visit):
     assert rows_of(page) == ["<b>1 80.0%", "\U0001f600" * 4 + " 20.0%"]
     assert page.locator(".marked").inner_text() == context
     photograph(page, "question_answering")
-    # The second answer, from the keyboard.
+    # Selects the second answer with the keyboard.
     page.locator(".bars button").nth(1).focus()
     page.keyboard.press("Enter")
     assert page.inner_text("mark") == "\U0001f600" * 4
@@ -183,7 +183,7 @@ def test_question_answering(visit):
     assert page.locator("mark").count() == 0
 
 
-def test_entities(visit):
+def test_entities_page(visit):
     @tf.function(input_signature=[TEXT])
     def tag(text):
         one = tf.ones_like(text, tf.int32)[:, None]
@@ -212,13 +212,13 @@ def test_entities(visit):
     assert page.inner_text(".note") == "None found."
 
 
-def test_fill_mask(visit):
+def test_fill_mask_page(visit):
     @tf.function(input_signature=[TEXT])
     def fill(text):
         masks = tf.size(tf.strings.split(text, "[MASK]").flat_values) - 1
         pieces = tf.constant([["paris", "london"], ["##s", "war"], ["", ""]])
         scores = tf.constant([[0.5, 0.25], [0.125, 0.1], [0.0, 0.0]])
-        # The last is the padding that a text of more masks would bring.
+        # The last row is padding, as for a batch with a text with more masks.
         keep = tf.concat([tf.range(masks), [2]], 0)
         return {
             "tokens": tf.gather(pieces, keep)[None],
@@ -237,7 +237,7 @@ def test_fill_mask(visit):
     assert page.inner_text(".note") == "The text has no [MASK]."
 
 
-def test_similarity(visit):
+def test_similarity_page(visit):
     @tf.function(input_signature=[TEXT])
     def embed(text):
         angle = tf.cast(tf.strings.length(text), tf.float32) * 0.5
@@ -252,7 +252,7 @@ def test_similarity(visit):
     photograph(page, "similarity")
 
 
-def test_errors_are_shown_and_the_keyboard_sends(visit):
+def test_errors_are_shown_and_keyboard_can_submit(visit):
     @tf.function(input_signature=[TEXT])
     def refuse(text):
         with tf.control_dependencies([tf.debugging.Assert(text[0] != "boom", ["a boom"])]):
@@ -269,14 +269,14 @@ def test_errors_are_shown_and_the_keyboard_sends(visit):
     send(page, text="well")
     page.wait_for_selector("#error", state="hidden")
     assert page.inner_text(".large") == "1"
-    # Chromium writes each failed request to its console.
+    # Chromium logs each failed request to its console.
     assert [text for text in page.complaints if "400" not in text] == []
     page.complaints.clear()
     for label in page.locator("label").all():
         assert page.locator(f"#{label.get_attribute('for')}").count() == 1
 
 
-def test_a_task_that_the_page_does_not_know(visit):
+def test_unknown_task_is_reported(visit):
     @tf.function(input_signature=[TEXT])
     def echo(text):
         return {"text": text}
@@ -318,7 +318,7 @@ def test_a_task_that_the_page_does_not_know(visit):
     ],
     ids=["pair", "question_answering", "ner", "fill_mask", "embedding"],
 )
-def test_exported_models(open_page, export, tmp_path, name, info, typed, shown):
+def test_exported_models_work_in_the_page(open_page, export, tmp_path, name, info, typed, shown):
     folder = shutil.copytree(export(name).folder, tmp_path / "1")
     (folder / "export.json").write_text(json.dumps(info))
     page = open_page(tmp_path)

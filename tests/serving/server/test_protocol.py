@@ -1,4 +1,4 @@
-"""TensorFlow Serving's two forms of a request and of an answer, and its messages."""
+"""TensorFlow Serving's row and column formats of requests and responses, and its errors."""
 
 import json
 
@@ -50,7 +50,7 @@ def decode(document) -> dict:
         ({"signature_name": "flags", "instances": [True, False]}, {"on": [True, False]}),
     ],
 )
-def test_requests(document, inputs):
+def test_valid_requests_are_decoded(document, inputs):
     assert decode(document) == inputs
 
 
@@ -128,20 +128,20 @@ def test_requests(document, inputs):
         ({"signature_name": "flags", "inputs": [1]}, "is not of expected type: bool"),
     ],
 )
-def test_bad_requests(document, message):
+def test_invalid_requests_are_rejected(document, message):
     with pytest.raises(RestError) as error:
         decode(document)
     assert error.value.status == 400
     assert message in error.value.message
 
 
-def test_types_that_json_has_nothing_for():
+def test_types_without_json_representation_are_rejected():
     with pytest.raises(RestError) as error:
         decode({"signature_name": "odd", "inputs": [1]})
     assert error.value.status == 501
 
 
-def test_lists_as_deep_as_json_allows():
+def test_deeply_nested_lists_are_rejected():
     nested: list = [1]
     for _ in range(900):
         nested = [nested]
@@ -157,7 +157,7 @@ def strings(*values: bytes) -> np.ndarray:
     return np.array(values, object)
 
 
-def test_answers_by_row_and_by_column():
+def test_outputs_are_encoded_by_row_and_by_column():
     outputs = {"label": strings(b"x", b"y"), "ids": np.array([[1, 2], [3, 4]], np.int32)}
     assert encode(True, **outputs) == {
         "predictions": [{"ids": [1, 2], "label": "x"}, {"ids": [3, 4], "label": "y"}]
@@ -165,19 +165,19 @@ def test_answers_by_row_and_by_column():
     assert encode(False, **outputs) == {"outputs": {"ids": [[1, 2], [3, 4]], "label": ["x", "y"]}}
 
 
-def test_one_output_stands_alone():
+def test_single_output_is_encoded_without_its_name():
     assert encode(True, x=[True, False]) == {"predictions": [True, False]}
     assert encode(False, x=[True, False]) == {"outputs": [True, False]}
 
 
-def test_float32_as_short_decimals():
+def test_float32_is_encoded_as_short_decimals():
     values = np.array([0.2, 1.0, 1 / 3, np.nan, -np.inf, 3.4e38], np.float32)
     assert encode_outputs({"x": values}, True) == (
         b'{"predictions":[0.2,1.0,0.333333343,NaN,-Infinity,3.4e+38]}'
     )
 
 
-def test_bytes_that_are_not_text():
+def test_bytes_that_are_not_utf_8_are_encoded():
     assert encode(True, x=strings(b"a\xff")) == {"predictions": ["a�"]}
     assert encode(True, x_bytes=strings(b"a\xff")) == {"predictions": [{"b64": "Yf8="}]}
 
@@ -190,6 +190,6 @@ def test_bytes_that_are_not_text():
         ({"x": [1], "y": [1, 2]}, "Tensor name: y has inconsistent batch size: 2 expecting: 1"),
     ],
 )
-def test_outputs_that_are_not_rows(outputs, message):
+def test_outputs_without_matching_rows_are_rejected(outputs, message):
     with pytest.raises(RestError, match=message):
         encode(True, **outputs)

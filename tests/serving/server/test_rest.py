@@ -1,4 +1,4 @@
-"""The program answers as TensorFlow Serving does, and stays up whatever clients do."""
+"""The program responds as TensorFlow Serving does and keeps running after client errors."""
 
 import shutil
 import subprocess
@@ -21,7 +21,7 @@ def get(url: str) -> tuple[int, dict]:
     return response.status_code, response.json()
 
 
-def test_rows_and_columns(server):
+def test_predicts_from_rows_and_from_columns(server):
     status, answer = server.ask({"instances": ["a", {"b64": "/w=="}]})
     assert status == 200
     assert [row["label"] for row in answer["predictions"]] == ["neutral", "neutral"]
@@ -46,7 +46,7 @@ def test_metadata_and_status(server):
     ]
 
 
-def test_the_schema_says_what_the_signatures_take(server):
+def test_schema_describes_the_inputs_of_the_signatures(server):
     status, schema = get(f"{server.url}/openapi.json")
     assert (status, schema["openapi"]) == (200, "3.1.0")
     bodies = schema["components"]["schemas"]["Predict"]["anyOf"]
@@ -110,7 +110,7 @@ def test_the_schema_says_what_the_signatures_take(server):
         ("x/metadata", None, 404, "Servable not found for request: Latest(modelx)"),
     ],
 )
-def test_bad_requests(server, path, body, status, message):
+def test_invalid_requests_are_rejected(server, path, body, status, message):
     if body is None:
         got, answer = get(f"{server.url}/v1/models/model{path}")
     else:
@@ -119,13 +119,13 @@ def test_bad_requests(server, path, body, status, message):
     assert message in answer["error"]
 
 
-def test_unknown_routes_and_methods(server):
+def test_unknown_routes_and_methods_are_rejected(server):
     assert get(f"{server.url}/v2") == (404, {"error": "Not Found: GET /v2"})
     response = requests.post(server.url, data="x", timeout=20)
     assert (response.status_code, response.headers["Allow"]) == (405, "GET,HEAD")
 
 
-def test_a_bad_request_does_not_fail_its_neighbours(server):
+def test_invalid_request_does_not_fail_others_in_its_batch(server):
     texts = ["a", "boom"] * 16
     with ThreadPoolExecutor(32) as threads:
         answers = list(threads.map(lambda text: server.ask({"instances": [text]})[0], texts))
@@ -143,7 +143,9 @@ def test_health_and_metrics(server):
     assert "keras_bert_model_version 1.0" in text
 
 
-def test_another_version_while_serving_then_a_drain(start_process, save_model, tmp_path, wait_for):
+def test_new_version_while_serving_and_drain_on_sigterm(
+    start_process, save_model, tmp_path, wait_for
+):
     save_model(tmp_path / "1", 1)
     save_model(tmp_path / "later", 2)
     slow_to_load = save_model(tmp_path / "slow", 3)
@@ -178,7 +180,7 @@ def test_another_version_while_serving_then_a_drain(start_process, save_model, t
     assert not failed
     assert set(seen) == {1, 2}
 
-    # SIGTERM while another loads: what is in flight is answered, and nothing new is.
+    # SIGTERM while a version loads: requests in flight are answered, new ones are rejected.
     slow_to_load.rename(tmp_path / "4")
     status = f"{server.url}/v1/models/model/versions/4"
     wait_for(lambda: "LOADING" in requests.get(status, timeout=20).text)
@@ -190,7 +192,7 @@ def test_another_version_while_serving_then_a_drain(start_process, save_model, t
         kept.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
         assert b" 200 " in kept.recv(1000)
         slow.start()
-        # The slow request, and that for the metrics.
+        # The slow request and the metrics request.
         wait_for(lambda: server.metric("requests_in_flight") == 2)
         server.stop()
 
@@ -220,7 +222,7 @@ def test_another_version_while_serving_then_a_drain(start_process, save_model, t
         ([], "flag --export_dir=None: is required"),
     ],
 )
-def test_bad_flags_end_in_one_line(root, server, export_dir, tmp_path, flags, message):
+def test_invalid_flags_fail_with_one_line(root, server, export_dir, tmp_path, flags, message):
     names = {
         "empty": tmp_path,
         "export": export_dir,

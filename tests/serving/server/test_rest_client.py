@@ -1,4 +1,4 @@
-"""The example client of docs/serving, against the server."""
+"""The example client of docs/serving with the server."""
 
 import json
 import runpy
@@ -9,7 +9,7 @@ import pytest
 
 @pytest.fixture(scope="module")
 def client(root: Path) -> dict:
-    """What the example defines."""
+    """Returns the globals of the example."""
     return runpy.run_path(str(root / "docs" / "serving" / "rest_client.py"))
 
 
@@ -21,14 +21,14 @@ def test_prints_the_outputs_of_a_batch(client, serve_here, export_dir, capsys):
     assert printed["version"] == [1, 1]
 
 
-def test_sends_token_ids_and_names_a_lone_output(client, serve_here, export_dir):
+def test_sends_token_ids_and_names_a_single_output(client, serve_here, export_dir):
     url = serve_here(export_dir).url
     inputs = {"input_ids": [[1, 2], [3, 4]], "weights": [[1.0, 0.5], [1.0, 1.0]]}
     outputs = client["predict"](f"{url}/v1/models/model", inputs, "token_ids")
     assert outputs == {"outputs": [2.0, 7.0]}
 
 
-def test_says_what_the_server_refuses(client, serve_here, export_dir):
+def test_reports_errors_of_the_server(client, serve_here, export_dir):
     url = serve_here(export_dir).url
     with pytest.raises(SystemExit, match=r"404: .*absent"):
         client["main"]([f"{url}/v1/models/absent", "text=a"])

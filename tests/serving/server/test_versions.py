@@ -1,4 +1,4 @@
-"""The highest version that loads is served; a new one takes its place, a broken one does not."""
+"""The highest version that loads is served; a new version replaces it, a broken one does not."""
 
 import gc
 import os
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.slow  # Starts servers.
 
 
 def served(versions: Versions) -> int:
-    """The version that the model itself says."""
+    """Returns the version number in the output of the model."""
     text = np.array([b"x"], object)
     return int(versions.current.run("serving_default", {"text": text})["version"][0])
 
@@ -29,7 +29,7 @@ def look_twice(versions: Versions) -> bool:
 
 @pytest.fixture(scope="module")
 def saved(save_model, tmp_path_factory):
-    """Versions 1, 2 and 3, to be copied."""
+    """Saves versions 1, 2 and 3, which tests copy."""
     folder = tmp_path_factory.mktemp("saved")
     return {number: save_model(folder / str(number), number) for number in (1, 2, 3)}
 
@@ -47,7 +47,7 @@ def versions(folder):
     return versions
 
 
-def test_a_version_knows_its_signatures(folder):
+def test_version_has_its_signatures(folder):
     version = load_version(folder / "1")
     assert version.signatures == {
         "serving_default": {"text": Input("string", (None,))},
@@ -64,14 +64,14 @@ def test_a_version_knows_its_signatures(folder):
 
 
 @pytest.mark.parametrize("text", ["[1]", "{bad", "\xff"])
-def test_a_bad_export_json_is_ignored_with_a_warning(folder, text, caplog):
+def test_invalid_export_json_is_ignored_with_a_warning(folder, text, caplog):
     (folder / "1" / "export.json").write_text(text, "latin-1")
     with caplog.at_level("WARNING", "absl"):
         assert load_version(folder / "1").export is None
     assert "1/export.json is ignored: " in caplog.text
 
 
-def test_the_highest_is_served_first(folder, saved):
+def test_highest_version_is_served_first(folder, saved):
     shutil.copytree(saved[3], folder / "12")
     shutil.copytree(saved[2], folder / "9")
     (folder / "notes").mkdir()
@@ -81,7 +81,7 @@ def test_the_highest_is_served_first(folder, saved):
     assert served(versions) == 3
 
 
-def test_a_new_version_takes_the_place_of_the_old(versions, folder, saved):
+def test_new_version_replaces_the_old_one(versions, folder, saved):
     old = weakref.ref(versions.current)
     shutil.copytree(saved[2], folder / "2")
     assert not versions.refresh(), "seen once: it may still be written"
@@ -93,7 +93,7 @@ def test_a_new_version_takes_the_place_of_the_old(versions, folder, saved):
     assert not versions.refresh()
 
 
-def test_a_version_that_is_half_written_waits(versions, folder, saved):
+def test_incomplete_version_is_not_served_until_it_is_complete(versions, folder, saved):
     shutil.copytree(saved[2], folder / "2")
     data = next((folder / "2" / "variables").glob("*.data*"))
     whole = data.read_bytes()
@@ -107,7 +107,7 @@ def test_a_version_that_is_half_written_waits(versions, folder, saved):
     assert served(versions) == 2
 
 
-def test_a_broken_version_is_tried_once(versions, folder, monkeypatch):
+def test_broken_version_is_loaded_only_once(versions, folder, monkeypatch):
     (folder / "2").mkdir()
     (folder / "2" / "saved_model.pb").write_bytes(b"not a model")
     assert not look_twice(versions)
@@ -116,7 +116,7 @@ def test_a_broken_version_is_tried_once(versions, folder, monkeypatch):
     assert versions.current.number == 1
 
 
-def test_a_deleted_version_is_served_until_there_is_another(versions, folder, saved):
+def test_deleted_version_is_served_until_another_is_available(versions, folder, saved):
     shutil.rmtree(folder / "1")
     assert not look_twice(versions)
     assert served(versions) == 1
@@ -128,7 +128,7 @@ def test_a_deleted_version_is_served_until_there_is_another(versions, folder, sa
     assert served(versions) == 2
 
 
-def test_another_model_under_the_same_number(versions, folder, saved):
+def test_replaced_model_of_the_same_version_is_reloaded(versions, folder, saved):
     before = versions.current
     assert not look_twice(versions)
     (folder / "1").rename(folder / "old")
@@ -138,7 +138,8 @@ def test_another_model_under_the_same_number(versions, folder, saved):
     assert versions.current is not before
     assert served(versions) == 2
     assert not look_twice(versions)
-    # In place, by one that does not load: the version is served as it was, until that is mended.
+    # After its files are replaced by a broken model, the loaded model is served until they are
+    # fixed.
     (folder / "1" / "saved_model.pb").write_bytes(b"not a model")
     assert not look_twice(versions)
     state, wrong = versions.states()[1]
@@ -153,7 +154,7 @@ def test_another_model_under_the_same_number(versions, folder, saved):
     assert versions.states() == {1: ("AVAILABLE", "")}
 
 
-def test_other_files_of_the_same_size_and_time(folder, saved):
+def test_detects_other_files_with_the_same_size_and_time(folder, saved):
     def same_time(path) -> None:
         for file in path.rglob("*"):
             os.utime(file, (0, 0))
@@ -166,7 +167,7 @@ def test_other_files_of_the_same_size_and_time(folder, saved):
     assert describe_files(folder / "1") != before
 
 
-def test_back_to_a_lower_version(versions, folder, saved):
+def test_deleting_the_highest_version_serves_a_lower_one(versions, folder, saved):
     shutil.copytree(saved[2], folder / "2")
     look_twice(versions)
     shutil.rmtree(folder / "2")
@@ -174,7 +175,7 @@ def test_back_to_a_lower_version(versions, folder, saved):
     assert served(versions) == 1
 
 
-def test_nothing_that_loads(tmp_path):
+def test_folder_without_a_loadable_version_is_rejected(tmp_path):
     with pytest.raises(InputError, match="has no version: expected"):
         Versions(tmp_path).start()
     (tmp_path / "1").mkdir()
@@ -183,7 +184,7 @@ def test_nothing_that_loads(tmp_path):
         Versions(tmp_path).start()
 
 
-def test_files_that_change_while_the_server_starts(folder, monkeypatch):
+def test_startup_accepts_changing_files_and_rejects_unreadable_ones(folder, monkeypatch):
     looks = iter(range(100))
     monkeypatch.setattr(
         "keras_bert.serving.server.versions.describe_files", lambda path: (path, next(looks))

@@ -1,4 +1,4 @@
-"""Trains a classifier on the backend of KERAS_BACKEND, saves it and prints what it predicts.
+"""Trains a classifier on the backend of KERAS_BACKEND, saves it and prints its predictions.
 
 KERAS_BACKEND=jax python tests/tasks/classification/classify_on_backend.py MODEL_DIR OUTPUT_DIR
 """

@@ -1,4 +1,4 @@
-"""A tiny model, as a model directory that runs start from."""
+"""Fixtures: a tiny model directory that runs start from, and a writer of reviews."""
 
 import pytest
 
@@ -8,15 +8,15 @@ VOCAB = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS]
 
 @pytest.fixture(scope="session")
 def tiny_model(make_checkpoint, tmp_path_factory):
-    """The folder of an encoder that knows ten words."""
-    # Wide at the start, so that few steps are enough.
+    """Returns the folder of an encoder with a vocabulary of ten words."""
+    # Large initial weights, so that few steps are enough.
     folder = tmp_path_factory.mktemp("tiny") / "model"
     return make_checkpoint(folder, WORDS, initializer_range=0.2, max_position_embeddings=32)
 
 
 @pytest.fixture(scope="session")
 def write_reviews():
-    """A function: writes n rows of a text that says good or bad, and that as its label."""
+    """Returns a function that writes n rows of a text with "good" or "bad" and its label."""
     import numpy as np
 
     def write(path, n, seed=0, header="text\tlabel", row="{text}\t{label}"):

@@ -1,4 +1,4 @@
-"""A classifier from start to end, on made-up reviews and a tiny model."""
+"""Tests end-to-end fine-tuning of a classifier, on synthetic reviews and a tiny model."""
 
 import json
 import shutil
@@ -51,7 +51,7 @@ def trained(reviews, tiny_model, tmp_path_factory):
     return output_dir, classify(output_dir, tiny_model, reviews)
 
 
-def test_it_learns_and_reports_the_figures_of_the_problem(trained):
+def test_run_learns_and_reports_the_metrics_of_the_problem(trained):
     output_dir, results = trained
     assert results.keys() == {"step", "best_step", "accuracy", "f1_macro", "loss", "score"}
     assert results["accuracy"] > 0.95
@@ -62,16 +62,16 @@ def test_it_learns_and_reports_the_figures_of_the_problem(trained):
     assert checkpoint.problem_type == "single_label_classification"
 
 
-def test_predictions_follow_the_order_of_the_file(trained, reviews):
+def test_predictions_are_in_the_order_of_the_file(trained, reviews):
     rows = (trained[0] / "predictions.tsv").read_text().splitlines()[1:]
-    # Without a --test_file, of the development set.
+    # Without --test_file, the predictions are those of the development set.
     labels = [row.split("\t")[1] for row in Path(reviews["eval_file"]).read_text().splitlines()[1:]]
     assert [row.split("\t")[0] for row in rows] == [str(index) for index in range(61)]
     hits = np.mean([row.split("\t")[1] == label for row, label in zip(rows, labels, strict=True)])
     assert hits == pytest.approx(trained[1]["accuracy"])
 
 
-def test_tensorboard_gets_the_wrong_predictions_and_a_curve(trained):
+def test_wrong_predictions_and_a_curve_are_written_to_tensorboard(trained):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     events = EventAccumulator(str(trained[0] / "tensorboard"))
@@ -81,13 +81,13 @@ def test_tensorboard_gets_the_wrong_predictions_and_a_curve(trained):
     assert any("label_good" in tag for tag in tags)
 
 
-def test_the_outcome_is_scored_again_without_training(trained, reviews, tmp_path):
+def test_trained_model_is_evaluated_without_training(trained, reviews, tmp_path):
     again = classify(tmp_path / "again", trained[0], reviews, do_train=False)
     for name in ("accuracy", "f1_macro", "loss"):
         assert again[name] == pytest.approx(trained[1][name], abs=1e-6)
 
 
-def test_a_head_trained_further_keeps_its_order_of_labels(trained, reviews, tmp_path):
+def test_head_that_is_trained_further_keeps_its_label_order(trained, reviews, tmp_path):
     start = tmp_path / "start"
     shutil.copytree(trained[0], start)
     weights = load_file(start / "model" / "model.safetensors")
@@ -95,7 +95,7 @@ def test_a_head_trained_further_keeps_its_order_of_labels(trained, reviews, tmp_
         weights[name] = weights[name][::-1].copy()
     save_file(weights, start / "model" / "model.safetensors")
     config = json.loads((start / "model" / "config.json").read_text())
-    config["id2label"] = {"0": "GOOD", "1": "Bad"}  # Whatever their case.
+    config["id2label"] = {"0": "GOOD", "1": "Bad"}  # In any case.
     (start / "model" / "config.json").write_text(json.dumps(config))
     results = classify(tmp_path / "out", start, reviews, num_train_epochs=0.1, learning_rate=0.0)
     assert results["accuracy"] > 0.95
@@ -106,7 +106,7 @@ def test_a_head_trained_further_keeps_its_order_of_labels(trained, reviews, tmp_
         classify(tmp_path / "out", start, reviews, num_train_epochs=0.1, learning_rate=0.0)
 
 
-def test_f1_of_glue_is_that_of_label_1_in_any_order(tiny_model, tmp_path):
+def test_glue_f1_is_that_of_label_1_in_any_label_order(tiny_model, tmp_path):
     (tmp_path / "dev.tsv").write_text(
         "Quality\t#1 ID\t#2 ID\t#1 String\t#2 String\n"
         + "".join(f"{label}\t1\t2\ta\tb\n" for label in "1100")
@@ -123,7 +123,7 @@ def test_f1_of_glue_is_that_of_label_1_in_any_order(tiny_model, tmp_path):
     assert figures[0]["f1"] == pytest.approx(2 / 3)
 
 
-def test_glues_labels_are_known_in_any_order_and_case(tmp_path):
+def test_glue_labels_are_recognized_in_any_order_and_case(tmp_path):
     (tmp_path / "dev.tsv").write_text("sentence1\tsentence2\tlabel\na\tb\tentailment\n")
     settings = ClassificationSettings("rte", str(tmp_path))
     do = {"do_train": False, "do_eval": True, "do_predict": False}
@@ -131,7 +131,9 @@ def test_glues_labels_are_known_in_any_order_and_case(tmp_path):
     assert problem.labels == ("not_entailment", "entailment")
 
 
-def test_label_names_say_what_other_words_mean(trained, reviews, write_reviews, tmp_path):
+def test_label_names_match_the_model_to_other_label_words(
+    trained, reviews, write_reviews, tmp_path
+):
     path = write_reviews(tmp_path / "dev.tsv", 61, seed=1)
     path.write_text(path.read_text().replace("\tgood\n", "\t1\n").replace("\tbad\n", "\t0\n"))
     ours = {**reviews, "eval_file": str(path)}
@@ -140,7 +142,7 @@ def test_label_names_say_what_other_words_mean(trained, reviews, write_reviews, 
     assert results["accuracy"] == trained[1]["accuracy"]
 
 
-def test_an_encoder_of_one_segment_reads_no_pairs(make_checkpoint, tmp_path):
+def test_encoder_with_one_segment_rejects_pairs(make_checkpoint, tmp_path):
     model = make_checkpoint(tmp_path / "bert", ["a", "b"], type_vocab_size=1)
     path = tmp_path / "a.tsv"
     path.write_text("text\tother\tlabel\na\tb\t0\nb\ta\t1\n")
@@ -151,7 +153,7 @@ def test_an_encoder_of_one_segment_reads_no_pairs(make_checkpoint, tmp_path):
 
 
 @pytest.mark.parametrize(("name", "count"), [("train", 200), ("eval", 61)])
-def test_changed_texts_are_noticed(trained, reviews, tiny_model, write_reviews, name, count):
+def test_changed_texts_are_detected(trained, reviews, tiny_model, write_reviews, name, count):
     path = Path(reviews[f"{name}_file"])
     before = path.read_text()
     split = {"train": "train", "eval": "dev"}[name]
@@ -163,7 +165,7 @@ def test_changed_texts_are_noticed(trained, reviews, tiny_model, write_reviews, 
         path.write_text(before)
 
 
-def test_a_changed_label_of_a_training_example_is_noticed(trained, reviews, tiny_model):
+def test_changed_label_of_a_training_example_is_detected(trained, reviews, tiny_model):
     path = Path(reviews["train_file"])
     before = path.read_text()
     try:
@@ -174,9 +176,7 @@ def test_a_changed_label_of_a_training_example_is_noticed(trained, reviews, tiny
         path.write_text(before)
 
 
-def test_the_texts_that_are_scored_and_predicted_are_run_through_the_model_once(
-    reviews, tiny_model, tmp_path
-):
+def test_texts_to_score_and_to_predict_run_through_the_model_once(reviews, tiny_model, tmp_path):
     start = open_pretrained(StartSettings(str(tiny_model), max_seq_length=16))
     for test_file in ("", reviews["eval_file"]):
         settings = ClassificationSettings(**reviews, test_file=test_file)
@@ -193,9 +193,7 @@ def test_the_texts_that_are_scored_and_predicted_are_run_through_the_model_once(
         assert asked[0] is asked[1]  # The run computes the same examples once.
 
 
-def test_mnli_is_scored_on_both_sets_and_its_model_predicts_the_diagnostic_set(
-    tiny_model, tmp_path
-):
+def test_mnli_is_scored_on_both_dev_sets_and_predicts_the_diagnostic_set(tiny_model, tmp_path):
     header = "index\tsentence1\tsentence2\tgold_label\n"
     labels = ("entailment", "neutral", "contradiction")
     words = ("good", "bad", "film")
@@ -233,7 +231,7 @@ def test_mnli_is_scored_on_both_sets_and_its_model_predicts_the_diagnostic_set(
         ),
     ],
 )
-def test_other_problems(tiny_model, tmp_path, problem_type, rows, figures):
+def test_other_problem_types(tiny_model, tmp_path, problem_type, rows, figures):
     path = tmp_path / "a.tsv"
     path.write_text("text\tlabel\n" + "".join(f"{a}\t{b}\n" for a, b in rows * 16))
     settings = {
@@ -276,7 +274,7 @@ def test_other_problems(tiny_model, tmp_path, problem_type, rows, figures):
         ),
     ],
 )
-def test_bad_input_is_refused_before_the_folder_is_touched(
+def test_invalid_input_is_rejected_before_the_folder_is_touched(
     reviews, tiny_model, tmp_path, changes, row, message
 ):
     dev = tmp_path / "dev.tsv"
@@ -287,19 +285,19 @@ def test_bad_input_is_refused_before_the_folder_is_touched(
     assert not (tmp_path / "out").exists()
 
 
-def test_too_many_frozen_layers_are_refused_before_the_data_are_read(tiny_model, tmp_path):
+def test_too_many_frozen_layers_are_rejected_before_data_are_read(tiny_model, tmp_path):
     settings = {"task_name": "custom", "train_file": str(tmp_path / "nowhere.tsv")}
     with pytest.raises(InputError, match=r"--num_frozen_layers=9: .* expected at most 2"):
         classify(tmp_path / "out", tiny_model, settings, seeds=(1, 2), num_frozen_layers=9)
     assert not (tmp_path / "out").exists()
 
 
-def test_a_model_without_the_head_is_refused_without_training(reviews, tiny_model, tmp_path):
+def test_model_without_the_head_is_rejected_without_training(reviews, tiny_model, tmp_path):
     with pytest.raises(InputError, match=r"the checkpoint does not name its labels"):
         classify(tmp_path / "out", tiny_model, reviews, do_train=False)
 
 
-def test_without_test_files_nothing_is_predicted(tmp_path):
+def test_nothing_is_predicted_without_test_files(tmp_path):
     (tmp_path / "dev.tsv").write_text("sentence1\tsentence2\tlabel\na\tb\tentailment\n")
     settings = ClassificationSettings("rte", str(tmp_path))
     do = {"do_train": False, "do_predict": True}
@@ -309,7 +307,7 @@ def test_without_test_files_nothing_is_predicted(tmp_path):
         read_data(settings, None, do_eval=False, **do)
 
 
-def test_a_task_without_its_files_says_what_was_looked_for(tiny_model, tmp_path):
+def test_task_without_files_names_the_files_searched_for(tiny_model, tmp_path):
     settings = {"task_name": "rte", "data_dir": str(tmp_path)}
     with pytest.raises(InputError, match=r"found neither RTE/ there nor its files train.tsv"):
         classify(tmp_path / "out", tiny_model, settings)

@@ -1,4 +1,4 @@
-"""Metrics equal SciPy's, and scikit-learn's published worked values."""
+"""Tests that metrics equal those of SciPy and the documented examples of scikit-learn."""
 
 import numpy as np
 import pytest
@@ -19,7 +19,7 @@ GOLD = np.array([1, 1, 1, 1, 1, 0, 0, 0, 0, 0])
 GUESS = np.array([1, 1, 1, 0, 0, 1, 0, 0, 0, 0])
 
 
-def test_accuracy_f1_and_matthews_by_their_definitions():
+def test_accuracy_f1_and_matthews_equal_their_definitions():
     assert accuracy(GUESS, GOLD) == 0.7
     assert f1(GUESS, GOLD) == pytest.approx(2 * 3 / (2 * 3 + 1 + 2))
     # (tp tn - fp fn) / sqrt((tp + fp)(tp + fn)(tn + fp)(tn + fn))
@@ -30,14 +30,14 @@ def test_f1_is_that_of_class_1():
     assert f1(1 - GUESS, 1 - GOLD) == pytest.approx(2 * 4 / (2 * 4 + 1 + 2))
 
 
-def test_matthews_of_two_classes_is_pearsons_of_zeros_and_ones():
+def test_matthews_of_two_classes_is_pearson_of_zeros_and_ones():
     rng = np.random.default_rng(0)
     a, b = rng.integers(0, 2, [2, 50])
     assert matthews_corrcoef(a, b) == pytest.approx(stats.pearsonr(a, b).statistic, abs=1e-12)
 
 
 def test_matthews_of_three_classes():
-    # From the covariances of one-hot rows, Gorodkin's definition.
+    # Gorodkin's definition, from the covariances of one-hot rows.
     rng = np.random.default_rng(1)
     a, b = rng.integers(0, 3, [2, 60])
     x, y = np.eye(3)[a], np.eye(3)[b]
@@ -49,7 +49,7 @@ def test_matthews_of_three_classes():
     assert matthews_corrcoef(a, b) == pytest.approx(expected, abs=1e-12)
 
 
-def test_f1_over_classes_as_scikit_learn_documents_it():
+def test_f1_over_classes_equals_the_scikit_learn_documentation():
     # The example of sklearn.metrics.f1_score's documentation: macro 0.26..., micro 0.33...
     gold, guess = np.array([0, 1, 2, 0, 1, 2]), np.array([0, 2, 1, 0, 0, 1])
     assert f1_macro(guess, gold) == pytest.approx(0.8 / 3)
@@ -63,7 +63,7 @@ def test_f1_over_classes_as_scikit_learn_documents_it():
 
 
 @pytest.mark.parametrize("ties", [False, True])
-def test_correlations_equal_scipys(ties):
+def test_correlations_equal_scipy(ties):
     rng = np.random.default_rng(2)
     a, b = rng.normal(size=[2, 200])
     if ties:
@@ -72,7 +72,7 @@ def test_correlations_equal_scipys(ties):
     assert spearman(a, b) == pytest.approx(stats.spearmanr(a, b).statistic, abs=1e-12)
 
 
-def test_a_figure_without_a_value_is_0():
+def test_undefined_metric_is_0():
     assert matthews_corrcoef(np.ones(4, int), np.array([1, 1, 0, 0])) == 0
     assert pearson(np.ones(4), np.arange(4)) == 0
     assert f1(np.zeros(3, int), np.zeros(3, int)) == 0

@@ -1,4 +1,4 @@
-"""The loss of each kind of problem, its weights, and that filling counts nothing."""
+"""Tests the loss and weights of each problem type; padding examples have no effect."""
 
 import numpy as np
 import pytest
@@ -8,7 +8,7 @@ from keras_bert.tasks.classification.objective import classification_objective
 from keras_bert.tasks.fine_tuning.batches import MODEL_INPUTS
 
 LOGITS = np.array([[2.0, -1.0], [0.5, 0.0], [1.0, 3.0], [9.0, -9.0]], np.float32)
-WEIGHTS = np.array([1, 1, 1, 0], np.float32)  # the last one fills the batch
+WEIGHTS = np.array([1, 1, 1, 0], np.float32)  # the last one pads the batch
 
 
 def loss(problem_type, labels, class_weights=None, logits=LOGITS):
@@ -25,13 +25,13 @@ def nll(logits, label):
     return float(np.log(np.exp(logits).sum()) - logits[label])
 
 
-def test_one_class_is_the_mean_cross_entropy_and_the_share_of_hits():
+def test_single_label_gives_mean_cross_entropy_and_accuracy():
     figures = loss("single_label", [0, 1, 1, 1])
     expected = np.mean([nll(LOGITS[0], 0), nll(LOGITS[1], 1), nll(LOGITS[2], 1)])
     assert figures == {"loss": pytest.approx(expected), "accuracy": pytest.approx(2 / 3)}
 
 
-def test_class_weights_weigh_examples_by_their_label():
+def test_class_weights_weight_examples_by_their_label():
     figures = loss("single_label", [0, 1, 1, 1], np.array([1.0, 3.0], np.float32))
     each = [nll(LOGITS[0], 0), nll(LOGITS[1], 1), nll(LOGITS[2], 1)]
     assert figures["loss"] == pytest.approx(np.average(each, weights=[1, 3, 3]))
@@ -39,7 +39,7 @@ def test_class_weights_weigh_examples_by_their_label():
 
 
 @pytest.mark.parametrize("weights", [None, [1.0, 4.0]])
-def test_several_classes_are_the_mean_of_binary_cross_entropies(weights):
+def test_multi_label_loss_is_the_mean_of_binary_cross_entropies(weights):
     labels = np.array([[1, 0], [0, 1], [1, 1], [0, 0]], np.float32)
     figures = loss("multi_label", labels, weights and np.array(weights, np.float32))
     shares = 1 / (1 + np.exp(-LOGITS))
@@ -47,6 +47,6 @@ def test_several_classes_are_the_mean_of_binary_cross_entropies(weights):
     assert figures == {"loss": pytest.approx(terms[:3].mean(), rel=1e-5)}
 
 
-def test_a_regression_is_the_mean_squared_error():
+def test_regression_loss_is_the_mean_squared_error():
     figures = loss("regression", np.array([1.0, 0.5, 3.0, 100.0], np.float32), None, LOGITS[:, :1])
     assert figures == {"loss": pytest.approx((1 + 0 + 4) / 3)}

@@ -1,4 +1,4 @@
-"""Texts to token ids: the layout of BERT's inputs and truncation; logits to labels."""
+"""Tests the conversion of texts to BERT's token ids, with truncation, and of logits to labels."""
 
 import numpy as np
 import pytest
@@ -29,7 +29,7 @@ def decode(logits, **settings):
     return processor(**settings).decode({"logits": tf.constant(logits, tf.float32)})
 
 
-def test_one_text_and_a_pair():
+def test_single_text_and_pair():
     one = examples_of(["Good films"])
     assert tokens(one) == "[CLS] good film ##s [SEP]"
     assert one.segment_ids.tolist() == [0] * 5
@@ -38,7 +38,7 @@ def test_one_text_and_a_pair():
     assert pair.segment_ids.tolist() == [0, 0, 0, 0, 1, 1, 1]
 
 
-def test_a_pair_loses_tokens_from_the_end_of_its_longer_side():
+def test_pair_is_truncated_at_the_end_of_its_longer_side():
     truncated = examples_of(["it is a very good book ."], ["bad film"], max_seq_length=8)
     assert tokens(truncated) == "[CLS] it is a [SEP] bad film [SEP]"
 
@@ -54,34 +54,34 @@ def test_many_texts_keep_their_order(sides):
         assert many.input_ids.reshape(n, -1)[:, place].tolist() == expected
 
 
-def test_half_a_character_of_json_is_no_obstacle():
+def test_lone_surrogate_of_json_is_accepted():
     assert tokens(examples_of(["good \ud800 film"])) == "[CLS] good film [SEP]"
 
 
-def test_a_length_without_room_for_a_pair_is_rejected():
+def test_length_without_room_for_a_pair_is_rejected():
     with pytest.raises(InputError, match=r"max_seq_length: expected at least 5 for a pair, got 4"):
         examples_of(["a"], ["a"], max_seq_length=4)
 
 
-def test_pairs_of_different_numbers_are_rejected_in_the_graph():
+def test_sides_of_different_numbers_are_rejected_in_the_graph():
     with pytest.raises(tf.errors.InvalidArgumentError, match="text_pair and text: expected one sh"):
         processor().preprocess(tf.constant(["a", "a"]), tf.constant(["a"]))
 
 
-def test_the_label_is_that_of_the_largest_logit():
+def test_label_is_that_of_the_largest_logit():
     answers = decode([[0.2, -0.1, 0.1], [-3.0, 2.0, 1.0]])
     assert answers["label"].numpy().tolist() == [b"a", b"b"]
     np.testing.assert_allclose(answers["probabilities"].numpy().sum(axis=1), 1, atol=1e-6)
 
 
-def test_several_labels_come_best_first_and_then_nothing():
+def test_multiple_labels_are_sorted_best_first_then_padded():
     answers = decode([[0.1, -0.1, 0.2], [-3.0, 2.0, 1.0], [-1, -1, -1]], problem_type="multi_label")
     expected = [[b"c", b"a", b""], [b"b", b"c", b""], [b""] * 3]
     assert answers["labels"].numpy().tolist() == expected
     np.testing.assert_allclose(answers["probabilities"][0, 1], 1 / (1 + np.exp(0.1)), atol=1e-6)
 
 
-def test_a_regression_gives_its_logit():
+def test_regression_returns_its_logit():
     answers = decode([[0.25], [-3.0]], labels=(), problem_type="regression")
     assert answers.keys() == {"score"}
     assert answers["score"].numpy().tolist() == [0.25, -3.0]
@@ -100,6 +100,6 @@ def test_probabilities_of_large_logits_are_finite():
         ((("a", "b"), "regression"), r"labels=\['a', 'b'\]: expected none for .*regression"),
     ],
 )
-def test_settings_that_contradict_each_other_are_rejected(arguments, message):
+def test_contradictory_settings_are_rejected(arguments, message):
     with pytest.raises(InputError, match=message):
         ClassifierSettings(*arguments)

@@ -1,4 +1,4 @@
-"""Scores of decoded outputs: the metrics of the problem, and the mean loss."""
+"""Tests scores of decoded outputs: the metrics of the problem type, and the mean loss."""
 
 import numpy as np
 import pytest
@@ -31,12 +31,12 @@ from tests.tasks.classification.test_predictions import answers_of
         ),
     ],
 )
-def test_the_loss_is_the_mean_over_examples(problem, logits, labels, figures):
+def test_loss_is_the_mean_over_examples(problem, logits, labels, figures):
     scored = score(problem, answers_of(problem, logits), np.array(labels))
     assert scored == pytest.approx(figures)
 
 
-def test_f1_is_that_of_label_1_in_any_order():
+def test_f1_is_that_of_label_1_in_any_label_order():
     labels, logits = np.array([1, 1, 0, 0]), np.array([[0, 1.0], [1, 0], [1, 0], [1, 0]])
     figures = []
     for names in (("0", "1"), ("1", "0")):

@@ -1,4 +1,4 @@
-"""Served classifiers: labels and probabilities of the Keras model, from texts and token ids."""
+"""Tests that served classifiers return the Keras model's labels, from texts and token ids."""
 
 import keras
 import numpy as np
@@ -37,7 +37,7 @@ def tokenizer() -> BertTokenizer:
 
 @pytest.fixture(scope="module")
 def make_model(tokenizer: BertTokenizer):
-    """A function: number of labels -> a random model."""
+    """Returns a function that makes a random model with a number of labels."""
 
     def make(num_labels: int) -> BertClassifier:
         keras.utils.set_random_seed(4)
@@ -64,7 +64,7 @@ def serve(model, tokenizer, labels, problem_type, pair):
 
 
 def ask(model, tokenizer, labels, problem_type, *texts):
-    """Returns the logits that the Keras model gives, and what both signatures answer."""
+    """Returns the logits of the Keras model and the outputs of both signatures."""
     sides = [tokenizer.tokenize(tf.constant(side)) for side in texts]
     ids = pad_segments(
         *sides,
@@ -72,7 +72,7 @@ def ask(model, tokenizer, labels, problem_type, *texts):
         cls_token_id=tokenizer.cls_token_id,
         sep_token_id=tokenizer.sep_token_id,
     )
-    # So that no label is the likeliest of all texts.
+    # No single label is the most probable one of all texts.
     bias = model.classifier.bias
     bias.assign(bias - np.mean(model(ids)["logits"], axis=0))
     signatures = serve(model, tokenizer, labels, problem_type, len(texts) == 2)
@@ -85,7 +85,7 @@ def ask(model, tokenizer, labels, problem_type, *texts):
 
 
 @pytest.mark.parametrize("texts", [(TEXTS,), (TEXTS, PAIRS), (PAIRS, TEXTS)])
-def test_one_label(make_model, tokenizer, texts):
+def test_single_label(make_model, tokenizer, texts):
     logits, answers = ask(make_model(3), tokenizer, LABELS, "single_label", *texts)
     likeliest = [LABELS[row].encode() for row in logits.argmax(axis=1)]
     assert len(set(likeliest)) > 1
@@ -96,7 +96,7 @@ def test_one_label(make_model, tokenizer, texts):
         np.testing.assert_allclose(answer["probabilities"], shares, atol=1e-5)
 
 
-def test_any_number_of_labels_is_listed_surest_first(make_model, tokenizer):
+def test_multiple_labels_are_listed_most_probable_first(make_model, tokenizer):
     logits, answers = ask(make_model(3), tokenizer, LABELS, "multi_label", TEXTS)
     probabilities = 1 / (1 + np.exp(-logits))
     assert {1, 2} <= set((logits > 0).sum(axis=1))  # Some have more labels than others.
@@ -108,7 +108,7 @@ def test_any_number_of_labels_is_listed_surest_first(make_model, tokenizer):
         np.testing.assert_allclose(answer["logits"], logits, atol=1e-5)
 
 
-def test_a_regression_gives_its_score(make_model, tokenizer):
+def test_regression_returns_its_score(make_model, tokenizer):
     logits, answers = ask(make_model(1), tokenizer, [], "regression", TEXTS, PAIRS)
     assert logits.min() < 0 < logits.max()
     for answer in answers:
@@ -121,14 +121,14 @@ def classify(make_model, tokenizer):
     return serve(make_model(3), tokenizer, LABELS, "single_label", True)
 
 
-def test_a_text_of_1_mb_is_that_of_its_first_tokens(classify):
-    # "who ?" leaves 7 places.
+def test_text_of_1_mb_is_truncated_to_its_first_tokens(classify):
+    # "who ?" leaves room for 7 more tokens.
     texts = tf.constant(["the cat sat on " * 70_000, "the cat sat on the cat sat"])
     logits = classify["serving_default"](texts, tf.constant(["who ?"] * 2))["logits"]
     np.testing.assert_allclose(logits[0], logits[1], atol=1e-5)
 
 
-def test_any_number_of_texts(classify):
+def test_any_number_of_texts_is_accepted(classify):
     one = classify["serving_default"](tf.constant(["the cat"]), tf.constant(["on"]))
     for count in (0, 1, 20):
         answer = classify["serving_default"](

@@ -1,4 +1,4 @@
-"""TextClassifier: from a checkpoint to a trained, saved, exported model, and its bad input."""
+"""Tests TextClassifier: training, saving and exporting from a checkpoint, and invalid input."""
 
 import json
 import os
@@ -40,9 +40,9 @@ def weights_of(task):
 
 @pytest.fixture(scope="module")
 def options(pretrained):
-    """Options of `fit` by which the first two batches are of one length, and the third is not.
+    """Returns options of `fit` with which the first two batches have one length, the third another.
 
-    Keras would take the shapes of the first two batches for those of all.
+    Keras would infer the shapes of all batches from the first two.
     """
     lengths = prepare(open_new(pretrained).processor.preprocess, [TEXTS]).examples.lengths
     buckets = bucket_lengths(32)
@@ -56,7 +56,7 @@ def options(pretrained):
 
 @pytest.fixture(scope="module")
 def trained(pretrained, options, tmp_path_factory):
-    """A classifier after three epochs, its history, and the folder of its callbacks."""
+    """Returns a classifier after three epochs, its history, and the folder of its callbacks."""
     folder = tmp_path_factory.mktemp("callbacks")
     keras.utils.set_random_seed(1)
     classifier = open_new(pretrained)
@@ -73,7 +73,7 @@ def trained(pretrained, options, tmp_path_factory):
     return classifier, history.history, folder
 
 
-def test_it_learns_and_shows_the_figures_of_both_sets(trained):
+def test_fit_learns_and_reports_the_metrics_of_both_sets(trained):
     classifier, history, _ = trained
     names = {"loss", "accuracy", "val_loss", "val_accuracy", "val_f1_macro"}
     assert history.keys() >= names
@@ -87,7 +87,7 @@ def test_it_learns_and_shows_the_figures_of_both_sets(trained):
     )
 
 
-def test_callbacks_write_what_they_are_for(trained):
+def test_callbacks_write_their_files(trained):
     classifier, _, folder = trained
     assert list((folder / "tensorboard").rglob("events*"))
     logits = classifier.predict(TEXTS[:5])["logits"]
@@ -102,8 +102,8 @@ def test_callbacks_write_what_they_are_for(trained):
     np.testing.assert_allclose(classifier.predict(TEXTS[:5])["logits"], logits, atol=1e-6)
 
 
-def test_the_seed_of_fit_decides_the_weights(pretrained, trained, options):
-    keras.utils.set_random_seed(2)  # The new head's first values are others.
+def test_seed_of_fit_determines_the_weights(pretrained, trained, options):
+    keras.utils.set_random_seed(2)  # The new head is initialized with other values.
     classifier = open_new(pretrained)
     classifier.fit(TEXTS, LABELS, **options)
     for mine, theirs in zip(weights_of(classifier), weights_of(trained[0]), strict=True):
@@ -121,7 +121,7 @@ def test_predictions_do_not_depend_on_the_batch(trained, monkeypatch):
         np.testing.assert_allclose(answers["probabilities"].sum(axis=1), 1, atol=1e-6)
 
 
-def test_no_texts_give_empty_arrays(trained):
+def test_empty_list_of_texts_gives_empty_arrays(trained):
     for empty in ([], ([], []), np.array([])):
         answers = trained[0].predict(empty)
         assert {name: value.shape for name, value in answers.items()} == {
@@ -131,14 +131,14 @@ def test_no_texts_give_empty_arrays(trained):
         }
 
 
-def test_any_string_is_a_text(trained):
+def test_any_string_is_accepted_as_text(trained):
     texts = ["", " ", "\ud800", "good\x00", "\u4f60", "a" * 10_000, "[CLS] [MASK]"]
     answers = trained[0].predict(texts)
     assert np.isfinite(answers["logits"]).all()
     assert len(answers["label"]) == len(texts)
 
 
-def test_what_is_saved_opens_as_it_was(trained, tmp_path):
+def test_saved_model_reloads_unchanged(trained, tmp_path):
     classifier = trained[0]
     classifier.save_pretrained(tmp_path / "out")
     expected = classifier.predict(TEXTS[:5])
@@ -151,7 +151,7 @@ def test_what_is_saved_opens_as_it_was(trained, tmp_path):
     config = json.loads((tmp_path / "out" / "config.json").read_text())
     assert config["architectures"] == ["BertForSequenceClassification"]
     assert config["id2label"] == {"0": "neg", "1": "pos"}
-    # Names in another order are those of the head; other names are rejected.
+    # The same names in another order are accepted, other names are rejected.
     assert TextClassifier.from_pretrained(tmp_path / "out", ["pos", "neg"]).labels == ("neg", "pos")
     with pytest.raises(InputError, match=r"labels=\['a', 'b'\]: .*has the labels neg, pos; exp"):
         TextClassifier.from_pretrained(tmp_path / "out", labels=["a", "b"])
@@ -159,7 +159,7 @@ def test_what_is_saved_opens_as_it_was(trained, tmp_path):
         TextClassifier.from_pretrained(tmp_path / "out", labels=["a", "b", "c"])
 
 
-def test_what_is_exported_answers_as_it_did(trained, tmp_path):
+def test_exported_model_gives_the_same_predictions(trained, tmp_path):
     classifier = trained[0]
     folder = classifier.export(tmp_path / "reviews" / "1")
     assert folder == tmp_path / "reviews" / "1"
@@ -188,7 +188,7 @@ def test_what_is_exported_answers_as_it_did(trained, tmp_path):
 
 
 @pytest.mark.parametrize("format", ["hugging_face", "tf1", "keras_hub", "run"])
-def test_every_checkpoint_opens(pretrained, format, tmp_path):
+def test_checkpoint_of_every_format_opens(pretrained, format, tmp_path):
     path = tmp_path / "checkpoint"
     if format == "run":
         shutil.copytree(pretrained, path / "model")
@@ -204,14 +204,14 @@ def test_every_checkpoint_opens(pretrained, format, tmp_path):
 
 @pytest.fixture(scope="module")
 def several(pretrained):
-    """A classifier of several labels a text, trained on pairs."""
+    """Returns a multi-label classifier that is trained on pairs."""
     classifier = open_new(pretrained, labels=["good", "very"], problem_type="multi_label")
     labels = [[name for name in ("good", "very") if name in text] for text in TEXTS]
     classifier.fit(PAIRS, labels, epochs=4, **FAST | {"learning_rate": 1e-2})
     return classifier, labels
 
 
-def test_several_labels_of_pairs(several, tmp_path):
+def test_multiple_labels_of_pairs(several, tmp_path):
     classifier, labels = several
     figures = classifier.evaluate(PAIRS, labels)
     assert figures.keys() == {"loss", "accuracy", "f1_micro", "f1_macro"}
@@ -228,7 +228,7 @@ def test_several_labels_of_pairs(several, tmp_path):
     np.testing.assert_allclose(found["logits"], answers["logits"], atol=1e-5)
 
 
-def test_a_regression_and_early_stopping(pretrained, tmp_path):
+def test_regression_with_early_stopping(pretrained, tmp_path):
     numbers = [float("good" in text) - 0.5 for text in TEXTS]
     model = TextClassifier.from_pretrained(pretrained, problem_type="regression", max_seq_length=32)
     stopping = keras.callbacks.EarlyStopping(
@@ -276,7 +276,7 @@ def test_predictions_follow_variables_that_keras_replaces(trained, tmp_path):
         ({}, False),
     ],
 )
-def test_pairs_are_determined_by_the_runs_task_in_any_spelling(
+def test_pairs_are_determined_by_the_task_of_the_run_in_any_spelling(
     pretrained, settings, pair, tmp_path
 ):
     source = Source(open_checkpoint(pretrained), EarlierRun(tmp_path, settings, {}))
@@ -303,12 +303,12 @@ def test_pairs_are_determined_by_the_runs_task_in_any_spelling(
         ),
     ],
 )
-def test_settings_that_the_model_does_not_fit_are_rejected(pretrained, arguments, message):
+def test_settings_that_do_not_match_the_model_are_rejected(pretrained, arguments, message):
     with pytest.raises(InputError, match=message):
         open_new(pretrained, **arguments)
 
 
-def test_what_is_no_checkpoint_is_rejected(tmp_path):
+def test_path_that_is_not_a_checkpoint_is_rejected(tmp_path):
     with pytest.raises(InputError, match=str(tmp_path)):
         TextClassifier.from_pretrained(tmp_path)
     with pytest.raises(InputError, match="nowhere"):
@@ -316,7 +316,7 @@ def test_what_is_no_checkpoint_is_rejected(tmp_path):
 
 
 @pytest.mark.parametrize("architecture", ["BertForTokenClassification", "BertForQuestionAnswering"])
-def test_a_model_of_another_task_is_rejected(pretrained, architecture, tmp_path):
+def test_model_of_another_task_is_rejected(pretrained, architecture, tmp_path):
     shutil.copytree(pretrained, tmp_path / "model")
     file = tmp_path / "model" / "config.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | {"architectures": [architecture]}))
@@ -325,7 +325,7 @@ def test_a_model_of_another_task_is_rejected(pretrained, architecture, tmp_path)
         TextClassifier.from_pretrained(tmp_path / "model", labels=["a", "b"])
 
 
-def test_pairs_need_a_model_of_two_segments(make_checkpoint, tmp_path):
+def test_pairs_need_a_model_with_two_segments(make_checkpoint, tmp_path):
     path = make_checkpoint(tmp_path / "bert", ["a", "b"], type_vocab_size=1)
     classifier = TextClassifier.from_pretrained(path, labels=["0", "1"])
     message = r"texts is a tuple of pairs, but the model has type_vocab_size 1; expected single"
@@ -371,7 +371,7 @@ def test_pairs_need_a_model_of_two_segments(make_checkpoint, tmp_path):
         ),
     ],
 )
-def test_bad_arguments_of_fit_are_named_before_anything_is_computed(
+def test_invalid_arguments_of_fit_are_named_before_any_computation(
     trained, texts, labels, given, message
 ):
     classifier = trained[0]
@@ -383,7 +383,7 @@ def test_bad_arguments_of_fit_are_named_before_anything_is_computed(
         np.testing.assert_array_equal(mine, theirs)
 
 
-def test_bad_arguments_of_evaluate_and_predict_are_named(trained, several):
+def test_invalid_arguments_of_evaluate_and_predict_are_named(trained, several):
     classifier = trained[0]
     with pytest.raises(InputError, match=r"evaluate\(\) got no texts; expected at least one"):
         classifier.evaluate([], [])
@@ -400,14 +400,14 @@ def test_bad_arguments_of_evaluate_and_predict_are_named(trained, several):
         several[0].evaluate(["a"], [["bad"]])
 
 
-def test_labels_may_be_any_type_that_spells_a_name(pretrained):
+def test_labels_of_any_type_convertible_to_a_name_are_accepted(pretrained):
     classifier = open_new(pretrained, labels=[0, 1])
     assert classifier.labels == ("0", "1")
     for labels in ([0, 1], np.array([0, 1]), [np.int64(0), "1"], ["0", "1"]):
         assert classifier.evaluate(["a", "b"], labels).keys() == {"loss", "accuracy", "f1_macro"}
 
 
-def test_an_untrained_model_is_not_exported(pretrained, tmp_path):
+def test_untrained_model_is_not_exported(pretrained, tmp_path):
     message = r"model: lacks weights that the task needs, classifier/kernel, classifier/bias; exp"
     with pytest.raises(InputError, match=message):
         open_new(pretrained).export(tmp_path / "1")
@@ -424,7 +424,7 @@ def test_an_untrained_model_is_not_exported(pretrained, tmp_path):
         (("1", "saved_model", None, True), "int8 does nothing for format='saved_model'"),
     ],
 )
-def test_bad_arguments_of_export_are_named(trained, arguments, message, tmp_path):
+def test_invalid_arguments_of_export_are_named(trained, arguments, message, tmp_path):
     place, *others = arguments
     names = ("format", "compute_type", "int8")
     with pytest.raises(InputError, match=message):
@@ -432,7 +432,7 @@ def test_bad_arguments_of_export_are_named(trained, arguments, message, tmp_path
     assert not list(tmp_path.iterdir())
 
 
-def test_a_tokenizer_of_another_vocabulary_is_rejected(pretrained, trained):
+def test_tokenizer_with_another_vocabulary_is_rejected(pretrained, trained):
     from keras_bert.text.tokenizer import BertTokenizer
 
     own = trained[0].tokenizer
@@ -445,7 +445,7 @@ def test_a_tokenizer_of_another_vocabulary_is_rejected(pretrained, trained):
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", ["jax", "torch"])
 def test_other_backends_train_and_predict(backend, backend_python, pretrained, root, tmp_path):
-    """Preprocessing and decoding run in TensorFlow, the model on the other backend."""
+    """Preprocessing and decoding run in TensorFlow, and the model runs on the other backend."""
     python = backend_python(backend)
     script = root / "tests" / "tasks" / "classification" / "classify_on_backend.py"
     environment = os.environ | {"KERAS_BACKEND": backend, "PYTHONPATH": str(root)}

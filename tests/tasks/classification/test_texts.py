@@ -1,4 +1,4 @@
-"""Reading TSV, CSV and JSONL: GLUE's traps, and rows that do not fit."""
+"""Tests reading TSV, CSV and JSONL: the irregularities of GLUE, and invalid rows."""
 
 import json
 
@@ -29,7 +29,7 @@ ROWS = {
 
 
 @pytest.mark.parametrize("name", COLUMNS)
-def test_official_files_are_read_whole_and_from_the_right_columns(shared_data, name):
+def test_official_files_are_read_completely_from_the_right_columns(shared_data, name):
     task = find_task(name)
     folder = find_glue_folder(task, shared_data / "glue")
     assert folder == shared_data / "glue" / name
@@ -47,7 +47,7 @@ def test_official_files_are_read_whole_and_from_the_right_columns(shared_data, n
     assert splits.test[name].labels is None
 
 
-def test_every_task_of_glue_is_in_the_table():
+def test_table_contains_every_glue_task():
     names = ["CoLA", "SST-2", "MRPC", "STS-B", "QQP", "MNLI", "QNLI", "RTE", "WNLI", "AX"]
     assert [task.name for task in TASKS] == names
     assert find_task("stsb") is find_task("STS-B")
@@ -65,7 +65,7 @@ def write(tmp_path):
     return write
 
 
-def test_mnli_has_two_development_and_two_test_files_and_differing_headers(write, tmp_path):
+def test_mnli_has_two_dev_and_two_test_files_with_different_headers(write, tmp_path):
     write("train.tsv", "sentence1\tsentence2\tlabel1\tgold_label\na\tb\tneutral\tentailment\n")
     for half in ("matched", "mismatched"):
         header = "sentence1\tsentence2\tlabel1\tlabel2\tgold_label\n"
@@ -83,7 +83,7 @@ def test_mnli_has_two_development_and_two_test_files_and_differing_headers(write
 
 
 @pytest.mark.parametrize("place", ["diagnostic/diagnostic.tsv", "AX/AX.tsv"])
-def test_the_diagnostic_set_lies_in_its_own_folder(tmp_path, place):
+def test_diagnostic_set_is_in_its_own_folder(tmp_path, place):
     (tmp_path / place).parent.mkdir()
     (tmp_path / place).write_text("index\tsentence1\tsentence2\n0\ta\tb\n")
     task = find_task("ax")
@@ -93,7 +93,7 @@ def test_the_diagnostic_set_lies_in_its_own_folder(tmp_path, place):
     assert find_glue_folder(find_task("rte"), tmp_path) is None
 
 
-def test_rows_of_qqp_that_were_cut_are_passed_over_and_counted(write, tmp_path, caplog):
+def test_incomplete_rows_of_qqp_are_skipped_and_counted(write, tmp_path, caplog):
     header = "id\tqid1\tqid2\tquestion1\tquestion2\tis_duplicate\n"
     write("train.tsv", header + "1\t1\t2\thow?\twhy?\t0\n2\t3\t4\tcut\n3\t1\t2\twho?\t\t1\n")
     texts = read_glue(find_task("qqp"), tmp_path, train=True, dev=False, test=False).train
@@ -102,23 +102,23 @@ def test_rows_of_qqp_that_were_cut_are_passed_over_and_counted(write, tmp_path, 
     assert "1 rows have too few columns and are passed over; the first is line 3" in caplog.text
 
 
-def test_quotes_in_tsv_mean_nothing(write):
+def test_quotes_in_tsv_have_no_special_meaning(write):
     path = write("a.tsv", 'text\tlabel\n"a quote that never ends\t1\n""\t0\n')
     assert read_texts(path, ["text"]).first == ['"a quote that never ends', '""']
 
 
-def test_a_byte_order_mark_and_windows_line_ends_are_passed_over(write):
+def test_byte_order_mark_and_windows_line_ends_are_removed(write):
     path = write("a.tsv", "\ufefftext\tlabel\r\none\t1\r\ntwo\t0\r\n\r\n")
     texts = read_texts(path, ["text"], "label")
     assert (texts.first, texts.labels) == (["one", "two"], ["1", "0"])
 
 
-def test_lines_end_at_newlines_alone(write):
+def test_lines_end_only_at_newlines(write):
     path = write("a.tsv", "text\tlabel\na\u2028b\x85c\x0bd\re\t1\n")
     assert read_texts(path, ["text"], "label").first == ["a\u2028b\x85c\x0bd\re"]
 
 
-def test_csv_keeps_what_is_in_quotes(write):
+def test_csv_keeps_quoted_text(write):
     path = write("a.csv", 'label,text\n1,"a, b\nand ""c"""\n0,plain\n')
     texts = read_texts(path, ["text"], "label")
     assert texts.first == ['a, b\nand "c"', "plain"]
@@ -149,12 +149,12 @@ def test_jsonl_labels_may_be_any_value(write):
         ("a.jsonl", '{"text": 3, "label": 1}', r"line 1: expected a text in 'text', got 3"),
     ],
 )
-def test_rows_that_do_not_fit_are_refused_by_file_and_line(write, name, text, message):
+def test_invalid_rows_are_rejected_with_file_and_line(write, name, text, message):
     with pytest.raises(InputError, match=message):
         read_texts(write(name, text), ["text"], "label")
 
 
-def test_files_that_cannot_be_read_are_refused(tmp_path):
+def test_unreadable_files_are_rejected(tmp_path):
     with pytest.raises(InputError, match=r"none.tsv: cannot be read: No such file"):
         read_texts(tmp_path / "none.tsv", ["text"])
     for name in ("latin.tsv", "latin.csv"):
@@ -167,7 +167,7 @@ def test_files_that_cannot_be_read_are_refused(tmp_path):
         read_texts(tmp_path / "latin.csv", ["text"])
 
 
-def test_json_nested_without_end_is_refused_in_one_line(tmp_path):
+def test_too_deeply_nested_json_is_rejected_in_one_line(tmp_path):
     path = tmp_path / "a.jsonl"
     path.write_text('{"text": "a"}\n{"text": ' + "[" * 100_000 + "\n")
     with pytest.raises(InputError, match=r"a.jsonl, line 2: is nested too deep"):

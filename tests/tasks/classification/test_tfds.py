@@ -1,4 +1,4 @@
-"""GLUE from a folder that TensorFlow Datasets has prepared."""
+"""Tests reading GLUE from a folder that TensorFlow Datasets has prepared."""
 
 import numpy as np
 import pytest
@@ -13,7 +13,7 @@ tfds = pytest.importorskip("tensorflow_datasets")
 
 @pytest.fixture(scope="module")
 def prepared(tmp_path_factory):
-    """MRPC and STS-B, prepared as TFDS does, from made-up rows that lie in another order."""
+    """Prepares MRPC and STS-B as TFDS does, from synthetic rows stored in another order."""
     import tensorflow as tf
 
     folder = tmp_path_factory.mktemp("tfds")
@@ -43,7 +43,7 @@ def prepared(tmp_path_factory):
     return str(folder)
 
 
-def test_examples_come_in_the_order_of_their_index_with_the_files_labels(prepared):
+def test_examples_are_in_index_order_with_the_labels_of_the_files(prepared):
     splits = read_tfds(find_task("mrpc"), prepared, train=True, dev=True, test=True)
     assert splits.train.first == ["a", "b"]
     assert splits.train.second == ["x", "y"]
@@ -53,10 +53,10 @@ def test_examples_come_in_the_order_of_their_index_with_the_files_labels(prepare
     assert list(splits.dev) == [""]
     splits = read_tfds(find_task("stsb"), prepared, train=True, dev=False, test=False)
     assert list(splits.train.rows()) == [("a", "x", 0.0), ("b", "y", 1.0)]
-    assert {type(label) for label in splits.train.labels} == {float}  # Else run.json would differ.
+    assert {type(label) for label in splits.train.labels} == {float}  # Otherwise run.json differs.
 
 
-def test_what_is_not_prepared_is_refused_with_the_command_that_prepares_it(prepared, tmp_path):
+def test_unprepared_data_is_rejected_with_the_command_to_prepare_it(prepared, tmp_path):
     assert find_prepared("glue/rte", prepared) is None
     message = r"holds no prepared glue/rte, and nothing is downloaded.*tfds build glue/rte"
     with pytest.raises(InputError, match=message):
@@ -64,7 +64,7 @@ def test_what_is_not_prepared_is_refused_with_the_command_that_prepares_it(prepa
 
 
 @pytest.mark.parametrize("task", TASKS, ids=lambda task: task.name)
-def test_the_table_names_columns_and_classes_as_tfds_does(task):
+def test_table_has_the_columns_and_classes_of_tfds(task):
     from tensorflow_datasets.text.glue import Glue
 
     config = next(config for config in Glue.BUILDER_CONFIGS if config.name == task.tfds)

@@ -1,4 +1,4 @@
-"""How sentence-transformers' files say that texts are read and vectors taken."""
+"""Tests reading lengths, pooling and normalization from the files of sentence-transformers."""
 
 import json
 import shutil
@@ -39,12 +39,12 @@ def test_pooling_and_normalization_are_those_of_the_modules(tmp_path: Path):
         ([*MODULES, ("3_Dense", "Dense")], {"pooling_mode": "mean"}, "Dense is not exported"),
     ],
 )
-def test_what_is_not_served_is_said(modules, pooling, said, tmp_path: Path, caplog):
+def test_unsupported_modules_are_reported(modules, pooling, said, tmp_path: Path, caplog):
     assert sentence_transformer(tmp_path / "a", modules, pooling).pooling is None
     assert said in caplog.text
 
 
-def test_the_length_is_that_of_sentence_bert(tmp_path: Path):
+def test_length_is_read_from_the_sentence_bert_config(tmp_path: Path):
     (tmp_path / "sentence_bert_config.json").write_text('{"max_seq_length": 256}')
     assert SentenceTransformer.of(tmp_path).max_seq_length == 256
     (tmp_path / "sentence_bert_config.json").write_text('{"max_seq_length": "256"}')
@@ -53,7 +53,7 @@ def test_the_length_is_that_of_sentence_bert(tmp_path: Path):
 
 
 @pytest.mark.parametrize("content", ["{", "[1]", '[{"type": "Pooling"}]', "5"])
-def test_a_broken_list_of_modules_is_named(content: str, tmp_path: Path):
+def test_invalid_list_of_modules_is_named(content: str, tmp_path: Path):
     (tmp_path / "modules.json").write_text(content)
     with pytest.raises(InputError, match=r"modules\.json: cannot be read; expected .* list"):
         SentenceTransformer.of(tmp_path)

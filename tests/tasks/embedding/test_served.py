@@ -1,4 +1,4 @@
-"""Served embeddings equal the Keras model's pooled by hand."""
+"""Tests that served embeddings equal the outputs of the Keras model, pooled in the test."""
 
 import keras
 import numpy as np
@@ -44,7 +44,7 @@ def serve(model, tokenizer, length, normalize):
 
 
 @pytest.mark.parametrize("normalize", [False, True])
-def test_equals_the_keras_model_pooled_by_hand(model, tokenizer, normalize: bool):
+def test_embeddings_equal_the_keras_model_pooled_by_hand(model, tokenizer, normalize: bool):
     texts = ["The cat sat on the mat.", "", "aab", "cat " * 40, b"\xff the", *["on the mat"] * 9]
     ids = pad_segments(
         tokenizer.tokenize(tf.constant(texts)),
@@ -73,14 +73,14 @@ def test_equals_the_keras_model_pooled_by_hand(model, tokenizer, normalize: bool
             np.testing.assert_allclose(found[name], vectors, atol=1e-5, err_msg=name)
 
 
-def test_a_text_of_1_mb_is_that_of_its_first_tokens(model, tokenizer):
+def test_text_of_1_mb_is_truncated_to_its_first_tokens(model, tokenizer):
     embed = serve(model, tokenizer, 8, False)["serving_default"]
     found = embed(tf.constant(["the cat sat on " * 70_000, "the cat sat on the cat"]))
     for vectors in found.values():
         np.testing.assert_allclose(vectors[0], vectors[1], atol=1e-6)
 
 
-def test_no_text_gives_no_vector(model, tokenizer):
+def test_empty_batch_gives_no_vectors(model, tokenizer):
     embed = serve(model, tokenizer, 8, True)["serving_default"]
     found = embed(tf.constant([], tf.string))
     assert {name: vectors.shape for name, vectors in found.items()} == dict.fromkeys(

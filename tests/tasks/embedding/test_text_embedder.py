@@ -1,4 +1,4 @@
-"""TextEmbedder: the encoder's vectors of texts, as the Keras model and the export give them."""
+"""Tests TextEmbedder: the encoder's text vectors, from the Keras model and from the export."""
 
 import json
 import shutil
@@ -47,14 +47,14 @@ def test_vectors_do_not_depend_on_the_batch(embedder):
             np.testing.assert_allclose(value, expected[name], atol=1e-5)
 
 
-def test_no_texts_give_empty_arrays(embedder):
+def test_empty_list_of_texts_gives_empty_arrays(embedder):
     vectors = embedder.predict([])
     assert {name: value.shape for name, value in vectors.items()} == dict.fromkeys(
         ("cls", "mean", "pooled"), (0, 16)
     )
 
 
-def test_what_is_saved_or_exported_gives_the_same(pretrained, embedder, tmp_path):
+def test_saved_and_exported_models_give_the_same_vectors(pretrained, embedder, tmp_path):
     unit = TextEmbedder.from_pretrained(pretrained, 16, normalize=True)
     expected = unit.predict(TEXTS)
     for name, value in embedder.predict(TEXTS).items():
@@ -73,7 +73,7 @@ def test_what_is_saved_or_exported_gives_the_same(pretrained, embedder, tmp_path
         assert other.predict([])["mean"].shape == (0, 16)
 
 
-def test_an_encoder_without_a_pooler_has_no_pooled_vector(pretrained, tmp_path):
+def test_encoder_without_a_pooler_has_no_pooled_vector(pretrained, tmp_path):
     shutil.copytree(pretrained, tmp_path / "model")
     file = tmp_path / "model" / "model.safetensors"
     weights = {name: value for name, value in load_file(file).items() if "pooler" not in name}
@@ -81,7 +81,7 @@ def test_an_encoder_without_a_pooler_has_no_pooled_vector(pretrained, tmp_path):
     assert TextEmbedder.from_pretrained(tmp_path / "model").predict(["a"]).keys() == {"cls", "mean"}
 
 
-def test_any_model_embeds(pretrained, tmp_path):
+def test_fine_tuned_model_gives_embeddings(pretrained, tmp_path):
     """The heads of a fine-tuned model are ignored."""
     shutil.copytree(pretrained, tmp_path / "model")
     file = tmp_path / "model" / "config.json"
@@ -90,7 +90,7 @@ def test_any_model_embeds(pretrained, tmp_path):
     assert TextEmbedder.from_pretrained(tmp_path / "model").predict(["a"])["cls"].shape == (1, 16)
 
 
-def test_what_it_cannot_do_yet_is_said(embedder):
+def test_unsupported_methods_are_reported(embedder):
     with pytest.raises(NotImplementedError, match="TextEmbedder cannot be trained yet"):
         embedder.fit(["a"])
     with pytest.raises(NotImplementedError, match="TextEmbedder has no scores yet"):
@@ -106,11 +106,11 @@ def test_what_it_cannot_do_yet_is_said(embedder):
         (lambda it: it.predict(["a"], batch_size=-1), "batch_size=-1: expected a whole number"),
     ],
 )
-def test_bad_arguments_are_named(embedder, call, message):
+def test_invalid_arguments_are_named(embedder, call, message):
     with pytest.raises(InputError, match=message):
         call(embedder)
 
 
-def test_a_length_beyond_the_positions_is_rejected(pretrained):
+def test_length_above_the_number_of_positions_is_rejected(pretrained):
     with pytest.raises(InputError, match="max_seq_length=64: expected from 5 to the model's 32"):
         TextEmbedder.from_pretrained(pretrained, max_seq_length=64)

@@ -1,4 +1,4 @@
-"""Runs of every task, with small models of random weights."""
+"""Fixtures: runs of every task, with small models and random weights."""
 
 import json
 from pathlib import Path
@@ -51,7 +51,7 @@ def vocab() -> list[str]:
 
 @pytest.fixture(scope="session")
 def make_run():
-    """A function: (run's folder, task, sizes, run.json's settings) -> the folder."""
+    """Returns a function that writes a run's folder, from its task, sizes and settings."""
 
     def make(folder: Path, task: str, settings: dict | None = None, **sizes) -> Path:
         keras.utils.set_random_seed(0)
@@ -70,14 +70,14 @@ def make_run():
 
 @pytest.fixture(scope="session")
 def runs(make_run, tmp_path_factory) -> dict[str, Path]:
-    """A run's folder for each task."""
+    """Returns the folder of a run for each task."""
     root = tmp_path_factory.mktemp("runs")
     return {task: make_run(root / task, task) for task in MODELS}
 
 
 @pytest.fixture(scope="session")
 def edit_json():
-    """A function that changes keys of a JSON file; None takes one away."""
+    """Returns a function that changes keys of a JSON file; the value None removes a key."""
 
     def edit(path: Path, **values) -> None:
         content = json.loads(path.read_text()) | values

@@ -1,4 +1,4 @@
-"""Exports: a model of each task becomes a folder that answers, with its card and its settings."""
+"""Tests exports: each task's folder can be served and has a model card and settings."""
 
 import json
 import shutil
@@ -19,7 +19,7 @@ def read_info(folder: Path) -> dict:
 
 @pytest.fixture(scope="module")
 def exports(runs: dict, tmp_path_factory) -> dict[str, Path]:
-    """An export of each task."""
+    """Returns an export of each task."""
     root = tmp_path_factory.mktemp("exports")
     return {
         task: export(ExportSettings(str(run), str(root / task / "1"))) for task, run in runs.items()
@@ -27,7 +27,7 @@ def exports(runs: dict, tmp_path_factory) -> dict[str, Path]:
 
 
 @pytest.mark.parametrize("task", TASKS)
-def test_each_task_is_served_as_its_run_was_trained(task: str, exports: dict):
+def test_each_task_is_served_with_the_settings_of_its_run(task: str, exports: dict):
     folder = exports[task]
     info = read_info(folder)
     assert info["task"] == task
@@ -46,7 +46,7 @@ def test_each_task_is_served_as_its_run_was_trained(task: str, exports: dict):
     card = (folder / "README.md").read_text()
     assert all(f"### `{name}`" in card for name in info["signatures"])
     assert "The scores are those of the data named above" in card
-    # The request that it shows is one that the model takes.
+    # The model accepts the example request of the card.
     shown = card.partition("curl -d '")[2].partition("'")[0]
     (instance,) = json.loads(shown)["instances"]
     assert set(instance) == set(info["signatures"]["serving_default"]["inputs"])
@@ -67,7 +67,7 @@ def test_each_task_is_served_as_its_run_was_trained(task: str, exports: dict):
         assert "| loss | 0.5000 |" in card
 
 
-def test_a_given_setting_goes_before_the_runs(runs: dict, tmp_path: Path):
+def test_given_setting_overrides_that_of_the_run(runs: dict, tmp_path: Path):
     settings = ExportSettings(
         str(runs["classification"] / "model"), str(tmp_path / "1"), max_seq_length=9, pair=False
     )
@@ -78,7 +78,7 @@ def test_a_given_setting_goes_before_the_runs(runs: dict, tmp_path: Path):
 
 @pytest.mark.parametrize(("kind", "integer"), [("onnx", "int64"), ("litert", "int32")])
 @pytest.mark.parametrize("task", ["classification", "fill_mask"])
-def test_other_formats_say_what_they_take_and_give(
+def test_other_formats_describe_their_inputs_and_outputs(
     kind: str, integer: str, task: str, vocab, runs: dict, tmp_path: Path
 ):
     pytest.importorskip({"onnx": "onnxruntime", "litert": "ai_edge_litert"}[kind])
@@ -102,7 +102,7 @@ def test_other_formats_say_what_they_take_and_give(
         }
     else:
         outputs = {"logits": ["float32", [-1, 2]]}
-    if kind == "onnx":  # The converter of LiteRT knows fewer shapes; the names are the same.
+    if kind == "onnx":  # The LiteRT converter infers fewer shapes.
         assert info["signatures"]["serving_default"] == {"inputs": inputs, "outputs": outputs}
     said = info["signatures"]["serving_default"]
     assert said["inputs"] == inputs
@@ -115,7 +115,7 @@ def test_other_formats_say_what_they_take_and_give(
     assert "curl" not in card
 
 
-def test_bfloat16_is_near_float32(runs: dict, exports: dict, tmp_path: Path):
+def test_bfloat16_is_close_to_float32(runs: dict, exports: dict, tmp_path: Path):
     settings = ExportSettings(
         str(runs["classification"]), str(tmp_path / "1"), compute_type="bfloat16"
     )
@@ -139,7 +139,7 @@ def test_bfloat16_is_near_float32(runs: dict, exports: dict, tmp_path: Path):
         ("classification", {"export_dir": str(2**63)}, "version, at most 9223372036854775807"),
     ],
 )
-def test_bad_input_is_one_line(task: str, how: dict, message: str, runs: dict, tmp_path: Path):
+def test_invalid_input_is_rejected(task: str, how: dict, message: str, runs: dict, tmp_path: Path):
     how = dict(how)
     where = tmp_path / how.pop("export_dir", "1")
     with pytest.raises(InputError, match=message) as caught:
@@ -148,7 +148,7 @@ def test_bad_input_is_one_line(task: str, how: dict, message: str, runs: dict, t
     assert not where.exists()
 
 
-def test_a_model_without_heads_needs_a_task(runs: dict, edit_json, tmp_path: Path):
+def test_model_without_heads_needs_a_task(runs: dict, edit_json, tmp_path: Path):
     model = tmp_path / "bert"
     shutil.copytree(runs["embedding"] / "model", model)
     edit_json(model / "config.json", architectures=None)
@@ -160,8 +160,8 @@ def test_a_model_without_heads_needs_a_task(runs: dict, edit_json, tmp_path: Pat
         export(ExportSettings(str(model), str(tmp_path / "1"), task="question_answering"))
 
 
-def test_any_model_embeds_and_one_without_a_run_has_no_scores(make_run, tmp_path: Path):
-    sizes = {"type_vocab_size": 1}  # What warms the server up has one segment then.
+def test_any_model_embeds_and_a_model_without_a_run_has_no_scores(make_run, tmp_path: Path):
+    sizes = {"type_vocab_size": 1}  # The warm-up requests have one segment then.
     shutil.copytree(make_run(tmp_path / "run", "ner", **sizes) / "model", tmp_path / "bert")
     settings = ExportSettings(str(tmp_path / "bert"), str(tmp_path / "1"), task="embedding")
     card = (export(settings) / "README.md").read_text()
@@ -169,13 +169,13 @@ def test_any_model_embeds_and_one_without_a_run_has_no_scores(make_run, tmp_path
     assert "scores" not in card.lower()
 
 
-def test_each_seed_of_a_run_is_exported_and_again_where_it_learnt_anew(
+def test_each_seed_is_exported_and_exported_again_after_retraining(
     make_run, runs: dict, tmp_path: Path
 ):
     for seed in (1, 2):
         shutil.copytree(runs["embedding"], tmp_path / f"seed-{seed}")
     first, second = (tmp_path / f"seed-{seed}" / "export" for seed in (1, 2))
-    (second / "4").mkdir(parents=True)  # Nothing of ours.
+    (second / "4").mkdir(parents=True)  # A foreign folder.
     (second / "²").mkdir()
     assert export_run(tmp_path) == [first / "1", second / "5"]
     before = (first / "1" / "saved_model.pb").stat().st_mtime_ns
@@ -188,19 +188,19 @@ def test_each_seed_of_a_run_is_exported_and_again_where_it_learnt_anew(
         export(ExportSettings(str(tmp_path), str(tmp_path / "1")))
 
 
-def test_a_run_that_trained_nothing_is_not_exported(tmp_path: Path):
+def test_run_without_training_is_not_exported(tmp_path: Path):
     with pytest.raises(InputError, match="holds no model/; --export needs a run that trains one"):
         export_run(tmp_path)
 
 
-def test_a_version_that_is_there_stays(runs: dict, tmp_path: Path):
+def test_existing_version_is_kept(runs: dict, tmp_path: Path):
     (tmp_path / "7").mkdir()
     (tmp_path / "²").mkdir()
     with pytest.raises(InputError, match=r"7 is there already; expected .*8"):
         export(ExportSettings(str(runs["embedding"]), str(tmp_path / "7")))
 
 
-def test_a_model_of_another_tokenizer_is_not_served(runs: dict, edit_json, tmp_path: Path):
+def test_model_with_another_tokenizer_is_not_served(runs: dict, edit_json, tmp_path: Path):
     model = tmp_path / "bert"
     shutil.copytree(runs["embedding"] / "model", model)
     edit_json(model / "tokenizer_config.json", tokenizer_class="BertJapaneseTokenizer")
@@ -210,7 +210,7 @@ def test_a_model_of_another_tokenizer_is_not_served(runs: dict, edit_json, tmp_p
     assert not (tmp_path / "1").exists()
 
 
-def test_a_left_to_right_model_is_not_served(make_run, tmp_path: Path):
+def test_left_to_right_model_is_not_served(make_run, tmp_path: Path):
     causal = make_run(tmp_path / "run", "classification", is_decoder=True)
     with pytest.raises(InputError, match=r"run/model: is a left-to-right model .* not served"):
         export(ExportSettings(str(causal), str(tmp_path / "1")))

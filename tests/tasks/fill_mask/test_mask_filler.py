@@ -1,4 +1,4 @@
-"""MaskFiller: tokens and probabilities of each mask, training by masks drawn anew, bad input."""
+"""Tests MaskFiller: tokens and probabilities, training with dynamic masks, and invalid input."""
 
 import json
 import shutil
@@ -15,7 +15,7 @@ from keras_bert.tasks.loading import Source
 from keras_bert.tasks.prepared import prepare
 from keras_bert.text.tokenizer import BertTokenizer
 
-# One mask, two, none, one of two beyond the length.
+# One mask; two; none; two, of which one is beyond the length.
 TEXTS = [
     "The [MASK] is very good.",
     "It is [MASK] and [MASK].",
@@ -43,7 +43,7 @@ def assert_same(answers, expected):
                 assert mine.tolist() == theirs.tolist()
 
 
-def test_each_mask_has_its_row_of_tokens(pretrained, filler):
+def test_each_mask_has_a_row_of_tokens(pretrained, filler):
     answers = filler.predict(TEXTS)
     assert answers.keys() == {"tokens", "token_ids", "scores"}
     for values in answers.values():
@@ -52,7 +52,7 @@ def test_each_mask_has_its_row_of_tokens(pretrained, filler):
     assert [value.shape for value in few.predict(TEXTS)["tokens"]] == [(n, 3) for n in MASKS]
 
 
-def test_the_best_token_comes_first_and_all_tokens_sum_to_1(filler):
+def test_best_token_is_first_and_probabilities_sum_to_1(filler):
     vocab = filler.tokenizer.vocab
     for tokens, ids, scores in zip(*filler.predict(TEXTS).values(), strict=True):
         for row in range(len(tokens)):
@@ -62,7 +62,7 @@ def test_the_best_token_comes_first_and_all_tokens_sum_to_1(filler):
             assert sum(scores[row]) == pytest.approx(1.0, abs=1e-5)
 
 
-def test_each_mask_has_the_models_probabilities_at_its_place(filler):
+def test_each_mask_has_the_probabilities_of_its_position(filler):
     ids = filler.processor.preprocess(TEXTS[1:2]).input_ids.numpy()
     places = np.flatnonzero(ids[0] == filler.tokenizer.mask_token_id)[np.newaxis]
     inputs = {
@@ -80,7 +80,7 @@ def test_each_mask_has_the_models_probabilities_at_its_place(filler):
 
 
 @pytest.mark.parametrize("chunk_size", [1, 3, 1024])
-def test_answers_do_not_depend_on_batches_and_chunks(filler, chunk_size, monkeypatch):
+def test_predictions_do_not_depend_on_batches_and_chunks(filler, chunk_size, monkeypatch):
     monkeypatch.setattr(task, "prepare", lambda *given: prepare(*given, chunk_size))
     texts = [*TEXTS, *TEXTS[::-1], "", "\ud800 [MASK]"]
     one = [filler.predict([text]) for text in texts]
@@ -89,11 +89,11 @@ def test_answers_do_not_depend_on_batches_and_chunks(filler, chunk_size, monkeyp
         assert_same(filler.predict(texts, batch_size=batch_size), expected)
 
 
-def test_no_texts_give_empty_lists(filler):
+def test_empty_list_of_texts_gives_empty_lists(filler):
     assert filler.predict([]) == {"tokens": [], "token_ids": [], "scores": []}
 
 
-def test_what_is_exported_answers_as_it_did(filler, tmp_path):
+def test_exported_model_gives_the_same_predictions(filler, tmp_path):
     expected = filler.predict(TEXTS)
     exported = load(filler.export(tmp_path / "masks" / "1"))
     assert exported.settings == filler.settings
@@ -109,7 +109,7 @@ def trained(pretrained):
     return filler, history.history
 
 
-def test_it_learns_from_texts(trained, tmp_path):
+def test_fit_learns_from_texts(trained, tmp_path):
     filler, history = trained
     assert history.keys() >= {"loss", "val_loss", "val_masked_lm_loss", "val_masked_lm_accuracy"}
     assert history["val_loss"][-1] < history["val_loss"][0]
@@ -124,7 +124,7 @@ def test_it_learns_from_texts(trained, tmp_path):
     assert opened.evaluate(CORPUS[:10]) == pytest.approx(figures, abs=1e-6)
 
 
-def test_heads_that_no_loss_reaches_stay_as_they_were(pretrained, trained):
+def test_heads_without_a_loss_stay_unchanged(pretrained, trained):
     before, after = MaskFiller.from_pretrained(pretrained).model, trained[0].model
     for of in (lambda model: model.encoder.pooler, lambda model: model.next_sentence):
         for mine, theirs in zip(of(after).weights, of(before).weights, strict=True):
@@ -132,13 +132,13 @@ def test_heads_that_no_loss_reaches_stay_as_they_were(pretrained, trained):
         assert of(after).trainable
 
 
-def test_an_evaluation_masks_by_its_seed(trained):
+def test_evaluation_draws_masks_from_its_seed(trained):
     filler = trained[0]
     first, again, other = (filler.evaluate(CORPUS, seed=seed) for seed in (0, 0, 1))
     assert first == again != other
 
 
-def test_the_same_seed_gives_the_same_weights(pretrained, trained):
+def test_same_seed_gives_the_same_weights(pretrained, trained):
     filler = MaskFiller.from_pretrained(pretrained, max_seq_length=16)
     filler.fit(CORPUS, epochs=4, **FAST)
     for mine, theirs in zip(filler.model.weights, trained[0].model.weights, strict=True):
@@ -154,12 +154,12 @@ def test_the_same_seed_gives_the_same_weights(pretrained, trained):
         ({"max_seq_length": 33}, "max_seq_length=33: expected from 5 to the model's 32 positions"),
     ],
 )
-def test_settings_that_the_model_does_not_fit_are_rejected(pretrained, arguments, message):
+def test_settings_that_do_not_match_the_model_are_rejected(pretrained, arguments, message):
     with pytest.raises(InputError, match=message):
         MaskFiller.from_pretrained(pretrained, **arguments)
 
 
-def test_a_tokenizer_that_splits_masks_is_rejected(pretrained, filler):
+def test_tokenizer_that_splits_masks_is_rejected(pretrained, filler):
     with pytest.raises(InputError, match=r"tokenizer splits \[MASK\]; expected .*special_tokens"):
         MaskFiller.from_pretrained(pretrained, tokenizer=BertTokenizer(filler.tokenizer.vocab))
 
@@ -174,7 +174,7 @@ def test_a_tokenizer_that_splits_masks_is_rejected(pretrained, filler):
         ),
     ],
 )
-def test_a_model_of_another_kind_is_rejected(pretrained, settings, message, tmp_path):
+def test_model_of_another_kind_is_rejected(pretrained, settings, message, tmp_path):
     shutil.copytree(pretrained, tmp_path / "model")
     file = tmp_path / "model" / "config.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | settings))
@@ -182,7 +182,7 @@ def test_a_model_of_another_kind_is_rejected(pretrained, settings, message, tmp_
         MaskFiller.from_pretrained(tmp_path / "model")
 
 
-def test_an_encoder_has_an_untrained_head(make_checkpoint, tmp_path):
+def test_encoder_gets_an_untrained_head(make_checkpoint, tmp_path):
     filler = MaskFiller.from_pretrained(make_checkpoint(tmp_path / "bert", ["a", "b"]))
     assert {path.partition("/")[0] for path in filler.untrained} == {"masked_lm"}
     with pytest.raises(InputError, match="lacks weights that the task needs, masked_lm/"):
@@ -204,11 +204,11 @@ def test_an_encoder_has_an_untrained_head(make_checkpoint, tmp_path):
         (lambda it: it.fit(["a"], epoch=1), r"fit\(\) got unknown arguments epoch; expected of"),
     ],
 )
-def test_bad_arguments_are_named(filler, call, message):
+def test_invalid_arguments_are_named(filler, call, message):
     with pytest.raises(InputError, match=message):
         call(filler)
 
 
-def test_an_exports_settings_are_those_of_its_run(pretrained):
+def test_export_settings_are_those_of_the_run(pretrained):
     filler = MaskFiller.from_source(Source.open(pretrained))
     assert filler.text_settings() == {"max_seq_length": 32, "top_k": 5}

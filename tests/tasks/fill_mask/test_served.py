@@ -1,4 +1,4 @@
-"""Served mask filling: the Keras model's best tokens of each mask, of texts and token ids."""
+"""Tests that served mask filling returns the Keras model's best tokens of each mask."""
 
 import keras
 import numpy as np
@@ -16,7 +16,7 @@ from keras_bert.text.tokenizer import BertTokenizer
 
 WORDS = ["the", "cat", "sat", "on", "mat", ".", "a", "e", "##a", "##b"]
 LENGTH, K = 12, 3
-# One mask, none, several, one beyond the length; more texts than are computed at once.
+# One mask, none, several, one beyond the length; more texts than one chunk holds.
 TEXTS = [
     "The cat [MASK] on the mat.",
     "the mat",
@@ -61,7 +61,7 @@ def signatures(filler):
     return filler.signatures()
 
 
-def test_tokens_and_scores_are_those_of_the_keras_model(model, tokenizer, signatures):
+def test_tokens_and_scores_equal_the_keras_model(model, tokenizer, signatures):
     ids = pad_segments(
         tokenizer.tokenize(tf.constant(TEXTS)),
         max_seq_length=LENGTH,
@@ -96,7 +96,7 @@ def test_tokens_and_scores_are_those_of_the_keras_model(model, tokenizer, signat
             assert not scores[i, MASKS[i] :].any()
 
 
-def test_a_text_of_1_mb_is_that_of_its_first_tokens(signatures):
+def test_text_of_1_mb_is_truncated_to_its_first_tokens(signatures):
     answer = signatures["serving_default"](
         tf.constant(
             ["the [MASK] sat on " * 60_000, "the [MASK] sat on the [MASK] sat on the [MASK]"]
@@ -107,7 +107,7 @@ def test_a_text_of_1_mb_is_that_of_its_first_tokens(signatures):
     np.testing.assert_allclose(answer["scores"][0], answer["scores"][1], atol=1e-5)
 
 
-def test_many_masks_are_scored_some_at_a_time(filler, signatures, monkeypatch):
+def test_many_masks_are_scored_in_chunks(filler, signatures, monkeypatch):
     monkeypatch.setattr(served, "_MASKS_AT_ONCE", 4)
     by_four = filler.of_texts(tf.constant(TEXTS))
     at_once = signatures["serving_default"](tf.constant(TEXTS))
@@ -115,7 +115,7 @@ def test_many_masks_are_scored_some_at_a_time(filler, signatures, monkeypatch):
     np.testing.assert_allclose(by_four["scores"], at_once["scores"], atol=1e-6)
 
 
-def test_any_number_of_texts_and_masks(signatures):
+def test_any_number_of_texts_and_masks_is_accepted(signatures):
     for texts in ([], [""], ["the cat"] * 20):
         answer = signatures["serving_default"](tf.constant(texts, tf.string))
         assert {value.shape for value in answer.values()} == {(len(texts), 0, K)}

@@ -1,4 +1,4 @@
-"""Random examples whose tokens determine their label, and a tiny model to start from."""
+"""Fixtures: random examples whose tokens determine their label, and a tiny starting model."""
 
 import numpy as np
 import pytest
@@ -38,11 +38,11 @@ def classifier_of(labels=("even", "odd"), max_seq_length=64):
 
 @pytest.fixture(scope="session")
 def make_examples():
-    """A function: (count, seed, longest) -> examples of random length."""
+    """Returns a function that makes examples of random length from (count, seed, longest)."""
     return random_examples
 
 
 @pytest.fixture(scope="session")
 def tiny_checkpoint(make_checkpoint, tmp_path_factory):
-    """A model directory of a newly initialized encoder of that vocabulary."""
+    """Returns the model directory of a newly initialized encoder with that vocabulary."""
     return make_checkpoint(tmp_path_factory.mktemp("start") / "model", TOKENS)

@@ -1,4 +1,4 @@
-"""Batches: every example once an epoch, little padding, each a function of (seed, step)."""
+"""Tests batches: every example once per epoch, little padding, determined by (seed, step)."""
 
 import numpy as np
 import pytest
@@ -25,7 +25,7 @@ def arrays(dataset, count):
     return list(dataset.take(count).as_numpy_iterator())
 
 
-def test_every_example_comes_once_an_epoch_and_the_last_batch_is_filled(make_examples):
+def test_every_example_is_read_once_per_epoch_and_last_batch_is_padded(make_examples):
     examples = make_examples(50)
     batches = arrays(training_batches(examples, eights(1)), 14)
     for epoch in (batches[:7], batches[7:]):
@@ -36,7 +36,7 @@ def test_every_example_comes_once_an_epoch_and_the_last_batch_is_filled(make_exa
     assert [b["example_weights"].sum() for b in batches] == [8] * 6 + [2] + [8] * 6 + [2]
 
 
-def test_a_batch_holds_its_examples_padded_to_a_bucket(make_examples):
+def test_batch_holds_its_examples_padded_to_a_bucket(make_examples):
     examples = make_examples(50)
     rows = [row.tolist() for row in examples.rows(examples.input_ids)]
     tags = [row.tolist() for row in examples.rows(examples.token_labels["tags"])]
@@ -57,7 +57,7 @@ def test_a_batch_holds_its_examples_padded_to_a_bucket(make_examples):
 
 
 @pytest.mark.parametrize("first_step", [3, 7, 20])
-def test_the_batch_of_a_step_is_the_same_wherever_the_stream_starts(make_examples, first_step):
+def test_batch_of_a_step_does_not_depend_on_the_first_step(make_examples, first_step):
     examples = make_examples(50)
     whole = arrays(training_batches(examples, eights(5)), first_step + 9)
     late = arrays(training_batches(examples, eights(5), first_step), 9)
@@ -66,7 +66,7 @@ def test_the_batch_of_a_step_is_the_same_wherever_the_stream_starts(make_example
             np.testing.assert_array_equal(one[name], two[name])
 
 
-def test_epochs_seeds_and_dropout_differ(make_examples):
+def test_order_differs_by_epoch_and_seed_and_dropout_seeds_are_unique(make_examples):
     examples = make_examples(64)
     one = epoch_plan(examples.lengths, 8, seed=0, epoch=0)
     assert not np.array_equal(one, epoch_plan(examples.lengths, 8, seed=0, epoch=1))
@@ -75,7 +75,7 @@ def test_epochs_seeds_and_dropout_differ(make_examples):
     assert len({*first["dropout_seed"], *second["dropout_seed"]}) == 16
 
 
-def test_evaluation_has_every_example_once_the_longest_first(make_examples):
+def test_evaluation_reads_every_example_once_longest_first(make_examples):
     examples = make_examples(21)
     batches = list(evaluation_batches(examples, eights()).as_numpy_iterator())
     index = np.concatenate([batch["example_index"] for batch in batches])
@@ -93,13 +93,13 @@ def test_buckets_end_at_the_longest_length():
     ]
 
 
-def test_too_long_an_example_is_refused(make_examples):
+def test_example_that_is_too_long_is_rejected(make_examples):
     examples = make_examples(9)
     with pytest.raises(ValueError, match="tokens; max_seq_length is 16"):
         evaluation_batches(examples, BatchSettings(8, max_seq_length=16))
 
 
-def test_mrpc_has_less_than_a_tenth_of_padding(shared_data):
+def test_less_than_a_tenth_of_mrpc_batches_is_padding(shared_data):
     vocab = load_vocab(shared_data / "vocab" / "bert-base-uncased" / "vocab.txt")
     tokenizer = BertTokenizer(vocab, do_lower_case=True)
     text = (shared_data / "glue" / "MRPC" / "train.tsv").read_text(encoding="utf-8-sig")

@@ -1,4 +1,4 @@
-"""What the folder of a run that is over says of how it was trained, and of what it found."""
+"""Tests reading settings and results from the folder of a finished run."""
 
 import json
 from pathlib import Path
@@ -21,23 +21,21 @@ def run_with(
 @pytest.mark.parametrize(
     ("settings", "results", "threshold"),
     [
-        # As run_squad answers other questions: what is given, else what it found.
+        # As run_squad predicts: the given threshold, else the one it found.
         ({"null_score_diff_threshold": 2}, {"null_score_diff_threshold": 2}, 2),
         ({"null_score_diff_threshold": None}, {"null_score_diff_threshold": -1.5}, -1.5),
         ({}, {"best_f1_thresh": 3.0, "null_score_diff_threshold": -7.5}, -7.5),
         ({}, {}, 0.0),
     ],
 )
-def test_the_threshold_is_the_runs(settings, results, threshold, tmp_path: Path):
+def test_threshold_is_read_from_the_run(settings, results, threshold, tmp_path: Path):
     assert run_with(tmp_path, settings, results).threshold() == threshold
 
 
 @pytest.mark.parametrize(
     ("name", "is_read"), [("", True), ("model", True), ("best", True), ("bert", False)]
 )
-def test_the_files_are_those_of_the_run_or_of_its_own_model(
-    name: str, is_read: bool, tmp_path: Path
-):
+def test_only_the_run_folder_and_its_own_models_are_read(name: str, is_read: bool, tmp_path: Path):
     run = run_with(tmp_path, {"max_seq_length": 9}, {"f1": 1.0}, name)
     assert run.setting("max_seq_length", int, None) == (9 if is_read else None)
     assert bool(run.results) is is_read
@@ -54,7 +52,7 @@ def test_the_files_are_those_of_the_run_or_of_its_own_model(
         (1, str, "expected a text"),
     ],
 )
-def test_a_setting_of_another_kind_is_named(value, kind: type, message: str, tmp_path: Path):
+def test_setting_of_another_type_is_named(value, kind: type, message: str, tmp_path: Path):
     run = run_with(tmp_path, {"max_seq_length": value})
     with pytest.raises(InputError, match=message):
         run.setting("max_seq_length", kind, None)

@@ -1,4 +1,4 @@
-"""Examples: flat tokens in order that can be split and chosen, with a checksum."""
+"""Tests Examples: flat arrays of tokens that can be split and selected, with a checksum."""
 
 from dataclasses import replace
 
@@ -19,13 +19,13 @@ def examples():
     )
 
 
-def test_examples_know_their_number_and_lengths(examples):
+def test_examples_have_a_number_and_lengths(examples):
     assert len(examples) == 3
     assert examples.lengths.tolist() == [3, 4, 2]
     assert len(Examples(*[np.zeros([0], np.int32)] * 2, np.array([0]))) == 0
 
 
-def test_values_of_tokens_are_split_into_examples(examples):
+def test_token_values_are_split_into_examples(examples):
     assert [row.tolist() for row in examples.rows(examples.input_ids)] == [
         [2, 7, 3],
         [2, 8, 9, 3],
@@ -33,14 +33,14 @@ def test_values_of_tokens_are_split_into_examples(examples):
     ]
 
 
-def test_examples_are_taken_in_any_order(examples):
+def test_examples_can_be_selected_in_any_order(examples):
     taken = examples.take([2, 0])
     assert [row.tolist() for row in taken.rows(taken.input_ids)] == [[2, 3], [2, 7, 3]]
     assert taken.labels["labels"].tolist() == [1, 1]
     assert taken.token_labels["tags"].tolist() == [-1, -1, -1, 4, -1]
 
 
-def test_arrays_of_other_lengths_are_rejected(examples):
+def test_arrays_of_different_lengths_are_rejected(examples):
     arrays = (examples.input_ids, examples.segment_ids, examples.starts)
     with pytest.raises(ValueError, match="labels: has 2 values; expected 3, one an example"):
         Examples(*arrays, {"labels": np.zeros(2)})
@@ -50,7 +50,7 @@ def test_arrays_of_other_lengths_are_rejected(examples):
         Examples(examples.input_ids[1:], *arrays[1:])
 
 
-def test_the_checksum_tells_all_that_examples_hold(make_examples):
+def test_checksum_covers_all_fields_of_examples(make_examples):
     examples = make_examples(4)
     assert examples.sha256 == make_examples(4).sha256
     others = [

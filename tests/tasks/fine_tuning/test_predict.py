@@ -1,4 +1,4 @@
-"""Outputs come in the order of the examples, whatever the batches and devices, and are finite."""
+"""Tests that outputs are finite and in example order, for any batch size and devices."""
 
 import keras
 import numpy as np
@@ -28,7 +28,7 @@ def make_model(kind, checkpoint):
 
 @pytest.mark.parametrize("kind", ["examples", "pieces", "spans"])
 @pytest.mark.parametrize("devices", [1, 2])
-def test_each_example_gets_what_it_gets_alone(
+def test_outputs_equal_those_of_each_example_alone(
     kind, devices, tiny_checkpoint, make_examples, mirrored
 ):
     strategy = mirrored if devices == 2 else make_strategy()
@@ -51,9 +51,7 @@ def test_each_example_gets_what_it_gets_alone(
 @pytest.mark.parametrize(
     ("kind", "name"), [("examples", "logits"), ("pieces", "logits"), ("spans", "start_logits")]
 )
-def test_outputs_that_are_not_finite_are_refused_and_counted(
-    kind, name, tiny_checkpoint, make_examples
-):
+def test_non_finite_outputs_are_rejected_and_counted(kind, name, tiny_checkpoint, make_examples):
     model, examples = make_model(kind, tiny_checkpoint), make_examples(11)
     embeddings = model.encoder.embeddings.word_embeddings
     values = keras.ops.convert_to_numpy(embeddings).copy()
@@ -67,8 +65,10 @@ def test_outputs_that_are_not_finite_are_refused_and_counted(
         run(examples)
 
 
-def test_what_another_worker_computed_is_refused_too(tiny_checkpoint, make_examples, monkeypatch):
-    """So that all of them end alike."""
+def test_non_finite_outputs_of_another_worker_are_rejected(
+    tiny_checkpoint, make_examples, monkeypatch
+):
+    """All workers must fail with the same error."""
     monkeypatch.setattr(predict, "all_sum", lambda strategy: lambda values: values + np.inf)
     model = make_model("examples", tiny_checkpoint)
     run = make_predict_examples(make_strategy(), model, FOURS, jit_compile=False)
@@ -76,9 +76,7 @@ def test_what_another_worker_computed_is_refused_too(tiny_checkpoint, make_examp
         run(make_examples(3))
 
 
-def test_a_pass_over_the_examples_shows_how_far_it_is(
-    tiny_checkpoint, make_examples, monkeypatch, caplog
-):
+def test_prediction_logs_its_progress(tiny_checkpoint, make_examples, monkeypatch, caplog):
     monkeypatch.setattr(progress, "_SECONDS_BETWEEN_LINES", 0.0)
     model = make_model("examples", tiny_checkpoint)
     run = make_predict_examples(make_strategy(), model, FOURS, jit_compile=False)

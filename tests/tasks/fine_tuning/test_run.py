@@ -1,4 +1,4 @@
-"""A fine-tuning run: the best is kept, a kill changes nothing, early stopping ends it."""
+"""Tests fine-tuning runs: best weights, resuming after a kill, and early stopping."""
 
 import json
 import os
@@ -51,11 +51,11 @@ def settings(tiny_checkpoint):
 
 @pytest.fixture(scope="module")
 def make_task(make_examples):
-    """A function: what differs -> the task of predicting the label, on 72 examples."""
+    """Returns a function that makes a label prediction task on 72 examples, with changes."""
     train, held_out = make_examples(72, 0, 12), make_examples(24, 1, 12)
 
     def make(figures=None, labels=("even", "odd"), **changes):
-        """The development set's accuracy; or the figures given, one an evaluation."""
+        """Returns the accuracy on the development set, or the next of the given figures."""
         given = iter(figures or ())
 
         def score(predict):
@@ -100,13 +100,13 @@ def evaluations(path):
 
 @pytest.fixture(scope="module")
 def trained(settings, make_task, tmp_path_factory):
-    """The folder of a finished run."""
+    """Returns the folder of a finished run."""
     path = tmp_path_factory.mktemp("trained")
     go(settings, path, make_task())
     return path
 
 
-def test_an_evaluation_an_epoch_and_the_contract_of_the_folder(settings, make_task, trained):
+def test_run_evaluates_once_per_epoch_and_writes_the_expected_files(settings, make_task, trained):
     results = json.loads((trained / "results.json").read_text())
     assert [step for step, _ in evaluations(trained)] == [5, 10, 15]  # 72 / 16, rounded up
     assert results["accuracy"] == max(value for _, value in evaluations(trained))
@@ -119,7 +119,7 @@ def test_an_evaluation_an_epoch_and_the_contract_of_the_folder(settings, make_ta
     assert go(settings, trained, make_task(figures=[0.0])) == results  # nothing left to do
 
 
-def test_scores_are_scalars_on_tensorboard(trained):
+def test_scores_are_written_as_tensorboard_scalars(trained):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
     from tensorboard.util.tensor_util import make_ndarray
 
@@ -130,7 +130,7 @@ def test_scores_are_scalars_on_tensorboard(trained):
     assert shown == [(step, pytest.approx(value)) for step, value in evaluations(trained)]
 
 
-def test_the_best_weights_are_kept_and_ties_keep_the_earlier(settings, make_task, tmp_path):
+def test_best_weights_are_kept_and_ties_keep_the_earlier(settings, make_task, tmp_path):
     results = go(settings, tmp_path, make_task([0.5, 0.9, 0.9, 0.0]), KEEP_ALL)
     assert results["best_step"] == 10
     assert weights_of(tmp_path) == (tmp_path / "best" / "model.safetensors").read_bytes()
@@ -141,7 +141,7 @@ def test_the_best_weights_are_kept_and_ties_keep_the_earlier(settings, make_task
 
 
 def killed_at(number, function):
-    """Makes a function that is killed at the end of a call."""
+    """Wraps a function so that the run is killed at the end of a call."""
     calls = iter(range(1, 100))
 
     def call(*args, **kwargs):
@@ -153,11 +153,12 @@ def killed_at(number, function):
     return call
 
 
-def test_a_run_stopped_and_killed_again_and_again_ends_at_the_same_bits(
+def test_repeatedly_interrupted_run_ends_with_identical_weights(
     settings, make_task, tmp_path, monkeypatch, trained
 ):
-    """SIGTERM in the first evaluation, which is done when the run goes on; then killed after the
-    first save of best/, an evaluation, a checkpoint, and before the results."""
+    """Sends SIGTERM in the first evaluation, which runs when the run resumes; then kills the run
+    after the first save of best/, an evaluation, a checkpoint, and before the results.
+    """
     task = make_task()
 
     def told_to_stop(predict):
@@ -188,7 +189,7 @@ def test_a_run_stopped_and_killed_again_and_again_ends_at_the_same_bits(
     assert results == json.loads((trained / "results.json").read_text())
     assert weights_of(tmp_path) == weights_of(trained)
     assert evaluations(tmp_path) == evaluations(trained)
-    # An evaluation that was lost is not taken for one that was no better.
+    # A lost evaluation does not count as one without improvement.
     (tmp_path / "results.json").unlink()
     rows = (tmp_path / "metrics.jsonl").read_text().splitlines(keepends=True)
     (tmp_path / "metrics.jsonl").write_text("".join(r for r in rows if '"step": 10' not in r))
@@ -196,23 +197,23 @@ def test_a_run_stopped_and_killed_again_and_again_ends_at_the_same_bits(
         go(settings, tmp_path, task)
 
 
-def test_training_stops_when_evaluations_get_no_better(settings, make_task, tmp_path):
+def test_training_stops_when_evaluations_do_not_improve(settings, make_task, tmp_path):
     settings = replace(settings, num_train_epochs=6, early_stopping_patience=2)
     results = go(settings, tmp_path, make_task([0.3, 0.6, 0.6, 0.5, 0.9, 0.9]))
     assert [step for step, _ in evaluations(tmp_path)] == [5, 10, 15, 20]
     assert (results["step"], results["best_step"]) == (20, 10)
-    # A kill after the last evaluation does not wake it up.
+    # A run that was killed after the last evaluation does not train further.
     (tmp_path / "results.json").unlink()
     assert go(settings, tmp_path, make_task([0.9]))["step"] == 20
 
 
-def test_two_devices_learn_what_one_does(settings, make_task, tmp_path, mirrored, trained):
+def test_two_devices_train_like_one(settings, make_task, tmp_path, mirrored, trained):
     go(settings, tmp_path, make_task(), strategy=mirrored)
     one, two = (load_file(path / "model" / "model.safetensors") for path in (trained, tmp_path))
     assert max(np.abs(one[name] - two[name]).max() for name in one) < 1e-5
 
 
-def test_a_trained_model_is_scored_and_predicts_without_training(
+def test_trained_model_evaluates_and_predicts_without_training(
     settings, make_task, tmp_path, trained
 ):
     only = replace(settings, init_checkpoint=str(trained), do_train=False, do_predict=True)
@@ -227,7 +228,7 @@ def test_a_trained_model_is_scored_and_predicts_without_training(
     assert not (tmp_path / "other").exists()
 
 
-def test_the_head_of_other_labels_is_not_trained_on(settings, make_task, tmp_path, trained):
+def test_head_with_other_labels_is_rejected(settings, make_task, tmp_path, trained):
     further = replace(settings, init_checkpoint=str(trained))
     for labels in (["odd", "even"], ["bad", "good"]):
         message = rf"has the labels even, odd; expected {', '.join(labels)}; .* SRC DST --noheads"
@@ -238,9 +239,7 @@ def test_the_head_of_other_labels_is_not_trained_on(settings, make_task, tmp_pat
 
 
 @pytest.mark.parametrize("do_train", [True, False])
-def test_labels_that_nobody_named_fit_any_names(
-    settings, make_task, tmp_path, trained, do_train, caplog
-):
+def test_unnamed_labels_accept_any_names(settings, make_task, tmp_path, trained, do_train, caplog):
     unnamed = tmp_path / "unnamed"
     shutil.copytree(trained / "model", unnamed)
     config = json.loads((unnamed / "config.json").read_text())
@@ -252,7 +251,7 @@ def test_labels_that_nobody_named_fit_any_names(
     assert (assumed in caplog.text) != do_train
 
 
-def test_labels_are_the_same_in_any_case_unless_two_differ_by_it_alone():
+def test_labels_match_in_any_case_unless_two_differ_only_in_case():
     assert in_order_of(["B", "a"], ["A", "b"]) == ["b", "A"]
     assert in_order_of(["a", "A"], ["A", "a"]) == ["a", "A"]
     assert in_order_of(["a", "b"], ["A", "a"]) is None
@@ -260,7 +259,7 @@ def test_labels_are_the_same_in_any_case_unless_two_differ_by_it_alone():
     assert in_order_of(None, ["a", "b"]) is None
 
 
-def test_label_names_are_those_of_the_logits_in_their_order(settings, make_task, tmp_path, trained):
+def test_label_names_are_in_the_order_of_the_logits(settings, make_task, tmp_path, trained):
     only = replace(settings, init_checkpoint=str(trained), do_train=False)
     task = make_task(train=None, labels=["bad", "good"])
 
@@ -276,14 +275,14 @@ def test_label_names_are_those_of_the_logits_in_their_order(settings, make_task,
 
 
 @pytest.mark.parametrize("names", [["a"], ["a", "a"], ["a", "b", "c"]])
-def test_there_is_a_label_name_for_each_logit(settings, trained, names):
+def test_each_logit_needs_a_label_name(settings, trained, names):
     with pytest.raises(InputError, match=r"--label_names=a.*: .* a head of 2 logits; expected a n"):
         open_pretrained(replace(settings, init_checkpoint=str(trained), label_names=names))
     with pytest.raises(InputError, match=r"has a head of no logits"):
         open_pretrained(replace(settings, label_names=names))
 
 
-def test_a_head_of_another_size_is_not_trained_on(settings, make_task, tmp_path, trained):
+def test_head_of_another_size_is_rejected(settings, make_task, tmp_path, trained):
     further = replace(settings, init_checkpoint=str(trained))
     task = make_task(labels=())
     with pytest.raises(
@@ -293,7 +292,7 @@ def test_a_head_of_another_size_is_not_trained_on(settings, make_task, tmp_path,
     assert not (tmp_path / "out").exists()
 
 
-def test_a_model_of_another_problem_type_is_not_scored(settings, make_task, tmp_path, trained):
+def test_model_of_another_problem_type_is_rejected(settings, make_task, tmp_path, trained):
     config = json.loads((trained / "model" / "config.json").read_text())
     shutil.copytree(trained / "model", tmp_path / "model")
     config["problem_type"] = "multi_label_classification"
@@ -304,13 +303,13 @@ def test_a_model_of_another_problem_type_is_not_scored(settings, make_task, tmp_
         go(again, tmp_path / "out", single)
 
 
-def test_what_is_not_trained_needs_a_head(settings, make_task, tmp_path):
+def test_run_without_training_needs_a_head(settings, make_task, tmp_path):
     with pytest.raises(InputError, match=r"lacks classifier/kernel, classifier/bias"):
         go(replace(settings, do_train=False), tmp_path / "a", make_task())
     assert not (tmp_path / "a").exists()
 
 
-def test_logits_that_are_not_finite_leave_no_score_and_no_prediction(
+def test_non_finite_logits_give_no_scores_and_no_predictions(
     settings, make_task, make_examples, tmp_path, trained
 ):
     shutil.copytree(trained / "model", tmp_path / "model")
@@ -365,7 +364,7 @@ def test_several_seeds_give_mean_and_sample_standard_deviation(settings, make_ta
         ({"score": None}, {}, r"--early_stopping_patience=1 needs a development set"),
     ],
 )
-def test_what_several_seeds_refuse_leaves_no_folder_that_blocks_the_mended_command(
+def test_rejected_run_leaves_no_folder_for_one_or_several_seeds(
     settings, make_task, tmp_path, trained, changes, training, message
 ):
     settings = replace(settings, init_checkpoint=str(trained), early_stopping_patience=1)
@@ -377,7 +376,7 @@ def test_what_several_seeds_refuse_leaves_no_folder_that_blocks_the_mended_comma
         assert not (tmp_path / "out").exists()
 
 
-def test_what_there_is_no_data_for_is_said(settings, make_task, tmp_path, caplog):
+def test_missing_data_sets_are_logged(settings, make_task, tmp_path, caplog):
     with caplog.at_level("INFO", "absl"):
         go(settings, tmp_path / "out", make_task(score=None), ONE_STEP)
     said = [r.getMessage() for r in caplog.records if r.getMessage().startswith("there is no")]
@@ -387,7 +386,7 @@ def test_what_there_is_no_data_for_is_said(settings, make_task, tmp_path, caplog
     ]
 
 
-def test_changed_weights_of_the_checkpoint_are_noticed(settings, make_task, tmp_path, trained):
+def test_changed_checkpoint_weights_are_detected(settings, make_task, tmp_path, trained):
     copy = tmp_path / "model"
     shutil.copytree(settings.init_checkpoint, copy)
     moved = replace(settings, init_checkpoint=str(copy))
@@ -400,12 +399,12 @@ def test_changed_weights_of_the_checkpoint_are_noticed(settings, make_task, tmp_
 
 
 @pytest.mark.parametrize("data", [{"dev": ["others"]}, {"dev": ["24 examples"], "test": []}])
-def test_changed_data_is_refused(settings, make_task, trained, data):
+def test_changed_data_are_rejected(settings, make_task, trained, data):
     with pytest.raises(InputError, match=f"{[*data][-1]}_sha256 was"):
         go(settings, trained, make_task(data=data))
 
 
-def test_changed_training_examples_and_labels_are_refused(settings, make_task, trained):
+def test_changed_training_examples_and_labels_are_rejected(settings, make_task, trained):
     train = make_task().train
     flipped = replace(train, labels={"labels": 1 - train.labels["labels"]})
     with pytest.raises(InputError, match="train_sha256 was"):
@@ -428,21 +427,19 @@ def test_changed_training_examples_and_labels_are_refused(settings, make_task, t
         ({"do_train": False, "do_eval": False, "do_predict": False}, r"nothing to do"),
     ],
 )
-def test_settings_out_of_range_are_refused(settings, change, message):
+def test_settings_out_of_range_are_rejected(settings, change, message):
     with pytest.raises(InputError, match=message):
         replace(settings, **change)
 
 
-def test_settings_that_the_checkpoint_has_no_room_for_are_refused(settings):
+def test_settings_that_exceed_the_checkpoint_are_rejected(settings):
     with pytest.raises(InputError, match=r"--max_seq_length=65 is more than the 64 positions"):
         open_pretrained(replace(settings, max_seq_length=65))
     with pytest.raises(InputError, match=r"--num_frozen_layers=3: .* expected at most 2"):
         open_pretrained(replace(settings, num_frozen_layers=3))
 
 
-def test_float16_and_moments_in_bfloat16_reach_the_step_and_the_checkpoint(
-    settings, make_task, tmp_path
-):
+def test_float16_and_bfloat16_moments_are_used_and_checkpointed(settings, make_task, tmp_path):
     half = replace(settings, mixed_precision="float16", optimizer_state_dtype="bfloat16")
     twice = replace(ONE_STEP, gradient_checkpointing=True)
     go(half, tmp_path, make_task(score=None), twice)
@@ -452,13 +449,13 @@ def test_float16_and_moments_in_bfloat16_reach_the_step_and_the_checkpoint(
     assert state["adam_weight_decay/good_steps"] == 1
 
 
-def test_a_vocabulary_of_another_size_is_refused(settings, tmp_path):
+def test_vocabulary_of_another_size_is_rejected(settings, tmp_path):
     (tmp_path / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\n")
     with pytest.raises(InputError, match=r"vocab\.txt.*5 pieces"):
         open_pretrained(replace(settings, vocab_file=str(tmp_path / "vocab.txt")))
 
 
-def test_a_padded_table_takes_a_vocabulary_file_that_is_shorter(make_checkpoint, tmp_path):
+def test_padded_embedding_table_accepts_a_shorter_vocabulary_file(make_checkpoint, tmp_path):
     folder = make_checkpoint(tmp_path / "padded", [f"w{index}" for index in range(59)])
     vocab = (folder / "vocab.txt").read_text().splitlines()
     (tmp_path / "vocab.txt").write_text("\n".join(vocab[:-4]) + "\n")
@@ -466,8 +463,8 @@ def test_a_padded_table_takes_a_vocabulary_file_that_is_shorter(make_checkpoint,
     assert start.vocab == [*vocab[:-4], *(f"[unused{n}]" for n in range(4))]
 
 
-def test_one_seed_is_recorded_as_the_runs_own(settings, make_task, tmp_path):
-    """Else the run of another seed would be taken for this one's."""
+def test_single_seed_is_recorded_as_the_seed_of_the_run(settings, make_task, tmp_path):
+    """Otherwise a run with another seed could resume this one."""
 
     def go_with(seed):
         record = {"random_seed": settings.random_seed}
@@ -481,7 +478,7 @@ def test_one_seed_is_recorded_as_the_runs_own(settings, make_task, tmp_path):
         go_with(8)
 
 
-def test_the_optimizer_is_what_the_settings_say(settings):
+def test_optimizer_follows_the_settings(settings):
     changed = replace(
         settings, layer_decay=0.5, weight_decay=0.3, bias_correction=False, warmup_proportion=0.25
     )

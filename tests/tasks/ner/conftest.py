@@ -1,4 +1,4 @@
-"""A small tagging task that can be learnt in seconds, and a random model to start from."""
+"""Fixtures: a small tagging task that is learned in seconds, and a random starting model."""
 
 import random
 
@@ -9,7 +9,7 @@ TAGS = {"a": "B-PER", "b": "I-PER", "c": "B-LOC"}
 
 
 def text_of(count, seed):
-    """Sentences in which "a" and "b" make a person, "c" is a place, and the rest is outside."""
+    """Writes sentences: "a" and "b" form a person, "c" is a place, other words are outside."""
     rng = random.Random(seed)
     lines = []
     for _ in range(count):
@@ -22,7 +22,7 @@ def text_of(count, seed):
 
 @pytest.fixture(scope="session")
 def ner_files(make_checkpoint, tmp_path_factory):
-    """A folder with train.conll, dev.conll, test.conll and the checkpoint bert/."""
+    """Returns a folder with train.conll, dev.conll, test.conll and the checkpoint bert/."""
     folder = tmp_path_factory.mktemp("ner")
     for seed, (name, count) in enumerate({"train": 120, "dev": 30, "test": 30}.items()):
         (folder / f"{name}.conll").write_text(text_of(count, seed))

@@ -1,4 +1,4 @@
-"""CoNLL column files: what is read over, what is kept, and which lines are refused."""
+"""Tests CoNLL column files: lines that are skipped, kept or rejected."""
 
 import pytest
 
@@ -33,25 +33,25 @@ def test_other_columns_can_be_chosen(file):
 @pytest.mark.parametrize(
     "end", ["\n\n", "\n\t\n", "\n \t \n", "\r\n\r\n", "\r\n\t\r\n", "\n\n\n\n"]
 )
-def test_a_line_without_text_ends_a_sentence_whatever_white_space_it_holds(file, end):
+def test_blank_line_with_any_whitespace_ends_a_sentence(file, end):
     sentences = read_conll(file(f"a\tO{end}b\tO"))
     assert [sentence.words for sentence in sentences] == [("a",), ("b",)]
 
 
-def test_a_byte_order_mark_is_no_part_of_the_first_word(file):
+def test_byte_order_mark_is_not_part_of_the_first_word(file):
     assert read_conll(file(b"\xef\xbb\xbfEU O\n"))[0].words == ("EU",)
 
 
-def test_several_spaces_separate_columns_as_one_does(file):
+def test_multiple_spaces_separate_columns_like_one(file):
     assert read_conll(file("EU   O \nis O\n"))[0].tags == ("O", "O")
 
 
-def test_with_tabs_a_word_may_hold_spaces_and_a_no_break_space_is_a_word(file):
+def test_words_between_tabs_may_contain_spaces_or_be_a_no_break_space(file):
     path = file("New York\tB-LOC\n\u00a0\tO\n\u2028\tO\n")
     assert read_conll(path)[0].words == ("New York", "\u00a0", "\u2028")
 
 
-def test_comments_before_a_sentence_are_passed_over_if_it_is_said_how_they_begin(file):
+def test_comments_are_skipped_if_their_prefix_is_given(file):
     path = file("#\thttp://a.b [2011]\n1\tEU\tB-ORG\n2\t#\tO\n\n# id 2\n1\tPeter\tB-PER\n")
     sentences = read_conll(path, 1, 2, comment_prefix="#")
     assert [s.words for s in sentences] == [("EU", "#"), ("Peter",)]
@@ -63,7 +63,7 @@ def test_comments_before_a_sentence_are_passed_over_if_it_is_said_how_they_begin
     assert read_conll(within, comment_prefix="#")[0].words == ("a", "#b")
 
 
-def test_docstart_lines_begin_documents_and_are_no_words(file):
+def test_docstart_lines_start_documents_and_are_not_words(file):
     path = file("-DOCSTART- -X- O O\n\na N O O\n\nb N O O\n\n-DOCSTART- -X- O O\nc N O O\n")
     assert [(s.words, s.document) for s in read_conll(path)] == [
         (("a",), 0),
@@ -72,11 +72,11 @@ def test_docstart_lines_begin_documents_and_are_no_words(file):
     ]
 
 
-def test_a_docstart_line_may_have_fewer_columns_and_stand_before_the_first_words(file):
+def test_docstart_line_may_have_fewer_columns_and_come_first(file):
     assert read_conll(file("-DOCSTART- O\na N N O\n"))[0] == Sentence(("a",), ("O",), line=2)
 
 
-def test_a_file_of_one_column_has_words_without_tags(file):
+def test_file_with_one_column_has_words_without_tags(file):
     assert read_conll(file("EU\nrejects\n")) == [Sentence(("EU", "rejects"), (), line=1)]
 
 
@@ -92,22 +92,22 @@ def test_a_file_of_one_column_has_words_without_tags(file):
         ("-DOCSTART- -X- O\n", r"train\.conll: holds no sentence"),
     ],
 )
-def test_a_bad_line_is_refused_with_its_file_and_number(file, text, message):
+def test_invalid_line_is_rejected_with_file_and_line_number(file, text, message):
     with pytest.raises(InputError, match=message):
         read_conll(file(text))
 
 
-def test_a_column_that_is_not_there_is_refused(file):
+def test_missing_column_is_rejected(file):
     with pytest.raises(InputError, match=r"line 1: --tag_column=4, but the line has 2 columns"):
         read_conll(file("a O\n"), tag_column=4)
 
 
-def test_a_missing_file_is_refused(tmp_path):
+def test_missing_file_is_rejected(tmp_path):
     with pytest.raises(InputError, match=r"none\.conll: cannot be read: No such file"):
         read_conll(tmp_path / "none.conll")
 
 
-def test_columns_are_written_as_conlleval_reads_them(tmp_path):
+def test_columns_are_written_in_the_format_of_conlleval(tmp_path):
     path = tmp_path / "predictions.conll"
     write_conll(
         path, [(("New York", "\u00a0"), ("B-LOC", "O"), ("B-LOC", "O")), (("a",), ("O",), ("O",))]
@@ -115,7 +115,7 @@ def test_columns_are_written_as_conlleval_reads_them(tmp_path):
     assert path.read_text() == "New_York B-LOC B-LOC\n_ O O\n\na O O\n\n"
 
 
-def test_wnut_17_is_read_whole(shared_data):
+def test_wnut_17_is_read_completely(shared_data):
     folder = shared_data / "ner" / "wnut17"
     counts = {
         name: len(read_conll(folder / name))

@@ -1,4 +1,4 @@
-"""Files and labels: one scheme for the model, one set of types for all files."""
+"""Tests files and labels: one tag scheme for the model, one set of types for all files."""
 
 from dataclasses import replace
 
@@ -24,18 +24,18 @@ def read(tmp_path):
 @pytest.mark.parametrize(
     "tags", [("I-PER", "I-PER", "B-PER"), ("B-PER", "I-PER", "B-PER"), ("B-PER", "E-PER", "S-PER")]
 )
-def test_every_scheme_is_learnt_as_iob2(read, tags):
+def test_every_scheme_is_converted_to_iob2(read, tags):
     file = read("".join(f"w\t{tag}\n" for tag in tags))
     assert file.tags == [["B-PER", "I-PER", "B-PER"]]
 
 
-def test_impossible_sequences_are_counted_and_read_as_conlleval_reads_them(read, caplog):
+def test_invalid_sequences_are_counted_and_read_like_conlleval(read, caplog):
     file = read("a B-PER\nb O\nc I-LOC\n", tag_scheme="iob2")
     assert file.tags == [["B-PER", "O", "B-LOC"]]
     assert "1 tags stand where iob2 does not allow them" in caplog.text
 
 
-def test_strict_refuses_them(read):
+def test_strict_rejects_invalid_sequences(read):
     with pytest.raises(InputError, match=r"train\.conll, line 3: iob2 does not allow 'I-LOC'"):
         read("a B-PER\nb O\nc I-LOC\n", tag_scheme="iob2", strict=True)
 
@@ -47,17 +47,17 @@ def test_labels_are_o_and_both_tags_of_every_type(read):
     assert tag_ids([["O"]], labels).dtype == np.int32
 
 
-def test_the_order_of_a_checkpoints_labels_is_kept_if_they_are_the_same(read):
+def test_checkpoint_order_of_the_same_labels_is_kept(read):
     train = read("a B-PER\nb O\n")
     assert make_labels(train, ["I-PER", "O", "B-PER"]) == ["I-PER", "O", "B-PER"]
     assert make_labels(train, ["LABEL_0", "LABEL_1"]) == ["O", "B-PER", "I-PER"]
 
 
-def test_entities_without_a_type_are_learnt_as_b_and_i(read):
+def test_entities_without_a_type_have_tags_b_and_i(read):
     assert make_labels(read("a B\nb I\nc O\n"), None) == ["O", "B", "I"]
 
 
-def test_a_type_in_dev_that_train_lacks_is_refused_with_its_line(read):
+def test_type_in_dev_missing_in_train_is_rejected_with_its_line(read):
     train = read("a B-PER\n")
     dev = read("a O\n\nb B-LOC\nc B-LOC\n", name="dev.conll")
     with pytest.raises(
@@ -68,18 +68,18 @@ def test_a_type_in_dev_that_train_lacks_is_refused_with_its_line(read):
     check_types(train, make_labels(dev, None) + make_labels(train, None), "both")
 
 
-def test_a_training_file_without_entities_is_refused(read):
+def test_training_file_without_entities_is_rejected(read):
     with pytest.raises(InputError, match=r"every tag is O; expected entities"):
         make_labels(read("a O\n"), None)
 
 
-def test_a_file_of_words_alone_can_be_predicted_but_not_scored(read):
+def test_file_without_tags_can_be_predicted_but_not_scored(read):
     assert read("a\nb\n", tags_needed=False).tags is None
     with pytest.raises(InputError, match=r"has one column; expected words and their tags"):
         read("a\nb\n")
 
 
-def test_labels_of_another_task_are_refused():
+def test_labels_of_another_task_are_rejected():
     check_labels(["O", "B-PER", "I-PER"], "bert")
     with pytest.raises(InputError, match=r"bert: has the labels no, yes; expected tags"):
         check_labels(["no", "yes"], "bert")
@@ -94,13 +94,13 @@ def files(folder, *names):
 DO = {"do_train": True, "do_eval": True, "do_predict": True}
 
 
-def test_what_has_no_file_is_left_out(tmp_path):
+def test_splits_without_a_file_are_none(tmp_path):
     splits = read_data(files(tmp_path, "train_file"), **DO)
     assert len(splits.train.sentences) == 2
     assert splits.dev is splits.test is None
 
 
-def test_the_development_sentences_are_predicted_where_no_others_are_named(tmp_path):
+def test_dev_sentences_are_predicted_without_a_test_file(tmp_path):
     ner = files(tmp_path, "train_file", "eval_file")
     splits = read_data(ner, **DO)
     assert splits.test is splits.dev
@@ -113,7 +113,7 @@ def test_the_development_sentences_are_predicted_where_no_others_are_named(tmp_p
 @pytest.mark.parametrize(
     ("name", "value"), [("train_file", "a"), ("tag_column", 2), ("comment_prefix", "#")]
 )
-def test_what_belongs_to_files_is_refused_with_tfds(name, value):
+def test_file_settings_are_rejected_with_tfds(name, value):
     with pytest.raises(
         InputError, match=f"--tfds takes the sentences of --task_name, not --{name}"
     ):
@@ -127,11 +127,11 @@ def test_what_belongs_to_files_is_refused_with_tfds(name, value):
         (["train_file"], False, "nothing to do: .* expected --eval_file, --test_file"),
     ],
 )
-def test_a_missing_file_is_asked_for(tmp_path, names, do_train, message):
+def test_missing_file_flag_is_named(tmp_path, names, do_train, message):
     with pytest.raises(InputError, match=message):
         read_data(files(tmp_path, *names), **DO | {"do_train": do_train})
 
 
-def test_tags_that_the_model_has_no_label_for_are_named():
+def test_tags_without_a_label_in_the_model_are_named():
     with pytest.raises(InputError, match="the tag 'I-X' is none of the model's labels, O, B-X;"):
         tag_ids([["O", "B-X", "I-X"]], ["O", "B-X"])

@@ -1,4 +1,4 @@
-"""EntityTagger: it learns from words and texts, answers as its export, and checks arguments."""
+"""Tests EntityTagger: training from words and texts, exporting, and invalid arguments."""
 
 import json
 
@@ -16,7 +16,7 @@ OPTIONS = {"learning_rate": 1e-2, "batch_size": 16, "length_pool": 1, "verbose":
 
 @pytest.fixture(scope="module")
 def corpus(ner_files):
-    """{"train", "dev"}: lists of words and lists of tags."""
+    """Returns lists of words and lists of tags for "train" and "dev"."""
     read = {name: read_conll(ner_files / f"{name}.conll") for name in ("train", "dev")}
     return {
         name: ([[*s.words] for s in sentences], [[*s.tags] for s in sentences])
@@ -26,21 +26,21 @@ def corpus(ner_files):
 
 @pytest.fixture(scope="module")
 def learned(ner_files, corpus):
-    """A tagger fitted on words, and Keras' history."""
+    """Returns a tagger fitted on words, and the Keras history."""
     tagger = EntityTagger.from_pretrained(ner_files / "bert", ["PER", "LOC"], max_seq_length=8)
     return tagger, tagger.fit(*corpus["train"], validation_data=corpus["dev"], epochs=5, **OPTIONS)
 
 
 @pytest.fixture(scope="module")
 def exported(learned, tmp_path_factory):
-    """The learned tagger's export, opened."""
+    """Returns the opened export of the trained tagger."""
     folder = tmp_path_factory.mktemp("export") / "1"
     learned[0].export(folder)
     return load(folder)
 
 
 def text_and_entities(words, tags):
-    """Running text, and the entities of its words in characters."""
+    """Returns running text and its entities with character positions."""
     starts = np.cumsum([0, *(len(word) + 1 for word in words)])
     return " ".join(words), [
         {"start": int(starts[first]), "end": int(starts[last]) - 1, "type": kind}
@@ -48,7 +48,7 @@ def text_and_entities(words, tags):
     ]
 
 
-def test_it_learns_from_words_and_shows_figures_of_the_validation_set(learned, corpus):
+def test_fit_learns_from_words_and_reports_validation_metrics(learned, corpus):
     tagger, history = learned
     assert tagger.labels == ("O", "B-PER", "I-PER", "B-LOC", "I-LOC")
     assert {"loss", "tag_accuracy", "val_f1", "val_f1_PER"} <= history.history.keys()
@@ -57,19 +57,19 @@ def test_it_learns_from_words_and_shows_figures_of_the_validation_set(learned, c
     assert {"precision", "recall", "accuracy", "recall_LOC"} <= scores.keys()
 
 
-def test_it_learns_from_texts_with_entities_in_characters(ner_files, corpus):
+def test_fit_learns_from_texts_with_character_entities(ner_files, corpus):
     data = {
         name: tuple(map(list, zip(*map(text_and_entities, *pair), strict=True)))
         for name, pair in corpus.items()
     }
     tagger = EntityTagger.from_pretrained(ner_files / "bert", ["PER", "LOC"], max_seq_length=8)
     tagger.fit(*data["train"], epochs=5, **OPTIONS)
-    # These words are the corpus's own, so both forms train on the same examples.
+    # Texts split into the words of the corpus, so both forms give the same examples.
     assert tagger.evaluate(*data["dev"]) == tagger.evaluate(*corpus["dev"])
     assert tagger.evaluate(*data["dev"])["f1"] > 0.95
 
 
-def test_texts_and_words_are_tagged_alike_and_places_count_characters(learned):
+def test_texts_and_words_get_equal_entities_with_character_positions(learned):
     tagger = learned[0]
     texts = ["d a b e", "", "😀 c \ud800 a b, ex", "f " * 30 + "a b", "ß"]
     found = tagger.predict(texts)
@@ -84,7 +84,7 @@ def test_texts_and_words_are_tagged_alike_and_places_count_characters(learned):
     assert tagger.predict([]) == {name: [] for name in found}
 
 
-def test_an_export_gives_the_same_answers(learned, exported, corpus):
+def test_export_gives_the_same_predictions(learned, exported, corpus):
     words, tags = corpus["dev"]
     inputs = [words, [*(" ".join(sentence) for sentence in words), "", "😀 a b"]]
     for given in inputs:
@@ -99,7 +99,7 @@ def test_an_export_gives_the_same_answers(learned, exported, corpus):
         exported.fit(words, tags)
 
 
-def test_a_saved_tagger_is_the_same_again(learned, corpus, tmp_path):
+def test_saved_tagger_reloads_unchanged(learned, corpus, tmp_path):
     tagger = learned[0]
     tagger.save_pretrained(tmp_path / "saved")
     config = json.loads((tmp_path / "saved" / "config.json").read_text())
@@ -107,7 +107,7 @@ def test_a_saved_tagger_is_the_same_again(learned, corpus, tmp_path):
     for again in (load(tmp_path / "saved"), EntityTagger.from_pretrained(tmp_path / "saved")):
         assert (again.labels, again.settings) == (tagger.labels, tagger.settings)
         assert again.predict(corpus["dev"][0]) == tagger.predict(corpus["dev"][0])
-    # Types in any order are the model's own.
+    # The types of the model are accepted in any order.
     swapped = EntityTagger.from_pretrained(tmp_path / "saved", ["LOC", "PER"])
     assert swapped.labels == tagger.labels
     with pytest.raises(InputError, match=r"has the labels O, B-PER.*; expected the same, or"):
@@ -138,7 +138,7 @@ def test_tags_of_a_new_head_keep_their_order(ner_files):
 
 
 @pytest.mark.parametrize("max_seq_length", [2, 17, "8"])
-def test_lengths_that_the_model_has_no_room_for_are_rejected(ner_files, max_seq_length):
+def test_lengths_that_exceed_the_model_are_rejected(ner_files, max_seq_length):
     with pytest.raises(InputError, match=rf"max_seq_length={max_seq_length!r}: expected"):
         EntityTagger.from_pretrained(ner_files / "bert", ["PER"], max_seq_length=max_seq_length)
 
@@ -176,7 +176,7 @@ def test_lengths_that_the_model_has_no_room_for_are_rejected(ner_files, max_seq_
         ([], [], "got no"),
     ],
 )
-def test_bad_arguments_are_named(learned, inputs, targets, message):
+def test_invalid_arguments_are_named(learned, inputs, targets, message):
     tagger = learned[0]
     if isinstance(targets[0] if targets else None, list):
         targets = [
@@ -191,7 +191,7 @@ def test_bad_arguments_are_named(learned, inputs, targets, message):
             method(inputs, targets)
 
 
-def test_bad_arguments_of_predict_are_named(learned):
+def test_invalid_arguments_of_predict_are_named(learned):
     for given in ("text", [1], [["a", 1]], ["a", ["b"]], None, {"a"}):
         with pytest.raises(InputError, match=r"(inputs|texts|words).* is .*; expected"):
             learned[0].predict(given)

@@ -1,4 +1,4 @@
-"""A tagger from start to end: it learns, its files say what it found, and it can be used again."""
+"""Tests end-to-end fine-tuning of a tagger: training, output files, and later evaluation."""
 
 import json
 import shutil
@@ -45,14 +45,14 @@ def learnt(ner_files, tmp_path_factory):
     return run(ner_files, output_dir), output_dir
 
 
-def test_it_learns_and_reports_every_type(learnt):
+def test_run_learns_and_reports_every_type(learnt):
     results, output_dir = learnt
     assert results["f1"] > 0.95
     assert {"precision", "recall", "f1_PER", "recall_LOC", "accuracy"} <= results.keys()
     assert json.loads((output_dir / "results.json").read_text()) == results
 
 
-def test_predictions_have_conllevals_columns_and_give_the_reported_scores(learnt, ner_files):
+def test_predictions_in_conlleval_format_give_the_reported_scores(learnt, ner_files):
     _, output_dir = learnt
     predicted = read_conll(output_dir / "predictions.conll")
     gold = read_conll(ner_files / "test.conll")
@@ -66,14 +66,14 @@ def test_predictions_have_conllevals_columns_and_give_the_reported_scores(learnt
     assert {name: reported[name] for name in scores} == scores
 
 
-def test_the_model_names_its_labels_as_transformers_does(learnt):
+def test_model_names_its_labels_like_transformers(learnt):
     config = json.loads((learnt[1] / "model" / "config.json").read_text())
     assert config["architectures"] == ["BertForTokenClassification"]
     assert config["id2label"]["3"] == "B-PER"
     assert config["label2id"]["O"] == 0
 
 
-def test_a_trained_model_is_scored_and_predicts_without_training(learnt, ner_files, tmp_path):
+def test_trained_model_evaluates_and_predicts_without_training(learnt, ner_files, tmp_path):
     results, output_dir = learnt
     (tmp_path / "words.conll").write_text("d\na\nb\n\nc\n")
     again = run(
@@ -89,7 +89,7 @@ def test_a_trained_model_is_scored_and_predicts_without_training(learnt, ner_fil
     assert text == "d O\na B-PER\nb I-PER\n\nc B-LOC\n\n"
 
 
-def test_a_tagger_of_another_scheme_is_scored_and_written_as_iob2(learnt, ner_files, tmp_path):
+def test_tagger_of_another_scheme_is_scored_and_written_as_iob2(learnt, ner_files, tmp_path):
     results, output_dir = learnt
     shutil.copytree(output_dir / "model", tmp_path / "model")
     config = json.loads((tmp_path / "model" / "config.json").read_text())
@@ -114,7 +114,7 @@ def test_a_tagger_of_another_scheme_is_scored_and_written_as_iob2(learnt, ner_fi
 
 @pytest.fixture
 def public(learnt, tmp_path):
-    """The tagger as transformers writes one: without a pooler, its labels not named."""
+    """Returns the tagger as transformers saves it: without a pooler and label names."""
     shutil.copytree(learnt[1] / "model", tmp_path / "public")
     file = tmp_path / "public" / "model.safetensors"
     save_file({name: v for name, v in load_file(file).items() if "pooler" not in name}, file)
@@ -124,7 +124,7 @@ def public(learnt, tmp_path):
     return tmp_path / "public"
 
 
-def test_a_tagger_without_pooler_and_names_is_scored_by_names_that_are_given(
+def test_tagger_without_pooler_and_names_is_scored_with_given_names(
     learnt, ner_files, public, tmp_path, caplog
 ):
     with pytest.raises(InputError, match=r"public: names no labels; expected .* --label_names"):
@@ -142,7 +142,7 @@ def test_a_tagger_without_pooler_and_names_is_scored_by_names_that_are_given(
     assert "encoder/pooler" not in caplog.text
 
 
-def test_wrong_predictions_are_shown_on_tensorboard(ner_files, tmp_path):
+def test_wrong_predictions_are_written_to_tensorboard(ner_files, tmp_path):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     run(ner_files, tmp_path / "out", num_train_epochs=0.1, learning_rate=0.0, do_predict=False)
@@ -153,7 +153,7 @@ def test_wrong_predictions_are_shown_on_tensorboard(ner_files, tmp_path):
     assert "dev.conll:" in table
 
 
-def test_context_and_tags_on_all_pieces_train_as_well(ner_files, tmp_path):
+def test_training_works_with_context_and_tags_on_all_tokens(ner_files, tmp_path):
     lines = (ner_files / "train.conll").read_text()
     (tmp_path / "train.conll").write_text(f"-DOCSTART- O\n\n{lines}-DOCSTART- O\n\n{lines}")
     results = run(
@@ -168,7 +168,7 @@ def test_context_and_tags_on_all_pieces_train_as_well(ner_files, tmp_path):
     assert results["f1"] > 0.5
 
 
-def test_changed_training_files_are_refused(learnt, ner_files, tmp_path):
+def test_changed_training_files_are_rejected(learnt, ner_files, tmp_path):
     text = (ner_files / "train.conll").read_text()
     changes = {"another tag": ("d\tO", "d\tB-LOC"), "another word": ("\nd\t", "\ne\t")}
     for name, (old, new) in changes.items():
@@ -179,13 +179,13 @@ def test_changed_training_files_are_refused(learnt, ner_files, tmp_path):
             run(ner_files, learnt[1], train_file=str(path))
 
 
-def test_a_type_that_only_dev_has_ends_the_run_before_the_folder_is_touched(ner_files, tmp_path):
+def test_type_only_in_dev_is_rejected_before_the_folder_is_touched(ner_files, tmp_path):
     (tmp_path / "dev.conll").write_text("a B-ORG\n")
     with pytest.raises(InputError, match=r"dev\.conll, line 1: tag 'B-ORG', but .*train\.conll"):
         run(ner_files, tmp_path / "out", eval_file=str(tmp_path / "dev.conll"))
     assert not (tmp_path / "out").exists()
 
 
-def test_a_checkpoint_without_tags_cannot_predict(ner_files, tmp_path):
+def test_checkpoint_without_tags_cannot_predict(ner_files, tmp_path):
     with pytest.raises(InputError, match=r"bert: names no labels; expected a tagger"):
         run(ner_files, tmp_path / "out", do_train=False)

@@ -1,4 +1,4 @@
-"""The loss: the mean over the tokens that carry a tag, whatever else is in the batch."""
+"""Tests the loss: the mean over tagged tokens, independent of the rest of the batch."""
 
 import numpy as np
 import tensorflow as tf
@@ -13,7 +13,7 @@ def test_only_tagged_tokens_of_real_examples_count():
     batch = {
         **{name: tf.zeros([3, 4], tf.int32) for name in MODEL_INPUTS},
         "tags": tf.constant(tags),
-        "example_weights": tf.constant([1.0, 1.0, 0.0]),  # The last row fills the batch.
+        "example_weights": tf.constant([1.0, 1.0, 0.0]),  # The last row pads the batch.
     }
     task = tagging_objective()
     sums = task.sums(lambda inputs, training: {"logits": tf.constant(logits)}, batch, True)

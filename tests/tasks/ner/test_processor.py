@@ -1,4 +1,4 @@
-"""Tagging in the graph: entities as the schemes define them, and what is refused."""
+"""Tests tagging in the graph: entities of each scheme, and invalid window lengths."""
 
 import numpy as np
 import pytest
@@ -21,7 +21,7 @@ SCHEMES = {
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
-def test_entities_of_any_scheme_are_those_of_conlleval(scheme):
+def test_entities_of_any_scheme_equal_conlleval(scheme):
     labels = SCHEMES[scheme]
 
     @settings(max_examples=40, deadline=None)
@@ -40,7 +40,7 @@ def test_entities_of_any_scheme_are_those_of_conlleval(scheme):
     check()
 
 
-def test_texts_and_words_of_one_sentence_are_decoded_alike():
+def test_texts_and_words_of_one_sentence_give_the_same_entities():
     labels = SCHEMES["bioes"]
     processor = TaggingProcessor(BertTokenizer(VOCAB), TaggerSettings(tuple(labels), 8))
     words = ["axx", "b", "c", "dxxx", "e", "f"] * 3
@@ -66,6 +66,6 @@ def test_texts_and_words_of_one_sentence_are_decoded_alike():
     ] == expected
 
 
-def test_windows_without_room_for_a_token_are_refused():
+def test_windows_without_room_for_a_token_are_rejected():
     with pytest.raises(InputError, match=r"^max_seq_length=2: expected at least 3"):
         TaggerSettings(("O",), 2)

@@ -1,4 +1,4 @@
-"""Tag schemes of files: which file has which, and which sequences each allows."""
+"""Tests the detection of a file's tag scheme, and the sequences that each scheme allows."""
 
 import pytest
 
@@ -19,7 +19,7 @@ def sentence(tags, line=1):
 
 
 @pytest.mark.parametrize("scheme", SAME)
-def test_the_scheme_of_a_file_is_detected(scheme):
+def test_scheme_of_a_file_is_detected(scheme):
     assert detect_scheme([sentence("O O"), sentence(SAME[scheme])]) == scheme
     assert check_tags([sentence(SAME[scheme])], "f", strict=True) == (scheme, 0)
 
@@ -38,7 +38,7 @@ def test_the_scheme_of_a_file_is_detected(scheme):
         ("bioes", "I-PER E-PER", 10, "'I-PER' between the sentence's start and E-PER"),
     ],
 )
-def test_strict_refuses_an_impossible_sequence_else_it_is_counted(scheme, tags, line, tag):
+def test_invalid_sequence_is_counted_or_rejected_with_strict(scheme, tags, line, tag):
     sentences = [sentence("O"), sentence(tags, line=10)]
     assert check_tags(sentences, "f", scheme) == (scheme, 1)
     with pytest.raises(InputError, match=f"f, line {line}: {scheme} does not allow {tag}"):
@@ -46,6 +46,6 @@ def test_strict_refuses_an_impossible_sequence_else_it_is_counted(scheme, tags, 
 
 
 @pytest.mark.parametrize("tag", ["PER", "X-PER", "O-PER", "-PER", "BI-PER", "b-PER"])
-def test_a_tag_of_no_scheme_is_refused(tag):
+def test_tag_of_no_scheme_is_rejected(tag):
     with pytest.raises(InputError, match=f"f, line 8: tag '{tag}'; expected O, or B, I, E or S"):
         check_tags([sentence(f"O {tag}", line=7)], "f")

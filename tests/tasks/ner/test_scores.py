@@ -1,4 +1,4 @@
-"""Strict entity scores: conlleval's figures, by hand and against conlleval's own way to count."""
+"""Tests strict entity scores against examples by hand and conlleval's way to count."""
 
 from collections import Counter
 
@@ -13,9 +13,9 @@ def score(*pairs):
     return entity_scores([(gold.split(), guess.split()) for gold, guess in pairs])
 
 
-def test_an_entity_counts_only_with_both_ends_and_its_type():
+def test_entity_counts_only_with_both_ends_and_type_correct():
     scores = score(
-        # found; too short; another type
+        # correct; too short; wrong type
         ("B-PER I-PER O B-LOC I-LOC O B-ORG", "B-PER I-PER O B-LOC O O B-LOC"),
     )
     assert scores == pytest.approx(
@@ -37,28 +37,28 @@ def test_an_entity_counts_only_with_both_ends_and_its_type():
     )
 
 
-def test_figures_are_over_all_entities_not_a_mean_over_types():
+def test_scores_are_over_all_entities_not_a_mean_over_types():
     scores = score(("B-A B-A B-A B-B", "B-A B-A B-A O"))
     assert scores["precision"] == 1
     assert scores["recall"] == 0.75
     assert scores["f1"] == pytest.approx(2 * 0.75 / 1.75)
 
 
-def test_an_entity_does_not_go_on_into_the_next_sentence():
+def test_entity_ends_at_the_end_of_its_sentence():
     assert score(("B-PER", "B-PER"), ("I-PER", "I-PER"))["precision_PER"] == 1
     assert entity_scores([(["B-PER", "B-PER"], ["B-PER", "I-PER"])])["f1"] == 0
 
 
-def test_predictions_may_be_impossible_sequences():
+def test_predictions_may_be_invalid_sequences():
     assert score(("O B-PER I-PER O", "O I-PER I-PER O"))["f1"] == 1
 
 
-def test_nothing_to_find_and_nothing_found_is_0_as_with_conlleval():
+def test_no_true_and_no_predicted_entities_give_0_like_conlleval():
     assert score(("O O", "O O")) == {"precision": 0, "recall": 0, "f1": 0, "accuracy": 1}
 
 
 def counted_as_conlleval_does(pairs):
-    """Walks both columns at once and keeps whether they agree since a common start."""
+    """Iterates over both columns and tracks whether they agree since a common start."""
 
     def starts(before, tag):
         (p, before_type), (t, kind) = before, tag
@@ -91,7 +91,7 @@ def counted_as_conlleval_does(pairs):
 
 
 @pytest.mark.parametrize("prefixes", ["BI", "BIES"])
-def test_counts_are_those_of_conllevals_walk_for_any_tags(prefixes):
+def test_counts_equal_the_algorithm_of_conlleval_for_any_tags(prefixes):
     tag = st.sampled_from(["O", *(f"{p}-{t}" for p in prefixes for t in ("X", "Y"))])
     pair = st.lists(st.tuples(tag, tag), max_size=12)
 

@@ -1,4 +1,4 @@
-"""Served taggers: any text, any bytes, any batch; places as Python counts them."""
+"""Tests served taggers: any text, bytes and batch size; positions in Python characters."""
 
 from types import SimpleNamespace
 
@@ -31,7 +31,7 @@ SCHEMES = {
 
 
 class EveryWord:
-    """A network for which the first label is the most probable one everywhere."""
+    """Returns a network for which the first label is the most probable one everywhere."""
 
     config = SimpleNamespace(max_position_embeddings=512)
 
@@ -48,7 +48,7 @@ def served(network, labels, max_seq_length=16):
 
 
 def listed(outputs):
-    """What is not padding, a list of (type, text, start, end) a text."""
+    """Returns the entities without padding, as a list of (type, text, start, end) per text."""
     columns = (outputs[name].numpy() for name in ("types", "texts", "starts", "ends"))
     return [
         [
@@ -62,7 +62,7 @@ def listed(outputs):
 
 @pytest.fixture(scope="module")
 def tagger_of():
-    """A function: labels -> a tagger of a random model, whose logits are far apart."""
+    """Returns a function that makes a tagger with labels and random, widely spread logits."""
 
     def make(labels, max_seq_length=16):
         keras.utils.set_random_seed(0)
@@ -82,13 +82,13 @@ def tagger_of():
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
-def test_words_have_the_most_probable_tags_in_iob2(tagger_of, scheme):
+def test_words_get_the_most_probable_tags_in_iob2(tagger_of, scheme):
     labels = SCHEMES[scheme]
     tagger = tagger_of(labels)
     tokenizer = tagger.processor.tokenizer
     rng = np.random.default_rng(0)
     choice = ["a", "bc", "d.e", "\u200b", " ", "éa", "中国", "x" * 300, "?", "f\xa0g", "\x01"]
-    # The last one takes several windows.
+    # The last one needs several windows.
     sentences = [
         *(["x" * 250], ["\u200b"], ["", "", "a", "", "b"]),
         *(rng.choice(choice, rng.integers(1, 5)).tolist() for _ in range(40)),
@@ -117,7 +117,7 @@ def test_words_have_the_most_probable_tags_in_iob2(tagger_of, scheme):
     assert not outputs["scores"].numpy()[padding].any()
 
 
-def test_a_text_has_the_entities_of_its_words_and_the_mean_of_their_scores(tagger_of):
+def test_text_has_the_entities_of_its_words_with_their_mean_scores(tagger_of):
     tagger = tagger_of(SCHEMES["iob2"], max_seq_length=8)
     rng = np.random.default_rng(1)
     sentences = [rng.choice(["a", "bcd", "ef", "gh", "i"], n).tolist() for n in (1, 4, 9, 30)]
@@ -138,7 +138,7 @@ def test_a_text_has_the_entities_of_its_words_and_the_mean_of_their_scores(tagge
         assert not outputs["scores"].numpy()[row, len(scores) :].any()
 
 
-def test_places_count_characters_as_python_does():
+def test_positions_count_characters_like_python():
     text = "😀 ab 中 e\u0301f\x00g \u00dfx"
     tagger = served(EveryWord(), ["S-X"])
     found = listed(tagger.entities([text]))[0]
@@ -146,10 +146,10 @@ def test_places_count_characters_as_python_does():
     assert all(text[start:end] == word for _, word, start, end in found)
 
 
-def test_bytes_that_are_not_utf_8_are_kept_and_count_as_characters():
+def test_invalid_utf_8_bytes_are_kept_and_count_as_characters():
     texts = [
         *(b"a\xffb c\xe2\x82", b"\xff", b"\xed\xa0\x80ab", b"\xf0\x9fa-b"),
-        # Of valid texts nothing changes beside them.
+        # Valid texts in the same batch are unaffected.
         *(b"Jo\x01hn", b"Jo\x00h\xc3\xbcn \xf0\x9f\x99\x82", b""),
     ]
     expected = [["a\udcffb", "c"], [], ["ab"], ["a-b"], ["Jo\x01hn"], ["Jo\0hün", "🙂"], []]
@@ -162,7 +162,7 @@ def test_bytes_that_are_not_utf_8_are_kept_and_count_as_characters():
         assert all(decoded[start:end] == word for _, word, start, end in found)
 
 
-def test_any_batch_size_with_and_without_entities():
+def test_any_batch_size_with_or_without_entities_is_accepted():
     tagger = served(EveryWord(2), ["O", "B-X"])
     find = tf.function(tagger.entities, input_signature=[tf.TensorSpec([None], tf.string)])
     tag = tf.function(tagger.tags, input_signature=[tf.TensorSpec([None, None], tf.string)])
@@ -179,7 +179,7 @@ def test_any_batch_size_with_and_without_entities():
     ("text", "count"),
     [("ab, " * 250_000, 500_000), ("中" * 333_333, 333_333), ("a" * 1_000_000, 1)],
 )
-def test_a_text_of_1_mb_has_all_its_words(text, count):
+def test_all_words_of_a_text_of_1_mb_are_tagged(text, count):
     tagger = served(EveryWord(), ["S-X"], max_seq_length=128)
     outputs = tf.function(tagger.entities)(tf.constant([text, "a"]))
     starts, ends = outputs["starts"].numpy(), outputs["ends"].numpy()

@@ -1,4 +1,4 @@
-"""Tags: the same entities from each scheme, also from sequences that none allows."""
+"""Tests that each tag scheme gives the same entities, also from invalid sequences."""
 
 import pytest
 from hypothesis import given
@@ -15,14 +15,14 @@ SAME = {
 
 
 @pytest.mark.parametrize("scheme", SAME)
-def test_every_scheme_says_the_same_entities(scheme):
+def test_every_scheme_gives_the_same_entities(scheme):
     assert entities(SAME[scheme].split()) == FOUND
 
 
 @pytest.mark.parametrize(
     ("tags", "expected"),
     [
-        # What conlleval makes of sequences that their scheme does not allow.
+        # The entities that conlleval reads from sequences that their scheme does not allow.
         ("I-PER I-LOC", [("PER", 0, 1), ("LOC", 1, 2)]),
         ("B-PER I-LOC I-LOC", [("PER", 0, 1), ("LOC", 1, 3)]),
         ("O I-PER O I-PER", [("PER", 1, 2), ("PER", 3, 4)]),
@@ -31,17 +31,17 @@ def test_every_scheme_says_the_same_entities(scheme):
         ("B-PER", [("PER", 0, 1)]),
     ],
 )
-def test_impossible_sequences_are_read_as_conlleval_reads_them(tags, expected):
+def test_invalid_sequences_are_read_like_conlleval(tags, expected):
     assert entities(tags.split()) == expected
 
 
-def test_a_type_may_hold_dashes_and_may_be_absent():
+def test_type_may_contain_dashes_or_be_absent():
     assert entities(["B-creative-work", "I-creative-work"]) == [("creative-work", 0, 2)]
     assert entities(["B", "I", "O", "I"]) == [("", 0, 2), ("", 3, 4)]
 
 
 @given(st.lists(st.sampled_from([f"{p}-{t}" for p in "BIES" for t in "XY"] + ["O"])))
-def test_entities_survive_being_written_as_iob2(tags):
+def test_entities_are_unchanged_by_conversion_to_iob2(tags):
     found = entities(tags)
     written = iob2_tags(found, len(tags))
     assert entities(written) == found

@@ -1,4 +1,4 @@
-"""Words of running text: split as corpora split them, with their places."""
+"""Tests splitting running text into words as corpora do, with character positions."""
 
 import re
 
@@ -20,14 +20,14 @@ VOCAB = [
 
 
 def listed(words, spans):
-    """The first and last character of each word, a list a text."""
+    """Returns the first and last character of each word, as a list per text."""
     starts, ends = (words.with_values(values).to_list() for values in (spans.starts, spans.ends))
     return [[*zip(*row, strict=True)] for row in zip(starts, ends, strict=True)]
 
 
 @pytest.fixture(scope="module")
 def words_of():
-    """A function: texts -> the words of each."""
+    """Returns a function that splits texts into words."""
     split = tf.function(
         TextWords(BertTokenizer(VOCAB)).split, input_signature=[tf.TensorSpec([None], tf.string)]
     )
@@ -70,18 +70,18 @@ def words_of():
         (" \u200b\x01 ", ""),
     ],
 )
-def test_words_are_parted_as_corpora_part_them(words_of, text, words):
+def test_words_are_split_as_in_corpora(words_of, text, words):
     assert words_of(text) == [words.split("|") if words else []]
 
 
-def test_words_do_not_join_across_texts(words_of):
+def test_words_are_not_joined_across_texts(words_of):
     assert words_of("a-", "b", "@", "c", "", ".", "d") == [
         *(["a", "-"], ["b"], ["@"], ["c"], [], ["."], ["d"]),
     ]
 
 
-def test_most_entities_of_a_real_corpus_are_just_its_own_words(shared_data):
-    # The corpus as running text: closing punctuation and clitics follow without space.
+def test_most_entities_of_a_real_corpus_match_word_boundaries(shared_data):
+    # Joins the corpus to running text: closing punctuation and clitics follow without a space.
     vocab = shared_data / "vocab" / "bert-base-uncased" / "vocab.txt"
     texts, gold = [], []
     for path in sorted((shared_data / "ner" / "wnut17").iterdir()):
@@ -114,7 +114,7 @@ def test_most_entities_of_a_real_corpus_are_just_its_own_words(shared_data):
         assert len(hits) == 3891
         return round(100 * np.mean(hits), 1)
 
-    # As text_words.py says.
+    # The figures that text_words.py documents.
     assert share(joined) == 98.5
     assert share(of_berts_own) == 96.3
     assert share(of_white_space) == 75.6

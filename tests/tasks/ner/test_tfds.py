@@ -1,4 +1,4 @@
-"""Named entities from a folder that TensorFlow Datasets has prepared."""
+"""Tests reading named entities from a folder that TensorFlow Datasets has prepared."""
 
 import pytest
 
@@ -13,7 +13,7 @@ ROWS = {"tokens": [["Ada", "Lee", "naïve"], [], ["Ulm"]], "numbers": [[1, 2, 0]
 
 @pytest.fixture(scope="module")
 def prepared(tmp_path_factory):
-    """conll2003 and wikiann/de as TFDS lays them out, and a table of another kind."""
+    """Prepares conll2003 and wikiann/de in the layout of TFDS, and a dataset of another kind."""
     import numpy as np
     import tensorflow as tf
 
@@ -48,7 +48,7 @@ def prepared(tmp_path_factory):
 
 
 @pytest.mark.parametrize("task_name", ["conll2003", "wikiann/de"])
-def test_sentences_have_their_words_their_tags_and_lines_of_a_column_file(prepared, task_name):
+def test_sentences_have_the_words_tags_and_lines_of_a_column_file(prepared, task_name):
     source, sentences = open_dataset(task_name, prepared)("dev")
     assert [(s.words, s.tags, s.line) for s in sentences] == [
         (("Ada", "Lee", "naïve"), ("B-PER", "I-PER", "O"), 1),
@@ -57,7 +57,7 @@ def test_sentences_have_their_words_their_tags_and_lines_of_a_column_file(prepar
     assert f"{tfds_name(task_name)}/1.0.0, split " in source
 
 
-def test_all_three_splits_are_read_for_a_run(prepared):
+def test_run_reads_all_three_splits(prepared):
     do = {"do_train": True, "do_eval": True, "do_predict": True}
     given = {"tfds": True, "data_dir": prepared}
     splits = read_data(NerSettings(task_name="conll2003", **given), **do)
@@ -71,7 +71,7 @@ def test_all_three_splits_are_read_for_a_run(prepared):
         read_data(NerSettings(eval_file="dev.conll", **given), **do)
 
 
-def test_what_a_dataset_lacks_is_left_out_and_an_empty_split_is_refused(prepared):
+def test_missing_split_is_skipped_and_empty_split_is_rejected(prepared):
     do = {"do_train": True, "do_eval": True, "do_predict": True}
     given = {"tfds": True, "data_dir": prepared}
     splits = read_data(NerSettings(task_name="only/train", **given), **do)
@@ -83,7 +83,7 @@ def test_what_a_dataset_lacks_is_left_out_and_an_empty_split_is_refused(prepared
         read_data(NerSettings(task_name="no/words", **given), **do)
 
 
-def test_what_is_not_prepared_or_has_no_tags_is_refused(prepared):
+def test_dataset_that_is_unprepared_or_has_no_tags_is_rejected(prepared):
     message = r"no prepared conll2002/es, .*tfds build conll2002/es --data_dir="
     with pytest.raises(InputError, match=message):
         open_dataset("conll2002/es", prepared)

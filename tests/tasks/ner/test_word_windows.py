@@ -1,4 +1,4 @@
-"""Words to windows: every word once, its tag on the first token, and as much around it as fits."""
+"""Tests windows of words: each word is labeled once, on its first token, with most context."""
 
 from itertools import groupby, pairwise
 
@@ -19,7 +19,7 @@ def tokenizer():
 
 
 def windows_of(sentences, tokenizer, max_seq_length, documents=None):
-    """The windows of sentences, lists of words or texts with spaces."""
+    """Returns the windows of sentences, given as lists of words or texts with spaces."""
     words = [text.split(" ") if isinstance(text, str) else text for text in sentences]
     tokens = tokenizer.tokenize(tf.constant([word for row in words for word in row], tf.string))
     tokens = tf.RaggedTensor.from_row_lengths(tokens, np.array([*map(len, words)], np.int64))
@@ -31,7 +31,7 @@ def shown(windows):
 
 
 def labeled(windows):
-    """The tokens of each window that have a label."""
+    """Returns the labeled tokens of each window."""
     words = np.arange(len(windows.word_places), dtype=np.int32)
     marks = windows.input_ids.with_values(token_labels(windows, words) >= 0)
     return [
@@ -40,7 +40,7 @@ def labeled(windows):
     ]
 
 
-def test_the_first_token_of_a_word_has_its_label_and_the_rest_none(tokenizer):
+def test_only_the_first_token_of_a_word_has_its_label(tokenizer):
     windows = windows_of(["axx b", "c"], tokenizer, 16)
     assert shown(windows) == ["[CLS] a ##x ##x b [SEP]", "[CLS] c [SEP]"]
     labels = token_labels(windows, [3, 0, 2]).numpy().tolist()
@@ -54,13 +54,13 @@ def test_with_all_tokens_each_token_of_a_word_has_its_label(tokenizer):
 
 
 @pytest.mark.parametrize("word", ["\u200b", "\u00a0", "\ufe0f", "\x01"])
-def test_a_word_that_yields_no_token_becomes_unk_so_that_no_label_shifts(tokenizer, word):
+def test_word_without_tokens_becomes_unk_so_that_no_label_shifts(tokenizer, word):
     windows = windows_of([f"a {word} b"], tokenizer, 16)
     assert shown(windows) == ["[CLS] a [UNK] b [SEP]"]
     assert token_labels(windows, [1, 2, 3]).numpy().tolist() == [-1, 1, 2, 3, -1]
 
 
-def test_a_sentence_without_words_has_no_window(tokenizer):
+def test_sentence_without_words_has_no_window(tokenizer):
     for sentences in ([], [[]], [[], ["a"], [], [], ["b", "c"], []]):
         for documents in (None, np.zeros([len(sentences)], np.int64)):
             windows = windows_of(sentences, tokenizer, 8, documents)
@@ -69,7 +69,7 @@ def test_a_sentence_without_words_has_no_window(tokenizer):
             assert len(windows.row_splits) == len(sentences) + 1
 
 
-def test_a_long_sentence_is_split_with_overlap_and_each_word_is_labeled_once(tokenizer):
+def test_long_sentence_is_split_with_overlap_and_words_labeled_once(tokenizer):
     windows = windows_of(["a b c d e f g h i j k l"], tokenizer, 8)
     assert shown(windows) == [
         "[CLS] a b c d e f [SEP]",
@@ -81,7 +81,7 @@ def test_a_long_sentence_is_split_with_overlap_and_each_word_is_labeled_once(tok
 
 
 @pytest.mark.parametrize("max_seq_length", [3, 4, 5, 8, 15, 22])
-def test_each_word_is_labeled_where_the_least_context_on_a_side_is_largest(max_seq_length):
+def test_word_is_labeled_in_the_window_with_largest_minimum_context(max_seq_length):
     room = max_seq_length - 2
     rng = np.random.default_rng(0)
     # The first token of each word is its number; a few words are longer than a window.
@@ -117,13 +117,13 @@ def test_each_word_is_labeled_where_the_least_context_on_a_side_is_largest(max_s
         assert len(showing) <= 3
 
 
-def test_a_word_longer_than_a_window_is_truncated_and_still_labeled(tokenizer):
+def test_word_longer_than_a_window_is_truncated_and_labeled(tokenizer):
     windows = windows_of(["a " + "b" + "x" * 30 + " c"], tokenizer, 8)
     assert windows.input_ids.row_lengths().numpy().max() == 8
     assert "".join(labeled(windows)) == "abc"
 
 
-def test_one_sentence_of_200_000_words_is_split_in_a_second(tokenizer):
+def test_sentence_of_200_000_words_is_split_within_a_second(tokenizer):
     sentence = np.random.default_rng(0).choice(["a", "bx", "cxx"], 200_000).tolist()
     windows = windows_of([sentence, ["d"]], tokenizer, 128)
     places = windows.word_places.numpy()
@@ -132,11 +132,11 @@ def test_one_sentence_of_200_000_words_is_split_in_a_second(tokenizer):
     assert (np.diff(places) != 0).all()
 
 
-def test_document_context_fills_a_window_with_the_sentences_around(tokenizer):
+def test_document_context_fills_a_window_with_neighboring_sentences(tokenizer):
     texts = ["a b c d", "e f", "g h i j", "k l"]
     windows = windows_of(texts, tokenizer, 8, [0, 0, 0, 1])
     assert shown(windows) == [
-        "[CLS] a b c d e f [SEP]",  # nothing before it: what is left goes to the other side
+        "[CLS] a b c d e f [SEP]",  # nothing before it, so all context comes from the other side
         "[CLS] c d e f g h [SEP]",
         "[CLS] e f g h i j [SEP]",
         "[CLS] k l [SEP]",  # another document

@@ -1,4 +1,4 @@
-"""Datasets of every kind, made by the data tool from documents of made-up words."""
+"""Fixtures: datasets of every kind, made by the data tool from synthetic documents."""
 
 import hashlib
 import json
@@ -7,14 +7,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-# 40 words, a third of which take a second piece now and then.
+# 40 words; a third of them sometimes have a second token.
 WORDS = [a + b for a in "bcdfgklm" for b in "aeiou"]
 VOCAB = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS, "##n", "##r", "##s"]
 
 
 @pytest.fixture(scope="session")
 def write_dataset():
-    """A function: folder, settings of the data tool -> the folder with records and manifest."""
+    """Returns a function that writes records and a manifest with settings of the data tool."""
     from data_tools.building.shards import write_shard_of
     from data_tools.settings import Settings
 
@@ -53,7 +53,7 @@ def write_dataset():
 
 
 def _document(rng: np.random.Generator) -> list[bytes]:
-    """Two to four sentences of two to six words."""
+    """Returns two to four sentences of two to six words."""
     return [
         " ".join(
             rng.choice(WORDS) + rng.choice(["", "", "n", "r", "s"])

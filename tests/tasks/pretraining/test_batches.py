@@ -1,4 +1,4 @@
-"""Reading records: what a batch holds, that it is a function of (seed, step), bad files."""
+"""Tests reading records: the features of batches, their (seed, step) order, invalid files."""
 
 import numpy as np
 import pytest
@@ -25,11 +25,11 @@ def same(a, b):
     return all(np.array_equal(a[name], b[name]) for name in a)
 
 
-def test_finds_the_number_and_the_shape_of_records(data):
+def test_number_and_shape_of_records_are_found(data):
     assert (data.num_examples, data.max_seq_length, data.max_predictions_per_seq) == (30, 16, 3)
 
 
-def test_a_batch_has_the_features_of_the_contract(data):
+def test_batch_has_the_documented_features(data):
     (batch,) = take(training_batches(RecordSource(data, 50), 4, seed=1), 1)
     assert {name: (value.shape, value.dtype.name) for name, value in batch.items()} == {
         "input_ids": ((4, 16), "int32"),
@@ -45,14 +45,14 @@ def test_a_batch_has_the_features_of_the_contract(data):
 
 
 @pytest.mark.parametrize("step", [1, 6, 7, 8, 15, 23])
-def test_a_stream_from_step_n_equals_the_stream_from_0_at_n(data, step):
+def test_stream_from_step_n_equals_the_stream_from_0_at_n(data, step):
     whole = take(training_batches(RecordSource(data, 50), 4, seed=1), step + 2)
     resumed = take(training_batches(RecordSource(data, 50), 4, seed=1, first_step=step), 2)
     assert same(whole[step], resumed[0])
     assert same(whole[step + 1], resumed[1])
 
 
-def test_an_epoch_holds_every_record_once_in_a_new_order(data):
+def test_epoch_reads_every_record_once_in_a_new_order(data):
     batches = take(training_batches(RecordSource(data, 50), 10, seed=1), 6)
     ids = np.concatenate([b["input_ids"] for b in batches])
     first, second = ids[:30], ids[30:]
@@ -61,59 +61,59 @@ def test_an_epoch_holds_every_record_once_in_a_new_order(data):
     assert not np.array_equal(first, second)
 
 
-def test_another_seed_gives_another_order_and_other_dropout(data):
+def test_other_seed_gives_another_order_and_other_dropout(data):
     (one,), (two,) = (take(training_batches(RecordSource(data, 50), 8, seed=s), 1) for s in (1, 2))
     assert not np.array_equal(one["input_ids"], two["input_ids"])
     assert not np.array_equal(one["dropout_seed"], two["dropout_seed"])
 
 
 @pytest.mark.parametrize("global_seed", [0, 7])
-def test_the_global_seed_of_the_program_does_not_touch_the_order(data, global_seed):
+def test_global_seed_does_not_change_the_order(data, global_seed):
     (one,) = take(training_batches(RecordSource(data, 50), 30, seed=1), 1)
     tf.random.set_seed(global_seed)
     (two,) = take(training_batches(RecordSource(data, 50), 30, seed=1), 1)
     assert same(one, two)
 
 
-def test_the_last_evaluation_batch_is_filled_with_examples_that_weigh_nothing(data):
+def test_last_evaluation_batch_is_padded_with_zero_weight_examples(data):
     batches = take(evaluation_batches(RecordSource(data, 50), 8), 99)
     assert [b["input_ids"].shape for b in batches] == [(8, 16)] * 4
     assert sum(b["example_weights"].sum() for b in batches) == 30
     assert batches[-1]["masked_lm_weights"][6:].sum() == 0
 
 
-def test_no_match_names_the_pattern(tmp_path):
+def test_pattern_without_matches_is_named(tmp_path):
     with pytest.raises(InputError, match=r"no record files match '.*nothing\*'"):
         find_records(str(tmp_path / "nothing*"))
 
 
-def test_an_empty_file_is_refused(tmp_path):
+def test_empty_file_is_rejected(tmp_path):
     (tmp_path / "a.tfrecord").write_bytes(b"")
     with pytest.raises(InputError, match="empty"):
         find_records(str(tmp_path / "a.tfrecord"))
 
 
-def test_a_truncated_file_is_named_with_the_record(tmp_path, write_records):
+def test_truncated_file_is_named_with_the_record(tmp_path, write_records):
     path = write_records(tmp_path / "a.tfrecord", 5)
     path.write_bytes(path.read_bytes()[:-7])
     with pytest.raises(InputError, match=r"a\.tfrecord: is truncated: record 4"):
         find_records(str(path))
 
 
-def test_a_file_that_is_no_tfrecord_is_refused(tmp_path):
+def test_file_that_is_not_a_tfrecord_is_rejected(tmp_path):
     (tmp_path / "a.tfrecord").write_text("a text file, which is longer than a record's header\n")
     with pytest.raises(InputError, match=r"a\.tfrecord"):
         find_records(str(tmp_path / "a.tfrecord"))
 
 
-def test_files_of_two_lengths_are_refused_with_both(tmp_path, write_records):
+def test_files_of_two_lengths_are_rejected_with_both(tmp_path, write_records):
     write_records(tmp_path / "a.tfrecord", 2, length=16)
     write_records(tmp_path / "b.tfrecord", 2, length=32)
     with pytest.raises(InputError, match=r"b\.tfrecord .*\(32, 3\).*a\.tfrecord.*\(16, 3\)"):
         find_records(str(tmp_path / "*.tfrecord"))
 
 
-def test_many_files_and_a_small_shuffle_buffer_still_give_every_record_once(
+def test_many_files_and_a_small_shuffle_buffer_give_each_record_once(
     tmp_path, write_records, monkeypatch
 ):
     monkeypatch.setattr(pretraining_batches, "SHUFFLE_BUFFER", 7)
@@ -129,14 +129,14 @@ def test_many_files_and_a_small_shuffle_buffer_still_give_every_record_once(
         assert same(whole[step], resumed)
 
 
-def test_a_glob_may_match_folders_of_the_data_tool(tmp_path, write_records):
+def test_glob_may_match_folders_of_the_data_tool(tmp_path, write_records):
     for folder in ("a", "b"):
         write_records(tmp_path / folder / "x.tfrecord", 4)
     assert find_records(str(tmp_path / "*")).num_examples == 8
 
 
 @pytest.mark.parametrize("content", ["{", "[]", '{"shards": null}', '{"format": "x"}'])
-def test_a_broken_manifest_is_named(tmp_path, write_records, content):
+def test_invalid_manifest_is_named(tmp_path, write_records, content):
     write_records(tmp_path / "x.tfrecord", 4)
     (tmp_path / "manifest.json").write_text(content)
     with pytest.raises(InputError, match=r"manifest\.json"):

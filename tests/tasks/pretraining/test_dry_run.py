@@ -1,4 +1,4 @@
-"""A dry run: what it refuses at once, how many sequences it tries, whose memory it says."""
+"""Tests the dry run: invalid settings, the batch sizes that it tries, and reported memory."""
 
 import re
 from dataclasses import replace
@@ -44,7 +44,7 @@ def measured(run):
     return measure(run, None, make_plan(run, None, 1), ONE)
 
 
-def test_a_length_without_room_is_refused_before_any_phase_is_measured(run):
+def test_too_large_length_is_rejected_before_any_measurement(run):
     longer = replace(run.settings, max_seq_length=64)
     second = replace(run, phase=Phase("own.toml", 2, {}, {}), settings=longer)
     message = r"own\.toml: phase 2: --max_seq_length=64, but .* max_position_embeddings 32"
@@ -52,7 +52,7 @@ def test_a_length_without_room_is_refused_before_any_phase_is_measured(run):
         next(dry_run([run, second], ONE))
 
 
-def test_a_size_that_does_not_fit_leaves_no_variables_behind(run, monkeypatch):
+def test_size_that_does_not_fit_leaves_no_variables(run, monkeypatch):
     made = []
 
     def no_room(strategy, state, training):
@@ -68,7 +68,7 @@ def test_a_size_that_does_not_fit_leaves_no_variables_behind(run, monkeypatch):
         assert held.shape == [0]
 
 
-def test_a_cpu_is_asked_for_half_of_its_room_where_that_is_known(run, monkeypatch):
+def test_cpu_uses_at_most_half_of_its_memory_if_known(run, monkeypatch):
     monkeypatch.setattr(f"{MEASURE}._step_seconds", lambda *arguments: 1.0)
     of_two = memory_of(run, make_plan(run, None, 1).config, 16, 3, 2, 2).total
     rooms = iter([2 * of_two, None, 0])
@@ -81,12 +81,12 @@ def test_a_cpu_is_asked_for_half_of_its_room_where_that_is_known(run, monkeypatc
 @pytest.mark.parametrize(
     ("backend", "before", "peak", "at_most"),
     [
-        ("jax", 90, 90, True),  # counted from the program's start: another phase's, maybe
+        ("jax", 90, 90, True),  # since the start of the program, maybe of another phase
         ("jax", 90, 120, False),
-        ("tensorflow", 90, 90, False),  # counted anew
+        ("tensorflow", 90, 90, False),  # reset before the measurement
     ],
 )
-def test_a_peak_that_did_not_rise_is_at_most_this_phases(
+def test_peak_that_did_not_rise_is_an_upper_bound_for_this_phase(
     run, monkeypatch, backend, before, peak, at_most
 ):
     readings = iter([0, before, peak])
@@ -97,7 +97,7 @@ def test_a_peak_that_did_not_rise_is_at_most_this_phases(
     assert (found.used, found.at_most) == (peak, at_most)
 
 
-def test_the_peak_of_a_size_that_did_not_fit_is_at_most_that_of_the_next(run, monkeypatch):
+def test_peak_after_a_size_that_did_not_fit_is_an_upper_bound(run, monkeypatch):
     readings = iter([0, 10, 100, 100])
 
     def seconds(run, inputs, plan, strategy, sequences, parts):
@@ -112,7 +112,7 @@ def test_the_peak_of_a_size_that_did_not_fit_is_at_most_that_of_the_next(run, mo
     assert (found.sequences, found.used, found.at_most) == (2, 100, True)
 
 
-def test_memory_that_the_system_does_not_tell_is_none(run, monkeypatch):
+def test_memory_that_the_system_does_not_report_is_none(run, monkeypatch):
     monkeypatch.setattr(f"{MEASURE}._step_seconds", lambda *arguments: 1.0)
     monkeypatch.setattr("keras_bert.training.host_memory.peak_resident", lambda: None)
     found = measured(run)
@@ -122,7 +122,7 @@ def test_memory_that_the_system_does_not_tell_is_none(run, monkeypatch):
 @pytest.mark.parametrize(
     ("settings", "planned", "timed"),
     [
-        # A step of 4 sequences takes a second, so forward alone takes a third of it.
+        # A step of 4 sequences takes a second, and its forward pass a third of that.
         ({}, "1 of at most 100,000 sequences", "2.32 hours"),
         ({"eval_file": "held-out", "max_eval_steps": 3}, "2 of at most 12 sequences", "5 s"),
         ({"eval_file": "held-out"}, "2, not counted: no records say their size", None),
@@ -144,7 +144,7 @@ def test_evaluations_are_counted(run, monkeypatch, settings, planned, timed):
     assert found.get("with evaluations") == timed
 
 
-def test_recomputation_is_no_part_of_an_evaluation(run, monkeypatch):
+def test_evaluation_time_excludes_recomputation(run, monkeypatch):
     figures = Measured(4, 0.0, 1.0, None, False, 1)
     monkeypatch.setattr("keras_bert.tasks.pretraining.dry_run.measure", lambda *_: figures)
     run = replace(
@@ -152,7 +152,7 @@ def test_recomputation_is_no_part_of_an_evaluation(run, monkeypatch):
         settings=replace(run.settings, eval_batch_size=4, max_eval_steps=4),
         training=replace(run.training, gradient_checkpointing=True),
     )
-    # Three steps of a second; 16 sequences at a quarter of a second for four.
+    # Three steps of a second each; 16 sequences at a quarter of a second per four.
     assert "  with evaluations   4 s" in list(dry_run([run], ONE))
 
 
@@ -160,7 +160,7 @@ def test_recomputation_is_no_part_of_an_evaluation(run, monkeypatch):
     ("used", "at_most", "words"),
     [(3 * 10**9, False, "3 GB"), (3 * 10**9, True, "at most 3 GB"), (None, False, "unknown")],
 )
-def test_the_line_says_whether_the_memory_is_known(run, monkeypatch, used, at_most, words):
+def test_report_shows_whether_the_memory_is_known(run, monkeypatch, used, at_most, words):
     figures = Measured(4, 0.0, 1.0, used, at_most, 2 * 10**9)
     monkeypatch.setattr("keras_bert.tasks.pretraining.dry_run.measure", lambda *_: figures)
     text = "\n".join(dry_run([run], ONE))

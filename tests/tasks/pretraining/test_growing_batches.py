@@ -1,4 +1,4 @@
-"""Batches that grow: what a step reads, where it lies in the batch, what is learnt of it."""
+"""Tests growing batches: the records of a step, their rows in the batch, and training."""
 
 import keras
 import numpy as np
@@ -41,7 +41,7 @@ def real(batch):
     return {name: value[batch["example_weights"] > 0] for name, value in batch.items()}
 
 
-def test_every_batch_has_the_full_size_and_counts_what_is_real(grown):
+def test_every_batch_has_the_full_size_and_weights_only_real_rows(grown):
     assert {batch["input_ids"].shape for batch in grown} == {(BATCH, 16)}
     assert [batch["example_weights"].sum() for batch in grown] == [4 * count for count in COUNTS]
     assert [batch["masked_lm_weights"].sum() for batch in grown] == [
@@ -49,20 +49,20 @@ def test_every_batch_has_the_full_size_and_counts_what_is_real(grown):
     ]
 
 
-def test_row_r_is_of_micro_batch_r_mod_3_so_that_every_device_has_the_same_ones(grown):
+def test_row_r_belongs_to_micro_batch_r_mod_3(grown):
     for count, batch in zip(COUNTS, grown, strict=True):
         filled = batch["example_weights"].reshape(4, 3)
         np.testing.assert_array_equal(filled, np.arange(3)[None, :] < np.full([4, 1], count))
 
 
-def test_records_are_read_in_their_order_as_they_are_used(data, grown):
+def test_records_are_read_in_order_and_only_as_needed(data, grown):
     plain = take(training_batches(RecordSource(data, 50), 4, seed=1), sum(COUNTS))
     read = np.concatenate([real(batch)["input_ids"] for batch in grown])
     np.testing.assert_array_equal(read, np.concatenate([b["input_ids"] for b in plain]))
 
 
 @pytest.mark.parametrize("step", [1, 3, 4, 5])
-def test_a_stream_from_step_n_equals_the_stream_from_0_at_n(data, grown, step):
+def test_stream_from_step_n_equals_the_stream_from_0_at_n(data, grown, step):
     (resumed,) = take(
         training_batches(RecordSource(data, 50), BATCH, seed=1, first_step=step, ramp=RAMP), 1
     )
@@ -89,11 +89,11 @@ def test_each_worker_has_its_rows_of_every_micro_batch(tmp_path, write_records):
         )
         assert all(np.array_equal(value, own[3][name]) for name, value in resumed.items())
         seeds |= set(real(own[3])["dropout_seed"].tolist())
-    assert len(seeds) == 8  # 2 micro-batches of 4 records: each has a dropout mask of its own
+    assert len(seeds) == 8  # 2 micro-batches of 4 records, each with its own dropout mask
 
 
 def train(strategy, batches, micro_batches):
-    """Trains on batches, dropout on; returns the weights and the steps' figures."""
+    """Trains on batches with dropout; returns the weights and the metrics of the steps."""
     keras.utils.set_random_seed(3)
     config = BertConfig(
         vocab_size=50,
@@ -124,7 +124,7 @@ def largest_difference(one, two):
 
 @pytest.fixture(scope="module")
 def small_batches(data, grown):
-    """What training on the real rows alone gives: each batch of the size that it has grown to."""
+    """Trains on the real rows only, in batches of the sizes of the ramp."""
     signature = {
         name: tf.TensorSpec([None, *value.shape[1:]], value.dtype)
         for name, value in grown[0].items()
@@ -134,7 +134,7 @@ def small_batches(data, grown):
 
 
 @pytest.mark.parametrize("strategy_name", ["default", "mirrored"])
-def test_a_growing_batch_learns_as_batches_of_its_sizes_do(
+def test_growing_batch_trains_like_batches_of_its_sizes(
     data, small_batches, strategy_name, mirrored
 ):
     strategy = mirrored if strategy_name == "mirrored" else tf.distribute.get_strategy()
@@ -145,10 +145,10 @@ def test_a_growing_batch_learns_as_batches_of_its_sizes_do(
         np.testing.assert_allclose(one, two, rtol=1e-4)
     assert figures.examples.tolist() == [
         4 * count for count in COUNTS
-    ]  # what a second's rate counts
+    ]  # the count for the rate per second
 
 
-def test_a_ramp_needs_micro_batches():
+def test_ramp_needs_micro_batches():
     settings = TrainingSettings(10, BATCH, batch_ramp_steps=4)
     with pytest.raises(InputError, match=r"--batch_ramp_steps=4 needs --gradient_accumulation"):
         check_batch_sizes(tf.distribute.get_strategy(), settings, 4)

@@ -1,4 +1,4 @@
-"""Records of every kind: packed or not, masked beforehand or in training, any next sentence."""
+"""Tests records of every kind: packing, static or dynamic masks, and next sentences."""
 
 import json
 
@@ -35,7 +35,7 @@ def change_setting(folder, **changes):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_batch_has_the_features_of_its_kind(tmp_path, write_dataset, kind):
+def test_batch_has_the_features_of_its_kind(tmp_path, write_dataset, kind):
     data = find_records(str(write_dataset(tmp_path / "a", **kind)))
     assert (data.max_seq_length, data.max_predictions_per_seq) == (S, P)
     (batch,) = take(training_batches(RecordSource(data, VOCAB_SIZE), 4, seed=1), 1)
@@ -51,7 +51,7 @@ def test_a_batch_has_the_features_of_its_kind(tmp_path, write_dataset, kind):
 
 
 @pytest.mark.parametrize("step", [1, 13, 40])
-def test_masks_of_a_step_are_those_of_a_run_that_never_stopped(tmp_path, write_dataset, step):
+def test_masks_of_a_step_equal_those_of_an_uninterrupted_run(tmp_path, write_dataset, step):
     data = find_records(str(write_dataset(tmp_path / "a", dynamic=True, pack=True)))
     whole = take(training_batches(RecordSource(data, VOCAB_SIZE), 4, seed=1), step + 2)
     resumed = take(training_batches(RecordSource(data, VOCAB_SIZE), 4, seed=1, first_step=step), 2)
@@ -59,12 +59,12 @@ def test_masks_of_a_step_are_those_of_a_run_that_never_stopped(tmp_path, write_d
     assert same(whole[step + 1], resumed[1])
 
 
-def test_masks_are_new_in_every_epoch_and_for_every_seed(tmp_path, write_dataset):
+def test_masks_differ_between_epochs_and_seeds(tmp_path, write_dataset):
     data = find_records(str(write_dataset(tmp_path / "a", dynamic=True)))
     n = data.num_examples
 
     def masked(seed):
-        """By the text that stood there before masking: which columns are masked, by epoch."""
+        """Returns for each epoch the masked columns by the text before masking."""
         found = []
         for batch in take(training_batches(RecordSource(data, VOCAB_SIZE), n, seed), 2):
             ids = batch["input_ids"].copy()
@@ -90,7 +90,7 @@ def test_every_evaluation_draws_the_same_masks(tmp_path, write_dataset):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_records_that_fill_the_last_batch_weigh_nothing(tmp_path, write_dataset, kind):
+def test_records_that_pad_the_last_batch_have_zero_weight(tmp_path, write_dataset, kind):
     data = find_records(str(write_dataset(tmp_path / "a", **kind)))
     size = data.num_examples - 1
     last = take(evaluation_batches(RecordSource(data, VOCAB_SIZE), size))[-1]
@@ -101,7 +101,7 @@ def test_records_that_fill_the_last_batch_weigh_nothing(tmp_path, write_dataset,
 
 
 def predictions(data):
-    """Everything that masking decides: counts, places, fates and runs of the masked pieces."""
+    """Returns counts, positions, replacements and run lengths of the masked tokens."""
     found = {"place": [], "fate": [], "piece": [], "run": [], "count": []}
     for batch in take(evaluation_batches(RecordSource(data, VOCAB_SIZE), 256)):
         for row in np.flatnonzero(batch["example_weights"]):
@@ -119,7 +119,7 @@ def predictions(data):
 
 
 def chi_square(one, two):
-    """The p-value that two lists of small whole numbers are of one distribution."""
+    """Returns the p-value that two lists of small whole numbers have one distribution."""
     table = np.array([np.bincount(x, minlength=VOCAB_SIZE) for x in (one, two)])
     return stats.chi2_contingency(table[:, table.sum(axis=0) >= 10]).pvalue
 
@@ -129,7 +129,7 @@ def chi_square(one, two):
     [{}, {"do_whole_word_mask": True}, {"ngram": 3}, {"pack": True}],
     ids=lambda masking: ", ".join(masking) or "pieces",
 )
-def test_masks_drawn_in_training_are_distributed_as_those_on_disk(tmp_path, write_dataset, masking):
+def test_dynamic_masks_have_the_distribution_of_static_masks(tmp_path, write_dataset, masking):
     static, dynamic = (
         predictions(
             find_records(
@@ -142,7 +142,7 @@ def test_masks_drawn_in_training_are_distributed_as_those_on_disk(tmp_path, writ
     for name in ("fate", "piece", "run", "count"):
         assert chi_square(static[name], dynamic[name]) > 1e-3, name
     assert stats.ks_2samp(static["place"], dynamic["place"]).pvalue > 1e-3
-    # And these tests would see a share that is wrong by a twentieth, or masks that shun the start.
+    # These tests detect a share that is wrong by a twentieth, or masks that avoid the start.
     wrong = np.array(dynamic["fate"])
     wrong[np.flatnonzero(wrong == 0)[::16]] = 1
     assert chi_square(static["fate"], wrong) < 1e-3
@@ -160,7 +160,7 @@ def test_masks_drawn_in_training_are_distributed_as_those_on_disk(tmp_path, writ
         ("next_sentence_labels", 2),
     ],
 )
-def test_a_packed_value_out_of_range_is_named(tmp_path, write_dataset, name, value):
+def test_packed_value_out_of_range_is_named(tmp_path, write_dataset, name, value):
     import tensorflow as tf
 
     path = (
@@ -193,7 +193,7 @@ def test_a_packed_value_out_of_range_is_named(tmp_path, write_dataset, name, val
         ({"next_sentence": "order"}, ("next_sentence random", "next_sentence order")),
     ],
 )
-def test_records_of_one_run_are_of_one_kind(tmp_path, write_dataset, kind, words):
+def test_records_of_different_kinds_in_one_run_are_rejected(tmp_path, write_dataset, kind, words):
     for folder, settings in (("a", kind), ("b", {})):
         write_dataset(tmp_path / folder, **settings)
     with pytest.raises(
@@ -202,17 +202,17 @@ def test_records_of_one_run_are_of_one_kind(tmp_path, write_dataset, kind, words
         find_records(str(tmp_path / "*"))
 
 
-def test_records_to_be_masked_in_training_agree_on_how(tmp_path, write_dataset):
+def test_dynamic_records_with_different_masking_are_rejected(tmp_path, write_dataset):
     for folder, ngram in (("a", 1), ("b", 3)):
         write_dataset(tmp_path / folder, dynamic=True, ngram=ngram)
     with pytest.raises(InputError, match=r"ngram 3.*ngram 1.*one kind"):
         find_records(str(tmp_path / "*"))
-    for folder in ("a", "b"):  # What masked them matters no longer once they are masked.
+    for folder in ("a", "b"):  # The masking settings of static records may differ.
         write_dataset(tmp_path / "static" / folder, ngram=1 if folder == "a" else 3)
     assert find_records(str(tmp_path / "static" / "*")).format.ngram is None
 
 
-def test_how_training_is_to_mask_is_part_of_the_fingerprint(tmp_path, write_dataset):
+def test_masking_settings_of_dynamic_records_are_in_the_fingerprint(tmp_path, write_dataset):
     folder = write_dataset(tmp_path / "a", dynamic=True)
     before = find_records(str(folder)).fingerprint
     change_setting(folder, masked_lm_prob=0.2)
@@ -220,7 +220,7 @@ def test_how_training_is_to_mask_is_part_of_the_fingerprint(tmp_path, write_data
 
 
 @pytest.mark.parametrize("version", [1, 3])
-def test_a_manifest_of_another_version_is_refused(tmp_path, write_dataset, version):
+def test_manifest_of_another_version_is_rejected(tmp_path, write_dataset, version):
     folder = write_dataset(tmp_path / "a")
     manifest = json.loads((folder / "manifest.json").read_text())
     (folder / "manifest.json").write_text(json.dumps(manifest | {"version": version}))
@@ -231,19 +231,19 @@ def test_a_manifest_of_another_version_is_refused(tmp_path, write_dataset, versi
 
 
 @pytest.mark.parametrize("kind", [{"pack": True}, {"dynamic": True}])
-def test_the_baseline_counts_the_examples_of_any_kind(tmp_path, write_dataset, kind):
+def test_baseline_counts_the_examples_of_any_kind(tmp_path, write_dataset, kind):
     data = [
         find_records(str(write_dataset(tmp_path / str(i), **settings)))
         for i, settings in enumerate(({}, kind))
     ]
     static, other = (unigram_baseline(records, records, VOCAB_SIZE) for records in data)
-    # The same pairs, so the same labels; packed and dynamic masks are other draws of one kind.
+    # The pairs and labels are equal; packed and dynamic masks are other random draws.
     name = "unigram_next_sentence_accuracy"
     assert other.pop(name) == pytest.approx(static.pop(name))
     assert other == pytest.approx(static, rel=0.5)
 
 
-def test_the_baseline_leaves_out_a_next_sentence_that_is_not_there(tmp_path, write_dataset):
+def test_baseline_without_next_sentences_has_only_masked_lm_metrics(tmp_path, write_dataset):
     data = find_records(str(write_dataset(tmp_path / "a", next_sentence="none")))
     names = unigram_baseline(data, data, VOCAB_SIZE, "mlm").keys()
     assert names == {"unigram_masked_lm_loss", "unigram_masked_lm_accuracy"}
@@ -257,10 +257,10 @@ def test_packed_records_are_counted_as_rows(tmp_path, write_dataset):
 
 
 @pytest.mark.parametrize("dynamic", [False, True])
-def test_a_vocabulary_that_has_changed_is_refused(tmp_path, write_dataset, dynamic):
+def test_changed_vocabulary_is_rejected(tmp_path, write_dataset, dynamic):
     folder = write_dataset(tmp_path / "a", dynamic=dynamic)
     vocab = (folder / "vocab.txt").read_text().split("\n")
-    vocab[-3], vocab[6] = vocab[6], vocab[-3]  # of the same size
+    vocab[-3], vocab[6] = vocab[6], vocab[-3]  # the size is the same
     (folder / "vocab.txt").write_text("\n".join(vocab))
     with pytest.raises(InputError, match=r"vocab\.txt: has changed since the records were made"):
         find_records(str(folder))
@@ -273,9 +273,7 @@ def test_a_vocabulary_that_has_changed_is_refused(tmp_path, write_dataset, dynam
     ("kind", "words"),
     [({"pack": True}, "packed rows"), ({"dynamic": True}, "no masks, which training is to draw")],
 )
-def test_records_that_need_their_manifest_say_that_it_is_missing(
-    tmp_path, write_dataset, kind, words
-):
+def test_missing_manifest_of_records_that_need_it_is_reported(tmp_path, write_dataset, kind, words):
     folder = write_dataset(tmp_path / "a", **kind)
     (folder / "manifest.json").unlink()
     with pytest.raises(InputError, match=rf"manifest\.json is missing: records-.* holds {words}"):

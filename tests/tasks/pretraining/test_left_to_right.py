@@ -1,4 +1,4 @@
-"""Left-to-right batches: the text as it was before masking, each next piece as the label."""
+"""Tests left-to-right batches: the text before masking, and each next token as the label."""
 
 import numpy as np
 import pytest
@@ -14,7 +14,7 @@ VOCAB_SIZE, MASK = 48, 4
 KINDS = [{"dynamic": d, "pack": p} for d in (False, True) for p in (False, True)]
 TEXT = [[2, 7, 8, 6, 3, 0], [2, 9, 9, 3, 5, 3]]
 MASKED = {
-    # [MASK], another piece, and the piece itself; what fills up the predictions changes no [CLS].
+    # [MASK], another token, and the token itself; padded predictions do not change [CLS].
     "input_ids": tf.constant([[2, 7, MASK, 11, 3, 0], [2, 9, 9, 3, MASK, 3]]),
     "input_mask": tf.constant([[1, 1, 1, 1, 1, 0], [1, 1, 1, 1, 1, 1]]),
     "masked_lm_positions": tf.constant([[2, 3, 0], [1, 4, 0]]),
@@ -27,7 +27,7 @@ def take(dataset, count=10**9):
     return [{k: v.numpy() for k, v in batch.items()} for batch in dataset.take(count)]
 
 
-def test_the_text_is_restored_and_each_label_is_the_next_piece():
+def test_text_is_restored_and_each_label_is_the_next_token():
     batch = next_tokens(MASKED)
     assert batch.keys() == {"input_ids", "input_mask", "next_token_ids", "next_token_weights"}
     assert batch["input_ids"].numpy().tolist() == TEXT
@@ -36,13 +36,13 @@ def test_the_text_is_restored_and_each_label_is_the_next_piece():
     assert weights == [[1, 1, 1, 1, 0, 0], [1, 1, 1, 1, 1, 0]]
 
 
-def test_in_a_packed_row_nothing_follows_the_last_piece_of_an_example():
+def test_last_token_of_a_packed_example_has_no_label():
     examples = tf.constant([[1, 1, 1, 2, 2, 0], [1, 1, 1, 1, 2, 2]])
     weights = next_tokens(MASKED | {"example_ids": examples})["next_token_weights"]
     assert weights.numpy().tolist() == [[1, 1, 0, 1, 0, 0], [1, 1, 1, 0, 1, 0]]
 
 
-def test_the_loss_is_the_mean_over_all_real_pieces_but_the_last():
+def test_loss_is_the_mean_over_all_real_tokens_except_the_last():
     logits = np.random.default_rng(0).normal(size=(2, 6, 13)).astype("float32")
     task = pretraining_objective("ltr")
     batch = next_tokens(MASKED)
@@ -78,14 +78,14 @@ def test_records_of_every_kind_give_the_same_features(tmp_path, write_dataset, k
     )
     spec = training_batches(RecordSource(data, VOCAB_SIZE, left_to_right=True), 4, 1).element_spec
     assert all(feature.shape.is_fully_defined() for feature in spec.values())
-    # The last batch is filled with rows that weigh nothing.
+    # The last batch is padded with rows of zero weight.
     size = data.num_examples - 1
     last = take(evaluation_batches(RecordSource(data, VOCAB_SIZE, left_to_right=True), size))[-1]
     assert last["next_token_weights"][0].sum() > 0
     assert last["next_token_weights"][1:].sum() == 0
 
 
-def test_masked_records_are_restored_to_those_that_were_never_masked(tmp_path, write_dataset):
+def test_masked_records_are_restored_to_the_original_text(tmp_path, write_dataset):
     masked, unmasked = (
         take(
             evaluation_batches(
@@ -107,7 +107,7 @@ def test_masked_records_are_restored_to_those_that_were_never_masked(tmp_path, w
 
 
 @pytest.mark.parametrize("dynamic", [False, True])
-def test_the_baseline_counts_next_pieces(tmp_path, write_dataset, dynamic):
+def test_baseline_counts_next_tokens(tmp_path, write_dataset, dynamic):
     data = find_records(str(write_dataset(tmp_path / "a", dynamic=dynamic)))
     batches = take(evaluation_batches(RecordSource(data, VOCAB_SIZE, left_to_right=True), 64))
     labels = np.concatenate([b["next_token_ids"][b["next_token_weights"] > 0] for b in batches])

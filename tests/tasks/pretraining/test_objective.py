@@ -1,4 +1,4 @@
-"""The pre-training task: its sums against numpy, its baseline against a count."""
+"""Tests the pre-training sums against NumPy, and the baseline against counts."""
 
 import numpy as np
 import pytest
@@ -27,7 +27,7 @@ def nll(logits, label):
     return -(logits[label] - np.log(np.exp(logits).sum()))
 
 
-def test_the_loss_is_the_weighted_mean_of_masked_pieces_plus_the_mean_of_labels():
+def test_loss_is_the_sum_of_masked_lm_and_next_sentence_means():
     task = pretraining_objective()
     sums = {name: float(value) for name, value in task.sums(model, BATCH, False).items()}
     weights = {name: float(value) for name, value in task.weights(BATCH).items()}
@@ -53,8 +53,8 @@ def test_accuracy_counts_the_largest_logits(ids):
 
 
 @pytest.mark.parametrize(("label", "hits"), [(2, 1.0), (3, 0.0), (5, 0.0)])
-def test_of_equal_logits_the_first_is_the_guess(label, hits):
-    """As argmax has it; pieces 2 and 5 tie."""
+def test_first_of_equal_logits_is_the_prediction(label, hits):
+    """Follows argmax; tokens 2 and 5 tie."""
 
     def tied(inputs, training):
         logits = tf.constant([[[0.0, 1.0, 4.0, 3.0, -1.0, 4.0, 2.0]]])
@@ -69,15 +69,15 @@ def test_of_equal_logits_the_first_is_the_guess(label, hits):
     }
     sums = pretraining_objective().sums(tied, batch, False)
     assert float(sums["masked_lm_accuracy"]) == hits
-    assert float(sums["next_sentence_accuracy"]) == 0.0  # [0, 0]: label 0 is the guess
+    assert float(sums["next_sentence_accuracy"]) == 0.0  # [0, 0]: label 0 is the prediction
 
 
-def test_nothing_weighed_is_0_not_nan():
+def test_zero_weights_give_0_and_not_nan():
     task = pretraining_objective()
     assert set(task.divide(np.zeros(4), np.zeros(4)).values()) == {0.0}
 
 
-def test_the_baseline_guesses_by_frequency(tmp_path, write_records):
+def test_baseline_predicts_by_frequency(tmp_path, write_records):
     path = write_records(tmp_path / "a.tfrecord", 50, vocab_size=6)
     examples = [tf.train.Example.FromString(r.numpy()) for r in tf.data.TFRecordDataset(str(path))]
     values = [example.features.feature for example in examples]
@@ -85,7 +85,7 @@ def test_the_baseline_guesses_by_frequency(tmp_path, write_records):
     random_next = np.mean([value["next_sentence_labels"].int64_list.value[0] for value in values])
     records = find_records(str(path))
     baseline = unigram_baseline(records, records, 6)
-    # Every masked piece is id 5, counted n times, and each of 6 pieces has one count for free.
+    # Every masked token is id 5, counted n times; each of the 6 tokens has one extra count.
     assert baseline["unigram_masked_lm_loss"] == pytest.approx(-np.log((n + 1) / (n + 6)))
     assert baseline["unigram_masked_lm_accuracy"] == 1.0
     assert baseline["unigram_next_sentence_accuracy"] == max(random_next, 1 - random_next)

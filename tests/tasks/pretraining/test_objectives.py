@@ -1,4 +1,4 @@
-"""Pre-training for each objective from start to end, and what does not go together."""
+"""Tests end-to-end pre-training for each objective, and incompatible settings."""
 
 import json
 from dataclasses import replace
@@ -36,7 +36,7 @@ STEPS = 30
 
 @pytest.fixture(scope="module")
 def settings(tmp_path_factory, write_dataset):
-    """Settings on records with next sentences, masked beforehand."""
+    """Returns settings for statically masked records with next sentences."""
     folder = tmp_path_factory.mktemp("settings")
     CONFIG.to_json(folder / "config.json")
     return PretrainingSettings(
@@ -60,7 +60,7 @@ def run(settings, output_dir, steps=STEPS):
 
 @pytest.fixture(scope="module")
 def left_to_right(settings, tmp_path_factory):
-    """The folder of a finished left-to-right run."""
+    """Returns the folder of a finished left-to-right run."""
     output_dir = tmp_path_factory.mktemp("ltr") / "out"
     run(replace(settings, objective="ltr"), output_dir)
     return output_dir
@@ -77,7 +77,7 @@ def check_a_run_without_next_sentences(settings, output_dir, objective, predicti
     assert record["objective"] == objective
     config = json.loads((output_dir / "model" / "config.json").read_text())
     assert config.get("is_decoder", False) == (objective == "ltr")
-    # The parts that no loss reaches stay as they started, for the task that needs them.
+    # The parts without a loss keep their initial weights, for the task that needs them.
     keras.utils.set_random_seed(settings.random_seed)
     save_model_directory(
         output_dir.parent / "fresh", BertPretrainer(CONFIG), ModelDescription(CONFIG)
@@ -87,7 +87,7 @@ def check_a_run_without_next_sentences(settings, output_dir, objective, predicti
         assert np.array_equal(value, fresh[name]) == name.startswith(UNPREDICTED), name
 
 
-def test_masked_pieces_alone_train_on_records_with_next_sentences(settings, tmp_path):
+def test_masked_lm_alone_trains_on_records_with_next_sentences(settings, tmp_path):
     run(replace(settings, objective="mlm"), tmp_path / "out", steps=2)
     check_a_run_without_next_sentences(settings, tmp_path / "out", "mlm", "masked_lm")
 
@@ -96,16 +96,18 @@ def test_left_to_right_trains_on_records_with_next_sentences(settings, left_to_r
     check_a_run_without_next_sentences(settings, left_to_right, "ltr", "next_piece")
 
 
-def test_left_to_right_learns_more_than_how_frequent_pieces_are(left_to_right):
+def test_left_to_right_loss_is_below_the_unigram_baseline(left_to_right):
     results = json.loads((left_to_right / "results.json").read_text())
     assert results["next_piece_loss"] < 0.95 * results["unigram_next_piece_loss"]
 
 
-def test_a_left_to_right_run_continues_bit_for_bit(settings, left_to_right, tmp_path, monkeypatch):
+def test_left_to_right_run_resumes_with_identical_weights(
+    settings, left_to_right, tmp_path, monkeypatch
+):
     settings = replace(settings, objective="ltr")
 
     class Killed(BaseException):
-        """What no code catches."""
+        """An exception that no code catches."""
 
     def killed_after(*given):
         saved(*given)
@@ -126,19 +128,19 @@ def test_a_left_to_right_run_continues_bit_for_bit(settings, left_to_right, tmp_
 @pytest.mark.parametrize(
     ("kind", "objective"), [({}, "mlm_nsp"), ({"next_sentence": "none"}, "mlm")]
 )
-def test_the_default_is_what_the_records_hold(settings, tmp_path, write_dataset, kind, objective):
+def test_default_objective_follows_the_records(settings, tmp_path, write_dataset, kind, objective):
     data = write_dataset(tmp_path / "other", documents=8, **kind)
     assert find_inputs(replace(settings, input_file=str(data)), 3).objective == objective
 
 
-def test_next_sentences_that_are_not_there_are_refused(settings, tmp_path, write_dataset):
+def test_missing_next_sentences_are_rejected(settings, tmp_path, write_dataset):
     data = write_dataset(tmp_path / "other", documents=8, next_sentence="none")
     with pytest.raises(InputError, match=r"^--objective=mlm_nsp: .*next_sentence none; expected"):
         find_inputs(replace(settings, input_file=str(data), objective="mlm_nsp"), 3)
 
 
 @pytest.mark.parametrize("flag", ["bert_config", "init_checkpoint"])
-def test_a_left_to_right_model_is_trained_and_evaluated_as_one_alone(settings, tmp_path, flag):
+def test_left_to_right_model_needs_the_left_to_right_objective(settings, tmp_path, flag):
     causal = replace(CONFIG, is_decoder=True)
     if flag == "bert_config":
         causal.to_json(tmp_path / "config.json")
@@ -152,7 +154,7 @@ def test_a_left_to_right_model_is_trained_and_evaluated_as_one_alone(settings, t
     assert find_inputs(replace(given, objective="ltr"), 3).config == causal
 
 
-def test_a_model_of_both_sides_goes_on_left_to_right_but_is_not_evaluated_so(settings, tmp_path):
+def test_bidirectional_model_is_trained_but_not_evaluated_left_to_right(settings, tmp_path):
     save_model_directory(tmp_path / "start", BertPretrainer(CONFIG), ModelDescription(CONFIG))
     given = replace(settings, init_checkpoint=str(tmp_path / "start"), objective="ltr")
     assert find_inputs(given, 3).config == replace(CONFIG, is_decoder=True)

@@ -1,4 +1,4 @@
-"""Phases one after the other: what a later one starts from, and phases that do not fit."""
+"""Tests successive phases: the state that a later phase starts from, and invalid phases."""
 
 import json
 import shutil
@@ -59,7 +59,7 @@ def run(output_dir, *runs):
 
 @pytest.fixture(scope="module")
 def three(folder):
-    """A phase, one that goes on with its optimizer, and one that starts anew, at rate 0."""
+    """Returns a phase, one that keeps its optimizer, and one with a new optimizer at rate 0."""
     return [
         phase_run(folder, 1, folder / "16.tfrecord", schedule_steps=6),
         phase_run(folder, 2, folder / "32.tfrecord", continue_optimizer=True, schedule_steps=6),
@@ -78,7 +78,7 @@ def weights(run_folder):
 
 
 def updates(run_folder):
-    """Returns how many updates the optimizer of a finished phase has seen."""
+    """Returns the number of optimizer updates of a finished phase."""
     state = load_file(run_folder / "checkpoints" / "step-00000003" / "optimizer.safetensors")
     (count,) = (value for name, value in state.items() if name.endswith("iteration"))
     return int(count)
@@ -88,28 +88,28 @@ def same(one, two):
     return all(np.array_equal(one[name], two[name]) for name in one)
 
 
-def test_each_phase_starts_with_the_weights_of_the_one_before(finished):
+def test_each_phase_starts_with_the_weights_of_the_previous_one(finished):
     first, second, third = (weights(finished / f"phase-{number}") for number in (1, 2, 3))
     assert not same(first, second)
-    assert same(second, third)  # At learning rate 0 they stay as they were.
+    assert same(second, third)  # At learning rate 0 they do not change.
     assert same(third, weights(finished))
 
 
-def test_the_optimizer_goes_on_where_the_recipe_says_so_and_else_is_fresh(finished):
+def test_optimizer_is_kept_or_newly_initialized_as_configured(finished):
     assert [updates(finished / f"phase-{number}") for number in (1, 2, 3)] == [3, 6, 3]
 
 
-def test_only_the_last_checkpoint_is_gone_on_from(tmp_path, folder, finished):
+def test_next_phase_starts_only_from_the_last_checkpoint(tmp_path, folder, finished):
     before = shutil.copytree(finished / "phase-1", tmp_path / "before")
-    (before / "results.json").write_text('{"step": 4}')  # as if the newest of two were damaged
+    (before / "results.json").write_text(
+        '{"step": 4}'
+    )  # as if the newer of two checkpoints were damaged
     later = phase_run(folder, 2, folder / "16.tfrecord", init_run=str(before))
     with pytest.raises(InputError, match="before/checkpoints: has no whole checkpoint of step 4"):
         make_state(later.settings, later.training, make_strategy(), CONFIG, "mlm_nsp")
 
 
-def test_a_phase_with_a_checkpoint_of_its_own_needs_none_of_the_one_before(
-    tmp_path, finished, three
-):
+def test_phase_with_its_own_checkpoint_needs_no_previous_checkpoint(tmp_path, finished, three):
     unfinished = shutil.copytree(finished, tmp_path / "out")
     shutil.rmtree(unfinished / "phase-1" / "checkpoints")
     for results in (unfinished / "results.json", unfinished / "phase-2" / "results.json"):
@@ -117,13 +117,13 @@ def test_a_phase_with_a_checkpoint_of_its_own_needs_none_of_the_one_before(
     assert run(unfinished, *three) == {"step": 3}
 
 
-def test_a_finished_recipe_is_left_as_it_is(finished, three):
+def test_finished_recipe_is_not_changed(finished, three):
     before = (finished / "model" / "model.safetensors").stat().st_mtime_ns
     assert run(finished, *three) == {"step": 3}
     assert (finished / "model" / "model.safetensors").stat().st_mtime_ns == before
 
 
-def test_a_changed_phase_is_refused_with_the_difference(finished, three):
+def test_changed_phase_is_rejected_with_the_difference(finished, three):
     changed = [replace(three[0], record={"number": 7}), *three[1:]]
     with pytest.raises(InputError, match=r"settings: phase-1\.number was 1 and is now 7; give"):
         run(finished, *changed)
@@ -137,14 +137,14 @@ def test_workers_compare_one_setting_at_a_time(finished, three, monkeypatch):
     assert not any(isinstance(value, dict) for value in seen.values())
 
 
-def test_dropout_of_training_is_not_that_of_the_model_that_is_saved(tmp_path, folder, finished):
+def test_training_dropout_is_not_saved_in_the_model_config(tmp_path, folder, finished):
     run(tmp_path, phase_run(folder, 1, folder / "16.tfrecord", dropout_prob=0.0))
     assert not same(weights(tmp_path), weights(finished / "phase-1"))
     saved = json.loads((tmp_path / "model" / "config.json").read_text())
     assert saved["hidden_dropout_prob"] == saved["attention_probs_dropout_prob"] == 0.1
 
 
-def test_records_made_otherwise_than_the_recipe_says_are_refused(tmp_path, folder, write_dataset):
+def test_records_that_do_not_match_the_recipe_are_rejected(tmp_path, folder, write_dataset):
     made = write_dataset(tmp_path / "records")
     said = phase_run(folder, 1, made, data={"masked_lm_prob": 0.3}, bert_config="tiny")
     message = r"own\.toml: phase 1: data: masked_lm_prob is 0\.3, but .* was made with 0\.15"
@@ -161,7 +161,7 @@ def test_each_folder_of_records_is_compared_with_the_recipe(tmp_path, folder, wr
         run(tmp_path / "out", said)
 
 
-def test_a_later_phase_that_does_not_fit_is_found_before_the_first_begins(tmp_path, folder):
+def test_invalid_later_phase_is_rejected_before_the_first_starts(tmp_path, folder):
     first = phase_run(folder, 1, folder / "16.tfrecord")
     with pytest.raises(InputError, match=r"own\.toml: phase 2: .*max_position_embeddings 32"):
         run(tmp_path / "out", first, phase_run(folder, 2, folder / "64.tfrecord"))
@@ -177,7 +177,7 @@ def test_a_later_phase_that_does_not_fit_is_found_before_the_first_begins(tmp_pa
         ("mlm", True, r"phase 2: objective mlm cannot follow mlm_nsp: continue_optimizer keeps it"),
     ],
 )
-def test_an_objective_that_cannot_follow_is_found_before_the_first_phase_begins(
+def test_invalid_later_objective_is_rejected_before_the_first_phase(
     tmp_path, folder, objective, continue_optimizer, message
 ):
     records = folder / "16.tfrecord"
@@ -187,7 +187,7 @@ def test_an_objective_that_cannot_follow_is_found_before_the_first_phase_begins(
     assert not (tmp_path / "out").exists()
 
 
-def test_a_start_that_does_not_fit_leaves_nothing_behind(tmp_path, folder, finished):
+def test_invalid_starting_point_leaves_no_files(tmp_path, folder, finished):
     broken = shutil.copytree(finished / "model", tmp_path / "start")
     file = broken / "model.safetensors"
     file.write_bytes(file.read_bytes()[:-9])

@@ -1,4 +1,4 @@
-"""Recipes: the repository's own, what goes before what, and bad ones, refused by file and key."""
+"""Tests recipes: those of the repository, precedence of settings, and invalid recipes."""
 
 import re
 import types
@@ -27,7 +27,7 @@ DATA = {name: type(value) for name, value in Settings().to_dict().items()}
 
 
 def fields(kind):
-    """Returns the type of each field of a dataclass, None left out."""
+    """Returns the type of each field of a dataclass, without None."""
     return {
         name: typing.get_args(hint)[0] if isinstance(hint, types.UnionType) else hint
         for name, hint in typing.get_type_hints(kind).items()
@@ -68,13 +68,13 @@ def phases_of(name, **given):
     return plan(next(path for path in RECIPES if path.stem == name), **given)
 
 
-def test_the_repository_has_the_four_recipes():
+def test_repository_has_the_four_recipes():
     names = [path.stem for path in RECIPES]
     assert set(names) == {"bert-base", "bert-large", "bert-large-lamb", "budget-24h"}
 
 
 @pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
-def test_each_recipe_can_be_planned_on_eight_devices_with_its_data_command(path):
+def test_each_recipe_is_planned_on_eight_devices_with_its_data_command(path):
     for phase in plan(path, gradient_accumulation_steps=32):
         planned = arithmetic(phase, devices=8)
         assert planned.micro_batch * 8 * 32 == phase.flags["train_batch_size"]
@@ -84,7 +84,7 @@ def test_each_recipe_can_be_planned_on_eight_devices_with_its_data_command(path)
 
 
 @pytest.mark.parametrize("name", ["bert-base", "bert-large"])
-def test_the_papers_million_steps_are_90_percent_of_128_and_10_of_512_in_one_schedule(name):
+def test_paper_recipe_has_90_percent_of_steps_at_128_and_10_at_512(name):
     short, long = phases_of(name)
     assert [p.flags["num_train_steps"] for p in (short, long)] == [900_000, 100_000]
     assert [p.flags["max_seq_length"] for p in (short, long)] == [128, 512]
@@ -101,20 +101,20 @@ def test_lamb_takes_8599_steps_and_warms_up_twice():
     assert not any(p.continue_optimizer for p in phases)
 
 
-def test_the_budget_is_a_day_at_125_tera_operations_a_second():
+def test_budget_is_one_day_at_125_teraflops():
     (phase,) = phases_of("budget-24h")
     planned = arithmetic(phase)
     assert planned.sequences * planned.flops_a_sequence == pytest.approx(125e12 * 86_400, rel=0.03)
     pieces = planned.sequences * planned.length
     (path,) = (path for path in RECIPES if path.stem == "budget-24h")
     assert f"One epoch wants {pieces / 1e9:.1f} billion pieces" in path.read_text()
-    # The batch is full after 60% of the work.
+    # The batch reaches its full size after 60% of the work.
     ramped = {**phase.flags, "num_train_steps": phase.flags["batch_ramp_steps"]}
     share = arithmetic(type(phase)("", 1, ramped, phase.data)).sequences / planned.sequences
     assert share == pytest.approx(0.6, abs=0.005)
 
 
-def test_a_length_that_the_config_has_no_room_for_is_refused_without_records_too():
+def test_length_that_exceeds_the_config_is_rejected_without_records():
     with pytest.raises(InputError, match=r"--max_seq_length=513, but the config allows .* 512"):
         arithmetic(phases_of("bert-base", max_seq_length=513)[0])
 
@@ -136,7 +136,7 @@ data = {max_seq_length = 32, max_predictions_per_seq = 6}
 """
 
 
-def test_the_command_line_goes_before_the_phase_and_that_before_the_shared_flags(tmp_path):
+def test_command_line_overrides_phase_and_phase_overrides_shared_flags(tmp_path):
     path = write(tmp_path, RECIPE)
     assert [p.flags["log_steps"] for p in plan(path)] == [5, 7]
     assert [p.flags["log_steps"] for p in plan(path, log_steps=9)] == [9, 9]
@@ -144,7 +144,7 @@ def test_the_command_line_goes_before_the_phase_and_that_before_the_shared_flags
     assert [p.data["max_seq_length"] for p in plan(path, max_seq_length=8)] == [8, 8]
 
 
-def test_a_checkpoint_to_start_from_brings_its_own_config():
+def test_initial_checkpoint_provides_its_config():
     def configs(**given):
         return {phase.flags["bert_config"] for phase in phases_of("bert-base", **given)}
 
@@ -153,7 +153,7 @@ def test_a_checkpoint_to_start_from_brings_its_own_config():
     assert configs(init_checkpoint="out", bert_config="own.json") == {"own.json"}
 
 
-def test_the_scale_shortens_the_recipes_steps_and_not_those_of_the_command_line(tmp_path):
+def test_scale_reduces_recipe_steps_but_not_command_line_steps(tmp_path):
     path = write(tmp_path, RECIPE)
     shorter = plan(path, scale=0.01)
     assert [p.flags["num_train_steps"] for p in shorter] == [3, 10]
@@ -163,25 +163,25 @@ def test_the_scale_shortens_the_recipes_steps_and_not_those_of_the_command_line(
 
 
 @pytest.mark.parametrize("scale", [0.0, -1.0, 1e305, float("inf"), float("nan")])
-def test_a_scale_that_is_no_number_above_0_is_refused(tmp_path, scale):
+def test_scale_that_is_not_a_number_above_0_is_rejected(tmp_path, scale):
     with pytest.raises(InputError, match=re.escape(f"--recipe_scale={scale}: expected")):
         plan(write(tmp_path, RECIPE), scale)
 
 
-def test_records_are_those_of_the_phases_length(tmp_path):
+def test_records_have_the_length_of_the_phase(tmp_path):
     path = write(tmp_path, RECIPE)
     phases = plan(path, input_file="a-{max_seq_length},b-{max_seq_length}")
     assert [p.flags["input_file"] for p in phases] == ["a-16,b-16", "a-32,b-32"]
 
 
-def test_one_place_for_records_of_two_lengths_is_refused(tmp_path):
+def test_single_input_path_for_records_of_two_lengths_is_rejected(tmp_path):
     path = write(tmp_path, RECIPE)
     message = r"--input_file=records is one place, .*own\.toml have max_seq_length 16, 32; expected"
     with pytest.raises(InputError, match=message):
         plan(path, input_file="records")
 
 
-def test_phases_of_one_schedule_must_agree_about_it(tmp_path):
+def test_phases_of_one_schedule_must_have_the_same_schedule(tmp_path):
     text = RECIPE.replace("log_steps = 7", "continue_optimizer = true\nlearning_rate = 1e-4")
     message = r"own\.toml: phase 2: learning_rate is 0\.0001, but continue_optimizer keeps .*0\.001"
     with pytest.raises(InputError, match=message):
@@ -215,12 +215,12 @@ def test_phases_of_one_schedule_must_agree_about_it(tmp_path):
         (RECIPE, "flags = 3\n[[phase]]", r"own\.toml: flags is 3; expected a table"),
     ],
 )
-def test_a_bad_recipe_is_refused_by_file_and_key(tmp_path, old, new, message):
+def test_invalid_recipe_is_rejected_with_file_and_key(tmp_path, old, new, message):
     assert old in RECIPE
     with pytest.raises(InputError, match=message):
         read(write(tmp_path, RECIPE.replace(old, new)))
 
 
-def test_a_recipe_that_is_not_there_is_named(tmp_path):
+def test_missing_recipe_is_named(tmp_path):
     with pytest.raises(InputError, match=r"nothing\.toml: cannot be read: No such file"):
         read(tmp_path / "nothing.toml")

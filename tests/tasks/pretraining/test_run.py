@@ -1,4 +1,4 @@
-"""Pre-training's preparations: records, config, vocabulary and starting point must agree."""
+"""Tests that the records, config, vocabulary and starting point of pre-training must agree."""
 
 import hashlib
 import json
@@ -32,7 +32,7 @@ CONFIG = BertConfig(
 
 
 def make_dataset(folder, write_records, words="word", length=16):
-    """Writes a folder as the data tool would: records, vocabulary, manifest."""
+    """Writes a folder like the data tool: records, vocabulary and manifest."""
     path = write_records(folder / "records-00000-of-00001.tfrecord", 12, length=length)
     vocab = "".join(
         f"{piece}\n" for piece in [*SPECIAL_TOKENS, *(f"{words}{i}" for i in range(45))]
@@ -90,7 +90,7 @@ def run(tmp_path, steps=2, **settings):
     )
 
 
-def test_the_model_directory_carries_the_vocabulary_and_casing_of_the_records(
+def test_model_directory_has_the_vocabulary_and_casing_of_the_records(
     tmp_path, records, config_file
 ):
     results = run(tmp_path, input_file=records, eval_file=records, bert_config=config_file)
@@ -100,9 +100,7 @@ def test_the_model_directory_carries_the_vocabulary_and_casing_of_the_records(
     assert json.loads((model / "tokenizer_config.json").read_text())["do_lower_case"] is False
 
 
-def test_float16_and_moments_in_bfloat16_reach_the_step_and_the_checkpoint(
-    tmp_path, records, config_file
-):
+def test_float16_and_bfloat16_moments_are_used_and_checkpointed(tmp_path, records, config_file):
     types = {"mixed_precision": "float16", "optimizer_state_dtype": "bfloat16"}
     run(tmp_path, input_file=records, bert_config=config_file, **types)
     (line,) = (tmp_path / "out" / "metrics.jsonl").read_text().splitlines()
@@ -112,20 +110,20 @@ def test_float16_and_moments_in_bfloat16_reach_the_step_and_the_checkpoint(
     assert state["adam_weight_decay/good_steps"] == 2
 
 
-def test_a_bundled_config_takes_the_vocabulary_size_of_the_records(tmp_path, records):
+def test_bundled_config_uses_the_vocabulary_size_of_the_records(tmp_path, records):
     run(tmp_path, steps=1, input_file=records, bert_config="tiny")
     config = json.loads((tmp_path / "out" / "model" / "config.json").read_text())
     assert (config["vocab_size"], config["hidden_size"]) == (50, 128)
 
 
-def test_a_config_file_with_another_vocabulary_size_is_refused(tmp_path, records, config_file):
+def test_config_file_with_another_vocabulary_size_is_rejected(tmp_path, records, config_file):
     replace(CONFIG, vocab_size=60).to_json(config_file)
     with pytest.raises(InputError, match="has 50 pieces, but vocab_size in the config is 60"):
         run(tmp_path, input_file=records, bert_config=config_file)
     assert not (tmp_path / "out").exists()
 
 
-def test_held_out_records_of_another_vocabulary_are_refused(
+def test_held_out_records_of_another_vocabulary_are_rejected(
     tmp_path, records, config_file, write_records
 ):
     other = make_dataset(tmp_path / "other", write_records, words="Wort")
@@ -133,14 +131,16 @@ def test_held_out_records_of_another_vocabulary_are_refused(
         run(tmp_path, input_file=records, eval_file=other, bert_config=config_file)
 
 
-def test_two_folders_of_records_share_a_vocabulary(tmp_path, records, config_file, write_records):
+def test_two_folders_of_records_must_share_a_vocabulary(
+    tmp_path, records, config_file, write_records
+):
     other = make_dataset(tmp_path / "other", write_records, words="Wort")
     message = "records was made with another vocabulary than .*other; records of one run must"
     with pytest.raises(InputError, match=message):
         run(tmp_path, input_file=f"{records},{other}", bert_config=config_file)
 
 
-def test_two_folders_of_records_share_a_casing(tmp_path, records, config_file, write_records):
+def test_two_folders_of_records_must_share_a_casing(tmp_path, records, config_file, write_records):
     other = make_dataset(tmp_path / "other", write_records)
     manifest = json.loads((other / "manifest.json").read_text())
     manifest["settings"]["do_lower_case"] = True
@@ -152,7 +152,7 @@ def test_two_folders_of_records_share_a_casing(tmp_path, records, config_file, w
 
 
 @pytest.mark.parametrize(("words", "is_lower"), [("word", True), ("Wort", False)])
-def test_records_of_other_tools_have_the_casing_that_their_vocabulary_shows(
+def test_casing_of_foreign_records_is_inferred_from_the_vocabulary(
     tmp_path, write_records, config_file, caplog, words, is_lower
 ):
     path = write_records(tmp_path / "a.tfrecord", 2)
@@ -166,7 +166,7 @@ def test_records_of_other_tools_have_the_casing_that_their_vocabulary_shows(
     assert said + str(is_lower).lower() in caplog.text
 
 
-def test_run_json_has_the_records_own_length(tmp_path, records, config_file):
+def test_run_json_has_the_length_of_the_records(tmp_path, records, config_file):
     settings = PretrainingSettings(str(records), bert_config=str(config_file), max_seq_length=0)
     record = find_inputs(settings, 20_000).record()
     assert (record["max_seq_length"], record["max_predictions_per_seq"]) == (16, 3)
@@ -183,7 +183,7 @@ def test_run_json_has_the_records_own_length(tmp_path, records, config_file):
         (4, True, r"--export: .* has max_seq_length 4; a model is served for 5 tokens at least"),
     ],
 )
-def test_what_could_not_be_exported_is_refused_before_training(
+def test_run_that_cannot_be_exported_is_rejected_before_training(
     tmp_path, records, config_file, write_records, length, has_vocab, message
 ):
     path = write_records(tmp_path / "a.tfrecord", 4, length=length, predictions=1)
@@ -193,7 +193,7 @@ def test_what_could_not_be_exported_is_refused_before_training(
     assert not (tmp_path / "out").exists()
 
 
-def test_without_held_out_records_a_sample_of_the_training_records_is_evaluated(
+def test_training_sample_is_evaluated_without_held_out_records(
     tmp_path, records, config_file, monkeypatch, caplog
 ):
     shown = []
@@ -211,7 +211,7 @@ def test_without_held_out_records_a_sample_of_the_training_records_is_evaluated(
     assert "evaluating on 8 of 12 training records" in caplog.text
 
 
-def test_a_starting_point_of_another_vocabulary_is_refused(tmp_path, records):
+def test_starting_point_with_another_vocabulary_is_rejected(tmp_path, records):
     pieces = [*SPECIAL_TOKENS, *(f"mot{i}" for i in range(45))]
     save_model_directory(
         tmp_path / "start", BertPretrainer(CONFIG), ModelDescription(CONFIG, pieces)
@@ -220,7 +220,7 @@ def test_a_starting_point_of_another_vocabulary_is_refused(tmp_path, records):
         run(tmp_path, input_file=records, init_checkpoint=tmp_path / "start")
 
 
-def test_a_starting_point_of_another_config_is_refused(tmp_path, records, config_file):
+def test_starting_point_with_another_config_is_rejected(tmp_path, records, config_file):
     save_model_directory(tmp_path / "start", BertPretrainer(CONFIG), ModelDescription(CONFIG))
     replace(CONFIG, hidden_size=4).to_json(config_file)
     with pytest.raises(InputError, match="differs from the config of --init_checkpoint"):
@@ -232,7 +232,7 @@ def test_a_starting_point_of_another_config_is_refused(tmp_path, records, config
         )
 
 
-def test_it_starts_from_an_earlier_runs_folder(tmp_path, records, config_file):
+def test_run_starts_from_the_folder_of_an_earlier_run(tmp_path, records, config_file):
     run(tmp_path, input_file=records, bert_config=config_file)
     (tmp_path / "out").rename(tmp_path / "first")
     keras.utils.set_random_seed(0)
@@ -240,33 +240,33 @@ def test_it_starts_from_an_earlier_runs_folder(tmp_path, records, config_file):
     assert (tmp_path / "out" / "results.json").exists()
 
 
-def test_records_longer_than_the_positions_are_refused(tmp_path, config_file, write_records):
+def test_records_longer_than_the_positions_are_rejected(tmp_path, config_file, write_records):
     records = make_dataset(tmp_path / "long", write_records, length=32)
     with pytest.raises(InputError, match=r"max_seq_length 32, .* max_position_embeddings 16"):
         run(tmp_path, input_file=records, bert_config=config_file)
 
 
-def test_a_shard_of_another_size_than_its_manifest_says_is_damaged(tmp_path, records, config_file):
+def test_shard_whose_size_differs_from_the_manifest_is_damaged(tmp_path, records, config_file):
     shard = records / "records-00000-of-00001.tfrecord"
     shard.write_bytes(shard.read_bytes()[:-1])
     with pytest.raises(InputError, match=r"records-00000-of-00001\.tfrecord: is damaged: it has"):
         run(tmp_path, input_file=records, bert_config=config_file)
 
 
-def test_a_folder_without_records_is_refused(tmp_path, config_file):
+def test_folder_without_records_is_rejected(tmp_path, config_file):
     (tmp_path / "empty").mkdir()
     with pytest.raises(InputError, match="no record files match"):
         run(tmp_path, input_file=tmp_path / "empty", bert_config=config_file)
 
 
-def test_a_changed_config_file_is_refused(tmp_path, records, config_file):
+def test_changed_config_file_is_rejected(tmp_path, records, config_file):
     run(tmp_path, input_file=records, bert_config=config_file)
     replace(CONFIG, hidden_dropout_prob=0.5).to_json(config_file)
     with pytest.raises(InputError, match=r"config\.hidden_dropout_prob was 0\.1 and is now 0\.5"):
         run(tmp_path, input_file=records, bert_config=config_file)
 
 
-def test_changed_records_are_refused(tmp_path, records, config_file):
+def test_changed_records_are_rejected(tmp_path, records, config_file):
     run(tmp_path, input_file=records, bert_config=config_file)
     manifest = json.loads((records / "manifest.json").read_text())
     manifest["shards"][0]["sha256"] = "another"
@@ -275,7 +275,7 @@ def test_changed_records_are_refused(tmp_path, records, config_file):
         run(tmp_path, input_file=records, bert_config=config_file)
 
 
-def test_records_of_another_casing_than_the_flag_says_are_refused(tmp_path, records, config_file):
+def test_records_whose_casing_differs_from_the_flag_are_rejected(tmp_path, records, config_file):
     with pytest.raises(InputError, match="do_lower_case differs: --do_lower_case is True"):
         pretrain(
             PretrainingSettings(str(records), bert_config=str(config_file), do_lower_case=True),
@@ -283,7 +283,7 @@ def test_records_of_another_casing_than_the_flag_says_are_refused(tmp_path, reco
         )
 
 
-def test_evaluation_alone_needs_a_starting_point_and_leaves_results_only(
+def test_evaluation_alone_needs_a_starting_point_and_writes_only_results(
     tmp_path, records, config_file
 ):
     run(tmp_path, input_file=records, bert_config=config_file)
@@ -299,7 +299,7 @@ def test_evaluation_alone_needs_a_starting_point_and_leaves_results_only(
     assert {p.name for p in (tmp_path / "out").iterdir()} == {"run.json", "results.json"}
 
 
-def test_a_starting_point_that_does_not_fit_leaves_nothing_behind(tmp_path, records):
+def test_invalid_starting_point_leaves_no_files(tmp_path, records):
     pieces = (records / "vocab.txt").read_text().split()
     save_model_directory(
         tmp_path / "start", BertPretrainer(CONFIG), ModelDescription(CONFIG, pieces, False)
@@ -311,7 +311,7 @@ def test_a_starting_point_that_does_not_fit_leaves_nothing_behind(tmp_path, reco
     assert not (tmp_path / "out").exists()
 
 
-def test_a_learning_rate_that_ruins_the_last_step_saves_no_model(tmp_path, records, config_file):
+def test_divergence_in_the_last_step_saves_no_model(tmp_path, records, config_file):
     settings = PretrainingSettings(
         str(records), bert_config=str(config_file), learning_rate=1e38, num_warmup_steps=0
     )
@@ -322,9 +322,7 @@ def test_a_learning_rate_that_ruins_the_last_step_saves_no_model(tmp_path, recor
     assert not (tmp_path / "out" / "results.json").exists()
 
 
-def test_a_foreign_file_in_the_models_place_is_found_before_training(
-    tmp_path, records, config_file
-):
+def test_foreign_file_at_the_model_path_is_rejected_before_training(tmp_path, records, config_file):
     (tmp_path / "out" / "model").mkdir(parents=True)
     (tmp_path / "out" / "model" / "notes.txt").write_text("mine")
     with pytest.raises(InputError, match=r"notes\.txt"):

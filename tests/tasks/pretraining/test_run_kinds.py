@@ -1,4 +1,4 @@
-"""Pre-training from start to end on records of every kind, and on any number of devices."""
+"""Tests end-to-end pre-training on records of every kind, and on one or more devices."""
 
 import json
 
@@ -62,7 +62,7 @@ def run(tmp_path, records, held_out=None, out="out", steps=3, optimizer="adamw")
     ],
     ids=lambda kind: ", ".join(kind),
 )
-def test_it_trains_and_evaluates_on_records_of_any_kind(tmp_path, write_dataset, kind):
+def test_run_trains_and_evaluates_on_records_of_any_kind(tmp_path, write_dataset, kind):
     results = run(tmp_path, write_dataset(tmp_path / "records", **kind))
     assert results["step"] == 3
     assert results.keys() >= {"next_sentence_accuracy", "unigram_next_sentence_accuracy"}
@@ -70,7 +70,9 @@ def test_it_trains_and_evaluates_on_records_of_any_kind(tmp_path, write_dataset,
 
 
 @pytest.mark.parametrize(("optimizer", "pack"), [("adamw", True), ("lamb", False)])
-def test_without_next_sentences_nothing_is_said_of_them(tmp_path, write_dataset, pack, optimizer):
+def test_metrics_without_next_sentences_do_not_include_them(
+    tmp_path, write_dataset, pack, optimizer
+):
     records = write_dataset(tmp_path / "records", next_sentence="none", pack=pack)
     results = run(tmp_path, records, optimizer=optimizer)
     assert not [name for name in results if "next_sentence" in name]
@@ -78,7 +80,7 @@ def test_without_next_sentences_nothing_is_said_of_them(tmp_path, write_dataset,
     lines = (tmp_path / "out" / "metrics.jsonl").read_text()
     assert "masked_lm_loss" in lines
     assert "next_sentence" not in lines
-    # The parts that no loss reaches stay as they started, for the task that needs them.
+    # The parts without a loss keep their initial weights, for the task that needs them.
     keras.utils.set_random_seed(PretrainingSettings.random_seed)
     save_model_directory(tmp_path / "fresh", BertPretrainer(CONFIG), ModelDescription(CONFIG))
     fresh = load_file(tmp_path / "fresh" / "model.safetensors")
@@ -86,13 +88,13 @@ def test_without_next_sentences_nothing_is_said_of_them(tmp_path, write_dataset,
         assert np.array_equal(value, fresh[name]) == name.startswith(UNPREDICTED), name
 
 
-def test_held_out_records_may_be_packed_and_masked_otherwise(tmp_path, write_dataset):
+def test_held_out_records_may_differ_in_packing_and_masking(tmp_path, write_dataset):
     records = write_dataset(tmp_path / "records", dynamic=True, pack=True)
     held_out = write_dataset(tmp_path / "held_out", corpus_seed=1)
     assert run(tmp_path, records, held_out)["next_sentence_accuracy"] > 0
 
 
-def test_held_out_records_of_another_next_sentence_are_refused(tmp_path, write_dataset):
+def test_held_out_records_with_another_next_sentence_are_rejected(tmp_path, write_dataset):
     records = write_dataset(tmp_path / "records")
     held_out = write_dataset(tmp_path / "held_out", next_sentence="order")
     with pytest.raises(InputError, match=r"held_out.* next_sentence order, but .* random"):
@@ -100,12 +102,14 @@ def test_held_out_records_of_another_next_sentence_are_refused(tmp_path, write_d
     assert not (tmp_path / "out").exists()
 
 
-def test_a_run_on_masks_of_its_own_continues_bit_for_bit(tmp_path, write_dataset, monkeypatch):
+def test_run_with_dynamic_masks_resumes_with_identical_weights(
+    tmp_path, write_dataset, monkeypatch
+):
     records = write_dataset(tmp_path / "records", dynamic=True, pack=True)
     run(tmp_path, records, out="whole", steps=5)
 
     class Killed(BaseException):
-        """What no code catches."""
+        """An exception that no code catches."""
 
     def killed_after(*given):
         saved(*given)
@@ -126,7 +130,7 @@ def test_a_run_on_masks_of_its_own_continues_bit_for_bit(tmp_path, write_dataset
     assert results[0] == results[1]
 
 
-def test_packed_rows_train_alike_on_two_devices_and_in_micro_batches(
+def test_packed_rows_train_equally_on_two_devices_and_in_micro_batches(
     tmp_path, write_dataset, mirrored
 ):
     data = find_records(str(write_dataset(tmp_path / "records", dynamic=True, pack=True)))

@@ -1,4 +1,4 @@
-"""The examples of an evaluation: all, those that are asked for, or a sample of those trained on."""
+"""Tests the number of examples of an evaluation: all, a given number, or a sample."""
 
 import pytest
 
@@ -17,7 +17,7 @@ from keras_bert.tasks.pretraining.settings import PretrainingSettings
         ("", 5000, 32, 14_000_000, 160_000),
     ],
 )
-def test_an_evaluation_without_an_end_is_of_held_out_records_alone(
+def test_unlimited_evaluation_is_only_for_held_out_records(
     eval_file, max_eval_steps, eval_batch_size, available, examples
 ):
     settings = PretrainingSettings(

@@ -1,4 +1,4 @@
-"""A small vocabulary and a maker of SQuAD files."""
+"""Fixtures: a small vocabulary and functions that make SQuAD questions and files."""
 
 import json
 import string
@@ -26,7 +26,7 @@ def tokenizer(vocab):
 
 @pytest.fixture(scope="session")
 def ask():
-    """A function that makes a question; the answer is found in the context."""
+    """Returns a function that makes a question; the answer must be in the context."""
 
     def make(context, text="who ?", answer="", name="q0"):
         answers = (Answer(answer, context.index(answer)),) if answer else ()
@@ -37,7 +37,7 @@ def ask():
 
 @pytest.fixture(scope="session")
 def write_squad():
-    """A function that writes questions as a SQuAD file."""
+    """Returns a function that writes questions as a SQuAD file."""
 
     def write(path, questions):
         paragraphs = {}

@@ -1,6 +1,6 @@
-"""Windows and span decoding by their definitions: loops over every window, token and span.
+"""Implements windows and span decoding with loops over every window, token and span.
 
-Slow and obvious; the graph functions are compared with it.
+It is slow and simple; tests compare the graph functions with it.
 """
 
 from collections import defaultdict
@@ -14,7 +14,7 @@ from keras_bert.text.tokenizer import byte_to_char_offsets
 
 @dataclass
 class Window:
-    """A window: its token ids, and the part of the context that it shows."""
+    """A window: its token ids, and the part of the context that it contains."""
 
     question: int
     ids: list[int]
@@ -47,7 +47,7 @@ def windows_of(questions, tokenizer, settings):
 
 
 def owners_of(windows):
-    """Returns {(question, context token): the window that shows most around it}."""
+    """Returns {(question, context token): the window with the most context around it}."""
     scores = defaultdict(list)
     for number, window in enumerate(windows):
         for place in range(window.length):
@@ -133,7 +133,7 @@ def check_answers(outputs, questions, found, settings):
 
 
 class FixedLogits:
-    """A network whose logits depend on a token, its segment, position and window length alone."""
+    """A network whose logits depend only on a token, its segment, position and window length."""
 
     def __init__(self, null=0.0):
         self.values = np.random.default_rng(3).normal(size=[2, 99_991]).astype(np.float32)
@@ -152,7 +152,7 @@ class FixedLogits:
         }
 
     def of_examples(self, examples):
-        """Returns the logits of `Examples`, as a run's `predict` does."""
+        """Returns the logits of `Examples`, like the `predict` of a run."""
         rows = [
             tf.RaggedTensor.from_row_splits(values, examples.starts)
             for values in (examples.input_ids, examples.segment_ids)

@@ -1,4 +1,4 @@
-"""Which questions a run reads: from files or TFDS, as far as it needs them."""
+"""Tests which questions a run reads from files or TFDS."""
 
 import pytest
 
@@ -23,12 +23,12 @@ def read(files, *flags, **do):
     return read_data(settings, **{"do_train": True, "do_eval": True, "do_predict": True} | do)
 
 
-def test_what_has_no_file_is_left_out(files):
+def test_splits_without_a_file_are_none(files):
     splits = read(files, "train_file")
     assert (splits.train, splits.dev, splits.test) == ([ANSWERED], None, None)
 
 
-def test_the_development_questions_are_predicted_where_no_others_are_named(files):
+def test_dev_questions_are_predicted_without_a_test_file(files):
     splits = read(files, "train_file", "eval_file")
     assert splits.test is splits.dev
     splits = read(files | {"predict_file": files["eval_file"]}, *files)
@@ -37,7 +37,7 @@ def test_the_development_questions_are_predicted_where_no_others_are_named(files
     assert (splits.dev, splits.test) == (None, [ANSWERED])
 
 
-def test_questions_to_predict_need_no_answers_and_those_to_score_do(files):
+def test_questions_need_answers_to_be_scored_but_not_to_be_predicted(files):
     assert read(files, *files).test == [ASKED]
     with pytest.raises(InputError, match=r"predict_file.json: the question 'b' has no 'answers'"):
         read({"eval_file": files["predict_file"]}, "eval_file", do_train=False)
@@ -50,6 +50,6 @@ def test_questions_to_predict_need_no_answers_and_those_to_score_do(files):
         (("train_file",), {"do_train": False}, "nothing to do: .* expected --eval_file"),
     ],
 )
-def test_a_missing_file_is_asked_for(files, flags, do, message):
+def test_missing_file_flag_is_named(files, flags, do, message):
     with pytest.raises(InputError, match=message):
         read(files, *flags, **do)

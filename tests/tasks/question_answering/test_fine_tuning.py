@@ -1,4 +1,4 @@
-"""What SQuAD brings to the fine-tuning run, with models that know the answers, or none."""
+"""Tests the SQuAD fine-tuning task, with models that know all or none of the answers."""
 
 import json
 
@@ -44,7 +44,7 @@ def questions(ask):
 
 @pytest.fixture
 def knowing(tokenizer):
-    """A function that makes a model which scores the right span, or [CLS], by some points."""
+    """Returns a function that makes a model with high logits at the right span or [CLS]."""
 
     def make(questions, points=10.0):
         examples = labelled(questions, tokenizer)
@@ -62,13 +62,13 @@ def knowing(tokenizer):
     return make
 
 
-def test_a_model_that_knows_scores_a_hundred_in_v1(tokenizer, questions, knowing):
+def test_model_that_knows_the_answers_scores_100_in_v1(tokenizer, questions, knowing):
     task = task_of(SquadSettings(), tokenizer, dev=questions)
     assert task.best == "f1"
     assert task.score(knowing(questions[:2])) == {"exact": 100.0, "f1": 100.0}
 
 
-def test_a_model_that_knows_scores_a_hundred_in_v2(tokenizer, questions, knowing):
+def test_model_that_knows_the_answers_scores_100_in_v2(tokenizer, questions, knowing):
     task = task_of(V2, tokenizer, dev=questions)
     assert task.best == "best_f1"
     figures = task.score(knowing(questions))
@@ -77,7 +77,9 @@ def test_a_model_that_knows_scores_a_hundred_in_v2(tokenizer, questions, knowing
     assert {"best_exact_thresh", "best_f1_thresh", "total"} <= figures.keys()
 
 
-def test_predictions_are_written_in_googles_three_files(tmp_path, tokenizer, questions, knowing):
+def test_predictions_are_written_to_the_three_files_of_google(
+    tmp_path, tokenizer, questions, knowing
+):
     task = task_of(V2, tokenizer, dev=questions, test=questions)
     task.write_predictions(knowing(questions), tmp_path)
     written = {path.name: json.loads(path.read_text()) for path in tmp_path.iterdir()}
@@ -87,9 +89,7 @@ def test_predictions_are_written_in_googles_three_files(tmp_path, tokenizer, que
     assert len(written) == 3
 
 
-def test_the_scored_questions_are_run_through_the_model_once(
-    tmp_path, tokenizer, questions, knowing
-):
+def test_scored_questions_run_through_the_model_once(tmp_path, tokenizer, questions, knowing):
     answered = questions[:2]
     task = task_of(SquadSettings(), tokenizer, dev=answered, test=answered)
     asked = []
@@ -103,7 +103,7 @@ def test_the_scored_questions_are_run_through_the_model_once(
     assert asked[0] is asked[1]  # The run computes the same examples once.
 
 
-def test_v1_predicts_every_question_and_has_no_null_odds(tmp_path, tokenizer, questions, knowing):
+def test_v1_answers_every_question_and_has_no_null_odds(tmp_path, tokenizer, questions, knowing):
     task = task_of(SquadSettings(), tokenizer, dev=questions, test=questions)
     task.write_predictions(knowing(questions), tmp_path)
     predictions = json.loads((tmp_path / "predictions.json").read_text())
@@ -112,9 +112,9 @@ def test_v1_predicts_every_question_and_has_no_null_odds(tmp_path, tokenizer, qu
     assert not (tmp_path / "null_odds.json").exists()
 
 
-def test_other_questions_are_predicted_by_the_best_threshold_of_dev(tmp_path, tokenizer, questions):
-    # Every null score is below the right span's, the impossible question's least so: only a
-    # threshold below 0 tells it apart.
+def test_other_questions_use_the_best_threshold_of_dev(tmp_path, tokenizer, questions):
+    # Every null score is below that of the right span, by the least for the impossible question:
+    # only a threshold below 0 separates it.
     spans = labelled(questions, tokenizer).labels
     points = np.array([9.0, 9.0, 1.0])
 
@@ -137,29 +137,29 @@ def test_other_questions_are_predicted_by_the_best_threshold_of_dev(tmp_path, to
         assert {name for name, odds in written.items() if odds > by} == empty
 
 
-def test_v1_leaves_out_impossible_questions_and_v2_teaches_them(tokenizer, questions):
+def test_v1_skips_impossible_questions_and_v2_trains_on_them(tokenizer, questions):
     assert len(task_of(SquadSettings(), tokenizer, questions).train) == 2
     examples = task_of(V2, tokenizer, questions).train
     assert (examples.labels["start_positions"] == 0).tolist() == [False, False, True]
 
 
-def test_where_silence_is_best_for_dev_other_questions_get_no_answer(
+def test_other_questions_get_no_answer_if_that_is_best_for_dev(
     tmp_path, tokenizer, questions, knowing
 ):
     impossible = questions[2:]
     others = list(impossible)
     task = task_of(V2, tokenizer, dev=impossible, test=others)
-    # An answer that scores above [CLS]: a threshold of 0, as the official report says, keeps it.
+    # The answer scores above [CLS], so the threshold 0 of the official report keeps it.
     predict = knowing([Question("c", questions[2].text, TEXT, questions[0].answers)])
     figures = task.score(predict)
     assert (figures["best_f1"], figures["best_f1_thresh"]) == (100.0, 0.0)
-    # What an export answers by, just below the answer's null odds.
+    # The threshold of an export, just below the null odds of the answer.
     assert figures["null_score_diff_threshold"] == np.nextafter(-20.0, -np.inf)
     task.write_predictions(predict, tmp_path)
     assert json.loads((tmp_path / "predictions.json").read_text()) == {"c": ""}
 
 
-def test_a_shifted_answer_is_taught_where_it_is(tokenizer, questions):
+def test_shifted_answer_is_labeled_at_its_real_position(tokenizer, questions):
     shifted = Question("a", questions[0].text, TEXT, (Answer("Rollo", 2),))
     taught, right = (
         task_of(SquadSettings(strict=True), tokenizer, [q]).train for q in (shifted, questions[0])
@@ -168,7 +168,7 @@ def test_a_shifted_answer_is_taught_where_it_is(tokenizer, questions):
     assert taught.labels["start_positions"] == right.labels["start_positions"] > 0
 
 
-def test_a_misplaced_answer_is_left_out_or_with_strict_refused(tokenizer, questions, caplog):
+def test_misplaced_answer_is_skipped_or_rejected_with_strict(tokenizer, questions, caplog):
     wrong = Question("d", "who ?", TEXT, (Answer("Rollo", 40),))
     assert len(task_of(SquadSettings(), tokenizer, [*questions, wrong]).train) == 2
     assert "1 of 3 training answers are not in their context" in caplog.text
@@ -181,14 +181,14 @@ def test_a_misplaced_answer_is_left_out_or_with_strict_refused(tokenizer, questi
         task_of(SquadSettings(), tokenizer, [wrong])
 
 
-def test_a_file_of_impossible_questions_needs_v2(tokenizer, questions):
+def test_file_with_impossible_questions_needs_v2(tokenizer, questions):
     with pytest.raises(
         InputError, match=r"no development question has an answer; .*version_2_with_neg"
     ):
         task_of(SquadSettings(), tokenizer, dev=questions[2:])
 
 
-def test_tensorboard_shows_the_wrong_predictions(tokenizer, questions, knowing):
+def test_wrong_predictions_are_written_to_tensorboard(tokenizer, questions, knowing):
     shown = {}
 
     class Board:
@@ -199,7 +199,7 @@ def test_tensorboard_shows_the_wrong_predictions(tokenizer, questions, knowing):
             shown[name] = is_positive.tolist(), scores
 
     task = task_of(V2, tokenizer, dev=questions)
-    # A model that takes the second question's answer to be the first's, and sees no impossible one.
+    # The model gives the second question the answer of the first, and finds none impossible.
     same = [questions[0], Question("b", questions[1].text, TEXT, questions[0].answers)]
     task.show(knowing([*same, Question("c", questions[2].text, TEXT, same[0].answers)]), Board())
     rows = [(row["id"], row["answered"], row["expected"]) for row in shown["wrong_predictions"]]
@@ -207,7 +207,7 @@ def test_tensorboard_shows_the_wrong_predictions(tokenizer, questions, knowing):
     assert shown["no_answer"][0] == [False, False, True]
 
 
-def test_what_was_read_is_in_the_record(tokenizer, questions):
+def test_record_contains_the_data_that_was_read(tokenizer, questions):
     def record(*splits):
         return task_of(V2, tokenizer, *splits).record
 
@@ -215,7 +215,7 @@ def test_what_was_read_is_in_the_record(tokenizer, questions):
     before = record(None, questions, questions)
     assert before.keys() == {"dev_sha256", "test_sha256"}
     assert before["dev_sha256"] == before["test_sha256"]
-    # An answer that changes where it stands changes none of the pieces.
+    # A changed position of an answer changes no tokens.
     moved = [*questions[:2], Question("c", questions[2].text, TEXT, (Answer("the", 6),))]
     assert record(None, moved, questions)["dev_sha256"] != before["dev_sha256"]
     assert record(moved) != record(questions)
@@ -223,7 +223,7 @@ def test_what_was_read_is_in_the_record(tokenizer, questions):
 
 @pytest.fixture
 def scored(vocab, write_squad, questions, tmp_path):
-    """A function: sizes -> figures of a span labeler without a pooler, which is not trained."""
+    """Returns a function that scores an untrained span labeler without a pooler."""
 
     def score(**sizes):
         small = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
@@ -246,7 +246,7 @@ def scored(vocab, write_squad, questions, tmp_path):
     return score
 
 
-def test_a_public_span_labeler_without_a_pooler_is_scored(scored, tmp_path, caplog):
+def test_public_span_labeler_without_a_pooler_is_scored(scored, tmp_path, caplog):
     with caplog.at_level("INFO", "absl"):
         assert scored().keys() >= {"exact", "f1"}
     assert "weights loaded" in caplog.text
@@ -254,7 +254,7 @@ def test_a_public_span_labeler_without_a_pooler_is_scored(scored, tmp_path, capl
     assert json.loads((tmp_path / "out" / "predictions.json").read_text()).keys() == {"a", "b"}
 
 
-def test_an_encoder_of_one_segment_answers_no_questions(scored, tmp_path):
+def test_encoder_with_one_segment_is_rejected(scored, tmp_path):
     with pytest.raises(InputError, match=r"labeler: type_vocab_size is 1; expected 2 segments"):
         scored(type_vocab_size=1)
     assert not (tmp_path / "out").exists()

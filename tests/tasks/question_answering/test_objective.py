@@ -1,4 +1,4 @@
-"""The span loss against its definition, and what it must not depend on."""
+"""Tests the span loss against its definition, and that padding has no effect on it."""
 
 import numpy as np
 import pytest
@@ -35,16 +35,16 @@ def nll(logits, place):
     return np.log(np.exp(logits).sum()) - logits[place]
 
 
-def test_the_loss_is_the_mean_over_both_ends_without_the_padding():
+def test_loss_is_the_mean_over_both_ends_without_padding():
     expected = nll(START[0], 1) + nll(END[0], 2) + nll(START[1, :3], 0) + nll(END[1, :3], 0)
     assert sums(batch_of())["loss"] == pytest.approx(expected / 2, rel=1e-6)
 
 
-def test_a_window_is_hit_where_both_ends_are():
-    assert sums(batch_of())["span_accuracy"] == 1  # of the second, the end is missed
+def test_window_is_correct_if_both_ends_are_correct():
+    assert sums(batch_of())["span_accuracy"] == 1  # the end of the second is wrong
 
 
-def test_an_example_that_fills_the_batch_weighs_nothing():
+def test_example_that_pads_the_batch_has_zero_weight():
     batch = batch_of(example_weights=np.array([1, 0], np.float32))
     assert sums(batch)["loss"] == pytest.approx((nll(START[0], 1) + nll(END[0], 2)) / 2, rel=1e-6)
     assert float(span_objective().weights(batch)["loss"]) == 1.0

@@ -1,4 +1,4 @@
-"""Predictions: the best spans as texts of the context, n-best lists and null odds."""
+"""Tests predictions: the best spans as texts of the context, n-best lists and null odds."""
 
 import hashlib
 import json
@@ -15,12 +15,12 @@ from keras_bert.tasks.question_answering.settings import AnswerSettings
 from tests.tasks.question_answering.reference import FixedLogits
 
 TEXT = "Rollo, the  Norse\nleader (911), swore fealty to King Charles; Rollo swore."
-# null_odds.json where a context has no token.
+# The value in null_odds.json for a context without tokens.
 NO_CANDIDATE = float(np.finfo(np.float32).max)
 
 
 def logits(examples, **wanted):
-    """Makes logits of 0 with some higher: position among all tokens -> value."""
+    """Returns logits of 0 except the given values by position among all tokens."""
     made = {}
     for end in ("start", "end"):
         made[f"{end}_logits"] = np.zeros([len(examples.input_ids)], np.float32)
@@ -30,7 +30,7 @@ def logits(examples, **wanted):
 
 
 def answered(questions, tokenizer, make_logits=logits, settings=AnswerSettings(), chunk=1024):  # noqa: B008
-    """Decodes what `make_logits(examples)` returns."""
+    """Decodes the logits that `make_logits(examples)` returns."""
     processor = SpanProcessor(tokenizer, settings)
     columns = [[q.text for q in questions], [q.context for q in questions]]
     prepared = prepare(processor.preprocess, columns, chunk)
@@ -42,22 +42,22 @@ def given(**wanted):
     return lambda examples: logits(examples, **wanted)
 
 
-def test_an_answer_is_a_slice_of_the_original_text(ask, tokenizer):
+def test_answer_is_a_slice_of_the_original_text(ask, tokenizer):
     question = ask(TEXT, answer="Norse\nleader (911)")
     labels = training_examples(SpanProcessor(tokenizer, AnswerSettings()), [question]).labels
     known = {labels["start_positions"][0]: 9}, {labels["end_positions"][0]: 9}
     found = answered([question], tokenizer, given(start=known[0], end=known[1]))
-    # The label ends at the bracket, which is a token of its own.
+    # The label ends at the bracket, which is a separate token.
     assert found.answers(None) == {"q0": "Norse\nleader (911)"}
 
 
-def test_a_lone_surrogate_is_kept_in_answers(ask, tokenizer):
-    question = ask("\ud800 rollo \ud801 swore")  # JSON can hold them.
+def test_lone_surrogate_is_kept_in_answers(ask, tokenizer):
+    question = ask("\ud800 rollo \ud801 swore")  # JSON can contain them.
     found = answered([question], tokenizer, given(start={4: 9}, end={5: 9}))
     assert found.answers(None) == {"q0": "rollo \ud801 swore"}
 
 
-def test_questions_are_decoded_alike_in_chunks(ask, tokenizer):
+def test_questions_are_decoded_equally_in_chunks(ask, tokenizer):
     questions = [ask(TEXT), ask("king " * 40, name="q1"), ask("Rollo", name="q2")]
     settings, network = AnswerSettings(24, 4, 7, 5, 6), FixedLogits()
     whole = answered(questions, tokenizer, network.of_examples, settings)
@@ -66,7 +66,7 @@ def test_questions_are_decoded_alike_in_chunks(ask, tokenizer):
         np.testing.assert_array_equal(values, some.outputs[name])
 
 
-def test_one_text_counts_once(ask, tokenizer):
+def test_repeated_text_is_listed_once(ask, tokenizer):
     def twice(examples):
         places = [i for i, id in enumerate(examples.input_ids) if tokenizer.vocab[id] == "rollo"]
         values = dict(zip(places, [5.0, 7.0], strict=True))
@@ -79,9 +79,7 @@ def test_one_text_counts_once(ask, tokenizer):
     assert found.outputs["score"][0] == 14.0
 
 
-def test_a_span_has_at_most_max_answer_length_tokens_and_never_ends_before_it_starts(
-    ask, tokenizer
-):
+def test_span_is_in_order_and_at_most_max_answer_length_tokens(ask, tokenizer):
     known = given(start={4: 9, 7: 3}, end={5: 1, 6: 5, 4: 0.5})
     for length, text in ((2, "the norse"), (3, "the norse leader")):
         settings = AnswerSettings(max_answer_length=length)
@@ -89,14 +87,14 @@ def test_a_span_has_at_most_max_answer_length_tokens_and_never_ends_before_it_st
         assert found.best_texts == {"q0": text}
 
 
-def test_tokens_of_the_question_are_no_answers(ask, tokenizer):
+def test_tokens_of_the_question_are_not_answers(ask, tokenizer):
     known = given(start={0: 9, 1: 9, 3: 9}, end={0: 9, 2: 9, 6: 9})
     found = answered([ask("king charles", "rollo ?")], tokenizer, known)
     texts = {candidate["text"] for candidate in found.n_best(False)["q0"]}
     assert texts == {"king", "charles", "king charles"}
 
 
-def test_no_answer_scores_as_the_window_where_it_is_lowest(ask, tokenizer):
+def test_null_score_is_the_lowest_of_all_windows(ask, tokenizer):
     def lowest_in_the_second(examples):
         first, second, *_ = examples.starts
         made = logits(examples, start={first: 4, second: 1, first + 5: 2}, end={first: 3})
@@ -113,7 +111,7 @@ def test_no_answer_scores_as_the_window_where_it_is_lowest(ask, tokenizer):
 
 
 @pytest.mark.parametrize("version_2", [False, True])
-def test_a_context_without_tokens_is_answered_with_nothing(ask, tokenizer, version_2):
+def test_context_without_tokens_gives_an_empty_answer(ask, tokenizer, version_2):
     questions = [ask("\u200b \u200b"), ask("rollo", name="q1")]
     settings = AnswerSettings(version_2_with_negative=version_2)
     found = answered(questions, tokenizer, settings=settings)
@@ -122,7 +120,7 @@ def test_a_context_without_tokens_is_answered_with_nothing(ask, tokenizer, versi
     assert [entry["text"] for entry in found.n_best(version_2)["q0"]] == [""]
 
 
-def test_the_n_best_list_has_probabilities_and_in_v2_the_empty_answer(ask, tokenizer):
+def test_n_best_list_has_probabilities_and_in_v2_the_empty_answer(ask, tokenizer):
     known = given(start={0: 1.0, 4: 3.0}, end={4: -1.0})
     settings = AnswerSettings(version_2_with_negative=True)
     best, null = answered([ask("rollo")], tokenizer, known, settings).n_best(True)["q0"]
@@ -134,7 +132,7 @@ def test_the_n_best_list_has_probabilities_and_in_v2_the_empty_answer(ask, token
     assert [entry["text"] for entry in found.n_best(False)["q0"]] == ["rollo"]
 
 
-def test_right_logits_give_chinese_answers_in_their_own_characters(shared_data):
+def test_correct_logits_give_chinese_answers_in_original_characters(shared_data):
     from keras_bert.text.tokenizer import BertTokenizer
 
     questions = load_questions(shared_data / "squad" / "xquad.zh.json")
@@ -155,8 +153,8 @@ def test_right_logits_give_chinese_answers_in_their_own_characters(shared_data):
     assert all(predictions[question.id] in question.context for question in questions)
 
 
-# Of the released decoding in NumPy, which the graph replaced: predictions, candidates and null odds
-# of all questions.
+# Values from the released NumPy decoding, which the graph replaced: predictions, candidates and
+# null odds of all questions.
 GOLDEN = {
     ("xquad.en", 384): "d1d6754ea1eb9762",
     ("xquad.zh", 64): "aa2c82da02a70295",
@@ -164,7 +162,7 @@ GOLDEN = {
 
 
 @pytest.mark.parametrize(("name", "length"), GOLDEN)
-def test_real_questions_are_answered_as_ever(shared_data, name, length):
+def test_answers_to_real_questions_equal_the_released_decoding(shared_data, name, length):
     from keras_bert.text.tokenizer import BertTokenizer
 
     questions = load_questions(shared_data / "squad" / f"{name}.json")

@@ -1,4 +1,4 @@
-"""The public object: answers from strings, training, evaluation, saving, exporting; bad input."""
+"""Tests QuestionAnswerer: prediction, training, saving, exporting, and invalid input."""
 
 import math
 
@@ -18,7 +18,7 @@ SMALL = {"max_seq_length": 24, "max_query_length": 8, "doc_stride": 8, "n_best_s
 QUESTIONS = ["who swore ?", "when was the leader ?", "who ?", ""]
 CONTEXTS = [
     "Rollo the Norse leader swore fealty to King Charles. " * 3,
-    "\ud800 Rollo, é, in the year 911",  # A lone surrogate, as JSON can spell.
+    "\ud800 Rollo, é, in the year 911",  # A lone surrogate, which JSON can contain.
     "",
     "王 rollo",
 ]
@@ -26,7 +26,7 @@ CONTEXTS = [
 
 @pytest.fixture(scope="module")
 def make_model(vocab, tmp_path_factory):
-    """A function: (class, sizes) -> a model directory."""
+    """Returns a function that writes a model directory from a class and sizes."""
 
     def make(kind=BertSpanLabeler, **sizes):
         defaults = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
@@ -67,14 +67,14 @@ def test_answers_are_slices_of_the_given_strings(answerer):
     assert found["score"].dtype == np.float32
 
 
-def test_no_questions_give_empty_outputs(answerer):
+def test_empty_list_of_questions_gives_empty_outputs(answerer):
     found = answerer.predict([], [])
     assert {name: len(values) for name, values in found.items()} == dict.fromkeys(found, 0)
     assert found["nbest_answers"].shape == (0, 4)
 
 
 @pytest.mark.parametrize("version_2", [False, True])
-def test_an_export_and_a_saved_model_answer_alike(answerer, folder, tmp_path, version_2):
+def test_exported_and_saved_models_give_the_same_answers(answerer, folder, tmp_path, version_2):
     settings = SMALL | {"version_2_with_negative": version_2}
     if version_2:
         settings["null_score_diff_threshold"] = -0.5
@@ -96,7 +96,7 @@ def test_an_export_and_a_saved_model_answer_alike(answerer, folder, tmp_path, ve
 
 
 def facts(version_2):
-    """Questions that a tiny model learns by heart."""
+    """Returns questions that a tiny model can memorize."""
     names = ["rollo", "charles", "leader", "king"]
     questions = ["who swore ?", "who was king ?"]
     asked, contexts, answers = [], [], []
@@ -109,7 +109,7 @@ def facts(version_2):
 
 
 @pytest.mark.parametrize("version_2", [False, True])
-def test_fit_learns_answers_and_shows_their_scores(make_model, version_2):
+def test_fit_learns_answers_and_reports_their_scores(make_model, version_2):
     start = make_model(
         BertEncoder, hidden_size=32, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0
     )
@@ -137,7 +137,7 @@ def test_fit_learns_answers_and_shows_their_scores(make_model, version_2):
     assert found["answer"].tolist() == [a["text"] if a else "" for a in answers]
 
 
-def test_the_loss_of_fit_ignores_padding(answerer):
+def test_loss_of_fit_ignores_padding(answerer):
     from keras_bert.tasks.losses import span_loss
     from keras_bert.tasks.question_answering.question_answerer import _targets
 
@@ -164,7 +164,7 @@ GOOD = {"text": "rollo", "start": 0}
         (["who ?"] * 2, [TEXT], "questions has 2 items, contexts has 1 items; expected lists of"),
     ],
 )
-def test_texts_that_cannot_be_read_are_rejected(answerer, questions, contexts, message):
+def test_invalid_texts_are_rejected(answerer, questions, contexts, message):
     with pytest.raises(InputError, match=message):
         answerer.predict(questions, contexts)
     with pytest.raises(InputError, match=message):
@@ -190,25 +190,25 @@ def test_answers_of_another_form_are_rejected(answerer, answers, message):
             method(["who ?"], [TEXT], answers)
 
 
-def test_a_training_answer_must_be_in_its_context(answerer):
+def test_training_answer_must_be_in_its_context(answerer):
     with pytest.raises(InputError, match=r"answers\[1\] is 'charles' at 0; expected a text that"):
         answerer.fit(["who ?"] * 2, [TEXT] * 2, [GOOD, {"text": "charles", "start": 0}])
 
 
-def test_a_misplaced_validation_set_is_rejected_before_training(answerer):
+def test_misplaced_validation_set_is_rejected_before_training(answerer):
     for given in (([], [], []), ("ab", []), ([TEXT], [GOOD])):
         with pytest.raises(InputError, match=r"expected \(\(questions, contexts\), answers\)"):
             answerer.fit(["who ?"], [TEXT], [GOOD], validation_data=given)
 
 
-def test_nothing_to_train_on_or_to_score_is_rejected(answerer):
+def test_empty_data_for_training_or_scoring_is_rejected(answerer):
     with pytest.raises(InputError, match="got no examples; expected at least one"):
         answerer.fit([], [], [])
     with pytest.raises(InputError, match="got no questions; expected at least one"):
         answerer.evaluate([], [], [])
 
 
-def test_models_that_cannot_answer_are_rejected(make_model):
+def test_models_that_cannot_answer_questions_are_rejected(make_model):
     with pytest.raises(InputError, match="BertForSequenceClassification; QuestionAnswerer expects"):
         QuestionAnswerer.from_pretrained(make_model(BertClassifier), **SMALL)
     with pytest.raises(InputError, match="type_vocab_size is 1; expected 2 segments"):
@@ -225,6 +225,6 @@ def test_models_that_cannot_answer_are_rejected(make_model):
         ({"stride": 1}, "got unknown settings stride; expected of max_seq_length"),
     ],
 )
-def test_settings_that_cannot_be_used_are_rejected(folder, settings, message):
+def test_invalid_settings_are_rejected(folder, settings, message):
     with pytest.raises(InputError, match=message):
         QuestionAnswerer.from_pretrained(folder, **(SMALL | settings))

@@ -1,4 +1,4 @@
-"""SQuAD files: what is read of them, and what is refused."""
+"""Tests reading SQuAD files, and rejecting invalid ones."""
 
 import json
 from dataclasses import replace
@@ -33,13 +33,13 @@ def write(tmp_path):
     return write
 
 
-def test_a_question_has_its_context_and_answers(write):
+def test_question_has_its_context_and_answers(write):
     assert load_questions(write(entry())) == [
         Question("a", "Who?", CONTEXT, (Answer("Rollo", 0),)),
     ]
 
 
-def test_a_question_can_have_no_answer_and_a_test_file_can_say_none(write):
+def test_question_can_be_impossible_and_a_test_file_has_no_answers(write):
     impossible = entry(id="b", answers=[], is_impossible=True)
     unsaid = {"id": "c", "question": "Who?"}
     path = write(impossible, unsaid)
@@ -49,7 +49,7 @@ def test_a_question_can_have_no_answer_and_a_test_file_can_say_none(write):
         check_answered(questions, path)
 
 
-def test_the_plausible_answers_of_impossible_questions_are_no_answers(write):
+def test_plausible_answers_of_impossible_questions_are_ignored(write):
     plausible = [{"text": "Rollo", "answer_start": 0}]
     path = write(entry(answers=[], is_impossible=True, plausible_answers=plausible))
     assert load_questions(path)[0].answers == ()
@@ -68,28 +68,28 @@ def test_the_plausible_answers_of_impossible_questions_are_no_answers(write):
         ({"is_impossible": True}, r"'a' is_impossible, yet has the answer 'Rollo'"),
     ],
 )
-def test_a_broken_question_is_refused_by_name(write, broken, message):
+def test_invalid_question_is_rejected_with_its_id(write, broken, message):
     with pytest.raises(InputError, match=rf"squad.json: .*{message}"):
         load_questions(write(entry(**broken)))
 
 
-def test_questions_may_be_numbered_and_a_number_counts_as_its_digits(write):
+def test_numeric_question_ids_are_converted_to_strings(write):
     assert [q.id for q in load_questions(write(entry(id=7), entry(id="8")))] == ["7", "8"]
     with pytest.raises(InputError, match="the question id '7' is there twice"):
         load_questions(write(entry(id=7), entry(id="7")))
 
 
-def test_an_empty_context_is_refused(write):
+def test_empty_context_is_rejected(write):
     with pytest.raises(InputError, match=r"data\[0\].paragraphs\[0\]: 'context' is empty"):
         load_questions(write(entry(), context=""))
 
 
-def test_two_questions_of_one_id_are_refused(write):
+def test_two_questions_with_one_id_are_rejected(write):
     with pytest.raises(InputError, match=r"id 'a' is there twice, for 'Who\?' and 'When\?'"):
         load_questions(write(entry(), entry(question="When?")))
 
 
-def test_a_file_of_another_form_is_refused(tmp_path, write):
+def test_file_of_another_format_is_rejected(tmp_path, write):
     with pytest.raises(InputError, match="holds no question"):
         load_questions(write())
     other = tmp_path / "other.json"
@@ -102,11 +102,11 @@ def test_a_file_of_another_form_is_refused(tmp_path, write):
     ("text", "start", "found"),
     [
         ("Rollo", 0, ("Rollo", 0)),
-        ("swore\u00a0fealty", 6, ("swore\u00a0fealty", 6)),  # other white space
-        ("swore  fealty", 6, ("swore fealty", 6)),  # more of it
+        ("swore\u00a0fealty", 6, ("swore\u00a0fealty", 6)),  # other whitespace
+        ("swore  fealty", 6, ("swore fealty", 6)),  # more whitespace
         ("swore", 5, ("swore", 6)),
         ("fealty", 14, ("fealty", 12)),
-        ("fealty", 6, ("fealty", 12)),  # in the word after
+        ("fealty", 6, ("fealty", 12)),  # within the next word
         ("fealty", 0, None),
         ("Charles", 0, None),
         ("Rollo", 99, None),
@@ -114,7 +114,7 @@ def test_a_file_of_another_form_is_refused(tmp_path, write):
         (".", -1, None),
     ],
 )
-def test_an_answer_near_where_it_says_is_moved_there(text, start, found):
+def test_answer_is_moved_to_its_text_near_the_given_position(text, start, found):
     asked = Question("a", "Who?", CONTEXT, (Answer(text, start), Answer("Rollo", 0)))
     moved = aligned(asked)
     if found is None:
@@ -123,7 +123,7 @@ def test_an_answer_near_where_it_says_is_moved_there(text, start, found):
         assert moved == replace(asked, answers=(Answer(*found), Answer("Rollo", 0)))
 
 
-def test_the_nearest_place_is_taken_and_a_question_without_answer_stays():
+def test_nearest_position_is_used_and_no_answer_stays_unchanged():
     asked = Question("a", "?", "to be or not to be", (Answer("be", 15),))
     assert aligned(asked).answers == (Answer("be", 16),)
     impossible = replace(asked, answers=())
@@ -134,7 +134,7 @@ def test_the_nearest_place_is_taken_and_a_question_without_answer_stays():
     ("name", "questions", "impossible"),
     [("xquad.zh.json", 1190, 0), ("squad2_cs224n_dev.json", 6078, 3168)],
 )
-def test_real_files_are_read_whole(shared_data, name, questions, impossible):
+def test_real_files_are_read_completely(shared_data, name, questions, impossible):
     read = load_questions(shared_data / "squad" / name)
     assert len(read) == questions
     assert sum(not question.answers for question in read) == impossible

@@ -1,4 +1,4 @@
-"""The official scorers: the published figures, and each rule of theirs."""
+"""Tests the official scorers: the published figures, and each of their rules."""
 
 import json
 
@@ -32,27 +32,27 @@ def test_published_predictions_get_the_published_scores(shared_data):
     [
         ("The Norse  leader,", "norse leader"),
         ("an A-team of theirs", "ateam of theirs"),
-        ("a.the", "athe"),  # punctuation goes first, so no article is left
-        ("«Straße»", "«straße»"),  # only ASCII punctuation goes
+        ("a.the", "athe"),  # punctuation is removed first, so no article remains
+        ("«Straße»", "«straße»"),  # only ASCII punctuation is removed
     ],
 )
 def test_normalization(text, normalized):
     assert normalize_answer(text) == normalized
 
 
-def test_the_likest_gold_answer_counts():
+def test_most_similar_gold_answer_counts():
     scores = score_v1([question("a", "10th century", "in the 10th century")], {"a": "in 10th"})
     assert scores == {"exact": 0.0, "f1": pytest.approx(80.0)}  # 2 of 2 words, 2 of 3
 
 
-def test_a_missing_prediction_scores_nothing_in_v1_and_is_refused_in_v2():
+def test_missing_prediction_scores_0_in_v1_and_is_rejected_in_v2():
     questions = [question("a", "x"), question("b", "y")]
     assert score_v1(questions, {"a": "x", "other": "y"}) == {"exact": 50.0, "f1": 50.0}
     with pytest.raises(InputError, match="1 of 2 questions have no prediction, such as 'b'"):
         score_v2(questions, {"a": "x"})
 
 
-def test_v2_scores_questions_with_and_without_answer_apart():
+def test_v2_scores_questions_with_and_without_answer_separately():
     questions = [question("a", "x y"), question("b", "z"), question("c"), question("d")]
     scores = score_v2(questions, {"a": "x", "b": "", "c": "", "d": "w"})
     assert scores == pytest.approx(
@@ -70,11 +70,11 @@ def test_v2_scores_questions_with_and_without_answer_apart():
     )
 
 
-def test_a_gold_answer_of_articles_alone_is_no_answer_in_v2():
+def test_gold_answer_of_only_articles_is_no_answer_in_v2():
     assert score_v2([question("a", "the")], {"a": ""})["f1"] == 100.0
 
 
-def test_the_threshold_search_finds_what_trying_them_all_finds():
+def test_threshold_search_equals_exhaustive_search():
     names = "abcdef"
     questions = [question(name, *("x y",) * (name in "abcd")) for name in names]
     answers = dict(zip(names, ["x y", "x", "z", "x y", "w", "w"], strict=True))
@@ -90,7 +90,7 @@ def test_the_threshold_search_finds_what_trying_them_all_finds():
         assert tried[found[f"best_{name}_thresh"]] == pytest.approx(found[f"best_{name}"])
 
 
-def test_without_a_good_answer_silence_is_best():
+def test_best_threshold_gives_no_answer_without_a_correct_answer():
     questions = [question("a", "x"), question("b")]
     assert best_thresholds(questions, {"a": "y", "b": "y"}, {"a": 1.0, "b": -1.0}) == {
         "best_exact": 50.0,

@@ -1,4 +1,4 @@
-"""Served question answering: answers from raw strings, as the reference decodes them."""
+"""Tests that served question answering of raw strings equals the reference decoding."""
 
 from types import SimpleNamespace
 
@@ -29,13 +29,13 @@ def tokenizer():
 
 
 class FixedNetwork(FixedLogits):
-    """FixedLogits with the positions of a model."""
+    """Returns FixedLogits with the number of positions of a model."""
 
     config = SimpleNamespace(max_position_embeddings=512)
 
 
 class KnownNetwork:
-    """Logits of 0 but those given: (window, place) -> value."""
+    """Logits of 0 except the given values by (window, position)."""
 
     config = SimpleNamespace(max_position_embeddings=512)
 
@@ -53,7 +53,7 @@ class KnownNetwork:
 
 
 def served(network, tokenizer, settings=AnswerSettings(), *, graph=False):  # noqa: B008
-    """A function: lists of texts in, arrays out."""
+    """Returns a function that takes lists of texts and returns arrays."""
     answering = ServedQuestionAnswering(network, SpanProcessor(tokenizer, settings))
     run = answering.signatures()["serving_default"] if graph else answering.of_texts
 
@@ -65,7 +65,7 @@ def served(network, tokenizer, settings=AnswerSettings(), *, graph=False):  # no
 
 
 def expected(questions, tokenizer, network, settings):
-    """What the reference decodes from the same logits."""
+    """Returns the reference decoding of the same logits."""
     windows = SpanProcessor(tokenizer, settings).preprocess(
         tf.constant([q.text for q in questions]), tf.constant([q.context for q in questions])
     )
@@ -103,17 +103,17 @@ MIXED = asked(
     ],
     ids=["defaults", "small", "v2", "one", "many windows"],
 )
-def test_answers_and_candidates_are_those_of_trying_every_span(tokenizer, settings):
+def test_answers_and_candidates_equal_exhaustive_search(tokenizer, settings):
     network = FixedNetwork()
     outputs = served(network, tokenizer, settings)(
         [q.text for q in MIXED], [q.context for q in MIXED]
     )
     check_answers(outputs, MIXED, expected(MIXED, tokenizer, network, settings), settings)
-    if settings.version_2_with_negative:  # Both sides of the threshold are met.
+    if settings.version_2_with_negative:  # The data cover both sides of the threshold.
         assert {text == b"" for text in outputs["answer"]} == {True, False}
 
 
-def test_an_answer_says_its_characters_and_its_score(tokenizer):
+def test_answer_has_its_characters_and_score(tokenizer):
     # [CLS] who ? [SEP] [UNK] 王 ( rollo , the norse )
     network = KnownNetwork({(0, 7): 9.0, (0, 0): 1.0}, {(0, 10): 4.0, (0, 0): 1.5})
     outputs = served(network, tokenizer)(["Who?"], ["Äß王 (Rollo, the  Norse)"])
@@ -122,7 +122,7 @@ def test_an_answer_says_its_characters_and_its_score(tokenizer):
     assert (outputs["score"][0], outputs["null_score"][0]) == (13.0, 2.5)
 
 
-def test_v2_is_silent_above_the_threshold_and_says_the_best_text_at_it(tokenizer):
+def test_v2_gives_no_answer_above_the_threshold_and_the_best_at_it(tokenizer):
     network = KnownNetwork(start={(0, 3): 2.0, (0, 0): 3.5})
     for threshold, answer in ((1.5, b"rollo"), (1.25, b"")):
         settings = AnswerSettings(version_2_with_negative=True, null_score_diff_threshold=threshold)
@@ -130,12 +130,12 @@ def test_v2_is_silent_above_the_threshold_and_says_the_best_text_at_it(tokenizer
         assert outputs["answer"][0] == answer
         assert (outputs["start"][0], outputs["end"][0]) == ((0, 5) if answer else (-1, -1))
         assert (outputs["score"][0], outputs["null_score"][0]) == (2.0, 3.5)
-        # No answer is a candidate, beside as many texts as are asked for.
+        # The empty answer is a candidate, in addition to the requested number of texts.
         assert outputs["nbest_answers"].shape == (1, 21)
         assert [*outputs["nbest_answers"][0, :2]] == [b"", b"rollo"]
 
 
-def test_a_context_without_words_is_answered_with_nothing(tokenizer):
+def test_context_without_words_gives_an_empty_answer(tokenizer):
     outputs = served(KnownNetwork(), tokenizer, SMALL)(["who ?"] * 2, ["", "\u200b"])
     assert [*outputs["answer"]] == [b"", b""]
     assert [*outputs["start"]] == [-1, -1]
@@ -143,7 +143,7 @@ def test_a_context_without_words_is_answered_with_nothing(tokenizer):
     np.testing.assert_array_equal(outputs["nbest_probabilities"], [[1, 0, 0, 0, 0]] * 2)
 
 
-def test_no_question_gives_no_answer(tokenizer):
+def test_empty_batch_gives_no_answers(tokenizer):
     for settings in (SMALL, AnswerSettings(24, 4, 7, 5, 6, True)):
         outputs = served(FixedNetwork(), tokenizer, settings)([], [])
         assert {name: len(values) for name, values in outputs.items()} == dict.fromkeys(outputs, 0)
@@ -157,7 +157,7 @@ def test_questions_without_a_context_are_rejected(tokenizer):
             ask(["who ?"] * 2, ["rollo"] * count)
 
 
-def test_bytes_that_are_not_utf_8_are_kept_and_count_as_characters(tokenizer):
+def test_invalid_utf_8_bytes_are_kept_and_count_as_characters(tokenizer):
     contexts = [
         b"rollo \xff\xc3\xa9\x80 the \xf0\x9f\x98 norse \xed\xa0\x80 leader",
         "Zürich \u0001 王 rollo".encode(),
@@ -174,7 +174,7 @@ def test_bytes_that_are_not_utf_8_are_kept_and_count_as_characters(tokenizer):
     assert any(b"\xf0\x9f\x98" in answer for answer in outputs["nbest_answers"][0])
 
 
-def test_an_answer_does_not_depend_on_what_is_asked_beside_it(tokenizer):
+def test_answer_does_not_depend_on_the_rest_of_the_batch(tokenizer):
     ask = served(FixedNetwork(), tokenizer, SMALL)
     together = ask([q.text for q in MIXED], [q.context for q in MIXED])
     for i, question in enumerate(MIXED):
@@ -183,7 +183,7 @@ def test_an_answer_does_not_depend_on_what_is_asked_beside_it(tokenizer):
             np.testing.assert_array_equal(values[i], alone[name][0], err_msg=name)
 
 
-def test_a_context_of_a_megabyte_is_read_to_its_end(tokenizer):
+def test_context_of_1_mb_is_read_to_its_end(tokenizer):
     context = "rollo swore fealty to the king in " * 30_000
     size = len(context) - 40
     context = context[:size] + " charles " + context[size:]
@@ -199,7 +199,7 @@ def test_a_context_of_a_megabyte_is_read_to_its_end(tokenizer):
     assert outputs["start"][0] == context.index("charles")
 
 
-def test_token_ids_give_the_logits_of_windows_that_a_client_cut(tokenizer):
+def test_token_ids_give_the_logits_of_windows_made_by_a_client(tokenizer):
     network = FixedNetwork()
     processor = SpanProcessor(tokenizer, SMALL)
     run = ServedQuestionAnswering(network, processor).signatures()["token_ids"]
@@ -213,14 +213,14 @@ def test_token_ids_give_the_logits_of_windows_that_a_client_cut(tokenizer):
     assert outputs.keys() == expected.keys()
 
 
-def test_windows_longer_than_the_model_are_rejected(tokenizer):
+def test_windows_longer_than_the_model_allows_are_rejected(tokenizer):
     processor = SpanProcessor(tokenizer, AnswerSettings(max_seq_length=513))
     with pytest.raises(InputError, match="max_seq_length=513: expected at most the model's 512"):
         ServedQuestionAnswering(KnownNetwork(), processor)
 
 
 @pytest.mark.parametrize("language", ["en", "de", "zh"])
-def test_real_questions_are_answered_as_by_trying_every_span(shared_data, language):
+def test_answers_to_real_questions_equal_exhaustive_search(shared_data, language):
     questions = load_questions(shared_data / "squad" / f"xquad.{language}.json")[::40]
     vocab = shared_data / "vocab" / "bert-base-multilingual-cased" / "vocab.txt"
     tokenizer = BertTokenizer(vocab, do_lower_case=False)

@@ -1,4 +1,4 @@
-"""The settings of question answering reject values that cannot be used."""
+"""Tests that the settings of question answering reject invalid values."""
 
 import pytest
 
@@ -14,17 +14,17 @@ def test_settings_out_of_range_are_rejected(name):
         AnswerSettings(**{name: 0})
 
 
-def test_a_window_must_have_room_for_the_context():
+def test_window_must_have_room_for_the_context():
     with pytest.raises(InputError, match="max_seq_length=67: expected at least 68"):
         AnswerSettings(67, 64)
 
 
-def test_a_threshold_that_is_no_number_is_rejected():
+def test_threshold_that_is_not_a_number_is_rejected():
     with pytest.raises(InputError, match="null_score_diff_threshold=nan: expected a finite num"):
         AnswerSettings(version_2_with_negative=True, null_score_diff_threshold=float("nan"))
 
 
-def test_a_threshold_needs_questions_without_answer():
+def test_threshold_needs_questions_without_answer():
     with pytest.raises(InputError, match=r"threshold=0\.0 needs version_2_with_negative"):
         AnswerSettings(null_score_diff_threshold=0.0)
 

@@ -1,4 +1,4 @@
-"""SQuAD as TensorFlow Datasets prepares it, from a folder prepared here."""
+"""Tests reading SQuAD from a folder that TensorFlow Datasets has prepared."""
 
 import pytest
 
@@ -10,7 +10,7 @@ from keras_bert.tasks.question_answering.tfds import read_tfds
 
 @pytest.fixture(scope="module")
 def prepared(tmp_path_factory):
-    """A folder with squad/v2.0, of two questions about one context."""
+    """Prepares a folder with squad/v2.0 and two questions about one context."""
     tfds = pytest.importorskip("tensorflow_datasets")
     import numpy as np
 
@@ -55,7 +55,7 @@ def test_prepared_questions_are_read(prepared):
     assert find_prepared("squad/v2.0", str(prepared)) == prepared / "squad" / "v2.0" / "3.0.0"
 
 
-def test_a_split_that_is_not_there_is_refused(prepared):
+def test_missing_split_is_rejected(prepared):
     with pytest.raises(InputError, match="split train: expected one of validation"):
         read_tfds("v2.0", "train", str(prepared))
 
