@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from keras_bert.tasks.question_answering.question_answerer import QuestionAnswerer
     from keras_bert.text.tokenizer import BertTokenizer
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "BertClassifier",
