@@ -1,5 +1,5 @@
 # make demo   the main job on a corpus every Python carries, in under five minutes
-# make test   the fast tests    make slow   those that start or kill several whole programs
+# make test   the fast tests    make slow   those of servers, whole programs, other backends
 # make lint   ruff, format and rules
 # make beam   .beam, an environment with Apache Beam for the tests of --runner
 # make peers  .peers, one with the libraries that open what we write, and that we are measured against

@@ -36,8 +36,8 @@ def pytest_configure() -> None:
     tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
 
 
-# Fixtures of tests that start Keras on another backend, Beam or several workers in separate
-# processes. Each process takes ten seconds to import its libraries.
+# Fixtures of tests that start Keras on another backend, or Apache Beam, in separate processes. Each
+# process takes ten seconds to import its libraries.
 SLOW_FIXTURES = {"backend_python", "beam_python"}
 
 

@@ -1,4 +1,4 @@
-"""Decompression of corpus files as streams; the file name determines the format.
+"""Decompresses corpus files as streams, in the format that the file name determines.
 
 A file may consist of several archives, one after the other. Truncated archives and trailing data
 that is not an archive raise `BrokenArchiveError`.

@@ -1,4 +1,4 @@
-"""Converts a checkpoint to another format; the program is in `keras_bert.programs.convert`.
+"""Converts a checkpoint to another format (`keras_bert.programs.convert`).
 
 python -m keras_bert.checkpoints.convert SRC DST --to=tf1
 """

@@ -1,4 +1,4 @@
-"""Writes files and folders atomically; reads and writes JSON; computes checksums.
+"""Writes files and folders atomically, and provides helpers for JSON and checksums.
 
 Content is written under a temporary name in the same folder, flushed to disk, and only then
 renamed, so that a killed process or a full disk never leaves a partial file.

@@ -1,4 +1,4 @@
-"""Checks arguments of the Python API; all functions raise InputError for invalid values."""
+"""Checks arguments of the Python API, raising InputError for invalid values."""
 
 from collections.abc import Sequence
 from typing import Any

@@ -1,4 +1,4 @@
-"""Serves exported models over HTTP; the program is in `keras_bert.programs.serve`.
+"""Serves exported models over HTTP (`keras_bert.programs.serve`).
 
 python -m keras_bert.serving.server --export_dir=DIR --port=8501
 """

@@ -234,9 +234,7 @@ class MaskFiller(Task):
             # The positions of each row's masks, padded with other positions that are ignored.
             places = np.argsort(~masks, axis=1, kind="stable")[:, :most].astype(np.int32)
             real = np.take_along_axis(masks, places, axis=1)
-            outputs = self._runner.forward(
-                batch | {_POSITIONS: places}, (*MODEL_INPUTS, _POSITIONS)
-            )
+            outputs = self._runner.forward(batch | {_POSITIONS: places}, _INPUTS)
             found = self.processor.best_tokens(tf.constant(outputs["masked_lm_logits"][real]))
             rows = batch["example_index"][:, np.newaxis] + 0 * places
             target = (starts[rows] + np.arange(most))[real]
