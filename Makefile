@@ -1,6 +1,7 @@
 # make demo   the main job on a corpus every Python carries, in under five minutes
 # make test   the fast tests    make slow   those of servers, whole programs, other backends
 # make lint   ruff, format and rules
+# make docs   the documentation site, in build/site; a broken link or a warning is an error
 # make beam   .beam, an environment with Apache Beam for the tests of --runner
 # make peers  .peers, one with the libraries that open what we write, and that we are measured against
 PYTHON ?= python3
@@ -8,8 +9,9 @@ BIN := .venv/bin
 READY := .venv/ready
 BEAM := .beam/ready
 PEERS := .peers/ready
+DOCS := .docs/ready
 
-.PHONY: setup beam peers demo test slow lint format clean
+.PHONY: setup beam peers docs demo test slow lint format clean
 
 setup: $(READY)
 
@@ -35,6 +37,16 @@ $(PEERS): benchmarks/make_peers.sh benchmarks/peers.txt benchmarks/peers_no_deps
 	PYTHON=$(PYTHON) benchmarks/make_peers.sh
 	touch $(PEERS)
 
+$(DOCS): requirements-docs.lock
+	$(PYTHON) -m venv --without-pip .docs
+	$(PYTHON) -m pip --python .docs/bin/python install --quiet --require-hashes -r requirements-docs.lock
+	touch $(DOCS)
+
+# The programs' flags are read from the programs themselves, which .docs cannot import.
+docs: $(READY) $(DOCS)
+	$(BIN)/python -m docs.generate_flags
+	NO_MKDOCS_2_WARNING=1 .docs/bin/python -m mkdocs build --strict --clean
+
 demo: $(READY)
 	$(BIN)/python run_demo.py --output_dir=demo
 
@@ -53,4 +65,4 @@ format: $(READY)
 	$(BIN)/ruff check --fix .
 
 clean:
-	rm -rf .venv .beam .peers demo build *.egg-info
+	rm -rf .venv .beam .peers .docs demo build *.egg-info

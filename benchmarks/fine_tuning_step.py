@@ -50,10 +50,14 @@ NER = "WNUT-17"
 POOLS = {NER: 4}
 POOL = 50
 
-flags.DEFINE_integer("rounds", 12, "turns of each contender", lower_bound=1)
-flags.DEFINE_list("contenders", ["ours_float32", BASELINE], f"of {', '.join(CONTENDERS)}")
-flags.DEFINE_list("tasks", ["MRPC", "RTE", "CoLA", "STS-B", "SST-2", NER], f"of GLUE, or {NER}")
-flags.DEFINE_string("data_dir", str(ROOT.parent / "shared/data"), "folder of glue/ and ner/")
+flags.DEFINE_integer("rounds", 12, "timed rounds of each contender", lower_bound=1)
+flags.DEFINE_list(
+    "contenders", ["ours_float32", BASELINE], f"contenders, from {', '.join(CONTENDERS)}"
+)
+flags.DEFINE_list("tasks", ["MRPC", "RTE", "CoLA", "STS-B", "SST-2", NER], f"GLUE tasks, or {NER}")
+flags.DEFINE_string(
+    "data_dir", str(ROOT.parent / "shared/data"), "folder that contains glue/ and ner/"
+)
 flags.DEFINE_string("worker", None, "internal: contender, length pool, file of the lengths")
 FLAGS = flags.FLAGS
 
@@ -80,8 +84,10 @@ def lengths_of(task: str) -> np.ndarray:
         folder = Path(FLAGS.data_dir) / "glue" / task
         texts = read_glue(find_task(task), folder, train=True, dev=False, test=False).train
         sides = [texts.first] if texts.second is None else [texts.first, texts.second]
-    pieces = [tokenizer.tokenize(tf.constant(side)).row_lengths().numpy() + 1 for side in sides]
-    lengths = np.minimum(1 + sum(pieces), 128)
+    side_lengths = [
+        tokenizer.tokenize(tf.constant(side)).row_lengths().numpy() + 1 for side in sides
+    ]
+    lengths = np.minimum(1 + sum(side_lengths), 128)
     return np.random.default_rng(0).choice(lengths, EXAMPLES)
 
 
@@ -195,7 +201,7 @@ def race(task: str) -> None:
             workers[name] = start_worker(environment, __file__, work)
             ready[name] = answer(workers[name])
             first = ready[name]["first"]
-            print(f"{task}: {name} is warm after {first:.0f} s", file=sys.stderr, flush=True)
+            print(f"{task}: {name} warmed up in {first:.0f} s", file=sys.stderr, flush=True)
     times: dict[str, list[dict]] = {name: [] for name in workers}
     for _ in range(FLAGS.rounds):
         for name, worker in workers.items():
@@ -221,8 +227,10 @@ def main(_) -> None:
         return work(*FLAGS.worker.split(","))
     unknown = set(FLAGS.contenders) - set(CONTENDERS)
     if unknown:
-        sys.exit(f"--contenders: {sorted(unknown)} are not among {', '.join(CONTENDERS)}")
-    columns = ("task", "pieces", "contender", "first s", "examples/s")
+        sys.exit(
+            f"--contenders: {sorted(unknown)} unknown; expected some of {', '.join(CONTENDERS)}"
+        )
+    columns = ("task", "tokens", "contender", "first s", "examples/s")
     columns += (f"x {BASELINE}", "by CPU time") if BASELINE in FLAGS.contenders else ()
     print("| " + " | ".join(columns) + " |")
     print("| " + " | ".join("---" for _ in columns) + " |")

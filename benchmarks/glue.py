@@ -43,9 +43,9 @@ from workers import MODEL, ROOT
 sys.path.insert(0, str(ROOT))
 EPOCHS = 3
 
-flags.DEFINE_list("tasks", ["MRPC", "RTE", "CoLA", "STS-B", "SST-2"], "tasks of GLUE")
-flags.DEFINE_list("seeds", ["0", "1", "2"], "seeds, a run each")
-flags.DEFINE_integer("sst2_examples", 4000, "training rows of SST-2", lower_bound=100)
+flags.DEFINE_list("tasks", ["MRPC", "RTE", "CoLA", "STS-B", "SST-2"], "GLUE tasks")
+flags.DEFINE_list("seeds", ["0", "1", "2"], "seeds, one run each")
+flags.DEFINE_integer("sst2_examples", 4000, "number of SST-2 training examples", lower_bound=100)
 flags.DEFINE_string("glue_dir", str(ROOT.parent / "shared/data/glue"), "GLUE's folder")
 flags.DEFINE_string("work_dir", "/tmp/keras_bert_glue", "folder of the runs and of runs.jsonl")
 flags.DEFINE_string("worker", None, "internal: TASK,SEED of a run of the peer")
@@ -93,7 +93,7 @@ def work(name: str, seed: int) -> dict:
 
     from keras_bert.tasks.classification.glue import find_task
     from keras_bert.tasks.classification.labels import label_array
-    from keras_bert.tasks.classification.metrics import figures_of
+    from keras_bert.tasks.classification.metrics import compute_metrics
     from keras_bert.tasks.classification.texts import Texts, read_glue
 
     task = find_task(name)
@@ -123,14 +123,14 @@ def work(name: str, seed: int) -> dict:
         logits = torch.cat([model(**batch).logits for batch in batches]).numpy()
     labels = label_array(splits.dev[""], problem, task.labels)
     predictions = logits.argmax(axis=1) if task.labels else logits[:, 0]
-    figures = figures_of(task.metrics, predictions, labels)
+    figures = compute_metrics(task.metrics, predictions, labels)
     figures["score"] = float(np.mean([figures[metric] for metric in task.metrics]))
     return {"figures": figures, "examples_per_second": rate}
 
 
 def report(runs: dict[tuple, dict]) -> None:
     """Prints the scores of each task with their spread and difference, and the speed ratios."""
-    print("\nmean ± standard deviation over seeds, in points; x: times as fast as the peer")
+    print("\nmean ± standard deviation over seeds, in points; x: speedup over the peer")
     columns = ("task", "seeds", "metric", "ours", "torch", "difference")
     columns += ("ours ex/s", "torch ex/s", "x", "program x")
     print("| " + " | ".join(columns) + " |")
@@ -157,7 +157,7 @@ def report(runs: dict[tuple, dict]) -> None:
             cells.append(f"{np.median(times['torch'] / times['ours']):.2f}")
             print("| " + " | ".join(cells) + " |")
     found = sorted({run["precision"] for run in runs.values() if "precision" in run})
-    print(f"ours computes in {' and '.join(found)}; torch in float32")
+    print(f"ours computes in {' and '.join(found)}; torch computes in float32")
 
 
 def main(_) -> None:

@@ -44,14 +44,18 @@ V = 30522  # vocabulary size
 WARM_UP = 3  # steps before the first timed step
 
 flags.DEFINE_list("configs", ["base", "large"], "bundled configs")
-flags.DEFINE_list("lengths", ["128", "512"], "pieces a row")
-flags.DEFINE_list("attention_dropout", ["0", "0.1"], "of the probabilities")
-flags.DEFINE_integer("tokens", 32_768, "pieces a step; a batch has tokens / length rows")
+flags.DEFINE_list("lengths", ["128", "512"], "tokens per row")
+flags.DEFINE_list("attention_dropout", ["0", "0.1"], "dropout rates of the attention probabilities")
+flags.DEFINE_integer("tokens", 32_768, "tokens per step; a batch has tokens / length rows")
 flags.DEFINE_integer("rounds", 5, "rounds; the contenders take turns", lower_bound=1)
-flags.DEFINE_integer("steps", 10, "steps a round", lower_bound=1)
-flags.DEFINE_integer("product", 8192, "rows and columns of the product that is the ceiling")
-flags.DEFINE_string("torch_python", sys.executable, "the Python that has torch and transformers")
-flags.DEFINE_list("contenders", ["ours", "torch"], "of ours, torch")
+flags.DEFINE_integer("steps", 10, "steps per round", lower_bound=1)
+flags.DEFINE_integer(
+    "product", 8192, "size of the square matrices whose product measures the peak rate"
+)
+flags.DEFINE_string(
+    "torch_python", sys.executable, "Python interpreter with torch and transformers"
+)
+flags.DEFINE_list("contenders", ["ours", "torch"], "contenders, from ours, torch")
 flags.DEFINE_string("worker", None, "internal: contender:config:length:dropout")
 FLAGS = flags.FLAGS
 
@@ -274,7 +278,7 @@ def main(_) -> None:
     """Runs all settings, one after the other."""
     if FLAGS.worker:
         return work(FLAGS.worker)
-    print("config length dropout  who   first s   ms a step examples/s  TFLOP/s   used    loss")
+    print("config length dropout  who   first s     ms/step examples/s  TFLOP/s   used    loss")
     settings = itertools.product(FLAGS.configs, FLAGS.lengths, FLAGS.attention_dropout)
     for config, length, dropout in settings:
         compare(config, int(length), dropout)

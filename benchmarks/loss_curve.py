@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parents[1]
 CORPUS = ROOT.parent / "shared" / "data" / "corpus" / "kjv"
 STRETCH = 50  # steps per printed mean
 
-flags.DEFINE_integer("steps", 400, "steps a run", lower_bound=STRETCH)
+flags.DEFINE_integer("steps", 400, "steps per run", lower_bound=STRETCH)
 flags.DEFINE_string("work_dir", "/tmp/loss_curve", "folder for the vocabulary and the records")
 FLAGS = flags.FLAGS
 

@@ -42,13 +42,13 @@ WAYS = {
 }
 
 flags.DEFINE_string("bert_config", "large", "JSON file or the name of a bundled config")
-flags.DEFINE_integer("batch_size", 4, "examples a step", lower_bound=1)
-flags.DEFINE_integer("max_seq_length", 512, "pieces an example", lower_bound=1)
-flags.DEFINE_integer("max_predictions_per_seq", 76, "masked pieces an example", lower_bound=1)
+flags.DEFINE_integer("batch_size", 4, "examples per step", lower_bound=1)
+flags.DEFINE_integer("max_seq_length", 512, "tokens per example", lower_bound=1)
+flags.DEFINE_integer("max_predictions_per_seq", 76, "masked tokens per example", lower_bound=1)
 flags.DEFINE_bool("jit_compile", True, "compile with XLA, as the programs do")
-flags.DEFINE_integer("steps", 2, "timed steps a way", lower_bound=1)
-flags.DEFINE_list("ways", list(WAYS), f"of {', '.join(WAYS)}")
-flags.DEFINE_string("worker", None, "internal: the way to measure")
+flags.DEFINE_integer("steps", 2, "timed steps per configuration", lower_bound=1)
+flags.DEFINE_list("ways", list(WAYS), f"configurations, from {', '.join(WAYS)}")
+flags.DEFINE_string("worker", None, "internal: the configuration to measure")
 FLAGS = flags.FLAGS
 
 
@@ -127,9 +127,9 @@ def main(_) -> None:
         return
     unknown = set(FLAGS.ways) - set(WAYS)
     if unknown:
-        sys.exit(f"--ways: {sorted(unknown)} are not among {', '.join(WAYS)}")
+        sys.exit(f"--ways: {sorted(unknown)} unknown; expected some of {', '.join(WAYS)}")
     print(
-        f"{FLAGS.bert_config}, {FLAGS.batch_size} x {FLAGS.max_seq_length} pieces, "
+        f"{FLAGS.bert_config}, {FLAGS.batch_size} x {FLAGS.max_seq_length} tokens, "
         f"{FLAGS.max_predictions_per_seq} predictions, jit_compile={FLAGS.jit_compile}; GiB"
     )
     print(f"{'':28}  state   step   peak  resident  wall s  CPU s")

@@ -48,7 +48,7 @@ FILES = {
     "test": "emerging.test.annotated",
 }
 
-flags.DEFINE_list("seeds", ["0", "1", "2"], "seeds, a run each")
+flags.DEFINE_list("seeds", ["0", "1", "2"], "seeds, one run each")
 flags.DEFINE_integer("epochs", 3, "passes over the training sentences", lower_bound=1)
 flags.DEFINE_string("data_dir", str(ROOT.parent / "shared/data/ner/wnut17"), "WNUT-17's folder")
 flags.DEFINE_string("work_dir", "/tmp/keras_bert_ner", "folder of the runs and of runs.jsonl")
@@ -161,7 +161,7 @@ def report(runs: dict[tuple, dict]) -> None:
         ratio = np.median(both[better] / both[1 - better])
         print(f"| {name} | {np.median(both[0]):.1f} | {np.median(both[1]):.1f} | {ratio:.2f} x |")
     found = sorted({run["precision"] for run in own["ours"]})
-    print(f"ours computes in {' and '.join(found)}; torch in float32")
+    print(f"ours computes in {' and '.join(found)}; torch computes in float32")
 
 
 def main(_) -> None:

@@ -26,9 +26,9 @@ CORPUS = DATA / "corpus" / "ud_ewt_dev.docs.txt"
 VOCAB = DATA / "vocab" / "bert-base-uncased" / "vocab.txt"
 WAYS = {"unpacked": "--nopack", "packed": "--pack"}
 
-flags.DEFINE_string("bert_config", "base", "the model")
-flags.DEFINE_integer("rounds", 20, "timed steps each way", lower_bound=1)
-flags.DEFINE_integer("batch_size", 8, "rows a step", lower_bound=1)
+flags.DEFINE_string("bert_config", "base", "JSON file or name of a bundled config")
+flags.DEFINE_integer("rounds", 20, "timed steps for each kind of rows", lower_bound=1)
+flags.DEFINE_integer("batch_size", 8, "rows per step", lower_bound=1)
 flags.DEFINE_string("dtype", "", "float32 or bfloat16; empty: the fastest of this machine")
 FLAGS = flags.FLAGS
 
@@ -52,7 +52,7 @@ def make_records(folder: Path) -> dict[str, dict]:
 class Sum:
     """Real tokens and seconds of the timed steps with one kind of rows."""
 
-    pieces: float = 0.0
+    tokens: float = 0.0
     wall: float = 0.0
     cpu: float = 0.0
 
@@ -98,7 +98,7 @@ def measure(folder: Path) -> dict[str, Sum]:
             if number >= 2:  # The first steps compile.
                 total.wall += time.perf_counter() - wall
                 total.cpu += time.process_time() - cpu
-                total.pieces += figures.tokens[0]
+                total.tokens += figures.tokens[0]
     return sums
 
 
@@ -108,18 +108,18 @@ def main(_) -> None:
     with tempfile.TemporaryDirectory() as folder:
         counts = make_records(Path(folder))
         sums = measure(Path(folder))
-    print("            rows  padding  s a step  pieces/s  pieces/CPU s")
+    print("            rows  padding    s/step  tokens/s  tokens/CPU s")
     for way, total in sums.items():
         rows = counts[way]["rows"]
         padding = 1 - counts[way]["real_tokens"] / (rows * 128)
         print(
             f"{way:8} {rows:7,} {padding:8.1%} "
-            f"{total.wall / FLAGS.rounds:9.3f} {total.pieces / total.wall:9.0f} "
-            f"{total.pieces / total.cpu:13.0f}"
+            f"{total.wall / FLAGS.rounds:9.3f} {total.tokens / total.wall:9.0f} "
+            f"{total.tokens / total.cpu:13.0f}"
         )
     one, two = sums.values()
-    wall = (two.pieces / two.wall) / (one.pieces / one.wall)
-    cpu = (two.pieces / two.cpu) / (one.pieces / one.cpu)
+    wall = (two.tokens / two.wall) / (one.tokens / one.wall)
+    cpu = (two.tokens / two.cpu) / (one.tokens / one.cpu)
     print(f"packed is {wall:.2f} x as fast by wall-clock time, {cpu:.2f} x by CPU time")
 
 

@@ -32,10 +32,10 @@ DATA = ROOT.parent / "shared" / "data"
 VOCAB = DATA / "vocab" / "bert-base-uncased" / "vocab.txt"
 LENGTH, PREDICTIONS, DUPE_FACTOR = 128, 20, 5
 
-flags.DEFINE_integer("rounds", 3, "turns a contender")
-flags.DEFINE_integer("copies", 30, "copies of the corpus that ours is given")
-flags.DEFINE_bool("large", False, "compare 1/8 GiB with 1 GiB of text instead")
-flags.DEFINE_string("worker", None, "internal: contender to be")
+flags.DEFINE_integer("rounds", 3, "rounds per contender")
+flags.DEFINE_integer("copies", 30, "number of copies of the corpus in the input of ours")
+flags.DEFINE_bool("large", False, "compare 1/8 GiB with 1 GiB of text, instead of the contenders")
+flags.DEFINE_string("worker", None, "internal: contender of the worker")
 FLAGS = flags.FLAGS
 
 

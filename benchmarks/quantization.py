@@ -29,10 +29,10 @@ BATCH, LENGTH = 32, 128
 INPUTS = ("input_ids", "input_mask", "segment_ids")
 
 flags.DEFINE_string("model_dir", None, "model directory of a run of run_classifier.py")
-flags.DEFINE_string("task", "MRPC", "a task of GLUE whose labels are classes")
+flags.DEFINE_string("task", "MRPC", "GLUE task whose labels are classes")
 flags.DEFINE_string("glue_dir", str(ROOT.parent / "shared" / "data" / "glue"), "GLUE's folder")
 flags.DEFINE_string("work_dir", "/tmp/keras_bert_quantization", "folder of the files written")
-flags.DEFINE_integer("rounds", 3, "timed turns of each contender", lower_bound=1)
+flags.DEFINE_integer("rounds", 3, "timed rounds of each contender", lower_bound=1)
 flags.mark_flag_as_required("model_dir")
 FLAGS = flags.FLAGS
 
@@ -83,10 +83,10 @@ def batches(examples, size: int, pad_token_id: int) -> Iterator[tuple[np.ndarray
         batch = {name: np.zeros(shape, np.int32) for name in INPUTS}
         batch["input_ids"][:] = pad_token_id
         for row, index in enumerate(chosen):
-            pieces = slice(*examples.starts[index : index + 2])
+            tokens = slice(*examples.starts[index : index + 2])
             length = examples.lengths[index]
-            batch["input_ids"][row, :length] = examples.input_ids[pieces]
-            batch["segment_ids"][row, :length] = examples.segment_ids[pieces]
+            batch["input_ids"][row, :length] = examples.input_ids[tokens]
+            batch["segment_ids"][row, :length] = examples.segment_ids[tokens]
             batch["input_mask"][row, :length] = 1
         yield chosen, batch
 
@@ -107,7 +107,7 @@ def main(_) -> None:
     from keras_bert.serving.onnx_format import write_onnx
     from keras_bert.tasks.classification.glue import find_task
     from keras_bert.tasks.classification.labels import label_array
-    from keras_bert.tasks.classification.metrics import figures_of
+    from keras_bert.tasks.classification.metrics import compute_metrics
     from keras_bert.tasks.classification.processor import (
         ClassificationProcessor,
         ClassifierSettings,
@@ -157,7 +157,7 @@ def main(_) -> None:
         for size, own, reference in zip(
             (1, BATCH), outputs, logits["TensorFlow float32"], strict=True
         ):
-            figures = figures_of(task.metrics, own.argmax(axis=1), labels)
+            figures = compute_metrics(task.metrics, own.argmax(axis=1), labels)
             cells = [name, str(size), *(f"{100 * figures[metric]:.2f}" for metric in task.metrics)]
             cells.append(f"{np.abs(own - reference).max():.1g}")
             cells.append(str(np.sum(own.argmax(1) != reference.argmax(1))))

@@ -69,8 +69,8 @@ def make_torch(dtype: str, seed: int, steps: int, questions_asked: int) -> tuple
     @torch.no_grad()
     def predict() -> dict[str, str]:
         model.eval()
-        asked = read(DEV)[:questions_asked]
-        windows = list(torch_features(tokenizer, asked))
+        dev_questions = read(DEV)[:questions_asked]
+        windows = list(torch_features(tokenizer, dev_questions))
         spans: dict[str, tuple[float, str]] = {}
         for begin in range(0, len(windows), 32):
             batch = windows[begin : begin + 32]
@@ -79,7 +79,7 @@ def make_torch(dtype: str, seed: int, steps: int, questions_asked: int) -> tuple
             logits = outputs.start_logits.float().numpy(), outputs.end_logits.float().numpy()
             for feature, start, end in zip(batch, *logits, strict=True):
                 best = best_span(feature, start, end)
-                question = asked[feature["question"]]
+                question = dev_questions[feature["question"]]
                 if best and best[0] > spans.get(question["id"], (-np.inf, ""))[0]:
                     spans[question["id"]] = best[0], question["context"][best[1] : best[2]]
         return {name: text for name, (_, text) in spans.items()}
@@ -99,7 +99,7 @@ def read(path: Path) -> list[dict]:
 
 def torch_features(tokenizer, questions: list[dict]) -> Iterator[dict]:
     """Yields windows as run_qa does; windows without the whole answer are labeled as position 0."""
-    cut = tokenizer(
+    encoded = tokenizer(
         [question["question"].lstrip() for question in questions],
         [question["context"] for question in questions],
         truncation="only_second",
@@ -109,8 +109,8 @@ def torch_features(tokenizer, questions: list[dict]) -> Iterator[dict]:
         return_offsets_mapping=True,
         return_token_type_ids=True,
     )
-    for i, of in enumerate(cut["overflow_to_sample_mapping"]):
-        sides, offsets = cut.sequence_ids(i), cut["offset_mapping"][i]
+    for i, of in enumerate(encoded["overflow_to_sample_mapping"]):
+        sides, offsets = encoded.sequence_ids(i), encoded["offset_mapping"][i]
         context = [place for place, side in enumerate(sides) if side == 1]
         answers = questions[of]["answers"]
         begin = answers[0]["answer_start"] if answers else -1
@@ -120,9 +120,9 @@ def torch_features(tokenizer, questions: list[dict]) -> Iterator[dict]:
             start_position = max(p for p in context if offsets[p][0] <= begin)
             end_position = min(p for p in context if offsets[p][1] >= end)
         yield {
-            "input_ids": cut["input_ids"][i],
-            "attention_mask": cut["attention_mask"][i],
-            "token_type_ids": cut["token_type_ids"][i],
+            "input_ids": encoded["input_ids"][i],
+            "attention_mask": encoded["attention_mask"][i],
+            "token_type_ids": encoded["token_type_ids"][i],
             "start_positions": start_position,
             "end_positions": end_position,
             "question": of,

@@ -52,12 +52,12 @@ OWN = ("input", "sum of counts", "waiting", "all-reduce", "host loop")
 TARGET = 10.0  # Percent of the step.
 
 flags.DEFINE_string("bert_config", "medium", "bundled config")
-flags.DEFINE_list("train_batch_sizes", ["256", "32"], "examples a step, over all workers")
-flags.DEFINE_integer("micro_batch_size", 8, "examples a device computes on at a time")
-flags.DEFINE_integer("rounds", 3, "turns of each", lower_bound=1)
-flags.DEFINE_integer("steps", 2, "steps a turn", lower_bound=2)
-flags.DEFINE_string("folder", "", "internal: of the records and the runs")
-flags.DEFINE_bool("worker", False, "internal: be a worker")
+flags.DEFINE_list("train_batch_sizes", ["256", "32"], "examples per step, over all workers")
+flags.DEFINE_integer("micro_batch_size", 8, "examples per device and micro-batch")
+flags.DEFINE_integer("rounds", 3, "rounds of each configuration", lower_bound=1)
+flags.DEFINE_integer("steps", 2, "steps per round", lower_bound=2)
+flags.DEFINE_string("folder", "", "internal: folder of the records and the runs")
+flags.DEFINE_bool("worker", False, "internal: run as a worker")
 FLAGS = flags.FLAGS
 
 
@@ -187,7 +187,7 @@ def work() -> None:
 
         return make_noted
 
-    with noting(len(task.figures) + 2) as moments:
+    with noting(len(task.metrics) + 2) as moments:
         make = loop.make_train_steps
         for size in map(int, FLAGS.train_batch_sizes):
             sys.stdin.readline()
@@ -223,10 +223,10 @@ def start(stack: contextlib.ExitStack, count: int, folder: str) -> list[Popen]:
     Returns:
         The processes.
     """
-    from keras_bert.training.rendezvous import held_address
+    from keras_bert.training.rendezvous import reserved_address
 
     cores = sorted(os.sched_getaffinity(0))
-    addresses = [stack.enter_context(held_address()) for _ in range(count)]
+    addresses = [stack.enter_context(reserved_address()) for _ in range(count)]
     names = ("bert_config", "train_batch_sizes", "micro_batch_size", "rounds", "steps")
     settings = [FLAGS[name].serialize() for name in names]
     processes = []
@@ -293,9 +293,9 @@ def report(size: int, weights: int, steps: dict[int, list], ended: float) -> Non
     print(f"{'':22}  one process, both cores  two workers, a core each")
     for part in [*steps[1][0], "step"]:
         line = f"{part:22}"
-        for whole, split in ((one, steps[1]), (pair, steps[2])):
-            values = whole if part == "step" else [parts[part] for parts in split]
-            shares = [100 * value / step for value, step in zip(values, whole, strict=True)]
+        for totals, split in ((one, steps[1]), (pair, steps[2])):
+            values = totals if part == "step" else [parts[part] for parts in split]
+            shares = [100 * value / step for value, step in zip(values, totals, strict=True)]
             line += f"  {1000 * median(values):12.1f} ms {median(shares):6.2f} %"
         print(line)
     own = [

@@ -30,10 +30,10 @@ from workers import ROOT
 
 TEXTS = ROOT.parent / "shared" / "data" / "glue" / "MRPC" / "dev.tsv"
 
-flags.DEFINE_string("export_dir", None, "folder of versions of an exported classifier")
-flags.DEFINE_integer("clients", 64, "clients at a time", lower_bound=2)
-flags.DEFINE_integer("rounds", 5, "turns of each kind", lower_bound=1)
-flags.DEFINE_float("seconds", 5.0, "a turn", lower_bound=0.1)
+flags.DEFINE_string("export_dir", None, "folder with the versions of an exported classifier")
+flags.DEFINE_integer("clients", 64, "number of simultaneous clients", lower_bound=2)
+flags.DEFINE_integer("rounds", 5, "rounds with each number of clients", lower_bound=1)
+flags.DEFINE_float("seconds", 5.0, "seconds per round", lower_bound=0.1)
 flags.DEFINE_list("server_flags", [], "flags for the server, such as --num_batch_threads=1")
 flags.mark_flag_as_required("export_dir")
 FLAGS = flags.FLAGS
@@ -61,7 +61,7 @@ def start_server() -> tuple[subprocess.Popen, str]:
     for line in server.stderr:
         if match := re.search(r"http://\S+", line):
             return server, match[0]
-    raise RuntimeError(f"the server ended with {server.wait()}")
+    raise RuntimeError(f"exit code of the server: {server.wait()}")
 
 
 class Clients:
@@ -72,17 +72,17 @@ class Clients:
         self.url = f"{url}/v1/models/model:predict"
         self.bodies = [json.dumps({"instances": [one]}) for one in instances]
         self.answers: dict[int, dict] = {}
-        self.asked = self.right = self.errors = self.wrong = 0
+        self.sent = self.right = self.errors = self.wrong = 0
 
     @property
     def lost(self) -> int:
         """Number of requests without an answer, valid when all requests have ended."""
-        return self.asked - self.right - self.errors - self.wrong
+        return self.sent - self.right - self.errors - self.wrong
 
     async def ask(self) -> float:
         """Sends the next text and returns the seconds until its answer."""
-        number = self.asked % len(self.bodies)
-        self.asked += 1
+        number = self.sent % len(self.bodies)
+        self.sent += 1
         started = time.perf_counter()
         with contextlib.suppress(aiohttp.ClientError, TimeoutError):  # The request is lost.
             async with self.session.post(self.url, data=self.bodies[number]) as response:
@@ -135,7 +135,7 @@ async def measure(url: str, pair: bool) -> dict[int, tuple[list[float], list[flo
                 rate, seconds = await clients.take_turn(count, FLAGS.seconds)
                 rates.append(rate)
                 times += seconds
-        print(f"requests   {clients.asked}")
+        print(f"requests   {clients.sent}")
         print(f"errors     {clients.errors}")
         print(f"wrong      {clients.wrong}")
         print(f"lost       {clients.lost}")
@@ -152,7 +152,7 @@ def main(argv: Sequence[str]) -> None:
         found = asyncio.run(measure(url, pair))
     finally:
         server.send_signal(signal.SIGTERM)
-    print(f"the server ended with {server.wait()}")
+    print(f"exit code of the server: {server.wait()}")
     print(f"{'clients':>8} {'requests/s':>11} {'p50 ms':>8} {'p99 ms':>8}")
     for count, (rates, times) in found.items():
         p50, p99 = percentile(times, 0.5), percentile(times, 0.99)

@@ -39,10 +39,12 @@ LENGTHS = {"mrpc": 128, "xquad": 384}
 CALLS = {1: 50, 64: 2}  # Batch size -> calls per turn.
 SLOW = {"keras_hub": {1: 3, 64: 1}}  # Each call of predict builds a pipeline.
 
-flags.DEFINE_string("model_dir", "", "a classifier of MRPC that run_classifier.py wrote")
-flags.DEFINE_enum("texts", "mrpc", list(LENGTHS), "what is classified")
-flags.DEFINE_integer("rounds", 10, "turns of each contender and batch size", lower_bound=1)
-flags.DEFINE_list("contenders", list(CONTENDERS), f"of {', '.join(CONTENDERS)}")
+flags.DEFINE_string(
+    "model_dir", "", "model directory of an MRPC classifier, written by run_classifier.py"
+)
+flags.DEFINE_enum("texts", "mrpc", list(LENGTHS), "texts to classify")
+flags.DEFINE_integer("rounds", 10, "rounds of each contender and batch size", lower_bound=1)
+flags.DEFINE_list("contenders", list(CONTENDERS), f"contenders, from {', '.join(CONTENDERS)}")
 flags.DEFINE_list("batches", ["1", "64"], "batch sizes")
 flags.DEFINE_string("worker", None, "internal: contender,texts,folder")
 FLAGS = flags.FLAGS
@@ -204,7 +206,9 @@ def work(contender: str, texts: str, folder: Path) -> None:
 
 def report(times: dict[str, dict[int, list[list[float]]]], ready: dict[str, dict]) -> None:
     """Prints a row for each contender and batch size."""
-    print(f"\n{FLAGS.texts}, texts cut at {LENGTHS[FLAGS.texts]} pieces; {FLAGS.rounds} rounds")
+    print(
+        f"\n{FLAGS.texts}, texts truncated to {LENGTHS[FLAGS.texts]} tokens; {FLAGS.rounds} rounds"
+    )
     print(
         f"{os.cpu_count()} processors, {len(os.sched_getaffinity(0))} of them for these processes"
     )
@@ -237,7 +241,7 @@ def main(_) -> None:
         return work(contender, texts, Path(folder))
     unknown = set(FLAGS.contenders) - set(CONTENDERS)
     if unknown or not FLAGS.model_dir:
-        sys.exit(f"expected --model_dir=DIR, and --contenders of {', '.join(CONTENDERS)}")
+        sys.exit(f"expected --model_dir=DIR, and --contenders from {', '.join(CONTENDERS)}")
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "model_dir").write_text(str(Path(FLAGS.model_dir).absolute()))
         export(FLAGS.model_dir, Path(folder), LENGTHS[FLAGS.texts])
@@ -246,7 +250,7 @@ def main(_) -> None:
             environment = ".peers" if name in ("torch", "keras_hub") else ".venv"
             workers[name] = start_worker(environment, __file__, f"{name},{FLAGS.texts},{folder}")
             ready[name] = answer(workers[name])
-            print(f"{name} is warm: {ready[name]}", file=sys.stderr, flush=True)
+            print(f"{name} is warmed up: {ready[name]}", file=sys.stderr, flush=True)
         times = {name: {int(batch): [] for batch in FLAGS.batches} for name in workers}
         for _ in range(FLAGS.rounds):
             for batch in map(int, FLAGS.batches):

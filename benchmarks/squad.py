@@ -27,12 +27,18 @@ from workers import MODEL, ROOT, answer, start_worker
 CONTENDERS = ("ours_bfloat16", "ours_float32", "torch_float32", "torch_bfloat16")
 BASELINE = "torch_float32"
 
-flags.DEFINE_list("seeds", ["0", "1", "2"], "seeds, a run of each contender each")
+flags.DEFINE_list("seeds", ["0", "1", "2"], "seeds, one run of each contender per seed")
 flags.DEFINE_integer("steps", 376, "training steps", lower_bound=1)
-flags.DEFINE_integer("turn", 8, "steps a turn", lower_bound=1)
-flags.DEFINE_list("contenders", ["ours_bfloat16", BASELINE], f"of {', '.join(CONTENDERS)}")
-flags.DEFINE_string("results_file", "/tmp/squad_benchmark.jsonl", "a line a finished run")
-flags.DEFINE_integer("questions", 1190, "of xquad.en.json, the first so many", lower_bound=1)
+flags.DEFINE_integer("turn", 8, "steps per turn of a contender", lower_bound=1)
+flags.DEFINE_list(
+    "contenders", ["ours_bfloat16", BASELINE], f"contenders, from {', '.join(CONTENDERS)}"
+)
+flags.DEFINE_string(
+    "results_file", "/tmp/squad_benchmark.jsonl", "file with one line per finished run"
+)
+flags.DEFINE_integer(
+    "questions", 1190, "number of questions, the first of xquad.en.json", lower_bound=1
+)
 flags.DEFINE_string("worker", None, "internal: contender,seed,steps,questions")
 FLAGS = flags.FLAGS
 
@@ -82,10 +88,12 @@ def make_ours(dtype: str, seed: int, steps: int, questions_asked: int) -> tuple[
         return int(figures.weights[:, 0].sum())  # The number of real windows.
 
     def predict() -> dict[str, str]:
-        asked = load_questions(DEV)[:questions_asked]
-        texts, contexts = ([getattr(q, name) for q in asked] for name in ("text", "context"))
+        dev_questions = load_questions(DEV)[:questions_asked]
+        texts, contexts = (
+            [getattr(q, name) for q in dev_questions] for name in ("text", "context")
+        )
         found = answerer.predict(texts, contexts)["answer"]
-        return {q.id: text for q, text in zip(asked, found, strict=True)}
+        return {q.id: text for q, text in zip(dev_questions, found, strict=True)}
 
     return train, predict
 
@@ -118,8 +126,8 @@ def race(contenders: list[str], seed: int, steps: int) -> dict[str, dict]:
         )
         answer(workers[name])
 
-    def ask(name: str, what: object) -> dict:
-        workers[name].stdin.write(f"{what}\n")
+    def ask(name: str, message: object) -> dict:
+        workers[name].stdin.write(f"{message}\n")
         workers[name].stdin.flush()
         return answer(workers[name])
 
@@ -178,7 +186,9 @@ def main(_) -> None:
         return work(contender, *map(int, numbers))
     unknown = set(FLAGS.contenders) - set(CONTENDERS)
     if unknown:
-        sys.exit(f"--contenders: {sorted(unknown)} are not among {', '.join(CONTENDERS)}")
+        sys.exit(
+            f"--contenders: {sorted(unknown)} unknown; expected some of {', '.join(CONTENDERS)}"
+        )
     results = Path(FLAGS.results_file)
     lines = results.read_text().splitlines() if results.exists() else []
     key = {name: FLAGS[name].value for name in ("steps", "turn", "questions", "contenders")}

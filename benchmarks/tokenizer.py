@@ -47,9 +47,9 @@ from workers import answer, start_worker
 ROOT = Path(__file__).resolve().parents[1]
 DATA = ROOT.parent / "shared" / "data"
 
-flags.DEFINE_list("threads", ["1", "2"], "numbers of threads to compare at")
-flags.DEFINE_integer("rounds", 9, "passes over the corpus a contender")
-flags.DEFINE_string("worker", None, "internal: CONTENDER:CORPUS:THREADS to be")
+flags.DEFINE_list("threads", ["1", "2"], "numbers of threads to compare with")
+flags.DEFINE_integer("rounds", 9, "passes over the corpus per contender")
+flags.DEFINE_string("worker", None, "internal: CONTENDER:CORPUS:THREADS of the worker")
 FLAGS = flags.FLAGS
 
 # Corpus: (vocabulary, do_lower_case, files).
@@ -113,9 +113,9 @@ def make_pass(contender: str, corpus: str, threads: int):
 def work(contender: str, corpus: str, threads: int) -> None:
     """Runs a pass for each line on stdin, and prints its figures as a line of JSON."""
     run, count = make_pass(contender, corpus, threads)
-    pieces = count(run())
+    tokens = count(run())
     gc.freeze()
-    print(json.dumps({"pieces": pieces}), flush=True)
+    print(json.dumps({"tokens": tokens}), flush=True)
     for _ in sys.stdin:
         wall, cpu = time.perf_counter(), time.process_time()
         result = run()
@@ -133,7 +133,7 @@ def start(contender: str, corpus: str, threads: int) -> subprocess.Popen:
 def compare(corpus: str, threads: int, rounds: int) -> None:
     """Runs the contenders in turn and prints their table."""
     workers = {name: start(name, corpus, threads) for name in CONTENDERS}
-    pieces = {name: answer(worker)["pieces"] for name, worker in workers.items()}
+    tokens = {name: answer(worker)["tokens"] for name, worker in workers.items()}
     times = {name: [] for name in CONTENDERS}
     for _ in range(rounds):
         for name, worker in workers.items():
@@ -144,11 +144,11 @@ def compare(corpus: str, threads: int, rounds: int) -> None:
         worker.stdin.close()
         worker.wait()
     print(f"\n{corpus}, {threads} thread(s)")
-    print("contender             pieces   wall s  CPU s  M pieces/s  ours is faster by: wall, CPU")
+    print("contender             tokens   wall s  CPU s  M tokens/s  speedup of ours: wall, CPU")
     for name in CONTENDERS:
         wall, cpu = (median(t[kind] for t in times[name]) for kind in ("wall", "cpu"))
         line = (
-            f"{name:20} {pieces[name]:8,} {wall:7.3f} {cpu:6.3f} {pieces[name] / wall / 1e6:11.2f}"
+            f"{name:20} {tokens[name]:8,} {wall:7.3f} {cpu:6.3f} {tokens[name] / wall / 1e6:11.2f}"
         )
         if name in BASELINES:
             pairs = list(zip(times[name], times[BASELINES[name]], strict=True))

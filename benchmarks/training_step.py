@@ -45,9 +45,9 @@ CONTENDERS = {
 BASELINES = ("kerashub_float32_xla", "kerashub_bfloat16", "torch_float32")
 DEFAULT = ["ours_float32", "ours_bfloat16", *BASELINES, "torch_bfloat16"]
 
-flags.DEFINE_integer("steps", 15, "timed steps a contender", lower_bound=1)
-flags.DEFINE_list("contenders", DEFAULT, f"of {', '.join(CONTENDERS)}")
-flags.DEFINE_string("worker", None, "internal: the contender to be")
+flags.DEFINE_integer("steps", 15, "timed steps per contender", lower_bound=1)
+flags.DEFINE_list("contenders", DEFAULT, f"contenders, from {', '.join(CONTENDERS)}")
+flags.DEFINE_string("worker", None, "internal: the contender of the worker")
 FLAGS = flags.FLAGS
 
 Step = Callable[[], float]
@@ -288,7 +288,7 @@ def ratio(times: dict[str, list[dict]], name: str, baseline: str, kind: str) -> 
 def report(times: dict[str, list[dict]], ready: dict[str, dict]) -> None:
     """Prints the table, and the share of the matrix products in keras_bert's step."""
     baselines = [name for name in BASELINES if name in times]
-    print(f"\nBERT-base, {B} x {S} pieces, {P} predictions; x: times as fast as, wall (CPU)")
+    print(f"\nBERT-base, {B} x {S} tokens, {P} predictions; x: speedup over, wall (CPU)")
     print(f"{'':22} first s  wall s  CPU s  examples/s  " + "  ".join(baselines))
     for name, rounds in times.items():
         wall, cpu = (median(t[kind] for t in rounds) for kind in ("wall", "cpu"))
@@ -312,12 +312,14 @@ def main(_) -> None:
         return work(FLAGS.worker)
     unknown = set(FLAGS.contenders) - set(CONTENDERS)
     if unknown:
-        sys.exit(f"--contenders: {sorted(unknown)} are not among {', '.join(CONTENDERS)}")
+        sys.exit(
+            f"--contenders: {sorted(unknown)} unknown; expected some of {', '.join(CONTENDERS)}"
+        )
     workers, ready = {}, {}
     for name in FLAGS.contenders:
         workers[name] = start(name)
         ready[name] = answer(workers[name])
-        print(f"{name} is warm after {ready[name]['first']:.0f} s", file=sys.stderr, flush=True)
+        print(f"{name} warmed up in {ready[name]['first']:.0f} s", file=sys.stderr, flush=True)
     times = {name: [] for name in workers}
     for _ in range(FLAGS.steps):
         for name, worker in workers.items():

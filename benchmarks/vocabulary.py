@@ -27,9 +27,9 @@ ENDINGS = (".txt", ".md", ".rst", ".py")
 CONTENDERS = ("ours", "tokenizers")
 VOCAB_SIZE = 30000
 
-flags.DEFINE_integer("megabytes", 100, "text to learn from")
-flags.DEFINE_integer("rounds", 3, "vocabularies to learn a contender")
-flags.DEFINE_string("worker", None, "internal: CONTENDER:FILE to be")
+flags.DEFINE_integer("megabytes", 100, "size of the text to learn from")
+flags.DEFINE_integer("rounds", 3, "vocabularies that each contender learns")
+flags.DEFINE_string("worker", None, "internal: CONTENDER:FILE of the worker")
 FLAGS = flags.FLAGS
 
 
@@ -84,8 +84,8 @@ def ours(corpus: str, vocab_file: str) -> dict[str, float]:
     lap("count")
     vocab = learn_vocab(words, VOCAB_SIZE)
     lap("learn")
-    Path(vocab_file).write_text("".join(piece + "\n" for piece in vocab))
-    return seconds | {"words": words.total(), "distinct": len(words), "pieces": len(vocab)}
+    Path(vocab_file).write_text("".join(token + "\n" for token in vocab))
+    return seconds | {"words": words.total(), "distinct": len(words), "tokens": len(vocab)}
 
 
 def tokenizers(corpus: str, vocab_file: str) -> dict[str, float]:
@@ -94,8 +94,8 @@ def tokenizers(corpus: str, vocab_file: str) -> dict[str, float]:
 
     tokenizer = BertWordPieceTokenizer(lowercase=True)
     tokenizer.train(corpus, vocab_size=VOCAB_SIZE, min_frequency=2, show_progress=False)
-    Path(vocab_file).write_text("".join(piece + "\n" for piece in tokenizer.get_vocab()))
-    return {"pieces": tokenizer.get_vocab_size()}
+    Path(vocab_file).write_text("".join(token + "\n" for token in tokenizer.get_vocab()))
+    return {"tokens": tokenizer.get_vocab_size()}
 
 
 def work(contender: str, corpus: str) -> None:

@@ -43,4 +43,4 @@ def answer(worker: subprocess.Popen) -> dict:
     for line in worker.stdout:
         if line.startswith("{"):
             return json.loads(line)
-    raise RuntimeError(f"{worker.args[-1]} ended with {worker.wait()}")
+    raise RuntimeError(f"worker {worker.args[-1]} ended with exit code {worker.wait()}")

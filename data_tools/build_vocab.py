@@ -22,15 +22,15 @@ from data_tools import reading_flags
 from data_tools.corpus.documents import Reading, find_input_files
 from data_tools.corpus.odd_input import OddInput
 from data_tools.vocabulary.vocab_extension import extend_vocab, load_extensible
-from data_tools.vocabulary.vocab_learning import alphabet_pieces, alphabet_room, learn_vocab
+from data_tools.vocabulary.vocab_learning import alphabet_limit, alphabet_tokens, learn_vocab
 from data_tools.vocabulary.word_counts import count_words
 from keras_bert.common import files
 from keras_bert.common.errors import InputError
 from keras_bert.programs.flags import Definitions
-from keras_bert.programs.program import Program, no_arguments, run
+from keras_bert.programs.program import Program, reject_arguments, run
 
-_OF_LEARNING = ("vocab_size", "num_unused", "pad_to_multiple_of")
-_OF_EXTENSION = ("num_new_words",)
+_LEARNING_FLAGS = ("vocab_size", "num_unused", "pad_to_multiple_of")
+_EXTENSION_FLAGS = ("num_new_words",)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,24 +92,27 @@ def build_vocab(
     _check_at_least("num_unused", num_unused, 0)
     _check_at_least("pad_to_multiple_of", multiple, 1)
     input_files = find_input_files(input_file)
-    _check_place(vocab_file)
+    _check_writable(vocab_file)
     odd = OddInput()
     words = count_words(input_files, reading, settings.do_lower_case, odd)
     vocab = learn_vocab(words, vocab_size, min_frequency, num_unused, multiple)
     _write(vocab_file, vocab)
     odd.log()
     if len(vocab) < vocab_size:
-        room = alphabet_room(vocab_size, num_unused)
-        alphabet = alphabet_pieces(words, sys.maxsize, min_frequency)
+        limit = alphabet_limit(vocab_size, num_unused)
+        alphabet = alphabet_tokens(words, sys.maxsize, min_frequency)
         cause = ""
-        if len(alphabet) > room:
+        if len(alphabet) > limit:
             cause = (
-                f": at most half of the room, {room}, is for single characters, which are "
-                f"{len(alphabet)} here, and words with others teach nothing; a --vocab_size of "
-                f"{vocab_size + 2 * (len(alphabet) - room)} has room for all"
+                f": at most half of the learned tokens ({limit}) can be single characters, but the "
+                f"corpus has {len(alphabet)}, and words with the others were not used; "
+                f"--vocab_size={vocab_size + 2 * (len(alphabet) - limit)} includes all characters"
             )
         logging.warning(
-            "the corpus gives %d tokens only, of %d wanted%s", len(vocab), vocab_size, cause
+            "the corpus gives only %d tokens, fewer than --vocab_size=%d%s",
+            len(vocab),
+            vocab_size,
+            cause,
         )
     logging.info("%s: %d tokens from %d words", vocab_file, len(vocab), words.total())
     return vocab
@@ -135,7 +138,7 @@ def build_extended_vocab(
     _check_at_least("num_new_words", num_new_words, 0)
     existing = load_extensible(extension.extend_vocab, do_lower_case, num_new_words)
     input_files = find_input_files(input_file)
-    _check_place(vocab_file)
+    _check_writable(vocab_file)
     odd = OddInput()
     words = count_words(input_files, reading, do_lower_case, odd)
     vocab, new_words = extend_vocab(
@@ -144,7 +147,7 @@ def build_extended_vocab(
     _write(vocab_file, vocab)
     odd.log()
     logging.info(
-        "%s: %d new words in %s, from %r to %r",
+        "%s: added %d new words to %s, from %r to %r",
         vocab_file,
         len(new_words),
         extension.extend_vocab,
@@ -158,7 +161,7 @@ def _check_at_least(name: str, value: int, low: int) -> None:
         raise InputError(f"--{name}={value}: expected at least {low}")
 
 
-def _check_place(vocab_file: str) -> None:
+def _check_writable(vocab_file: str) -> None:
     """Checks, before the work begins, that the file can be written; writes nothing."""
     try:
         if os.path.exists(vocab_file):  # Compared with the result, not written.
@@ -183,8 +186,8 @@ def _write(vocab_file: str, vocab: Iterable[str]) -> None:
     with open(vocab_file, "rb") as file:
         if file.read() != content:
             raise InputError(
-                f"--vocab_file={vocab_file} holds another vocabulary, on which datasets and "
-                "models may depend: expected a new name"
+                f"--vocab_file={vocab_file}: holds another vocabulary, which datasets and models "
+                "may use; expected a new file name"
             )
     logging.info("%s is finished: nothing to do", vocab_file)
 
@@ -192,36 +195,45 @@ def _write(vocab_file: str, vocab: Iterable[str]) -> None:
 def define_flags(define: Definitions) -> None:
     """Defines the flags of this program."""
     reading_flags.define_flags(define)
-    define.string("input_file", None, "Comma list of text files, globs and folders.")
-    define.string("vocab_file", None, "File to write the vocabulary to.")
-    define.boolean("do_lower_case", True, "Lower-case, for uncased models.")
+    define.string("input_file", None, "Comma-separated list of text files, globs and folders.")
+    define.string("vocab_file", None, "Output file of the vocabulary.")
+    define.boolean("do_lower_case", True, "Lower-case the text, for uncased models.")
     define.integer(
-        "min_frequency", 2, "How often a pair must occur to become a token, or a word to be added."
+        "min_frequency",
+        2,
+        "Minimum number of occurrences of a token pair to be merged, or of a new word to be added.",
     )
-    define.integer("vocab_size", 30000, "Number of tokens, special ones included.")
-    define.integer("num_unused", 0, "[unusedN] places to keep free.")
+    define.integer("vocab_size", 30000, "Number of tokens, including special tokens.")
+    define.integer("num_unused", 0, "Number of [unusedN] tokens to reserve.")
     define.integer(
-        "pad_to_multiple_of", 1, "Add [unusedN] places up to a multiple of this, such as 8."
+        "pad_to_multiple_of",
+        1,
+        "Add [unusedN] tokens until the size is a multiple of this, for example 8.",
     )
     define.string(
-        "extend_vocab", None, "A vocabulary to put new words into instead, where it has [unusedN]."
+        "extend_vocab",
+        None,
+        "Existing vocabulary whose [unusedN] tokens are replaced by new words; then no vocabulary "
+        "is learned.",
     )
-    define.integer("num_new_words", 0, "Most new words; 0 for as many as there are places.")
+    define.integer("num_new_words", 0, "Maximum number of new words; 0 uses every [unusedN] token.")
     define.require("input_file", "vocab_file")
 
 
 def main(flags: FlagValues, arguments: Sequence[str]) -> None:
     """Writes the vocabulary that the flags describe."""
-    no_arguments(arguments)
+    reject_arguments(arguments)
     extends = flags.extend_vocab is not None
-    for name in _OF_LEARNING if extends else _OF_EXTENSION:
+    for name in _LEARNING_FLAGS if extends else _EXTENSION_FLAGS:
         if flags[name].present:
-            word, other = ("with", "without") if extends else ("without", "with")
-            raise InputError(f"--{name} {word} --extend_vocab: expected {other} it or no --{name}")
+            word, expected = ("with", "only one") if extends else ("without", "both")
+            raise InputError(
+                f"--{name}: has no effect {word} --extend_vocab; expected {expected} of these flags"
+            )
     kind = VocabExtension if extends else VocabSettings
     settings, reading = (
-        made(**{field.name: flags[field.name].value for field in dataclasses.fields(made)})
-        for made in (kind, Reading)
+        each(**{field.name: flags[field.name].value for field in dataclasses.fields(each)})
+        for each in (kind, Reading)
     )
     build = build_extended_vocab if extends else build_vocab
     build(flags.input_file, flags.vocab_file, settings, reading)

@@ -31,7 +31,7 @@ from data_tools.corpus.odd_input import KINDS, OddInput
 from data_tools.settings import NEXT_SENTENCE, Settings
 from keras_bert.common.errors import InputError
 from keras_bert.programs.flags import Definitions
-from keras_bert.programs.program import Program, no_arguments, run
+from keras_bert.programs.program import Program, reject_arguments, run
 
 LOCAL = "local"
 
@@ -77,28 +77,30 @@ def create_pretraining_data(
     predictions = round(settings.max_seq_length * settings.masked_lm_prob)
     if settings.pack and settings.max_predictions_per_seq < predictions:
         logging.warning(
-            "--max_predictions_per_seq=%d leaves rows of --pack partly empty, as their examples "
-            "have that many predictions together: --max_predictions_per_seq=%d fills them",
+            "--max_predictions_per_seq=%d is too small to fill the rows of --pack, because it "
+            "limits the predictions of all examples in a row; "
+            "use --max_predictions_per_seq=%d or more",
             settings.max_predictions_per_seq,
             predictions,
         )
     if runner.name == LOCAL:
         if runner.options:
             raise InputError(
-                f"{' '.join(runner.options)!r} behind --: expected an Apache Beam --runner, which "
-                f"has options of its own, got --runner={LOCAL}"
+                f"options after --: {' '.join(runner.options)!r} with --runner={LOCAL}; expected "
+                "an Apache Beam runner or no options"
             )
         input_files = find_input_files(input_file)
         manifest = build_locally(input_files, output_dir, vocab_file, settings, num_workers)
     else:
         if num_workers:
             raise InputError(
-                f"--num_workers={num_workers} with --runner={runner.name}: expected the runner's "
-                "own option behind --, such as --direct_num_workers"
+                f"--num_workers={num_workers} with --runner={runner.name}: expected an option of "
+                "the runner after --, such as --direct_num_workers"
             )
         if importlib.util.find_spec("apache_beam") is None:
             raise InputError(
-                f"--runner={runner.name}: Apache Beam is not installed: pip install -e '.[beam]'"
+                f"--runner={runner.name}: Apache Beam is not installed; install it with "
+                "pip install -e '.[beam]'"
             )
         # Silences Beam's own log lines, and its warnings about optional packages during import.
         std_logging.getLogger("apache_beam").setLevel(std_logging.WARNING)
@@ -124,11 +126,11 @@ def _report(output_dir: str, manifest: dict[str, Any]) -> None:
         for kind, entry in odd.to_dict().items()
     ]
     if totals:
-        logging.warning("odd input: %s; manifest.json names places", ", ".join(totals))
+        logging.warning("odd input: %s; manifest.json lists the places", ", ".join(totals))
     counts, num_shards = manifest["counts"], len(manifest["shards"])
     rows = f" in {counts['rows']} rows" if manifest["settings"]["pack"] else ""
     logging.info(
-        "%s: %d examples%s of %d documents in %d %s",
+        "%s: %d examples%s from %d documents, in %d %s",
         output_dir,
         counts["examples"],
         rows,
@@ -141,54 +143,65 @@ def _report(output_dir: str, manifest: dict[str, Any]) -> None:
 def define_flags(define: Definitions) -> None:
     """Defines the flags of this program; the defaults are those of Google's BERT."""
     default = Settings()
-    define.string("input_file", None, "Comma list of text files, globs and folders.")
-    define.string("output_dir", None, "Folder to write the dataset to.")
-    define.string("vocab_file", None, "Vocabulary, one token a line.")
+    define.string("input_file", None, "Comma-separated list of text files, globs and folders.")
+    define.string("output_dir", None, "Output folder of the dataset.")
+    define.string("vocab_file", None, "Vocabulary file with one token per line.")
     reading_flags.define_flags(define)
-    define.boolean("do_lower_case", default.do_lower_case, "Lower-case, for uncased models.")
+    define.boolean(
+        "do_lower_case", default.do_lower_case, "Lower-case the text, for uncased models."
+    )
     define.boolean(
         "do_whole_word_mask", default.do_whole_word_mask, "Mask all tokens of a word together."
     )
     define.integer(
         "ngram",
         default.ngram,
-        "Mask runs of up to so many tokens, or words with --do_whole_word_mask; a run of n has a "
+        "Mask runs of up to this many tokens, or words with --do_whole_word_mask; a run of n has a "
         "probability proportional to 1/n.",
     )
     define.enum(
         "next_sentence",
         default.next_sentence,
         NEXT_SENTENCE,
-        "random: is B the text after A (BERT). order: are A and B swapped (ALBERT). none: rows "
-        "full of sentences, running on across documents, no pairs (RoBERTa).",
+        "random: predict whether B is the text after A (BERT). order: predict whether A and B are "
+        "swapped (ALBERT). none: no pairs; rows are filled with sentences across document "
+        "boundaries (RoBERTa).",
     )
     define.boolean(
         "dynamic",
         default.dynamic,
-        "Leave the masks to training, which draws new ones each time.",
+        "Store no masks; training generates new ones at every step.",
     )
     define.boolean("pack", default.pack, "Put several short examples in one row.")
-    define.integer("max_seq_length", default.max_seq_length, "Tokens in an example.")
     define.integer(
-        "max_predictions_per_seq", default.max_predictions_per_seq, "Most tokens to predict."
+        "max_seq_length",
+        default.max_seq_length,
+        "Number of tokens per row, including special tokens.",
     )
-    define.integer("random_seed", default.random_seed, "Seed of every draw.")
     define.integer(
-        "dupe_factor", None, "Times a document is used; by default 10, with --dynamic 1."
+        "max_predictions_per_seq",
+        default.max_predictions_per_seq,
+        "Maximum number of tokens to predict per row.",
     )
-    define.number("masked_lm_prob", default.masked_lm_prob, "Share of tokens to predict.")
+    define.integer("random_seed", default.random_seed, "Random seed.")
+    define.integer(
+        "dupe_factor",
+        None,
+        "How many times each document is used; the default is 10, or 1 with --dynamic.",
+    )
+    define.number("masked_lm_prob", default.masked_lm_prob, "Fraction of the tokens to predict.")
     define.number(
         "short_seq_prob",
         default.short_seq_prob,
-        "Share of documents with shorter examples.",
+        "Fraction of the documents with shorter examples.",
     )
-    define.integer("num_shards", 0, "Files to write; 0 chooses by the corpus's size.")
-    define.integer("num_workers", 0, "Local processes; 0: as many as processors.")
+    define.integer("num_shards", 0, "Number of output files; 0 derives it from the corpus size.")
+    define.integer("num_workers", 0, "Number of local processes; 0 uses one per processor.")
     define.string(
         "runner",
         LOCAL,
         "local, or an Apache Beam runner: DirectRunner, DataflowRunner, FlinkRunner, SparkRunner, "
-        "... Its own options follow behind --.",
+        "... The options of the runner follow after --.",
     )
     define.require("input_file", "output_dir", "vocab_file", "runner")
 
@@ -197,7 +210,7 @@ def main(flags: FlagValues, arguments: Sequence[str]) -> None:
     """Creates the dataset that the flags describe."""
     # The options of a runner follow --, which absl removes.
     if arguments and not arguments[0].startswith("--"):
-        no_arguments(arguments)
+        reject_arguments(arguments)
     settings = Settings(
         **{field.name: flags[field.name].value for field in dataclasses.fields(Settings)}
     )

@@ -23,7 +23,7 @@ from keras_bert.common.errors import InputError
 from keras_bert.common.tensorflow_start import start_tensorflow
 from keras_bert.data.record_files import RecordFiles, find_record_files
 from keras_bert.programs.flags import Definitions
-from keras_bert.programs.program import Program, no_arguments, run
+from keras_bert.programs.program import Program, reject_arguments, run
 from keras_bert.text.vocabulary import load_vocab
 
 
@@ -40,7 +40,7 @@ def verify_all(found: list[RecordFiles]) -> None:
     for problem in problems:
         print(problem, file=sys.stderr)
     if problems:
-        raise InputError(f"files that are not what was expected: {len(problems)}, listed above")
+        raise InputError(f"files that failed verification: {len(problems)} (listed above)")
 
 
 def read_all(
@@ -60,24 +60,24 @@ def read_all(
     Raises:
         InputError: if a file is damaged, or files differ in their features or vocabularies.
     """
-    shape, left = None, max_examples or sys.maxsize
+    shape, remaining = None, max_examples or sys.maxsize
     vocabularies = {files.folder: _vocabulary(files, vocab_file) for files in found}
-    if len({tuple(v.pieces) for v in vocabularies.values() if v}) > 1:
-        raise InputError("--input_file: the folders were made with several vocabularies")
+    if len({tuple(v.tokens) for v in vocabularies.values() if v}) > 1:
+        raise InputError("--input_file: folders with different vocabularies; expected a single one")
     vocabulary = next(filter(None, vocabularies.values()), None)
     statistics, shown = Statistics(vocabulary), []
     with Progress("reading", None, "rows") as progress:
         for files, path in [(each, path) for each in found for path in each.paths()]:
-            if left <= 0:
+            if remaining <= 0:
                 break
             rows, own_shape = 0, record_batches.read_shape(path)
             shape = shape or own_shape
             if own_shape is not None and own_shape != shape:
                 raise InputError(
-                    f"{path}: expected records as in the files before it, {_of(shape)}"
-                    f", found {_of(own_shape)}"
+                    f"{path}: found records with {_widths(own_shape)}; expected records as in the "
+                    f"previous files, with {_widths(shape)}"
                 )
-            batches = record_batches.read_batches(path, shape, left) if own_shape else ()
+            batches = record_batches.read_batches(path, shape, remaining) if own_shape else ()
             for batch in batches:
                 if vocabulary:
                     vocabulary.check(batch)
@@ -85,17 +85,18 @@ def read_all(
                 rows += len(batch.is_real)
                 progress.add(len(batch.is_real))
                 if vocabulary and len(shown) < num_examples:
-                    wanted = range(min(len(batch.is_real), num_examples - len(shown)))
-                    made = files.manifest and files.manifest["settings"].get("next_sentence")
-                    shown += [(batch, row, vocabulary.pieces, made) for row in wanted]
+                    kept = range(min(len(batch.is_real), num_examples - len(shown)))
+                    settings = files.manifest and files.manifest["settings"]
+                    next_sentence = settings and settings.get("next_sentence")
+                    shown += [(batch, row, vocabulary.tokens, next_sentence) for row in kept]
             shard = files.shards().get(os.path.basename(path))
-            if shard and rows < left and rows != shard["rows"]:
-                raise InputError(f"{path}: expected {shard['rows']} records, found {rows}")
-            left -= rows
+            if shard and rows < remaining and rows != shard["rows"]:
+                raise InputError(f"{path}: found {rows} records; expected {shard['rows']}")
+            remaining -= rows
     return statistics, shown
 
 
-def _of(shape: record_batches.Shape) -> str:
+def _widths(shape: record_batches.Shape) -> str:
     return ", ".join(f"{name} [{width}]" for name, (width, _) in shape.items())
 
 
@@ -104,7 +105,7 @@ def _vocabulary(files: RecordFiles, vocab_file: str | None) -> Vocabulary | None
     return Vocabulary(load_vocab(path)) if path else None
 
 
-def of_manifests(found: list[RecordFiles]) -> dict[str, Any]:
+def manifest_statistics(found: list[RecordFiles]) -> dict[str, Any]:
     """Collects the corpus statistics of the manifests; returns {} if there is no manifest.
 
     The keys are documents, sentences, next_sentence and odd (odd input by kind).
@@ -123,60 +124,61 @@ def of_manifests(found: list[RecordFiles]) -> dict[str, Any]:
     }
 
 
-def report(figures: dict[str, Any]) -> Iterator[str]:
-    """Yields lines of text for the combined results of `Statistics.to_dict` and `of_manifests`."""
+def report(statistics: dict[str, Any]) -> Iterator[str]:
+    """Yields lines of text for the results of `manifest_statistics` and `Statistics.to_dict`."""
 
-    def share(name: str, what: str) -> str:
-        return "" if figures.get(name) is None else f"{100 * figures[name]:.2f}% {what}"
+    def share(name: str, unit: str) -> str:
+        return "" if statistics.get(name) is None else f"{100 * statistics[name]:.2f}% {unit}"
 
     def spread(name: str) -> str:
-        values = dict(figures[name])
+        values = dict(statistics[name])
         mean = values.pop("mean")
         return f"mean {mean:.1f}; " + ", ".join(f"{key} {value}" for key, value in values.items())
 
-    if "documents" in figures:
-        yield f"documents          {figures['documents']:,}, of {figures['sentences']:,} sentences"
-        for kind, entry in figures["odd"].items():
-            one, many, done = KINDS[kind]
+    if "documents" in statistics:
+        documents, sentences = statistics["documents"], statistics["sentences"]
+        yield f"documents          {documents:,} with {sentences:,} sentences"
+        for kind, entry in statistics["odd"].items():
+            singular, plural, handling = KINDS[kind]
             count = entry["count"]
-            yield f"odd input          {count:,} {one if count == 1 else many}, {done}"
-    yield f"examples           {figures['examples']:,} in {figures['rows']:,} rows"
-    if not figures["rows"]:
+            yield f"odd input          {count:,} {singular if count == 1 else plural}, {handling}"
+    yield f"examples           {statistics['examples']:,} in {statistics['rows']:,} rows"
+    if not statistics["rows"]:
         return
     unknown = share("unknown_share", "[UNK]")
-    yield f"pieces             {figures['pieces']:,}" + (unknown and f", {unknown}")
-    yield f"padding            {share('padding_share', 'of all places')}"
+    yield f"tokens             {statistics['tokens']:,}" + (unknown and f", {unknown}")
+    yield f"padding            {share('padding_share', 'of all positions')}"
     names = {
-        "length": "pieces/example",
-        "length_a": "pieces in A",
-        "length_b": "pieces in B",
-        "examples_a_row": "examples/row",
-        "predictions_a_row": "predictions/row",
+        "length": "tokens/example",
+        "length_a": "tokens in A",
+        "length_b": "tokens in B",
+        "examples_per_row": "examples/row",
+        "predictions_per_row": "predictions/row",
     }
     for name, words in names.items():
-        if name in figures:
+        if name in statistics:
             yield f"{words:18} {spread(name)}"
-    if "predicted_share" in figures:
-        yield f"predicted          {share('predicted_share', 'of pieces')}"
+    if "predicted_share" in statistics:
+        yield f"predicted          {share('predicted_share', 'of tokens')}"
         kinds = [
             share("mask_share", "[MASK]"),
             share("random_share", "random"),
-            share("replaced_share", "replaced ([MASK] or random: --vocab_file tells which)"),
+            share("replaced_share", "replaced ([MASK] or random; --vocab_file tells them apart)"),
             share("kept_share", "kept"),
         ]
         yield f"of these           {', '.join(filter(None, kinds))}"
-        if cut := share("words_cut_share", "of words with a prediction"):
-            yield f"words cut          {cut}"
+        if partly := share("partly_predicted_words_share", "of words with a prediction"):
+            yield f"partly predicted   {partly}"
     else:
-        yield "predicted          masks are drawn in training"
-    if figures.get("next_sentence") != "none":
+        yield "predicted          masks are generated during training"
+    if statistics.get("next_sentence") != "none":
         meaning = {"random": "not next", "order": "swapped"}.get(
-            figures.get("next_sentence"), "label 1"
+            statistics.get("next_sentence"), "label 1"
         )
         yield f"next sentence      {share('label_1_share', meaning)}"
-    for name, words in (("unmasked", "the same pieces"), ("masked", "the same pieces and masks")):
-        if f"duplicates_{name}" in figures:
-            yield f"duplicates         {figures[f'duplicates_{name}']:,} examples with {words}"
+    for name, words in (("unmasked", "the same tokens"), ("masked", "the same tokens and masks")):
+        if f"duplicates_{name}" in statistics:
+            yield f"duplicates         {statistics[f'duplicates_{name}']:,} examples with {words}"
 
 
 def use_color(choice: str) -> bool:
@@ -188,30 +190,34 @@ def use_color(choice: str) -> bool:
 
 def define_flags(define: Definitions) -> None:
     """Defines the flags of this program."""
-    define.string("input_file", None, "Comma list of folders, record files and globs.")
-    define.string("vocab_file", None, "Vocabulary; else the one beside a manifest.")
-    define.integer("num_examples", 3, "Records to show.", lower_bound=0)
-    define.integer("max_examples", 0, "Most records to read; 0 for all.", lower_bound=0)
-    define.enum("color", "auto", ("auto", "always", "never"), "Colours; auto: on a terminal.")
-    define.boolean("json", False, "Print the statistics as JSON and no examples.")
+    define.string("input_file", None, "Comma-separated list of folders, record files and globs.")
+    define.string("vocab_file", None, "Vocabulary file; default: the one next to the manifest.")
+    define.integer("num_examples", 3, "Number of records to show.", lower_bound=0)
+    define.integer(
+        "max_examples", 0, "Maximum number of records to read; 0 reads all.", lower_bound=0
+    )
+    define.enum(
+        "color", "auto", ("auto", "always", "never"), "Whether to use colors; auto: on a terminal."
+    )
+    define.boolean("json", False, "Print the statistics as JSON, without examples.")
     define.require("input_file")
 
 
 def main(flags: FlagValues, arguments: Sequence[str]) -> None:
     """Verifies the given record files, and prints their statistics and examples."""
-    no_arguments(arguments)
-    found = find_record_files(flags.input_file, strangers=True)
+    reject_arguments(arguments)
+    found = find_record_files(flags.input_file, include_unlisted=True)
     verify_all(found)
     start_tensorflow()
     num_examples = 0 if flags.json else flags.num_examples
-    statistics, shown = read_all(found, flags.vocab_file, num_examples, flags.max_examples)
-    figures = of_manifests(found) | statistics.to_dict()
+    collected, shown = read_all(found, flags.vocab_file, num_examples, flags.max_examples)
+    statistics = manifest_statistics(found) | collected.to_dict()
     if flags.json:
-        print(json.dumps(figures, indent=2, ensure_ascii=False))
+        print(json.dumps(statistics, indent=2, ensure_ascii=False))
         return
-    print(*report(figures), sep="\n")
-    if num_examples and not shown and figures["rows"]:
-        print("\nThere is no vocabulary beside the files: --vocab_file shows examples as text")
+    print(*report(statistics), sep="\n")
+    if num_examples and not shown and statistics["rows"]:
+        print("\nNo vocabulary found next to the files; use --vocab_file to show examples as text")
     for batch, row, vocab, next_sentence in shown:
         lines = record_text.describe(batch, row, vocab, next_sentence, use_color(flags.color))
         print("", *lines, sep="\n")

@@ -16,8 +16,8 @@ from tqdm import tqdm
 
 SECONDS_BETWEEN_LINES = 10.0
 
-_SECONDS_BETWEEN_LOOKS = 0.5
-_AMOUNT_BETWEEN_NOTES = 4 << 20
+_SECONDS_BETWEEN_POLLS = 0.5
+_AMOUNT_BETWEEN_WRITES = 4 << 20
 _AMOUNT = struct.Struct("<Q")
 
 
@@ -25,19 +25,19 @@ class Progress:
     """A context manager that counts completed work and reports it.
 
     Args:
-        what: the label, for example "reading".
+        label: the label, for example "reading".
         total: the total amount of work, or None if unknown.
         unit: the unit of the count, for example "B".
     """
 
-    def __init__(self, what: str, total: int | None, unit: str):
-        self._what, self._total, self._unit = what, total, unit
+    def __init__(self, label: str, total: int | None, unit: str):
+        self._label, self._total, self._unit = label, total, unit
         self._done, self._note, self._line = 0, "", ""
         self._started = self._printed = time.monotonic()
         self._bar = None
         if sys.stderr.isatty():
             self._bar = tqdm(
-                desc=what, total=total, unit=f" {unit}", unit_scale=True, file=sys.stderr
+                desc=label, total=total, unit=f" {unit}", unit_scale=True, file=sys.stderr
             )
 
     def __enter__(self) -> "Progress":
@@ -71,10 +71,10 @@ class Progress:
         done, total = _short(self._done), "" if self._total is None else f"/{_short(self._total)}"
         rate = _short(self._done / max(now - self._started, 1e-9))
         note = f", {self._note}" if self._note else ""
-        where = f"{self._what}: {done}{total} {self._unit}"
-        if where != self._line:  # avoids printing the same line twice
-            print(f"{where}, {rate} {self._unit}/s{note}", file=sys.stderr, flush=True)
-        self._line = where
+        line = f"{self._label}: {done}{total} {self._unit}"
+        if line != self._line:  # avoids printing the same line twice
+            print(f"{line}, {rate} {self._unit}/s{note}", file=sys.stderr, flush=True)
+        self._line = line
 
 
 class Meter:
@@ -86,23 +86,23 @@ class Meter:
 
     def __init__(self, path: str):
         self._file = open(path, "wb", buffering=0)  # noqa: SIM115
-        self._done = self._noted = 0
+        self._done = self._written = 0
 
     def __enter__(self) -> "Meter":
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._note()
+        self._write()
         self._file.close()
 
     def add(self, amount: int) -> None:
         """Adds to the count; the file is updated once per 4 MiB of work and at exit."""
         self._done += amount
-        if self._done - self._noted >= _AMOUNT_BETWEEN_NOTES:
-            self._note()
+        if self._done - self._written >= _AMOUNT_BETWEEN_WRITES:
+            self._write()
 
-    def _note(self) -> None:
-        self._noted = self._done
+    def _write(self) -> None:
+        self._written = self._done
         os.pwrite(self._file.fileno(), _AMOUNT.pack(self._done), 0)
 
 
@@ -114,16 +114,16 @@ def watched(paths: list[str], progress: Progress) -> Iterator[None]:
         paths: the meter files of the workers, which are removed at the end.
         progress: the counter to update.
     """
-    over = threading.Event()
+    finished = threading.Event()
 
     def watch() -> None:
         seen = 0
         while True:
-            is_over = over.wait(_SECONDS_BETWEEN_LOOKS)
+            is_finished = finished.wait(_SECONDS_BETWEEN_POLLS)
             done = sum(map(_read_meter, paths))
             progress.add(done - seen)
             seen = done
-            if is_over:
+            if is_finished:
                 return
 
     watcher = threading.Thread(target=watch, daemon=True)
@@ -131,7 +131,7 @@ def watched(paths: list[str], progress: Progress) -> Iterator[None]:
     try:
         yield
     finally:
-        over.set()
+        finished.set()
         watcher.join()
         for path in paths:
             with contextlib.suppress(OSError):

@@ -29,7 +29,7 @@ from data_tools.corpus.sentences import split_sentences
 from keras_bert.common.errors import InputError
 from keras_bert.common.files import write_bytes
 from keras_bert.programs.flags import Definitions
-from keras_bert.programs.program import Program, no_arguments, run
+from keras_bert.programs.program import Program, reject_arguments, run
 
 HELD_OUT_EVERY = 20
 
@@ -82,7 +82,9 @@ def topic_documents() -> Iterator[tuple[str, list[str]]]:
     try:
         from pydoc_data.topics import topics
     except ImportError:
-        raise InputError("this Python has no pydoc_data.topics: install its full library") from None
+        raise InputError(
+            "pydoc_data.topics not found; expected a Python with its complete standard library"
+        ) from None
     for name in sorted(topics):
         yield f"topics/{name}", prose_sentences(topics[name])
 
@@ -237,10 +239,10 @@ def write_python_corpus(output_dir: str) -> dict[str, int]:
         for name, sentences in source:
             # Inherited and copied docstrings repeat sentences, and a held-out sentence must not be
             # in the training set. Only the first occurrence of each sentence is kept.
-            fresh = [s for s in dict.fromkeys(sentences) if s not in seen]
-            seen.update(fresh)
-            if len(fresh) >= 2:
-                files["eval.txt" if is_held_out(name) else "train.txt"].append("\n".join(fresh))
+            new = [s for s in dict.fromkeys(sentences) if s not in seen]
+            seen.update(new)
+            if len(new) >= 2:
+                files["eval.txt" if is_held_out(name) else "train.txt"].append("\n".join(new))
     for name, documents in files.items():
         content = ("\n\n".join(documents) + "\n").encode()
         path = os.path.join(output_dir, name)
@@ -258,13 +260,13 @@ def write_python_corpus(output_dir: str) -> dict[str, int]:
 
 def define_flags(define: Definitions) -> None:
     """Defines the flag of this program."""
-    define.string("output_dir", None, "Folder for train.txt and eval.txt.")
+    define.string("output_dir", None, "Output folder of train.txt and eval.txt.")
     define.require("output_dir")
 
 
 def main(flags: FlagValues, arguments: Sequence[str]) -> None:
     """Writes the corpus to --output_dir."""
-    no_arguments(arguments)
+    reject_arguments(arguments)
     write_python_corpus(flags.output_dir)
 
 

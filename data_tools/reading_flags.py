@@ -11,18 +11,22 @@ def define_flags(define: Definitions) -> None:
         "input_format",
         default.input_format,
         INPUT_FORMATS,
-        "sentences: one a line, a blank line between documents. prose: running text, a blank line "
-        "between paragraphs, two or more (or a form feed) between documents. jsonl: a JSON object "
-        "a line. wiki: WikiExtractor's output, either form. gutenberg: Project Gutenberg's books.",
+        "sentences: one per line, a blank line between documents. prose: running text, a blank "
+        "line between paragraphs, two or more (or a form feed) between documents. jsonl: one JSON "
+        "object per line. wiki: output of WikiExtractor, as tags or JSON. gutenberg: books of "
+        "Project Gutenberg.",
     )
-    define.string("text_field", default.text_field, "Field of jsonl that holds the document.")
+    define.string(
+        "text_field", default.text_field, "JSON field that holds the document, for jsonl."
+    )
     define.string(
         "language",
         default.language,
-        "Language whose rules split text into sentences, a code such as en or zh.",
+        "Language code (such as en or zh) of the rules that split text into sentences.",
     )
     define.number(
         "max_bad_line_share",
         default.max_bad_line_share,
-        "Share of a file's lines that may be undecodable or malformed; 0 rejects the first one.",
+        "Fraction of the lines of a file that may be undecodable or malformed; 0 rejects the first "
+        "one.",
     )

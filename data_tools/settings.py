@@ -83,18 +83,18 @@ class Settings:
                 f"--next_sentence={self.next_sentence}: expected one of {', '.join(NEXT_SENTENCE)}"
             )
         self.reading()  # its constructor checks the reading settings
-        self._refuse_what_has_no_effect()
+        self._reject_options_without_effect()
 
-    def _refuse_what_has_no_effect(self) -> None:
+    def _reject_options_without_effect(self) -> None:
         if self.text_field != Reading.text_field and self.input_format != "jsonl":
             raise InputError(
                 f"--text_field={self.text_field} with --input_format={self.input_format}: "
-                "expected --input_format=jsonl, the only format that has fields to choose from"
+                "expected --input_format=jsonl, the only format with a choice of fields"
             )
         if self.language != Reading.language and self.input_format == "sentences":
             raise InputError(
                 f"--language={self.language} with --input_format=sentences: expected another "
-                "--input_format, since a file with one sentence a line is not split"
+                "--input_format, because a file with one sentence per line is not split"
             )
 
     def reading(self) -> Reading:
@@ -106,47 +106,49 @@ class Settings:
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
 
-def refuse_other_settings(
-    output_dir: str, what: str, made: dict[str, Any], asked: dict[str, Any]
+def reject_other_settings(
+    output_dir: str, description: str, existing: dict[str, Any], requested: dict[str, Any]
 ) -> None:
     """Checks that the dataset in a folder was made with the requested settings.
 
     Args:
         output_dir: the folder.
-        what: description of the folder's content for the error message.
-        made: manifest or plan of the existing dataset: settings, vocab, inputs.
-        asked: the same values for the current command.
+        description: the content of the folder, for the error message.
+        existing: manifest or plan of the existing dataset: settings, vocab, inputs.
+        requested: the same values for the current command.
 
     Raises:
         InputError: if they differ; the message lists the differences.
     """
-    had, wanted = made["settings"], dict(asked["settings"])
-    if wanted["num_shards"] == 0:  # 0: any number that was chosen matches
-        wanted["num_shards"] = had.get("num_shards")
+    old, new = existing["settings"], dict(requested["settings"])
+    if new["num_shards"] == 0:  # 0: any number that was chosen matches
+        new["num_shards"] = old.get("num_shards")
     differences = [
-        f"{name} was {had.get(name)!r}, now {wanted.get(name)!r}"
-        for name in sorted(had.keys() | wanted.keys())
-        if had.get(name) != wanted.get(name)
+        f"{name} was {old.get(name)!r}, now {new.get(name)!r}"
+        for name in sorted(old.keys() | new.keys())
+        if old.get(name) != new.get(name)
     ]
-    if made["vocab"]["sha256"] != asked["vocab"]["sha256"]:
+    if existing["vocab"]["sha256"] != requested["vocab"]["sha256"]:
         differences.append("the vocabulary differs")
-    differences += _input_differences(made["inputs"], asked["inputs"])
+    differences += _input_differences(existing["inputs"], requested["inputs"])
     if differences:
         raise InputError(
-            f"--output_dir={output_dir} holds {what} made otherwise: {'; '.join(differences)}. "
-            "Give the same flags or another --output_dir"
+            f"--output_dir={output_dir}: holds {description} with other settings or input: "
+            f"{'; '.join(differences)}; expected the same flags, or another --output_dir"
         )
 
 
-def _input_differences(had: list[dict[str, Any]], now: list[dict[str, Any]]) -> list[str]:
+def _input_differences(
+    existing: list[dict[str, Any]], requested: list[dict[str, Any]]
+) -> list[str]:
     """Compares input files by name and content; the corpus may have moved to another folder."""
-    if len(had) != len(now):
-        return [f"input files were {len(had)}, now {len(now)}"]
-    for old, new in zip(had, now, strict=True):
+    if len(existing) != len(requested):
+        return [f"the number of input files was {len(existing)}, now {len(requested)}"]
+    for old, new in zip(existing, requested, strict=True):
         old_name, new_name = os.path.basename(old["file"]), os.path.basename(new["file"])
         if (old_name, old["bytes"]) != (new_name, new["bytes"]):
-            was, now_is = f"{old_name} ({old['bytes']} bytes)", f"{new_name} ({new['bytes']} bytes)"
-            return [f"input file {was} is now {now_is}"]
+            was = f"{old_name} ({old['bytes']} bytes)"
+            return [f"input file was {was}, now {new_name} ({new['bytes']} bytes)"]
         if files.sha256(new["file"]) != old.get("sha256"):
-            return [f"input file {new['file']} has other content now"]
+            return [f"the content of input file {new['file']} has changed"]
     return []

@@ -99,21 +99,21 @@ class BertConfig:
         for key in _SIZES:
             value = getattr(self, key)
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise _refusal(key, value, "a whole number of at least 1")
+                raise _invalid_value(key, value, "a whole number of at least 1")
         for key in _PROBABILITIES:
             value = getattr(self, key)
             if not _is_number(value) or not 0.0 <= value < 1.0:
-                raise _refusal(key, value, "a probability of at least 0 and below 1")
+                raise _invalid_value(key, value, "a probability of at least 0 and below 1")
         for key in _POSITIVE_NUMBERS:
             value = getattr(self, key)
             if not _is_number(value) or not value > 0.0:
-                raise _refusal(key, value, "a number above 0")
+                raise _invalid_value(key, value, "a number above 0")
         if not isinstance(self.is_decoder, bool):
-            raise _refusal("is_decoder", self.is_decoder, "true or false")
+            raise _invalid_value("is_decoder", self.is_decoder, "true or false")
         if self.hidden_act not in HIDDEN_ACTS:
-            raise _refusal("hidden_act", self.hidden_act, "one of " + ", ".join(HIDDEN_ACTS))
+            raise _invalid_value("hidden_act", self.hidden_act, "one of " + ", ".join(HIDDEN_ACTS))
         if self.hidden_size % self.num_attention_heads:
-            raise _refusal(
+            raise _invalid_value(
                 "hidden_size",
                 self.hidden_size,
                 f"a multiple of num_attention_heads, which is {self.num_attention_heads}",
@@ -138,12 +138,14 @@ class BertConfig:
         for key, allowed in _FIXED_KEYS.items():
             value = values.get(key)
             if value is not None and value != allowed:
-                raise _refusal(key, value, f"{json.dumps(allowed)}, for it changes the arithmetic")
+                raise _invalid_value(
+                    key, value, f"{json.dumps(allowed)}; other values change the computation"
+                )
         unknown = sorted(set(values) - fields - _IGNORED_KEYS - set(_FIXED_KEYS))
         if unknown:
             warnings.warn(f"unknown config keys are ignored: {', '.join(unknown)}", stacklevel=2)
         if "vocab_size" not in values:
-            raise InputError("vocab_size is missing; expected the number of pieces in vocab.txt")
+            raise InputError("vocab_size is missing; expected the number of tokens in vocab.txt")
         return cls(**{key: value for key, value in values.items() if key in fields})
 
     @classmethod
@@ -178,7 +180,7 @@ class BertConfig:
         """Raises an InputError, which names vocab_path, if `size` is not `vocab_size`."""
         if size != self.vocab_size:
             raise InputError(
-                f"{os.fspath(vocab_path)}: has {size} pieces, but vocab_size in the config is "
+                f"{os.fspath(vocab_path)}: has {size} tokens, but vocab_size in the config is "
                 f"{self.vocab_size}; expected the same number"
             )
 
@@ -208,5 +210,5 @@ def _json_type(value: object) -> str:
     return names.get(type(value), "number")
 
 
-def _refusal(key: str, value: object, allowed: str) -> InputError:
+def _invalid_value(key: str, value: object, allowed: str) -> InputError:
     return InputError(f"{key} is {json.dumps(value, default=repr)}; expected {allowed}")

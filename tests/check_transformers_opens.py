@@ -5,7 +5,7 @@
 Each pair of arguments is a directory that `save_model_directory` wrote from a BertPretrainer, and
 a batch with our outputs: the encoder's inputs, masked_lm_positions, sequence_output, pooled_output,
 masked_lm_logits and next_sentence_logits. If the directory has a vocabulary, the batch also has
-`text` and `pieces`: sentences, and the ids of [CLS] sentence [SEP] for each, joined by spaces.
+`text` and `token_ids`: sentences, and the ids of [CLS] sentence [SEP] for each, joined by spaces.
 Prints one line per pair with the largest difference. Exits with code 1 if a difference is over
 1e-5 or anything is missing.
 """
@@ -40,10 +40,10 @@ def differs(model_dir: str, examples_file: str) -> bool:
     worst = max(np.abs(value.numpy() - examples[key]).max() for key, value in theirs.items())
     if "text" in examples:
         tokenizer = AutoTokenizer.from_pretrained(model_dir)
-        for text, pieces in zip(examples["text"], examples["pieces"], strict=True):
+        for text, token_ids in zip(examples["text"], examples["token_ids"], strict=True):
             found = " ".join(map(str, tokenizer(str(text))["input_ids"]))
-            if found != pieces:
-                problems[f"pieces of {text!r}"] = f"{found}, expected {pieces}"
+            if found != token_ids:
+                problems[f"token ids of {text!r}"] = f"{found}, expected {token_ids}"
     print(f"largest difference {worst:.2e}, problems: {problems or 'none'}")
     return worst > 1e-5 or bool(problems)
 

@@ -57,10 +57,10 @@ def root() -> Path:
 
 @pytest.fixture(scope="session")
 def shared_data() -> Path:
-    """Returns the folder of real public data beside the checkout, or skips the test without it."""
+    """Returns the folder of real public data next to the checkout, or skips the test without it."""
     path = ROOT.parent / "shared" / "data"
     if not path.is_dir():
-        pytest.skip("real-data test: ../shared/data is not beside this checkout")
+        pytest.skip("real-data test: ../shared/data is not next to this checkout")
     return path
 
 
@@ -84,7 +84,7 @@ def backend_python() -> Callable[[str], str]:
 def make_checkpoint():
     """Returns a function: (folder, tokens besides special ones, sizes) -> an encoder's folder."""
 
-    def make(folder: Path, pieces, **sizes) -> Path:
+    def make(folder: Path, tokens, **sizes) -> Path:
         import keras
 
         from keras_bert.checkpoints.model_description import ModelDescription
@@ -92,7 +92,7 @@ def make_checkpoint():
         from keras_bert.config import BertConfig
         from keras_bert.models.encoder import BertEncoder
 
-        vocab = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *pieces]
+        vocab = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *tokens]
         defaults = {
             "hidden_size": 16,
             "num_hidden_layers": 1,

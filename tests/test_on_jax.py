@@ -1,4 +1,4 @@
-"""The programs with KERAS_BACKEND=jax: same flags, files and figures; bit-identical resuming."""
+"""The programs with KERAS_BACKEND=jax: same flags, files and metrics; bit-identical resuming."""
 
 import functools
 import json
@@ -88,7 +88,7 @@ def test_run_killed_at_step_4_resumes_bit_identical(pretrained, pretraining, tmp
     (again / "results.json").unlink()
     done = pretraining(again)
     assert done.returncode == 0, done.stderr[-3000:]
-    assert "continuing from step 4" in done.stderr
+    assert "Training resumed at step 4" in done.stderr
     for name in ("model.safetensors", "optimizer.safetensors"):
         place = f"checkpoints/step-00000006/{name}"
         assert (again / place).read_bytes() == (pretrained / place).read_bytes()
@@ -132,4 +132,6 @@ def test_export_is_rejected_before_anything_runs(on_jax, tmp_path):
     done = on_jax("run_pretraining.py", input_file="a", output_dir=tmp_path, export="true")
     assert done.returncode == 1
     assert "--export" in done.stderr
-    assert "needs TensorFlow; export_model.py without KERAS_BACKEND" in done.stderr
+    assert (
+        "requires the TensorFlow backend; to export a JAX run, use export_model.py" in done.stderr
+    )

@@ -35,9 +35,9 @@ def folder(root, tmp_path_factory) -> Path:
     """Returns a folder with records of the documents, and their vocabulary."""
     folder = tmp_path_factory.mktemp("pipeline")
     (folder / "text.txt").write_text(DOCUMENTS)
-    pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *sorted(set(DOCUMENTS.split()))]
-    (folder / "vocab.txt").write_text("".join(f"{piece}\n" for piece in pieces))
-    (folder / "config.json").write_text(json.dumps(CONFIG | {"vocab_size": len(pieces)}))
+    tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *sorted(set(DOCUMENTS.split()))]
+    (folder / "vocab.txt").write_text("".join(f"{token}\n" for token in tokens))
+    (folder / "config.json").write_text(json.dumps(CONFIG | {"vocab_size": len(tokens)}))
     flags = {
         "input_file": folder / "text.txt",
         "vocab_file": folder / "vocab.txt",
@@ -72,14 +72,15 @@ def test_model_trained_from_text_is_exported_and_served(run_program, folder: Pat
     served = folder / "run" / "export" / "1"
     assert f"export = {served}" in done.stdout
 
-    said = json.loads((folder / "run" / "run.json").read_text())["settings"]
-    assert (said["max_seq_length"], said["max_predictions_per_seq"]) == (LENGTH, PREDICTIONS)
+    settings = json.loads((folder / "run" / "run.json").read_text())["settings"]
+    assert settings["max_seq_length"] == LENGTH
+    assert settings["max_predictions_per_seq"] == PREDICTIONS
     info = json.loads((served / "export.json").read_text())
     assert (info["max_seq_length"], info["do_lower_case"]) == (LENGTH, False)
 
     answer = tf.saved_model.load(str(served)).signatures["serving_default"](tf.constant([TEXT]))
-    (pieces,) = answer["tokens"].numpy()[0]
+    (filled_tokens,) = answer["tokens"].numpy()[0]
     shown = run_program("run_fill_mask.py", TEXT, model_dir=folder / "run" / "model")
     assert shown.returncode == 0, shown.stderr
     filled = re.findall(r"(\S+) [\d.]+%", shown.stdout)
-    assert [piece.decode() for piece in pieces] == filled
+    assert [token.decode() for token in filled_tokens] == filled

@@ -67,17 +67,17 @@ def build_on_beam(
     vocab = beam_files.read_bytes(vocab_file)
     if not beam_files.is_local(vocab_file):
         vocab_file = _local_copy(vocab)
-    asked = build.what_is_asked(inputs, vocab_file, settings)
-    if manifest := _find_finished(output_dir, asked):
+    requested = build.requested_dataset(inputs, vocab_file, settings)
+    if manifest := _find_finished(output_dir, requested):
         if beam_files.is_local(output_dir):
             build.remove_leftovers(output_dir)
         else:
             beam_files.remove_folder(f"{output_dir}/{build.BUILDING}")
         return manifest
     with _folder(output_dir) as building:
-        if manifest := _find_finished(output_dir, asked):  # finished by another build
+        if manifest := _find_finished(output_dir, requested):  # finished by another build
             return manifest
-        plan = _plan(asked, output_dir, building, beam_options)
+        plan = _plan(requested, output_dir, building, beam_options)
         beam_files.write_bytes(f"{building}/{build.VOCAB}", vocab)
         _make_shards(plan, building, output_dir, vocab, beam_options)
         return _finish(plan, building, output_dir)
@@ -92,36 +92,36 @@ def _beam_options(runner: str, options: Sequence[str]) -> PipelineOptions:
         # If an option is given twice, the later one applies.
         options = ["--allow_unsafe_triggers", "--default_sdk_harness_log_level=ERROR", *options]
     try:
-        made = beam_runners.create_runner(runner)
+        created = beam_runners.create_runner(runner)
     except (ImportError, AttributeError, ValueError, TypeError) as error:
         raise InputError(f"--runner={runner}: {error}") from None
-    said = io.StringIO()
+    stderr = io.StringIO()
     parsers: list[argparse.ArgumentParser] = []
     try:
-        with contextlib.redirect_stderr(said):
+        with contextlib.redirect_stderr(stderr):
             parsed = PipelineOptions([*options, f"--runner={runner}"])
             # Beam parses the options in this call, and would only log a warning for unknown ones.
             std_logging.disable(std_logging.WARNING)
             parsed.get_all_options(add_extra_args_fn=parsers.append)
             _, unknown = parsers[0].parse_known_args(options)
     except SystemExit:
-        line = said.getvalue().strip().rsplit("\n", 1)[-1]
-        raise InputError(f"options behind --: {line.split('error: ', 1)[-1]}") from None
+        line = stderr.getvalue().strip().rsplit("\n", 1)[-1]
+        raise InputError(f"options after --: {line.split('error: ', 1)[-1]}") from None
     finally:
         std_logging.disable(std_logging.NOTSET)
     # A job server (Flink, Spark) may have additional options, which are requested later.
-    if unknown and not isinstance(made, PortableRunner):
-        raise InputError(f"options behind --: {runner} has no option {unknown[0]!r}")
+    if unknown and not isinstance(created, PortableRunner):
+        raise InputError(f"options after --: {runner} has no option {unknown[0]!r}")
     return parsed
 
 
-def _find_finished(output_dir: str, asked: dict[str, Any]) -> dict[str, Any] | None:
+def _find_finished(output_dir: str, requested: dict[str, Any]) -> dict[str, Any] | None:
     """Returns the manifest if the requested dataset is finished."""
     manifest_file = f"{output_dir}/{record_files.MANIFEST}"
     if not beam_files.exists(manifest_file):
         return None
     manifest = beam_files.read_json(manifest_file)
-    build.check_finished(output_dir, *_without_remote(output_dir, manifest, asked))
+    build.check_finished(output_dir, *_without_remote(output_dir, manifest, requested))
     return manifest
 
 
@@ -135,55 +135,57 @@ def _folder(output_dir: str) -> contextlib.AbstractContextManager[str]:
 
 
 def _plan(
-    asked: dict[str, Any], output_dir: str, building: str, options: PipelineOptions
+    requested: dict[str, Any], output_dir: str, building: str, options: PipelineOptions
 ) -> dict[str, Any]:
     """Counts the documents of all input files, or reads the plan of an earlier build."""
     plan_file = f"{building}/{build.PLAN}"
     if beam_files.exists(plan_file):
         plan = beam_files.read_json(plan_file)
-        build.check_begun(output_dir, *_without_remote(output_dir, plan, asked))
+        build.check_resumable(output_dir, *_without_remote(output_dir, plan, requested))
         return plan
-    build.refuse_strangers(output_dir, list(beam_files.list_sizes(output_dir, ".tfrecord")))
+    build.reject_unlisted_files(output_dir, list(beam_files.list_sizes(output_dir, ".tfrecord")))
     inputs_file = f"{building}/{_INPUTS}"
     beam_files.remove(inputs_file)  # left by a build that was killed while reading
 
-    settings = Settings(**asked["settings"])
-    files = list(enumerate(entry["file"] for entry in asked["inputs"]))
+    settings = Settings(**requested["settings"])
+    files = list(enumerate(entry["file"] for entry in requested["inputs"]))
     with _pipeline(options) as pipeline:
         entries = pipeline | "files" >> beam.Create(files) | beam.Reshuffle()
         entries |= "read" >> beam.Map(_describe_file, settings.reading())
         entries |= "all" >> beam.combiners.ToList()
         entries |= "note" >> beam.Map(_write_entries, inputs_file)
     inputs, odd = [], OddInput()
-    for (_, entry), found in zip(beam_files.read_json(inputs_file), asked["inputs"], strict=True):
-        if "refused" in entry:
-            raise InputError(entry["refused"])
+    described = beam_files.read_json(inputs_file)
+    for (_, entry), found in zip(described, requested["inputs"], strict=True):
+        if "error" in entry:
+            raise InputError(entry["error"])
         inputs.append(found | entry)
         odd.merge(entry["odd"])
     odd.log()
-    plan = build.make_plan(asked, inputs, partition.default_num_buckets(asked["inputs"]))
+    plan = build.make_plan(requested, inputs, partition.default_num_buckets(requested["inputs"]))
     beam_files.write_json(plan_file, plan)
     return plan
 
 
 def _without_remote(
-    output_dir: str, made: dict[str, Any], asked: dict[str, Any]
+    output_dir: str, existing: dict[str, Any], requested: dict[str, Any]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Compares the input files that only Beam can open; returns both dictionaries without them."""
     kept = []
-    for of in (made, asked):
-        local = [entry for entry in of["inputs"] if beam_files.is_local(entry["file"])]
-        kept.append(of | {"inputs": local})
+    for each in (existing, requested):
+        local = [entry for entry in each["inputs"] if beam_files.is_local(entry["file"])]
+        kept.append(each | {"inputs": local})
     remote = [
-        {entry["file"]: entry for entry in of["inputs"] if not beam_files.is_local(entry["file"])}
-        for of in (made, asked)
+        {entry["file"]: entry for entry in each["inputs"] if not beam_files.is_local(entry["file"])}
+        for each in (existing, requested)
     ]
     for path in sorted(remote[0].keys() | remote[1].keys()):
-        had, now = remote[0].get(path), remote[1].get(path)
-        if not had or not now or had["sha256"] != beam_files.sha256(path):
+        old, new = remote[0].get(path), remote[1].get(path)
+        if not old or not new or old["sha256"] != beam_files.sha256(path):
+            change = "was added" if not old else "has changed" if new else "was removed"
             raise InputError(
-                f"--output_dir={output_dir} was made of other input files: {path} was "
-                f"{'there' if had else 'absent'}, {'has other content' if now else 'is absent'} now"
+                f"--output_dir={output_dir}: holds a dataset of other input files: "
+                f"{path} {change}; expected the same files, or another --output_dir"
             )
     return kept[0], kept[1]
 
@@ -205,7 +207,7 @@ def _describe_file(numbered: tuple[int, str], reading: Reading) -> tuple[int, di
             longest = max(longest, sentences)
         checksum = beam_files.sha256(path)
     except InputError as error:
-        return number, {"refused": str(error)}
+        return number, {"error": str(error)}
     return number, {
         "sha256": checksum,
         "documents": num_documents,
@@ -228,9 +230,9 @@ def _make_shards(
     notes = _read_notes(plan, building)
     # Shards are in the output directory if a build was killed during the final moves.
     sizes = [beam_files.list_sizes(folder, ".tfrecord") for folder in (building, output_dir)]
-    whole = {note["index"] for note in notes if build.has_its_bytes(note, sizes)}
-    lacking = [index for index in range(settings.num_shards) if index not in whole]
-    if not lacking:
+    complete = {note["index"] for note in notes if build.has_recorded_size(note, sizes)}
+    missing = [index for index in range(settings.num_shards) if index not in complete]
+    if not missing:
         return
     files = [(entry["file"], entry["documents"], entry["sentences"]) for entry in plan["inputs"]]
     with _pipeline(options) as pipeline:
@@ -238,10 +240,10 @@ def _make_shards(
             pipeline
             | "files" >> beam.Create(files)
             | beam.Reshuffle()
-            | "read" >> beam.FlatMap(_documents, settings, frozenset(lacking))
+            | "read" >> beam.FlatMap(_documents, settings, frozenset(missing))
         )
         # A shard without documents also becomes a file.
-        every_shard = pipeline | "shards" >> beam.Create([(index, _EMPTY) for index in lacking])
+        every_shard = pipeline | "shards" >> beam.Create([(index, _EMPTY) for index in missing])
         (
             (documents, every_shard)
             | beam.Flatten().with_output_types(tuple[int, tuple[bytes, bytes]])
@@ -253,15 +255,15 @@ def _make_shards(
 def _read_notes(plan: dict[str, Any], building: str) -> list[dict[str, Any]]:
     """Reads the existing notes of the plan's shards."""
     num_shards = plan["settings"]["num_shards"]
-    there = beam_files.list_sizes(building, ".tfrecord.json")
+    existing = beam_files.list_sizes(building, ".tfrecord.json")
     names = [
         tfrecord_writing.shard_name(index, num_shards) + ".json" for index in range(num_shards)
     ]
-    return [beam_files.read_json(f"{building}/{name}") for name in names if name in there]
+    return [beam_files.read_json(f"{building}/{name}") for name in names if name in existing]
 
 
 def _documents(
-    file: tuple[str, int, int], settings: Settings, wanted: frozenset[int]
+    file: tuple[str, int, int], settings: Settings, missing: frozenset[int]
 ) -> Iterator[tuple[int, tuple[bytes, bytes]]]:
     """Yields (shard, (digest, text)) for the documents of a file whose shards are missing."""
     path, *planned = file
@@ -272,10 +274,10 @@ def _documents(
         content = text.encode()
         digest = partition.document_digest(content, settings.random_seed)
         shard = partition.bucket_of(digest, settings.num_shards)
-        if shard in wanted:
+        if shard in missing:
             yield shard, (digest, content)
     if [num_documents, num_sentences] != planned:
-        raise InputError(f"{path}: changed during the build")
+        raise InputError(f"{path}: the content changed during the build")
 
 
 def _write_shard(
@@ -291,9 +293,9 @@ def _write_shard(
         texts = [text.split(_BLANK) for _, text in ordered]
         del ordered
         name = tfrecord_writing.shard_name(index, settings.num_shards)
-        made = os.path.join(folder, name)
-        note = shards.write_shard_of(texts, index, _local_copy(vocab), settings, made)
-        beam_files.upload(made, f"{building}/{name}")
+        path = os.path.join(folder, name)
+        note = shards.write_shard_of(texts, index, _local_copy(vocab), settings, path)
+        beam_files.upload(path, f"{building}/{name}")
         beam_files.write_json(f"{building}/{name}.json", note)
 
 
@@ -316,17 +318,17 @@ def _pipeline(options: PipelineOptions) -> Iterator[beam.Pipeline]:
     try:
         pipeline = beam.Pipeline(options=options)
     except ValueError as error:  # for example without --project, which Dataflow requires
-        raise InputError(f"options behind --: {error}") from None
+        raise InputError(f"options after --: {error}") from None
     try:
         with pipeline:
             yield pipeline
     except Exception as error:
         # Beam passes on a worker's exception as text.
-        refused = re.findall(r"InputError: (.*)", str(error))
+        messages = re.findall(r"InputError: (.*)", str(error))
         if isinstance(error, InputError):
-            refused = [str(error)]
-        if refused:
-            raise InputError(re.sub(r" \[while running .*", "", refused[-1])) from None
+            messages = [str(error)]
+        if messages:
+            raise InputError(re.sub(r" \[while running .*", "", messages[-1])) from None
         if isinstance(error, RuntimeError) and "Traceback" not in str(error):
             raise InputError(f"Apache Beam: {error}") from None  # raised by the runner
         raise

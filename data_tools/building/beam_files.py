@@ -49,7 +49,9 @@ def find_input_files(patterns: str) -> list[dict[str, Any]]:
         matches = matches or _match(entry)
         visible = {path: size for path, size in sorted(matches.items()) if "/." not in path}
         if not visible:
-            raise InputError(f"--input_file: no file at {entry!r}, expected a file, glob or folder")
+            raise InputError(
+                f"--input_file: no file matches {entry!r}; expected a file, glob or folder"
+            )
         found |= visible
     return [{"file": path, "bytes": size} for path, size in found.items()]
 
@@ -101,7 +103,7 @@ def read_json(path: str) -> Any:
     try:
         return json.loads(read_bytes(path))
     except ValueError as error:
-        raise InputError(f"{path}: is not JSON: {error}") from None
+        raise InputError(f"{path}: not valid JSON: {error}") from None
 
 
 def sha256(path: str) -> str:
@@ -121,7 +123,7 @@ def write_bytes(path: str, content: bytes) -> None:
     with _writing(path, partial):
         with FileSystems.create(partial, compression_type=CompressionTypes.UNCOMPRESSED) as file:
             file.write(content)
-        _put_in_place(partial, path)
+        _move_into_place(partial, path)
 
 
 def upload(source: str, path: str) -> None:
@@ -133,7 +135,7 @@ def upload(source: str, path: str) -> None:
             FileSystems.create(partial, compression_type=CompressionTypes.UNCOMPRESSED) as file,
         ):
             shutil.copyfileobj(local, file, 1 << 20)
-        _put_in_place(partial, path)
+        _move_into_place(partial, path)
 
 
 def move(sources: list[str], destinations: list[str]) -> None:
@@ -164,7 +166,7 @@ def _partial(path: str) -> str:
     return f"{folder}/.{name}.{uuid.uuid4().hex}.partial"
 
 
-def _put_in_place(partial: str, path: str) -> None:
+def _move_into_place(partial: str, path: str) -> None:
     try:
         FileSystems.rename([partial], [path])
     except BeamIOError:

@@ -21,7 +21,7 @@ from typing import Any
 from absl import logging
 
 from data_tools.building import partition
-from data_tools.settings import Settings, refuse_other_settings
+from data_tools.settings import Settings, reject_other_settings
 from keras_bert.common import files
 from keras_bert.common.errors import InputError
 from keras_bert.common.lock import locked
@@ -29,13 +29,13 @@ from keras_bert.data import record_files
 from keras_bert.text.vocabulary import load_vocab
 
 BUILDING, PLAN, VOCAB = ".building", "plan.json", "vocab.txt"
-_LOCK = ".lock"  # .building.lock, beside .building
+_LOCK = ".lock"  # .building.lock, next to .building
 
 # They determine random streams, the tokenizer's Unicode tables and the sentence splitter's rules.
 _PACKAGES = ("keras_bert", "numpy", "sentencex", "tensorflow", "tensorflow-text")
 
 
-def what_is_asked(
+def requested_dataset(
     inputs: list[dict[str, Any]], vocab_file: str, settings: Settings
 ) -> dict[str, Any]:
     """Describes the requested dataset before any text is read: settings, vocab and inputs.
@@ -48,7 +48,7 @@ def what_is_asked(
     return {"settings": settings.to_dict(), "vocab": vocab, "inputs": inputs}
 
 
-def check_finished(output_dir: str, manifest: dict[str, Any], asked: dict[str, Any]) -> None:
+def check_finished(output_dir: str, manifest: dict[str, Any], requested: dict[str, Any]) -> None:
     """Checks that the dataset of a manifest is the requested one.
 
     Raises:
@@ -58,24 +58,25 @@ def check_finished(output_dir: str, manifest: dict[str, Any], asked: dict[str, A
     manifest_file = os.path.join(output_dir, record_files.MANIFEST)
     if manifest.get("format") != record_files.FORMAT:
         raise InputError(
-            f"{manifest_file} is no manifest of this program: expected another --output_dir"
+            f"{manifest_file}: not a manifest of create-pretraining-data; expected another "
+            "--output_dir"
         )
     if manifest.get("version") != record_files.VERSION:
         raise InputError(
-            f"{manifest_file} has version {manifest.get('version')!r}, this program makes version "
-            f"{record_files.VERSION}: expected another --output_dir"
+            f"{manifest_file}: format version {manifest.get('version')!r}; expected version "
+            f"{record_files.VERSION}, or another --output_dir"
         )
     _check_form(manifest_file, manifest)
     try:
         _ = manifest["counts"]["examples"] + manifest["counts"]["rows"], len(manifest["shards"])
         _ = manifest["counts"]["documents"], [entry["odd"].items() for entry in manifest["inputs"]]
     except (KeyError, TypeError, AttributeError) as error:
-        raise _not_whole(manifest_file, error) from None
-    refuse_other_settings(output_dir, "a finished dataset", manifest, asked)
+        raise _invalid_file_error(manifest_file, error) from None
+    reject_other_settings(output_dir, "a finished dataset", manifest, requested)
     logging.info("%s is finished: nothing to do", output_dir)
 
 
-def check_begun(output_dir: str, plan: dict[str, Any], asked: dict[str, Any]) -> None:
+def check_resumable(output_dir: str, plan: dict[str, Any], requested: dict[str, Any]) -> None:
     """Checks that the build of a plan can be resumed.
 
     Raises:
@@ -83,43 +84,44 @@ def check_begun(output_dir: str, plan: dict[str, Any], asked: dict[str, Any]) ->
     """
     building = os.path.join(output_dir, BUILDING)
     _check_form(os.path.join(building, PLAN), plan)
-    what = f"an unfinished dataset (remove {building} to begin anew)"
-    refuse_other_settings(output_dir, what, plan, asked)
-    had, now = plan.get("made_with"), _made_with()
-    if had != now:
-        had = had if isinstance(had, dict) else {}  # Earlier versions did not write it.
+    description = f"an unfinished dataset (to start again, remove {building})"
+    reject_other_settings(output_dir, description, plan, requested)
+    old, new = plan.get("made_with"), _package_versions()
+    if old != new:
+        old = old if isinstance(old, dict) else {}  # Earlier versions did not write it.
         differences = [
-            f"{name} was {had.get(name, 'unknown')}, now {now.get(name, 'unknown')}"
-            for name in sorted(had.keys() | now.keys())
-            if had.get(name) != now.get(name)
+            f"{name} was {old.get(name, 'unknown')}, now {new.get(name, 'unknown')}"
+            for name in sorted(old.keys() | new.keys())
+            if old.get(name) != new.get(name)
         ]
         raise InputError(
-            f"--output_dir={output_dir} holds an unfinished dataset begun with other versions, "
-            f"which decide its bytes: {'; '.join(differences)}. Go on with those, or remove "
-            f"{building} to begin anew"
+            f"--output_dir={output_dir}: holds an unfinished dataset started with other package "
+            f"versions: {'; '.join(differences)}; expected the same versions, because they "
+            f"determine the bytes of the dataset; to start again, remove {building}"
         )
-    logging.info("%s: going on with an unfinished build", output_dir)
+    logging.info("%s: resuming an unfinished build", output_dir)
 
 
-def _check_form(path: str, made: dict[str, Any]) -> None:
+def _check_form(path: str, content: dict[str, Any]) -> None:
     """Raises an `InputError` if a plan or a manifest lacks a value that is compared."""
     try:
-        _ = made["settings"].items(), made["settings"]["num_shards"] + 0, made["vocab"]["sha256"]
-        _ = [(entry["file"], entry["bytes"] + 0, entry["sha256"]) for entry in made["inputs"]]
+        settings = content["settings"]
+        _ = settings.items(), settings["num_shards"] + 0, content["vocab"]["sha256"]
+        _ = [(entry["file"], entry["bytes"] + 0, entry["sha256"]) for entry in content["inputs"]]
     except (KeyError, TypeError, AttributeError) as error:
-        raise _not_whole(path, error) from None
+        raise _invalid_file_error(path, error) from None
 
 
-def _not_whole(path: str, error: Exception) -> InputError:
+def _invalid_file_error(path: str, error: Exception) -> InputError:
     return InputError(
-        f"{path} is not as this program writes it ({error!r}): expected another --output_dir, or "
-        "an empty one"
+        f"{path}: invalid content ({error!r}); expected a file written by this program; use "
+        "another or an empty --output_dir"
     )
 
 
-def has_its_bytes(note: dict[str, Any], sizes: Iterable[Mapping[str, int]]) -> bool:
+def has_recorded_size(note: dict[str, Any], sizes: Iterable[Mapping[str, int]]) -> bool:
     """Returns whether the shard of a note exists with its size in one of several folders."""
-    return any(of.get(note["file"]) == note["bytes"] for of in sizes)
+    return any(folder.get(note["file"]) == note["bytes"] for folder in sizes)
 
 
 def check_moved(output_dir: str, notes: Iterable[dict[str, Any]], sizes: Mapping[str, int]) -> None:
@@ -129,30 +131,31 @@ def check_moved(output_dir: str, notes: Iterable[dict[str, Any]], sizes: Mapping
         InputError: if a shard is missing or has another size.
     """
     for note in notes:
-        if not has_its_bytes(note, [sizes]):
+        if not has_recorded_size(note, [sizes]):
             raise InputError(
-                f"{os.path.join(output_dir, note['file'])}: expected {note['bytes']} bytes, found "
-                f"{sizes.get(note['file'], 'no file')}: run the same command again to make it anew"
+                f"{os.path.join(output_dir, note['file'])}: found "
+                f"{sizes.get(note['file'], 'no file')}; expected {note['bytes']} bytes; run the "
+                "same command again to create the shard again"
             )
 
 
-def refuse_strangers(output_dir: str, names: list[str]) -> None:
+def reject_unlisted_files(output_dir: str, names: list[str]) -> None:
     """Raises an `InputError` if a folder without a manifest holds TFRecord files."""
-    strangers = [name for name in names if name.endswith(".tfrecord")]
-    if strangers:
+    unlisted = [name for name in names if name.endswith(".tfrecord")]
+    if unlisted:
         raise InputError(
-            f"--output_dir={output_dir} holds {strangers[0]} but no {record_files.MANIFEST}: "
-            "expected an empty folder or a dataset of this program"
+            f"--output_dir={output_dir}: holds {unlisted[0]} but no {record_files.MANIFEST}; "
+            "expected an empty folder or a dataset created by this program"
         )
 
 
 def make_plan(
-    asked: dict[str, Any], inputs: list[dict[str, Any]], num_buckets: int
+    requested: dict[str, Any], inputs: list[dict[str, Any]], num_buckets: int
 ) -> dict[str, Any]:
     """Creates the plan after the corpus has been read.
 
     Args:
-        asked: the requested dataset, from `what_is_asked`.
+        requested: the requested dataset, from `requested_dataset`.
         inputs: the entries of the input files. Removes longest_document and text_bytes from them.
         num_buckets: the choice of `partition.default_num_buckets`, from which the number of shards
             is derived if it is 0 in the settings.
@@ -160,7 +163,7 @@ def make_plan(
     Raises:
         InputError: if no example can be created from the corpus.
     """
-    settings = Settings(**asked["settings"])
+    settings = Settings(**requested["settings"])
     num_documents = sum(entry["documents"] for entry in inputs)
     num_sentences = sum(entry["sentences"] for entry in inputs)
     text_bytes = sum(entry.pop("text_bytes") for entry in inputs)
@@ -172,8 +175,8 @@ def make_plan(
         num_buckets, num_documents, text_bytes, num_sentences, settings.next_sentence
     )
     settings = dataclasses.replace(settings, num_shards=num_shards)
-    return asked | {
-        "made_with": _made_with(),
+    return requested | {
+        "made_with": _package_versions(),
         "settings": settings.to_dict(),
         "inputs": inputs,
     }
@@ -196,18 +199,18 @@ def make_manifest(plan: dict[str, Any], notes: list[dict[str, Any]]) -> dict[str
     )
     counts = {name: sum(note[name] for note in notes) for name in counted}
     if not counts["documents"]:
-        raise InputError("--input_file: the tokenizer found no word in the whole corpus")
+        raise InputError("--input_file: the tokenizer found no words in the corpus; expected text")
     if not counts["examples"]:  # random and none create examples from any text
         raise InputError(
-            "--next_sentence=order: no example can be made, as every document is a single word "
-            "piece, which cannot be cut in two: expected longer documents, or --next_sentence=none"
+            "--next_sentence=order: every document is a single token, which cannot be split into "
+            "two segments; expected longer documents, or --next_sentence=none"
         )
-    lonely = sum(note["documents"] == 1 for note in notes)
-    if plan["settings"]["next_sentence"] == "random" and lonely and counts["documents"] > 1:
+    num_single = sum(note["documents"] == 1 for note in notes)
+    if plan["settings"]["next_sentence"] == "random" and num_single and counts["documents"] > 1:
         logging.warning(
-            "%d of %d shards have one document, so that their random next sentences come from "
-            "that same document: fewer --num_shards would do better",
-            lonely,
+            "%d of %d shards have only one document, so their random next sentences come from that "
+            "same document; use a smaller --num_shards",
+            num_single,
             len(notes),
         )
     kept = ("file", "examples", "rows", "bytes", "sha256")
@@ -225,7 +228,7 @@ def make_manifest(plan: dict[str, Any], notes: list[dict[str, Any]]) -> dict[str
     }
 
 
-def _made_with() -> dict[str, str]:
+def _package_versions() -> dict[str, str]:
     return {"python": platform.python_version()} | {name: _version(name) for name in _PACKAGES}
 
 
@@ -247,7 +250,7 @@ def locked_folder(output_dir: str) -> Iterator[str]:
     """
     building = os.path.join(output_dir, BUILDING)
     is_new = not os.path.exists(output_dir)
-    at_work = f"--output_dir={output_dir}: another build is at work there"
+    in_use = f"--output_dir={output_dir}: another build is running in this folder"
     try:
         os.makedirs(output_dir, exist_ok=True)
     except OSError as error:
@@ -256,7 +259,7 @@ def locked_folder(output_dir: str) -> Iterator[str]:
         ) from None
     try:
         # Next to .building, because that folder is removed while the lock is held.
-        with locked(building + _LOCK, at_work), _building_folder(building):
+        with locked(building + _LOCK, in_use), _building_folder(building):
             yield building
     except InputError:
         if is_new:

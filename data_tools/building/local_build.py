@@ -41,34 +41,34 @@ def build_locally(
     """
     num_workers = num_workers or default_num_workers()
     inputs = [{"file": path, "bytes": os.path.getsize(path)} for path in input_files]
-    asked = build.what_is_asked(inputs, vocab_file, settings)
-    if manifest := _find_finished(output_dir, asked):
+    requested = build.requested_dataset(inputs, vocab_file, settings)
+    if manifest := _find_finished(output_dir, requested):
         build.remove_leftovers(output_dir)
         return manifest
     with build.locked_folder(output_dir) as building:
-        if manifest := _find_finished(output_dir, asked):  # finished by another build
+        if manifest := _find_finished(output_dir, requested):  # finished by another build
             return manifest
-        plan = _plan(input_files, output_dir, asked, building, num_workers)
+        plan = _plan(input_files, output_dir, requested, building, num_workers)
         with open(vocab_file, "rb") as file:
             files.write_bytes(os.path.join(building, build.VOCAB), file.read())
         notes = _make_shards(plan, building, output_dir, num_workers)
         return _finish(plan, notes, building, output_dir)
 
 
-def _find_finished(output_dir: str, asked: dict[str, Any]) -> dict[str, Any] | None:
+def _find_finished(output_dir: str, requested: dict[str, Any]) -> dict[str, Any] | None:
     """Returns the manifest if the requested dataset is finished."""
     manifest_file = os.path.join(output_dir, record_files.MANIFEST)
     if not os.path.exists(manifest_file):
         return None
     manifest = files.read_json(manifest_file)
-    build.check_finished(output_dir, manifest, asked)
+    build.check_finished(output_dir, manifest, requested)
     return manifest
 
 
 def _plan(
     input_files: list[str],
     output_dir: str,
-    asked: dict[str, Any],
+    requested: dict[str, Any],
     building: str,
     num_workers: int,
 ) -> dict[str, Any]:
@@ -82,7 +82,7 @@ def _plan(
     plan = None
     if os.path.exists(plan_file):
         plan = files.read_json(plan_file)
-        build.check_begun(output_dir, plan, asked)
+        build.check_resumable(output_dir, plan, requested)
         if "spilled" in plan and plan["spilled"] == spill.spilled_files(building):
             return plan
         # Only the temporary files must be created: the build was started on another runner, which
@@ -93,19 +93,19 @@ def _plan(
             files.write_json(plan_file, plan)
         leftovers = list(spill.spilled_files(building))
     else:
-        build.refuse_strangers(output_dir, os.listdir(output_dir))
-        num_buckets = asked["settings"]["num_shards"] or partition.default_num_buckets(
-            asked["inputs"]
+        build.reject_unlisted_files(output_dir, os.listdir(output_dir))
+        num_buckets = requested["settings"]["num_shards"] or partition.default_num_buckets(
+            requested["inputs"]
         )
         leftovers = os.listdir(building)
     for name in leftovers:  # left by a build that was killed while reading
         os.remove(os.path.join(building, name))
 
-    settings = Settings(**asked["settings"])
-    with Progress("reading", sum(entry["bytes"] for entry in asked["inputs"]), "B") as progress:
+    settings = Settings(**requested["settings"])
+    with Progress("reading", sum(entry["bytes"] for entry in requested["inputs"]), "B") as progress:
         target = spill.Spill(settings.reading(), settings.random_seed, num_buckets, building)
         inputs = spill.spill_documents(input_files, target, num_workers, progress)
-    plan = plan or build.make_plan(asked, inputs, num_buckets)
+    plan = plan or build.make_plan(requested, inputs, num_buckets)
     plan |= {"num_buckets": num_buckets, "spilled": spill.spilled_files(building)}
     files.write_json(plan_file, plan)
     return plan
@@ -121,7 +121,7 @@ def _make_shards(
     for index in range(settings.num_shards):
         shard = os.path.join(building, tfrecord_writing.shard_name(index, settings.num_shards))
         note = files.read_json(shard + ".json") if os.path.exists(shard + ".json") else None
-        if note and build.has_its_bytes(note, sizes):
+        if note and build.has_recorded_size(note, sizes):
             notes.append(note)
         else:
             vocab_file = os.path.join(building, build.VOCAB)

@@ -14,13 +14,13 @@ from keras_bert.common.errors import InputError
 
 DIGEST_BYTES = 16
 
-_TEXT_BYTES_A_SHARD = 8 << 20
+_TEXT_BYTES_PER_SHARD = 8 << 20
 # A random B should be drawn from many other documents.
-_DOCUMENTS_A_SHARD = 32
+_DOCUMENTS_PER_SHARD = 32
 # Limits for the memory of a worker, with a margin because some shards are larger by chance.
-_MOST_TEXT_BYTES_A_SHARD = 32 << 20
-_MOST_SENTENCES_A_SHARD = 500_000
-_MOST_SHARDS = 1 << 16
+_MAX_TEXT_BYTES_PER_SHARD = 32 << 20
+_MAX_SENTENCES_PER_SHARD = 500_000
+_MAX_SHARDS = 1 << 16
 
 
 def document_digest(text: bytes, random_seed: int) -> bytes:
@@ -40,8 +40,8 @@ def default_num_buckets(inputs: Iterable[Mapping[str, Any]]) -> int:
     It is a power of two, so that `default_num_shards` can evenly merge or split the files.
     """
     text_bytes = sum(text_bytes_of(entry["file"], entry["bytes"]) for entry in inputs)
-    wanted = -(-text_bytes // _TEXT_BYTES_A_SHARD)
-    return min(1 << max(wanted - 1, 0).bit_length(), _MOST_SHARDS)
+    num_buckets = -(-text_bytes // _TEXT_BYTES_PER_SHARD)
+    return min(1 << max(num_buckets - 1, 0).bit_length(), _MAX_SHARDS)
 
 
 def text_bytes_of(path: str, stored_bytes: int) -> int:
@@ -64,17 +64,17 @@ def default_num_shards(
 
     def is_too_much(num_shards: int) -> bool:
         return (
-            text_bytes > num_shards * _MOST_TEXT_BYTES_A_SHARD
-            or num_sentences > num_shards * _MOST_SENTENCES_A_SHARD
+            text_bytes > num_shards * _MAX_TEXT_BYTES_PER_SHARD
+            or num_sentences > num_shards * _MAX_SENTENCES_PER_SHARD
         )
 
     num_shards = num_buckets
-    while num_shards < _MOST_SHARDS and is_too_much(num_shards):
+    while num_shards < _MAX_SHARDS and is_too_much(num_shards):
         num_shards *= 2
     while (
         next_sentence == "random"
         and num_shards > 1
-        and num_documents < num_shards * _DOCUMENTS_A_SHARD
+        and num_documents < num_shards * _DOCUMENTS_PER_SHARD
         and not is_too_much(num_shards // 2)
     ):
         num_shards //= 2
@@ -97,17 +97,17 @@ def check_corpus(
     """
     where = f"{input_files[0]}" + (f" and {len(input_files) - 1} more" if input_files[1:] else "")
     if not num_documents:
-        raise InputError(f"--input_file: no text in {where}")
+        raise InputError(f"--input_file: no text in {where}; expected at least one document")
     if next_sentence != "random":
         return
     if longest_document < 2:
         raise InputError(
             f"--input_file: no document of {where} has two sentences, so there is no next sentence "
-            "to predict: expected one sentence a line and blank lines between documents"
+            "to predict; expected one sentence per line and blank lines between documents"
         )
     if num_documents == 1:
         logging.warning(
-            "%s is one document: every random next sentence comes from that same document. "
-            "Put blank lines between documents",
+            "%s is a single document, so every random next sentence comes from that same document; "
+            "separate documents by blank lines",
             where,
         )

@@ -59,8 +59,8 @@ def run_local(
             if any(worker.exitcode == -signal.SIGINT for worker in workers):
                 raise KeyboardInterrupt from None
             raise InputError(
-                "a worker process died, perhaps for want of memory: run the same command again to "
-                "go on, with fewer --num_workers if it happens again"
+                "a worker process died, possibly because it ran out of memory; run the same "
+                "command again to resume, with a smaller --num_workers if a worker dies again"
             ) from None
         finally:
             pool.shutdown(cancel_futures=True)

@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from keras_bert.text.tokenizer import BertTokenizer
 
 # While running, the tokenizer needs about 40 times the bytes of a batch.
-_SENTENCES_A_BATCH, _BYTES_A_BATCH = 4096, 1 << 20
-_ROWS_A_BATCH = 1024
+_SENTENCES_PER_BATCH, _BYTES_PER_BATCH = 4096, 1 << 20
+_ROWS_PER_BATCH = 1024
 
 
 @dataclass(frozen=True)
@@ -136,9 +136,9 @@ def tokenize(documents: list[list[bytes]], tokenizer: "BertTokenizer") -> instan
     sentences = [sentence for document in documents for sentence in document]
     ids, lengths = [], []
     for batch in _batches(sentences):
-        pieces = tokenizer.tokenize(batch)
-        ids.append(pieces.flat_values.numpy())
-        lengths.append(pieces.row_lengths().numpy())
+        tokens = tokenizer.tokenize(batch)
+        ids.append(tokens.flat_values.numpy())
+        lengths.append(tokens.row_lengths().numpy())
     sentence_lengths = np.concatenate([np.zeros(0, np.int64), *lengths])
     document_of = np.repeat(np.arange(len(documents)), [len(document) for document in documents])
     kept = sentence_lengths > 0
@@ -154,7 +154,7 @@ def _batches(sentences: list[bytes]) -> Iterator[list[bytes]]:
     start = num_bytes = 0
     for end, sentence in enumerate(sentences):
         num_bytes += len(sentence)
-        if end - start == _SENTENCES_A_BATCH or (num_bytes > _BYTES_A_BATCH and end > start):
+        if end - start == _SENTENCES_PER_BATCH or (num_bytes > _BYTES_PER_BATCH and end > start):
             yield sentences[start:end]
             start, num_bytes = end, len(sentence)
     if sentences:
@@ -204,8 +204,8 @@ def make_examples(
         has_segments=settings.next_sentence != "none",
         packed_slots=settings.max_predictions_per_seq if settings.pack else None,
     )
-    for start in range(0, len(row_starts) - 1, _ROWS_A_BATCH):
-        batch = row_starts[start : start + _ROWS_A_BATCH + 1]
+    for start in range(0, len(row_starts) - 1, _ROWS_PER_BATCH):
+        batch = row_starts[start : start + _ROWS_PER_BATCH + 1]
         features = lay_out(
             documents.ids,
             examples.take(order[batch[0] : batch[-1]]),
@@ -228,14 +228,14 @@ def _all_copies(
 ) -> instances.ExampleSpans:
     """Creates the examples of all dupe_factor passes over the documents."""
     length, short_seq_prob = settings.max_seq_length, settings.short_seq_prob
-    walks = range(settings.dupe_factor)
+    passes = range(settings.dupe_factor)
     if settings.next_sentence == "none":
         return instances.ExampleSpans.concatenate(
-            [make_full_sentences(documents, length, short_seq_prob, rng) for _ in walks]
+            [make_full_sentences(documents, length, short_seq_prob, rng) for _ in passes]
         )
     copies = [
         instances.make_pairs(documents, length, short_seq_prob, settings.next_sentence, rng)
-        for _ in walks
+        for _ in passes
     ]
     pairs = np.concatenate(copies)
     del copies  # Pairs, 40 bytes each, need the most memory if documents are few and long.

@@ -32,10 +32,10 @@ from keras_bert.common.errors import InputError
 _SPILLED = "documents-"
 _HEAD = struct.Struct(f"<{DIGEST_BYTES}sQ")
 _SPILL_BUFFER_BYTES = 64 << 20
-_SPILL_BYTES_A_BUCKET = 1 << 20
+_SPILL_BYTES_PER_BUCKET = 1 << 20
 _OBJECT_BYTES = 48  # Python's memory overhead per entry
 # Starting a process takes about a second, in which a running one reads more than this.
-_TEXT_BYTES_A_WORKER = 64 << 20
+_TEXT_BYTES_PER_WORKER = 64 << 20
 _MAX_GROUPS = 100
 
 
@@ -109,7 +109,7 @@ def spill_group(job: SpillJob) -> list[dict[str, Any]]:
 
 def _spill(job: SpillJob, meter: Meter) -> list[dict[str, Any]]:
     buffers: dict[int, list[bytes]] = defaultdict(list)
-    most = min(_SPILL_BUFFER_BYTES, job.spill.num_buckets * _SPILL_BYTES_A_BUCKET)
+    max_buffered = min(_SPILL_BUFFER_BYTES, job.spill.num_buckets * _SPILL_BYTES_PER_BUCKET)
     buffered = 0
     entries = []
     for path in job.input_files:
@@ -122,7 +122,7 @@ def _spill(job: SpillJob, meter: Meter) -> list[dict[str, Any]]:
             entry = _HEAD.pack(digest, len(text)) + text
             buffers[bucket_of(digest, job.spill.num_buckets)].append(entry)
             buffered += len(entry) + _OBJECT_BYTES
-            if buffered > most:
+            if buffered > max_buffered:
                 _flush(buffers, job)
                 buffered = 0
             sentences = document.count("\n") + 1
@@ -177,7 +177,7 @@ class _Source:
 def _groups(input_files: list[str], num_workers: int) -> list[list[str]]:
     """Divides files into groups, one per worker, with about the same amount of text."""
     sizes = {path: text_bytes_of(path, os.path.getsize(path)) for path in input_files}
-    useful = sum(sizes.values()) // _TEXT_BYTES_A_WORKER + 1
+    useful = sum(sizes.values()) // _TEXT_BYTES_PER_WORKER + 1
     groups: list[list[str]] = [
         [] for _ in range(min(max(num_workers, 1), useful, len(input_files), _MAX_GROUPS))
     ]
@@ -214,7 +214,7 @@ def read_spilled(
                 digest, length = _HEAD.unpack(head) if len(head) == _HEAD.size else (b"", -1)
                 text = file.read(max(length, 0))
                 if len(text) != length:
-                    raise InputError(f"{path}: is cut short: remove its folder to begin anew")
+                    raise InputError(f"{path}: truncated file; to start again, remove its folder")
                 if bucket_of(digest, num_shards) == shard:
                     entries.append((digest, text))
     entries.sort()

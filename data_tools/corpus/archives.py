@@ -43,7 +43,7 @@ class _Archive:
 
     def __init__(self, raw: BinaryIO, new_archive: Callable[[], Any], stored_bytes: int):
         self._raw, self._new_archive, self._stored_bytes = raw, new_archive, stored_bytes
-        self._archive, self._num_whole = None, 0
+        self._archive, self._num_complete = None, 0
         self._stored, self._content = b"", memoryview(b"")
 
     def read(self, size: int) -> bytes:
@@ -58,7 +58,7 @@ class _Archive:
                 self._stored = self._raw.read(self._stored_bytes)
                 if not self._stored:
                     if self._archive is not None:
-                        raise BrokenArchiveError("it ends before its end mark")
+                        raise BrokenArchiveError("truncated before its end marker")
                     return b""
             self._decompress(size)
         content, self._content = self._content[:size], self._content[size:]
@@ -72,13 +72,13 @@ class _Archive:
         try:
             content = self._archive.decompress(self._stored, *bound)
         except (OSError, zlib.error, lzma.LZMAError, zstandard.ZstdError) as error:
-            if is_new and self._num_whole:
-                raise BrokenArchiveError("what follows its end is no archive") from None
+            if is_new and self._num_complete:
+                raise BrokenArchiveError("the data after its end is not an archive") from None
             raise BrokenArchiveError(" ".join(str(error).split())) from None
         self._content, self._stored = memoryview(content), b""
         if self._archive.eof:
             self._stored, self._archive = self._archive.unused_data, None
-            self._num_whole += 1
+            self._num_complete += 1
 
 
 # The second value, the number of stored bytes that are decompressed at a time, bounds memory where

@@ -82,14 +82,16 @@ def find_input_files(patterns: str) -> list[str]:
     for entry in filter(None, (entry.strip() for entry in entries)):
         found = _expand(entry)
         if not found:
-            raise InputError(f"--input_file: no file at {entry!r}, expected a file, glob or folder")
+            raise InputError(
+                f"--input_file: no file matches {entry!r}; expected a file, glob or folder"
+            )
         for path in itertools.filterfalse(os.path.isfile, found):
             # A pipe or a device may never end, and the next build cannot read it again.
-            what = "is no plain file" if os.path.exists(path) else "is a link to nothing"
-            raise InputError(f"--input_file: {path} {what}, expected text files")
+            problem = "is not a regular file" if os.path.exists(path) else "is a broken link"
+            raise InputError(f"--input_file: {path} {problem}; expected text files")
         paths.update(dict.fromkeys(found))
     if not paths:
-        raise InputError(f"--input_file={patterns!r} names no file")
+        raise InputError(f"--input_file={patterns!r}: empty list; expected files, globs or folders")
     return list(paths)
 
 

@@ -110,7 +110,7 @@ def _json_objects(
     """Yields the JSON objects whose text field is a string; counts and skips all other lines."""
     long_line = 0
     for line in source:
-        if line.is_piece:
+        if line.is_partial:
             if line.number != long_line:
                 lines.add_malformed(line, f"longer than {MAX_JSON_LINE_BYTES} bytes")
             long_line = line.number
@@ -125,12 +125,12 @@ def _json_objects(
             continue
         del text  # frees memory: it may be large, like its fields
         if not isinstance(fields, dict):
-            lines.add_malformed(line, f"a JSON {type(fields).__name__}, expected an object")
+            lines.add_malformed(line, f"a JSON {type(fields).__name__}; expected an object")
         elif text_field not in fields:
-            lines.add_malformed(line, f"no field {text_field!r} in its JSON object")
+            lines.add_malformed(line, f"no field {text_field!r} in the JSON object")
         elif not isinstance(fields[text_field], str):
             kind = type(fields[text_field]).__name__
-            lines.add_malformed(line, f"its field {text_field!r} is a {kind}, expected a text")
+            lines.add_malformed(line, f"field {text_field!r} is a {kind}; expected a string")
         else:
             if b"\\u" in line.content:  # only an escape can produce a lone surrogate
                 fields[text_field], times = _SURROGATE.subn("\ufffd", fields[text_field])
@@ -169,14 +169,14 @@ def _wiki_tag_texts(lines: Lines, source: Iterable[Line], language: str) -> Iter
         text = lines.decode(line).strip()
         if (named := _title_of_tag(text)) is not None:
             if opened:
-                lines.add_malformed(opened, "an article without its end, '</doc>'")
+                lines.add_malformed(opened, "an article without the end tag '</doc>'")
                 yield from document.end()
             opened, title = line, html.unescape(named).strip()
         elif text == "</doc>" and opened:
             yield from document.end_or_count_empty(opened)
             opened = None
         elif text and not opened:
-            lines.add_malformed(line, f"expected '<doc ...>', got {text[:40]!r}")
+            lines.add_malformed(line, f"found {text[:40]!r}; expected '<doc ...>'")
         elif text:
             text = html.unescape(text)
             if text != title:
@@ -184,7 +184,7 @@ def _wiki_tag_texts(lines: Lines, source: Iterable[Line], language: str) -> Iter
                 document.end_paragraph()
             title = None
     if opened:
-        lines.add_malformed(opened, "an article without its end, '</doc>'")
+        lines.add_malformed(opened, "an article without the end tag '</doc>'")
         yield from document.end()
 
 

@@ -34,13 +34,13 @@ class Line(NamedTuple):
         number: line number, from 1.
         offset: offset of the first byte in the (decompressed) file.
         content: the bytes without the line end.
-        is_piece: whether this is a part of an over-long line.
+        is_partial: whether this is a part of an over-long line.
     """
 
     number: int
     offset: int
     content: bytes
-    is_piece: bool
+    is_partial: bool
 
 
 class Lines:
@@ -103,10 +103,10 @@ class Lines:
         )
         return text
 
-    def add_malformed(self, line: Line, what: str) -> None:
+    def add_malformed(self, line: Line, problem: str) -> None:
         """Counts a line with an unexpected format; raises an `InputError` if none is allowed."""
-        self.odd.add("malformed_lines", self.path, line.number, line.offset, what)
-        self._add_bad(line.number, f"{what} (byte offset {line.offset} of the file)")
+        self.odd.add("malformed_lines", self.path, line.number, line.offset, problem)
+        self._add_bad(line.number, f"{problem} (byte offset {line.offset} of the file)")
 
     def add_odd(self, kind: str, line: Line | None = None, times: int = 1) -> None:
         """Counts odd input, one of `odd_input.KINDS`; without `line`, at the start of the file."""
@@ -120,16 +120,16 @@ class Lines:
             InputError: if it exceeds `max_bad_line_share`; the message quotes the first bad line.
         """
         if self._num_bad_lines > self._max_bad_line_share * self._num_lines:
-            self._refuse()
+            self._raise_bad_lines()
 
-    def _add_bad(self, number: int, what: str) -> None:
-        self._first_bad = self._first_bad or f"{self.path} line {number}: {what}"
+    def _add_bad(self, number: int, problem: str) -> None:
+        self._first_bad = self._first_bad or f"{self.path} line {number}: {problem}"
         self._num_bad_lines += number != self._last_bad_line  # counts each line once
         self._last_bad_line = number
         if not self._max_bad_line_share:
-            self._refuse()
+            self._raise_bad_lines()
 
-    def _refuse(self) -> None:
+    def _raise_bad_lines(self) -> None:
         share = f"more than --max_bad_line_share={self._max_bad_line_share:g}"
         if self._max_bad_line_share:
             share = f"{self._num_bad_lines} of {self._num_lines} lines are bad, {share}"
@@ -137,9 +137,9 @@ class Lines:
 
     @staticmethod
     def _lines_of(block: Line) -> Iterator[Line]:
-        number, offset, content, is_piece = block
+        number, offset, content, is_partial = block
         for line in content[:-1].split(b"\n"):
-            yield Line(number, offset, line, is_piece)
+            yield Line(number, offset, line, is_partial)
             number += 1
             offset += len(line) + 1
 
@@ -149,7 +149,7 @@ class Lines:
         The boundaries depend only on the text, not on how the file was read.
         """
         number, offset = 1, 0
-        tail, tail_is_piece = bytearray(), False
+        tail, tail_is_partial = bytearray(), False
         for chunk in self._chunks():
             if not offset and not tail:
                 self._check_mark(chunk)
@@ -159,21 +159,21 @@ class Lines:
             to_end = chunk if first_end < 0 else chunk[: first_end + 1]
             tail += to_end
             while len(tail) - tail.endswith(b"\n") > self._max_line_bytes:
-                if not tail_is_piece:
+                if not tail_is_partial:
                     self.odd.add("long_lines", self.path, number, offset)
-                piece = bytes(tail[: _cut(tail, self._max_line_bytes)])
-                del tail[: len(piece)]
-                if not _is_blank(piece):
-                    yield Line(number, offset, piece + b"\n", True)
-                offset += len(piece)
-                tail_is_piece = True
+                part = bytes(tail[: _split_position(tail, self._max_line_bytes)])
+                del tail[: len(part)]
+                if not _is_blank(part):
+                    yield Line(number, offset, part + b"\n", True)
+                offset += len(part)
+                tail_is_partial = True
             if first_end < 0:
                 continue
-            if tail_is_piece:
+            if tail_is_partial:
                 if not _is_blank(tail):
                     yield Line(number, offset, bytes(tail), True)
                 number, offset = number + 1, offset + len(tail)
-                tail, tail_is_piece = bytearray(), False
+                tail, tail_is_partial = bytearray(), False
             last_end = chunk.rfind(b"\n") + 1
             content = bytes(tail) + chunk[first_end + 1 : last_end]
             if content:
@@ -183,14 +183,14 @@ class Lines:
             self._num_lines = number - 1
         if tail:
             self._num_lines = number
-        if tail and not (tail_is_piece and _is_blank(tail)):
-            yield Line(number, offset, bytes(tail) + b"\n", tail_is_piece)
+        if tail and not (tail_is_partial and _is_blank(tail)):
+            yield Line(number, offset, bytes(tail) + b"\n", tail_is_partial)
 
     def _check_mark(self, start: bytes) -> None:
         if start.startswith(_UTF16_MARKS):
             raise InputError(
-                f"{self.path}: starts with the byte order mark of UTF-16 (0x{start[:2].hex()}), "
-                "expected UTF-8: convert it first, for example with iconv -t utf-8"
+                f"{self.path}: starts with the byte order mark of UTF-16 (0x{start[:2].hex()}); "
+                "expected UTF-8; convert it first, for example with iconv -t utf-8"
             )
 
     def _chunks(self) -> Iterator[bytes]:
@@ -216,17 +216,18 @@ class Lines:
             raise InputError(f"{self.path}: cannot be read ({error.strerror or error})") from None
 
 
-def _is_blank(piece: bytes | bytearray) -> bool:
+def _is_blank(part: bytes | bytearray) -> bool:
     """Returns whether a part of an over-long line looks like a blank line, which ends documents."""
-    return not piece.decode(errors="replace").strip()
+    return not part.decode(errors="replace").strip()
 
 
-def _cut(text: bytearray, most: int) -> int:
+def _split_position(text: bytearray, max_bytes: int) -> int:
     """Returns where to split a line: after white space if possible, else between characters."""
-    at = max(text.rfind(b" ", most // 2, most), text.rfind(b"\t", most // 2, most)) + 1
+    bounds = max_bytes // 2, max_bytes
+    at = max(text.rfind(b" ", *bounds), text.rfind(b"\t", *bounds)) + 1
     if at:
         return at
-    at = most
-    while at > most - 4 and text[at] & 0xC0 == 0x80:  # inside a UTF-8 character
+    at = max_bytes
+    while at > max_bytes - 4 and text[at] & 0xC0 == 0x80:  # inside a UTF-8 character
         at -= 1
     return at

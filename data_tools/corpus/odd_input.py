@@ -14,10 +14,14 @@ FIRST_PLACES = 5
 
 # kind: (singular, plural, how the input was handled)
 KINDS = {
-    "empty_files": ("file without text", "files without text", "left out"),
-    "empty_documents": ("empty document", "empty documents", "left out"),
-    "long_lines": ("over-long line", "over-long lines", "cut at white space (of JSON: left out)"),
-    "long_documents": ("over-long document", "over-long documents", "cut into several"),
+    "empty_files": ("file without text", "files without text", "skipped"),
+    "empty_documents": ("empty document", "empty documents", "skipped"),
+    "long_lines": (
+        "over-long line",
+        "over-long lines",
+        "split at white space (JSON lines are skipped)",
+    ),
+    "long_documents": ("over-long document", "over-long documents", "split into several"),
     "undecodable_bytes": (
         "undecodable byte",
         "undecodable bytes",
@@ -28,11 +32,11 @@ KINDS = {
         "halves of surrogate pairs",
         "replaced by U+FFFD, which the tokenizer drops",
     ),
-    "malformed_lines": ("malformed line", "malformed lines", "left out"),
+    "malformed_lines": ("malformed line", "malformed lines", "skipped"),
     "unmarked_files": (
-        "book without the marker of its start",
-        "books without the marker of their start",
-        "read whole",
+        "book without a start marker",
+        "books without a start marker",
+        "read as a whole",
     ),
 }
 
@@ -46,7 +50,7 @@ class OddInput:
         self._first: dict[str, list[dict[str, Any]]] = {}
 
     def add(
-        self, kind: str, file: str, line: int, offset: int, what: str = "", times: int = 1
+        self, kind: str, file: str, line: int, offset: int, detail: str = "", times: int = 1
     ) -> None:
         """Counts odd input in one file.
 
@@ -55,7 +59,7 @@ class OddInput:
             file: path of the file.
             line: line number, from 1.
             offset: byte offset in the decompressed file, from 0.
-            what: details, if the kind alone is not specific enough.
+            detail: details, if the kind alone is not specific enough.
             times: number of occurrences.
         """
         self._counts[kind] += times
@@ -63,7 +67,7 @@ class OddInput:
         places = self._first.setdefault(kind, [])
         if len(places) < FIRST_PLACES:
             place = {"file": file, "line": line, "offset": offset}
-            places.append(place | {"what": what} if what else place)
+            places.append(place | {"what": detail} if detail else place)
 
     def merge(self, other: "OddInput | Mapping[str, Any]") -> None:
         """Adds the counts (or their `to_dict`) of files that are not counted here yet."""
@@ -92,17 +96,17 @@ class OddInput:
         """Logs one warning per kind of odd input."""
         for kind, entry in self.to_dict().items():
             count, num_files, first = entry["count"], entry["files"], entry["first"][0]
-            one, many, done = KINDS[kind]
+            singular, plural, handling = KINDS[kind]
             files = f"{first['file']} and {num_files - 1} more" if num_files > 1 else first["file"]
-            what = f" ({first['what']})" if "what" in first else ""
+            detail = f" ({first['what']})" if "what" in first else ""
             logging.warning(
                 "%s: %d %s, the first%s at line %d, byte offset %d%s: %s",
                 files,
                 count,
-                one if count == 1 else many,
+                singular if count == 1 else plural,
                 f" in {first['file']}" if num_files > 1 else "",
                 first["line"],
                 first["offset"],
-                what,
-                done,
+                detail,
+                handling,
             )

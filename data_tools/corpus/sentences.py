@@ -27,14 +27,14 @@ LANGUAGES = frozenset(_CODES.split())
 
 # The package's run time is quadratic in the length of the text after an unclosed quote, so long
 # text is passed in parts of this many characters. A longer sentence is split.
-_PIECE = 1 << 15
+_MAX_SEGMENT_LENGTH = 1 << 15
 
 
 def check_language(language: str) -> None:
     """Raises an `InputError` if `language` is not an ISO 639-1 code."""
     if language not in LANGUAGES:
         raise InputError(
-            f"--language={language}: expected a two-letter code of ISO 639-1 such as en, de or zh"
+            f"--language={language}: expected a two-letter ISO 639-1 code, for example en, de or zh"
         )
 
 
@@ -49,7 +49,7 @@ def split_sentences(text: str, language: str = "en") -> list[str]:
         The non-empty sentences in order, without line ends or surrounding white space.
     """
     text = text.replace("\n", " ")
-    if len(text) <= _PIECE:
+    if len(text) <= _MAX_SEGMENT_LENGTH:
         found = sentencex.segment(language, text)
     else:
         found = _split_long(text, language)
@@ -59,10 +59,10 @@ def split_sentences(text: str, language: str = "en") -> list[str]:
 def _split_long(text: str, language: str) -> list[str]:
     sentences: list[str] = []
     rest = ""
-    for start in range(0, len(text), _PIECE):
-        sentences += sentencex.segment(language, rest + text[start : start + _PIECE])
+    for start in range(0, len(text), _MAX_SEGMENT_LENGTH):
+        sentences += sentencex.segment(language, rest + text[start : start + _MAX_SEGMENT_LENGTH])
         rest = sentences.pop()  # continues in the next part
-        if len(rest) >= _PIECE:
+        if len(rest) >= _MAX_SEGMENT_LENGTH:
             at = rest.rfind(" ", 1) + 1 or len(rest)
             sentences.append(rest[:at])
             rest = rest[at:]

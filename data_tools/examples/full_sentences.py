@@ -7,7 +7,7 @@ sentence longer than a row is first split into parts that fit. All examples have
 
 import numpy as np
 
-from data_tools.examples.instances import Documents, ExampleSpans, draw_targets, ranges, walk
+from data_tools.examples.instances import Documents, ExampleSpans, ranges, sample_targets, walk
 
 NUM_SPECIAL_TOKENS = 2  # [CLS] and the last [SEP]
 
@@ -27,15 +27,15 @@ def make_full_sentences(
     Returns:
         One example per row, with one part for each document in the row.
     """
-    most = max_seq_length - NUM_SPECIAL_TOKENS
-    source, length, num_sentences = _sentences_in_random_order(documents, most, rng)
+    max_tokens = max_seq_length - NUM_SPECIAL_TOKENS
+    source, length, num_sentences = _sentences_in_random_order(documents, max_tokens, rng)
 
     # Positions of the sentences in the stream. A [SEP] follows the last one of each document.
     document_end = np.cumsum(num_sentences)
     width = length.copy()
     width[document_end - 1] += 1
     start = np.cumsum(width) - width
-    target = draw_targets(len(length), most, short_seq_prob, rng)
+    target = sample_targets(len(length), max_tokens, short_seq_prob, rng)
     # For a row starting at each sentence: the first sentence that does not fit in it.
     end = np.searchsorted(start + length, start + target, side="right")
     row = walk(np.maximum(end, np.arange(len(length)) + 1))
@@ -54,9 +54,9 @@ def make_full_sentences(
 
 
 def _sentences_in_random_order(
-    documents: Documents, most: int, rng: np.random.Generator
+    documents: Documents, max_tokens: int, rng: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Shuffles the documents and splits sentences of more than `most` tokens.
+    """Shuffles the documents and splits sentences of more than `max_tokens` tokens.
 
     Returns:
         source int64 [n], the start of each sentence in the documents' ids; length int64 [n], its
@@ -68,10 +68,10 @@ def _sentences_in_random_order(
     source = documents.sentence_starts[sentence]
     length = documents.sentence_starts[sentence + 1] - source
 
-    num_parts = -(-length // most)
+    num_parts = -(-length // max_tokens)
     total_parts = np.concatenate([[0], np.cumsum(num_parts)])
     number = np.arange(total_parts[-1]) - np.repeat(total_parts[:-1], num_parts)  # of its sentence
-    length = np.minimum(np.repeat(length, num_parts) - number * most, most)
-    source = np.repeat(source, num_parts) + number * most
+    length = np.minimum(np.repeat(length, num_parts) - number * max_tokens, max_tokens)
+    source = np.repeat(source, num_parts) + number * max_tokens
     document_ends = np.concatenate([[0], np.cumsum(num_sentences)])
     return source, length, np.diff(total_parts[document_ends])

@@ -137,9 +137,9 @@ def make_pairs(
     """
     starts = documents.sentence_starts
     document = np.repeat(np.arange(len(documents)), np.diff(documents.document_starts))
-    target = draw_targets(len(documents), max_seq_length - NUM_SPECIAL_TOKENS, short_seq_prob, rng)[
-        document
-    ]
+    target = sample_targets(
+        len(documents), max_seq_length - NUM_SPECIAL_TOKENS, short_seq_prob, rng
+    )[document]
     # The chunk [first, end): sentences until the target is reached or the document ends.
     first = np.arange(len(document))
     end = np.searchsorted(starts, starts[:-1] + target)
@@ -201,24 +201,27 @@ def _order_pairs(
         end: int64 [number of sentences], the end of that chunk.
         rng: the random number generator.
     """
-    begin, cut, end = starts[first], starts[a_end[first]], starts[end[first]]
-    is_one = np.flatnonzero(cut == end)
-    cut[is_one] = begin[is_one] + 1 + _below(end[is_one] - begin[is_one] - 1, rng)
-    whole = cut < end
-    begin, cut, end = begin[whole], cut[whole], end[whole]
+    begin, split, end = starts[first], starts[a_end[first]], starts[end[first]]
+    is_one = np.flatnonzero(split == end)
+    split[is_one] = begin[is_one] + 1 + _below(end[is_one] - begin[is_one] - 1, rng)
+    is_pair = split < end
+    begin, split, end = begin[is_pair], split[is_pair], end[is_pair]
     swapped = rng.random(len(begin)) < 0.5
-    in_order = np.stack([begin, cut, cut, end, np.zeros_like(begin)], axis=1)
-    in_reverse = np.stack([cut, end, begin, cut, np.ones_like(begin)], axis=1)
+    in_order = np.stack([begin, split, split, end, np.zeros_like(begin)], axis=1)
+    in_reverse = np.stack([split, end, begin, split, np.ones_like(begin)], axis=1)
     return np.where(swapped[:, None], in_reverse, in_order)
 
 
-def draw_targets(
-    count: int, most: int, short_seq_prob: float, rng: np.random.Generator
+def sample_targets(
+    count: int, longest: int, short_seq_prob: float, rng: np.random.Generator
 ) -> np.ndarray:
-    """Draws target lengths, int64 [count]: `most`, or with short_seq_prob uniform in [2, most]."""
+    """Samples target lengths, int64 [count].
+
+    A target is uniform in [2, longest] with probability `short_seq_prob`, otherwise `longest`.
+    """
     is_short = rng.random(count) < short_seq_prob
-    short = 2 + _below(np.full(count, most - 1), rng)
-    return np.where(is_short, short, most)
+    short = 2 + _below(np.full(count, longest - 1), rng)
+    return np.where(is_short, short, longest)
 
 
 def _below(bounds: np.ndarray, rng: np.random.Generator) -> np.ndarray:
@@ -233,22 +236,22 @@ def truncate_pairs(pairs: np.ndarray, max_num_tokens: int, rng: np.random.Genera
     number of tokens that each half loses depends only on the lengths. Therefore one binomial draw
     per half decides how many of its tokens are removed at the front.
     """
-    cut = pairs.copy()
+    truncated = pairs.copy()
     a_length = pairs[:, A_END] - pairs[:, A_START]
     b_length = pairs[:, B_END] - pairs[:, B_START]
     excess = a_length + b_length - max_num_tokens
     too_long = np.flatnonzero(excess > 0)
     a_length, b_length, excess = a_length[too_long], b_length[too_long], excess[too_long]
     # First the longer half shrinks to the other's length, then they take turns, B first.
-    a_cut = np.minimum(np.maximum(a_length - b_length, 0), excess)
-    b_cut = np.minimum(np.maximum(b_length - a_length, 0), excess)
-    in_turns = excess - a_cut - b_cut
-    a_cut += in_turns // 2
-    b_cut += in_turns - in_turns // 2
+    a_removed = np.minimum(np.maximum(a_length - b_length, 0), excess)
+    b_removed = np.minimum(np.maximum(b_length - a_length, 0), excess)
+    in_turns = excess - a_removed - b_removed
+    a_removed += in_turns // 2
+    b_removed += in_turns - in_turns // 2
 
-    a_front, b_front = rng.binomial(a_cut, 0.5), rng.binomial(b_cut, 0.5)
-    cut[too_long, A_START] += a_front
-    cut[too_long, A_END] -= a_cut - a_front
-    cut[too_long, B_START] += b_front
-    cut[too_long, B_END] -= b_cut - b_front
-    return cut
+    a_front, b_front = rng.binomial(a_removed, 0.5), rng.binomial(b_removed, 0.5)
+    truncated[too_long, A_START] += a_front
+    truncated[too_long, A_END] -= a_removed - a_front
+    truncated[too_long, B_START] += b_front
+    truncated[too_long, B_END] -= b_removed - b_front
+    return truncated

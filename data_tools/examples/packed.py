@@ -65,12 +65,12 @@ def _pack_window(
     # shifting right by a length, the lowest set bit is the smallest room that is sufficient.
     with_room: list[list[int]] = [[] for _ in range(max_seq_length + 1)]
     rooms = 0
-    for example, length, wanted in zip(examples, lengths, num_predictions, strict=True):
+    for example, length, needed in zip(examples, lengths, num_predictions, strict=True):
         enough = rooms >> length
         while enough:
             lowest = enough & -enough
             room = length + lowest.bit_length() - 1
-            if predictions_left[with_room[room][-1]] >= wanted:
+            if predictions_left[with_room[room][-1]] >= needed:
                 row = with_room[room].pop()
                 if not with_room[room]:
                     rooms ^= 1 << room
@@ -81,7 +81,7 @@ def _pack_window(
             rows.append([])
             predictions_left.append(max_predictions_per_seq)
         rows[row].append(example)
-        predictions_left[row] -= wanted
+        predictions_left[row] -= needed
         if predictions_left[row]:
             with_room[room - length].append(row)
             rooms |= 1 << (room - length)

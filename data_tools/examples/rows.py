@@ -78,9 +78,9 @@ def lay_out(
     cls_id, sep_id, pad_id = layout.special_ids
     column = np.arange(max_seq_length, dtype=np.int32)
     input_mask = column < row_length[:, None]
-    place = along_runs(examples.parts[:, 1] - (run_end - 1), np.int64)
-    place += np.arange(num_rows * max_seq_length)
-    input_ids = ids.take(place, mode="clip")  # special tokens and padding are set below
+    source = along_runs(examples.parts[:, 1] - (run_end - 1), np.int64)
+    source += np.arange(num_rows * max_seq_length)
+    input_ids = ids.take(source, mode="clip")  # special tokens and padding are set below
     run_start = run_end - run_length
     cls_at = run_start[first_part[:-1]]
     input_ids[~input_mask.ravel()] = pad_id

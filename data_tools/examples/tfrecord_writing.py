@@ -50,7 +50,7 @@ def encode_examples(features: dict[str, np.ndarray]) -> list[bytes]:
     """
     entries = [_map_entry(name, features[name]) for name in sorted(features)]
     size = np.sum([_lengths(part) for part in entries], axis=0)
-    columns = [_row_slices(part) for part in _merge_fixed([_mark(_FIELD_1, size), *entries])]
+    columns = [_row_slices(part) for part in _merge_fixed([_header(_FIELD_1, size), *entries])]
     return list(map(b"".join, zip(*columns, strict=True)))
 
 
@@ -66,20 +66,20 @@ def _map_entry(name: str, values: np.ndarray) -> _Part:
     else:
         list_field, part = _FIELD_3, _varints(values)
     # The headers before the values, created from the innermost (last) to the outermost one.
-    size, marks = _lengths(part), []
+    size, headers = _lengths(part), []
     for field in (_FIELD_1, list_field, _FIELD_2):
-        marks.insert(0, _mark(field, size))
-        size = size + _lengths(marks[0])
+        headers.insert(0, _header(field, size))
+        size = size + _lengths(headers[0])
     key = np.frombuffer(bytes([_FIELD_1, len(name)]) + name.encode("ascii"), np.uint8)
     key = np.broadcast_to(key, (len(values), len(key))), None
-    entry = _mark(_FIELD_1, size + len(key[0][0]) if len(values) else size)
-    return _concatenate([entry, key, *marks, part])
+    entry = _header(_FIELD_1, size + len(key[0][0]) if len(values) else size)
+    return _concatenate([entry, key, *headers, part])
 
 
-def _mark(field: int, size: np.ndarray) -> _Part:
+def _header(field: int, size: np.ndarray) -> _Part:
     """Encodes the header of each message's part: its field tag and its size in bytes, [n]."""
-    mark = np.full((len(size), 1), field, np.uint8)
-    return _concatenate([(mark, None), _varints(size[:, None])])
+    header = np.full((len(size), 1), field, np.uint8)
+    return _concatenate([(header, None), _varints(size[:, None])])
 
 
 def _varints(values: np.ndarray) -> _Part:
@@ -135,8 +135,8 @@ def _row_slices(part: _Part) -> list[bytes]:
     grid, used = part
     ends = np.cumsum(_lengths(part)).tolist()
     # Flattened, because NumPy takes four times as long to select from two dimensions.
-    whole = (grid if used is None else np.compress(used.ravel(), grid.ravel())).tobytes()
-    return [whole[start:end] for start, end in zip([0, *ends], ends, strict=False)]
+    content = (grid if used is None else np.compress(used.ravel(), grid.ravel())).tobytes()
+    return [content[start:end] for start, end in zip([0, *ends], ends, strict=False)]
 
 
 def shard_name(index: int, num_shards: int) -> str:
@@ -156,7 +156,7 @@ def write_shard(path: str, batches: Iterable[list[bytes]]) -> dict[str, Any]:
     import tensorflow as tf  # here, because a finished dataset needs no TensorFlow
 
     rows = 0
-    with files.appearing(path, failures=(tf.errors.OpError,)) as partial:
+    with files.atomic_path(path, failures=(tf.errors.OpError,)) as partial:
         with tf.io.TFRecordWriter(os.fspath(partial)) as writer:
             for batch in batches:
                 for message in batch:

@@ -15,14 +15,14 @@ import numpy as np
 
 from keras_bert.common.errors import InputError
 
-_ROWS_A_BATCH = 1024
+_ROWS_PER_BATCH = 1024
 _PACKED = (
     "position_ids",
     "example_ids",
     "next_sentence_positions",
     "next_sentence_weights",
 )
-_NEEDED = ("input_ids", "input_mask", "segment_ids", "next_sentence_labels")
+_REQUIRED = ("input_ids", "input_mask", "segment_ids", "next_sentence_labels")
 _MASKS = ("masked_lm_positions", "masked_lm_ids", "masked_lm_weights")
 
 # By feature name: the number of values per record, and whether they are floats.
@@ -59,7 +59,7 @@ class Batch:
         return self.features["input_mask"] != 0
 
     @cached_property
-    def examples_a_row(self) -> np.ndarray:
+    def examples_per_row(self) -> np.ndarray:
         """The number of examples per row, int64 [n]."""
         if self.is_packed:
             return self.features["example_ids"].max(axis=1).astype(np.int64)
@@ -70,14 +70,14 @@ class Batch:
         """The number of tokens per example, int64 [E]."""
         if not self.is_packed:
             return np.count_nonzero(self.is_real, axis=1)
-        return np.bincount(self.owner, minlength=int(self.examples_a_row.sum()))
+        return np.bincount(self.owner, minlength=int(self.examples_per_row.sum()))
 
     @cached_property
     def owner(self) -> np.ndarray:
         """The index of the example of each token, int64 [T], ascending."""
         if not self.is_packed:
             return np.repeat(np.arange(len(self.lengths)), self.lengths)
-        before = np.cumsum(self.examples_a_row) - self.examples_a_row
+        before = np.cumsum(self.examples_per_row) - self.examples_per_row
         return (before[:, None] + self.features["example_ids"] - 1)[self.is_real]
 
     @cached_property
@@ -134,22 +134,22 @@ def read_shape(path: str) -> Shape | None:
     except Exception as error:  # protobuf's DecodeError has no public base class
         raise InputError(f"{path}: record 0 is not a tf.Example: {_first_line(error)}") from None
     shape = {}
-    for name in (*_NEEDED, *_MASKS, *_PACKED):
+    for name in (*_REQUIRED, *_MASKS, *_PACKED):
         if name in features:
             is_float = features[name].WhichOneof("kind") == "float_list"
             values = features[name].float_list if is_float else features[name].int64_list
             shape[name] = len(values.value), is_float
-    groups = [_NEEDED, *(group for group in (_MASKS, _PACKED) if shape.keys() & set(group))]
+    groups = [_REQUIRED, *(group for group in (_MASKS, _PACKED) if shape.keys() & set(group))]
     missing = [name for group in groups for name in group if name not in shape]
     if missing:
         raise InputError(
-            f"{path}: record 0 lacks {', '.join(missing)}; it was not made for BERT pre-training"
+            f"{path}: record 0 has no {', '.join(missing)}; expected a BERT pre-training record"
         )
     return shape
 
 
-def read_batches(path: str, shape: Shape, most: int | None = None) -> Iterator[Batch]:
-    """Reads at most `most` records of a file in batches; validates their checksums and values.
+def read_batches(path: str, shape: Shape, max_records: int | None = None) -> Iterator[Batch]:
+    """Reads at most `max_records` records of a file in batches; validates checksums and values.
 
     Raises:
         InputError: if a record is damaged, has another shape or impossible values.
@@ -161,11 +161,11 @@ def read_batches(path: str, shape: Shape, most: int | None = None) -> Iterator[B
         for name, (width, is_float) in shape.items()
     }
     data = tf.data.TFRecordDataset(path, buffer_size=1 << 20)
-    if most is not None:
-        data = data.take(most)
+    if max_records is not None:
+        data = data.take(max_records)
     row = 0
     try:
-        for serialized in data.batch(_ROWS_A_BATCH):
+        for serialized in data.batch(_ROWS_PER_BATCH):
             parsed = {k: v.numpy() for k, v in tf.io.parse_example(serialized, spec).items()}
             features = {
                 name: values if shape[name][1] else values.astype(np.int32)
@@ -180,7 +180,7 @@ def read_batches(path: str, shape: Shape, most: int | None = None) -> Iterator[B
     except tf.errors.OpError as error:
         expected = ", ".join(f"{name} [{width}]" for name, (width, _) in shape.items())
         raise InputError(
-            f"{path}: after record {row}: expected {expected}, got {_first_line(error)}"
+            f"{path}: after record {row}: {_first_line(error)}; expected {expected}"
         ) from None
 
 
@@ -205,7 +205,7 @@ def _check(batch: Batch, parsed: dict[str, np.ndarray]) -> None:
                 row, column = np.argwhere(outside)[0]
                 raise InputError(
                     f"{batch.file} record {batch.first_row + row}: {name}[{column}] is "
-                    f"{values[row, column]}, expected 0 to {bounds[name] - 1}"
+                    f"{values[row, column]}; expected 0 to {bounds[name] - 1}"
                 )
     if batch.is_packed:
         ids = batch.features["example_ids"]
@@ -215,14 +215,14 @@ def _check(batch: Batch, parsed: dict[str, np.ndarray]) -> None:
             row, column = np.argwhere(wrong)[0]
             raise InputError(
                 f"{batch.file} record {batch.first_row + row}: example_ids[{column}] is "
-                f"{ids[row, column]}, expected 1, 2, ... in order and 0 at padding"
+                f"{ids[row, column]}; expected 1, 2, ... in order and 0 at padding"
             )
         labels = (batch.features["next_sentence_weights"] != 0).sum(axis=1)
-        if (labels != batch.examples_a_row).any():
-            row = int(np.flatnonzero(labels != batch.examples_a_row)[0])
+        if (labels != batch.examples_per_row).any():
+            row = int(np.flatnonzero(labels != batch.examples_per_row)[0])
             raise InputError(
-                f"{batch.file} record {batch.first_row + row}: {labels[row]} next-sentence labels, "
-                f"expected one for each of its {batch.examples_a_row[row]} examples"
+                f"{batch.file} record {batch.first_row + row}: {labels[row]} next-sentence labels; "
+                f"expected one for each of its {batch.examples_per_row[row]} examples"
             )
 
 

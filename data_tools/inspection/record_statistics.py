@@ -16,24 +16,24 @@ _QUANTILES = (0, 5, 25, 50, 75, 95, 100)
 class Vocabulary:
     """The tokens of a vocabulary, and the ids and token classes that the statistics need."""
 
-    def __init__(self, pieces: list[str]):
-        self.pieces = pieces
-        self.mask_id = pieces.index("[MASK]")
-        self.unk_id = pieces.index("[UNK]")
+    def __init__(self, tokens: list[str]):
+        self.tokens = tokens
+        self.mask_id = tokens.index("[MASK]")
+        self.unk_id = tokens.index("[UNK]")
         self.is_special = np.isin(
-            np.arange(len(pieces)), [pieces.index(t) for t in ("[PAD]", "[CLS]", "[SEP]")]
+            np.arange(len(tokens)), [tokens.index(t) for t in ("[PAD]", "[CLS]", "[SEP]")]
         )
-        self.is_continuation = np.array([piece.startswith("##") for piece in pieces])
+        self.is_continuation = np.array([token.startswith("##") for token in tokens])
 
     def check(self, batch: Batch) -> None:
         """Raises an `InputError` if a batch contains ids that are not in the vocabulary."""
         for name in ("input_ids", "masked_lm_ids"):
             largest = int(batch.features[name].max(initial=0)) if name in batch.features else 0
-            if largest >= len(self.pieces):
-                row = int(np.argmax(batch.features[name].max(axis=1) >= len(self.pieces)))
+            if largest >= len(self.tokens):
+                row = int(np.argmax(batch.features[name].max(axis=1) >= len(self.tokens)))
                 raise InputError(
-                    f"{batch.file} record {batch.first_row + row}: {name} has {largest}, expected "
-                    f"ids below the vocabulary's size, {len(self.pieces)}"
+                    f"{batch.file} record {batch.first_row + row}: {name} has {largest}; expected "
+                    f"ids below the vocabulary's size, {len(self.tokens)}"
                 )
 
 
@@ -56,11 +56,11 @@ class Statistics:
         rows, size = batch.is_real.shape
         self._add("rows", rows)
         self._add("examples", len(batch.lengths))
-        self._add("places", rows * size)
-        self._add("pieces", int(batch.lengths.sum()))
+        self._add("positions", rows * size)
+        self._add("tokens", int(batch.lengths.sum()))
         self._count("length", batch.lengths)
         if batch.is_packed:
-            self._count("examples_a_row", batch.examples_a_row)
+            self._count("examples_per_row", batch.examples_per_row)
         in_b = batch.features["segment_ids"][batch.is_real] != 0
         length_b = np.bincount(batch.owner[in_b], minlength=len(batch.lengths))
         self._count("length_a", batch.lengths - length_b)
@@ -78,15 +78,15 @@ class Statistics:
 
     def _count(self, name: str, values: np.ndarray) -> None:
         counts = np.bincount(values)
-        had = self._histograms.get(name, np.zeros(0, np.int64))
-        total = np.zeros(max(len(had), len(counts)), np.int64)
-        total[: len(had)] += had
+        previous = self._histograms.get(name, np.zeros(0, np.int64))
+        total = np.zeros(max(len(previous), len(counts)), np.int64)
+        total[: len(previous)] += previous
         total[: len(counts)] += counts
         self._histograms[name] = total
 
     def _add_masks(self, batch: Batch) -> None:
         row, column, original = batch.predicted
-        self._count("predictions_a_row", np.bincount(row, minlength=len(batch.is_real)))
+        self._count("predictions_per_row", np.bincount(row, minlength=len(batch.is_real)))
         now = batch.features["input_ids"][row, column]
         is_kept = now == original
         self._add("kept", np.count_nonzero(is_kept))
@@ -104,20 +104,21 @@ class Statistics:
         follows_text[1:] = is_text[:-1] & (batch.owner[1:] == batch.owner[:-1])
         # A token that does not continue a word starts one; [CLS] and [SEP] count as separate words.
         word = np.cumsum(~(vocabulary.is_continuation[ids] & follows_text)) - 1
-        pieces = np.bincount(word)
-        predicted = np.bincount(word[chosen], minlength=len(pieces))
+        num_tokens = np.bincount(word)
+        predicted = np.bincount(word[chosen], minlength=len(num_tokens))
         self._add("words_predicted", np.count_nonzero(predicted))
-        self._add("words_cut", np.count_nonzero((predicted > 0) & (predicted < pieces)))
+        partly = (predicted > 0) & (predicted < num_tokens)
+        self._add("words_partly_predicted", np.count_nonzero(partly))
 
     def _add_hashes(self, batch: Batch) -> None:
         """Hashes each example: the sum of its ids, each times a random number per position."""
         starts = np.cumsum(batch.lengths) - batch.lengths
-        place = np.arange(len(batch.owner)) - np.repeat(starts, batch.lengths)
+        position = np.arange(len(batch.owner)) - np.repeat(starts, batch.lengths)
         if len(self._multipliers) <= batch.is_real.shape[1]:
             rng = np.random.default_rng(0)  # its first numbers are the same for every size
-            draws = rng.integers(0, 2**64, size=batch.is_real.shape[1] + 1, dtype=np.uint64)
-            self._multipliers = draws | np.uint64(1)
-        multiplier = self._multipliers[place]
+            random = rng.integers(0, 2**64, size=batch.is_real.shape[1] + 1, dtype=np.uint64)
+            self._multipliers = random | np.uint64(1)
+        multiplier = self._multipliers[position]
         full = starts[batch.lengths > 0]  # reduceat does not support empty sums
 
         def hashes(ids: np.ndarray) -> np.ndarray:
@@ -132,37 +133,40 @@ class Statistics:
     def to_dict(self) -> dict[str, Any]:
         """Returns all statistics; shares are from 0 to 1, or None if their total is 0."""
         sums = self._sums
-        figures = {
+        padding = sums.get("positions", 0) - sums.get("tokens", 0)
+        statistics = {
             "rows": sums.get("rows", 0),
             "examples": sums.get("examples", 0),
-            "pieces": sums.get("pieces", 0),
-            "padding_share": _share(sums.get("places", 0) - sums.get("pieces", 0), sums, "places"),
+            "tokens": sums.get("tokens", 0),
+            "padding_share": _share(padding, sums, "positions"),
             "label_1_share": _share(sums.get("label_1", 0), sums, "examples"),
         }
-        figures |= {name: _summary(counts) for name, counts in self._histograms.items()}
+        statistics |= {name: _summary(counts) for name, counts in self._histograms.items()}
         if "unknown" in sums:
-            figures["unknown_share"] = _share(sums["unknown"], sums, "pieces")
+            statistics["unknown_share"] = _share(sums["unknown"], sums, "tokens")
         if "kept" in sums:
             predicted = {"predictions": sums["kept"] + sums["replaced"]}
-            figures |= predicted
-            figures["predicted_share"] = _share(predicted["predictions"], sums, "pieces")
-            figures["kept_share"] = _share(sums["kept"], predicted, "predictions")
+            statistics |= predicted
+            statistics["predicted_share"] = _share(predicted["predictions"], sums, "tokens")
+            statistics["kept_share"] = _share(sums["kept"], predicted, "predictions")
             if "mask" in sums:
                 random = sums["replaced"] - sums["mask"]
-                figures["mask_share"] = _share(sums["mask"], predicted, "predictions")
-                figures["random_share"] = _share(random, predicted, "predictions")
-                figures["words_cut_share"] = _share(sums["words_cut"], sums, "words_predicted")
+                statistics["mask_share"] = _share(sums["mask"], predicted, "predictions")
+                statistics["random_share"] = _share(random, predicted, "predictions")
+                statistics["partly_predicted_words_share"] = _share(
+                    sums["words_partly_predicted"], sums, "words_predicted"
+                )
             else:
-                figures["replaced_share"] = _share(sums["replaced"], predicted, "predictions")
+                statistics["replaced_share"] = _share(sums["replaced"], predicted, "predictions")
         for name, parts in self._hashes.items():
             if parts:
                 hashes = np.concatenate(parts)
-                figures[f"duplicates_{name}"] = len(hashes) - len(np.unique(hashes))
-        return figures
+                statistics[f"duplicates_{name}"] = len(hashes) - len(np.unique(hashes))
+        return statistics
 
 
-def _share(part: int, sums: dict[str, int], whole: str) -> float | None:
-    return part / sums[whole] if sums.get(whole) else None
+def _share(part: int, sums: dict[str, int], total: str) -> float | None:
+    return part / sums[total] if sums.get(total) else None
 
 
 def _summary(counts: np.ndarray) -> dict[str, float]:

@@ -32,7 +32,7 @@ _NO_SPACE_BEFORE = frozenset(".,;:!?)]}%'’”…»、。，！？：；」』�
 _NO_SPACE_AFTER = frozenset("([{“$«、。，！？：；「『（《")
 _AFTER_APOSTROPHE = frozenset(("s", "t", "d", "m", "ll", "re", "ve", "S", "T"))
 _LABELS = {
-    "random": ("B follows A", "B is from elsewhere"),
+    "random": ("B follows A", "B is a random text"),
     "order": ("in order", "swapped"),
     "none": None,
     None: ("next sentence 0", "next sentence 1"),
@@ -53,19 +53,19 @@ def describe(
     """
     paint = _paint if color else lambda text, _: text
     predicted = _predicted_ids(batch, row)
-    first = int(batch.examples_a_row[:row].sum())
-    for number in range(int(batch.examples_a_row[row])):
+    first = int(batch.examples_per_row[:row].sum())
+    for number in range(int(batch.examples_per_row[row])):
         here = batch.is_real[row]
         title = f"{batch.file} record {batch.first_row + row}"
         if batch.is_packed:
             here = batch.features["example_ids"][row] == number + 1
-            title += f", example {number + 1} of {batch.examples_a_row[row]}"
+            title += f", example {number + 1} of {batch.examples_per_row[row]}"
         columns = np.flatnonzero(here)
-        notes = [f"{len(columns)} pieces"]
+        notes = [f"{len(columns)} tokens"]
         notes.append(
             f"{sum(column in predicted for column in columns.tolist())} to predict"
             if batch.has_masks
-            else "masks are drawn in training"
+            else "masks are generated during training"
         )
         if (labels := _LABELS[next_sentence]) is not None:
             notes.append(labels[batch.next_sentence_labels[first + number]])
@@ -74,9 +74,9 @@ def describe(
             of_segment = columns[batch.features["segment_ids"][row, columns] == segment].tolist()
             if of_segment:
                 ids = batch.features["input_ids"][row]
-                pieces = [(vocab[ids[column]], predicted.get(column)) for column in of_segment]
+                tokens = [(vocab[ids[column]], predicted.get(column)) for column in of_segment]
                 text = _join(
-                    [(now, None if label is None else vocab[label]) for now, label in pieces],
+                    [(now, None if label is None else vocab[label]) for now, label in tokens],
                     color,
                     "b" if segment else "",
                 )
@@ -96,11 +96,11 @@ def _paint(text: str, style: str) -> str:
     return f"{_STYLES[style]}{text}{_RESET}" if style else text
 
 
-def _join(pieces: list[tuple[str, str | None]], color: bool, style: str) -> str:
+def _join(tokens: list[tuple[str, str | None]], color: bool, style: str) -> str:
     """Joins (token, predicted token or None) pairs to text."""
     parts: list[tuple[str, str]] = []
     before = None
-    for now, label in pieces:
+    for now, label in tokens:
         # Spaces depend on the original words, not on their replacements.
         original = now if label is None else label
         if before is not None and _is_spaced(before, original):
@@ -125,15 +125,15 @@ def _mark(now: str, label: str | None, joins: bool) -> tuple[str, str]:
     return (f"[MASK→{word}]", "hidden") if now == "[MASK]" else (f"[{now}→{word}]", "random")
 
 
-def _is_spaced(before: str, piece: str) -> bool:
+def _is_spaced(before: str, token: str) -> bool:
     """Returns whether there is a space between two tokens."""
-    if piece.startswith("##"):
+    if token.startswith("##"):
         return False
-    if piece in _NO_SPACE_BEFORE or before in _NO_SPACE_AFTER:
+    if token in _NO_SPACE_BEFORE or before in _NO_SPACE_AFTER:
         return False
-    if before in ("'", "’") and piece in _AFTER_APOSTROPHE:
+    if before in ("'", "’") and token in _AFTER_APOSTROPHE:
         return False
-    return not (_is_unspaced(before[-1]) and _is_unspaced(piece[0]))
+    return not (_is_unspaced(before[-1]) and _is_unspaced(token[0]))
 
 
 def _is_unspaced(character: str) -> bool:

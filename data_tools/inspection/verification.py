@@ -23,12 +23,12 @@ def verify(found: RecordFiles, progress: Callable[[int], None] = lambda _: None)
             if found.manifest is None:
                 continue
             if name not in shards:
-                yield f"{path}: expected no such file, since {MANIFEST} has none"
+                yield f"{path}: not listed in {MANIFEST}; expected only listed record files"
             elif size != (expected := shards[name].get("bytes", size)):
-                yield f"{path}: expected {expected} bytes, found {size}"
+                yield f"{path}: found {size} bytes; expected {expected}"
             elif (digest := files.sha256(path)) != (expected := shards[name]["sha256"]):
-                yield f"{path}: expected sha256 {expected}, found {digest}"
+                yield f"{path}: found sha256 {digest}; expected {expected}"
         except OSError as error:
-            yield f"{path}: expected a file, found none that can be read ({error.strerror})"
+            yield f"{path}: cannot be read ({error.strerror})"
         else:
             progress(size)

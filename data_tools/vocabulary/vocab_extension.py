@@ -16,8 +16,8 @@ from keras_bert.common.tensorflow_start import start_tensorflow
 from keras_bert.text.vocabulary import load_vocab
 
 _UNUSED = re.compile(r"\[unused\d+\]")
-_MAX_PIECE_BYTES = 256  # limit of the tokenizer
-_WORDS_A_BATCH = 1 << 16
+_MAX_TOKEN_BYTES = 256  # limit of the tokenizer
+_WORDS_PER_BATCH = 1 << 16
 
 
 def load_extensible(vocab_file: str, do_lower_case: bool, num_new_words: int = 0) -> list[str]:
@@ -27,32 +27,32 @@ def load_extensible(vocab_file: str, do_lower_case: bool, num_new_words: int = 0
         InputError: if the file is unreadable, has too few [unusedN] tokens or another casing.
     """
     vocab = load_vocab(vocab_file)
-    num_free = len(free_places(vocab))
-    if num_free < max(num_new_words, 1):
-        wanted = f"--num_new_words={num_new_words}" if num_new_words else "at least one"
+    num_unused = len(unused_ids(vocab))
+    if num_unused < max(num_new_words, 1):
+        expected = f"--num_new_words={num_new_words}" if num_new_words else "at least one"
         raise InputError(
-            f"--extend_vocab={vocab_file} has {num_free} free places [unusedN], expected {wanted}"
+            f"--extend_vocab={vocab_file}: {num_unused} [unusedN] tokens; expected {expected}"
         )
-    letters = [piece.removeprefix("##") for piece in vocab]
-    letters = [piece for piece in letters if piece.isalpha()]
-    capital = next((piece for piece in letters if piece != piece.lower()), None)
-    if do_lower_case and capital is not None:
+    letters = [token.removeprefix("##") for token in vocab]
+    letters = [token for token in letters if token.isalpha()]
+    uppercase = next((token for token in letters if token != token.lower()), None)
+    if do_lower_case and uppercase is not None:
         raise InputError(
-            f"--extend_vocab={vocab_file} is cased (it has {capital!r}), expected "
-            "--nodo_lower_case or an uncased vocabulary"
+            f"--extend_vocab={vocab_file}: cased (it contains {uppercase!r}); expected an uncased "
+            "vocabulary, or --nodo_lower_case"
         )
-    small = next((piece for piece in letters if piece != piece.upper()), None)
-    if not do_lower_case and capital is None and small is not None:
+    lowercase = next((token for token in letters if token != token.upper()), None)
+    if not do_lower_case and uppercase is None and lowercase is not None:
         raise InputError(
-            f"--extend_vocab={vocab_file} is uncased (it has {small!r} and no capital letter), "
-            "expected --do_lower_case or a cased vocabulary"
+            f"--extend_vocab={vocab_file}: uncased (it contains {lowercase!r} and no capital "
+            "letter); expected a cased vocabulary, or --do_lower_case"
         )
     return vocab
 
 
-def free_places(vocab: list[str]) -> list[int]:
+def unused_ids(vocab: list[str]) -> list[int]:
     """Returns the ids of the [unusedN] tokens in ascending order."""
-    return [number for number, piece in enumerate(vocab) if _UNUSED.fullmatch(piece)]
+    return [number for number, token in enumerate(vocab) if _UNUSED.fullmatch(token)]
 
 
 def extend_vocab(
@@ -75,38 +75,40 @@ def extend_vocab(
         The extended vocabulary, with the same size and all other ids unchanged, and the new words,
         the most frequent first.
     """
-    places = free_places(vocab)
-    places = places[: num_new_words or len(places)]
+    ids = unused_ids(vocab)
+    ids = ids[: num_new_words or len(ids)]
     frequent = [
         word
         for word, times in sorted(words.items(), key=lambda item: (-item[1], item[0]))
-        if times >= min_frequency and len(word.encode()) <= _MAX_PIECE_BYTES
+        if times >= min_frequency and len(word.encode()) <= _MAX_TOKEN_BYTES
     ]
-    new_words = _cut_words(vocab, frequent, do_lower_case, len(places))
+    new_words = _words_without_token(vocab, frequent, do_lower_case, len(ids))
     extended = list(vocab)
-    for place, word in zip(places, new_words, strict=False):
-        extended[place] = word
+    for token_id, word in zip(ids, new_words, strict=False):
+        extended[token_id] = word
     return extended, new_words
 
 
-def _cut_words(vocab: list[str], words: list[str], do_lower_case: bool, most: int) -> list[str]:
-    """Returns the first `most` words that the vocabulary does not contain as a single token."""
+def _words_without_token(
+    vocab: list[str], words: list[str], do_lower_case: bool, max_words: int
+) -> list[str]:
+    """Returns the first `max_words` words that are not a single token of the vocabulary."""
     start_tensorflow()
     import tensorflow as tf
 
     from keras_bert.text.tokenizer import BertTokenizer
 
     tokenizer = BertTokenizer(vocab, do_lower_case=do_lower_case)
-    cut: list[str] = []
-    for start in range(0, len(words), _WORDS_A_BATCH):
-        batch = words[start : start + _WORDS_A_BATCH]
-        pieces = tokenizer.tokenize(batch)
-        is_unknown = tf.reduce_any(pieces == tokenizer.unk_token_id, axis=1).numpy()
-        is_cut = is_unknown | (pieces.row_lengths().numpy() > 1)
+    found: list[str] = []
+    for start in range(0, len(words), _WORDS_PER_BATCH):
+        batch = words[start : start + _WORDS_PER_BATCH]
+        tokens = tokenizer.tokenize(batch)
+        is_unknown = tf.reduce_any(tokens == tokenizer.unk_token_id, axis=1).numpy()
+        is_split = is_unknown | (tokens.row_lengths().numpy() > 1)
         # A word that the tokenizer itself changes would never be matched.
         again = tf.strings.reduce_join(tokenizer.split_words(batch), axis=1, separator=" ")
         is_word = (again == tf.constant(batch)).numpy()
-        cut += [batch[index] for index in np.flatnonzero(is_cut & is_word)]
-        if len(cut) >= most:
+        found += [batch[index] for index in np.flatnonzero(is_split & is_word)]
+        if len(found) >= max_words:
             break
-    return cut[:most]
+    return found[:max_words]

@@ -17,8 +17,8 @@ from keras_bert.common.errors import InputError
 from keras_bert.text.vocabulary import SPECIAL_TOKENS
 
 # The tokenizer accepts tokens of up to 256 bytes, and a character has up to four.
-_MAX_PIECE_LENGTH = 60
-_WORDS_A_LINE = 1000
+_MAX_TOKEN_LENGTH = 60
+_WORDS_PER_LINE = 1000
 
 
 def learn_vocab(
@@ -41,18 +41,19 @@ def learn_vocab(
         InputError: if vocab_size is too small for the special tokens and the alphabet.
     """
     num_special = len(SPECIAL_TOKENS) + num_unused
-    alphabet = alphabet_pieces(words, alphabet_room(vocab_size, num_unused), min_frequency)
+    alphabet = alphabet_tokens(words, alphabet_limit(vocab_size, num_unused), min_frequency)
     if not alphabet:
         raise InputError(
-            f"--vocab_size={vocab_size}: no room for pieces beside {num_special} special ones"
+            f"--vocab_size={vocab_size}: no room for tokens in addition to {num_special} special "
+            "tokens; expected a larger size"
         )
-    learnt = _learn_pieces(words, alphabet, vocab_size - num_special, min_frequency)
-    num_unused += -(num_special + len(learnt)) % pad_to_multiple_of
+    learned = _learn_tokens(words, alphabet, vocab_size - num_special, min_frequency)
+    num_unused += -(num_special + len(learned)) % pad_to_multiple_of
     pad, *others = SPECIAL_TOKENS
-    return [pad, *(f"[unused{number}]" for number in range(num_unused)), *others, *learnt]
+    return [pad, *(f"[unused{number}]" for number in range(num_unused)), *others, *learned]
 
 
-def alphabet_room(vocab_size: int, num_unused: int) -> int:
+def alphabet_limit(vocab_size: int, num_unused: int) -> int:
     """Returns the maximum number of single-character tokens: half of all tokens that are learned.
 
     Without this limit, the thousands of characters of Chinese text could fill the vocabulary.
@@ -60,11 +61,11 @@ def alphabet_room(vocab_size: int, num_unused: int) -> int:
     return (vocab_size - len(SPECIAL_TOKENS) - num_unused) // 2
 
 
-def alphabet_pieces(words: Counter[str], most: int, min_frequency: int) -> list[str]:
+def alphabet_tokens(words: Counter[str], max_tokens: int, min_frequency: int) -> list[str]:
     """Chooses the characters that become tokens, `c` at the start of a word and `##c` inside it.
 
-    Returns at most `most` tokens, the most frequent character first. Characters with fewer than
-    `min_frequency` occurrences become [UNK], unless they are ASCII.
+    Returns at most `max_tokens` tokens, the most frequent character first. Characters with fewer
+    than `min_frequency` occurrences become [UNK], unless they are ASCII.
     """
     characters: Counter[str] = Counter()
     inner: set[str] = set()
@@ -72,30 +73,31 @@ def alphabet_pieces(words: Counter[str], most: int, min_frequency: int) -> list[
         for character in word:
             characters[character] += times
         inner.update(word[1:])
-    pieces: list[str] = []
+    tokens: list[str] = []
     for character, times in sorted(characters.items(), key=lambda item: (-item[1], item[0])):
         forms = [character] + ["##" + character] * (character in inner)
-        if (times >= min_frequency or character.isascii()) and len(pieces) + len(forms) <= most:
-            pieces += forms
-    return pieces
+        is_frequent = times >= min_frequency or character.isascii()
+        if is_frequent and len(tokens) + len(forms) <= max_tokens:
+            tokens += forms
+    return tokens
 
 
-def _learn_pieces(
-    words: Counter[str], alphabet: list[str], most: int, min_frequency: int
+def _learn_tokens(
+    words: Counter[str], alphabet: list[str], max_tokens: int, min_frequency: int
 ) -> list[str]:
-    """Returns the alphabet and the learned tokens, at most `most` in total."""
+    """Returns the alphabet and the learned tokens, at most `max_tokens` in total."""
     from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
     # The trainer assigns ids in hash-table order and uses them to choose between pairs of equal
     # frequency, so two runs could differ. Passing the characters as special tokens fixes their ids.
     # A word with any other character is [UNK] as a whole, so such words are not used.
-    known = {piece.removeprefix("##") for piece in alphabet if len(piece) in (1, 3)}
+    known = {token.removeprefix("##") for token in alphabet if len(token) in (1, 3)}
     trainer = trainers.BpeTrainer(
-        vocab_size=most,
+        vocab_size=max_tokens,
         min_frequency=min_frequency,
         special_tokens=alphabet,
         continuing_subword_prefix="##",
-        max_token_length=_MAX_PIECE_LENGTH,
+        max_token_length=_MAX_TOKEN_LENGTH,
         show_progress=False,
     )
     tokenizer = Tokenizer(models.BPE(continuing_subword_prefix="##"))
@@ -113,10 +115,10 @@ def _lines(words: dict[str, int]) -> Iterator[str]:
     for word in sorted(words):
         times = words[word]
         while times:
-            taken = min(times, _WORDS_A_LINE - len(line))
+            taken = min(times, _WORDS_PER_LINE - len(line))
             line += [word] * taken
             times -= taken
-            if len(line) == _WORDS_A_LINE:
+            if len(line) == _WORDS_PER_LINE:
                 yield " ".join(line)
                 line = []
     yield " ".join(line)

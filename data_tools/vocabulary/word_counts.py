@@ -16,7 +16,7 @@ from keras_bert.text.vocabulary import SPECIAL_TOKENS
 
 MAX_WORD_LENGTH = 200  # the tokenizer maps longer words to [UNK]
 
-_CHARACTERS_A_BATCH = 1 << 20
+_CHARACTERS_PER_BATCH = 1 << 20
 
 
 def count_words(
@@ -42,7 +42,9 @@ def count_words(
             counts.update(words.tolist())
             progress.add(len(batch))
     if not counts:
-        raise InputError(f"--input_file: no word in {input_files[0]} and the files after it")
+        raise InputError(
+            f"--input_file: no words in {input_files[0]} and the files after it; expected text"
+        )
     decoded = ((word.decode(), times) for word, times in counts.items())
     return Counter({word: times for word, times in decoded if len(word) <= MAX_WORD_LENGTH})
 
@@ -57,7 +59,7 @@ def _batches(input_files: Sequence[str], reading: Reading, odd: OddInput) -> Ite
             for sentence in document:
                 batch.append(sentence)
                 size += len(sentence)
-                if size >= _CHARACTERS_A_BATCH:
+                if size >= _CHARACTERS_PER_BATCH:
                     yield batch
                     batch, size = [], 0
         odd.merge(odd_of_file)

@@ -1,11 +1,11 @@
-r"""Asks an exported model over REST: TensorFlow Serving, or the small server of keras_bert.
+r"""Calls an exported model over REST, on TensorFlow Serving or keras_bert's server.
 
     python rest_client.py http://localhost:8501/v1/models/mrpc \
         text="It rained." text_pair="The sun shone."
     python rest_client.py http://localhost:8501/v1/models/mrpc/labels/stable \
         text="It rained." text_pair="The sun shone."
 
-A name that is given twice makes a batch of two. Needs the standard library only.
+Repeat a name to send a batch. Needs the standard library only.
 """
 
 import argparse
@@ -25,11 +25,11 @@ def predict(
     Args:
         model: its URL, such as http://localhost:8501/v1/models/mrpc.
         inputs: the batch of each input: texts, or lists of token ids.
-        signature: which of the model's signatures is called.
+        signature: the name of the signature to call.
         timeout: seconds.
 
     Raises:
-        urllib.error.HTTPError: the server refused; its body is {"error": why}.
+        urllib.error.HTTPError: the server rejects the request; its body is {"error": message}.
     """
     body = json.dumps({"signature_name": signature, "inputs": inputs})
     request = urllib.request.Request(
@@ -37,29 +37,31 @@ def predict(
     )
     with urllib.request.urlopen(request, timeout=timeout) as response:
         outputs = json.load(response)["outputs"]
-    # One output alone comes without its name.
+    # A single output has no name in the response.
     return outputs if isinstance(outputs, dict) else {"outputs": outputs}
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Sends one request and prints what comes back."""
+    """Sends one request and prints the outputs."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("model", help="the model's URL")
-    parser.add_argument("inputs", nargs="+", metavar="name=text", help="an input of the signature")
-    parser.add_argument("--signature", default="serving_default")
-    parser.add_argument("--timeout", type=float, default=10.0, help="seconds")
-    given = parser.parse_args(arguments)
+    parser.add_argument(
+        "inputs", nargs="+", metavar="name=text", help="a text for an input of the signature"
+    )
+    parser.add_argument("--signature", default="serving_default", help="name of the signature")
+    parser.add_argument("--timeout", type=float, default=10.0, help="timeout in seconds")
+    flags = parser.parse_args(arguments)
 
     texts = defaultdict(list)
-    for argument in given.inputs:
+    for argument in flags.inputs:
         name, _, text = argument.partition("=")
         texts[name].append(text)
     try:
-        outputs = predict(given.model, texts, given.signature, given.timeout)
+        outputs = predict(flags.model, texts, flags.signature, flags.timeout)
     except urllib.error.HTTPError as error:
         sys.exit(f"{error.code}: {json.load(error)['error']}")
     except urllib.error.URLError as error:
-        sys.exit(f"{given.model}: {error.reason}")
+        sys.exit(f"{flags.model}: {error.reason}")
     print(json.dumps(outputs, indent=2, ensure_ascii=False))
 
 

@@ -44,7 +44,7 @@ class Checkpoint:
         do_lower_case: whether the tokenizer lower-cases text.
         settings: its keys of Hugging Face's config.json.
         open_weights: opens the file of the weights.
-        tokenizer_misfit: one line with the file, key and value of the first unsupported tokenizer
+        tokenizer_mismatch: one line with the file, key and value of the first unsupported tokenizer
             setting; None if all are supported.
     """
 
@@ -55,12 +55,12 @@ class Checkpoint:
     do_lower_case: bool
     settings: Mapping[str, Any]
     open_weights: Callable[[], AbstractContextManager[StoredWeights]]
-    tokenizer_misfit: str | None = None
+    tokenizer_mismatch: str | None = None
 
     @property
     def why_no_vocab(self) -> str:
         """The reason why there is no vocabulary, as the start of an error message."""
-        return self.tokenizer_misfit or f"{self.path}: has no vocabulary"
+        return self.tokenizer_mismatch or f"{self.path}: has no vocabulary"
 
     @property
     def labels(self) -> list[str] | None:
@@ -84,8 +84,8 @@ class Checkpoint:
     @property
     def extra(self) -> dict[str, Any]:
         """The settings that are not in the config and not in `_ALWAYS_WRITTEN`."""
-        own = self.config.to_dict().keys() | _ALWAYS_WRITTEN
-        return {key: value for key, value in self.settings.items() if key not in own}
+        known = self.config.to_dict().keys() | _ALWAYS_WRITTEN
+        return {key: value for key, value in self.settings.items() if key not in known}
 
     @property
     def description(self) -> ModelDescription:
@@ -104,8 +104,8 @@ class Checkpoint:
         count = self.config.type_vocab_size
         if count < 2:
             raise InputError(
-                f"{self.path}: type_vocab_size is {count}; expected 2 segments, one for each of "
-                "two texts"
+                f"{self.path}: type_vocab_size is {count}; expected at least 2, one segment "
+                "id for each text of a pair"
             )
 
     def load_into(self, model: keras.Model) -> LoadReport:

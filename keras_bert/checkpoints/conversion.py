@@ -17,11 +17,11 @@ from keras_bert.checkpoints import google, keras_hub
 from keras_bert.checkpoints.checkpoint import ARCHITECTURES, Checkpoint
 from keras_bert.checkpoints.google import write_google_checkpoint
 from keras_bert.checkpoints.keras_hub import write_keras_hub_preset
-from keras_bert.checkpoints.model_directory import check_place, write_model_directory
+from keras_bert.checkpoints.model_directory import check_replaceable, write_model_directory
 from keras_bert.checkpoints.open_checkpoint import open_checkpoint
 from keras_bert.checkpoints.weights import LoadReport, weights_of
 from keras_bert.common.errors import InputError
-from keras_bert.common.files import appearing
+from keras_bert.common.files import atomic_path
 from keras_bert.models import BertClassifier, BertPretrainer, BertSpanLabeler, BertTokenClassifier
 from keras_bert.models.encoder import BertEncoder
 
@@ -31,7 +31,7 @@ WRITERS = {
     "tf1": write_google_checkpoint,
     "keras_hub": write_keras_hub_preset,
 }
-_OWN_FILES = {
+_FILES = {
     "hugging_face": ("config.json", "model.safetensors", "vocab.txt", "tokenizer_config.json"),
     "tf1": google.FILES,
     "keras_hub": keras_hub.FILES,
@@ -64,8 +64,8 @@ def convert(
     """
     target = target.absolute()
     if source.absolute() == target:
-        raise InputError(f"{target}: is the source; expected another directory to write to")
-    check_place(target, _OWN_FILES[to])
+        raise InputError(f"{target}: is both source and target; expected another target directory")
+    check_replaceable(target, _FILES[to])
     checkpoint = open_checkpoint(source)
     model = _make_model(checkpoint) if heads else BertEncoder(checkpoint.config)
     report = checkpoint.load_into(model)
@@ -80,7 +80,7 @@ def convert(
         do_lower_case = checkpoint.do_lower_case
     if to != "hugging_face":
         _warn(checkpoint, to)
-    with appearing(target, failures=(SafetensorError, RuntimeError)) as folder:
+    with atomic_path(target, failures=(SafetensorError, RuntimeError)) as folder:
         folder.mkdir()
         WRITERS[to](folder, weights, settings, checkpoint.vocab, do_lower_case)
     return report
@@ -116,13 +116,15 @@ def _architecture(model: keras.Model, paths: Collection[str]) -> str:
 
 def _warn(checkpoint: Checkpoint, to: str) -> None:
     """Warns about settings that the other library ignores; this library restores them."""
-    theirs = {"tf1": "Google's code", "keras_hub": "KerasHub"}[to]
+    other = {"tf1": "Google's code", "keras_hub": "KerasHub"}[to]
     if checkpoint.config.hidden_act not in ("gelu_new", "gelu_tanh"):
         act = checkpoint.config.hidden_act
         if act == "gelu" or to == "keras_hub":
-            logging.warning("hidden_act is %s; %s computes the tanh form of gelu", act, theirs)
+            logging.warning(
+                "hidden_act is %s, but %s computes the tanh approximation of gelu", act, other
+            )
     if checkpoint.config.layer_norm_eps != 1e-12:
         eps = checkpoint.config.layer_norm_eps
-        logging.warning("layer_norm_eps is %g; %s computes with 1e-12", eps, theirs)
+        logging.warning("layer_norm_eps is %g, but %s uses 1e-12", eps, other)
     if checkpoint.config.is_decoder:
-        logging.warning("is_decoder is true; %s attends to both sides", theirs)
+        logging.warning("is_decoder is true, but %s attends to the tokens on both sides", other)

@@ -97,19 +97,19 @@ def open_google_checkpoint(path: Path) -> Checkpoint:
     """
     if path.suffix == ".zip":
         with _unpacked(path, (CONFIG, VOCAB)) as folder:
-            settings, config, vocab = _describe(folder, path)
+            settings, config, vocab = _read_config_and_vocab(folder, path)
         open_weights = partial(_open_zip, path)
     else:
         prefix = _prefix(path) if path.is_dir() else path
-        settings, config, vocab = _describe(prefix.parent, prefix.parent)
+        settings, config, vocab = _read_config_and_vocab(prefix.parent, prefix.parent)
         open_weights = partial(_open_weights, prefix)
-    said = settings.pop("do_lower_case", None)
+    declared = settings.pop("do_lower_case", None)
     return Checkpoint(
         path=path,
         kind="a TF1 checkpoint in Google's format",
         config=config,
         vocab=vocab,
-        do_lower_case=said if isinstance(said, bool) else guess_lower_case(vocab, path),
+        do_lower_case=declared if isinstance(declared, bool) else guess_lower_case(vocab, path),
         settings=settings,
         open_weights=open_weights,
     )
@@ -137,10 +137,10 @@ def write_google_checkpoint(
     """
     import tensorflow as tf
 
-    own = {"do_lower_case": do_lower_case}
+    extra = {"do_lower_case": do_lower_case}
     if settings["hidden_act"].startswith("gelu"):
-        own |= {"hidden_act": "gelu", _EXACT_ACT: settings["hidden_act"]}
-    write_json(folder / CONFIG, {**settings, **own})
+        extra |= {"hidden_act": "gelu", _EXACT_ACT: settings["hidden_act"]}
+    write_json(folder / CONFIG, {**settings, **extra})
     if vocab is not None:
         write_vocab(folder / VOCAB, vocab)
     arrays = dict(sorted(stored_arrays(weights, LAYOUT).items()))
@@ -160,11 +160,14 @@ def write_google_checkpoint(
     write_bytes(folder / "checkpoint", state.encode())
 
 
-def _describe(folder: Path, where: Path) -> tuple[dict[str, Any], BertConfig, list[str] | None]:
+def _read_config_and_vocab(
+    folder: Path, where: Path
+) -> tuple[dict[str, Any], BertConfig, list[str] | None]:
     """Reads the config and the vocabulary of a folder, named `where` in messages."""
     if not (folder / CONFIG).is_file():
         raise InputError(
-            f"{where}: has no {CONFIG}; put that of the model it was made from beside the weights"
+            f"{where}: has no {CONFIG}; expected it next to the weights. Copy the one that was "
+            "used in training"
         )
     settings = read_json(folder / CONFIG)
     exact = settings.pop(_EXACT_ACT, None)
@@ -192,8 +195,13 @@ def _prefix(folder: Path) -> Path:
     if len(names) == 1:
         return folder / names[0]
     if not names:
-        raise InputError(f"{folder}: has no checkpoint; expected such as {PREFIX}.index")
-    raise InputError(f"{folder}: holds several checkpoints, {', '.join(names)}; name one of them")
+        raise InputError(
+            f"{folder}: contains no checkpoint; expected a file such as {PREFIX}.index"
+        )
+    raise InputError(
+        f"{folder}: contains several checkpoints ({', '.join(names)}); expected the path of one of "
+        "them"
+    )
 
 
 @contextlib.contextmanager
@@ -206,10 +214,10 @@ def _open_weights(prefix: Path) -> Iterator[StoredWeights]:
         reader = tf.train.load_checkpoint(str(prefix))
         shapes = reader.get_variable_to_shape_map()
     except failures as error:
-        raise InputError(f"{prefix}: not a whole TF1 checkpoint ({error})") from None
+        raise InputError(f"{prefix}: not a valid TF1 checkpoint ({error})") from None
     if any(".ATTRIBUTES/" in name for name in shapes):
         raise InputError(
-            f"{prefix}: a TF2 object checkpoint; expected a TF1 checkpoint with Google's names, "
+            f"{prefix}: is a TF2 object checkpoint; expected a TF1 checkpoint with Google's names, "
             "such as bert/embeddings/word_embeddings"
         )
     slots = {name for name in shapes if _SLOT.search(name)}
@@ -236,17 +244,17 @@ def _open_zip(path: Path) -> Iterator[StoredWeights]:
 
 
 @contextlib.contextmanager
-def _unpacked(path: Path, wanted: Sequence[str] = ()) -> Iterator[Path]:
-    """Extracts all files of a zip, or the `wanted` ones, into one flat temporary folder."""
+def _unpacked(path: Path, selected: Sequence[str] = ()) -> Iterator[Path]:
+    """Extracts all files of a zip, or the `selected` ones, into one flat temporary folder."""
     with tempfile.TemporaryDirectory() as folder:
         try:
             with zipfile.ZipFile(path) as archive:
                 for member in archive.infolist():
                     name = PurePosixPath(member.filename).name
-                    if member.is_dir() or (wanted and name not in wanted):
+                    if member.is_dir() or (selected and name not in selected):
                         continue
                     with archive.open(member) as source, open(Path(folder, name), "wb") as target:
                         shutil.copyfileobj(source, target)
         except (OSError, zipfile.BadZipFile) as error:
-            raise InputError(f"{path}: cannot be unpacked ({error})") from None
+            raise InputError(f"{path}: cannot be extracted ({error})") from None
         yield Path(folder)

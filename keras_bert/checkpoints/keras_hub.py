@@ -25,7 +25,7 @@ from absl import logging
 from keras_bert.checkpoints.checkpoint import Checkpoint, guess_lower_case
 from keras_bert.checkpoints.keras_hub_names import BACKBONE, keras_hub_name
 from keras_bert.checkpoints.model_directory import write_vocab
-from keras_bert.checkpoints.tokenizer_files import find_misfit
+from keras_bert.checkpoints.tokenizer_files import find_mismatch
 from keras_bert.checkpoints.weights import Layout, StoredWeights, stored_arrays
 from keras_bert.common.errors import InputError
 from keras_bert.common.files import read_json, write_json
@@ -107,7 +107,9 @@ def open_keras_hub_preset(path: Path) -> Checkpoint:
             f"{path / CONFIG}: class_name is {written['class_name']!r}; expected 'BertBackbone'"
         )
     if not (path / WEIGHTS).is_file():
-        raise InputError(f"{path}: has no {WEIGHTS}; expected a KerasHub preset in one file")
+        raise InputError(
+            f"{path}: has no {WEIGHTS}; expected a KerasHub preset with all weights in one file"
+        )
     metadata = read_json(path / METADATA) if (path / METADATA).is_file() else {}
     settings = _settings(written["config"], metadata.get("keras_bert", {}))
     try:
@@ -120,16 +122,16 @@ def open_keras_hub_preset(path: Path) -> Checkpoint:
     tokenizer = _read_tokenizer(path / TOKENIZER)
     casing = tokenizer.get("lowercase")
     do_lower_case = casing if isinstance(casing, bool) else guess_lower_case(vocab, path)
-    misfit = _tokenizer_misfit(path / TOKENIZER, tokenizer, do_lower_case)
+    mismatch = _tokenizer_mismatch(path / TOKENIZER, tokenizer, do_lower_case)
     return Checkpoint(
         path=path,
         kind="a KerasHub preset",
         config=config,
-        vocab=None if misfit else vocab,
+        vocab=None if mismatch else vocab,
         do_lower_case=do_lower_case,
         settings=settings,
         open_weights=partial(_open_weights, path, _layout(config, settings)),
-        tokenizer_misfit=misfit,
+        tokenizer_mismatch=mismatch,
     )
 
 
@@ -139,7 +141,9 @@ def _read_tokenizer(file: Path) -> dict[str, Any]:
     return {**(own if isinstance(own, dict) else {}), "class_name": tokenizer.get("class_name")}
 
 
-def _tokenizer_misfit(file: Path, tokenizer: Mapping[str, Any], do_lower_case: bool) -> str | None:
+def _tokenizer_mismatch(
+    file: Path, tokenizer: Mapping[str, Any], do_lower_case: bool
+) -> str | None:
     rules = _TOKENIZER_RULES
     if not do_lower_case:
         rules += (("strip_accents", False),)
@@ -147,10 +151,10 @@ def _tokenizer_misfit(file: Path, tokenizer: Mapping[str, Any], do_lower_case: b
         # KerasHub's default is false, even in presets of uncased models that it converted from
         # Hugging Face. This is an error there, because these models were trained without accents.
         logging.warning(
-            "%s: strip_accents is false; accents are stripped all the same, as Google's BERT does",
+            "%s: strip_accents is false; accents are stripped anyway, as in Google's BERT",
             file,
         )
-    return find_misfit(file, tokenizer, rules)
+    return find_mismatch(file, tokenizer, rules)
 
 
 def _settings(backbone: Mapping[str, Any], own: Any) -> dict[str, Any]:
@@ -172,7 +176,7 @@ def _open_weights(path: Path, layout: Layout) -> Iterator[StoredWeights]:
                 opened = stack.enter_context(h5py.File(file, "r"))
                 opened.visititems(partial(_collect, values, part))
             except (OSError, RuntimeError, KeyError) as error:
-                raise InputError(f"{file}: not a whole HDF5 file ({error})") from None
+                raise InputError(f"{file}: not a valid HDF5 file ({error})") from None
         slots = [name for name in values if name.startswith("task/optimizer/")]
         for name in slots:
             del values[name]
@@ -221,7 +225,9 @@ def write_keras_hub_preset(
         InputError: the weights contain no pooler, which KerasHub requires.
     """
     if "encoder/pooler/dense/kernel" not in weights:
-        raise InputError("there is no pooler; a KerasHub preset cannot be without one")
+        raise InputError(
+            "the weights have no pooler; expected one, because a KerasHub preset must contain it"
+        )
     config = BertConfig.from_dict(dict(settings))
     arrays = stored_arrays(weights, _layout(config, settings))
     for part, file in (("backbone", WEIGHTS), ("task", TASK_WEIGHTS)):

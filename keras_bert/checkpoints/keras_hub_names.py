@@ -15,7 +15,7 @@ _BLOCK = {
     "output/dense": "_feedforward_output_dense",
     "output/LayerNorm": "_feedforward_layer_norm",
 }
-_ALONE = {
+_SINGLE_VARIABLES = {
     "encoder/embeddings/word_embeddings": BACKBONE + "reversible_embedding/vars/0",
     "encoder/embeddings/position_embeddings": BACKBONE + "position_embedding/vars/0",
     "encoder/embeddings/token_type_embeddings": BACKBONE + "embedding/vars/0",
@@ -28,7 +28,7 @@ _LAYERS = {
     "masked_lm/LayerNorm": "task/layers/masked_lm_head/_intermediate_layer_norm",
     "classifier": "task/layers/dense",
 }
-_NUMBERS = {"kernel": 0, "gamma": 0, "bias": 1, "beta": 1}
+_VARIABLE_INDICES = {"kernel": 0, "gamma": 0, "bias": 1, "beta": 1}
 
 
 def keras_hub_name(path: str, is_token_classifier: bool = False) -> str:
@@ -42,8 +42,8 @@ def keras_hub_name(path: str, is_token_classifier: bool = False) -> str:
         The file, the group and the index in it, such as
         `backbone/layers/transformer_encoder/_feedforward_output_dense/vars/0`.
     """
-    if path in _ALONE:
-        return _ALONE[path]
+    if path in _SINGLE_VARIABLES:
+        return _SINGLE_VARIABLES[path]
     layer, _, variable = path.rpartition("/")
     block = re.match(r"encoder/layer_(\d+)/(.*)", layer)
     if block:
@@ -53,4 +53,4 @@ def keras_hub_name(path: str, is_token_classifier: bool = False) -> str:
         group = _LAYERS[layer]
     else:
         return f"task/keras_bert/{path}"
-    return f"{group}/vars/{_NUMBERS[variable]}"
+    return f"{group}/vars/{_VARIABLE_INDICES[variable]}"

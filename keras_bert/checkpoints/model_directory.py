@@ -30,7 +30,7 @@ from keras_bert.checkpoints.safetensors_file import (
 from keras_bert.checkpoints.tokenizer_files import CONFIG, TOKENIZER, VOCAB, read_tokenizer
 from keras_bert.checkpoints.weights import weights_of
 from keras_bert.common.errors import InputError
-from keras_bert.common.files import appearing, read_json, write_bytes, write_json
+from keras_bert.common.files import atomic_path, read_json, write_bytes, write_json
 from keras_bert.config import BertConfig
 from keras_bert.text.vocabulary import fit_vocab
 
@@ -56,10 +56,12 @@ def open_model_directory(path: str | os.PathLike) -> Checkpoint:
     if not (path / CONFIG).is_file():
         raise InputError(f"{path}: has no {CONFIG}; expected a model directory")
     if not (path / WEIGHTS).is_file() and not (path / INDEX).is_file():
-        raise InputError(f"{path}: has no {WEIGHTS}; expected a model directory" + _advice(path))
+        raise InputError(
+            f"{path}: has no {WEIGHTS}; expected a model directory" + _pickle_hint(path)
+        )
     settings = read_json(path / CONFIG)
     config = _read_config(path / CONFIG, settings)
-    vocab, do_lower_case, misfit = read_tokenizer(path, settings)
+    vocab, do_lower_case, mismatch = read_tokenizer(path, settings)
     if vocab:
         vocab = fit_vocab(vocab, config.vocab_size, path / VOCAB)
     return Checkpoint(
@@ -70,7 +72,7 @@ def open_model_directory(path: str | os.PathLike) -> Checkpoint:
         do_lower_case=do_lower_case,
         settings=settings,
         open_weights=partial(open_safetensors, path),
-        tokenizer_misfit=misfit,
+        tokenizer_mismatch=mismatch,
     )
 
 
@@ -88,13 +90,13 @@ def save_model_directory(
         InputError: the directory cannot be written, or contains files of something else.
     """
     path = Path(path).absolute()
-    check_place(path)
+    check_replaceable(path)
     vocab = description.vocab
     if vocab is not None:
         description.config.check_vocab_size(len(vocab), path / VOCAB)
     architecture = ARCHITECTURES[type(model).__name__]
     settings = description.hugging_face_settings(architecture, getattr(model, "num_labels", None))
-    with appearing(path, failures=(SafetensorError,)) as folder:
+    with atomic_path(path, failures=(SafetensorError,)) as folder:
         folder.mkdir()
         write_model_directory(folder, weights_of(model), settings, vocab, description.do_lower_case)
 
@@ -121,28 +123,30 @@ def write_vocab(path: Path, vocab: Sequence[str]) -> None:
     write_bytes(path, "".join(f"{token}\n" for token in vocab).encode())
 
 
-def check_place(path: Path, own: Collection[str] = (CONFIG, WEIGHTS, VOCAB, TOKENIZER)) -> None:
+def check_replaceable(
+    path: Path, replaceable: Collection[str] = (CONFIG, WEIGHTS, VOCAB, TOKENIZER)
+) -> None:
     """Checks that a path does not exist, or is a directory that can be replaced."""
     if not path.exists():
         return
     if not path.is_dir():
-        raise InputError(f"{path}: is a file; expected a new or earlier model directory")
-    foreign = sorted({entry.name for entry in path.iterdir()} - set(own))
-    if foreign:
+        raise InputError(f"{path}: is a file; expected a new path or an existing model directory")
+    unexpected = sorted({entry.name for entry in path.iterdir()} - set(replaceable))
+    if unexpected:
         raise InputError(
-            f"{path}: holds {', '.join(foreign)}; expected a new or earlier model directory of "
-            "ours, for saving replaces all of it"
+            f"{path}: contains {', '.join(unexpected)}; expected a new path, or a directory with "
+            "only the files of an earlier save, because saving replaces the whole directory"
         )
 
 
-def _advice(path: Path) -> str:
+def _pickle_hint(path: Path) -> str:
     pickles = ("pytorch_model.bin", "pytorch_model.bin.index.json")
     found = next((name for name in pickles if (path / name).is_file()), None)
     if not found:
         return ""
     return (
-        f"; it has {found}, a pickle, which is not opened for safety: convert it once "
-        "with transformers, AutoModelForPreTraining.from_pretrained(DIR).save_pretrained(NEW_DIR)"
+        f"; found {found}, a pickle, which is not opened for security reasons. Convert it once "
+        "with transformers: AutoModelForPreTraining.from_pretrained(DIR).save_pretrained(NEW_DIR)"
     )
 
 

@@ -35,7 +35,7 @@ TIED_DECODER = "cls.predictions.decoder.weight"
 
 # Older names: files of 2018 and 2019 name the variables of LayerNorm as Google does, and some files
 # contain the vocabulary's bias only under the decoder.
-_OLDER_SPELLINGS = (
+_OLDER_NAMES = (
     (re.compile(r"LayerNorm\.gamma$"), "LayerNorm.weight"),
     (re.compile(r"LayerNorm\.beta$"), "LayerNorm.bias"),
     (re.compile(r"^cls\.predictions\.decoder\.bias$"), "cls.predictions.bias"),
@@ -72,7 +72,7 @@ def is_transposed(path: str) -> bool:
     return path.endswith("/kernel")
 
 
-def current_spelling(name: str) -> str:
+def current_name(name: str) -> str:
     """Converts a weight name in a file to the name that Hugging Face uses today.
 
     The name may come from an older file, or from a model without heads.
@@ -80,6 +80,6 @@ def current_spelling(name: str) -> str:
     Returns:
         Such as `bert.encoder.layer.0.output.LayerNorm.weight`.
     """
-    for pattern, spelling in _OLDER_SPELLINGS:
-        name = pattern.sub(spelling, name)
+    for pattern, current in _OLDER_NAMES:
+        name = pattern.sub(current, name)
     return "bert." + name if _WITHOUT_PREFIX.match(name) else name

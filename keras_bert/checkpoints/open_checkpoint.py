@@ -25,12 +25,12 @@ def open_checkpoint(path: str | os.PathLike) -> Checkpoint:
         InputError: the path is not a checkpoint, or the checkpoint is inconsistent.
     """
     path = Path(path)
-    if (path / "run.json").is_file() and not _holds_weights(path):
+    if (path / "run.json").is_file() and not _contains_weights(path):
         path = path / "model"
     if is_google_checkpoint(path):
         checkpoint = open_google_checkpoint(path)
     elif not path.is_dir():
-        problem = "is no checkpoint" if path.exists() else "no such checkpoint"
+        problem = "is not a checkpoint" if path.exists() else "no such checkpoint"
         raise InputError(
             f"{path}: {problem}; expected a model directory, an earlier run's folder, a "
             "TF1 checkpoint (prefix, directory or zip) or a KerasHub preset"
@@ -39,14 +39,16 @@ def open_checkpoint(path: str | os.PathLike) -> Checkpoint:
         checkpoint = open_keras_hub_preset(path)
     else:
         checkpoint = open_model_directory(path)
-    casing = "lower-cased" if checkpoint.do_lower_case else "cased"
-    logging.info("%s is %s, of %s text", path, checkpoint.kind, casing)
-    if checkpoint.tokenizer_misfit:
-        logging.warning("%s; its tokenizer is left out", checkpoint.tokenizer_misfit)
+    casing = "uncased" if checkpoint.do_lower_case else "cased"
+    logging.info("%s is %s; the model is %s", path, checkpoint.kind, casing)
+    if checkpoint.tokenizer_mismatch:
+        logging.warning(
+            "%s; the checkpoint is opened without its tokenizer", checkpoint.tokenizer_mismatch
+        )
     return checkpoint
 
 
-def _holds_weights(path: Path) -> bool:
+def _contains_weights(path: Path) -> bool:
     """Returns whether a folder is itself a model directory or a preset."""
     weights = (WEIGHTS, INDEX, keras_hub.WEIGHTS)
     return (path / CONFIG).is_file() and any((path / name).is_file() for name in weights)

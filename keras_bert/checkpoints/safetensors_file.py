@@ -14,7 +14,7 @@ from safetensors.numpy import save_file
 
 from keras_bert.checkpoints.names import (
     TIED_DECODER,
-    current_spelling,
+    current_name,
     hugging_face_name,
     is_transposed,
 )
@@ -43,10 +43,10 @@ def write_safetensors(folder: Path, weights: Mapping[str, np.ndarray]) -> None:
     """Writes weights, {variable path: array}, as float32 under Hugging Face's names."""
     path = folder / WEIGHTS
     path.touch()
-    rights = path.stat().st_mode
+    mode = path.stat().st_mode
     # transformers rejects a file whose metadata do not name the framework.
     save_file(stored_arrays(weights, LAYOUT), path, metadata={"format": "pt"})
-    path.chmod(rights)  # save_file makes the file readable only by its owner.
+    path.chmod(mode)  # save_file makes the file readable only by its owner.
 
 
 @contextlib.contextmanager
@@ -63,19 +63,20 @@ def open_safetensors(folder: Path) -> Iterator[StoredWeights]:
             try:
                 file = stack.enter_context(safe_open(path, framework="np"))
             except (SafetensorError, OSError) as error:
-                raise InputError(f"{path}: not a whole safetensors file ({error})") from None
+                raise InputError(f"{path}: not a valid safetensors file ({error})") from None
             files |= {name: file for name in file.keys()}  # noqa: SIM118, C416, C420, RUF100
         if source.name == INDEX:
             _check_index(source, set(files))
-        spelling = {current_spelling(name): name for name in files}
+        names_in_file = {current_name(name): name for name in files}
         yield StoredWeights(
             source=str(source),
             layout=LAYOUT,
             shapes={
-                name: tuple(files[old].get_slice(old).get_shape()) for name, old in spelling.items()
+                name: tuple(files[old].get_slice(old).get_shape())
+                for name, old in names_in_file.items()
             },
-            read=lambda name: files[spelling[name]].get_tensor(spelling[name]),
-            spelling=spelling,
+            read=lambda name: files[names_in_file[name]].get_tensor(names_in_file[name]),
+            names_in_file=names_in_file,
         )
 
 
@@ -85,18 +86,22 @@ def _shards(index: Path) -> list[Path]:
         isinstance(name, str) and Path(name).name == name for name in names.values()
     ):
         raise InputError(
-            f"{index}: expected a weight_map that gives each weight a file beside the index"
+            f"{index}: expected a weight_map from weight names to file names in the same folder"
         )
     shards = [index.parent / name for name in sorted(set(names.values()))]
-    absent = [shard.name for shard in shards if not shard.is_file()]
-    if absent:
-        raise InputError(f"{index}: names {', '.join(absent)}, which the directory lacks")
+    missing = [shard.name for shard in shards if not shard.is_file()]
+    if missing:
+        raise InputError(
+            f"{index}: lists missing files: {', '.join(missing)}; expected all shards in the same "
+            "folder"
+        )
     return shards
 
 
 def _check_index(index: Path, found: set[str]) -> None:
-    promised = set(read_json(index)["weight_map"])
-    if promised != found:
+    listed = set(read_json(index)["weight_map"])
+    if listed != found:
         raise InputError(
-            f"{index}: does not name what its files hold: {', '.join(sorted(promised ^ found))}"
+            f"{index}: weight_map and the files contain different weights: "
+            f"{', '.join(sorted(listed ^ found))}; expected the same names in both"
         )

@@ -3,9 +3,10 @@
 The vocabulary is read from `vocab.txt`, or else from `tokenizer.json`; the settings from
 `tokenizer_config.json`, `tokenizer.json` and `config.json`.
 
-Some directories specify other rules than the tokenizer of this library (docs/tokenizer.md), such as
-MeCab's words, or lower-casing that keeps accents. Their weights can be used, but their vocabulary
-cannot: with BERT's rules, text would be split into other tokens than in the model's training.
+Some directories specify other rules than the tokenizer of this library
+(docs/concepts/tokenizer.md), such as MeCab's words, or lower-casing that keeps accents. Their
+weights can be used, but their vocabulary cannot: with BERT's rules, text would be split into other
+tokens than in the model's training.
 """
 
 import json
@@ -22,7 +23,7 @@ CONFIG, VOCAB = "config.json", "vocab.txt"
 TOKENIZER, FAST_TOKENIZER = "tokenizer_config.json", "tokenizer.json"
 
 # Classes of transformers, in all versions, that tokenize text as BERT does.
-_BERTS = (
+_BERT_CLASSES = (
     "BertTokenizer",
     "BertTokenizerFast",
     "DistilBertTokenizer",
@@ -31,7 +32,7 @@ _BERTS = (
     "ElectraTokenizerFast",
 )
 # Classes that follow tokenizer.json, which must then specify BERT's steps.
-_GENERIC = ("PreTrainedTokenizerFast", "TokenizersBackend")
+_GENERIC_CLASSES = ("PreTrainedTokenizerFast", "TokenizersBackend")
 
 # Keys of tokenizer_config.json, each with the only value that matches BERT's tokenizer.
 # `never_split` is not among them, because transformers 5 ignores it too.
@@ -70,7 +71,7 @@ def read_tokenizer(
         vocab: the V tokens in the order of their ids; None if there are none, or if the tokenizer
             is not BERT's.
         do_lower_case: whether text is lower-cased.
-        misfit: the first setting that does not match BERT's tokenizer, as from `find_misfit`.
+        mismatch: the first setting that does not match BERT's tokenizer, as from `find_mismatch`.
 
     Raises:
         InputError: a file cannot be read, or the vocabulary is invalid.
@@ -80,67 +81,69 @@ def read_tokenizer(
         for name in (TOKENIZER, FAST_TOKENIZER)
     )
     steps = _steps(fast)
-    misfit = (
-        _class_misfit(path, slow, steps, settings)
-        or find_misfit(path / TOKENIZER, slow, _RULES)
-        or find_misfit(path / FAST_TOKENIZER, steps, _FAST_RULES)
+    mismatch = (
+        _class_mismatch(path, slow, steps, settings)
+        or find_mismatch(path / TOKENIZER, slow, _RULES)
+        or find_mismatch(path / FAST_TOKENIZER, steps, _FAST_RULES)
     )
-    said = [slow.get("do_lower_case"), steps.get("normalizer.lowercase")]
+    declared = [slow.get("do_lower_case"), steps.get("normalizer.lowercase")]
     vocab = None
-    if not misfit and (path / VOCAB).is_file():
+    if not mismatch and (path / VOCAB).is_file():
         vocab = load_vocab(path / VOCAB)
-    elif not misfit and fast:  # transformers 5 and later write only this file.
+    elif not mismatch and fast:  # transformers 5 and later write only this file.
         vocab = _fast_vocab(path / FAST_TOKENIZER, fast.get("model"))
-        said.reverse()
-    casing = next((value for value in said if isinstance(value, bool)), None)
+        declared.reverse()
+    casing = next((value for value in declared if isinstance(value, bool)), None)
     do_lower_case = guess_lower_case(vocab, path) if casing is None else casing
     # This library's tokenizer strips accents if and only if it lower-cases.
-    misfit = (
-        misfit
-        or find_misfit(path / TOKENIZER, slow, [("strip_accents", do_lower_case)])
-        or find_misfit(path / FAST_TOKENIZER, steps, [("normalizer.strip_accents", do_lower_case)])
+    mismatch = (
+        mismatch
+        or find_mismatch(path / TOKENIZER, slow, [("strip_accents", do_lower_case)])
+        or find_mismatch(
+            path / FAST_TOKENIZER, steps, [("normalizer.strip_accents", do_lower_case)]
+        )
     )
-    return None if misfit else vocab, do_lower_case, misfit
+    return None if mismatch else vocab, do_lower_case, mismatch
 
 
-def find_misfit(
-    file: Path, said: Mapping[str, Any], rules: Iterable[tuple[str, Any]]
+def find_mismatch(
+    file: Path, settings: Mapping[str, Any], rules: Iterable[tuple[str, Any]]
 ) -> str | None:
     """Finds the first setting of a file that is not supported by this library's tokenizer.
 
     Args:
         file: the file.
-        said: its keys and values; a missing key or null matches every rule.
+        settings: its keys and values; a missing key or null matches every rule.
         rules: keys, each with the only supported value.
 
     Returns:
         One line with the file, the key and its value; None if all settings are supported.
     """
     for key, expected in rules:
-        if said.get(key) is not None and said[key] != expected:
-            return _misfit(file, key, said[key], expected)
+        if settings.get(key) is not None and settings[key] != expected:
+            return _mismatch(file, key, settings[key], expected)
     return None
 
 
-def _misfit(file: Path, key: str, found: Any, expected: Any) -> str:
+def _mismatch(file: Path, key: str, found: Any, expected: Any) -> str:
     return (
-        f"{file}: {key} is {json.dumps(found)}; expected {json.dumps(expected)}, as Google's BERT "
-        "cuts text"
+        f"{file}: {key} is {json.dumps(found)}; expected {json.dumps(expected)}, as in Google's "
+        "BERT tokenizer"
     )
 
 
-def _class_misfit(
+def _class_mismatch(
     path: Path, slow: Mapping[str, Any], steps: Mapping[str, Any], settings: Mapping[str, Any]
 ) -> str | None:
     """Finds a tokenizer class that is not BERT's, or that does not specify BERT's steps."""
     # As in transformers, config.json names the class if tokenizer_config.json does not.
-    file, said = (TOKENIZER, slow) if slow.get("tokenizer_class") else (CONFIG, settings)
-    name = said.get("tokenizer_class")
-    if name in _GENERIC:
+    file, declared = (TOKENIZER, slow) if slow.get("tokenizer_class") else (CONFIG, settings)
+    name = declared.get("tokenizer_class")
+    if name in _GENERIC_CLASSES:
         missing = next(((key, value) for key, value in _STEPS if steps.get(key) is None), None)
-        return missing and _misfit(path / FAST_TOKENIZER, missing[0], None, missing[1])
-    if name is not None and name not in _BERTS:
-        return _misfit(path / file, "tokenizer_class", name, _BERTS[0])
+        return missing and _mismatch(path / FAST_TOKENIZER, missing[0], None, missing[1])
+    if name is not None and name not in _BERT_CLASSES:
+        return _mismatch(path / file, "tokenizer_class", name, _BERT_CLASSES[0])
     return None
 
 
@@ -159,11 +162,11 @@ def _fast_vocab(file: Path, model: Any) -> list[str]:
     kind = model.get("type") if isinstance(model, dict) else None
     ids = model.get("vocab") if isinstance(model, dict) else None
     if kind is None:
-        raise InputError(f"{file}: model has no type; expected a WordPiece tokenizer, as BERT's is")
+        raise InputError(f"{file}: model has no type; expected WordPiece, as in BERT's tokenizer")
     if not isinstance(ids, dict) or sorted(map(repr, ids.values())) != sorted(
         map(repr, range(len(ids)))
     ):
-        raise InputError(f"{file}: expected a vocab that gives the ids from 0 up, each once")
+        raise InputError(f"{file}: expected a vocab with the ids 0, 1, 2, ..., each once")
     vocab = sorted(ids, key=ids.get)
     check_vocab(vocab, where=str(file))
     return vocab

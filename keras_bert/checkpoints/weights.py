@@ -48,7 +48,7 @@ class StoredWeights:
         layout: the names and array layout of its format.
         shapes: name -> shape, without the optimizer's slots.
         read: name -> array, while the file is open.
-        spelling: name -> the name in the file, if it differs.
+        names_in_file: name -> the name in the file, if it differs.
         skipped: the number of optimizer slots and counters in the file.
     """
 
@@ -56,7 +56,7 @@ class StoredWeights:
     layout: Layout
     shapes: Mapping[str, tuple[int, ...]]
     read: Callable[[str], np.ndarray]
-    spelling: Mapping[str, str] = field(default_factory=dict)
+    names_in_file: Mapping[str, str] = field(default_factory=dict)
     skipped: int = 0
 
     @property
@@ -64,12 +64,15 @@ class StoredWeights:
         """The number of the classifier's logits; None without a classifier."""
         shape = self.shapes.get(self.layout.name("classifier/bias"))
         if shape is not None and len(shape) != 1:
-            raise InputError(f"{self.source}: the classifier's bias has shape {list(shape)}")
+            raise InputError(
+                f"{self.source}: the bias of the classifier has shape {list(shape)}; expected one "
+                "dimension"
+            )
         return None if shape is None else shape[0]
 
-    def spelt(self, name: str) -> str:
+    def name_in_file(self, name: str) -> str:
         """Returns the name of a weight in the file itself."""
-        return self.spelling.get(name, name)
+        return self.names_in_file.get(name, name)
 
 
 @dataclass(frozen=True)
@@ -93,7 +96,7 @@ class LoadReport:
     def __str__(self) -> str:
         parts = [f"{self.source}: {len(self.loaded)} weights loaded"]
         if self.new:
-            parts.append(f"new, freshly initialised: {', '.join(self.new)}")
+            parts.append(f"newly initialized: {', '.join(self.new)}")
         if self.ignored:
             parts.append(f"in the file but not in the model: {', '.join(self.ignored)}")
         if self.skipped:
@@ -115,8 +118,8 @@ def weights_of(model: keras.Model) -> dict[str, np.ndarray]:
     for layer in model._flatten_layers():
         if layer.quantization_mode is not None:
             raise InputError(
-                f"{layer.path} is quantized to {layer.quantization_mode}; expected a model with "
-                "float weights. model.save writes a quantized one to a .keras file"
+                f"{layer.path} is quantized to {layer.quantization_mode}; expected float weights. "
+                "Use model.save to write a quantized model to a .keras file"
             )
         if getattr(layer, "lora_enabled", False):
             down, up = map(keras.ops.convert_to_numpy, (layer.lora_kernel_a, layer.lora_kernel_b))
@@ -150,9 +153,9 @@ def load_weights(model: keras.Model, stored: StoredWeights) -> LoadReport:
     names = {variable.path: layout.name(variable.path) for variable in model.weights}
     new = [path for path, name in names.items() if name not in stored.shapes]
     loaded = [variable for variable in model.weights if variable.path not in new]
-    problems = _misfits(stored, names, new, loaded)
+    problems = _mismatches(stored, names, new, loaded)
     if problems:
-        raise InputError(f"{stored.source} does not fit the model: {'; '.join(problems)}")
+        raise InputError(f"{stored.source} does not match the model: {'; '.join(problems)}")
     for variable in loaded:
         value = layout.restore(variable.path, stored.read(names[variable.path]))
         variable.assign(np.asarray(value).astype(np.float32).reshape(variable.shape))
@@ -161,32 +164,34 @@ def load_weights(model: keras.Model, stored: StoredWeights) -> LoadReport:
         source=stored.source,
         loaded=tuple(variable.path for variable in loaded),
         new=tuple(new),
-        ignored=tuple(sorted(stored.spelt(name) for name in set(stored.shapes) - used)),
+        ignored=tuple(sorted(stored.name_in_file(name) for name in set(stored.shapes) - used)),
         skipped=stored.skipped,
     )
 
 
-def _misfits(
+def _mismatches(
     stored: StoredWeights, names: Mapping[str, str], new: list[str], loaded: list[keras.Variable]
 ) -> list[str]:
     layout = stored.layout
-    held = {_part(variable.path) for variable in loaded}
-    problems = [f"{names[path]} is missing" for path in new if _part(path) in held | {"encoder"}]
+    loaded_parts = {_part(variable.path) for variable in loaded}
+    problems = [
+        f"{names[path]} is missing" for path in new if _part(path) in loaded_parts | {"encoder"}
+    ]
     for variable in loaded:
         name = names[variable.path]
         expected = layout.stored_shape(variable.path, variable.shape)
         if stored.shapes[name] != expected:
             problems.append(
-                f"{stored.spelt(name)} has shape {list(stored.shapes[name])}, "
+                f"{stored.name_in_file(name)} has shape {list(stored.shapes[name])}, "
                 f"expected {list(expected)}"
             )
-    foreign = set(stored.shapes) - set(names.values()) - layout.buffers
+    unexpected = set(stored.shapes) - set(names.values()) - layout.buffers
     problems += [
-        f"{stored.spelt(name)} has no place in the model"
-        for name in sorted(foreign)
+        f"{stored.name_in_file(name)} is not in the model"
+        for name in sorted(unexpected)
         if name.startswith(layout.encoder_prefix)
     ]
-    if not problems and "masked_lm" in held and layout.tied_decoder in stored.shapes:
+    if not problems and "masked_lm" in loaded_parts and layout.tied_decoder in stored.shapes:
         table = stored.read(layout.name("encoder/embeddings/word_embeddings"))
         if not np.array_equal(stored.read(layout.tied_decoder), table):
             problems.append(

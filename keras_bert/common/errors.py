@@ -12,9 +12,9 @@ class InputError(ValueError):
 class EndedEarly(Exception):
     """A run that stopped for a reason outside its settings; the same command resumes it.
 
-    Reasons are a signal to stop, or a worker that is gone. The message is one line. Programs print
-    it without a traceback and exit with EXIT_CODE, after which `keras_bert.training.supervise`
-    restarts them.
+    Reasons are a signal to stop, or the loss of another worker. The message is one line. Programs
+    print it without a traceback and exit with EXIT_CODE, after which
+    `keras_bert.training.supervise` restarts them.
     """
 
     EXIT_CODE = 75  # EX_TEMPFAIL in sysexits.h: a temporary failure, try again

@@ -20,8 +20,8 @@ from keras_bert.common.errors import InputError
 
 # Identifies this machine in the names of partial files; a hash, because host names may be long.
 _HOST = hashlib.sha256(socket.gethostname().encode()).hexdigest()[:8]
-_LEFT_AFTER = 24 * 3600.0  # seconds after which an idle writer on another machine counts as dead
-_KINDS = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
+_STALE_AFTER = 24 * 3600.0  # seconds after which an idle writer on another machine counts as dead
+_KINDS = {int: "a whole number", float: "a number", bool: "true or false", str: "a string"}
 
 
 def read_json(path: str | os.PathLike) -> dict:
@@ -40,9 +40,9 @@ def read_json(path: str | os.PathLike) -> dict:
     except ValueError as error:
         raise InputError(f"{path}: is not JSON: {error}") from error
     except RecursionError:
-        raise InputError(f"{path}: is not JSON that can be read: nested too deep") from None
+        raise InputError(f"{path}: cannot be read as JSON: nested too deeply") from None
     if not isinstance(content, dict):
-        raise InputError(f"{path}: holds a {type(content).__name__}, not a JSON object")
+        raise InputError(f"{path}: contains a {type(content).__name__}; expected a JSON object")
     return content
 
 
@@ -74,7 +74,7 @@ def write_bytes(path: str | os.PathLike, content: bytes) -> None:
     Raises:
         InputError: the file cannot be written.
     """
-    with appearing(path) as partial:
+    with atomic_path(path) as partial:
         partial.write_bytes(content)
 
 
@@ -85,7 +85,7 @@ def sha256(path: str | os.PathLike) -> str:
 
 
 @contextlib.contextmanager
-def appearing(
+def atomic_path(
     path: str | os.PathLike, failures: tuple[type[Exception], ...] = ()
 ) -> Iterator[Path]:
     """Yields a temporary path, and renames the file or folder written there to `path`.
@@ -108,7 +108,7 @@ def appearing(
         yield partial
         for each in [*partial.rglob("*"), partial]:
             _flush(each)
-        _put_in_place(partial, path)
+        _replace(partial, path)
         _flush(path.parent)  # Not its other files: others may be writing them.
     except (OSError, *failures) as error:
         reason = getattr(error, "strerror", None) or error
@@ -122,15 +122,15 @@ def _remove_leftovers(path: Path) -> None:
     leftover = re.compile(re.escape(f".{path.name}.") + r"([0-9a-f]{8})\.(\d{1,9})\.partial")
     for match in filter(None, map(leftover.fullmatch, os.listdir(path.parent))):
         partial = path.with_name(match[0])
-        if _is_left(partial, match[1], int(match[2])):
+        if _is_stale(partial, match[1], int(match[2])):
             _remove(partial)
 
 
-def _is_left(partial: Path, host: str, pid: int) -> bool:
+def _is_stale(partial: Path, host: str, pid: int) -> bool:
     """Returns whether a partial file's writer is gone; for another machine, its age decides."""
     if host != _HOST:
         with contextlib.suppress(FileNotFoundError):
-            return time.time() - partial.stat().st_mtime > _LEFT_AFTER
+            return time.time() - partial.stat().st_mtime > _STALE_AFTER
         return False
     if pid == os.getpid():
         return True  # In a container, a new process may have the same PID as the last.
@@ -152,7 +152,7 @@ def _flush(path: Path) -> None:
         os.close(descriptor)
 
 
-def _put_in_place(partial: Path, path: Path) -> None:
+def _replace(partial: Path, path: Path) -> None:
     if not partial.is_dir():
         os.replace(partial, path)
         return

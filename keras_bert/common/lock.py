@@ -10,12 +10,12 @@ from keras_bert.common.errors import InputError
 
 
 @contextlib.contextmanager
-def locked(path: str | os.PathLike, refusal: str) -> Iterator[None]:
+def locked(path: str | os.PathLike, message: str) -> Iterator[None]:
     """Holds a lock on a file during the block; raises an InputError if it cannot.
 
     The file is used for nothing else, and its folder is created if necessary. The operating system
     releases the lock when the process ends for any reason. The file is deleted at the end of the
-    block; a file left by a killed process is reused. `refusal` is the message if another process
+    block; a file left by a killed process is reused. `message` is the error if another process
     holds the lock.
     """
     path = Path(path)
@@ -31,11 +31,11 @@ def locked(path: str | os.PathLike, refusal: str) -> Iterator[None]:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            raise InputError(refusal) from error
+            raise InputError(message) from error
         except OSError as error:
             raise InputError(f"{path}: cannot be locked ({error.strerror})") from error
         if not _is_at(descriptor, path):  # The last holder deleted it after it was opened here.
-            raise InputError(refusal)
+            raise InputError(message)
         try:
             yield
         finally:

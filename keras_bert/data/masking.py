@@ -76,8 +76,8 @@ def num_to_predict(
     It is min(P, max(1, round(num_tokens * masked_lm_prob))), with halves rounded to even.
     num_tokens, int [n], counts [CLS] and every [SEP]; P is max_predictions_per_seq.
     """
-    wanted = np.rint(num_tokens * masked_lm_prob).astype(np.int64)
-    return np.clip(wanted, 1, max_predictions_per_seq)
+    requested = np.rint(num_tokens * masked_lm_prob).astype(np.int64)
+    return np.clip(requested, 1, max_predictions_per_seq)
 
 
 def mask_examples(
@@ -130,8 +130,8 @@ def _lengths(
     """Counts the tokens of each example, and those that may be chosen: int64 [E] each."""
     if example_ids is None:
         return np.count_nonzero(is_real, axis=1), np.count_nonzero(is_text, axis=1)
-    most = int(np.max(example_ids, initial=0)) + 1
-    example = np.arange(len(is_real))[:, None] * most + example_ids
+    num_example_ids = int(np.max(example_ids, initial=0)) + 1
+    example = np.arange(len(is_real))[:, None] * num_example_ids + example_ids
     num_tokens = np.bincount(example[is_real])
     num_text = np.bincount(example[is_text], minlength=len(num_tokens))
     return num_tokens[num_tokens > 0], num_text[num_tokens > 0]
@@ -154,8 +154,8 @@ def _choose_tokens(
     # Largest budgets first, so that the examples that still draw are always a prefix of the arrays.
     order = np.argsort(-budget, kind="stable")
     first, bottom = first[order], bottom[order]
-    still_drawing = np.searchsorted(-budget[order], -np.arange(budget.max(initial=0)))
-    for turn, count in enumerate(still_drawing.tolist()):
+    num_active = np.searchsorted(-budget[order], -np.arange(budget.max(initial=0)))
+    for turn, count in enumerate(num_active.tolist()):
         top = bottom[:count] + turn
         drawn = first[:count] + (rng.random(count) * (top + 1)).astype(np.int64)
         chosen[np.where(chosen[drawn], first[:count] + top, drawn)] = True
@@ -193,7 +193,7 @@ def _choose_runs(
     first_unit = np.concatenate([[0], example_end[:-1]])[: len(example_end)]
     num_units = example_end - first_unit
 
-    one_over_n = np.cumsum(1 / np.arange(1, masking.ngram + 1))
+    cumulative_weights = np.cumsum(1 / np.arange(1, masking.ngram + 1))
     waiting = np.arange(num_all)  # each example's units; tried units are swapped to the front
     taken = np.zeros(num_all, bool)
     left = budget.copy()
@@ -208,15 +208,15 @@ def _choose_runs(
         waiting[drawn] = waiting[front]
 
         room = np.minimum(segment_end[unit] - unit, masking.ngram)
-        wanted = np.ones_like(room)
+        requested = np.ones_like(room)
         if masking.ngram > 1:
-            draw = rng.random(len(active)) * one_over_n[room - 1]
-            wanted += np.searchsorted(one_over_n, draw, side="right")
+            draw = rng.random(len(active)) * cumulative_weights[room - 1]
+            requested += np.searchsorted(cumulative_weights, draw, side="right")
         length = np.zeros_like(room)
         for step in range(masking.ngram):
             last = np.minimum(unit + step, num_all - 1)
             tokens = unit_start[last + 1] - unit_start[unit]
-            fits = (step < wanted) & ~taken[last] & (tokens <= left[active])
+            fits = (step < requested) & ~taken[last] & (tokens <= left[active])
             length += fits & (length == step)
         for step in range(masking.ngram):
             taken[unit[length > step] + step] = True
@@ -226,9 +226,9 @@ def _choose_runs(
 
 def _replace(original: np.ndarray, masking: Masking, rng: np.random.Generator) -> np.ndarray:
     """Draws a replacement for each chosen token: 80% [MASK], 10% a random id, 10% unchanged."""
-    fate = rng.random(len(original))
-    replacement = np.where(fate < MASK_SHARE, np.int32(masking.mask_token_id), original)
-    at_random = np.flatnonzero((fate >= MASK_SHARE) & (fate < MASK_SHARE + RANDOM_SHARE))
+    outcome = rng.random(len(original))
+    replacement = np.where(outcome < MASK_SHARE, np.int32(masking.mask_token_id), original)
+    at_random = np.flatnonzero((outcome >= MASK_SHARE) & (outcome < MASK_SHARE + RANDOM_SHARE))
     replacement[at_random] = rng.random(len(at_random)) * masking.vocab_size
     return replacement
 

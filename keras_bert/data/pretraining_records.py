@@ -59,7 +59,7 @@ class PretrainingData:
         fingerprint: a hash of the format and of the checksums in the manifest; without a manifest,
             of the file names and sizes.
         manifests: {folder: content of its manifest.json}, without folders that have none.
-        vocab_file: a vocabulary beside a manifest (all are equal), or None.
+        vocab_file: a vocabulary next to a manifest (all are equal), or None.
     """
 
     files: Sequence[str]
@@ -84,9 +84,9 @@ class PretrainingData:
         """
         if len(self.files) < count:
             raise InputError(
-                f"{Path(self.files[0]).parent}: {len(self.files)} files with records, but {count} "
-                f"workers need {count} at least, one each; make them with --num_shards={count} or "
-                "more"
+                f"{Path(self.files[0]).parent}: found {len(self.files)} files with records; "
+                f"expected at least {count}, one per worker. Create the records with "
+                f"--num_shards={count} or more"
             )
         return replace(self, files=self.files[index::count], counts=self.counts[index::count])
 
@@ -114,16 +114,16 @@ def find_records(input_file: str, flag: str = "input_file") -> PretrainingData:
     for path, kind in kinds.items():
         if kind != kinds[first := next(iter(filled))]:
             raise InputError(
-                f"{path} has records of {kind}, but {first} of {kinds[first]}; records of one run "
-                "must be of one kind"
+                f"{path}: the record format is ({kind}), but that of {first} is ({kinds[first]}); "
+                "expected the same format in all files of a run"
             )
     shapes = {path: _shape_of(path, manifests[path.parent]) for path in filled}
     first, shape = next(iter(shapes.items()))
     for path, other in shapes.items():
         if other != shape:
             raise InputError(
-                f"{path} has (max_seq_length, max_predictions_per_seq) {other}, but {first} has "
-                f"{shape}; records of one run must have one shape"
+                f"{path}: (max_seq_length, max_predictions_per_seq) is {other}, but {shape} in "
+                f"{first}; expected the same values in all files of a run"
             )
     known = {folder: manifest for folder, manifest in manifests.items() if manifest}
     vocab_files = {folder / m["vocab"]["file"]: m["vocab"]["sha256"] for folder, m in known.items()}
@@ -131,8 +131,8 @@ def find_records(input_file: str, flag: str = "input_file") -> PretrainingData:
     for path, checksum in vocab_files.items():
         if checksum != vocab_files[vocab_file]:
             raise InputError(
-                f"{path.parent} was made with another vocabulary than {vocab_file.parent}; records "
-                "of one run must share one"
+                f"{path.parent}: was created with another vocabulary than {vocab_file.parent}; "
+                "expected the same vocabulary for all records of a run"
             )
         _check_vocabulary(path, checksum)
     return PretrainingData(
@@ -154,8 +154,8 @@ def _check_vocabulary(path: Path, expected: str) -> None:
         raise InputError(f"{path}: cannot be read: {error.strerror}") from error
     if found != expected:
         raise InputError(
-            f"{path}: has changed since the records were made with it: its sha256 is {found}, "
-            f"their manifest says {expected}"
+            f"{path}: has changed since the records were created with it: its sha256 is {found}; "
+            f"expected {expected}, as in the manifest of the records"
         )
 
 
@@ -191,7 +191,8 @@ def _count_records(path: Path, manifest: dict | None) -> int:
         shard = shards[path.name]
         if size != shard["bytes"]:
             raise InputError(
-                f"{path}: is damaged: it has {size} bytes, its manifest says {shard['bytes']}"
+                f"{path}: is damaged: it has {size} bytes; expected {shard['bytes']}, as in its "
+                "manifest"
             )
         return shard["rows"]
     count = 0
@@ -200,7 +201,7 @@ def _count_records(path: Path, manifest: dict | None) -> int:
             # A record is its length (8 bytes), a checksum (4), the bytes, a checksum (4).
             length = struct.unpack("<Q", header[:8])[0] if len(header) == 12 else size
             if file.tell() + length + 4 > size:
-                raise InputError(f"{path}: is truncated: record {count} runs past the file's end")
+                raise InputError(f"{path}: is truncated: record {count} is incomplete")
             file.seek(length + 4, 1)
             count += 1
     return count
@@ -222,14 +223,14 @@ def _shape_of(path: Path, manifest: dict | None) -> tuple[int, int]:
         raise InputError(f"{path}: record 0 is not a tf.Example: {first_line(error)}") from error
     is_packed, is_dynamic = "example_ids" in names, "masked_lm_positions" not in names
     if manifest is None and "input_ids" in names and (is_packed or is_dynamic):
-        what = "packed rows" if is_packed else "no masks, which training is to draw"
+        content = "packed rows" if is_packed else "records without masks"
         raise InputError(
-            f"{path.parent / MANIFEST} is missing: {path.name} holds {what}, and only its manifest "
-            "says how they are to be read"
+            f"{path.parent / MANIFEST}: file not found; expected the manifest, because {path.name} "
+            f"contains {content}, whose settings are only in the manifest"
         )
     if not all(shape):
         raise InputError(
-            f"{path}: record 0 has no input_ids or masked_lm_positions; it was not made for BERT "
+            f"{path}: record 0 has no input_ids or masked_lm_positions; expected a record for BERT "
             "pre-training"
         )
     return shape

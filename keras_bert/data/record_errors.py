@@ -12,20 +12,20 @@ from keras_bert.data.parsing import parse_records
 from keras_bert.data.pretraining_records import PretrainingData, first_line
 
 # Numbers of records per read in the search for the damaged one.
-_CHECKED_TOGETHER = (1024, 32, 1)
+_BATCH_SIZES = (1024, 32, 1)
 # TensorFlow fails with a UnicodeDecodeError if its message quotes a record that is not UTF-8.
-_DAMAGE = (tf.errors.DataLossError, tf.errors.InvalidArgumentError, UnicodeDecodeError)
+_RECORD_ERRORS = (tf.errors.DataLossError, tf.errors.InvalidArgumentError, UnicodeDecodeError)
 # TensorFlow's messages about records that cannot be read or parsed, or have values out of range.
-_NO_EXAMPLE = "Could not parse example"
-_OF_RECORDS = re.compile(
-    rf"(corrupted|truncated) record|{_NO_EXAMPLE}|Can't parse serialized Example|"
+_NOT_AN_EXAMPLE = "Could not parse example"
+_RECORD_ERROR_MESSAGES = re.compile(
+    rf"(corrupted|truncated) record|{_NOT_AN_EXAMPLE}|Can't parse serialized Example|"
     r"Feature: .* could not be found|Data types don't match|values != expected|"
     r"is out of range: expected"
 )
 
 
 @contextmanager
-def explained(data: PretrainingData, vocab_size: int) -> Iterator[None]:
+def explain_record_errors(data: PretrainingData, vocab_size: int) -> Iterator[None]:
     """Turns TensorFlow's errors about damaged records into an `InputError` that names the file.
 
     Those errors do not name the record, so all records are read again to find it. `data` are the
@@ -33,19 +33,19 @@ def explained(data: PretrainingData, vocab_size: int) -> Iterator[None]:
     """
     try:
         yield
-    except _DAMAGE as error:
-        if not _OF_RECORDS.search(_message(error)):
+    except _RECORD_ERRORS as error:
+        if not _RECORD_ERROR_MESSAGES.search(_message(error)):
             raise
         logging.info(
-            "a record cannot be read; checking all %d of %d files for the first such",
+            "a record cannot be read; checking all %d records in %d files to find it",
             data.num_examples,
             len(data.files),
         )
         for path in data.files:
             if found := _first_damaged(path, data, vocab_size):
                 index, cause = found
-                is_none = _NO_EXAMPLE in _message(cause)
-                reason = "is not a tf.Example" if is_none else first_line(cause)
+                is_not_example = _NOT_AN_EXAMPLE in _message(cause)
+                reason = "is not a tf.Example" if is_not_example else first_line(cause)
                 raise InputError(f"{path}: record {index}: {reason}") from error
         raise
 
@@ -55,12 +55,12 @@ def _first_damaged(
 ) -> tuple[int, Exception] | None:
     """Finds the first record of a file that cannot be read, and the error."""
     start, cause = 0, None
-    for together in _CHECKED_TOGETHER:
+    for batch_size in _BATCH_SIZES:
         try:
-            for serialized in tf.data.TFRecordDataset(path).skip(start).batch(together):
+            for serialized in tf.data.TFRecordDataset(path).skip(start).batch(batch_size):
                 parse_records(serialized, data, vocab_size)
-                start += together
-        except _DAMAGE as error:
+                start += batch_size
+        except _RECORD_ERRORS as error:
             cause = error
         else:
             return None

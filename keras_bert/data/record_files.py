@@ -46,17 +46,17 @@ class RecordFiles:
         return {shard["file"]: shard for shard in (self.manifest or {"shards": []})["shards"]}
 
     def vocab_file(self) -> str | None:
-        """Returns the path of the vocabulary beside the manifest, or None."""
+        """Returns the path of the vocabulary next to the manifest, or None."""
         return self.manifest and os.path.join(self.folder, self.manifest["vocab"]["file"])
 
 
 def find_record_files(
-    input_file: str, flag: str = "input_file", strangers: bool = False
+    input_file: str, flag: str = "input_file", include_unlisted: bool = False
 ) -> list[RecordFiles]:
     """Finds the record files of comma-separated folders, files and globs, grouped by folder.
 
-    With `strangers`, record files that a folder's manifest does not list are included after the
-    listed ones. `flag` is the name of the flag with this value, for messages.
+    With `include_unlisted`, record files that a folder's manifest does not list are included after
+    the listed ones. `flag` is the name of the flag with this value, for messages.
 
     Raises:
         InputError: an entry matches no record file, or a manifest is invalid.
@@ -75,22 +75,24 @@ def find_record_files(
             folder = folders.setdefault(os.path.realpath(folder), folder)
             if folder not in manifests:
                 manifests[folder] = _read_manifest(folder)
-            if of_match := _names_in(match, manifests[folder], strangers):
+            if of_match := _names_in(match, manifests[folder], include_unlisted):
                 names.setdefault(folder, {}).update(dict.fromkeys(of_match))
                 found += of_match
         if not found:
             raise InputError(f"--{flag}: no record files match {entry!r}")
     if not names:
-        raise InputError(f"--{flag}={input_file!r} names no files")
+        raise InputError(
+            f"--{flag}={input_file!r}: contains no paths; expected folders, files or globs"
+        )
     return [RecordFiles(folder, list(found), manifests[folder]) for folder, found in names.items()]
 
 
-def _names_in(match: str, manifest: dict[str, Any] | None, strangers: bool) -> list[str]:
+def _names_in(match: str, manifest: dict[str, Any] | None, include_unlisted: bool) -> list[str]:
     if not os.path.isdir(match):
         name = os.path.basename(match)
         return [] if name in _NOT_RECORDS else [name]
     listed = [shard["file"] for shard in (manifest or {"shards": []})["shards"]]
-    if manifest and not strangers:
+    if manifest and not include_unlisted:
         return listed
     present = sorted(os.path.basename(p) for p in glob.glob(f"{glob.escape(match)}/*.tfrecord*"))
     return list(dict.fromkeys(listed + present))

@@ -52,7 +52,9 @@ def load_network(
         # The logits do not depend on the pooler, and public models of these tasks have none.
         new = [name for name in new if name != "encoder/pooler"]
     if new:
-        logging.warning("%s: newly initialized, since not found: %s", path, ", ".join(new))
+        logging.warning(
+            "%s: newly initialized, because not found in the checkpoint: %s", path, ", ".join(new)
+        )
     return model
 
 
@@ -60,19 +62,19 @@ def _check_task(network: type[BertNetwork], checkpoint: Any, found: set[str]) ->
     """Rejects a checkpoint that was fine-tuned for another task."""
     from keras_bert.checkpoints.checkpoint import ARCHITECTURES
 
-    own, theirs = ARCHITECTURES[network.__name__], checkpoint.architecture
+    expected, found_class = ARCHITECTURES[network.__name__], checkpoint.architecture
     fine_tuned = [*ARCHITECTURES.values()][2:]
-    if not network.heads or theirs == own:
+    if not network.heads or found_class == expected:
         return
-    if theirs in (*fine_tuned, "BertForMultipleChoice"):
-        problem = f"is a {theirs}"
+    if found_class in (*fine_tuned, "BertForMultipleChoice"):
+        problem = f"is a {found_class}"
     elif found & {*_FINE_TUNED} and not found & {*network.heads}:
         problem = f"has the head {', '.join(sorted(found & {*_FINE_TUNED}))}"
     else:
         return
     raise InputError(
-        f"{network.__name__}.from_pretrained: {checkpoint.path} {problem}; expected a {own}, or a "
-        "pre-trained model without a head for another task"
+        f"{network.__name__}.from_pretrained: {checkpoint.path} {problem}; expected a {expected}, "
+        "or a pre-trained model without a head for another task"
     )
 
 
@@ -82,5 +84,5 @@ def _num_labels(path: str | os.PathLike, given: int | None, known: int | None) -
             f"num_labels is None; expected the number of labels, since {path} has no classifier"
         )
     if None not in (given, known) and given != known:
-        raise InputError(f"num_labels is {given}; expected {known}, the logits of {path}")
+        raise InputError(f"num_labels is {given}; expected {known}, the number of logits of {path}")
     return known if given is None else given

@@ -16,7 +16,7 @@ from keras import ops
 from keras_bert.common.errors import InputError
 from keras_bert.common.random_bits import site_key
 from keras_bert.optimization.dense import densify
-from keras_bert.optimization.rounding import round_at_random
+from keras_bert.optimization.rounding import round_stochastically
 
 # Variables without weight decay: gamma and beta of every LayerNorm (any layer whose name contains
 # that word) and every bias. Embeddings do decay.
@@ -103,7 +103,9 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
             try:
                 re.compile(pattern)
             except re.error as error:
-                raise InputError(f"{pattern!r} is no regular expression: {error}") from None
+                raise InputError(
+                    f"{pattern!r} is not a valid regular expression: {error}"
+                ) from None
 
     def exclude_from_weight_decay(self, var_list: Any = None, var_names: Any = None) -> None:
         """Raises InputError: Keras would match plain names, and a LayerNorm's is only `gamma`."""
@@ -172,7 +174,7 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
         if self.state_dtype == "float32":
             return moment
         step = ops.reshape(ops.cast(self.iterations, "int32"), (1,))
-        return round_at_random(moment, site_key(step, site))
+        return round_stochastically(moment, site_key(step, site))
 
     def _adapt(self, update: Any, variable: Any) -> Any:
         """Rescales the update of a variable with weight decay; Lamb overrides it."""

@@ -18,7 +18,7 @@ from keras_bert.common.random_bits import random_bits
 _LOW_HALF = 0xFFFF
 
 
-def round_at_random(x: Any, key: Any) -> Any:
+def round_stochastically(x: Any, key: Any) -> Any:
     """Rounds to one of the two adjacent bfloat16 values, with the expected value of the input.
 
     Args:

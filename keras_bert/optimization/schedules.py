@@ -45,8 +45,8 @@ class LinearWarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
         # The float64 quotient is rounded once. The remaining steps are an integer, which avoids
         # cancellation near the end of a long run.
         step = ops.cast(step, "int32")
-        left = ops.maximum(self.num_train_steps - step, 0)
-        rate = ops.cast(left, "float32") * (self.learning_rate / self.num_train_steps)
+        remaining = ops.maximum(self.num_train_steps - step, 0)
+        rate = ops.cast(remaining, "float32") * (self.learning_rate / self.num_train_steps)
         if self.num_warmup_steps:
             rising = ops.cast(step, "float32") * (self.learning_rate / self.num_warmup_steps)
             rate = ops.where(step < self.num_warmup_steps, rising, rate)

@@ -18,7 +18,7 @@ from absl.flags import FlagValues
 
 from keras_bert.programs import fine_tuning_flags
 from keras_bert.programs.flags import Definitions
-from keras_bert.programs.program import Program, no_arguments
+from keras_bert.programs.program import Program, reject_arguments
 from keras_bert.programs.run_flags import finish
 from keras_bert.tasks.classification.glue import TASKS, GlueTask, find_task
 from keras_bert.tasks.classification.texts import find_glue_folder
@@ -27,27 +27,42 @@ from keras_bert.tasks.prepared_tfds import find_prepared
 
 def define_flags(define: Definitions) -> None:
     """Defines the program's flags."""
-    define.string("task_name", "", "CoLA, SST-2, MRPC, STS-B, QQP, MNLI, ..., AX, or custom.")
-    define.string("data_dir", "", "Folder of GLUE or of the task; with --tfds, that of TFDS.")
-    define.boolean("tfds", False, "Take the task from TensorFlow Datasets; downloads nothing.")
-    define.string("train_file", "", "custom: training examples, .tsv, .csv or .jsonl.")
-    define.string("eval_file", "", "custom: development examples.")
-    define.string("test_file", "", "custom: examples to predict; without it, --eval_file.")
-    define.string("text_column", "text", "custom: column of the text.")
-    define.string("text_pair_column", "", "custom: column of the second text of a pair.")
-    define.string("label_column", "label", "custom: column of the label.")
-    define.string("label_separator", ",", "custom: separator between the labels of one example.")
+    define.string(
+        "task_name",
+        "",
+        "GLUE task (CoLA, SST-2, MRPC, STS-B, QQP, MNLI, ..., AX), or custom for your own files.",
+    )
+    define.string("data_dir", "", "Folder of GLUE or of the task; with --tfds, TFDS's data_dir.")
+    define.boolean(
+        "tfds", False, "Read the task from TensorFlow Datasets, which must have prepared it."
+    )
+    define.string("train_file", "", "custom: file of training examples (.tsv, .csv or .jsonl).")
+    define.string("eval_file", "", "custom: file of development examples, to evaluate on.")
+    define.string("test_file", "", "custom: file of examples to predict. Default: --eval_file.")
+    define.string("text_column", "text", "custom: name of the column with the text.")
+    define.string(
+        "text_pair_column", "", "custom: name of the column with the second text of a pair."
+    )
+    define.string("label_column", "label", "custom: name of the column with the label.")
+    define.string(
+        "label_separator", ",", "custom, multi_label: separator between the labels of one example."
+    )
     define.enum(
         "problem_type",
         "single_label",
         ["single_label", "multi_label", "regression"],
-        "custom: one class, any number of classes, or a number.",
+        "custom: the kind of label: one class, any number of classes, or a number.",
     )
-    define.string("class_weights", "", "Weights of the classes: balanced, or numbers by comma.")
+    define.string(
+        "class_weights",
+        "",
+        "Loss weights of the classes: balanced, or comma-separated numbers. Default: equal.",
+    )
     define.strings(
         "label_names",
         None,
-        "Names of the checkpoint's labels, in the order of its logits.",
+        "Comma-separated label names of the checkpoint, in the order of its logits. Default: those "
+        "in the checkpoint.",
     )
     fine_tuning_flags.define_flags(
         define,
@@ -55,7 +70,7 @@ def define_flags(define: Definitions) -> None:
 
 
 # For a user's own files, --nodo_train reads these flags from the run of --init_checkpoint.
-OF_THE_RUN = (
+FLAGS_OF_THE_RUN = (
     "text_column",
     "text_pair_column",
     "label_column",
@@ -67,18 +82,18 @@ OF_THE_RUN = (
 DATA = ("data/glue", "data", "glue_data", "data/glue_data")
 
 HELP = """\
-found {found}. It needs a task and a model to start from:
-  data         a GLUE folder as data/glue/MRPC/{{train,dev,test}}.tsv, or prepared by TFDS:
-               tfds build glue/mrpc; or your own files (--task_name=custom, see --help)
-  checkpoint   a Hugging Face directory with model.safetensors as data/bert/, or any path as
-               --init_checkpoint (Google's TF1 files and KerasHub presets too)
-The shortest command once they are there:
+found {found}. Required: a task, and a model to start from:
+  data         a GLUE folder such as data/glue/MRPC/{{train,dev,test}}.tsv; or a task prepared by
+               TFDS (tfds build glue/mrpc); or your own files (--task_name=custom, see --help)
+  checkpoint   a Hugging Face directory with model.safetensors in data/bert/; or any checkpoint
+               given as --init_checkpoint (Google's TF1 files and KerasHub presets too)
+The shortest command with both in place:
   keras-bert classify --task_name=MRPC --data_dir=DIR --init_checkpoint=DIR --output_dir=out"""
 
 
 def main(flags: FlagValues, arguments: Sequence[str]) -> None:
-    """Fine-tunes a classifier and prints the final figures."""
-    no_arguments(arguments)
+    """Fine-tunes a classifier and prints the final metrics."""
+    reject_arguments(arguments)
     _complete_flags(flags)
     run = fine_tuning_flags.read(flags)  # Rejects invalid flags before TensorFlow is imported.
     from keras_bert.tasks.classification.data import ClassificationSettings
@@ -93,15 +108,15 @@ def main(flags: FlagValues, arguments: Sequence[str]) -> None:
 
 def _complete_flags(flags: FlagValues) -> None:
     """Sets missing flags to the data and checkpoint in the default places."""
-    fine_tuning_flags.take_from_run(flags, "task_name")
+    fine_tuning_flags.use_flags_of_run(flags, "task_name")
     is_custom = flags.task_name.lower() == "custom"
     if is_custom:
-        fine_tuning_flags.take_from_run(flags, *OF_THE_RUN)
+        fine_tuning_flags.use_flags_of_run(flags, *FLAGS_OF_THE_RUN)
     named = [find_task(flags.task_name)] if flags.task_name and not is_custom else []
     if not (flags.data_dir or flags.tfds or is_custom):
         _find_data(flags, named or [task for task in TASKS if task.train])
     no_data = "" if flags.task_name else "no task"
-    fine_tuning_flags.complete(flags, no_data, f"out/{flags.task_name}", HELP)
+    fine_tuning_flags.complete_flags(flags, no_data, f"out/{flags.task_name}", HELP)
 
 
 def _find_data(flags: FlagValues, tasks: Sequence[GlueTask]) -> None:
@@ -109,12 +124,12 @@ def _find_data(flags: FlagValues, tasks: Sequence[GlueTask]) -> None:
     for task in tasks:
         for folder in [Path(data) / name for data in DATA for name in (task.name, *task.folders)]:
             if find_glue_folder(task, folder):
-                fine_tuning_flags.take(flags, "task_name", task.name)
-                return fine_tuning_flags.take(flags, "data_dir", str(folder))
+                fine_tuning_flags.use(flags, "task_name", task.name)
+                return fine_tuning_flags.use(flags, "data_dir", str(folder))
     for task in tasks:
         if find_prepared(f"glue/{task.tfds}"):
-            fine_tuning_flags.take(flags, "task_name", task.name)
-            return fine_tuning_flags.take(flags, "tfds", True)
+            fine_tuning_flags.use(flags, "task_name", task.name)
+            return fine_tuning_flags.use(flags, "tfds", True)
     return None
 
 

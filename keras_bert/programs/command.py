@@ -22,18 +22,27 @@ PROGRAMS = {
         "verify TFRecords, print statistics and examples",
     ),
     "pretrain": ("keras_bert.programs.pretrain", "pre-train on TFRecords"),
-    "classify": ("keras_bert.programs.classify", "fine-tune a classifier: GLUE or own files"),
+    "classify": (
+        "keras_bert.programs.classify",
+        "fine-tune a classifier on GLUE or your own files",
+    ),
     "squad": ("keras_bert.programs.squad", "fine-tune for question answering"),
-    "ner": ("keras_bert.programs.ner", "fine-tune for named entities"),
-    "fill-mask": ("keras_bert.programs.fill_mask", "fill the masks of sentences"),
-    "extract-features": ("keras_bert.programs.extract_features", "write hidden states of texts"),
+    "ner": ("keras_bert.programs.ner", "fine-tune for named-entity recognition"),
+    "fill-mask": ("keras_bert.programs.fill_mask", "predict the masked words of sentences"),
+    "extract-features": (
+        "keras_bert.programs.extract_features",
+        "write the hidden states for texts",
+    ),
     "export": ("keras_bert.programs.export", "export a SavedModel, ONNX or LiteRT"),
     "serve": ("keras_bert.programs.serve", "serve an exported model over HTTP"),
     "convert": ("keras_bert.programs.convert", "convert a checkpoint into another format"),
-    "supervise": ("keras_bert.programs.supervise", "restart a training when machines end it"),
-    "plot": ("keras_bert.programs.plot", "draw the learning curves of runs"),
-    "python-corpus": ("data_tools.python_corpus", "write the documentation of Python as a corpus"),
-    "demo": ("keras_bert.programs.demo", "pre-train a small BERT on that corpus, in minutes"),
+    "supervise": ("keras_bert.programs.supervise", "restart a training command after a failure"),
+    "plot": ("keras_bert.programs.plot", "plot the learning curves of runs"),
+    "python-corpus": (
+        "data_tools.python_corpus",
+        "write a text corpus from Python's documentation",
+    ),
+    "demo": ("keras_bert.programs.demo", "run the pipeline: pre-train a small BERT in minutes"),
 }
 
 
@@ -48,7 +57,7 @@ def main() -> NoReturn:
         sys.exit()
     if name not in PROGRAMS:
         (nearest,) = difflib.get_close_matches(name, PROGRAMS, n=1) or [""]
-        expected = f"expected {nearest}?" if nearest else "see keras-bert --help"
+        expected = f"did you mean {nearest}?" if nearest else "see keras-bert --help"
         print(f"keras-bert: error: {name!r} is not a program; {expected}", file=sys.stderr)
         sys.exit(1)
     from keras_bert.programs.program import run

@@ -18,23 +18,25 @@ from keras_bert.programs.program import Program
 
 def define_flags(define: Definitions) -> None:
     """Defines the program's flags."""
-    define.enum("to", "hugging_face", ["hugging_face", "tf1", "keras_hub"], "The format to write.")
-    define.boolean("heads", True, "Convert the heads too, not the encoder only.")
+    define.enum("to", "hugging_face", ["hugging_face", "tf1", "keras_hub"], "Format to write.")
+    define.boolean("heads", True, "Whether to convert the heads too, or only the encoder.")
     define.boolean(
-        "do_lower_case", None, "Whether the model is uncased, where SRC does not say it correctly."
+        "do_lower_case", None, "Whether the model is uncased. Default: as stored in SRC."
     )
 
 
 def main(flags: FlagValues, arguments: Sequence[str]) -> None:
     """Converts the checkpoint and prints the report."""
     if len(arguments) != 2:
-        raise InputError(f"expected SRC and DST, got {' '.join(arguments)!r}; see --help")
+        raise InputError(
+            f"expected two arguments, SRC and DST, got {' '.join(arguments)!r}; see --help"
+        )
     start_tensorflow()  # Imported after the checks, so that invalid arguments fail fast.
     from keras_bert.checkpoints.conversion import convert
 
     source, target = arguments
     print(convert(Path(source), Path(target), flags.to, flags.heads, flags.do_lower_case))
-    print(f"{target}: written, --to={flags.to}")
+    print(f"{target}: written in format {flags.to}")
 
 
 PROGRAM = Program("convert", __doc__, define_flags, main)

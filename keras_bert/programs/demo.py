@@ -20,14 +20,14 @@ from absl.flags import FlagValues
 from keras_bert.common.errors import InputError
 from keras_bert.config import BertConfig
 from keras_bert.programs.flags import Definitions
-from keras_bert.programs.program import Program, no_arguments
+from keras_bert.programs.program import Program, reject_arguments
 from keras_bert.text.vocabulary import load_vocab
 
 
 def define_flags(define: Definitions) -> None:
     """Defines the program's flags."""
-    define.string("output_dir", "demo", "Folder for everything that the demo writes.")
-    define.integer("num_train_steps", 5000, "Training steps.", lower_bound=1)
+    define.string("output_dir", "demo", "Folder for all files of the demo.")
+    define.integer("num_train_steps", 5000, "Number of training steps.", lower_bound=1)
 
 
 # Sentences of documents that are not in the training data, each with one word masked.
@@ -42,7 +42,7 @@ SENTENCES = (
 
 def main(flags: FlagValues, arguments: Sequence[str]) -> None:
     """Runs the pipeline and prints the scores and some filled masks."""
-    no_arguments(arguments)
+    reject_arguments(arguments)
     started = time.monotonic()
     out = Path(flags.output_dir)
     corpus, vocab, records = out / "corpus", out / "vocab.txt", out / "records"
@@ -79,7 +79,7 @@ def main(flags: FlagValues, arguments: Sequence[str]) -> None:
     )
     _report(json.loads((out / "run" / "results.json").read_text(encoding="utf-8")))
     _run("fill-mask", *SENTENCES, model_dir=out / "run" / "model")
-    print(f"\nThe whole job took {time.monotonic() - started:.0f} seconds.")
+    print(f"\nTotal time: {time.monotonic() - started:.0f} seconds.")
 
 
 def _write_config(path: Path, vocab: Path) -> None:
@@ -105,13 +105,13 @@ def _run(program: str, *arguments: str, **values: object) -> None:
     print(f"\n$ {shlex.join([os.path.relpath(sys.executable), *command])}", flush=True)
     done = subprocess.run([sys.executable, *command], check=False)
     if done.returncode:
-        raise InputError(f"the command above ended with exit code {done.returncode}")
+        raise InputError(f"the last command failed with exit code {done.returncode}")
 
 
 def _report(results: dict[str, float]) -> None:
     print(
         f"""
-On documents held out of training     this model   a guess by frequency alone
+On held-out documents                 this model   unigram baseline
 masked-LM loss (nats)                 {results["masked_lm_loss"]:10.2f}   \
 {results["unigram_masked_lm_loss"]:10.2f}
 masked-LM accuracy                    {results["masked_lm_accuracy"]:10.1%}   \

@@ -13,52 +13,90 @@ from absl.flags import FlagValues
 
 from keras_bert.common.tensorflow_start import start_tensorflow
 from keras_bert.programs.flags import Definitions
-from keras_bert.programs.program import Program, need_tensorflow, no_arguments
+from keras_bert.programs.program import Program, reject_arguments, require_tensorflow
 
 
 def define_flags(define: Definitions) -> None:
     """Defines the program's flags."""
-    define.string("model_dir", "", "A run's folder or its model/, or any other checkpoint.")
-    define.string("export_dir", "", "DIR/<version>, such as serving/mrpc/1; must not exist.")
+    define.string(
+        "model_dir",
+        "",
+        "Model to export: a run folder, its model/ folder, or any other checkpoint.",
+    )
+    define.string(
+        "export_dir",
+        "",
+        "Version folder to write, DIR/<version>, such as serving/mrpc/1; must not exist.",
+    )
     define.enum(
         "task",
         "",
         ["", "classification", "question_answering", "ner", "fill_mask", "embedding"],
-        "The task to serve; by default that of the model's head.",
+        "Task to export the model for. Default: the task of the model's head.",
     )
     define.enum("format", "saved_model", ["saved_model", "onnx", "litert"], "Format of the export.")
-    define.boolean("int8", None, "Dynamic int8 weights (onnx and litert).")
+    define.boolean(
+        "int8", None, "onnx and litert: quantize the weights to int8 (dynamic quantization)."
+    )
     define.enum(
         "compute_type",
         None,
         ["float32", "bfloat16"],
-        "Type of a SavedModel's matrix products; without it, float32.",
+        "saved_model: data type of the matrix products. Default: float32.",
     )
-    define.integer("max_seq_length", None, "Tokens of a text, pair or window.")
-    define.boolean("pair", None, "Whether a classifier takes two texts, `text` and `text_pair`.")
+    define.integer(
+        "max_seq_length",
+        None,
+        "Maximum number of tokens in a text, pair or window. Default: as in the run, if there is "
+        "one.",
+    )
     define.boolean(
-        "normalize", None, "Normalize embeddings to length 1; without it, as in modules.json."
+        "pair",
+        None,
+        "classification: whether the input is a pair of texts, `text` and `text_pair`. Default: "
+        "as in the run.",
     )
-    define.integer("top_k", None, "Tokens returned for a [MASK]; without it, 5.")
-    define.integer("max_query_length", None, "Tokens of a question.")
-    define.integer("doc_stride", None, "Tokens between the starts of windows.")
-    define.integer("n_best_size", None, "Candidate answers a question.")
-    define.integer("max_answer_length", None, "Tokens of an answer.")
-    define.boolean("version_2_with_negative", None, "Questions may have no answer (v2.0).")
+    define.boolean(
+        "normalize",
+        None,
+        "embedding: whether to normalize vectors to length 1. Default: as in modules.json.",
+    )
+    define.integer(
+        "top_k", None, "fill_mask: number of tokens returned for each [MASK]. Default: 5."
+    )
+    define.integer(
+        "max_query_length", None, "question_answering: maximum number of tokens in a question."
+    )
+    define.integer(
+        "doc_stride",
+        None,
+        "question_answering: number of tokens between the starts of two windows of a context.",
+    )
+    define.integer(
+        "n_best_size", None, "question_answering: number of candidate answers per question."
+    )
+    define.integer(
+        "max_answer_length", None, "question_answering: maximum number of tokens in an answer."
+    )
+    define.boolean(
+        "version_2_with_negative",
+        None,
+        "question_answering: whether questions may have no answer, as in SQuAD v2.0.",
+    )
     define.number(
         "null_score_diff_threshold",
         None,
-        "A question whose null odds are above it gets the empty answer; by default as found by the "
-        "run.",
+        "question_answering: a question gets the empty answer if its null odds exceed this "
+        "threshold. Default: as found by the run.",
     )
     define.require("model_dir", "export_dir")
 
 
 def main(flags: FlagValues, arguments: Sequence[str]) -> None:
     """Exports the model and prints the version folder."""
-    no_arguments(arguments)
+    reject_arguments(arguments)
     start_tensorflow()
-    need_tensorflow()
+    require_tensorflow()
     from keras_bert.tasks.export import ExportSettings, export
 
     settings = {field.name: flags[field.name].value for field in fields(ExportSettings)}

@@ -20,52 +20,70 @@ from absl.flags import FlagValues
 from keras_bert.common.errors import InputError
 from keras_bert.common.tensorflow_start import start_tensorflow
 from keras_bert.programs.flags import Definitions
-from keras_bert.programs.program import MissingInput, Program, need_tensorflow, no_arguments
+from keras_bert.programs.program import MissingInput, Program, reject_arguments, require_tensorflow
 
 
 def define_flags(define: Definitions) -> None:
     """Defines the program's flags."""
-    define.string("input_file", "", "Text, a line each; - for standard input.")
-    define.string("output_file", "", "Features: .jsonl, .npy, .npz or .tfrecord.")
-    define.string("init_checkpoint", "", "Model directory, TF1 checkpoint or a run's folder.")
-    define.string("vocab_file", "", "Vocabulary; without it, the checkpoint's.")
-    define.boolean("do_lower_case", None, "Lower-case text; without it, as the checkpoint says.")
-    define.strings("layers", ["-1", "-2", "-3", "-4"], "Layers by comma; -1 is the last.")
+    define.string("input_file", "", "Text file with one text per line; - for standard input.")
+    define.string(
+        "output_file",
+        "",
+        "File to write; the suffix .jsonl, .npy, .npz or .tfrecord selects the format.",
+    )
+    define.string(
+        "init_checkpoint", "", "Model directory, TF1 checkpoint, KerasHub preset or run folder."
+    )
+    define.string("vocab_file", "", "Vocabulary file. Default: the vocabulary of the checkpoint.")
+    define.boolean(
+        "do_lower_case", None, "Whether to lower-case text. Default: as stored in the checkpoint."
+    )
+    define.strings(
+        "layers",
+        ["-1", "-2", "-3", "-4"],
+        "Comma-separated layer indices; -1 is the last layer, 0 the first.",
+    )
     define.enum(
         "pooling",
         "none",
         ["none", "cls", "mean", "max"],
-        "A vector a token, or one a line: of the first token, or over all tokens.",
+        "none: one vector per token; otherwise one vector per line: the vector of [CLS], or the "
+        "mean or maximum over all tokens.",
     )
-    define.integer("max_seq_length", 128, "Tokens of a line at most.", lower_bound=3)
-    define.integer("batch_size", 32, "Lines a batch.", lower_bound=1)
+    define.integer(
+        "max_seq_length",
+        128,
+        "Maximum number of tokens in a line; longer lines are truncated.",
+        lower_bound=3,
+    )
+    define.integer("batch_size", 32, "Number of lines in a batch.", lower_bound=1)
     define.enum(
         "mixed_precision",
         "float32",
         ["float32", "bfloat16"],
-        "Compute type; bfloat16 is less exact.",
+        "Data type of the computation; bfloat16 is less exact.",
     )
     define.boolean("jit_compile", True, "Compile with XLA.")
 
 
 HELP = """\
-{missing} not given. It needs lines of text and a model:
-  text         any UTF-8 file, a text or a pair "a ||| b" a line
+{missing} not given. Required: lines of text, and a model:
+  text         a UTF-8 file with one text, or one pair "a ||| b", per line
   checkpoint   a Hugging Face directory with model.safetensors, Google's TF1 files, a KerasHub
-               preset, or an earlier run's folder
+               preset, or the folder of an earlier run
 The shortest command:
   keras-bert extract-features --input_file=FILE --init_checkpoint=DIR --output_file=FILE.jsonl"""
 
 
 def main(flags: FlagValues, arguments: Sequence[str]) -> None:
     """Computes the features and writes them."""
-    no_arguments(arguments)
+    reject_arguments(arguments)
     names = ("input_file", "output_file", "init_checkpoint")
     if missing := [f"--{name}" for name in names if not flags[name].value]:
         raise MissingInput(HELP.format(missing=" and ".join(missing)))
     layers = _layers(flags.layers)
     start_tensorflow()  # Imported after the checks, so that invalid flags fail fast.
-    need_tensorflow()
+    require_tensorflow()
     from tqdm import tqdm
 
     from keras_bert.common.text_lines import read_lines
@@ -97,7 +115,7 @@ def main(flags: FlagValues, arguments: Sequence[str]) -> None:
     )
     bar = tqdm(features, unit="line", disable=not sys.stderr.isatty(), dynamic_ncols=True)
     write(output_file, bar)
-    logging.info("%s is written", output_file)
+    logging.info("Features written to %s", output_file)
 
 
 def _layers(given: Sequence[str]) -> list[int]:
@@ -105,7 +123,7 @@ def _layers(given: Sequence[str]) -> list[int]:
         return [int(layer) for layer in given]
     except ValueError:
         raise InputError(
-            f"--layers={','.join(given)}: expected whole numbers by comma, such as -1,-2"
+            f"--layers={','.join(given)}: expected comma-separated integers, such as -1,-2"
         ) from None
 
 

@@ -18,15 +18,22 @@ def define_flags(define: Definitions) -> None:
     define.string(
         "model_dir", None, "Pre-trained model: a model directory or any other checkpoint."
     )
-    define.integer("max_seq_length", 128, "Tokens of a sentence at most.", lower_bound=5)
-    define.integer("top_k", 5, "Tokens printed for each mask.", lower_bound=1)
+    define.integer(
+        "max_seq_length",
+        128,
+        "Maximum number of tokens in a sentence; longer sentences are truncated.",
+        lower_bound=5,
+    )
+    define.integer("top_k", 5, "Number of tokens printed for each mask.", lower_bound=1)
     define.require("model_dir")
 
 
 def main(flags: FlagValues, arguments: Sequence[str]) -> None:
     """Prints the most probable tokens for each mask in the sentences given as arguments."""
     if not arguments:
-        raise InputError('give one or more sentences, for example "The [MASK] is red."')
+        raise InputError(
+            'no sentences given; expected one or more, for example "The [MASK] is red."'
+        )
     start_tensorflow()  # Imported after the checks, so that invalid flags fail fast.
     from keras_bert.tasks.fill_mask.mask_filler import MaskFiller
     from keras_bert.tasks.loading import Source
@@ -43,7 +50,8 @@ def main(flags: FlagValues, arguments: Sequence[str]) -> None:
     for text, tokens in zip(arguments, answers["tokens"], strict=True):
         if not len(tokens):
             raise InputError(
-                f"no [MASK] within the first {length} tokens of the text {text[:80]!r}"
+                f"no [MASK] within the first {length} tokens of the text {text[:80]!r}; expected "
+                "at least one"
             )
     for text, tokens, scores in zip(arguments, answers["tokens"], answers["scores"], strict=True):
         print(text)

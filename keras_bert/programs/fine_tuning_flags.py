@@ -1,8 +1,8 @@
 """The flags that all fine-tuning programs share.
 
 A program calls `define_flags` along with its own definitions. Its main function completes the flags
-that the command line does not set (`take_from_run`, `take`, `take_files`, `complete`), and then
-calls `read`, which imports TensorFlow.
+that the command line does not set (`use_flags_of_run`, `use`, `use_files`, `complete_flags`), and
+then calls `read`, which imports TensorFlow.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 _CHECKPOINTS = ("data/*/config.json", "demo/run/model/config.json")
 
 # Flags that do not change the result, so they may differ when a run is resumed.
-FREE = (
+FLAGS_THAT_MAY_CHANGE = (
     "export",
     "output_dir",
     "log_steps",
@@ -64,59 +64,89 @@ def define_flags(
     define.string(
         "init_checkpoint",
         "",
-        "Model directory, TF1 checkpoint or a run's folder. With --nodo_train, flags about text "
-        "and answers default to that run's.",
+        "Model directory, TF1 checkpoint, KerasHub preset or run folder to start from. If it is a "
+        "run folder, --nodo_train uses that run's flags about text and answers.",
     )
-    define.string("vocab_file", "", "Vocabulary; without it, the checkpoint's.")
-    define.boolean("do_lower_case", None, "Lower-case text; without it, as the checkpoint says.")
-    define.integer("max_seq_length", max_seq_length, "Tokens of an example.", lower_bound=3)
-    define.string("output_dir", "", "The run's folder.")
-    define.boolean("do_train", True, "Train.")
-    define.boolean("do_eval", True, "Score the development set after each epoch, if any.")
-    define.boolean("do_predict", True, "Write predictions of the test set, if any.")
-    define.integer("train_batch_size", train_batch_size, "Examples a step.", lower_bound=1)
+    define.string("vocab_file", "", "Vocabulary file. Default: the vocabulary of the checkpoint.")
+    define.boolean(
+        "do_lower_case", None, "Whether to lower-case text. Default: as stored in the checkpoint."
+    )
     define.integer(
-        "eval_batch_size", 32, "Examples a batch of an evaluation or prediction.", lower_bound=1
+        "max_seq_length", max_seq_length, "Maximum number of tokens in an example.", lower_bound=3
+    )
+    define.string("output_dir", "", "Folder for all files of the run.")
+    define.boolean("do_train", True, "Whether to train.")
+    define.boolean(
+        "do_eval", True, "Whether to evaluate on the development set, if any, after each epoch."
+    )
+    define.boolean("do_predict", True, "Whether to write predictions for the test set, if any.")
+    define.integer(
+        "train_batch_size", train_batch_size, "Number of examples per training step.", lower_bound=1
+    )
+    define.integer(
+        "eval_batch_size",
+        32,
+        "Number of examples per batch in evaluation and prediction.",
+        lower_bound=1,
     )
     define.number("learning_rate", learning_rate, "Peak learning rate.", lower_bound=0.0)
-    define.number("num_train_epochs", num_train_epochs, "Passes over the examples.", 0.0)
-    define.integer("num_train_steps", 0, "Training steps; 0: by epochs.", lower_bound=0)
+    define.number(
+        "num_train_epochs", num_train_epochs, "Number of passes over the training examples.", 0.0
+    )
+    define.integer(
+        "num_train_steps",
+        0,
+        "Number of training steps; 0: computed from --num_train_epochs.",
+        lower_bound=0,
+    )
     define.integer(
         "length_pool",
         length_pool,
-        "Batches whose examples are sorted by length together; 1: random batches.",
+        "Number of batches whose examples are sorted by length together, which reduces padding; 1: "
+        "no sorting.",
         1,
     )
-    define.number("warmup_proportion", 0.1, "Share of the steps that are warm-up.", 0.0)
+    define.number(
+        "warmup_proportion",
+        0.1,
+        "Fraction of the training steps in which the learning rate increases to its peak.",
+        0.0,
+    )
     define.number(
         "layer_decay",
         1.0,
-        "Learning rate of a layer, as a multiple of that of the layer above.",
+        "Ratio of the learning rate of a layer to that of the layer above it; 1: equal rates.",
         0.0,
     )
     define.boolean(
-        "bias_correction", True, "Adam's bias correction; BERT was published without it."
+        "bias_correction", True, "Whether Adam corrects its bias; the published BERT does not."
     )
-    define.number("weight_decay", 0.01, "AdamW's weight decay.", lower_bound=0.0)
+    define.number("weight_decay", 0.01, "Weight decay of AdamW.", lower_bound=0.0)
     define.integer(
         "num_frozen_layers",
         0,
-        "Layers that are not trained; 1: the embeddings only.",
+        "Number of layers that are not trained, from the bottom; 1: only the embeddings.",
         lower_bound=0,
     )
     define.integer(
         "early_stopping_patience",
         0,
-        "Stop after so many epochs without a better score; 0: never.",
+        "Number of epochs without a better score after which training stops; 0: train all epochs.",
         lower_bound=0,
     )
     define.integer(
-        "random_seed", 12345, "Seed of new weights, data order and dropout.", 0, 2**32 - 1
+        "random_seed", 12345, "Seed for new weights, data order and dropout.", 0, 2**32 - 1
     )
-    define.strings("seeds", [], "Several seeds, a run each, instead of --random_seed.")
-    define.integer("save_checkpoints_steps", 1000, "Steps between checkpoints.", 1)
-    define.integer("keep_checkpoint_max", 1, "Checkpoints kept.", lower_bound=1)
-    define.integer("log_steps", 100, "Steps between lines of figures.", lower_bound=1)
+    define.strings(
+        "seeds",
+        [],
+        "Comma-separated seeds; runs the training once per seed, instead of with --random_seed.",
+    )
+    define.integer("save_checkpoints_steps", 1000, "Number of steps between two checkpoints.", 1)
+    define.integer("keep_checkpoint_max", 1, "Number of latest checkpoints to keep.", lower_bound=1)
+    define.integer(
+        "log_steps", 100, "Number of steps between two log lines of metrics.", lower_bound=1
+    )
     define_computing(define)
     define_export(define)
 
@@ -143,7 +173,9 @@ def read(flags: FlagValues) -> "FineTuningRun":
         kind(**{field.name: own[field.name] for field in fields(kind) if field.name in own})
         for kind in (FineTuningSettings, TrainingSettings)
     )
-    record = {name: value for name, value in own.items() if name not in {*FREE, "seeds"}}
+    record = {
+        name: value for name, value in own.items() if name not in {*FLAGS_THAT_MAY_CHANGE, "seeds"}
+    }
     return FineTuningRun(
         settings=settings,
         training=training,
@@ -154,14 +186,14 @@ def read(flags: FlagValues) -> "FineTuningRun":
     )
 
 
-def take(flags: FlagValues, name: str, value: object) -> None:
+def use(flags: FlagValues, name: str, value: object) -> None:
     """Sets a flag that the command line does not set, unless the value is empty, and logs it."""
     if value:
         logging.info("--%s=%s", name, value)
         flags[name].value = value
 
 
-def take_from_run(flags: FlagValues, *names: str) -> EarlierRun | None:
+def use_flags_of_run(flags: FlagValues, *names: str) -> EarlierRun | None:
     """Sets flags that the command line does not set to the values of an earlier run.
 
     This applies to prediction with a run as --init_checkpoint; otherwise no flag is set. A flag
@@ -181,7 +213,7 @@ def take_from_run(flags: FlagValues, *names: str) -> EarlierRun | None:
         return None
     run = EarlierRun.of(Path(flags.init_checkpoint))
     kinds = {"int": int, "float": float, "bool": bool}
-    taken = []
+    used = []
     for flag in (flags[name] for name in ("max_seq_length", *names)):
         value = run.setting(flag.name, kinds.get(flag.flag_type(), str), None)
         if flag.present or value is None or value == flag.value:
@@ -190,13 +222,13 @@ def take_from_run(flags: FlagValues, *names: str) -> EarlierRun | None:
             flag.value = flag.parser.parse(value)
         except ValueError as error:
             raise InputError(f"{run.folder / 'run.json'}: {flag.name}: {error}") from None
-        taken.append(f"--{flag.name}={value}")
-    if taken:
-        logging.info("as the run %s: %s", run.folder, " ".join(taken))
+        used.append(f"--{flag.name}={value}")
+    if used:
+        logging.info("Using flags of the run %s: %s", run.folder, " ".join(used))
     return run
 
 
-def take_files(
+def use_files(
     flags: FlagValues, folders: Iterable[Path], names: Mapping[str, Sequence[str]]
 ) -> bool:
     """Sets file flags that the command line does not set.
@@ -229,18 +261,21 @@ def take_files(
         if any(found.values() if data_dir else needed):
             for flag, path in found.items():
                 if not flags[flag].value:
-                    take(flags, flag, path)
+                    use(flags, flag, path)
             flags.data_dir = ""
             return True
     if data_dir:
         known = ", ".join(name for some in names.values() for name in some)
         raise InputError(
-            f"--data_dir={data_dir}: holds none of the files {known}, and there is no --tfds"
+            f"--data_dir={data_dir}: contains none of the expected files {known}. Pass --tfds if "
+            "it is the data_dir of TFDS"
         )
     return False
 
 
-def complete(flags: FlagValues, no_data: str, default_output_dir: str, help_text: str) -> None:
+def complete_flags(
+    flags: FlagValues, no_data: str, default_output_dir: str, help_text: str
+) -> None:
     """Sets --init_checkpoint and --output_dir if the command line does not set them.
 
     Args:
@@ -254,12 +289,12 @@ def complete(flags: FlagValues, no_data: str, default_output_dir: str, help_text
         MissingInput: there is no data or no checkpoint.
     """
     if not flags.init_checkpoint:
-        take(flags, "init_checkpoint", _find_checkpoint())
+        use(flags, "init_checkpoint", _find_checkpoint())
     missing = [no_data, "" if flags.init_checkpoint else "no checkpoint"]
     if any(missing):
         raise MissingInput(help_text.format(found=" and ".join(filter(None, missing))))
     if not flags.output_dir:
-        take(flags, "output_dir", default_output_dir)
+        use(flags, "output_dir", default_output_dir)
 
 
 def _find_checkpoint() -> str:
@@ -273,15 +308,17 @@ def _seeds(flags: FlagValues) -> list[int]:
         return [flags.random_seed]
     given = f"--seeds={','.join(flags.seeds)}"
     if not flags.do_train:
-        raise InputError(f"{given} needs --do_train: without it the seed decides nothing")
+        raise InputError(f"{given}: has no effect with --nodo_train; expected --do_train")
     if flags["random_seed"].present:
-        raise InputError(f"{given} and --random_seed={flags.random_seed}: expected one of them")
+        raise InputError(
+            f"{given} and --random_seed={flags.random_seed}: expected only one of the two flags"
+        )
     try:
         seeds = [int(seed) for seed in flags.seeds]
     except ValueError:
         seeds = []
     if not seeds or min(seeds) < 0 or max(seeds) >= 2**32 or len(set(seeds)) < len(seeds):
         raise InputError(
-            f"{given}: expected different whole numbers from 0 to 4294967295, by comma"
+            f"{given}: expected different integers from 0 to 4294967295, separated by commas"
         )
     return seeds

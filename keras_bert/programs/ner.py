@@ -16,7 +16,7 @@ from absl.flags import FlagValues
 from keras_bert.common.errors import InputError
 from keras_bert.programs import fine_tuning_flags
 from keras_bert.programs.flags import Definitions
-from keras_bert.programs.program import Program, no_arguments
+from keras_bert.programs.program import Program, reject_arguments
 from keras_bert.programs.run_flags import finish
 from keras_bert.tasks.ner.tfds import tfds_name
 from keras_bert.tasks.prepared_tfds import find_prepared
@@ -24,32 +24,49 @@ from keras_bert.tasks.prepared_tfds import find_prepared
 
 def define_flags(define: Definitions) -> None:
     """Defines the program's flags."""
-    define.string("data_dir", "", "Folder of train.conll, ...; with --tfds, that of TFDS.")
-    define.boolean("tfds", False, "Take --task_name from TensorFlow Datasets; downloads nothing.")
-    define.string("task_name", "", "With --tfds: conll2003, conll2002/es, wikiann/de, ...")
+    define.string(
+        "data_dir",
+        "",
+        "Folder of train.conll, dev.conll and test.conll; with --tfds, TFDS's data_dir.",
+    )
+    define.boolean(
+        "tfds", False, "Read --task_name from TensorFlow Datasets, which must have prepared it."
+    )
+    define.string(
+        "task_name", "", "With --tfds: the dataset, such as conll2003, conll2002/es or wikiann/de."
+    )
     define.string("train_file", "", "Column file to train on.")
-    define.string("eval_file", "", "Column file to score after each epoch.")
-    define.string("test_file", "", "Column file to predict; without it, --eval_file.")
-    define.integer("token_column", 0, "Column of the words, from 0; -1 is the last.")
-    define.integer("tag_column", -1, "Column of the tags.")
-    define.string("comment_prefix", "", "Prefix of comments before a sentence, such as #.")
+    define.string("eval_file", "", "Column file to evaluate on after each epoch.")
+    define.string("test_file", "", "Column file to predict. Default: --eval_file.")
+    define.integer("token_column", 0, "Index of the column with the words, from 0; -1 is the last.")
+    define.integer("tag_column", -1, "Index of the column with the tags, from 0; -1 is the last.")
+    define.string(
+        "comment_prefix",
+        "",
+        "Prefix of comment lines before a sentence, such as #. Default: no comments.",
+    )
     define.enum(
         "tag_scheme",
         "",
         ["", "iob1", "iob2", "bioes"],
-        "By default the one that fits each file best.",
+        "Scheme of the tags. Default: detected for each file.",
     )
     define.boolean("strict", False, "Reject tag sequences that their scheme does not allow.")
     define.boolean(
-        "document_context", False, "Feed a sentence together with its neighbours in the document."
+        "document_context",
+        False,
+        "Add the neighboring sentences of the document to the input of each sentence.",
     )
     define.boolean(
-        "label_all_pieces", False, "Train on all tokens of a word, not on the first only."
+        "label_all_tokens",
+        False,
+        "Train on the labels of all tokens of a word, instead of only the first token.",
     )
     define.strings(
         "label_names",
         None,
-        "Names of the checkpoint's labels, in the order of its logits.",
+        "Comma-separated label names of the checkpoint, in the order of its logits. Default: those "
+        "in the checkpoint.",
     )
     # Large pools reduce F1 by several points if an epoch is short: see benchmarks/README.md.
     fine_tuning_flags.define_flags(define, length_pool=4)
@@ -57,7 +74,7 @@ def define_flags(define: Definitions) -> None:
 
 # --nodo_train reads these flags from the run of --init_checkpoint; not the tag scheme, which is
 # detected for each file.
-OF_THE_RUN = ("token_column", "tag_column", "comment_prefix")
+FLAGS_OF_THE_RUN = ("token_column", "tag_column", "comment_prefix")
 
 # The default folders, the names of the files there, and the default TFDS dataset.
 FOLDERS = ("data/ner", "data/ner/*", "data/conll*", "data/wnut*", "data")
@@ -76,19 +93,19 @@ FILES = {
 TFDS = "conll2003"
 
 HELP = """\
-found {found}. It needs column files and a model to start from:
-  data         data/ner/train.conll, dev.conll and test.conll: a word and its tag a line, an empty
-               line after each sentence; any files as --train_file, --eval_file, --test_file; or
-               prepared by TFDS: tfds build conll2003
-  checkpoint   a Hugging Face directory with model.safetensors as data/bert/, or any path as
-               --init_checkpoint (Google's TF1 files and KerasHub presets too)
-The shortest command once they are there:
+found {found}. Required: column files, and a model to start from:
+  data         data/ner/train.conll, dev.conll and test.conll with one word and its tag per line
+               and an empty line after each sentence; or other files given as --train_file,
+               --eval_file and --test_file; or a dataset prepared by TFDS (tfds build conll2003)
+  checkpoint   a Hugging Face directory with model.safetensors in data/bert/; or any checkpoint
+               given as --init_checkpoint (Google's TF1 files and KerasHub presets too)
+The shortest command with both in place:
   keras-bert ner --data_dir=DIR --init_checkpoint=DIR --output_dir=out"""
 
 
 def main(flags: FlagValues, arguments: Sequence[str]) -> None:
-    """Fine-tunes a tagger and prints the final figures."""
-    no_arguments(arguments)
+    """Fine-tunes a tagger and prints the final metrics."""
+    reject_arguments(arguments)
     _complete_flags(flags)
     run = fine_tuning_flags.read(flags)  # Rejects invalid flags before TensorFlow is imported.
     from keras_bert.tasks.ner.data import NerSettings
@@ -103,15 +120,20 @@ def main(flags: FlagValues, arguments: Sequence[str]) -> None:
 
 def _complete_flags(flags: FlagValues) -> None:
     """Sets missing flags to the data and checkpoint in the default places."""
-    fine_tuning_flags.take_from_run(flags, "document_context", *([] if flags.tfds else OF_THE_RUN))
+    fine_tuning_flags.use_flags_of_run(
+        flags, "document_context", *([] if flags.tfds else FLAGS_OF_THE_RUN)
+    )
     if flags.task_name and not flags.tfds:
-        raise InputError(f"--task_name={flags.task_name} needs --tfds; files have no task")
-    has_data = flags.tfds or fine_tuning_flags.take_files(flags, _folders(), FILES)
+        raise InputError(
+            f"--task_name={flags.task_name} can only be used with --tfds; expected --tfds, or no "
+            "--task_name"
+        )
+    has_data = flags.tfds or fine_tuning_flags.use_files(flags, _folders(), FILES)
     if not has_data and find_prepared(tfds_name(TFDS)):
-        fine_tuning_flags.take(flags, "task_name", TFDS)
-        fine_tuning_flags.take(flags, "tfds", True)
+        fine_tuning_flags.use(flags, "task_name", TFDS)
+        fine_tuning_flags.use(flags, "tfds", True)
         has_data = True
-    fine_tuning_flags.complete(flags, "" if has_data else "no column files", "out/ner", HELP)
+    fine_tuning_flags.complete_flags(flags, "" if has_data else "no column files", "out/ner", HELP)
 
 
 def _folders() -> list[Path]:

@@ -3,7 +3,7 @@
     keras-bert plot out/base out/large --output=curves.png
 
 The arguments are folders of runs, finished or not. curves.png shows loss, scores and throughput
-over the steps; curves.html has the picture and a table of the final figures.
+over the steps; curves.html has the picture and a table of the final metrics.
 """
 
 import importlib.util
@@ -20,7 +20,11 @@ from keras_bert.programs.program import Program
 
 def define_flags(define: Definitions) -> None:
     """Defines the program's flags."""
-    define.string("output", "curves.png", "The picture; the page lies beside it, as .html.")
+    define.string(
+        "output",
+        "curves.png",
+        "PNG file to write. The HTML page is written next to it, with the suffix .html.",
+    )
 
 
 def main(flags: FlagValues, arguments: Sequence[str]) -> None:
@@ -31,7 +35,9 @@ def main(flags: FlagValues, arguments: Sequence[str]) -> None:
     if output.suffix != ".png":
         raise InputError(f"--output={output}: expected a name that ends in .png")
     if importlib.util.find_spec("matplotlib") is None:
-        raise InputError("plots need matplotlib: install the extra keras-bert-pipeline[plot]")
+        raise InputError(
+            "matplotlib is not installed; plots need it: pip install keras-bert-pipeline[plot]"
+        )
     from keras_bert.training.curves import read_runs
     from keras_bert.training.plot import draw, make_page
 
@@ -40,8 +46,8 @@ def main(flags: FlagValues, arguments: Sequence[str]) -> None:
     write_bytes(output, picture)
     page = output.with_suffix(".html")
     write_bytes(page, make_page(runs, picture).encode())
-    print(f"{output}: the curves of {', '.join(run.name for run in runs)}")
-    print(f"{page}: the same, with a table of the final figures")
+    print(f"{output}: learning curves of {', '.join(run.name for run in runs)}")
+    print(f"{page}: learning curves and a table of the final metrics")
 
 
 PROGRAM = Program("plot", __doc__, define_flags, main)

@@ -21,7 +21,7 @@ from absl.flags import Flag, FlagValues
 from keras_bert.common.errors import InputError
 from keras_bert.common.tensorflow_start import start_tensorflow
 from keras_bert.programs.flags import Definitions, own_flags
-from keras_bert.programs.program import Program, no_arguments
+from keras_bert.programs.program import Program, reject_arguments
 from keras_bert.programs.run_flags import (
     check_output_dir,
     define_computing,
@@ -38,79 +38,141 @@ if TYPE_CHECKING:
 def define_flags(define: Definitions) -> None:
     """Defines the program's flags."""
     define.string(
-        "recipe", "", "TOML file of phases, or bert-base, bert-large, bert-large-lamb, budget-24h."
+        "recipe",
+        "",
+        "Recipe of training phases: a TOML file, or bert-base, bert-large, bert-large-lamb or "
+        "budget-24h.",
     )
-    define.number("recipe_scale", 1.0, "Multiplies a recipe's steps.", lower_bound=0.0)
+    define.number(
+        "recipe_scale",
+        1.0,
+        "Factor by which the numbers of steps of a recipe are multiplied.",
+        lower_bound=0.0,
+    )
     define.boolean(
-        "dry_run", False, "Report what the run would cost, from measured steps; write nothing."
+        "dry_run",
+        False,
+        "Only measure a few steps and print the estimated cost of the run; no files are written.",
     )
     define.string(
         "input_file",
         "",
-        "Training records: folders, files or globs, by comma; a recipe fills in {max_seq_length}.",
+        "Training records: comma-separated folders, files or globs. With --recipe, "
+        "{max_seq_length} is replaced by the length of each phase.",
     )
-    define.string("eval_file", "", "Held-out records; without them, some training records.")
-    define.string("output_dir", "", "The run's folder.")
-    define.string("bert_config", "", "JSON file, or tiny, mini, small, medium, base, large.")
+    define.string(
+        "eval_file", "", "Held-out records for evaluation. Default: some of the training records."
+    )
+    define.string("output_dir", "", "Folder for all files of the run.")
+    define.string(
+        "bert_config", "", "Model config: a JSON file, or tiny, mini, small, medium, base or large."
+    )
     define.alias("bert_config_file", "bert_config")
-    define.string("vocab_file", "", "Vocabulary; without it, the one beside the records.")
+    define.string(
+        "vocab_file", "", "Vocabulary file. Default: the one in the folder of the records."
+    )
     define.boolean(
         "do_lower_case",
         None,
-        "Whether text is lower-cased; by default as in the records or the vocabulary.",
+        "Whether text is lower-cased. Default: as in the records; otherwise derived from the "
+        "vocabulary.",
     )
-    define.string("init_checkpoint", "", "A checkpoint of any kind, or a run's folder.")
+    define.string(
+        "init_checkpoint",
+        "",
+        "Checkpoint to start from, in any format, or run folder. Default: random weights.",
+    )
     define.enum(
         "objective",
         None,
         ["mlm_nsp", "mlm", "ltr"],
-        "Masked LM and next sentences, masked LM alone, or left to right: predict each token from "
-        "those before it. By default the one that the records are made for.",
+        "mlm_nsp: masked LM and next-sentence prediction; mlm: masked LM only; ltr: left-to-right "
+        "language model. Default: the objective that the records were created for.",
     )
-    define.boolean("do_train", True, "Train.")
-    define.boolean("do_eval", True, "Evaluate at the end; with --eval_file at each checkpoint too.")
-    define.integer("max_seq_length", 0, "Reject records of another length.", lower_bound=0)
-    define.integer("max_predictions_per_seq", 0, "Reject records of another number.", lower_bound=0)
-    define.integer("train_batch_size", 32, "Examples a step, on all devices.", lower_bound=1)
+    define.boolean("do_train", True, "Whether to train.")
+    define.boolean(
+        "do_eval",
+        True,
+        "Whether to evaluate at the end of training and, with --eval_file, at each checkpoint.",
+    )
+    define.integer(
+        "max_seq_length",
+        0,
+        "Expected sequence length of the records; 0: any. Other records are rejected.",
+        lower_bound=0,
+    )
+    define.integer(
+        "max_predictions_per_seq",
+        0,
+        "Expected number of predictions per sequence in the records; 0: any. Other records are "
+        "rejected.",
+        lower_bound=0,
+    )
+    define.integer(
+        "train_batch_size",
+        32,
+        "Number of examples per training step, on all devices together.",
+        lower_bound=1,
+    )
     define.integer(
         "batch_ramp_steps",
         0,
-        "Steps over which a step's micro-batches grow from one to --gradient_accumulation_steps.",
+        "Number of steps over which the micro-batches per step grow from one to "
+        "--gradient_accumulation_steps; 0: no growth.",
         lower_bound=0,
     )
-    define.number("dropout_prob", None, "Dropout in training; by default the config's.", 0.0, 1.0)
-    define.integer("eval_batch_size", 32, "Examples a batch of an evaluation.", lower_bound=1)
+    define.number(
+        "dropout_prob",
+        None,
+        "Dropout rate in training. Default: that of the model config.",
+        0.0,
+        1.0,
+    )
+    define.integer("eval_batch_size", 32, "Number of examples per evaluation batch.", lower_bound=1)
     define.integer(
         "max_eval_steps",
         0,
-        "Batches of an evaluation; 0: all, of training records 100,000 examples.",
+        "Maximum number of evaluation batches; 0: all of --eval_file, or 100,000 training "
+        "examples.",
         lower_bound=0,
     )
-    define.enum("optimizer", "adamw", ["adamw", "lamb"], "The optimizer.")
+    define.enum("optimizer", "adamw", ["adamw", "lamb"], "Optimizer.")
     define.number("learning_rate", 1e-4, "Peak learning rate.", lower_bound=0.0)
-    define.integer("num_train_steps", 100_000, "Training steps.", lower_bound=1)
-    define.integer("num_warmup_steps", 10_000, "Steps of linear warm-up.", lower_bound=0)
-    define.integer("save_checkpoints_steps", 1000, "Steps between checkpoints.", lower_bound=1)
-    define.integer("keep_checkpoint_max", 3, "Checkpoints kept.", lower_bound=1)
-    define.integer("log_steps", 100, "Steps between lines of figures.", lower_bound=1)
-    define.integer("random_seed", 12345, "Seed of weights, data order and dropout.", 0, 2**32 - 1)
+    define.integer("num_train_steps", 100_000, "Number of training steps.", lower_bound=1)
+    define.integer(
+        "num_warmup_steps",
+        10_000,
+        "Number of steps in which the learning rate increases linearly to its peak.",
+        lower_bound=0,
+    )
+    define.integer(
+        "save_checkpoints_steps", 1000, "Number of steps between two checkpoints.", lower_bound=1
+    )
+    define.integer("keep_checkpoint_max", 3, "Number of latest checkpoints to keep.", lower_bound=1)
+    define.integer(
+        "log_steps", 100, "Number of steps between two log lines of metrics.", lower_bound=1
+    )
+    define.integer(
+        "random_seed", 12345, "Seed for initial weights, data order and dropout.", 0, 2**32 - 1
+    )
     define_computing(define)
     define_export(define)
     define.require("input_file", "output_dir", unless="dry_run")
     define.check(
         ["recipe", "recipe_scale", "do_train"],
-        _only_with_a_recipe,
-        "--recipe_scale needs a --recipe, and --recipe needs --do_train",
+        _recipe_flags_are_valid,
+        "--recipe_scale requires --recipe, and --recipe requires --do_train",
     )
     define.check(
         ["dry_run", "distribution_strategy"],
-        _measures_one_machine,
-        "--dry_run measures this machine alone, not those of multi_worker_mirrored",
+        _dry_run_uses_one_machine,
+        "--dry_run measures only this machine; expected another --distribution_strategy than "
+        "multi_worker_mirrored",
     )
 
 
 # Flags that do not change the result, so they may differ when a run is resumed.
-FREE = (
+FLAGS_THAT_MAY_CHANGE = (
     "recipe",
     "recipe_scale",
     "dry_run",
@@ -123,7 +185,7 @@ FREE = (
     "worker_timeout",
 )
 # Flags that a recipe cannot set, since they depend on the user, the machine or this program.
-NOT_OF_A_RECIPE = (
+FLAGS_NOT_IN_RECIPES = (
     "recipe",
     "recipe_scale",
     "dry_run",
@@ -144,8 +206,8 @@ NOT_OF_A_RECIPE = (
 
 
 def main(flags: FlagValues, arguments: Sequence[str]) -> None:
-    """Pre-trains and prints the final figures; with --dry_run, reports the cost instead."""
-    no_arguments(arguments)
+    """Pre-trains and prints the final metrics; with --dry_run, reports the cost instead."""
+    reject_arguments(arguments)
     phases = read_phases(flags)
     if not flags.dry_run:
         check_output_dir(flags.output_dir, flags.init_checkpoint)
@@ -182,7 +244,8 @@ def read_phases(flags: FlagValues) -> list[Phase]:
         phases = _phases_of_recipe(own, values)
     if flags.export and phases[-1].flags["objective"] == "ltr":
         raise InputError(
-            "--objective=ltr has nothing to --export: a left-to-right model is not served"
+            "--export: left-to-right models cannot be exported; expected --noexport with "
+            "--objective=ltr"
         )
     return phases
 
@@ -193,7 +256,7 @@ def _phases_of_recipe(own: Mapping[str, Flag], values: Mapping[str, Any]) -> lis
 
     default = Settings()
     data_flags = {field.name: type(getattr(default, field.name)) for field in fields(Settings)}
-    parsers = {name: flag.parser for name, flag in own.items() if name not in NOT_OF_A_RECIPE}
+    parsers = {name: flag.parser for name, flag in own.items() if name not in FLAGS_NOT_IN_RECIPES}
     given = {name: flag.value for name, flag in own.items() if not flag.using_default_value}
     if "bert_config_file" in given:  # Setting the alias does not mark the original as given.
         given["bert_config"] = given.pop("bert_config_file")
@@ -213,16 +276,16 @@ def _run_of(phase: Phase) -> "PhaseRun":
         kind(**{field.name: own[field.name] for field in fields(kind) if field.name in own})
         for kind in (PretrainingSettings, TrainingSettings)
     )
-    record = {name: value for name, value in own.items() if name not in FREE}
+    record = {name: value for name, value in own.items() if name not in FLAGS_THAT_MAY_CHANGE}
     return PhaseRun(phase, settings, training, {**record, "backend": BACKEND})
 
 
-def _only_with_a_recipe(values: Mapping[str, Any]) -> bool:
+def _recipe_flags_are_valid(values: Mapping[str, Any]) -> bool:
     """Returns whether --recipe_scale is used only with a recipe, and a recipe with --do_train."""
     return values["do_train"] if values["recipe"] else values["recipe_scale"] == 1.0
 
 
-def _measures_one_machine(values: Mapping[str, Any]) -> bool:
+def _dry_run_uses_one_machine(values: Mapping[str, Any]) -> bool:
     return not (values["dry_run"] and values["distribution_strategy"] == "multi_worker_mirrored")
 
 

@@ -85,7 +85,7 @@ def call(program: Program, argv: Sequence[str], command: str | None = None) -> i
     name = os.path.basename(argv[0])
     command = command or (f"python {name}" if name.endswith(".py") else name)
 
-    def as_started(text: str) -> str:
+    def with_users_command(text: str) -> str:
         return text.replace(f"keras-bert {program.name}", command)
 
     def fail(line: str, code: int) -> int:
@@ -93,7 +93,7 @@ def call(program: Program, argv: Sequence[str], command: str | None = None) -> i
         return code
 
     values = FlagValues()
-    with _process_state(argv), absl_flags(values, as_started(program.description)):
+    with _process_state(argv), absl_flags(values, with_users_command(program.description)):
         try:
             program.define_flags(Definitions(values, argv[0]))
             arguments = _parse(values, argv)
@@ -104,7 +104,7 @@ def call(program: Program, argv: Sequence[str], command: str | None = None) -> i
         except InputError as error:
             return fail("error: " + " ".join(str(error).split()), 1)
         except MissingInput as error:
-            return fail(as_started(str(error)), 1)
+            return fail(with_users_command(str(error)), 1)
         except EndedEarly as error:
             return fail(
                 f"ended early: {error}: run the same command again to resume", EndedEarly.EXIT_CODE
@@ -119,20 +119,20 @@ def call(program: Program, argv: Sequence[str], command: str | None = None) -> i
     return 0
 
 
-def no_arguments(arguments: Sequence[str]) -> None:
+def reject_arguments(arguments: Sequence[str]) -> None:
     """Rejects command-line arguments that are not flags."""
     if arguments:
         raise InputError(f"expected flags only, got {' '.join(arguments)!r}")
 
 
-def need_tensorflow() -> None:
+def require_tensorflow() -> None:
     """Rejects Keras backends other than TensorFlow, for programs that require it."""
     import keras
 
     if keras.config.backend() != "tensorflow":
         raise InputError(
-            f"KERAS_BACKEND={keras.config.backend()}: expected tensorflow, with which "
-            f"{os.path.basename(sys.argv[0])} computes"
+            f"KERAS_BACKEND={keras.config.backend()}: expected tensorflow, the only backend that "
+            f"{os.path.basename(sys.argv[0])} supports"
         )
 
 

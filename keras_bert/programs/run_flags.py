@@ -22,28 +22,41 @@ def define_computing(define: Definitions) -> None:
         "distribution_strategy",
         "default",
         ["default", "mirrored", "multi_worker_mirrored", "tpu"],
-        "Devices: one, this machine's, several machines' (TF_CONFIG), a TPU (unverified).",
+        "default: one device; mirrored: several devices of this machine; multi_worker_mirrored: "
+        "several machines, described by TF_CONFIG; tpu: a TPU (not tested).",
     )
-    define.integer("num_devices", 0, "Devices of `mirrored`; 0: all.", lower_bound=0)
-    define.integer("model_parallel", 1, "JAX: devices that share the vocabulary.", lower_bound=1)
-    define_seconds(define, "worker_timeout", 300.0, "Seconds to wait for other machines.")
+    define.integer("num_devices", 0, "Number of devices used by `mirrored`; 0: all.", lower_bound=0)
+    define.integer(
+        "model_parallel",
+        1,
+        "JAX: number of devices that the vocabulary is split over.",
+        lower_bound=1,
+    )
+    define_seconds(define, "worker_timeout", 300.0, "Seconds to wait for the other machines.")
     define.enum(
         "mixed_precision",
         None,
         ["float32", "bfloat16", "float16"],
-        "Compute type; by default the fastest.",
+        "Data type of the computation. Default: the fastest of the device.",
     )
     define.boolean("jit_compile", True, "Compile with XLA.")
     define.boolean(
-        "gradient_checkpointing", False, "Compute each block twice, to keep less in memory."
+        "gradient_checkpointing",
+        False,
+        "Recompute activations in the backward pass, which saves memory and costs time.",
     )
     define.enum(
         "optimizer_state_dtype",
         "float32",
         ["float32", "bfloat16"],
-        "Type of the optimizer's moments.",
+        "Data type of the optimizer's moments.",
     )
-    define.integer("gradient_accumulation_steps", 1, "Micro-batches a step.", lower_bound=1)
+    define.integer(
+        "gradient_accumulation_steps",
+        1,
+        "Number of micro-batches per training step.",
+        lower_bound=1,
+    )
 
 
 def define_seconds(define: Definitions, name: str, default: float, description: str) -> None:
@@ -52,22 +65,25 @@ def define_seconds(define: Definitions, name: str, default: float, description: 
     define.check_value(  # The bounds of a flag do not reject `nan`.
         name,
         lambda seconds: 0 <= seconds <= _WEEK,
-        f"expected seconds from 0 to {_WEEK}, which is a week",
+        f"expected seconds from 0 to {_WEEK} (one week)",
     )
 
 
 def define_export(define: Definitions) -> None:
     """Defines --export, which exports the trained model and requires --do_train."""
-    define.boolean("export", False, "Export the result for serving, to OUTPUT_DIR/export/1.")
+    define.boolean(
+        "export", False, "Whether to export the trained model for serving, to OUTPUT_DIR/export/1."
+    )
     define.check(
         ["export", "do_train"],
         lambda values: values["do_train"] or not values["export"],
-        "--export needs --do_train",
+        "--export requires --do_train",
     )
     define.check_value(
         "export",
         lambda export: not export or os.environ.get("KERAS_BACKEND", "tensorflow") == "tensorflow",
-        "needs TensorFlow; export_model.py without KERAS_BACKEND exports a JAX run",
+        "requires the TensorFlow backend; to export a JAX run, use export_model.py without "
+        "KERAS_BACKEND",
     )
 
 
@@ -93,13 +109,13 @@ def check_output_dir(output_dir: str, init_checkpoint: str) -> None:
     read = {path.resolve() for path in (start, start / "model")}
     if read & {path.resolve() for path in (place, place / "model", place / "best")}:
         raise InputError(
-            f"--output_dir={output_dir}: --init_checkpoint={init_checkpoint} lies there; expected "
-            "another folder, as the run's files would take its place"
+            f"--output_dir={output_dir}: overlaps with --init_checkpoint={init_checkpoint}; "
+            "expected another folder, because the files of the run would replace the checkpoint"
         )
 
 
 def finish(results: Mapping[str, object], output_dir: Path, export: bool) -> None:
-    """Prints a run's final figures, one per line, and exports its model if requested."""
+    """Prints the final metrics of a run, one per line, and exports its model if requested."""
     for name, value in results.items():
         print(f"{name} = {value:.6g}" if isinstance(value, float) else f"{name} = {value}")
     if export:

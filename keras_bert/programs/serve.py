@@ -16,47 +16,72 @@ from absl.flags import FlagValues
 from keras_bert.common.errors import InputError
 from keras_bert.common.tensorflow_start import start_tensorflow
 from keras_bert.programs.flags import Definitions
-from keras_bert.programs.program import Program, no_arguments
+from keras_bert.programs.program import Program, reject_arguments
 from keras_bert.serving.server.folder import require_version
 
 
 def define_flags(define: Definitions) -> None:
     """Defines the program's flags."""
     define.string(
-        "export_dir", None, "Folder of numbered versions, DIR/1, DIR/2; the highest is served."
+        "export_dir",
+        None,
+        "Folder with the exported versions DIR/1, DIR/2, ...; the highest number is served.",
     )
-    define.string("model_name", "model", "The model's name in the routes, /v1/models/NAME.")
-    define.string("host", "127.0.0.1", "Address to listen on; 0.0.0.0 for every one.")
-    define.integer("port", 8501, "Port; 0 for any.", lower_bound=0, upper_bound=65535)
+    define.string("model_name", "model", "Name of the model in the URLs, /v1/models/NAME.")
+    define.string(
+        "host", "127.0.0.1", "Address to listen on; 0.0.0.0 for all IPv4 addresses of the machine."
+    )
     define.integer(
-        "max_batch_size", 64, "Rows of a batch, which joins or splits requests.", lower_bound=1
+        "port", 8501, "Port to listen on; 0 for any free port.", lower_bound=0, upper_bound=65535
     )
-    define.integer("max_request_rows", 4096, "The most rows of a request.", lower_bound=1)
+    define.integer(
+        "max_batch_size",
+        64,
+        "Maximum number of rows in a batch. Requests are joined or split to fit.",
+        lower_bound=1,
+    )
+    define.integer("max_request_rows", 4096, "Maximum number of rows in a request.", lower_bound=1)
     define.number(
-        "batch_timeout_ms", 0.0, "How long a request may wait for others.", lower_bound=0.0
+        "batch_timeout_ms",
+        0.0,
+        "Milliseconds that a request may wait for others to join its batch.",
+        lower_bound=0.0,
     )
-    define.integer("num_batch_threads", 2, "Batches that run at a time.", lower_bound=1)
-    define.integer("max_waiting", 10_000, "Requests that may wait for a batch.", lower_bound=1)
-    define.integer("max_request_bytes", 16 << 20, "The largest body.", lower_bound=1)
+    define.integer(
+        "num_batch_threads",
+        2,
+        "Number of batches that are computed at the same time.",
+        lower_bound=1,
+    )
+    define.integer(
+        "max_waiting", 10_000, "Maximum number of requests that wait for a batch.", lower_bound=1
+    )
+    define.integer(
+        "max_request_bytes", 16 << 20, "Maximum size of a request body in bytes.", lower_bound=1
+    )
     define.integer(
         "max_waiting_bytes",
         256 << 20,
-        "The most bytes of all bodies that arrive or wait for their answer.",
+        "Maximum total size in bytes of the bodies of all unanswered requests.",
         lower_bound=1,
     )
     define.number(
         "request_timeout_s",
         30.0,
-        "Seconds for a request's body to arrive, for its answer, and to send it, each.",
+        "Timeout in seconds, applied separately to receiving a request body, to computing the "
+        "answer and to sending it.",
         lower_bound=0.001,
     )
     define.number(
-        "drain_timeout_s", 30.0, "Seconds to finish open requests after SIGTERM.", lower_bound=0.0
+        "drain_timeout_s",
+        30.0,
+        "Seconds to answer open requests after SIGTERM, before the server exits.",
+        lower_bound=0.0,
     )
     define.number(
         "file_system_poll_wait_seconds",
         1.0,
-        "Seconds between searches for new versions.",
+        "Seconds between two checks for new versions in --export_dir.",
         lower_bound=0.001,
     )
     define.require("export_dir")
@@ -64,13 +89,16 @@ def define_flags(define: Definitions) -> None:
 
 def main(flags: FlagValues, arguments: Sequence[str]) -> None:
     """Serves until SIGTERM."""
-    no_arguments(arguments)
+    reject_arguments(arguments)
     if not flags.model_name or set(flags.model_name) & set("/:"):
-        raise InputError(f"--model_name={flags.model_name}: expected a name without / and :")
+        raise InputError(
+            f"--model_name={flags.model_name}: expected a non-empty name without / and :"
+        )
     for package in ("aiohttp", "prometheus_client", "tensorflow_serving"):
         if importlib.util.find_spec(package) is None:
             raise InputError(
-                f"the server needs {package}: install the extra keras-bert-pipeline[serving]"
+                f"{package} is not installed; the server needs it: "
+                "pip install keras-bert-pipeline[serving]"
             )
     folder = Path(flags.export_dir)
     require_version(folder)
@@ -99,11 +127,13 @@ def main(flags: FlagValues, arguments: Sequence[str]) -> None:
         stop_on_signals(stop)
         host, port = bound.getsockname()[:2]
         shown = f"[{host}]" if ":" in host else host
-        logging.info("http://%s:%d shows the page; the model is %s", shown, port, flags.model_name)
+        logging.info(
+            "Serving model %s; demo page and REST API: http://%s:%d", flags.model_name, shown, port
+        )
 
     async def serve_and_end() -> None:
         await serve(settings, bound, versions, ready)
-        logging.info("ended")
+        logging.info("The server has shut down")
         logging.flush()
         # Exit at once: asyncio.run and Python would wait for threads that still run a batch or load
         # a version after --drain_timeout_s.
@@ -125,7 +155,9 @@ def bind(host: str, port: int) -> socket.socket:
         bound.bind(address)
     except OSError as error:
         reason = error.strerror or str(error)
-        raise InputError(f"--host={host} --port={port}: cannot listen there: {reason}") from None
+        raise InputError(
+            f"--host={host} --port={port}: cannot listen on this address: {reason}"
+        ) from None
     return bound
 
 

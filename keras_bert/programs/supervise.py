@@ -26,17 +26,35 @@ from keras_bert.training.supervise import Supervision, supervise
 
 def define_flags(define: Definitions) -> None:
     """Defines the program's flags."""
-    define.integer("max_restarts", 10, "Give up after so many restarts in a row.", lower_bound=0)
-    define_seconds(define, "backoff", 1.0, "Seconds before the first restart; they double.")
-    define_seconds(define, "max_backoff", 300.0, "Seconds before a restart at most.")
+    define.integer(
+        "max_restarts",
+        10,
+        "Number of consecutive restarts after which the supervisor gives up.",
+        lower_bound=0,
+    )
+    define_seconds(
+        define,
+        "backoff",
+        1.0,
+        "Seconds before the first restart; doubled for each consecutive restart.",
+    )
+    define_seconds(define, "max_backoff", 300.0, "Maximum number of seconds before a restart.")
     define.number(
         "healthy_after",
         600.0,
-        "Seconds of work after which restarts are counted anew.",
+        "Seconds of work after which the count of consecutive restarts is reset.",
         lower_bound=0.0,
     )
-    define.integer("num_workers", 0, "Workers on this machine; 0: TF_CONFIG as it is.", 0)
-    define_seconds(define, "grace", 60.0, "Seconds for the others to end before they are killed.")
+    define.integer(
+        "num_workers",
+        0,
+        "Number of workers on this machine, each with its own TF_CONFIG; 0: one process that "
+        "inherits TF_CONFIG.",
+        0,
+    )
+    define_seconds(
+        define, "grace", 60.0, "Seconds that the other workers get to end before they are killed."
+    )
 
 
 def main(flags: FlagValues, arguments: Sequence[str]) -> None:

@@ -65,14 +65,14 @@ class ServedEncoder(tf.Module):
         # [B * S]: the token index at each position. Padding points to token 0 and is masked.
         to_rows = tf.reshape(tf.where(real, row_splits[:-1, tf.newaxis] + place, 0), [-1])
         # [T]: the position of each token in [B * S].
-        to_pieces = tf.cast(tf.where(tf.reshape(real, [-1]))[:, 0], tf.int32)
+        to_tokens = tf.cast(tf.where(tf.reshape(real, [-1]))[:, 0], tf.int32)
         mask = (1.0 - tf.cast(real, tf.float32))[:, tf.newaxis, tf.newaxis] * MASKED_SCORE
         mask = tf.cast(mask, self.compute_type)
 
         word, position, token_type = self.embeddings
         hidden = self.embeddings_norm(
             tf.gather(word, input_ids)
-            + tf.gather(position, to_pieces % longest)
+            + tf.gather(position, to_tokens % longest)
             + tf.gather(token_type, segment_ids)
         )
         heads = self.config.num_attention_heads
@@ -81,7 +81,7 @@ class ServedEncoder(tf.Module):
         # executing them.
         shape = tf.stack([tf.size(lengths), longest, 3, heads, width])
         for block in self.blocks:
-            hidden = block(hidden, mask, shape, to_rows, to_pieces)
+            hidden = block(hidden, mask, shape, to_rows, to_tokens)
         return hidden
 
 
@@ -125,7 +125,7 @@ class _Block(tf.Module):
         mask: tf.Tensor,
         shape: tf.Tensor,
         to_rows: tf.Tensor | None = None,
-        to_pieces: tf.Tensor | None = None,
+        to_tokens: tf.Tensor | None = None,
     ) -> tf.Tensor:
         """Applies self-attention and the feed-forward network.
 
@@ -134,7 +134,7 @@ class _Block(tf.Module):
             mask: added to the attention scores, [B, 1, 1, S].
             shape: B, S, 3, N, D.
             to_rows: int32 [B * S], the token index at each position; None if already padded.
-            to_pieces: int32 [T], the position of each token; None if already padded.
+            to_tokens: int32 [T], the position of each token; None if already padded.
 
         Returns:
             Hidden states of the same shape.
@@ -147,8 +147,8 @@ class _Block(tf.Module):
         probabilities = tf.nn.softmax(tf.matmul(query, key, transpose_b=True) + mask)
         context = tf.transpose(tf.matmul(probabilities, value), [0, 2, 1, 3])
         context = tf.reshape(context, [-1, hidden.shape[-1]])
-        if to_pieces is not None:
-            context = tf.gather(context, to_pieces)
+        if to_tokens is not None:
+            context = tf.gather(context, to_tokens)
         hidden = self.attention_norm(tf.cast(self.attended(context), tf.float32) + hidden)
         widened = self.output(self.intermediate(hidden))
         return self.output_norm(tf.cast(widened, tf.float32) + hidden)

@@ -16,7 +16,7 @@ def same_shape(**inputs: tf.Tensor) -> list[tf.Tensor]:
     checks = []
     for other, value in others:
         got = tf.shape(value)
-        message = f"{other} and {name}: expected one shape, got"
+        message = f"{other} and {name}: expected equal shapes, got"
         checks.append(tf.debugging.Assert(tf.reduce_all(got == shape), [message, got, shape]))
     with tf.control_dependencies(checks):
         return [tf.identity(value) for value in inputs.values()]

@@ -28,11 +28,11 @@ from keras_bert.serving.encoder import MASKED_SCORE, ServedDense
 from keras_bert.serving.network import Network
 from keras_bert.serving.saved_model import describe
 
-_MOST_BYTES = 2**31 - 2**24  # The limit of a FlatBuffer, with room left for the operators.
+_MAX_BYTES = 2**31 - 2**24  # The limit of a FlatBuffer, with room left for the operators.
 
 
 def write_litert(
-    model: keras.Model, path: Path, *, int8: bool = False, left_out: Collection[str] = ()
+    model: keras.Model, path: Path, *, int8: bool = False, omitted_outputs: Collection[str] = ()
 ) -> dict[str, dict[str, dict[str, list]]]:
     """Writes a model as a LiteRT file, completely or not at all.
 
@@ -41,7 +41,7 @@ def write_litert(
         path: the output file.
         int8: whether to store weights as int8 with one scale per kernel column, and to compute
             matmuls on integers (dynamic-range quantization).
-        left_out: names of outputs to omit: `pooled_output`, `next_sentence_logits`.
+        omitted_outputs: names of outputs to omit: `pooled_output`, `next_sentence_logits`.
 
     Returns:
         The signature's inputs and outputs, in the format of `saved_model.describe`.
@@ -51,10 +51,10 @@ def write_litert(
             writable.
     """
     size = sum(value.nbytes for value in weights_of(model).values())
-    if size > _MOST_BYTES:
+    if size > _MAX_BYTES:
         raise InputError(
-            f"{path}: the weights take {size / 2**30:.1f} GiB; expected at most the 2 GiB that a "
-            "LiteRT file holds"
+            f"{path}: the weights take {size / 2**30:.1f} GiB; expected at most 2 GiB, the limit "
+            "of a LiteRT file"
         )
     inference = _Inference(model)
     names = ["input_ids", "input_mask", "segment_ids"]
@@ -64,7 +64,9 @@ def write_litert(
 
     @tf.function(input_signature=[specs], autograph=False)
     def call(inputs: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-        return {key: value for key, value in inference(inputs).items() if key not in left_out}
+        return {
+            key: value for key, value in inference(inputs).items() if key not in omitted_outputs
+        }
 
     function = call.get_concrete_function()
     converter = tf.lite.TFLiteConverter.from_concrete_functions([function], inference)

@@ -10,14 +10,14 @@ from typing import Any
 
 from keras_bert.config import BertConfig
 
-_WHAT = {
-    "classification": "tells the class of a text",
-    "question_answering": "answers questions by a span of a context",
+_TASK_DESCRIPTIONS = {
+    "classification": "predicts the label or score of a text",
+    "question_answering": "answers questions with a span of a given text",
     "ner": "finds named entities in texts",
-    "fill_mask": "fills [MASK] in texts",
-    "embedding": "turns texts into vectors",
+    "fill_mask": "predicts the tokens at [MASK] in a text",
+    "embedding": "converts texts to embedding vectors",
 }
-_TRAINED_WITH = (
+_TRAINING_SETTINGS = (
     "init_checkpoint",
     "learning_rate",
     "num_train_epochs",
@@ -26,7 +26,7 @@ _TRAINED_WITH = (
     "mixed_precision",
 )
 # Keys in results.json that are not scores.
-_NO_SCORES = {"step", "best_step"}
+_NOT_SCORES = {"step", "best_step"}
 
 
 def model_card(
@@ -45,14 +45,16 @@ def model_card(
         results: the scores in results.json; empty if there is no run.
         request: the texts of an example request by input name; empty if the model takes no texts.
     """
-    limits = _limits(info, was_scored=bool(results.keys() - _NO_SCORES))
+    limits = _limits(info, was_scored=bool(results.keys() - _NOT_SCORES))
     sections = [
         _opening(info, config),
         _section("Data", _data(run)),
-        _section("Training", _table({name: run[name] for name in _TRAINED_WITH if name in run})),
+        _section(
+            "Training", _table({name: run[name] for name in _TRAINING_SETTINGS if name in run})
+        ),
         _section("Scores", _scores(results)),
         _section("Limits", "\n".join(f"- {line}" for line in limits)),
-        _section("How to call it", _calls(info) + _example(request)),
+        _section("Usage", _signatures(info) + _example(request)),
     ]
     return "\n".join(section for section in sections if section)
 
@@ -62,12 +64,13 @@ def _opening(info: Mapping[str, Any], config: BertConfig) -> str:
     labels = ", ".join(f"`{label}`" for label in info.get("labels", ()))
     pooling = info.get("pooling")
     return (
-        f"# A BERT that {_WHAT[info['task']]}\n\n"
+        f"# BERT model that {_TASK_DESCRIPTIONS[info['task']]}\n\n"
         f"{config.num_hidden_layers} layers, hidden size {config.hidden_size}, "
-        f"{config.num_attention_heads} heads, a vocabulary of {config.vocab_size:,} {case} pieces; "
-        f"products in {info['compute_type']}. Exported by keras_bert from `{info['model']}`.\n"
-        + (f"\nIts labels, in the order of the logits: {labels}.\n" if labels else "")
-        + (f"\nsentence-transformers takes the vector `{pooling}`.\n" if pooling else "")
+        f"{config.num_attention_heads} attention heads, a vocabulary of {config.vocab_size:,} "
+        f"{case} tokens. Matrix products are computed in {info['compute_type']}. Exported by "
+        f"keras_bert from `{info['model']}`.\n"
+        + (f"\nLabels, in the order of the logits: {labels}.\n" if labels else "")
+        + (f"\nsentence-transformers uses the output `{pooling}`.\n" if pooling else "")
     )
 
 
@@ -90,12 +93,12 @@ def _data(run: Mapping[str, Any]) -> str:
 
 
 def _scores(results: Mapping[str, Any]) -> str:
-    figures = {
+    scores = {
         name: f"{value:.4f}" if isinstance(value, float) else value
         for name, value in results.items()
         if isinstance(value, int | float) and not isinstance(value, bool)
     }
-    return _table(figures)
+    return _table(scores)
 
 
 def _limits(info: Mapping[str, Any], was_scored: bool) -> list[str]:
@@ -103,36 +106,49 @@ def _limits(info: Mapping[str, Any], was_scored: bool) -> list[str]:
     length = info.get("max_seq_length")
     limits = {
         "question_answering": (
-            f"Contexts are read in windows of {length} pieces, questions up to "
-            f"{info.get('max_query_length')} pieces; an answer has at most "
-            f"{info.get('max_answer_length')}."
+            "Long contexts are split into windows; the question and a window have at most "
+            f"{length} tokens together. Questions are truncated to {info.get('max_query_length')} "
+            f"tokens. An answer has at most {info.get('max_answer_length')} tokens."
         ),
-        "ner": f"Texts are read in windows of {length} pieces.",
+        "ner": f"Long texts are split into windows of at most {length} tokens.",
     }
-    lines = [limits.get(info["task"], f"What is beyond {length} pieces of a text is not read.")]
+    lines = [
+        limits.get(
+            info["task"], f"Inputs are truncated to {length} tokens, including [CLS] and [SEP]."
+        )
+    ]
     if info["format"] != "saved_model":
         lines = [
-            "It takes token ids: cut texts into the pieces of the `vocab.txt` in this folder.",
-            f"A row has at most {length} pieces; the runtime refuses a longer one.",
+            "The inputs are token ids: tokenize texts with the `vocab.txt` in this folder.",
+            f"A row can have at most {length} tokens; the runtime raises an error for longer rows.",
         ]
     if was_scored:
         lines.append(
-            "The scores are those of the data named above; on other text they were not measured."
+            "The scores were measured on the data listed above and may differ on other texts."
         )
     if was_scored and info["compute_type"] != "float32":
-        lines.append(f"Scores were measured before the products became {info['compute_type']}.")
+        lines.append(
+            "The scores were measured before the matrix products were converted to "
+            f"{info['compute_type']}."
+        )
     return lines
 
 
-def _calls(info: Mapping[str, Any]) -> str:
+def _signatures(info: Mapping[str, Any]) -> str:
     parts = []
     for name, signature in info["signatures"].items():
         rows = [
-            f"| {key} | {way} | {kind} {_shape(shape)} |"
-            for way, specs in (("in", signature["inputs"]), ("out", signature["outputs"]))
+            f"| {key} | {direction} | {kind} {_shape(shape)} |"
+            for direction, specs in (("in", signature["inputs"]), ("out", signature["outputs"]))
             for key, (kind, shape) in specs.items()
         ]
-        parts += [f"### `{name}`\n", "| name | | type |", "| --- | --- | --- |", *rows, ""]
+        parts += [
+            f"### `{name}`\n",
+            "| name | direction | type |",
+            "| --- | --- | --- |",
+            *rows,
+            "",
+        ]
     return "\n".join(parts)
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import keras
 
 from keras_bert.checkpoints.model_directory import VOCAB, write_vocab
-from keras_bert.common.files import appearing, write_json
+from keras_bert.common.files import atomic_path, write_json
 from keras_bert.serving.saved_model import CARD, INFO
 
 
@@ -28,14 +28,14 @@ class ModelFile:
         name: the file name; its extension, `.onnx` or `.tflite`, selects the format.
         vocab: the V tokens in the order of their ids.
         int8: whether to store the weights as int8.
-        absent_outputs: names of outputs to omit.
+        omitted_outputs: names of outputs to omit.
     """
 
     model: keras.Model
     name: str
     vocab: Sequence[str]
     int8: bool = False
-    absent_outputs: Collection[str] = ()
+    omitted_outputs: Collection[str] = ()
 
 
 def write_model_file(
@@ -60,10 +60,10 @@ def write_model_file(
         from keras_bert.serving.onnx_format import write_onnx as write
     else:
         from keras_bert.serving.litert_format import write_litert as write
-    with appearing(export_dir) as folder:
+    with atomic_path(export_dir) as folder:
         folder.mkdir()
         signatures = write(
-            file.model, folder / file.name, int8=file.int8, left_out=file.absent_outputs
+            file.model, folder / file.name, int8=file.int8, omitted_outputs=file.omitted_outputs
         )
         info = {**info, "signatures": signatures}
         write_vocab(folder / VOCAB, file.vocab)

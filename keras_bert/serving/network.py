@@ -5,8 +5,8 @@ max_position_embeddings. Outputs are logits: [B, C] per example, or flat [T, C] 
 order of `input_ids.values`; or any other function of the hidden states.
 
 Rows are sorted by length and computed a few at a time, and only the requested outputs of a step are
-kept. So there is little padding, and beside its inputs and outputs a batch of any size needs the
-memory of one step.
+kept. So there is little padding, and a batch of any size needs the memory of one step in addition
+to its inputs and outputs.
 
 B rows, S length of a row, T tokens of all rows, H hidden, C labels, V vocabulary, P masked tokens;
 b rows and t tokens of a step.
@@ -130,21 +130,23 @@ class Network(tf.Module):
 
         def step(index: tf.Tensor, parts: tf.TensorArray) -> tuple[tf.Tensor, tf.TensorArray]:
             first = index * ROWS_AT_ONCE
-            own = splits[first : tf.minimum(first + ROWS_AT_ONCE, rows) + 1]
-            ids, segments = (x.values[own[0] : own[-1]] for x in (input_ids, segment_ids))
-            own -= own[0]
-            hidden = self.encoder(ids, segments, own)
-            return index + 1, parts.write(index, reduce(hidden, ids, own))
+            step_splits = splits[first : tf.minimum(first + ROWS_AT_ONCE, rows) + 1]
+            ids, segments = (
+                x.values[step_splits[0] : step_splits[-1]] for x in (input_ids, segment_ids)
+            )
+            step_splits -= step_splits[0]
+            hidden = self.encoder(ids, segments, step_splits)
+            return index + 1, parts.write(index, reduce(hidden, ids, step_splits))
 
         _, parts = tf.while_loop(
             lambda index, _: index < steps, step, (tf.constant(0), parts), parallel_iterations=1
         )
         values = tf.ensure_shape(parts.concat(), shape)
-        back = tf.argsort(order)
+        original_order = tf.argsort(order)
         if counts is None:
-            return tf.gather(values, back)
+            return tf.gather(values, original_order)
         ragged = tf.RaggedTensor.from_row_lengths(values, tf.gather(counts, order), validate=False)
-        return tf.gather(ragged, back).values
+        return tf.gather(ragged, original_order).values
 
 
 class _MaskedLM(tf.Module):

@@ -19,7 +19,7 @@ import numpy as np
 
 from keras_bert.checkpoints.weights import weights_of
 from keras_bert.common.errors import InputError
-from keras_bert.common.files import appearing
+from keras_bert.common.files import atomic_path
 from keras_bert.config import BertConfig
 from keras_bert.models import (
     BertClassifier,
@@ -35,12 +35,13 @@ try:
     from onnxruntime.quantization.quant_utils import add_pre_process_metadata
 except ImportError as error:
     raise InputError(
-        f"the package {error.name} is missing; ONNX files need it: pip install -e '.[onnx]'"
+        f"ONNX export: the package {error.name} is missing; install it with "
+        "pip install -e '.[onnx]'"
     ) from None
 
 OPSET = 20  # The first opset with Gelu.
 _MASKED_SCORE = -10000.0  # layers/attention.py
-_MOST_BYTES = 2**31 - 2**24  # The limit of a protocol buffer, with room left for the nodes.
+_MAX_BYTES = 2**31 - 2**24  # The limit of a protocol buffer, with room left for the nodes.
 _SEGMENTS = "segment_embeddings"  # The node that gathers them.
 
 # config.hidden_act -> operator and attributes.
@@ -53,7 +54,7 @@ _ACTIVATIONS: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 def write_onnx(
-    model: keras.Model, path: Path, *, int8: bool = False, left_out: Collection[str] = ()
+    model: keras.Model, path: Path, *, int8: bool = False, omitted_outputs: Collection[str] = ()
 ) -> dict[str, dict[str, dict[str, list]]]:
     """Writes a model as an ONNX file, completely or not at all.
 
@@ -62,7 +63,7 @@ def write_onnx(
         path: the output file.
         int8: whether to store weights as int8 and to compute matmuls on integers; kernels have one
             scale per column, the word embeddings have one scale.
-        left_out: names of outputs to omit: `pooled_output`, `next_sentence_logits`.
+        omitted_outputs: names of outputs to omit: `pooled_output`, `next_sentence_logits`.
 
     Returns:
         The signature's inputs and outputs, in the format of `saved_model.describe`.
@@ -70,14 +71,14 @@ def write_onnx(
     Raises:
         InputError: the weights exceed the 2 GiB limit of an ONNX file, or the path is not writable.
     """
-    proto = onnx_model(model, tied=not int8, left_out=left_out)
+    proto = onnx_model(model, tied=not int8, omitted_outputs=omitted_outputs)
     size = sum(len(weight.raw_data) for weight in proto.graph.initializer)
-    if size > _MOST_BYTES:
+    if size > _MAX_BYTES:
         raise InputError(
-            f"{path}: the weights take {size / 2**30:.1f} GiB; expected at most the 2 GiB that an "
-            "ONNX file holds"
+            f"{path}: the weights take {size / 2**30:.1f} GiB; expected at most 2 GiB, the limit "
+            "of an ONNX file"
         )
-    with appearing(path) as partial:
+    with atomic_path(path) as partial:
         if int8:
             _quantize(proto, partial)
         else:
@@ -119,9 +120,9 @@ def _quantize(proto: onnx.ModelProto, path: Path) -> None:
 
 
 def onnx_model(
-    model: keras.Model, tied: bool = True, left_out: Collection[str] = ()
+    model: keras.Model, tied: bool = True, omitted_outputs: Collection[str] = ()
 ) -> onnx.ModelProto:
-    """Converts a model to an ONNX graph, without the outputs named in `left_out`.
+    """Converts a model to an ONNX graph, without the outputs named in `omitted_outputs`.
 
     If `tied`, the masked-LM head multiplies by the transpose of the word embeddings. Otherwise it
     has a transposed copy of its own, because the quantizer recognizes only constants.
@@ -136,7 +137,7 @@ def onnx_model(
             "next_sentence_logits": ["batch", 2],
         }
         _masked_lm(graph, hidden, model.config, tied)
-        if "next_sentence_logits" not in left_out:
+        if "next_sentence_logits" not in omitted_outputs:
             graph.dense(_pooler(graph, hidden), "next_sentence", output="next_sentence_logits")
     elif isinstance(model, BertSpanLabeler):
         shapes = {name: ["batch", "length"] for name in ("start_logits", "end_logits")}
@@ -152,11 +153,11 @@ def onnx_model(
         width = model.config.hidden_size
         shapes = {"sequence_output": ["batch", "length", width], "pooled_output": ["batch", width]}
         graph.node("Identity", hidden, output="sequence_output")
-        if "pooled_output" not in left_out:
+        if "pooled_output" not in omitted_outputs:
             graph.node("Identity", _pooler(graph, hidden), output="pooled_output")
     else:
-        raise TypeError(f"{type(model).__name__} is neither of keras_bert.models nor the encoder")
-    return graph.model(names, {k: shape for k, shape in shapes.items() if k not in left_out})
+        raise TypeError(f"{type(model).__name__}: expected one of keras_bert.models")
+    return graph.model(names, {k: shape for k, shape in shapes.items() if k not in omitted_outputs})
 
 
 class _Graph:
@@ -279,8 +280,8 @@ def _self_attention(graph: _Graph, x: str, mask: str, path: str, config: BertCon
 
     def projected(name: str, order: list[int]) -> str:
         shape = graph.constant([0, 0, heads, width])  # 0 keeps the size.
-        cut = graph.node("Reshape", graph.dense(x, f"{path}/{name}"), shape, allowzero=0)
-        return graph.node("Transpose", cut, perm=order)
+        split = graph.node("Reshape", graph.dense(x, f"{path}/{name}"), shape, allowzero=0)
+        return graph.node("Transpose", split, perm=order)
 
     query = projected("query", [0, 2, 1, 3])  # [B, N, S, D]
     key = projected("key", [0, 2, 3, 1])  # [B, N, D, S]
@@ -301,8 +302,8 @@ def _pooler(graph: _Graph, hidden: str) -> str:
 
 def _masked_lm(graph: _Graph, hidden: str, config: BertConfig, tied: bool) -> None:
     """Adds the masked-LM head (layers/heads.py): [B, S, H], [B, P] -> logits [B, P, V]."""
-    places = graph.node("Unsqueeze", "masked_lm_positions", graph.constant([-1]))
-    x = graph.node("GatherND", hidden, places, batch_dims=1)  # [B, P, H]
+    positions = graph.node("Unsqueeze", "masked_lm_positions", graph.constant([-1]))
+    x = graph.node("GatherND", hidden, positions, batch_dims=1)  # [B, P, H]
     x = graph.activation(graph.dense(x, "masked_lm/dense"), config.hidden_act)
     x = graph.layer_norm(x, "masked_lm/LayerNorm", config.layer_norm_eps)
     table = "encoder/embeddings/word_embeddings"

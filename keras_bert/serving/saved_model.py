@@ -18,7 +18,7 @@ import tensorflow as tf
 from absl import logging
 
 from keras_bert.common.errors import InputError
-from keras_bert.common.files import appearing, write_json
+from keras_bert.common.files import atomic_path, write_json
 from keras_bert.serving.warmup import write_warmup_requests
 
 INFO = "export.json"
@@ -50,7 +50,7 @@ def write_saved_model(
     requests = {name: _request(function, texts) for name, function in signatures.items()}
     for name, function in signatures.items():
         _check_answer(export_dir, name, function, requests[name])
-    with appearing(export_dir, failures=(tf.errors.OpError,)) as folder:
+    with atomic_path(export_dir, failures=(tf.errors.OpError,)) as folder:
         with _quiet():
             tf.saved_model.save(served, str(folder), signatures=signatures)
         write_warmup_requests(folder, export_dir.absolute().parent.name, requests)
@@ -126,13 +126,13 @@ def _check_answer(
     A request that fails during warm-up would keep the server from loading the model.
     """
     answer = function(*(tf.constant(request[key]) for key in _inputs(function)))
-    broken = [
+    not_finite = [
         key
         for key, value in answer.items()
         if value.dtype.is_floating and not np.isfinite(value).all()
     ]
-    if broken:
+    if not_finite:
         raise InputError(
-            f"{export_dir}: the model answers `{name}` by {', '.join(broken)} that is not finite; "
-            "nothing is exported"
+            f"{export_dir}: the signature `{name}` returns values that are not finite in "
+            f"{', '.join(not_finite)}; expected finite values, so nothing was exported"
         )

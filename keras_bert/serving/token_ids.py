@@ -36,15 +36,15 @@ class Rows:
     ):
         inputs = same_shape(input_ids=input_ids, input_mask=input_mask, segment_ids=segment_ids)
         self._length = tf.shape(inputs[0])[1]
-        no_place = tf.cast(self._length == 0, tf.int32)
-        input_ids, input_mask, segment_ids = (tf.pad(x, [[0, 0], [0, no_place]]) for x in inputs)
+        is_empty = tf.cast(self._length == 0, tf.int32)
+        input_ids, input_mask, segment_ids = (tf.pad(x, [[0, 0], [0, is_empty]]) for x in inputs)
         self._shape = tf.shape(input_ids)
         mask = input_mask > 0
         # At least one token per row, and at most max_length.
         first = tf.range(self._shape[1]) == 0
         mask |= first & ~tf.reduce_any(mask, axis=1, keepdims=True)
         mask &= tf.cumsum(tf.cast(mask, tf.int32), axis=1) <= max_length
-        self._places = tf.where(mask)
+        self._positions = tf.where(mask)
         lengths = tf.reduce_sum(tf.cast(mask, tf.int64), axis=1)
         self.input_ids, self.segment_ids = (
             tf.RaggedTensor.from_row_lengths(tf.boolean_mask(x, mask), lengths, validate=False)
@@ -54,5 +54,5 @@ class Rows:
     def padded(self, values: tf.Tensor) -> tf.Tensor:
         """Scatters values of tokens to padded rows, 0 elsewhere: [T, ...] -> [B, S, ...]."""
         shape = tf.concat([self._shape, tf.shape(values)[1:]], axis=0)
-        padded = tf.scatter_nd(self._places, values, tf.cast(shape, tf.int64))
+        padded = tf.scatter_nd(self._positions, values, tf.cast(shape, tf.int64))
         return tf.ensure_shape(padded[:, : self._length], [None, None, *values.shape[1:]])

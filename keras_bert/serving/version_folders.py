@@ -55,15 +55,15 @@ def check_version(export_dir: Path) -> None:
     number = version_number(export_dir.name)
     if number is None:
         raise InputError(
-            f"--export_dir={export_dir}: expected a numbered version, at most {_LARGEST}, "
-            f"such as {export_dir / '1'}"
+            f"--export_dir={export_dir}: {export_dir.name!r} is not a version number; expected a "
+            f"number of at most {_LARGEST}, such as {export_dir / '1'}"
         )
     try:
-        there = find_versions(export_dir.parent).get(number)
+        existing = find_versions(export_dir.parent).get(number)
     except OSError as error:
         raise InputError(f"--export_dir={export_dir}: {error.strerror}") from error
-    if there is not None:
+    if existing is not None:
         raise InputError(
-            f"--export_dir={export_dir}: {there} is there already; expected a new version, such "
+            f"--export_dir={export_dir}: {existing} already exists; expected a new version, such "
             f"as {export_dir.with_name(str(next_version(export_dir.parent)))}"
         )

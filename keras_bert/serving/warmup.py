@@ -14,7 +14,7 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from keras_bert.common.files import appearing
+from keras_bert.common.files import atomic_path
 
 WARMUP_FILE = Path("assets.extra", "tf_serving_warmup_requests")
 
@@ -39,8 +39,8 @@ def write_warmup_requests(
         from tensorflow_serving.apis.prediction_log_pb2 import PredictionLog
     except ImportError:
         logging.warning(
-            "no warm-up requests: the package tensorflow-serving-api is missing; "
-            "pip install -e '.[serving]'"
+            "Skipping the warm-up requests: the package tensorflow-serving-api is missing; "
+            "install it with pip install -e '.[serving]'"
         )
         return
 
@@ -53,7 +53,7 @@ def write_warmup_requests(
             log.predict_log.request.inputs[name].CopyFrom(tf.make_tensor_proto(value))
         logs.append(log.SerializeToString(deterministic=True))
     with (
-        appearing(export_dir / WARMUP_FILE, failures=(tf.errors.OpError,)) as partial,
+        atomic_path(export_dir / WARMUP_FILE, failures=(tf.errors.OpError,)) as partial,
         tf.io.TFRecordWriter(str(partial)) as writer,
     ):
         for log in logs:

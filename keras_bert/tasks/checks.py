@@ -41,7 +41,7 @@ def check_same_length(**lists: Sequence[Any]) -> None:
     lengths = {name: len(values) for name, values in lists.items()}
     if len(set(lengths.values())) > 1:
         found = ", ".join(f"{name} has {length} items" for name, length in lengths.items())
-        raise InputError(f"{found}; expected lists of one length")
+        raise InputError(f"{found}; expected lists of the same length")
 
 
 def check_texts(name: str, value: Any, *, allow_pairs: bool = False) -> tuple[list[str], ...]:

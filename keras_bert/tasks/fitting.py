@@ -100,7 +100,8 @@ class FitSettings:
         unknown = sorted(set(options) - set(known))
         if unknown:
             raise InputError(
-                f"fit() got unknown arguments {', '.join(unknown)}; expected of {', '.join(known)}"
+                f"fit() got unknown arguments {', '.join(unknown)}; expected any of "
+                f"{', '.join(known)}"
             )
         return cls(**options)
 
@@ -181,27 +182,31 @@ def _frozen(layers: Sequence[keras.layers.Layer]) -> Iterator[None]:
     try:
         yield
     finally:
-        for layer, was in zip(layers, trainable, strict=True):
-            layer.trainable = was
+        for layer, previous in zip(layers, trainable, strict=True):
+            layer.trainable = previous
 
 
-def draw_again(model: keras.Model, drawn: Mapping[str, np.ndarray], seed: int) -> None:
-    """Draws newly initialized kernels again, so that they depend on the seed of `fit`.
+def reinitialize(model: keras.Model, initial_values: Mapping[str, np.ndarray], seed: int) -> None:
+    """Reinitializes new kernels, so that they depend on the seed of `fit`.
 
     Args:
         model: the model.
-        drawn: {path: initial value} of the weights that the checkpoint did not contain; those that
+        initial_values: {path: value} of the weights that the checkpoint did not contain; those that
             have changed since are kept.
         seed: determines the new values.
     """
     initializers = (
-        keras.initializers.TruncatedNormal(0.0, model.config.initializer_range, seed=int(word))
-        for word in np.random.SeedSequence(seed).generate_state(len(drawn))
+        keras.initializers.TruncatedNormal(
+            0.0, model.config.initializer_range, seed=int(kernel_seed)
+        )
+        for kernel_seed in np.random.SeedSequence(seed).generate_state(len(initial_values))
     )
     variables = {variable.path: variable for variable in model.weights}
-    for (path, value), initializer in zip(sorted(drawn.items()), initializers, strict=True):
-        now = keras.ops.convert_to_numpy(variables[path]).astype(np.float32)
-        if value.ndim > 1 and np.array_equal(now, value):  # Biases and gammas are constants.
+    for (path, value), initializer in zip(
+        sorted(initial_values.items()), initializers, strict=True
+    ):
+        current = keras.ops.convert_to_numpy(variables[path]).astype(np.float32)
+        if value.ndim > 1 and np.array_equal(current, value):  # Biases and gammas are constants.
             variables[path].assign(initializer(variables[path].shape, "float32"))
 
 
@@ -224,8 +229,8 @@ def fit(
         settings.length_pool,
     )
     dataset = fit_batches(data.examples, batches, data.targets)
-    steps_an_epoch = steps_per_epoch(len(data.examples), settings.batch_size)
-    steps = steps_an_epoch * settings.epochs
+    epoch_steps = steps_per_epoch(len(data.examples), settings.batch_size)
+    steps = epoch_steps * settings.epochs
     schedule = LinearWarmupDecay(
         settings.learning_rate, steps, int(steps * settings.warmup_proportion)
     )
@@ -247,7 +252,7 @@ def fit(
         )
         return model.fit(
             dataset,
-            steps_per_epoch=steps_an_epoch,
+            steps_per_epoch=epoch_steps,
             epochs=settings.epochs,
             shuffle=False,
             callbacks=[*validation, *callbacks],

@@ -51,8 +51,8 @@ def load(path: str | os.PathLike, engine: str = "tensorflow") -> Task:
     task = TASK_OF.get(source.checkpoint.architecture)
     if task is None:
         raise InputError(
-            f"{source.checkpoint.path}: names no heads that are known "
-            f"({source.checkpoint.architecture}); open it by the class of its task, such as "
+            f"{source.checkpoint.path}: has no known task head (architecture "
+            f"{source.checkpoint.architecture}); load it with the class of its task, such as "
             "keras_bert.TextClassifier.from_pretrained"
         )
     return open_task(task, source, {})
@@ -75,7 +75,7 @@ def _open_export(folder: Path) -> Task:
     if info.get("format") != "saved_model" or info.get("task") not in _CLASSES:
         raise InputError(
             f"{folder / INFO}: task {info.get('task')!r} in format {info.get('format')!r}; "
-            f"expected a saved_model of {', '.join(_CLASSES)}"
+            f"expected format 'saved_model' and a task of {', '.join(_CLASSES)}"
         )
     import tensorflow_text  # noqa: F401  Its operations are in the graph.
 

@@ -105,7 +105,10 @@ class Source:
                 )
             return given
         if checkpoint.vocab is None:
-            raise InputError(f"{checkpoint.why_no_vocab}; expected one, or tokenizer=")
+            raise InputError(
+                f"{checkpoint.why_no_vocab}; expected a checkpoint with a vocabulary, or the "
+                "argument `tokenizer`"
+            )
         return BertTokenizer(checkpoint.vocab, checkpoint.do_lower_case, special)
 
     def check_heads(self, task: str, name: str) -> None:
@@ -121,15 +124,15 @@ class Source:
         path, architecture = self.checkpoint.path, self.checkpoint.architecture
         if self.checkpoint.config.is_decoder:
             raise InputError(
-                f"{path}: is a left-to-right model (is_decoder); {name} expects one that attends "
-                "to both sides"
+                f"{path}: is a left-to-right model (is_decoder); {name} expects a "
+                "bidirectional model"
             )
         known = TASK_OF.get(architecture)
         if task != "embedding" and known in _FINE_TUNED and known != task:
             raise InputError(
                 f"path={str(path)!r}: is a {architecture}; {name} expects a model for its own task "
                 "or without a head; python -m keras_bert.checkpoints.convert SRC DST --noheads "
-                "drops the head"
+                "removes the head"
             )
 
 
@@ -144,7 +147,7 @@ def check_max_seq_length(length: int, positions: int, shortest: int = SHORTEST) 
         )
 
 
-def fill(model: keras.Model, checkpoint: Checkpoint) -> LoadReport:
+def load_weights(model: keras.Model, checkpoint: Checkpoint) -> LoadReport:
     """Loads a checkpoint's weights into a model.
 
     Returns:
@@ -155,7 +158,8 @@ def fill(model: keras.Model, checkpoint: Checkpoint) -> LoadReport:
     """
     report = checkpoint.load_into(model)
     logging.info("%s", report)
-    broken = [path for path, value in weights_of(model).items() if not np.isfinite(value).all()]
-    if broken:
-        raise InputError(f"{checkpoint.path}: {', '.join(broken)[:200]} is not finite")
+    non_finite = [path for path, value in weights_of(model).items() if not np.isfinite(value).all()]
+    if non_finite:
+        names = ", ".join(non_finite)[:200]
+        raise InputError(f"{checkpoint.path}: {names} is not finite; expected finite weights")
     return report

@@ -106,8 +106,8 @@ def prepare(
     lengths = [np.zeros([0], np.int64)]
     with progress("tokenizing", count, "texts") as advance:
         for start in range(0, max(count, 1), chunk_size):
-            some = [column[start : start + chunk_size] for column in columns]
-            inputs = preprocess(*map(as_tensor, some))
+            chunk = [column[start : start + chunk_size] for column in columns]
+            inputs = preprocess(*map(as_tensor, chunk))
             ids.append(inputs.input_ids.values.numpy())
             segments.append(inputs.segment_ids.values.numpy())
             lengths.append(inputs.input_ids.row_lengths().numpy())
@@ -116,7 +116,7 @@ def prepare(
                 Chunk(inputs, slice(rows, rows + more_rows), slice(tokens, tokens + more_tokens))
             )
             rows, tokens = rows + more_rows, tokens + more_tokens
-            advance(len(some[0]))
+            advance(len(chunk[0]))
     starts = np.concatenate([[0], np.cumsum(np.concatenate(lengths))]).astype(np.int64)
     return Prepared(Examples(np.concatenate(ids), np.concatenate(segments), starts), chunks)
 
@@ -139,8 +139,8 @@ def decoded(
         per_token = processor.per_token
         parts = [chunk.tokens if per_token else chunk.rows for chunk in prepared.chunks]
     for chunk, part in zip(prepared.chunks, parts, strict=True):
-        some = {name: tf.constant(values[part]) for name, values in outputs.items()}
-        answers = processor.decode(some, chunk.inputs)
+        chunk_outputs = {name: tf.constant(values[part]) for name, values in outputs.items()}
+        answers = processor.decode(chunk_outputs, chunk.inputs)
         yield {name: value.numpy() for name, value in answers.items()}
 
 

@@ -35,8 +35,8 @@ def open_prepared(name: str, data_dir: str = "") -> Any:
     folder, root = find_prepared(name, data_dir), _root(data_dir)
     if folder is None:
         raise InputError(
-            f"--tfds: {root / name} holds no prepared {name}, and nothing is downloaded unasked; "
-            f"prepare it once with: tfds build {name} --data_dir={root}"
+            f"--tfds: {root / name}: no prepared dataset {name} was found, and nothing is "
+            f"downloaded automatically; prepare it once with: tfds build {name} --data_dir={root}"
         )
     try:
         import tensorflow_datasets as tfds

@@ -25,8 +25,8 @@ from keras_bert.checkpoints.weights import weights_of
 from keras_bert.common.errors import InputError
 from keras_bert.serving.network import Network
 from keras_bert.tasks.checks import check_batch_size
-from keras_bert.tasks.fitting import FitData, FitSettings, draw_again, fit
-from keras_bert.tasks.loading import SETTINGS_KEY, Source, check_max_seq_length, fill
+from keras_bert.tasks.fitting import FitData, FitSettings, fit, reinitialize
+from keras_bert.tasks.loading import SETTINGS_KEY, Source, check_max_seq_length, load_weights
 from keras_bert.tasks.prepared import Prepared, Processor, as_tensor, decoded, gathered, prepare
 from keras_bert.tasks.running import ModelRunner
 from keras_bert.text.strings import decode_texts
@@ -74,7 +74,7 @@ class Task:
         self.untrained: tuple[str, ...] = ()
         self.source: Source | None = None
         self.serve: Serve | None = None
-        self._drawn: dict[str, np.ndarray] = {}
+        self._initial_values: dict[str, np.ndarray] = {}
 
     # Implemented by subclasses.
 
@@ -211,17 +211,18 @@ class Task:
     def _load(cls, source: Source, model: keras.Model, tokenizer: BertTokenizer, settings: Any):
         """Creates the object and loads the checkpoint's weights into its model."""
         loaded = cls(model, tokenizer, settings)
-        loaded.absent = fill(model, source.checkpoint).new
+        loaded.absent = load_weights(model, source.checkpoint).new
         loaded.untrained = tuple(
             path for path in loaded.absent if not path.startswith(cls.optional_weights)
         )
         loaded.source = source
         if loaded.absent:
             weights = weights_of(model)
-            loaded._drawn = {path: weights[path] for path in loaded.absent}
+            loaded._initial_values = {path: weights[path] for path in loaded.absent}
         if loaded.untrained:
             logging.warning(
-                "%s lacks %s: newly initialized; train the model before you use it",
+                "%s: newly initialized, because not found in the checkpoint: %s; train the model "
+                "before you use it",
                 source.checkpoint.path,
                 ", ".join(loaded.untrained),
             )
@@ -242,8 +243,8 @@ class Task:
     def _served_answers(self, columns: Columns, batch_size: int) -> Iterator[dict[str, np.ndarray]]:
         count = len(columns[0])
         for start in range(0, max(count, 1), batch_size):
-            some = [as_tensor(column[start : start + batch_size]) for column in columns]
-            yield {name: value.numpy() for name, value in self.serve(*some).items()}
+            batch = [as_tensor(column[start : start + batch_size]) for column in columns]
+            yield {name: value.numpy() for name, value in self.serve(*batch).items()}
 
     def _predict(self, columns: Columns, batch_size: int) -> dict[str, Any]:
         """Returns the answers for strings as arrays; byte strings become Python strings."""
@@ -279,9 +280,9 @@ class Task:
         if not len(data.examples):
             raise InputError("fit() got no examples; expected at least one")
         settings = FitSettings.of(options)
-        draw_again(self.model, self._drawn, settings.seed)
+        reinitialize(self.model, self._initial_values, settings.seed)
         history = fit(self.model, data, settings, evaluate, callbacks)
-        self.untrained, self.source, self._drawn = (), None, {}
+        self.untrained, self.source, self._initial_values = (), None, {}
         return history
 
     def _replace_settings(self, **changes: Any) -> None:

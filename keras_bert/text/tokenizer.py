@@ -1,6 +1,6 @@
 """Tokenizes text into WordPiece tokens, as TensorFlow graph operations.
 
-The tokens are those of Google's released BERT (docs/tokenizer.md).
+The tokens are those of Google's released BERT (docs/concepts/tokenizer.md).
 
     text        "Çok iyi!"                 [B]
       prepare   special tokens, final sigma, invalid bytes; keeps every byte's position
@@ -81,7 +81,7 @@ class BertTokenizer:
         with tf.init_scope():
             self._normalizer = tf_text.FastBertNormalizer(model_buffer=tf.constant(table))
             try:
-                self._word_pieces = tf_text.FastWordpieceTokenizer(
+                self._wordpiece = tf_text.FastWordpieceTokenizer(
                     # The ids of the stand-ins start at vocab_size.
                     vocab=[*self.vocab, *standins],
                     max_bytes_per_word=4 * MAX_CHARS_PER_WORD,
@@ -98,8 +98,8 @@ class BertTokenizer:
         Bytes that are not UTF-8 are skipped.
         """
         words = tf.strings.split(self._normalizer.normalize(self._prepare(text)))
-        pieces = self._word_pieces.tokenize(_without_long_words(words.values))
-        return _by_text(words, pieces, self._final_ids(pieces.values))
+        word_tokens = self._wordpiece.tokenize(_without_long_words(words.values))
+        return _by_text(words, word_tokens, self._final_ids(word_tokens.values))
 
     def split_words(self, text: tf.Tensor) -> tf.RaggedTensor:
         """Splits strings [B] into normalized words, ragged [B, (words)], the units of WordPiece."""
@@ -125,13 +125,13 @@ class BertTokenizer:
         text = self._prepare(text)
         normalized, sources = self._normalizer.normalize_with_offsets(text)
         words, word_starts, word_ends = self._splitter.split_with_offsets(normalized)
-        pieces, starts, ends = self._word_pieces.tokenize_with_offsets(
+        word_tokens, starts, ends = self._wordpiece.tokenize_with_offsets(
             _without_long_words(words.values)
         )
-        ids = pieces.values
+        ids = word_tokens.values
         # The offsets of the T tokens are relative to the start of their word; [UNK] covers the
         # whole word.
-        word = row_ids(pieces.row_splits)
+        word = row_ids(word_tokens.row_splits)
         word_size = tf.cast(word_ends.values - word_starts.values, tf.int64)
         ends = tf.where(ids == self.unk_token_id, tf.gather(word_size, word), ends.values)
         tokens = _TokensInWords(
@@ -143,7 +143,7 @@ class BertTokenizer:
             special = tf.gather(lengths, tf.maximum(ids - self.vocab_size, 0))
             ends = tf.where(ids < self.vocab_size, ends, starts + special)
         flat = (self._final_ids(ids), tf.cast(starts, tf.int32), tf.cast(ends, tf.int32))
-        return tuple(_by_text(words, pieces, values) for values in flat)
+        return tuple(_by_text(words, word_tokens, values) for values in flat)
 
     def _prepare(self, text: tf.Tensor) -> tf.Tensor:
         """Replaces special tokens, final sigmas and invalid bytes; no other byte moves."""
@@ -190,9 +190,11 @@ def _mark_invalid(text: tf.Tensor) -> tf.Tensor:
     return tf.strings.regex_replace(text, f"(?s)([^{_DROPPED}]+){_DROPPED}", r"\1")
 
 
-def _by_text(words: tf.RaggedTensor, pieces: tf.RaggedTensor, values: tf.Tensor) -> tf.RaggedTensor:
+def _by_text(
+    words: tf.RaggedTensor, word_tokens: tf.RaggedTensor, values: tf.Tensor
+) -> tf.RaggedTensor:
     """Groups values, one per token, by text: ragged [B, (tokens)]."""
-    return words.with_values(pieces.with_values(values)).merge_dims(1, 2)
+    return words.with_values(word_tokens.with_values(values)).merge_dims(1, 2)
 
 
 def row_ids(row_splits: tf.Tensor) -> tf.Tensor:

@@ -59,16 +59,16 @@ def fit_vocab(vocab: list[str], rows: int, path: str | os.PathLike) -> list[str]
     missing, multiple = rows - len(vocab), math.gcd(rows, 128)
     if missing and not (0 < missing < multiple and multiple >= 8):
         raise InputError(
-            f"{os.fspath(path)}: has {len(vocab)} pieces, but vocab_size in the config is {rows}; "
-            "expected the same number, added tokens among them, or fewer where vocab_size is padded"
-            " to a multiple of 8 to 128"
+            f"{os.fspath(path)}: has {len(vocab)} tokens, but vocab_size in the config is {rows}; "
+            "expected the same number (including added tokens), or fewer if vocab_size is padded "
+            "to a multiple of 8 to 128"
         )
     known = {*vocab}
     free = (name for name in map("[unused{}]".format, itertools.count()) if name not in known)
     added = [*itertools.islice(free, missing)]
     if added:
         logging.warning(
-            "%s: has %d pieces for %d rows; the rest are named %s to %s",
+            "%s: has %d tokens for %d embedding rows; the other rows are named %s to %s",
             path,
             len(vocab),
             rows,
@@ -86,21 +86,19 @@ def check_vocab(vocab: list[str], where: str = "vocabulary") -> None:
             with `where`, such as the file name.
     """
     if not vocab:
-        raise InputError(f"{where}: expected one word piece a line, got an empty file")
+        raise InputError(f"{where}: expected one token per line, got an empty file")
     lines: dict[str, int] = {}
-    for number, piece in enumerate(vocab, start=1):
-        if not piece:
-            raise InputError(f"{where}, line {number}: expected a word piece, got an empty line")
-        if piece in lines:
+    for number, token in enumerate(vocab, start=1):
+        if not token:
+            raise InputError(f"{where}, line {number}: expected a token, got an empty line")
+        if token in lines:
             raise InputError(
-                f"{where}: the piece {piece!r} is on line {lines[piece]} and again on line "
-                f"{number}; every piece must be there once"
+                f"{where}: the token {token!r} is on lines {lines[token]} and {number}; "
+                "expected each token once"
             )
-        lines[piece] = number
+        lines[token] = number
     missing = [token for token in SPECIAL_TOKENS if token not in lines]
     if missing:
         lowered = [token.lower() for token in missing if token.lower() in lines]
-        hint = f"; it has {' '.join(lowered)} in lower case, which BERT does not know" * bool(
-            lowered
-        )
+        hint = f", got {' '.join(lowered)} in lower case" * bool(lowered)
         raise InputError(f"{where}: expected the special token(s) {' '.join(missing)}{hint}")

@@ -28,7 +28,9 @@ elif BACKEND == "jax":
     from keras_bert.training.jax_evaluate import make_evaluate, make_predict
     from keras_bert.training.jax_step import make_train_steps
 else:
-    raise InputError(f"KERAS_BACKEND={BACKEND}: expected tensorflow or jax, which can train")
+    raise InputError(
+        f"KERAS_BACKEND={BACKEND}: training is not supported; expected tensorflow or jax"
+    )
 
 __all__ = [
     "BACKEND",

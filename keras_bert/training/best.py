@@ -13,17 +13,17 @@ Evaluations = Sequence[Mapping[str, float]]
 
 
 @dataclass(frozen=True)
-class BestKept:
+class BestWeights:
     """Saves the best weights of a run and stops a run that no longer improves.
 
     Attributes:
-        figure: the name of the metric to compare; the highest value is the best.
+        metric: the name of the metric to compare; the highest value is the best.
         save: saves the current weights; called after each evaluation that is the best so far.
         patience: the number of evaluations without improvement after which training stops; 0
             disables early stopping.
     """
 
-    figure: str
+    metric: str
     save: Callable[[], None]
     patience: int = 0
 
@@ -33,18 +33,18 @@ class BestKept:
         Args:
             evaluations: {"step": ..., metric: value} of each evaluation, in the order of steps.
         """
-        place = self._place_of_best(evaluations)
-        return None if place is None else int(evaluations[place]["step"])
+        index = self._index_of_best(evaluations)
+        return None if index is None else int(evaluations[index]["step"])
 
     def has_stopped(self, evaluations: Evaluations) -> bool:
         """Returns whether the last `patience` evaluations all failed to improve on the best one."""
-        place = self._place_of_best(evaluations)
-        if not self.patience or place is None:
+        index = self._index_of_best(evaluations)
+        if not self.patience or index is None:
             return False
-        return len(evaluations) - 1 - place >= self.patience
+        return len(evaluations) - 1 - index >= self.patience
 
-    def _place_of_best(self, evaluations: Evaluations) -> int | None:
+    def _index_of_best(self, evaluations: Evaluations) -> int | None:
         if not evaluations:
             return None
-        values = np.array([evaluation[self.figure] for evaluation in evaluations], float)
+        values = np.array([evaluation[self.metric] for evaluation in evaluations], float)
         return int(np.argmax(np.where(np.isnan(values), -np.inf, values)))

@@ -55,5 +55,5 @@ class Board:
 def _cell(value: object) -> str:
     """Formats a value as the text of one Markdown table cell that can be encoded as UTF-8."""
     # JSON files may contain an unpaired surrogate, which has no UTF-8 encoding.
-    whole = str(value).encode("utf-8", "replace").decode("utf-8")
-    return " ".join(whole.split()).replace("\\", "\\\\").replace("|", "\\|")
+    text = str(value).encode("utf-8", "replace").decode("utf-8")
+    return " ".join(text.split()).replace("\\", "\\\\").replace("|", "\\|")

@@ -17,7 +17,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
 from keras_bert.common.errors import InputError
-from keras_bert.common.files import appearing, read_json, sha256, write_json
+from keras_bert.common.files import atomic_path, read_json, sha256, write_json
 
 PREFIX = "step-"
 _MODEL, _OPTIMIZER = "model.safetensors", "optimizer.safetensors"
@@ -73,7 +73,7 @@ class CheckpointWriter:
         # A killed process may have left an incomplete checkpoint of a step that is not saved again.
         for leftover in self.directory.glob(f".{PREFIX}*.partial"):
             shutil.rmtree(leftover, ignore_errors=True)
-        with appearing(final, failures=(SafetensorError,)) as partial:
+        with atomic_path(final, failures=(SafetensorError,)) as partial:
             partial.mkdir()
             for name, values in files.items():
                 save_file(values, partial / name)
@@ -113,13 +113,18 @@ def restore_latest(
         except (OSError, ValueError, KeyError, TypeError):
             broken = ["state.json"]
         if broken:
-            logging.warning("%s is damaged (%s); trying the one before", path, ", ".join(broken))
+            logging.warning(
+                "%s is damaged (%s); trying the previous checkpoint", path, ", ".join(broken)
+            )
             continue
         _assign(model.variables, path / _MODEL)
         _assign(optimizer.variables, path / _OPTIMIZER)
         return step
     if checkpoints:
-        raise InputError(f"{directory}: all {len(checkpoints)} checkpoints are damaged")
+        raise InputError(
+            f"{directory}: all {len(checkpoints)} checkpoints are damaged; expected an intact one "
+            "(remove the folder to train from the start)"
+        )
     return 0
 
 
@@ -138,13 +143,13 @@ def _values(variables: list[keras.Variable]) -> dict[str, np.ndarray]:
 
 def _assign(variables: list[keras.Variable], path: Path) -> None:
     values = load_file(path)
-    misfits = [
+    mismatches = [
         f"{v.path} {tuple(v.shape)}"
         for v in variables
         if v.path not in values or values[v.path].shape != tuple(v.shape)
     ]
-    misfits += sorted(set(values) - {v.path for v in variables})
-    if misfits:
-        raise InputError(f"{path}: does not fit this model: {', '.join(misfits)}")
+    mismatches += sorted(set(values) - {v.path for v in variables})
+    if mismatches:
+        raise InputError(f"{path}: the weights do not match this model: {', '.join(mismatches)}")
     for variable in variables:
         variable.assign(values[variable.path])

@@ -25,13 +25,15 @@ import tensorflow as tf
 from absl import logging
 
 from keras_bert.common.errors import EndedEarly, InputError
-from keras_bert.training.rendezvous import meet
+from keras_bert.training.rendezvous import wait_for_workers
 
 _SUM = tf.distribute.ReduceOp.SUM
-_FORM = '{"cluster": {"worker": ["HOST:PORT", ...]}, "task": {"type": "worker", "index": N}}'
+_TF_CONFIG_FORMAT = (
+    '{"cluster": {"worker": ["HOST:PORT", ...]}, "task": {"type": "worker", "index": N}}'
+)
 # The errors that TensorFlow raises in the remaining workers when one is lost. An error of these
 # types whose message mentions no worker and no connection has another cause.
-_LOST = (
+_LOST_WORKER_ERRORS = (
     tf.errors.UnavailableError,
     tf.errors.AbortedError,
     tf.errors.CancelledError,
@@ -39,7 +41,9 @@ _LOST = (
     tf.errors.FailedPreconditionError,
     tf.errors.InternalError,
 )
-_SAID = re.compile("collective|coordination|heartbeat|connect|socket|peer|task:", re.IGNORECASE)
+_ABOUT_WORKERS = re.compile(
+    "collective|coordination|heartbeat|connect|socket|peer|task:", re.IGNORECASE
+)
 
 
 @dataclass(frozen=True)
@@ -64,7 +68,10 @@ def read_cluster(environment: Mapping[str, str] = os.environ) -> Cluster:
     """
     text = environment.get("TF_CONFIG", "")
     if not text:
-        raise InputError(f"multi_worker_mirrored needs TF_CONFIG in the environment: {_FORM}")
+        raise InputError(
+            "the environment variable TF_CONFIG is not set; multi_worker_mirrored expects "
+            f"{_TF_CONFIG_FORMAT}"
+        )
     try:
         config = json.loads(text)
         jobs, task = dict(config["cluster"]), config["task"]
@@ -73,10 +80,13 @@ def read_cluster(environment: Mapping[str, str] = os.environ) -> Cluster:
         known = {"chief": chiefs, "worker": workers}.get(kind)
     except (ValueError, KeyError, TypeError) as error:
         raise InputError(
-            f"TF_CONFIG={text!r} cannot be read ({type(error).__name__}: {error}); expected {_FORM}"
+            f"TF_CONFIG={text!r} cannot be read ({type(error).__name__}: {error}); "
+            f"expected {_TF_CONFIG_FORMAT}"
         ) from None
     if jobs:
-        raise InputError(f"TF_CONFIG: jobs {sorted(jobs)}; expected `worker`, or it and `chief`")
+        raise InputError(
+            f"TF_CONFIG: unknown jobs {sorted(jobs)}; expected `worker` and optionally `chief`"
+        )
     every = chiefs + workers
     if known is None or type(index) is not int or not 0 <= index < len(known):
         raise InputError(
@@ -84,9 +94,11 @@ def read_cluster(environment: Mapping[str, str] = os.environ) -> Cluster:
         )
     for address in every:
         if not _is_address(str(address)):
-            raise InputError(f"TF_CONFIG: {address!r} is no address; expected HOST:PORT")
+            raise InputError(f"TF_CONFIG: {address!r} is not an address; expected HOST:PORT")
     if len(set(every)) < len(every):
-        raise InputError(f"TF_CONFIG: an address comes twice in {json.dumps(every)}")
+        raise InputError(
+            f"TF_CONFIG: duplicate address in {json.dumps(every)}; expected different addresses"
+        )
     return Cluster(tuple(every), index if kind == "chief" else index + len(chiefs))
 
 
@@ -110,13 +122,13 @@ def join(cluster: Cluster, timeout: float) -> tf.distribute.Strategy:
             workers or the same index.
         EndedEarly: if a worker did not connect in time, or disconnected.
     """
-    meet(cluster.workers, cluster.index, timeout)
+    wait_for_workers(cluster.workers, cluster.index, timeout)
     tf.get_logger().setLevel("WARNING")  # TensorFlow logs every all-reduce that it traces.
     in_main_thread = threading.current_thread() is threading.main_thread()
     # TensorFlow waits forever if another worker dies now; the alarm then ends this process.
     signal.alarm(math.ceil(timeout) + 60)
     try:
-        with _naming_lost(len(cluster.workers), cluster.index):
+        with _convert_lost_worker_errors(len(cluster.workers), cluster.index):
             strategy = tf.distribute.MultiWorkerMirroredStrategy()
     finally:
         signal.alarm(0)
@@ -172,7 +184,7 @@ def gather(strategy: tf.distribute.Strategy, value: object) -> list:
     if workers == 1:
         return [value]
     own = np.frombuffer(json.dumps(value, sort_keys=True).encode(), np.uint8)
-    with lost_workers_end(strategy):
+    with convert_lost_worker_errors(strategy):
         together = all_sum(strategy)
         sizes = np.zeros([workers])
         sizes[index] = len(own)
@@ -198,32 +210,32 @@ def check_agreement(strategy: tf.distribute.Strategy, record: Mapping[str, objec
             first, second = (json.dumps(each.get(name)) for each in (records[0], found))
             if first != second:
                 raise InputError(
-                    f"the workers were started differently: {name} is {first} on worker 0 and "
-                    f"{second} on worker {other}"
+                    f"the workers have different settings: {name} is {first} on worker 0 and "
+                    f"{second} on worker {other}; expected the same value on all workers"
                 )
 
 
 @contextlib.contextmanager
-def lost_workers_end(strategy: tf.distribute.Strategy) -> Iterator[None]:
+def convert_lost_worker_errors(strategy: tf.distribute.Strategy) -> Iterator[None]:
     """Converts TensorFlow's errors about a lost worker to a short `EndedEarly`."""
-    with _naming_lost(num_workers(strategy), worker_index(strategy)):
+    with _convert_lost_worker_errors(num_workers(strategy), worker_index(strategy)):
         yield
 
 
 @contextlib.contextmanager
-def _naming_lost(workers: int, index: int) -> Iterator[None]:
-    """Implements `lost_workers_end`; also usable before the strategy exists."""
+def _convert_lost_worker_errors(workers: int, index: int) -> Iterator[None]:
+    """Implements `convert_lost_worker_errors`; also usable before the strategy exists."""
     try:
         yield
-    except _LOST as error:
+    except _LOST_WORKER_ERRORS as error:
         # Any error message may name the worker that raised it, so this one is removed.
         message = re.sub(rf"task:{index}\b", "", error.message)
-        if workers == 1 or not _SAID.search(message):
+        if workers == 1 or not _ABOUT_WORKERS.search(message):
             raise
         logging.warning("%s", error.message.splitlines()[-1])
         named = {int(other) for other in re.findall(r"task:(\d+)", message)}
-        who = f"worker {min(named)}" if named else "another worker, or the way to it,"
-        raise EndedEarly(f"{who} is gone") from error
+        lost = f"worker {min(named)}" if named else "another worker"
+        raise EndedEarly(f"lost the connection to {lost}") from error
 
 
 def _sum_of_firsts(

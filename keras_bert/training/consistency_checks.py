@@ -17,7 +17,7 @@ from keras_bert.common.errors import InputError
 from keras_bert.training.checkpoint import CheckpointWriter, list_checkpoints
 from keras_bert.training.cluster import gather, num_workers
 from keras_bert.training.objective import Objective
-from keras_bert.training.step_figures import StepFigures
+from keras_bert.training.step_metrics import StepMetrics
 
 
 def check_same_start(
@@ -36,28 +36,28 @@ def check_same_start(
         steps, counts = zip(*found, strict=True)
         raise InputError(
             f"{output_dir}: the workers found checkpoints of steps {[*steps]} and {[*counts]} "
-            "evaluations; --output_dir must be one folder that all of them reach"
+            "evaluations; expected --output_dir to be one folder that all workers share"
         )
 
 
 def stop_if_not_finite(
-    figures: StepFigures, step: int, objective: Objective, writer: CheckpointWriter
+    metrics: StepMetrics, step: int, objective: Objective, writer: CheckpointWriter
 ) -> None:
     """Checks that the losses and gradients of the steps after `step` are finite.
 
     Raises:
         InputError: if a loss or gradient is not finite, unless loss scaling skipped the step.
     """
-    norm_is_finite = np.isfinite(figures.gradient_norm)
+    norm_is_finite = np.isfinite(metrics.gradient_norm)
     # With loss scaling such a step is skipped and the scale is halved. At a scale of 1 halving
     # does not help, so the run stops.
-    skipped = ~norm_is_finite & (figures.loss_scale > 1)
-    finite = [np.isfinite(part).reshape(len(part), -1).all(axis=1) for part in figures]
+    skipped = ~norm_is_finite & (metrics.loss_scale > 1)
+    finite = [np.isfinite(part).reshape(len(part), -1).all(axis=1) for part in metrics]
     broken = ~np.all(finite, axis=0) & ~skipped
     if not broken.any():
         return
     first = int(np.argmax(broken))
-    loss, norm = figures.losses(objective)[first], figures.gradient_norm[first]
+    loss, norm = metrics.losses(objective)[first], metrics.gradient_norm[first]
     reason = f"the loss is {loss} and the gradient norm is {norm}"
     raise _stopped(step + first + 1, reason, writer)
 
@@ -81,8 +81,8 @@ def check_weights(
     others = [other for other, found in enumerate(digests) if found != digests[0]]
     if others:
         logging.warning(
-            "step %d: the weights of workers %s are not worker 0's, whose are saved: machines of "
-            "different kinds, or one that computes or communicates wrongly",
+            "step %d: the weights of workers %s differ from those of worker 0, which are saved; "
+            "possible causes: machines of different kinds, or a hardware or network fault",
             step,
             others,
         )
@@ -93,5 +93,5 @@ def _stopped(step: int, reason: str, writer: CheckpointWriter) -> InputError:
     kept = list_checkpoints(writer.directory)
     return InputError(
         f"step {step}: {reason}; training stopped; last good checkpoint: "
-        f"{kept[-1] if kept else 'none yet'}; a lower --learning_rate or a longer warm-up may help"
+        f"{kept[-1] if kept else 'none'}; a lower --learning_rate or a longer warm-up may help"
     )

@@ -98,17 +98,18 @@ def memory(config: BertConfig, step: StepShape) -> Memory:
     """
     weights, h = parameters(config), config.hidden_size
     layer = 12 * h + 2 * config.intermediate_size + 2 * config.num_attention_heads * step.length
-    of_each = h if step.gradient_checkpointing else layer
-    at_once = 2 * layer if step.gradient_checkpointing else layer  # Recomputed, and its gradients.
-    kept = of_each * config.num_hidden_layers + at_once
+    kept_per_layer = h if step.gradient_checkpointing else layer
+    # One layer at a time is recomputed, and its gradients are held.
+    one_layer = 2 * layer if step.gradient_checkpointing else layer
+    kept = kept_per_layer * config.num_hidden_layers + one_layer
     # The word embeddings in float32, and the sum of all embeddings.
     embeddings = 4 * h + step.compute_bytes * h
     logits = step.predictions * config.vocab_size * (step.compute_bytes + 3 * 4)
     copies = 0 if step.compute_bytes == 4 else step.compute_bytes
-    a_sequence = step.length * (kept * step.compute_bytes + embeddings) + logits
+    per_sequence = step.length * (kept * step.compute_bytes + embeddings) + logits
     return Memory(
         weights=weights * (4 + copies),
         gradients=weights * 4 * (2 if step.micro_batches > 1 else 1),
         optimizer=weights * 2 * step.state_bytes,
-        activations=step.sequences * a_sequence,
+        activations=step.sequences * per_sequence,
     )

@@ -15,10 +15,10 @@ from keras_bert.common.files import read_json
 from keras_bert.training.metrics import EVALUATION, METRICS, read_metrics
 
 THROUGHPUT = "tokens_per_second"
-# Suffixes of the score names of all tasks. Other metrics are drawn only if they are losses.
+# Suffixes of the score names of all tasks. Other metrics are plotted only if they are losses.
 _SCORES = ("accuracy", "exact", "f1", "f1_macro", "f1_micro", "precision", "recall")
 _SCORES += ("matthews_corrcoef", "pearson", "spearman")
-_GUESS = "unigram_"
+_BASELINE = "unigram_"
 
 Curve = tuple[np.ndarray, np.ndarray]
 
@@ -46,28 +46,32 @@ class RunCurves:
         return max((int(steps[-1]) for steps, _ in curves), default=0)
 
     @property
-    def guesses(self) -> dict[str, float]:
+    def baselines(self) -> dict[str, float]:
         """The metrics of a unigram baseline; empty while the run is unfinished."""
-        known = {n.removeprefix(_GUESS): v for n, v in self.results.items() if n.startswith(_GUESS)}
+        known = {
+            n.removeprefix(_BASELINE): v for n, v in self.results.items() if n.startswith(_BASELINE)
+        }
         parts = [name for name in self.training if name.endswith("_loss")]
         if len(parts) == 1 and parts[0] in known:
             known["loss"] = known[parts[0]]
         return known
 
-    def final_figures(self) -> dict[str, float]:
+    def final_metrics(self) -> dict[str, float]:
         """Returns the metrics for comparing runs, evaluations last.
 
         Throughput is the median of the run, since single values vary. The evaluation of a finished
         run is read from results.json, whose weights may be better than the last ones.
         """
-        figures = {n: float(values[-1]) for n, (_, values) in self.training.items() if _counts(n)}
-        if THROUGHPUT in figures:
-            figures[THROUGHPUT] = float(np.median(self.training[THROUGHPUT][1]))
+        metrics = {
+            n: float(values[-1]) for n, (_, values) in self.training.items() if _is_plotted(n)
+        }
+        if THROUGHPUT in metrics:
+            metrics[THROUGHPUT] = float(np.median(self.training[THROUGHPUT][1]))
         evaluated = {name: float(values[-1]) for name, (_, values) in self.evaluation.items()}
-        figures |= {EVALUATION + name: value for name, value in evaluated.items()}
-        told = self.training.keys() | evaluated.keys()
+        metrics |= {EVALUATION + name: value for name, value in evaluated.items()}
+        logged = self.training.keys() | evaluated.keys()
         results = {n: v for n, v in self.results.items() if n != "step"}
-        return figures | {EVALUATION * (n in told) + n: v for n, v in results.items()}
+        return metrics | {EVALUATION * (n in logged) + n: v for n, v in results.items()}
 
 
 def read_runs(folders: Sequence[str]) -> list[RunCurves]:
@@ -79,7 +83,7 @@ def read_runs(folders: Sequence[str]) -> list[RunCurves]:
     paths = list(dict.fromkeys(Path(os.path.abspath(folder)) for folder in folders))
     runs = [_read(path, name) for path, name in zip(paths, unique_names(paths), strict=True)]
     if not any(run.last_step for run in runs):
-        raise InputError(f"{', '.join(folders)}: no figures yet; expected a run that logged a step")
+        raise InputError(f"{', '.join(folders)}: no metrics yet; expected a run that logged a step")
     return runs
 
 
@@ -93,15 +97,15 @@ def unique_names(paths: Sequence[Path]) -> list[str]:
         depths = [d + (names.count(n) > 1) for d, n in zip(depths, names, strict=True)]
 
 
-def drawn(runs: Sequence[RunCurves]) -> list[str]:
-    """Selects the metrics to draw, in the order of the panels: losses, scores, throughput.
+def selected_metrics(runs: Sequence[RunCurves]) -> list[str]:
+    """Selects the metrics to plot, in the order of the panels: losses, scores, throughput.
 
-    If no run has more than one loss besides "loss", only "loss" is drawn, since both are the same.
+    If no run has more than one loss besides "loss", only "loss" is plotted, since both are equal.
     """
-    told = [[n for n in {**run.training, **run.evaluation} if _counts(n)] for run in runs]
-    names = list(dict.fromkeys(name for figures in told for name in figures))
+    by_run = [[n for n in {**run.training, **run.evaluation} if _is_plotted(n)] for run in runs]
+    names = list(dict.fromkeys(name for metrics in by_run for name in metrics))
     losses = [name for name in names if _is_loss(name) and name != "loss"]
-    if all(sum(name in losses for name in figures) <= 1 for figures in told):
+    if all(sum(name in losses for name in metrics) <= 1 for metrics in by_run):
         losses = []
     scores = [name for name in names if name.endswith(_SCORES)]
     return [name for name in ("loss", *losses, *scores, THROUGHPUT) if name in names]
@@ -111,7 +115,7 @@ def _is_loss(name: str) -> bool:
     return name == "loss" or name.endswith("_loss")
 
 
-def _counts(name: str) -> bool:
+def _is_plotted(name: str) -> bool:
     """Returns whether a metric measures how well or how fast a run learns."""
     return _is_loss(name) or name.endswith(_SCORES) or name == THROUGHPUT
 
@@ -124,13 +128,13 @@ def _read(path: Path, name: str) -> RunCurves:
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{path / METRICS}: cannot be read: {error}") from error
     results = read_json(path / "results.json") if (path / "results.json").is_file() else {}
-    told = {True: [], False: []}  # is an evaluation -> its rows
+    by_kind = {True: [], False: []}  # whether it is an evaluation -> rows
     for row in rows:
-        told[any(figure.startswith(EVALUATION) for figure in row)].append(row)
+        by_kind[any(metric.startswith(EVALUATION) for metric in row)].append(row)
     return RunCurves(
         name,
-        _curves(told[False]),
-        _curves([{n.removeprefix(EVALUATION): v for n, v in row.items()} for row in told[True]]),
+        _curves(by_kind[False]),
+        _curves([{n.removeprefix(EVALUATION): v for n, v in row.items()} for row in by_kind[True]]),
         {n: float(v) for n, v in results.items() if isinstance(v, int | float)},
     )
 

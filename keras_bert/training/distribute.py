@@ -21,26 +21,26 @@ def distribute(
         endless: set for an infinite dataset, so that the workers need not agree before each batch
             that all of them have data left.
     """
-    batches = untuned(batches)
+    batches = without_autotuning(batches)
     workers = num_workers(strategy)
     if workers == 1:
         return strategy.experimental_distribute_dataset(batches)
     devices = strategy.num_replicas_in_sync // workers
 
-    def cut(batch: dict[str, tf.Tensor]) -> tf.data.Dataset:
+    def split(batch: dict[str, tf.Tensor]) -> tf.data.Dataset:
         parts = {
             name: tf.reshape(value, [devices, -1, *tf.unstack(tf.shape(value)[1:])])
             for name, value in batch.items()
         }
         return tf.data.Dataset.from_tensor_slices(parts)
 
-    own = batches.flat_map(cut) if devices > 1 else batches
+    own = batches.flat_map(split) if devices > 1 else batches
     if endless:
         own = own.apply(tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY))
     return strategy.distribute_datasets_from_function(lambda _: own)
 
 
-def untuned(dataset: tf.data.Dataset) -> tf.data.Dataset:
+def without_autotuning(dataset: tf.data.Dataset) -> tf.data.Dataset:
     """Disables tf.data autotuning for a dataset.
 
     Autotuning can delay the destruction of an iterator by up to a minute, because its thread may

@@ -34,7 +34,7 @@ def make_evaluate(
 
     def forward(batch: Batch) -> tf.Tensor:
         sums, weights = task.sums(model, batch, False), task.weights(batch)
-        return tf.stack([[part[name] for name in task.figures] for part in (sums, weights)])
+        return tf.stack([[part[name] for name in task.metrics] for part in (sums, weights)])
 
     forward = compiled(forward, jit_compile)
 
@@ -49,7 +49,7 @@ def make_evaluate(
     def evaluate(
         dataset: tf.data.Dataset, after_batch: AfterBatch | None = None
     ) -> dict[str, float]:
-        total = np.zeros([2, len(task.figures)])
+        total = np.zeros([2, len(task.metrics)])
         for batch in distribute(strategy, dataset):
             total += step(batch).numpy()
             if after_batch:

@@ -27,7 +27,7 @@ def compiled(function: Callable[..., Any], jit_compile: bool) -> Callable[..., A
     """
     if not jit_compile:
         return tf.function(function, autograph=False)
-    if compiles_whole():
+    if compiles_entire_step():
         return tf.function(function, jit_compile=True, autograph=False)
 
     @functools.wraps(function)
@@ -38,7 +38,7 @@ def compiled(function: Callable[..., Any], jit_compile: bool) -> Callable[..., A
     return tf.function(with_compiled_chains, autograph=False)
 
 
-def compiles_whole() -> bool:
+def compiles_entire_step() -> bool:
     """Returns whether XLA compiles whole passes, that is, whether there is an accelerator."""
     devices = tf.config.list_logical_devices
     return bool(devices("GPU") or devices("TPU"))

@@ -13,7 +13,7 @@ _PROC, _GROUPS = Path("/proc"), Path("/sys/fs/cgroup")
 def available(proc: Path = _PROC, groups: Path = _GROUPS) -> int | None:
     """Returns the memory that this process can still allocate on the machine and in its cgroups."""
     machine = _kilobytes(proc / "meminfo", "MemAvailable:")
-    return None if machine is None else min([machine, *_left_in_groups(proc, groups)])
+    return None if machine is None else min([machine, *_available_in_groups(proc, groups)])
 
 
 def resident(proc: Path = _PROC) -> int | None:
@@ -26,25 +26,25 @@ def peak_resident(proc: Path = _PROC) -> int | None:
     return _kilobytes(proc / "self/status", "VmHWM:")
 
 
-def _left_in_groups(proc: Path, groups: Path) -> Iterator[int]:
+def _available_in_groups(proc: Path, groups: Path) -> Iterator[int]:
     """Yields the remaining memory below the limit of the process's cgroup and of each parent."""
     own = [line[4:] for line in _lines(proc / "self/cgroup") if line.startswith("0::/")]
     for name in own:
         for part in (Path(name), *Path(name).parents):
-            limit = _figure(groups / part / "memory.max")  # None for "max", that is, no limit.
-            taken = _figure(groups / part / "memory.current")
+            limit = _number(groups / part / "memory.max")  # None for "max", that is, no limit.
+            taken = _number(groups / part / "memory.current")
             if limit is not None and taken is not None:
                 # The kernel frees cached files when memory is needed.
-                files = _figure(groups / part / "memory.stat", "inactive_file") or 0
+                files = _number(groups / part / "memory.stat", "inactive_file") or 0
                 yield max(0, limit - taken + files)
 
 
 def _kilobytes(file: Path, name: str) -> int | None:
-    figure = _figure(file, name)
-    return None if figure is None else figure * 1024
+    number = _number(file, name)
+    return None if number is None else number * 1024
 
 
-def _figure(file: Path, name: str = "") -> int | None:
+def _number(file: Path, name: str = "") -> int | None:
     """Reads the number after a name at the start of a line."""
     for line in _lines(file):
         words = line.removeprefix(name).split()

@@ -22,7 +22,10 @@ if TYPE_CHECKING:
     import tensorflow as tf
 
 # Regular expressions for the paths of the variables with one row per token of the vocabulary.
-_BY_PIECE = {r".*embeddings/word_embeddings": ("model", None), r".*output_bias": ("model",)}
+_SHARDED_BY_VOCABULARY = {
+    r".*embeddings/word_embeddings": ("model", None),
+    r".*output_bias": ("model",),
+}
 
 
 class JaxDevices:
@@ -72,7 +75,7 @@ class _VocabularyParallel(keras.distribution.ModelParallel):
 
     def __init__(self, mesh: keras.distribution.DeviceMesh):
         layouts = keras.distribution.LayoutMap(mesh)
-        for path, axes in _BY_PIECE.items():
+        for path, axes in _SHARDED_BY_VOCABULARY.items():
             layouts[path] = axes
         super().__init__(layout_map=layouts, batch_dim_name="batch")
 
@@ -82,8 +85,8 @@ class _VocabularyParallel(keras.distribution.ModelParallel):
         count = self.device_mesh.shape[1]
         if "model" in layout.axes and variable.shape[0] % count:
             raise InputError(
-                f"--model_parallel={count} does not divide the {variable.shape[0]} tokens of the "
-                "vocabulary"
+                f"--model_parallel={count}: expected a divisor of the vocabulary size, which is "
+                f"{variable.shape[0]}"
             )
         return layout
 
@@ -116,8 +119,8 @@ def make_strategy(
     tf.config.set_visible_devices([], "GPU")
     if name == "multi_worker_mirrored":
         raise InputError(
-            f"--distribution_strategy={name} needs KERAS_BACKEND=tensorflow, got jax; expected "
-            "default, mirrored or tpu"
+            f"--distribution_strategy={name}: not supported with KERAS_BACKEND=jax; expected "
+            "default, mirrored or tpu, or KERAS_BACKEND=tensorflow"
         )
     for flag, count in (("num_devices", num_devices), ("model_parallel", model_parallel)):
         if count > 1 and name == "default":
@@ -132,12 +135,14 @@ def make_strategy(
         raise InputError(f"--distribution_strategy=tpu: found no TPU: JAX has {kind} devices")
     if num_devices > len(found):
         raise InputError(
-            f"--num_devices={num_devices} asks for more {kind} devices than the {len(found)} here"
+            f"--num_devices={num_devices}: found {len(found)} {kind} devices; expected at most "
+            f"{len(found)}"
         )
     devices = found[: num_devices or len(found)]
     if len(devices) % model_parallel:
         raise InputError(
-            f"--model_parallel={model_parallel} does not divide the {len(devices)} devices"
+            f"--model_parallel={model_parallel}: expected a divisor of the number of devices, "
+            f"which is {len(devices)}"
         )
     return JaxDevices(devices, model_parallel)
 

@@ -8,7 +8,7 @@ import keras
 import numpy as np
 from jax import numpy as jnp
 
-from keras_bert.training.distribute import distribute, untuned
+from keras_bert.training.distribute import distribute, without_autotuning
 from keras_bert.training.jax_attention import fused_attention
 from keras_bert.training.jax_devices import JaxDevices
 from keras_bert.training.objective import AfterBatch, Batch, Objective
@@ -36,14 +36,14 @@ def make_evaluate(
 
     def sums_and_weights(batch: Batch) -> jax.Array:
         parts = (task.sums(model, batch, False), task.weights(batch))
-        return jnp.stack([jnp.stack([part[name] for name in task.figures]) for part in parts])
+        return jnp.stack([jnp.stack([part[name] for name in task.metrics]) for part in parts])
 
     forward = _pure(model, sums_and_weights, jit_compile)
 
     def evaluate(
         dataset: "tf.data.Dataset", after_batch: AfterBatch | None = None
     ) -> dict[str, float]:
-        total = np.zeros([2, len(task.figures)])
+        total = np.zeros([2, len(task.metrics)])
         for batch in distribute(strategy, dataset):
             total += np.asarray(forward(batch))
             if after_batch:
@@ -71,7 +71,7 @@ def make_predict(
     forward = _pure(model, lambda batch: model(batch, training=False), jit_compile)
 
     def predict(dataset: "tf.data.Dataset") -> Iterator[tuple[Batch, dict[str, np.ndarray]]]:
-        for batch in untuned(dataset).as_numpy_iterator():
+        for batch in without_autotuning(dataset).as_numpy_iterator():
             outputs = forward(strategy.place({name: batch[name] for name in inputs}))
             yield batch, {name: np.asarray(value) for name, value in outputs.items()}
 

@@ -22,30 +22,30 @@ from keras_bert.training.jax_attention import fused_attention
 from keras_bert.training.objective import Batch
 from keras_bert.training.run import TrainingSettings
 from keras_bert.training.state import TrainState
-from keras_bert.training.step_figures import StepFigures
+from keras_bert.training.step_metrics import StepMetrics
 
 
 def make_train_steps(
     strategy: Any, state: TrainState, training: TrainingSettings
-) -> Callable[[Iterator[Batch], int], StepFigures]:
+) -> Callable[[Iterator[Batch], int], StepMetrics]:
     """Builds the function that runs training steps.
 
     Returns:
         `train_steps(iterator, count)`, which consumes `count` global batches and returns their
-        `StepFigures` as NumPy arrays.
+        `StepMetrics` as NumPy arrays.
     """
     model, optimizer, objective = state.model, state.optimizer, state.objective
-    loss_scale, names = state.loss_scale, objective.figures
+    loss_scale, names = state.loss_scale, objective.metrics
     trained, others = model.trainable_variables, model.non_trainable_variables
     slots = optimizer.variables
 
     def loss_and_sums(weights: list, fixed: list, batch: Batch, totals: dict, scale: jax.Array):
         mapping = [*zip(trained, weights, strict=True), *zip(others, fixed, strict=True)]
-        twice = recompute_with(_run_twice) if training.gradient_checkpointing else None
+        recompute = recompute_with(_recomputed) if training.gradient_checkpointing else None
         with (
             keras.StatelessScope(mapping),
             fused_attention(model.compute_dtype),
-            twice or contextlib.nullcontext(),
+            recompute or contextlib.nullcontext(),
         ):
             sums = objective.sums(model, batch, True)
         loss = sum(sums[name] / (totals[name] + e) for name, e in objective.losses.items())
@@ -109,32 +109,32 @@ def make_train_steps(
             )
         denominators = jnp.stack([known[name] for name in names])
         counts = jnp.sum(tokens), jnp.sum(examples)
-        figures = StepFigures(sums, denominators, *counts, scale, norm, rate)
-        return (new_weights, new_slots), figures
+        metrics = StepMetrics(sums, denominators, *counts, scale, norm, rate)
+        return (new_weights, new_slots), metrics
 
     if training.jit_compile:
         # Each variable keeps its sharding, and the memory of the previous state is reused.
         places = tuple([v.value.sharding for v in part] for part in (trained, slots))
         step = jax.jit(step, donate_argnums=0, out_shardings=(places, None))
 
-    def train_steps(iterator: Iterator[Batch], count: int) -> StepFigures:
+    def train_steps(iterator: Iterator[Batch], count: int) -> StepMetrics:
         values = tuple([v.value for v in part] for part in (trained, slots))
         fixed = [v.value for v in others]
         steps = []
         try:
             for _ in range(int(count)):
-                values, figures = step(values, fixed, next(iterator))
-                steps.append(figures)
+                values, metrics = step(values, fixed, next(iterator))
+                steps.append(metrics)
         finally:  # The variables' previous arrays were donated and no longer exist.
             for part, updates in zip((trained, slots), values, strict=True):
                 for variable, value in zip(part, updates, strict=True):
                     variable.assign(value)
-        return StepFigures(*map(np.stack, zip(*jax.device_get(steps), strict=True)))
+        return StepMetrics(*map(np.stack, zip(*jax.device_get(steps), strict=True)))
 
     return train_steps
 
 
-def _run_twice(layer: keras.layers.Layer) -> Callable[..., jax.Array]:
+def _recomputed(layer: keras.layers.Layer) -> Callable[..., jax.Array]:
     """Makes a layer keep only its inputs, and run again in the backward pass."""
     return jax.checkpoint(lambda *inputs: layer(*inputs))
 

@@ -20,7 +20,7 @@ from absl import logging
 
 from keras_bert.common.errors import EndedEarly
 from keras_bert.training.backend import make_train_steps
-from keras_bert.training.best import BestKept
+from keras_bert.training.best import BestWeights
 from keras_bert.training.checkpoint import CheckpointWriter, restore_latest
 from keras_bert.training.cluster import all_sum, worker_index
 from keras_bert.training.consistency_checks import (
@@ -32,7 +32,7 @@ from keras_bert.training.distribute import distribute
 from keras_bert.training.objective import AfterBatch
 from keras_bert.training.run import TrainingRun, TrainingSettings
 from keras_bert.training.state import TrainState
-from keras_bert.training.step_figures import StepWindow
+from keras_bert.training.step_metrics import StepWindow
 from keras_bert.training.stopping import Stopping
 from keras_bert.training.summaries import EVALUATION, Summaries, read_evaluations
 
@@ -47,7 +47,7 @@ class Evaluation:
     """
 
     evaluate: Callable[[AfterBatch], Mapping[str, float]]
-    best: BestKept | None = None
+    best: BestWeights | None = None
 
 
 def train(
@@ -75,11 +75,11 @@ def train(
         EndedEarly: if the run received SIGTERM; its state is saved.
     """
     loop = _Loop(run, state, evaluation)
-    if loop.has_ended and not loop.owes_evaluation:
+    if loop.is_complete and not loop.evaluation_is_due:
         return None
     if loop.train(batches_from):
-        raise EndedEarly(f"told to stop after step {loop.step}, which is saved")
-    return loop.figures
+        raise EndedEarly(f"stopped by SIGTERM after step {loop.step}; the checkpoint is saved")
+    return loop.metrics
 
 
 class _Loop:
@@ -87,7 +87,7 @@ class _Loop:
 
     Attributes:
         step: the number of completed steps.
-        figures: the metrics of the last evaluation of this call; None before it.
+        metrics: the metrics of the last evaluation of this call; None before it.
     """
 
     def __init__(self, run: TrainingRun, state: TrainState, evaluation: Evaluation | None):
@@ -104,19 +104,19 @@ class _Loop:
         self._evaluations = read_evaluations(run.output_dir, self.step)
         check_same_start(run.strategy, self.step, self._evaluations, run.output_dir)
         if self.step:
-            logging.info("continuing from step %d (%s)", self.step, self._checkpoints)
-        self.figures: Mapping[str, float] | None = None
+            logging.info("Training resumed at step %d (%s)", self.step, self._checkpoints)
+        self.metrics: Mapping[str, float] | None = None
         self._is_chief = worker_index(run.strategy) == 0
 
     @property
-    def has_ended(self) -> bool:
+    def is_complete(self) -> bool:
         """True if all steps are done or the evaluations stopped improving."""
         if self.step >= self._training.num_train_steps:
             return True
         return bool(self._best and self._best.has_stopped(self._evaluations))
 
     @property
-    def owes_evaluation(self) -> bool:
+    def evaluation_is_due(self) -> bool:
         """True if the evaluation at the current step was interrupted and must be repeated."""
         evaluated = [each["step"] for each in self._evaluations]
         return self._evaluates_now() and self.step not in evaluated
@@ -131,52 +131,52 @@ class _Loop:
         self._stopping = Stopping(self._strategy, self._training.steps_per_loop)
         has_loss_scale = self._state.loss_scale is not None
         self._window = StepWindow(self._state.objective, has_loss_scale)
-        iterator, told_to_stop = iter(batches), False
+        iterator, stop_requested = iter(batches), False
         try:
             with self._stopping.on_sigterm():
-                if self.owes_evaluation:
-                    told_to_stop = not self._evaluate()
-                while not (told_to_stop or self.has_ended):
-                    told_to_stop = self._take_steps(train_steps, iterator)
-                    told_to_stop = self._report_and_save(told_to_stop)
+                if self.evaluation_is_due:
+                    stop_requested = not self._evaluate()
+                while not (stop_requested or self.is_complete):
+                    stop_requested = self._take_steps(train_steps, iterator)
+                    stop_requested = self._report_and_save(stop_requested)
                 self._writer.wait()
                 all_sum(self._strategy)(np.zeros([1]))  # A barrier: worker 0 has written its files.
         finally:
             self._writer.close()
             self._summaries.close()
-        return told_to_stop
+        return stop_requested
 
     def _take_steps(self, train_steps: Callable, iterator: object) -> bool:
         """Runs the steps up to the next event; returns whether the run must stop."""
         count = _steps_to_next_event(self.step, self._training)
-        count = min(self._stopping.steps_a_call, count)
+        count = min(self._stopping.steps_per_call, count)
         start = time.monotonic()
         # An array, because TensorFlow would trace the function again for each Python int.
-        figures = train_steps(iterator, np.array(count, np.int32)).numpy()
-        told_to_stop = self._stopping.agree(count, time.monotonic() - start)
-        stop_if_not_finite(figures, self.step, self._state.objective, self._writer)
+        metrics = train_steps(iterator, np.array(count, np.int32)).numpy()
+        stop_requested = self._stopping.agree(count, time.monotonic() - start)
+        stop_if_not_finite(metrics, self.step, self._state.objective, self._writer)
         self.step += count
-        self._window.add(figures)
+        self._window.add(metrics)
         self._summaries.advance(count)
         self._writer.check()
-        return told_to_stop
+        return stop_requested
 
-    def _report_and_save(self, told_to_stop: bool) -> bool:
+    def _report_and_save(self, stop_requested: bool) -> bool:
         """Logs, evaluates and saves where due; returns whether the run must stop."""
         training, step = self._training, self.step
         done, evaluates = step == training.num_train_steps, self._evaluates_now()
-        if done or evaluates or told_to_stop or step % training.log_steps == 0:
+        if done or evaluates or stop_requested or step % training.log_steps == 0:
             self._summaries.write(step, self._window.close())
-        if not (done or evaluates or told_to_stop or step % training.save_checkpoints_steps == 0):
+        if not (done or evaluates or stop_requested or step % training.save_checkpoints_steps == 0):
             return False
         check_weights(self._strategy, self._state.model, step, self._writer)
         # Before the checkpoint: a run that is killed during the evaluation then repeats it.
-        if evaluates and not told_to_stop:
-            told_to_stop = not self._evaluate()
+        if evaluates and not stop_requested:
+            stop_requested = not self._evaluate()
         if self._is_chief:
             self._writer.save(step, self._state.model, self._state.optimizer)
         self._window.restart_clock()
-        return told_to_stop
+        return stop_requested
 
     def _evaluates_now(self) -> bool:
         if self._evaluation is None or not self.step:
@@ -186,19 +186,19 @@ class _Loop:
 
     def _evaluate(self) -> bool:
         """Evaluates; returns False if SIGTERM interrupted the evaluation."""
-        figures = self._stopping.evaluate(self._evaluation.evaluate)
-        if figures is None:
+        metrics = self._stopping.evaluate(self._evaluation.evaluate)
+        if metrics is None:
             return False
-        self.figures, step, best = figures, self.step, self._best
-        self._evaluations.append({"step": step, **figures})
+        self.metrics, step, best = metrics, self.step, self._best
+        self._evaluations.append({"step": step, **metrics})
         if best and self._is_chief and best.step_of_best(self._evaluations) == step:
             best.save()
-        self._summaries.write(step, figures, prefix=EVALUATION)
+        self._summaries.write(step, metrics, prefix=EVALUATION)
         if best and best.has_stopped(self._evaluations):
             logging.info(
-                "step %d: %s no better for %d evaluations; training ends here",
+                "step %d: %s has not improved for %d evaluations; training stops",
                 step,
-                best.figure,
+                best.metric,
                 best.patience,
             )
         return True

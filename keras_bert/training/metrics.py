@@ -17,8 +17,8 @@ def read_line(line: str) -> dict[str, float] | None:
         row = json.loads(line)
     except ValueError:
         return None
-    is_whole = isinstance(row, dict) and isinstance(row.get("step"), int)
-    return row if is_whole else None
+    is_complete = isinstance(row, dict) and isinstance(row.get("step"), int)
+    return row if is_complete else None
 
 
 def read_metrics(output_dir: Path) -> list[dict[str, float]]:

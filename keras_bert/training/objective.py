@@ -19,7 +19,7 @@ class Objective:
     devices, which a mean of means would not be.
 
     Attributes:
-        figures: the names of the metrics (losses, accuracies), in the order in which they are
+        metrics: the names of the metrics (losses, accuracies), in the order in which they are
             reported.
         losses: {metric: epsilon} of the metrics whose sum is the loss; epsilon is added to the
             denominator.
@@ -28,7 +28,7 @@ class Objective:
         sums: a function (model, batch, training) -> {metric: numerator}, float32 scalars.
     """
 
-    figures: Sequence[str]
+    metrics: Sequence[str]
     losses: Mapping[str, float]
     weights: Callable[[Batch], dict[str, Any]]
     sums: Callable[[keras.Model, Batch, bool], dict[str, Any]]
@@ -37,14 +37,14 @@ class Objective:
         """Divides sums by weights.
 
         Args:
-            sums: [F], numerators over any number of batches, in the order of `figures`.
+            sums: [F], numerators over any number of batches, in the order of `metrics`.
             weights: [F], denominators over the same batches.
 
         Returns:
             {"loss": value} followed by {metric: value}; 0 where the weight is 0.
         """
-        epsilons = np.array([self.losses.get(name, 0.0) for name in self.figures])
+        epsilons = np.array([self.losses.get(name, 0.0) for name in self.metrics])
         # Weights are whole numbers, so the minimum of 1e-12 only prevents a division by zero.
         values = np.asarray(sums, np.float64) / np.maximum(weights + epsilons, 1e-12)
-        figures = dict(zip(self.figures, values.tolist(), strict=True))
-        return {"loss": sum(figures[name] for name in self.losses)} | figures
+        metrics = dict(zip(self.metrics, values.tolist(), strict=True))
+        return {"loss": sum(metrics[name] for name in self.losses)} | metrics

@@ -12,14 +12,14 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from keras_bert.training.curves import THROUGHPUT, RunCurves, drawn
+from keras_bert.training.curves import THROUGHPUT, RunCurves, selected_metrics
 from keras_bert.training.metrics import EVALUATION
 
 _DOTS_PER_INCH = 150
 _COLUMNS = 3
 _TRAINING = {"linewidth": 1.1}
 _EVALUATION = {"linewidth": 1.6, "marker": "o", "markersize": 3.2}
-_GUESS = {"linewidth": 1.0, "linestyle": ":"}
+_BASELINE = {"linewidth": 1.0, "linestyle": ":"}
 _PAGE = """<!doctype html>
 <html lang="en">
 <meta charset="utf-8">
@@ -40,8 +40,8 @@ caption {{ text-align: left; color: #666; padding: .6rem 0; caption-side: bottom
 <h1>{title}</h1>
 <img src="data:image/png;base64,{picture}" alt="{alt}">
 <div><table>
-<caption>Figures of the last logged step; eval_: of the last evaluation, or a finished run's
-results; tokens_per_second: the median of the run.</caption>
+<caption>Metrics of the last logged step. eval_: metrics of the last evaluation, or the results of a
+finished run. tokens_per_second: the median over the run.</caption>
 <thead><tr><th></th>{header}</tr></thead>
 <tbody>
 {rows}
@@ -62,7 +62,7 @@ def draw(runs: Sequence[RunCurves]) -> bytes:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    names = drawn(runs)
+    names = selected_metrics(runs)
     columns = min(_COLUMNS, len(names))
     rows = math.ceil(len(names) / columns)
     look = {"axes.grid": True, "grid.color": "#e6e6e6", "axes.edgecolor": "#999999"}
@@ -71,11 +71,11 @@ def draw(runs: Sequence[RunCurves]) -> bytes:
         figure = Figure(figsize=(4.4 * columns, 3.0 * rows + 0.8), layout="constrained")
         FigureCanvasAgg(figure)
         colors = _colors(len(runs))
-        longest = max(told.last_step for told in runs)
+        longest = max(run.last_step for run in runs)
         for place, name in enumerate(names):
             axes = figure.add_subplot(rows, columns, place + 1)
-            for told, color in zip(runs, colors, strict=True):
-                _draw_curves(axes, told, name, color)
+            for run, color in zip(runs, colors, strict=True):
+                _draw_curves(axes, run, name, color)
             axes.set_title(name, loc="left", fontsize=10, fontweight="bold")
             axes.set_xlabel("step")
             axes.set_xlim(0, 1.02 * longest)
@@ -91,22 +91,22 @@ def draw(runs: Sequence[RunCurves]) -> bytes:
 
 def make_page(runs: Sequence[RunCurves], picture: bytes) -> str:
     """Returns a self-contained HTML page with a PNG and a table with one column per run."""
-    figures = [one.final_figures() for one in runs]
-    panels = [name for panel in drawn(runs) for name in (panel, EVALUATION + panel)]
-    rest = [name for one in figures for name in one]
+    metrics = [one.final_metrics() for one in runs]
+    panels = [name for panel in selected_metrics(runs) for name in (panel, EVALUATION + panel)]
+    rest = [name for one in metrics for name in one]
     names = [name for name in dict.fromkeys([*panels, *rest]) if name in rest]
     table = {"step": [f"{one.last_step:,}" for one in runs]}
     table["state"] = ["finished" if one.results else "not finished" for one in runs]
-    table |= {name: [_shown(one.get(name)) for one in figures] for name in names}
+    table |= {name: [_shown(one.get(name)) for one in metrics] for name in names}
     rows = [
         f"<tr><th>{html.escape(name)}</th>{''.join(f'<td>{value}</td>' for value in values)}</tr>"
         for name, values in table.items()
     ]
     return _PAGE.format(
-        title=html.escape("Learning curves of " + ", ".join(told.name for told in runs)),
+        title=html.escape("Learning curves of " + ", ".join(run.name for run in runs)),
         picture=base64.b64encode(picture).decode(),
-        alt=html.escape(", ".join(drawn(runs)) + " over the steps"),
-        header="".join(f"<th>{html.escape(told.name)}</th>" for told in runs),
+        alt=html.escape(", ".join(selected_metrics(runs)) + " over the steps"),
+        header="".join(f"<th>{html.escape(run.name)}</th>" for run in runs),
         rows="\n".join(rows),
     )
 
@@ -119,18 +119,18 @@ def _colors(count: int) -> list[Any]:
     return [matplotlib.colormaps["turbo"](0.05 + 0.9 * p / (count - 1)) for p in range(count)]
 
 
-def _draw_curves(axes: Any, told: RunCurves, name: str, color: Any) -> None:
+def _draw_curves(axes: Any, run: RunCurves, name: str, color: Any) -> None:
     """Draws one metric of one run; the training curve is fainter next to an evaluation curve."""
-    evaluated = name in told.evaluation
-    if name in told.training:
-        steps, values = told.training[name]
+    evaluated = name in run.evaluation
+    if name in run.training:
+        steps, values = run.training[name]
         mark = "." if len(steps) == 1 else None  # A line of one point is invisible.
         alpha = 0.5 if evaluated else 0.9
         axes.plot(steps, values, **_TRAINING, color=color, marker=mark, alpha=alpha)
     if evaluated:
-        axes.plot(*told.evaluation[name], **_EVALUATION, color=color)
-    if name in told.guesses:
-        axes.axhline(told.guesses[name], **_GUESS, color=color)
+        axes.plot(*run.evaluation[name], **_EVALUATION, color=color)
+    if name in run.baselines:
+        axes.axhline(run.baselines[name], **_BASELINE, color=color)
 
 
 def _draw_legends(figure: Any, runs: Sequence[RunCurves], colors: Sequence[Any]) -> None:
@@ -138,15 +138,15 @@ def _draw_legends(figure: Any, runs: Sequence[RunCurves], colors: Sequence[Any])
     from matplotlib.lines import Line2D
 
     names = [
-        Line2D([], [], color=color, linewidth=3, label=told.name)
-        for told, color in zip(runs, colors, strict=True)
+        Line2D([], [], color=color, linewidth=3, label=run.name)
+        for run, color in zip(runs, colors, strict=True)
     ]
     kinds = {"training": _TRAINING, "evaluation": _EVALUATION}
-    if any(told.guesses for told in runs):
-        kinds["guess by frequency"] = _GUESS
+    if any(run.baselines for run in runs):
+        kinds["unigram baseline"] = _BASELINE
     lines = [Line2D([], [], **look, color="#555555", label=kind) for kind, look in kinds.items()]
     # The width of a legend entry in inches: the line sample, and about 0.075 per letter.
-    wide = 0.7 + 0.075 * max(len(told.name) for told in runs)
+    wide = 0.7 + 0.075 * max(len(run.name) for run in runs)
     columns = max(1, min(len(runs), int(figure.get_figwidth() / wide)))
     figure.legend(handles=names, loc="outside upper left", ncols=columns, frameon=False)
     figure.legend(handles=lines, loc="outside lower left", ncols=len(lines), frameon=False)

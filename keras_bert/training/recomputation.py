@@ -18,12 +18,13 @@ from keras_bert.models.layers.recompute import recompute_with
 
 
 @contextlib.contextmanager
-def recomputing(model: keras.Model, *, whole: bool) -> Iterator[None]:
+def recomputing(model: keras.Model, *, fully_compiled: bool) -> Iterator[None]:
     """Makes the blocks of a model keep only their inputs when called under a gradient tape.
 
     Args:
         model: the model; the tape must already watch its variables.
-        whole: whether XLA compiles the whole traced function, rather than only its chains.
+        fully_compiled: whether XLA compiles the entire traced function, rather than only its
+            chains.
     """
     # The weights are read outside of any layer: a mixed-precision layer would return them cast,
     # and the cast copies would be kept for the backward pass.
@@ -34,7 +35,7 @@ def recomputing(model: keras.Model, *, whole: bool) -> Iterator[None]:
 
         def call(*inputs: Any) -> tf.Tensor:
             given = [x is not None for x in inputs]
-            run = _run_twice(layer, given, whole)
+            run = _recomputed(layer, given, fully_compiled)
             return run(*[x for x in inputs if x is not None], *weights)
 
         return call
@@ -43,8 +44,8 @@ def recomputing(model: keras.Model, *, whole: bool) -> Iterator[None]:
         yield
 
 
-def _run_twice(
-    layer: keras.layers.Layer, given: Sequence[bool], whole: bool
+def _recomputed(
+    layer: keras.layers.Layer, given: Sequence[bool], fully_compiled: bool
 ) -> Callable[..., tf.Tensor]:
     """Makes a function of those inputs of a layer that are `given`, followed by its weights."""
     count = sum(given)
@@ -58,7 +59,7 @@ def _run_twice(
     @tf.custom_gradient
     def run(*tensors: tf.Tensor) -> tuple[tf.Tensor, Callable[..., Any]]:
         def gradient(upstream: tf.Tensor) -> list[tf.Tensor | None]:
-            again = _after(upstream, tensors, whole)
+            again = _delay_until(upstream, tensors, fully_compiled)
             sources = [x for x in again if x.dtype.is_floating]
             with tf.GradientTape(watch_accessed_variables=False) as tape:
                 tape.watch(sources)
@@ -72,14 +73,16 @@ def _run_twice(
     return run
 
 
-def _after(upstream: tf.Tensor, tensors: Sequence[tf.Tensor], whole: bool) -> list[tf.Tensor]:
+def _delay_until(
+    upstream: tf.Tensor, tensors: Sequence[tf.Tensor], fully_compiled: bool
+) -> list[tf.Tensor]:
     """Returns the tensors, but available only after the upstream gradient is.
 
     Without this dependency the second run could start early, or a compiler could merge it with the
     first one as a common subexpression.
     """
     # XLA ignores control dependencies, but it cannot simplify 0 * x, which is NaN for x = NaN.
-    if whole:
+    if fully_compiled:
         first, *rest = tensors
         nothing = 0.0 * tf.reshape(upstream, [-1])[0]
         return [first + tf.cast(nothing, first.dtype), *rest]

@@ -18,14 +18,14 @@ from concurrent.futures import ThreadPoolExecutor
 from keras_bert.common.errors import EndedEarly, InputError
 
 _HELLO = b"keras_bert worker "
-_HEARD = b"keras_bert heard"
-_REFUSED = b"keras_bert refused: "
-_SECONDS_A_CALL = 2.0
-_CALLS_AT_ONCE = 64
+_ACCEPTED = b"keras_bert accepted"
+_REJECTED = b"keras_bert rejected: "
+_CALL_TIMEOUT = 2.0
+_MAX_PARALLEL_CALLS = 64
 _INDEX = slice(len(_HELLO), len(_HELLO) + 2)
 
 
-def meet(workers: Sequence[str], index: int, timeout: float) -> None:
+def wait_for_workers(workers: Sequence[str], index: int, timeout: float) -> None:
     """Waits until this worker has exchanged greetings with every other worker.
 
     The wait may exceed `timeout` seconds by one connection attempt.
@@ -38,25 +38,25 @@ def meet(workers: Sequence[str], index: int, timeout: float) -> None:
     others = [other for other in range(len(workers)) if other != index]
     hello = _hello(workers, index)
     callers: set[int] = set()
-    misfits: list[str] = []
-    met = threading.Event()
+    mismatches: list[str] = []
+    all_connected = threading.Event()
     deadline = time.monotonic() + timeout
     # Workers are called in parallel, since a call to a machine that is off waits for its timeout.
-    threads = ThreadPoolExecutor(1 + min(len(others), _CALLS_AT_ONCE))
+    threads = ThreadPoolExecutor(1 + min(len(others), _MAX_PARALLEL_CALLS))
     with _own_port(workers[index]) as listener, threads:
-        threads.submit(_answer, listener, hello, callers, misfits, met)
+        threads.submit(_accept_calls, listener, hello, callers, mismatches, all_connected)
         try:
             while True:
                 left = deadline - time.monotonic()
-                call = functools.partial(_call, hello, min(_SECONDS_A_CALL, max(left, 0.2)))
+                call = functools.partial(_call, hello, min(_CALL_TIMEOUT, max(left, 0.2)))
                 answers = list(threads.map(call, [workers[other] for other in others]))
                 for other, answer in zip(others, answers, strict=True):
-                    if answer.startswith(_REFUSED):
-                        what = answer.removeprefix(_REFUSED).decode(errors="replace")
-                        misfits.append(f"worker {other}, {workers[other]}, {what}")
-                if misfits:
+                    if answer.startswith(_REJECTED):
+                        reason = answer.removeprefix(_REJECTED).decode(errors="replace")
+                        mismatches.append(f"worker {other}, {workers[other]}, {reason}")
+                if mismatches:
                     raise InputError(
-                        f"TF_CONFIG: {misfits[0]} this worker, which is {index} of "
+                        f"TF_CONFIG: {mismatches[0]} this worker, which is worker {index} of "
                         f"{json.dumps([*workers])}"
                     )
                 if all(answers) and callers.issuperset(others):
@@ -65,16 +65,16 @@ def meet(workers: Sequence[str], index: int, timeout: float) -> None:
                     missing = [workers[other] for other in others if other not in callers]
                     raise EndedEarly(
                         f"worker {index} of {len(workers)} waited {timeout:.0f} s "
-                        "(--worker_timeout); not there: "
-                        f"{', '.join(missing) or 'one that had come'}"
+                        "(--worker_timeout); not connected: "
+                        f"{', '.join(missing) or 'a worker that connected earlier'}"
                     )
                 time.sleep(0.2)
         finally:
-            met.set()
+            all_connected.set()
 
 
 @contextlib.contextmanager
-def held_address() -> Iterator[str]:
+def reserved_address() -> Iterator[str]:
     """Reserves a free port of this machine for one worker to listen on; yields "host:port".
 
     While the port is bound, the system does not assign it to a process that asks for any free port.
@@ -97,7 +97,7 @@ def _own_port(address: str) -> socket.socket:
         listener = socket.create_server(("", int(address.rpartition(":")[2])), backlog=128)
     except OSError as error:
         raise InputError(
-            f"TF_CONFIG: cannot listen on the port of {address}, which is this worker's: "
+            f"TF_CONFIG: cannot listen on the port of {address}, the address of this worker: "
             f"{error.strerror}"
         ) from None
     listener.settimeout(0.2)
@@ -119,15 +119,15 @@ def _call(hello: bytes, seconds: float, address: str) -> bytes:
         return b""
 
 
-def _answer(
+def _accept_calls(
     listener: socket.socket,
     hello: bytes,
     callers: set[int],
-    misfits: list[str],
-    met: threading.Event,
+    mismatches: list[str],
+    all_connected: threading.Event,
 ) -> None:
     """Accepts connections, each in its own thread, until this worker has met all others."""
-    while not met.is_set():
+    while not all_connected.is_set():
         try:
             connection, (host, _) = listener.accept()
         except TimeoutError:
@@ -136,30 +136,30 @@ def _answer(
             time.sleep(0.05)
             continue
         # A thread each, so that a client that sends nothing does not block the others.
-        given = (connection, host, hello, callers, misfits)
-        threading.Thread(target=_hear, args=given, daemon=True).start()
+        given = (connection, host, hello, callers, mismatches)
+        threading.Thread(target=_handle_call, args=given, daemon=True).start()
 
 
-def _hear(
-    connection: socket.socket, host: str, hello: bytes, callers: set[int], misfits: list[str]
+def _handle_call(
+    connection: socket.socket, host: str, hello: bytes, callers: set[int], mismatches: list[str]
 ) -> None:
     """Records the caller, or the reason why it does not match, and answers it."""
     with connection, contextlib.suppress(OSError):
-        connection.settimeout(_SECONDS_A_CALL)
-        said = connection.recv(64)
-        if not said.startswith(_HELLO) or len(said) != len(hello):
+        connection.settimeout(_CALL_TIMEOUT)
+        received = connection.recv(64)
+        if not received.startswith(_HELLO) or len(received) != len(hello):
             return
-        caller, what = int.from_bytes(said[_INDEX], "big"), _misfit(said, hello)
-        if what:
-            connection.sendall(_REFUSED + what.encode())
-            misfits.append(f"worker {caller}, which called from {host}, {what}")
+        caller, reason = int.from_bytes(received[_INDEX], "big"), _mismatch(received, hello)
+        if reason:
+            connection.sendall(_REJECTED + reason.encode())
+            mismatches.append(f"worker {caller}, which called from {host}, {reason}")
         else:
             callers.add(caller)
-            connection.sendall(_HEARD)
+            connection.sendall(_ACCEPTED)
 
 
-def _misfit(said: bytes, hello: bytes) -> str:
+def _mismatch(received: bytes, hello: bytes) -> str:
     """Returns the reason why two workers cannot be in one run, or an empty string."""
-    if said[_INDEX.stop :] != hello[_INDEX.stop :]:
-        return "has another list of workers than"
-    return "has the same index as" if said == hello else ""
+    if received[_INDEX.stop :] != hello[_INDEX.stop :]:
+        return "has a different list of workers than"
+    return "has the same index as" if received == hello else ""

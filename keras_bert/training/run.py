@@ -54,7 +54,7 @@ class TrainingRun:
     Attributes:
         training: the length of the run and the settings of its steps.
         strategy: the devices.
-        output_dir: the run directory (README, "What a run leaves behind").
+        output_dir: the run directory (docs/reference/outputs.md).
         record: the settings saved in run.json, which must not change when the run is resumed.
     """
 
@@ -81,10 +81,10 @@ def check_batch_sizes(
     parts = devices * settings.gradient_accumulation_steps
     if settings.train_batch_size % parts:
         raise InputError(
-            f"--train_batch_size={settings.train_batch_size} does not divide by {devices} devices "
+            f"--train_batch_size={settings.train_batch_size} is not divisible by {devices} devices "
             f"x {settings.gradient_accumulation_steps} micro-batches"
         )
     if eval_batch_size % devices:
         raise InputError(
-            f"--eval_batch_size={eval_batch_size} does not divide by {devices} devices"
+            f"--eval_batch_size={eval_batch_size} is not divisible by {devices} devices"
         )

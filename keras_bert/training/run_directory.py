@@ -23,15 +23,15 @@ from keras_bert.common.files import read_json, write_json
 from keras_bert.common.lock import locked
 from keras_bert.training.cluster import (
     all_sum,
+    convert_lost_worker_errors,
     gather,
-    lost_workers_end,
     num_workers,
     worker_index,
 )
 
 _LOCK = ".lock"
-_MARK = ".workers-"
-_SECONDS_TO_APPEAR = 10.0  # On a network file system a new file may become visible late.
+_MARKER_PREFIX = ".workers-"
+_VISIBILITY_TIMEOUT = 10.0  # On a network file system a new file may become visible late.
 PACKAGES = ("tensorflow", "jax", "keras", "numpy")
 
 
@@ -48,15 +48,15 @@ def is_finished(
             workers.
         EndedEarly: if another worker is lost.
     """
-    last, refusal = "", ""
+    last, message = "", ""
     if worker_index(strategy) == 0:
         try:
             last = _last_file(output_dir, settings)
         except InputError as error:
-            refusal = str(error)
-    last, refusal = gather(strategy, [last, refusal])[0]
-    if refusal:
-        raise InputError(refusal)
+            message = str(error)
+    last, message = gather(strategy, [last, message])[0]
+    if message:
+        raise InputError(message)
     if last:
         _check_all_find(strategy, output_dir / last)
     return last == "results.json"
@@ -70,7 +70,7 @@ def _last_file(output_dir: Path, settings: Mapping[str, object]) -> str:
     settings = json.loads(json.dumps(settings))
     old = read_json(run_file).get("settings")
     if not isinstance(old, dict):
-        raise InputError(f"{run_file}: has no settings; expected a run's record")
+        raise InputError(f"{run_file}: has no settings; expected the record of a run")
     old, settings = flat(old), flat(settings)
     changed = [
         f"{name} was {json.dumps(old.get(name))} and is now {json.dumps(settings.get(name))}"
@@ -79,8 +79,8 @@ def _last_file(output_dir: Path, settings: Mapping[str, object]) -> str:
     ]
     if changed:
         raise InputError(
-            f"{output_dir} holds a run with other settings: {'; '.join(changed)}; "
-            "give the same settings to continue it, or another --output_dir"
+            f"{output_dir}: contains a run with other settings: {'; '.join(changed)}; expected the "
+            "same settings to resume it, or another --output_dir"
         )
     return "results.json" if (output_dir / "results.json").exists() else run_file.name
 
@@ -113,14 +113,14 @@ def running(
             with other settings, or is not shared by all workers.
         EndedEarly: if another worker is lost.
     """
-    with lost_workers_end(strategy):
+    with convert_lost_worker_errors(strategy):
         if worker_index(strategy):
             with tempfile.TemporaryDirectory() as folder:
                 _check_one_folder(strategy, output_dir)
                 yield Path(folder)
         else:
-            at_work = f"{output_dir}: another process is at work in this folder"
-            with locked(output_dir / _LOCK, at_work):
+            in_use = f"{output_dir}: another process is using this folder"
+            with locked(output_dir / _LOCK, in_use):
                 # Checked again: another run may have started and ended since `is_finished`.
                 if not _last_file(output_dir, settings):
                     record = {"settings": settings, "versions": _versions()}
@@ -134,11 +134,11 @@ def _check_one_folder(strategy: tf.distribute.Strategy, output_dir: Path) -> Non
     """Checks that all workers see a marker file that worker 0 creates in its run directory."""
     if num_workers(strategy) == 1:
         return
-    mark = output_dir / f"{_MARK}{secrets.token_hex(8)}"
+    mark = output_dir / f"{_MARKER_PREFIX}{secrets.token_hex(8)}"
     is_chief = worker_index(strategy) == 0
     try:
         if is_chief:
-            for leftover in output_dir.glob(f"{_MARK}*"):  # from a killed process
+            for leftover in output_dir.glob(f"{_MARKER_PREFIX}*"):  # from a killed process
                 leftover.unlink()
             write_json(mark, {})
         name = gather(strategy, mark.name)[0]
@@ -152,17 +152,17 @@ def _check_all_find(strategy: tf.distribute.Strategy, path: Path) -> None:
     """Checks that all workers see a file of worker 0 in the run directory."""
     if num_workers(strategy) == 1:
         return
-    found = gather(strategy, [str(path.parent.absolute()), _appears(path)])
+    found = gather(strategy, [str(path.parent.absolute()), _becomes_visible(path)])
     for other, (folder, there) in enumerate(found):
         if not there:
             raise InputError(
                 f"--output_dir is {found[0][0]} on worker 0 and {folder} on worker {other}, where "
-                "worker 0's files do not appear; it must be one folder that all workers reach"
+                "the files of worker 0 are not visible; expected one folder that all workers share"
             )
 
 
-def _appears(path: Path) -> bool:
-    end = time.monotonic() + _SECONDS_TO_APPEAR
+def _becomes_visible(path: Path) -> bool:
+    end = time.monotonic() + _VISIBILITY_TIMEOUT
     while True:
         with contextlib.suppress(OSError):
             os.listdir(path.parent.parent)  # Refreshes the cache of a network file system.

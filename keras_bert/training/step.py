@@ -25,39 +25,41 @@ from collections.abc import Callable
 import tensorflow as tf
 
 from keras_bert.optimization.clipping import clip_scale
-from keras_bert.training.fusion import compiled, compiles_whole
+from keras_bert.training.fusion import compiled, compiles_entire_step
 from keras_bert.training.objective import Batch
 from keras_bert.training.recomputation import recomputing
 from keras_bert.training.run import TrainingSettings
 from keras_bert.training.state import TrainState
-from keras_bert.training.step_figures import StepFigures
+from keras_bert.training.step_metrics import StepMetrics
 
 SUM = tf.distribute.ReduceOp.SUM
 # Gradients are summed over workers in packs of at least this size: while one pack is added, the
 # next is transferred. A single pack takes twice the CPU time (benchmarks/README.md).
-IN_PIECES = tf.distribute.experimental.CommunicationOptions(bytes_per_pack=4 * 2**20)
+ALL_REDUCE_OPTIONS = tf.distribute.experimental.CommunicationOptions(bytes_per_pack=4 * 2**20)
 
 
 def make_train_steps(
     strategy: tf.distribute.Strategy, state: TrainState, training: TrainingSettings
-) -> Callable[..., StepFigures]:
+) -> Callable[..., StepMetrics]:
     """Builds the compiled function that runs training steps.
 
     Returns:
         `train_steps(iterator, count)`, which consumes `count` global batches and returns their
-        `StepFigures` as tensors. With a loss scale, a step whose gradient norm is not finite
+        `StepMetrics` as tensors. With a loss scale, a step whose gradient norm is not finite
         changes neither the weights nor the optimizer.
     """
     model, optimizer, objective = state.model, state.optimizer, state.objective
     loss_scale, jit_compile = state.loss_scale, training.jit_compile
-    names, variables = objective.figures, model.trainable_variables
-    whole = jit_compile and compiles_whole()
+    names, variables = objective.metrics, model.trainable_variables
+    fully_compiled = jit_compile and compiles_entire_step()
 
     def forward_backward(batch: Batch, totals: dict[str, tf.Tensor], scale: tf.Tensor):
         with tf.GradientTape(watch_accessed_variables=False) as tape:
             tape.watch([variable.value for variable in variables])
-            twice = recomputing(model, whole=whole) if training.gradient_checkpointing else None
-            with twice or contextlib.nullcontext():
+            recompute: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
+            if training.gradient_checkpointing:
+                recompute = recomputing(model, fully_compiled=fully_compiled)
+            with recompute:
                 sums = objective.sums(model, batch, True)
             losses = objective.losses.items()
             loss = tf.add_n([sums[name] / (totals[name] + e) for name, e in losses])
@@ -128,7 +130,7 @@ def make_train_steps(
         scale = tf.convert_to_tensor(loss_scale.scale) if loss_scale else tf.constant(1.0)
         sums, gradients = accumulate(batch, totals, scale)
         sums = replica.all_reduce(SUM, sums)
-        gradients = replica.all_reduce(SUM, gradients, IN_PIECES)
+        gradients = replica.all_reduce(SUM, gradients, ALL_REDUCE_OPTIONS)
         # Outside of XLA, which computes a norm in a single thread. l2_loss needs only one pass.
         norm = tf.sqrt(2.0 * tf.add_n([tf.nn.l2_loss(gradient) for gradient in gradients])) / scale
         # Each device updates its own copy with the same gradient. `optimizer.apply` would sum over
@@ -139,15 +141,15 @@ def make_train_steps(
         return tf.concat([sums, known, [scale, norm, rate]], axis=0)
 
     @tf.function
-    def train_steps(iterator, count: tf.Tensor) -> StepFigures:
+    def train_steps(iterator, count: tf.Tensor) -> StepMetrics:
         # One vector per step, which depends on all collectives of the step. With seven independent
         # arrays, the next step's all-reduce could start first, and the devices would deadlock.
         sizes = [len(names), len(names), 1, 1, 1, 1, 1]
         steps = tf.TensorArray(tf.float32, size=count, element_shape=[sum(sizes)])
         for i in tf.range(count):
-            figures = strategy.run(replica_step, args=(next(iterator),))
-            steps = steps.write(i, strategy.experimental_local_results(figures)[0])
+            metrics = strategy.run(replica_step, args=(next(iterator),))
+            steps = steps.write(i, strategy.experimental_local_results(metrics)[0])
         sums, weights, *scalars = tf.split(steps.stack(), sizes, axis=1)
-        return StepFigures(sums, weights, *[tf.squeeze(scalar, axis=1) for scalar in scalars])
+        return StepMetrics(sums, weights, *[tf.squeeze(scalar, axis=1) for scalar in scalars])
 
     return train_steps

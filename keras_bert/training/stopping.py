@@ -19,7 +19,7 @@ from keras_bert.training.cluster import all_sum, num_workers
 from keras_bert.training.objective import AfterBatch
 
 # Long enough that the cost of returning to Python is negligible.
-SECONDS_A_CALL = 2.0
+SECONDS_PER_CALL = 2.0
 
 
 class Stopping:
@@ -27,20 +27,20 @@ class Stopping:
 
     Args:
         strategy: the strategy.
-        most: the maximum number of steps per call.
+        max_steps: the maximum number of steps per call.
     """
 
-    def __init__(self, strategy: tf.distribute.Strategy, most: int):
+    def __init__(self, strategy: tf.distribute.Strategy, max_steps: int):
         self._sum = all_sum(strategy)
         self._workers = num_workers(strategy)
-        self._told = False
-        self._steps = _Pace(most)
+        self._stop_requested = False
+        self._steps = _Pace(max_steps)
         self._batches = _Pace()
         self._batches_done = 0
-        self._asked = 0.0
+        self._last_agreement = 0.0
 
     @property
-    def steps_a_call(self) -> int:
+    def steps_per_call(self) -> int:
         """The maximum number of steps of the next call."""
         return self._steps.count
 
@@ -58,26 +58,28 @@ class Stopping:
 
         `evaluation` must call its argument after each batch, equally often on all workers.
         """
-        self._batches_done, self._asked = 0, time.monotonic()
+        self._batches_done, self._last_agreement = 0, time.monotonic()
         try:
             return evaluation(self._after_batch)
-        except _GivenUp:
+        except _StopRequested:
             return None
 
     def _after_batch(self) -> None:
         self._batches_done += 1
         if self._batches_done < self._batches.count and self._workers > 1:
             return
-        seconds = time.monotonic() - self._asked
-        told = self._agree(self._batches, self._batches_done, seconds)
-        self._batches_done, self._asked = 0, time.monotonic()
-        if told:
-            raise _GivenUp
+        seconds = time.monotonic() - self._last_agreement
+        stop_requested = self._agree(self._batches, self._batches_done, seconds)
+        self._batches_done, self._last_agreement = 0, time.monotonic()
+        if stop_requested:
+            raise _StopRequested
 
     def _agree(self, pace: "_Pace", units: int, seconds: float) -> bool:
-        told, together = self._sum(np.array([self._told, seconds / units], np.float32))
-        pace.learn(float(together) / self._workers)
-        return bool(told > 0)
+        requests, total_seconds = self._sum(
+            np.array([self._stop_requested, seconds / units], np.float32)
+        )
+        pace.learn(float(total_seconds) / self._workers)
+        return bool(requests > 0)
 
     @contextlib.contextmanager
     def on_sigterm(self) -> Iterator[None]:
@@ -86,10 +88,10 @@ class Stopping:
             yield
             return
 
-        def tell(number: int, frame: FrameType | None) -> None:
-            self._told = True
+        def request_stop(number: int, frame: FrameType | None) -> None:
+            self._stop_requested = True
 
-        before = signal.signal(signal.SIGTERM, tell)
+        before = signal.signal(signal.SIGTERM, request_stop)
         try:
             yield
         finally:
@@ -97,20 +99,20 @@ class Stopping:
 
 
 class _Pace:
-    """The number of steps or batches between two agreements, chosen to take SECONDS_A_CALL."""
+    """The number of steps or batches between two agreements, chosen to take SECONDS_PER_CALL."""
 
-    def __init__(self, most: int = 1_000_000):
+    def __init__(self, max_count: int = 1_000_000):
         self.count = 1  # Their duration is not known yet.
-        self._most = most
+        self._max_count = max_count
         self._has_compiled = False
 
-    def learn(self, seconds_a_unit: float) -> None:
+    def learn(self, seconds_per_unit: float) -> None:
         """Updates `count` from the time per unit, but ignores the first call, which compiles."""
         if self._has_compiled:
-            fitting = int(SECONDS_A_CALL / max(seconds_a_unit, 1e-9))
-            self.count = max(1, min(self._most, fitting))
+            units_per_call = int(SECONDS_PER_CALL / max(seconds_per_unit, 1e-9))
+            self.count = max(1, min(self._max_count, units_per_call))
         self._has_compiled = True
 
 
-class _GivenUp(Exception):
+class _StopRequested(Exception):
     """Raised within an evaluation to interrupt it."""

@@ -54,7 +54,7 @@ def make_strategy(
         tf.tpu.experimental.initialize_tpu_system(resolver)
         return tf.distribute.TPUStrategy(resolver)
     raise InputError(
-        f"--distribution_strategy={name!r} is not known; it must be one of {', '.join(STRATEGIES)}"
+        f"--distribution_strategy={name!r} is unknown; expected one of {', '.join(STRATEGIES)}"
     )
 
 
@@ -93,22 +93,26 @@ def check_state_dtype(strategy: tf.distribute.Strategy, state_dtype: str) -> Non
     """
     if state_dtype == "bfloat16" and num_workers(strategy) > 1:
         raise InputError(
-            "--optimizer_state_dtype=bfloat16 does not go with multi_worker_mirrored, as "
-            "TensorFlow sends no bfloat16 between workers; expected float32"
+            "--optimizer_state_dtype=bfloat16 cannot be combined with multi_worker_mirrored, "
+            "because TensorFlow cannot send bfloat16 between workers; expected float32"
         )
 
 
 def _devices(num_devices: int) -> list[str]:
     processors = max(2, os.cpu_count() or 1)
     if not tf.config.list_physical_devices("GPU") and num_devices > processors:
-        raise InputError(f"--num_devices={num_devices} is more than the {processors} processors")
+        raise InputError(
+            f"--num_devices={num_devices} is more than the number of processors; expected at most "
+            f"{processors}"
+        )
     if not tf.config.list_physical_devices("GPU") and num_devices > 1:
         split_cpu(num_devices)
     kind = "GPU" if tf.config.list_logical_devices("GPU") else "CPU"
     names = [device.name for device in tf.config.list_logical_devices(kind)]
     if num_devices > len(names):
         raise InputError(
-            f"--num_devices={num_devices} asks for more {kind} devices than the {len(names)} here"
+            f"--num_devices={num_devices}: found {len(names)} {kind} devices; expected at most "
+            f"{len(names)}"
         )
     return names[: num_devices or len(names)]
 

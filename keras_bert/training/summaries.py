@@ -63,7 +63,7 @@ class Summaries:
             return
         self._bar.update(steps)
 
-    def write(self, step: int, figures: Mapping[str, float], prefix: str = "") -> None:
+    def write(self, step: int, metrics: Mapping[str, float], prefix: str = "") -> None:
         """Writes the metrics of a step; `prefix` is `EVALUATION` for an evaluation.
 
         Raises:
@@ -71,7 +71,7 @@ class Summaries:
         """
         if self._silent:
             return
-        named = {prefix + name: float(value) for name, value in figures.items()}
+        named = {prefix + name: float(value) for name, value in metrics.items()}
         with _writing(self._metrics), open(self._metrics, "a", encoding="utf-8") as file:
             file.write(json.dumps({"step": step} | named) + "\n")
             file.flush()
@@ -83,7 +83,7 @@ class Summaries:
             self._writer.flush()
         line = " ".join(f"{name}={value:.4g}" for name, value in named.items())
         if self._on_terminal and not prefix:
-            self._bar.set_postfix_str(f"loss={figures.get('loss', math.nan):.4f}")
+            self._bar.set_postfix_str(f"loss={metrics.get('loss', math.nan):.4f}")
         elif self._on_terminal:
             self._bar.write(f"step {step}/{self._total} {line}", file=sys.stderr)
         else:

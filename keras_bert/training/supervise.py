@@ -22,11 +22,11 @@ from types import FrameType
 from absl import logging
 
 from keras_bert.common.errors import EndedEarly, InputError
-from keras_bert.training.rendezvous import held_address
+from keras_bert.training.rendezvous import reserved_address
 
 # Exit codes after which a restart would not help: success, invalid input, an invalid command line,
 # a command that is not executable or not found, Ctrl-C.
-FINAL = (0, 1, 2, 126, 127, 130)
+FINAL_EXIT_CODES = (0, 1, 2, 126, 127, 130)
 
 
 @dataclass(frozen=True)
@@ -61,16 +61,16 @@ def supervise(command: Sequence[str], settings: Supervision) -> int:
         EndedEarly: if there were too many consecutive restarts.
         InputError: if the command cannot be started.
     """
-    told = threading.Event()
+    stop_requested = threading.Event()
     workers: list[subprocess.Popen] = []
 
-    def pass_on(number: int, frame: FrameType | None) -> None:
-        told.set()
+    def forward_sigterm(number: int, frame: FrameType | None) -> None:
+        stop_requested.set()
         _terminate(workers)
 
-    signal.signal(signal.SIGTERM, pass_on)
+    signal.signal(signal.SIGTERM, forward_sigterm)
     try:
-        return _run_until_final(command, settings, workers, told)
+        return _run_until_final(command, settings, workers, stop_requested)
     finally:
         _terminate(workers)  # After a failed start or Ctrl-C.
 
@@ -79,43 +79,48 @@ def _run_until_final(
     command: Sequence[str],
     settings: Supervision,
     workers: list[subprocess.Popen],
-    told: threading.Event,
+    stop_requested: threading.Event,
 ) -> int:
     restarts = 0
     while True:
         start = time.monotonic()
         workers.clear()
         with contextlib.ExitStack() as held:
-            addresses = [held.enter_context(held_address()) for _ in range(settings.num_workers)]
+            addresses = [
+                held.enter_context(reserved_address()) for _ in range(settings.num_workers)
+            ]
             _start(workers, command, addresses)
-            if told.is_set():  # SIGTERM was received before the workers had started.
+            if stop_requested.is_set():  # SIGTERM was received before the workers had started.
                 _terminate(workers)
-            codes, own = _wait(workers, settings.grace, told)
+            codes, own_codes = _wait(workers, settings.grace, stop_requested)
         # If any worker ended by a signal, the exit codes of the others may be its consequence.
-        final = [code for code in own if code in FINAL and code] if min(own, default=0) >= 0 else []
+        final = []
+        if min(own_codes, default=0) >= 0:
+            final = [code for code in own_codes if code in FINAL_EXIT_CODES and code]
         if not any(codes) or final:
             return max(final, default=0)
-        if told.is_set():
+        if stop_requested.is_set():
             return EndedEarly.EXIT_CODE
         restarts = 0 if time.monotonic() - start > settings.healthy_after else restarts
         if restarts == settings.max_restarts:
             raise EndedEarly(
-                f"{restarts} restarts in a row (--max_restarts) have ended with {codes}"
+                f"stopped after {restarts} consecutive restarts (--max_restarts); the last exit "
+                f"codes are {codes}"
             )
-        pause = seconds_before(restarts, settings.backoff, settings.max_backoff)
+        pause = restart_delay(restarts, settings.backoff, settings.max_backoff)
         restarts += 1
         logging.info(
-            "ended with %s; restart %d of %d in %.0f s",
+            "exit codes %s; restart %d of %d in %.0f s",
             codes,
             restarts,
             settings.max_restarts,
             pause,
         )
-        if told.wait(pause):
+        if stop_requested.wait(pause):
             return EndedEarly.EXIT_CODE
 
 
-def seconds_before(restarts: int, backoff: float, max_backoff: float) -> float:
+def restart_delay(restarts: int, backoff: float, max_backoff: float) -> float:
     """Returns the delay before the next restart, which doubles with each consecutive restart."""
     doublings = min(restarts, 1000)  # More would overflow a float.
     return min(backoff * 2.0**doublings, max_backoff)
@@ -148,7 +153,7 @@ def _start(
 
 
 def _wait(
-    workers: Sequence[subprocess.Popen], grace: float, told: threading.Event
+    workers: Sequence[subprocess.Popen], grace: float, stop_requested: threading.Event
 ) -> tuple[list[int], list[int]]:
     """Waits for all workers; kills those that still run `grace` seconds after a failure or SIGTERM.
 
@@ -157,7 +162,7 @@ def _wait(
     """
     deadline, killed = None, []
     while any(worker.poll() is None for worker in workers):
-        ending = told.is_set() or any(worker.poll() for worker in workers)
+        ending = stop_requested.is_set() or any(worker.poll() for worker in workers)
         if deadline is None and ending:
             deadline = time.monotonic() + grace
         if deadline is not None and time.monotonic() > deadline:

@@ -158,7 +158,9 @@ def test_incompatible_tokenizer_gives_no_vocabulary_and_a_reason(tmp_path, own, 
     rewrite_tokenizer(path, **own)
     checkpoint = open_checkpoint(path)
     assert checkpoint.vocab is None
-    assert checkpoint.tokenizer_misfit.startswith(f"{path}/tokenizer.json: {line}, as Google's")
+    assert checkpoint.tokenizer_mismatch.startswith(
+        f"{path}/tokenizer.json: {line}, as in Google's"
+    )
 
 
 def test_uncased_preset_that_keeps_accents_opens_with_a_warning(tmp_path, caplog):
@@ -167,7 +169,7 @@ def test_uncased_preset_that_keeps_accents_opens_with_a_warning(tmp_path, caplog
     for strip_accents, warnings in ((False, 1), (True, 1), (None, 1)):
         rewrite_tokenizer(path, lowercase=True, strip_accents=strip_accents)
         checkpoint = open_checkpoint(path)
-        assert (checkpoint.tokenizer_misfit, checkpoint.do_lower_case) == (None, True)
+        assert (checkpoint.tokenizer_mismatch, checkpoint.do_lower_case) == (None, True)
         assert caplog.text.count("strip_accents is false; accents are stripped") == warnings
 
 
@@ -185,23 +187,23 @@ def test_all_weight_mismatches_are_listed(tmp_path):
         "backbone/layers/embedding/vars/0 is missing",
         "transformer_encoder/_self_attention_layer/key_dense/vars/0 has shape [8, 2, 4], "
         "expected [8, 4, 2]",
-        "transformer_encoder_2/_feedforward_layer_norm/vars/0 has no place in the model",
+        "transformer_encoder_2/_feedforward_layer_norm/vars/0 is not in the model",
     ):
         assert problem in str(error.value)
 
 
 def test_damaged_or_unsupported_preset_is_rejected(tmp_path):
     path = shutil.copytree(CLASSIFIER, tmp_path / "preset")
-    whole = (path / "config.json").read_text()
-    (path / "config.json").write_text(whole.replace("BertBackbone", "RobertaBackbone"))
+    original = (path / "config.json").read_text()
+    (path / "config.json").write_text(original.replace("BertBackbone", "RobertaBackbone"))
     with pytest.raises(InputError, match="class_name is 'RobertaBackbone'; expected 'BertBackbo"):
         open_checkpoint(path)
-    (path / "config.json").write_text(whole.replace('"hidden_dim": 8', '"hidden_dim": 7'))
+    (path / "config.json").write_text(original.replace('"hidden_dim": 8', '"hidden_dim": 7'))
     with pytest.raises(InputError, match=r"config\.json: hidden_size is 7"):
         open_checkpoint(path)
-    (path / "config.json").write_text(whole)
-    (path / "model.weights.h5").write_bytes(b"cut")
-    with pytest.raises(InputError, match=r"model\.weights\.h5: not a whole HDF5 file"):
+    (path / "config.json").write_text(original)
+    (path / "model.weights.h5").write_bytes(b"truncated")
+    with pytest.raises(InputError, match=r"model\.weights\.h5: not a valid HDF5 file"):
         open_checkpoint(path).load_into(BertEncoder(open_checkpoint(path).config))
     (path / "model.weights.h5").unlink()
     with pytest.raises(InputError, match=r"has no model\.weights\.h5"):

@@ -169,7 +169,7 @@ def test_failed_save_keeps_the_earlier_files(saved, monkeypatch, failure):
 def test_folder_with_other_files_is_not_overwritten(tmp_path):
     (tmp_path / "thesis.txt").write_text("all my work")
     model = BertPretrainer(CONFIG)
-    with pytest.raises(InputError, match=r"holds thesis\.txt; expected a new or earlier"):
+    with pytest.raises(InputError, match=r"contains thesis\.txt; expected a new path"):
         save_model_directory(tmp_path, model, ModelDescription(CONFIG))
     with pytest.raises(InputError, match="is a file"):
         save_model_directory(tmp_path / "thesis.txt", model, ModelDescription(CONFIG))
@@ -201,7 +201,7 @@ def test_encoder_alone_loads_and_heads_are_newly_initialized(saved):
     assert same_weights(loaded.encoder, model.encoder)
     assert len(report.new) == 7
     assert "masked_lm/output_bias" in report.new
-    assert "new, freshly initialised: masked_lm/" in str(report)
+    assert "newly initialized: masked_lm/" in str(report)
     assert np.abs(np.asarray(loaded.next_sentence.kernel)).max() <= 0.04
 
 
@@ -286,10 +286,10 @@ def test_pickle_is_rejected_with_the_remedy(saved):
     [
         ("config.json", None, r"has no config\.json"),
         ("config.json", b"{", r"config\.json: is not JSON"),
-        ("config.json", b"[]", r"config\.json: holds a list"),
+        ("config.json", b"[]", r"config\.json: contains a list"),
         ("config.json", b'{"vocab_size": -1}', r"config\.json: vocab_size is -1"),
         ("config.json", b'{"vocab_size": 11, "model_type": "roberta"}', 'model_type is "roberta"'),
-        ("config.json", b'{"vocab_size": 12}', r"vocab\.txt: has 11 pieces.* 12"),
+        ("config.json", b'{"vocab_size": 12}', r"vocab\.txt: has 11 tokens.* 12"),
         ("model.safetensors", None, r"has no model\.safetensors"),
         ("tokenizer_config.json", b"]", r"tokenizer_config\.json: is not JSON"),
         ("vocab.txt", b"[PAD]\n[UNK]\n[CLS]\n[SEP]\na", r"vocab\.txt.*\[MASK\]"),
@@ -307,9 +307,9 @@ def test_damaged_directory_is_rejected(saved, name, content, expected):
 @pytest.mark.parametrize("size", [0, 7, 100, 2000])
 def test_truncated_weights_file_is_rejected(saved, size):
     path, _ = saved
-    whole = (path / "model.safetensors").read_bytes()
-    (path / "model.safetensors").write_bytes(whole[:size])
-    with pytest.raises(InputError, match="not a whole safetensors file"):
+    complete = (path / "model.safetensors").read_bytes()
+    (path / "model.safetensors").write_bytes(complete[:size])
+    with pytest.raises(InputError, match="not a valid safetensors file"):
         open_model_directory(path).load_into(BertPretrainer(CONFIG))
 
 
@@ -322,7 +322,7 @@ def test_vocabulary_can_be_read_from_tokenizer_json_alone(saved):
     path, _ = saved
     (path / "vocab.txt").unlink()
     fast = {
-        "model": {"type": "WordPiece", "vocab": {piece: i for i, piece in enumerate(VOCAB)}},
+        "model": {"type": "WordPiece", "vocab": {token: i for i, token in enumerate(VOCAB)}},
         "normalizer": {"type": "BertNormalizer", "lowercase": True},
     }
     (path / "tokenizer.json").write_text(json.dumps(fast))
@@ -353,7 +353,7 @@ def test_transformers_loads_our_directory_with_the_same_outputs(tmp_path, root):
             **inputs,
             **{name: np.asarray(value) for name, value in outputs.items()},
             text=["Hello ac É", "b [MASK] zzz"],
-            pieces=["2 10 5 7 1 3", "2 6 4 1 3"],
+            token_ids=["2 10 5 7 1 3", "2 6 4 1 3"],
         )
     result = subprocess.run(
         [peers, GOLDEN.parent / "check_transformers_opens.py", *pairs],

@@ -2,7 +2,7 @@
 
 import pytest
 
-from keras_bert.checkpoints.names import current_spelling, hugging_face_name, is_transposed
+from keras_bert.checkpoints.names import current_name, hugging_face_name, is_transposed
 
 
 @pytest.mark.parametrize(
@@ -51,4 +51,4 @@ def test_unknown_variable_raises_key_error():
     ],
 )
 def test_older_names_and_names_without_prefix(old, new):
-    assert current_spelling(old) == new
+    assert current_name(old) == new

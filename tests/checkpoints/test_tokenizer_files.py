@@ -57,9 +57,9 @@ def directory(tiny, tmp_path):
     return path, write
 
 
-def whole(fast, tiny):
+def tokenizer_json(fast, tiny):
     """Returns a tokenizer.json with its vocabulary."""
-    ids = {piece: index for index, piece in enumerate(tiny.vocab)}
+    ids = {token: index for index, token in enumerate(tiny.vocab)}
     return {**fast, "model": {**fast["model"], "vocab": ids}}
 
 
@@ -82,7 +82,7 @@ def test_bert_tokenizers_open(directory, tiny, slow, casing):
     path, write = directory
     write(slow, config={"tokenizer_class": "BertTokenizerFast"})
     checkpoint = open_checkpoint(path)
-    assert checkpoint.tokenizer_misfit is None
+    assert checkpoint.tokenizer_mismatch is None
     assert checkpoint.vocab == tiny.vocab
     assert checkpoint.do_lower_case is casing
 
@@ -92,7 +92,7 @@ def test_bert_tokenizers_open(directory, tiny, slow, casing):
 def test_generic_class_opens_with_a_bert_tokenizer_json(directory, tiny, kind, casing):
     path, write = directory
     normalizer = NORMALIZER | {"lowercase": casing, "strip_accents": casing}
-    write({"tokenizer_class": kind}, whole(FAST | {"normalizer": normalizer}, tiny))
+    write({"tokenizer_class": kind}, tokenizer_json(FAST | {"normalizer": normalizer}, tiny))
     for _ in range(2):
         checkpoint = open_checkpoint(path)
         assert checkpoint.vocab == tiny.vocab
@@ -105,7 +105,7 @@ def test_generic_class_opens_with_a_bert_tokenizer_json(directory, tiny, kind, c
     [
         (
             {"tokenizer_class": "BertJapaneseTokenizer", "word_tokenizer_type": "mecab"},
-            'tokenizer_class is "BertJapaneseTokenizer"; expected "BertTokenizer", as Google',
+            'tokenizer_class is "BertJapaneseTokenizer"; expected "BertTokenizer", as in Google',
         ),
         ({"tokenizer_class": ["BertTokenizer"]}, 'tokenizer_class is ["BertTokenizer"]; expected'),
         ({"word_tokenizer_type": "mecab"}, 'word_tokenizer_type is "mecab"; expected "basic"'),
@@ -127,8 +127,8 @@ def test_incompatible_tokenizer_gives_no_vocabulary_and_a_reason(directory, chan
     write(SLOW | change)
     checkpoint = open_checkpoint(path)
     assert checkpoint.vocab is None
-    assert checkpoint.tokenizer_misfit.startswith(f"{path}/tokenizer_config.json: {line}")
-    assert "\n" not in checkpoint.tokenizer_misfit
+    assert checkpoint.tokenizer_mismatch.startswith(f"{path}/tokenizer_config.json: {line}")
+    assert "\n" not in checkpoint.tokenizer_mismatch
 
 
 @pytest.mark.parametrize(
@@ -148,19 +148,19 @@ def test_incompatible_tokenizer_json_gives_no_vocabulary_and_a_reason(
     directory, tiny, step, change, line, has_vocab_file
 ):
     path, write = directory
-    write(SLOW, whole(FAST | {step: FAST[step] | change}, tiny))
+    write(SLOW, tokenizer_json(FAST | {step: FAST[step] | change}, tiny))
     if not has_vocab_file:
         (path / "vocab.txt").unlink()
     checkpoint = open_checkpoint(path)
     assert checkpoint.vocab is None
-    assert checkpoint.tokenizer_misfit.startswith(f"{path}/tokenizer.json: {step}{line}")
+    assert checkpoint.tokenizer_mismatch.startswith(f"{path}/tokenizer.json: {step}{line}")
 
 
 def test_generic_class_without_tokenizer_json_is_incompatible(directory):
     path, write = directory
     write({"tokenizer_class": "TokenizersBackend"})
     line = f'{path}/tokenizer.json: normalizer.type is null; expected "BertNormalizer"'
-    assert open_checkpoint(path).tokenizer_misfit.startswith(line)
+    assert open_checkpoint(path).tokenizer_mismatch.startswith(line)
 
 
 def test_tokenizer_class_falls_back_to_config_json(directory):
@@ -170,7 +170,7 @@ def test_tokenizer_class_falls_back_to_config_json(directory):
         config={"tokenizer_class": "BertJapaneseTokenizer"},
     )
     line = f'{path}/config.json: tokenizer_class is "BertJapaneseTokenizer"; expected'
-    assert open_checkpoint(path).tokenizer_misfit.startswith(line)
+    assert open_checkpoint(path).tokenizer_mismatch.startswith(line)
 
 
 @pytest.mark.parametrize("to", list(WRITERS))
@@ -194,8 +194,8 @@ def test_fine_tuning_requires_a_compatible_vocabulary(directory, tiny):
     with pytest.raises(InputError) as error:
         open_pretrained(StartSettings(str(path), max_seq_length=16))
     assert str(error.value) == (
-        f"{path}/tokenizer_config.json: strip_accents is false; expected true, as Google's BERT "
-        "cuts text; give a vocabulary of Google's rules as --vocab_file"
+        f"{path}/tokenizer_config.json: strip_accents is false; expected true, as in Google's "
+        "BERT tokenizer; pass a vocabulary for BERT's tokenizer as --vocab_file"
     )
     start = open_pretrained(StartSettings(str(path), str(path / "vocab.txt"), max_seq_length=16))
     assert (start.vocab, start.do_lower_case) == (tiny.vocab, True)

@@ -7,7 +7,7 @@ import pytest
 
 from keras_bert.common import files
 from keras_bert.common.errors import InputError
-from keras_bert.common.files import appearing, read_json, write_bytes, write_json
+from keras_bert.common.files import atomic_path, read_json, write_bytes, write_json
 
 
 def full(*_):
@@ -15,7 +15,7 @@ def full(*_):
 
 
 def save_folder(path, content):
-    with appearing(path) as partial:
+    with atomic_path(path) as partial:
         partial.mkdir()
         (partial / "file").write_text(content)
 
@@ -29,8 +29,8 @@ def test_json_round_trip_creates_the_folder(tmp_path):
     ("content", "message"),
     [
         (b"{", "is not JSON"),
-        (b'{"a":' + b"[" * 100_000, "is not JSON that can be read: nested too deep"),
-        (b"[1]", "holds a list, not a JSON object"),
+        (b'{"a":' + b"[" * 100_000, "cannot be read as JSON: nested too deeply"),
+        (b"[1]", "contains a list; expected a JSON object"),
         (b'{"\xff', "is not JSON: not UTF-8 at byte 2"),
         (None, "cannot be read: No such file"),
     ],
@@ -61,10 +61,10 @@ def test_path_below_a_file_is_rejected(tmp_path):
 def test_only_listed_exceptions_are_reported_as_failed_writes(tmp_path):
     with (
         pytest.raises(InputError, match=r"a: cannot be written \(broken\)"),
-        appearing(tmp_path / "a", failures=(KeyError, RuntimeError)),
+        atomic_path(tmp_path / "a", failures=(KeyError, RuntimeError)),
     ):
         raise RuntimeError("broken")
-    with pytest.raises(RuntimeError), appearing(tmp_path / "a"):
+    with pytest.raises(RuntimeError), atomic_path(tmp_path / "a"):
         raise RuntimeError("a defect stays one")
     assert os.listdir(tmp_path) == []
 

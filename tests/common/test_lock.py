@@ -65,10 +65,10 @@ def test_path_that_cannot_be_written_or_locked_is_reported(tmp_path, monkeypatch
     ):
         pass
 
-    def refuse(descriptor, operation):
+    def fail(descriptor, operation):
         raise OSError(37, "No locks available")
 
-    monkeypatch.setattr(fcntl, "flock", refuse)
+    monkeypatch.setattr(fcntl, "flock", fail)
     with (
         pytest.raises(InputError, match=r"\.lock: cannot be locked \(No locks available\)"),
         locked(tmp_path / ".lock", "taken"),

@@ -48,8 +48,8 @@ def test_mix_is_a_bijection_on_a_sample():
 
 def test_bits_equal_stored_values():
     # Later versions of this code must resume training runs, so the bits must not change.
-    drawn = bits(np.array([0, 1, -5], "int32"), site=7, size=3)
-    assert drawn.tolist() == [
+    values = bits(np.array([0, 1, -5], "int32"), site=7, size=3)
+    assert values.tolist() == [
         [-19972, -12942, -31100],
         [17994, -28885, -30241],
         [-32369, -18216, 19568],
@@ -63,5 +63,5 @@ def test_odd_size_gives_the_same_bits():
 @pytest.mark.parametrize("size", [7, 2048, 5000])
 def test_keep_positions_does_not_change_the_bits(size):
     key = site_key(ops.convert_to_tensor(SEEDS), 0)
-    drawn = ops.convert_to_numpy(random_bits(key, size, keep_positions=False))
-    assert np.array_equal(drawn, bits(size=size))
+    values = ops.convert_to_numpy(random_bits(key, size, keep_positions=False))
+    assert np.array_equal(values, bits(size=size))

@@ -58,10 +58,10 @@ def choose(ids, how, seed=0):
 def words_of(ids):
     """Returns the words of one example as lists of positions, by a simple implementation."""
     words = []
-    for position, piece in enumerate(ids.tolist()):
-        if piece in (PAD, CLS, SEP):
+    for position, token in enumerate(ids.tolist()):
+        if token in (PAD, CLS, SEP):
             continue
-        if words and VOCAB[piece].startswith("##") and words[-1][-1] == position - 1:
+        if words and VOCAB[token].startswith("##") and words[-1][-1] == position - 1:
             words[-1].append(position)
         else:
             words.append([position])
@@ -188,7 +188,7 @@ def exact_choice(sizes, segment_ends, budget, ngram):
     """Returns {chosen units: probability} for every outcome, by a simple implementation."""
     outcomes = Counter()
 
-    def go_on(untried, taken, left, probability):
+    def choose_next_unit(untried, taken, left, probability):
         if not left or not untried:
             outcomes[tuple(sorted(taken))] += probability
             return
@@ -203,9 +203,9 @@ def exact_choice(sizes, segment_ends, budget, ngram):
                     run.append(member)
                     rest -= sizes[member]
                 share = probability / len(untried) / n / total
-                go_on(untried - {unit}, taken | set(run), rest, share)
+                choose_next_unit(untried - {unit}, taken | set(run), rest, share)
 
-    go_on(frozenset(range(len(sizes))), frozenset(), budget, 1.0)
+    choose_next_unit(frozenset(range(len(sizes))), frozenset(), budget, 1.0)
     return outcomes
 
 
@@ -358,6 +358,6 @@ def test_masking_from_vocab_has_the_expected_fields():
         "sep_token_id": SEP,
         "mask_token_id": MASK,
     }
-    assert [piece for piece, is_one in zip(VOCAB, is_continuation, strict=True) if is_one] == [
-        piece for piece in VOCAB if piece.startswith("##")
+    assert [token for token, is_one in zip(VOCAB, is_continuation, strict=True) if is_one] == [
+        token for token in VOCAB if token.startswith("##")
     ]

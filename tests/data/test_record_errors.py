@@ -6,14 +6,14 @@ import tensorflow as tf
 from keras_bert.common.errors import InputError
 from keras_bert.data import record_errors
 from keras_bert.data.pretraining_records import find_records
-from keras_bert.data.record_errors import explained
+from keras_bert.data.record_errors import explain_record_errors
 from keras_bert.tasks.pretraining.batches import RecordSource, training_batches
 
 
 def read(path, vocab_size=50):
     """Reads a batch of all records, as training does."""
     data = find_records(str(path))
-    with explained(data, vocab_size):
+    with explain_record_errors(data, vocab_size):
         next(iter(training_batches(RecordSource(data, vocab_size), data.num_examples, seed=0)))
 
 
@@ -94,7 +94,7 @@ def test_records_are_checked_in_batches_after_a_log_message(
     parse = record_errors.parse_records
 
     def counted(serialized, data, vocab_size):
-        assert "checking all 30 of 1 files" in caplog.text
+        assert "checking all 30 records in 1 files" in caplog.text
         checked.append(len(serialized))
         return parse(serialized, data, vocab_size)
 
@@ -122,6 +122,10 @@ def test_error_not_caused_by_records_is_raised_unchanged(
     monkeypatch.setattr(
         record_errors, "_first_damaged", lambda *_: pytest.fail("reads the records")
     )
-    with caplog.at_level("INFO", "absl"), pytest.raises(type(error)), explained(data, 50):
+    with (
+        caplog.at_level("INFO", "absl"),
+        pytest.raises(type(error)),
+        explain_record_errors(data, 50),
+    ):
         raise error
     assert not caplog.text

@@ -35,7 +35,7 @@ def make(folder, manifest=None):
 def test_folder_gives_the_files_in_its_manifest_and_others_on_request(tmp_path):
     folder = str(make(tmp_path / "a", MANIFEST))
     assert find_record_files(folder) == [RecordFiles(folder, ["b.tfrecord"], MANIFEST)]
-    (found,) = find_record_files(folder, strangers=True)
+    (found,) = find_record_files(folder, include_unlisted=True)
     assert found.names == ["b.tfrecord", "a.tfrecord"]
     assert found.vocab_file() == os.path.join(folder, "vocab.txt")
 
@@ -66,7 +66,10 @@ def test_folder_given_several_times_counts_once(tmp_path, write_records, monkeyp
 
 @pytest.mark.parametrize(
     ("value", "expected"),
-    [("{}/nothing*", "--eval_file: no record files match '.*nothing"), (" , ", "names no files")],
+    [
+        ("{}/nothing*", "--eval_file: no record files match '.*nothing"),
+        (" , ", "contains no paths"),
+    ],
 )
 def test_pattern_without_matching_files_is_rejected(tmp_path, value, expected):
     with pytest.raises(InputError, match=expected):

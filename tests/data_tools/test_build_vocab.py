@@ -17,7 +17,7 @@ from data_tools.build_vocab import (
 )
 from data_tools.corpus.documents import Reading
 from data_tools.corpus.odd_input import OddInput
-from data_tools.vocabulary.vocab_learning import alphabet_pieces, learn_vocab
+from data_tools.vocabulary.vocab_learning import alphabet_tokens, learn_vocab
 from data_tools.vocabulary.word_counts import count_words
 from keras_bert.common.errors import InputError
 from keras_bert.text.tokenizer import BertTokenizer
@@ -42,23 +42,24 @@ def counted(paths, do_lower_case=True, odd=None, **reading):
 def not_reached(vocab, do_lower_case):
     """Returns the tokens that greedy longest match does not find in texts made to contain them."""
     tokenizer = BertTokenizer(vocab, do_lower_case=do_lower_case)
-    ids = {piece: number for number, piece in enumerate(vocab)}
-    pieces = [p for p in vocab if p not in SPECIAL_TOKENS and not p.startswith("[unused")]
-    initial = [piece for piece in pieces if not piece.startswith("##")]
-    inner = [piece for piece in pieces if piece.startswith("##")]
+    ids = {token: number for number, token in enumerate(vocab)}
+    tokens = [t for t in vocab if t not in SPECIAL_TOKENS and not t.startswith("[unused")]
+    initial = [token for token in tokens if not token.startswith("##")]
+    inner = [token for token in tokens if token.startswith("##")]
     # If no longer token starts with `before`, the text after it is split on its own.
-    opens = {piece[:end] for piece in initial for end in range(1, len(piece))}
-    before = min((p for p in initial if p not in opens and p[-1].isalpha() and len(p) > 1), key=len)
-    got = tokenizer.tokenize(initial + [before + piece[2:] for piece in inner]).to_list()
-    due = [[ids[piece]] for piece in initial] + [[ids[before], ids[piece]] for piece in inner]
-    return [p for p, a, b in zip(initial + inner, got, due, strict=True) if a != b]
+    opens = {token[:end] for token in initial for end in range(1, len(token))}
+    before = min((t for t in initial if t not in opens and t[-1].isalpha() and len(t) > 1), key=len)
+    got = tokenizer.tokenize(initial + [before + token[2:] for token in inner]).to_list()
+    expected = [[ids[token]] for token in initial]
+    expected += [[ids[before], ids[token]] for token in inner]
+    return [t for t, a, b in zip(initial + inner, got, expected, strict=True) if a != b]
 
 
 @pytest.mark.parametrize("do_lower_case", [True, False])
 def test_every_token_is_reachable(texts, do_lower_case):
     vocab = learn_vocab(counted(texts, do_lower_case), 12000, num_unused=3)
     assert len(vocab) == len(set(vocab)) == 12000
-    assert sum(piece.startswith("##") for piece in vocab) > 1000
+    assert sum(token.startswith("##") for token in vocab) > 1000
     assert not_reached(vocab, do_lower_case) == []
 
 
@@ -75,9 +76,9 @@ def test_vocabulary_is_efficient_on_its_own_text(texts):
     words = counted(texts[:1])
     tokenizer = BertTokenizer(learn_vocab(words, 4000, min_frequency=1))
     text = Path(texts[0]).read_text().split("\n")
-    pieces = tokenizer.tokenize(tf.constant(text)).flat_values.numpy()
-    assert tokenizer.unk_token_id not in pieces
-    assert len(pieces) < 1.3 * sum(words.values())
+    ids = tokenizer.tokenize(tf.constant(text)).flat_values.numpy()
+    assert tokenizer.unk_token_id not in ids
+    assert len(ids) < 1.3 * sum(words.values())
 
 
 def test_two_processes_write_the_same_bytes(texts, root):
@@ -107,7 +108,7 @@ def test_special_tokens_come_first_in_googles_order():
     unused = ["[unused0]", "[unused1]", "[unused2]"]
     assert vocab[:8] == ["[PAD]", *unused, "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
     assert {"a", "##b", "##c", "##d", "ab", "abc", "abd"} <= set(vocab)
-    assert not any(piece.startswith("[") for piece in vocab[8:])
+    assert not any(token.startswith("[") for token in vocab[8:])
 
 
 def test_size_is_padded_with_unused_tokens():
@@ -125,8 +126,8 @@ def test_size_is_padded_with_unused_tokens():
 
 def test_characters_become_tokens_in_order_of_frequency():
     words = Counter({"ab": 3, "b": 4, "é": 1, "z": 1, "é水": 1})
-    assert alphabet_pieces(words, 99, 2) == ["b", "##b", "a", "é", "z"]  # 水 is rare, z is ASCII
-    assert alphabet_pieces(words, 4, 2) == ["b", "##b", "a", "é"]
+    assert alphabet_tokens(words, 99, 2) == ["b", "##b", "a", "é", "z"]  # 水 is rare, z is ASCII
+    assert alphabet_tokens(words, 4, 2) == ["b", "##b", "a", "é"]
 
 
 def test_pair_must_occur_min_frequency_times():
@@ -148,7 +149,7 @@ def test_words_are_those_of_the_tokenizer(tmp_path):
 
 def test_word_counts_do_not_depend_on_the_batch_size(texts, monkeypatch):
     once = counted(texts)
-    monkeypatch.setattr("data_tools.vocabulary.word_counts._CHARACTERS_A_BATCH", 999)
+    monkeypatch.setattr("data_tools.vocabulary.word_counts._CHARACTERS_PER_BATCH", 999)
     assert counted(texts) == once
 
 
@@ -190,9 +191,9 @@ def test_line_of_50_mb_is_counted(tmp_path):
 @pytest.fixture
 def small(tmp_path):
     """Creates a vocabulary with three unused tokens, and a text with words that it splits."""
-    pieces = ["[PAD]", "[unused0]", "[unused1]", "[unused7]", *SPECIAL_TOKENS[1:]]
-    pieces += ["the", "cat", *"abcdehilopt", *("##" + letter for letter in "abcdehilopt")]
-    (tmp_path / "vocab.txt").write_text("".join(piece + "\n" for piece in pieces))
+    tokens = ["[PAD]", "[unused0]", "[unused1]", "[unused7]", *SPECIAL_TOKENS[1:]]
+    tokens += ["the", "cat", *"abcdehilopt", *("##" + letter for letter in "abcdehilopt")]
+    (tmp_path / "vocab.txt").write_text("".join(token + "\n" for token in tokens))
     (tmp_path / "a.txt").write_text("the cat ate the ctd . Cat bladé\nblade ate ate 水 水 水 水\n")
     return tmp_path
 
@@ -224,7 +225,7 @@ def test_new_words_of_a_real_vocabulary(shared_data, tmp_path):
     path = tmp_path / "new.txt"
     build_extended_vocab(str(text), str(path), VocabExtension(str(old_file)), Reading("prose"))
     old, new = load_vocab(old_file), load_vocab(path)
-    changed = [number for number, piece in enumerate(old) if piece != new[number]]
+    changed = [number for number, token in enumerate(old) if token != new[number]]
     assert len(new) == len(old)
     assert 500 < len(changed) <= 994
     assert all(old[number].startswith("[unused") for number in changed)
@@ -236,22 +237,22 @@ def test_new_words_of_a_real_vocabulary(shared_data, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("pieces", "changes", "match"),
+    ("tokens", "changes", "match"),
     [
-        (["the"], {}, r"vocab\.txt has 0 free places \[unusedN\], expected at least one"),
-        (["[unused3]"], {"num_new_words": 2}, r"has 1 free places .* expected --num_new_words=2"),
-        (["[unused3]", "The"], {}, r"is cased \(it has 'The'\), expected --nodo_lower_case"),
+        (["the"], {}, r"vocab\.txt: 0 \[unusedN\] tokens; expected at least one"),
+        (["[unused3]"], {"num_new_words": 2}, r": 1 \[unusedN\] tokens; expected --num_new"),
+        (["[unused3]", "The"], {}, r": cased \(it contains 'The'\); .* or --nodo_lower_case"),
         (
             ["[unused3]", "the"],
             {"do_lower_case": False},
-            r"is uncased \(it has 'the' and no capital letter\), expected --do_lower_case",
+            r": uncased \(it contains 'the' and no capital letter\); .* or --do_lower_case",
         ),
         (["[unused3]"], {"num_new_words": -1}, "--num_new_words=-1: expected at least 0"),
     ],
 )
-def test_vocabulary_that_cannot_be_extended_is_rejected(tmp_path, pieces, changes, match):
+def test_vocabulary_that_cannot_be_extended_is_rejected(tmp_path, tokens, changes, match):
     old, text = tmp_path / "vocab.txt", tmp_path / "a.txt"
-    old.write_text("".join(piece + "\n" for piece in [*SPECIAL_TOKENS, *pieces]))
+    old.write_text("".join(token + "\n" for token in [*SPECIAL_TOKENS, *tokens]))
     text.write_text("the cat\n")
     with pytest.raises(InputError, match=match):
         build_extended_vocab(
@@ -276,7 +277,7 @@ def test_program_extends_or_learns_a_vocabulary(small, run_program):
     assert [each.returncode for each in done] == [0, 0, 1, 1], errors
     assert "blade" in load_vocab(small / "b.txt")
     assert len(load_vocab(small / "c.txt")) % 8 == 0
-    assert "--vocab_size with --extend_vocab: expected without it or no --vocab_size" in errors[2]
+    assert "--vocab_size: has no effect with --extend_vocab; expected only one" in errors[2]
     assert len(errors[2].splitlines()) == len(errors[3].splitlines()) == 1
     assert not (small / "d.txt").exists()
 
@@ -289,7 +290,7 @@ def test_existing_file_is_never_replaced_by_another_vocabulary(tmp_path, caplog)
     caplog.set_level("INFO", logger="absl")
     build_vocab(str(text), str(vocab), VocabSettings(60))
     assert "is finished: nothing to do" in caplog.text
-    with pytest.raises(InputError, match=r"vocab\.txt holds another vocabulary"):
+    with pytest.raises(InputError, match=r"vocab\.txt: holds another vocabulary"):
         build_vocab(str(text), str(vocab), VocabSettings(60, num_unused=2))
     assert vocab.read_bytes() == before
     assert os.listdir(vocab.parent) == ["vocab.txt"]
@@ -300,7 +301,7 @@ def test_existing_file_is_never_replaced_by_another_vocabulary(tmp_path, caplog)
     [
         (
             {"input_file": "nowhere", "vocab_file": "{}/new/vocab.txt"},
-            "--input_file: no file at 'nowhere'",
+            "--input_file: no file matches 'nowhere'",
         ),
         ({"vocab_size": 5}, "--vocab_size=5: no room"),
         ({"min_frequency": 0}, "--min_frequency=0: expected at least 1"),
@@ -311,7 +312,7 @@ def test_existing_file_is_never_replaced_by_another_vocabulary(tmp_path, caplog)
             r"--vocab_file=.*a\.txt/vocab\.txt: cannot be written",
         ),
         ({"vocab_file": "{}"}, "--vocab_file=.*: cannot be written"),
-        ({"input_file": "{}/empty.txt"}, "--input_file: no word in .*empty"),
+        ({"input_file": "{}/empty.txt"}, "--input_file: no words in .*empty"),
         (
             {"input_file": "{}/bad.txt", "vocab_file": "{}/new/vocab.txt"},
             r"bad\.txt line 2: not UTF-8",
@@ -352,9 +353,10 @@ def test_warning_reports_an_alphabet_that_does_not_fit(tmp_path, caplog):
     (tmp_path / "a.txt").write_text("abc bca cab\n" * 9)
     build_vocab(str(tmp_path / "a.txt"), str(tmp_path / "v.txt"), VocabSettings(10))
     assert (
-        "only, of 10 wanted: at most half of the room, 2, is for single characters" in caplog.text
+        "--vocab_size=10: at most half of the learned tokens (2) can be single characters"
+        in caplog.text
     )
-    assert "which are 6 here" in caplog.text
+    assert "but the corpus has 6, and" in caplog.text
     caplog.clear()
     build_vocab(str(tmp_path / "a.txt"), str(tmp_path / "w.txt"), VocabSettings(18))
-    assert "which are" not in caplog.text
+    assert "but the corpus has" not in caplog.text

@@ -8,7 +8,13 @@ import pytest
 import tensorflow as tf
 
 from data_tools.examples import tfrecord_writing
-from data_tools.inspect_tfrecords import of_manifests, read_all, report, use_color, verify_all
+from data_tools.inspect_tfrecords import (
+    manifest_statistics,
+    read_all,
+    report,
+    use_color,
+    verify_all,
+)
 from data_tools.inspection.record_text import describe
 from data_tools.settings import Settings
 from keras_bert.common import files
@@ -16,7 +22,7 @@ from keras_bert.common.errors import InputError
 from keras_bert.data import record_files
 
 VOCAB = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "cat", "##s", "sat", ",", "dog", "水"]
-IDS = {piece: number for number, piece in enumerate(VOCAB)}
+IDS = {token: number for number, token in enumerate(VOCAB)}
 S, P = 12, 4
 
 
@@ -80,7 +86,7 @@ def write(path, rows):
 
 def dataset(folder, rows=ROWS, next_sentence="random", odd=None):
     """Creates a dataset of two shards, as create_pretraining_data writes it."""
-    files.write_bytes(folder / "vocab.txt", "".join(f"{piece}\n" for piece in VOCAB).encode())
+    files.write_bytes(folder / "vocab.txt", "".join(f"{token}\n" for token in VOCAB).encode())
     entries = [
         write(folder / tfrecord_writing.shard_name(index, 2), part)
         for index, part in enumerate((rows[:1], rows[1:] or rows))
@@ -100,32 +106,32 @@ def dataset(folder, rows=ROWS, next_sentence="random", odd=None):
 
 def inspect(path, vocab_file=None, num_examples=9, max_examples=0):
     """Returns the statistics and the printed lines."""
-    found = record_files.find_record_files(str(path), strangers=True)
+    found = record_files.find_record_files(str(path), include_unlisted=True)
     verify_all(found)
     statistics, shown = read_all(found, vocab_file, num_examples, max_examples)
     lines = [line for each in shown for line in describe(*each, color=False)]
-    return of_manifests(found) | statistics.to_dict(), lines
+    return manifest_statistics(found) | statistics.to_dict(), lines
 
 
 def test_statistics(tmp_path):
-    figures, _ = inspect(dataset(tmp_path))
-    assert (figures["documents"], figures["sentences"]) == (2, 7)
-    assert (figures["rows"], figures["examples"], figures["pieces"]) == (4, 4, 32)
-    assert figures["padding_share"] == 16 / 48
-    assert figures["length"] == {
+    statistics, _ = inspect(dataset(tmp_path))
+    assert (statistics["documents"], statistics["sentences"]) == (2, 7)
+    assert (statistics["rows"], statistics["examples"], statistics["tokens"]) == (4, 4, 32)
+    assert statistics["padding_share"] == 16 / 48
+    assert statistics["length"] == {
         "mean": 8, "p0": 6, "p5": 6, "p25": 6, "p50": 6, "p75": 10, "p95": 10, "p100": 10,
     }  # fmt: skip
-    assert (figures["length_a"]["mean"], figures["length_b"]["mean"]) == (5, 3)
-    assert figures["predictions_a_row"]["mean"] == 1.5
-    assert figures["predictions"] == 6
-    assert figures["predicted_share"] == 6 / 32
-    assert (figures["mask_share"], figures["random_share"]) == (3 / 6, 1 / 6)
-    assert figures["kept_share"] == 2 / 6
+    assert (statistics["length_a"]["mean"], statistics["length_b"]["mean"]) == (5, 3)
+    assert statistics["predictions_per_row"]["mean"] == 1.5
+    assert statistics["predictions"] == 6
+    assert statistics["predicted_share"] == 6 / 32
+    assert (statistics["mask_share"], statistics["random_share"]) == (3 / 6, 1 / 6)
+    assert statistics["kept_share"] == 2 / 6
     # Words with a prediction: cat ##s (in part), the, cat; cat ##s (in part); sat; sat.
-    assert figures["words_cut_share"] == 2 / 6
-    assert figures["unknown_share"] == 2 / 32
-    assert figures["label_1_share"] == 1 / 4
-    assert (figures["duplicates_unmasked"], figures["duplicates_masked"]) == (2, 1)
+    assert statistics["partly_predicted_words_share"] == 2 / 6
+    assert statistics["unknown_share"] == 2 / 32
+    assert statistics["label_1_share"] == 1 / 4
+    assert (statistics["duplicates_unmasked"], statistics["duplicates_masked"]) == (2, 1)
 
 
 def test_examples_are_printed_as_text(tmp_path):
@@ -135,13 +141,13 @@ def test_examples_are_printed_as_text(tmp_path):
         tmp_path / tfrecord_writing.shard_name(1, 2),
     )
     assert lines == [
-        f"{first} record 0: 10 pieces, 3 to predict, B is from elsewhere",
+        f"{first} record 0: 10 tokens, 3 to predict, B is a random text",
         "  A: [CLS] the [MASK→cat]s sat [SEP]",
         "  B: [MASK→the] [dog→cat], [SEP]",
-        f"{last} record 0: 10 pieces, 1 to predict, B follows A",
+        f"{last} record 0: 10 tokens, 1 to predict, B follows A",
         "  A: [CLS] the cat[MASK→s] sat [SEP]",
         "  B: the cat, [SEP]",
-        f"{last} record 1: 6 pieces, 1 to predict, B follows A",
+        f"{last} record 1: 6 tokens, 1 to predict, B follows A",
         "  A: [CLS] [=sat] [UNK] [SEP]",
         "  B: dog [SEP]",
     ]
@@ -150,7 +156,7 @@ def test_examples_are_printed_as_text(tmp_path):
 @pytest.mark.parametrize(
     ("kind", "words"),
     [
-        ("random", ("B follows A", "B is from elsewhere")),
+        ("random", ("B follows A", "B is a random text")),
         ("order", ("in order", "swapped")),
         (None, ("next sentence 0", "next sentence 1")),
     ],
@@ -163,63 +169,63 @@ def test_labels_are_printed_in_words(tmp_path, kind, words):
 
 def test_rows_without_pairs_have_no_label(tmp_path):
     rows = [row("[CLS] the cat [SEP] [MASK]/dog [SEP]")] * 2
-    figures, lines = inspect(dataset(tmp_path, rows, next_sentence="none"))
+    statistics, lines = inspect(dataset(tmp_path, rows, next_sentence="none"))
     assert lines[:2] == [
-        f"{tmp_path / tfrecord_writing.shard_name(0, 2)} record 0: 6 pieces, 1 to predict",
+        f"{tmp_path / tfrecord_writing.shard_name(0, 2)} record 0: 6 tokens, 1 to predict",
         "  A: [CLS] the cat [SEP] [MASK→dog] [SEP]",
     ]
-    assert not any(line.startswith("next sentence") for line in report(figures))
+    assert not any(line.startswith("next sentence") for line in report(statistics))
 
 
 def test_dynamic_records_have_no_masks(tmp_path):
-    figures, lines = inspect(dataset(tmp_path, [without_masks(each) for each in ROWS]))
-    assert lines[0].endswith("10 pieces, masks are drawn in training, B is from elsewhere")
-    assert "predictions" not in figures
-    assert "duplicates_masked" not in figures
-    assert "predicted          masks are drawn in training" in list(report(figures))
+    statistics, lines = inspect(dataset(tmp_path, [without_masks(each) for each in ROWS]))
+    assert lines[0].endswith("10 tokens, masks are generated during training, B is a random text")
+    assert "predictions" not in statistics
+    assert "duplicates_masked" not in statistics
+    assert "predicted          masks are generated during training" in list(report(statistics))
 
 
 def test_every_example_of_a_packed_row_is_printed_and_counted(tmp_path):
-    figures, lines = inspect(dataset(tmp_path, [packed_row()] * 3), num_examples=1)
+    statistics, lines = inspect(dataset(tmp_path, [packed_row()] * 3), num_examples=1)
     path = tmp_path / tfrecord_writing.shard_name(0, 2)
     assert lines == [
-        f"{path} record 0, example 1 of 3: 4 pieces, 1 to predict, B follows A",
+        f"{path} record 0, example 1 of 3: 4 tokens, 1 to predict, B follows A",
         "  A: [CLS] the [MASK→cat] [SEP]",
-        f"{path} record 0, example 2 of 3: 3 pieces, 1 to predict, B is from elsewhere",
+        f"{path} record 0, example 2 of 3: 3 tokens, 1 to predict, B is a random text",
         "  A: [CLS] [=dog] [SEP]",
-        f"{path} record 0, example 3 of 3: 4 pieces, 0 to predict, B follows A",
+        f"{path} record 0, example 3 of 3: 4 tokens, 0 to predict, B follows A",
         "  A: [CLS] 水水 [SEP]",
     ]
-    assert (figures["rows"], figures["examples"], figures["pieces"]) == (3, 9, 33)
-    assert figures["examples_a_row"]["mean"] == 3
-    assert (figures["length"]["p0"], figures["length"]["p100"]) == (3, 4)
-    assert figures["label_1_share"] == 1 / 3
-    assert figures["duplicates_unmasked"] == 6
+    assert (statistics["rows"], statistics["examples"], statistics["tokens"]) == (3, 9, 33)
+    assert statistics["examples_per_row"]["mean"] == 3
+    assert (statistics["length"]["p0"], statistics["length"]["p100"]) == (3, 4)
+    assert statistics["label_1_share"] == 1 / 3
+    assert statistics["duplicates_unmasked"] == 6
 
 
 def test_dynamic_and_packed_records(tmp_path):
-    figures, lines = inspect(dataset(tmp_path, [without_masks(packed_row())]), num_examples=1)
-    assert figures["examples"] == 6
+    statistics, lines = inspect(dataset(tmp_path, [without_masks(packed_row())]), num_examples=1)
+    assert statistics["examples"] == 6
     assert lines[3] == "  A: [CLS] dog [SEP]"
 
 
 def test_files_of_other_tools_need_the_vocabulary_to_print_text(tmp_path, write_records):
     path = write_records(tmp_path / "google.tfrecord", 40)
-    figures, lines = inspect(path)
+    statistics, lines = inspect(path)
     assert lines == []
-    assert figures["examples"] == 40
-    assert "replaced_share" in figures
-    assert "mask_share" not in figures
+    assert statistics["examples"] == 40
+    assert "replaced_share" in statistics
+    assert "mask_share" not in statistics
     vocab = tmp_path / "v.txt"
     vocab.write_text("".join(f"{p}\n" for p in [*VOCAB, *(f"w{i}" for i in range(38))]))
-    figures, lines = inspect(path, str(vocab))
+    statistics, lines = inspect(path, str(vocab))
     assert len(lines) == 9 * 3
-    shares = [figures[f"{kind}_share"] for kind in ("mask", "random", "kept")]
+    shares = [statistics[f"{kind}_share"] for kind in ("mask", "random", "kept")]
     assert sum(shares) == pytest.approx(1)
-    vocab.write_text("".join(f"{piece}\n" for piece in VOCAB))
+    vocab.write_text("".join(f"{token}\n" for token in VOCAB))
     with pytest.raises(
         InputError,
-        match=r"google\.tfrecord record \d+: input_ids has 49, expected "
+        match=r"google\.tfrecord record \d+: input_ids has 49; expected "
         "ids below the vocabulary's size, 12",
     ):
         inspect(path, str(vocab))
@@ -229,9 +235,9 @@ def test_files_of_other_tools_need_the_vocabulary_to_print_text(tmp_path, write_
 def test_rows_of_padding_are_counted(tmp_path, make):
     nothing = {name: values * 0 for name, values in as_arrays(make("[CLS] the [SEP]")).items()}
     write(tmp_path / "a.tfrecord", [nothing])
-    figures, _ = inspect(tmp_path / "a.tfrecord")
-    assert (figures["rows"], figures["pieces"], figures["padding_share"]) == (1, 0, 1)
-    assert "padding            100.00% of all places" in list(report(figures))
+    statistics, _ = inspect(tmp_path / "a.tfrecord")
+    assert (statistics["rows"], statistics["tokens"], statistics["padding_share"]) == (1, 0, 1)
+    assert "padding            100.00% of all positions" in list(report(statistics))
 
 
 def as_arrays(features):
@@ -246,9 +252,9 @@ def test_max_examples_limits_the_rows_that_are_read(tmp_path):
 def test_odd_input_in_the_manifest_is_reported(tmp_path):
     place = {"file": "a.txt", "line": 1, "offset": 3}
     odd = {"undecodable_bytes": {"count": 7, "files": 1, "first": [place]}}
-    figures, _ = inspect(dataset(tmp_path, odd=odd))
-    assert figures["odd"] == odd
-    assert any("7 undecodable bytes" in line for line in report(figures))
+    statistics, _ = inspect(dataset(tmp_path, odd=odd))
+    assert statistics["odd"] == odd
+    assert any("7 undecodable bytes" in line for line in report(statistics))
 
 
 def test_every_damaged_file_is_reported(tmp_path, capsys):
@@ -259,7 +265,7 @@ def test_every_damaged_file_is_reported(tmp_path, capsys):
     second.write_bytes(second.read_bytes() + b"x")
     (folder / "vocab.txt").unlink()
     (folder / "other.tfrecord").touch()
-    with pytest.raises(InputError, match="not what was expected: 4, listed above"):
+    with pytest.raises(InputError, match=r"files that failed verification: 4 \(listed above\)"):
         inspect(folder)
     lines = capsys.readouterr().err.splitlines()
     lines = [line for line in lines if line.startswith(str(folder))]
@@ -267,35 +273,34 @@ def test_every_damaged_file_is_reported(tmp_path, capsys):
     manifest = files.read_json(folder / record_files.MANIFEST)
     digest = manifest["shards"][0]["sha256"]
     assert lines == [
-        f"{first}: expected sha256 {digest}, found {files.sha256(first)}",
-        f"{second}: expected {size - 1} bytes, found {size}",
-        f"{folder}/other.tfrecord: expected no such file, since manifest.json has none",
-        f"{folder}/vocab.txt: expected a file, found none that can be read "
-        "(No such file or directory)",
+        f"{first}: found sha256 {files.sha256(first)}; expected {digest}",
+        f"{second}: found {size} bytes; expected {size - 1}",
+        f"{folder}/other.tfrecord: not listed in manifest.json; expected only listed record files",
+        f"{folder}/vocab.txt: cannot be read (No such file or directory)",
     ]
 
 
-def damage(content, what):
+def damage(content, kind):
     middle = len(content) // 2
     return {
         "flipped": content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :],
-        "cut": content[:-3],
+        "truncated": content[:-3],
         "text": b"no records at all\n",
-    }[what]
+    }[kind]
 
 
 @pytest.mark.parametrize(
-    ("what", "match"),
+    ("kind", "match"),
     [
         ("flipped", r"damaged after record 0: corrupted record at "),
-        ("cut", r"damaged after record 0: truncated record at "),
+        ("truncated", r"damaged after record 0: truncated record at "),
         ("text", r"record 0 cannot be read"),
     ],
 )
-def test_checksums_of_records_are_checked(tmp_path, what, match):
+def test_checksums_of_records_are_checked(tmp_path, kind, match):
     path = tmp_path / "a.tfrecord"
     write(path, ROWS)
-    path.write_bytes(damage(path.read_bytes(), what))
+    path.write_bytes(damage(path.read_bytes(), kind))
     with pytest.raises(InputError, match=match) as error:
         inspect(path)
     assert str(error.value).startswith(f"{path}: ")
@@ -305,10 +310,10 @@ def test_checksums_of_records_are_checked(tmp_path, what, match):
 @pytest.mark.parametrize(
     ("change", "match"),
     [
-        ({"segment_ids": [0] * 11 + [99]}, r"record 1: segment_ids\[11\] is 99, expected 0 to 1"),
-        ({"masked_lm_positions": [0, 0, 0, 12]}, r"masked_lm_positions\[3\] is 12, expected 0 to"),
-        ({"example_ids": [1, 3] + [0] * 10}, r"record 1: example_ids\[1\] is 3, expected 1, 2"),
-        ({"next_sentence_weights": np.ones(4, np.float32)}, "record 1: 4 next-sentence labels, "
+        ({"segment_ids": [0] * 11 + [99]}, r"record 1: segment_ids\[11\] is 99; expected 0 to 1"),
+        ({"masked_lm_positions": [0, 0, 0, 12]}, r"masked_lm_positions\[3\] is 12; expected 0 to"),
+        ({"example_ids": [1, 3] + [0] * 10}, r"record 1: example_ids\[1\] is 3; expected 1, 2"),
+        ({"next_sentence_weights": np.ones(4, np.float32)}, "record 1: 4 next-sentence labels; "
          "expected one for each of its 3 examples"),
     ],
 )  # fmt: skip
@@ -323,7 +328,9 @@ def test_records_of_another_shape_are_rejected(tmp_path):
     write(tmp_path / "a.tfrecord", ROWS)
     shorter = {name: values[:3] for name, values in ROWS[0].items()}
     write(tmp_path / "b.tfrecord", [shorter])
-    with pytest.raises(InputError, match=r"b\.tfrecord: expected records as in the files before"):
+    with pytest.raises(
+        InputError, match=r"b\.tfrecord: found records with .*; expected records as in"
+    ):
         inspect(tmp_path)
     with tf.io.TFRecordWriter(str(tmp_path / "c.tfrecord")) as writer:
         writer.write(b"not a message")
@@ -336,7 +343,7 @@ def test_records_of_another_shape_are_rejected(tmp_path):
     ("content", "match"),
     [
         ("{", "manifest.json"),
-        ('{"format": "other"}', "not a manifest of create_pretraining_data"),
+        ('{"format": "other"}', "not a manifest "),
         (None, "no record files match"),
     ],
 )
@@ -356,17 +363,18 @@ def test_program_prints_text_or_json_and_rejects_damaged_files(tmp_path, run_pro
         [f"--input_file={bad}"],
     ]
     done = [run_program("inspect_tfrecords.py", *each) for each in arguments]
-    (text, error), (figures, _), (nothing, refusal) = [(each.stdout, each.stderr) for each in done]
+    outputs = [(each.stdout, each.stderr) for each in done]
+    (text, error), (statistics, _), (nothing, errors) = outputs
     assert [each.returncode for each in done] == [0, 0, 1], error
     assert "examples           4 in 4 rows" in text
     assert "\033[36m[MASK→cat]\033[0m" in text  # masked
     assert "\033[31m[dog→cat]\033[0m" in text  # random token
-    assert json.loads(figures)["predictions"] == 6
+    assert json.loads(statistics)["predictions"] == 6
     assert nothing == ""
-    lines = refusal.splitlines()
-    assert any(line.startswith(f"{bad}/vocab.txt: expected sha256 ") for line in lines)
-    assert lines[-1].endswith("error: files that are not what was expected: 1, listed above")
-    assert "Traceback" not in refusal
+    lines = errors.splitlines()
+    assert any(line.startswith(f"{bad}/vocab.txt: found sha256 ") for line in lines)
+    assert lines[-1].endswith("error: files that failed verification: 1 (listed above)")
+    assert "Traceback" not in errors
 
 
 def test_color_is_used_only_on_terminals_by_default(monkeypatch):
@@ -384,5 +392,5 @@ def test_folder_given_several_times_counts_once(tmp_path, monkeypatch):
     folder = dataset(tmp_path / "k1")
     monkeypatch.chdir(tmp_path)
     shard = f"k1/{tfrecord_writing.shard_name(0, 2)}"
-    figures, _ = inspect(f"k1,k1/,./k1,{folder},{shard}")
-    assert (figures["documents"], figures["rows"]) == (2, 4)
+    statistics, _ = inspect(f"k1,k1/,./k1,{folder},{shard}")
+    assert (statistics["documents"], statistics["rows"]) == (2, 4)

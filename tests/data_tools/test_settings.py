@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from data_tools.corpus.documents import Reading
-from data_tools.settings import Settings, refuse_other_settings
+from data_tools.settings import Settings, reject_other_settings
 from keras_bert.common.errors import InputError
 
 
@@ -65,12 +65,12 @@ def test_settings_give_the_reading_options():
         (
             {"text_field": "body", "input_format": "wiki"},
             "--text_field=body with --input_format=wiki: expected --input_format=jsonl, the only "
-            "format that has fields to choose from",
+            "format with a choice of fields",
         ),
         (
             {"language": "de"},
-            "--language=de with --input_format=sentences: expected another --input_format, since a "
-            "file with one sentence a line is not split",
+            "--language=de with --input_format=sentences: expected another --input_format, because "
+            "a file with one sentence per line is not split",
         ),
     ],
 )
@@ -81,11 +81,11 @@ def test_settings_out_of_range_or_without_effect_are_rejected(values, message):
 
 
 def test_setting_missing_from_an_older_dataset_is_a_difference():
-    made = {"settings": Settings().to_dict(), "vocab": {"sha256": "x"}, "inputs": []}
-    asked = made | {"settings": Settings(ngram=2, num_shards=0).to_dict()}
-    refuse_other_settings("out", "a dataset", made, made)
+    existing = {"settings": Settings().to_dict(), "vocab": {"sha256": "x"}, "inputs": []}
+    requested = existing | {"settings": Settings(ngram=2, num_shards=0).to_dict()}
+    reject_other_settings("out", "a dataset", existing, existing)
     with pytest.raises(InputError, match="ngram was 1, now 2"):
-        refuse_other_settings("out", "a dataset", made, asked)
-    del made["settings"]["ngram"]
+        reject_other_settings("out", "a dataset", existing, requested)
+    del existing["settings"]["ngram"]
     with pytest.raises(InputError, match="ngram was None, now 2"):
-        refuse_other_settings("out", "a dataset", made, asked)
+        reject_other_settings("out", "a dataset", existing, requested)

@@ -1,16 +1,16 @@
-"""What Google's own modeling code computes from a TF1 checkpoint, both heads included.
+"""Runs Google's modeling code, with both heads, on a TF1 checkpoint and stores the outputs.
 
     .peers/bin/python tests/golden/make_checkpoint_google.py CHECKPOINT_DIR OUT.npz
 
-In: a directory with bert_config.json and a checkpoint whose prefix is bert_model.ckpt. Out: a
-batch and what `bert-tensorflow` 1.0.4 makes of it: sequence_output, pooled_output, the log
-probabilities of the masked LM and of the next sentence, and the names that it took from the
-checkpoint. tests/golden/checkpoint_google.npz is of ../shared/data's
-checkpoints/keras_bert_test_checkpoint; with another directory, this is the check that Google's
-code opens what we write.
+The input is a directory with bert_config.json and a checkpoint with the prefix bert_model.ckpt.
+The output is a batch and the results of `bert-tensorflow` 1.0.4 for it: sequence_output,
+pooled_output, the log probabilities of the masked LM and of the next sentence, and the names of the
+weights that were read. tests/golden/checkpoint_google.npz was made from
+../shared/data/checkpoints/keras_bert_test_checkpoint. The tests run the script on other directories
+to check that Google's code opens the checkpoints that keras_bert writes.
 
-The package was written for TensorFlow 1: its two layers that TensorFlow 2 no longer has, dense and
-layer_norm, are given back here, with the variables' names and the arithmetic that they had.
+The package was written for TensorFlow 1. Its two layers that TensorFlow 2 lacks, dense and
+layer_norm, are reimplemented here with the same variable names and arithmetic.
 """
 
 import json
@@ -44,7 +44,7 @@ def layer_norm(inputs, begin_norm_axis, begin_params_axis, scope=None):
 
 
 def import_google():
-    """Imports the package with the two layers in place of what it looks for."""
+    """Imports the package with the two reimplemented layers."""
     tf.layers = types.SimpleNamespace(dense=dense)
     contrib = types.ModuleType("tensorflow.contrib")
     contrib.layers = types.SimpleNamespace(layer_norm=layer_norm)

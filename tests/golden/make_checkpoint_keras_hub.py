@@ -1,12 +1,12 @@
-"""Random tiny KerasHub presets and what KerasHub computes from them.
+"""Makes random tiny KerasHub presets and stores KerasHub's outputs for them.
 
     .peers/bin/python tests/golden/make_checkpoint_keras_hub.py             makes the golden files
     .peers/bin/python tests/golden/make_checkpoint_keras_hub.py PRESET ...
 
-In the first form, out: the directories keras_hub_classifier/ and keras_hub_masked_lm/ beside this
-script, as KerasHub saves its tasks, each with outputs.npz: a batch and what came of it. In the
-second, KerasHub opens presets of ours, and PRESET.npz is the same of each, with the ids that its
-tokenizer gives to a sentence if there is a task with a tokenizer.
+Without arguments, it writes the directories keras_hub_classifier/ and keras_hub_masked_lm/ next to
+this script, in the format in which KerasHub saves tasks, each with outputs.npz: a batch and its
+outputs. With arguments, KerasHub opens presets written by keras_bert and writes the same for each
+to PRESET.npz, with the token ids of a sentence if the preset has a task with a tokenizer.
 """
 
 import json

@@ -1,11 +1,11 @@
-"""Makes data_google_kjv.json: what Google's own data script does with the King James Bible.
+"""Makes data_google_kjv.json: statistics of Google's data script on the King James Bible.
 
     python tests/golden/make_data_golden.py ../shared/data
 
 Run it in an environment with TensorFlow 2 and `bert-tensorflow` 1.0.4 (installed with --no-deps),
-which stays a tool of these tests: it is no dependency of the product. In: the 66 books of the
-Bible, a blank line between them, and the uncased vocabulary. Out: histograms over the examples,
-which tests/data_tools/test_against_google.py compares ours with.
+which only these tests use; keras_bert does not depend on it. The input is the 66 books of the
+Bible, separated by blank lines, and the uncased vocabulary. The output is histograms over the
+examples, which tests/data_tools/test_against_google.py compares with those of keras_bert.
 """
 
 import collections
@@ -25,7 +25,7 @@ DUPE_FACTOR, SEEDS = 5, (1, 2)
 
 
 def measure(corpus: str, vocab_file: Path, seed: int) -> dict:
-    """Runs Google's function once and counts what came out."""
+    """Runs Google's function once and counts properties of the resulting examples."""
     tokenizer = tokenization.FullTokenizer(str(vocab_file), do_lower_case=True)
     made = create_pretraining_data.create_training_instances(
         [corpus], tokenizer, 128, DUPE_FACTOR, 0.1, 0.15, 20, random.Random(seed)
@@ -36,7 +36,7 @@ def measure(corpus: str, vocab_file: Path, seed: int) -> dict:
         histograms["a_length"][instance.segment_ids.index(1) - 2] += 1
         histograms["masked"][len(instance.masked_lm_positions)] += 1
         histograms["random_next"][int(instance.is_random_next)] += 1
-        # Where a random B is concerned, lengths are distributed otherwise.
+        # The lengths of a random B have a different distribution.
         name = "b_length_random" if instance.is_random_next else "b_length_next"
         histograms[name][sum(instance.segment_ids) - 1] += 1
         for position, label in zip(

@@ -4,8 +4,8 @@ Run where torch and transformers are installed, after make_model_golden.py, whos
 
     .peers/bin/python tests/golden/make_features_golden.py
 
-Out, beside this script: `features.npz`, the texts, their pieces, and what each layer of the random
-tiny model makes of them, the embeddings first.
+The output, next to this script, is `features.npz`: the texts, their tokens, and the hidden states
+of each layer of the random tiny model, starting with the embeddings.
 """
 
 import tempfile

@@ -4,9 +4,9 @@ Run where torch and transformers are installed, after make_model_golden.py:
 
     .peers/bin/python tests/golden/make_left_to_right_golden.py
 
-Out, beside this script: `left_to_right.npz`: what BertLMHeadModel with is_decoder makes of the
-weights of `model_weights.npz` and the batch of `model_gelu.npz`: hidden states, logits, its own
-loss of the next pieces, and the gradient of every weight.
+The output, next to this script, is `left_to_right.npz`: the results of BertLMHeadModel with
+is_decoder for the weights of `model_weights.npz` and the batch of `model_gelu.npz`: hidden states,
+logits, its loss for the next tokens, and the gradient of every weight.
 """
 
 import json
@@ -44,7 +44,7 @@ def main() -> None:
     result.loss.backward()
     outputs = {
         "sequence_output": result.hidden_states[-1],
-        "next_piece_logits": result.logits,
+        "next_token_logits": result.logits,
         "loss": result.loss,
     }
     outputs |= {f"gradient/{name}": value.grad for name, value in model.named_parameters()}

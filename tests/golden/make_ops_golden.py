@@ -1,12 +1,12 @@
-r"""Writes ops_2_18.binpb.gz: the ops that the oldest TensorFlow Serving we export for knows.
+r"""Writes ops_2_18.binpb.gz: the ops of the oldest supported TensorFlow Serving.
 
     python3.11 -m venv --without-pip old
     python3.11 -m pip --python old/bin/python install --no-deps \
         tensorflow-cpu==2.18.1 tensorflow-text==2.18.1
     python tests/golden/make_ops_golden.py old/lib/python3.11/site-packages
 
-In: the packages of TensorFlow 2.18. Out: an OpList as its C++ library gives it: all of its ops, and
-those of the three libraries of tensorflow-text that the tokenizer uses.
+The input is the packages of TensorFlow 2.18. The output is an OpList from its C++ library: all of
+its ops, and those of the three libraries of tensorflow-text that the tokenizer uses.
 """
 
 import gzip

@@ -1,5 +1,6 @@
-"""Makes tests/golden/tokenizer.npz: what Google's own tokenizer cuts 40,000 hard strings and all
-real text of ../shared/data into.
+"""Makes tests/golden/tokenizer.npz: the tokens that Google's own tokenizer produces.
+
+The input is 40,000 hard strings and all real text in ../shared/data.
 
     .peers/bin/python tests/golden/make_tokenizer_golden.py
 
@@ -35,19 +36,19 @@ SETTINGS = {
 
 
 def every_character_vocab() -> list[str]:
-    """Every character as a piece, so that no difference hides behind an [UNK]."""
+    """Every character as a token, so that no difference hides behind an [UNK]."""
     code_points = [*range(0x21, 0xD800), *range(0xE000, 0x1FB00), *range(0xE0100, 0xE01F0)]
     chars = [chr(c) for c in code_points if c not in (0x85, 0xA0)]
     pairs = [a + b for a in "abcdeσςαι" for b in "abcdeσςαι"]
-    whole = [*chars, *pairs]
+    entries = [*chars, *pairs]
     return [
         "[PAD]",
         "[UNK]",
         "[CLS]",
         "[SEP]",
         "[MASK]",
-        *whole,
-        *("##" + piece for piece in whole),
+        *entries,
+        *("##" + entry for entry in entries),
     ]
 
 
@@ -75,13 +76,13 @@ def hard_strings() -> list[bytes]:
 def real_texts(data: Path) -> Iterator[tuple[str, list[bytes]]]:
     """Yields every text file of the shared data as its name and its lines.
 
-    A line over 4,000 bytes is cut there, within a character too: broken UTF-8 is part of the test.
+    A line over 4,000 bytes is split there, even within a character, to test broken UTF-8.
     """
     for pattern in ("corpus/**/*.txt", "glue/*/*.tsv", "ner/*/*.*", "squad/*.json"):
         for path in sorted(data.glob(pattern)):
             lines = path.read_bytes().split(b"\n")
-            cut = [line[i : i + 4000] for line in lines for i in range(0, len(line) or 1, 4000)]
-            yield str(path.relative_to(data)), cut
+            parts = [line[i : i + 4000] for line in lines for i in range(0, len(line) or 1, 4000)]
+            yield str(path.relative_to(data)), parts
 
 
 def hash_hard(ids: np.ndarray, splits: np.ndarray) -> np.ndarray:
@@ -240,15 +241,15 @@ def main() -> None:
         vocab = every_character_vocab()
         if folder is not None:
             vocab = load_vocab(data / "vocab" / folder / "vocab.txt")
-        ids_of = {piece: i for i, piece in enumerate(vocab)}
+        ids_of = {token: i for i, token in enumerate(vocab)}
         basic = tokenization.BasicTokenizer(do_lower_case)
-        pieces = tokenization.WordpieceTokenizer(ids_of)
+        wordpiece = tokenization.WordpieceTokenizer(ids_of)
 
-        def tokenize(texts: list[bytes], basic=basic, pieces=pieces, ids_of=ids_of):
+        def tokenize(texts: list[bytes], basic=basic, wordpiece=wordpiece, ids_of=ids_of):
             ids, splits = [], [0]
             for text in texts:
                 for word in basic.tokenize(text):
-                    ids += [ids_of[piece] for piece in pieces.tokenize(word)]
+                    ids += [ids_of[token] for token in wordpiece.tokenize(word)]
                 splits.append(len(ids))
             return np.array(ids, np.int32), np.array(splits)
 

@@ -96,7 +96,7 @@ def test_missing_head_is_newly_initialized_with_a_warning(network, missing, save
     with caplog.at_level(logging.WARNING):
         again = network.from_pretrained(folder, **NETWORKS[network])
     assert [record.message for record in caplog.records] == [
-        f"{folder}: newly initialized, since not found: {missing}"
+        f"{folder}: newly initialized, because not found in the checkpoint: {missing}"
     ]
     assert_same_weights(model, again)
 
@@ -110,7 +110,9 @@ def test_pretrained_model_initializes_a_classifier_and_an_encoder(saved):
 def test_num_labels_is_read_required_and_checked(saved):
     _, folder = saved(BertClassifier)
     assert BertClassifier.from_pretrained(folder).num_labels == 3
-    with pytest.raises(InputError, match=r"num_labels is 2; expected 3, the logits of .*Classif"):
+    with pytest.raises(
+        InputError, match=r"num_labels is 2; expected 3, the number of logits of .*Classif"
+    ):
         BertClassifier.from_pretrained(folder, num_labels=2)
     _, folder = saved(BertEncoder)
     with pytest.raises(InputError, match=r"num_labels is None; expected the number .* no class"):

@@ -53,10 +53,10 @@ def packed_of(golden):
     """Returns the second and the third example, of 9 and 5 tokens, in one row."""
     rows = [(1, 9), (2, 5)]
     packed = {
-        name: np.concatenate([golden[name][row, :pieces] for row, pieces in rows])[None]
+        name: np.concatenate([golden[name][row, :length] for row, length in rows])[None]
         for name in ROW
     }
-    packed["position_ids"] = np.concatenate([np.arange(pieces) for _, pieces in rows])[None]
+    packed["position_ids"] = np.concatenate([np.arange(length) for _, length in rows])[None]
     packed["example_ids"] = np.repeat([1, 2], [9, 5])[None]
     return {name: value.astype(np.int32) for name, value in packed.items()}
 
@@ -70,7 +70,7 @@ def test_outputs_equal_transformers(model, golden, how):
     any_size = {name: tf.TensorSpec([None, None], tf.int32) for name in ROW}
     outputs = forward.get_concrete_function(any_size)(inputs_of(golden))
     assert outputs.keys() == {"sequence_output", "pooled_output", "next_token_logits"}
-    for name, theirs in (("sequence_output",) * 2, ("next_token_logits", "next_piece_logits")):
+    for name, theirs in (("sequence_output",) * 2, ("next_token_logits",) * 2):
         assert outputs[name].dtype == tf.float32
         np.testing.assert_allclose(outputs[name], golden[theirs], atol=1e-5, err_msg=name)
 
@@ -84,7 +84,7 @@ def test_task_loss_and_all_gradients_equal_transformers(model, golden):
     def backward(batch):
         with tf.GradientTape() as tape:
             sums, weights = task.sums(model, batch, False), task.weights(batch)
-            loss = sums["next_piece_loss"] / (weights["next_piece_loss"] + 1e-5)
+            loss = sums["next_token_loss"] / (weights["next_token_loss"] + 1e-5)
         gradients = tape.gradient(loss, [variable.value for variable in trained])
         return loss, [tf.convert_to_tensor(gradient) for gradient in gradients]
 
@@ -117,8 +117,8 @@ def test_later_token_changes_no_earlier_hidden_state(model, golden, row, changed
 def test_example_in_a_packed_row_equals_the_example_alone(model, golden):
     packed = packed_of(golden)
     logits = model(packed)["next_token_logits"].numpy()
-    np.testing.assert_allclose(logits[0, :9], golden["next_piece_logits"][1, :9], atol=1e-5)
-    np.testing.assert_allclose(logits[0, 9:], golden["next_piece_logits"][2, :5], atol=1e-5)
+    np.testing.assert_allclose(logits[0, :9], golden["next_token_logits"][1, :9], atol=1e-5)
+    np.testing.assert_allclose(logits[0, 9:], golden["next_token_logits"][2, :5], atol=1e-5)
 
 
 def test_last_real_token_is_pooled(model, golden):

@@ -122,8 +122,8 @@ def test_task_loss_and_all_gradients_equal_transformers(golden, jit_compile):
 
     loss, gradients, sums, weights = backward(pretraining_batch(expected))
     assert float(loss) == pytest.approx(float(expected["loss"]), abs=1e-5)
-    figures = task.divide(*(np.array([of[n] for n in task.figures]) for of in (sums, weights)))
-    assert figures["loss"] == pytest.approx(float(expected["loss"]), abs=1e-5)
+    metrics = task.divide(*(np.array([of[n] for n in task.metrics]) for of in (sums, weights)))
+    assert metrics["loss"] == pytest.approx(float(expected["loss"]), abs=1e-5)
     assert len(gradients) == 46
     for variable, gradient in zip(model.trainable_variables, gradients, strict=True):
         theirs = expected[f"gradient/{hugging_face_name(variable.path)}"]
@@ -282,13 +282,13 @@ def test_parameter_counts_equal_those_of_the_released_models(name, parameters):
 @pytest.mark.parametrize("name", MODELS)
 def test_dropout_of_a_batch_equals_that_of_its_halves(name):
     model, inputs = MODELS[name](SMALL), random_inputs()
-    whole = model(inputs, training=True)
+    full = model(inputs, training=True)
     halves = [
         model({key: value[part] for key, value in inputs.items()}, training=True)
         for part in (slice(0, 3), slice(3, 6))
     ]
     still = model(inputs, training=False)
-    for key, value in whole.items():
+    for key, value in full.items():
         joined = np.concatenate([half[key] for half in halves])
         np.testing.assert_allclose(joined, value, atol=1e-5)
         assert np.abs(value - still[key]).max() > 0.01

@@ -44,12 +44,12 @@ def pack(batch, rows):
     for row, examples in enumerate(rows):
         start = slot = 0
         for number, example in enumerate(examples):
-            pieces = int(batch["input_mask"][example].sum())
+            num_tokens = int(batch["input_mask"][example].sum())
             masked = int(batch["masked_lm_weights"][example].sum())
-            columns = slice(start, start + pieces)
+            columns = slice(start, start + num_tokens)
             for name in INPUTS[:3]:
-                packed[name][row, columns] = batch[name][example, :pieces]
-            packed["position_ids"][row, columns] = np.arange(pieces)
+                packed[name][row, columns] = batch[name][example, :num_tokens]
+            packed["position_ids"][row, columns] = np.arange(num_tokens)
             packed["example_ids"][row, columns] = number + 1
             slots = slice(slot, slot + masked)
             for name in ("masked_lm_positions", "masked_lm_ids", "masked_lm_weights"):
@@ -58,7 +58,7 @@ def pack(batch, rows):
             packed["next_sentence_positions"][row, number] = start
             packed["next_sentence_labels"][row, number] = batch["next_sentence_labels"][example, 0]
             packed["next_sentence_weights"][row, number] = 1.0
-            start, slot = start + pieces, slot + masked
+            start, slot = start + num_tokens, slot + masked
     return packed
 
 

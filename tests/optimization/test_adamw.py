@@ -153,9 +153,9 @@ def test_state_names_do_not_depend_on_earlier_optimizers(variables):
         ({"beta_2": -0.1}, "beta_2 must lie in [0, 1), got -0.1"),
         ({"epsilon": -1e-6}, "epsilon must not be negative, got -1e-06"),
         ({"weight_decay": float("nan")}, "weight_decay must not be negative, got nan"),
-        ({"exclude_from_weight_decay": ["("]}, "'(' is no regular expression"),
+        ({"exclude_from_weight_decay": ["("]}, "'(' is not a valid regular expression"),
         ({"exclude_from_weight_decay": "bias"}, "exclude_from_weight_decay must be a list"),
-        ({"learning_rate_multipliers": [("[", 1.0)]}, "'[' is no regular expression"),
+        ({"learning_rate_multipliers": [("[", 1.0)]}, "'[' is not a valid regular expression"),
     ],
 )
 def test_invalid_arguments_are_quoted_in_the_error(arguments, message):

@@ -10,14 +10,14 @@ from keras import ops
 from keras_bert.common.errors import InputError
 from keras_bert.common.random_bits import site_key
 from keras_bert.optimization.adamw import AdamWeightDecay
-from keras_bert.optimization.rounding import round_at_random
+from keras_bert.optimization.rounding import round_stochastically
 
 ULP = 2.0**-7  # unit in the last place of bfloat16 between 1 and 2
 
 
 def rounded(values, step=0):
     key = site_key(ops.convert_to_tensor([step], "int32"), 0)
-    found = round_at_random(ops.convert_to_tensor(values, "float32"), key)
+    found = round_stochastically(ops.convert_to_tensor(values, "float32"), key)
     assert keras.backend.standardize_dtype(found.dtype) == "bfloat16"
     return ops.convert_to_numpy(ops.cast(found, "float32"))
 

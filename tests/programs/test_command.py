@@ -40,7 +40,7 @@ def test_version_is_the_package_version(root):
 def test_unknown_program_fails_with_one_line(root):
     done = command("clasify", cwd=root)
     assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr == "keras-bert: error: 'clasify' is not a program; expected classify?\n"
+    assert done.stderr == "keras-bert: error: 'clasify' is not a program; did you mean classify?\n"
 
 
 @pytest.mark.parametrize("name", PROGRAMS)

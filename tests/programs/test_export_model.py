@@ -20,7 +20,7 @@ from keras_bert.text.vocabulary import load_vocab
 LANGUAGES = ("en", "de", "zh")
 
 
-def asked(file: Path, language: str, count: int) -> list[dict]:
+def read_paragraphs(file: Path, language: str, count: int) -> list[dict]:
     """Returns the first questions of an XQuAD file by paragraph; ids start with the language."""
     paragraphs = []
     for article in json.loads(file.read_text("utf-8"))["data"]:
@@ -63,16 +63,18 @@ def test_export_gives_the_same_xquad_answers_as_run_squad(
     paragraphs = [
         paragraph
         for language in LANGUAGES
-        for paragraph in asked(shared_data / "squad" / f"xquad.{language}.json", language, 100)
+        for paragraph in read_paragraphs(
+            shared_data / "squad" / f"xquad.{language}.json", language, 100
+        )
     ]
-    (tmp_path / "asked.json").write_text(json.dumps({"data": [{"paragraphs": paragraphs}]}))
+    (tmp_path / "paragraphs.json").write_text(json.dumps({"data": [{"paragraphs": paragraphs}]}))
     # Windows of 128 tokens: nearly all contexts need several windows.
     flags = {"max_seq_length": 128, "doc_stride": 64, "version_2_with_negative": True}
     flags |= {"null_score_diff_threshold": -5.4}
     done = run_program(
         "run_squad.py",
         init_checkpoint=model,
-        predict_file=tmp_path / "asked.json",
+        predict_file=tmp_path / "paragraphs.json",
         output_dir=tmp_path / "out",
         do_train=False,
         do_eval=False,

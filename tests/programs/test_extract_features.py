@@ -40,7 +40,7 @@ def test_other_backend_is_rejected_with_one_line(run_program, checkpoint, tmp_pa
     done = run_program("extract_features.py", "--input_file=-", input="a\n", **flags)
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1].endswith(
-        "KERAS_BACKEND=jax: expected tensorflow, with which extract_features.py computes"
+        "KERAS_BACKEND=jax: expected tensorflow, the only backend that extract_features.py supports"
     )
     assert "Traceback" not in done.stderr
 
@@ -48,7 +48,7 @@ def test_other_backend_is_rejected_with_one_line(run_program, checkpoint, tmp_pa
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["--layers=last"], "--layers=last: expected whole numbers"),
+        (["--layers=last"], "--layers=last: expected comma-separated integers"),
         (["--input_file=none.txt"], "none.txt: cannot be read"),
     ],
 )

@@ -51,4 +51,4 @@ def test_left_to_right_model_is_rejected(make_checkpoint, fill, tmp_path):
     path = make_checkpoint(tmp_path / "bert", ["a", "b"], is_decoder=True)
     code, lines, error = fill(["[MASK]"], model_dir=path)
     assert (code, lines) == (1, [])
-    assert "is a left-to-right model (is_decoder); MaskFiller expects one" in error
+    assert "is a left-to-right model (is_decoder); MaskFiller expects a" in error

@@ -28,7 +28,7 @@ def flags_of(monkeypatch, tmp_path):
         (tmp_path / "out" / "best").mkdir(parents=True, exist_ok=True)
         record = {"settings": {"learning_rate": 1.0, **settings}}
         (tmp_path / "out" / "run.json").write_text(json.dumps(record))
-        run = fine_tuning_flags.take_from_run(values, "by_pair", "threshold", "column", "kind")
+        run = fine_tuning_flags.use_flags_of_run(values, "by_pair", "threshold", "column", "kind")
         return values, run
 
     return parse
@@ -44,9 +44,9 @@ def test_unset_flags_are_taken_from_the_run_and_logged_once(flags_of, folder, ca
     assert {name: found[name].value for name in SETTINGS} == SETTINGS
     assert found.learning_rate == 5e-5
     assert run.folder == tmp_path / "out"
-    (said,) = caplog.records
-    assert said.getMessage() == (
-        f"as the run {tmp_path / 'out'}: "
+    (log_record,) = caplog.records
+    assert log_record.getMessage() == (
+        f"Using flags of the run {tmp_path / 'out'}: "
         "--max_seq_length=256 --by_pair=True --threshold=2 --column=b --kind=b"
     )
 
@@ -92,9 +92,12 @@ def test_invalid_setting_in_run_json_is_reported_by_name(flags_of, settings, mes
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--seeds=1,2", "--random_seed=7"], "--seeds=1,2 and --random_seed=7: expected one of"),
-        (["--seeds=1,2", "--nodo_train"], "--seeds=1,2 needs --do_train"),
-        (["--seeds=1,1"], "--seeds=1,1: expected different whole numbers"),
+        (
+            ["--seeds=1,2", "--random_seed=7"],
+            "--seeds=1,2 and --random_seed=7: expected only one of",
+        ),
+        (["--seeds=1,2", "--nodo_train"], "--seeds=1,2: has no effect with --nodo_train"),
+        (["--seeds=1,1"], "--seeds=1,1: expected different integers"),
     ],
 )
 def test_seeds_without_effect_are_rejected(arguments, message):

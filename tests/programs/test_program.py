@@ -10,7 +10,7 @@ import pytest
 from absl import flags, logging
 
 from keras_bert.common.errors import EndedEarly, InputError
-from keras_bert.programs.program import MissingInput, Program, call, no_arguments
+from keras_bert.programs.program import MissingInput, Program, call, reject_arguments
 from keras_bert.programs.run_flags import check_output_dir, define_computing
 
 
@@ -207,9 +207,9 @@ def test_profile_is_printed_or_written_to_a_file(ends, tmp_path):
 
 
 def test_unexpected_positional_arguments_are_rejected():
-    no_arguments([])
+    reject_arguments([])
     with pytest.raises(InputError, match="expected flags only, got 'a b'"):
-        no_arguments(["a", "b"])
+        reject_arguments(["a", "b"])
 
 
 def test_process_ends_with_the_exit_code_and_imports_no_tensorflow(root):
@@ -243,7 +243,7 @@ def test_output_dir_that_overlaps_the_checkpoint_is_rejected(tmp_path):
         (f"{out}/model", out),
     ):
         with pytest.raises(
-            InputError, match=rf"--output_dir={place}: --init_checkpoint={start} li"
+            InputError, match=rf"--output_dir={place}: overlaps with --init_checkpoint={start};"
         ):
             check_output_dir(place, start)
     check_output_dir(out, bert)
@@ -265,6 +265,6 @@ def test_programs_reject_the_checkpoint_folder_as_output_dir(run_program, tmp_pa
     done = run_program(program, cwd=tmp_path, init_checkpoint="bert", output_dir="bert/.", **flags)
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.splitlines()[-1].startswith(
-        f"{program}: error: --output_dir=bert/.: --init_checkpoint=bert lies there; expected"
+        f"{program}: error: --output_dir=bert/.: overlaps with --init_checkpoint=bert; expected"
     )
     assert [*(tmp_path / "bert").iterdir()] == []

@@ -78,9 +78,9 @@ def test_run_killed_at_a_random_step_resumes_to_identical_files(root, place):
     # A random step in each run of the test; a failure message names it. At least one checkpoint
     # exists by then, and enough steps remain that the run cannot end before the kill.
     step = random.randrange(8, STEPS - 16)
-    whole, killed = place / "whole", place / "killed"
+    uninterrupted, killed = place / "uninterrupted", place / "killed"
     checkpoints = killed / "checkpoints"
-    beside, process = start(whole), start(killed)  # In parallel: startup is slow.
+    other_process, process = start(uninterrupted), start(killed)  # In parallel: startup is slow.
     deadline = time.monotonic() + 120
     while (
         not any(checkpoints.glob("step-*"))
@@ -93,15 +93,17 @@ def test_run_killed_at_a_random_step_resumes_to_identical_files(root, place):
     process.communicate()
     assert not (killed / "results.json").exists()
     again = start(killed)
-    for each in (beside, again):
+    for each in (other_process, again):
         _, error = each.communicate()
         assert each.returncode == 0, error
-    assert "continuing from step" in error
+    assert "Training resumed at step" in error
     for name in ("model/model.safetensors", "results.json", "SST-2.tsv", "SST-2.jsonl"):
-        same = (whole / name).read_bytes() == (killed / name).read_bytes()
+        same = (uninterrupted / name).read_bytes() == (killed / name).read_bytes()
         assert same, f"{name} differs; killed at step {step}"
-    assert [row["step"] for row in metrics(whole) if "loss" in row] == [*range(1, STEPS + 1)]
-    assert metrics(whole) == metrics(killed), f"killed at step {step}"
+    assert [row["step"] for row in metrics(uninterrupted) if "loss" in row] == [
+        *range(1, STEPS + 1)
+    ]
+    assert metrics(uninterrupted) == metrics(killed), f"killed at step {step}"
 
 
 @pytest.fixture(scope="module")
@@ -136,11 +138,16 @@ def prepared_runs(root, place, tmp_path_factory):
     (folder / "data" / "bert").symlink_to(place / "data" / "bert")
     common = ["--nojit_compile", "--max_seq_length=16", "--train_batch_size=8"]
     common += ["--num_train_epochs=1", "--mixed_precision=float32"]
-    asked = ["--tfds", f"--data_dir={folder / 'tfds'}", "--task_name=SST-2", "--output_dir=asked"]
-    asked += ["--distribution_strategy=mirrored", "--num_devices=2"]
-    asked += ["--gradient_accumulation_steps=2"]
+    requested = [
+        "--tfds",
+        f"--data_dir={folder / 'tfds'}",
+        "--task_name=SST-2",
+        "--output_dir=requested",
+    ]
+    requested += ["--distribution_strategy=mirrored", "--num_devices=2"]
+    requested += ["--gradient_accumulation_steps=2"]
     runs = {}
-    for own, tfds_dir, name in (([], "tfds", "out/SST-2"), (asked, "nothing", "asked")):
+    for own, tfds_dir, name in (([], "tfds", "out/SST-2"), (requested, "nothing", "requested")):
         runs[folder / name] = subprocess.Popen(
             [sys.executable, root / "run_classifier.py", *common, *own],
             cwd=folder,
@@ -160,17 +167,19 @@ def test_tfds_data_is_found_without_flags_and_used_on_request(prepared_runs):
     folders, errors = prepared_runs
     assert "--task_name=SST-2" in errors[0]
     assert "--tfds=True" in errors[0]
-    found, asked = (json.loads((folder / "run.json").read_text()) for folder in folders)
+    found, requested = (json.loads((folder / "run.json").read_text()) for folder in folders)
     for name in ("labels", "train_sha256", "dev_sha256", "SST-2_sha256"):
-        assert found["settings"][name] == asked["settings"][name]
+        assert found["settings"][name] == requested["settings"][name]
     for folder in folders:
         assert len((folder / "SST-2.tsv").read_text().splitlines()) == 25
 
 
 def test_two_devices_with_two_micro_batches_match_one_batch(prepared_runs):
-    found, asked = (json.loads((path / "results.json").read_text()) for path in prepared_runs[0])
+    found, requested = (
+        json.loads((path / "results.json").read_text()) for path in prepared_runs[0]
+    )
     assert "loss" in found
-    assert asked == pytest.approx(found, abs=1e-6)
+    assert requested == pytest.approx(found, abs=1e-6)
 
 
 def test_missing_data_prints_the_expected_files_and_a_command(run_program, tmp_path):
@@ -195,8 +204,8 @@ def test_prediction_takes_task_length_and_columns_from_the_run(run_program, tmp_
 
     done = predict()
     for taken in (of_the_task, of_the_files):
-        said = " ".join(f"--{name}={value}" for name, value in taken.items())
-        assert f"as the run {tmp_path}: {said}\n" in done.stderr
+        used_flags = " ".join(f"--{name}={value}" for name, value in taken.items())
+        assert f"Using flags of the run {tmp_path}: {used_flags}\n" in done.stderr
     done = predict("--task_name=RTE", "--data_dir=glue")  # Its columns are GLUE's.
     assert "--max_seq_length=256\n" in done.stderr
     assert "--text_column" not in done.stderr
@@ -208,7 +217,7 @@ def test_prediction_takes_task_length_and_columns_from_the_run(run_program, tmp_
         ({"task_name": "SNLI"}, "--task_name=SNLI: expected CoLA"),
         ({"problem_type": "ranking"}, "--problem_type=ranking"),
         ({"init_checkpoint": "nowhere"}, "nowhere: no such checkpoint"),
-        ({"export": True, "do_train": False}, "--export needs --do_train"),
+        ({"export": True, "do_train": False}, "--export requires --do_train"),
     ],
 )
 def test_invalid_input_exits_with_code_1_and_one_line(run_program, place, changes, message):

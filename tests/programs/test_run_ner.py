@@ -59,8 +59,11 @@ def test_default_flags_use_the_data_and_model_under_data(run_program, place):
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        ({"data_dir": "data/nre"}, "--data_dir=data/nre: holds none of the files train.conll, "),
-        ({"task_name": "wikiann/de"}, "--task_name=wikiann/de needs --tfds"),
+        (
+            {"data_dir": "data/nre"},
+            "--data_dir=data/nre: contains none of the expected files train.conll, ",
+        ),
+        ({"task_name": "wikiann/de"}, "--task_name=wikiann/de can only be used with --tfds"),
     ],
 )
 def test_data_flags_without_matching_data_are_rejected(run_program, place, flags, message):
@@ -85,7 +88,7 @@ def test_prediction_takes_columns_and_context_from_the_run(run_program, tmp_path
     (tmp_path / "run.json").write_text(json.dumps({"settings": settings}))
     done = run_program("run_ner.py", "--nodo_train", cwd=tmp_path, init_checkpoint=".")
     taken = "--document_context=True --token_column=1 --tag_column=3"
-    assert f"as the run {tmp_path}: {taken}\n" in done.stderr
+    assert f"Using flags of the run {tmp_path}: {taken}\n" in done.stderr
     assert "found no column files" in done.stderr
 
 
@@ -96,7 +99,7 @@ def test_malformed_line_fails_with_one_line_and_leaves_no_folder(run_program, pl
     done = run_program("run_ner.py", cwd=place, train_file=path, **flags)
     assert done.returncode == 1
     assert (
-        f"{path}, line 2: expected 2 columns, as line 1 has; got 1: 'met'"
+        f"{path}, line 2: expected 2 columns, as in line 1; got 1: 'met'"
         in (done.stderr.splitlines()[-1])
     )
     assert "Traceback" not in done.stderr

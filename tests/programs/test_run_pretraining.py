@@ -69,9 +69,9 @@ def lines(path):
 
 @pytest.fixture(scope="module")
 def finished(folder, root):
-    done = run(root, command(folder, folder / "whole"))
+    done = run(root, command(folder, folder / "uninterrupted"))
     assert done.returncode == 0, done.stderr
-    return folder / "whole", done
+    return folder / "uninterrupted", done
 
 
 def test_run_writes_the_documented_output_files(finished):
@@ -179,11 +179,11 @@ def test_run_killed_at_a_random_step_resumes_to_identical_weights(finished, fold
     assert not (output_dir / "results.json").exists()
     again = run(root, command(folder, output_dir))
     assert again.returncode == 0, again.stderr
-    assert "continuing from step" in again.stderr
-    whole = load_file(finished[0] / "model" / "model.safetensors")
+    assert "Training resumed at step" in again.stderr
+    uninterrupted = load_file(finished[0] / "model" / "model.safetensors")
     resumed = load_file(output_dir / "model" / "model.safetensors")
-    assert whole.keys() == resumed.keys()
-    for name, value in whole.items():
+    assert uninterrupted.keys() == resumed.keys()
+    for name, value in uninterrupted.items():
         assert value.tobytes() == resumed[name].tobytes(), f"{name} differs; killed at step {step}"
     drop = ("examples_per_second", "tokens_per_second")
     rows = [
@@ -228,10 +228,10 @@ def test_non_finite_loss_stops_the_run_and_keeps_the_last_checkpoint(folder, cal
         ({"nonsense": 1}, "nonsense"),
         ({"output_dir": ""}, "output_dir.*is required and must not be empty"),
         ({"random_seed": -1}, "random_seed"),
-        ({"learning_rate": "nan"}, "--learning_rate=nan is not a number"),
+        ({"learning_rate": "nan"}, "--learning_rate=nan: expected a finite number"),
         ({"input_file": "/nowhere/*.tfrecord"}, "no record files match '/nowhere/"),
         ({"output_dir": "setup.cfg/out"}, "setup.cfg/out.*cannot be written"),
-        ({"max_seq_length": 128}, "--max_seq_length=128, but .*16"),
+        ({"max_seq_length": 128}, "--max_seq_length=128: .*16"),
         ({"bert_config": "gigantic"}, "gigantic"),
         ({"bert_config": ""}, "--bert_config is missing"),
         ({"train_batch_size": 9, "gradient_accumulation_steps": 2}, "9.*2"),

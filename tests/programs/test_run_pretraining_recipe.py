@@ -72,9 +72,9 @@ def lines(path):
 
 @pytest.fixture(scope="module")
 def finished(folder, root):
-    done = run(root, command(folder, output_dir=folder / "whole"))
+    done = run(root, command(folder, output_dir=folder / "uninterrupted"))
     assert done.returncode == 0, done.stderr
-    return folder / "whole"
+    return folder / "uninterrupted"
 
 
 def test_recipe_writes_the_documented_files_and_one_folder_per_phase(finished):
@@ -126,7 +126,7 @@ def test_run_killed_in_either_phase_resumes_to_identical_files(folder, finished,
     again = run(root, command(folder, output_dir=output_dir, recipe=renamed))
     assert again.returncode == 0, again.stderr
     assert "phase-1 is finished" in again.stderr
-    assert "continuing from step" in again.stderr
+    assert "Training resumed at step" in again.stderr
     for name in ("phase-1/model/model.safetensors", "model/model.safetensors", "results.json"):
         assert (output_dir / name).read_bytes() == (finished / name).read_bytes(), name
 
@@ -147,30 +147,39 @@ def test_dry_run_prints_the_cost_of_each_phase_and_writes_no_files(folder, root,
     first, second = done.stdout.split("recipes/bert-base.toml: phase ")[1:]
     assert "--max_seq_length=128" in first
     assert "--max_seq_length=512" in second
-    assert "900 of 8 sequences" in first
+    assert "900 with a batch size of 8 sequences" in first
     assert "7,200 of 128 tokens with 20 predictions" in first
-    assert "921,600, padding counted" in first
-    for name in ("FLOPs", "memory a device", "measured", "time a full step", "time of all steps"):
+    assert "921,600, including padding" in first
+    for name in (
+        "FLOPs",
+        "memory per device",
+        "measured",
+        "time per full step",
+        "time of all steps",
+    ):
         assert re.search(rf"^  {name} ", first, re.MULTILINE), done.stdout
     measured = re.search("^  measured .*", second, re.MULTILINE)[0]
     used, estimated = (float(size) for size in re.findall(r"([\d.]+) GB", measured))
     assert 0.7 * estimated < used < estimated + 0.8
-    assert re.search(r"^all 2 phases take [\d.]+ (s|minutes)", second, re.MULTILINE)
+    assert re.search(r"^time of all 2 phases: [\d.]+ (s|minutes)", second, re.MULTILINE)
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
         ({"recipe": "recipes/none.toml"}, r"recipes/none\.toml: cannot be read"),
-        ({"input_file": "one"}, r"--input_file=one is one place.*own\.toml.*16, 32"),
-        ({"recipe": None, "recipe_scale": 0.1}, r"--recipe_scale needs a --recipe"),
+        ({"input_file": "one"}, r"--input_file=one: .*own\.toml.*16, 32"),
+        ({"recipe": None, "recipe_scale": 0.1}, r"--recipe_scale requires --recipe"),
         ({"recipe_scale": "inf"}, r"--recipe_scale=inf: expected a number above 0"),
-        ({"do_train": "false"}, r"--recipe needs --do_train"),
+        ({"do_train": "false"}, r"--recipe requires --do_train"),
         (
             {"dry_run": "true", "distribution_strategy": "multi_worker_mirrored"},
-            r"--dry_run measures this machine alone",
+            r"--dry_run measures only this machine",
         ),
-        ({"objective": "ltr", "export": "true"}, r"--objective=ltr has nothing to --export"),
+        (
+            {"objective": "ltr", "export": "true"},
+            r"--export: left-to-right models cannot be exported",
+        ),
     ],
 )
 def test_invalid_input_exits_with_code_1_and_one_line(folder, root, changes, message):

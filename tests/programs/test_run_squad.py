@@ -88,19 +88,19 @@ def test_prediction_takes_settings_and_threshold_from_the_run(run_program, folde
     (run / "run.json").write_text(json.dumps({"settings": settings}))
     (run / "results.json").write_text(json.dumps({"null_score_diff_threshold": -1e4}))
     context = "the king Denmark swore"
-    asked = [{"context": context, "qas": [{"id": "x", "question": "Who swore?"}]}]
+    questions = [{"context": context, "qas": [{"id": "x", "question": "Who swore?"}]}]
     done = run_program(
         "run_squad.py",
         "--nodo_train",
         "--nodo_eval",
         "--nojit_compile",
         init_checkpoint=run,
-        predict_file=write(folder / "ask.json", asked),
+        predict_file=write(folder / "questions.json", questions),
         output_dir=folder / "predicted",
     )
     assert done.returncode == 0, done.stderr
     taken = "--max_seq_length=24 --version_2_with_negative=True --max_query_length=8"
-    assert f"as the run {run}: {taken}\n" in done.stderr
+    assert f"Using flags of the run {run}: {taken}\n" in done.stderr
     assert "--null_score_diff_threshold=-10000.0" in done.stderr
     predicted = {
         path.stem: json.loads(path.read_text()) for path in (folder / "predicted").glob("*.json")
@@ -114,15 +114,15 @@ def test_prediction_takes_settings_and_threshold_from_the_run(run_program, folde
 def test_export_gives_the_same_answers_as_the_program(folder, finished):
     answers = json.loads((finished[0] / "predictions.json").read_text())
     data = json.loads((folder / "train.json").read_text())["data"]
-    asked = {
+    questions = {
         qa["id"]: (qa["question"], paragraph["context"])
         for paragraph in data[0]["paragraphs"]
         for qa in paragraph["qas"]
     }
-    question, context = map(tf.constant, zip(*asked.values(), strict=True))
+    question, context = map(tf.constant, zip(*questions.values(), strict=True))
     serve = tf.saved_model.load(finished[0] / "export" / "1").signatures["serving_default"]
     found = serve(question=question, context=context)["answer"].numpy()
-    assert dict(zip(asked, (answer.decode() for answer in found), strict=True)) == answers
+    assert dict(zip(questions, (answer.decode() for answer in found), strict=True)) == answers
 
 
 def test_missing_data_prints_the_expected_files_and_a_command(run_program, folder, tmp_path):
@@ -168,7 +168,10 @@ def test_default_flags_use_the_data_and_model_under_data(run_program, folder, tm
     [
         ({"train_file": ""}, "--train_file is missing; expected a SQuAD file, --tfds or --nodo_"),
         ({"strict": True, "train_file": "misplaced"}, "1 of 1 training answers are not in"),
-        ({"data_dir": "nowhere"}, "--data_dir=nowhere: holds none of the files train-v1.1.json, "),
+        (
+            {"data_dir": "nowhere"},
+            "--data_dir=nowhere: contains none of the expected files train-v1.1.json, ",
+        ),
         ({"doc_stride": 0}, "--doc_stride=0: 0 is not a positive integer"),
         ({"n_best_size": 0}, "--n_best_size=0: 0 is not a positive integer"),
         ({"max_query_length": 0}, "--max_query_length=0: 0 is not a positive integer"),

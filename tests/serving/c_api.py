@@ -127,16 +127,16 @@ class TensorFlow:
         else:
             content = struct.pack(f"{len(values)}{FORMATS[kind][1]}", *values)
             size = len(content)
-        made = self.TF_AllocateTensor(kind, (c_int64 * len(shape))(*shape), len(shape), size)
-        data = self.TF_TensorData(made)
+        created = self.TF_AllocateTensor(kind, (c_int64 * len(shape))(*shape), len(shape), size)
+        data = self.TF_TensorData(created)
         if kind != STRING:
             ctypes.memmove(data, content, size)
-            return made
+            return created
         for index, value in enumerate(values):
             place, value = data + index * STRING_BYTES, value.encode("latin-1")
             self.TF_StringInit(place)
             self.TF_StringCopy(place, value, len(value))
-        return made
+        return created
 
     def read_tensor(self, tensor: int) -> dict:
         """Returns the JSON description of the tensor at an address."""
@@ -260,8 +260,8 @@ def main(site_packages: str, calls: str, answers: str) -> None:
         assert model.signatures.keys() == call["requests"].keys()
         written.append({name: model.run(name, each) for name, each in call["requests"].items()})
     Path(answers).write_text(json.dumps(written))
-    along = [name for name in sys.modules if name.partition(".")[0].startswith("tensorflow")]
-    assert not along, along
+    imported = [name for name in sys.modules if name.partition(".")[0].startswith("tensorflow")]
+    assert not imported, imported
 
 
 if __name__ == "__main__":

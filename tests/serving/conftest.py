@@ -173,10 +173,10 @@ def make_batch() -> Callable[[keras.Model, int, int], dict[str, np.ndarray]]:
 @pytest.fixture(scope="session")
 def export(tmp_path_factory) -> Callable[[str], Export]:
     """Returns a function: name in `TASKS` -> its export, which is created once."""
-    made: dict[str, Export] = {}
+    exports: dict[str, Export] = {}
 
     def make(task: str) -> Export:
-        if task not in made:
+        if task not in exports:
             served = TASKS[task]()
             folder = tmp_path_factory.mktemp(task) / "1"
             names = ("text", "text_pair", "question", "context")
@@ -185,8 +185,8 @@ def export(tmp_path_factory) -> Callable[[str], Export]:
             served.signatures = lambda: functions  # Traced once.
             write_saved_model(served, folder, {"task": task}, lambda info: "", texts)
             requests = {name: request(each) for name, each in functions.items()}
-            made[task] = Export(folder, functions, requests)
-        return made[task]
+            exports[task] = Export(folder, functions, requests)
+        return exports[task]
 
     return make
 

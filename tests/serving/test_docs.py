@@ -1,4 +1,4 @@
-"""The example files of docs/serving are valid for TensorFlow Serving and consistent."""
+"""The example files of docs/serving are valid for TensorFlow Serving and match their guide."""
 
 import re
 from pathlib import Path
@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 from google.protobuf import text_format
 from tensorflow_serving.config.model_server_config_pb2 import ModelServerConfig
+
+GUIDE = "../guides/serving.md"
 
 
 @pytest.fixture(scope="module")
@@ -21,7 +23,7 @@ def test_model_config_matches_the_export_commands(folder: Path):
     assert [dict(model.version_labels) for model in models] == [{"stable": 1}]
     for model in models:
         assert model.base_path == f"/models/{model.name}"
-        assert f"--export_dir=serving/{model.name}/1\n" in (folder / "README.md").read_text()
+        assert f"--export_dir=serving/{model.name}/1\n" in (folder / GUIDE).read_text()
         loaded = model.model_version_policy.specific.versions
         assert sorted(model.version_labels.values()) == list(loaded)
 
@@ -32,7 +34,7 @@ def test_all_files_name_one_supported_release(folder: Path):
         for name, pattern in {
             "Dockerfile": r"TF_SERVING_VERSION=(2\.\d+)\.\d+\n",
             "compose.yaml": r"TF_SERVING_VERSION:-(2\.\d+)\.\d+}",
-            "README.md": r"tensorflow/serving:(2\.\d+)\.\d+\n",
+            GUIDE: r"tensorflow/serving:(2\.\d+)\.\d+\n",
         }.items()
     }
     assert len(set(named.values())) == 1

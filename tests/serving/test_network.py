@@ -92,7 +92,7 @@ def test_reduced_encoder_outputs_match_the_keras_model(rows: int):
     expected = padded(model, ids, segments)
     seen = []
 
-    def some_pieces(hidden, input_ids, splits):
+    def some_tokens(hidden, input_ids, splits):
         """Keeps the tokens with some ids; most rows have several, some have none."""
         seen.append(len(splits) - 1)
         return tf.gather(hidden, tf.where(input_ids % 11 == 0)[:, 0])
@@ -104,7 +104,7 @@ def test_reduced_encoder_outputs_match_the_keras_model(rows: int):
     kept = ids.values.numpy() % 11 == 0
     counts = np.bincount(ids.value_rowids()[kept], minlength=rows)
     assert rows == 1 or (counts.min() == 0 and counts.max() > 1)
-    hidden = network.reduced(ids, segments, some_pieces, [24], counts)
+    hidden = network.reduced(ids, segments, some_tokens, [24], counts)
     np.testing.assert_allclose(hidden, expected["sequence_output"][kept], atol=2e-5)
     assert sum(seen) == rows
     assert max(seen) <= ROWS_AT_ONCE  # A large batch is processed in parts.

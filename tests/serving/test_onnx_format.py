@@ -89,8 +89,8 @@ def test_too_long_sequences_are_rejected(make_model, make_batch, tmp_path):
 
 def test_too_large_model_is_rejected_and_existing_file_is_kept(make_model, tmp_path, monkeypatch):
     (tmp_path / "model.onnx").write_text("earlier")
-    monkeypatch.setattr(onnx_format, "_MOST_BYTES", 1000)
-    with pytest.raises(InputError, match=r"model\.onnx: the weights take .* at most the 2 GiB"):
+    monkeypatch.setattr(onnx_format, "_MAX_BYTES", 1000)
+    with pytest.raises(InputError, match=r"model\.onnx: the weights take .* at most 2 GiB"):
         write_onnx(make_model("classifier"), tmp_path / "model.onnx")
     assert [path.name for path in tmp_path.iterdir()] == ["model.onnx"]
     assert (tmp_path / "model.onnx").read_text() == "earlier"

@@ -32,7 +32,9 @@ def write(folder: Path, weight: float = 1.0) -> None:
 
 @pytest.mark.parametrize("weight", [0.0, np.nan])
 def test_model_with_non_finite_outputs_is_rejected(weight: float, tmp_path: Path):
-    with pytest.raises(InputError, match="answers `serving_default` by score that is not finite"):
+    with pytest.raises(
+        InputError, match="`serving_default` returns values that are not finite in score;"
+    ):
         write(tmp_path / "1", weight)
     assert not list(tmp_path.iterdir())
 

@@ -26,30 +26,30 @@ def test_padding_can_be_at_any_position():
     ids = [[0, 0, 2, 5, 3], [2, 0, 6, 0, 3], [2, 7, 3, 9, 9]]
     mask = [[0, 0, 1, 1, 1], [1, 0, 1, 0, 1], [1, 1, 1, 0, 0]]
     segments = [[1, 1, 0, 0, 1], [0, 1, 0, 1, 1], [0, 1, 1, 1, 1]]
-    pieces, of, padded = call(ids, mask, segments)
-    assert pieces == [[2, 5, 3], [2, 6, 3], [2, 7, 3]]
+    tokens, of, padded = call(ids, mask, segments)
+    assert tokens == [[2, 5, 3], [2, 6, 3], [2, 7, 3]]
     assert of == [[0, 0, 1], [0, 0, 1], [0, 1, 1]]
     np.testing.assert_array_equal(padded, np.stack([ids, segments], 2) * np.array(mask)[..., None])
 
 
 def test_fully_masked_row_keeps_its_first_token():
-    pieces, _, padded = call([[4, 5], [6, 7]], [[0, 0], [0, 1]], [[0, 0], [0, 0]])
-    assert pieces == [[4], [7]]
+    tokens, _, padded = call([[4, 5], [6, 7]], [[0, 0], [0, 1]], [[0, 0], [0, 0]])
+    assert tokens == [[4], [7]]
     assert padded[..., 0].tolist() == [[4, 0], [0, 7]]
 
 
 def test_tokens_beyond_the_maximum_length_are_ignored():
     ids = np.arange(1, 13).reshape(1, 12)
     mask = np.array([[0, 0, *[1] * 10]])
-    pieces, _, padded = call(ids, mask, ids * 0)
-    assert pieces == [[3, 4, 5, 6, 7, 8, 9, 10]]
+    tokens, _, padded = call(ids, mask, ids * 0)
+    assert tokens == [[3, 4, 5, 6, 7, 8, 9, 10]]
     assert padded[0, :, 0].tolist() == [0, 0, 3, 4, 5, 6, 7, 8, 9, 10, 0, 0]
 
 
-@pytest.mark.parametrize(("shape", "pieces"), [((2, 0), [[0], [0]]), ((0, 3), []), ((0, 0), [])])
-def test_empty_arrays_give_empty_outputs(shape, pieces):
+@pytest.mark.parametrize(("shape", "tokens"), [((2, 0), [[0], [0]]), ((0, 3), []), ((0, 0), [])])
+def test_empty_arrays_give_empty_outputs(shape, tokens):
     found, segments, padded = call(*[np.zeros(shape)] * 3)
-    assert found == segments == pieces
+    assert found == segments == tokens
     assert padded.shape == (*shape, 2)
 
 
@@ -57,6 +57,6 @@ def test_empty_arrays_give_empty_outputs(shape, pieces):
 @pytest.mark.parametrize("shape", [(1, 4), (2, 3), (2, 0), (3, 4)])
 def test_arrays_of_different_shapes_are_rejected(wrong, shape):
     arrays = {name: np.zeros(shape if name == wrong else (2, 4)) for name in NAMES}
-    message = rf"{wrong} and input_ids: expected one shape, got.*{shape[0]} {shape[1]}.*2 4"
+    message = rf"{wrong} and input_ids: expected equal shapes, got.*{shape[0]} {shape[1]}.*2 4"
     with pytest.raises(tf.errors.InvalidArgumentError, match=message):
         call(**arrays)

@@ -40,7 +40,7 @@ def test_file_is_not_served_but_its_number_is_taken(tmp_path: Path):
     (tmp_path / "3").touch()
     assert find_versions(tmp_path, "saved_model.pb") == {2: tmp_path / "2"}
     assert next_version(tmp_path) == 4
-    with pytest.raises(InputError, match=r"3 is there already; expected .*such as .*/4$"):
+    with pytest.raises(InputError, match=r"3 already exists; expected .*such as .*/4$"):
         check_version(tmp_path / "3")
 
 
@@ -51,14 +51,14 @@ def test_shorter_of_two_names_of_a_version_is_used(tmp_path: Path, names: list[s
     (tmp_path / "01" / "saved_model.pb").touch()
     assert find_versions(tmp_path) == {1: tmp_path / "1"}
     assert find_versions(tmp_path, "saved_model.pb") == {1: tmp_path / "01"}
-    with pytest.raises(InputError, match=r"--export_dir=.*001: .*/1 is there already; .*/2$"):
+    with pytest.raises(InputError, match=r"--export_dir=.*001: .*/1 already exists; .*/2$"):
         check_version(tmp_path / "001")
 
 
 def test_unreadable_folder_is_reported_by_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    def refuse(path: Path) -> None:
+    def deny(path: Path) -> None:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(os, "listdir", refuse)
+    monkeypatch.setattr(os, "listdir", deny)
     with pytest.raises(InputError, match=r"--export_dir=.*/1: Permission denied"):
         check_version(tmp_path / "1")

@@ -1,4 +1,4 @@
-"""Tests that `fit` draws weights that no checkpoint contains from its seed."""
+"""Tests that `fit` initializes weights that no checkpoint contains from its seed."""
 
 import keras
 import numpy as np
@@ -6,7 +6,7 @@ import pytest
 
 from keras_bert.checkpoints.weights import weights_of
 from keras_bert.tasks.classification.text_classifier import TextClassifier
-from keras_bert.tasks.fitting import draw_again
+from keras_bert.tasks.fitting import reinitialize
 
 
 @pytest.fixture
@@ -21,7 +21,7 @@ def head_of(model):
 def test_new_kernels_depend_only_on_the_seed(model):
     found = []
     for seed in (0, 0, 1):
-        draw_again(model, head_of(model), seed)
+        reinitialize(model, head_of(model), seed)
         found.append(head_of(model))
     assert np.array_equal(found[0]["classifier/kernel"], found[1]["classifier/kernel"])
     assert not np.array_equal(found[0]["classifier/kernel"], found[2]["classifier/kernel"])
@@ -32,9 +32,9 @@ def test_new_kernels_depend_only_on_the_seed(model):
     assert 0.05 < found[0]["classifier/kernel"].std() < 0.25
 
 
-def test_weights_that_were_set_after_the_first_draw_are_kept(model):
-    drawn = head_of(model)
+def test_weights_that_were_set_after_initialization_are_kept(model):
+    initial_values = head_of(model)
     kernel = model.classifier.kernel
     kernel.assign(np.full(kernel.shape, 0.25))
-    draw_again(model, drawn, 0)
+    reinitialize(model, initial_values, 0)
     assert (keras.ops.convert_to_numpy(kernel) == 0.25).all()

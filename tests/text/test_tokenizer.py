@@ -60,7 +60,7 @@ def differing(setting, data=None):
     return np.flatnonzero(hashes != golden_hashes()[f"{setting}/hard"])
 
 
-def pieces_of(tokenizer, text):
+def tokens_of(tokenizer, text):
     return [[tokenizer.vocab[i] for i in row] for row in tokenizer.tokenize(text).to_list()]
 
 
@@ -89,11 +89,11 @@ def test_every_character_gives_the_tokens_of_google_cased():
 
 
 def test_every_character_gives_the_tokens_of_google_except_reordered_marks():
-    """Checks the one known difference (docs/tokenizer.md). No vocabulary of Google can show it.
+    """Checks the one known difference (docs/concepts/tokenizer.md).
 
-    Unicode's canonical ordering moves one mark before another. The difference needs two consecutive
-    marks of different combining class that are not dropped. Only 25 marks are not dropped, since
-    they are not of category Mn.
+    No vocabulary of Google can show it. Unicode's canonical ordering moves one mark before another.
+    The difference needs two consecutive marks of different combining class that are not dropped.
+    Only 25 marks are not dropped, since they are not of category Mn.
     """
 
     def kept_classes(text):
@@ -106,7 +106,7 @@ def test_every_character_gives_the_tokens_of_google_except_reordered_marks():
 
 
 @pytest.mark.parametrize(
-    ("text", "pieces"),
+    ("text", "tokens"),
     [
         ("", []),
         (" \t\r\n\u3000\u2028", []),
@@ -120,8 +120,8 @@ def test_every_character_gives_the_tokens_of_google_except_reordered_marks():
         ("a" + "b" * 200 + " e", ["[UNK]", "e"]),
     ],
 )
-def test_examples(text, pieces):
-    assert pieces_of(BertTokenizer(TINY), [text]) == [pieces]
+def test_examples(text, tokens):
+    assert tokens_of(BertTokenizer(TINY), [text]) == [tokens]
 
 
 def test_final_sigma():
@@ -144,7 +144,7 @@ def test_split_words():
 
 
 def test_special_tokens_are_text_by_default():
-    assert pieces_of(BertTokenizer(TINY), ["[MASK]"]) == [["[", "mask", "]"]]
+    assert tokens_of(BertTokenizer(TINY), ["[MASK]"]) == [["[", "mask", "]"]]
 
 
 @pytest.mark.parametrize("token", SPECIAL_TOKENS)
@@ -164,7 +164,7 @@ def test_special_tokens_are_kept_with_keep_special_tokens(token, do_lower_case):
 
 def test_only_exact_special_tokens_are_kept():
     tokenizer = BertTokenizer(TINY, keep_special_tokens=True)
-    assert pieces_of(tokenizer, ["[mask]", "[ MASK]", "[MASK", "\ufdd0", "[MA\x00SK]"]) == [
+    assert tokens_of(tokenizer, ["[mask]", "[ MASK]", "[MASK", "\ufdd0", "[MA\x00SK]"]) == [
         ["[", "mask", "]"],
         ["[", "mask", "]"],
         ["[", "mask"],
@@ -219,19 +219,19 @@ def test_each_token_equals_the_normalized_text_at_its_offsets(setting):
     for text, row, begins, limits in zip(texts, ids, starts, ends, strict=True):
         assert begins == sorted(begins)
         assert all(0 <= s < e <= len(text) for s, e in zip(begins, limits, strict=True))
-        for piece, start, end in zip(
+        for token, start, end in zip(
             (tokenizer.vocab[i] for i in row), begins, limits, strict=True
         ):
             chars = [normalized(c) for c in text[start:end].decode("utf-8", "ignore")]
-            whole = "".join(chars).replace("ς", "σ")
-            if piece == "[UNK]":
-                assert whole
+            covered = "".join(chars).replace("ς", "σ")
+            if token == "[UNK]":
+                assert covered
                 continue
-            if len(piece) > 2:
-                piece = piece.removeprefix("##")
-            piece = piece.replace("ς", "σ")
+            if len(token) > 2:
+                token = token.removeprefix("##")
+            token = token.replace("ς", "σ")
             # One character can give several tokens; each of them then covers the whole character.
-            assert piece == whole or (piece in whole and len([c for c in chars if c]) == 1)
+            assert token == covered or (token in covered and len([c for c in chars if c]) == 1)
 
 
 @pytest.mark.parametrize(

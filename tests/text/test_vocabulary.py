@@ -38,12 +38,12 @@ def test_bytes_that_are_not_utf8_are_rejected_with_the_line(write):
 
 
 def test_repeated_tokens_are_rejected_with_both_lines(write):
-    with pytest.raises(InputError, match=r"'the' is on line 6 and again on line 8"):
+    with pytest.raises(InputError, match=r"the token 'the' is on lines 6 and 8"):
         load_vocab(write(SPECIAL + "the\na\nthe\n"))
 
 
 def test_empty_lines_are_rejected(write):
-    with pytest.raises(InputError, match="line 6: expected a word piece, got an empty line"):
+    with pytest.raises(InputError, match="line 6: expected a token, got an empty line"):
         load_vocab(write(SPECIAL + "\nthe\n"))
 
 
@@ -90,20 +90,20 @@ def test_real_vocabulary_with_lower_case_special_tokens_is_rejected(shared_data)
         load_vocab(path)
 
 
-@pytest.mark.parametrize(("pieces", "rows"), [(92, 92), (92, 96), (92, 128), (129, 256)])
-def test_rows_of_a_padded_embedding_table_get_unused_tokens(pieces, rows):
-    vocab = [f"w{index}" for index in range(pieces - 1)] + ["[unused1]"]
+@pytest.mark.parametrize(("tokens", "rows"), [(92, 92), (92, 96), (92, 128), (129, 256)])
+def test_rows_of_a_padded_embedding_table_get_unused_tokens(tokens, rows):
+    vocab = [f"w{index}" for index in range(tokens - 1)] + ["[unused1]"]
     fitted = fit_vocab(vocab, rows, "vocab.txt")
-    assert fitted[:pieces] == vocab
-    assert fitted[pieces : pieces + 2] == ["[unused0]", "[unused2]"][: rows - pieces]
+    assert fitted[:tokens] == vocab
+    assert fitted[tokens : tokens + 2] == ["[unused0]", "[unused2]"][: rows - tokens]
     assert len(set(fitted)) == rows
 
 
 @pytest.mark.parametrize(
-    ("pieces", "rows"),
+    ("tokens", "rows"),
     [(97, 96), (91, 92), (92, 93), (88, 104), (128, 256), (28996, 30522)],
 )
-def test_vocabulary_that_does_not_fit_the_table_is_rejected(pieces, rows):
-    message = rf"vocab\.txt: has {pieces} pieces, but .* is {rows}; expected the same .* 8 to 128"
+def test_vocabulary_that_does_not_fit_the_table_is_rejected(tokens, rows):
+    message = rf"vocab\.txt: has {tokens} tokens, but .* is {rows}; expected the same .* 8 to 128"
     with pytest.raises(InputError, match=message):
-        fit_vocab([f"w{index}" for index in range(pieces)], rows, "vocab.txt")
+        fit_vocab([f"w{index}" for index in range(tokens)], rows, "vocab.txt")

@@ -4,7 +4,7 @@
         python tests/training/steps_on_jax.py FOLDER
 
 Reads from FOLDER: `model/`, a model directory; `batches.npz`, "STEP/FEATURE" arrays; `tensorflow/`,
-a checkpoint. Writes into FOLDER: `CASE.npz`, the weights by path and the "figures/NAME" of each
+a checkpoint. Writes into FOLDER: `CASE.npz`, the weights by path and the "metrics/NAME" of each
 case; `jax/`, the checkpoint as JAX read it; `facts.json`.
 """
 
@@ -35,7 +35,7 @@ from keras_bert.training.jax_devices import JaxDevices
 from keras_bert.training.jax_step import make_train_steps
 from keras_bert.training.run import TrainingSettings
 from keras_bert.training.state import TrainState
-from keras_bert.training.step_figures import concatenate
+from keras_bert.training.step_metrics import concatenate
 
 DEVICES = keras.distribution.list_devices()
 CASES = {
@@ -85,7 +85,7 @@ def fused_difference(batch: dict[str, np.ndarray], causal: bool = False) -> floa
     return float(abs(fused - plain).max())
 
 
-def refusal_of_an_odd_vocabulary(folder: Path) -> str:
+def error_for_an_odd_vocabulary(folder: Path) -> str:
     """Returns the error message for a vocabulary that cannot be split over two devices."""
     config = replace(open_model_directory(folder / "model").config, vocab_size=51)
     try:
@@ -110,11 +110,11 @@ def main(folder: Path) -> None:
         state = TrainState(model, optimizer, pretraining_objective())
         train_steps = make_train_steps(devices, state, TrainingSettings(steps, 8, **how))
         placed = map(devices.place, map(grown, batches) if case == "growing" else batches)
-        figures = concatenate([train_steps(placed, 5) for _ in range(steps // 5)])._asdict()
+        metrics = concatenate([train_steps(placed, 5) for _ in range(steps // 5)])._asdict()
         weights = {v.path: keras.ops.convert_to_numpy(v) for v in model.trainable_variables}
         np.savez(
             folder / f"{case}.npz",
-            **{f"figures/{name}": value for name, value in figures.items()},
+            **{f"metrics/{name}": value for name, value in metrics.items()},
             **weights,
         )
         facts[case] = shard_shapes([*model.trainable_variables, *optimizer.variables])
@@ -129,7 +129,7 @@ def main(folder: Path) -> None:
         "packed": fused_difference(batches[0] | packed),
         "causal": fused_difference(batches[0], causal=True),
     }
-    facts["odd_vocabulary"] = refusal_of_an_odd_vocabulary(folder)
+    facts["odd_vocabulary"] = error_for_an_odd_vocabulary(folder)
     (folder / "facts.json").write_text(json.dumps(facts))
 
 

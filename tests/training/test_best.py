@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from keras_bert.training.best import BestKept
+from keras_bert.training.best import BestWeights
 
 
 def evaluations(*values):
@@ -21,7 +21,7 @@ def evaluations(*values):
     ],
 )
 def test_step_of_the_best_evaluation(values, best):
-    kept = BestKept("f1", lambda: None)
+    kept = BestWeights("f1", lambda: None)
     assert kept.step_of_best(evaluations(*values)) == best
 
 
@@ -36,5 +36,5 @@ def test_step_of_the_best_evaluation(values, best):
     ],
 )
 def test_training_stops_when_patience_is_exhausted(values, patience, stops):
-    kept = BestKept("f1", lambda: None, patience=patience)
+    kept = BestWeights("f1", lambda: None, patience=patience)
     assert kept.has_stopped(evaluations(*values)) == stops

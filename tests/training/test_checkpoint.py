@@ -45,13 +45,13 @@ def test_restores_model_optimizer_and_step(tmp_path):
 def test_bfloat16_moments_are_restored_and_continue_bit_identically(tmp_path):
     gradients = [np.full((2, 3), 0.3, "float32"), np.full(3, -0.7, "float32")]
 
-    def go_on(model, optimizer, steps):
+    def resume(model, optimizer, steps):
         for _ in range(steps):
             optimizer.apply(gradients)
         return [convert_to_numpy(v).tobytes() for v in model.variables + optimizer.variables]
 
     model, optimizer = make(value=1.0, state_dtype="bfloat16")
-    go_on(model, optimizer, 3)
+    resume(model, optimizer, 3)
     writer = CheckpointWriter(tmp_path)
     writer.save(3, model, optimizer)
     writer.close()
@@ -59,7 +59,7 @@ def test_bfloat16_moments_are_restored_and_continue_bit_identically(tmp_path):
     assert [v.dtype.name for v in saved.values()].count("bfloat16") == 4
     again = make(state_dtype="bfloat16")
     assert restore_latest(tmp_path, *again) == 3
-    assert go_on(*again, 4) == go_on(model, optimizer, 4)
+    assert resume(*again, 4) == resume(model, optimizer, 4)
 
 
 def test_no_checkpoint_restores_step_0(tmp_path):
@@ -82,13 +82,13 @@ def test_damaged_later_checkpoint_does_not_evict_the_one_just_saved(tmp_path):
     assert [path.name for path in list_checkpoints(tmp_path)] == ["step-00000003"]
 
 
-@pytest.mark.parametrize("damage", ["cut", "flip", "no state", "no file"])
+@pytest.mark.parametrize("damage", ["truncated", "flip", "no state", "no file"])
 def test_damaged_newest_checkpoint_falls_back_to_the_previous_one(tmp_path, damage):
     save(tmp_path, 1, 1.0)
     newest = save(tmp_path, 2, 2.0)
     weights = newest / "model.safetensors"
     content = bytearray(weights.read_bytes())
-    if damage == "cut":
+    if damage == "truncated":
         weights.write_bytes(content[:-5])
     elif damage == "flip":
         content[-1] ^= 1

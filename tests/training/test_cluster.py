@@ -10,7 +10,7 @@ import tensorflow as tf
 from keras_bert.common.errors import EndedEarly, InputError
 from keras_bert.training.cluster import (
     Cluster,
-    _naming_lost,
+    _convert_lost_worker_errors,
     _sum_of_firsts,
     all_sum,
     check_agreement,
@@ -18,7 +18,7 @@ from keras_bert.training.cluster import (
     read_cluster,
     share_of,
 )
-from keras_bert.training.rendezvous import held_address
+from keras_bert.training.rendezvous import reserved_address
 
 ONE = tf.distribute.get_strategy()
 
@@ -41,7 +41,7 @@ def test_chief_is_the_first_worker():
 @pytest.mark.parametrize(
     ("variables", "message"),
     [
-        ({}, r"needs TF_CONFIG in the environment: \{\"cluster\""),
+        ({}, r"TF_CONFIG is not set; multi_worker_mirrored expects \{\"cluster\""),
         ({"TF_CONFIG": "{"}, r"TF_CONFIG='\{' cannot be read \(JSONDecodeError"),
         ({"TF_CONFIG": "[]"}, r"cannot be read \(TypeError"),
         ({"TF_CONFIG": '{"cluster": {}}'}, r"cannot be read \(KeyError: 'task'"),
@@ -49,13 +49,13 @@ def test_chief_is_the_first_worker():
         (environment({"worker": ["a:1"]}, index=1), r"\"index\": 1\} is not in the cluster"),
         (environment({"worker": ["a:1"]}, "evaluator"), r"\"evaluator\".* is not in the cluster"),
         (environment({"worker": ["a:1"]}, index="0"), r"is not in the cluster"),
-        (environment({"worker": ["a"]}), r"'a' is no address; expected HOST:PORT"),
-        (environment({"worker": ["a:99999"]}), r"'a:99999' is no address"),
-        (environment({"worker": ["a..b:2222"]}), r"'a\.\.b:2222' is no address"),
-        (environment({"worker": [f"{'a' * 64}:2222"]}), r"'aaa.*:2222' is no address"),
-        (environment({"worker": ["a\0b:2222"]}), r"b:2222' is no address"),
-        (environment({"worker": ["a:" + "9" * 5000]}), r"99' is no address"),
-        (environment({"worker": ["a:1", "a:1"]}), r"an address comes twice"),
+        (environment({"worker": ["a"]}), r"'a' is not an address; expected HOST:PORT"),
+        (environment({"worker": ["a:99999"]}), r"'a:99999' is not an address"),
+        (environment({"worker": ["a..b:2222"]}), r"'a\.\.b:2222' is not an address"),
+        (environment({"worker": [f"{'a' * 64}:2222"]}), r"'aaa.*:2222' is not an address"),
+        (environment({"worker": ["a\0b:2222"]}), r"b:2222' is not an address"),
+        (environment({"worker": ["a:" + "9" * 5000]}), r"99' is not an address"),
+        (environment({"worker": ["a:1", "a:1"]}), r"duplicate address"),
     ],
 )
 def test_invalid_tf_config_raises_an_error(variables, message):
@@ -75,8 +75,8 @@ def test_port_in_use_raises_an_error():
 
 
 def test_worker_that_never_joins_is_named():
-    message = r"worker 0 of 2 waited 0 s \(--worker_timeout\); not there: localhost:1"
-    with held_address() as own, pytest.raises(EndedEarly, match=message):
+    message = r"worker 0 of 2 waited 0 s \(--worker_timeout\); not connected: localhost:1"
+    with reserved_address() as own, pytest.raises(EndedEarly, match=message):
         join(Cluster((own, "localhost:1"), 0), timeout=0)
 
 
@@ -107,9 +107,12 @@ OWN = "{{node Cast}} /job:worker/replica:0/task:0/device:CPU:0"
         (tf.errors.CancelledError, "Socket closed"),
     ],
 )
-def test_errors_that_name_another_worker_report_that_it_is_gone(error, who):
-    named = "worker 1" if "task:1" in who else "another worker, or the way to it,"
-    with pytest.raises(EndedEarly, match=f"^{named} is gone$"), _naming_lost(2, 0):
+def test_errors_that_name_another_worker_report_the_lost_connection(error, who):
+    named = "worker 1" if "task:1" in who else "another worker"
+    with (
+        pytest.raises(EndedEarly, match=f"^lost the connection to {named}$"),
+        _convert_lost_worker_errors(2, 0),
+    ):
         raise error(None, None, who)
 
 
@@ -117,5 +120,5 @@ def test_errors_that_name_another_worker_report_that_it_is_gone(error, who):
     "error", [tf.errors.InternalError, tf.errors.FailedPreconditionError, tf.errors.AbortedError]
 )
 def test_errors_of_this_worker_are_not_changed(error):
-    with pytest.raises(error), _naming_lost(2, 0):
+    with pytest.raises(error), _convert_lost_worker_errors(2, 0):
         raise error(None, None, f"{OWN} could not create a primitive")

@@ -13,7 +13,7 @@ from keras_bert.training import checkpoint
 from keras_bert.training.checkpoint import CheckpointWriter
 from keras_bert.training.consistency_checks import check_weights, stop_if_not_finite
 from keras_bert.training.objective import Objective
-from keras_bert.training.step_figures import StepFigures
+from keras_bert.training.step_metrics import StepMetrics
 
 TASK = Objective(("nll",), {"nll": 0.0}, lambda batch: {}, lambda model, batch, training: {})
 
@@ -23,10 +23,10 @@ def model():
     return keras.Sequential([keras.Input((2,)), keras.layers.Dense(3, name="dense")], name="m")
 
 
-def figures(losses, norms):
+def metrics(losses, norms):
     ones = np.ones(len(losses))
     sums, weights = np.array([losses]).T, ones[:, np.newaxis]
-    return StepFigures(sums, weights, 8 * ones, 8 * ones, ones, np.array(norms), 1e-4 * ones)
+    return StepMetrics(sums, weights, 8 * ones, 8 * ones, ones, np.array(norms), 1e-4 * ones)
 
 
 def test_error_waits_for_the_pending_checkpoint_and_names_it(tmp_path, monkeypatch, model):
@@ -44,7 +44,7 @@ def test_error_waits_for_the_pending_checkpoint_and_names_it(tmp_path, monkeypat
     threading.Timer(0.2, may_write.set).start()
     message = r"step 7: the loss is nan and .* 2.0; .* last good checkpoint: .*/step-00000004;"
     with pytest.raises(InputError, match=message):
-        stop_if_not_finite(figures([1.0, np.nan], [1.0, 2.0]), 5, TASK, writer)
+        stop_if_not_finite(metrics([1.0, np.nan], [1.0, 2.0]), 5, TASK, writer)
 
 
 def test_weight_that_is_not_finite_is_named(tmp_path, model):

@@ -24,7 +24,7 @@ from keras_bert.training.checkpoint import CheckpointWriter, restore_latest
 from keras_bert.training.run import TrainingSettings
 from keras_bert.training.state import TrainState
 from keras_bert.training.step import make_train_steps
-from keras_bert.training.step_figures import StepFigures
+from keras_bert.training.step_metrics import StepMetrics
 from keras_bert.training.strategy import make_strategy as make_tensorflow_strategy
 
 CONFIG = BertConfig(
@@ -62,10 +62,10 @@ def folder(tmp_path_factory, write_records, root, backend_python):
     state = TrainState(model, optimizer, pretraining_objective())
     settings = TrainingSettings(STEPS, 8, jit_compile=False)
     train_steps = make_train_steps(tf.distribute.get_strategy(), state, settings)
-    figures = train_steps(iter(batches), tf.constant(STEPS)).numpy()._asdict()
-    figures = {f"figures/{name}": value for name, value in figures.items()}
+    metrics = train_steps(iter(batches), tf.constant(STEPS)).numpy()._asdict()
+    metrics = {f"metrics/{name}": value for name, value in metrics.items()}
     weights = {v.path: keras.ops.convert_to_numpy(v) for v in model.trainable_variables}
-    np.savez(folder / "reference.npz", **figures, **weights)
+    np.savez(folder / "reference.npz", **metrics, **weights)
     writer = CheckpointWriter(folder / "tensorflow")
     writer.save(STEPS, model, optimizer)
     writer.close()
@@ -93,7 +93,7 @@ def facts(folder):
 
 def result(folder, case):
     stored = dict(np.load(folder / f"{case}.npz"))
-    return StepFigures(*(stored.pop(f"figures/{name}") for name in StepFigures._fields)), stored
+    return StepMetrics(*(stored.pop(f"metrics/{name}") for name in StepMetrics._fields)), stored
 
 
 def largest_difference(one, two):
@@ -102,12 +102,12 @@ def largest_difference(one, two):
 
 
 def test_losses_equal_tensorflow_over_20_steps_with_dropout(folder):
-    figures, weights = result(folder, "one")
-    expected_figures, expected = result(folder, "reference")
-    ours, theirs = (each.losses(pretraining_objective()) for each in (figures, expected_figures))
+    metrics, weights = result(folder, "one")
+    expected_metrics, expected = result(folder, "reference")
+    ours, theirs = (each.losses(pretraining_objective()) for each in (metrics, expected_metrics))
     assert len(ours) == STEPS
     np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-4)
-    for one, two in zip(figures, expected_figures, strict=True):
+    for one, two in zip(metrics, expected_metrics, strict=True):
         np.testing.assert_allclose(one, two, rtol=1e-4)
     assert largest_difference(weights, expected) < 1e-4
 
@@ -122,19 +122,19 @@ def test_training_changes_every_weight(folder):
 
 @pytest.mark.parametrize("case", ["recomputed", "data_parallel", "model_parallel", "growing"])
 def test_other_configurations_equal_one_device_and_one_batch(folder, case):
-    figures, weights = result(folder, case)
-    expected_figures, expected = result(folder, "one")
-    for one, two in zip(figures, expected_figures, strict=True):
+    metrics, weights = result(folder, case)
+    expected_metrics, expected = result(folder, "one")
+    for one, two in zip(metrics, expected_metrics, strict=True):
         np.testing.assert_allclose(one, two, rtol=1e-5)
     assert largest_difference(weights, expected) < 1e-6
 
 
 def test_model_parallel_splits_only_the_vocabulary_and_its_moments(facts):
-    whole, cut = facts["data_parallel"], facts["model_parallel"]
-    halved = {path for path in whole if whole[path] != cut[path]}
-    assert whole[WORDS] == [50, 16]
-    assert cut[WORDS] == [25, 16]
-    variables = {WORDS} | {path for path in whole if path.endswith("output_bias")}
+    replicated, sharded = facts["data_parallel"], facts["model_parallel"]
+    halved = {path for path in replicated if replicated[path] != sharded[path]}
+    assert replicated[WORDS] == [50, 16]
+    assert sharded[WORDS] == [25, 16]
+    variables = {WORDS} | {path for path in replicated if path.endswith("output_bias")}
     moments = {
         f"adam_weight_decay/{path.replace('/', '_')}_{kind}" for path in variables for kind in "mv"
     }
@@ -170,14 +170,14 @@ def test_fused_attention_equals_plain_attention(facts, kind):
 
 
 def test_vocabulary_size_that_is_not_divisible_is_rejected(facts):
-    expected = "--model_parallel=2 does not divide the 51 tokens of the vocabulary"
+    expected = "--model_parallel=2: expected a divisor of the vocabulary size, which is 51"
     assert facts["odd_vocabulary"] == expected
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("multi_worker_mirrored",), "multi_worker_mirrored needs KERAS_BACKEND=tensorflow"),
+        (("multi_worker_mirrored",), "multi_worker_mirrored: not supported with KERAS_BACKEND=jax"),
         (("default", 2), "--num_devices=2 needs --distribution_strategy=mirrored, got default"),
         (("default", 0, 1.0, 2), "--model_parallel=2 needs --distribution_strategy=mirrored"),
         (("tpu",), "found no TPU: JAX has cpu devices"),

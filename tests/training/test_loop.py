@@ -46,8 +46,8 @@ def test_loop_ends_at_every_event(log_steps, save_steps, per_loop, last):
 @pytest.mark.parametrize(
     ("train_batch_size", "micro_batches", "eval_batch_size", "message"),
     [
-        (10, 2, 8, r"--train_batch_size=10 does not divide by 2 devices x 2 micro-batches"),
-        (8, 1, 7, r"--eval_batch_size=7 does not divide by 2 devices"),
+        (10, 2, 8, r"--train_batch_size=10 is not divisible by 2 devices x 2 micro-batches"),
+        (8, 1, 7, r"--eval_batch_size=7 is not divisible by 2 devices"),
     ],
 )
 def test_batch_sizes_that_are_not_divisible_are_rejected(

@@ -64,9 +64,9 @@ def run_steps(strategy, steps):
 @pytest.mark.parametrize("devices", [1, 2])
 def test_overflow_on_one_device_skips_the_step_on_all_devices(devices, mirrored):
     strategy = mirrored if devices == 2 else make_strategy()
-    model, optimizer, figures = run_steps(strategy, [ORDINARY, OVERFLOW, ORDINARY])
-    assert figures.loss_scale.tolist() == [2.0**15, 2.0**15, 2.0**14]
-    assert np.isfinite(figures.gradient_norm).tolist() == [True, False, True]
+    model, optimizer, metrics = run_steps(strategy, [ORDINARY, OVERFLOW, ORDINARY])
+    assert metrics.loss_scale.tolist() == [2.0**15, 2.0**15, 2.0**14]
+    assert np.isfinite(metrics.gradient_norm).tolist() == [True, False, True]
     assert int(optimizer.iterations.numpy()) == 2
     # As if the step had not been run: scaling by powers of two is exact.
     never, _, _ = run_steps(make_strategy(), [ORDINARY, ORDINARY])
@@ -120,6 +120,6 @@ def test_gradient_that_overflows_at_a_scale_of_1_ends_the_run(tmp_path):
 
 def test_resumed_run_ends_bit_identical(tmp_path):
     steps = [ORDINARY, OVERFLOW, ORDINARY, ORDINARY, OVERFLOW, ORDINARY]
-    whole = go(tmp_path / "whole", steps, 6, growth_steps=2)
+    uninterrupted = go(tmp_path / "uninterrupted", steps, 6, growth_steps=2)
     go(tmp_path / "parts", steps, 3, growth_steps=2)
-    assert go(tmp_path / "parts", steps, 6, growth_steps=2) == whole
+    assert go(tmp_path / "parts", steps, 6, growth_steps=2) == uninterrupted

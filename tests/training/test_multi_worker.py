@@ -38,7 +38,7 @@ from tests.training.worker_tasks import (
 pytestmark = pytest.mark.slow  # Starts workers.
 
 ONE = tf.distribute.get_strategy()
-SECONDS_TO_END = 60  # docs/several_machines.md; at most 14 were measured.
+SECONDS_TO_END = 60  # docs/guides/several_machines.md; at most 14 were measured.
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +52,7 @@ def data(tmp_path_factory, write_records, make_checkpoint):
     return folder
 
 
-SESSION = ["plain", "stopped", "bfloat16", "tuned", "refused", "drifted", "sums"]
+SESSION = ["plain", "stopped", "bfloat16", "tuned", "rejected", "drifted", "sums"]
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +63,7 @@ def session(data, tmp_path_factory):
     return folder
 
 
-def told(folder, name, workers=2):
+def results_of(folder, name, workers=2):
     """Returns the results of each worker after checking that their digests are equal."""
     found = [json.loads((folder / f"{name}-{i}.json").read_text()) for i in range(workers)]
     assert [each["digests"] for each in found] == [found[0]["digests"]] * workers
@@ -116,7 +116,7 @@ def one_device(data, output_dir, workers, training=TRAINING, dtype="float32"):
 
 def test_two_workers_are_bit_identical_and_match_one_device(data, session, tmp_path):
     """Uses micro-batches, clipping, dropout, and an evaluation of 17 records in batches of 6."""
-    (first, _) = told(session, "plain")
+    (first, _) = results_of(session, "plain")
     assert [step for step, _ in first["digests"]] == [5, 10, 12]
     assert first["warnings"] == []
     model = one_device(data, tmp_path, 2)
@@ -132,7 +132,7 @@ def test_two_workers_are_bit_identical_and_match_one_device(data, session, tmp_p
 
 def test_three_workers_are_bit_identical_and_match_one_device(data, tmp_path):
     worker_processes.run(tmp_path, 3, worker_tasks.session, data, tmp_path, ["plain"])
-    told(tmp_path, "plain", 3)
+    results_of(tmp_path, "plain", 3)
     one_device(data, tmp_path / "one", 3)
     assert_close(weights(tmp_path / "plain"), weights(tmp_path / "one"))
 
@@ -154,10 +154,10 @@ def test_first_worker_writes_the_same_files_as_a_single_process(session):
 
 def test_sigterm_to_one_worker_stops_all_and_the_run_resumes_bit_identical(session):
     """Stops in training after step 4, then in the evaluation of step 5, which is then repeated."""
-    for found in told(session, "stopped"):
+    for found in results_of(session, "stopped"):
         assert found["result"] == [
-            "EndedEarly: told to stop after step 4, which is saved",
-            "EndedEarly: told to stop after step 5, which is saved",
+            "EndedEarly: stopped by SIGTERM after step 4; the checkpoint is saved",
+            "EndedEarly: stopped by SIGTERM after step 5; the checkpoint is saved",
             "finished",
         ]
     assert_close(weights(session / "stopped"), weights(session / "plain"), tolerance=0)
@@ -165,7 +165,7 @@ def test_sigterm_to_one_worker_stops_all_and_the_run_resumes_bit_identical(sessi
 
 
 def test_two_workers_in_bfloat16_are_bit_identical_and_match_one_device(data, session, tmp_path):
-    (first, _) = told(session, "bfloat16")
+    (first, _) = results_of(session, "bfloat16")
     assert first["digests"]
     one_device(data, tmp_path, 2, FEW_STEPS, "mixed_bfloat16")
     pairs = zip(metrics(session / "bfloat16"), metrics(tmp_path), strict=True)
@@ -176,7 +176,7 @@ def test_two_workers_in_bfloat16_are_bit_identical_and_match_one_device(data, se
 
 def test_fine_tuning_on_two_workers_stops_early_and_matches_one_device(data, session, tmp_path):
     """20 examples in batches of 12, two micro-batches each: an epoch's last batch is uneven."""
-    (first, _) = told(session, "tuned")
+    (first, _) = results_of(session, "tuned")
     assert [step for step, _ in first["digests"]] == [2, 4, 6]
     alone = worker_tasks.fine_tuning(ONE, data, tmp_path)
     assert (first["result"]["step"], first["result"]["best_step"]) == (6, 2)
@@ -188,31 +188,34 @@ def test_fine_tuning_on_two_workers_stops_early_and_matches_one_device(data, ses
 
 
 def test_differences_between_workers_are_rejected_on_all_workers(session):
-    for found in told(session, "refused"):
+    for found in results_of(session, "rejected"):
         settings, files, folder, evaluations, steps, finished, changed = found["result"]
         assert "learning_rate is 1.0 on worker 0 and 0.5 on worker 1" in settings
-        assert "1 files with records, but 2 workers need 2 at least, one each" in files
+        assert "found 1 files with records; expected at least 2, one per worker" in files
         where = f"is {session / 'apart-0'} on worker 0 and {session / 'apart-1'} on worker 1"
         assert f"--output_dir {where}" in folder
         assert "checkpoints of steps [5, 5] and [0, 1] evaluations" in evaluations
         assert "checkpoints of steps [5, 6] and [1, 1] evaluations" in steps
-        assert f"and {session / 'done-1'} on worker 1, where worker 0's files do not" in finished
-        assert "done-0 holds a run with other settings: a was null and is now 1" in changed
-    assert not (session / "refused").exists()
+        assert (
+            f"and {session / 'done-1'} on worker 1, where the files of worker 0 are not visible"
+            in finished
+        )
+        assert "done-0: contains a run with other settings: a was null and is now 1" in changed
+    assert not (session / "rejected").exists()
 
 
 def test_worker_whose_weights_have_diverged_is_named(session):
-    for found in told(session, "drifted"):
+    for found in results_of(session, "drifted"):
         (warning,) = found["warnings"]
-        assert "step 7: the weights of workers [1] are not worker 0's" in warning
+        assert "step 7: the weights of workers [1] differ from those of worker 0" in warning
 
 
 def test_sum_over_workers_does_not_round_values_held_by_one_worker(session):
-    assert [found["result"][0] for found in told(session, "sums")] == [True, True]
+    assert [found["result"][0] for found in results_of(session, "sums")] == [True, True]
 
 
 def test_endless_pipeline_needs_no_collective_for_the_next_batch(session):
-    assert [found["result"][1:] for found in told(session, "sums")] == [[True, False]] * 2
+    assert [found["result"][1:] for found in results_of(session, "sums")] == [[True, False]] * 2
 
 
 def flags(data, output_dir, **changes):
@@ -250,7 +253,8 @@ def check_end(processes, killed):
     assert processes[1 - killed].exitcode == 75, log
     assert "Traceback" not in log, log
     expected = (
-        f"run_pretraining.py: ended early: worker {killed} is gone: run the same command again"
+        f"run_pretraining.py: ended early: lost the connection to worker {killed}: "
+        "run the same command again"
     )
     assert log.splitlines()[-1].startswith(expected), log
     assert seconds < SECONDS_TO_END
@@ -274,7 +278,7 @@ def test_killed_worker_ends_the_others_and_the_run_resumes_bit_identical(
     assert not nothing.exists()
     again = start(root, data, tmp_path / "again", run)
     assert [worker_processes.ended(process) for process in again] == [0, 0]
-    assert "continuing from step" in again[0].log.read_text()
+    assert "Training resumed at step" in again[0].log.read_text()
     assert_close(weights(run), weights(session / "plain"), tolerance=0)
 
 
@@ -293,8 +297,8 @@ def test_supervisor_restarts_all_workers_and_the_run_ends_bit_identical(
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    assert "worker 1 is gone: run the same command again to resume" in done.stderr
-    assert "ended with [75, -9]; restart 1 of 1" in done.stderr
+    assert "lost the connection to worker 1: run the same command again to resume" in done.stderr
+    assert "exit codes [75, -9]; restart 1 of 1" in done.stderr
     assert_close(weights(tmp_path / "run"), weights(session / "plain"), tolerance=0)
 
 
@@ -304,7 +308,7 @@ def test_worker_that_never_joins_is_named(data, root, tmp_path):
     (first, _) = worker_processes.start(tmp_path, 2, task, path, arguments)
     assert worker_processes.ended(first) == 75
     last = first.log.read_text().splitlines()[-1]
-    assert "worker 0 of 2 waited 1 s (--worker_timeout); not there: 127.0.0.1:" in last
+    assert "worker 0 of 2 waited 1 s (--worker_timeout); not connected: 127.0.0.1:" in last
 
 
 def test_two_workers_evaluate_and_predict_as_one_process_does(root, data, tmp_path):
@@ -330,9 +334,9 @@ def test_two_workers_evaluate_and_predict_as_one_process_does(root, data, tmp_pa
     values = [f"--{name}={value}" for name, value in given.items()] + ["--nojit_compile"]
     several = [f"--output_dir={two}", "--distribution_strategy=multi_worker_mirrored", "--export"]
     alone = worker_processes.start(one, 1, task, path, [*values, f"--output_dir={one}"])
-    said = worker_processes.run(two, 2, task, path, [*values, *several])
+    logs = worker_processes.run(two, 2, task, path, [*values, *several])
     assert worker_processes.ended(alone[0]) == 0
-    assert [text.count("accuracy = ") for text in said] == [1, 0]
+    assert [text.count("accuracy = ") for text in logs] == [1, 0]
     assert (two / "export" / "1" / "saved_model.pb").exists()
     first, second = (json.loads((path / "results.json").read_text()) for path in (one, two))
     assert second == pytest.approx(first, abs=1e-5)

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 from keras_bert.common.errors import InputError
-from keras_bert.training.curves import drawn, read_runs
+from keras_bert.training.curves import read_runs, selected_metrics
 
 
-def line(step, **figures):
-    return json.dumps({"step": step} | figures) + "\n"
+def line(step, **metrics):
+    return json.dumps({"step": step} | metrics) + "\n"
 
 
 def write_run(folder, parts=("masked_lm", "next_sentence"), steps=6, results=None, tail=""):
@@ -24,12 +24,12 @@ def write_run(folder, parts=("masked_lm", "next_sentence"), steps=6, results=Non
     (folder / "run.json").write_text('{"settings": {}}')
     lines = []
     for step in range(10, 10 * steps + 1, 10):
-        figures = {f"{part}_loss": 5.0 - step / 100 for part in parts}
-        figures |= {"loss": sum(figures.values())} | {f"{part}_accuracy": 0.25 for part in parts}
+        metrics = {f"{part}_loss": 5.0 - step / 100 for part in parts}
+        metrics |= {"loss": sum(metrics.values())} | {f"{part}_accuracy": 0.25 for part in parts}
         rates = {"learning_rate": 1e-4, "gradient_norm": 1.0, "tokens_per_second": 1000.0 * step}
-        lines.append(line(step, **figures, **rates))
+        lines.append(line(step, **metrics, **rates))
         if step % 20 == 0:
-            lines.append(line(step, **{f"eval_{name}": value for name, value in figures.items()}))
+            lines.append(line(step, **{f"eval_{name}": value for name, value in metrics.items()}))
     (folder / "metrics.jsonl").write_text("".join(lines) + tail)
     if results:
         (folder / "results.json").write_text(json.dumps(results))
@@ -59,7 +59,7 @@ def test_incomplete_last_line_is_skipped(tmp_path):
 
 def test_plots_are_losses_then_accuracies_then_throughput(tmp_path):
     (run,) = read_runs([str(write_run(tmp_path / "a"))])
-    assert drawn([run]) == [
+    assert selected_metrics([run]) == [
         *("loss", "masked_lm_loss", "next_sentence_loss"),
         *("masked_lm_accuracy", "next_sentence_accuracy", "tokens_per_second"),
     ]
@@ -69,15 +69,15 @@ def test_single_loss_is_plotted_if_another_run_has_several(tmp_path):
     folders = [
         write_run(tmp_path / name, parts)
         for name, parts in {
-            "ltr": ("next_piece",),
+            "ltr": ("next_token",),
             "mlm": ("masked_lm",),
             "both": ("masked_lm", "next_sentence"),
         }.items()
     ]
     ltr, mlm, both = read_runs(map(str, folders))
-    rest = ["next_piece_accuracy", "masked_lm_accuracy", "tokens_per_second"]
-    assert drawn([ltr, mlm]) == ["loss", *rest]
-    assert {"masked_lm_loss", "next_sentence_loss"} <= set(drawn([mlm, both]))
+    rest = ["next_token_accuracy", "masked_lm_accuracy", "tokens_per_second"]
+    assert selected_metrics([ltr, mlm]) == ["loss", *rest]
+    assert {"masked_lm_loss", "next_sentence_loss"} <= set(selected_metrics([mlm, both]))
 
 
 def test_runs_of_the_same_name_are_distinguished_by_parent_folder(tmp_path):
@@ -87,16 +87,16 @@ def test_runs_of_the_same_name_are_distinguished_by_parent_folder(tmp_path):
     assert names == ["x/one/out", "y/one/out", "two/out", "mine"]
 
 
-def test_final_figures_include_results_and_median_throughput(tmp_path):
+def test_final_metrics_include_results_and_median_throughput(tmp_path):
     results = {"step": 60, "masked_lm_loss": 4.3, "unigram_masked_lm_loss": 6.3}
     (run,) = read_runs([str(write_run(tmp_path / "a", results=results))])
-    figures = run.final_figures()
-    assert figures["loss"] == pytest.approx(8.8)
-    assert figures["eval_next_sentence_loss"] == pytest.approx(4.4)
-    assert figures["eval_masked_lm_loss"] == 4.3  # results.json takes precedence.
-    assert figures["unigram_masked_lm_loss"] == 6.3
-    assert figures["tokens_per_second"] == 35_000
-    assert not {"learning_rate", "gradient_norm", "step"} & figures.keys()
+    metrics = run.final_metrics()
+    assert metrics["loss"] == pytest.approx(8.8)
+    assert metrics["eval_next_sentence_loss"] == pytest.approx(4.4)
+    assert metrics["eval_masked_lm_loss"] == 4.3  # results.json takes precedence.
+    assert metrics["unigram_masked_lm_loss"] == 6.3
+    assert metrics["tokens_per_second"] == 35_000
+    assert not {"learning_rate", "gradient_norm", "step"} & metrics.keys()
 
 
 def test_baseline_of_a_single_loss_is_also_that_of_the_total_loss(tmp_path):
@@ -106,16 +106,16 @@ def test_baseline_of_a_single_loss_is_also_that_of_the_total_loss(tmp_path):
         for name, parts in {"one": ("masked_lm",), "two": ("masked_lm", "next_sentence")}.items()
     ]
     one, two = read_runs(map(str, folders))
-    assert two.guesses == {"masked_lm_loss": 6.3, "masked_lm_accuracy": 0.05}
-    assert one.guesses == two.guesses | {"loss": 6.3}
+    assert two.baselines == {"masked_lm_loss": 6.3, "masked_lm_accuracy": 0.05}
+    assert one.baselines == two.baselines | {"loss": 6.3}
 
 
-def test_run_without_figures_is_plotted_with_other_runs(tmp_path):
+def test_run_without_metrics_is_plotted_with_other_runs(tmp_path):
     begun = write_run(tmp_path / "begun", steps=0)
     (begun / "metrics.jsonl").unlink()
     runs = read_runs([str(write_run(tmp_path / "a")), str(begun)])
     assert [run.last_step for run in runs] == [60, 0]
-    with pytest.raises(InputError, match="begun: no figures yet"):
+    with pytest.raises(InputError, match="begun: no metrics yet"):
         read_runs([str(begun)])
 
 
@@ -127,7 +127,7 @@ def test_folder_without_a_run_is_rejected(tmp_path):
 def test_image_and_page_with_image_and_table_are_written(root, tmp_path):
     pytest.importorskip("matplotlib", reason="needs the extra keras-bert-pipeline[plot]")
     base = write_run(tmp_path / "base", results={"unigram_masked_lm_loss": 6.3})
-    going = write_run(tmp_path / "<going>", ("next_piece",), steps=3, tail='{"st')
+    going = write_run(tmp_path / "<going>", ("next_token",), steps=3, tail='{"st')
     output = tmp_path / "new" / "curves.png"
     done = plot(root, base, going, f"--output={output}")
     assert done.returncode == 0, done.stderr
@@ -142,7 +142,7 @@ def test_image_and_page_with_image_and_table_are_written(root, tmp_path):
     assert rows["step"] == "<td>60</td><td>30</td>"
     assert rows["state"] == "<td>finished</td><td>not finished</td>"
     assert rows["loss"] == "<td>8.8</td><td>4.7</td>"
-    assert rows["eval_next_piece_loss"] == "<td>–</td><td>4.8</td>"
+    assert rows["eval_next_token_loss"] == "<td>–</td><td>4.8</td>"
     assert rows["unigram_masked_lm_loss"] == "<td>6.3</td><td>–</td>"
     assert "<th>&lt;going&gt;</th>" in page
 
@@ -163,7 +163,7 @@ def test_plot_does_not_import_tensorflow(root):
         (
             ["no_run"],
             "matplotlib",
-            "plots need matplotlib: install the extra keras-bert-pipeline[plot]",
+            "plots need it: pip install keras-bert-pipeline[plot]",
         ),
     ],
 )

@@ -41,14 +41,18 @@ def make_model(dtype="float32"):
     return BertPretrainer(CONFIG, dtype=dtype)
 
 
-def gradients(model, rows, compile_with, twice, whole=False):
+def gradients(model, rows, compile_with, twice, fully_compiled=False):
     """Returns the gradient of the sum of squared logits by path, with dropout."""
     variables = model.trainable_variables
 
     def backward(inputs):
         with tf.GradientTape(watch_accessed_variables=False) as tape:
             tape.watch([variable.value for variable in variables])
-            with recomputing(model, whole=whole) if twice else contextlib.nullcontext():
+            with (
+                recomputing(model, fully_compiled=fully_compiled)
+                if twice
+                else contextlib.nullcontext()
+            ):
                 outputs = model(inputs, training=True)
             loss = tf.add_n([tf.reduce_sum(logits**2) for logits in outputs.values()])
         found = tape.gradient(loss, variables, unconnected_gradients="zero")
@@ -101,16 +105,16 @@ def test_frozen_layers_give_the_same_gradients():
 class Noted(keras.layers.Layer):
     """tanh(x·w) that reports its name when it runs."""
 
-    def __init__(self, name, tell=None):
+    def __init__(self, name, record=None):
         super().__init__(name=name)
-        self.tell = tell
+        self.record = record
         self.w = self.add_weight((3, 3), initializer="orthogonal", name="w")
 
     def call(self, x):
-        if self.tell:
+        if self.record:
 
             def note(x):
-                self.tell(self.name)
+                self.record(self.name)
                 return 0 * x
 
             # Stateless: TensorFlow is free to choose when to run it, as with a matrix product.
@@ -122,9 +126,9 @@ class Noted(keras.layers.Layer):
 class Stack(keras.Model):
     """Noted layers "a", "b" and "c", each marked for recomputation."""
 
-    def __init__(self, tell=None):
+    def __init__(self, record=None):
         super().__init__()
-        self.blocks = [Noted(name, tell) for name in "abc"]
+        self.blocks = [Noted(name, record) for name in "abc"]
 
     def call(self, x):
         for block in self.blocks:
@@ -132,9 +136,9 @@ class Stack(keras.Model):
         return x
 
 
-def backward_of(model, whole):
+def backward_of(model, fully_compiled):
     def backward(x):
-        with tf.GradientTape() as tape, recomputing(model, whole=whole):
+        with tf.GradientTape() as tape, recomputing(model, fully_compiled=fully_compiled):
             loss = tf.reduce_sum(model(x) ** 2)
         return loss, tape.gradient(loss, [block.w.value for block in model.blocks])
 
@@ -143,14 +147,14 @@ def backward_of(model, whole):
 
 def test_block_is_recomputed_when_the_gradient_reaches_it():
     notes = []
-    plainly(backward_of(Stack(notes.append), whole=False))(tf.ones([2, 3]))
+    plainly(backward_of(Stack(notes.append), fully_compiled=False))(tf.ones([2, 3]))
     assert notes == ["a", "b", "c", "c", "b", "a"]
 
 
 def test_xla_does_not_merge_recomputation_with_the_forward_pass():
     model = Stack()
-    step = tf.function(backward_of(model, whole=True), jit_compile=True, autograph=False)
-    once = backward_of(model, whole=False)(tf.ones([2, 3]))  # not compiled
+    step = tf.function(backward_of(model, fully_compiled=True), jit_compile=True, autograph=False)
+    once = backward_of(model, fully_compiled=False)(tf.ones([2, 3]))  # not compiled
     for one, two in zip(tf.nest.flatten(once), tf.nest.flatten(step(tf.ones([2, 3]))), strict=True):
         np.testing.assert_allclose(two, one, atol=1e-6)
     program = step.experimental_get_compiler_ir(tf.ones([2, 3]))(stage="optimized_hlo")
@@ -164,7 +168,7 @@ def data(tmp_path_factory, write_records):
 
 
 def train(data, strategy, twice, **settings):
-    """Trains two steps of 8 examples; returns the weights by path and the steps' figures."""
+    """Trains two steps of 8 examples; returns the weights by path and the steps' metrics."""
     keras.utils.set_random_seed(3)
     with strategy.scope():
         model = BertPretrainer(CONFIG)
@@ -175,14 +179,14 @@ def train(data, strategy, twice, **settings):
     steps = make_train_steps(strategy, state, settings)
     batches = training_batches(RecordSource(data, CONFIG.vocab_size), 8, seed=0)
     iterator = iter(strategy.experimental_distribute_dataset(batches))
-    figures = steps(iterator, tf.constant(2)).numpy()
+    metrics = steps(iterator, tf.constant(2)).numpy()
     weights = {v.path: keras.ops.convert_to_numpy(v) for v in model.trainable_variables}
-    return weights, figures
+    return weights, metrics
 
 
 def test_two_devices_with_two_micro_batches_each_equal_the_plain_step(data, mirrored):
-    once, once_figures = train(data, make_strategy(), twice=False)
-    twice, twice_figures = train(data, mirrored, twice=True, gradient_accumulation_steps=2)
+    once, once_metrics = train(data, make_strategy(), twice=False)
+    twice, twice_metrics = train(data, mirrored, twice=True, gradient_accumulation_steps=2)
     assert max(np.abs(once[path] - twice[path]).max() for path in once) < 1e-6
-    for one, two in zip(once_figures, twice_figures, strict=True):
+    for one, two in zip(once_metrics, twice_metrics, strict=True):
         np.testing.assert_allclose(two, one, rtol=1e-5)

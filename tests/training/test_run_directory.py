@@ -22,7 +22,7 @@ def start(folder):
 def test_folder_in_use_is_rejected_for_other_processes(tmp_path):
     with (
         running(tmp_path, SETTINGS, ONE),
-        pytest.raises(InputError, match="another process is at work in this folder"),
+        pytest.raises(InputError, match="another process is using this folder"),
         running(tmp_path, SETTINGS, ONE),
     ):
         pass
@@ -35,7 +35,7 @@ def test_one_of_two_runs_that_start_together_is_rejected(tmp_path, monkeypatch):
     def write_late(path, content):
         monkeypatch.undo()
         with (
-            pytest.raises(InputError, match="another process is at work in this folder"),
+            pytest.raises(InputError, match="another process is using this folder"),
             running(tmp_path, SETTINGS, ONE),
         ):
             pass
@@ -91,7 +91,9 @@ def test_changed_settings_are_rejected_with_all_differences(tmp_path):
 def test_changed_nested_setting_is_named(tmp_path):
     write_json(tmp_path / "run.json", {"settings": {"phase-1": {"rate": 1, "flags": {"a": 2}}}})
     assert is_finished(tmp_path, {"phase-1": {"rate": 1, "flags": {"a": 2}}}, ONE) is False
-    with pytest.raises(InputError, match=r"settings: phase-1\.flags\.a was 2 and is now 3; give"):
+    with pytest.raises(
+        InputError, match=r"settings: phase-1\.flags\.a was 2 and is now 3; expected"
+    ):
         is_finished(tmp_path, {"phase-1": {"rate": 1, "flags": {"a": 3}}}, ONE)
 
 

@@ -37,7 +37,7 @@ def data(tmp_path_factory, write_records):
 
 
 def train(data, strategy=None, dtype="float32", clip=1.0, learning_rate=1e-3, **kwargs):
-    """Trains STEPS steps of 8 examples; returns the weights by path and the steps' figures."""
+    """Trains STEPS steps of 8 examples; returns the weights by path and the steps' metrics."""
     strategy, loss_scale = strategy or make_strategy(), None
     keras.utils.set_random_seed(3)
     with strategy.scope():
@@ -51,9 +51,9 @@ def train(data, strategy=None, dtype="float32", clip=1.0, learning_rate=1e-3, **
     steps = make_train_steps(strategy, state, settings)
     batches = training_batches(RecordSource(data, CONFIG.vocab_size), 8, seed=0)
     iterator = iter(strategy.experimental_distribute_dataset(batches))
-    figures = steps(iterator, tf.constant(STEPS)).numpy()
+    metrics = steps(iterator, tf.constant(STEPS)).numpy()
     weights = {v.path: keras.ops.convert_to_numpy(v) for v in model.trainable_variables}
-    return weights, figures
+    return weights, metrics
 
 
 @pytest.fixture(scope="module")
@@ -66,8 +66,8 @@ def largest_difference(one, two):
     return max(np.abs(one[name] - two[name]).max() for name in one)
 
 
-def assert_close(figures, expected, rtol):
-    for name, one, two in zip(figures._fields, figures, expected, strict=True):
+def assert_close(metrics, expected, rtol):
+    for name, one, two in zip(metrics._fields, metrics, expected, strict=True):
         np.testing.assert_allclose(one, two, rtol=rtol, err_msg=name)
 
 
@@ -77,15 +77,15 @@ def test_training_changes_every_weight(data, reference):
 
 
 def test_two_devices_equal_one_with_dropout(data, reference, mirrored):
-    weights, figures = train(data, mirrored)
+    weights, metrics = train(data, mirrored)
     assert largest_difference(weights, reference[0]) < 1e-6
-    assert_close(figures, reference[1], rtol=1e-5)
+    assert_close(metrics, reference[1], rtol=1e-5)
 
 
 def test_four_micro_batches_equal_the_full_batch_with_dropout(data, reference):
-    weights, figures = train(data, gradient_accumulation_steps=4)
+    weights, metrics = train(data, gradient_accumulation_steps=4)
     assert largest_difference(weights, reference[0]) < 1e-6
-    assert_close(figures, reference[1], rtol=1e-5)
+    assert_close(metrics, reference[1], rtol=1e-5)
 
 
 def test_two_devices_with_two_micro_batches_each_equal_one(data, reference, mirrored):
@@ -95,12 +95,12 @@ def test_two_devices_with_two_micro_batches_each_equal_one(data, reference, mirr
 
 def test_gradient_is_clipped_by_its_global_norm(data, reference, mirrored):
     # AdamW steps are scale-free except for epsilon; with a tiny norm, epsilon (1e-6) has an effect.
-    one, one_figures = train(data, clip=1e-5)
-    two, two_figures = train(data, mirrored, clip=1e-5)
-    assert one_figures.gradient_norm.min() > 0.1  # the reported norm is that before clipping
+    one, one_metrics = train(data, clip=1e-5)
+    two, two_metrics = train(data, mirrored, clip=1e-5)
+    assert one_metrics.gradient_norm.min() > 0.1  # the reported norm is that before clipping
     assert largest_difference(one, reference[0]) > 1e-4
     assert largest_difference(one, two) < 1e-6
-    np.testing.assert_allclose(one_figures.gradient_norm, two_figures.gradient_norm, rtol=1e-4)
+    np.testing.assert_allclose(one_metrics.gradient_norm, two_metrics.gradient_norm, rtol=1e-4)
 
 
 def test_result_without_xla_is_the_same(data, reference):
@@ -110,11 +110,11 @@ def test_result_without_xla_is_the_same(data, reference):
 
 @pytest.mark.parametrize("dtype", ["mixed_bfloat16", "mixed_float16"])
 def test_half_precision_keeps_float32_weights_and_loss_within_1_percent(data, reference, dtype):
-    weights, figures = train(data, dtype=dtype)
+    weights, metrics = train(data, dtype=dtype)
     assert {value.dtype.name for value in weights.values()} == {"float32"}
-    sums, expected = figures.sums[:, :2].sum(), reference[1].sums[:, :2].sum()
+    sums, expected = metrics.sums[:, :2].sum(), reference[1].sums[:, :2].sum()
     np.testing.assert_allclose(sums, expected, rtol=0.01)
-    np.testing.assert_allclose(figures.gradient_norm, reference[1].gradient_norm, rtol=0.05)
+    np.testing.assert_allclose(metrics.gradient_norm, reference[1].gradient_norm, rtol=0.05)
 
 
 @pytest.mark.parametrize("strategy_name", ["default", "mirrored"])
@@ -125,7 +125,7 @@ def test_evaluation_counts_a_short_last_batch_exactly(data, strategy_name, mirro
         model = BertPretrainer(CONFIG)
     evaluate = make_evaluate(strategy, model, pretraining_objective())
     source = RecordSource(data, CONFIG.vocab_size)
-    whole = evaluate(evaluation_batches(source, 40))
+    full = evaluate(evaluation_batches(source, 40))
     split = evaluate(evaluation_batches(source, 12))  # 12 + 12 + 12 + 4
-    assert whole.keys() == split.keys()
-    np.testing.assert_allclose(list(whole.values()), list(split.values()), rtol=1e-5)
+    assert full.keys() == split.keys()
+    np.testing.assert_allclose(list(full.values()), list(split.values()), rtol=1e-5)

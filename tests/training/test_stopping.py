@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 from keras_bert.training import stopping
-from keras_bert.training.stopping import SECONDS_A_CALL, Stopping
+from keras_bert.training.stopping import SECONDS_PER_CALL, Stopping
 
 ONE = tf.distribute.get_strategy()
 
@@ -27,40 +27,40 @@ def two_workers(monkeypatch):
     return summed
 
 
-def tell():
+def send_sigterm():
     os.kill(os.getpid(), signal.SIGTERM)
 
 
 def test_loop_length_follows_step_time_and_ignores_the_first_call():
-    asking = Stopping(ONE, most=10)
-    assert asking.steps_a_call == 1
+    stopping_check = Stopping(ONE, max_steps=10)
+    assert stopping_check.steps_per_call == 1
     lengths = []
-    for seconds in (100.0, SECONDS_A_CALL / 4, SECONDS_A_CALL / 4, 1e-6, 3 * SECONDS_A_CALL):
-        assert asking.agree(1, seconds) is False
-        lengths.append(asking.steps_a_call)
+    for seconds in (100.0, SECONDS_PER_CALL / 4, SECONDS_PER_CALL / 4, 1e-6, 3 * SECONDS_PER_CALL):
+        assert stopping_check.agree(1, seconds) is False
+        lengths.append(stopping_check.steps_per_call)
     assert lengths == [1, 4, 4, 10, 1]
 
 
 def test_workers_agree_on_the_mean_of_their_step_times(two_workers):
-    asking = Stopping(ONE, most=10)
+    stopping_check = Stopping(ONE, max_steps=10)
     for _ in range(2):
-        asking.agree(2, SECONDS_A_CALL)
-    assert two_workers == [[0, SECONDS_A_CALL / 2]] * 2
-    assert asking.steps_a_call == 2
+        stopping_check.agree(2, SECONDS_PER_CALL)
+    assert two_workers == [[0, SECONDS_PER_CALL / 2]] * 2
+    assert stopping_check.steps_per_call == 2
 
 
 def test_sigterm_is_reported_at_the_next_call_and_its_handler_restored():
-    before, asking = signal.getsignal(signal.SIGTERM), Stopping(ONE, most=10)
-    with asking.on_sigterm():
-        assert asking.agree(1, 0.1) is False
-        tell()
-        assert asking.agree(1, 0.1) is True
+    before, stopping_check = signal.getsignal(signal.SIGTERM), Stopping(ONE, max_steps=10)
+    with stopping_check.on_sigterm():
+        assert stopping_check.agree(1, 0.1) is False
+        send_sigterm()
+        assert stopping_check.agree(1, 0.1) is True
     assert signal.getsignal(signal.SIGTERM) is before
 
 
 def test_signal_handler_is_unchanged_outside_the_main_thread():
     def enter():
-        with Stopping(ONE, most=10).on_sigterm():
+        with Stopping(ONE, max_steps=10).on_sigterm():
             found.append(signal.getsignal(signal.SIGTERM))
 
     before, found = signal.getsignal(signal.SIGTERM), []
@@ -76,25 +76,25 @@ def test_sigterm_ends_an_evaluation_after_the_current_batch():
     def evaluation(after_batch):
         for batch in range(5):
             if batch == 2:
-                tell()
+                send_sigterm()
             done.append(batch)
             after_batch()
         return {"loss": 1.0}
 
-    asking = Stopping(ONE, most=10)
-    with asking.on_sigterm():
-        assert asking.evaluate(evaluation) is None
+    stopping_check = Stopping(ONE, max_steps=10)
+    with stopping_check.on_sigterm():
+        assert stopping_check.evaluate(evaluation) is None
     assert done == [0, 1, 2]
 
 
-def test_uninterrupted_evaluation_returns_its_figures(two_workers):
+def test_uninterrupted_evaluation_returns_its_metrics(two_workers):
     def evaluation(after_batch):
         for _ in range(1000):
             after_batch()
         return {"loss": 1.0}
 
-    asking = Stopping(ONE, most=10)
+    stopping_check = Stopping(ONE, max_steps=10)
     for _ in range(2):
-        assert asking.evaluate(evaluation) == {"loss": 1.0}
+        assert stopping_check.evaluate(evaluation) == {"loss": 1.0}
     # Two batches are timed. By their time, the next check comes after more batches than remain.
     assert len(two_workers) == 2

@@ -21,12 +21,14 @@ def test_float32_is_chosen_for_an_unknown_processor(tmp_path):
 
 
 def test_unknown_strategy_is_rejected_with_the_known_ones():
-    with pytest.raises(InputError, match=r"'cluster' is not known; .* default, mirrored, multi"):
+    with pytest.raises(
+        InputError, match=r"'cluster' is unknown; expected one of default, mirrored, multi"
+    ):
         make_strategy("cluster")
 
 
 def test_more_devices_than_available_are_rejected():
-    with pytest.raises(InputError, match=r"--num_devices=9999 is more than the"):
+    with pytest.raises(InputError, match=r"--num_devices=9999 is more than the number"):
         make_strategy("mirrored", 9999)
 
 
@@ -35,5 +37,7 @@ def test_bfloat16_state_is_rejected_on_several_workers(monkeypatch):
     check_state_dtype(one, "bfloat16")
     monkeypatch.setattr(strategies, "num_workers", lambda strategy: 2)
     check_state_dtype(one, "float32")
-    with pytest.raises(InputError, match="--optimizer_state_dtype=bfloat16 does not go with multi"):
+    with pytest.raises(
+        InputError, match="--optimizer_state_dtype=bfloat16 cannot be combined with multi"
+    ):
         check_state_dtype(one, "bfloat16")

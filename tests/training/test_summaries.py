@@ -15,8 +15,8 @@ def write(tmp_path):
 
     def session(first_step, *lines):
         summaries = Summaries(tmp_path, first_step, num_train_steps=40)
-        for step, figures, prefix in lines:
-            summaries.write(step, figures, prefix)
+        for step, metrics, prefix in lines:
+            summaries.write(step, metrics, prefix)
         summaries.close()
 
     return session
@@ -31,7 +31,7 @@ def lines_of(path):
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-def test_each_step_is_one_line_and_evaluation_figures_have_a_prefix(write, metrics, tmp_path):
+def test_each_step_is_one_line_and_evaluation_metrics_have_a_prefix(write, metrics, tmp_path):
     write(0, (10, {"loss": 2.5, "accuracy": 0.25}, ""), (10, {"loss": 3.0}, "eval_"))
     assert lines_of(metrics) == [
         {"step": 10, "loss": 2.5, "accuracy": 0.25},
@@ -50,11 +50,11 @@ def test_lines_after_the_first_step_are_dropped_when_resuming(write, metrics):
     ]
 
 
-@pytest.mark.parametrize("cut", ['{"step": 20, "lo', '{"st', "{}"])
-def test_incomplete_last_line_is_dropped_when_resuming(write, metrics, cut):
+@pytest.mark.parametrize("incomplete", ['{"step": 20, "lo', '{"st', "{}"])
+def test_incomplete_last_line_is_dropped_when_resuming(write, metrics, incomplete):
     write(0, (10, {"loss": 1.0}, ""))
     with open(metrics, "a") as file:
-        file.write(cut)
+        file.write(incomplete)
     write(20, (30, {"loss": 2.0}, ""))
     assert lines_of(metrics) == [{"step": 10, "loss": 1.0}, {"step": 30, "loss": 2.0}]
 

@@ -32,18 +32,21 @@ def test_exit_that_a_restart_cannot_fix_is_final(root, tmp_path, code):
 def test_run_that_ended_early_is_restarted_up_to_a_limit(root, tmp_path, end):
     done, starts = run(root, end, tmp_path / "starts", max_restarts=2)
     assert (done.returncode, starts) == (75, 3)
-    assert "2 restarts in a row (--max_restarts) have ended with" in done.stderr
+    assert (
+        "stopped after 2 consecutive restarts (--max_restarts); the last exit codes are"
+        in done.stderr
+    )
 
 
 def test_wait_doubles_up_to_a_limit(root):
     code = (
-        "from keras_bert.training.supervise import seconds_before; "
-        "print([seconds_before(restarts, 0.5, 300.0) for restarts in (0, 1, 9, 10, 5000)], "
-        "seconds_before(5000, 0.0, 300.0))"
+        "from keras_bert.training.supervise import restart_delay; "
+        "print([restart_delay(restarts, 0.5, 300.0) for restarts in (0, 1, 9, 10, 5000)], "
+        "restart_delay(5000, 0.0, 300.0))"
     )
     arguments = [sys.executable, "-c", code]
-    said = subprocess.run(arguments, cwd=root, capture_output=True, text=True, check=True).stdout
-    assert said == "[0.5, 1.0, 256.0, 300.0, 300.0] 0.0\n"
+    printed = subprocess.run(arguments, cwd=root, capture_output=True, text=True, check=True).stdout
+    assert printed == "[0.5, 1.0, 256.0, 300.0, 300.0] 0.0\n"
 
 
 @pytest.mark.parametrize("flag", ["backoff", "max_backoff", "grace"])
@@ -52,7 +55,7 @@ def test_invalid_wait_is_rejected(root, flag):
     done = subprocess.run(arguments, cwd=root, capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert f"--{flag}=" in done.stderr
-    assert "expected seconds from 0 to 604800, which is a week" in done.stderr
+    assert "expected seconds from 0 to 604800 (one week)" in done.stderr
 
 
 def test_run_that_finishes_after_restarts_exits_with_code_0(root, tmp_path):

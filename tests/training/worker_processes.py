@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from keras_bert.training.rendezvous import held_address
+from keras_bert.training.rendezvous import reserved_address
 
 CONTEXT = multiprocessing.get_context("forkserver")
 CONTEXT.set_forkserver_preload(["tests.training.worker_tasks"])
@@ -22,7 +22,7 @@ def start(folder: Path, count: int, task: Callable[..., None], *arguments: objec
     """Starts workers; `task` is called with each worker's index and the arguments."""
     folder.mkdir(parents=True, exist_ok=True)
     ports = [contextlib.ExitStack() for _ in range(count)]
-    addresses = [port.enter_context(held_address()) for port in ports]
+    addresses = [port.enter_context(reserved_address()) for port in ports]
     processes = []
     for index, port in enumerate(ports):
         log = folder / f"log-{index}.txt"
@@ -39,7 +39,7 @@ def ended(process, seconds: float = 300) -> int:
     process.join(seconds)
     if process.exitcode is None:
         process.kill()
-        raise AssertionError(f"still at work after {seconds} s: {process.log.read_text()}")
+        raise AssertionError(f"still running after {seconds} s: {process.log.read_text()}")
     process.port.close()
     return process.exitcode
 
@@ -56,9 +56,9 @@ def run(folder: Path, count: int, task: Callable[..., None], *arguments: object)
     """Runs workers until they finish; returns the output of each."""
     processes = start(folder, count, task, *arguments)
     codes = [ended(process) for process in processes]
-    said = [process.log.read_text() for process in processes]
-    assert not any(codes), (codes, said)
-    return said
+    logs = [process.log.read_text() for process in processes]
+    assert not any(codes), (codes, logs)
+    return logs
 
 
 def _enter(

@@ -126,7 +126,7 @@ def signals(number: int) -> Callable[[], None]:
 
 
 def outcome(function: Callable[[], object]) -> str:
-    """Runs a function that may be rejected or told to stop; returns its outcome."""
+    """Runs a function that may be rejected or stopped; returns its outcome."""
     try:
         function()
     except (InputError, EndedEarly) as error:
@@ -141,12 +141,12 @@ def plain(strategy, index, data, folder):
 def stopped(strategy, index, data, folder):
     """Stops worker 1 in training, then worker 0 in an evaluation."""
     go = functools.partial(pretraining, strategy, data, folder / "stopped")
-    tell, no_one = signals(signal.SIGTERM), contextlib.nullcontext()
-    with at_call(Summaries, "advance", 3, tell) if index == 1 else no_one:
-        said = [outcome(go)]
-    with at_call(Stopping, "_after_batch", 2, tell) if index == 0 else no_one:
-        said.append(outcome(go))
-    return [*said, outcome(go)]
+    stop, no_one = signals(signal.SIGTERM), contextlib.nullcontext()
+    with at_call(Summaries, "advance", 3, stop) if index == 1 else no_one:
+        outcomes = [outcome(go)]
+    with at_call(Stopping, "_after_batch", 2, stop) if index == 0 else no_one:
+        outcomes.append(outcome(go))
+    return [*outcomes, outcome(go)]
 
 
 def bfloat16(strategy, index, data, folder):
@@ -158,17 +158,17 @@ def tuned(strategy, index, data, folder):
     return fine_tuning(strategy, data, folder / "tuned")
 
 
-def refused(strategy, index, data, folder):
+def rejected(strategy, index, data, folder):
     go = functools.partial(pretraining, strategy, data)
     one_file = str(data / "records" / "part-0.tfrecord")
     done = folder / f"done-{index}"
     if index == 0:
         write_json(done / "run.json", {"settings": {}})
         write_json(done / "results.json", {})
-    with mock.patch.object(run_directory, "_SECONDS_TO_APPEAR", 0.5):
+    with mock.patch.object(run_directory, "_VISIBILITY_TIMEOUT", 0.5):
         return [
-            outcome(lambda: go(folder / "refused", record={"learning_rate": 1 / (1 + index)})),
-            outcome(lambda: go(folder / "refused", input_file=one_file)),
+            outcome(lambda: go(folder / "rejected", record={"learning_rate": 1 / (1 + index)})),
+            outcome(lambda: go(folder / "rejected", input_file=one_file)),
             outcome(lambda: go(folder / f"apart-{index}")),
             outcome(lambda: consistency_checks.check_same_start(strategy, 5, [{}] * index, folder)),
             outcome(lambda: consistency_checks.check_same_start(strategy, 5 + index, [{}], folder)),
@@ -193,13 +193,13 @@ def sums(strategy, index, data, folder):
     own = [[0.1, 3.0], [0.0, 2.0**23 + 1]][index]
     exact = all_sum(strategy)(np.array([own], np.float32)) == np.float32([[0.1, 2.0**23 + 4]])
 
-    def asks(endless):
+    def uses_collectives(endless):
         batches = tf.data.Dataset.range(8).repeat().filter(lambda x: x >= 0).batch(2)
         iterator = iter(distribute(strategy, batches, endless=endless))
         graph = tf.function(lambda: next(iterator)).get_concrete_function().graph
         return "Collective" in str(graph.as_graph_def())
 
-    return [bool(exact.all()), asks(endless=False), asks(endless=True)]
+    return [bool(exact.all()), uses_collectives(endless=False), uses_collectives(endless=True)]
 
 
 def session(index, data, folder, names):
@@ -221,8 +221,8 @@ def session(index, data, folder, names):
         ):
             result = globals()[name](strategy, index, data, folder)
         warnings = [call.args[0] % call.args[1:] for call in warn.call_args_list]
-        told = {"result": result, "digests": digests, "warnings": warnings}
-        (folder / f"{name}-{index}.json").write_text(json.dumps(told))
+        results = {"result": result, "digests": digests, "warnings": warnings}
+        (folder / f"{name}-{index}.json").write_text(json.dumps(results))
     all_sum(strategy)(np.zeros([1]))  # No worker leaves before all others have arrived.
 
 

@@ -24,7 +24,7 @@ from keras_bert.serving.server.versions import Version
 # The maximum text bytes of a request that is joined with others. The outputs of a longer request,
 # such as its entities, could be so wide that the other answers of the batch would be mostly
 # padding.
-_JOINED = 1 << 13
+_MAX_JOINED_BYTES = 1 << 13
 
 
 @dataclass(eq=False, slots=True)
@@ -33,10 +33,10 @@ class _Item:
     signature: str
     inputs: Arrays
     rows: int
-    joined: bool
+    can_join: bool
     answer: asyncio.Future
-    asked: float
-    waits: bool = True
+    arrival: float
+    is_queued: bool = True
 
 
 class Batcher:
@@ -70,7 +70,7 @@ class Batcher:
         self._groups: dict[tuple, deque[_Item]] = {}
         self._waiting = 0
         self._tasks: set[asyncio.Task] = set()
-        self._pump_due = False
+        self._is_scheduled = False
 
     def require_room(self) -> None:
         """Raises a RestError with status 503 if the queue is full."""
@@ -88,7 +88,7 @@ class Batcher:
         rows = _count_rows(inputs) if signature in version.batched else 0
         if rows > self._max_request_rows:
             raise bad_request(
-                f"The request has {rows} rows, expected up to {self._max_request_rows}"
+                f"The request has {rows} rows; expected at most {self._max_request_rows}"
             )
         self.require_room()
         if rows <= self._max_rows:
@@ -109,49 +109,49 @@ class Batcher:
         self, version: Version, signature: str, inputs: Arrays, rows: int
     ) -> asyncio.Future[Arrays]:
         loop = asyncio.get_running_loop()
-        joined = rows > 0 and _text_bytes(inputs) <= _JOINED
-        # A request that is not joined is in a group of its own.
-        key = _key(version, signature, inputs) if joined else (object(),)
-        answer, asked = loop.create_future(), loop.time()
-        item = _Item(version, signature, inputs, rows, joined, answer, asked)
+        can_join = rows > 0 and _text_bytes(inputs) <= _MAX_JOINED_BYTES
+        # A request that is not joined has its own group.
+        key = _key(version, signature, inputs) if can_join else (object(),)
+        answer, arrival = loop.create_future(), loop.time()
+        item = _Item(version, signature, inputs, rows, can_join, answer, arrival)
         self._groups.setdefault(key, deque()).append(item)
-        self._count(1)
-        item.answer.add_done_callback(lambda _: self._forget(key, item))
-        self._pump_soon()
+        self._change_waiting(1)
+        item.answer.add_done_callback(lambda _: self._remove_from_queue(key, item))
+        self._schedule_batches()
         return item.answer
 
-    def _forget(self, key: tuple, item: _Item) -> None:
+    def _remove_from_queue(self, key: tuple, item: _Item) -> None:
         """Removes an item whose client no longer waits from its queue, if it is still queued."""
-        if not item.waits:
+        if not item.is_queued:
             return
-        item.waits = False
+        item.is_queued = False
         self._groups[key].remove(item)
         if not self._groups[key]:
             del self._groups[key]
-        self._count(-1)
+        self._change_waiting(-1)
 
-    def _count(self, more: int) -> None:
-        self._waiting += more
+    def _change_waiting(self, change: int) -> None:
+        self._waiting += change
         self._metrics.queue.set(self._waiting)
 
-    def _pump_soon(self) -> None:
+    def _schedule_batches(self) -> None:
         # Runs after the event loop has handled what it has already read, so that requests that
         # arrived together are batched together.
-        if not self._pump_due:
-            self._pump_due = True
-            asyncio.get_running_loop().call_soon(self._pump)
+        if not self._is_scheduled:
+            self._is_scheduled = True
+            asyncio.get_running_loop().call_soon(self._start_batches)
 
-    def _pump(self) -> None:
-        self._pump_due = False
+    def _start_batches(self) -> None:
+        self._is_scheduled = False
         loop = asyncio.get_running_loop()
         while self._free and self._groups:
-            # Groups are ordered by `asked`, so that no group starves behind a busier one.
-            oldest = sorted(self._groups, key=lambda key: self._groups[key][0].asked)
+            # Groups are ordered by `arrival`, so that no group starves behind a busier one.
+            oldest = sorted(self._groups, key=lambda key: self._groups[key][0].arrival)
             now = loop.time()
             ready = next((key for key in oldest if self._is_ready(self._groups[key], now)), None)
             if ready is None:
                 first = self._groups[oldest[0]][0]
-                loop.call_later(first.asked + self._timeout - now, self._pump_soon)
+                loop.call_later(first.arrival + self._timeout - now, self._schedule_batches)
                 return
             self._free -= 1
             task = loop.create_task(self._run_batch(self._take(ready)))
@@ -159,7 +159,7 @@ class Batcher:
             task.add_done_callback(self._tasks.discard)
 
     def _is_ready(self, group: deque[_Item], now: float) -> bool:
-        if now - group[0].asked >= self._timeout or not group[0].joined:
+        if now - group[0].arrival >= self._timeout or not group[0].can_join:
             return True
         return sum(item.rows for item in group) >= self._max_rows
 
@@ -167,12 +167,12 @@ class Batcher:
         group, batch, rows = self._groups[key], [], 0
         while group and (not batch or rows + group[0].rows <= self._max_rows):
             item = group.popleft()
-            item.waits = False
+            item.is_queued = False
             batch.append(item)
             rows += item.rows
         if not group:
             del self._groups[key]
-        self._count(-len(batch))
+        self._change_waiting(-len(batch))
         return batch
 
     async def _run_batch(self, batch: list[_Item]) -> None:
@@ -180,10 +180,10 @@ class Batcher:
             await self._answer(batch)
         finally:
             self._free += 1
-            self._pump_soon()
+            self._schedule_batches()
 
     async def _answer(self, batch: list[_Item]) -> None:
-        """Answers requests with one run or, if it fails, each half with a run of its own."""
+        """Answers requests with one run or, if it fails, each half with a separate run."""
         batch = [item for item in batch if not item.answer.done()]
         if not batch:
             return
@@ -192,14 +192,14 @@ class Batcher:
             parts = await loop.run_in_executor(self._threads, self._run, batch)
         except Exception as error:
             if len(batch) == 1:
-                _settle(batch[0].answer, error)
+                _set_result(batch[0].answer, error)
                 return
             middle = len(batch) // 2
             await self._answer(batch[:middle])
             await self._answer(batch[middle:])
             return
         for item, part in zip(batch, parts, strict=True):
-            _settle(item.answer, part)
+            _set_result(item.answer, part)
 
     def _run(self, batch: list[_Item]) -> list[Arrays]:
         started = time.perf_counter()
@@ -248,7 +248,9 @@ def _split(outputs: Arrays, rows: list[int]) -> list[Arrays]:
 def _check_rows(outputs: Arrays, rows: int) -> None:
     for name, array in outputs.items():
         if not array.ndim or len(array) != rows:
-            raise ValueError(f"output {name} has not a row for each of the inputs")
+            raise ValueError(
+                f"output {name}: shape {array.shape}; expected {rows} rows, one for each input row"
+            )
 
 
 def _stack(parts: list[Arrays]) -> Arrays:
@@ -268,7 +270,7 @@ def _pad(array: np.ndarray, sizes: np.ndarray) -> np.ndarray:
     return padded
 
 
-def _settle(answer: asyncio.Future, result: Arrays | Exception) -> None:
+def _set_result(answer: asyncio.Future, result: Arrays | Exception) -> None:
     if answer.done():
         return
     if isinstance(result, Exception):

@@ -43,7 +43,7 @@ class Bodies:
         """
         encoding = request.headers.get("Content-Encoding", "").strip().lower()
         if encoding not in _ENCODINGS:
-            raise RestError(415, f"Content-Encoding: {encoding}: expected gzip, deflate or none")
+            raise RestError(415, f"Content-Encoding: {encoding}; expected gzip, deflate or none")
         length = request.content_length or 0
         if length > self._max_bytes:
             raise self._too_large()
@@ -52,15 +52,15 @@ class Bodies:
         try:
             try:
                 async with asyncio.timeout(self._timeout):
-                    async for part in _parts(request, encoding, self._max_bytes + 1):
-                        body += part
-                        self._waiting += len(part)
+                    async for chunk in _chunks(request, encoding, self._max_bytes + 1):
+                        body += chunk
+                        self._waiting += len(chunk)
                         if len(body) > self._max_bytes:
                             raise self._too_large()
                         self._require_room(0)
             except TimeoutError:
                 raise RestError(
-                    408, f"The request's body did not arrive within {self._timeout:g} seconds"
+                    408, f"The request body did not arrive within {self._timeout:g} seconds"
                 ) from None
             yield body
         finally:
@@ -69,33 +69,37 @@ class Bodies:
     def _require_room(self, more: int) -> None:
         if self._waiting + more > self._max_waiting_bytes:
             raise RestError(
-                503, f"The requests that wait have more than {self._max_waiting_bytes} bytes"
+                503,
+                "The server is overloaded: the bodies of the waiting requests exceed the limit of "
+                f"{self._max_waiting_bytes} bytes; try again later",
             )
 
     def _too_large(self) -> RestError:
-        return RestError(413, f"The request's body is larger than {self._max_bytes} bytes")
+        return RestError(
+            413, f"The request body is larger than the limit of {self._max_bytes} bytes"
+        )
 
 
-async def _parts(request: web.Request, encoding: str, largest: int) -> AsyncIterator[bytes]:
-    """Yields the parts of a body as they arrive, decompressed, at most `largest` bytes each."""
-    packed = encoding not in ("", "identity")
-    unpacker = zlib.decompressobj(_ANY_HEADER)
+async def _chunks(request: web.Request, encoding: str, max_chunk: int) -> AsyncIterator[bytes]:
+    """Yields a body in chunks as they arrive, decompressed, at most `max_chunk` bytes each."""
+    compressed = encoding not in ("", "identity")
+    decompressor = zlib.decompressobj(_ANY_HEADER)
     try:
-        async for part in request.content.iter_any():
-            for piece in _unpack(unpacker, part, largest) if packed else [part]:
-                yield piece
+        async for data in request.content.iter_any():
+            for chunk in _decompress(decompressor, data, max_chunk) if compressed else [data]:
+                yield chunk
     except zlib.error as error:
-        raise bad_request(f"The request's body is not {encoding}: {error}") from None
+        raise bad_request(f"The request body is not valid {encoding} data: {error}") from None
     except (ClientPayloadError, web.RequestPayloadError, ConnectionError) as error:
         # The body is incomplete or does not match its headers; the client may be gone.
-        raise bad_request(f"The request's body is not whole: {error}") from None
-    if packed and not unpacker.eof:
-        raise bad_request("The request's body is not whole: its compressed data end too early")
+        raise bad_request(f"The request body is incomplete or invalid: {error}") from None
+    if compressed and not decompressor.eof:
+        raise bad_request("The request body is incomplete: the compressed data ends too early")
 
 
-def _unpack(unpacker: Any, part: bytes, largest: int) -> Iterator[bytes]:
-    while part:
-        if unpacker.eof:
-            raise zlib.error("more follows its end")
-        yield unpacker.decompress(part, largest)
-        part = unpacker.unconsumed_tail or unpacker.unused_data
+def _decompress(decompressor: Any, data: bytes, max_chunk: int) -> Iterator[bytes]:
+    while data:
+        if decompressor.eof:
+            raise zlib.error("data after the end of the compressed data")
+        yield decompressor.decompress(data, max_chunk)
+        data = decompressor.unconsumed_tail or decompressor.unused_data

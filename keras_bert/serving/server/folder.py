@@ -19,7 +19,8 @@ def require_version(folder: Path) -> dict[int, Path]:
     versions = find_versions(folder, MODEL_FILE)
     if not versions:
         raise InputError(
-            f"--export_dir={folder} has no version: expected {folder}/1/{MODEL_FILE} or the like"
+            f"--export_dir={folder}: found no version; expected numbered folders of SavedModels, "
+            f"such as {folder}/1/{MODEL_FILE}"
         )
     return versions
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from keras_bert.serving.server.errors import RestError, bad_request
 
-_SHOWN = 200  # characters of a JSON value that an error quotes
+_MAX_QUOTED = 200  # characters of a JSON value that an error quotes
 
 # Messages of Python's parser -> those of RapidJSON, the parser of TensorFlow Serving.
 _MESSAGES = {
@@ -49,7 +49,7 @@ def parse_object(body: bytes | bytearray) -> dict[str, Any]:
     try:
         value = json.loads(text)
     except json.JSONDecodeError as error:
-        raise _parse_error(text, _words(error), _position(error)) from None
+        raise _parse_error(text, _rapidjson_message(error), _rapidjson_position(error)) from None
     except RecursionError:
         raise _parse_error(text, "Nested too deeply.", 0) from None
     except ValueError:  # An integer with thousands of digits.
@@ -58,29 +58,29 @@ def parse_object(body: bytes | bytearray) -> dict[str, Any]:
     if lone is not None:
         raise _parse_error(text, _LONE_SURROGATE, lone)
     if not isinstance(value, dict):
-        raise bad_request(f"JSON Value: {shown(value)} Is not object")
+        raise bad_request(f"JSON Value: {format_json(value)} Is not object")
     return value
 
 
-def shown(value: Any) -> str:
+def format_json(value: Any) -> str:
     """Formats a JSON value for an error message, as indented JSON of limited length."""
     text = ""
     try:
         for part in json.JSONEncoder(indent=4, ensure_ascii=False).iterencode(value):
-            text += part[: _SHOWN + 1]
-            if len(text) > _SHOWN:
+            text += part[: _MAX_QUOTED + 1]
+            if len(text) > _MAX_QUOTED:
                 break
     except RecursionError:
         return "..."
-    return text if len(text) <= _SHOWN else text[:_SHOWN] + "..."
+    return text if len(text) <= _MAX_QUOTED else text[:_MAX_QUOTED] + "..."
 
 
-def _parse_error(text: str, words: str, position: int) -> RestError:
+def _parse_error(text: str, message: str, position: int) -> RestError:
     offset = len(text[:position].encode("utf-8", "surrogateescape"))
-    return bad_request(f"JSON Parse error: {words} at offset: {offset}")
+    return bad_request(f"JSON Parse error: {message} at offset: {offset}")
 
 
-def _words(error: json.JSONDecodeError) -> str:
+def _rapidjson_message(error: json.JSONDecodeError) -> str:
     if not error.doc.strip(" \t\r\n"):
         return "The document is empty."
     if error.msg == "Expecting ',' delimiter":
@@ -91,7 +91,7 @@ def _words(error: json.JSONDecodeError) -> str:
     return _MESSAGES.get(error.msg, error.msg + ".")
 
 
-def _position(error: json.JSONDecodeError) -> int:
+def _rapidjson_position(error: json.JSONDecodeError) -> int:
     # RapidJSON reports the end of the document, where it stops looking for the closing quote.
     return len(error.doc) if error.msg.startswith("Unterminated string") else error.pos
 

@@ -84,7 +84,7 @@ async def serve(
     timeout = settings.request_timeout_s
     bodies = Bodies(settings.max_request_bytes, settings.max_waiting_bytes, timeout)
     routes = Routes(settings.model_name, versions, bodies, batcher, metrics, timeout)
-    server_logger.addFilter(_shorten)
+    server_logger.addFilter(_shorten_http_errors)
     runner = web.AppRunner(
         routes.application(),
         access_log=None,
@@ -99,24 +99,24 @@ async def serve(
     try:
         listener = await loop.create_server(runner.server, sock=bound, backlog=_BACKLOG)
     except OSError as error:
-        raise InputError(f"cannot listen: {error.strerror}") from None
-    ended = asyncio.Event()
-    looking = loop.create_task(_look_for_versions(versions, settings.poll_s))
-    ready(ended.set)
-    await ended.wait()
+        raise InputError(f"cannot listen on the port: {error.strerror}") from None
+    stop_requested = asyncio.Event()
+    polling = loop.create_task(_poll_versions(versions, settings.poll_s))
+    ready(stop_requested.set)
+    await stop_requested.wait()
     routes.draining = True
     listener.close()
-    looking.cancel()
+    polling.cancel()
     await asyncio.sleep(_SETTLE)
     if routes.in_flight:
-        logging.info("ending: %d requests in flight", routes.in_flight)
+        logging.info("Shutting down; waiting for %d requests in flight", routes.in_flight)
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(settings.drain_timeout_s):
             while routes.in_flight:
                 await asyncio.sleep(0.01)
     if routes.in_flight:
         logging.warning(
-            "%d requests were not answered within %g seconds",
+            "Shutting down with %d unanswered requests after %g seconds (--drain_timeout_s)",
             routes.in_flight,
             settings.drain_timeout_s,
         )
@@ -131,7 +131,7 @@ def stop_on_signals(stop: Callable[[], None]) -> None:
         loop.add_signal_handler(number, stop)
 
 
-async def _look_for_versions(versions: Versions, seconds: float) -> None:
+async def _poll_versions(versions: Versions, seconds: float) -> None:
     while True:
         await asyncio.sleep(seconds)
         try:
@@ -140,17 +140,17 @@ async def _look_for_versions(versions: Versions, seconds: float) -> None:
                 gc.collect()  # Frees the old version after its last requests.
         except OSError as error:
             # The folder may be unavailable for a while.
-            logging.warning("cannot look for versions: %s", error)
+            logging.warning("Cannot check for new versions: %s", error)
         except Exception:  # Serving continues whatever the error.
-            logging.exception("cannot look for versions")
+            logging.exception("Cannot check for new versions")
 
 
-def _shorten(record: LogRecord) -> bool:
+def _shorten_http_errors(record: LogRecord) -> bool:
     """Shortens aiohttp's log message for a request that is not HTTP to one line."""
     error = record.exc_info[1] if record.exc_info else None
     if isinstance(error, HttpProcessingError):
-        wrong = " ".join(error.message.split())
-        record.msg, record.args = "%s: %.200s", (record.getMessage(), wrong)
+        message = " ".join(error.message.split())
+        record.msg, record.args = "%s: %.200s", (record.getMessage(), message)
         record.exc_info = None
         record.levelno, record.levelname = WARNING, "WARNING"
     return True

@@ -25,31 +25,41 @@ class Metrics:
         ProcessCollector(registry=registry)
         PlatformCollector(registry=registry)
         self.requests = Counter(
-            "keras_bert_requests", "Answered requests.", ["route", "status"], registry=registry
+            "keras_bert_requests",
+            "Number of answered requests.",
+            ["route", "status"],
+            registry=registry,
         )
         self.seconds = Histogram(
             "keras_bert_request_seconds",
-            "From the request's headers to its answer.",
+            "Seconds from the arrival of a request's headers until its response is ready.",
             ["route"],
             buckets=_SECONDS,
             registry=registry,
         )
         self.in_flight = Gauge(
-            "keras_bert_requests_in_flight", "Requests not yet answered.", registry=registry
+            "keras_bert_requests_in_flight",
+            "Number of requests that are not answered yet.",
+            registry=registry,
         )
         self.batch_rows = Histogram(
-            "keras_bert_batch_rows", "Rows of a batch.", buckets=_ROWS, registry=registry
+            "keras_bert_batch_rows", "Number of rows in a batch.", buckets=_ROWS, registry=registry
         )
         self.batch_seconds = Histogram(
-            "keras_bert_batch_seconds", "A batch's run.", buckets=_SECONDS, registry=registry
+            "keras_bert_batch_seconds",
+            "Seconds to run a batch.",
+            buckets=_SECONDS,
+            registry=registry,
         )
         self.queue = Gauge(
-            "keras_bert_queue_requests", "Requests that wait for a batch.", registry=registry
+            "keras_bert_queue_requests",
+            "Number of requests that wait for a batch.",
+            registry=registry,
         )
         self.version = Gauge(
-            "keras_bert_model_version", "The version that is served.", registry=registry
+            "keras_bert_model_version", "Number of the served version.", registry=registry
         )
 
-    def page(self) -> bytes:
+    def text(self) -> bytes:
         """Returns all metrics in Prometheus's text format."""
         return generate_latest(self._registry)

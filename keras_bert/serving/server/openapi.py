@@ -29,7 +29,7 @@ def describe_routes(
 
 
 def _rows(name: str, inputs: Mapping[str, Input]) -> dict[str, Any]:
-    row = _object({key: _tensor(one, leave_out=1) for key, one in inputs.items()})
+    row = _object({key: _tensor(tensor, skip_dimensions=1) for key, tensor in inputs.items()})
     kinds = [row | {"additionalProperties": False}]
     if len(inputs) == 1:
         kinds += row["properties"].values()
@@ -39,7 +39,7 @@ def _rows(name: str, inputs: Mapping[str, Input]) -> dict[str, Any]:
 
 
 def _columns(name: str, inputs: Mapping[str, Input]) -> dict[str, Any]:
-    columns = [_object({key: _tensor(one) for key, one in inputs.items()})]
+    columns = [_object({key: _tensor(tensor) for key, tensor in inputs.items()})]
     if len(inputs) == 1:
         columns += columns[0]["properties"].values()
     return _body(name, {"inputs": {"anyOf": columns}}, "instances")
@@ -58,12 +58,12 @@ def _object(properties: dict[str, Any]) -> dict[str, Any]:
     return {"type": "object", "required": sorted(properties), "properties": properties}
 
 
-def _tensor(one: Input, leave_out: int = 0) -> dict[str, Any]:
-    """Describes a tensor without its first `leave_out` dimensions; an unknown shape allows any."""
-    schema = _value(one.dtype)
-    if one.shape is None:
+def _tensor(tensor: Input, skip_dimensions: int = 0) -> dict[str, Any]:
+    """Describes a tensor without its first dimensions; an unknown shape allows any shape."""
+    schema = _value(tensor.dtype)
+    if tensor.shape is None:
         return {"anyOf": [schema, {"type": "array"}]}
-    for size in reversed(one.shape[leave_out:]):
+    for size in reversed(tensor.shape[skip_dimensions:]):
         schema = {"type": "array", "items": schema}
         if size is not None:
             schema |= {"minItems": size, "maxItems": size}

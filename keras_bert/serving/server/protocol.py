@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from keras_bert.serving.server.errors import RestError, bad_request
-from keras_bert.serving.server.json_text import parse_object, shown
+from keras_bert.serving.server.json_text import format_json, parse_object
 from keras_bert.serving.server.tensors import is_named, make_array, read_value, write_value
 
 DEFAULT_SIGNATURE = "serving_default"
@@ -57,7 +57,7 @@ def decode_call(body: bytes | bytearray, signatures: Mapping[str, Mapping[str, I
     name = document.get("signature_name", "")
     if not isinstance(name, str):
         raise bad_request(
-            f"JSON Value: {shown(document)} not formatted correctly. "
+            f"JSON Value: {format_json(document)} not formatted correctly. "
             "'signature_name' key must be a string value."
         )
     name = name or DEFAULT_SIGNATURE
@@ -69,13 +69,13 @@ def decode_call(body: bytes | bytearray, signatures: Mapping[str, Mapping[str, I
     by_row = "instances" in document
     if by_row and "inputs" in document:
         raise bad_request(
-            f"JSON Value: {shown(document)} Not formatted correctly expecting only one of "
+            f"JSON Value: {format_json(document)} Not formatted correctly expecting only one of "
             "'inputs' or 'instances' keys to exist "
         )
     if by_row:
-        inputs = _rows(document, expected)
+        inputs = _decode_rows(document, expected)
     elif "inputs" in document:
-        inputs = _columns(document["inputs"], expected)
+        inputs = _decode_columns(document["inputs"], expected)
     else:
         raise bad_request("Missing 'inputs' or 'instances' key")
     for key, array in inputs.items():
@@ -95,7 +95,7 @@ def encode_outputs(outputs: Arrays, by_row: bool) -> bytes:
     names = sorted(outputs)
     if not by_row:
         columns = {name: _values(name, outputs[name]) for name in names}
-        return _dump({"outputs": columns if len(names) > 1 else columns[names[0]]})
+        return _to_json({"outputs": columns if len(names) > 1 else columns[names[0]]})
     rows = 0
     for name in names:
         array = outputs[name]
@@ -110,20 +110,20 @@ def encode_outputs(outputs: Arrays, by_row: bool) -> bytes:
         rows = len(array)
     lists = [_values(name, outputs[name]) for name in names]
     if len(names) == 1:
-        return _dump({"predictions": lists[0]})
-    return _dump(
+        return _to_json({"predictions": lists[0]})
+    return _to_json(
         {"predictions": [dict(zip(names, row, strict=True)) for row in zip(*lists, strict=True)]}
     )
 
 
-def _rows(document: dict[str, Any], expected: Mapping[str, Input]) -> Arrays:
+def _decode_rows(document: dict[str, Any], expected: Mapping[str, Input]) -> Arrays:
     rows = document["instances"]
     if not isinstance(rows, list):
         raise bad_request(
-            f"JSON Value: {shown(document)} Excepting 'instances' to be an list/array"
+            f"JSON Value: {format_json(document)} Excepting 'instances' to be an list/array"
         )
     if not rows:
-        raise bad_request(f"JSON Value: {shown(document)} No values in 'instances' array")
+        raise bad_request(f"JSON Value: {format_json(document)} No values in 'instances' array")
     if not isinstance(rows[0], dict) and len(expected) > 1:
         raise bad_request(
             "instances is a plain list, but expecting list of objects as multiple input tensors "
@@ -149,7 +149,7 @@ def _rows(document: dict[str, Any], expected: Mapping[str, Input]) -> Arrays:
         if named and row.keys() != expected.keys():
             raise bad_request(
                 f"Failed to process element: {number} of 'instances' list. JSON object: "
-                f"{shown(row)} must only have keys: {','.join(sorted(expected))}"
+                f"{format_json(row)} must only have keys: {','.join(sorted(expected))}"
             )
     return {
         name: make_array(flat[name], (len(rows), *shapes[name]), expected[name].dtype)
@@ -177,7 +177,7 @@ def _add_row(
     raise bad_request(f"Expecting shape {_shape_text(first)} but got: {_shape_text(shape)}")
 
 
-def _columns(value: Any, expected: Mapping[str, Input]) -> Arrays:
+def _decode_columns(value: Any, expected: Mapping[str, Input]) -> Arrays:
     if is_named(value):
         for name in expected:
             if name not in value:
@@ -204,12 +204,11 @@ def _check_shape(
     if expected is None:
         return
     fits = len(shape) == len(expected) and all(
-        want is None or got == want for got, want in zip(shape, expected, strict=True)
+        size is None or got == size for got, size in zip(shape, expected, strict=True)
     )
     if not fits:
         raise bad_request(
-            f"Input {name} has the wrong shape: expected {_shape_text(expected)} "
-            f"but got: {_shape_text(shape)}"
+            f"Input {name} has shape {_shape_text(shape)}; expected {_shape_text(expected)}"
         )
 
 
@@ -221,5 +220,5 @@ def _values(name: str, array: np.ndarray) -> Any:
     return write_value(array, as_base64=name.endswith("_bytes"))
 
 
-def _dump(value: Any) -> bytes:
+def _to_json(value: Any) -> bytes:
     return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()

@@ -34,10 +34,10 @@ _PAGE_HEADERS = {
     "connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'",
     "X-Content-Type-Options": "nosniff",
 }
-_VERSION = r"/v1/models/([^/:]+)(?:/versions/(\d+)|/labels/([^/:]+))?"
-_CALL = re.compile(_VERSION + ":(classify|regress|predict)", re.IGNORECASE | re.ASCII)
-_ABOUT = re.compile(_VERSION + "(/metadata)?", re.IGNORECASE | re.ASCII)
-_INLINE = 1 << 16  # bytes of JSON that are parsed or written in the event loop itself
+_VERSION_PATH = r"/v1/models/([^/:]+)(?:/versions/(\d+)|/labels/([^/:]+))?"
+_CALL_PATH = re.compile(_VERSION_PATH + ":(classify|regress|predict)", re.IGNORECASE | re.ASCII)
+_INFO_PATH = re.compile(_VERSION_PATH + "(/metadata)?", re.IGNORECASE | re.ASCII)
+_MAX_INLINE_BYTES = 1 << 16  # bytes of JSON that are parsed or written in the event loop itself
 
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -86,7 +86,7 @@ class Routes:
         app.router.add_get("/openapi.json", self._openapi)
         app.router.add_get("/healthz", self._health)
         app.router.add_get("/metrics", self._show_metrics)
-        app.router.add_route("*", "/v1/{rest:.*}", self._rest)
+        app.router.add_route("*", "/v1/{rest:.*}", self._handle_rest)
         return app
 
     @web.middleware
@@ -94,20 +94,20 @@ class Routes:
         """Counts and times a request, turns errors into responses, and writes the response."""
         started = time.perf_counter()
         route = _route(request.path)
-        self._count(1)
+        self._change_in_flight(1)
         try:
-            response = await self._guarded(request, handler, route)
+            response = await self._handle_errors(request, handler, route)
             self._metrics.requests.labels(route, response.status).inc()
             self._metrics.seconds.labels(route).observe(time.perf_counter() - started)
             if self.draining:
                 response.force_close()
             await self._write(request, response)
         finally:
-            self._count(-1)
+            self._change_in_flight(-1)
         return response
 
-    def _count(self, more: int) -> None:
-        self.in_flight += more
+    def _change_in_flight(self, change: int) -> None:
+        self.in_flight += change
         self._metrics.in_flight.set(self.in_flight)
 
     async def _write(self, request: web.Request, response: web.StreamResponse) -> None:
@@ -121,12 +121,16 @@ class Routes:
                 await response.prepare(request)
                 await response.write_eof()
         except TimeoutError:
-            logging.warning("%s did not read its answer: its connection is cut", request.remote)
+            logging.warning(
+                "Closing the connection to %s: the response was not read within %g seconds",
+                request.remote,
+                self._timeout,
+            )
             transport.abort()
         except ConnectionError:
             pass  # The client is gone, which aiohttp handles.
 
-    async def _guarded(
+    async def _handle_errors(
         self, request: web.Request, handler: _Handler, route: str
     ) -> web.StreamResponse:
         try:
@@ -141,12 +145,12 @@ class Routes:
                 response.headers["Allow"] = error.headers["Allow"]
             return response
         except Exception:
-            logging.exception("%s %s failed", request.method, request.path)
-            return _error(500, "The server failed; its log says more")
+            logging.exception("%s %s: internal server error", request.method, request.path)
+            return _error(500, "Internal server error; the log of the server has the details")
 
-    async def _rest(self, request: web.Request) -> web.Response:
+    async def _handle_rest(self, request: web.Request) -> web.Response:
         path = request.rel_url.raw_path
-        if request.method == "POST" and (match := _CALL.fullmatch(path)):
+        if request.method == "POST" and (match := _CALL_PATH.fullmatch(path)):
             version = self._version(match)
             method = match[4].lower()
             if method != "predict":
@@ -159,7 +163,7 @@ class Routes:
             self._batcher.require_room()
             async with self._bodies.read(request) as body:
                 return await self._predict(version, body)
-        if request.method in ("GET", "HEAD") and (match := _ABOUT.fullmatch(path)):
+        if request.method in ("GET", "HEAD") and (match := _INFO_PATH.fullmatch(path)):
             if match[4]:
                 return self._metadata(self._version(match))
             return self._status(match)
@@ -173,18 +177,22 @@ class Routes:
         current = self._versions.current
         if name == self._name and number in (None, current.number):
             return current
-        wanted = f"Latest({name})" if number is None else f"Specific({name}, {number})"
-        raise RestError(404, f"Servable not found for request: {wanted}")
+        requested = f"Latest({name})" if number is None else f"Specific({name}, {number})"
+        raise RestError(404, f"Servable not found for request: {requested}")
 
     async def _predict(self, version: Version, body: bytearray) -> web.Response:
-        call = await _apart(len(body), protocol.decode_call, body, version.signatures)
+        call = await _run_large_in_thread(len(body), protocol.decode_call, body, version.signatures)
         try:
             async with asyncio.timeout(self._timeout):
                 outputs = await self._batcher.run(version, call.signature, call.inputs)
         except TimeoutError:
-            raise RestError(504, f"No answer within {self._timeout:g} seconds") from None
+            raise RestError(
+                504, f"The model did not respond within {self._timeout:g} seconds"
+            ) from None
         size = 8 * sum(array.size for array in outputs.values())
-        return _json(await _apart(size, protocol.encode_outputs, outputs, call.by_row))
+        return _json(
+            await _run_large_in_thread(size, protocol.encode_outputs, outputs, call.by_row)
+        )
 
     def _metadata(self, version: Version) -> web.Response:
         return _json(
@@ -216,11 +224,11 @@ class Routes:
                         "version": str(version),
                         "state": state,
                         "status": {
-                            "error_code": "UNKNOWN" if wrong else "OK",
-                            "error_message": wrong,
+                            "error_code": "UNKNOWN" if error else "OK",
+                            "error_message": error,
                         },
                     }
-                    for version, (state, wrong) in states.items()
+                    for version, (state, error) in states.items()
                 ]
             }
         )
@@ -228,7 +236,7 @@ class Routes:
     async def _export(self, _: web.Request) -> web.Response:
         version = self._versions.current
         if version.export is None:
-            raise RestError(404, "The version that is served has no export.json")
+            raise RestError(404, "The served version has no export.json")
         served = {"model_name": self._name, "model_version": version.number}
         return _json(version.export | served)
 
@@ -242,13 +250,13 @@ class Routes:
 
     async def _show_metrics(self, _: web.Request) -> web.Response:
         self._metrics.version.set(self._versions.current.number)
-        return web.Response(body=self._metrics.page(), headers={"Content-Type": CONTENT_TYPE})
+        return web.Response(body=self._metrics.text(), headers={"Content-Type": CONTENT_TYPE})
 
 
 def _route(path: str) -> str:
     """Returns a request's route label for the metrics, one of a fixed set."""
     if path.startswith("/v1/"):
-        if _CALL.fullmatch(path):
+        if _CALL_PATH.fullmatch(path):
             return "predict"
         return "metadata" if path.endswith("/metadata") else "status"
     known = {"/healthz": "health", "/metrics": "metrics", "/export.json": "export"}
@@ -264,9 +272,9 @@ def _number(text: str | None) -> int | None:
     return number
 
 
-async def _apart(size: int, function: Callable, *arguments: Any) -> Any:
+async def _run_large_in_thread(size: int, function: Callable, *arguments: Any) -> Any:
     """Calls a function, in a thread if the data is large."""
-    if size <= _INLINE:
+    if size <= _MAX_INLINE_BYTES:
         return function(*arguments)
     return await asyncio.to_thread(function, *arguments)
 

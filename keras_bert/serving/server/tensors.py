@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from keras_bert.serving.server.errors import RestError, bad_request
-from keras_bert.serving.server.json_text import shown
+from keras_bert.serving.server.json_text import format_json
 
 _MAX_RANK = 32  # NumPy allows 64; JSON lists may be nested deeper.
 _INTEGERS = ("int8", "uint8", "int16", "int32", "int64", "uint32", "uint64")
@@ -35,7 +35,7 @@ def read_value(value: Any, dtype: str, flat: list) -> tuple[int, ...]:
         if not first:
             break
         first = first[0]
-    _fill(value, 0, tuple(shape), _converter(dtype), flat)
+    _append_values(value, 0, tuple(shape), _converter(dtype), flat)
     return tuple(shape)
 
 
@@ -60,10 +60,10 @@ def write_value(array: np.ndarray, as_base64: bool) -> Any:
         RestError: JSON cannot represent the array's type.
     """
     if array.dtype == object:
-        write = _coded if as_base64 else _text
+        write = _encode_base64 if as_base64 else _decode_text
         flat = [write(value) for value in array.ravel().tolist()]
     elif array.dtype == np.float32:
-        flat = _decimals(array.ravel())
+        flat = _short_decimals(array.ravel())
     elif array.dtype == np.float64 or array.dtype.kind in "iub":
         return array.tolist()
     else:
@@ -73,14 +73,14 @@ def write_value(array: np.ndarray, as_base64: bool) -> Any:
     return nested.reshape(array.shape).tolist()
 
 
-def _fill(
+def _append_values(
     value: Any, level: int, shape: tuple[int, ...], convert: Callable[[Any], Any], flat: list
 ) -> None:
     rank = len(shape)
     if not isinstance(value, list):
         if level != rank:
             raise bad_request(
-                f"JSON Value: {shown(value)} found at incorrect level: {level + 1} "
+                f"JSON Value: {format_json(value)} found at incorrect level: {level + 1} "
                 f"in the JSON DOM. Expected at level: {rank}"
             )
         flat.append(convert(value))
@@ -93,7 +93,7 @@ def _fill(
             f"expected size: {shape[level]}"
         )
     for element in value:
-        _fill(element, level + 1, shape, convert, flat)
+        _append_values(element, level + 1, shape, convert, flat)
 
 
 def _too_deep(level: int, rank: int) -> RestError:
@@ -120,7 +120,8 @@ def _converter(dtype: str) -> Callable[[Any], Any]:
             raise _wrong_type(value, dtype)
         if largest < abs(value) < float("inf"):
             raise bad_request(
-                f"Cannot convert JSON value: {shown(value)} to {dtype} without loss of precision."
+                f"Cannot convert JSON value: {format_json(value)} to {dtype} "
+                "without loss of precision."
             )
         return value
 
@@ -133,10 +134,12 @@ def _string(value: Any) -> bytes:
     if not isinstance(value, dict):
         raise _wrong_type(value, "string")
     if not _is_base64(value):
-        raise bad_request(f"JSON Value: {shown(value)} not formatted correctly for base64 data")
-    coded = value["b64"].rstrip("=")
+        raise bad_request(
+            f"JSON Value: {format_json(value)} not formatted correctly for base64 data"
+        )
+    encoded = value["b64"].rstrip("=")
     try:
-        return base64.b64decode(coded + "=" * (-len(coded) % 4), validate=True)
+        return base64.b64decode(encoded + "=" * (-len(encoded) % 4), validate=True)
     except (binascii.Error, ValueError):
         raise bad_request("Unable to base64 decode") from None
 
@@ -147,10 +150,12 @@ def _is_base64(value: Any) -> bool:
 
 def _wrong_type(value: Any, dtype: str) -> RestError:
     kind = str(value) if isinstance(value, bool) else _KINDS[type(value)]
-    return bad_request(f"JSON Value: {shown(value)} Type: {kind} is not of expected type: {dtype}")
+    return bad_request(
+        f"JSON Value: {format_json(value)} Type: {kind} is not of expected type: {dtype}"
+    )
 
 
-def _decimals(flat: np.ndarray) -> list[float]:
+def _short_decimals(flat: np.ndarray) -> list[float]:
     """Rounds float32 values to short decimals as TensorFlow Serving does: 0.2, not 0.200000003."""
     values = flat.tolist()
     short = [float(f"{value:.6g}") for value in values]
@@ -161,9 +166,9 @@ def _decimals(flat: np.ndarray) -> list[float]:
     return short
 
 
-def _text(value: bytes) -> str:
+def _decode_text(value: bytes) -> str:
     return value.decode("utf-8", "replace")
 
 
-def _coded(value: bytes) -> dict[str, str]:
+def _encode_base64(value: bytes) -> dict[str, str]:
     return {"b64": base64.b64encode(value).decode()}

@@ -29,7 +29,7 @@ from keras_bert.serving.server.protocol import DEFAULT_SIGNATURE, Arrays, Input
 from keras_bert.serving.version_folders import find_versions
 from keras_bert.serving.warmup import WARMUP_FILE
 
-_PYTHON_SAYS = "<stack traces unavailable>\n"
+_END_OF_PYTHON_TRACE = "<stack traces unavailable>\n"
 
 # TensorFlow's error codes -> TensorFlow Serving's HTTP statuses; 500 for all others.
 _STATUSES = {
@@ -139,17 +139,17 @@ class Versions:
         self._loaded: tuple = ()  # the served version's files when it was loaded
         self._broken: dict[int, tuple] = {}  # number -> its files when loading failed
         self._seen: dict[int, tuple] = {}  # number -> its files at the last check
-        self._missed = False
+        self._is_deleted = False
 
     def start(self) -> None:
         """Loads the highest version that loads; raises an InputError if there is none."""
         try:
-            self._look(require_version(self.folder), waits=False)
+            self._check(require_version(self.folder), require_unchanged=False)
         except OSError as error:
             raise InputError(f"--export_dir={self.folder}: {error.strerror}") from None
         if self.current is None:
-            number, (_, wrong) = next(iter(self.states().items()))
-            raise InputError(f"--export_dir={self.folder}: version {number}: {wrong}")
+            number, (_, message) = next(iter(self.states().items()))
+            raise InputError(f"--export_dir={self.folder}: cannot load version {number}: {message}")
 
     def refresh(self) -> bool:
         """Loads a version that is new or changed; returns whether the served version has changed.
@@ -157,9 +157,9 @@ class Versions:
         A version is loaded only if its files are the same in two consecutive checks, so that a
         version that is still being written is not loaded.
         """
-        return self._look(find_versions(self.folder, MODEL_FILE), waits=True)
+        return self._check(find_versions(self.folder, MODEL_FILE), require_unchanged=True)
 
-    def _look(self, numbers: Mapping[int, Path], waits: bool) -> bool:
+    def _check(self, numbers: Mapping[int, Path], require_unchanged: bool) -> bool:
         seen = self._seen
         self._seen = {number: describe_files(path) for number, path in numbers.items()}
         before, failed = self.current, []
@@ -169,8 +169,8 @@ class Versions:
             if is_served and files == self._loaded:
                 self._states[number] = ("AVAILABLE", "")
                 break
-            is_quiet = not waits or files == seen.get(number)
-            if is_quiet and files != self._broken.get(number):
+            can_load = not require_unchanged or files == seen.get(number)
+            if can_load and files != self._broken.get(number):
                 if self._load(number, numbers[number]):
                     break
                 failed.append(number)
@@ -197,35 +197,36 @@ class Versions:
             version = load_version(path)
         # A broken folder can raise any exception, and must not stop the server.
         except Exception as error:
-            wrong = " ".join(str(error).split()) or type(error).__name__
+            message = " ".join(str(error).split()) or type(error).__name__
             # If the served version's files break, the loaded model stays in use.
-            self._states[number] = ("AVAILABLE" if is_served else "END", wrong)
+            self._states[number] = ("AVAILABLE" if is_served else "END", message)
             self._broken[number] = self._seen[number]
             return False
         self.current, self._loaded = version, self._seen[number]
         self._states[number] = ("AVAILABLE", "")
         if before is not None and not is_served:
             self._states[before.number] = ("END", "")
-        logging.info("version %d of %s is served", number, self.folder)
+        logging.info("Serving version %d of %s", number, self.folder)
         return True
 
     def _report(self, failed: list[int], numbers: Collection[int]) -> None:
         for number in failed:
-            wrong = self._states[number][1]
-            logging.error("version %d of %s does not load: %s", number, self.folder, wrong)
-        missed = self.current.number not in numbers
-        if missed and not self._missed:
+            message = self._states[number][1]
+            logging.error("Cannot load version %d of %s: %s", number, self.folder, message)
+        is_deleted = self.current.number not in numbers
+        if is_deleted and not self._is_deleted:
             logging.warning(
-                "version %d is gone from %s, which has no other that loads: it is served on",
+                "Version %d was deleted from %s, which has no other loadable version; the server "
+                "continues to serve it",
                 self.current.number,
                 self.folder,
             )
-        self._missed = missed
+        self._is_deleted = is_deleted
 
 
 def _message(error: tf.errors.OpError) -> str:
     """Returns TensorFlow's error message without the parts that Python adds."""
-    return re.sub(r" \[Op:\w+\]$", "", error.message.rpartition(_PYTHON_SAYS)[2])
+    return re.sub(r" \[Op:\w+\]$", "", error.message.rpartition(_END_OF_PYTHON_TRACE)[2])
 
 
 def _input(tensor: Any) -> Input:
@@ -250,11 +251,11 @@ def _read_info(path: Path) -> dict[str, Any] | None:
     try:
         info = json.loads(path.read_text("utf-8"))
     except (OSError, ValueError, RecursionError) as error:
-        logging.warning("%s is ignored: %s", path, error)
+        logging.warning("Ignoring %s: %s", path, error)
         return None
     if isinstance(info, dict):
         return info
-    logging.warning("%s is ignored: expected an object, got %.100r", path, info)
+    logging.warning("Ignoring %s: found %.100r; expected a JSON object", path, info)
     return None
 
 

@@ -53,7 +53,7 @@ class ClassificationSettings:
 
 
 # Settings that GLUE tasks define themselves.
-_CUSTOM = (
+_CUSTOM_SETTINGS = (
     "train_file",
     "eval_file",
     "test_file",
@@ -111,10 +111,10 @@ def read_data(
     else:
         problem, splits = _glue(settings, known_labels, wanted)
     if not (splits.train or splits.dev or splits.test):
-        missing = {"dev": "development", "test": "test"}
-        found = " and ".join(kind for name, kind in missing.items() if wanted[name])
+        kinds = {"dev": "development", "test": "test"}
+        missing = " or ".join(kind for name, kind in kinds.items() if wanted[name])
         raise InputError(
-            f"nothing to do: there are no {found} examples; expected some, or --do_train"
+            f"nothing to do: found no {missing} examples; expected at least one, or --do_train"
         )
     return problem, splits
 
@@ -122,18 +122,18 @@ def read_data(
 def _glue(
     settings: ClassificationSettings, known_labels: Sequence[str] | None, wanted: dict[str, bool]
 ) -> tuple[Problem, Splits]:
-    for name in _CUSTOM:
+    for name in _CUSTOM_SETTINGS:
         value = getattr(settings, name)
         if value != getattr(ClassificationSettings, name):
             raise InputError(
-                f"--{name}={value} belongs to --task_name=custom, got --task_name="
-                f"{settings.task_name}"
+                f"--{name}={value}: got --task_name={settings.task_name}; expected "
+                f"--task_name=custom with --{name}"
             )
     task = find_task(settings.task_name)
     if wanted["train"] and not task.train:
         raise InputError(
-            f"--task_name={task.name} has no training examples: give a model of MNLI as "
-            "--init_checkpoint, and --do_train=false"
+            f"--task_name={task.name}: the task has no training examples; expected "
+            "--do_train=false and a model fine-tuned on MNLI as --init_checkpoint"
         )
     if settings.tfds:
         splits = read_tfds(task, settings.data_dir, **wanted)
@@ -155,14 +155,15 @@ def _glue(
 def _folder(task: GlueTask, data_dir: str) -> Path:
     if not data_dir:
         raise InputError(
-            f"--data_dir is missing: the folder of {task.name}, or that of all of GLUE; or --tfds"
+            f"--data_dir is missing; expected the folder of {task.name}, the folder of all GLUE "
+            "tasks, or --tfds"
         )
     folder = find_glue_folder(task, Path(data_dir))
     if folder is None:
         files = [task.train, *task.dev.values(), *task.test_files.values()]
         raise InputError(
-            f"--data_dir={data_dir}: found neither {task.name}/ there nor its files "
-            f"{', '.join(file for file in files if file)}"
+            f"--data_dir={data_dir}: found no files of {task.name}; expected the folder "
+            f"{task.name}/ or the files {', '.join(file for file in files if file)}"
         )
     return folder
 
@@ -172,13 +173,15 @@ def _custom(
 ) -> tuple[Problem, Splits]:
     if settings.tfds or settings.data_dir:
         raise InputError(
-            "--task_name=custom takes --train_file, --eval_file and --test_file, neither --tfds "
-            "nor --data_dir"
+            "--task_name=custom cannot be combined with --tfds or --data_dir; expected "
+            "--train_file, --eval_file and --test_file"
         )
     if settings.problem_type == "multi_label" and not settings.label_separator:
-        raise InputError("--label_separator is empty; expected what parts labels, such as a comma")
+        raise InputError("--label_separator is empty; expected a separator, such as a comma")
     if wanted["train"] and not settings.train_file:
-        raise InputError("--task_name=custom needs --train_file, or --do_train=false")
+        raise InputError(
+            "--train_file is missing; --task_name=custom needs it unless --do_train=false"
+        )
     columns = [settings.text_column]
     columns += [settings.text_pair_column] if settings.text_pair_column else []
     label = settings.label_column
@@ -204,6 +207,6 @@ def _custom(
         labels = () if problem_type == "regression" else tuple(known_labels)
     else:
         raise InputError(
-            "--do_train=false: the checkpoint does not name its labels; expected --label_names"
+            "--do_train=false: the checkpoint has no label names; expected --label_names"
         )
     return Problem(problem_type, labels, DEFAULT_METRICS[problem_type], separator), splits

@@ -20,7 +20,7 @@ from keras_bert.tasks.classification.labels import (
     warn_of_absent_labels,
 )
 from keras_bert.tasks.classification.objective import classification_objective
-from keras_bert.tasks.classification.predictions import decisions, named, write_predictions
+from keras_bert.tasks.classification.predictions import class_names, decisions, write_predictions
 from keras_bert.tasks.classification.processor import ClassificationProcessor, ClassifierSettings
 from keras_bert.tasks.classification.scoring import score
 from keras_bert.tasks.classification.text_classifier import TextClassifier
@@ -87,7 +87,11 @@ def fine_tune_classifier(
 
 
 def make_task(
-    problem: Problem, splits: Splits, start: Pretrained, max_seq_length: int, weighing: str = ""
+    problem: Problem,
+    splits: Splits,
+    start: Pretrained,
+    max_seq_length: int,
+    weight_setting: str = "",
 ) -> FineTuningTask:
     """Tokenizes all texts and defines training, scoring and prediction files.
 
@@ -96,14 +100,14 @@ def make_task(
         splits: the texts.
         start: the checkpoint.
         max_seq_length: maximum number of tokens of an example.
-        weighing: the class weights, as for `labels.class_weights`.
+        weight_setting: the class weights, as for `labels.class_weights`.
 
     Raises:
         InputError: texts or labels that are not usable.
     """
-    some = splits.train or next(iter({**splits.dev, **splits.test}.values()))
+    first = splits.train or next(iter({**splits.dev, **splits.test}.values()))
     settings = ClassifierSettings(
-        problem.labels, problem.problem_type, max_seq_length, some.second is not None
+        problem.labels, problem.problem_type, max_seq_length, first.second is not None
     )
     processor = ClassificationProcessor(start.tokenizer(), settings)
 
@@ -121,7 +125,7 @@ def make_task(
     if splits.train:
         split = labelled(splits.train)
         train = replace(split.prepared.examples, labels={"labels": split.labels})
-        weights = class_weights(weighing, problem.problem_type, problem.labels, split.labels)
+        weights = class_weights(weight_setting, problem.problem_type, problem.labels, split.labels)
     dev = {suffix: labelled(texts) for suffix, texts in splits.dev.items()}
     if problem.labels:
         for scored in dev.values():
@@ -137,7 +141,7 @@ def make_task(
     def write(predict: Predict, folder: Path) -> None:
         for name, split in test.items():
             write_predictions(folder / name, problem, split.texts.indices, split.answers(predict))
-            logging.info("%s: %d predictions", folder / f"{name}.tsv", len(split.texts))
+            logging.info("Wrote %d predictions to %s", len(split.texts), folder / f"{name}.tsv")
 
     read = {f"dev{suffix}": texts for suffix, texts in splits.dev.items()} | splits.test
     return FineTuningTask(
@@ -160,23 +164,23 @@ def make_task(
 
 def _scores(problem: Problem, dev: Mapping[str, _Split], predict: Predict) -> dict[str, float]:
     """Scores every development set and adds "score", the mean of the problem's metrics."""
-    figures = {}
-    for suffix, scored in dev.items():
-        own = score(problem, scored.answers(predict), scored.labels)
-        figures |= {name + suffix: value for name, value in own.items()}
-    counted = [figures[name + suffix] for suffix in dev for name in problem.metrics]
-    return figures | {"score": float(np.mean(counted))}
+    scores = {}
+    for suffix, split in dev.items():
+        split_scores = score(problem, split.answers(predict), split.labels)
+        scores |= {name + suffix: value for name, value in split_scores.items()}
+    averaged = [scores[name + suffix] for suffix in dev for name in problem.metrics]
+    return scores | {"score": float(np.mean(averaged))}
 
 
 def _show(problem: Problem, dev: Mapping[str, _Split], predict: Predict, board: Board) -> None:
     """Writes the worst predictions and, for two classes, precision-recall curves to TensorBoard."""
-    header = ("where", "text", "text pair", "label", "prediction", "how sure")
+    header = ("where", "text", "text pair", "label", "prediction", "confidence")
     for suffix, scored in dev.items():
         answers = scored.answers(predict)
         board.table(f"wrong_predictions{suffix}", header, _worst(problem, scored, answers))
         if problem.problem_type == "single_label" and len(problem.labels) == 2:
-            shares = answers["probabilities"][:, 1]
-            board.pr_curve(f"label_{problem.labels[1]}{suffix}", scored.labels == 1, shares)
+            probabilities = answers["probabilities"][:, 1]
+            board.pr_curve(f"label_{problem.labels[1]}{suffix}", scored.labels == 1, probabilities)
 
 
 def _worst(
@@ -187,24 +191,25 @@ def _worst(
     decided = decisions(problem, answers)
     if problem.problem_type == "regression":
         error = np.abs(decided - labels)
-        wrong, sure = np.arange(len(labels)), [""] * len(labels)
+        wrong, confidence = np.arange(len(labels)), [""] * len(labels)
         shown_labels, shown = ([f"{v:.3f}" for v in values] for values in (labels, decided))
     else:
-        shares = answers["probabilities"]
+        probabilities = answers["probabilities"]
         if problem.problem_type == "multi_label":
-            error = np.abs(shares - labels).max(axis=1)
+            error = np.abs(probabilities - labels).max(axis=1)
             wrong = np.flatnonzero((decided != labels).any(axis=1))
         else:
-            error = shares.max(axis=1)
+            error = probabilities.max(axis=1)
             wrong = np.flatnonzero(decided != labels)
-        sure = [f"{value:.3f}" for value in error]
+        confidence = [f"{value:.3f}" for value in error]
         shown_labels, shown = (
-            [_joined(named(row, problem.labels)) for row in rows] for rows in (labels, decided)
+            [_joined(class_names(row, problem.labels)) for row in rows]
+            for rows in (labels, decided)
         )
     order = wrong[np.argsort(-error[wrong], kind="stable")][:SHOWN]
     second = texts.second or [""] * len(texts)
     return [
-        [texts.where(i), texts.first[i], second[i], shown_labels[i], shown[i], sure[i]]
+        [texts.where(i), texts.first[i], second[i], shown_labels[i], shown[i], confidence[i]]
         for i in order
     ]
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from keras_bert.common.errors import InputError
 
-_TWO = ("0", "1")
+_BINARY = ("0", "1")
 _ENTAILMENT = ("entailment", "not_entailment")
 _INFERENCE = ("entailment", "neutral", "contradiction")
 
@@ -72,7 +72,7 @@ TASKS = (
         name="CoLA",
         text_columns=("sentence",),
         label_column="label",
-        labels=_TWO,
+        labels=_BINARY,
         metrics=("matthews_corrcoef",),
         tfds="cola",
         no_header=("source", "label", "star", "sentence"),
@@ -81,7 +81,7 @@ TASKS = (
         name="SST-2",
         text_columns=("sentence",),
         label_column="label",
-        labels=_TWO,
+        labels=_BINARY,
         metrics=("accuracy",),
         tfds="sst2",
     ),
@@ -89,7 +89,7 @@ TASKS = (
         name="MRPC",
         text_columns=("#1 String", "#2 String"),
         label_column="Quality",
-        labels=_TWO,
+        labels=_BINARY,
         metrics=("accuracy", "f1"),
         tfds="mrpc",
         tfds_columns=_PAIR,
@@ -107,7 +107,7 @@ TASKS = (
         name="QQP",
         text_columns=("question1", "question2"),
         label_column="is_duplicate",
-        labels=_TWO,
+        labels=_BINARY,
         metrics=("accuracy", "f1"),
         tfds="qqp",
         damaged_rows=True,
@@ -143,7 +143,7 @@ TASKS = (
         name="WNLI",
         text_columns=_PAIR,
         label_column="label",
-        labels=_TWO,
+        labels=_BINARY,
         metrics=("accuracy",),
         tfds="wnli",
     ),

@@ -31,7 +31,7 @@ def short_problem_type(name: str | None, where: Any) -> str | None:
     return short
 
 
-def is_of_pairs(source: Source) -> bool:
+def takes_pairs(source: Source) -> bool:
     """Returns whether the classifier's run trained it on pairs of texts.
 
     Raises:
@@ -74,7 +74,8 @@ def head_settings(
     if num_logits and num_logits != (len(names) or 1):
         raise InputError(
             f"labels={list(names)}: {checkpoint.path} has a head of {num_logits} logits; expected "
-            "as many labels, or convert SRC DST --noheads for a new head"
+            "as many labels; for a new head, run python -m keras_bert.checkpoints.convert SRC DST "
+            "--noheads"
         )
     return ClassifierSettings(names, kind)
 
@@ -85,13 +86,13 @@ def _label_names(
     """Returns the given class names, or the model's, in the order of the model's logits."""
     if kind == "regression":
         if given:
-            raise InputError(f"labels={list(given)}: expected none for a regression")
+            raise InputError(f"labels={list(given)}: expected no labels for a regression")
         return ()
     if given is None:
         if not known:
             raise InputError(
-                f"labels is None, but {path} has no classification head; expected the names of "
-                'the classes, such as labels=["0", "1"]'
+                f"labels is None, but {path} has no classification head; expected the class names, "
+                'such as labels=["0", "1"]'
             )
         return tuple(known)
     names = [str(name) for name in check_list("labels", given, "names")]
@@ -102,6 +103,6 @@ def _label_names(
     if ordered := in_order_of(known, names):
         return tuple(ordered)
     raise InputError(
-        f"labels={names}: {path} has the labels {', '.join(known)}; expected the same, or convert "
-        "SRC DST --noheads for a new head"
+        f"labels={names}: {path} has the labels {', '.join(known)}; expected the same; for "
+        "a new head, run python -m keras_bert.checkpoints.convert SRC DST --noheads"
     )

@@ -32,17 +32,17 @@ def find_labels(texts: Texts, problem_type: str, separator: str = ",") -> tuple[
     if problem_type == "regression":
         return ()
     found = {
-        word
+        name
         for index in range(len(texts))
-        for word in _words(texts, index, problem_type, separator)
+        for name in _label_names(texts, index, problem_type, separator)
     }
-    least = 2 if problem_type == "single_label" else 1
-    if len(found) < least:
+    minimum = 2 if problem_type == "single_label" else 1
+    if len(found) < minimum:
         raise InputError(
-            f"{texts.source}: expected at least {least} classes, got {', '.join(found) or 'none'}"
+            f"{texts.source}: expected at least {minimum} classes, got {', '.join(found) or 'none'}"
         )
-    if all(word.removeprefix("-").isdecimal() for word in found):
-        return tuple(sorted(found, key=lambda word: (int(word), word)))
+    if all(name.removeprefix("-").isdecimal() for name in found):
+        return tuple(sorted(found, key=lambda name: (int(name), name)))
     return tuple(sorted(found))
 
 
@@ -65,13 +65,13 @@ def label_array(
     number = {label: index for index, label in enumerate(labels)}
     array = np.zeros([len(texts), len(labels)], np.float32)
     for index in range(len(texts)):
-        for word in _words(texts, index, problem_type, separator):
-            if word not in number:
+        for name in _label_names(texts, index, problem_type, separator):
+            if name not in number:
                 raise InputError(
-                    f"{texts.where(index)}: unknown label {word!r}; expected "
+                    f"{texts.where(index)}: unknown label {name!r}; expected "
                     f"{'one' if problem_type == 'single_label' else 'some'} of {', '.join(labels)}"
                 )
-            array[index, number[word]] = 1
+            array[index, number[name]] = 1
     return array if problem_type == "multi_label" else array.argmax(axis=1).astype(np.int32)
 
 
@@ -106,7 +106,9 @@ def class_weights(
     if not setting:
         return None
     if problem_type == "regression":
-        raise InputError(f"--class_weights={setting}: a regression has no classes")
+        raise InputError(
+            f"--class_weights={setting}: a regression has no classes; expected an empty value"
+        )
     if setting != "balanced":
         return _listed_weights(setting, labels)
     if problem_type == "multi_label":
@@ -118,38 +120,38 @@ def class_weights(
     if not counts.all():
         raise InputError(
             f"--class_weights=balanced: no training example is labelled "
-            f"{labels[int(np.argmin(counts))]!r}"
+            f"{labels[int(np.argmin(counts))]!r}; expected at least one for each class"
         )
     return weights.astype(np.float32)
 
 
 def _listed_weights(setting: str, labels: Sequence[str]) -> np.ndarray:
     try:
-        weights = [float(word) for word in setting.split(",")]
+        weights = [float(number) for number in setting.split(",")]
     except ValueError:
         weights = []
-    good = len(weights) == len(labels) and all(0 < w < math.inf for w in weights)
-    if not good:
+    is_valid = len(weights) == len(labels) and all(0 < w < math.inf for w in weights)
+    if not is_valid:
         raise InputError(
-            f"--class_weights={setting}: expected balanced, or {len(labels)} numbers above 0 by "
-            f"comma, one for each of {', '.join(labels)}"
+            f"--class_weights={setting}: expected balanced, or {len(labels)} numbers above 0 "
+            f"separated by commas, one for each of {', '.join(labels)}"
         )
     return np.array(weights, np.float32)
 
 
-def _words(texts: Texts, index: int, problem_type: str, separator: str) -> list[str]:
+def _label_names(texts: Texts, index: int, problem_type: str, separator: str) -> list[str]:
     """Returns the labels of one example as strings; only multi_label allows none."""
     label = texts.labels[index]
     if problem_type == "multi_label":
-        parts = label if isinstance(label, list) else _word(label).split(separator)
-        return [word for word in (_word(part) for part in parts) if word]
-    word = "" if isinstance(label, (list, Mapping)) else _word(label)
-    if not word:
+        parts = label if isinstance(label, list) else _label_name(label).split(separator)
+        return [name for name in map(_label_name, parts) if name]
+    name = "" if isinstance(label, (list, Mapping)) else _label_name(label)
+    if not name:
         raise InputError(f"{texts.where(index)}: expected a label, got {json.dumps(label)}")
-    return [word]
+    return [name]
 
 
-def _word(label: object) -> str:
+def _label_name(label: object) -> str:
     """Converts a label to a string; numbers and booleans are written as in JSON."""
     if label is None:
         return ""

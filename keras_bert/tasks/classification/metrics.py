@@ -72,7 +72,7 @@ METRICS = {
 }
 
 
-def figures_of(
+def compute_metrics(
     metrics: Sequence[str], predictions: np.ndarray, labels: np.ndarray
 ) -> dict[str, float]:
     """Computes the named METRICS."""

@@ -31,7 +31,7 @@ def classification_objective(
     losses_of = CLASSIFICATION_LOSSES[problem_type]
     if problem_type == "multi_label" and class_weights is not None:
         losses_of = functools.partial(multi_label_loss, positive_weights=class_weights)
-    figures = ("loss", "accuracy") if is_single else ("loss",)
+    metrics = ("loss", "accuracy") if is_single else ("loss",)
 
     def loss_weights(batch: Batch) -> Any:
         weights = batch["example_weights"]
@@ -56,4 +56,4 @@ def classification_objective(
             sums["accuracy"] = ops.sum(batch["example_weights"] * hits)
         return sums
 
-    return Objective(figures=figures, losses={"loss": 0.0}, weights=weights_of, sums=sums_of)
+    return Objective(metrics=metrics, losses={"loss": 0.0}, weights=weights_of, sums=sums_of)

@@ -54,25 +54,25 @@ def write_predictions(
     decided = decisions(problem, answers)
     if problem.problem_type == "regression":
         # GLUE submissions have three decimals. Other values may be tiny: 7 significant digits.
-        values, form = decided.astype(float), ".7g"
+        values, number_format = decided.astype(float), ".7g"
         if problem.score_range is not None:
-            values, form = np.clip(values, *problem.score_range), ".3f"
-        cells = [f"{value:{form}}" for value in values]
+            values, number_format = np.clip(values, *problem.score_range), ".3f"
+        cells = [f"{value:{number_format}}" for value in values]
         records = [{"prediction": float(f"{value:.7g}")} for value in values]
     else:
         records = [
             {
-                "prediction": named(row, problem.labels),
+                "prediction": class_names(row, problem.labels),
                 "probabilities": {
                     label: round(float(p), 6)
-                    for label, p in zip(problem.labels, shares, strict=True)
+                    for label, p in zip(problem.labels, probabilities, strict=True)
                 },
             }
-            for row, shares in zip(decided, answers["probabilities"], strict=True)
+            for row, probabilities in zip(decided, answers["probabilities"], strict=True)
         ]
-        words = [record["prediction"] for record in records]
+        names = [record["prediction"] for record in records]
         cells = [
-            word if isinstance(word, str) else problem.label_separator.join(word) for word in words
+            name if isinstance(name, str) else problem.label_separator.join(name) for name in names
         ]
     rows = ["index\tprediction", *map("\t".join, zip(indices, cells, strict=True))]
     lines = [
@@ -86,7 +86,7 @@ def write_predictions(
         )
 
 
-def named(decided: np.ndarray, labels: Sequence[str]) -> str | list[str]:
+def class_names(decided: np.ndarray, labels: Sequence[str]) -> str | list[str]:
     """Returns the name of a class number, or the names of the classes that are 1 in a row [C]."""
     if np.ndim(decided):
         return [label for label, on in zip(labels, decided, strict=True) if on]

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from keras_bert.tasks.classification.data import Problem
-from keras_bert.tasks.classification.metrics import figures_of, mean_loss
+from keras_bert.tasks.classification.metrics import compute_metrics, mean_loss
 from keras_bert.tasks.classification.predictions import decisions
 
 
@@ -22,8 +22,8 @@ def score(
     predictions = decisions(problem, answers)
     is_regression = problem.problem_type == "regression"
     logits = predictions[:, np.newaxis] if is_regression else answers["logits"]
-    figures = {"loss": mean_loss(problem.problem_type, logits, labels)}
+    loss = {"loss": mean_loss(problem.problem_type, logits, labels)}
     if "f1" in problem.metrics:  # F1 of label "1", even if the checkpoint has it before "0".
         place = np.argsort(np.argsort(problem.labels))
         predictions, labels = place[predictions], place[labels]
-    return figures_of(problem.metrics, predictions, labels) | figures
+    return compute_metrics(problem.metrics, predictions, labels) | loss

@@ -81,7 +81,7 @@ def _tsv(path: Path) -> Iterator[tuple[int, list[str]]]:
             empty = empty or number
             continue
         if empty:
-            raise InputError(f"{path}, line {empty}: is empty; expected cells parted by tabs")
+            raise InputError(f"{path}, line {empty}: is empty; expected cells separated by tabs")
         yield number, line.split("\t")
 
 
@@ -115,7 +115,9 @@ def _jsonl(path: Path, columns: Sequence[str]) -> Iterator[Row]:
         except ValueError as error:
             raise InputError(f"{path}, line {number}: is not JSON: {error}") from None
         except RecursionError:
-            raise InputError(f"{path}, line {number}: is nested too deep") from None
+            raise InputError(
+                f"{path}, line {number}: is nested too deeply; expected a JSON object"
+            ) from None
         if not isinstance(values, dict):
             raise InputError(
                 f"{path}, line {number}: expected a JSON object, got {line.strip()[:80]!r}"

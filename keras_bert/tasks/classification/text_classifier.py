@@ -17,8 +17,8 @@ from keras_bert.tasks.classification import glue
 from keras_bert.tasks.classification.data import Problem
 from keras_bert.tasks.classification.head_settings import (
     head_settings,
-    is_of_pairs,
     short_problem_type,
+    takes_pairs,
     transformers_problem_type,
 )
 from keras_bert.tasks.classification.labels import label_array
@@ -35,8 +35,8 @@ from keras_bert.tasks.task import Task
 from keras_bert.text.tokenizer import BertTokenizer
 
 _EXPECTED_LABEL = {
-    "single_label": "the name of a class",
-    "multi_label": "a list of the names of classes",
+    "single_label": "a class name",
+    "multi_label": "a list of class names",
     "regression": "a number",
 }
 _TEXT = "The Norman dynasty had a major impact on medieval Europe."
@@ -120,7 +120,7 @@ class TextClassifier(Task):
         settings = replace(
             head_settings(source, labels, problem_type),
             max_seq_length=source.max_seq_length(max_seq_length),
-            pair=source.setting("pair", bool, pair, is_of_pairs(source)),
+            pair=source.setting("pair", bool, pair, takes_pairs(source)),
         )
         if settings.pair:
             source.checkpoint.check_segments()
@@ -265,7 +265,7 @@ class TextClassifier(Task):
             if count < 2:
                 raise InputError(
                     f"{name} is a tuple of pairs, but the model has type_vocab_size {count}; "
-                    "expected single texts, or a model of 2 segments"
+                    "expected single texts, or a model with 2 segments"
                 )
         return columns
 
@@ -277,7 +277,7 @@ class TextClassifier(Task):
     ) -> np.ndarray:
         """Checks labels and converts them to numbers; `names` are the names of the arguments."""
         name, problem_type = names[1], self.settings.problem_type
-        items = [_plain(item) for item in check_list(name, labels, "labels")]
+        items = [_to_python(item) for item in check_list(name, labels, "labels")]
         check_same_length(**{names[0]: columns[0], name: items})
         for index, item in enumerate(items):
             if isinstance(item, list) != (problem_type == "multi_label"):
@@ -294,11 +294,11 @@ class TextClassifier(Task):
         return DEFAULT_METRICS[self.settings.problem_type]
 
 
-def _plain(label: Any) -> Any:
+def _to_python(label: Any) -> Any:
     """Converts NumPy labels to Python types, and sequences of labels to lists."""
     if isinstance(label, np.ndarray | np.generic):
         return label.tolist()
-    return [_plain(one) for one in label] if isinstance(label, tuple | list) else label
+    return [_to_python(one) for one in label] if isinstance(label, tuple | list) else label
 
 
 def _pair_of(name: str, value: Any) -> tuple[Any, Any]:

@@ -85,7 +85,7 @@ class TableRules:
     empty_texts: bool = False
 
 
-_OWN_FILES = TableRules()
+_STRICT = TableRules()
 
 
 def find_glue_folder(task: GlueTask, data_dir: Path) -> Path | None:
@@ -140,7 +140,7 @@ def read_texts(
     path: Path,
     text_columns: Sequence[str],
     label_column: str = "",
-    rules: TableRules = _OWN_FILES,
+    rules: TableRules = _STRICT,
 ) -> Texts:
     """Reads the examples of one file.
 
@@ -158,10 +158,10 @@ def read_texts(
     skipped = short if rules.skip_short_rows else None
     rows = list(read_rows(path, columns, rules.no_header, rules.long_rows, skipped))
     if not rows:
-        raise InputError(f"{path}: has no rows")
+        raise InputError(f"{path}: has no rows; expected at least one")
     if short:
         logging.warning(
-            "%s: %d rows have too few columns and are passed over; the first is line %d",
+            "%s: skipped %d rows with too few columns; the first is line %d",
             path,
             len(short),
             short[0],
@@ -175,7 +175,9 @@ def read_texts(
                     f"{json.dumps(text)[:80]}"
                 )
             if not (text.strip() or rules.empty_texts):
-                raise InputError(f"{path}, line {row.line}: the text in {column!r} is empty")
+                raise InputError(
+                    f"{path}, line {row.line}: the text in {column!r} is empty; expected text"
+                )
     return Texts(
         source=str(path),
         first=[row.cells[0] for row in rows],

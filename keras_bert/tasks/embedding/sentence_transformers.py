@@ -34,8 +34,8 @@ class SentenceTransformer:
     def of(cls, model_dir: Path) -> "SentenceTransformer":
         """Reads the sentence-transformers files in a model directory, if there are any."""
         file = model_dir / "sentence_bert_config.json"
-        said = read_json(file) if file.is_file() else {}
-        length = value_of(file, said, "max_seq_length", int, None)
+        config = read_json(file) if file.is_file() else {}
+        length = value_of(file, config, "max_seq_length", int, None)
         modules = _modules(model_dir / "modules.json")
         kinds = [kind for kind, _ in modules]
         poolings = [
@@ -44,11 +44,14 @@ class SentenceTransformer:
         others = sorted(set(kinds) - {"Transformer", "Pooling", "Normalize"})
         pooling = None
         if others or len(poolings) > 1:
-            logging.warning("%s: %s is not exported", model_dir, ", ".join(others) or "Pooling")
+            unsupported = ", ".join(others) or "more than one Pooling"
+            logging.warning("%s: skipped unsupported modules: %s", model_dir, unsupported)
         elif poolings and len(poolings[0]) == 1 and poolings[0][0] in _POOLINGS:
             pooling = poolings[0][0]
         elif poolings:
-            logging.warning("%s: pooling %s is not exported", model_dir, ", ".join(poolings[0]))
+            logging.warning(
+                "%s: skipped unsupported pooling: %s", model_dir, ", ".join(poolings[0])
+            )
         return cls(length, pooling, "Normalize" in kinds)
 
 
@@ -63,17 +66,19 @@ def _modules(file: Path) -> list[tuple[str, str]]:
         ]
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
         raise InputError(
-            f"{file}: cannot be read; expected sentence-transformers' list of modules, each with "
-            "its type and path"
+            f"{file}: cannot be read; expected the list of modules of sentence-transformers, "
+            "each with a type and a path"
         ) from None
 
 
 def _poolings(file: Path) -> list[str]:
     """Returns the names of the poolings that a Pooling module concatenates."""
-    said = read_json(file)
-    named = said.get("pooling_mode")
-    if named is not None:
-        return [str(name) for name in (named if isinstance(named, list) else [named])]
+    config = read_json(file)
+    modes = config.get("pooling_mode")
+    if modes is not None:
+        return [str(mode) for mode in (modes if isinstance(modes, list) else [modes])]
     older = {key: name for name, key in _POOLINGS.items()}
-    on = [key for key, value in said.items() if key.startswith("pooling_mode_") and value is True]
-    return [older.get(key, key) for key in on] or ["mean"]
+    enabled = [
+        key for key, value in config.items() if key.startswith("pooling_mode_") and value is True
+    ]
+    return [older.get(key, key) for key in enabled] or ["mean"]

@@ -86,16 +86,16 @@ class TextEmbedder(Task):
     ) -> "TextEmbedder":
         """Creates the object from an open checkpoint."""
         checkpoint = source.checkpoint
-        theirs = SentenceTransformer.of(checkpoint.path)
+        sentence_transformer = SentenceTransformer.of(checkpoint.path)
         model = BertEncoder(checkpoint.config, dtype=options.dtype)
         with checkpoint.open_weights() as stored:
             pooled = stored.layout.name(f"{_POOLER}/dense/kernel") in stored.shapes
         settings = EmbedderSettings(
             max_seq_length=source.max_seq_length(
-                max_seq_length, theirs.max_seq_length or DEFAULT_MAX_SEQ_LENGTH
+                max_seq_length, sentence_transformer.max_seq_length or DEFAULT_MAX_SEQ_LENGTH
             ),
-            normalize=source.setting("normalize", bool, normalize, theirs.normalize),
-            pooling=theirs.pooling or source.setting("pooling", str, None),
+            normalize=source.setting("normalize", bool, normalize, sentence_transformer.normalize),
+            pooling=sentence_transformer.pooling or source.setting("pooling", str, None),
             pooled=pooled,
         )
         return cls._load(source, model, source.tokenizer(options.tokenizer), settings)
@@ -113,7 +113,7 @@ class TextEmbedder(Task):
         raise NotImplementedError("TextEmbedder cannot be trained yet; train another task object")
 
     def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
-        """Raises NotImplementedError: embeddings have no score of their own yet."""
+        """Raises NotImplementedError: embeddings have no score yet."""
         raise NotImplementedError("TextEmbedder has no scores yet; compare the vectors of predict")
 
     def predict(self, texts: Sequence[str], batch_size: int = 32) -> dict[str, np.ndarray]:

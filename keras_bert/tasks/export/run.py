@@ -26,7 +26,7 @@ def export(settings: ExportSettings) -> Path:
     check_version(export_dir)
     source = _open(Path(settings.model_dir))
     task = settings.task_of(source)
-    settings.check_read(task)
+    settings.check_unused(task)
     return open_task(task, source, settings.given(task, source)).export(
         export_dir, settings.format, compute_type=settings.compute_type, int8=settings.int8
     )
@@ -41,7 +41,9 @@ def export_run(output_dir: Path) -> list[Path]:
     """
     models = sorted(output_dir.glob("seed-*/model")) or [output_dir / "model"]
     if not models[0].is_dir():
-        raise InputError(f"{output_dir}: holds no model/; --export needs a run that trains one")
+        raise InputError(
+            f"{output_dir}: contains no model/; expected the folder of a run that trained a model"
+        )
     return [_newest(model, model.parent / "export") for model in models]
 
 
@@ -64,16 +66,18 @@ def _open(path: Path) -> Source:
     seeds = sorted(path.glob("seed-*/model"))
     if seeds and not (path / "model").exists():
         raise InputError(
-            f"--model_dir={path}: holds a model of each of several seeds; expected one of them, "
-            f"such as {seeds[0].parent}"
+            f"--model_dir={path}: contains the models of several seeds; expected one of them, such "
+            f"as {seeds[0].parent}"
         )
     source = Source.open(path)
     checkpoint = source.checkpoint
     if checkpoint.vocab is None:
-        raise InputError(f"{checkpoint.why_no_vocab}; an export tokenizes text itself")
+        raise InputError(
+            f"{checkpoint.why_no_vocab}; a vocabulary is required because an export tokenizes text"
+        )
     if checkpoint.config.is_decoder:
         raise InputError(
-            f"{checkpoint.path}: is a left-to-right model (is_decoder), which is not served; "
-            "expected one that attends to both sides"
+            f"{checkpoint.path}: is a left-to-right model (is_decoder), which cannot be "
+            "exported; expected a bidirectional model"
         )
     return source

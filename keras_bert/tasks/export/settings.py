@@ -8,7 +8,7 @@ from keras_bert.tasks.loading import TASK_OF, Source
 
 # Task -> the settings that its SavedModel uses. The other formats convert token ids to logits, for
 # all tasks.
-_READ = {
+_USED_SETTINGS = {
     "classification": ("max_seq_length", "pair"),
     "question_answering": (
         "max_seq_length",
@@ -23,8 +23,8 @@ _READ = {
     "fill_mask": ("max_seq_length", "top_k"),
     "embedding": ("max_seq_length", "normalize"),
 }
-TASKS = tuple(_READ)
-_ALWAYS_READ = ("model_dir", "export_dir", "task", "format")
+TASKS = tuple(_USED_SETTINGS)
+_ALWAYS_USED = ("model_dir", "export_dir", "task", "format")
 
 
 @dataclass(frozen=True)
@@ -81,15 +81,15 @@ class ExportSettings:
         if self.task in ("", task):
             if task is None:
                 raise InputError(
-                    f"{checkpoint.path}: names no heads that are known "
-                    f"({checkpoint.architecture}); expected --task={'|'.join(TASKS)}"
+                    f"{checkpoint.path}: unknown model class {checkpoint.architecture}; expected "
+                    f"--task={'|'.join(TASKS)}"
                 )
             return task
         # Classifiers and taggers have the same head name; every model has an encoder to embed with.
         if task is not None and self.task != "embedding":
             raise InputError(
                 f"--task={self.task}: {checkpoint.path} is a {checkpoint.architecture}; expected "
-                f"--task={task} or a model that was trained for it"
+                f"--task={task}, or a model that was trained for {self.task}"
             )
         return self.task
 
@@ -98,16 +98,17 @@ class ExportSettings:
         if self.format != "saved_model":  # Takes token ids, so text lengths do not matter.
             longest = {"max_seq_length": source.checkpoint.config.max_position_embeddings}
             return longest | ({"max_query_length": 1} if task == "question_answering" else {})
-        values = {name: getattr(self, name) for name in _READ[task]}
+        values = {name: getattr(self, name) for name in _USED_SETTINGS[task]}
         return {name: value for name, value in values.items() if value is not None}
 
-    def check_read(self, task: str) -> None:
+    def check_unused(self, task: str) -> None:
         """Rejects settings that are given but not used."""
-        read = ("compute_type", *_READ[task]) if self.format == "saved_model" else ("int8",)
+        is_saved_model = self.format == "saved_model"
+        used = ("compute_type", *_USED_SETTINGS[task]) if is_saved_model else ("int8",)
         for field in fields(self):
-            if field.name in (*_ALWAYS_READ, *read) or getattr(self, field.name) is None:
+            if field.name in (*_ALWAYS_USED, *used) or getattr(self, field.name) is None:
                 continue
             raise InputError(
-                f"--{field.name} does nothing for --task={task} --format={self.format}; expected "
-                f"of {', '.join(f'--{name}' for name in read)}"
+                f"--{field.name} has no effect with --task={task} --format={self.format}; expected "
+                f"only {', '.join(f'--{name}' for name in used)}"
             )

@@ -53,10 +53,10 @@ class ExportFormat:
         reads_text = self.format == "saved_model"
         if self.int8 if reads_text else self.compute_type is not None:
             name = "int8" if reads_text else "compute_type"
-            raise InputError(f"{name} does nothing for format={self.format!r}")
+            raise InputError(f"{name} has no effect with format={self.format!r}; expected no value")
 
 
-def export_task(task: "Task", export_dir: Path, written_as: ExportFormat) -> Path:
+def export_task(task: "Task", export_dir: Path, export_format: ExportFormat) -> Path:
     """Exports a task object to DIR/<version>, which must not exist, and returns this folder.
 
     Raises:
@@ -67,22 +67,22 @@ def export_task(task: "Task", export_dir: Path, written_as: ExportFormat) -> Pat
     if task.untrained:
         where = f"{task.source.checkpoint.path}: " if task.source else ""
         raise InputError(
-            f"{where}lacks weights that the task needs, {', '.join(task.untrained)}; expected a "
-            "model that was trained for it"
+            f"{where}lacks the weights {', '.join(task.untrained)}; expected a model that was "
+            f"trained for the task {task.task}"
         )
-    compute_type = "int8" if written_as.int8 else written_as.compute_type or "float32"
+    compute_type = "int8" if export_format.int8 else export_format.compute_type or "float32"
     run = task.source.run if task.source else None
     settings, results = (run.settings, run.results) if run else ({}, {})
     info: dict[str, Any] = {
         "task": task.task,
         "model": str(task.source.checkpoint.path) if task.source else "a model in memory",
         "weights_sha256": weights_checksum(task.source.checkpoint.path) if task.source else None,
-        "format": written_as.format,
+        "format": export_format.format,
         "compute_type": compute_type,
         "do_lower_case": task.tokenizer.do_lower_case,
         **task.description(),
     }
-    reads_text = written_as.format == "saved_model"
+    reads_text = export_format.format == "saved_model"
 
     def card(info: Mapping[str, object]) -> str:
         request = task.example_request() if reads_text else {}
@@ -96,13 +96,13 @@ def export_task(task: "Task", export_dir: Path, written_as: ExportFormat) -> Pat
         info["max_seq_length"] = config.max_position_embeddings
         file = ModelFile(
             task.model,
-            FORMATS[written_as.format],
+            FORMATS[export_format.format],
             task.tokenizer.vocab,
-            written_as.int8,
-            _absent_outputs(task),
+            export_format.int8,
+            _omitted_outputs(task),
         )
         write_model_file(file, export_dir, info, card)
-    logging.info("%s: %s of %s", export_dir, task.task, info["model"])
+    logging.info("Exported %s to %s (task: %s)", info["model"], export_dir, task.task)
     return export_dir
 
 
@@ -111,7 +111,7 @@ def weights_checksum(path: Path) -> str | None:
     return sha256(path / WEIGHTS) if (path / WEIGHTS).is_file() else None
 
 
-def _absent_outputs(task: "Task") -> tuple[str, ...]:
+def _omitted_outputs(task: "Task") -> tuple[str, ...]:
     """Returns the names of the model's outputs whose weights were never trained."""
     absent = task.absent
     return tuple(

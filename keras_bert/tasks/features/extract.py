@@ -78,8 +78,8 @@ def check_layers(layers: Sequence[int], num_hidden_layers: int) -> None:
     """
     if not layers or any(not -num_hidden_layers <= layer < num_hidden_layers for layer in layers):
         raise InputError(
-            f"--layers={','.join(map(str, layers))}: expected numbers from {-num_hidden_layers}, "
-            f"the first layer, to -1, the last of {num_hidden_layers}; or from 0 on"
+            f"--layers={','.join(map(str, layers))}: expected numbers from 0 (the first layer) to "
+            f"{num_hidden_layers - 1} (the last), or from {-num_hidden_layers} to -1"
         )
 
 
@@ -106,7 +106,7 @@ def extract_features(
     check_layers(layers, len(encoder.blocks))
     if pooling == "cls" and encoder.config.is_decoder:
         raise InputError(
-            "--pooling=cls: in a left-to-right model (is_decoder) [CLS] sees itself alone; "
+            "--pooling=cls: in a left-to-right model (is_decoder), [CLS] attends only to itself; "
             "expected none, mean or max"
         )
     forward = _make_forward(encoder, settings)
@@ -128,7 +128,7 @@ def extract_features(
         for place, ids in enumerate(examples.rows(examples.input_ids)):
             yield LineFeatures(first + place, ids, rows[place])
         if (first + len(window)) // LOG_LINES > first // LOG_LINES:
-            logging.info("%d lines", first + len(window))
+            logging.info("Processed %d lines", first + len(window))
         first += len(window)
     if num_truncated:
         logging.warning(

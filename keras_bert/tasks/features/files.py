@@ -25,7 +25,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_bert.common.errors import InputError
-from keras_bert.common.files import appearing
+from keras_bert.common.files import atomic_path
 from keras_bert.tasks.features.extract import LineFeatures
 
 Writer = Callable[[Path, Iterable[LineFeatures]], None]
@@ -33,9 +33,11 @@ Writer = Callable[[Path, Iterable[LineFeatures]], None]
 
 def check_not_input(input_file: str, output_file: Path) -> None:
     """Checks that the output file is not the input file."""
-    there = input_file != "-" and Path(input_file).exists() and output_file.exists()
-    if there and output_file.samefile(input_file):
-        raise InputError(f"--output_file={output_file} is the --input_file; expected another file")
+    both_exist = input_file != "-" and Path(input_file).exists() and output_file.exists()
+    if both_exist and output_file.samefile(input_file):
+        raise InputError(
+            f"--output_file={output_file} is also the --input_file; expected another file"
+        )
 
 
 def make_writer(
@@ -66,7 +68,8 @@ def make_writer(
         return lambda path, features: _write_npz(path, features, shape)
     expected = ".jsonl, .tfrecord or " + (".npy" if pooled else ".npz")
     raise InputError(
-        f"--output_file={path}: with --pooling={pooling} expected a name in {expected}"
+        f"--output_file={path}: got --pooling={pooling}; expected a file name that ends in "
+        f"{expected}"
     )
 
 
@@ -77,7 +80,7 @@ def _write_jsonl(
     vocab: Sequence[str],
     token: str | bool,
 ) -> None:
-    with appearing(path) as partial, open(partial, "w", encoding="utf-8") as file:
+    with atomic_path(path) as partial, open(partial, "w", encoding="utf-8") as file:
         for line in features:
             tokens = [token] if token else [vocab[index] for index in line.input_ids]
             rounded = np.round(line.values.astype(np.float64), 6).tolist()
@@ -95,7 +98,7 @@ def _write_jsonl(
 
 
 def _write_npy(path: Path, features: Iterable[LineFeatures], shape: tuple[int, ...]) -> None:
-    with appearing(path) as partial, open(partial, "wb") as file:
+    with atomic_path(path) as partial, open(partial, "wb") as file:
         array = _GrowingArray(file, shape)
         for line in features:
             array.append(line.values[np.newaxis])
@@ -103,7 +106,7 @@ def _write_npy(path: Path, features: Iterable[LineFeatures], shape: tuple[int, .
 
 
 def _write_npz(path: Path, features: Iterable[LineFeatures], shape: tuple[int, ...]) -> None:
-    with appearing(path) as partial, tempfile.TemporaryFile(dir=path.parent) as values_file:
+    with atomic_path(path) as partial, tempfile.TemporaryFile(dir=path.parent) as values_file:
         values, input_ids, starts = _GrowingArray(values_file, shape), [], [0]
         for line in features:
             values.append(line.values)
@@ -158,7 +161,7 @@ def _write_tfrecord(
         return tf.train.Feature(int64_list=tf.train.Int64List(value=values))
 
     with (
-        appearing(path, failures=(tf.errors.OpError,)) as partial,
+        atomic_path(path, failures=(tf.errors.OpError,)) as partial,
         tf.io.TFRecordWriter(str(partial)) as writer,
     ):
         for line in features:

@@ -93,13 +93,13 @@ class MaskFiller(Task):
         vocab_size = source.checkpoint.config.vocab_size
         if settings.top_k > vocab_size:
             raise InputError(
-                f"top_k={settings.top_k}: expected from 1 to the vocabulary's {vocab_size}"
+                f"top_k={settings.top_k}: expected from 1 to {vocab_size}, the vocabulary size"
             )
         model = BertPretrainer(source.checkpoint.config, dtype=options.dtype)
-        own = source.tokenizer(options.tokenizer, special=True)
-        if not own.keep_special_tokens:
+        tokenizer = source.tokenizer(options.tokenizer, special=True)
+        if not tokenizer.keep_special_tokens:
             raise InputError("tokenizer splits [MASK]; expected one with keep_special_tokens=True")
-        return cls._load(source, model, own, settings)
+        return cls._load(source, model, tokenizer, settings)
 
     @classmethod
     def settings_of_export(cls, info: Mapping[str, Any]) -> MaskFillerSettings:
@@ -228,16 +228,16 @@ class MaskFiller(Task):
             masks = (batch["input_ids"] == self.tokenizer.mask_token_id) & (
                 batch["example_index"] >= 0
             )[:, np.newaxis]
-            most = int(masks.sum(axis=1).max())
-            if not most:
+            max_masks = int(masks.sum(axis=1).max())
+            if not max_masks:
                 continue
             # The positions of each row's masks, padded with other positions that are ignored.
-            places = np.argsort(~masks, axis=1, kind="stable")[:, :most].astype(np.int32)
+            places = np.argsort(~masks, axis=1, kind="stable")[:, :max_masks].astype(np.int32)
             real = np.take_along_axis(masks, places, axis=1)
             outputs = self._runner.forward(batch | {_POSITIONS: places}, _INPUTS)
             found = self.processor.best_tokens(tf.constant(outputs["masked_lm_logits"][real]))
             rows = batch["example_index"][:, np.newaxis] + 0 * places
-            target = (starts[rows] + np.arange(most))[real]
+            target = (starts[rows] + np.arange(max_masks))[real]
             best["scores"][target], best["token_ids"][target] = (each.numpy() for each in found)
         return best
 

@@ -77,7 +77,8 @@ class BatchBuilder:
         longest = int(examples.lengths.max(initial=0))
         if longest > settings.max_seq_length:
             raise ValueError(
-                f"an example has {longest} tokens; max_seq_length is {settings.max_seq_length}"
+                f"an example has {longest} tokens; expected at most "
+                f"max_seq_length={settings.max_seq_length}"
             )
         self._examples = examples
         self._buckets = bucket_lengths(settings.max_seq_length)

@@ -11,7 +11,7 @@ from typing import Any
 from keras_bert.common.files import read_json, value_of
 
 # The folders in which a run saves its weights.
-_OF_A_RUN = ("model", "best")
+_MODEL_FOLDERS = ("model", "best")
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class EarlierRun:
         folder = path = path.absolute()
         is_of_a_run = (path / "run.json").is_file()
         if not is_of_a_run:
-            folder, is_of_a_run = path.parent, path.name in _OF_A_RUN
+            folder, is_of_a_run = path.parent, path.name in _MODEL_FOLDERS
 
         def read(name: str) -> Mapping[str, Any]:
             return read_json(folder / name) if is_of_a_run and (folder / name).is_file() else {}

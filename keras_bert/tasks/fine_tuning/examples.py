@@ -40,12 +40,12 @@ class Examples:
         for name, values in (by_token | dict(self.token_labels)).items():
             if len(values) != self.starts[-1]:
                 raise ValueError(
-                    f"{name}: has {len(values)} values; expected {self.starts[-1]}, one a token"
+                    f"{name}: has {len(values)} values; expected {self.starts[-1]}, one per token"
                 )
         for name, values in self.labels.items():
             if len(values) != len(self):
                 raise ValueError(
-                    f"{name}: has {len(values)} values; expected {len(self)}, one an example"
+                    f"{name}: has {len(values)} values; expected {len(self)}, one per example"
                 )
 
     def __len__(self) -> int:

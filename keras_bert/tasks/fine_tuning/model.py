@@ -14,7 +14,7 @@ from keras_bert.tasks.fine_tuning.pretrained import Pretrained, in_order_of
 from keras_bert.tasks.fine_tuning.settings import FineTuningRun, FineTuningSettings
 from keras_bert.tasks.fine_tuning.task import FineTuningTask
 from keras_bert.tasks.task import Task
-from keras_bert.training.cluster import lost_workers_end
+from keras_bert.training.cluster import convert_lost_worker_errors
 from keras_bert.training.strategy import dtype_policy
 
 
@@ -33,9 +33,9 @@ def make_task_object(run: FineTuningRun, start: Pretrained, task: FineTuningTask
     """
     settings, strategy, checkpoint = run.settings, run.strategy, start.checkpoint
     keras.utils.set_random_seed(settings.random_seed)
-    with lost_workers_end(strategy), strategy.scope():
-        made = task.make(start.config, dtype_policy(settings.mixed_precision))
-        model = made.model
+    with convert_lost_worker_errors(strategy), strategy.scope():
+        task_object = task.make(start.config, dtype_policy(settings.mixed_precision))
+        model = task_object.model
         _check_head(settings, start, task, getattr(model, "num_labels", None))
         report = checkpoint.load_into(model)
     if model.per_token:
@@ -45,8 +45,8 @@ def make_task_object(run: FineTuningRun, start: Pretrained, task: FineTuningTask
     logging.info("%s", report)
     if report.new and not settings.do_train:
         raise InputError(
-            f"{checkpoint.path} lacks {', '.join(report.new)}; expected a model fine-tuned on this "
-            "task, or --do_train"
+            f"{checkpoint.path}: has no weights {', '.join(report.new)}; expected a model that was "
+            "fine-tuned on this task, or --do_train"
         )
     encoder = model.encoder
     if model.per_token:
@@ -54,13 +54,13 @@ def make_task_object(run: FineTuningRun, start: Pretrained, task: FineTuningTask
         encoder.pooler.trainable = False
     elif start.config.is_decoder:
         logging.warning(
-            "%s is a left-to-right model: the classifier reads the last piece, where transformers "
-            "would read the first, which sees itself alone",
+            "%s is a left-to-right model: the classifier uses the last token; transformers would "
+            "use the first token, which attends only to itself",
             checkpoint.path,
         )
     for layer in [encoder.embeddings, *encoder.blocks][: settings.num_frozen_layers]:
         layer.trainable = False
-    return made
+    return task_object
 
 
 def make_optimizer(
@@ -86,30 +86,30 @@ def _check_head(
     checkpoint = start.checkpoint
     with checkpoint.open_weights() as stored:
         logits = stored.num_labels
-    anew = "; python -m keras_bert.checkpoints.convert SRC DST --noheads gives a fresh start"
-    anew *= settings.do_train
+    remedy = "; for a new head, run python -m keras_bert.checkpoints.convert SRC DST --noheads"
+    remedy *= settings.do_train
     named, expected = start.labels, [*(task.labels or ())]
     if logits and named and expected and in_order_of(named, expected) != expected:
         # The head's rows would be used for labels other than those they were trained for.
-        same = "; --label_names gives the checkpoint's labels these names, if they mean the same"
+        rename = "; if the labels mean the same, rename the checkpoint's with --label_names"
         raise InputError(
-            f"{checkpoint.path} has the labels {', '.join(named)[:200]}; "
-            f"expected {', '.join(expected)[:200]}{same * (logits == num_labels)}{anew}"
+            f"{checkpoint.path}: has the labels {', '.join(named)[:200]}; "
+            f"expected {', '.join(expected)[:200]}{rename * (logits == num_labels)}{remedy}"
         )
     if logits and num_labels and logits != num_labels:
         raise InputError(
-            f"{checkpoint.path} has a head of {logits} logits; expected {num_labels}{anew}"
+            f"{checkpoint.path}: has a head with {logits} logits; expected {num_labels}{remedy}"
         )
     is_assumed = expected and not named and checkpoint.labels != expected
     if logits and is_assumed and not settings.do_train:
         logging.warning(
-            "%s names no labels: its logits are taken for %s, in this order, unless --label_names "
-            "says another",
+            "%s: has no label names; its logits are assumed to be %s, in this order; set "
+            "--label_names if the order differs",
             checkpoint.path,
             ", ".join(expected),
         )
     known = checkpoint.problem_type
     if not settings.do_train and known and task.problem_type and known != task.problem_type:
         raise InputError(
-            f"{checkpoint.path} is of the problem type {known}; expected {task.problem_type}"
+            f"{checkpoint.path}: has problem_type {known}; expected {task.problem_type}"
         )

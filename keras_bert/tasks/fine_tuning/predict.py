@@ -102,10 +102,10 @@ def check_finite(values: Mapping[str, np.ndarray], examples: Examples, per_token
         finite = np.isfinite(array)
         if finite.all():
             continue
-        broken: Iterable[int] = np.flatnonzero(~finite.reshape(len(array), -1).all(axis=1))
+        non_finite: Iterable[int] = np.flatnonzero(~finite.reshape(len(array), -1).all(axis=1))
         if per_token:
-            broken = np.unique(np.searchsorted(examples.starts, broken, side="right"))
+            non_finite = np.unique(np.searchsorted(examples.starts, non_finite, side="right"))
         raise InputError(
-            f"the model's {name} are not finite for {len(broken)} of {len(examples)} examples; no "
-            "result is saved"
+            f"the model's {name} are not finite for {len(non_finite)} of {len(examples)} examples; "
+            "no result is saved"
         )

@@ -109,13 +109,13 @@ def open_pretrained(settings: StartSettings) -> Pretrained:
     config = checkpoint.config
     if settings.max_seq_length > config.max_position_embeddings:
         raise InputError(
-            f"--max_seq_length={settings.max_seq_length} is more than the "
-            f"{config.max_position_embeddings} positions of {settings.init_checkpoint}"
+            f"--max_seq_length={settings.max_seq_length}: {settings.init_checkpoint} has "
+            f"{config.max_position_embeddings} positions; expected at most as many"
         )
     if settings.num_frozen_layers > config.num_hidden_layers + 1:
         raise InputError(
-            f"--num_frozen_layers={settings.num_frozen_layers}: {settings.init_checkpoint} has the "
-            f"embeddings and {config.num_hidden_layers} blocks; expected at most "
+            f"--num_frozen_layers={settings.num_frozen_layers}: {settings.init_checkpoint} has an "
+            f"embedding layer and {config.num_hidden_layers} blocks; expected at most "
             f"{config.num_hidden_layers + 1}"
         )
     if settings.label_names:
@@ -125,14 +125,14 @@ def open_pretrained(settings: StartSettings) -> Pretrained:
         vocab = fit_vocab(load_vocab(settings.vocab_file), config.vocab_size, settings.vocab_file)
     if vocab is None:
         raise InputError(
-            f"{checkpoint.why_no_vocab}; give a vocabulary of Google's rules as --vocab_file"
+            f"{checkpoint.why_no_vocab}; pass a vocabulary for BERT's tokenizer as --vocab_file"
         )
     do_lower_case = settings.do_lower_case
     if do_lower_case is None:
         do_lower_case = checkpoint.do_lower_case
     elif do_lower_case != checkpoint.do_lower_case:
         logging.warning(
-            "--do_lower_case=%s, but %s says %s",
+            "--do_lower_case=%s overrides the setting of %s, which is %s",
             do_lower_case,
             checkpoint.path,
             checkpoint.do_lower_case,
@@ -167,8 +167,8 @@ def _with_label_names(checkpoint: Checkpoint, names: Sequence[str]) -> Checkpoin
         logits = stored.num_labels
     if len(names) != logits or len({*names}) < len(names):
         raise InputError(
-            f"--label_names={','.join(names)}: {checkpoint.path} has a head of {logits or 'no'} "
-            "logits; expected a name for each, no two alike"
+            f"--label_names={','.join(names)}: {checkpoint.path} has {logits or 'no'} logits; "
+            "expected one name per logit, all different"
         )
     id2label = {str(index): name for index, name in enumerate(names)}
     return replace(checkpoint, settings={**checkpoint.settings, "id2label": id2label})

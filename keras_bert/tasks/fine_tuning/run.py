@@ -17,7 +17,7 @@ from typing import Any
 
 from absl import logging
 
-from keras_bert.checkpoints.model_directory import check_place, open_model_directory
+from keras_bert.checkpoints.model_directory import check_replaceable, open_model_directory
 from keras_bert.common.errors import InputError
 from keras_bert.common.files import read_json, write_json
 from keras_bert.optimization.loss_scale import LossScale
@@ -32,7 +32,7 @@ from keras_bert.tasks.fine_tuning.pretrained import Pretrained
 from keras_bert.tasks.fine_tuning.settings import FineTuningRun
 from keras_bert.tasks.fine_tuning.task import FineTuningTask
 from keras_bert.tasks.task import Task
-from keras_bert.training.best import BestKept
+from keras_bert.training.best import BestWeights
 from keras_bert.training.board import Board
 from keras_bert.training.cluster import check_agreement, share_of
 from keras_bert.training.loop import Evaluation, train
@@ -48,7 +48,7 @@ def fine_tune(run: FineTuningRun, start: Pretrained, task: FineTuningTask) -> di
     """Fine-tunes a model, or resumes a run, and saves the result.
 
     Args:
-        run: the run (README, "What a run leaves behind").
+        run: the run (docs/reference/outputs.md).
         start: the checkpoint, from `open_pretrained`.
         task: the task to learn.
 
@@ -64,28 +64,28 @@ def fine_tune(run: FineTuningRun, start: Pretrained, task: FineTuningTask) -> di
     run = _with_length(run, task)
     settings, strategy, output_dir = run.settings, run.strategy, run.output_dir
     for name in ("model", "best"):
-        check_place(output_dir / name)
+        check_replaceable(output_dir / name)
     record = {**run.record, **start.record(), **task.record}
     check_agreement(strategy, {**record, **asdict(run.training)})
     if is_finished(output_dir, record, strategy):
         logging.info("%s is finished; nothing to do", output_dir)
         return read_json(output_dir / "results.json")
     if settings.do_eval and task.score is None:
-        logging.info("there is no development set: nothing is scored")
+        logging.info("No development set: evaluation is skipped")
     if settings.do_predict and task.write_predictions is None:
-        logging.info("there is no test set: nothing is predicted")
+        logging.info("No test set: prediction is skipped")
     # Load the weights first, so that weights that do not fit leave no folder behind.
-    made = make_task_object(run, start, task)
+    task_object = make_task_object(run, start, task)
     with running(output_dir, record, strategy) as folder:
         predict = make_predict_examples(
             strategy,
-            made.model,
-            batch_settings(run, made.tokenizer.pad_token_id, settings.eval_batch_size),
+            task_object.model,
+            batch_settings(run, task_object.tokenizer.pad_token_id, settings.eval_batch_size),
             jit_compile=run.training.jit_compile,
         )
         results = {"step": 0, "best_step": 0}
         if settings.do_train:
-            results = _train(run, task, made, predict)
+            results = _train(run, task, task_object, predict)
         predict = functools.cache(predict)  # From here on, the weights do not change.
         if settings.do_eval and task.score:
             results |= {name: float(value) for name, value in task.score(predict).items()}
@@ -93,7 +93,7 @@ def fine_tune(run: FineTuningRun, start: Pretrained, task: FineTuningTask) -> di
         if settings.do_predict and task.write_predictions:
             task.write_predictions(predict, folder)
         if settings.do_train and folder == output_dir:
-            made.save_pretrained(output_dir / "model")
+            task_object.save_pretrained(output_dir / "model")
         write_json(folder / "results.json", results)
     return results
 
@@ -102,7 +102,7 @@ def check_run(run: FineTuningRun, task: FineTuningTask) -> None:
     """Raises InputError if the settings conflict with each other or with the task's data."""
     settings = run.settings
     if settings.do_train and not task.train:
-        raise InputError("there are no training examples")
+        raise InputError("there are no training examples; expected at least one")
     if settings.early_stopping_patience and task.score is None:
         raise InputError(
             f"--early_stopping_patience={settings.early_stopping_patience} needs a development set"
@@ -131,30 +131,32 @@ def _with_length(run: FineTuningRun, task: FineTuningTask) -> FineTuningRun:
     training = run.training
     epoch = steps_per_epoch(len(task.train), training.train_batch_size)
     steps = training.num_train_steps or max(1, round(epoch * run.settings.num_train_epochs))
-    logging.info("%d examples, %d steps an epoch, %d steps", len(task.train), epoch, steps)
+    logging.info(
+        "%d training examples, %d steps per epoch, %d steps in total", len(task.train), epoch, steps
+    )
     return replace(run, training=replace(training, num_train_steps=steps, evaluate_steps=epoch))
 
 
 def _train(
-    run: FineTuningRun, task: FineTuningTask, made: Task, predict: Callable[..., Any]
+    run: FineTuningRun, task: FineTuningTask, task_object: Task, predict: Callable[..., Any]
 ) -> dict[str, int]:
     """Trains, loads the best weights into the model and returns the steps for results.json."""
     settings, training, strategy = run.settings, run.training, run.strategy
-    output_dir, model, steps = run.output_dir, made.model, run.training.num_train_steps
+    output_dir, model, steps = run.output_dir, task_object.model, run.training.num_train_steps
     with strategy.scope():
         optimizer = make_optimizer(settings, steps, model.config)
         optimizer.build(model.trainable_variables)
         loss_scale = LossScale(optimizer) if settings.mixed_precision == "float16" else None
-    batches = batch_settings(run, made.tokenizer.pad_token_id, training.train_batch_size)
+    batches = batch_settings(run, task_object.tokenizer.pad_token_id, training.train_batch_size)
 
     def evaluate(after_batch: AfterBatch) -> Mapping[str, float]:
         # Each evaluation has its own cache, since the weights change in between.
         return task.score(functools.cache(functools.partial(predict, after_batch=after_batch)))
 
     evaluates = settings.do_eval and task.score is not None
-    best = BestKept(
+    best = BestWeights(
         task.best,
-        lambda: made.save_pretrained(output_dir / "best"),
+        lambda: task_object.save_pretrained(output_dir / "best"),
         settings.early_stopping_patience,
     )
     train(
@@ -170,7 +172,7 @@ def _train(
     last = evaluated[-1] if evaluated else 0
     if not last or {*range(training.evaluate_steps, last, training.evaluate_steps)} - {*evaluated}:
         raise InputError(
-            f"{output_dir / 'metrics.jsonl'} has lost the run's evaluations; expected one an epoch"
+            f"{output_dir / 'metrics.jsonl'}: evaluations are missing; expected one per epoch"
         )
     best_step = best.step_of_best(evaluations)
     with strategy.scope():

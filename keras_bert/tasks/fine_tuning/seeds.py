@@ -36,18 +36,18 @@ def fine_tune_seeds(
     if len(run.seeds) == 1:
         return fine_tune(run.of_seed(run.seeds[0], output_dir), start, task)
     check_run(run, task)
-    whole = {**run.record, **start.record(), **task.record, "seeds": [*run.seeds]}
-    whole.pop("random_seed", None)
-    check_agreement(strategy, whole)
-    if is_finished(output_dir, whole, strategy):
+    record = {**run.record, **start.record(), **task.record, "seeds": [*run.seeds]}
+    record.pop("random_seed", None)
+    check_agreement(strategy, record)
+    if is_finished(output_dir, record, strategy):
         logging.info("%s is finished; nothing to do", output_dir)
         return read_json(output_dir / "results.json")
     # A rejected checkpoint must not leave a run.json that would reject the corrected command.
     make_task_object(run, start, task)
-    with running(output_dir, whole, strategy) as place:
+    with running(output_dir, record, strategy) as place:
         runs = []
         for seed in run.seeds:
-            logging.info("seed %d", seed)
+            logging.info("Training with seed %d", seed)
             runs.append(fine_tune(run.of_seed(seed, output_dir / f"seed-{seed}"), start, task))
         results = {"seeds": [*run.seeds], **_mean_and_spread(runs)}
         write_json(place / "results.json", results)

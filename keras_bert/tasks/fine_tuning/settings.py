@@ -69,7 +69,7 @@ class FineTuningSettings:
         if not (self.do_train or self.do_eval or self.do_predict):
             raise InputError("nothing to do: expected --do_train, --do_eval or --do_predict")
         if not math.isfinite(self.learning_rate):
-            raise InputError(f"--learning_rate={self.learning_rate} is not a number")
+            raise InputError(f"--learning_rate={self.learning_rate}: expected a finite number")
         if not 0 <= self.warmup_proportion < 1:
             raise InputError(
                 f"--warmup_proportion={self.warmup_proportion}: expected at least 0 and below 1"

@@ -128,7 +128,7 @@ def aligned_tags(
                 hint = f", such as {a} to {b}: {text[a:b]!r:.80}"
             raise InputError(
                 f"{where}[{place}]: characters {start} to {end}, {text[start:end]!r:.80}, are not "
-                f"whole words; expected where words start and end{hint}"
+                f"complete words; expected the start and the end of words{hint}"
             )
         span = range(first[start], last[end] + 1)
         overlapped = next((owners[word] for word in span if word in owners), None)

@@ -85,11 +85,11 @@ def read_conll(
         started = True
         if width is None:
             width = (len(columns), number)
-            hint = "; is it a comment? --comment_prefix='#'" * line.startswith("#")
+            hint = "; for comments, set --comment_prefix='#'" * line.startswith("#")
         where = f"{path}, line {number}"
         if len(columns) != width[0]:
             raise InputError(
-                f"{where}: expected {width[0]} columns, as line {width[1]} has; got "
+                f"{where}: expected {width[0]} columns, as in line {width[1]}; got "
                 f"{len(columns)}: {line[:80]!r}{hint}"
             )
         if not words:
@@ -99,7 +99,7 @@ def read_conll(
             tags.append(_column(columns, tag_column, "--tag_column", where, hint))
     end_sentence()
     if not sentences:
-        raise InputError(f"{path}: holds no sentence; expected a word and its tag on each line")
+        raise InputError(f"{path}: contains no sentences; expected a word and its tag on each line")
     return sentences
 
 

@@ -34,7 +34,7 @@ class NerSettings:
         tag_scheme: "iob1", "iob2" or "bioes"; if empty, the scheme that fits each file best.
         strict: reject tag sequences that the scheme does not allow.
         document_context: extend windows with neighboring sentences of the same document.
-        label_all_pieces: label all tokens of a word in training, not only the first.
+        label_all_tokens: label all tokens of a word in training, not only the first.
     """
 
     train_file: str = ""
@@ -49,11 +49,11 @@ class NerSettings:
     tag_scheme: str = ""
     strict: bool = False
     document_context: bool = False
-    label_all_pieces: bool = False
+    label_all_tokens: bool = False
 
 
 # Settings that only apply to files, not to TensorFlow Datasets.
-_OF_FILES = (
+_FILE_SETTINGS = (
     "train_file",
     "eval_file",
     "test_file",
@@ -120,20 +120,20 @@ def read_data(
 def _read_tfds(
     ner: NerSettings, *, do_train: bool, do_eval: bool, do_predict: bool
 ) -> SentenceSplits:
-    for name in _OF_FILES:
+    for name in _FILE_SETTINGS:
         if getattr(ner, name) != getattr(NerSettings, name):
-            raise InputError(f"--tfds takes the sentences of --task_name, not --{name}")
+            raise InputError(f"--{name} cannot be combined with --tfds; expected --task_name")
     if not ner.task_name:
-        raise InputError("--tfds needs --task_name, such as conll2003 or wikiann/de")
+        raise InputError("--task_name is missing; expected a dataset for --tfds, such as conll2003")
     dataset = open_dataset(ner.task_name, ner.data_dir)
 
     def read(split: str) -> TaggedSentences | None:
-        found = dataset(split)
-        return tagged(*found, ner) if found else None
+        named_sentences = dataset(split)
+        return tagged(*named_sentences, ner) if named_sentences else None
 
     train = read("train") if do_train else None
     if do_train and train is None:
-        raise InputError(f"--task_name={ner.task_name} has no split train; expected --nodo_train")
+        raise InputError(f"--task_name={ner.task_name}: has no train split; expected --nodo_train")
     return SentenceSplits(
         train, read("dev") if do_eval else None, read("test") if do_predict else None
     )
@@ -169,21 +169,21 @@ def tagged(
         InputError: a tag is unknown, or not allowed with `strict`, or tags are missing.
     """
     if ner.document_context and sentences[-1].document == 0:
-        logging.warning("%s: no second document; the whole file is one", source)
+        logging.warning("%s: no document boundaries found; all sentences form one document", source)
     size = f"{len(sentences)} sentences, {sum(len(s.words) for s in sentences)} words"
     if not sentences[0].tags:
         if tags_needed:
             raise InputError(f"{source}: has one column; expected words and their tags")
         logging.info("%s: %s, no tags", source, size)
         return TaggedSentences(source, sentences, None)
-    scheme, impossible = check_tags(sentences, source, ner.tag_scheme, ner.strict)
+    scheme, num_disallowed = check_tags(sentences, source, ner.tag_scheme, ner.strict)
     found = [entities(sentence.tags) for sentence in sentences]
     logging.info("%s: %s, %d entities, %s", source, size, sum(map(len, found)), scheme)
-    if impossible:
+    if num_disallowed:
         logging.warning(
-            "%s: %d tags stand where %s does not allow them; they are read as conlleval reads them",
+            "%s: %d tags violate the scheme %s; they are read by the rules of conlleval",
             source,
-            impossible,
+            num_disallowed,
             scheme,
         )
     tags = [iob2_tags(e, len(s.words)) for e, s in zip(found, sentences, strict=True)]

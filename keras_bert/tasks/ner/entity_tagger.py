@@ -164,8 +164,8 @@ class EntityTagger(Task):
         if validation_data is not None:
             if not isinstance(validation_data, tuple) or len(validation_data) != 2:
                 raise InputError(
-                    f"validation_data is {validation_data!r:.60}; expected a tuple of two lists, "
-                    "as fit() takes them"
+                    f"validation_data is {validation_data!r:.60}; expected a tuple "
+                    "(inputs, targets), as for fit()"
                 )
             held_out = self._annotated(*validation_data)
         ids = tag_ids(annotated.tags, self.labels)
@@ -190,7 +190,7 @@ class EntityTagger(Task):
             batch_size: windows per batch.
 
         Returns:
-            The figures of results.json: "precision", "recall" and "f1" of all entities and of each
+            The metrics of results.json: "precision", "recall" and "f1" of all entities and of each
             type ("f1_PER"), and "accuracy", the share of words with the correct tag.
 
         Raises:

@@ -41,7 +41,7 @@ from keras_bert.training.board import Board
 class _Evaluated:
     """Sentences to score or to predict, split into windows."""
 
-    given: TaggedSentences
+    tagged: TaggedSentences
     processor: TaggingProcessor
     prepared: Prepared
 
@@ -52,14 +52,14 @@ class _Evaluated:
     def scores(self, predicted: Sequence[Sequence[str]]) -> dict[str, float]:
         """Returns the entity scores, for all types in the model's labels."""
         types = entity_types(self.processor.settings.labels)
-        return entity_scores(zip(self.given.tags, predicted, strict=True), types)
+        return entity_scores(zip(self.tagged.tags, predicted, strict=True), types)
 
 
 def fine_tune_tagger(ner: NerSettings, run: FineTuningRun) -> dict[str, object]:
     """Fine-tunes a tagger once for each seed, or resumes an unfinished run.
 
     Returns:
-        The figures, as in results.json: precision, recall, f1 and accuracy on the development
+        The scores, as in results.json: precision, recall, f1 and accuracy on the development
         sentences, and the first three also for each entity type.
     """
     settings = run.settings
@@ -81,24 +81,24 @@ def make_task(
     labels, source = _labels(splits.train, start)
     processor = TaggingProcessor(start.tokenizer(), TaggerSettings(tuple(labels), max_seq_length))
 
-    def prepared(some: TaggedSentences) -> Prepared:
-        documents = [sentence.document for sentence in some.sentences]
-        words = [sentence.words for sentence in some.sentences]
+    def prepared(split: TaggedSentences) -> Prepared:
+        documents = [sentence.document for sentence in split.sentences]
+        words = [sentence.words for sentence in split.sentences]
         return prepare_sentences(processor, words, documents if ner.document_context else None)
 
-    def evaluated(some: TaggedSentences | None) -> _Evaluated | None:
-        if some is None:
+    def evaluated(split: TaggedSentences | None) -> _Evaluated | None:
+        if split is None:
             return None
-        check_types(some, labels, source)
-        return _Evaluated(some, processor, prepared(some))
+        check_types(split, labels, source)
+        return _Evaluated(split, processor, prepared(split))
 
     dev = evaluated(splits.dev)
     test = dev if splits.test is splits.dev else evaluated(splits.test)
     train = None
     if splits.train:
         ids = tag_ids(splits.train.tags, labels)
-        train = tagged_examples(prepared(splits.train), ids, ner.label_all_pieces)
-    read = {"dev": splits.dev, "test": splits.test}
+        train = tagged_examples(prepared(splits.train), ids, ner.label_all_tokens)
+    splits_read = {"dev": splits.dev, "test": splits.test}
     return FineTuningTask(
         make=lambda config, dtype: EntityTagger(
             BertTokenClassifier(config, num_labels=len(labels), dtype=dtype),
@@ -112,7 +112,7 @@ def make_task(
         show=(lambda predict, board: _show(dev, predict, board)) if dev else None,
         write_predictions=(lambda predict, folder: _write(test, predict, folder)) if test else None,
         labels=labels,
-        data={name: some.sentences for name, some in read.items() if some},
+        data={name: split.sentences for name, split in splits_read.items() if split},
     )
 
 
@@ -123,7 +123,7 @@ def _labels(train: TaggedSentences | None, start: Pretrained) -> tuple[list[str]
         return make_labels(train, checkpoint.labels), train.source
     if start.labels is None:
         raise InputError(
-            f"{checkpoint.path}: names no labels; expected a tagger, --label_names, or --do_train"
+            f"{checkpoint.path}: has no label names; expected a tagger, --label_names or --do_train"
         )
     check_labels(start.labels, checkpoint.path)
     return start.labels, checkpoint.path
@@ -134,29 +134,29 @@ def _show(dev: _Evaluated, predict: Predict, board: Board) -> None:
     board.table(
         "wrong_predictions",
         ("where", "sentence", "missed", "wrong"),
-        list(_mistakes(dev, dev.predicted(predict)))[:SHOWN],
+        list(_wrong_sentences(dev, dev.predicted(predict)))[:SHOWN],
     )
 
 
-def _mistakes(
+def _wrong_sentences(
     dev: _Evaluated, predicted: Sequence[Sequence[str]]
 ) -> Iterator[tuple[str, str, str, str]]:
     for sentence, gold_tags, tags in zip(
-        dev.given.sentences, dev.given.tags, predicted, strict=True
+        dev.tagged.sentences, dev.tagged.tags, predicted, strict=True
     ):
-        gold, guess = entities(gold_tags), entities(tags)
-        if gold == guess:
+        gold, found = entities(gold_tags), entities(tags)
+        if gold == found:
             continue
         missed, wrong = (
             ", ".join(
                 f"{' '.join(sentence.words[first:last])} ({kind})"
-                for kind, first, last in some
+                for kind, first, last in these
                 if (kind, first, last) not in others
             )
-            for some, others in ((gold, guess), (guess, gold))
+            for these, others in ((gold, found), (found, gold))
         )
         yield (
-            f"{Path(dev.given.source).name}:{sentence.line}",
+            f"{Path(dev.tagged.source).name}:{sentence.line}",
             " ".join(sentence.words),
             missed,
             wrong,
@@ -166,11 +166,11 @@ def _mistakes(
 def _write(test: _Evaluated, predict: Predict, folder: Path) -> None:
     """Writes predictions.conll, and also test_results.json if the file has gold tags."""
     predicted = test.predicted(predict)
-    columns = [[sentence.words for sentence in test.given.sentences], test.given.tags, predicted]
+    columns = [[sentence.words for sentence in test.tagged.sentences], test.tagged.tags, predicted]
     rows = zip(*(column for column in columns if column is not None), strict=True)
     write_conll(folder / "predictions.conll", list(rows))
-    logging.info("%s: %d sentences", folder / "predictions.conll", len(predicted))
-    if test.given.tags is not None:
+    logging.info("Wrote %d sentences to %s", len(predicted), folder / "predictions.conll")
+    if test.tagged.tags is not None:
         scores = test.scores(predicted)
-        write_json(folder / "test_results.json", {"file": test.given.source} | scores)
-        logging.info("%s: f1=%.4g", test.given.source, scores["f1"])
+        write_json(folder / "test_results.json", {"file": test.tagged.source} | scores)
+        logging.info("%s: f1=%.4g", test.tagged.source, scores["f1"])

@@ -13,7 +13,7 @@ from keras_bert.tasks.ner.data import TaggedSentences
 from keras_bert.tasks.ner.tag_schemes import OUTSIDE, iob2_tag, split_tag
 
 _PREFIXES = ("B", "I", "E", "S")  # Prefixes of tags inside entities.
-_UNNAMED = re.compile(r"LABEL_\d+")  # The default label names of transformers.
+_DEFAULT_NAME = re.compile(r"LABEL_\d+")  # The default label names of transformers.
 
 
 def label_names(checkpoint: Checkpoint, given: Sequence[str] | None) -> tuple[str, ...]:
@@ -31,12 +31,12 @@ def label_names(checkpoint: Checkpoint, given: Sequence[str] | None) -> tuple[st
     with checkpoint.open_weights() as stored:
         num_logits = stored.num_labels
     known = checkpoint.labels if num_logits else None
-    if known and all(_UNNAMED.fullmatch(name) for name in known):
+    if known and all(_DEFAULT_NAME.fullmatch(name) for name in known):
         known = None
     if given is None:
         if known is None:
             raise InputError(
-                f"{path}: names no labels; expected a tagger, or types of entities such as "
+                f"{path}: has no label names; expected a tagger, or entity types such as "
                 'labels=["PER", "LOC"]'
             )
         check_labels(known, path)
@@ -46,8 +46,8 @@ def label_names(checkpoint: Checkpoint, given: Sequence[str] | None) -> tuple[st
     if (known and ordered is None) or (num_logits and num_logits != len(labels)):
         has = f"the labels {', '.join(known)}" if known else f"a head of {num_logits} logits"
         raise InputError(
-            f"labels={list(given)!r:.200}: {path} has {has}; expected the same, or python -m "
-            "keras_bert.checkpoints.convert SRC DST --noheads for a new head"
+            f"labels={list(given)!r:.200}: {path} has {has}; expected the same; for a new head, "
+            "run python -m keras_bert.checkpoints.convert SRC DST --noheads"
         )
     return tuple(ordered or labels)
 
@@ -55,7 +55,7 @@ def label_names(checkpoint: Checkpoint, given: Sequence[str] | None) -> tuple[st
 def make_labels(train: TaggedSentences, known: Sequence[str] | None) -> list[str]:
     """Returns the labels for training, in the checkpoint's order if it has the same labels."""
     if not train.types:
-        raise InputError(f"{train.source}: every tag is O; expected entities to learn from")
+        raise InputError(f"{train.source}: has no entities (every tag is O); expected at least one")
     labels = iob2_labels(sorted(train.types))
     return in_order_of(known, labels) or labels
 
@@ -67,8 +67,8 @@ def iob2_labels(types: Iterable[str]) -> list[str]:
 
 def check_labels(labels: Sequence[str], where: object) -> None:
     """Checks that a checkpoint's labels are tags."""
-    odd = [label for label in labels if label != OUTSIDE and split_tag(label)[0] not in _PREFIXES]
-    if odd or OUTSIDE not in labels:
+    tags = [label for label in labels if label != OUTSIDE]
+    if any(split_tag(tag)[0] not in _PREFIXES for tag in tags) or OUTSIDE not in labels:
         raise InputError(
             f"{where}: has the labels {', '.join(labels)[:200]}; expected tags, such as O, B-PER, "
             "I-PER"
@@ -97,8 +97,8 @@ def tag_ids(tags: Iterable[Sequence[str]], labels: Sequence[str]) -> np.ndarray:
         return np.array([ids[tag] for sentence in tags for tag in sentence], np.int32)
     except KeyError as error:
         raise InputError(
-            f"the tag {error} is none of the model's labels, {', '.join(labels)}; expected labels "
-            "in IOB2: O, and B- and I- of each type"
+            f"the tag {error} is not one of the model's labels {', '.join(labels)}; expected "
+            "labels in IOB2: O, and B- and I- of each type"
         ) from None
 
 
@@ -106,15 +106,15 @@ def _tags(names: list[str]) -> list[str]:
     """Converts entity types to IOB2 tags; checks and returns tags unchanged."""
     where = f"labels={names!r:.200}"
     if not names or len(set(names)) < len(names):
-        raise InputError(f"{where}: expected at least one name, and no two alike")
+        raise InputError(f"{where}: expected at least one name, and no duplicates")
     if OUTSIDE not in names:
         if any(split_tag(name)[0] in ("B", "I") for name in names):
-            raise InputError(f"{where}: expected types of entities such as PER, or tags with O")
+            raise InputError(f"{where}: expected entity types such as PER, or tags with O")
         return iob2_labels(names)
     types = list(dict.fromkeys(split_tag(name)[1] for name in names if name != OUTSIDE))
     if sorted(iob2_labels(types)) != sorted(names):
         raise InputError(
-            f"{where}: expected IOB2 tags, O and for each type both B and I: "
+            f"{where}: expected IOB2 tags, O and both B and I for each type: "
             f"{', '.join(iob2_labels(types))}"
         )
     return names

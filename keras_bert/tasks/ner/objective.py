@@ -36,7 +36,7 @@ def tagging_objective() -> Objective:
         }
 
     return Objective(
-        figures=("loss", "tag_accuracy"),
+        metrics=("loss", "tag_accuracy"),
         losses={"loss": 0.0},
         weights=weights_of,
         sums=sums_of,

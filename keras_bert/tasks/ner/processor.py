@@ -31,7 +31,7 @@ from keras_bert.tasks.ner.text_words import Spans, TextWords
 from keras_bert.tasks.ner.word_windows import WordWindows, word_windows
 from keras_bert.text.tokenizer import BertTokenizer, bytes_of, row_ids
 
-SHORTEST = 3  # [CLS], one token and [SEP].
+MIN_SEQ_LENGTH = 3  # [CLS], one token and [SEP].
 
 _BYTES = [bytes([value]) for value in range(256)]
 
@@ -53,8 +53,10 @@ class TaggerSettings:
     max_seq_length: int = 128
 
     def __post_init__(self):
-        if self.max_seq_length < SHORTEST:
-            raise InputError(f"max_seq_length={self.max_seq_length}: expected at least {SHORTEST}")
+        if self.max_seq_length < MIN_SEQ_LENGTH:
+            raise InputError(
+                f"max_seq_length={self.max_seq_length}: expected at least {MIN_SEQ_LENGTH}"
+            )
 
 
 class TextWindows(NamedTuple):

@@ -15,7 +15,7 @@ def detect_scheme(sentences: Iterable[Sentence]) -> str:
     for sentence in sentences:
         pairs = [split_tag(tag) for tag in sentence.tags]
         for scheme in SCHEMES:
-            counts[scheme] += len(_impossible(pairs, scheme))
+            counts[scheme] += len(_disallowed(pairs, scheme))
     return min(SCHEMES, key=counts.get)
 
 
@@ -42,9 +42,9 @@ def check_tags(
                     "S, a dash and a type, such as B-PER"
                 )
     scheme = scheme or detect_scheme(sentences)
-    impossible = 0
+    num_disallowed = 0
     for sentence in sentences:
-        places = _impossible([split_tag(tag) for tag in sentence.tags], scheme)
+        places = _disallowed([split_tag(tag) for tag in sentence.tags], scheme)
         if places and strict:
             place = places[0]
             tags = ("the sentence's start", *sentence.tags, "its end")
@@ -52,11 +52,11 @@ def check_tags(
                 f"{path}, line {sentence.line + place}: {scheme} does not allow "
                 f"{tags[place + 1]!r} between {tags[place]} and {tags[place + 2]}"
             )
-        impossible += len(places)
-    return scheme, impossible
+        num_disallowed += len(places)
+    return scheme, num_disallowed
 
 
-def _impossible(pairs: Sequence[tuple[str, str]], scheme: str) -> list[int]:
+def _disallowed(pairs: Sequence[tuple[str, str]], scheme: str) -> list[int]:
     """Lists the indices of (prefix, type) pairs that the scheme does not allow at their place."""
     places = []
     previous = (OUTSIDE, "")

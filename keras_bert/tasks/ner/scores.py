@@ -26,20 +26,20 @@ def entity_scores(sentences: Iterable[TagPair], types: Iterable[str] = ()) -> di
     correct, predicted, expected = Counter(), Counter(), Counter()
     words = hits = 0
     for gold_tags, predicted_tags in sentences:
-        gold, guess = set(entities(gold_tags)), set(entities(predicted_tags))
+        gold, found = set(entities(gold_tags)), set(entities(predicted_tags))
         expected.update(kind for kind, *_ in gold)
-        predicted.update(kind for kind, *_ in guess)
-        correct.update(kind for kind, *_ in gold & guess)
+        predicted.update(kind for kind, *_ in found)
+        correct.update(kind for kind, *_ in gold & found)
         words += len(gold_tags)
         hits += sum(map(str.__eq__, gold_tags, predicted_tags))
-    scores = _figures(correct.total(), predicted.total(), expected.total())
+    scores = _precision_recall_f1(correct.total(), predicted.total(), expected.total())
     for kind in sorted({*expected, *predicted, *types}):
-        figures = _figures(correct[kind], predicted[kind], expected[kind])
-        scores |= {f"{name}_{kind}": value for name, value in figures.items()}
+        of_type = _precision_recall_f1(correct[kind], predicted[kind], expected[kind])
+        scores |= {f"{name}_{kind}": value for name, value in of_type.items()}
     return scores | {"accuracy": hits / words if words else 0.0}
 
 
-def _figures(correct: int, predicted: int, expected: int) -> dict[str, float]:
+def _precision_recall_f1(correct: int, predicted: int, expected: int) -> dict[str, float]:
     precision = correct / predicted if predicted else 0.0
     recall = correct / expected if expected else 0.0
     both = precision + recall

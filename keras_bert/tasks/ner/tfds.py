@@ -49,7 +49,7 @@ def open_dataset(
     column = next((name for name in _TAGS if name in features), None)
     if column is None or "tokens" not in features:
         raise InputError(
-            f"--task_name={task_name}: has the columns {', '.join(features)}; expected tokens, and "
+            f"--task_name={task_name}: has the columns {', '.join(features)}; expected tokens and "
             f"{' or '.join(_TAGS)}"
         )
     tags = features[column].feature
@@ -72,7 +72,7 @@ def open_dataset(
             for row, line in zip(rows, lines, strict=False)
         ]
         if not sentences:
-            raise InputError(f"{source}: holds no sentence; expected words and their tags")
+            raise InputError(f"{source}: contains no sentences; expected words and their tags")
         return source, sentences
 
     return read

@@ -10,7 +10,7 @@ from keras_bert.data.pretraining_records import PretrainingData
 from keras_bert.tasks.pretraining.batches import RecordSource, evaluation_batches
 from keras_bert.tasks.pretraining.objective import OBJECTIVES, PREDICTIONS, label_weights
 from keras_bert.tasks.pretraining.settings import SAMPLE_SIZE
-from keras_bert.training.distribute import untuned
+from keras_bert.training.distribute import without_autotuning
 
 
 def unigram_baseline(
@@ -33,13 +33,17 @@ def unigram_baseline(
         {"unigram_masked_lm_loss": nats per token, "unigram_masked_lm_accuracy": fraction,
         "unigram_next_sentence_accuracy": fraction}, or the same for the objective's predictions.
     """
-    seen, asked = (_counts(data, vocab_size, objective, max_examples) for data in (train, held_out))
+    trained, expected = (
+        _counts(data, vocab_size, objective, max_examples) for data in (train, held_out)
+    )
     predictions = OBJECTIVES[objective]
     tokens = predictions[0]
-    probabilities = (seen[tokens] + 1) / (seen[tokens] + 1).sum()
-    nats = -(asked[tokens] * np.log(probabilities)).sum() / asked[tokens].sum()
+    probabilities = (trained[tokens] + 1) / (trained[tokens] + 1).sum()
+    nats = -(expected[tokens] * np.log(probabilities)).sum() / expected[tokens].sum()
     return {f"unigram_{tokens}_loss": float(nats)} | {
-        f"unigram_{name}_accuracy": float(asked[name][seen[name].argmax()] / asked[name].sum())
+        f"unigram_{name}_accuracy": float(
+            expected[name][trained[name].argmax()] / expected[name].sum()
+        )
         for name in predictions
     }
 
@@ -53,10 +57,10 @@ def _counts(
         for name in OBJECTIVES[objective]
     }
     batch_size = min(1000, data.num_examples)
-    most = -(-max_examples // batch_size)
+    max_batches = -(-max_examples // batch_size)
     source = RecordSource(data, vocab_size, left_to_right=objective == "ltr")
-    batches = evaluation_batches(source, batch_size, most)
-    for batch in untuned(batches).as_numpy_iterator():
+    batches = evaluation_batches(source, batch_size, max_batches)
+    for batch in without_autotuning(batches).as_numpy_iterator():
         for name, count in counts.items():
             labels = batch[PREDICTIONS[name].labels].ravel()
             count += np.bincount(labels, label_weights(batch, name).ravel(), len(count))

@@ -13,7 +13,7 @@ for padding), and have next_sentence_labels, next_sentence_positions: int32 [B, 
 next_sentence_weights: float32 [B, P], 1 for each example. Records without masks are masked here on
 the host (`keras_bert.data.masking`), so accelerators run the same program.
 
-For left-to-right prediction no masks are drawn, the masks of records are undone, and a batch has
+For left-to-right prediction nothing is masked, the masks of records are undone, and a batch has
 next_token_ids and next_token_weights instead (left_to_right.py).
 """
 
@@ -77,16 +77,16 @@ def training_batches(
     """
     index, workers = source.share
     data = source.data.share(index, workers)
-    own = batch_size // workers
+    worker_rows = batch_size // workers
     files = tf.constant(data.files)
-    micro_batch = own // ramp.micro_batches
+    micro_batch = worker_rows // ramp.micro_batches
     epoch, rest = divmod(ramp.before(first_step) * micro_batch, data.num_examples)
 
     def one_epoch(index: tf.Tensor) -> tf.data.Dataset:
         order = tf.random.experimental.stateless_shuffle(
             files, seed=[tf.cast(seed, tf.int64), index]
         )
-        draws = tf.random.stateless_uniform(
+        shuffle_seeds = tf.random.stateless_uniform(
             [2], [tf.cast(seed, tf.int64), ~index], minval=None, maxval=None, dtype=tf.int64
         )
         records = tf.data.Dataset.from_tensor_slices(order).interleave(
@@ -95,20 +95,20 @@ def training_batches(
         # Sets the seed of this function's graph; otherwise `shuffle` depends on the global seed.
         tf.random.set_seed(1)
         buffer = min(SHUFFLE_BUFFER, data.num_examples)
-        return records.shuffle(buffer, seed=draws[0], reshuffle_each_iteration=False)
+        return records.shuffle(buffer, seed=shuffle_seeds[0], reshuffle_each_iteration=False)
 
     records = tf.data.Dataset.range(epoch, tf.int64.max).flat_map(one_epoch).skip(rest)
     if ramp.steps:
         batches = _growing(records.batch(micro_batch, drop_remainder=True), ramp, first_step)
     else:
-        batches = records.batch(own, drop_remainder=True)
+        batches = records.batch(worker_rows, drop_remainder=True)
     steps = tf.data.Dataset.range(first_step, tf.int64.max)
     prepare = _preparer(data, source.left_to_right)
 
     def features(step: tf.Tensor, serialized: tf.Tensor) -> dict[str, tf.Tensor]:
         # The third number differs from that of evaluations, which is 1.
-        of_masks = tf.stack([seed, step, 2 + index] if index else [seed, step])
-        batch = prepare(parse_records(serialized, data, source.vocab_size), of_masks)
+        mask_seed = tf.stack([seed, step, 2 + index] if index else [seed, step])
+        batch = prepare(parse_records(serialized, data, source.vocab_size), mask_seed)
         count = serialized.shape[0] or tf.shape(serialized)[0]
         seeds = tf.random.stateless_uniform(
             [workers * count], [tf.cast(seed, tf.int64), step], None, None, tf.int32
@@ -173,7 +173,7 @@ def evaluation_batches(
         max_batches: maximum number of batches; 0 for all.
     """
     data, (index, workers) = source.data, source.share
-    own = batch_size // workers
+    worker_rows = batch_size // workers
     records = tf.data.TFRecordDataset(data.files).batch(batch_size)
     if max_batches:
         records = records.take(max_batches)
@@ -186,7 +186,7 @@ def evaluation_batches(
         count = tf.shape(serialized)[0]
         batch["example_weights"] = tf.ones([count])
         return {
-            name: _fill(value, batch_size - count)[index * own : (index + 1) * own]
+            name: _fill(value, batch_size - count)[index * worker_rows : (index + 1) * worker_rows]
             for name, value in batch.items()
         }
 
@@ -223,7 +223,7 @@ def _preparer(
         "masked_lm_weights": tf.float32,
     }
 
-    def draw(
+    def sample_masks(
         seed: np.ndarray, input_ids: np.ndarray, input_mask: np.ndarray, *example_ids: np.ndarray
     ) -> list[np.ndarray]:
         rng = np.random.default_rng(seed)
@@ -233,10 +233,13 @@ def _preparer(
 
     def mask(batch: dict[str, tf.Tensor], seed: tf.Tensor) -> dict[str, tf.Tensor]:
         names = ["input_ids", "input_mask"] + ["example_ids"] * data.format.pack
-        drawn = tf.numpy_function(
-            draw, [seed, *(batch[name] for name in names)], list(types.values()), stateful=False
+        masked = tf.numpy_function(
+            sample_masks,
+            [seed, *(batch[name] for name in names)],
+            list(types.values()),
+            stateful=False,
         )
-        for name, value in zip(types, drawn, strict=True):
+        for name, value in zip(types, masked, strict=True):
             width = data.max_seq_length if name == "input_ids" else data.max_predictions_per_seq
             batch = batch | {name: tf.ensure_shape(value, [batch["input_ids"].shape[0], width])}
         return batch

@@ -43,33 +43,34 @@ def dry_run(runs: Sequence[PhaseRun], strategy: tf.distribute.Strategy) -> Itera
         seconds.append(_seconds(plan, measured) + _evaluation_seconds(run, plan, measured))
         yield from _timed(run, plan, measured)
     if len(runs) > 1:
-        yield f"all {len(runs)} phases take {_duration(sum(seconds))}"
+        yield f"time of all {len(runs)} phases: {_duration(sum(seconds))}"
 
 
 def _planned(run: PhaseRun, plan: Plan) -> Iterator[str]:
     batch = run.training.train_batch_size
-    yield run.phase.place if run.phase.recipe else "the run"
+    yield run.phase.title if run.phase.recipe else "this run"
     if run.phase.data:
         yield _line("records", data_command(run.phase))
     ramp = run.training.batch_ramp_steps
-    grows = f", reached after {ramp:,} steps" if ramp else ""
-    yield _line("steps", f"{plan.steps:,} of {batch:,} sequences{grows}")
-    parts = f"{plan.micro_batches:,} x {plan.micro_batch:,} sequences"
+    growth = f", reached after {ramp:,} steps" if ramp else ""
+    yield _line("steps", f"{plan.steps:,} with a batch size of {batch:,} sequences{growth}")
+    micro_batches = f"{plan.micro_batches:,} x {plan.micro_batch:,} sequences"
     where = f"each of {plan.devices} devices" if plan.devices > 1 else "one device"
-    yield _line("a full step", f"{parts} on {where}")
+    yield _line("full step", f"{micro_batches} on {where}")
     shape = f"of {plan.length} tokens with {plan.predictions} predictions"
     yield _line("sequences", f"{plan.sequences:,} {shape}")
-    yield _line("tokens", f"{plan.sequences * plan.length:,}, padding counted")
-    each = f"{plan.flops_a_sequence:.3g} a sequence"
-    yield _line("FLOPs", f"{plan.sequences * plan.flops_a_sequence:.3g}, {each}")
+    yield _line("tokens", f"{plan.sequences * plan.length:,}, including padding")
+    each = f"{plan.flops_per_sequence:.3g} per sequence"
+    yield _line("FLOPs", f"{plan.sequences * plan.flops_per_sequence:.3g}, {each}")
     if plan.evaluated is None:
-        yield _line("evaluations", f"{plan.evaluations:,}, not counted: no records say their size")
+        unknown = "of unknown size without records; their time is not included"
+        yield _line("evaluations", f"{plan.evaluations:,} {unknown}")
     elif plan.evaluations:
         most = "" if run.settings.input_file else "at most "
         yield _line("evaluations", f"{plan.evaluations:,} of {most}{plan.evaluated:,} sequences")
     need = plan.memory
     yield _line(
-        "memory a device",
+        "memory per device",
         f"{_gigabytes(need.total)}: weights {_gigabytes(need.weights)}, gradients "
         f"{_gigabytes(need.gradients)}, optimizer {_gigabytes(need.optimizer)}, activations "
         f"{_gigabytes(need.activations)}",
@@ -78,21 +79,21 @@ def _planned(run: PhaseRun, plan: Plan) -> Iterator[str]:
 
 def _timed(run: PhaseRun, plan: Plan, measured: Measured | None) -> Iterator[str]:
     if measured is None:
-        yield _line("time", "unknown: one sequence may not fit this machine's free memory")
+        yield _line("time", "unknown: one sequence may not fit in this machine's free memory")
         return
     used = "unknown"
     if measured.used is not None:
         used = ("at most " if measured.at_most else "") + _gigabytes(measured.used)
     used += f", estimated {_gigabytes(measured.expected)}"
-    part = (
-        f"{measured.sequences} sequences a micro-batch and device, {run.settings.mixed_precision}"
+    size = (
+        f"{measured.sequences} sequences per micro-batch and device, {run.settings.mixed_precision}"
     )
-    yield _line("measured", f"{part}; memory a device {used}")
+    yield _line("measured", f"{size}; memory per device {used}")
     full = measured.update_seconds + plan.micro_batches * measured.micro_batch_seconds
     sequences = plan.micro_batch * plan.micro_batches * plan.devices
-    rate = sequences * plan.flops_a_sequence / full / plan.devices
-    speed = f"{sequences / full:.3g} sequences/s, {rate:.3g} FLOP/s a device"
-    yield _line("time a full step", f"{_duration(full)}: {speed}")
+    rate = sequences * plan.flops_per_sequence / full / plan.devices
+    speed = f"{sequences / full:.3g} sequences/s, {rate:.3g} FLOP/s per device"
+    yield _line("time per full step", f"{_duration(full)}: {speed}")
     steps, evaluations = _seconds(plan, measured), _evaluation_seconds(run, plan, measured)
     yield _line("time of all steps", _duration(steps))
     if evaluations:
@@ -129,4 +130,4 @@ def _duration(seconds: float) -> str:
     for unit, length in (("days", 86_400), ("hours", 3600), ("minutes", 60)):
         if seconds >= 2 * length:
             return f"{seconds / length:.3g} {unit}"
-    return f"{seconds:.3g} s" if math.isfinite(seconds) else "an unknown time"
+    return f"{seconds:.3g} s" if math.isfinite(seconds) else "unknown"

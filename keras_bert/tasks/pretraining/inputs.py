@@ -83,7 +83,7 @@ def _check_values(settings: PretrainingSettings, num_train_steps: int) -> None:
     if not (settings.do_train or settings.init_checkpoint):
         raise InputError("--do_train=false needs an --init_checkpoint to evaluate")
     if not math.isfinite(settings.learning_rate):
-        raise InputError(f"--learning_rate={settings.learning_rate} is not a number")
+        raise InputError(f"--learning_rate={settings.learning_rate}: expected a finite number")
     steps = settings.schedule_steps or num_train_steps
     if settings.do_train and settings.num_warmup_steps >= steps:
         logging.warning(
@@ -95,11 +95,11 @@ def _check_values(settings: PretrainingSettings, num_train_steps: int) -> None:
 
 def _check_next_sentence(data: PretrainingData, held_out: PretrainingData) -> None:
     # Held-out records may differ in packing and masking, but not in the next-sentence task.
-    asked, found = data.format.next_sentence, held_out.format.next_sentence
-    if asked != found:
+    expected, found = data.format.next_sentence, held_out.format.next_sentence
+    if expected != found:
         raise InputError(
-            f"{held_out.files[0]} was made with next_sentence {found}, but {data.files[0]} with "
-            f"{asked}; a model is evaluated on what it was trained on"
+            f"{held_out.files[0]}: was made with next_sentence {found}; expected {expected}, as in "
+            f"the training records, {data.files[0]}"
         )
 
 
@@ -116,9 +116,12 @@ def _objective(settings: PretrainingSettings, data: PretrainingData) -> str:
 
 def _check_shape(data: PretrainingData, settings: PretrainingSettings, config: BertConfig) -> None:
     for name in ("max_seq_length", "max_predictions_per_seq"):
-        asked, found = getattr(settings, name), getattr(data, name)
-        if asked not in (0, found):
-            raise InputError(f"--{name}={asked}, but {data.files[0]} was made with {name} {found}")
+        requested, found = getattr(settings, name), getattr(data, name)
+        if requested not in (0, found):
+            raise InputError(
+                f"--{name}={requested}: {data.files[0]} was made with {name} {found}; expected the "
+                "same value"
+            )
     if data.max_seq_length > config.max_position_embeddings:
         raise InputError(
             f"{data.files[0]} has max_seq_length {data.max_seq_length}, but the config allows "
@@ -133,12 +136,12 @@ def _check_export(data: PretrainingData, vocab: list[str] | None) -> None:
 
     if vocab is None:
         raise InputError(
-            f"--export: {data.files[0]} has no vocabulary beside it; expected a --vocab_file"
+            f"--export: the folder of {data.files[0]} has no vocabulary; expected a --vocab_file"
         )
     if data.max_seq_length < SHORTEST:
         raise InputError(
-            f"--export: {data.files[0]} has max_seq_length {data.max_seq_length}; a model is "
-            f"served for {SHORTEST} tokens at least"
+            f"--export: {data.files[0]} has max_seq_length {data.max_seq_length}; expected at "
+            f"least {SHORTEST}"
         )
 
 
@@ -151,20 +154,22 @@ def _do_lower_case(
     vocab_file: Path | None,
 ) -> bool:
     """Returns the casing given by flag, records and checkpoint, which must agree."""
-    said = {} if settings.do_lower_case is None else {"--do_lower_case": settings.do_lower_case}
+    declared = {} if settings.do_lower_case is None else {"--do_lower_case": settings.do_lower_case}
     for records in (data, held_out):
         for folder, manifest in records.manifests.items():
-            said[str(folder)] = manifest["settings"]["do_lower_case"]
+            declared[str(folder)] = manifest["settings"]["do_lower_case"]
     if checkpoint and checkpoint.vocab:
-        said[str(checkpoint.path)] = checkpoint.do_lower_case
-    if len(set(said.values())) > 1:
-        words = ", ".join(f"{name} is {value}" for name, value in said.items())
-        raise InputError(f"do_lower_case differs: {words}; records and model must share one")
-    if said or vocab is None:  # Without a vocabulary no casing is saved.
-        return next(iter(said.values()), True)
+        declared[str(checkpoint.path)] = checkpoint.do_lower_case
+    if len(set(declared.values())) > 1:
+        found = ", ".join(f"{name} is {value}" for name, value in declared.items())
+        raise InputError(
+            f"do_lower_case differs: {found}; expected the same value for records and model"
+        )
+    if declared or vocab is None:  # Without a vocabulary no casing is saved.
+        return next(iter(declared.values()), True)
     looks_lower_case = guess_lower_case(vocab, vocab_file)
     logging.info(
-        "the casing of %s is not given; by its tokens it is --do_lower_case=%s",
+        "--do_lower_case is not set; inferred from the tokens of %s: --do_lower_case=%s",
         vocab_file,
         str(looks_lower_case).lower(),
     )
@@ -186,8 +191,8 @@ def _vocab(
     for vocab, path in vocabs[1:]:
         if vocab != vocabs[0][0]:
             raise InputError(
-                f"{path} ({len(vocab)} tokens) is another vocabulary than {vocabs[0][1]} "
-                f"({len(vocabs[0][0])} tokens); records and model must share one"
+                f"{path}: its vocabulary ({len(vocab)} tokens) differs from that of {vocabs[0][1]} "
+                f"({len(vocabs[0][0])} tokens); expected the same for records and model"
             )
     return vocabs[0] if vocabs else (None, None)
 
@@ -209,14 +214,15 @@ def _config(
         config = checkpoint.config
     else:
         raise InputError(
-            "--bert_config is missing: a JSON file, or tiny, mini, small, medium, base or large"
+            "--bert_config is missing; expected a JSON file, or tiny, mini, small, medium, base or "
+            "large"
         )
     _check_direction(settings, objective, config, checkpoint)
     config = replace(config, is_decoder=objective == "ltr")
     if checkpoint and config != replace(checkpoint.config, is_decoder=config.is_decoder):
         raise InputError(
             f"--bert_config={settings.bert_config} differs from the config of "
-            f"--init_checkpoint={settings.init_checkpoint}; leave it out to take the checkpoint's"
+            f"--init_checkpoint={settings.init_checkpoint}; omit --bert_config to use the latter"
         )
     if vocab:
         config.check_vocab_size(len(vocab), vocab_file)
@@ -241,7 +247,7 @@ def _check_direction(
     if objective == "ltr" and checkpoint and not checkpoint.config.is_decoder:
         if not settings.do_train:
             raise InputError(
-                f"--objective=ltr: --init_checkpoint={settings.init_checkpoint} attends to both "
-                "sides; expected a left-to-right model, or --do_train"
+                f"--objective=ltr: --init_checkpoint={settings.init_checkpoint} is a bidirectional "
+                "model; expected a left-to-right model, or --do_train"
             )
-        logging.info("%s attends to both sides; it continues left to right", checkpoint.path)
+        logging.info("%s is a bidirectional model; training it left to right", checkpoint.path)

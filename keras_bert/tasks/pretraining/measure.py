@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import tensorflow as tf
 
-from keras_bert.data.record_errors import explained
+from keras_bert.data.record_errors import explain_record_errors
 from keras_bert.tasks.pretraining.batches import RecordSource, training_batches
 from keras_bert.tasks.pretraining.inputs import PretrainingInputs
 from keras_bert.tasks.pretraining.phases import PhaseRun
@@ -73,16 +73,20 @@ def measure(
     """
     on_cpu, sequences = peak_memory() is None, plan.micro_batch
 
-    def needed(sequences: int, parts: int) -> int:
+    def needed(sequences: int, micro_batches: int) -> int:
         shape = plan.config, plan.length, plan.predictions
-        return memory_of(run, *shape, sequences, parts).total
+        return memory_of(run, *shape, sequences, micro_batches).total
 
     if on_cpu:
-        short = max(1, int(CPU_FLOPS // plan.flops_a_sequence))
-        sequences = min(sequences, CPU_SEQUENCES, short)
-        room = _room()
-        # Half, since a program takes up to twice the estimate (docs/recipes.md).
-        while sequences and room is not None and needed(sequences, 2) * plan.devices > 0.5 * room:
+        affordable = max(1, int(CPU_FLOPS // plan.flops_per_sequence))
+        sequences = min(sequences, CPU_SEQUENCES, affordable)
+        available = _available_memory()
+        # Half, since a program takes up to twice the estimate (docs/guides/recipes.md).
+        while (
+            sequences
+            and available is not None
+            and needed(sequences, 2) * plan.devices > 0.5 * available
+        ):
             sequences //= 2
     while sequences:
         try:
@@ -95,11 +99,11 @@ def measure(
                 gc.collect()
                 twice = _step_seconds(run, inputs, plan, strategy, sequences, 2)
                 # On a busy machine the difference may be noise, so it is limited to a range.
-                more = min(max(twice - once, once / 2), twice / 2)
-                update = max(0.0, once - more)
-                micro_batch = more * plan.micro_batch / sequences
+                per_micro_batch = min(max(twice - once, once / 2), twice / 2)
+                update = max(0.0, once - per_micro_batch)
+                micro_batch = per_micro_batch * plan.micro_batch / sequences
         except (tf.errors.ResourceExhaustedError, RuntimeError) as error:
-            if not _no_room(error):
+            if not _is_out_of_memory(error):
                 raise
             sequences //= 2
             continue
@@ -119,7 +123,7 @@ def _step_seconds(
     """Returns the time of a step after warm-up; `sequences` is per device and micro-batch."""
     batch_size = sequences * plan.devices * micro_batches
     if inputs is None:
-        batches = _made_up(plan, batch_size)
+        batches = _random_batches(plan, batch_size)
     else:
         left_to_right = plan.objective == "ltr"
         source = RecordSource(inputs.data, plan.config.vocab_size, left_to_right)
@@ -130,18 +134,22 @@ def _step_seconds(
         training = replace(run.training, gradient_accumulation_steps=micro_batches)
         train_steps = make_train_steps(strategy, state, training)
         iterator = iter(distribute(strategy, batches))
-        with explained(inputs.data, plan.config.vocab_size) if inputs else contextlib.nullcontext():
+        with (
+            explain_record_errors(inputs.data, plan.config.vocab_size)
+            if inputs
+            else contextlib.nullcontext()
+        ):
             for _ in range(WARM_STEPS + MEASURED_STEPS):
-                since = time.perf_counter()
+                start = time.perf_counter()
                 train_steps(iterator, one).numpy()  # Waits until the step is done.
-                seconds.append(time.perf_counter() - since)
+                seconds.append(time.perf_counter() - start)
     finally:
         # A smaller size may fit without these variables.
         free([*state.model.variables, *state.optimizer.variables])
     return min(seconds[WARM_STEPS:])  # Other load on the machine only adds time.
 
 
-def _made_up(plan: Plan, batch_size: int) -> tf.data.Dataset:
+def _random_batches(plan: Plan, batch_size: int) -> tf.data.Dataset:
     """Repeats a batch of random tokens without padding, which would take as long as tokens."""
     rng = np.random.default_rng(0)
     rows, labels = (batch_size, plan.length), (batch_size, plan.predictions)
@@ -165,14 +173,14 @@ def _made_up(plan: Plan, batch_size: int) -> tf.data.Dataset:
     return tf.data.Dataset.from_tensors(batch).repeat()
 
 
-def _no_room(error: Exception) -> bool:
+def _is_out_of_memory(error: Exception) -> bool:
     """Returns whether an error of either backend means that a device is out of memory."""
     return isinstance(error, tf.errors.ResourceExhaustedError) or "RESOURCE_EXHAUSTED" in str(error)
 
 
-def _room() -> int | None:
+def _available_memory() -> int | None:
     """Returns the bytes available to a phase on a CPU, with those reusable from earlier phases."""
-    free_now, held, start = host_memory.available(), host_memory.resident(), _resident_at_first()
+    free_now, held, start = host_memory.available(), host_memory.resident(), _initial_resident()
     return None if None in (free_now, held, start) else free_now + held - start
 
 
@@ -180,11 +188,11 @@ def _peak(on_cpu: bool, devices: int) -> int | None:
     """Returns the peak number of bytes held by a device, as defined for `Measured.used`."""
     if not on_cpu:
         return peak_memory()
-    peak, start = host_memory.peak_resident(), _resident_at_first()
+    peak, start = host_memory.peak_resident(), _initial_resident()
     return None if None in (peak, start) else (peak - start) // devices
 
 
 @functools.cache
-def _resident_at_first() -> int | None:
+def _initial_resident() -> int | None:
     """Returns the bytes that the process held before the first phase."""
     return host_memory.resident()

@@ -43,19 +43,19 @@ class Prediction(NamedTuple):
     epsilon: float
 
 
-# Keys are the prefixes of the metrics; `next_piece` is the prefix for next tokens in results.json.
+# Keys are the prefixes of the metrics.
 PREDICTIONS = {
     "masked_lm": Prediction("masked_lm_logits", "masked_lm_ids", "masked_lm_weights", 1e-5),
     "next_sentence": Prediction(
         "next_sentence_logits", "next_sentence_labels", "next_sentence_weights", 0.0
     ),
-    "next_piece": Prediction("next_token_logits", "next_token_ids", "next_token_weights", 1e-5),
+    "next_token": Prediction("next_token_logits", "next_token_ids", "next_token_weights", 1e-5),
 }
 # The predictions of each value of --objective, with the prediction of tokens first.
 OBJECTIVES = {
     "mlm_nsp": ("masked_lm", "next_sentence"),
     "mlm": ("masked_lm",),
-    "ltr": ("next_piece",),
+    "ltr": ("next_token",),
 }
 
 
@@ -86,7 +86,7 @@ def pretraining_objective(objective: str = "mlm_nsp") -> Objective:
         return sums
 
     return Objective(
-        figures=tuple(f"{name}_{k}" for k in ("loss", "accuracy") for name in predictions),
+        metrics=tuple(f"{name}_{k}" for k in ("loss", "accuracy") for name in predictions),
         losses={f"{name}_loss": PREDICTIONS[name].epsilon for name in predictions},
         weights=weights_of,
         sums=sums_of,
@@ -104,8 +104,8 @@ def label_weights(batch: Batch, prediction: str) -> Any:
         float32, [B, P] or [B, S] for tokens, [B] or [B, P] for examples.
     """
     # An unpacked row has one next-sentence label, whose weight is that of the row.
-    own = PREDICTIONS[prediction].weights
-    return batch[own if own in batch else "example_weights"]
+    name = PREDICTIONS[prediction].weights
+    return batch[name if name in batch else "example_weights"]
 
 
 @chain

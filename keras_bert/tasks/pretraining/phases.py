@@ -18,9 +18,9 @@ from pathlib import Path
 import tensorflow as tf
 from absl import logging
 
-from keras_bert.checkpoints.model_directory import check_place
+from keras_bert.checkpoints.model_directory import check_replaceable
 from keras_bert.common.errors import InputError
-from keras_bert.common.files import appearing, read_json, write_json
+from keras_bert.common.files import atomic_path, read_json, write_json
 from keras_bert.tasks.pretraining.inputs import PretrainingInputs, find_inputs
 from keras_bert.tasks.pretraining.recipe import Phase
 from keras_bert.tasks.pretraining.run import make_state, pretrain, workers_of
@@ -68,11 +68,11 @@ def pretrain_phases(
             vocabularies differ between phases, before anything is written.
     """
     inputs = check_phases(runs, strategy)
-    check_place(output_dir / "model")
-    whole = {**_record(runs, inputs), **workers_of(strategy)}
+    check_replaceable(output_dir / "model")
+    all_phases = {**_record(runs, inputs), **workers_of(strategy)}
     lengths = {f"phase-{number}": asdict(run.training) for number, run in enumerate(runs, 1)}
-    check_agreement(strategy, flat(whole) | flat(lengths))
-    if is_finished(output_dir, whole, strategy):
+    check_agreement(strategy, flat(all_phases) | flat(lengths))
+    if is_finished(output_dir, all_phases, strategy):
         logging.info("%s is finished; nothing to do", output_dir)
         return read_json(output_dir / "results.json")
     first = runs[0]
@@ -80,23 +80,27 @@ def pretrain_phases(
         # A rejected checkpoint must not leave a run.json that rejects the corrected command.
         config, objective, checkpoint = inputs[0].config, inputs[0].objective, inputs[0].checkpoint
         make_state(first.settings, first.training, strategy, config, objective, checkpoint)
-    with running(output_dir, whole, strategy) as folder:
+    with running(output_dir, all_phases, strategy) as folder:
         for number, run in enumerate(runs, 1):
             gc.collect()  # The programs of two phases may not fit in memory together.
             steps = run.training.num_train_steps
-            logging.info("phase %d of %d: %d steps", number, len(runs), steps)
-            own, settings, record = output_dir / f"phase-{number}", run.settings, dict(run.record)
+            logging.info("Starting phase %d of %d: %d steps", number, len(runs), steps)
+            folder_of_phase = output_dir / f"phase-{number}"
+            settings, record = run.settings, dict(run.record)
             if number > 1:
-                before = f"phase-{number - 1}"
+                previous = f"phase-{number - 1}"
                 # A phase resumes from its own checkpoints only if all workers have some.
-                begun = all(gather(strategy, bool(list_checkpoints(own / "checkpoints"))))
-                goes_on = run.phase.continue_optimizer and not begun
-                settings = _started(settings, output_dir / before, goes_on)
-                record["init_checkpoint"] = before
+                checkpoints = list_checkpoints(folder_of_phase / "checkpoints")
+                has_started = all(gather(strategy, bool(checkpoints)))
+                continues_optimizer = run.phase.continue_optimizer and not has_started
+                settings = _start_from(settings, output_dir / previous, continues_optimizer)
+                record["init_checkpoint"] = previous
             with named(run.phase):
-                results = pretrain(settings, TrainingRun(run.training, strategy, own, record))
+                results = pretrain(
+                    settings, TrainingRun(run.training, strategy, folder_of_phase, record)
+                )
         if folder == output_dir:
-            with appearing(output_dir / "model") as partial:
+            with atomic_path(output_dir / "model") as partial:
                 shutil.copytree(output_dir / f"phase-{len(runs)}" / "model", partial)
         write_json(folder / "results.json", results)
     return results
@@ -121,27 +125,31 @@ def check_phases(
             check_batch_sizes(strategy, run.training, run.settings.eval_batch_size)
             check_state_dtype(strategy, run.settings.optimizer_state_dtype)
             _check_records(run.phase, found[-1])
-            asked = [each.objective for each in (found[0], found[-1])]
-            goes_on = run.phase.continue_optimizer
-            if asked[0] != asked[1] and (goes_on or "ltr" in asked):
+            first, requested = found[0].objective, found[-1].objective
+            continues_optimizer = run.phase.continue_optimizer
+            if first != requested and (continues_optimizer or "ltr" in (first, requested)):
+                expected = "ltr in all phases or in none"
+                if continues_optimizer:
+                    expected = "the same objective with continue_optimizer"
                 raise InputError(
-                    f"objective {asked[1]} cannot follow {asked[0]}: "
-                    + ("continue_optimizer keeps it" if goes_on else "a model has one direction")
+                    f"objective {requested} cannot follow {first}; expected {expected}"
                 )
             for name in ("vocab", "do_lower_case", "config"):
                 if getattr(found[-1], name) != getattr(found[0], name):
                     raise InputError(
-                        f"{run.settings.input_file} has another {name} than the records of "
-                        f"phase 1, {runs[0].settings.input_file}"
+                        f"{run.settings.input_file}: {name} differs from that of the records of "
+                        f"phase 1, {runs[0].settings.input_file}; expected the same"
                     )
     return found
 
 
-def _started(settings: PretrainingSettings, before: Path, goes_on: bool) -> PretrainingSettings:
+def _start_from(
+    settings: PretrainingSettings, previous: Path, continues_optimizer: bool
+) -> PretrainingSettings:
     """Returns the settings of a phase that starts from the folder of the previous one."""
-    init_run = str(before) if goes_on else ""
+    init_run = str(previous) if continues_optimizer else ""
     # The checkpoint has the config of the first phase, with the size of the vocabulary.
-    return replace(settings, init_checkpoint=str(before), init_run=init_run, bert_config="")
+    return replace(settings, init_checkpoint=str(previous), init_run=init_run, bert_config="")
 
 
 def _check_records(phase: Phase, inputs: PretrainingInputs) -> None:
@@ -181,4 +189,4 @@ def named(phase: Phase) -> Iterator[None]:
     except InputError as error:
         if not phase.recipe:
             raise
-        raise InputError(f"{phase.place}: {error}") from error
+        raise InputError(f"{phase.title}: {error}") from error

@@ -32,7 +32,7 @@ class Plan:
         all_micro_batches: micro-batches of all steps.
         evaluations: number of evaluations.
         evaluated: examples per evaluation; None if unknown because there are no records yet.
-        flops_a_sequence: FLOPs of forward and backward pass per sequence.
+        flops_per_sequence: FLOPs of forward and backward pass per sequence.
         memory: memory per device.
     """
 
@@ -47,7 +47,7 @@ class Plan:
     all_micro_batches: int
     evaluations: int
     evaluated: int | None
-    flops_a_sequence: int
+    flops_per_sequence: int
     memory: Memory
 
     @property
@@ -100,7 +100,7 @@ def make_plan(run: PhaseRun, inputs: PretrainingInputs | None, devices: int) -> 
         all_micro_batches=ramp.before(training.num_train_steps),
         evaluations=evaluations,
         evaluated=evaluated,
-        flops_a_sequence=flops(config, length, predictions),
+        flops_per_sequence=flops(config, length, predictions),
         memory=memory_of(run, config, length, predictions, micro_batch, parts),
     )
 
@@ -128,7 +128,7 @@ def _config(run: PhaseRun) -> BertConfig:
         return BertConfig.from_json(run.settings.bert_config)
     if run.settings.init_checkpoint:
         return open_checkpoint(run.settings.init_checkpoint).config
-    raise InputError("--bert_config is missing: a JSON file or a bundled config's name")
+    raise InputError("--bert_config is missing; expected a JSON file or a bundled config's name")
 
 
 def memory_of(

@@ -27,14 +27,14 @@ STEPS = ("num_train_steps", "num_warmup_steps", "batch_ramp_steps")
 # The records' shape: given in `data`, and also passed to the run, which checks its records.
 SHAPE = ("max_seq_length", "max_predictions_per_seq")
 # The flags that must not change between phases that share an optimizer and its schedule.
-_OF_A_SCHEDULE = (
+_SCHEDULE_FLAGS = (
     "optimizer",
     "optimizer_state_dtype",
     "mixed_precision",
     "learning_rate",
     "num_warmup_steps",
 )
-_LENGTH = "{max_seq_length}"
+_LENGTH_PLACEHOLDER = "{max_seq_length}"
 
 
 class Parser(Protocol):
@@ -51,8 +51,8 @@ _TYPES = {
     "int": (int, "a whole number"),
     "float": (int | float, "a number"),
     "bool": (bool, "true or false"),
-    "string": (str, "a text"),
-    "string enum": (str, "a text"),
+    "string": (str, "a string"),
+    "string enum": (str, "a string"),
 }
 
 
@@ -76,7 +76,7 @@ class Phase:
     continue_optimizer: bool = False
 
     @property
-    def place(self) -> str:
+    def title(self) -> str:
         """The name of the phase in messages."""
         return f"{self.recipe}: phase {self.number}"
 
@@ -107,7 +107,7 @@ def read_recipe(
         expected = f"expected a TOML file or one of {bundled}"
         raise InputError(f"{path}: cannot be read: {error.strerror}; {expected}") from error
     except ValueError as error:  # not UTF-8, not TOML
-        raise InputError(f"{path}: is not TOML: {error}") from error
+        raise InputError(f"{path}: is not valid TOML: {error}") from error
     phases = content.get("phase")
     _check_tables(path, content, phases)
 
@@ -129,15 +129,17 @@ def read_recipe(
             check_data(**data)
         except InputError as error:
             raise InputError(f"{place}: data: {error}") from None
-        goes_on = own.pop("continue_optimizer", False)
-        if not isinstance(goes_on, bool) or (goes_on and number == 1):
-            expected = "true or false, and false in the first phase"
-            raise InputError(f"{place}: continue_optimizer is {goes_on!r}; expected {expected}")
+        continues_optimizer = own.pop("continue_optimizer", False)
+        if not isinstance(continues_optimizer, bool) or (continues_optimizer and number == 1):
+            raise InputError(
+                f"{place}: continue_optimizer is {continues_optimizer!r}; expected true or false, "
+                "and false in the first phase"
+            )
         shape = {name: data[name] for name in SHAPE if name in data}
         flags = shape | shared | flags_of(place, own)
         if "num_train_steps" not in flags:
             raise InputError(f"{place}: num_train_steps is missing")
-        read.append(Phase(path, number, flags, data, goes_on))
+        read.append(Phase(path, number, flags, data, continues_optimizer))
     return read
 
 
@@ -220,9 +222,9 @@ def data_command(phase: Phase) -> str:
 def _check_tables(path: str, content: Mapping[str, Any], phases: Any) -> None:
     unknown = sorted(set(content) - {"data", "flags", "phase"})
     if unknown:
-        raise InputError(f"{path}: {unknown[0]} is not known; expected data, flags and phase")
+        raise InputError(f"{path}: unknown key {unknown[0]}; expected data, flags or phase")
     if not isinstance(phases, list) or not phases:
-        raise InputError(f"{path}: has no [[phase]]; expected one at least")
+        raise InputError(f"{path}: has no [[phase]]; expected at least one")
     tables = {"data": content.get("data", {}), "flags": content.get("flags", {})}
     for number, phase in enumerate(phases, 1):
         tables[f"phase {number}"] = phase
@@ -235,10 +237,10 @@ def _check_tables(path: str, content: Mapping[str, Any], phases: Any) -> None:
 
 def _flag(place: str, name: str, value: Any, parsers: Mapping[str, Parser]) -> Any:
     if name not in parsers:
-        raise InputError(f"{place}: {name} is not a flag that a recipe may have")
-    kind, words = _TYPES[parsers[name].flag_type()]
+        raise InputError(f"{place}: {name} is not a flag that a recipe can set")
+    kind, expected = _TYPES[parsers[name].flag_type()]
     if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
-        raise InputError(f"{place}: {name} is {value!r}; expected {words}")
+        raise InputError(f"{place}: {name} is {value!r}; expected {expected}")
     try:
         return parsers[name].parse(value)
     except ValueError as error:
@@ -248,9 +250,9 @@ def _flag(place: str, name: str, value: Any, parsers: Mapping[str, Parser]) -> A
 def _check_data_flag(place: str, name: str, value: Any, known: Mapping[str, type]) -> None:
     if name not in known:
         raise InputError(f"{place} is not a flag of data_tools.create_pretraining_data")
-    kind, words = _TYPES["string" if known[name] is str else known[name].__name__]
+    kind, expected = _TYPES["string" if known[name] is str else known[name].__name__]
     if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
-        raise InputError(f"{place} is {value!r}; expected {words}")
+        raise InputError(f"{place} is {value!r}; expected {expected}")
 
 
 def _scaled(steps: int, scale: float) -> int:
@@ -259,14 +261,14 @@ def _scaled(steps: int, scale: float) -> int:
 
 
 def _check_schedules(phases: Sequence[Phase]) -> None:
-    for before, phase in pairwise(phases):
+    for previous, phase in pairwise(phases):
         if not phase.continue_optimizer:
             continue
-        for name in _OF_A_SCHEDULE:
-            if phase.flags[name] != before.flags[name]:
+        for name in _SCHEDULE_FLAGS:
+            if phase.flags[name] != previous.flags[name]:
                 raise InputError(
-                    f"{phase.place}: {name} is {phase.flags[name]}, but continue_optimizer keeps "
-                    f"that of the phase before, {before.flags[name]}"
+                    f"{phase.title}: {name} is {phase.flags[name]}, but continue_optimizer needs "
+                    f"the value of the previous phase, {previous.flags[name]}"
                 )
 
 
@@ -282,15 +284,18 @@ def _schedule_steps(phases: Sequence[Phase], index: int) -> int:
 def _check_records(phases: Sequence[Phase]) -> None:
     lengths = list(dict.fromkeys(phase.flags["max_seq_length"] for phase in phases))
     name = phases[0].flags["input_file"]
-    if name and len(lengths) > 1 and _LENGTH not in name:
+    if name and len(lengths) > 1 and _LENGTH_PLACEHOLDER not in name:
         raise InputError(
-            f"--input_file={name} is one place, but the phases of {phases[0].recipe} "
-            f"have max_seq_length {', '.join(map(str, lengths))}; expected {_LENGTH} in it"
+            f"--input_file={name}: the phases of {phases[0].recipe} have max_seq_length "
+            f"{', '.join(map(str, lengths))}; expected a path with {_LENGTH_PLACEHOLDER}"
         )
 
 
 def _with_length(phase: Phase, name: str) -> str:
     value, length = phase.flags[name], phase.flags["max_seq_length"]
-    if _LENGTH in value and not length:
-        raise InputError(f"--{name}={value}: {phase.place} has no max_seq_length to fill in")
-    return value.replace(_LENGTH, str(length))
+    if _LENGTH_PLACEHOLDER in value and not length:
+        raise InputError(
+            f"--{name}={value}: {phase.title} has no max_seq_length; expected one to replace "
+            f"{_LENGTH_PLACEHOLDER}"
+        )
+    return value.replace(_LENGTH_PLACEHOLDER, str(length))

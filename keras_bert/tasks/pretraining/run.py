@@ -16,11 +16,11 @@ from absl import logging
 
 from keras_bert.checkpoints.checkpoint import Checkpoint
 from keras_bert.checkpoints.model_description import ModelDescription
-from keras_bert.checkpoints.model_directory import check_place, save_model_directory
+from keras_bert.checkpoints.model_directory import check_replaceable, save_model_directory
 from keras_bert.common.errors import InputError
 from keras_bert.common.files import read_json, write_json
 from keras_bert.config import BertConfig
-from keras_bert.data.record_errors import explained
+from keras_bert.data.record_errors import explain_record_errors
 from keras_bert.models import BertPretrainer
 from keras_bert.optimization.adamw import AdamWeightDecay
 from keras_bert.optimization.lamb import Lamb
@@ -35,7 +35,7 @@ from keras_bert.training.backend import free, make_evaluate
 from keras_bert.training.checkpoint import restore_latest
 from keras_bert.training.cluster import (
     check_agreement,
-    lost_workers_end,
+    convert_lost_worker_errors,
     num_workers,
     share_of,
 )
@@ -69,7 +69,7 @@ def pretrain(settings: PretrainingSettings, run: TrainingRun) -> dict[str, float
     inputs.data.share(*share_of(strategy))  # Raises if there are too few files.
     check_batch_sizes(strategy, training, settings.eval_batch_size)
     check_state_dtype(strategy, settings.optimizer_state_dtype)
-    check_place(output_dir / "model")
+    check_replaceable(output_dir / "model")
     run = replace(run, record={**run.record, **inputs.record(), **workers_of(strategy)})
     check_agreement(strategy, flat({**run.record, **asdict(training)}))
     if is_finished(output_dir, run.record, strategy):
@@ -133,7 +133,7 @@ def make_state(
             hidden_dropout_prob=settings.dropout_prob,
             attention_probs_dropout_prob=settings.dropout_prob,
         )
-    with lost_workers_end(strategy), strategy.scope():
+    with convert_lost_worker_errors(strategy), strategy.scope():
         model = BertPretrainer(config, dtype=dtype_policy(settings.mixed_precision))
         if checkpoint:
             logging.info("%s", checkpoint.load_into(model))
@@ -159,7 +159,7 @@ def _restore_last(run: Path, model: BertPretrainer, optimizer: keras.optimizers.
     """Restores the last weights and optimizer state of a finished run."""
     checkpoints, last = run / "checkpoints", read_json(run / "results.json")["step"]
     if restore_latest(checkpoints, model, optimizer) != last:
-        raise InputError(f"{checkpoints}: has no whole checkpoint of step {last} to continue from")
+        raise InputError(f"{checkpoints}: has no complete checkpoint of step {last}; expected one")
 
 
 def _train_and_evaluate(
@@ -178,7 +178,7 @@ def _train_and_evaluate(
     def evaluate(after_batch: AfterBatch | None = None) -> dict[str, float]:
         batches = evaluation_batches(held_out, batch_size, -(-evaluated // batch_size))
         with (
-            explained(inputs.held_out, vocab_size),
+            explain_record_errors(inputs.held_out, vocab_size),
             progress("evaluating", evaluated, "examples", silent=share[0] > 0) as advance,
         ):
 
@@ -195,23 +195,27 @@ def _train_and_evaluate(
         size, seed = training.train_batch_size, settings.random_seed
         return training_batches(source, size, seed, step, ramp)
 
-    figures = None
+    metrics = None
     if settings.do_train:
-        with explained(inputs.data, vocab_size):
+        with explain_record_errors(inputs.data, vocab_size):
             evaluates = settings.do_eval and settings.eval_file
             evaluation = Evaluation(evaluate) if evaluates else None
-            figures = train(run, state, batches_from, evaluation)
+            metrics = train(run, state, batches_from, evaluation)
     results = {"step": training.num_train_steps if settings.do_train else 0}
     if settings.do_eval:
-        if not figures:
+        if not metrics:
             kind = "held-out" if settings.eval_file else "training"
             count = inputs.held_out.num_examples
-            logging.info("evaluating on %d of %d %s records", evaluated, count, kind)
-            figures = evaluate()
-        results |= figures
-        with explained(inputs.data, vocab_size), explained(inputs.held_out, vocab_size):
+            logging.info("Evaluating on %d of %d %s records", evaluated, count, kind)
+            metrics = evaluate()
+        results |= metrics
+        with (
+            explain_record_errors(inputs.data, vocab_size),
+            explain_record_errors(inputs.held_out, vocab_size),
+        ):
             results |= unigram_baseline(inputs.data, inputs.held_out, vocab_size, inputs.objective)
-    broken = [name for name, value in results.items() if not np.isfinite(value)]
-    if broken:
-        raise InputError(f"{', '.join(broken)} of the evaluation is not finite; nothing is saved")
+    non_finite = [name for name, value in results.items() if not np.isfinite(value)]
+    if non_finite:
+        names = ", ".join(non_finite)
+        raise InputError(f"evaluation: {names} is not finite; no results are saved")
     return results

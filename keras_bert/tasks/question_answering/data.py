@@ -112,16 +112,18 @@ def trainable(questions: Sequence[Question], squad: SquadSettings) -> list[Quest
     if absent:
         first = absent[0]
         message = (
-            f"{len(absent)} of {len(questions)} training answers are not in their context where "
-            f"they say, such as {first.answers[0].text[:60]!r} at {first.answers[0].start} of the "
-            f"question {first.id!r}"
+            f"{len(absent)} of {len(questions)} training answers are not in their context at the "
+            f"given position, such as {first.answers[0].text[:60]!r} at {first.answers[0].start} "
+            f"for the question {first.id!r}"
         )
         if squad.strict:
             raise InputError(f"{message}; expected none with --strict")
         logging.warning("%s; these questions are skipped", message)
     kept = [question for question in found if question]
     if not kept:
-        raise InputError("no training question is left; expected answers that are in their context")
+        raise InputError(
+            "no training question has its answer in its context; expected at least one"
+        )
     return kept
 
 
@@ -129,7 +131,7 @@ def scorable(questions: Sequence[Question], squad: SquadSettings, kind: str) -> 
     """Returns the questions that are valid in the SQuAD version: in v1.1, those with an answer.
 
     Raises:
-        InputError: no question is left.
+        InputError: no question has an answer.
     """
     if squad.version_2:
         return questions
@@ -144,6 +146,6 @@ def scorable(questions: Sequence[Question], squad: SquadSettings, kind: str) -> 
         )
     if not kept:
         raise InputError(
-            f"no {kind} question has an answer; expected some, or --version_2_with_negative"
+            f"no {kind} question has an answer; expected at least one, or --version_2_with_negative"
         )
     return kept

@@ -110,7 +110,7 @@ def make_task(
     def training() -> Examples:
         questions = trainable(splits.train, squad)
         examples = training_examples(SpanProcessor(tokenizer, squad.answers), questions)
-        logging.info("%d training questions, %d windows", len(questions), len(examples))
+        logging.info("Training on %d questions in %d windows", len(questions), len(examples))
         return examples
 
     def write(predict: Predict, folder: Path) -> None:
@@ -118,7 +118,7 @@ def make_task(
         if squad.version_2 and test is not dev:
             if dev:
                 threshold = threshold_for_others(dev.decode(predict), squad.answers)
-            logging.info("questions with null odds above %.4f get no answer", threshold)
+            logging.info("Questions with null odds above %.4f get the empty answer", threshold)
         found = test.decode(predict)
         write_json(folder / "predictions.json", found.answers(threshold))
         write_json(folder / "nbest_predictions.json", found.n_best(squad.version_2))
@@ -146,7 +146,7 @@ def _show(dev: _QuestionSet, predict: Predict, board: Board) -> None:
     board.table(
         "wrong_predictions",
         ("id", "question", "answered", "expected", "null odds", "context"),
-        _wrong(found, found.answers(dev.settings.threshold)),
+        _wrong_answers(found, found.answers(dev.settings.threshold)),
     )
     if dev.settings.version_2_with_negative:
         odds = np.array([*found.null_odds.values()])
@@ -157,7 +157,7 @@ def _show(dev: _QuestionSet, predict: Predict, board: Board) -> None:
         )
 
 
-def _wrong(found: Predictions, answers: Mapping[str, str]) -> list[tuple[str, ...]]:
+def _wrong_answers(found: Predictions, answers: Mapping[str, str]) -> list[tuple[str, ...]]:
     rows = []
     null_odds = found.null_odds
     for question in found.questions:

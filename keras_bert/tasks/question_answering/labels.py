@@ -55,8 +55,8 @@ def span_positions(windows: SpanWindows, questions: Sequence[Question]) -> np.nd
             continue
         first, last = splits[context_of[i]], splits[context_of[i] + 1]
         answer = question.answers[0]
-        begin = _byte(question.context, answer.start)
-        end = _byte(question.context, answer.start + len(answer.text))
+        begin = _byte_offset(question.context, answer.start)
+        end = _byte_offset(question.context, answer.start + len(answer.text))
         spans[i] = (
             first + np.searchsorted(ends[first:last], begin, side="right"),
             first + np.searchsorted(starts[first:last], end, side="left") - 1,
@@ -69,6 +69,6 @@ def span_positions(windows: SpanWindows, questions: Sequence[Question]) -> np.nd
     return np.where(inside[:, np.newaxis], positions, 0).astype(np.int32)
 
 
-def _byte(text: str, character: int) -> int:
+def _byte_offset(text: str, character: int) -> int:
     """Returns the UTF-8 byte offset of a character; a lone surrogate takes three bytes."""
     return len(text[:character].encode("utf-8", "surrogatepass"))

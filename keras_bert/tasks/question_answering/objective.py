@@ -43,7 +43,7 @@ def span_objective() -> Objective:
         }
 
     return Objective(
-        figures=("loss", "span_accuracy"),
+        metrics=("loss", "span_accuracy"),
         losses={"loss": 0.0},
         weights=weights_of,
         sums=sums_of,

@@ -104,8 +104,8 @@ class QuestionAnswerer(Task):
         unknown = sorted(set(settings) - set(known))
         if unknown:
             raise InputError(
-                f"{cls.__name__} got unknown settings {', '.join(unknown)}; expected of "
-                f"{', '.join(known)}"
+                f"{cls.__name__} got unknown settings {', '.join(unknown)}; expected any "
+                f"of {', '.join(known)}"
             )
         source.checkpoint.check_segments()
         model = BertSpanLabeler(source.checkpoint.config, dtype=options.dtype)
@@ -150,13 +150,13 @@ class QuestionAnswerer(Task):
             InputError: an argument is invalid, such as an answer that is not in its context.
         """
         self._check_fit(options)
-        asked = self._questions(questions, contexts, answers)
+        checked = self._questions(questions, contexts, answers)
         evaluate = None
         if validation_data is not None:
             held_out = _triple_of(validation_data)
             self._questions(*held_out)
             evaluate = lambda: self.evaluate(*held_out)  # noqa: E731
-        examples = training_examples(self.processor, [_trainable(question) for question in asked])
+        examples = training_examples(self.processor, [_trainable(question) for question in checked])
         data = FitData(
             examples=examples,
             targets=_targets,
@@ -184,18 +184,18 @@ class QuestionAnswerer(Task):
             batch_size: windows per batch.
 
         Returns:
-            The figures of results.json: "exact" and "f1" in percent. If questions may have no
+            The scores of results.json: "exact" and "f1" in percent. If questions may have no
             answer, also "HasAns_f1", "NoAns_f1" and so on, and the best thresholds.
 
         Raises:
             InputError: an argument is invalid, or there are no questions.
         """
-        asked = self._questions(questions, contexts, answers)
-        if not asked:
+        checked = self._questions(questions, contexts, answers)
+        if not checked:
             raise InputError("evaluate() got no questions; expected at least one")
-        columns = [[q.text for q in asked], [q.context for q in asked]]
+        columns = [[q.text for q in checked], [q.context for q in checked]]
         outputs = gathered(list(self._answers(columns, batch_size)))
-        return score(Predictions(asked, outputs), self.settings)
+        return score(Predictions(checked, outputs), self.settings)
 
     def predict(
         self, questions: Sequence[str], contexts: Sequence[str], batch_size: int = 32
@@ -242,14 +242,14 @@ class QuestionAnswerer(Task):
 
     def _questions(self, questions: Any, contexts: Any, answers: Any) -> list[Question]:
         questions, contexts = _columns(questions, contexts)
-        asked = questions_of(questions, contexts, answers)
-        for index, question in enumerate(asked):
+        checked = questions_of(questions, contexts, answers)
+        for index, question in enumerate(checked):
             if not question.answers and not self.settings.version_2_with_negative:
                 raise InputError(
                     f"answers[{index}] is {answers[index]!r}; expected an answer, or "
                     "version_2_with_negative=True for questions without answer"
                 )
-        return asked
+        return checked
 
 
 def _settings(source: Source, given: Mapping[str, Any]) -> AnswerSettings:
@@ -286,7 +286,7 @@ def _trainable(question: Question) -> Question:
         answer = question.answers[0]
         raise InputError(
             f"answers[{question.id}] is {answer.text[:60]!r} at {answer.start}; expected a text "
-            f"that contexts[{question.id}] has there"
+            f"at this offset of contexts[{question.id}]"
         )
     return found
 

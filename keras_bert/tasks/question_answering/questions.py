@@ -90,8 +90,8 @@ def _answers_of(given: Any, where: str) -> Iterator[Answer]:
         text, start = (
             answer.get(name) if isinstance(answer, Mapping) else None for name in ("text", "start")
         )
-        is_whole = isinstance(start, numbers.Integral) and not isinstance(start, bool)
-        if not isinstance(text, str) or not is_whole:
+        is_integer = isinstance(start, numbers.Integral) and not isinstance(start, bool)
+        if not isinstance(text, str) or not is_integer:
             raise InputError(
                 f'{where} is {answer!r:.60}; expected {{"text": str, "start": int}} or None'
             )
@@ -104,12 +104,12 @@ def check_ids(questions: Iterable[Question], where: object) -> None:
     for question in questions:
         if question.id in seen:
             raise InputError(
-                f"{where}: the question id {question.id!r} is there twice, for "
-                f"{seen[question.id][:60]!r} and {question.text[:60]!r}; expected each id once"
+                f"{where}: duplicate question id {question.id!r}, for "
+                f"{seen[question.id][:60]!r} and {question.text[:60]!r}; expected unique ids"
             )
         seen[question.id] = question.text
     if not seen:
-        raise InputError(f"{where}: holds no question; expected a SQuAD file")
+        raise InputError(f"{where}: contains no questions; expected a SQuAD file")
 
 
 def check_answered(questions: Iterable[Question], where: object) -> None:
@@ -117,8 +117,8 @@ def check_answered(questions: Iterable[Question], where: object) -> None:
     for question in questions:
         if question.answers is None:
             raise InputError(
-                f"{where}: the question {question.id!r} has no 'answers'; expected them in a file "
-                "to train or to score on"
+                f"{where}: the question {question.id!r} has no 'answers'; expected answers in a "
+                "file for training or evaluation"
             )
 
 
@@ -164,7 +164,10 @@ def _question(entry: Any, context: str, where: str, path: str | os.PathLike) -> 
         for a in answers
     )
     if found and entry.get("is_impossible"):
-        raise InputError(f"{where} is_impossible, yet has the answer {found[0].text!r}")
+        raise InputError(
+            f"{where}: has is_impossible and the answer {found[0].text!r}; expected only one "
+            "of them"
+        )
     return Question(name, text, context, found)
 
 
@@ -186,5 +189,5 @@ def _name(entry: Any, where: str) -> str:
 def _text(value: Any, name: str, where: str) -> str:
     text = _field(value, name, str, where)
     if not text.strip():
-        raise InputError(f"{where}: {name!r} is empty")
+        raise InputError(f"{where}: {name!r} is empty; expected text")
     return text

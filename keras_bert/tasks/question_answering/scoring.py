@@ -32,7 +32,7 @@ def score(found: Predictions, settings: AnswerSettings) -> dict[str, float]:
     """Scores predictions for answered questions, as in results.json.
 
     Returns:
-        The figures of `score_v1`; or in v2.0 those of `score_v2` and `best_thresholds`, and
+        The scores of `score_v1`; or in v2.0 those of `score_v2` and `best_thresholds`, and
         "null_score_diff_threshold", the threshold for other questions.
     """
     predictions = found.answers(settings.threshold)
@@ -139,13 +139,13 @@ def _best_counts(
     """
     odds = np.array([null_odds[question.id] for question in questions], np.float64)
     has_answer = np.array([bool(question.answers) for question in questions])
-    says_none = np.array([not answers[question.id] for question in questions])
+    is_empty = np.array([not answers[question.id] for question in questions])
     order = np.argsort(odds, kind="stable")
     results = {}
     scores = _question_scores(questions, answers, _f1_v2)
     for name, values in zip(("exact", "f1"), scores, strict=True):
         # The gain of answering: the question's score, or -1 for the lost point of no answer.
-        gains = np.where(has_answer, values, np.where(says_none, 0.0, -1.0))[order]
+        gains = np.where(has_answer, values, np.where(is_empty, 0.0, -1.0))[order]
         totals = np.cumsum(np.concatenate([[(~has_answer).sum()], gains]))
         best = int(np.argmax(totals))  # The first maximum; 0 answers no question.
         results[name] = float(totals[best]), odds[order], best

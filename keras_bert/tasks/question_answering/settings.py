@@ -42,8 +42,8 @@ class AnswerSettings:
         if self.max_seq_length < self.max_query_length + 4:
             raise InputError(
                 f"max_seq_length={self.max_seq_length}: expected at least "
-                f"{self.max_query_length + 4}, room for max_query_length={self.max_query_length}, "
-                "[CLS], two [SEP] and a token of the context"
+                f"{self.max_query_length + 4}, to fit max_query_length={self.max_query_length}, "
+                "[CLS], two [SEP] and one context token"
             )
         threshold = self.null_score_diff_threshold
         if threshold is None:
@@ -52,8 +52,8 @@ class AnswerSettings:
             raise InputError(f"null_score_diff_threshold={threshold}: expected a finite number")
         if not self.version_2_with_negative:
             raise InputError(
-                f"null_score_diff_threshold={threshold} needs version_2_with_negative: questions "
-                "of v1.1 have an answer"
+                f"null_score_diff_threshold={threshold}: needs version_2_with_negative, because "
+                "all questions of v1.1 have an answer"
             )
 
     @property

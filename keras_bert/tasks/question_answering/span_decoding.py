@@ -80,7 +80,7 @@ def find_best_spans(
         tf.minimum(counts, settings.n_best_size),
         *(_take(values, best, -1) for values in (first, last)),
         *(_take(values, best, 0) for values in (start_logit, end_logit)),
-        *_nulls(windows, start_logits, end_logits),
+        *_null_logits(windows, start_logits, end_logits),
     )
 
 
@@ -92,19 +92,19 @@ def _window_spans(
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     """Returns the window, first and last position of the best spans, int32 [M] each."""
     n_best_size, max_answer_length = settings.n_best_size, settings.max_answer_length
-    least = tf.constant(float("-inf"), tf.float64)
+    lowest = tf.constant(float("-inf"), tf.float64)
     start, end = (
-        windows.input_ids.with_values(tf.cast(logits, tf.float64)).to_tensor(least)
+        windows.input_ids.with_values(tf.cast(logits, tf.float64)).to_tensor(lowest)
         for logits in (start_logits, end_logits)
     )
-    start = tf.where(max_context(windows), start, least)
+    start = tf.where(max_context(windows), start, lowest)
     count, width = tf.unstack(tf.shape(end))
     place = tf.range(width)
     is_context = (place >= windows.context_at[:, tf.newaxis]) & (
         place < windows.lengths[:, tf.newaxis] - 1
     )
-    end = tf.where(is_context, end, least)
-    end = tf.pad(end, [[0, 0], [0, max_answer_length - 1]], constant_values=least)
+    end = tf.where(is_context, end, lowest)
+    end = tf.pad(end, [[0, 0], [0, max_answer_length - 1]], constant_values=lowest)
 
     # The K best spans start at no more than K positions, those with the best single spans.
     best = start + _largest_ahead(end, max_answer_length)
@@ -116,7 +116,7 @@ def _window_spans(
     # Keep 3 K spans, since spans with the same text count only once.
     kept = tf.minimum(3 * n_best_size, tf.shape(scores)[1])
     spans = tf.sort(tf.math.top_k(scores, kept).indices)
-    real = tf.where(tf.gather(scores, spans, batch_dims=1) > least)  # [M, 2]
+    real = tf.where(tf.gather(scores, spans, batch_dims=1) > lowest)  # [M, 2]
     window, span = tf.cast(real[:, 0], tf.int32), tf.gather_nd(spans, real)
     starts_at = tf.stack([window, span // max_answer_length], axis=1)
     first = tf.gather_nd(first, starts_at)
@@ -137,7 +137,7 @@ def _largest_ahead(values: tf.Tensor, count: int) -> tf.Tensor:
     return values
 
 
-def _nulls(
+def _null_logits(
     windows: SpanWindows, start_logits: tf.Tensor, end_logits: tf.Tensor
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """Returns the [CLS] logits of each question, from the window with the lowest sum."""
@@ -146,9 +146,9 @@ def _nulls(
         tf.cast(tf.gather(logits, places), tf.float64) for logits in (start_logits, end_logits)
     )
     rows, count = tf.size(windows.context_of), tf.size(start)
-    least = tf.math.unsorted_segment_min(start + end, windows.question, rows)
-    is_least = start + end == tf.gather(least, windows.question)
-    window = tf.where(is_least, tf.range(count), count)
+    lowest = tf.math.unsorted_segment_min(start + end, windows.question, rows)
+    is_lowest = start + end == tf.gather(lowest, windows.question)
+    window = tf.where(is_lowest, tf.range(count), count)
     window = tf.math.unsorted_segment_min(window, windows.question, rows)
     return tf.gather(start, window), tf.gather(end, window)
 
@@ -181,6 +181,6 @@ def _fingerprints(
     return number
 
 
-def _take(values: tf.Tensor, indices: tf.Tensor, nothing: int) -> tf.Tensor:
-    """Gathers from values [M]; the index M returns `nothing`."""
-    return tf.gather(tf.pad(values, [[0, 1]], constant_values=nothing), indices)
+def _take(values: tf.Tensor, indices: tf.Tensor, default: int) -> tf.Tensor:
+    """Gathers from values [M]; the index M returns `default`."""
+    return tf.gather(tf.pad(values, [[0, 1]], constant_values=default), indices)

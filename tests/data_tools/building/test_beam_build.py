@@ -62,14 +62,14 @@ make_shards = beam_build._make_shards
 for job in json.load(sys.stdin):
     beam_build._make_shards = sys.exit if job.pop("stop", False) else make_shards
     settings = Settings(**job.pop("settings"))
-    refused = job.pop("refused", None)
+    expected_error = job.pop("expected_error", None)
     try:
         create_pretraining_data(**job, settings=settings, runner=Runner("DirectRunner"))
-        assert not refused
+        assert not expected_error
     except TypeError as stopped:
         assert "exit" in str(stopped)
     except InputError as error:
-        assert refused and refused in str(error), error
+        assert expected_error and expected_error in str(error), error
 """
 
 
@@ -165,7 +165,7 @@ def test_one_runner_resumes_the_build_of_another(
     folder, tmp_path, contents, build_on_beam, monkeypatch
 ):
     create_pretraining_data(**folder, settings=SMALL, num_workers=1)
-    whole = contents(folder["output_dir"])
+    complete = contents(folder["output_dir"])
 
     make_shard = shards.make_shard
 
@@ -174,28 +174,30 @@ def test_one_runner_resumes_the_build_of_another(
             raise KeyboardInterrupt
         return make_shard(job)
 
-    begun_here = folder | {"output_dir": str(tmp_path / "here")}
-    begun_there = folder | {"output_dir": str(tmp_path / "there")}
+    started_here = folder | {"output_dir": str(tmp_path / "here")}
+    started_there = folder | {"output_dir": str(tmp_path / "there")}
     monkeypatch.setattr(shards, "make_shard", dies_at_the_third)
     with pytest.raises(KeyboardInterrupt):
-        create_pretraining_data(**begun_here, settings=SMALL, num_workers=1)
+        create_pretraining_data(**started_here, settings=SMALL, num_workers=1)
     monkeypatch.undo()
-    first = Path(begun_here["output_dir"], ".building/records-00000-of-00004.tfrecord")
+    first = Path(started_here["output_dir"], ".building/records-00000-of-00004.tfrecord")
     inode = first.stat().st_ino
 
-    build_on_beam(begun_here | {"settings": SMALL}, begun_there | {"settings": SMALL, "stop": True})
-    assert contents(begun_here["output_dir"]) == whole
-    assert Path(begun_here["output_dir"], first.name).stat().st_ino == inode  # was not rebuilt
+    build_on_beam(
+        started_here | {"settings": SMALL}, started_there | {"settings": SMALL, "stop": True}
+    )
+    assert contents(started_here["output_dir"]) == complete
+    assert Path(started_here["output_dir"], first.name).stat().st_ino == inode  # was not rebuilt
 
-    assert Path(begun_there["output_dir"], ".building/plan.json").exists()
-    create_pretraining_data(**begun_there, settings=SMALL, num_workers=1)
-    assert contents(begun_there["output_dir"]) == whole
+    assert Path(started_there["output_dir"], ".building/plan.json").exists()
+    create_pretraining_data(**started_there, settings=SMALL, num_workers=1)
+    assert contents(started_there["output_dir"]) == complete
 
 
 def test_files_on_another_file_system(folder, tmp_path, contents, build_on_beam):
     """Starts, finishes and repeats a build whose input, vocabulary and output are on disk://."""
     create_pretraining_data(**folder, settings=SMALL, num_workers=1)
-    whole = contents(folder["output_dir"])
+    complete = contents(folder["output_dir"])
     elsewhere = {name: f"disk:/{path}" for name, path in folder.items()}
     elsewhere["output_dir"] += "-elsewhere"
     job = elsewhere | {"settings": SMALL}
@@ -206,8 +208,8 @@ def test_files_on_another_file_system(folder, tmp_path, contents, build_on_beam)
     build_on_beam(job)
     made = contents(folder["output_dir"] + "-elsewhere")
     manifest = json.loads(made.pop("manifest.json"))
-    expected = json.loads(whole.pop("manifest.json"))
-    assert made == whole
+    expected = json.loads(complete.pop("manifest.json"))
+    assert made == complete
     assert manifest["shards"] == expected["shards"]
     assert manifest["inputs"][0]["file"] == elsewhere["input_file"] + "/0.txt"
 
@@ -215,21 +217,21 @@ def test_files_on_another_file_system(folder, tmp_path, contents, build_on_beam)
 def test_missing_or_truncated_shard_is_rebuilt(folder, tmp_path, contents, build_on_beam):
     """Starts a build locally, deletes or truncates some shards, and finishes it on Beam."""
     create_pretraining_data(**folder, settings=SMALL, num_workers=1)
-    whole = contents(folder["output_dir"])
-    begun = folder | {"output_dir": str(tmp_path / "begun")}
+    complete = contents(folder["output_dir"])
+    started = folder | {"output_dir": str(tmp_path / "started")}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(local_build, "_finish", lambda *_: None)
         with pytest.raises(TypeError):
-            create_pretraining_data(**begun, settings=SMALL, num_workers=1)
-    building = Path(begun["output_dir"], ".building")
+            create_pretraining_data(**started, settings=SMALL, num_workers=1)
+    building = Path(started["output_dir"], ".building")
     assert len(list(building.glob("*.tfrecord.json"))) == 4
     building.joinpath("records-00001-of-00004.tfrecord").unlink()
     os.truncate(building / "records-00002-of-00004.tfrecord", 100)
     kept = building.joinpath("records-00000-of-00004.tfrecord")
     kept.rename(building.parent / kept.name)  # as after a kill during the final moves
     inode = (building.parent / kept.name).stat().st_ino
-    build_on_beam(begun | {"settings": SMALL})
-    assert contents(begun["output_dir"]) == whole
+    build_on_beam(started | {"settings": SMALL})
+    assert contents(started["output_dir"]) == complete
     assert (building.parent / kept.name).stat().st_ino == inode
 
 
@@ -238,7 +240,7 @@ def test_corpus_without_words_leaves_no_files_on_another_file_system(
 ):
     Path(files["input_file"]).write_text("\u200b\n\u200b\n\n\u200b\n")
     job = files | {"output_dir": f"disk:/{tmp_path}/out", "settings": SMALL}
-    build_on_beam(job | {"refused": "found no word"})
+    build_on_beam(job | {"expected_error": "found no words"})
     assert not any(path.is_file() for path in (tmp_path / "out").rglob("*"))
 
 
@@ -250,11 +252,11 @@ def test_invalid_input_prints_an_error_and_no_traceback(folder, beam_python, roo
         (["--runner=Nobody"], "--runner=Nobody: Unexpected pipeline runner"),
         (
             ["--runner=DirectRunner", "--", "--direct_running_mode=fast"],
-            "options behind --: argument --direct_running_mode: invalid choice: 'fast'",
+            "options after --: argument --direct_running_mode: invalid choice: 'fast'",
         ),
         (
             ["--runner=DirectRunner", "--", "--direct_runing_mode=multi_processing"],
-            "options behind --: DirectRunner has no option '--direct_runing_mode=multi_processing'",
+            "options after --: DirectRunner has no option '--direct_runing_mode=multi_processing'",
         ),
         (["--runner=PortableRunner"], "You must specify a --job_endpoint"),
     ):
@@ -272,7 +274,7 @@ def test_invalid_input_prints_an_error_and_no_traceback(folder, beam_python, roo
 
 
 def test_local_build_rejects_runner_options(files):
-    with pytest.raises(InputError, match=r"'--region=x' behind --: expected an Apache Beam --run"):
+    with pytest.raises(InputError, match=r"after --: '--region=x' with --runner=local; expected"):
         create_pretraining_data(**files, settings=SMALL, runner=Runner(options=["--region=x"]))
 
 

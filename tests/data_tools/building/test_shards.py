@@ -185,7 +185,8 @@ def test_dynamic_masks_have_the_distribution_of_static_masks(tokenizer):
     static = all_features(documents, tokenizer, settings_of(dupe_factor=10))
     rows = all_features(documents, tokenizer, settings_of(dupe_factor=10, dynamic=True))
     masking = Masking.from_vocab(VOCAB, 0.15, 8)
-    drawn = mask_examples(rows["input_ids"], rows["input_mask"], masking, np.random.default_rng(1))
+    rng = np.random.default_rng(1)
+    dynamic = mask_examples(rows["input_ids"], rows["input_mask"], masking, rng)
     # The pairs are the same; only the masks differ.
     for name in ALWAYS - {"input_ids"}:
         np.testing.assert_array_equal(rows[name], static[name])
@@ -194,11 +195,11 @@ def test_dynamic_masks_have_the_distribution_of_static_masks(tokenizer):
     originals[row, static["masked_lm_positions"][row, slot]] = static["masked_lm_ids"][row, slot]
     np.testing.assert_array_equal(originals, rows["input_ids"])
 
-    counts = drawn["masked_lm_weights"].sum(axis=1)
+    counts = dynamic["masked_lm_weights"].sum(axis=1)
     np.testing.assert_array_equal(counts, static["masked_lm_weights"].sum(axis=1))
     np.testing.assert_array_equal(counts, num_to_predict(rows["input_mask"].sum(axis=1), 0.15, 8))
     tables = []
-    for features in (static, drawn):
+    for features in (static, dynamic):
         predicted = features["masked_lm_weights"] > 0
         positions = features["masked_lm_positions"]
         now = np.take_along_axis(features["input_ids"], positions, axis=1)[predicted]
@@ -220,7 +221,7 @@ def test_rows_do_not_depend_on_the_batch_size(tokenizer, monkeypatch):
     """Checks rows without masks: static masks do depend on the batch size."""
     documents = tokenize(texts(), tokenizer)
     settings = settings_of(dynamic=True, pack=True)
-    whole = all_features(documents, tokenizer, settings)
-    monkeypatch.setattr(shards, "_ROWS_A_BATCH", 7)
+    expected = all_features(documents, tokenizer, settings)
+    monkeypatch.setattr(shards, "_ROWS_PER_BATCH", 7)
     for name, values in all_features(documents, tokenizer, settings).items():
-        np.testing.assert_array_equal(values, whole[name], err_msg=name)
+        np.testing.assert_array_equal(values, expected[name], err_msg=name)

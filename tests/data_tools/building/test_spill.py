@@ -38,12 +38,12 @@ def spilled(paths, directory, num_workers=1):
     directory.mkdir()
     total = sum(map(os.path.getsize, paths))
     with (
-        contextlib.redirect_stderr(io.StringIO()) as said,
+        contextlib.redirect_stderr(io.StringIO()) as stderr,
         Progress("reading", total, "B") as progress,
     ):
         target = spill.Spill(Reading(), 7, BUCKETS, str(directory))
         entries = spill.spill_documents(paths, target, num_workers, progress)
-    assert said.getvalue().startswith("reading: {0}/{0} B, ".format(_short(total)))
+    assert stderr.getvalue().startswith("reading: {0}/{0} B, ".format(_short(total)))
     documents = [
         spill.read_spilled(str(directory), BUCKETS, bucket, BUCKETS) for bucket in range(BUCKETS)
     ]
@@ -64,20 +64,20 @@ def test_result_does_not_depend_on_the_number_of_processes(
     corpus, tmp_path, monkeypatch, num_workers
 ):
     one = spilled(corpus, tmp_path / "one")
-    monkeypatch.setattr(spill, "_TEXT_BYTES_A_WORKER", 1)
+    monkeypatch.setattr(spill, "_TEXT_BYTES_PER_WORKER", 1)
     assert spilled(corpus, tmp_path / "many", num_workers) == one
 
 
 def test_documents_do_not_depend_on_the_order_of_the_files(corpus, tmp_path):
     entries, documents = spilled(corpus, tmp_path / "out")
-    turned = spilled(corpus[::-1], tmp_path / "turned")
-    assert turned == (entries[::-1], documents)
+    reversed_order = spilled(corpus[::-1], tmp_path / "reversed")
+    assert reversed_order == (entries[::-1], documents)
 
 
 def test_full_buffer_is_written_to_disk_without_loss(corpus, tmp_path, monkeypatch):
-    whole = spilled(corpus, tmp_path / "whole")
+    expected = spilled(corpus, tmp_path / "expected")
     monkeypatch.setattr(spill, "_SPILL_BUFFER_BYTES", 1000)
-    assert spilled(corpus, tmp_path / "parts") == whole
+    assert spilled(corpus, tmp_path / "parts") == expected
 
 
 def test_an_entry_describes_its_file(corpus, tmp_path, caplog):
@@ -100,7 +100,7 @@ def test_an_entry_describes_its_file(corpus, tmp_path, caplog):
 
 
 def test_files_are_divided_among_workers_by_size(tmp_path, monkeypatch):
-    monkeypatch.setattr(spill, "_TEXT_BYTES_A_WORKER", 1)
+    monkeypatch.setattr(spill, "_TEXT_BYTES_PER_WORKER", 1)
     paths = []
     for size in (10, 50, 20, 40):
         paths.append(str(tmp_path / str(size)))
@@ -113,7 +113,7 @@ def test_files_are_divided_among_workers_by_size(tmp_path, monkeypatch):
     assert len(spill._groups(paths, 9)) == 4
 
 
-def test_full_disk_is_reported_in_one_line(corpus, root, tmp_path):
+def test_full_disk_is_reported_without_a_traceback(corpus, root, tmp_path):
     """Runs in a new process, because it simulates a full disk by a file size limit."""
     program = f"""
 import resource
@@ -146,7 +146,7 @@ def test_memory_is_bounded_by_the_buffer(tmp_path):
     finally:
         tracemalloc.stop()
     assert entry["documents"] == 30_000
-    assert peak < BUCKETS * spill._SPILL_BYTES_A_BUCKET + 4e6
+    assert peak < BUCKETS * spill._SPILL_BYTES_PER_BUCKET + 4e6
 
 
 def test_error_names_the_rejected_file(corpus, tmp_path):
@@ -174,12 +174,12 @@ def test_documents_reach_their_shard_for_any_number_of_shards(corpus, tmp_path):
         assert sorted(found) == everything
 
 
-@pytest.mark.parametrize("left", [10, 40])
-def test_truncated_temporary_file_is_rejected(corpus, tmp_path, left):
+@pytest.mark.parametrize("size", [10, 40])
+def test_truncated_temporary_file_is_rejected(corpus, tmp_path, size):
     spilled(corpus, tmp_path / "out")
     name = next(iter(spill.spilled_files(str(tmp_path / "out"))))
-    os.truncate(tmp_path / "out" / name, left)
-    with pytest.raises(InputError, match=f"{name}: is cut short"):
+    os.truncate(tmp_path / "out" / name, size)
+    with pytest.raises(InputError, match=f"{name}: truncated file"):
         spill.read_spilled(str(tmp_path / "out"), BUCKETS, 0, BUCKETS)
 
 

@@ -91,7 +91,7 @@ def test_text_with_an_archive_suffix_is_rejected(write, suffix):
 def test_trailing_bytes_after_an_archive_are_rejected(write, suffix, junk):
     path = write(PACKERS[suffix](b"One.\nTwo.\n") + junk, f"a.{suffix}")
     with pytest.raises(
-        InputError, match=r"a\.\w+: broken archive after 10 bytes of text: (what|it) "
+        InputError, match=r"a\.\w+: broken archive after 10 bytes of text: (the data|truncated) "
     ):
         list(read_documents(path))
 
@@ -164,7 +164,7 @@ def test_few_undecodable_bytes_are_replaced_and_counted(write, caplog, input_for
 
 def test_utf16_error_names_the_encoding(write):
     for encoding in ("utf-16-le", "utf-16-be"):
-        with pytest.raises(InputError, match=r"the byte order mark of UTF-16 .*, expected UTF-8"):
+        with pytest.raises(InputError, match=r"the byte order mark of UTF-16 .*; expected UTF-8"):
             list(read_documents(write("\ufeffOne.\nTwo.\n".encode(encoding))))
 
 
@@ -189,11 +189,11 @@ def test_long_lines_are_split_at_white_space_and_counted_once(write, monkeypatch
     text = "One.\nThis is rather a long line, i.e. more than twenty bytes.\nThree."
     odd = OddInput()
     source = lines.Lines(write(text + end), 0.1, documents.open_local, max_line_bytes=20)
-    pieces = [(line.content.decode(), line.number, line.is_piece) for line in source.lines()]
-    assert "".join(text for text, _, _ in pieces) == text.replace("\n", "")
-    assert all(len(text) <= 20 for text, _, _ in pieces)
-    assert pieces[:2] == [("One.", 1, False), ("This is rather a ", 2, True)]
-    assert pieces[-1] == ("Three.", 3, False)
+    parts = [(line.content.decode(), line.number, line.is_partial) for line in source.lines()]
+    assert "".join(text for text, _, _ in parts) == text.replace("\n", "")
+    assert all(len(text) <= 20 for text, _, _ in parts)
+    assert parts[:2] == [("One.", 1, False), ("This is rather a ", 2, True)]
+    assert parts[-1] == ("Three.", 3, False)
     odd.merge(source.odd)
     assert odd["long_lines"] == 1
 
@@ -230,9 +230,9 @@ def test_document_of_very_many_lines_is_split_into_parts(write, monkeypatch):
 def test_line_without_white_space_is_split_between_characters(write, monkeypatch):
     monkeypatch.setattr(lines, "_BLOCK_BYTES", 16)
     source = lines.Lines(write("é文😀" * 30), 0, documents.open_local, max_line_bytes=20)
-    pieces = [source.decode(line) for line in source.lines()]
-    assert "".join(pieces) == "é文😀" * 30
-    assert all(15 < len(piece.encode()) <= 20 for piece in pieces[:-1])
+    parts = [source.decode(line) for line in source.lines()]
+    assert "".join(parts) == "é文😀" * 30
+    assert all(15 < len(part.encode()) <= 20 for part in parts[:-1])
 
 
 @pytest.mark.parametrize("input_format", ["sentences", "prose", "gutenberg", "wiki", "jsonl"])
@@ -267,9 +267,9 @@ def test_split_positions_do_not_depend_on_the_read_sizes(write):
 
     text = b"A sentence of some words .\n" * 50_000 + b"a word " * 300_000
     path, odd = write(text), OddInput()
-    whole = list(documents.read_documents(path, Reading(), odd))
+    expected = list(documents.read_documents(path, Reading(), odd))
     slow = documents.read_documents(path, Reading(), odd, lambda path: Slow(text))
-    assert list(slow) == whole
+    assert list(slow) == expected
 
 
 def test_prose_paragraphs_are_joined_and_split_into_sentences(write):
@@ -351,7 +351,7 @@ def test_missing_corpus_is_rejected(patterns):
 
 
 def test_empty_folder_is_rejected(tmp_path):
-    with pytest.raises(InputError, match="no file at"):
+    with pytest.raises(InputError, match="no file matches"):
         find_input_files(str(tmp_path))
 
 
@@ -361,9 +361,9 @@ def test_broken_link_and_pipe_are_rejected(write, tmp_path, monkeypatch, pattern
     write("x", "folder/a.txt")
     monkeypatch.chdir(tmp_path)
     os.symlink("nowhere", "folder/odd")
-    with pytest.raises(InputError, match="--input_file: folder/odd is a link to nothing"):
+    with pytest.raises(InputError, match="--input_file: folder/odd is a broken link"):
         find_input_files(patterns)
     os.remove("folder/odd")
     os.mkfifo("folder/odd")
-    with pytest.raises(InputError, match="--input_file: folder/odd is no plain file"):
+    with pytest.raises(InputError, match="--input_file: folder/odd is not a regular file"):
         find_input_files(patterns)

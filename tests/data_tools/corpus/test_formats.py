@@ -51,23 +51,23 @@ def test_blank_lines_are_skipped_and_empty_texts_are_empty_documents(read):
 
 
 @pytest.mark.parametrize(
-    ("line", "what"),
+    ("line", "message"),
     [
         ('{"text": "One."', r"not JSON: Expecting ',' delimiter"),
-        ("[1, 2]", "a JSON list, expected an object"),
-        ('{"body": "One."}', "no field 'text' in its JSON object"),
-        ('{"text": null}', "its field 'text' is a NoneType, expected a text"),
+        ("[1, 2]", "a JSON list; expected an object"),
+        ('{"body": "One."}', "no field 'text' in the JSON object"),
+        ('{"text": null}', "field 'text' is a NoneType; expected a string"),
         ("[" * 100_000, "not JSON: maximum recursion depth exceeded"),
     ],
 )
-def test_malformed_lines_are_counted_up_to_the_allowed_share(read, line, what):
+def test_malformed_lines_are_counted_up_to_the_allowed_share(read, line, message):
     good = json_lines(*[{"text": "One."}] * 10)
     documents, odd = read(good + line + "\n", "jsonl")
     assert (documents, odd) == ([["One."]] * 10, {"malformed_lines": 1})
     share = r"1 of 11 lines are bad, more than --max_bad_line_share=0\.05$"
-    with pytest.raises(InputError, match=rf"line 11: {what}.* \(byte offset 170 of .*: {share}"):
+    with pytest.raises(InputError, match=rf"line 11: {message}.* \(byte offset 170 of .*: {share}"):
         read(good + line + "\n", "jsonl", max_bad_line_share=0.05)
-    with pytest.raises(InputError, match=rf"line 11: {what}"):
+    with pytest.raises(InputError, match=rf"line 11: {message}"):
         read(good + line + "\n", "jsonl", max_bad_line_share=0)
 
 
@@ -153,15 +153,15 @@ def test_leading_blank_lines_do_not_change_the_detected_format(read):
 
 
 @pytest.mark.parametrize(
-    ("content", "what"),
+    ("content", "message"),
     [
-        ("One.\nTwo.\n", r"line 1: expected '<doc \.\.\.>', got 'One\.'"),
-        ('<doc id="1" title="A">\nA\nOne.\n', "line 1: an article without its end, '</doc>'"),
-        ('<doc id="1" title="A">\nOne.\n' * 2 + "</doc>", "line 1: an article without its end"),
+        ("One.\nTwo.\n", r"line 1: found 'One\.'; expected '<doc \.\.\.>'"),
+        ('<doc id="1" title="A">\nA\nOne.\n', "line 1: an article without the end tag '</doc>'"),
+        ('<doc id="1" title="A">\nOne.\n' * 2 + "</doc>", "line 1: an article without the end tag"),
     ],
 )
-def test_broken_wikipedia_files_are_rejected(read, content, what):
-    with pytest.raises(InputError, match=what):
+def test_broken_wikipedia_files_are_rejected(read, content, message):
+    with pytest.raises(InputError, match=message):
         read(content, "wiki")
 
 

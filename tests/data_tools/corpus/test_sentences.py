@@ -73,8 +73,9 @@ def test_line_ends_become_spaces_and_nul_bytes_are_kept():
     st.sampled_from([7, 1000]),
 )
 @settings(deadline=None)
-def test_only_white_space_is_lost(text, language, piece):
-    with mock.patch.object(splitter, "_PIECE", piece):  # longer texts are split part by part
+def test_only_white_space_is_lost(text, language, length):
+    # Longer texts are split part by part.
+    with mock.patch.object(splitter, "_MAX_SEGMENT_LENGTH", length):
         sentences = split_sentences(text, language)
     assert "".join("".join(sentences).split()) == "".join(text.split())
     assert all(sentence and sentence == sentence.strip() for sentence in sentences)

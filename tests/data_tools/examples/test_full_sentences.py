@@ -42,8 +42,8 @@ def test_every_token_is_in_one_row_and_no_row_is_too_long(
     sentence_lengths, max_seq_length, short_seq_prob, seed
 ):
     rows, lengths = rows_of(sentence_lengths, max_seq_length, short_seq_prob, seed)
-    pieces = [piece for row in rows for start, end in row for piece in range(start, end)]
-    assert sorted(pieces) == list(range(sum(map(sum, sentence_lengths))))
+    tokens = [token for row in rows for start, end in row for token in range(start, end)]
+    assert sorted(tokens) == list(range(sum(map(sum, sentence_lengths))))
     assert lengths.max() <= max_seq_length
     for row, length in zip(rows, lengths, strict=True):
         # A row is [CLS] and its parts, each followed by [SEP].
@@ -54,7 +54,7 @@ def test_every_token_is_in_one_row_and_no_row_is_too_long(
 @settings(max_examples=100, deadline=None)
 def test_rows_are_as_full_as_whole_sentences_allow(sentence_lengths, max_seq_length, seed):
     """Compares with a simple implementation, with documents in the order that was drawn."""
-    most = max_seq_length - 2
+    max_tokens = max_seq_length - 2
     documents = documents_of(sentence_lengths)
     rows, _ = rows_of(sentence_lengths, max_seq_length, 0.0, seed)
     document_starts = documents.sentence_starts[documents.document_starts[:-1]].tolist()
@@ -65,12 +65,12 @@ def test_rows_are_as_full_as_whole_sentences_allow(sentence_lengths, max_seq_len
         number = document_starts.index(document_start)
         at, is_new = document_start, True
         for length in sentence_lengths[number]:
-            for begin in range(0, length, most):
-                size = min(most, length - begin)
+            for begin in range(0, length, max_tokens):
+                size = min(max_tokens, length - begin)
                 between = 1 if is_new else 0  # the [SEP] after the previous document
                 if size + between > room or not expected:
                     expected.append([[at, at + size]])
-                    room = most - size
+                    room = max_tokens - size
                 elif is_new:
                     expected[-1].append([at, at + size])
                     room -= size + 1

@@ -47,8 +47,8 @@ def spread(num_documents: int, num_sentences: int, seed: int = 0) -> Documents:
     return documents_of(rng.integers(3, 30, (num_documents, num_sentences)).tolist())
 
 
-def document_of(documents: Documents, piece: np.ndarray) -> np.ndarray:
-    sentence = np.searchsorted(documents.sentence_starts, piece, "right") - 1
+def document_of(documents: Documents, token: np.ndarray) -> np.ndarray:
+    sentence = np.searchsorted(documents.sentence_starts, token, "right") - 1
     return np.searchsorted(documents.document_starts, sentence, "right") - 1
 
 
@@ -168,19 +168,19 @@ def reference_truncation(a_length: int, b_length: int, most: int) -> tuple[int, 
 @settings(max_examples=300, deadline=None)
 def test_longer_half_is_truncated_and_b_for_equal_lengths(a_length, b_length, most, seed):
     pairs = np.array([[1000, 1000 + a_length, 5000, 5000 + b_length, RANDOM]])
-    cut = truncate_pairs(pairs, most, np.random.default_rng(seed))[0]
-    lengths = (cut[A_END] - cut[A_START], cut[B_END] - cut[B_START])
+    truncated = truncate_pairs(pairs, most, np.random.default_rng(seed))[0]
+    lengths = (truncated[A_END] - truncated[A_START], truncated[B_END] - truncated[B_START])
     assert lengths == reference_truncation(a_length, b_length, most)
-    assert 1000 <= cut[A_START] < cut[A_END] <= 1000 + a_length
-    assert 5000 <= cut[B_START] < cut[B_END] <= 5000 + b_length
-    assert cut[LABEL] == RANDOM
+    assert 1000 <= truncated[A_START] < truncated[A_END] <= 1000 + a_length
+    assert 5000 <= truncated[B_START] < truncated[B_END] <= 5000 + b_length
+    assert truncated[LABEL] == RANDOM
 
 
 def test_tokens_are_removed_at_either_end_with_equal_probability():
     pairs = np.tile([0, 70, 100, 160, NEXT], (4000, 1))  # A loses 18 tokens, B loses 8
-    cut = truncate_pairs(pairs, 104, np.random.default_rng(6))
+    truncated = truncate_pairs(pairs, 104, np.random.default_rng(6))
     for column, removed in ((A_START, 18), (B_START, 8)):
-        at_the_front = np.bincount(cut[:, column] - pairs[:, column], minlength=removed + 1)
+        at_the_front = np.bincount(truncated[:, column] - pairs[:, column], minlength=removed + 1)
         expected = 4000 * stats.binom.pmf(np.arange(removed + 1), removed, 0.5)
         often = expected > 5
         seen, wanted = at_the_front[often], expected[often]
@@ -237,8 +237,8 @@ def test_sentence_order_splits_a_single_sentence_uniformly():
     pairs = pairs_of(documents, 128, 0.0, 2, "order")
     assert len(pairs) == 9000
     first_start = np.minimum(pairs[:, A_START], pairs[:, B_START])
-    cut = np.maximum(pairs[:, A_START], pairs[:, B_START]) - first_start
-    counts = np.bincount(cut, minlength=10)
+    split = np.maximum(pairs[:, A_START], pairs[:, B_START]) - first_start
+    counts = np.bincount(split, minlength=10)
     assert counts[0] == 0
     assert stats.chisquare(counts[1:]).pvalue > 1e-4
 

@@ -69,8 +69,8 @@ def save_model():
 
         @tf.function(input_signature=[tf.TensorSpec([None], tf.string, name="text")])
         def classify(text: tf.Tensor) -> dict[str, tf.Tensor]:
-            refused = tf.reduce_any(tf.strings.regex_full_match(text, "boom"))
-            with tf.control_dependencies([tf.debugging.Assert(~refused, ["a boom"])]):
+            rejected = tf.reduce_any(tf.strings.regex_full_match(text, "boom"))
+            with tf.control_dependencies([tf.debugging.Assert(~rejected, ["a boom"])]):
                 length = tf.strings.length(text, unit="UTF8_CHAR")
             # "work N" loops N times, for tests of slow responses.
             works = tf.strings.regex_full_match(text, "work [0-9]+")
@@ -133,14 +133,14 @@ def start_process(root):
             text=True,
         )
         started.append(process)
-        said = ""
+        output = ""
         for line in process.stderr:
-            said += line
+            output += line
             if match := re.search(r"http://\S+", line):
                 # Keep reading, so that the pipe never fills.
                 threading.Thread(target=process.stderr.read, daemon=True).start()
                 return Server(match[0], folder, process.terminate, process)
-        raise AssertionError(f"the server ended: {said}")
+        raise AssertionError(f"the server ended: {output}")
 
     yield start
     for process in started:
@@ -194,7 +194,7 @@ def wait_for():
     def wait(holds, seconds: float = 10.0) -> None:
         until = time.monotonic() + seconds
         while not holds():
-            assert time.monotonic() < until, "it never held"
+            assert time.monotonic() < until, "the condition was not met in time"
             time.sleep(0.05)
 
     return wait

@@ -79,20 +79,20 @@ def test_large_request_is_split_and_interleaved_with_others():
     assert answers[0]["y"].tolist() == [[20], [22], [24], [28], [28]]
     assert version.batches == [[10, 11], [1, 2], [12, 14], [14]]
     assert run_all(version, [[[1]] * 100, [[1]] * 101])[1].message == (
-        "The request has 101 rows, expected up to 100"
+        "The request has 101 rows; expected at most 100"
     )
 
 
 def test_slices_of_unequal_width_are_padded():
     texts = [b"a", b"bc", b"", b"def"]
-    whole, cut = (
+    complete, sliced = (
         run_all(FakeVersion(), [np.array(texts, object)], "letters", max_rows=rows)[0]
         for rows in (4, 2)
     )
-    assert whole.keys() == cut.keys()
-    for name, array in whole.items():
-        assert cut[name].tolist() == array.tolist()
-        assert cut[name].dtype == array.dtype
+    assert complete.keys() == sliced.keys()
+    for name, array in complete.items():
+        assert sliced[name].tolist() == array.tolist()
+        assert sliced[name].dtype == array.dtype
 
 
 def test_long_text_does_not_widen_outputs_of_other_requests():

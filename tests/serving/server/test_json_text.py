@@ -3,7 +3,7 @@
 import pytest
 
 from keras_bert.serving.server.errors import RestError
-from keras_bert.serving.server.json_text import parse_object, shown
+from keras_bert.serving.server.json_text import format_json, parse_object
 
 
 def test_parses_objects_with_and_without_a_byte_order_mark():
@@ -53,8 +53,8 @@ def test_values_other_than_objects_are_rejected():
 
 
 def test_long_values_are_truncated_in_errors():
-    assert len(shown(["x" * 1_000_000] * 10)) == 203
+    assert len(format_json(["x" * 1_000_000] * 10)) == 203
     nested: list = []
     for _ in range(100_000):
         nested = [nested]
-    assert len(shown(nested)) <= 203
+    assert len(format_json(nested)) <= 203

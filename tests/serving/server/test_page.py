@@ -46,16 +46,16 @@ def open_page(browser, serve_here):
         page = browser.new_page(
             viewport={"width": 900, "height": 900}, color_scheme=scheme, base_url=server.url
         )
-        page.complaints = []
-        page.on("console", lambda message: page.complaints.append(message.text))
-        page.on("pageerror", lambda error: page.complaints.append(str(error)))
+        page.console_messages = []
+        page.on("console", lambda message: page.console_messages.append(message.text))
+        page.on("pageerror", lambda error: page.console_messages.append(str(error)))
         page.goto("/")
         pages.append(page)
         return page
 
     yield open_page
     for page in pages:
-        assert not page.complaints
+        assert not page.console_messages
         page.close()
 
 
@@ -179,7 +179,7 @@ def test_question_answering_page(visit):
     assert page.inner_text("mark") == "\U0001f600" * 4
     assert page.locator("button[aria-pressed=true]").inner_text() == "\U0001f600" * 4
     send(page, question="Why?")
-    assert page.inner_text(".large") == "The context does not say"
+    assert page.inner_text(".large") == "No answer found in the context"
     assert page.locator("mark").count() == 0
 
 
@@ -209,19 +209,19 @@ def test_entities_page(visit):
     assert rows_of(page) == ["Marie (PER) 99.0%", "Paris (LOC) 50.0%", "Curie (PER) 75.0%"]
     photograph(page, "entities")
     send(page, text="nobody")
-    assert page.inner_text(".note") == "None found."
+    assert page.inner_text(".note") == "No entities found."
 
 
 def test_fill_mask_page(visit):
     @tf.function(input_signature=[TEXT])
     def fill(text):
         masks = tf.size(tf.strings.split(text, "[MASK]").flat_values) - 1
-        pieces = tf.constant([["paris", "london"], ["##s", "war"], ["", ""]])
+        tokens = tf.constant([["paris", "london"], ["##s", "war"], ["", ""]])
         scores = tf.constant([[0.5, 0.25], [0.125, 0.1], [0.0, 0.0]])
         # The last row is padding, as for a batch with a text with more masks.
         keep = tf.concat([tf.range(masks), [2]], 0)
         return {
-            "tokens": tf.gather(pieces, keep)[None],
+            "tokens": tf.gather(tokens, keep)[None],
             "token_ids": tf.gather(tf.zeros([3, 2], tf.int32), keep)[None],
             "scores": tf.gather(scores, keep)[None],
         }
@@ -254,11 +254,11 @@ def test_similarity_page(visit):
 
 def test_errors_are_shown_and_keyboard_can_submit(visit):
     @tf.function(input_signature=[TEXT])
-    def refuse(text):
+    def reject(text):
         with tf.control_dependencies([tf.debugging.Assert(text[0] != "boom", ["a boom"])]):
             return {"score": tf.ones_like(text, tf.float32)}
 
-    page = visit(refuse, {"task": "classification", "pair": False})
+    page = visit(reject, {"task": "classification", "pair": False})
     page.wait_for_function("document.activeElement.id === 'text'")
     page.fill("#text", "boom")
     with page.expect_response("**:predict"):
@@ -270,8 +270,8 @@ def test_errors_are_shown_and_keyboard_can_submit(visit):
     page.wait_for_selector("#error", state="hidden")
     assert page.inner_text(".large") == "1"
     # Chromium logs each failed request to its console.
-    assert [text for text in page.complaints if "400" not in text] == []
-    page.complaints.clear()
+    assert [text for text in page.console_messages if "400" not in text] == []
+    page.console_messages.clear()
     for label in page.locator("label").all():
         assert page.locator(f"#{label.get_attribute('for')}").count() == 1
 
@@ -283,7 +283,7 @@ def test_unknown_task_is_reported(visit):
 
     page = visit(echo, {"task": "poetry"})
     page.wait_for_selector("#error:visible")
-    assert page.inner_text("#error") == 'This page does not know the task "poetry".'
+    assert page.inner_text("#error") == 'This page does not support the task "poetry".'
     assert page.is_hidden("#form")
 
 
@@ -300,20 +300,20 @@ def test_unknown_task_is_reported(visit):
             "question_answering",
             {"task": "question_answering"},
             {"question": "Who sat?", "context": "The cat sat on the mat. \U0001f600"},
-            r"Answer .+ Likeliest answers( .+ \d+\.\d%){3}",
+            r"Answer .+ Most likely answers( .+ \d+\.\d%){3}",
         ),
         ("ner", {"task": "ner"}, {"text": "The cat, Paris."}, r"Entities .+ Scores( .+\.\d%)+"),
         (
             "fill_mask",
             {"task": "fill_mask"},
             {"text": "The [MASK] sat."},
-            r"Likeliest text The\S* .*sat\. Fillings( \S+ \d+\.\d%){3}",
+            r"Most likely text The\S* .*sat\. Predictions( \S+ \d+\.\d%){3}",
         ),
         (
             "embedding",
             {"task": "embedding"},
             {"first": "The cat", "second": "The mat"},
-            r"Cosine similarity( (cls|mean|pooled) -?[01]\.\d{3}){3} 1 is the same",
+            r"Cosine similarity( (cls|mean|pooled) -?[01]\.\d{3}){3} 1 means the same",
         ),
     ],
     ids=["pair", "question_answering", "ner", "fill_mask", "embedding"],

@@ -86,7 +86,7 @@ def test_valid_requests_are_decoded(document, inputs):
             "Expecting value/list but got object at item 1 of input list",
         ),
         ({"instances": ["b", ["c"]]}, "Expecting shape [] but got: [1]"),
-        ({"instances": [["a"], ["c"]]}, "Input text has the wrong shape: expected [-1]"),
+        ({"instances": [["a"], ["c"]]}, "Input text has shape [2,1]; expected [-1]"),
         ({"signature_name": "pair", "instances": ["a"]}, "instances is a plain list, but expecti"),
         (
             {"signature_name": "pair", "instances": [{"a": "x"}]},

@@ -79,7 +79,7 @@ def test_schema_describes_the_inputs_of_the_signatures(server):
             ":predict",
             {"signature_name": "token_ids", "inputs": {"input_ids": [[1]], "weights": []}},
             400,
-            "Input weights has the wrong shape: expected [-1,-1] but got: [0]",
+            "Input weights has shape [0]; expected [-1,-1]",
         ),
         (
             ":predict",
@@ -214,9 +214,12 @@ def test_new_version_while_serving_and_drain_on_sigterm(
     ("flags", "message"),
     [
         (["--export_dir=absent"], "--export_dir=absent: no such folder"),
-        (["--export_dir={empty}"], "has no version: expected"),
-        (["--export_dir={export}", "--port={taken}"], "cannot listen there: Address already in"),
-        (["--export_dir={export}", "--host=no.such.host.invalid"], "cannot listen there: "),
+        (["--export_dir={empty}"], "found no version; expected"),
+        (["--export_dir={export}", "--port={taken}"], "cannot listen on this address: Address"),
+        (
+            ["--export_dir={export}", "--host=no.such.host.invalid"],
+            "cannot listen on this address: ",
+        ),
         (["--export_dir={export}", "--max_batch_size=0"], "flag --max_batch_size=0"),
         (["--export_dir={export}", "--model_name=a/b"], "--model_name=a/b: expected a name"),
         (["--export_dir={export}", "more"], "expected flags only, got 'more'"),

@@ -68,7 +68,7 @@ def test_invalid_export_json_is_ignored_with_a_warning(folder, text, caplog):
     (folder / "1" / "export.json").write_text(text, "latin-1")
     with caplog.at_level("WARNING", "absl"):
         assert load_version(folder / "1").export is None
-    assert "1/export.json is ignored: " in caplog.text
+    assert f"Ignoring {folder / '1' / 'export.json'}: " in caplog.text
 
 
 def test_highest_version_is_served_first(folder, saved):
@@ -96,13 +96,13 @@ def test_new_version_replaces_the_old_one(versions, folder, saved):
 def test_incomplete_version_is_not_served_until_it_is_complete(versions, folder, saved):
     shutil.copytree(saved[2], folder / "2")
     data = next((folder / "2" / "variables").glob("*.data*"))
-    whole = data.read_bytes()
+    content = data.read_bytes()
     data.unlink()
     assert not look_twice(versions)
     assert served(versions) == 1
     assert versions.states()[2][0] == "END"
     assert versions.states()[2][1]
-    data.write_bytes(whole)
+    data.write_bytes(content)
     assert look_twice(versions)
     assert served(versions) == 2
 
@@ -142,9 +142,9 @@ def test_replaced_model_of_the_same_version_is_reloaded(versions, folder, saved)
     # fixed.
     (folder / "1" / "saved_model.pb").write_bytes(b"not a model")
     assert not look_twice(versions)
-    state, wrong = versions.states()[1]
+    state, error = versions.states()[1]
     assert state == "AVAILABLE"
-    assert wrong
+    assert error
     assert served(versions) == 2
     shutil.rmtree(folder / "1")
     assert not look_twice(versions)
@@ -176,7 +176,7 @@ def test_deleting_the_highest_version_serves_a_lower_one(versions, folder, saved
 
 
 def test_folder_without_a_loadable_version_is_rejected(tmp_path):
-    with pytest.raises(InputError, match="has no version: expected"):
+    with pytest.raises(InputError, match="found no version; expected"):
         Versions(tmp_path).start()
     (tmp_path / "1").mkdir()
     (tmp_path / "1" / "saved_model.pb").write_bytes(b"not a model")
@@ -193,10 +193,10 @@ def test_startup_accepts_changing_files_and_rejects_unreadable_ones(folder, monk
     versions.start()
     assert versions.current.number == 1
 
-    def refuse(path):
+    def deny(path):
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr("keras_bert.serving.server.versions.describe_files", refuse)
+    monkeypatch.setattr("keras_bert.serving.server.versions.describe_files", deny)
     with pytest.raises(InputError, match=r"--export_dir=.*: Permission denied"):
         Versions(folder).start()
 

@@ -9,7 +9,7 @@ from tests.tasks.classification.test_predictions import answers_of
 
 
 @pytest.mark.parametrize(
-    ("problem", "logits", "labels", "figures"),
+    ("problem", "logits", "labels", "metrics"),
     [
         (
             Problem("single_label", ("a", "b"), ("accuracy",)),
@@ -31,18 +31,18 @@ from tests.tasks.classification.test_predictions import answers_of
         ),
     ],
 )
-def test_loss_is_the_mean_over_examples(problem, logits, labels, figures):
+def test_loss_is_the_mean_over_examples(problem, logits, labels, metrics):
     scored = score(problem, answers_of(problem, logits), np.array(labels))
-    assert scored == pytest.approx(figures)
+    assert scored == pytest.approx(metrics)
 
 
 def test_f1_is_that_of_label_1_in_any_label_order():
     labels, logits = np.array([1, 1, 0, 0]), np.array([[0, 1.0], [1, 0], [1, 0], [1, 0]])
-    figures = []
+    metrics = []
     for names in (("0", "1"), ("1", "0")):
         problem = Problem("single_label", names, ("accuracy", "f1"))
         order = [int(name) for name in names]
         numbers = np.argsort(order)[labels]
-        figures.append(score(problem, answers_of(problem, logits[:, order]), numbers))
-    assert figures[0] == figures[1]
-    assert figures[0]["f1"] == pytest.approx(2 / 3)
+        metrics.append(score(problem, answers_of(problem, logits[:, order]), numbers))
+    assert metrics[0] == metrics[1]
+    assert metrics[0]["f1"] == pytest.approx(2 / 3)

@@ -87,13 +87,13 @@ def ask(model, tokenizer, labels, problem_type, *texts):
 @pytest.mark.parametrize("texts", [(TEXTS,), (TEXTS, PAIRS), (PAIRS, TEXTS)])
 def test_single_label(make_model, tokenizer, texts):
     logits, answers = ask(make_model(3), tokenizer, LABELS, "single_label", *texts)
-    likeliest = [LABELS[row].encode() for row in logits.argmax(axis=1)]
-    assert len(set(likeliest)) > 1
+    most_probable = [LABELS[row].encode() for row in logits.argmax(axis=1)]
+    assert len(set(most_probable)) > 1
     for answer in answers:
-        assert answer["label"].tolist() == likeliest
+        assert answer["label"].tolist() == most_probable
         np.testing.assert_allclose(answer["logits"], logits, atol=1e-5)
-        shares = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
-        np.testing.assert_allclose(answer["probabilities"], shares, atol=1e-5)
+        probabilities = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+        np.testing.assert_allclose(answer["probabilities"], probabilities, atol=1e-5)
 
 
 def test_multiple_labels_are_listed_most_probable_first(make_model, tokenizer):
@@ -143,6 +143,6 @@ def test_any_number_of_texts_is_accepted(classify):
 @pytest.mark.parametrize("count", [0, 1, 3])
 def test_texts_without_a_pair_are_rejected(classify, count):
     pairs = tf.constant(["on"] * count, tf.string)
-    message = rf"text_pair and text: expected one shape, got.*{count}.*2"
+    message = rf"text_pair and text: expected equal shapes, got.*{count}.*2"
     with pytest.raises(tf.errors.InvalidArgumentError, match=message):
         classify["serving_default"](tf.constant(["a", "e"]), pairs)

@@ -13,7 +13,7 @@ from keras_bert.checkpoints.conversion import convert
 from keras_bert.checkpoints.open_checkpoint import open_checkpoint
 from keras_bert.common.errors import InputError
 from keras_bert.tasks import task
-from keras_bert.tasks.classification.head_settings import is_of_pairs
+from keras_bert.tasks.classification.head_settings import takes_pairs
 from keras_bert.tasks.classification.text_classifier import TextClassifier
 from keras_bert.tasks.fine_tuning.batches import BatchSettings, bucket_lengths, training_plan
 from keras_bert.tasks.fine_tuning.earlier_run import EarlierRun
@@ -80,8 +80,8 @@ def test_fit_learns_and_reports_the_metrics_of_both_sets(trained):
     assert {len(values) for name, values in history.items() if name in names} == {3}
     assert history["loss"][-1] < history["loss"][0]
     assert history["val_accuracy"][-1] == 1.0
-    figures = classifier.evaluate(TEXTS, LABELS)
-    assert figures.keys() == {"loss", "accuracy", "f1_macro"}
+    metrics = classifier.evaluate(TEXTS, LABELS)
+    assert metrics.keys() == {"loss", "accuracy", "f1_macro"}
     assert classifier.evaluate(TEXTS[:10], LABELS[:10], batch_size=3)["loss"] == pytest.approx(
         history["val_loss"][-1], abs=1e-5
     )
@@ -213,12 +213,12 @@ def several(pretrained):
 
 def test_multiple_labels_of_pairs(several, tmp_path):
     classifier, labels = several
-    figures = classifier.evaluate(PAIRS, labels)
-    assert figures.keys() == {"loss", "accuracy", "f1_micro", "f1_macro"}
-    assert figures["f1_micro"] > 0.7
+    metrics = classifier.evaluate(PAIRS, labels)
+    assert metrics.keys() == {"loss", "accuracy", "f1_micro", "f1_macro"}
+    assert metrics["f1_micro"] > 0.7
     answers = classifier.predict(PAIRS)
-    for names, shares in zip(answers["labels"], answers["probabilities"], strict=True):
-        order = [classifier.labels[i] for i in np.argsort(-shares) if shares[i] > 0.5]
+    for names, row in zip(answers["labels"], answers["probabilities"], strict=True):
+        order = [classifier.labels[i] for i in np.argsort(-row) if row[i] > 0.5]
         assert names.tolist() == order + [""] * (2 - len(order))
     # It was trained on pairs, so its export takes pairs.
     classifier.save_pretrained(tmp_path / "out")
@@ -238,10 +238,10 @@ def test_regression_with_early_stopping(pretrained, tmp_path):
     history = model.fit(*data, validation_data=data, epochs=9, callbacks=[stopping], **FAST)
     assert "accuracy" not in history.history
     assert len(history.history["val_pearson"]) == 2
-    figures = model.evaluate(TEXTS, numbers)
-    assert figures.keys() == {"loss", "pearson", "spearman"}
-    assert figures["loss"] == pytest.approx(history.history["val_loss"][0], abs=1e-5)
-    assert figures["loss"] != pytest.approx(history.history["val_loss"][1], abs=1e-5)
+    metrics = model.evaluate(TEXTS, numbers)
+    assert metrics.keys() == {"loss", "pearson", "spearman"}
+    assert metrics["loss"] == pytest.approx(history.history["val_loss"][0], abs=1e-5)
+    assert metrics["loss"] != pytest.approx(history.history["val_loss"][1], abs=1e-5)
     assert model.labels == ()
     model.save_pretrained(tmp_path / "out")
     opened = load(tmp_path / "out")
@@ -280,7 +280,7 @@ def test_pairs_are_determined_by_the_task_of_the_run_in_any_spelling(
     pretrained, settings, pair, tmp_path
 ):
     source = Source(open_checkpoint(pretrained), EarlierRun(tmp_path, settings, {}))
-    assert is_of_pairs(source) is pair
+    assert takes_pairs(source) is pair
 
 
 @pytest.mark.parametrize(
@@ -288,7 +288,7 @@ def test_pairs_are_determined_by_the_task_of_the_run_in_any_spelling(
     [
         (
             {"labels": None},
-            r"labels is None, but .* has no classification head; expected the names",
+            r"labels is None, but .* has no classification head; expected the class",
         ),
         ({"labels": ["a"]}, r"labels=\['a'\]: expected at least two different names"),
         ({"labels": ["a", "a"]}, r"labels=\['a', 'a'\]: expected at least two different names"),
@@ -299,7 +299,7 @@ def test_pairs_are_determined_by_the_task_of_the_run_in_any_spelling(
         ({"problem_type": "single"}, r"problem_type='single': expected one of single_label, multi"),
         (
             {"problem_type": "regression"},
-            r"labels=\['neg', 'pos'\]: expected none for a regression",
+            r"labels=\['neg', 'pos'\]: expected no labels for a regression",
         ),
     ],
 )
@@ -341,13 +341,13 @@ def test_pairs_need_a_model_with_two_segments(make_checkpoint, tmp_path):
 @pytest.mark.parametrize(
     ("texts", "labels", "given", "message"),
     [
-        (["a", "b"], ["neg"], {}, "texts has 2 items, labels has 1 items; expected lists of one"),
+        (["a", "b"], ["neg"], {}, "texts has 2 items, labels has 1 items; expected lists of the"),
         ("a text", ["neg"], {}, "texts is 'a text', a str; expected a list of strings"),
         (["a", 5], ["neg", "pos"], {}, r"texts\[1\] is 5, a int; expected a string"),
         ((["a"], ["b", "c"]), ["neg"], {}, r"texts\[0\] has 1 items, texts\[1\] has 2 items"),
         (["a"], "neg", {}, "labels is 'neg', a str; expected a list of labels"),
         (["a"], ["good"], {}, "labels, item 0: unknown label 'good'; expected one of neg, pos"),
-        (["a"], [["neg"]], {}, r"labels\[0\] is \['neg'\]; expected the name of a class"),
+        (["a"], [["neg"]], {}, r"labels\[0\] is \['neg'\]; expected a class name"),
         (["a"], [None], {}, "labels, item 0: expected a label, got null"),
         ([], [], {}, r"fit\(\) got no examples; expected at least one"),
         (["a"], ["neg"], {"epochs": 0}, "epochs=0: expected a whole number of at least 1"),
@@ -355,7 +355,7 @@ def test_pairs_need_a_model_with_two_segments(make_checkpoint, tmp_path):
         (["a"], ["neg"], {"learning_rate": 0}, "learning_rate=0: expected a number above 0"),
         (["a"], ["neg"], {"learning_rate": "x"}, "learning_rate='x': expected a number$"),
         (["a"], ["neg"], {"seed": -1}, "seed=-1: expected a whole number from 0"),
-        (["a"], ["neg"], {"lr": 1.0}, r"fit\(\) got unknown arguments lr; expected of epochs"),
+        (["a"], ["neg"], {"lr": 1.0}, r"fit\(\) got unknown arguments lr; expected any of epochs"),
         (["a"], ["neg"], {"validation_data": ["a"]}, r"validation_data is \['a'\]; expected a tup"),
         (
             ["a"],
@@ -394,7 +394,7 @@ def test_invalid_arguments_of_evaluate_and_predict_are_named(trained, several):
             call(["a"], batch_size=0)
         with pytest.raises(InputError, match="texts is 'a', a str; expected a list of strings"):
             call("a")
-    with pytest.raises(InputError, match=r"labels\[0\] is 'good'; expected a list of the names"):
+    with pytest.raises(InputError, match=r"labels\[0\] is 'good'; expected a list of class names"):
         several[0].evaluate(["a"], ["good"])
     with pytest.raises(InputError, match="unknown label 'bad'; expected some of good, very"):
         several[0].evaluate(["a"], [["bad"]])
@@ -408,7 +408,7 @@ def test_labels_of_any_type_convertible_to_a_name_are_accepted(pretrained):
 
 
 def test_untrained_model_is_not_exported(pretrained, tmp_path):
-    message = r"model: lacks weights that the task needs, classifier/kernel, classifier/bias; exp"
+    message = r"model: lacks the weights classifier/kernel, classifier/bias; exp"
     with pytest.raises(InputError, match=message):
         open_new(pretrained).export(tmp_path / "1")
     assert not (tmp_path / "1").exists()
@@ -417,11 +417,11 @@ def test_untrained_model_is_not_exported(pretrained, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("a/first",), "expected a numbered version"),
+        (("a/first",), "is not a version number"),
         (("1", "tflite"), "format='tflite': expected one of saved_model, onnx, litert"),
-        (("1", "onnx", "bfloat16"), "compute_type does nothing for format='onnx'"),
+        (("1", "onnx", "bfloat16"), "compute_type has no effect with format='onnx'"),
         (("1", "saved_model", "float16"), "compute_type='float16': expected one of float32, bfl"),
-        (("1", "saved_model", None, True), "int8 does nothing for format='saved_model'"),
+        (("1", "saved_model", None, True), "int8 has no effect with format='saved_model'"),
     ],
 )
 def test_invalid_arguments_of_export_are_named(trained, arguments, message, tmp_path):

@@ -99,7 +99,7 @@ def test_incomplete_rows_of_qqp_are_skipped_and_counted(write, tmp_path, caplog)
     texts = read_glue(find_task("qqp"), tmp_path, train=True, dev=False, test=False).train
     assert texts.labels == ["0", "1"]
     assert texts.second == ["why?", ""]
-    assert "1 rows have too few columns and are passed over; the first is line 3" in caplog.text
+    assert "skipped 1 rows with too few columns; the first is line 3" in caplog.text
 
 
 def test_quotes_in_tsv_have_no_special_meaning(write):
@@ -167,8 +167,8 @@ def test_unreadable_files_are_rejected(tmp_path):
         read_texts(tmp_path / "latin.csv", ["text"])
 
 
-def test_too_deeply_nested_json_is_rejected_in_one_line(tmp_path):
+def test_too_deeply_nested_json_is_rejected(tmp_path):
     path = tmp_path / "a.jsonl"
     path.write_text('{"text": "a"}\n{"text": ' + "[" * 100_000 + "\n")
-    with pytest.raises(InputError, match=r"a.jsonl, line 2: is nested too deep"):
+    with pytest.raises(InputError, match=r"a.jsonl, line 2: is nested too deeply"):
         read_texts(path, ["text"])

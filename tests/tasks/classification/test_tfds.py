@@ -58,7 +58,9 @@ def test_examples_are_in_index_order_with_the_labels_of_the_files(prepared):
 
 def test_unprepared_data_is_rejected_with_the_command_to_prepare_it(prepared, tmp_path):
     assert find_prepared("glue/rte", prepared) is None
-    message = r"holds no prepared glue/rte, and nothing is downloaded.*tfds build glue/rte"
+    message = (
+        r"no prepared dataset glue/rte was found, and nothing is downloaded.*tfds build glue/rte"
+    )
     with pytest.raises(InputError, match=message):
         read_tfds(find_task("rte"), str(tmp_path), train=True, dev=True, test=False)
 

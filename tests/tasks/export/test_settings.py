@@ -23,7 +23,7 @@ from keras_bert.tasks.export.task_export import FORMATS
     ],
 )
 def test_used_settings_are_accepted(task: str, kind: str, given: dict):
-    ExportSettings("model", "1", format=kind, **given).check_read(task)
+    ExportSettings("model", "1", format=kind, **given).check_unused(task)
 
 
 @pytest.mark.parametrize(
@@ -40,9 +40,9 @@ def test_used_settings_are_accepted(task: str, kind: str, given: dict):
     ],
 )
 def test_unused_settings_are_rejected(task: str, kind: str, name: str, value, expected: str):
-    message = f"--{name} does nothing for --task={task} --format={kind}; expected of {expected}"
+    message = f"--{name} has no effect with --task={task} --format={kind}; expected only {expected}"
     with pytest.raises(InputError, match=re.escape(message)):
-        ExportSettings("model", "1", format=kind, **{name: value}).check_read(task)
+        ExportSettings("model", "1", format=kind, **{name: value}).check_unused(task)
 
 
 def test_program_has_only_these_tasks_formats_and_flags(run_program):

@@ -85,7 +85,7 @@ def test_keras_hub_classifier_gives_the_same_logits(root: Path):
 def test_pair_needs_two_segments(make_run, tmp_path: Path):
     for task in ("classification", "question_answering"):
         path = make_run(tmp_path / task, task, type_vocab_size=1) / "model"
-        with pytest.raises(InputError, match="type_vocab_size is 1; expected 2 segments"):
+        with pytest.raises(InputError, match="type_vocab_size is 1; expected at least 2"):
             opened(task, path)
     assert opened("classification", tmp_path / "classification", pair=False)
 
@@ -99,11 +99,11 @@ def test_pair_needs_two_segments(make_run, tmp_path: Path):
         (
             "question_answering",
             {"version_2_with_negative": False, "null_score_diff_threshold": 1.0},
-            "threshold=1.0 needs version_2_with_negative",
+            "threshold=1.0: needs version_2_with_negative",
         ),
     ],
 )
-def test_invalid_settings_are_reported_in_one_line(task: str, how: dict, message: str, runs: dict):
+def test_invalid_settings_are_reported_on_one_line(task: str, how: dict, message: str, runs: dict):
     with pytest.raises(InputError, match=message) as caught:
         opened(task, runs[task], **how)
     assert "\n" not in str(caught.value)
@@ -184,7 +184,7 @@ def test_embeddings_equal_sentence_transformers_on_the_same_directory(root: Path
     folder = export(ExportSettings(str(model_dir), str(tmp_path / "1")))
     info = json.loads((folder / "export.json").read_text())
     assert (info["max_seq_length"], info["pooling"], info["normalize"]) == (256, "mean", True)
-    assert "sentence-transformers takes the vector `mean`" in (folder / "README.md").read_text()
+    assert "sentence-transformers uses the output `mean`" in (folder / "README.md").read_text()
     ours = tf.saved_model.load(str(folder)).signatures["serving_default"](tf.constant(texts))
     np.testing.assert_allclose(ours[info["pooling"]], theirs["directory"], atol=1e-5)
     np.testing.assert_allclose(ours["cls"], theirs["cls"], atol=1e-5)

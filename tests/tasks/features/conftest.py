@@ -25,6 +25,6 @@ def checkpoint(golden, tmp_path_factory):
     weights = dict(np.load(GOLDEN / "model_weights.npz"))
     config = json.loads(str(weights.pop("config"))) | {"hidden_act": "gelu"}
     (folder / "config.json").write_text(json.dumps(config))
-    (folder / "vocab.txt").write_text("".join(f"{piece}\n" for piece in golden["vocab"]))
+    (folder / "vocab.txt").write_text("".join(f"{token}\n" for token in golden["vocab"]))
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
     return folder

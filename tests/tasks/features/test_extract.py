@@ -64,9 +64,9 @@ def test_pooling_is_over_the_tokens_of_a_line_without_its_padding(parts, golden,
 def test_line_that_is_too_long_is_truncated_and_counted(parts, caplog):
     long = "wa wb wc wd we wf wg wh"
     found = run(parts, [long, f"{long} ||| wz", "wa"], [-1], length=7)
-    pieces = [[parts[1].vocab[i] for i in line.input_ids] for line in found]
-    assert pieces[0] == ["[CLS]", "wa", "wb", "wc", "wd", "we", "[SEP]"]
-    assert pieces[1] == ["[CLS]", "wa", "wb", "wc", "[SEP]", "wz", "[SEP]"]
+    tokens = [[parts[1].vocab[i] for i in line.input_ids] for line in found]
+    assert tokens[0] == ["[CLS]", "wa", "wb", "wc", "wd", "we", "[SEP]"]
+    assert tokens[1] == ["[CLS]", "wa", "wb", "wc", "[SEP]", "wz", "[SEP]"]
     assert "2 of 3 lines had more than 7 tokens and were truncated" in caplog.text
 
 
@@ -91,7 +91,9 @@ def test_lines_are_read_one_window_at_a_time(parts, monkeypatch):
 
 @pytest.mark.parametrize("layers", [[2], [-3], [], [0, 5]])
 def test_layer_that_does_not_exist_is_rejected(parts, layers):
-    with pytest.raises(InputError, match=r"--layers=.*: expected numbers from -2, the first"):
+    with pytest.raises(
+        InputError, match=r"--layers=.*: expected numbers from 0 .* to 1 .*, or from -2"
+    ):
         run(parts, ["wa"], layers)
 
 

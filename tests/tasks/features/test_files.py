@@ -39,7 +39,8 @@ def test_jsonl_has_google_keys_and_six_decimals(tmp_path):
         assert [layer["index"] for layer in row["features"][0]["layers"]] == LAYERS
         values = [[layer["values"] for layer in f["layers"]] for f in row["features"]]
         assert values == [
-            [[round(float(x), 6) for x in layer] for layer in piece] for piece in line.values
+            [[round(float(x), 6) for x in layer] for layer in token_values]
+            for token_values in line.values
         ]
 
 
@@ -76,7 +77,7 @@ def test_input_file_is_not_overwritten(tmp_path):
     path.write_text("a\n")
     other.symlink_to(path)
     for output in (path, other):
-        with pytest.raises(InputError, match=r"--output_file=.*\.jsonl is the --input_file"):
+        with pytest.raises(InputError, match=r"--output_file=.*\.jsonl is also the --input_file"):
             check_not_input(str(path), output)
     check_not_input(str(path), tmp_path / "c.jsonl")
     check_not_input("-", path)
@@ -112,8 +113,8 @@ def test_tfrecords_hold_the_same_values(tmp_path, pooling):
 @pytest.mark.parametrize(
     ("name", "pooling", "expected"),
     [
-        ("out.npy", "none", r"--pooling=none expected a name in \.jsonl, \.tfrecord or \.npz"),
-        ("out.npz", "cls", r"--pooling=cls expected a name in \.jsonl, \.tfrecord or \.npy"),
+        ("out.npy", "none", r"expected a file name that ends in \.jsonl, \.tfrecord or \.npz"),
+        ("out.npz", "cls", r"expected a file name that ends in \.jsonl, \.tfrecord or \.npy"),
         ("out.h5", "cls", r"--output_file=.*out\.h5"),
     ],
 )
@@ -138,7 +139,7 @@ def test_interrupted_input_keeps_the_earlier_file(tmp_path, name):
 
 
 @pytest.mark.parametrize("name", ["out.jsonl", "out.npy", "out.tfrecord"])
-def test_full_disk_is_reported_in_one_line_and_keeps_the_earlier_file(tmp_path, name):
+def test_full_disk_is_reported_and_keeps_the_earlier_file(tmp_path, name):
     """A file size limit simulates the full disk; TensorFlow raises its own errors."""
     path = tmp_path / name
     path.write_text("earlier")

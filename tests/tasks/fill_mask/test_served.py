@@ -72,7 +72,7 @@ def test_tokens_and_scores_equal_the_keras_model(model, tokenizer, signatures):
     assert np.bincount(row, minlength=len(TEXTS)).tolist() == MASKS
     everywhere = np.tile(np.arange(LENGTH, dtype=np.int32), [len(TEXTS), 1])
     logits = model(ids | {"masked_lm_positions": everywhere})["masked_lm_logits"].numpy()
-    shares = np.exp(logits) / np.exp(logits).sum(axis=-1, keepdims=True)
+    probabilities = np.exp(logits) / np.exp(logits).sum(axis=-1, keepdims=True)
     for answer in (
         signatures["serving_default"](tf.constant(TEXTS)),
         signatures["token_ids"](**ids),
@@ -82,7 +82,7 @@ def test_tokens_and_scores_equal_the_keras_model(model, tokenizer, signatures):
         )
         assert tokens.shape == token_ids.shape == scores.shape == (len(TEXTS), max(MASKS), K)
         for i in range(len(TEXTS)):
-            own = shares[i, place[row == i]]  # [masks, V]
+            own = probabilities[i, place[row == i]]  # [masks, V]
             best = np.argsort(-own, axis=1)[:, :K]
             assert token_ids[i, : MASKS[i]].tolist() == best.tolist()
             np.testing.assert_allclose(

@@ -59,9 +59,9 @@ def test_batch_holds_its_examples_padded_to_a_bucket(make_examples):
 @pytest.mark.parametrize("first_step", [3, 7, 20])
 def test_batch_of_a_step_does_not_depend_on_the_first_step(make_examples, first_step):
     examples = make_examples(50)
-    whole = arrays(training_batches(examples, eights(5)), first_step + 9)
+    uninterrupted = arrays(training_batches(examples, eights(5)), first_step + 9)
     late = arrays(training_batches(examples, eights(5), first_step), 9)
-    for one, two in zip(whole[first_step:], late, strict=True):
+    for one, two in zip(uninterrupted[first_step:], late, strict=True):
         for name in one:
             np.testing.assert_array_equal(one[name], two[name])
 
@@ -95,7 +95,7 @@ def test_buckets_end_at_the_longest_length():
 
 def test_example_that_is_too_long_is_rejected(make_examples):
     examples = make_examples(9)
-    with pytest.raises(ValueError, match="tokens; max_seq_length is 16"):
+    with pytest.raises(ValueError, match="tokens; expected at most max_seq_length=16"):
         evaluation_batches(examples, BatchSettings(8, max_seq_length=16))
 
 

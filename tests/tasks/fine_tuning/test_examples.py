@@ -42,9 +42,9 @@ def test_examples_can_be_selected_in_any_order(examples):
 
 def test_arrays_of_different_lengths_are_rejected(examples):
     arrays = (examples.input_ids, examples.segment_ids, examples.starts)
-    with pytest.raises(ValueError, match="labels: has 2 values; expected 3, one an example"):
+    with pytest.raises(ValueError, match="labels: has 2 values; expected 3, one per example"):
         Examples(*arrays, {"labels": np.zeros(2)})
-    with pytest.raises(ValueError, match="tags: has 8 values; expected 9, one a token"):
+    with pytest.raises(ValueError, match="tags: has 8 values; expected 9, one per token"):
         Examples(*arrays, {}, {"tags": np.zeros(8)})
     with pytest.raises(ValueError, match="input_ids: has 8 values; expected 9"):
         Examples(examples.input_ids[1:], *arrays[1:])

@@ -21,12 +21,12 @@ def make_model(kind, checkpoint):
     keras.utils.set_random_seed(0)
     return {
         "examples": lambda: BertClassifier(config, 3),
-        "pieces": lambda: BertTokenClassifier(config, 3),
+        "tokens": lambda: BertTokenClassifier(config, 3),
         "spans": lambda: BertSpanLabeler(config),
     }[kind]()
 
 
-@pytest.mark.parametrize("kind", ["examples", "pieces", "spans"])
+@pytest.mark.parametrize("kind", ["examples", "tokens", "spans"])
 @pytest.mark.parametrize("devices", [1, 2])
 def test_outputs_equal_those_of_each_example_alone(
     kind, devices, tiny_checkpoint, make_examples, mirrored
@@ -49,7 +49,7 @@ def test_outputs_equal_those_of_each_example_alone(
 
 
 @pytest.mark.parametrize(
-    ("kind", "name"), [("examples", "logits"), ("pieces", "logits"), ("spans", "start_logits")]
+    ("kind", "name"), [("examples", "logits"), ("tokens", "logits"), ("spans", "start_logits")]
 )
 def test_non_finite_outputs_are_rejected_and_counted(kind, name, tiny_checkpoint, make_examples):
     model, examples = make_model(kind, tiny_checkpoint), make_examples(11)
@@ -82,5 +82,5 @@ def test_prediction_logs_its_progress(tiny_checkpoint, make_examples, monkeypatc
     run = make_predict_examples(make_strategy(), model, FOURS, jit_compile=False)
     with caplog.at_level("INFO", "absl"):
         run(make_examples(11))
-    said = [record.getMessage().partition(",")[0] for record in caplog.records]
-    assert said == [f"predicting: {done}/11 examples" for done in (4, 8, 11)]
+    logged = [record.getMessage().partition(",")[0] for record in caplog.records]
+    assert logged == [f"predicting: {done}/11 examples" for done in (4, 8, 11)]

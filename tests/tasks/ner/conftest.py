@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-PIECES = ["##x", *"abcdefghijklmnop"]
+TOKENS = ["##x", *"abcdefghijklmnop"]
 TAGS = {"a": "B-PER", "b": "I-PER", "c": "B-LOC"}
 
 
@@ -27,5 +27,5 @@ def ner_files(make_checkpoint, tmp_path_factory):
     for seed, (name, count) in enumerate({"train": 120, "dev": 30, "test": 30}.items()):
         (folder / f"{name}.conll").write_text(text_of(count, seed))
     no_dropout = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
-    make_checkpoint(folder / "bert", PIECES, max_position_embeddings=16, **no_dropout)
+    make_checkpoint(folder / "bert", TOKENS, max_position_embeddings=16, **no_dropout)
     return folder

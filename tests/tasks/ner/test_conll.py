@@ -83,13 +83,13 @@ def test_file_with_one_column_has_words_without_tags(file):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("a\tO\nb\n", r"train\.conll, line 2: expected 2 columns, as line 1 has; got 1: 'b'"),
-        ("a N O\n\nb O\n", r"line 3: expected 3 columns, as line 1 has; got 2: 'b O'"),
+        ("a\tO\nb\n", r"train\.conll, line 2: expected 2 columns, as in line 1; got 1: 'b'"),
+        ("a N O\n\nb O\n", r"line 3: expected 3 columns, as in line 1; got 2: 'b O'"),
         ("a\tO\n\tO\n", r"line 2: column 0 is empty; expected a word and its tag"),
         ("a\tO\nb\t\n", r"line 2: column -1 is empty"),
         (b"a\tO\n\xff\tO\n", r"line 2: expected UTF-8, got the bytes b'\\xff\\tO"),
-        ("\n\n", r"train\.conll: holds no sentence"),
-        ("-DOCSTART- -X- O\n", r"train\.conll: holds no sentence"),
+        ("\n\n", r"train\.conll: contains no sentences"),
+        ("-DOCSTART- -X- O\n", r"train\.conll: contains no sentences"),
     ],
 )
 def test_invalid_line_is_rejected_with_file_and_line_number(file, text, message):

@@ -110,20 +110,20 @@ def test_saved_tagger_reloads_unchanged(learned, corpus, tmp_path):
     # The types of the model are accepted in any order.
     swapped = EntityTagger.from_pretrained(tmp_path / "saved", ["LOC", "PER"])
     assert swapped.labels == tagger.labels
-    with pytest.raises(InputError, match=r"has the labels O, B-PER.*; expected the same, or"):
+    with pytest.raises(InputError, match=r"has the labels O, B-PER.*; expected the same; for"):
         EntityTagger.from_pretrained(tmp_path / "saved", ["ORG"])
 
 
 @pytest.mark.parametrize(
     ("labels", "message"),
     [
-        (None, r"names no labels; expected a tagger, or types of entities such as labels="),
+        (None, r"has no label names; expected a tagger, or entity types such as labels="),
         ("PER", r"labels is 'PER', a str; expected a list"),
         ([], "expected at least one name"),
-        (["PER", "PER"], "no two alike"),
+        (["PER", "PER"], "no duplicates"),
         ([1], r"labels\[0\] is 1, a int; expected a string"),
-        (["B-PER", "I-PER"], "expected types of entities such as PER, or tags with O"),
-        (["O", "B-PER"], "expected IOB2 tags, O and for each type both B and I: O, B-PER, I-PER"),
+        (["B-PER", "I-PER"], "expected entity types such as PER, or tags with O"),
+        (["O", "B-PER"], "expected IOB2 tags, O and both B and I for each type: O, B-PER, I-PER"),
         (["O", "PER"], "expected IOB2 tags"),
     ],
 )
@@ -146,7 +146,7 @@ def test_lengths_that_exceed_the_model_are_rejected(ner_files, max_seq_length):
 @pytest.mark.parametrize(
     ("inputs", "targets", "message"),
     [
-        ([["a"]], [["O"], ["O"]], "words has 1 items, tags has 2 items; expected lists of one"),
+        ([["a"]], [["O"], ["O"]], "words has 1 items, tags has 2 items; expected lists of the"),
         ([["a", "b"]], [["O"]], r"words\[0\] has 2 items, tags\[0\] has 1 items"),
         ([["a"]], [["B-ORG"]], r"tags\[0\]\[0\] is 'B-ORG'; expected one of O, B-PER, I-PER"),
         ([["a"]], ["O"], r"tags\[0\] is 'O', a str; expected a list of strings"),
@@ -164,8 +164,8 @@ def test_lengths_that_exceed_the_model_are_rejected(ner_files, max_seq_length):
         (
             ["d", "axx c"],
             [[], [(0, 1, "PER")]],
-            r"entities\[1\]\[0\]: characters 0 to 1, 'a', are not whole words; expected where "
-            "words start and end, such as 0 to 3: 'axx'",
+            r"entities\[1\]\[0\]: characters 0 to 1, 'a', are not complete words; expected "
+            "the start and the end of words, such as 0 to 3: 'axx'",
         ),
         (
             ["a b c"],

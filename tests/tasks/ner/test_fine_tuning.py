@@ -40,20 +40,20 @@ def run(files, output_dir, init_checkpoint=None, **changes):
 
 
 @pytest.fixture(scope="module")
-def learnt(ner_files, tmp_path_factory):
+def trained(ner_files, tmp_path_factory):
     output_dir = tmp_path_factory.mktemp("out") / "run"
     return run(ner_files, output_dir), output_dir
 
 
-def test_run_learns_and_reports_every_type(learnt):
-    results, output_dir = learnt
+def test_run_learns_and_reports_every_type(trained):
+    results, output_dir = trained
     assert results["f1"] > 0.95
     assert {"precision", "recall", "f1_PER", "recall_LOC", "accuracy"} <= results.keys()
     assert json.loads((output_dir / "results.json").read_text()) == results
 
 
-def test_predictions_in_conlleval_format_give_the_reported_scores(learnt, ner_files):
-    _, output_dir = learnt
+def test_predictions_in_conlleval_format_give_the_reported_scores(trained, ner_files):
+    _, output_dir = trained
     predicted = read_conll(output_dir / "predictions.conll")
     gold = read_conll(ner_files / "test.conll")
     assert [s.words for s in predicted] == [s.words for s in gold]
@@ -66,15 +66,15 @@ def test_predictions_in_conlleval_format_give_the_reported_scores(learnt, ner_fi
     assert {name: reported[name] for name in scores} == scores
 
 
-def test_model_names_its_labels_like_transformers(learnt):
-    config = json.loads((learnt[1] / "model" / "config.json").read_text())
+def test_model_names_its_labels_like_transformers(trained):
+    config = json.loads((trained[1] / "model" / "config.json").read_text())
     assert config["architectures"] == ["BertForTokenClassification"]
     assert config["id2label"]["3"] == "B-PER"
     assert config["label2id"]["O"] == 0
 
 
-def test_trained_model_evaluates_and_predicts_without_training(learnt, ner_files, tmp_path):
-    results, output_dir = learnt
+def test_trained_model_evaluates_and_predicts_without_training(trained, ner_files, tmp_path):
+    results, output_dir = trained
     (tmp_path / "words.conll").write_text("d\na\nb\n\nc\n")
     again = run(
         ner_files,
@@ -89,8 +89,8 @@ def test_trained_model_evaluates_and_predicts_without_training(learnt, ner_files
     assert text == "d O\na B-PER\nb I-PER\n\nc B-LOC\n\n"
 
 
-def test_tagger_of_another_scheme_is_scored_and_written_as_iob2(learnt, ner_files, tmp_path):
-    results, output_dir = learnt
+def test_tagger_of_another_scheme_is_scored_and_written_as_iob2(trained, ner_files, tmp_path):
+    results, output_dir = trained
     shutil.copytree(output_dir / "model", tmp_path / "model")
     config = json.loads((tmp_path / "model" / "config.json").read_text())
     own = [config["id2label"][str(i)] for i in range(5)]
@@ -113,9 +113,9 @@ def test_tagger_of_another_scheme_is_scored_and_written_as_iob2(learnt, ner_file
 
 
 @pytest.fixture
-def public(learnt, tmp_path):
+def public(trained, tmp_path):
     """Returns the tagger as transformers saves it: without a pooler and label names."""
-    shutil.copytree(learnt[1] / "model", tmp_path / "public")
+    shutil.copytree(trained[1] / "model", tmp_path / "public")
     file = tmp_path / "public" / "model.safetensors"
     save_file({name: v for name, v in load_file(file).items() if "pooler" not in name}, file)
     config = json.loads((tmp_path / "public" / "config.json").read_text())
@@ -125,9 +125,9 @@ def public(learnt, tmp_path):
 
 
 def test_tagger_without_pooler_and_names_is_scored_with_given_names(
-    learnt, ner_files, public, tmp_path, caplog
+    trained, ner_files, public, tmp_path, caplog
 ):
-    with pytest.raises(InputError, match=r"public: names no labels; expected .* --label_names"):
+    with pytest.raises(InputError, match=r"public: has no label names; expected .* --label_names"):
         run(ner_files, tmp_path / "out", init_checkpoint=public, do_train=False)
     with caplog.at_level("INFO", "absl"):
         again = run(
@@ -137,7 +137,7 @@ def test_tagger_without_pooler_and_names_is_scored_with_given_names(
             do_train=False,
             label_names=["O", "B-LOC", "I-LOC", "B-PER", "I-PER"],
         )
-    assert again["f1"] == learnt[0]["f1"]
+    assert again["f1"] == trained[0]["f1"]
     assert "weights loaded" in caplog.text
     assert "encoder/pooler" not in caplog.text
 
@@ -161,14 +161,14 @@ def test_training_works_with_context_and_tags_on_all_tokens(ner_files, tmp_path)
         tmp_path / "out",
         train_file=str(tmp_path / "train.conll"),
         document_context=True,
-        label_all_pieces=True,
+        label_all_tokens=True,
         num_train_epochs=1.0,
         do_predict=False,
     )
     assert results["f1"] > 0.5
 
 
-def test_changed_training_files_are_rejected(learnt, ner_files, tmp_path):
+def test_changed_training_files_are_rejected(trained, ner_files, tmp_path):
     text = (ner_files / "train.conll").read_text()
     changes = {"another tag": ("d\tO", "d\tB-LOC"), "another word": ("\nd\t", "\ne\t")}
     for name, (old, new) in changes.items():
@@ -176,7 +176,7 @@ def test_changed_training_files_are_rejected(learnt, ner_files, tmp_path):
         path = tmp_path / f"{name}.conll"
         path.write_text(text.replace(old, new, 1))
         with pytest.raises(InputError, match=r"other settings: train_sha256 was"):
-            run(ner_files, learnt[1], train_file=str(path))
+            run(ner_files, trained[1], train_file=str(path))
 
 
 def test_type_only_in_dev_is_rejected_before_the_folder_is_touched(ner_files, tmp_path):
@@ -187,5 +187,5 @@ def test_type_only_in_dev_is_rejected_before_the_folder_is_touched(ner_files, tm
 
 
 def test_checkpoint_without_tags_cannot_predict(ner_files, tmp_path):
-    with pytest.raises(InputError, match=r"bert: names no labels; expected a tagger"):
+    with pytest.raises(InputError, match=r"bert: has no label names; expected a tagger"):
         run(ner_files, tmp_path / "out", do_train=False)

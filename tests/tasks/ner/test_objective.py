@@ -18,15 +18,15 @@ def test_only_tagged_tokens_of_real_examples_count():
     task = tagging_objective()
     sums = task.sums(lambda inputs, training: {"logits": tf.constant(logits)}, batch, True)
     weights = task.weights(batch)
-    figures = task.divide(
-        np.array([sums[name] for name in task.figures]),
-        np.array([weights[name] for name in task.figures]),
+    metrics = task.divide(
+        np.array([sums[name] for name in task.metrics]),
+        np.array([weights[name] for name in task.metrics]),
     )
     log_probabilities = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
     counted = [(0, 1, 2), (0, 2, 4), (1, 1, 0)]
     assert weights["loss"] == 3
     np.testing.assert_allclose(
-        figures["loss"], -np.mean([log_probabilities[place] for place in counted]), rtol=1e-6
+        metrics["loss"], -np.mean([log_probabilities[place] for place in counted]), rtol=1e-6
     )
     hits = [logits[row, token].argmax() == tag for row, token, tag in counted]
-    np.testing.assert_allclose(figures["tag_accuracy"], np.mean(hits))
+    np.testing.assert_allclose(metrics["tag_accuracy"], np.mean(hits))

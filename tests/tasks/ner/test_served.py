@@ -99,8 +99,8 @@ def test_words_get_the_most_probable_tags_in_iob2(tagger_of, scheme):
     windows = word_windows(tf.RaggedTensor.from_row_lengths(ids, lengths), tokenizer, 16)
     outputs = tagger.network(windows.input_ids, windows.segment_ids)
     logits = tf.gather(outputs["logits"], windows.word_places)
-    likeliest = iter(np.argmax(logits, axis=-1))
-    found = [entities([labels[next(likeliest)] for _ in filter(None, w)]) for w in sentences]
+    most_probable = iter(np.argmax(logits, axis=-1))
+    found = [entities([labels[next(most_probable)] for _ in filter(None, w)]) for w in sentences]
     expected = [iob2_tags(row, length) for row, length in zip(found, lengths, strict=True)]
 
     width = max(map(len, sentences)) + 2

@@ -88,8 +88,10 @@ def test_most_entities_of_a_real_corpus_match_word_boundaries(shared_data):
         for sentence in read_conll(path):
             text, spans = "", []
             for word in sentence.words:
-                glued = word in ".,;:!?)]}%…" or re.fullmatch(r"['’](s|m|re|ve|ll|d|t)|n'?t", word)
-                text += "" if not text or glued or text[-1] in "([{" else " "
+                is_joined = word in ".,;:!?)]}%…" or re.fullmatch(
+                    r"['’](s|m|re|ve|ll|d|t)|n'?t", word
+                )
+                text += "" if not text or is_joined or text[-1] in "([{" else " "
                 spans.append((len(text), len(text) + len(word)))
                 text += word
             texts.append(text)
@@ -97,14 +99,14 @@ def test_most_entities_of_a_real_corpus_match_word_boundaries(shared_data):
             gold.append([spans[first:last] for _, first, last in entities(tags)])
     tokenizer = BertTokenizer(vocab)
     ids, *places = tokenizer.tokenize_with_offsets(texts)
-    of_berts_own = []
+    of_bert_words = []
     for tokens, starts, ends in zip(
         *(x.to_list() for x in (ids, *(byte_to_char_offsets(texts, place) for place in places))),
         strict=True,
     ):
         first = [i for i, token in enumerate(tokens) if not tokenizer.vocab[token].startswith("##")]
         last = [i - 1 for i in [*first, len(tokens)][1:]]
-        of_berts_own.append([(starts[i], ends[j]) for i, j in zip(first, last, strict=True)])
+        of_bert_words.append([(starts[i], ends[j]) for i, j in zip(first, last, strict=True)])
     joined = listed(*tf.function(TextWords(tokenizer).split)(tf.constant(texts)))
     of_white_space = [[word.span() for word in re.finditer(r"\S+", text)] for text in texts]
 
@@ -116,5 +118,5 @@ def test_most_entities_of_a_real_corpus_match_word_boundaries(shared_data):
 
     # The figures that text_words.py documents.
     assert share(joined) == 98.5
-    assert share(of_berts_own) == 96.3
+    assert share(of_bert_words) == 96.3
     assert share(of_white_space) == 75.6

@@ -65,9 +65,9 @@ def test_run_reads_all_three_splits(prepared):
         *("train", "dev", "test")
     }
     assert splits.train.types == {"PER", "LOC"}
-    with pytest.raises(InputError, match="--tfds needs --task_name, such as conll2003"):
+    with pytest.raises(InputError, match="--task_name is missing; expected a dataset for --tfds"):
         read_data(NerSettings(**given), **do)
-    with pytest.raises(InputError, match="--tfds takes the sentences of --task_name, not --eval_f"):
+    with pytest.raises(InputError, match="--eval_file cannot be combined with --tfds"):
         read_data(NerSettings(eval_file="dev.conll", **given), **do)
 
 
@@ -79,7 +79,7 @@ def test_missing_split_is_skipped_and_empty_split_is_rejected(prepared):
     assert splits.dev is splits.test is None
     with pytest.raises(InputError, match=r"nothing to do: there are no sentences"):
         read_data(NerSettings(task_name="only/train", **given), **do | {"do_train": False})
-    with pytest.raises(InputError, match=r"no/words/1.0.0, split train: holds no sentence"):
+    with pytest.raises(InputError, match=r"no/words/1.0.0, split train: contains no sentences"):
         read_data(NerSettings(task_name="no/words", **given), **do)
 
 
@@ -87,5 +87,5 @@ def test_dataset_that_is_unprepared_or_has_no_tags_is_rejected(prepared):
     message = r"no prepared conll2002/es, .*tfds build conll2002/es --data_dir="
     with pytest.raises(InputError, match=message):
         open_dataset("conll2002/es", prepared)
-    with pytest.raises(InputError, match=r"numbers: has the columns .*; expected tokens, and ner"):
+    with pytest.raises(InputError, match=r"numbers: has the columns .*; expected tokens and ner"):
         open_dataset("numbers", prepared)

@@ -112,9 +112,9 @@ def test_word_is_labeled_in_the_window_with_largest_minimum_context(max_seq_leng
     window_of = np.searchsorted(windows.input_ids.row_splits, windows.word_places, "right") - 1
     for word, window in enumerate(window_of):
         assert windows.input_ids.values[windows.word_places[word]] == len(VOCAB) + word
-        showing = [context(word, span) for span in spans if span[0] <= word < span[1]]
-        assert context(word, spans[window]) == max(showing)
-        assert len(showing) <= 3
+        contexts = [context(word, span) for span in spans if span[0] <= word < span[1]]
+        assert context(word, spans[window]) == max(contexts)
+        assert len(contexts) <= 3
 
 
 def test_word_longer_than_a_window_is_truncated_and_labeled(tokenizer):

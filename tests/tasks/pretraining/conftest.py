@@ -26,21 +26,23 @@ def write_dataset():
             "num_shards": 2,
             **settings,
         }
-        made = Settings(**settings)
+        dataset_settings = Settings(**settings)
         folder.mkdir(parents=True)
-        vocab = "".join(f"{piece}\n" for piece in VOCAB)
+        vocab = "".join(f"{token}\n" for token in VOCAB)
         (folder / "vocab.txt").write_text(vocab)
         rng = np.random.default_rng(corpus_seed)
         shards = []
-        for index in range(made.num_shards):
-            corpus = [_document(rng) for _ in range(documents // made.num_shards)]
-            path = folder / f"records-{index:05d}-of-{made.num_shards:05d}.tfrecord"
-            note = write_shard_of(corpus, index, str(folder / "vocab.txt"), made, str(path))
+        for index in range(dataset_settings.num_shards):
+            corpus = [_document(rng) for _ in range(documents // dataset_settings.num_shards)]
+            path = folder / f"records-{index:05d}-of-{dataset_settings.num_shards:05d}.tfrecord"
+            note = write_shard_of(
+                corpus, index, str(folder / "vocab.txt"), dataset_settings, str(path)
+            )
             shards.append({name: note[name] for name in ("file", "rows", "bytes", "sha256")})
         manifest = {
             "format": "keras_bert.pretraining",
             "version": 2,
-            "settings": made.to_dict(),
+            "settings": dataset_settings.to_dict(),
             "vocab": {"file": "vocab.txt", "sha256": hashlib.sha256(vocab.encode()).hexdigest()},
             "shards": shards,
             "inputs": [],

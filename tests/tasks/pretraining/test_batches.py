@@ -46,10 +46,10 @@ def test_batch_has_the_documented_features(data):
 
 @pytest.mark.parametrize("step", [1, 6, 7, 8, 15, 23])
 def test_stream_from_step_n_equals_the_stream_from_0_at_n(data, step):
-    whole = take(training_batches(RecordSource(data, 50), 4, seed=1), step + 2)
+    uninterrupted = take(training_batches(RecordSource(data, 50), 4, seed=1), step + 2)
     resumed = take(training_batches(RecordSource(data, 50), 4, seed=1, first_step=step), 2)
-    assert same(whole[step], resumed[0])
-    assert same(whole[step + 1], resumed[1])
+    assert same(uninterrupted[step], resumed[0])
+    assert same(uninterrupted[step + 1], resumed[1])
 
 
 def test_epoch_reads_every_record_once_in_a_new_order(data):
@@ -121,12 +121,12 @@ def test_many_files_and_a_small_shuffle_buffer_give_each_record_once(
         write_records(tmp_path / f"{shard}.tfrecord", 3 + shard % 3, seed=shard)
     data = find_records(str(tmp_path))
     n = data.num_examples
-    whole = take(training_batches(RecordSource(data, 50), 1, seed=1), 2 * n + 3)
-    for epoch in (whole[:n], whole[n : 2 * n]):
+    uninterrupted = take(training_batches(RecordSource(data, 50), 1, seed=1), 2 * n + 3)
+    for epoch in (uninterrupted[:n], uninterrupted[n : 2 * n]):
         assert len({batch["input_ids"].tobytes() for batch in epoch}) == n
     for step in (1, n - 1, n, n + 5):
         (resumed,) = take(training_batches(RecordSource(data, 50), 1, seed=1, first_step=step), 1)
-        assert same(whole[step], resumed)
+        assert same(uninterrupted[step], resumed)
 
 
 def test_glob_may_match_folders_of_the_data_tool(tmp_path, write_records):

@@ -53,26 +53,26 @@ def test_too_large_length_is_rejected_before_any_measurement(run):
 
 
 def test_size_that_does_not_fit_leaves_no_variables(run, monkeypatch):
-    made = []
+    created = []
 
-    def no_room(strategy, state, training):
-        made.append([*state.model.variables, *state.optimizer.variables])
-        raise tf.errors.ResourceExhaustedError(None, None, "no room")
+    def out_of_memory(strategy, state, training):
+        created.append([*state.model.variables, *state.optimizer.variables])
+        raise tf.errors.ResourceExhaustedError(None, None, "out of memory")
 
-    monkeypatch.setattr(f"{MEASURE}.make_train_steps", no_room)
-    monkeypatch.setattr(f"{MEASURE}._room", lambda: None)
+    monkeypatch.setattr(f"{MEASURE}.make_train_steps", out_of_memory)
+    monkeypatch.setattr(f"{MEASURE}._available_memory", lambda: None)
     assert measured(run) is None
-    assert len(made) == 3  # 4, 2 and 1 sequences
-    for variable in (variable.value for variables in made for variable in variables):
+    assert len(created) == 3  # 4, 2 and 1 sequences
+    for variable in (variable.value for variables in created for variable in variables):
         held = tf.raw_ops.ReadVariableOp(resource=variable.handle, dtype=variable.dtype)
         assert held.shape == [0]
 
 
 def test_cpu_uses_at_most_half_of_its_memory_if_known(run, monkeypatch):
     monkeypatch.setattr(f"{MEASURE}._step_seconds", lambda *arguments: 1.0)
-    of_two = memory_of(run, make_plan(run, None, 1).config, 16, 3, 2, 2).total
-    rooms = iter([2 * of_two, None, 0])
-    monkeypatch.setattr(f"{MEASURE}._room", lambda: next(rooms))
+    needed_by_two = memory_of(run, make_plan(run, None, 1).config, 16, 3, 2, 2).total
+    available = iter([2 * needed_by_two, None, 0])
+    monkeypatch.setattr(f"{MEASURE}._available_memory", lambda: next(available))
     assert measured(run).sequences == 2
     assert measured(run).sequences == 4
     assert measured(run) is None
@@ -100,10 +100,10 @@ def test_peak_that_did_not_rise_is_an_upper_bound_for_this_phase(
 def test_peak_after_a_size_that_did_not_fit_is_an_upper_bound(run, monkeypatch):
     readings = iter([0, 10, 100, 100])
 
-    def seconds(run, inputs, plan, strategy, sequences, parts):
+    def seconds(run, inputs, plan, strategy, sequences, micro_batches):
         if sequences == 4:
-            raise tf.errors.ResourceExhaustedError(None, None, "no room")
-        return float(parts)
+            raise tf.errors.ResourceExhaustedError(None, None, "out of memory")
+        return float(micro_batches)
 
     monkeypatch.setattr(f"{MEASURE}.BACKEND", "jax")
     monkeypatch.setattr(f"{MEASURE}.peak_memory", lambda: next(readings))
@@ -125,13 +125,17 @@ def test_memory_that_the_system_does_not_report_is_none(run, monkeypatch):
         # A step of 4 sequences takes a second, and its forward pass a third of that.
         ({}, "1 of at most 100,000 sequences", "2.32 hours"),
         ({"eval_file": "held-out", "max_eval_steps": 3}, "2 of at most 12 sequences", "5 s"),
-        ({"eval_file": "held-out"}, "2, not counted: no records say their size", None),
+        (
+            {"eval_file": "held-out"},
+            "2 of unknown size without records; their time is not included",
+            None,
+        ),
         ({"do_eval": False}, None, None),
     ],
 )
 def test_evaluations_are_counted(run, monkeypatch, settings, planned, timed):
-    figures = Measured(4, 0.0, 1.0, None, False, 1)
-    monkeypatch.setattr("keras_bert.tasks.pretraining.dry_run.measure", lambda *_: figures)
+    measurement = Measured(4, 0.0, 1.0, None, False, 1)
+    monkeypatch.setattr("keras_bert.tasks.pretraining.dry_run.measure", lambda *_: measurement)
     run = replace(
         run,
         settings=replace(run.settings, eval_batch_size=4, **settings),
@@ -145,8 +149,8 @@ def test_evaluations_are_counted(run, monkeypatch, settings, planned, timed):
 
 
 def test_evaluation_time_excludes_recomputation(run, monkeypatch):
-    figures = Measured(4, 0.0, 1.0, None, False, 1)
-    monkeypatch.setattr("keras_bert.tasks.pretraining.dry_run.measure", lambda *_: figures)
+    measurement = Measured(4, 0.0, 1.0, None, False, 1)
+    monkeypatch.setattr("keras_bert.tasks.pretraining.dry_run.measure", lambda *_: measurement)
     run = replace(
         run,
         settings=replace(run.settings, eval_batch_size=4, max_eval_steps=4),
@@ -161,7 +165,7 @@ def test_evaluation_time_excludes_recomputation(run, monkeypatch):
     [(3 * 10**9, False, "3 GB"), (3 * 10**9, True, "at most 3 GB"), (None, False, "unknown")],
 )
 def test_report_shows_whether_the_memory_is_known(run, monkeypatch, used, at_most, words):
-    figures = Measured(4, 0.0, 1.0, used, at_most, 2 * 10**9)
-    monkeypatch.setattr("keras_bert.tasks.pretraining.dry_run.measure", lambda *_: figures)
+    measurement = Measured(4, 0.0, 1.0, used, at_most, 2 * 10**9)
+    monkeypatch.setattr("keras_bert.tasks.pretraining.dry_run.measure", lambda *_: measurement)
     text = "\n".join(dry_run([run], ONE))
-    assert f"memory a device {words}, estimated 2 GB" in text
+    assert f"memory per device {words}, estimated 2 GB" in text

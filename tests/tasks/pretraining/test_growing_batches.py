@@ -113,9 +113,9 @@ def train(strategy, batches, micro_batches):
     )
     steps = make_train_steps(strategy, state, settings)
     iterator = iter(strategy.experimental_distribute_dataset(batches))
-    figures = steps(iterator, tf.constant(len(COUNTS))).numpy()
+    metrics = steps(iterator, tf.constant(len(COUNTS))).numpy()
     weights = [keras.ops.convert_to_numpy(v) for v in model.trainable_variables]
-    return weights, figures
+    return weights, metrics
 
 
 def largest_difference(one, two):
@@ -139,11 +139,11 @@ def test_growing_batch_trains_like_batches_of_its_sizes(
 ):
     strategy = mirrored if strategy_name == "mirrored" else tf.distribute.get_strategy()
     batches = training_batches(RecordSource(data, 50), BATCH, seed=1, ramp=RAMP)
-    weights, figures = train(strategy, batches, 3)
+    weights, metrics = train(strategy, batches, 3)
     assert largest_difference(weights, small_batches[0]) < 1e-6
-    for one, two in zip(figures, small_batches[1], strict=True):
+    for one, two in zip(metrics, small_batches[1], strict=True):
         np.testing.assert_allclose(one, two, rtol=1e-4)
-    assert figures.examples.tolist() == [
+    assert metrics.examples.tolist() == [
         4 * count for count in COUNTS
     ]  # the count for the rate per second
 

@@ -8,7 +8,7 @@ from scipy import stats
 
 from keras_bert.common.errors import InputError
 from keras_bert.data.pretraining_records import find_records
-from keras_bert.data.record_errors import explained
+from keras_bert.data.record_errors import explain_record_errors
 from keras_bert.tasks.pretraining.baseline import unigram_baseline
 from keras_bert.tasks.pretraining.batches import RecordSource, evaluation_batches, training_batches
 
@@ -53,10 +53,10 @@ def test_batch_has_the_features_of_its_kind(tmp_path, write_dataset, kind):
 @pytest.mark.parametrize("step", [1, 13, 40])
 def test_masks_of_a_step_equal_those_of_an_uninterrupted_run(tmp_path, write_dataset, step):
     data = find_records(str(write_dataset(tmp_path / "a", dynamic=True, pack=True)))
-    whole = take(training_batches(RecordSource(data, VOCAB_SIZE), 4, seed=1), step + 2)
+    uninterrupted = take(training_batches(RecordSource(data, VOCAB_SIZE), 4, seed=1), step + 2)
     resumed = take(training_batches(RecordSource(data, VOCAB_SIZE), 4, seed=1, first_step=step), 2)
-    assert same(whole[step], resumed[0])
-    assert same(whole[step + 1], resumed[1])
+    assert same(uninterrupted[step], resumed[0])
+    assert same(uninterrupted[step + 1], resumed[1])
 
 
 def test_masks_differ_between_epochs_and_seeds(tmp_path, write_dataset):
@@ -81,7 +81,7 @@ def test_masks_differ_between_epochs_and_seeds(tmp_path, write_dataset):
         assert sum(a[text] != b[text] for text in a) > 0.9 * n
 
 
-def test_every_evaluation_draws_the_same_masks(tmp_path, write_dataset):
+def test_every_evaluation_has_the_same_masks(tmp_path, write_dataset):
     data = find_records(str(write_dataset(tmp_path / "a", dynamic=True)))
     one, two = (take(evaluation_batches(RecordSource(data, VOCAB_SIZE), 8)) for _ in range(2))
     assert all(same(a, b) for a, b in zip(one, two, strict=True))
@@ -102,7 +102,7 @@ def test_records_that_pad_the_last_batch_have_zero_weight(tmp_path, write_datase
 
 def predictions(data):
     """Returns counts, positions, replacements and run lengths of the masked tokens."""
-    found = {"place": [], "fate": [], "piece": [], "run": [], "count": []}
+    found = {"place": [], "fate": [], "token": [], "run": [], "count": []}
     for batch in take(evaluation_batches(RecordSource(data, VOCAB_SIZE), 256)):
         for row in np.flatnonzero(batch["example_weights"]):
             count = int(batch["masked_lm_weights"][row].sum())
@@ -111,7 +111,7 @@ def predictions(data):
             found["count"].append(count)
             found["place"] += (at / batch["input_mask"][row].sum()).tolist()
             found["fate"] += np.where(now == MASK, 0, np.where(now == was, 1, 2)).tolist()
-            found["piece"] += was.tolist()
+            found["token"] += was.tolist()
             found["run"] += np.diff(
                 np.flatnonzero(np.diff(at, prepend=-9, append=99) != 1)
             ).tolist()
@@ -127,7 +127,7 @@ def chi_square(one, two):
 @pytest.mark.parametrize(
     "masking",
     [{}, {"do_whole_word_mask": True}, {"ngram": 3}, {"pack": True}],
-    ids=lambda masking: ", ".join(masking) or "pieces",
+    ids=lambda masking: ", ".join(masking) or "tokens",
 )
 def test_dynamic_masks_have_the_distribution_of_static_masks(tmp_path, write_dataset, masking):
     static, dynamic = (
@@ -139,7 +139,7 @@ def test_dynamic_masks_have_the_distribution_of_static_masks(tmp_path, write_dat
         for d in (False, True)
     )
     assert len(static["fate"]) > 4000
-    for name in ("fate", "piece", "run", "count"):
+    for name in ("fate", "token", "run", "count"):
         assert chi_square(static[name], dynamic[name]) > 1e-3, name
     assert stats.ks_2samp(static["place"], dynamic["place"]).pvalue > 1e-3
     # These tests detect a share that is wrong by a twentieth, or masks that avoid the start.
@@ -180,7 +180,7 @@ def test_packed_value_out_of_range_is_named(tmp_path, write_dataset, name, value
     data = find_records(str(path))
     with (
         pytest.raises(InputError, match=rf"tfrecord: record 2: .*{name} is out of range"),
-        explained(data, VOCAB_SIZE),
+        explain_record_errors(data, VOCAB_SIZE),
     ):
         take(evaluation_batches(RecordSource(data, VOCAB_SIZE), 4))
 
@@ -197,7 +197,7 @@ def test_records_of_different_kinds_in_one_run_are_rejected(tmp_path, write_data
     for folder, settings in (("a", kind), ("b", {})):
         write_dataset(tmp_path / folder, **settings)
     with pytest.raises(
-        InputError, match=rf"b.records-.* has records .*{words[0]}.* but .*{words[1]}"
+        InputError, match=rf"b.records-.*: the record format is .*{words[0]}.* but .*{words[1]}"
     ):
         find_records(str(tmp_path / "*"))
 
@@ -205,7 +205,7 @@ def test_records_of_different_kinds_in_one_run_are_rejected(tmp_path, write_data
 def test_dynamic_records_with_different_masking_are_rejected(tmp_path, write_dataset):
     for folder, ngram in (("a", 1), ("b", 3)):
         write_dataset(tmp_path / folder, dynamic=True, ngram=ngram)
-    with pytest.raises(InputError, match=r"ngram 3.*ngram 1.*one kind"):
+    with pytest.raises(InputError, match=r"ngram 3.*ngram 1.*same format"):
         find_records(str(tmp_path / "*"))
     for folder in ("a", "b"):  # The masking settings of static records may differ.
         write_dataset(tmp_path / "static" / folder, ngram=1 if folder == "a" else 3)
@@ -262,7 +262,7 @@ def test_changed_vocabulary_is_rejected(tmp_path, write_dataset, dynamic):
     vocab = (folder / "vocab.txt").read_text().split("\n")
     vocab[-3], vocab[6] = vocab[6], vocab[-3]  # the size is the same
     (folder / "vocab.txt").write_text("\n".join(vocab))
-    with pytest.raises(InputError, match=r"vocab\.txt: has changed since the records were made"):
+    with pytest.raises(InputError, match=r"vocab\.txt: has changed since the records were created"):
         find_records(str(folder))
     (folder / "vocab.txt").unlink()
     with pytest.raises(InputError, match=r"vocab\.txt: cannot be read"):
@@ -271,10 +271,12 @@ def test_changed_vocabulary_is_rejected(tmp_path, write_dataset, dynamic):
 
 @pytest.mark.parametrize(
     ("kind", "words"),
-    [({"pack": True}, "packed rows"), ({"dynamic": True}, "no masks, which training is to draw")],
+    [({"pack": True}, "packed rows"), ({"dynamic": True}, "records without masks")],
 )
 def test_missing_manifest_of_records_that_need_it_is_reported(tmp_path, write_dataset, kind, words):
     folder = write_dataset(tmp_path / "a", **kind)
     (folder / "manifest.json").unlink()
-    with pytest.raises(InputError, match=rf"manifest\.json is missing: records-.* holds {words}"):
+    with pytest.raises(
+        InputError, match=rf"manifest\.json: file not found.*records-.* contains {words}"
+    ):
         find_records(str(folder))

@@ -47,17 +47,17 @@ def test_loss_is_the_mean_over_all_real_tokens_except_the_last():
     task = pretraining_objective("ltr")
     batch = next_tokens(MASKED)
     sums = task.sums(lambda inputs, training: {"next_token_logits": logits}, batch, False)
-    figures = task.divide(*([float(of[n]) for n in task.figures] for of in (sums, weights(batch))))
+    metrics = task.divide(*([float(of[n]) for n in task.metrics] for of in (sums, weights(batch))))
     places = [(row, place) for row, length in enumerate((5, 6)) for place in range(length - 1)]
     nll = [
         np.log(np.exp(logits[row, place]).sum()) - logits[row, place, TEXT[row][place + 1]]
         for row, place in places
     ]
     hits = [logits[row, place].argmax() == TEXT[row][place + 1] for row, place in places]
-    assert figures.keys() == {"loss", "next_piece_loss", "next_piece_accuracy"}
-    assert figures["loss"] == figures["next_piece_loss"]
-    assert figures["loss"] == pytest.approx(sum(nll) / (9 + 1e-5), rel=1e-6)
-    assert figures["next_piece_accuracy"] == pytest.approx(np.mean(hits))
+    assert metrics.keys() == {"loss", "next_token_loss", "next_token_accuracy"}
+    assert metrics["loss"] == metrics["next_token_loss"]
+    assert metrics["loss"] == pytest.approx(sum(nll) / (9 + 1e-5), rel=1e-6)
+    assert metrics["next_token_accuracy"] == pytest.approx(np.mean(hits))
 
 
 def weights(batch):
@@ -115,6 +115,6 @@ def test_baseline_counts_next_tokens(tmp_path, write_dataset, dynamic):
     log_probabilities = np.log((counts + 1) / (counts + 1).sum())
     baseline = unigram_baseline(data, data, VOCAB_SIZE, "ltr")
     assert baseline == {
-        "unigram_next_piece_loss": pytest.approx(-log_probabilities[labels].mean()),
-        "unigram_next_piece_accuracy": pytest.approx(counts.max() / counts.sum()),
+        "unigram_next_token_loss": pytest.approx(-log_probabilities[labels].mean()),
+        "unigram_next_token_accuracy": pytest.approx(counts.max() / counts.sum()),
     }

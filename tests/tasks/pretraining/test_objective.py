@@ -31,16 +31,16 @@ def test_loss_is_the_sum_of_masked_lm_and_next_sentence_means():
     task = pretraining_objective()
     sums = {name: float(value) for name, value in task.sums(model, BATCH, False).items()}
     weights = {name: float(value) for name, value in task.weights(BATCH).items()}
-    figures = task.divide(
-        np.array([sums[name] for name in task.figures]),
-        np.array([weights[name] for name in task.figures]),
+    metrics = task.divide(
+        np.array([sums[name] for name in task.metrics]),
+        np.array([weights[name] for name in task.metrics]),
     )
     masked = nll(LOGITS[0, 0], 1) + nll(LOGITS[0, 1], 2) + nll(LOGITS[1, 0], 6)
     labels = nll(NEXT[0], 0) + nll(NEXT[1], 1)
-    assert figures["masked_lm_loss"] == pytest.approx(masked / (3 + 1e-5), rel=1e-6)
-    assert figures["next_sentence_loss"] == pytest.approx(labels / 2, rel=1e-6)
-    assert figures["loss"] == pytest.approx(masked / (3 + 1e-5) + labels / 2, rel=1e-6)
-    assert figures["next_sentence_accuracy"] == 0.5
+    assert metrics["masked_lm_loss"] == pytest.approx(masked / (3 + 1e-5), rel=1e-6)
+    assert metrics["next_sentence_loss"] == pytest.approx(labels / 2, rel=1e-6)
+    assert metrics["loss"] == pytest.approx(masked / (3 + 1e-5) + labels / 2, rel=1e-6)
+    assert metrics["next_sentence_accuracy"] == 0.5
 
 
 @pytest.mark.parametrize("ids", [[1, 2], [3, 0], [6, 6]])

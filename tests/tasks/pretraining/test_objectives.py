@@ -80,11 +80,11 @@ def check_a_run_without_next_sentences(settings, output_dir, objective, predicti
     # The parts without a loss keep their initial weights, for the task that needs them.
     keras.utils.set_random_seed(settings.random_seed)
     save_model_directory(
-        output_dir.parent / "fresh", BertPretrainer(CONFIG), ModelDescription(CONFIG)
+        output_dir.parent / "untrained", BertPretrainer(CONFIG), ModelDescription(CONFIG)
     )
-    fresh = load_file(output_dir.parent / "fresh" / "model.safetensors")
+    untrained = load_file(output_dir.parent / "untrained" / "model.safetensors")
     for name, value in load_file(output_dir / "model" / "model.safetensors").items():
-        assert np.array_equal(value, fresh[name]) == name.startswith(UNPREDICTED), name
+        assert np.array_equal(value, untrained[name]) == name.startswith(UNPREDICTED), name
 
 
 def test_masked_lm_alone_trains_on_records_with_next_sentences(settings, tmp_path):
@@ -93,12 +93,12 @@ def test_masked_lm_alone_trains_on_records_with_next_sentences(settings, tmp_pat
 
 
 def test_left_to_right_trains_on_records_with_next_sentences(settings, left_to_right):
-    check_a_run_without_next_sentences(settings, left_to_right, "ltr", "next_piece")
+    check_a_run_without_next_sentences(settings, left_to_right, "ltr", "next_token")
 
 
 def test_left_to_right_loss_is_below_the_unigram_baseline(left_to_right):
     results = json.loads((left_to_right / "results.json").read_text())
-    assert results["next_piece_loss"] < 0.95 * results["unigram_next_piece_loss"]
+    assert results["next_token_loss"] < 0.95 * results["unigram_next_token_loss"]
 
 
 def test_left_to_right_run_resumes_with_identical_weights(
@@ -158,5 +158,7 @@ def test_bidirectional_model_is_trained_but_not_evaluated_left_to_right(settings
     save_model_directory(tmp_path / "start", BertPretrainer(CONFIG), ModelDescription(CONFIG))
     given = replace(settings, init_checkpoint=str(tmp_path / "start"), objective="ltr")
     assert find_inputs(given, 3).config == replace(CONFIG, is_decoder=True)
-    with pytest.raises(InputError, match=r"start attends to both sides; expected a left-to-right"):
+    with pytest.raises(
+        InputError, match=r"start is a bidirectional model; expected a left-to-right"
+    ):
         find_inputs(replace(given, do_train=False), 3)

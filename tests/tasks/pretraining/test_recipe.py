@@ -104,10 +104,12 @@ def test_lamb_takes_8599_steps_and_warms_up_twice():
 def test_budget_is_one_day_at_125_teraflops():
     (phase,) = phases_of("budget-24h")
     planned = arithmetic(phase)
-    assert planned.sequences * planned.flops_a_sequence == pytest.approx(125e12 * 86_400, rel=0.03)
-    pieces = planned.sequences * planned.length
+    assert planned.sequences * planned.flops_per_sequence == pytest.approx(
+        125e12 * 86_400, rel=0.03
+    )
+    tokens = planned.sequences * planned.length
     (path,) = (path for path in RECIPES if path.stem == "budget-24h")
-    assert f"One epoch wants {pieces / 1e9:.1f} billion pieces" in path.read_text()
+    assert f"One epoch needs {tokens / 1e9:.1f} billion tokens" in path.read_text()
     # The batch reaches its full size after 60% of the work.
     ramped = {**phase.flags, "num_train_steps": phase.flags["batch_ramp_steps"]}
     share = arithmetic(type(phase)("", 1, ramped, phase.data)).sequences / planned.sequences
@@ -176,14 +178,14 @@ def test_records_have_the_length_of_the_phase(tmp_path):
 
 def test_single_input_path_for_records_of_two_lengths_is_rejected(tmp_path):
     path = write(tmp_path, RECIPE)
-    message = r"--input_file=records is one place, .*own\.toml have max_seq_length 16, 32; expected"
+    message = r"--input_file=records: .*own\.toml have max_seq_length 16, 32; expected a path with"
     with pytest.raises(InputError, match=message):
         plan(path, input_file="records")
 
 
 def test_phases_of_one_schedule_must_have_the_same_schedule(tmp_path):
     text = RECIPE.replace("log_steps = 7", "continue_optimizer = true\nlearning_rate = 1e-4")
-    message = r"own\.toml: phase 2: learning_rate is 0\.0001, but continue_optimizer keeps .*0\.001"
+    message = r"own\.toml: phase 2: learning_rate is 0\.0001, but continue_optimizer needs .*0\.001"
     with pytest.raises(InputError, match=message):
         plan(write(tmp_path, text))
 
@@ -191,8 +193,8 @@ def test_phases_of_one_schedule_must_have_the_same_schedule(tmp_path):
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ("[flags]", "[flags", r"own\.toml: is not TOML: .*line 4"),
-        ("[flags]", "[flag]", r"own\.toml: flag is not known; expected data, flags and phase"),
+        ("[flags]", "[flags", r"own\.toml: is not valid TOML: .*line 4"),
+        ("[flags]", "[flag]", r"own\.toml: unknown key flag; expected data, flags or phase"),
         ("log_steps = 5", "log_step = 5", r"own\.toml: flags: log_step is not a flag that"),
         ("log_steps = 7", "output_dir = 'x'", r"own\.toml: phase 2: output_dir is not a flag that"),
         ("log_steps = 7", "log_steps = '7'", r"phase 2: log_steps is '7'; expected a whole number"),
@@ -209,7 +211,7 @@ def test_phases_of_one_schedule_must_have_the_same_schedule(tmp_path):
             r"own\.toml: phase 1: data is 3; expected a table",
         ),
         ("num_train_steps = 300", "continue_optimizer = true", r"phase 1: continue_optimizer is"),
-        ("[[phase]]", "[[phases]]", r"own\.toml: phases is not known"),
+        ("[[phase]]", "[[phases]]", r"own\.toml: unknown key phases"),
         (RECIPE, "", r"own\.toml: has no \[\[phase\]\]"),
         (RECIPE, "phase = [3]", r"own\.toml: phase 1 is 3; expected a table"),
         (RECIPE, "flags = 3\n[[phase]]", r"own\.toml: flags is 3; expected a table"),

@@ -35,7 +35,7 @@ def make_dataset(folder, write_records, words="word", length=16):
     """Writes a folder like the data tool: records, vocabulary and manifest."""
     path = write_records(folder / "records-00000-of-00001.tfrecord", 12, length=length)
     vocab = "".join(
-        f"{piece}\n" for piece in [*SPECIAL_TOKENS, *(f"{words}{i}" for i in range(45))]
+        f"{token}\n" for token in [*SPECIAL_TOKENS, *(f"{words}{i}" for i in range(45))]
     )
     (folder / "vocab.txt").write_text(vocab)
     manifest = {
@@ -118,7 +118,7 @@ def test_bundled_config_uses_the_vocabulary_size_of_the_records(tmp_path, record
 
 def test_config_file_with_another_vocabulary_size_is_rejected(tmp_path, records, config_file):
     replace(CONFIG, vocab_size=60).to_json(config_file)
-    with pytest.raises(InputError, match="has 50 pieces, but vocab_size in the config is 60"):
+    with pytest.raises(InputError, match="has 50 tokens, but vocab_size in the config is 60"):
         run(tmp_path, input_file=records, bert_config=config_file)
     assert not (tmp_path / "out").exists()
 
@@ -127,7 +127,7 @@ def test_held_out_records_of_another_vocabulary_are_rejected(
     tmp_path, records, config_file, write_records
 ):
     other = make_dataset(tmp_path / "other", write_records, words="Wort")
-    with pytest.raises(InputError, match=r"other.vocab\.txt \(50 tokens\) is another vocabulary"):
+    with pytest.raises(InputError, match=r"other.vocab\.txt: its vocabulary \(50 tokens\) differs"):
         run(tmp_path, input_file=records, eval_file=other, bert_config=config_file)
 
 
@@ -135,7 +135,7 @@ def test_two_folders_of_records_must_share_a_vocabulary(
     tmp_path, records, config_file, write_records
 ):
     other = make_dataset(tmp_path / "other", write_records, words="Wort")
-    message = "records was made with another vocabulary than .*other; records of one run must"
+    message = "records: was created with another vocabulary than .*other; expected the same"
     with pytest.raises(InputError, match=message):
         run(tmp_path, input_file=f"{records},{other}", bert_config=config_file)
 
@@ -145,7 +145,7 @@ def test_two_folders_of_records_must_share_a_casing(tmp_path, records, config_fi
     manifest = json.loads((other / "manifest.json").read_text())
     manifest["settings"]["do_lower_case"] = True
     (other / "manifest.json").write_text(json.dumps(manifest))
-    message = "do_lower_case differs: .*other is True, .*records is False; .* must share one"
+    message = "do_lower_case differs: .*other is True, .*records is False; .* expected the same"
     with pytest.raises(InputError, match=message):
         run(tmp_path, input_file=f"{records},{other}", bert_config=config_file)
     assert not (tmp_path / "out").exists()
@@ -162,8 +162,8 @@ def test_casing_of_foreign_records_is_inferred_from_the_vocabulary(
     )
     with caplog.at_level("INFO", "absl"):
         assert find_inputs(settings, 1).do_lower_case is is_lower
-    said = f"the casing of {vocab_file} is not given; by its tokens it is --do_lower_case="
-    assert said + str(is_lower).lower() in caplog.text
+    message = f"inferred from the tokens of {vocab_file}: --do_lower_case={str(is_lower).lower()}"
+    assert message in caplog.text
 
 
 def test_run_json_has_the_length_of_the_records(tmp_path, records, config_file):
@@ -178,9 +178,9 @@ def test_run_json_has_the_length_of_the_records(tmp_path, records, config_file):
         (
             16,
             False,
-            r"--export: .*a\.tfrecord has no vocabulary beside it; expected a --vocab_file",
+            r"--export: .*a\.tfrecord has no vocabulary; expected a --vocab_file",
         ),
-        (4, True, r"--export: .* has max_seq_length 4; a model is served for 5 tokens at least"),
+        (4, True, r"--export: .* has max_seq_length 4; expected at least 5"),
     ],
 )
 def test_run_that_cannot_be_exported_is_rejected_before_training(
@@ -208,15 +208,15 @@ def test_training_sample_is_evaluated_without_held_out_records(
     with caplog.at_level("INFO", "absl"):
         run(tmp_path, input_file=records, bert_config=config_file)
     assert shown == [["evaluating", 8, "examples", False, 4, 4]]  # Two batches of four.
-    assert "evaluating on 8 of 12 training records" in caplog.text
+    assert "Evaluating on 8 of 12 training records" in caplog.text
 
 
 def test_starting_point_with_another_vocabulary_is_rejected(tmp_path, records):
-    pieces = [*SPECIAL_TOKENS, *(f"mot{i}" for i in range(45))]
+    tokens = [*SPECIAL_TOKENS, *(f"mot{i}" for i in range(45))]
     save_model_directory(
-        tmp_path / "start", BertPretrainer(CONFIG), ModelDescription(CONFIG, pieces)
+        tmp_path / "start", BertPretrainer(CONFIG), ModelDescription(CONFIG, tokens)
     )
-    with pytest.raises(InputError, match=r"start .* is another vocabulary"):
+    with pytest.raises(InputError, match=r"start: its vocabulary .* differs"):
         run(tmp_path, input_file=records, init_checkpoint=tmp_path / "start")
 
 
@@ -300,9 +300,9 @@ def test_evaluation_alone_needs_a_starting_point_and_writes_only_results(
 
 
 def test_invalid_starting_point_leaves_no_files(tmp_path, records):
-    pieces = (records / "vocab.txt").read_text().split()
+    tokens = (records / "vocab.txt").read_text().split()
     save_model_directory(
-        tmp_path / "start", BertPretrainer(CONFIG), ModelDescription(CONFIG, pieces, False)
+        tmp_path / "start", BertPretrainer(CONFIG), ModelDescription(CONFIG, tokens, False)
     )
     weights = tmp_path / "start" / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-9])

@@ -82,10 +82,10 @@ def test_metrics_without_next_sentences_do_not_include_them(
     assert "next_sentence" not in lines
     # The parts without a loss keep their initial weights, for the task that needs them.
     keras.utils.set_random_seed(PretrainingSettings.random_seed)
-    save_model_directory(tmp_path / "fresh", BertPretrainer(CONFIG), ModelDescription(CONFIG))
-    fresh = load_file(tmp_path / "fresh" / "model.safetensors")
+    save_model_directory(tmp_path / "untrained", BertPretrainer(CONFIG), ModelDescription(CONFIG))
+    untrained = load_file(tmp_path / "untrained" / "model.safetensors")
     for name, value in load_file(tmp_path / "out" / "model" / "model.safetensors").items():
-        assert np.array_equal(value, fresh[name]) == name.startswith(UNPREDICTED), name
+        assert np.array_equal(value, untrained[name]) == name.startswith(UNPREDICTED), name
 
 
 def test_held_out_records_may_differ_in_packing_and_masking(tmp_path, write_dataset):
@@ -97,7 +97,7 @@ def test_held_out_records_may_differ_in_packing_and_masking(tmp_path, write_data
 def test_held_out_records_with_another_next_sentence_are_rejected(tmp_path, write_dataset):
     records = write_dataset(tmp_path / "records")
     held_out = write_dataset(tmp_path / "held_out", next_sentence="order")
-    with pytest.raises(InputError, match=r"held_out.* next_sentence order, but .* random"):
+    with pytest.raises(InputError, match=r"held_out.* next_sentence order; expected random"):
         run(tmp_path, records, held_out)
     assert not (tmp_path / "out").exists()
 
@@ -106,7 +106,7 @@ def test_run_with_dynamic_masks_resumes_with_identical_weights(
     tmp_path, write_dataset, monkeypatch
 ):
     records = write_dataset(tmp_path / "records", dynamic=True, pack=True)
-    run(tmp_path, records, out="whole", steps=5)
+    run(tmp_path, records, out="uninterrupted", steps=5)
 
     class Killed(BaseException):
         """An exception that no code catches."""
@@ -122,11 +122,14 @@ def test_run_with_dynamic_masks_resumes_with_identical_weights(
         run(tmp_path, records, out="killed", steps=5)
     monkeypatch.undo()
     run(tmp_path, records, out="killed", steps=5)
-    whole, killed = (
-        (tmp_path / out / "model" / "model.safetensors").read_bytes() for out in ("whole", "killed")
+    uninterrupted, killed = (
+        (tmp_path / out / "model" / "model.safetensors").read_bytes()
+        for out in ("uninterrupted", "killed")
     )
-    assert whole == killed
-    results = [json.loads((tmp_path / o / "results.json").read_text()) for o in ("whole", "killed")]
+    assert uninterrupted == killed
+    results = [
+        json.loads((tmp_path / o / "results.json").read_text()) for o in ("uninterrupted", "killed")
+    ]
     assert results[0] == results[1]
 
 
@@ -145,9 +148,9 @@ def test_packed_rows_train_equally_on_two_devices_and_in_micro_batches(
         settings = TrainingSettings(4, 8, jit_compile=False, **settings)
         steps = make_train_steps(strategy, state, settings)
         batches = training_batches(RecordSource(data, CONFIG.vocab_size), 8, seed=0)
-        figures = steps(iter(strategy.experimental_distribute_dataset(batches)), tf.constant(4))
+        metrics = steps(iter(strategy.experimental_distribute_dataset(batches)), tf.constant(4))
         weights = [keras.ops.convert_to_numpy(v) for v in model.trainable_variables]
-        return weights, figures.numpy()
+        return weights, metrics.numpy()
 
     one = train(make_strategy())
     for other in (train(mirrored), train(make_strategy(), gradient_accumulation_steps=4)):

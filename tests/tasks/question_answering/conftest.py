@@ -13,8 +13,8 @@ WORDS = "the norse leader was rollo who swore fealty to king charles in year wha
 @pytest.fixture(scope="session")
 def vocab():
     letters = string.ascii_lowercase + string.digits + ".,()-"
-    pieces = [*letters, *(f"##{letter}" for letter in letters)]
-    return ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS.split(), *pieces]
+    tokens = [*letters, *(f"##{letter}" for letter in letters)]
+    return ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS.split(), *tokens]
 
 
 @pytest.fixture(scope="session")

@@ -102,8 +102,8 @@ def check_answers(outputs, questions, found, settings):
         score = sum(candidates[0][3:]) if candidates else float(np.finfo(np.float32).min)
         np.testing.assert_allclose(outputs["score"][i], score, rtol=1e-6)
         np.testing.assert_allclose(outputs["null_score"][i], null_score, rtol=1e-6)
-        silent = settings.threshold is not None and null_score - score > settings.threshold
-        best = ("", -1, -1) if silent or not candidates else candidates[0][:3]
+        is_null = settings.threshold is not None and null_score - score > settings.threshold
+        best = ("", -1, -1) if is_null or not candidates else candidates[0][:3]
         got = outputs["answer"][i].decode(), outputs["start"][i], outputs["end"][i]
         assert got == best, question
         if settings.version_2_with_negative or not candidates:
@@ -112,18 +112,18 @@ def check_answers(outputs, questions, found, settings):
             )
         count, width = len(candidates), outputs["nbest_starts"].shape[1]
         scores = np.array([each[3] + each[4] for each in candidates])
-        shares = np.exp(scores - scores.max())
+        exponentials = np.exp(scores - scores.max())
         columns = {
             "answers": [each[0].encode() for each in candidates],
             "starts": [each[1] for each in candidates],
             "ends": [each[2] for each in candidates],
         }
         for name, values in columns.items():
-            nothing = b"" if name == "answers" else -1
-            expected = values + [nothing] * (width - count)
+            padding = b"" if name == "answers" else -1
+            expected = values + [padding] * (width - count)
             assert outputs[f"nbest_{name}"][i].tolist() == expected, question
         numbers = {
-            "probabilities": shares / shares.sum(),
+            "probabilities": exponentials / exponentials.sum(),
             "start_logits": [each[3] for each in candidates],
             "end_logits": [each[4] for each in candidates],
         }

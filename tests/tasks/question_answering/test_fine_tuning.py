@@ -43,7 +43,7 @@ def questions(ask):
 
 
 @pytest.fixture
-def knowing(tokenizer):
+def predict_answers_of(tokenizer):
     """Returns a function that makes a model with high logits at the right span or [CLS]."""
 
     def make(questions, points=10.0):
@@ -62,26 +62,26 @@ def knowing(tokenizer):
     return make
 
 
-def test_model_that_knows_the_answers_scores_100_in_v1(tokenizer, questions, knowing):
+def test_model_that_knows_the_answers_scores_100_in_v1(tokenizer, questions, predict_answers_of):
     task = task_of(SquadSettings(), tokenizer, dev=questions)
     assert task.best == "f1"
-    assert task.score(knowing(questions[:2])) == {"exact": 100.0, "f1": 100.0}
+    assert task.score(predict_answers_of(questions[:2])) == {"exact": 100.0, "f1": 100.0}
 
 
-def test_model_that_knows_the_answers_scores_100_in_v2(tokenizer, questions, knowing):
+def test_model_that_knows_the_answers_scores_100_in_v2(tokenizer, questions, predict_answers_of):
     task = task_of(V2, tokenizer, dev=questions)
     assert task.best == "best_f1"
-    figures = task.score(knowing(questions))
+    scores = task.score(predict_answers_of(questions))
     names = ("exact", "f1", "HasAns_f1", "NoAns_f1", "best_exact", "best_f1")
-    assert {name: figures[name] for name in names} == dict.fromkeys(names, 100.0)
-    assert {"best_exact_thresh", "best_f1_thresh", "total"} <= figures.keys()
+    assert {name: scores[name] for name in names} == dict.fromkeys(names, 100.0)
+    assert {"best_exact_thresh", "best_f1_thresh", "total"} <= scores.keys()
 
 
 def test_predictions_are_written_to_the_three_files_of_google(
-    tmp_path, tokenizer, questions, knowing
+    tmp_path, tokenizer, questions, predict_answers_of
 ):
     task = task_of(V2, tokenizer, dev=questions, test=questions)
-    task.write_predictions(knowing(questions), tmp_path)
+    task.write_predictions(predict_answers_of(questions), tmp_path)
     written = {path.name: json.loads(path.read_text()) for path in tmp_path.iterdir()}
     assert written["predictions.json"] == {"a": "Rollo", "b": "911", "c": ""}
     assert written["null_odds.json"] == {"a": -20.0, "b": -20.0, "c": 20.0}
@@ -89,23 +89,27 @@ def test_predictions_are_written_to_the_three_files_of_google(
     assert len(written) == 3
 
 
-def test_scored_questions_run_through_the_model_once(tmp_path, tokenizer, questions, knowing):
+def test_scored_questions_run_through_the_model_once(
+    tmp_path, tokenizer, questions, predict_answers_of
+):
     answered = questions[:2]
     task = task_of(SquadSettings(), tokenizer, dev=answered, test=answered)
     asked = []
 
     def predict(examples):
         asked.append(examples)
-        return knowing(answered)(examples)
+        return predict_answers_of(answered)(examples)
 
     task.score(predict)
     task.write_predictions(predict, tmp_path)
     assert asked[0] is asked[1]  # The run computes the same examples once.
 
 
-def test_v1_answers_every_question_and_has_no_null_odds(tmp_path, tokenizer, questions, knowing):
+def test_v1_answers_every_question_and_has_no_null_odds(
+    tmp_path, tokenizer, questions, predict_answers_of
+):
     task = task_of(SquadSettings(), tokenizer, dev=questions, test=questions)
-    task.write_predictions(knowing(questions), tmp_path)
+    task.write_predictions(predict_answers_of(questions), tmp_path)
     predictions = json.loads((tmp_path / "predictions.json").read_text())
     assert predictions.keys() == {"a", "b", "c"}
     assert all(predictions.values())
@@ -144,28 +148,28 @@ def test_v1_skips_impossible_questions_and_v2_trains_on_them(tokenizer, question
 
 
 def test_other_questions_get_no_answer_if_that_is_best_for_dev(
-    tmp_path, tokenizer, questions, knowing
+    tmp_path, tokenizer, questions, predict_answers_of
 ):
     impossible = questions[2:]
     others = list(impossible)
     task = task_of(V2, tokenizer, dev=impossible, test=others)
     # The answer scores above [CLS], so the threshold 0 of the official report keeps it.
-    predict = knowing([Question("c", questions[2].text, TEXT, questions[0].answers)])
-    figures = task.score(predict)
-    assert (figures["best_f1"], figures["best_f1_thresh"]) == (100.0, 0.0)
+    predict = predict_answers_of([Question("c", questions[2].text, TEXT, questions[0].answers)])
+    scores = task.score(predict)
+    assert (scores["best_f1"], scores["best_f1_thresh"]) == (100.0, 0.0)
     # The threshold of an export, just below the null odds of the answer.
-    assert figures["null_score_diff_threshold"] == np.nextafter(-20.0, -np.inf)
+    assert scores["null_score_diff_threshold"] == np.nextafter(-20.0, -np.inf)
     task.write_predictions(predict, tmp_path)
     assert json.loads((tmp_path / "predictions.json").read_text()) == {"c": ""}
 
 
 def test_shifted_answer_is_labeled_at_its_real_position(tokenizer, questions):
     shifted = Question("a", questions[0].text, TEXT, (Answer("Rollo", 2),))
-    taught, right = (
+    shifted_labels, right = (
         task_of(SquadSettings(strict=True), tokenizer, [q]).train for q in (shifted, questions[0])
     )
-    assert taught.labels["end_positions"] == right.labels["end_positions"]
-    assert taught.labels["start_positions"] == right.labels["start_positions"] > 0
+    assert shifted_labels.labels["end_positions"] == right.labels["end_positions"]
+    assert shifted_labels.labels["start_positions"] == right.labels["start_positions"] > 0
 
 
 def test_misplaced_answer_is_skipped_or_rejected_with_strict(tokenizer, questions, caplog):
@@ -174,10 +178,10 @@ def test_misplaced_answer_is_skipped_or_rejected_with_strict(tokenizer, question
     assert "1 of 3 training answers are not in their context" in caplog.text
     assert "these questions are skipped" in caplog.text
     with pytest.raises(
-        InputError, match=r"1 of 3 training answers are not in .* 'Rollo' at 40 of the question 'd'"
+        InputError, match=r"1 of 3 training answers are not in .* 'Rollo' at 40 for the question 'd"
     ):
         task_of(SquadSettings(strict=True), tokenizer, [*questions, wrong])
-    with pytest.raises(InputError, match="no training question is left"):
+    with pytest.raises(InputError, match="no training question has its answer in its context"):
         task_of(SquadSettings(), tokenizer, [wrong])
 
 
@@ -188,7 +192,7 @@ def test_file_with_impossible_questions_needs_v2(tokenizer, questions):
         task_of(SquadSettings(), tokenizer, dev=questions[2:])
 
 
-def test_wrong_predictions_are_written_to_tensorboard(tokenizer, questions, knowing):
+def test_wrong_predictions_are_written_to_tensorboard(tokenizer, questions, predict_answers_of):
     shown = {}
 
     class Board:
@@ -201,7 +205,10 @@ def test_wrong_predictions_are_written_to_tensorboard(tokenizer, questions, know
     task = task_of(V2, tokenizer, dev=questions)
     # The model gives the second question the answer of the first, and finds none impossible.
     same = [questions[0], Question("b", questions[1].text, TEXT, questions[0].answers)]
-    task.show(knowing([*same, Question("c", questions[2].text, TEXT, same[0].answers)]), Board())
+    task.show(
+        predict_answers_of([*same, Question("c", questions[2].text, TEXT, same[0].answers)]),
+        Board(),
+    )
     rows = [(row["id"], row["answered"], row["expected"]) for row in shown["wrong_predictions"]]
     assert rows == [("b", "Rollo", "911"), ("c", "Rollo", "(no answer)")]
     assert shown["no_answer"][0] == [False, False, True]
@@ -255,6 +262,6 @@ def test_public_span_labeler_without_a_pooler_is_scored(scored, tmp_path, caplog
 
 
 def test_encoder_with_one_segment_is_rejected(scored, tmp_path):
-    with pytest.raises(InputError, match=r"labeler: type_vocab_size is 1; expected 2 segments"):
+    with pytest.raises(InputError, match=r"labeler: type_vocab_size is 1; expected at least 2"):
         scored(type_vocab_size=1)
     assert not (tmp_path / "out").exists()

@@ -60,9 +60,9 @@ def test_lone_surrogate_is_kept_in_answers(ask, tokenizer):
 def test_questions_are_decoded_equally_in_chunks(ask, tokenizer):
     questions = [ask(TEXT), ask("king " * 40, name="q1"), ask("Rollo", name="q2")]
     settings, network = AnswerSettings(24, 4, 7, 5, 6), FixedLogits()
-    whole = answered(questions, tokenizer, network.of_examples, settings)
+    complete = answered(questions, tokenizer, network.of_examples, settings)
     some = answered(questions, tokenizer, network.of_examples, settings, chunk=2)
-    for name, values in whole.outputs.items():
+    for name, values in complete.outputs.items():
         np.testing.assert_array_equal(values, some.outputs[name])
 
 

@@ -95,7 +95,7 @@ def test_exported_and_saved_models_give_the_same_answers(answerer, folder, tmp_p
                 np.testing.assert_array_equal(found[name], values, err_msg=name)
 
 
-def facts(version_2):
+def memorizable_questions(version_2):
     """Returns questions that a tiny model can memorize."""
     names = ["rollo", "charles", "leader", "king"]
     questions = ["who swore ?", "who was king ?"]
@@ -115,7 +115,7 @@ def test_fit_learns_answers_and_reports_their_scores(make_model, version_2):
     )
     answerer = QuestionAnswerer.from_pretrained(start, **SMALL, version_2_with_negative=version_2)
     assert answerer.untrained
-    asked, contexts, answers = facts(version_2)
+    asked, contexts, answers = memorizable_questions(version_2)
     history = answerer.fit(
         asked,
         contexts,
@@ -130,9 +130,9 @@ def test_fit_learns_answers_and_reports_their_scores(make_model, version_2):
     assert history["loss"][-1] < 0.1 < history["loss"][0]
     assert history["val_f1"][-1] == 100.0
     assert not answerer.untrained
-    figures = answerer.evaluate(asked, contexts, [[a] if a else a for a in answers])
-    assert figures["exact"] == figures["f1"] == 100.0
-    assert ("NoAns_f1" in figures) == version_2
+    scores = answerer.evaluate(asked, contexts, [[a] if a else a for a in answers])
+    assert scores["exact"] == scores["f1"] == 100.0
+    assert ("NoAns_f1" in scores) == version_2
     found = answerer.predict(asked, contexts)
     assert found["answer"].tolist() == [a["text"] if a else "" for a in answers]
 
@@ -191,7 +191,7 @@ def test_answers_of_another_form_are_rejected(answerer, answers, message):
 
 
 def test_training_answer_must_be_in_its_context(answerer):
-    with pytest.raises(InputError, match=r"answers\[1\] is 'charles' at 0; expected a text that"):
+    with pytest.raises(InputError, match=r"answers\[1\] is 'charles' at 0; expected a text at"):
         answerer.fit(["who ?"] * 2, [TEXT] * 2, [GOOD, {"text": "charles", "start": 0}])
 
 
@@ -211,7 +211,7 @@ def test_empty_data_for_training_or_scoring_is_rejected(answerer):
 def test_models_that_cannot_answer_questions_are_rejected(make_model):
     with pytest.raises(InputError, match="BertForSequenceClassification; QuestionAnswerer expects"):
         QuestionAnswerer.from_pretrained(make_model(BertClassifier), **SMALL)
-    with pytest.raises(InputError, match="type_vocab_size is 1; expected 2 segments"):
+    with pytest.raises(InputError, match="type_vocab_size is 1; expected at least 2"):
         QuestionAnswerer.from_pretrained(make_model(type_vocab_size=1), **SMALL)
 
 
@@ -221,8 +221,8 @@ def test_models_that_cannot_answer_questions_are_rejected(make_model):
         ({"max_seq_length": 65}, "max_seq_length=65: expected from 5 to the model's 64 positions"),
         ({"max_seq_length": 11}, "max_seq_length=11: expected at least 12"),
         ({"n_best_size": 0}, "n_best_size=0: expected at least 1"),
-        ({"null_score_diff_threshold": 1.0}, "threshold=1.0 needs version_2_with_negative"),
-        ({"stride": 1}, "got unknown settings stride; expected of max_seq_length"),
+        ({"null_score_diff_threshold": 1.0}, "threshold=1.0: needs version_2_with_negative"),
+        ({"stride": 1}, "got unknown settings stride; expected any of max_seq_length"),
     ],
 )
 def test_invalid_settings_are_rejected(folder, settings, message):

@@ -41,8 +41,8 @@ def test_question_has_its_context_and_answers(write):
 
 def test_question_can_be_impossible_and_a_test_file_has_no_answers(write):
     impossible = entry(id="b", answers=[], is_impossible=True)
-    unsaid = {"id": "c", "question": "Who?"}
-    path = write(impossible, unsaid)
+    unanswered = {"id": "c", "question": "Who?"}
+    path = write(impossible, unanswered)
     questions = load_questions(path)
     assert [question.answers for question in questions] == [(), None]
     with pytest.raises(InputError, match=r"squad.json: the question 'c' has no 'answers'"):
@@ -65,7 +65,7 @@ def test_plausible_answers_of_impossible_questions_are_ignored(write):
             {"answers": [{"text": "Rollo"}]},
             r"'a': expected 'answer_start' to be a int, got nothing",
         ),
-        ({"is_impossible": True}, r"'a' is_impossible, yet has the answer 'Rollo'"),
+        ({"is_impossible": True}, r"'a': has is_impossible and the answer 'Rollo'"),
     ],
 )
 def test_invalid_question_is_rejected_with_its_id(write, broken, message):
@@ -75,7 +75,7 @@ def test_invalid_question_is_rejected_with_its_id(write, broken, message):
 
 def test_numeric_question_ids_are_converted_to_strings(write):
     assert [q.id for q in load_questions(write(entry(id=7), entry(id="8")))] == ["7", "8"]
-    with pytest.raises(InputError, match="the question id '7' is there twice"):
+    with pytest.raises(InputError, match="duplicate question id '7'"):
         load_questions(write(entry(id=7), entry(id="7")))
 
 
@@ -85,12 +85,12 @@ def test_empty_context_is_rejected(write):
 
 
 def test_two_questions_with_one_id_are_rejected(write):
-    with pytest.raises(InputError, match=r"id 'a' is there twice, for 'Who\?' and 'When\?'"):
+    with pytest.raises(InputError, match=r"duplicate question id 'a', for 'Who\?' and 'When\?'"):
         load_questions(write(entry(), entry(question="When?")))
 
 
 def test_file_of_another_format_is_rejected(tmp_path, write):
-    with pytest.raises(InputError, match="holds no question"):
+    with pytest.raises(InputError, match="contains no questions"):
         load_questions(write())
     other = tmp_path / "other.json"
     other.write_text('{"rows": []}')

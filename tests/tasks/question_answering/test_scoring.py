@@ -1,4 +1,4 @@
-"""Tests the official scorers: the published figures, and each of their rules."""
+"""Tests the official scorers: the published scores, and each of their rules."""
 
 import json
 

@@ -22,9 +22,9 @@ SMALL = AnswerSettings(24, 4, 7, 5, 6)
 @pytest.fixture(scope="module")
 def tokenizer():
     letters = "abcdefghijklmnopqrstuvwxyz0123456789.,()-;"
-    pieces = [*letters, *(f"##{letter}" for letter in letters)]
+    tokens = [*letters, *(f"##{letter}" for letter in letters)]
     return BertTokenizer(
-        ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS.split(), "##é", "王", *pieces]
+        ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS.split(), "##é", "王", *tokens]
     )
 
 
@@ -152,7 +152,7 @@ def test_empty_batch_gives_no_answers(tokenizer):
 def test_questions_without_a_context_are_rejected(tokenizer):
     ask = served(FixedNetwork(), tokenizer, SMALL, graph=True)
     for count in (0, 1, 3):
-        message = rf"context and question: expected one shape, got.*{count}.*2"
+        message = rf"context and question: expected equal shapes, got.*{count}.*2"
         with pytest.raises(tf.errors.InvalidArgumentError, match=message):
             ask(["who ?"] * 2, ["rollo"] * count)
 
@@ -189,12 +189,12 @@ def test_context_of_1_mb_is_read_to_its_end(tokenizer):
     context = context[:size] + " charles " + context[size:]
     charles = tokenizer.vocab.index("charles")
 
-    class Knows(KnownNetwork):
+    class PredictsAnswer(KnownNetwork):
         def __call__(self, input_ids, segment_ids):
             found = tf.cast(input_ids.values == charles, tf.float32)
             return {"start_logits": found, "end_logits": found}
 
-    outputs = served(Knows(), tokenizer, graph=True)(["who ?" * 50_000], [context])
+    outputs = served(PredictsAnswer(), tokenizer, graph=True)(["who ?" * 50_000], [context])
     assert outputs["answer"][0] == b"charles"
     assert outputs["start"][0] == context.index("charles")
 

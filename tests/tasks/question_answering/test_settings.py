@@ -25,7 +25,7 @@ def test_threshold_that_is_not_a_number_is_rejected():
 
 
 def test_threshold_needs_questions_without_answer():
-    with pytest.raises(InputError, match=r"threshold=0\.0 needs version_2_with_negative"):
+    with pytest.raises(InputError, match=r"threshold=0\.0: needs version_2_with_negative"):
         AnswerSettings(null_score_diff_threshold=0.0)
 
 

@@ -1,6 +1,6 @@
-// Asks which task the served model has, builds its form, and shows the answers.
+// Reads the task of the served model, builds its form, and shows the model's responses.
 //
-// Characters are counted as Python counts them, by code point: texts are cut as arrays of them.
+// Characters are counted as Python counts them, by code point: texts are sliced as arrays of them.
 
 "use strict";
 
@@ -10,50 +10,50 @@ const HUES = [212, 145, 28, 285, 340, 180, 75, 255];
 const byId = (id) => document.getElementById(id);
 
 function element(tag, attributes = {}, ...children) {
-  const made = document.createElement(tag);
-  for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, value);
-  made.append(...children);
-  return made;
+  const created = document.createElement(tag);
+  for (const [name, value] of Object.entries(attributes)) created.setAttribute(name, value);
+  created.append(...children);
+  return created;
 }
 
-const percent = (share) => `${(100 * share).toFixed(1)}%`;
+const percent = (fraction) => `${(100 * fraction).toFixed(1)}%`;
 const heading = (text) => element("h2", {}, text);
 const note = (text) => element("p", { class: "note" }, text);
 const large = (text) => element("p", { class: "large" }, text);
 
-// Rows of {name, share, number}: a name (text or an element), a bar, a number.
+// A list of bars from {name, fraction, number}: a name (text or element), a bar and a number.
 function bars(rows) {
   const list = element("ul", { class: "bars" });
-  for (const { name, share, number } of rows) {
+  for (const { name, fraction, number } of rows) {
     const filled = element("span");
-    filled.style.width = percent(Math.min(1, Math.max(0, share)));
+    filled.style.width = percent(Math.min(1, Math.max(0, fraction)));
     list.append(
       element(
         "li",
         {},
         element("span", { class: "name" }, name),
         element("span", { class: "track", "aria-hidden": "true" }, filled),
-        element("span", { class: "number" }, number ?? percent(share)),
+        element("span", { class: "number" }, number ?? percent(fraction)),
       ),
     );
   }
   return list;
 }
 
-// A text with parts marked: {start, end, type, score}, in order, not overlapping.
-function marked(text, parts, hues = new Map()) {
-  const letters = Array.from(text);
+// A text with highlighted spans {start, end, type, score}, in order and not overlapping.
+function highlight(text, spans, hues = new Map()) {
+  const characters = Array.from(text);
   const shown = element("p", { class: "marked" });
-  let at = 0;
-  for (const { start, end, type, score } of parts) {
-    shown.append(letters.slice(at, start).join(""));
-    const mark = element("mark", {}, letters.slice(start, end).join(""));
+  let position = 0;
+  for (const { start, end, type, score } of spans) {
+    shown.append(characters.slice(position, start).join(""));
+    const mark = element("mark", {}, characters.slice(start, end).join(""));
     if (hues.has(type)) mark.style.setProperty("--hue", hues.get(type));
     if (type) mark.append(element("small", { title: percent(score) }, type));
     shown.append(mark);
-    at = end;
+    position = end;
   }
-  shown.append(letters.slice(at).join(""));
+  shown.append(characters.slice(position).join(""));
   return shown;
 }
 
@@ -62,7 +62,7 @@ function cosine(a, b) {
   return dot(a, b) / (Math.sqrt(dot(a, a) * dot(b, b)) || 1);
 }
 
-// Each task: its fields, the instances that the form's values make, and how its rows are shown.
+// For each task: the fields of the form, the request's instances, and the display of its rows.
 const TASKS = {
   classification: {
     title: "Text classification",
@@ -75,16 +75,16 @@ const TASKS = {
         : [["text", "Text", 4, "A warm, funny and beautifully acted film."]],
     instances: (values) => [values],
     show: ([row], values, model) => {
-      // A signature of one output gives its value alone.
+      // If a signature has a single output, its value has no name.
       const score = typeof row === "number" ? row : row.score;
       if (score !== undefined) return [heading("Score"), large(String(score))];
       const names = model.labels ?? row.probabilities.map((_, index) => String(index));
-      const rows = row.probabilities.map((share, index) => ({ name: names[index], share }));
-      rows.sort((a, b) => b.share - a.share);
-      const on = (row.labels ?? [row.label]).filter((label) => label !== "");
+      const rows = row.probabilities.map((fraction, index) => ({ name: names[index], fraction }));
+      rows.sort((a, b) => b.fraction - a.fraction);
+      const predicted = (row.labels ?? [row.label]).filter((label) => label !== "");
       return [
         heading(row.labels ? "Labels" : "Label"),
-        large(on.length ? on.join(", ") : "None"),
+        large(predicted.length ? predicted.join(", ") : "None"),
         heading("Probabilities"),
         bars(rows),
       ];
@@ -110,12 +110,12 @@ const TASKS = {
           answer,
           start: row.nbest_starts[index],
           end: row.nbest_ends[index],
-          share: row.nbest_probabilities[index],
+          fraction: row.nbest_probabilities[index],
         }))
-        .filter(({ answer, share }) => answer !== "" || share > 0);
+        .filter(({ answer, fraction }) => answer !== "" || fraction > 0);
       const context = element("div");
       const choose = ({ start, end }) => {
-        context.replaceChildren(marked(values.context, start < 0 ? [] : [{ start, end }]));
+        context.replaceChildren(highlight(values.context, start < 0 ? [] : [{ start, end }]));
         context.querySelector("mark")?.scrollIntoView({ block: "nearest" });
         for (const button of buttons) {
           const chosen = button.dataset.span === `${start} ${end}`;
@@ -132,10 +132,10 @@ const TASKS = {
       choose(row);
       return [
         heading("Answer"),
-        large(row.answer === "" ? "The context does not say" : row.answer),
+        large(row.answer === "" ? "No answer found in the context" : row.answer),
         context,
-        heading("Likeliest answers"),
-        bars(best.map(({ share }, index) => ({ name: buttons[index], share }))),
+        heading("Most likely answers"),
+        bars(best.map(({ fraction }, index) => ({ name: buttons[index], fraction }))),
       ];
     },
   },
@@ -153,7 +153,7 @@ const TASKS = {
     ],
     instances: (values) => [values],
     show: ([row], values) => {
-      const parts = row.types
+      const spans = row.types
         .map((type, index) => ({
           type,
           start: row.starts[index],
@@ -161,14 +161,14 @@ const TASKS = {
           score: row.scores[index],
         }))
         .filter(({ start }) => start >= 0);
-      const types = [...new Set(parts.map(({ type }) => type))].sort();
+      const types = [...new Set(spans.map(({ type }) => type))].sort();
       const hues = new Map(types.map((type, index) => [type, HUES[index % HUES.length]]));
-      const letters = Array.from(values.text);
-      const shown = [heading("Entities"), marked(values.text, parts, hues)];
-      if (!parts.length) return [...shown, note("None found.")];
-      const rows = parts.map(({ type, start, end, score }) => ({
-        name: `${letters.slice(start, end).join("")} (${type})`,
-        share: score,
+      const characters = Array.from(values.text);
+      const shown = [heading("Entities"), highlight(values.text, spans, hues)];
+      if (!spans.length) return [...shown, note("No entities found.")];
+      const rows = spans.map(({ type, start, end, score }) => ({
+        name: `${characters.slice(start, end).join("")} (${type})`,
+        fraction: score,
       }));
       return [...shown, heading("Scores"), bars(rows)];
     },
@@ -179,24 +179,24 @@ const TASKS = {
     fields: () => [["text", `Text with ${MASK}`, 4, `The capital of France is ${MASK}.`]],
     instances: (values) => [values],
     show: ([row], values) => {
-      // A text of fewer masks than another has padding: masks without tokens.
+      // Rows are padded to the text with the most masks; padding has no tokens.
       const masks = row.tokens.filter((tokens) => tokens.some((token) => token !== ""));
       if (!masks.length) return [note(`The text has no ${MASK}.`)];
       const [first, ...rest] = values.text.split(MASK);
       let filled = first;
-      const parts = [];
+      const spans = [];
       rest.forEach((text, index) => {
         const token = masks[index] ? masks[index][0] : MASK;
-        // A token that continues the word before it is written ##ing.
+        // A token that continues a word starts with ##.
         const word = token.startsWith("##") ? token.slice(2) : token;
         const start = Array.from(filled).length;
-        parts.push({ start, end: start + Array.from(word).length });
+        spans.push({ start, end: start + Array.from(word).length });
         filled += word + text;
       });
-      const shown = [heading("Likeliest text"), marked(filled, parts)];
+      const shown = [heading("Most likely text"), highlight(filled, spans)];
       masks.forEach((tokens, index) => {
-        shown.push(heading(masks.length > 1 ? `Mask ${index + 1}` : "Fillings"));
-        const rows = tokens.map((name, rank) => ({ name, share: row.scores[index][rank] }));
+        shown.push(heading(masks.length > 1 ? `Mask ${index + 1}` : "Predictions"));
+        const rows = tokens.map((name, rank) => ({ name, fraction: row.scores[index][rank] }));
         shown.push(bars(rows.filter(({ name }) => name !== "")));
       });
       return shown;
@@ -212,27 +212,29 @@ const TASKS = {
     instances: (values) => [{ text: values.first }, { text: values.second }],
     show: ([first, second]) => {
       const rows = Object.keys(first).map((name) => {
-        const share = cosine(first[name], second[name]);
-        return { name, share, number: share.toFixed(3) };
+        const fraction = cosine(first[name], second[name]);
+        return { name, fraction, number: fraction.toFixed(3) };
       });
       return [
         heading("Cosine similarity"),
         bars(rows),
-        note("1 is the same direction; 0, or an empty bar, is nothing in common."),
+        note("1 means the same direction. 0 or less (an empty bar) means no similarity."),
       ];
     },
   },
 };
 
-async function ask(path, body) {
+async function fetchJson(path, body) {
   let response;
   try {
     response = await fetch(path, body && { method: "POST", body: JSON.stringify(body) });
   } catch {
-    throw new Error("The server does not answer.");
+    throw new Error("The server does not respond.");
   }
   const answer = await response.json().catch(() => ({}));
-  if (!response.ok) throw new Error(answer.error ?? `The server answers ${response.status}.`);
+  if (!response.ok) {
+    throw new Error(answer.error ?? `The server responded with status ${response.status}.`);
+  }
   return answer;
 }
 
@@ -243,7 +245,7 @@ function showError(error) {
 
 function build(model) {
   const task = TASKS[model.task];
-  if (!task) throw new Error(`This page does not know the task "${model.task}".`);
+  if (!task) throw new Error(`This page does not support the task "${model.task}".`);
   document.title = `${task.title} · ${model.model_name}`;
   byId("title").textContent = task.title;
   byId("about").textContent = `Model ${model.model_name}, version ${model.model_version}`;
@@ -269,7 +271,7 @@ function build(model) {
     const values = Object.fromEntries(inputs.map((input) => [input.name, input.value]));
     try {
       const path = `v1/models/${encodeURIComponent(model.model_name)}:predict`;
-      const answer = await ask(path, { instances: task.instances(values) });
+      const answer = await fetchJson(path, { instances: task.instances(values) });
       showError(null);
       byId("result").replaceChildren(...task.show(answer.predictions, values, model));
     } catch (error) {
@@ -284,9 +286,9 @@ function build(model) {
   inputs[0].focus();
 }
 
-ask("export.json")
+fetchJson("export.json")
   .then(build)
   .catch((error) => {
-    byId("title").textContent = "No page for this model";
+    byId("title").textContent = "No demo for this model";
     showError(error);
   });

@@ -9,7 +9,7 @@ import numpy as np
 from keras_bert.training.objective import Objective
 
 
-class StepFigures(NamedTuple):
+class StepMetrics(NamedTuple):
     """The metrics of n training steps, with one row per step, float32.
 
     Attributes:
@@ -30,9 +30,9 @@ class StepFigures(NamedTuple):
     gradient_norm: Any
     learning_rate: Any
 
-    def numpy(self) -> "StepFigures":
+    def numpy(self) -> "StepMetrics":
         """Waits for the steps to finish and returns their metrics as NumPy arrays."""
-        return StepFigures(*map(np.asarray, self))
+        return StepMetrics(*map(np.asarray, self))
 
     def losses(self, objective: Objective) -> np.ndarray:
         """Returns the loss of each step, [n]."""
@@ -40,9 +40,9 @@ class StepFigures(NamedTuple):
         return np.array([objective.divide(sums, weights)["loss"] for sums, weights in rows])
 
 
-def concatenate(parts: Sequence[StepFigures]) -> StepFigures:
+def concatenate(parts: Sequence[StepMetrics]) -> StepMetrics:
     """Concatenates the metrics of consecutive steps."""
-    return StepFigures(*map(np.concatenate, zip(*parts, strict=True)))
+    return StepMetrics(*map(np.concatenate, zip(*parts, strict=True)))
 
 
 class StepWindow:
@@ -51,8 +51,8 @@ class StepWindow:
     def __init__(self, objective: Objective, has_loss_scale: bool = False):
         self._objective = objective
         self._has_loss_scale = has_loss_scale
-        self._parts: list[StepFigures] = []
-        self._timed: list[StepFigures] = []
+        self._parts: list[StepMetrics] = []
+        self._timed: list[StepMetrics] = []
         self._seconds = 0.0
         self._has_compiled = False
         self.restart_clock()
@@ -61,11 +61,11 @@ class StepWindow:
         """Excludes the time since the last `add`, such as that of a checkpoint or an evaluation."""
         self._since = time.monotonic()
 
-    def add(self, figures: StepFigures) -> None:
+    def add(self, metrics: StepMetrics) -> None:
         """Adds completed steps, and the time since the last call."""
-        self._parts.append(figures)
+        self._parts.append(metrics)
         if self._has_compiled:  # The first steps include the compilation.
-            self._timed.append(figures)
+            self._timed.append(metrics)
             self._seconds += time.monotonic() - self._since
         self._has_compiled = True
         self.restart_clock()
@@ -75,23 +75,23 @@ class StepWindow:
         steps = concatenate(self._parts)
         # The loss or the norm of a skipped step may not be finite.
         finite = np.isfinite(steps.sums).all(axis=1)
-        figures = {}
+        metrics = {}
         if finite.any():
             sums, weights = (
                 part[finite].astype(np.float64).sum(axis=0) for part in (steps.sums, steps.weights)
             )
-            figures = self._objective.divide(sums, weights)
-        figures["learning_rate"] = float(steps.learning_rate[-1])
+            metrics = self._objective.divide(sums, weights)
+        metrics["learning_rate"] = float(steps.learning_rate[-1])
         norms = steps.gradient_norm[np.isfinite(steps.gradient_norm)]
         if len(norms):
-            figures["gradient_norm"] = float(norms[-1])
+            metrics["gradient_norm"] = float(norms[-1])
         if self._has_loss_scale:
-            figures["loss_scale"] = float(steps.loss_scale[-1])
+            metrics["loss_scale"] = float(steps.loss_scale[-1])
         if self._timed:
             timed = concatenate(self._timed)
-            figures |= {
+            metrics |= {
                 "examples_per_second": timed.examples.sum(dtype=np.float64) / self._seconds,
                 "tokens_per_second": timed.tokens.sum(dtype=np.float64) / self._seconds,
             }
         self._parts, self._timed, self._seconds = [], [], 0.0
-        return figures
+        return metrics

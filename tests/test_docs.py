@@ -1,0 +1,91 @@
+"""The commands in the documentation use programs and flags that exist."""
+
+import importlib
+import re
+import runpy
+from pathlib import Path
+
+import pytest
+from absl.flags import FlagValues
+
+from keras_bert.programs.command import PROGRAMS
+from keras_bert.programs.flags import Definitions, absl_flags
+
+# A command begins at the start of a line or after a prompt, variables or another command.
+_COMMAND = re.compile(r"(?:^|[\s(`$])(keras-bert [a-z][a-z-]*|python (?:-m )?[\w./]+)((?: [^`\n]*)?)")
+_FLAG = re.compile(r"--([a-z][a-z0-9_]*)")
+
+
+@pytest.fixture(scope="module")
+def generator(root: Path) -> dict:
+    """Returns the globals of docs/generate_flags.py."""
+    return runpy.run_path(str(root / "docs" / "generate_flags.py"))
+
+
+@pytest.fixture(scope="module")
+def flags_by_command(generator: dict) -> dict[str, set[str]]:
+    """Returns {command: names of its flags} for every way to start a program."""
+    commands = {}
+    for name, (module, _) in PROGRAMS.items():
+        program, values = importlib.import_module(module).PROGRAM, FlagValues()
+        with absl_flags(values, ""):
+            program.define_flags(Definitions(values, name))
+            known = set(values)
+        commands[f"keras-bert {name}"] = commands[generator["IN_A_CHECKOUT"][name]] = known
+    return commands
+
+
+def pages_of(root: Path) -> list[Path]:
+    """Returns the pages that are written by hand."""
+    pages = [page for page in root.glob("docs/**/*.md") if page.parent.name != "programs"]
+    return [root / "README.md", root / "CONTRIBUTING.md", *sorted(pages)]
+
+
+def commands_in(text: str) -> list[tuple[str, str]]:
+    """Returns (command, arguments) of our programs; lines that end with a backslash continue.
+
+    Migration pages show commands of other libraries too, each below a comment with its name.
+    """
+    ours, lines = True, []
+    for line in re.sub(r"\\\n\s*", " ", text).splitlines():
+        comment = re.match(r"\s*# (Google|Model Garden|keras_bert)", line)
+        if comment or not line.strip():
+            ours = not comment or comment[1] == "keras_bert"
+        elif ours:
+            lines.append(line)
+    return [match.groups() for line in lines for match in _COMMAND.finditer(line)]
+
+
+def test_commands_have_known_flags(root: Path, flags_by_command: dict[str, set[str]]):
+    wrong, count = [], 0
+    for page in pages_of(root):
+        for command, arguments in commands_in(page.read_text(encoding="utf-8")):
+            if command not in flags_by_command:
+                if command.startswith("keras-bert"):
+                    wrong.append(f"{page.name}: {command}")
+                continue
+            known = flags_by_command[command]
+            # The options of a Beam runner, or the command of a supervisor, follow " -- ".
+            given = _FLAG.findall(re.split(r" -- | \| |# ", arguments)[0])
+            count += len(given)
+            wrong += [
+                f"{page.name}: {command} --{flag}"
+                for flag in given
+                if flag not in known and flag.removeprefix("no") not in known
+            ]
+    assert not wrong
+    assert count > 200
+
+
+def test_every_program_has_a_page_in_the_list(root: Path):
+    pages = (root / "mkdocs.yml").read_text(encoding="utf-8")
+    for name in PROGRAMS:
+        assert f"reference/programs/{name}.md" in pages
+
+
+def test_flag_pages_list_every_flag_once(generator: dict):
+    for module, purpose in PROGRAMS.values():
+        program = importlib.import_module(module).PROGRAM
+        page = generator["page"](program, purpose)
+        for name in generator["own_flags"](generator["flags_of"](program)):
+            assert page.count(f"| `--{name}` |") == 1
