@@ -12,7 +12,8 @@ def start_tensorflow() -> None:
     """
     if os.environ.get("TF_CPP_MIN_LOG_LEVEL") == "0":
         return
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    # Errors are raised as exceptions; the level also hides the warnings about slow compilation.
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     sys.stderr.flush()
     terminal = os.dup(2)
     with tempfile.TemporaryFile() as notes:

@@ -24,6 +24,8 @@ from absl.flags import FlagValues
 from keras_bert.common.errors import EndedEarly, InputError
 from keras_bert.programs.flags import Definitions, absl_flags
 
+# The file, line and thread of absl's format do not help users.
+_LOG_LINE = std_logging.Formatter("%(asctime)s %(levelname)s %(message)s", "%Y-%m-%d %H:%M:%S")
 _INTERRUPTED = 130  # The exit code that shells report for Ctrl-C.
 
 
@@ -178,20 +180,22 @@ def _process_state(argv: Sequence[str]) -> Iterator[None]:
     """Sets the process state that a program changes, and restores it at the end."""
     root, absl_logger = std_logging.getLogger(), logging.get_absl_logger()
     handler = logging.get_absl_handler().python_handler
-    before = sys.argv, handler.stream
+    before = sys.argv, handler.stream, handler.formatter
     handlers, levels = root.handlers[:], (root.level, absl_logger.level)
     signals = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         sys.argv = list(argv)
         logging.use_absl_handler()
         handler.setStream(sys.stderr)
+        handler.setFormatter(_LOG_LINE)
         with warnings.catch_warnings():
             # Log only the message, in one line; the location in the code does not help users.
             warnings.showwarning = lambda message, *_: logging.warning("%s", message)
             yield
     finally:
-        sys.argv, stream = before
+        sys.argv, stream, formatter = before
         handler.setStream(stream)
+        handler.setFormatter(formatter)
         root.handlers[:] = handlers
         root.setLevel(levels[0])
         absl_logger.setLevel(levels[1])

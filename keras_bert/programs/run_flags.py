@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from absl import logging
 from absl.flags import FlagValues
 
 from keras_bert.common.errors import InputError
@@ -115,7 +116,7 @@ def check_output_dir(output_dir: str, init_checkpoint: str) -> None:
 
 
 def finish(results: Mapping[str, object], output_dir: Path, export: bool) -> None:
-    """Prints the final metrics of a run, one per line, and exports its model if requested."""
+    """Prints a run's results, one per line, exports its model if requested and lists its files."""
     for name, value in results.items():
         print(f"{name} = {value:.6g}" if isinstance(value, float) else f"{name} = {value}")
     if export:
@@ -123,3 +124,5 @@ def finish(results: Mapping[str, object], output_dir: Path, export: bool) -> Non
 
         for folder in export_run(output_dir):
             print(f"export = {folder}")
+    files = sorted(path.name + "/" * path.is_dir() for path in output_dir.iterdir())
+    logging.info("Wrote %s: %s", output_dir, ", ".join(name for name in files if name[0] != "."))

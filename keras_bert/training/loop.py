@@ -152,7 +152,8 @@ class _Loop:
         count = min(self._stopping.steps_per_call, count)
         start = time.monotonic()
         # An array, because TensorFlow would trace the function again for each Python int.
-        metrics = train_steps(iterator, np.array(count, np.int32)).numpy()
+        with self._summaries.during_steps():
+            metrics = train_steps(iterator, np.array(count, np.int32)).numpy()
         stop_requested = self._stopping.agree(count, time.monotonic() - start)
         stop_if_not_finite(metrics, self.step, self._state.objective, self._writer)
         self.step += count

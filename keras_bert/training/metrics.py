@@ -9,6 +9,9 @@ from pathlib import Path
 
 METRICS = "metrics.jsonl"
 EVALUATION = "eval_"
+# In the first line after a resume whose metrics do not cover the steps since the line before: the
+# step after which they start.
+RESUMED = "resumed_at_step"
 
 
 def read_line(line: str) -> dict[str, float] | None:

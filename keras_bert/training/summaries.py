@@ -1,7 +1,8 @@
 """Writes the metrics of a run to a progress bar, TensorBoard and metrics.jsonl.
 
 `metrics.jsonl` has one line per logged step, {"step": 100, "loss": 6.1, ...}; in the line of an
-evaluation, metric names start with "eval_".
+evaluation, metric names start with "eval_". If a run was killed, the metrics of its first line
+after the resume start at the step of the checkpoint: {"step": 100, "resumed_at_step": 60, ...}.
 """
 
 import contextlib
@@ -18,7 +19,8 @@ from tqdm import tqdm
 
 from keras_bert.common.errors import InputError
 from keras_bert.common.files import write_bytes
-from keras_bert.training.metrics import EVALUATION, METRICS, read_line, read_metrics
+from keras_bert.training.heartbeat import Heartbeat
+from keras_bert.training.metrics import EVALUATION, METRICS, RESUMED, read_line, read_metrics
 
 
 class Summaries:
@@ -44,7 +46,7 @@ class Summaries:
         self._metrics, self._board = output_dir / METRICS, output_dir / "tensorboard"
         with _writing(self._metrics):
             output_dir.mkdir(parents=True, exist_ok=True)
-            _drop_after(self._metrics, first_step)
+            last_line = _drop_after(self._metrics, first_step)
         with _writing(self._board):
             self._writer = tf.summary.create_file_writer(str(self._board))
         self._on_terminal = sys.stderr.isatty()
@@ -56,11 +58,38 @@ class Summaries:
             dynamic_ncols=True,
         )
         self._total = num_train_steps
+        self._resumed = {RESUMED: first_step} if last_line < first_step else {}
+        self._step, self._is_compiled = first_step, False
+        self._heartbeat = Heartbeat(self._report_running)
+
+    @contextlib.contextmanager
+    def during_steps(self) -> Iterator[None]:
+        """Shows progress while the block runs training steps; the first block compiles them."""
+        if self._silent:
+            yield
+            return
+        if not self._is_compiled:
+            self._report_running(0.0)
+        with self._heartbeat.during_call():
+            yield
+        if not self._is_compiled:
+            self._bar.set_postfix_str("")
+        self._is_compiled = True
+
+    def _report_running(self, seconds: float) -> None:
+        state = "" if self._is_compiled else "Compiling the training step"
+        if self._on_terminal:
+            self._bar.set_postfix_str(f"{state}, {seconds:.0f} s" if state else "")
+        elif state:
+            logging.info("%s%s", state, f": {seconds:.0f} s" if seconds else "")
+        else:
+            logging.info("Step %d/%d", self._step, self._total)
 
     def advance(self, steps: int) -> None:
         """Advances the progress bar by a number of steps."""
         if self._silent:
             return
+        self._step += steps
         self._bar.update(steps)
 
     def write(self, step: int, metrics: Mapping[str, float], prefix: str = "") -> None:
@@ -72,8 +101,11 @@ class Summaries:
         if self._silent:
             return
         named = {prefix + name: float(value) for name, value in metrics.items()}
+        resumed = {}
+        if not prefix:
+            resumed, self._resumed = self._resumed, {}
         with _writing(self._metrics), open(self._metrics, "a", encoding="utf-8") as file:
-            file.write(json.dumps({"step": step} | named) + "\n")
+            file.write(json.dumps({"step": step} | resumed | named) + "\n")
             file.flush()
             os.fsync(file.fileno())  # A resumed run reads its evaluations from it.
         with _writing(self._board):
@@ -81,18 +113,21 @@ class Summaries:
                 for name, value in named.items():
                     tf.summary.scalar(name, value)
             self._writer.flush()
+        since = f" (since step {resumed[RESUMED]})" if resumed else ""
         line = " ".join(f"{name}={value:.4g}" for name, value in named.items())
         if self._on_terminal and not prefix:
             self._bar.set_postfix_str(f"loss={metrics.get('loss', math.nan):.4f}")
         elif self._on_terminal:
             self._bar.write(f"step {step}/{self._total} {line}", file=sys.stderr)
         else:
-            logging.info("step %d/%d %s", step, self._total, line)
+            logging.info("step %d/%d%s %s", step, self._total, since, line)
+        self._heartbeat.restart_clock()
 
     def close(self) -> None:
         """Closes the progress bar and the TensorBoard event file."""
         if self._silent:
             return
+        self._heartbeat.close()
         self._bar.close()
         with contextlib.suppress(tf.errors.OpError):  # `write` has raised already.
             self._writer.close()
@@ -109,7 +144,7 @@ def read_evaluations(output_dir: Path, last_step: int) -> list[dict[str, float]]
     return [
         {name.removeprefix(EVALUATION): value for name, value in row.items()}
         for row in read_metrics(output_dir)
-        if row["step"] <= last_step and any(name.startswith(EVALUATION) for name in row)
+        if row["step"] <= last_step and _is_evaluation(row)
     ]
 
 
@@ -126,9 +161,15 @@ def _writing(path: Path) -> Iterator[None]:
         raise InputError(f"{path}: cannot be written ({reason})") from error
 
 
-def _drop_after(path: Path, step: int) -> None:
+def _drop_after(path: Path, step: int) -> int:
+    """Removes the lines of later steps; returns the step of the last training line, 0 if none."""
     if not path.exists():
-        return
+        return 0
     lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
-    rows = [(line, read_line(line)) for line in lines]
-    write_bytes(path, "".join(line for line, row in rows if row and row["step"] <= step).encode())
+    rows = [(line, row) for line in lines if (row := read_line(line)) and row["step"] <= step]
+    write_bytes(path, "".join(line for line, _ in rows).encode())
+    return max((row["step"] for _, row in rows if not _is_evaluation(row)), default=0)
+
+
+def _is_evaluation(row: Mapping[str, float]) -> bool:
+    return any(name.startswith(EVALUATION) for name in row)

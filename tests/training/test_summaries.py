@@ -56,7 +56,20 @@ def test_incomplete_last_line_is_dropped_when_resuming(write, metrics, incomplet
     with open(metrics, "a") as file:
         file.write(incomplete)
     write(20, (30, {"loss": 2.0}, ""))
-    assert lines_of(metrics) == [{"step": 10, "loss": 1.0}, {"step": 30, "loss": 2.0}]
+    assert lines_of(metrics) == [
+        {"step": 10, "loss": 1.0},
+        {"step": 30, "resumed_at_step": 20, "loss": 2.0},
+    ]
+
+
+def test_only_the_first_line_after_a_resume_names_the_step_where_its_metrics_start(write, metrics):
+    write(0, (10, {"loss": 2.0}, ""), (10, {"loss": 3.0}, "eval_"))
+    write(15, (15, {"loss": 3.0}, "eval_"), (20, {"loss": 1.0}, ""), (30, {"loss": 0.5}, ""))
+    assert lines_of(metrics)[2:] == [
+        {"step": 15, "eval_loss": 3.0},
+        {"step": 20, "resumed_at_step": 15, "loss": 1.0},
+        {"step": 30, "loss": 0.5},
+    ]
 
 
 def test_run_from_step_0_removes_old_lines(write, metrics):

@@ -83,13 +83,11 @@ def fine_tune(run: FineTuningRun, start: Pretrained, task: FineTuningTask) -> di
             batch_settings(run, task_object.tokenizer.pad_token_id, settings.eval_batch_size),
             jit_compile=run.training.jit_compile,
         )
-        results = {"step": 0, "best_step": 0}
-        if settings.do_train:
-            results = _train(run, task, task_object, predict)
+        results = _train(run, task, task_object, predict) if settings.do_train else {}
         predict = functools.cache(predict)  # From here on, the weights do not change.
         if settings.do_eval and task.score:
             results |= {name: float(value) for name, value in task.score(predict).items()}
-            _show(task, predict, folder, results["best_step"])
+            _show(task, predict, folder, results.get("best_step", 0))
         if settings.do_predict and task.write_predictions:
             task.write_predictions(predict, folder)
         if settings.do_train and folder == output_dir:

@@ -201,7 +201,7 @@ def _train_and_evaluate(
             evaluates = settings.do_eval and settings.eval_file
             evaluation = Evaluation(evaluate) if evaluates else None
             metrics = train(run, state, batches_from, evaluation)
-    results = {"step": training.num_train_steps if settings.do_train else 0}
+    results = {"step": training.num_train_steps} if settings.do_train else {}
     if settings.do_eval:
         if not metrics:
             kind = "held-out" if settings.eval_file else "training"
