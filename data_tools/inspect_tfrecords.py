@@ -163,7 +163,7 @@ def report(statistics: dict[str, Any]) -> Iterator[str]:
         kinds = [
             share("mask_share", "[MASK]"),
             share("random_share", "random"),
-            share("replaced_share", "replaced ([MASK] or random; --vocab_file tells them apart)"),
+            share("replaced_share", "replaced ([MASK] or random; --vocab_file separates them)"),
             share("kept_share", "kept"),
         ]
         yield f"of these           {', '.join(filter(None, kinds))}"

@@ -12,7 +12,9 @@ from keras_bert.programs.command import PROGRAMS
 from keras_bert.programs.flags import Definitions, absl_flags
 
 # A command begins at the start of a line or after a prompt, variables or another command.
-_COMMAND = re.compile(r"(?:^|[\s(`$])(keras-bert [a-z][a-z-]*|python (?:-m )?[\w./]+)((?: [^`\n]*)?)")
+_COMMAND = re.compile(
+    r"(?:^|[\s(`$])(keras-bert [a-z][a-z-]*|python (?:-m )?[\w./]+)((?: [^`\n]*)?)"
+)
 _FLAG = re.compile(r"--([a-z][a-z0-9_]*)")
 
 

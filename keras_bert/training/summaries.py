@@ -83,7 +83,7 @@ class Summaries:
         elif state:
             logging.info("%s%s", state, f": {seconds:.0f} s" if seconds else "")
         else:
-            logging.info("Step %d/%d", self._step, self._total)
+            logging.info("step %d/%d", self._step, self._total)
 
     def advance(self, steps: int) -> None:
         """Advances the progress bar by a number of steps."""

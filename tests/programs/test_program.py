@@ -138,7 +138,7 @@ def test_flags_can_be_checked_without_running(ends):
     assert ends("--only_check_args", "--count=0")[0] == 1
 
 
-def test_ctrl_c_exits_with_code_130_and_one_line_that_says_how_to_resume(ends):
+def test_ctrl_c_exits_with_code_130_and_one_line_with_a_hint_to_resume(ends):
     assert ends("interrupted") == (130, "", "count.py: interrupted\n")
     _, _, err = ends("interrupted", program=RESUMABLE)
     assert err == "count.py: interrupted: run the same command again to resume\n"

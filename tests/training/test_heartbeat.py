@@ -59,4 +59,4 @@ def test_the_first_steps_report_the_compilation_and_later_ones_the_step(quick, t
         with summaries.during_steps():
             wait_until(lambda: caplog.messages)
         summaries.close()
-    assert caplog.messages[0] == "Step 3/40"
+    assert caplog.messages[0] == "step 3/40"

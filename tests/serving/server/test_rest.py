@@ -197,14 +197,14 @@ def test_new_version_while_serving_and_drain_on_sigterm(
         wait_for(lambda: server.metric("requests_in_flight") == 2)
         server.stop()
 
-        def refused() -> bool:
+        def is_closed() -> bool:
             try:
                 server.connect().close()
             except ConnectionRefusedError:
                 return True
             return False
 
-        wait_for(refused)
+        wait_for(is_closed)
     slow.join()
     assert answers[0][0] == 200
     assert server.process.wait(10) == 0
