@@ -1,4 +1,4 @@
-"""The commands in the documentation use programs and flags that exist."""
+"""The documentation uses programs, flags and files that exist."""
 
 import importlib
 import re
@@ -91,3 +91,12 @@ def test_flag_pages_list_every_flag_once(generator: dict):
         page = generator["page"](program, purpose)
         for name in generator["own_flags"](generator["flags_of"](program)):
             assert page.count(f"| `--{name}` |") == 1
+
+
+@pytest.mark.parametrize(
+    "name", ["README.md", "CHANGELOG.md", "CONTRIBUTING.md", "benchmarks/README.md"]
+)
+def test_links_outside_the_site_lead_to_files(root: Path, name: str):
+    page = root / name
+    for link in re.findall(r"\]\(([^)#]+)", page.read_text(encoding="utf-8")):
+        assert link.startswith("https://") or (page.parent / link).is_file(), link

@@ -17,7 +17,11 @@ from keras_bert.checkpoints import google, keras_hub
 from keras_bert.checkpoints.checkpoint import ARCHITECTURES, Checkpoint
 from keras_bert.checkpoints.google import write_google_checkpoint
 from keras_bert.checkpoints.keras_hub import write_keras_hub_preset
-from keras_bert.checkpoints.model_directory import check_replaceable, write_model_directory
+from keras_bert.checkpoints.model_directory import (
+    MODEL_FILES,
+    check_replaceable,
+    write_model_directory,
+)
 from keras_bert.checkpoints.open_checkpoint import open_checkpoint
 from keras_bert.checkpoints.weights import LoadReport, weights_of
 from keras_bert.common.errors import InputError
@@ -32,7 +36,7 @@ WRITERS = {
     "keras_hub": write_keras_hub_preset,
 }
 _FILES = {
-    "hugging_face": ("config.json", "model.safetensors", "vocab.txt", "tokenizer_config.json"),
+    "hugging_face": MODEL_FILES,
     "tf1": google.FILES,
     "keras_hub": keras_hub.FILES,
 }

@@ -20,6 +20,7 @@ class ModelDescription:
         problem_type: a classifier's loss, as named in transformers: `single_label_classification`,
             `multi_label_classification` or `regression`.
         extra: additional keys of config.json.
+        card: the model card in Markdown, the directory's README.md; empty for none.
     """
 
     config: BertConfig
@@ -28,6 +29,7 @@ class ModelDescription:
     labels: Sequence[str] | None = None
     problem_type: str | None = None
     extra: Mapping[str, Any] = field(default_factory=dict)
+    card: str = ""
 
     def hugging_face_settings(self, architecture: str, num_labels: int | None) -> dict[str, Any]:
         """Returns the keys of a config.json that transformers can open.

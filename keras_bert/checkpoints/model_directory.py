@@ -1,7 +1,8 @@
 """Reads and writes Hugging Face model directories, which transformers can open too.
 
-A directory contains `config.json`, `model.safetensors` and, with a vocabulary, `vocab.txt` and
-`tokenizer_config.json`. It is written atomically, to a temporary folder that is then renamed.
+A directory contains `config.json`, `model.safetensors` and, with a vocabulary, `vocab.txt`,
+`tokenizer_config.json` and `tokenizer.json`; with a model card also `README.md`. It is written
+atomically, to a temporary folder that is then renamed.
 Pickle files are never read.
 
     directory = open_model_directory("run/model")
@@ -27,7 +28,14 @@ from keras_bert.checkpoints.safetensors_file import (
     open_safetensors,
     write_safetensors,
 )
-from keras_bert.checkpoints.tokenizer_files import CONFIG, TOKENIZER, VOCAB, read_tokenizer
+from keras_bert.checkpoints.tokenizer_files import (
+    CONFIG,
+    FAST_TOKENIZER,
+    TOKENIZER,
+    VOCAB,
+    read_tokenizer,
+)
+from keras_bert.checkpoints.tokenizer_json import tokenizer_json
 from keras_bert.checkpoints.weights import weights_of
 from keras_bert.common.errors import InputError
 from keras_bert.common.files import atomic_path, read_json, write_bytes, write_json
@@ -41,6 +49,8 @@ _ACTIVATIONS_READ = {
     "gelu_pytorch_tanh": "gelu_new",
 }
 _ACTIVATIONS_WRITTEN = {"gelu_tanh": "gelu_new"}
+MODEL_CARD = "README.md"
+MODEL_FILES = (CONFIG, WEIGHTS, VOCAB, TOKENIZER, FAST_TOKENIZER, MODEL_CARD)
 
 
 def open_model_directory(path: str | os.PathLike) -> Checkpoint:
@@ -99,6 +109,8 @@ def save_model_directory(
     with atomic_path(path, failures=(SafetensorError,)) as folder:
         folder.mkdir()
         write_model_directory(folder, weights_of(model), settings, vocab, description.do_lower_case)
+        if description.card:
+            write_bytes(folder / MODEL_CARD, description.card.encode())
 
 
 def write_model_directory(
@@ -115,6 +127,7 @@ def write_model_directory(
     if vocab is not None:
         write_vocab(folder / VOCAB, vocab)
         write_json(folder / TOKENIZER, _tokenizer_config(settings, do_lower_case))
+        write_json(folder / FAST_TOKENIZER, tokenizer_json(vocab, do_lower_case))
     write_safetensors(folder, weights)
 
 
@@ -123,9 +136,7 @@ def write_vocab(path: Path, vocab: Sequence[str]) -> None:
     write_bytes(path, "".join(f"{token}\n" for token in vocab).encode())
 
 
-def check_replaceable(
-    path: Path, replaceable: Collection[str] = (CONFIG, WEIGHTS, VOCAB, TOKENIZER)
-) -> None:
+def check_replaceable(path: Path, replaceable: Collection[str] = MODEL_FILES) -> None:
     """Checks that a path does not exist, or is a directory that can be replaced."""
     if not path.exists():
         return

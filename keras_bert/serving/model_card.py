@@ -10,23 +10,27 @@ from typing import Any
 
 from keras_bert.config import BertConfig
 
-_TASK_DESCRIPTIONS = {
+TASK_DESCRIPTIONS = {
     "classification": "predicts the label or score of a text",
     "question_answering": "answers questions with a span of a given text",
     "ner": "finds named entities in texts",
     "fill_mask": "predicts the tokens at [MASK] in a text",
     "embedding": "converts texts to embedding vectors",
 }
-_TRAINING_SETTINGS = (
+TRAINING_SETTINGS = (
     "init_checkpoint",
+    "objective",
+    "optimizer",
     "learning_rate",
     "num_train_epochs",
+    "num_train_steps",
+    "max_seq_length",
     "train_batch_size",
     "random_seed",
     "mixed_precision",
 )
 # Keys in results.json that are not scores.
-_NOT_SCORES = {"step", "best_step"}
+NOT_SCORES = {"step", "best_step"}
 
 
 def model_card(
@@ -45,16 +49,14 @@ def model_card(
         results: the scores in results.json; empty if there is no run.
         request: the texts of an example request by input name; empty if the model takes no texts.
     """
-    limits = _limits(info, was_scored=bool(results.keys() - _NOT_SCORES))
+    limits = _limits(info, was_scored=bool(results.keys() - NOT_SCORES))
     sections = [
         _opening(info, config),
-        _section("Data", _data(run)),
-        _section(
-            "Training", _table({name: run[name] for name in _TRAINING_SETTINGS if name in run})
-        ),
-        _section("Scores", _scores(results)),
-        _section("Limits", "\n".join(f"- {line}" for line in limits)),
-        _section("Usage", _signatures(info) + _example(request)),
+        section("Data", data_table(run)),
+        section("Training", training_table(run)),
+        section("Scores", scores_table(results)),
+        section("Limits", "\n".join(f"- {line}" for line in limits)),
+        section("Usage", _signatures(info) + _example(request)),
     ]
     return "\n".join(section for section in sections if section)
 
@@ -64,7 +66,7 @@ def _opening(info: Mapping[str, Any], config: BertConfig) -> str:
     labels = ", ".join(f"`{label}`" for label in info.get("labels", ()))
     pooling = info.get("pooling")
     return (
-        f"# BERT model that {_TASK_DESCRIPTIONS[info['task']]}\n\n"
+        f"# BERT model that {TASK_DESCRIPTIONS[info['task']]}\n\n"
         f"{config.num_hidden_layers} layers, hidden size {config.hidden_size}, "
         f"{config.num_attention_heads} attention heads, a vocabulary of {config.vocab_size:,} "
         f"{case} tokens. Matrix products are computed in {info['compute_type']}. Exported by "
@@ -74,31 +76,41 @@ def _opening(info: Mapping[str, Any], config: BertConfig) -> str:
     )
 
 
-def _section(title: str, body: str) -> str:
+def section(title: str, body: str) -> str:
+    """Returns a section of a model card; "" if its body is empty."""
     return f"## {title}\n\n{body}\n" if body else ""
 
 
-def _table(rows: Mapping[str, Any]) -> str:
+def table(rows: Mapping[str, Any]) -> str:
+    """Returns a table of names and values; "" if there are none."""
     if not rows:
         return ""
     lines = [f"| {name} | {value} |" for name, value in rows.items()]
     return "\n".join(["| | |", "| --- | --- |", *lines])
 
 
-def _data(run: Mapping[str, Any]) -> str:
-    names = ("task_name", "data_dir", "train_file", "eval_file", "test_file", "predict_file")
+def training_table(run: Mapping[str, Any]) -> str:
+    """Returns the table of a run's main settings, from those in run.json."""
+    return table({name: run[name] for name in TRAINING_SETTINGS if run.get(name) is not None})
+
+
+def data_table(run: Mapping[str, Any]) -> str:
+    """Returns the table of a run's data, from the settings in run.json."""
+    names = ("task_name", "data_dir", "input_file", "train_file")
+    names += ("eval_file", "test_file", "predict_file")
     rows = {name: run[name] for name in names if run.get(name)}
     rows |= {name: run[name] for name in run if name.endswith("_sha256")}
-    return _table(rows)
+    return table(rows)
 
 
-def _scores(results: Mapping[str, Any]) -> str:
+def scores_table(results: Mapping[str, Any]) -> str:
+    """Returns the table of the numbers in results.json."""
     scores = {
         name: f"{value:.4f}" if isinstance(value, float) else value
         for name, value in results.items()
         if isinstance(value, int | float) and not isinstance(value, bool)
     }
-    return _table(scores)
+    return table(scores)
 
 
 def _limits(info: Mapping[str, Any], was_scored: bool) -> list[str]:

@@ -138,22 +138,27 @@ class Task:
         """Converts model outputs into answers, as a graph function."""
         return self.processor.decode(outputs, inputs)
 
-    def save_pretrained(self, path: str | os.PathLike) -> None:
+    def save_pretrained(self, path: str | os.PathLike, card: str = "") -> None:
         """Saves a Hugging Face model directory that `from_pretrained` and transformers can load.
 
-        An existing model directory is replaced; a path with other files raises InputError.
+        Args:
+            path: the directory. An existing model directory is replaced.
+            card: the model card in Markdown, saved as README.md; empty for none.
+
+        Raises:
+            InputError: the directory cannot be written, or contains other files.
         """
-        save_model_directory(
-            path,
-            self.model,
-            ModelDescription(
-                self.model.config,
-                self.tokenizer.vocab,
-                self.tokenizer.do_lower_case,
-                labels=self.label_names or None,
-                problem_type=self.problem_type_name,
-                extra={SETTINGS_KEY: self._saved_settings()},
-            ),
+        save_model_directory(path, self.model, dataclasses.replace(self.describe(), card=card))
+
+    def describe(self) -> ModelDescription:
+        """Returns what a saved model directory contains besides the weights."""
+        return ModelDescription(
+            self.model.config,
+            self.tokenizer.vocab,
+            self.tokenizer.do_lower_case,
+            labels=self.label_names or None,
+            problem_type=self.problem_type_name,
+            extra={SETTINGS_KEY: self._saved_settings()},
         )
 
     def export(

@@ -21,9 +21,12 @@ import tensorflow_text as tf_text
 
 from keras_bert.common.errors import InputError
 from keras_bert.text.normalization import final_sigma_pattern, normalizer_model
-from keras_bert.text.vocabulary import SPECIAL_TOKENS, check_vocab, load_vocab
-
-MAX_CHARS_PER_WORD = 200
+from keras_bert.text.vocabulary import (
+    MAX_CHARS_PER_WORD,
+    SPECIAL_TOKENS,
+    check_vocab,
+    load_vocab,
+)
 
 # With keep_special_tokens, each special token is replaced by a stand-in, a character that Unicode
 # will never assign, during normalization and WordPiece. Stand-in characters that occur in a text

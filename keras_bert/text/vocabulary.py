@@ -8,6 +8,7 @@ from absl import logging
 
 from keras_bert.common.errors import InputError
 
+MAX_CHARS_PER_WORD = 200  # A longer word becomes [UNK].
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
 

@@ -89,7 +89,7 @@ def test_records_are_checked_in_batches_after_a_log_message(
 ):
     path = write_records(tmp_path / "a.tfrecord", 30)
     change(path, 21, input_ids=-1)
-    monkeypatch.setattr(record_errors, "_CHECKED_TOGETHER", (8, 4, 1))
+    monkeypatch.setattr(record_errors, "_BATCH_SIZES", (8, 4, 1))
     checked = []
     parse = record_errors.parse_records
 

@@ -193,7 +193,7 @@ def test_int8_is_close_and_restored_from_a_keras_file(dtype, tmp_path):
     again = keras.models.load_model(tmp_path / "model.keras")
     assert again.encoder.blocks[0].intermediate.dense.kernel.dtype == "int8"
     assert difference(again(inputs), after) == 0.0
-    with pytest.raises(InputError, match=r"is quantized to int8; expected .* float weights"):
+    with pytest.raises(InputError, match=r"is quantized to int8; expected float weights"):
         weights_of(model)
 
 

@@ -1,6 +1,5 @@
 """Version folders: which folders are versions, and the next number, for exports and server."""
 
-import os
 from pathlib import Path
 
 import pytest
@@ -59,6 +58,6 @@ def test_unreadable_folder_is_reported_by_path(tmp_path: Path, monkeypatch: pyte
     def deny(path: Path) -> None:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(os, "listdir", deny)
+    monkeypatch.setattr(Path, "iterdir", deny)
     with pytest.raises(InputError, match=r"--export_dir=.*/1: Permission denied"):
         check_version(tmp_path / "1")

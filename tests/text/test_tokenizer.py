@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from keras_bert.common.errors import InputError
 from keras_bert.text.normalization import normalize_character
 from keras_bert.text.tokenizer import BertTokenizer, byte_to_char_offsets
+from keras_bert.text.unicode_14 import assigned_characters
 from keras_bert.text.vocabulary import SPECIAL_TOKENS
 
 _PATH = Path(__file__).parents[1] / "golden" / "make_tokenizer_golden.py"
@@ -211,9 +212,14 @@ def assert_equal_ids(tokenizer, texts):
 @pytest.mark.parametrize("setting", ["characters-lower", "characters"])
 def test_each_token_equals_the_normalized_text_at_its_offsets(setting):
     tokenizer = tokenizer_of(setting)
-    normalized = functools.cache(
-        lambda char: normalize_character(char, tokenizer.do_lower_case).replace(" ", "")
-    )
+    assigned = {*assigned_characters()}
+
+    @functools.cache
+    def normalized(char: str) -> str:
+        if char not in assigned:  # Python may have a later version of Unicode, where it is.
+            return char
+        return normalize_character(char, tokenizer.do_lower_case).replace(" ", "")
+
     texts = hard_strings()[::4]
     ids, starts, ends = (r.to_list() for r in tokenizer.tokenize_with_offsets(texts))
     for text, row, begins, limits in zip(texts, ids, starts, ends, strict=True):

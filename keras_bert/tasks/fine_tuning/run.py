@@ -31,6 +31,7 @@ from keras_bert.tasks.fine_tuning.predict import Predict, make_predict_examples
 from keras_bert.tasks.fine_tuning.pretrained import Pretrained
 from keras_bert.tasks.fine_tuning.settings import FineTuningRun
 from keras_bert.tasks.fine_tuning.task import FineTuningTask
+from keras_bert.tasks.run_card import run_card
 from keras_bert.tasks.task import Task
 from keras_bert.training.best import BestWeights
 from keras_bert.training.board import Board
@@ -91,7 +92,8 @@ def fine_tune(run: FineTuningRun, start: Pretrained, task: FineTuningTask) -> di
         if settings.do_predict and task.write_predictions:
             task.write_predictions(predict, folder)
         if settings.do_train and folder == output_dir:
-            task_object.save_pretrained(output_dir / "model")
+            card = run_card(task_object.task, task_object.describe(), record, results)
+            task_object.save_pretrained(output_dir / "model", card)
         write_json(folder / "results.json", results)
     return results
 

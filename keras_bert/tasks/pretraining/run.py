@@ -31,6 +31,7 @@ from keras_bert.tasks.pretraining.batches import RecordSource, evaluation_batche
 from keras_bert.tasks.pretraining.inputs import PretrainingInputs, find_inputs
 from keras_bert.tasks.pretraining.objective import pretraining_objective
 from keras_bert.tasks.pretraining.settings import PretrainingSettings
+from keras_bert.tasks.run_card import run_card
 from keras_bert.training.backend import free, make_evaluate
 from keras_bert.training.checkpoint import restore_latest
 from keras_bert.training.cluster import (
@@ -82,11 +83,9 @@ def pretrain(settings: PretrainingSettings, run: TrainingRun) -> dict[str, float
     with running(output_dir, run.record, strategy) as folder:
         results = _train_and_evaluate(settings, run, inputs, state)
         if settings.do_train and folder == output_dir:
-            save_model_directory(
-                output_dir / "model",
-                state.model,
-                ModelDescription(inputs.config, inputs.vocab, inputs.do_lower_case),
-            )
+            description = ModelDescription(inputs.config, inputs.vocab, inputs.do_lower_case)
+            card = run_card(None, description, flat(run.record), results)
+            save_model_directory(output_dir / "model", state.model, replace(description, card=card))
         write_json(folder / "results.json", results)
     # The model of the next phase may not fit in memory together with this one.
     free([*state.model.variables, *state.optimizer.variables])

@@ -58,7 +58,18 @@ def score_v1(questions: Sequence[Question], predictions: Mapping[str, str]) -> d
     A missing prediction scores 0; predictions with an unknown question id are ignored.
     """
     exact, f1 = _question_scores(questions, predictions, _f1_v1)
-    return {"exact": 100.0 * sum(exact) / len(exact), "f1": 100.0 * sum(f1) / len(f1)}
+    return {"exact": _percent(exact), "f1": _percent(f1)}
+
+
+def _percent(scores: Sequence[float]) -> float:
+    """Returns the mean in percent, with the same last digits on all versions of Python.
+
+    The official scorers use `sum`, which rounds differently since Python 3.12.
+    """
+    total = 0.0
+    for score in scores:
+        total += score
+    return 100.0 * total / len(scores)
 
 
 def score_v2(questions: Sequence[Question], predictions: Mapping[str, str]) -> dict[str, float]:
@@ -86,7 +97,7 @@ def score_v2(questions: Sequence[Question], predictions: Mapping[str, str]) -> d
         if not chosen:
             continue
         for name, scores in (("exact", exact), ("f1", f1)):
-            results[prefix + name] = 100.0 * sum(scores[i] for i in chosen) / len(chosen)
+            results[prefix + name] = _percent([scores[i] for i in chosen])
         results[f"{prefix}total"] = len(chosen)
     return results
 

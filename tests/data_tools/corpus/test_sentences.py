@@ -55,7 +55,7 @@ def test_stops_and_abbreviations_of_other_languages(language, sentences):
 
 @pytest.mark.parametrize("language", ["", "xx", "english", "EN", "de-AT"])
 def test_unknown_language_is_rejected(language):
-    with pytest.raises(InputError, match=f"--language={language}: expected a two-letter code"):
+    with pytest.raises(InputError, match=f"--language={language}: expected a two-letter ISO"):
         check_language(language)
 
 

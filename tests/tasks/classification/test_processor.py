@@ -64,7 +64,7 @@ def test_length_without_room_for_a_pair_is_rejected():
 
 
 def test_sides_of_different_numbers_are_rejected_in_the_graph():
-    with pytest.raises(tf.errors.InvalidArgumentError, match="text_pair and text: expected one sh"):
+    with pytest.raises(tf.errors.InvalidArgumentError, match="text_pair and text: expected equal"):
         processor().preprocess(tf.constant(["a", "a"]), tf.constant(["a"]))
 
 

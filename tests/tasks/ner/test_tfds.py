@@ -84,7 +84,7 @@ def test_missing_split_is_skipped_and_empty_split_is_rejected(prepared):
 
 
 def test_dataset_that_is_unprepared_or_has_no_tags_is_rejected(prepared):
-    message = r"no prepared conll2002/es, .*tfds build conll2002/es --data_dir="
+    message = r"no prepared dataset conll2002/es .*tfds build conll2002/es --data_dir="
     with pytest.raises(InputError, match=message):
         open_dataset("conll2002/es", prepared)
     with pytest.raises(InputError, match=r"numbers: has the columns .*; expected tokens and ner"):

@@ -109,7 +109,8 @@ def test_file_that_is_not_a_tfrecord_is_rejected(tmp_path):
 def test_files_of_two_lengths_are_rejected_with_both(tmp_path, write_records):
     write_records(tmp_path / "a.tfrecord", 2, length=16)
     write_records(tmp_path / "b.tfrecord", 2, length=32)
-    with pytest.raises(InputError, match=r"b\.tfrecord .*\(32, 3\).*a\.tfrecord.*\(16, 3\)"):
+    message = r"b\.tfrecord: .* is \(32, 3\), but \(16, 3\) in .*a\.tfrecord; expected the same"
+    with pytest.raises(InputError, match=message):
         find_records(str(tmp_path / "*.tfrecord"))
 
 

@@ -127,7 +127,9 @@ def test_finished_recipe_is_not_changed(finished, three):
 
 def test_changed_phase_is_rejected_with_the_difference(finished, three):
     changed = [replace(three[0], record={"number": 7}), *three[1:]]
-    with pytest.raises(InputError, match=r"settings: phase-1\.number was 1 and is now 7; give"):
+    with pytest.raises(
+        InputError, match=r"settings: phase-1\.number was 1 and is now 7; expected the same"
+    ):
         run(finished, *changed)
 
 

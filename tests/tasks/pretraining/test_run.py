@@ -145,7 +145,7 @@ def test_two_folders_of_records_must_share_a_casing(tmp_path, records, config_fi
     manifest = json.loads((other / "manifest.json").read_text())
     manifest["settings"]["do_lower_case"] = True
     (other / "manifest.json").write_text(json.dumps(manifest))
-    message = "do_lower_case differs: .*other is True, .*records is False; .* expected the same"
+    message = "do_lower_case differs: .*other is True, .*records is False; expected the same"
     with pytest.raises(InputError, match=message):
         run(tmp_path, input_file=f"{records},{other}", bert_config=config_file)
     assert not (tmp_path / "out").exists()
@@ -294,7 +294,7 @@ def test_evaluation_alone_needs_a_starting_point_and_writes_only_results(
         pretrain(settings, TrainingRun(training, make_strategy(), tmp_path / "out"))
     settings = replace(settings, init_checkpoint=str(tmp_path / "first"))
     results = pretrain(settings, TrainingRun(training, make_strategy(), tmp_path / "out"))
-    assert results["step"] == 0
+    assert "step" not in results
     assert results["loss"] > 0
     assert {p.name for p in (tmp_path / "out").iterdir()} == {"run.json", "results.json"}
 

@@ -1,0 +1,67 @@
+"""Writes `tokenizer.json`, which the `tokenizers` library and what is built on it can open.
+
+The file has the vocabulary and BERT's rules. docs/concepts/tokenizer.md lists the texts for which
+`tokenizers` computes other ids than this library.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from keras_bert.text.vocabulary import MAX_CHARS_PER_WORD, SPECIAL_TOKENS
+
+
+def tokenizer_json(vocab: Sequence[str], do_lower_case: bool) -> dict[str, Any]:
+    """Returns the content of tokenizer.json.
+
+    Args:
+        vocab: the V tokens in the order of their ids.
+        do_lower_case: whether text is lower-cased and loses its accents.
+    """
+    ids = {token: index for index, token in enumerate(vocab)}
+    special = sorted(SPECIAL_TOKENS, key=ids.__getitem__)
+    cls, sep = _special("[CLS]", 0), _special("[SEP]", 0)
+    single = [cls, _sequence("A", 0), sep]
+    return {
+        "version": "1.0",
+        "truncation": None,
+        "padding": None,
+        "added_tokens": [_added_token(token, ids[token]) for token in special],
+        "normalizer": {
+            "type": "BertNormalizer",
+            "clean_text": True,
+            "handle_chinese_chars": True,
+            "strip_accents": None,  # As lowercase.
+            "lowercase": do_lower_case,
+        },
+        "pre_tokenizer": {"type": "BertPreTokenizer"},
+        "post_processor": {
+            "type": "TemplateProcessing",
+            "single": single,
+            "pair": [*single, _sequence("B", 1), _special("[SEP]", 1)],
+            "special_tokens": {
+                token: {"id": token, "ids": [ids[token]], "tokens": [token]}
+                for token in ("[CLS]", "[SEP]")
+            },
+        },
+        "decoder": {"type": "WordPiece", "prefix": "##", "cleanup": True},
+        "model": {
+            "type": "WordPiece",
+            "unk_token": "[UNK]",
+            "continuing_subword_prefix": "##",
+            "max_input_chars_per_word": MAX_CHARS_PER_WORD,
+            "vocab": ids,
+        },
+    }
+
+
+def _added_token(token: str, token_id: int) -> dict[str, Any]:
+    settings = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+    return {"id": token_id, "content": token, **settings, "special": True}
+
+
+def _special(token: str, segment_id: int) -> dict[str, Any]:
+    return {"SpecialToken": {"id": token, "type_id": segment_id}}
+
+
+def _sequence(name: str, segment_id: int) -> dict[str, Any]:
+    return {"Sequence": {"id": name, "type_id": segment_id}}
