@@ -221,7 +221,10 @@ def test_new_version_while_serving_and_drain_on_sigterm(
             "cannot listen on this address: ",
         ),
         (["--export_dir={export}", "--max_batch_size=0"], "flag --max_batch_size=0"),
-        (["--export_dir={export}", "--model_name=a/b"], "--model_name=a/b: expected a name"),
+        (
+            ["--export_dir={export}", "--model_name=a/b"],
+            "--model_name=a/b: expected a non-empty name",
+        ),
         (["--export_dir={export}", "more"], "expected flags only, got 'more'"),
         ([], "flag --export_dir=None: is required"),
     ],
