@@ -189,7 +189,7 @@ def _write(vocab_file: str, vocab: Iterable[str]) -> None:
                 f"--vocab_file={vocab_file}: holds another vocabulary, which datasets and models "
                 "may use; expected a new file name"
             )
-    logging.info("%s is finished: nothing to do", vocab_file)
+    logging.info("%s already contains this vocabulary; the file is unchanged", vocab_file)
 
 
 def define_flags(define: Definitions) -> None:

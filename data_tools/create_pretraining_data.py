@@ -117,7 +117,7 @@ def create_pretraining_data(
 
 
 def _report(output_dir: str, manifest: dict[str, Any]) -> None:
-    """Logs the odd input of all files and the size of the dataset."""
+    """Logs the size of the dataset, and how much input was empty, malformed or too long."""
     odd = OddInput()
     for entry in manifest["inputs"]:
         odd.merge(entry["odd"])
@@ -126,7 +126,10 @@ def _report(output_dir: str, manifest: dict[str, Any]) -> None:
         for kind, entry in odd.to_dict().items()
     ]
     if totals:
-        logging.warning("odd input: %s; manifest.json lists the places", ", ".join(totals))
+        logging.warning(
+            'odd input: %s; "odd" in manifest.json lists the first places in each file',
+            ", ".join(totals),
+        )
     counts, num_shards = manifest["counts"], len(manifest["shards"])
     rows = f" in {counts['rows']} rows" if manifest["settings"]["pack"] else ""
     logging.info(

@@ -330,7 +330,7 @@ def _pipeline(options: PipelineOptions) -> Iterator[beam.Pipeline]:
         if messages:
             raise InputError(re.sub(r" \[while running .*", "", messages[-1])) from None
         if isinstance(error, RuntimeError) and "Traceback" not in str(error):
-            raise InputError(f"Apache Beam: {error}") from None  # raised by the runner
+            raise InputError(f"Apache Beam failed: {error}") from None  # raised by the runner
         raise
 
 

@@ -73,7 +73,7 @@ def check_finished(output_dir: str, manifest: dict[str, Any], requested: dict[st
     except (KeyError, TypeError, AttributeError) as error:
         raise _invalid_file_error(manifest_file, error) from None
     reject_other_settings(output_dir, "a finished dataset", manifest, requested)
-    logging.info("%s is finished: nothing to do", output_dir)
+    logging.info("%s is finished; nothing to do (use another folder for a new dataset)", output_dir)
 
 
 def check_resumable(output_dir: str, plan: dict[str, Any], requested: dict[str, Any]) -> None:

@@ -44,9 +44,9 @@ class Spill:
     """The temporary files that documents are distributed over.
 
     Attributes:
-        reading: how documents are read.
+        reading: settings for reading documents.
         random_seed: key of the hash.
-        num_buckets: number of temporary files per process.
+        num_buckets: number of buckets, and of temporary files per process.
         directory: folder of the temporary files.
     """
 
@@ -97,7 +97,14 @@ class SpillJob:
 
 
 def spill_group(job: SpillJob) -> list[dict[str, Any]]:
-    """Distributes the documents of one group of files; see `spill_documents`."""
+    """Writes the documents of one group of input files to temporary files.
+
+    Returns:
+        An entry for each input file, as in `spill_documents`.
+
+    Raises:
+        InputError: if a file cannot be read or written.
+    """
     try:
         with Meter(_meter_path(job)) as meter:
             return _spill(job, meter)
@@ -190,7 +197,7 @@ def _groups(input_files: list[str], num_workers: int) -> list[list[str]]:
 
 
 def spilled_files(directory: str) -> dict[str, int]:
-    """Returns names and sizes of the temporary files, for a later check that they are complete."""
+    """Returns {name: size in bytes} of the temporary files, to check later that none is damaged."""
     with os.scandir(directory) as found:
         sizes = {e.name: e.stat().st_size for e in found if e.name.startswith(_SPILLED)}
     return dict(sorted(sizes.items()))
@@ -199,9 +206,16 @@ def spilled_files(directory: str) -> dict[str, int]:
 def read_spilled(
     directory: str, num_buckets: int, shard: int, num_shards: int
 ) -> list[list[bytes]]:
-    """Reads the documents of a shard, as UTF-8 sentences, in canonical order: by their digests.
+    """Reads the documents of a shard from the temporary files, in the order of their digests.
 
-    `num_shards` must be a multiple or a divisor of `num_buckets`.
+    Args:
+        directory: folder of the temporary files.
+        num_buckets: number of buckets, as in `Spill`.
+        shard: index of the shard.
+        num_shards: number of shards; must be a multiple or a divisor of `num_buckets`.
+
+    Returns:
+        A list of sentences in UTF-8 for each document.
 
     Raises:
         InputError: if a file is truncated.

@@ -1,7 +1,8 @@
-"""Counts of odd corpus input by kind, with the first places where each kind was found.
+"""Counts odd input in a corpus: empty files, over-long lines, malformed lines and so on.
 
-The readers add to the counts. Counts can be merged over files and processes, are stored in the
-manifest as JSON, and are logged as warnings, so no odd input is dropped silently.
+The readers count the odd input of each kind and record the first places where they find it. The
+counts of several files and processes can be merged. They are stored in the manifest as JSON and
+logged as warnings, so no odd input is dropped silently.
 """
 
 from collections import Counter

@@ -6,16 +6,14 @@ used before. New words are the most frequent whole words that the vocabulary spl
 tokens or maps to [UNK].
 """
 
-import re
 from collections import Counter
 
 import numpy as np
 
 from keras_bert.common.errors import InputError
 from keras_bert.common.tensorflow_start import start_tensorflow
-from keras_bert.text.vocabulary import load_vocab
+from keras_bert.text.vocabulary import load_vocab, unused_ids
 
-_UNUSED = re.compile(r"\[unused\d+\]")
 _MAX_TOKEN_BYTES = 256  # limit of the tokenizer
 _WORDS_PER_BATCH = 1 << 16
 
@@ -48,11 +46,6 @@ def load_extensible(vocab_file: str, do_lower_case: bool, num_new_words: int = 0
             "letter); expected a cased vocabulary, or --do_lower_case"
         )
     return vocab
-
-
-def unused_ids(vocab: list[str]) -> list[int]:
-    """Returns the ids of the [unusedN] tokens in ascending order."""
-    return [number for number, token in enumerate(vocab) if _UNUSED.fullmatch(token)]
 
 
 def extend_vocab(

@@ -125,10 +125,19 @@ def _warn(checkpoint: Checkpoint, to: str) -> None:
         act = checkpoint.config.hidden_act
         if act == "gelu" or to == "keras_hub":
             logging.warning(
-                "hidden_act is %s, but %s computes the tanh approximation of gelu", act, other
+                "hidden_act is %s, but %s computes the tanh approximation of gelu, so its outputs "
+                "will differ",
+                act,
+                other,
             )
     if checkpoint.config.layer_norm_eps != 1e-12:
         eps = checkpoint.config.layer_norm_eps
-        logging.warning("layer_norm_eps is %g, but %s uses 1e-12", eps, other)
+        logging.warning(
+            "layer_norm_eps is %g, but %s uses 1e-12, so its outputs will differ", eps, other
+        )
     if checkpoint.config.is_decoder:
-        logging.warning("is_decoder is true, but %s attends to the tokens on both sides", other)
+        logging.warning(
+            "is_decoder is true, but %s attends to the tokens on both sides, so its outputs will "
+            "differ",
+            other,
+        )

@@ -1,13 +1,13 @@
 """Reads and writes TF1 checkpoints in the format of Google's BERT release.
 
-A checkpoint is given as a prefix such as `bert_model.ckpt`, a directory, or a released zip, with
-`bert_config.json` and `vocab.txt` in the folder of the weights. Written checkpoints consist of
-`bert_model.ckpt.index` and `.data`, `checkpoint`, `bert_config.json` and `vocab.txt`, and can be
-opened by Google's code.
+A checkpoint is given as a prefix such as `bert_model.ckpt`, as a directory, or as a zip file of
+Google's release. `bert_config.json` and `vocab.txt` are read from the folder of the weights. The
+checkpoints that this module writes consist of `bert_model.ckpt.index` and `.data`, `checkpoint`,
+`bert_config.json` and `vocab.txt`, and can be opened by Google's code.
 
-Google's `gelu` is the tanh approximation, here `gelu_new`. Settings that do not exist in Google's
-`bert_config.json` (another gelu, casing, label names) are stored in it under additional keys, which
-Google's code ignores.
+In Google's code, `gelu` means the tanh approximation, which is `gelu_new` in this library. Settings
+that do not exist in Google's `bert_config.json` (another gelu, casing, label names) are stored in
+it under additional keys, which Google's code ignores.
 """
 
 import contextlib
@@ -58,7 +58,7 @@ def google_name(path: str) -> str:
         path: such as `encoder/layer_0/output/dense/kernel`.
 
     Returns:
-        Such as `bert/encoder/layer_0/output/dense/kernel`.
+        The name, such as `bert/encoder/layer_0/output/dense/kernel`.
 
     Raises:
         KeyError: no model of this library has such a variable.

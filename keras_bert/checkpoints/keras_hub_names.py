@@ -1,4 +1,4 @@
-"""Converts variable paths to names in KerasHub's files: file, group and index."""
+"""Converts variable paths of this library to the names of variables in KerasHub's weight files."""
 
 import re
 
@@ -39,7 +39,7 @@ def keras_hub_name(path: str, is_token_classifier: bool = False) -> str:
         is_token_classifier: whether `classifier` labels tokens; KerasHub has no class for it.
 
     Returns:
-        The file, the group and the index in it, such as
+        The file, the group in the file and the variable's index in the group, such as
         `backbone/layers/transformer_encoder/_feedforward_output_dense/vars/0`.
     """
     if path in _SINGLE_VARIABLES:

@@ -54,7 +54,11 @@ class Masking:
         do_whole_word_mask: bool = False,
         ngram: int = 1,
     ) -> "Masking":
-        """Makes the settings for a vocabulary, given in the order of the token ids."""
+        """Creates the settings, with the ids of the special tokens in a vocabulary.
+
+        `vocab` lists the V tokens in the order of their ids. The other arguments are attributes of
+        the class.
+        """
         return cls(
             masked_lm_prob=masked_lm_prob,
             max_predictions_per_seq=max_predictions_per_seq,
@@ -71,10 +75,17 @@ class Masking:
 def num_to_predict(
     num_tokens: np.ndarray, masked_lm_prob: float, max_predictions_per_seq: int
 ) -> np.ndarray:
-    """Computes the number of tokens to predict in each example, int64 [n].
+    """Computes the number of tokens to predict in each example.
 
-    It is min(P, max(1, round(num_tokens * masked_lm_prob))), with halves rounded to even.
-    num_tokens, int [n], counts [CLS] and every [SEP]; P is max_predictions_per_seq.
+    The number is min(P, max(1, round(num_tokens * masked_lm_prob))). Halves are rounded to even.
+
+    Args:
+        num_tokens: int [E], the number of tokens of each example, including [CLS] and [SEP].
+        masked_lm_prob: share of the tokens to predict.
+        max_predictions_per_seq: P.
+
+    Returns:
+        int64 [E].
     """
     requested = np.rint(num_tokens * masked_lm_prob).astype(np.int64)
     return np.clip(requested, 1, max_predictions_per_seq)

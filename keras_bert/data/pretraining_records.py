@@ -97,7 +97,7 @@ def find_records(input_file: str, flag: str = "input_file") -> PretrainingData:
     Args:
         input_file: comma-separated folders (made by `data_tools.create_pretraining_data`), files or
             globs.
-        flag: the name of the flag with this value, for messages.
+        flag: the name of the flag that provides `input_file`; error messages start with it.
 
     Raises:
         InputError: there are no files, all are empty, one is damaged, or they differ in format,
@@ -131,7 +131,7 @@ def find_records(input_file: str, flag: str = "input_file") -> PretrainingData:
     for path, checksum in vocab_files.items():
         if checksum != vocab_files[vocab_file]:
             raise InputError(
-                f"{path.parent}: was created with another vocabulary than {vocab_file.parent}; "
+                f"{path.parent}: was created with a different vocabulary than {vocab_file.parent}; "
                 "expected the same vocabulary for all records of a run"
             )
         _check_vocabulary(path, checksum)

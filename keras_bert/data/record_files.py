@@ -42,7 +42,7 @@ class RecordFiles:
         return [os.path.join(self.folder, name) for name in self.names]
 
     def shards(self) -> dict[str, dict[str, Any]]:
-        """Returns the manifest's entries by file name."""
+        """Returns {file name: entry in the manifest}; empty without a manifest."""
         return {shard["file"]: shard for shard in (self.manifest or {"shards": []})["shards"]}
 
     def vocab_file(self) -> str | None:
@@ -55,8 +55,11 @@ def find_record_files(
 ) -> list[RecordFiles]:
     """Finds the record files of comma-separated folders, files and globs, grouped by folder.
 
-    With `include_unlisted`, record files that a folder's manifest does not list are included after
-    the listed ones. `flag` is the name of the flag with this value, for messages.
+    Args:
+        input_file: the comma-separated list.
+        flag: the name of the flag that provides the list; error messages start with it.
+        include_unlisted: whether to include the record files that a folder's manifest does not
+            list, after the files that it lists.
 
     Raises:
         InputError: an entry matches no record file, or a manifest is invalid.

@@ -16,6 +16,11 @@ _OPTIONAL = ("dropout_seed", "position_ids", "example_ids")
 _PRETRAINING = ("masked_lm_positions", "next_sentence_positions")
 
 
+def select_inputs(batch: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the entries of a batch that are inputs of a network; labels and weights are not."""
+    return {name: batch[name] for name in (*_REQUIRED, *_OPTIONAL, *_PRETRAINING) if name in batch}
+
+
 class BertNetwork(keras.Model):
     """The base class of BERT with or without a head; weights are created by the constructor.
 

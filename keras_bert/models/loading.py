@@ -53,7 +53,9 @@ def load_network(
         new = [name for name in new if name != "encoder/pooler"]
     if new:
         logging.warning(
-            "%s: newly initialized, because not found in the checkpoint: %s", path, ", ".join(new)
+            "%s: weights that are not in the checkpoint are newly initialized: %s",
+            path,
+            ", ".join(new),
         )
     return model
 

@@ -4,8 +4,8 @@ Many gradients are below 6e-8, the smallest float16 number. The loss is therefor
 large power of two before the backward pass, and the gradients are divided by it afterwards. If the
 scale is too large, the gradient is not finite, and the step is skipped.
 
-The training step reads `scale`, sums the gradients over all devices, checks once whether the sum is
-finite, so that all devices decide alike, and calls `update`.
+The training step reads `scale`, sums the gradients over all devices, checks whether the sum is
+finite, and calls `update`. All devices check the same sum, so they make the same decision.
 """
 
 from typing import Any

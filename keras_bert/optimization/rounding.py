@@ -1,11 +1,11 @@
-"""Stochastic rounding from float32 to bfloat16, which preserves the expected value.
+"""Rounds float32 to bfloat16 stochastically, which preserves the expected value.
 
-A moving average in bfloat16, which has 8 bits of precision, cannot use round-to-nearest. A step of
-Adam changes its second moment by about a thousandth, which is less than half of the last bit, so
-the moment would never shrink. With stochastic rounding it changes by a whole bit now and then, and
-by the right amount on average (Gupta et al. 2015, "Deep learning with limited numerical precision",
-section 3). The random bits are a function of the key, so a resumed run and every device round
-alike.
+A moving average in bfloat16 cannot use round-to-nearest. A step of Adam changes the second moment
+by about a thousandth. bfloat16 has 8 bits of precision, so this change is less than half of the
+last bit, and a rounded moment would never become smaller. Stochastic rounding changes the last bit
+in some of the steps, so the change is correct on average (Gupta et al. 2015, "Deep learning with
+limited numerical precision", section 3). The random bits are a function of the key. All devices and
+resumed runs therefore round to the same values.
 """
 
 import math
@@ -19,7 +19,7 @@ _LOW_HALF = 0xFFFF
 
 
 def round_stochastically(x: Any, key: Any) -> Any:
-    """Rounds to one of the two adjacent bfloat16 values, with the expected value of the input.
+    """Rounds each value up or down to a bfloat16 value, so that the expected value is the input.
 
     Args:
         x: [...] float32 of a static shape.

@@ -13,6 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_bert.common.errors import InputError
+from keras_bert.models.bert_network import select_inputs
 from keras_bert.optimization.adamw import AdamWeightDecay
 from keras_bert.optimization.schedules import LinearWarmupDecay
 from keras_bert.tasks.fine_tuning.batches import (
@@ -22,8 +23,6 @@ from keras_bert.tasks.fine_tuning.batches import (
     training_plan,
 )
 from keras_bert.tasks.fine_tuning.examples import Examples
-
-MODEL_INPUTS = ("input_ids", "input_mask", "segment_ids", "masked_lm_positions", "dropout_seed")
 
 Targets = Callable[[Mapping[str, np.ndarray]], Any]
 
@@ -125,7 +124,7 @@ def fit_batches(examples: Examples, settings: BatchSettings, targets: Targets) -
         real = batch["example_weights"] > 0
         batch = {name: values[real] for name, values in batch.items()}
         expected = targets(batch)
-        return {name: batch[name] for name in MODEL_INPUTS if name in batch}, expected
+        return select_inputs(batch), expected
 
     # Batch size and length vary from batch to batch, but Keras' PyDataset would infer the shapes
     # of all batches from the first two.

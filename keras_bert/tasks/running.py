@@ -12,8 +12,6 @@ from keras_bert.tasks.fine_tuning.examples import Examples
 from keras_bert.tasks.fine_tuning.predict import Outputs, check_finite
 from keras_bert.text.tokenizer import BertTokenizer
 
-MODEL_INPUTS = ("input_ids", "input_mask", "segment_ids")
-
 
 class _Graph(NamedTuple):
     """A model as a tf.function, and the variables that it was traced with."""
@@ -28,7 +26,7 @@ class ModelRunner:
     def __init__(self, model: keras.Model, tokenizer: BertTokenizer):
         self._model = model
         self._tokenizer = tokenizer
-        self._graphs: dict[tuple[str, ...], _Graph] = {}
+        self._traced: _Graph | None = None
 
     def run(self, examples: Examples, batch_size: int, per_token: bool) -> dict[str, np.ndarray]:
         """Returns the model's outputs in the order of the examples, of which there may be none.
@@ -62,27 +60,25 @@ class ModelRunner:
         for index in evaluation_plan(examples.lengths, settings.batch_size):
             yield builder.build(index, seeds)
 
-    def forward(
-        self, batch: Mapping[str, np.ndarray], names: Sequence[str] = MODEL_INPUTS
-    ) -> dict[str, np.ndarray]:
-        """Runs the model on the arrays `names` of one batch, int32 [B, S] each."""
-        inputs = {name: batch[name] for name in names}
+    def forward(self, batch: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Runs the model on its required inputs in a batch, int32 [B, S] each."""
+        inputs = {name: batch[name] for name in self._model.required_inputs}
         if keras.config.backend() != "tensorflow":
             return self._model.predict_on_batch(inputs)
         tensors = {name: tf.constant(value) for name, value in inputs.items()}
-        return {name: value.numpy() for name, value in self._graph(names)(tensors).items()}
+        return {name: value.numpy() for name, value in self._graph()(tensors).items()}
 
-    def _graph(self, names: Sequence[str]) -> Callable[..., Mapping[str, tf.Tensor]]:
+    def _graph(self) -> Callable[..., Mapping[str, tf.Tensor]]:
         """Returns the model as one tf.function for batches of any shape."""
-        names, variables = tuple(names), self._model.variables
-        graph = self._graphs.get(names)
+        variables, traced = self._model.variables, self._traced
         # Trace again if the variables were replaced, as LoRA and quantization do.
-        if graph is None or [*map(id, graph.variables)] != [*map(id, variables)]:
+        if traced is None or [*map(id, traced.variables)] != [*map(id, variables)]:
+            names = self._model.required_inputs
             specs = {name: tf.TensorSpec([None, None], tf.int32, name) for name in names}
             call = tf.function(
                 lambda given: self._model(given, training=False),
                 input_signature=[specs],
                 autograph=False,
             )
-            self._graphs[names] = graph = _Graph(variables, call)
-        return graph.call
+            self._traced = traced = _Graph(variables, call)
+        return traced.call

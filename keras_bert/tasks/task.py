@@ -226,8 +226,8 @@ class Task:
             loaded._initial_values = {path: weights[path] for path in loaded.absent}
         if loaded.untrained:
             logging.warning(
-                "%s: newly initialized, because not found in the checkpoint: %s; train the model "
-                "before you use it",
+                "%s: weights that are not in the checkpoint are newly initialized: %s; train the "
+                "model before you use it",
                 source.checkpoint.path,
                 ", ".join(loaded.untrained),
             )

@@ -92,7 +92,11 @@ class BertTokenizer:
                     no_pretokenization=True,
                 )
             except RuntimeError as error:
-                raise InputError(f"tensorflow-text cannot use this vocabulary: {error}") from None
+                is_file = isinstance(vocab, (str, os.PathLike))
+                where = f"vocabulary {os.fspath(vocab)}" if is_file else "vocabulary"
+                raise InputError(
+                    f"{where}: tensorflow-text cannot use this vocabulary: {error}"
+                ) from None
             self._splitter = tf_text.WhitespaceTokenizer()
 
     def tokenize(self, text: tf.Tensor) -> tf.RaggedTensor:

@@ -3,11 +3,14 @@
 import itertools
 import math
 import os
+import re
+from collections.abc import Sequence
 
 from absl import logging
 
 from keras_bert.common.errors import InputError
 
+_UNUSED = re.compile(r"\[unused\d+\]")
 MAX_CHARS_PER_WORD = 200  # A longer word becomes [UNK].
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
@@ -52,7 +55,7 @@ def fit_vocab(vocab: list[str], rows: int, path: str | os.PathLike) -> list[str]
 
     A table may be padded to a multiple of 8, 16, 32, 64 or 128, which is faster on some devices.
     Added tokens are named [unusedN], with values of N that are not in use; no text is ever
-    tokenized into one. `path` is the vocabulary file, for messages.
+    tokenized into one. `path` is the vocabulary file; messages start with it.
 
     Raises:
         InputError: there are more tokens than rows, or fewer by more than such a padding.
@@ -77,6 +80,43 @@ def fit_vocab(vocab: list[str], rows: int, path: str | os.PathLike) -> list[str]
             added[-1],
         )
     return [*vocab, *added]
+
+
+def unused_ids(vocab: Sequence[str]) -> list[int]:
+    """Returns the ids of the [unusedN] tokens in ascending order."""
+    return [index for index, token in enumerate(vocab) if _UNUSED.fullmatch(token)]
+
+
+def check_same_vocab(
+    expected: tuple[Sequence[str], os.PathLike],
+    found: tuple[Sequence[str], os.PathLike],
+    may_extend: bool = False,
+) -> None:
+    """Checks that two vocabularies are equal.
+
+    Args:
+        expected: a vocabulary and its path.
+        found: the other vocabulary and its path.
+        may_extend: whether `expected` may have other tokens where `found` has [unusedN].
+
+    Raises:
+        InputError: they differ; the message names the first line that does.
+    """
+    (wanted, path), (tokens, other) = expected, found
+    if len(wanted) != len(tokens):
+        raise InputError(
+            f"{other}: its vocabulary has {len(tokens)} tokens, and that of {path} has "
+            f"{len(wanted)}; expected the same vocabulary for records and model"
+        )
+    free = {*unused_ids(tokens)} if may_extend else set()
+    for index, (token, theirs) in enumerate(zip(wanted, tokens, strict=True)):
+        if token != theirs and index not in free:
+            hint = ", except for [unusedN] tokens" if may_extend else ""
+            raise InputError(
+                f"{other}: its vocabulary differs from that of {path}: line {index + 1} is "
+                f"{theirs!r}, not {token!r}; expected the same vocabulary for records and model"
+                + hint
+            )
 
 
 def check_vocab(vocab: list[str], where: str = "vocabulary") -> None:

@@ -1,4 +1,4 @@
-"""Connects the workers of a multi-worker run and checks that they were started alike.
+"""Connects the workers of a multi-worker run and checks that their settings are the same.
 
 Every worker runs the same program with the same flags; only TF_CONFIG differs. Worker 0 writes the
 run directory, which must be visible to all workers. Order of calls: `read_cluster` parses
@@ -232,7 +232,7 @@ def _convert_lost_worker_errors(workers: int, index: int) -> Iterator[None]:
         message = re.sub(rf"task:{index}\b", "", error.message)
         if workers == 1 or not _ABOUT_WORKERS.search(message):
             raise
-        logging.warning("%s", error.message.splitlines()[-1])
+        logging.warning("TensorFlow reports: %s", error.message.splitlines()[-1])
         named = {int(other) for other in re.findall(r"task:(\d+)", message)}
         lost = f"worker {min(named)}" if named else "another worker"
         raise EndedEarly(f"lost the connection to {lost}") from error

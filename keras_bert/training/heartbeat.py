@@ -10,11 +10,11 @@ _SECONDS_TO_CHECK = 1.0
 
 
 class Heartbeat:
-    """A thread that reports progress during calls that take long, such as a compilation.
+    """A thread that reports progress during long calls, such as a compilation.
 
     Args:
-        report: called in the thread while a call runs, once for every `SECONDS` since the last
-            `restart_clock`; takes the seconds since the call started.
+        report: takes the number of seconds since the call started. While a call runs, the thread
+            calls `report` every `SECONDS` seconds; `restart_clock` restarts this interval.
     """
 
     def __init__(self, report: Callable[[float], None]):
@@ -31,7 +31,7 @@ class Heartbeat:
 
     @contextlib.contextmanager
     def during_call(self) -> Iterator[None]:
-        """Reports while the block runs."""
+        """Reports progress while the block runs."""
         self._started = time.monotonic()
         try:
             yield
@@ -39,7 +39,7 @@ class Heartbeat:
             self._started = None
 
     def close(self) -> None:
-        """Ends the thread."""
+        """Stops the thread."""
         self._closed.set()
         self._thread.join()
 

@@ -1,6 +1,6 @@
 """Evaluation and prediction with JAX; the TensorFlow versions are evaluate.py and predict.py."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -8,6 +8,7 @@ import keras
 import numpy as np
 from jax import numpy as jnp
 
+from keras_bert.models.bert_network import select_inputs
 from keras_bert.training.distribute import distribute, without_autotuning
 from keras_bert.training.jax_attention import fused_attention
 from keras_bert.training.jax_devices import JaxDevices
@@ -54,14 +55,13 @@ def make_evaluate(
 
 
 def make_predict(
-    strategy: JaxDevices, model: keras.Model, inputs: Sequence[str], *, jit_compile: bool = True
+    strategy: JaxDevices, model: keras.Model, *, jit_compile: bool = True
 ) -> "Callable[[tf.data.Dataset], Iterator[tuple[Batch, dict[str, np.ndarray]]]]":
     """Builds the function that runs a model on a dataset.
 
     Args:
         strategy: the devices under which the model was created.
-        model: maps a dict of inputs to a dict of outputs [B, ...].
-        inputs: the names of the model's inputs in a batch.
+        model: a network of keras_bert.models; its outputs are {name: [B, ...]}.
         jit_compile: whether to compile the forward pass; otherwise it runs eagerly.
 
     Returns:
@@ -72,7 +72,7 @@ def make_predict(
 
     def predict(dataset: "tf.data.Dataset") -> Iterator[tuple[Batch, dict[str, np.ndarray]]]:
         for batch in without_autotuning(dataset).as_numpy_iterator():
-            outputs = forward(strategy.place({name: batch[name] for name in inputs}))
+            outputs = forward(strategy.place(select_inputs(batch)))
             yield batch, {name: np.asarray(value) for name, value in outputs.items()}
 
     return predict

@@ -1,11 +1,12 @@
 """Runs a model on a finite dataset."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 
 import keras
 import numpy as np
 import tensorflow as tf
 
+from keras_bert.models.bert_network import select_inputs
 from keras_bert.training.cluster import num_workers
 from keras_bert.training.distribute import distribute
 from keras_bert.training.fusion import compiled
@@ -15,7 +16,6 @@ from keras_bert.training.objective import Batch
 def make_predict(
     strategy: tf.distribute.Strategy,
     model: keras.Model,
-    inputs: Sequence[str],
     *,
     jit_compile: bool = True,
 ) -> Callable[[tf.data.Dataset], Iterator[tuple[Batch, dict[str, np.ndarray]]]]:
@@ -23,8 +23,7 @@ def make_predict(
 
     Args:
         strategy: the strategy under which the model was created.
-        model: maps a dict of inputs to a dict of outputs [B, ...].
-        inputs: the names of the model's inputs in a batch.
+        model: a network of keras_bert.models; its outputs are {name: [B, ...]}.
         jit_compile: whether to compile the forward pass with XLA; see training/fusion.py.
 
     Returns:
@@ -32,9 +31,7 @@ def make_predict(
         this worker's rows of them. For each batch and each device of this worker it yields that
         device's rows of the batch and of the outputs, both {name: array [b, ...]}.
     """
-    forward = compiled(
-        lambda batch: model({name: batch[name] for name in inputs}, training=False), jit_compile
-    )
+    forward = compiled(lambda batch: model(select_inputs(batch), training=False), jit_compile)
 
     @tf.function(reduce_retracing=True)  # Traced once for all lengths.
     def step(batch: Batch) -> tuple[tuple[tf.Tensor, ...], ...]:

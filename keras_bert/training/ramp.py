@@ -1,4 +1,4 @@
-"""Increases the batch size over the first steps, by the number of micro-batches per step.
+"""Increases the batch size in the first steps of a run, by adding micro-batches to a step.
 
 Gradients agree even for small batches early in training, but only for large ones later. Small early
 batches therefore allow more steps in a fixed budget (Geiping & Goldstein 2023, section 4.3). The
@@ -12,7 +12,7 @@ import numpy as np
 
 @dataclass(frozen=True)
 class BatchRamp:
-    """The number of micro-batches of each step of a run.
+    """A schedule for the number of micro-batches in a step, which increases at the start of a run.
 
     Step n has 1 + floor(n · (G - 1) / N) micro-batches for n < N, and G from step N on.
 

@@ -9,7 +9,7 @@ device is thus already its share of the global gradient, and the shares are simp
 micro-batches, then over devices. Clipping applies to the global gradient.
 
 In float16 the loss is multiplied by a scale, and the gradients are divided by it after the
-all-reduce. Whether a step is skipped depends on their global norm, so all devices decide alike.
+all-reduce. Their global norm determines whether a step is skipped, so all devices decide the same.
 
 Row r of a device's share of the batch belongs to micro-batch r mod G, so it is in the same
 micro-batch for any number of devices. Micro-batches of only padding are not computed; they are the

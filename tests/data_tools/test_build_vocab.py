@@ -289,7 +289,7 @@ def test_existing_file_is_never_replaced_by_another_vocabulary(tmp_path, caplog)
     before = vocab.read_bytes()
     caplog.set_level("INFO", logger="absl")
     build_vocab(str(text), str(vocab), VocabSettings(60))
-    assert "is finished: nothing to do" in caplog.text
+    assert "already contains this vocabulary; the file is unchanged" in caplog.text
     with pytest.raises(InputError, match=r"vocab\.txt: holds another vocabulary"):
         build_vocab(str(text), str(vocab), VocabSettings(60, num_unused=2))
     assert vocab.read_bytes() == before

@@ -193,7 +193,7 @@ def test_finished_dataset_is_not_changed(files, caplog):
               for name in os.listdir(files["output_dir"])}  # fmt: skip
     caplog.set_level("INFO", logger="absl")
     assert create_pretraining_data(**files, settings=SMALL) == manifest
-    assert "is finished: nothing to do" in caplog.text
+    assert "is finished; nothing to do" in caplog.text
     after = {name: os.stat(os.path.join(files["output_dir"], name)).st_mtime_ns
              for name in os.listdir(files["output_dir"])}  # fmt: skip
     assert after == before
@@ -441,4 +441,4 @@ def test_program_builds_a_dataset_and_then_finds_it_finished(run_program, files)
     assert read_json(files["output_dir"] + "/manifest.json")["settings"]["dupe_factor"] == 1
     again = run_program("create_pretraining_data.py", *flags)
     assert again.returncode == 0
-    assert "finished: nothing to do" in again.stderr
+    assert "finished; nothing to do" in again.stderr

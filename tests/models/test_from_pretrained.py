@@ -96,7 +96,7 @@ def test_missing_head_is_newly_initialized_with_a_warning(network, missing, save
     with caplog.at_level(logging.WARNING):
         again = network.from_pretrained(folder, **NETWORKS[network])
     assert [record.message for record in caplog.records] == [
-        f"{folder}: newly initialized, because not found in the checkpoint: {missing}"
+        f"{folder}: weights that are not in the checkpoint are newly initialized: {missing}"
     ]
     assert_same_weights(model, again)
 

@@ -151,7 +151,7 @@ class AttendingLayer(ConfiguredLayer):
 
     Args:
         config: a `BertConfig` or its dict.
-        dropout_site: number of the layer's first dropout site.
+        dropout_site: number of the layer's first dropout site (dropout.py).
     """
 
     def __init__(
@@ -191,7 +191,7 @@ class SelfAttention(AttendingLayer):
 
     Args:
         config: a `BertConfig` or its dict.
-        dropout_site: number of the dropout site.
+        dropout_site: number of the layer's dropout site (dropout.py).
     """
 
     def __init__(

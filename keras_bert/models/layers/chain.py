@@ -1,11 +1,11 @@
-"""Chains: element-wise operations between two matrix products, marked for fusion by a compiler.
+"""Marks the element-wise operations between matrix products, so that a compiler can fuse them.
 
-A training step consists of matrix products with short sequences of element-wise operations between
-them. On some processors the two are best compiled separately: the products by a library for the
-processor, the element-wise operations by a compiler that fuses them into one pass over memory. A
-function decorated with `chain` contains one such sequence. By itself, the decorator has no effect;
-within `compile_chains_with`, every call uses the function compiled by the given compiler
-(keras_bert/training/fusion.py for TensorFlow).
+A training step consists of matrix products, with short sequences of element-wise operations between
+them. On some processors, a library computes the products fastest, while the element-wise operations
+need a compiler that fuses each sequence into one pass over memory. A chain is a function that
+contains one such sequence. It has the decorator `chain`, which has no effect by itself. Within
+`compile_chains_with`, the given compiler compiles each chain that is called; for TensorFlow, it is
+`compile_chain` in keras_bert/training/fusion.py.
 """
 
 import contextlib
@@ -42,8 +42,8 @@ def compile_chains_with(compiler: Compiler) -> Iterator[None]:
     """Compiles every chain that is called within the block.
 
     Args:
-        compiler: returns a faster function with the same arguments and result, which the backend
-            can differentiate.
+        compiler: takes the function of a chain and returns a faster function with the same
+            arguments and result, which the backend can differentiate.
     """
     token = _compiler.set(compiler)
     try:

@@ -1,4 +1,7 @@
-"""Dropout as a pure function of the example's seed, the dropout site and the element's position.
+"""Applies dropout as a pure function of the example's seed, the dropout site and the position.
+
+A dropout site is one dropout layer of the model; its number is unique within the model. The
+position is that of the element in the example.
 
 The mask of an example does not depend on the replica, the micro-batch or the row of the batch that
 contains it. Results are therefore the same for any number of devices and micro-batches, and
@@ -38,12 +41,12 @@ def drop(inputs: Any, key: Any, rate: float) -> Any:
 class Dropout(keras.layers.Layer):
     """Dropout with a separate seed for each example.
 
-    After a matrix product, the chain (chain.py) uses `key` and `rate` and applies dropout itself;
-    elsewhere the layer is called.
+    Layers that apply dropout in a chain (chain.py) do not call this layer. They pass its `rate` and
+    the result of `key` to the chain, so that a compiler can fuse dropout with other operations.
 
     Args:
         rate: the dropout rate, in [0, 1).
-        site: the number of this layer, unique within the model.
+        site: the number of the dropout site, unique within the model.
     """
 
     def __init__(self, rate: float, site: int, **kwargs: Any):
@@ -53,11 +56,11 @@ class Dropout(keras.layers.Layer):
         self.built = True
 
     def call(self, inputs: Any, dropout_seed: Any = None) -> Any:
-        """Applies dropout to [B, ...] with seeds [B] int32; without seeds, returns the inputs."""
+        """Applies dropout to inputs [B, ...] with seeds [B] int32; None disables dropout."""
         return drop(inputs, self.key(dropout_seed), self.rate)
 
     def key(self, dropout_seed: Any) -> Any:
-        """Returns the key of each example's mask for `drop`, [B] int32; None without seeds."""
+        """Returns the key of each example's mask, [B] int32, for `drop`; None without seeds."""
         return None if dropout_seed is None else site_key(dropout_seed, self.site)
 
     def compute_output_shape(self, input_shape: tuple) -> tuple:

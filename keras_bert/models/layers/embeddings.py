@@ -76,7 +76,7 @@ class BertEmbeddings(ConfiguredLayer):
 
     Args:
         config: a `BertConfig` or its dict.
-        dropout_site: number of the dropout site.
+        dropout_site: number of the layer's dropout site (dropout.py).
     """
 
     def __init__(

@@ -23,7 +23,7 @@ class BiasAndNorm(NamedTuple):
 def layer_norm(x: Any, gamma: Any, beta: Any, epsilon: float) -> Any:
     """Normalizes each vector to mean 0 and variance 1, then applies gamma and beta.
 
-    Maps x [..., H] float32 to the same shape and dtype; epsilon is added to the variance.
+    x is float32 [..., H], and so is the result. epsilon is added to the variance.
     """
     centred = x - ops.mean(x, axis=-1, keepdims=True)
     variance = ops.mean(ops.square(centred), axis=-1, keepdims=True)
@@ -34,11 +34,11 @@ def layer_norm(x: Any, gamma: Any, beta: Any, epsilon: float) -> Any:
 class LayerNorm(keras.layers.Layer):
     """Normalizes each vector to mean 0 and variance 1, then applies `gamma` and `beta`.
 
-    After a matrix product, the chain (chain.py) uses `gamma`, `beta` and `epsilon` itself;
-    elsewhere the layer is called.
+    The layers of this package do not call this layer. They pass its `gamma`, `beta` and `epsilon`
+    to a chain (chain.py), so that a compiler can fuse the normalization with other operations.
 
     Args:
-        epsilon: added to the variance; BERT's is 1e-12.
+        epsilon: added to the variance; BERT uses 1e-12.
     """
 
     def __init__(self, epsilon: float, **kwargs: Any):
@@ -52,7 +52,7 @@ class LayerNorm(keras.layers.Layer):
         self.beta = self.add_weight(width, initializer="zeros", name="beta", autocast=False)
 
     def call(self, inputs: Any) -> Any:
-        """Normalizes [..., H] in float32; returns the compute dtype."""
+        """Normalizes vectors [..., H] in float32 and returns them in the compute dtype."""
         x = ops.cast(inputs, "float32")
         return ops.cast(layer_norm(x, self.gamma, self.beta, self.epsilon), self.compute_dtype)
 

@@ -51,7 +51,7 @@ class ResidualOutput(ConfiguredLayer):
 
     Args:
         config: a `BertConfig` or its dict.
-        dropout_site: number of the dropout site.
+        dropout_site: number of the layer's dropout site (dropout.py).
     """
 
     def __init__(
@@ -105,7 +105,7 @@ class Attention(AttendingLayer):
 
     Args:
         config: a `BertConfig` or its dict.
-        dropout_site: number of the first of its two dropout sites.
+        dropout_site: number of the layer's first dropout site (dropout.py); it also uses the next.
     """
 
     def __init__(
@@ -185,7 +185,8 @@ class TransformerBlock(AttendingLayer):
 
     Args:
         config: a `BertConfig` or its dict.
-        dropout_site: number of the first of its three dropout sites.
+        dropout_site: number of the layer's first dropout site (dropout.py); it also uses the next
+            two.
     """
 
     DROPOUT_SITES = 3

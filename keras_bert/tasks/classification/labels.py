@@ -58,7 +58,7 @@ def label_array(
         separator: separates several labels of an example, unless they are a JSON list.
 
     Raises:
-        InputError: a label that is not one of the classes, or not a number.
+        InputError: a label is not one of the classes, or is not a number for regression.
     """
     if problem_type == "regression":
         return np.array([_number(texts, index) for index in range(len(texts))], np.float32)
@@ -76,7 +76,7 @@ def label_array(
 
 
 def warn_of_absent_labels(texts: Texts, array: np.ndarray, labels: Sequence[str]) -> None:
-    """Logs the classes that no evaluation example has, since the scores do not cover them.
+    """Logs a warning if classes have no evaluation examples, because no score covers them.
 
     `array` is the result of `label_array`, [n] or [n, C].
     """
@@ -91,8 +91,8 @@ def class_weights(
 ) -> np.ndarray | None:
     """Returns the weight of each class in the loss, float32 [C], or None.
 
-    The balanced weight of a class is n / (C x its number of examples). For multi_label it is the
-    number of examples without the label / the number with it.
+    The balanced weight of a class is n / (C x its number of examples). For multi_label, it is the
+    number of examples without the label, divided by the number of examples with it.
 
     Args:
         setting: `balanced`, C numbers such as "1,2.5", or empty.
@@ -140,7 +140,11 @@ def _listed_weights(setting: str, labels: Sequence[str]) -> np.ndarray:
 
 
 def _label_names(texts: Texts, index: int, problem_type: str, separator: str) -> list[str]:
-    """Returns the labels of one example as strings; only multi_label allows none."""
+    """Returns the labels of one example as strings.
+
+    Raises:
+        InputError: the example has no label, and the problem type is not multi_label.
+    """
     label = texts.labels[index]
     if problem_type == "multi_label":
         parts = label if isinstance(label, list) else _label_name(label).split(separator)

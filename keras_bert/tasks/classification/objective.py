@@ -15,7 +15,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_bert.tasks.fine_tuning.batches import model_inputs
+from keras_bert.models.bert_network import select_inputs
 from keras_bert.tasks.losses import CLASSIFICATION_LOSSES, multi_label_loss
 from keras_bert.training.objective import Batch, Objective
 
@@ -47,7 +47,7 @@ def classification_objective(
         return weights
 
     def sums_of(model: keras.Model, batch: Batch, training: bool) -> dict[str, Any]:
-        logits = model(model_inputs(batch), training=training)["logits"]
+        logits = model(select_inputs(batch), training=training)["logits"]
         labels = batch["labels"]
         losses = losses_of(labels, logits)
         sums = {"loss": ops.sum(loss_weights(batch) * losses)}

@@ -19,7 +19,6 @@ from keras_bert.tasks.fitting import FitData, FitOptions
 from keras_bert.tasks.loading import ModelOptions, Source
 from keras_bert.tasks.losses import masked_lm_loss
 from keras_bert.tasks.prepared import Prepared, prepare
-from keras_bert.tasks.running import MODEL_INPUTS
 from keras_bert.tasks.task import Task
 from keras_bert.text.tokenizer import BertTokenizer
 
@@ -27,7 +26,6 @@ _TEXT = "The Norman dynasty had a [MASK] impact on medieval Europe."
 _MASKED_LM_PROB = 0.15
 _DEFAULT = ModelOptions()
 _POSITIONS = "masked_lm_positions"
-_INPUTS = (*MODEL_INPUTS, _POSITIONS)
 
 
 class MaskFiller(Task):
@@ -171,7 +169,7 @@ class MaskFiller(Task):
             weights = masked.pop("masked_lm_weights")
             weights *= batch["example_weights"][:, np.newaxis]
             ids = masked.pop("masked_lm_ids")
-            logits = runner.forward(batch | masked, _INPUTS)
+            logits = runner.forward(batch | masked)
             logits = logits["masked_lm_logits"].astype(np.float64)
             logits -= logits.max(axis=-1, keepdims=True)
             chosen = np.take_along_axis(logits, ids[..., np.newaxis], -1)[..., 0]
@@ -234,7 +232,7 @@ class MaskFiller(Task):
             # The positions of each row's masks, padded with other positions that are ignored.
             places = np.argsort(~masks, axis=1, kind="stable")[:, :max_masks].astype(np.int32)
             real = np.take_along_axis(masks, places, axis=1)
-            outputs = self._runner.forward(batch | {_POSITIONS: places}, _INPUTS)
+            outputs = self._runner.forward(batch | {_POSITIONS: places})
             found = self.processor.best_tokens(tf.constant(outputs["masked_lm_logits"][real]))
             rows = batch["example_index"][:, np.newaxis] + 0 * places
             target = (starts[rows] + np.arange(max_masks))[real]

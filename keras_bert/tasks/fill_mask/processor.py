@@ -1,10 +1,11 @@
-"""The graph functions of fill-mask: texts to token ids, and logits to tokens.
+"""Converts texts to token ids, and logits to tokens, with TensorFlow operations.
 
     text [B] -> tokens -> [CLS] a [SEP]                                  preprocess
     logits of masks [P, V] -> best tokens of each mask [P, K]            best_tokens
     -> best tokens grouped by text [B, M, K]                             decode
 
-B texts, P masks of all texts, M masks of the text with the most, K tokens per mask, V vocabulary.
+B texts, P masks in all texts, M masks in the text with the most masks, K tokens per mask, V tokens
+in the vocabulary.
 """
 
 from collections.abc import Mapping
@@ -23,8 +24,9 @@ class MaskFillerSettings:
     """Settings of a `MaskFiller`.
 
     Attributes:
-        max_seq_length: tokens in a text, including [CLS] and [SEP]; masks beyond it are ignored.
-        top_k: tokens returned for each mask.
+        max_seq_length: maximum number of tokens in a text, including [CLS] and [SEP]. A longer text
+            is truncated, and masks in the truncated part are ignored.
+        top_k: number of tokens to return for each mask.
     """
 
     max_seq_length: int = 128
@@ -36,14 +38,14 @@ class MaskFillerSettings:
 
 
 class MaskFillingProcessor(TextProcessor):
-    """Converts texts to the network's inputs, and logits of masks to tokens."""
+    """Converts texts to inputs of the network, and its logits at [MASK] to the best tokens."""
 
     def __init__(self, tokenizer: BertTokenizer, settings: MaskFillerSettings):
         super().__init__(tokenizer, settings)
         self._vocab = tokenizer.vocab
 
     def is_mask(self, input_ids: tf.Tensor) -> tf.Tensor:
-        """Marks the [MASK] tokens, bool [T], in token ids, int32 [T]."""
+        """Returns whether each token is [MASK], bool [T], for token ids int32 [T]."""
         return input_ids == self.tokenizer.mask_token_id
 
     def mask_counts(self, input_ids: tf.RaggedTensor) -> tf.Tensor:

@@ -21,14 +21,6 @@ import tensorflow as tf
 
 from keras_bert.tasks.fine_tuning.examples import Examples
 from keras_bert.tasks.fine_tuning.ranges import sequence_mask
-from keras_bert.training.objective import Batch
-
-MODEL_INPUTS = ("input_ids", "input_mask", "segment_ids", "dropout_seed")
-
-
-def model_inputs(batch: Batch) -> Batch:
-    """Selects the MODEL_INPUTS of a batch."""
-    return {name: batch[name] for name in MODEL_INPUTS}
 
 
 def steps_per_epoch(num_examples: int, batch_size: int) -> int:

@@ -24,12 +24,12 @@ def make_task_object(run: FineTuningRun, start: Pretrained, task: FineTuningTask
     Layers that are not trained have `trainable=False`.
 
     Args:
-        run: the run, for precision, seed, frozen layers, devices, and whether the model is trained.
+        run: defines the precision, seed, frozen layers, devices, and whether the model is trained.
         start: the checkpoint.
         task: the task, which creates the object.
 
     Raises:
-        InputError: weights that do not fit, or a head that does not match the task.
+        InputError: the weights do not fit the model, or the head does not match the task.
     """
     settings, strategy, checkpoint = run.settings, run.strategy, start.checkpoint
     keras.utils.set_random_seed(settings.random_seed)
@@ -66,7 +66,10 @@ def make_task_object(run: FineTuningRun, start: Pretrained, task: FineTuningTask
 def make_optimizer(
     settings: FineTuningSettings, num_train_steps: int, config: BertConfig
 ) -> keras.optimizers.Optimizer:
-    """Creates AdamW, not built yet, with a learning rate that reaches 0 at `num_train_steps`."""
+    """Creates the AdamW optimizer of a run, without its variables (see `build`).
+
+    The learning rate increases during the warm-up, and then decreases to 0 at `num_train_steps`.
+    """
     warmup = int(num_train_steps * settings.warmup_proportion)
     return AdamWeightDecay(
         LinearWarmupDecay(settings.learning_rate, num_train_steps, warmup),

@@ -7,7 +7,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_bert.common.errors import InputError
-from keras_bert.tasks.fine_tuning.batches import MODEL_INPUTS, BatchSettings, evaluation_batches
+from keras_bert.tasks.fine_tuning.batches import BatchSettings, evaluation_batches
 from keras_bert.tasks.fine_tuning.examples import Examples
 from keras_bert.training.cluster import all_sum
 from keras_bert.training.objective import AfterBatch
@@ -41,7 +41,7 @@ def make_predict_examples(
     # training loop.
     from keras_bert.training.backend import make_predict
 
-    run = make_predict(strategy, model, MODEL_INPUTS, jit_compile=jit_compile)
+    run = make_predict(strategy, model, jit_compile=jit_compile)
     together = all_sum(strategy)
     worker, workers = settings.share
 

@@ -69,7 +69,7 @@ def fine_tune(run: FineTuningRun, start: Pretrained, task: FineTuningTask) -> di
     record = {**run.record, **start.record(), **task.record}
     check_agreement(strategy, {**record, **asdict(run.training)})
     if is_finished(output_dir, record, strategy):
-        logging.info("%s is finished; nothing to do", output_dir)
+        logging.info("%s is finished; nothing to do (use another folder for a new run)", output_dir)
         return read_json(output_dir / "results.json")
     if settings.do_eval and task.score is None:
         logging.info("No development set: evaluation is skipped")

@@ -40,7 +40,7 @@ def fine_tune_seeds(
     record.pop("random_seed", None)
     check_agreement(strategy, record)
     if is_finished(output_dir, record, strategy):
-        logging.info("%s is finished; nothing to do", output_dir)
+        logging.info("%s is finished; nothing to do (use another folder for a new run)", output_dir)
         return read_json(output_dir / "results.json")
     # A rejected checkpoint must not leave a run.json that would reject the corrected command.
     make_task_object(run, start, task)

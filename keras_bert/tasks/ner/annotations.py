@@ -107,13 +107,16 @@ def check_entities(texts: Sequence[str], value: Any, labels: Sequence[str]) -> l
 def aligned_tags(
     text: str, entities: Sequence[Entity], words: Sequence[tuple[int, int]], where: str
 ) -> list[str]:
-    """Converts the entities of a text to one IOB2 tag per word.
+    """Converts the entities of a text to IOB2 tags, one for each word.
 
     Args:
         text: the text.
-        entities: the entities from `check_entities`, in characters.
-        words: the start and end character of each word.
-        where: the place of the entities in the argument, for messages.
+        entities: (type, start, end) of each entity, with character offsets.
+        words: (start, end) of each word, with character offsets.
+        where: the expression for `entities` in error messages, such as "entities[0]".
+
+    Raises:
+        InputError: an entity does not consist of complete words, or overlaps another one.
     """
     first = {start: place for place, (start, _) in enumerate(words)}
     last = {end: place for place, (_, end) in enumerate(words)}

@@ -163,7 +163,11 @@ def tagged(
 ) -> TaggedSentences:
     """Checks the tags of sentences, converts them to IOB2, and logs statistics.
 
-    `source` is the file or dataset, for messages. With `tags_needed`, missing tags are an error.
+    Args:
+        source: the file or dataset; messages start with it.
+        sentences: the sentences in `source`.
+        ner: the settings for tags.
+        tags_needed: whether missing tags are an error.
 
     Raises:
         InputError: a tag is unknown, or not allowed with `strict`, or tags are missing.
@@ -174,11 +178,11 @@ def tagged(
     if not sentences[0].tags:
         if tags_needed:
             raise InputError(f"{source}: has one column; expected words and their tags")
-        logging.info("%s: %s, no tags", source, size)
+        logging.info("%s: %s; there are no tags, so no scores are computed", source, size)
         return TaggedSentences(source, sentences, None)
     scheme, num_disallowed = check_tags(sentences, source, ner.tag_scheme, ner.strict)
     found = [entities(sentence.tags) for sentence in sentences]
-    logging.info("%s: %s, %d entities, %s", source, size, sum(map(len, found)), scheme)
+    logging.info("%s: %s, %d entities, scheme %s", source, size, sum(map(len, found)), scheme)
     if num_disallowed:
         logging.warning(
             "%s: %d tags violate the scheme %s; they are read by the rules of conlleval",

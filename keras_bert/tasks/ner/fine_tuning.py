@@ -59,8 +59,8 @@ def fine_tune_tagger(ner: NerSettings, run: FineTuningRun) -> dict[str, object]:
     """Fine-tunes a tagger once for each seed, or resumes an unfinished run.
 
     Returns:
-        The scores, as in results.json: precision, recall, f1 and accuracy on the development
-        sentences, and the first three also for each entity type.
+        The scores on the development sentences, as in results.json: accuracy, precision, recall
+        and f1, and the precision, recall and f1 of each entity type.
     """
     settings = run.settings
     start = open_pretrained(settings)
@@ -164,7 +164,7 @@ def _wrong_sentences(
 
 
 def _write(test: _Evaluated, predict: Predict, folder: Path) -> None:
-    """Writes predictions.conll, and also test_results.json if the file has gold tags."""
+    """Writes predictions.conll, and writes test_results.json if the file has gold tags."""
     predicted = test.predicted(predict)
     columns = [[sentence.words for sentence in test.tagged.sentences], test.tagged.tags, predicted]
     rows = zip(*(column for column in columns if column is not None), strict=True)

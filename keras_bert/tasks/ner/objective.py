@@ -9,7 +9,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_bert.tasks.fine_tuning.batches import model_inputs
+from keras_bert.models.bert_network import select_inputs
 from keras_bert.tasks.losses import token_hits, token_losses
 from keras_bert.training.objective import Batch, Objective
 
@@ -28,7 +28,7 @@ def tagging_objective() -> Objective:
         return {"loss": count, "tag_accuracy": count}
 
     def sums_of(model: keras.Model, batch: Batch, training: bool) -> dict[str, Any]:
-        logits = model(model_inputs(batch), training=training)["logits"]
+        logits = model(select_inputs(batch), training=training)["logits"]
         weights = tagged(batch)
         return {
             "loss": ops.sum(weights * token_losses(batch["tags"], logits)),

@@ -1,4 +1,4 @@
-"""Detects the tag scheme of a file (see tag_schemes.py), and finds tags that it does not allow."""
+"""Detects the tag scheme of a file (see tag_schemes.py), and finds tags that violate it."""
 
 from collections.abc import Iterable, Sequence
 
@@ -10,7 +10,7 @@ SCHEMES = ("iob2", "iob1", "bioes")
 
 
 def detect_scheme(sentences: Iterable[Sentence]) -> str:
-    """Returns the scheme of `SCHEMES` with the fewest disallowed tags; the first one wins a tie."""
+    """Returns the first of the `SCHEMES` that the fewest tags violate."""
     counts = dict.fromkeys(SCHEMES, 0)
     for sentence in sentences:
         pairs = [split_tag(tag) for tag in sentence.tags]
@@ -22,16 +22,19 @@ def detect_scheme(sentences: Iterable[Sentence]) -> str:
 def check_tags(
     sentences: Sequence[Sentence], path: object, scheme: str = "", strict: bool = False
 ) -> tuple[str, int]:
-    """Checks the tags of a file, and counts the tags that its scheme does not allow.
+    """Checks the tags of a file, and counts the tags that violate the tag scheme.
 
-    If `scheme` is empty, the scheme that fits best is used. With `strict`, a sequence that it does
-    not allow is an error. `path` is the file, for messages.
+    Args:
+        sentences: the sentences of the file.
+        path: the file; error messages start with it.
+        scheme: one of `SCHEMES`; if empty, the scheme that the fewest tags violate.
+        strict: whether a tag that violates the scheme is an error.
 
     Returns:
-        The scheme, and the number of words with a tag that is not allowed at its place.
+        The scheme, and the number of tags that violate it.
 
     Raises:
-        InputError: a tag has an unknown prefix, or is not allowed and `strict` is set.
+        InputError: a tag has an unknown prefix, or `strict` is set and a tag violates the scheme.
     """
     for sentence in sentences:
         for place, tag in enumerate(sentence.tags):
@@ -57,7 +60,7 @@ def check_tags(
 
 
 def _disallowed(pairs: Sequence[tuple[str, str]], scheme: str) -> list[int]:
-    """Lists the indices of (prefix, type) pairs that the scheme does not allow at their place."""
+    """Returns the indices of the tags, given as (prefix, type), that violate the scheme."""
     places = []
     previous = (OUTSIDE, "")
     for place, (prefix, kind) in enumerate(pairs):

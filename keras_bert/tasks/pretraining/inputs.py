@@ -17,7 +17,7 @@ from keras_bert.common.errors import InputError
 from keras_bert.config import BertConfig
 from keras_bert.data.pretraining_records import PretrainingData, find_records
 from keras_bert.tasks.pretraining.settings import PretrainingSettings
-from keras_bert.text.vocabulary import load_vocab
+from keras_bert.text.vocabulary import check_same_vocab, load_vocab
 
 
 @dataclass(frozen=True)
@@ -182,18 +182,19 @@ def _vocab(
     held_out: PretrainingData,
     checkpoint: Checkpoint | None,
 ) -> tuple[list[str] | None, Path | None]:
-    """Returns the vocabulary of flags, records and checkpoint, which must agree, and its path."""
+    """Returns the vocabulary of flags and records, or else of the checkpoint, and its path.
+
+    All must agree, except that the records' vocabulary may have other tokens where the checkpoint's
+    has [unusedN]: `build_vocab --extend_vocab` writes such a vocabulary.
+    """
     files = [Path(settings.vocab_file)] if settings.vocab_file else []
     files += [found.vocab_file for found in (data, held_out) if found.vocab_file]
     vocabs = [(load_vocab(path), path) for path in dict.fromkeys(files)]
     if checkpoint and checkpoint.vocab:
         vocabs.append((checkpoint.vocab, checkpoint.path))
     for vocab, path in vocabs[1:]:
-        if vocab != vocabs[0][0]:
-            raise InputError(
-                f"{path}: its vocabulary ({len(vocab)} tokens) differs from that of {vocabs[0][1]} "
-                f"({len(vocabs[0][0])} tokens); expected the same for records and model"
-            )
+        may_extend = checkpoint is not None and path == checkpoint.path
+        check_same_vocab(vocabs[0], (vocab, path), may_extend)
     return vocabs[0] if vocabs else (None, None)
 
 

@@ -1,7 +1,8 @@
-"""Measures the time and memory of a few steps of a phase on this machine.
+"""Measures the time and memory of a few steps of a pre-training phase on this machine.
 
-Steps of one and of two micro-batches are compared to separate the time of the update from that of
-the micro-batches. Batches that are slow or do not fit can therefore be measured in part.
+Comparing steps of one micro-batch with steps of two separates the time of the update from that of
+the micro-batches. If a batch is slow or does not fit in memory, it is therefore enough to measure a
+part of it.
 """
 
 import contextlib
@@ -57,12 +58,12 @@ def measure(
     plan: Plan,
     strategy: tf.distribute.Strategy,
 ) -> Measured | None:
-    """Times steps of the phase's shape with as many sequences as fit.
+    """Measures training steps of a pre-training phase, with as many sequences as fit in memory.
 
     Args:
-        run: the phase.
-        inputs: its inputs, or None for random records.
-        plan: its plan.
+        run: the settings of the phase.
+        inputs: the records and the initial model of the phase, or None to use random records.
+        plan: the batch sizes and the estimated cost of the phase.
         strategy: the devices.
 
     Returns:
@@ -120,7 +121,10 @@ def _step_seconds(
     sequences: int,
     micro_batches: int,
 ) -> float:
-    """Returns the time of a step after warm-up; `sequences` is per device and micro-batch."""
+    """Returns the seconds that a step takes after warm-up.
+
+    `sequences` is the number of sequences of each micro-batch on each device.
+    """
     batch_size = sequences * plan.devices * micro_batches
     if inputs is None:
         batches = _random_batches(plan, batch_size)
@@ -150,7 +154,10 @@ def _step_seconds(
 
 
 def _random_batches(plan: Plan, batch_size: int) -> tf.data.Dataset:
-    """Repeats a batch of random tokens without padding, which would take as long as tokens."""
+    """Creates a dataset that repeats one batch of random tokens.
+
+    The batch has no padding, because padding takes as long as tokens.
+    """
     rng = np.random.default_rng(0)
     rows, labels = (batch_size, plan.length), (batch_size, plan.predictions)
 
@@ -179,7 +186,7 @@ def _is_out_of_memory(error: Exception) -> bool:
 
 
 def _available_memory() -> int | None:
-    """Returns the bytes available to a phase on a CPU, with those reusable from earlier phases."""
+    """Returns the bytes that a phase can use on a CPU, including memory held by earlier phases."""
     free_now, held, start = host_memory.available(), host_memory.resident(), _initial_resident()
     return None if None in (free_now, held, start) else free_now + held - start
 
@@ -194,5 +201,5 @@ def _peak(on_cpu: bool, devices: int) -> int | None:
 
 @functools.cache
 def _initial_resident() -> int | None:
-    """Returns the bytes that the process held before the first phase."""
+    """Returns the memory of this process in bytes at the first call, before any measurement."""
     return host_memory.resident()

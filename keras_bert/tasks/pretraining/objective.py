@@ -12,19 +12,9 @@ from typing import Any, NamedTuple
 import keras
 from keras import ops
 
+from keras_bert.models.bert_network import select_inputs
 from keras_bert.models.layers.chain import chain
 from keras_bert.training.objective import Batch, Objective
-
-MODEL_INPUTS = (
-    "input_ids",
-    "input_mask",
-    "segment_ids",
-    "position_ids",
-    "example_ids",
-    "masked_lm_positions",
-    "next_sentence_positions",
-    "dropout_seed",
-)
 
 
 class Prediction(NamedTuple):
@@ -75,8 +65,7 @@ def pretraining_objective(objective: str = "mlm_nsp") -> Objective:
         }
 
     def sums_of(model: keras.Model, batch: Batch, training: bool) -> dict[str, Any]:
-        inputs = {name: batch[name] for name in MODEL_INPUTS if name in batch}
-        outputs = model(inputs, training=training)
+        outputs = model(select_inputs(batch), training=training)
         sums = {}
         for name in predictions:
             prediction = PREDICTIONS[name]

@@ -73,7 +73,7 @@ def pretrain_phases(
     lengths = {f"phase-{number}": asdict(run.training) for number, run in enumerate(runs, 1)}
     check_agreement(strategy, flat(all_phases) | flat(lengths))
     if is_finished(output_dir, all_phases, strategy):
-        logging.info("%s is finished; nothing to do", output_dir)
+        logging.info("%s is finished; nothing to do (use another folder for a new run)", output_dir)
         return read_json(output_dir / "results.json")
     first = runs[0]
     if first.settings.init_checkpoint:

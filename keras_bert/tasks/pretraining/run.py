@@ -74,7 +74,7 @@ def pretrain(settings: PretrainingSettings, run: TrainingRun) -> dict[str, float
     run = replace(run, record={**run.record, **inputs.record(), **workers_of(strategy)})
     check_agreement(strategy, flat({**run.record, **asdict(training)}))
     if is_finished(output_dir, run.record, strategy):
-        logging.info("%s is finished; nothing to do", output_dir)
+        logging.info("%s is finished; nothing to do (use another folder for a new run)", output_dir)
         return read_json(output_dir / "results.json")
     # Load the weights first, so that weights that do not fit leave no folder behind.
     state = make_state(
@@ -216,5 +216,7 @@ def _train_and_evaluate(
     non_finite = [name for name, value in results.items() if not np.isfinite(value)]
     if non_finite:
         names = ", ".join(non_finite)
-        raise InputError(f"evaluation: {names} is not finite; no results are saved")
+        raise InputError(
+            f"evaluation: got inf or NaN for {names}; expected finite numbers. No results are saved"
+        )
     return results

@@ -10,7 +10,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_bert.tasks.fine_tuning.batches import model_inputs
+from keras_bert.models.bert_network import select_inputs
 from keras_bert.tasks.losses import position_loss
 from keras_bert.training.objective import Batch, Objective
 
@@ -29,7 +29,7 @@ def span_objective() -> Objective:
         return {"loss": total, "span_accuracy": total}
 
     def sums_of(model: keras.Model, batch: Batch, training: bool) -> dict[str, Any]:
-        outputs = model(model_inputs(batch), training=training)
+        outputs = model(select_inputs(batch), training=training)
         losses, hits = 0.0, True
         for end in ENDS:
             position = batch[f"{end}_positions"]

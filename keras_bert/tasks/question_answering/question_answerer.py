@@ -302,7 +302,16 @@ def _triple_of(value: Any) -> tuple[Any, Any, Any]:
 
 
 def _slices(contexts: Sequence[str], starts: np.ndarray, ends: np.ndarray) -> np.ndarray:
-    """Slices contexts [n] at character offsets [n] or [n, K]."""
+    """Returns slices of the contexts; "" where a start is -1.
+
+    Args:
+        contexts: n strings.
+        starts: character offsets [n], or [n, K] for K slices of each context.
+        ends: character offsets in the same shape.
+
+    Returns:
+        Strings in the shape of `starts`.
+    """
     texts = np.empty(starts.shape, object)
     for index in np.ndindex(starts.shape):
         texts[index] = text_at(contexts[index[0]], int(starts[index]), int(ends[index]))

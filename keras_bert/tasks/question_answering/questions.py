@@ -49,8 +49,8 @@ def load_questions(path: str | os.PathLike) -> list[Question]:
     """Reads the questions of a SQuAD file, v1.1 or v2.0.
 
     Raises:
-        InputError: the file cannot be read, has another format, contains no questions, an empty
-            text, or the same question id twice.
+        InputError: the file cannot be read or has another format, there are no questions, a text
+            is empty, or two questions have the same id.
     """
     articles = _field(read_json(path), "data", list, f"{path}")
     questions = []
@@ -83,7 +83,7 @@ def questions_of(
 
 
 def _answers_of(given: Any, where: str) -> Iterator[Answer]:
-    """Yields the answers to one question; none for None."""
+    """Yields the answers to one question; yields nothing if `given` is None."""
     if given is None:
         return
     for answer in [given] if isinstance(given, Mapping) else check_list(where, given, "answers"):

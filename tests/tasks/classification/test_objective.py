@@ -5,7 +5,6 @@ import pytest
 import tensorflow as tf
 
 from keras_bert.tasks.classification.objective import classification_objective
-from keras_bert.tasks.fine_tuning.batches import MODEL_INPUTS
 
 LOGITS = np.array([[2.0, -1.0], [0.5, 0.0], [1.0, 3.0], [9.0, -9.0]], np.float32)
 WEIGHTS = np.array([1, 1, 1, 0], np.float32)  # the last one pads the batch
@@ -13,7 +12,7 @@ WEIGHTS = np.array([1, 1, 1, 0], np.float32)  # the last one pads the batch
 
 def loss(problem_type, labels, class_weights=None, logits=LOGITS):
     task = classification_objective(problem_type, class_weights)
-    batch = {name: tf.zeros([4, 3], tf.int32) for name in MODEL_INPUTS}
+    batch = {name: tf.zeros([4, 3], tf.int32) for name in ("input_ids", "input_mask")}
     batch |= {"labels": tf.constant(labels), "example_weights": tf.constant(WEIGHTS)}
     sums = task.sums(lambda inputs, training: {"logits": tf.constant(logits)}, batch, False)
     weights = task.weights(batch)

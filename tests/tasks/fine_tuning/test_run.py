@@ -13,7 +13,7 @@ import tensorflow as tf
 from safetensors.numpy import load_file, save_file
 
 from keras_bert.common.errors import EndedEarly, InputError
-from keras_bert.tasks.fine_tuning.batches import model_inputs
+from keras_bert.models.bert_network import select_inputs
 from keras_bert.tasks.fine_tuning.model import make_optimizer
 from keras_bert.tasks.fine_tuning.pretrained import StartSettings, in_order_of, open_pretrained
 from keras_bert.tasks.fine_tuning.run import fine_tune
@@ -37,7 +37,7 @@ def sums_task():
         return {"nll": tf.reduce_sum(batch["example_weights"])}
 
     def sums(model, batch, training):
-        logits = model(model_inputs(batch), training=training)["logits"]
+        logits = model(select_inputs(batch), training=training)["logits"]
         nll = tf.nn.sparse_softmax_cross_entropy_with_logits(batch["labels"], logits)
         return {"nll": tf.reduce_sum(nll * batch["example_weights"])}
 

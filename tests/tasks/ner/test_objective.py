@@ -3,7 +3,6 @@
 import numpy as np
 import tensorflow as tf
 
-from keras_bert.tasks.fine_tuning.batches import MODEL_INPUTS
 from keras_bert.tasks.ner.objective import tagging_objective
 
 
@@ -11,7 +10,7 @@ def test_only_tagged_tokens_of_real_examples_count():
     logits = np.random.default_rng(0).normal(size=(3, 4, 5)).astype(np.float32)
     tags = np.array([[-1, 2, 4, -1], [-1, 0, -1, -1], [-1, 3, 3, -1]], np.int32)
     batch = {
-        **{name: tf.zeros([3, 4], tf.int32) for name in MODEL_INPUTS},
+        **{name: tf.zeros([3, 4], tf.int32) for name in ("input_ids", "input_mask")},
         "tags": tf.constant(tags),
         "example_weights": tf.constant([1.0, 1.0, 0.0]),  # The last row pads the batch.
     }

@@ -127,15 +127,47 @@ def test_held_out_records_of_another_vocabulary_are_rejected(
     tmp_path, records, config_file, write_records
 ):
     other = make_dataset(tmp_path / "other", write_records, words="Wort")
-    with pytest.raises(InputError, match=r"other.vocab\.txt: its vocabulary \(50 tokens\) differs"):
+    with pytest.raises(
+        InputError,
+        match=r"other.vocab\.txt: its vocabulary differs .* line 6 is 'Wort0', not 'word0'",
+    ):
         run(tmp_path, input_file=records, eval_file=other, bert_config=config_file)
+
+
+def test_records_of_an_extended_vocabulary_train_a_checkpoint_that_keeps_it(
+    tmp_path, config_file, write_records
+):
+    folders = {}
+    for name, last in (("old", "[unused0]"), ("new", "angina"), ("wrong", "angina")):
+        folder = folders[name] = make_dataset(tmp_path / name, write_records)
+        tokens = (folder / "vocab.txt").read_text().splitlines()
+        tokens[-1] = last
+        if name == "wrong":
+            tokens[-2] = "sepsis"
+        set_vocab(folder, tokens)
+    run(tmp_path, input_file=folders["old"], bert_config=config_file)
+    (tmp_path / "out").rename(tmp_path / "first")
+    start = {"init_checkpoint": str(tmp_path / "first")}
+    with pytest.raises(InputError, match=r"first.*: line 49 is 'word43', not 'sepsis'; .*unusedN"):
+        run(tmp_path, input_file=folders["wrong"], bert_config="", **start)
+    run(tmp_path, input_file=folders["new"], bert_config="", **start)
+    assert (tmp_path / "out/model/vocab.txt").read_text().endswith("word43\nangina\n")
+
+
+def set_vocab(folder, tokens):
+    """Replaces the vocabulary of records."""
+    content = "".join(f"{token}\n" for token in tokens)
+    (folder / "vocab.txt").write_text(content)
+    manifest = json.loads((folder / "manifest.json").read_text())
+    manifest["vocab"]["sha256"] = hashlib.sha256(content.encode()).hexdigest()
+    (folder / "manifest.json").write_text(json.dumps(manifest))
 
 
 def test_two_folders_of_records_must_share_a_vocabulary(
     tmp_path, records, config_file, write_records
 ):
     other = make_dataset(tmp_path / "other", write_records, words="Wort")
-    message = "records: was created with another vocabulary than .*other; expected the same"
+    message = "records: was created with a different vocabulary than .*other; expected the same"
     with pytest.raises(InputError, match=message):
         run(tmp_path, input_file=f"{records},{other}", bert_config=config_file)
 
@@ -216,7 +248,7 @@ def test_starting_point_with_another_vocabulary_is_rejected(tmp_path, records):
     save_model_directory(
         tmp_path / "start", BertPretrainer(CONFIG), ModelDescription(CONFIG, tokens)
     )
-    with pytest.raises(InputError, match=r"start: its vocabulary .* differs"):
+    with pytest.raises(InputError, match=r"start: its vocabulary differs"):
         run(tmp_path, input_file=records, init_checkpoint=tmp_path / "start")
 
 
