@@ -51,6 +51,8 @@ def directory(tiny, tmp_path):
             (path / "tokenizer_config.json").unlink()
         if fast is not None:
             (path / "tokenizer.json").write_text(json.dumps(fast))
+        else:
+            (path / "tokenizer.json").unlink(missing_ok=True)
         settings = json.loads((path / "config.json").read_text())
         (path / "config.json").write_text(json.dumps(settings | (config or {})))
 
