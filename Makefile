@@ -2,7 +2,7 @@
 # make test   the fast tests    make slow   those of servers, whole programs, other backends
 # make lint   ruff, format and rules
 # make docs   the documentation site, in build/site; a broken link or a warning is an error
-# make beam   .beam, an environment with Apache Beam for the tests of --runner
+# make beam   .beam, an environment with Apache Beam and Dask for the tests of --runner
 # make peers  .peers, one with the libraries that open what we write, and that we are measured against
 PYTHON ?= python3
 BIN := .venv/bin

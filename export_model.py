@@ -1,7 +1,6 @@
-"""Exports a model for serving; the program is in `keras_bert.programs.export`."""
+"""Runs `keras_bert.programs.export`, which exports a model for serving."""
 
-from keras_bert.programs.export import PROGRAM
-from keras_bert.programs.program import run
+from keras_bert.programs.start import start
 
 if __name__ == "__main__":
-    run(PROGRAM)
+    start("keras_bert.programs.export")

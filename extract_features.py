@@ -1,7 +1,6 @@
-"""Writes features of texts; the program is in `keras_bert.programs.extract_features`."""
+"""Runs `keras_bert.programs.extract_features`, which writes features of texts."""
 
-from keras_bert.programs.extract_features import PROGRAM
-from keras_bert.programs.program import run
+from keras_bert.programs.start import start
 
 if __name__ == "__main__":
-    run(PROGRAM)
+    start("keras_bert.programs.extract_features")

@@ -1,7 +1,6 @@
-"""Fine-tunes BERT to classify texts; the program is in `keras_bert.programs.classify`."""
+"""Runs `keras_bert.programs.classify`, which fine-tunes BERT to classify texts."""
 
-from keras_bert.programs.classify import PROGRAM
-from keras_bert.programs.program import run
+from keras_bert.programs.start import start
 
 if __name__ == "__main__":
-    run(PROGRAM)
+    start("keras_bert.programs.classify")

@@ -1,7 +1,6 @@
-"""Runs the demo; the program is in `keras_bert.programs.demo`."""
+"""Runs `keras_bert.programs.demo`, the demo."""
 
-from keras_bert.programs.demo import PROGRAM
-from keras_bert.programs.program import run
+from keras_bert.programs.start import start
 
 if __name__ == "__main__":
-    run(PROGRAM)
+    start("keras_bert.programs.demo")

@@ -1,7 +1,6 @@
-"""Fills the masks of sentences; the program is in `keras_bert.programs.fill_mask`."""
+"""Runs `keras_bert.programs.fill_mask`, which fills the masks of sentences."""
 
-from keras_bert.programs.fill_mask import PROGRAM
-from keras_bert.programs.program import run
+from keras_bert.programs.start import start
 
 if __name__ == "__main__":
-    run(PROGRAM)
+    start("keras_bert.programs.fill_mask")

@@ -1,7 +1,6 @@
-"""Fine-tunes BERT to find named entities; the program is in `keras_bert.programs.ner`."""
+"""Runs `keras_bert.programs.ner`, which fine-tunes BERT to find named entities."""
 
-from keras_bert.programs.ner import PROGRAM
-from keras_bert.programs.program import run
+from keras_bert.programs.start import start
 
 if __name__ == "__main__":
-    run(PROGRAM)
+    start("keras_bert.programs.ner")

@@ -1,7 +1,6 @@
-"""Pre-trains BERT; the program is in `keras_bert.programs.pretrain`."""
+"""Runs `keras_bert.programs.pretrain`, which pre-trains BERT."""
 
-from keras_bert.programs.pretrain import PROGRAM
-from keras_bert.programs.program import run
+from keras_bert.programs.start import start
 
 if __name__ == "__main__":
-    run(PROGRAM)
+    start("keras_bert.programs.pretrain")

@@ -1,7 +1,6 @@
-"""Fine-tunes BERT to answer questions; the program is in `keras_bert.programs.squad`."""
+"""Runs `keras_bert.programs.squad`, which fine-tunes BERT to answer questions."""
 
-from keras_bert.programs.program import run
-from keras_bert.programs.squad import PROGRAM
+from keras_bert.programs.start import start
 
 if __name__ == "__main__":
-    run(PROGRAM)
+    start("keras_bert.programs.squad")

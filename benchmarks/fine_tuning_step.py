@@ -1,20 +1,15 @@
-"""Measures the speed of fine-tuning: keras_bert compared with transformers and torch.
+"""Compares the speed of fine-tuning in keras_bert and in transformers + torch.
 
     .venv/bin/python benchmarks/fine_tuning_step.py [--tasks=MRPC,...] [--contenders=...]
 
 The model has MiniLM's sizes (6 layers, hidden size 384) and classifies two classes. Training uses
 16 examples per step, dropout 0.1, gradients clipped to norm 1, and AdamW. The examples have random
-tokens and the lengths of 1,600 training examples of a task, drawn once.
+tokens and the lengths of 1,600 training examples of a task. keras_bert uses its own batches (sorted
+by length, with the default `--length_pool`) and training step. The torch contender is a plain loop
+over shuffled examples that pads each batch to its longest example.
 
-- keras_bert uses its own batches (sorted by length, with the `--length_pool` of its programs) and
-  its own training step.
-- The torch contender is a plain loop over shuffled examples that pads each batch to its longest
-  example. It runs in `.peers` (benchmarks/make_peers.sh).
-
-Each contender runs in its own warm process. The contenders take turns of ten steps, so that other
-load on the machine affects all of them alike. A ratio is the median over the ratios of the rounds,
-by wall-clock time and by CPU time. The column "first s" is the time of the first epoch, in which a
-program is compiled for each bucket of lengths.
+The column "first s" is the time of the first epoch, in which a program is compiled for each bucket
+of lengths.
 """
 
 import json
@@ -65,7 +60,7 @@ Steps = Callable[[int], float]
 
 
 def lengths_of(task: str) -> np.ndarray:
-    """Draws lengths from a task's training examples: [EXAMPLES] tokens, at most 128."""
+    """Draws EXAMPLES lengths from a task's training examples, in tokens, at most 128."""
     sys.path.insert(0, str(ROOT))
     import tensorflow as tf
 
@@ -189,7 +184,7 @@ def work(contender: str, length_pool: str, lengths_file: str) -> None:
 
 
 def race(task: str) -> None:
-    """Warms up the contenders one by one, runs their turns and prints the rows of the task."""
+    """Warms up the contenders, runs their turns and prints the rows of the task."""
     workers, ready = {}, {}
     with tempfile.NamedTemporaryFile(suffix=".npy") as file:
         lengths = lengths_of(task)

@@ -1,23 +1,14 @@
-"""Compares GLUE scores and speed of keras_bert with those of a plain transformers + torch loop.
+"""Compares GLUE scores and speed of keras_bert and of a plain transformers + torch loop.
 
     .venv/bin/python benchmarks/glue.py [--tasks=MRPC,RTE] [--seeds=0,1,2] [--work_dir=/tmp/glue]
 
-Both contenders start from the same weights (MiniLM, 6 layers, hidden size 384) and use the same
-files and settings: batch size 16, 3 epochs, at most 128 tokens, a warm-up over 10% of the steps
-followed by linear decay from a rate of 5e-5 (see whole_runs.py), dropout 0.1, gradients clipped to
-norm 1, and AdamW (bias-corrected, epsilon 1e-6, weight decay 0.01 except on biases and LayerNorm).
-
-- keras_bert runs run_classifier.py as a user does, with its defaults (batches by length, the
-  fastest compute type of the machine, XLA).
-- The peer shuffles, pads each batch to its longest example and computes in float32. It runs in
-  `.peers` (benchmarks/make_peers.sh).
+Both contenders start from MiniLM (6 layers, hidden size 384) and train for 3 epochs with the
+settings in whole_runs.py and dropout 0.1. keras_bert runs run_classifier.py with its defaults
+(batches by length, the fastest compute type of the machine, XLA). The torch loop computes in
+float32.
 
 SST-2 trains on `--sst2_examples` of its rows, drawn once. All tasks are scored on the whole
 development set, with the weights after the last epoch, so the scored set selects no weights.
-
-Training examples per second exclude evaluations. Program seconds are measured from start to end.
-The contenders take turns, task by task. Each finished run is a line of runs.jsonl in `--work_dir`:
-the same command runs only the missing runs, then prints the table.
 """
 
 import json
@@ -69,7 +60,7 @@ def task_folder(name: str) -> Path:
 
 
 def run(job: Mapping) -> dict:
-    """Runs one job of keras_bert or of the peer."""
+    """Runs one job of keras_bert or of torch."""
     name, seed = job["task"], job["seed"]
     if job["contender"] == "torch":
         flags = {flag: FLAGS[flag].value for flag in ("glue_dir", "work_dir", "sst2_examples")}
@@ -87,7 +78,7 @@ def run(job: Mapping) -> dict:
 
 
 def work(name: str, seed: int) -> dict:
-    """Fine-tunes the peer with transformers and torch, and scores it after the last epoch."""
+    """Fine-tunes with transformers and torch, and computes the scores after the last epoch."""
     import torch
     import transformers
 

@@ -1,28 +1,22 @@
 """Measures a pre-training step on an accelerator: keras_bert on JAX, and transformers + torch.
 
     python benchmarks/jax_step.py [--configs=base,large] [--lengths=128,512] [--tokens=32768]
+    python benchmarks/jax_step.py --configs=tiny --lengths=32 --tokens=256 --product=256  # on a CPU
 
-keras_bert needs jax, keras, absl-py, safetensors and tqdm; the peer needs torch and transformers.
-Both may be in one environment or in two (`--torch_python`). TensorFlow is not used. The following
-command verifies on a CPU that the benchmark runs:
-
-    python benchmarks/jax_step.py --configs=tiny --lengths=32 --tokens=256 --product=256
+keras_bert needs jax, keras, absl-py, safetensors and tqdm; the other contender needs torch and
+transformers. They may be in one environment or in two (`--torch_python`).
 
 Both contenders do the same work, in bfloat16 with float32 weights: logits at the masked positions
 only, both losses, dropout 0.1 on embeddings and sublayers, gradients clipped to global norm 1, and
-AdamW with weight decay 0.01.
+AdamW with weight decay 0.01. keras_bert's training step always takes the attention mask. torch's
+step is compiled, with scaled_dot_product_attention and fused AdamW; it gets no mask, because no row
+is padded. With `--attention_dropout=0`, keras_bert uses cuDNN's fused attention. With 0.1, it uses
+plain attention with its own dropout masks, which cuDNN cannot generate; torch's attention stays
+fused.
 
-- keras_bert runs its own training step (training/jax_step.py), which always takes the attention
-  mask.
-- torch's step is compiled, with scaled_dot_product_attention and fused AdamW. Because no row is
-  padded, it gets no mask.
-- With `--attention_dropout=0`, keras_bert uses cuDNN's fused attention. With 0.1, it uses plain
-  attention with its own dropout masks, which cuDNN cannot generate; torch's attention stays fused.
-
-Each contender runs in its own warm process, and they take turns. A ratio is the median over the
-ratios of the rounds. Utilization (column "used") is the rate of the step's matrix products, counted
-as 3 times those of the forward pass, divided by the rate of one large bfloat16 product with JAX or
-torch, whichever is faster, on the same device.
+Utilization (column "used") compares the operations per second in the step's matrix products (3
+times those of the forward pass) with the rate of one large bfloat16 product with JAX or torch,
+whichever is faster, on the same device.
 """
 
 import itertools
@@ -63,13 +57,13 @@ Steps = Callable[[int], float]
 
 
 def settings_of(config: str) -> dict:
-    """Reads the bundled config from which both contenders are created."""
+    """Reads a bundled config, from which both contenders are created."""
     path = ROOT / "keras_bert" / "configs" / f"{config}.json"
     return json.loads(path.read_text(encoding="utf-8")) | {"vocab_size": V}
 
 
 def predictions_of(length: int) -> int:
-    """Returns the number of masked tokens per row, as in the paper: 15%, and 20 of 128."""
+    """Returns the number of masked tokens per row, as in the paper: 15%, but 20 of 128."""
     return 20 if length == 128 else max(1, round(0.15 * length))
 
 
@@ -97,7 +91,7 @@ def make_ours(config: str, length: int, dropout: float) -> Steps:
     """Creates keras_bert's training step on one device; imports of TensorFlow are disabled."""
     os.environ["KERAS_BACKEND"] = "jax"
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
-    sys.modules["tensorflow"] = None  # Makes any import of it raise ImportError.
+    sys.modules["tensorflow"] = None  # An import of TensorFlow raises an ImportError.
     sys.path.insert(0, str(ROOT))
     import keras
 
@@ -244,7 +238,7 @@ def start(contender: str, spec: str) -> subprocess.Popen:
 
 
 def compare(config: str, length: int, dropout: str) -> None:
-    """Runs one setting and prints a row for each contender."""
+    """Compares the contenders with one config, length and dropout rate, and prints their rows."""
     workers, ready = {}, {}
     for contender in FLAGS.contenders:
         workers[contender] = start(contender, f"{config}:{length}:{dropout}")

@@ -1,13 +1,11 @@
-"""Compares the loss curve in bfloat16 with that in float32 on real text, and with another seed.
+"""Compares the loss on real text in bfloat16 and in float32.
 
     .venv/bin/python benchmarks/loss_curve.py [--steps=400] [--work_dir=/tmp/loss_curve]
 
 The mini BERT trains on the King James Bible (../shared/data; 8,000 tokens in the vocabulary, 16
-examples of 128 tokens per step, 20 predictions, dropout 0.1) with keras_bert's own data tools,
-model, optimizer and training step. It trains three times: in float32, in float32 with another seed
-(other weights, order and masks), and in bfloat16 with the first seed. The two runs of one seed see
-the same examples and draw the same dropout masks, so they differ only by rounding. The figures are
-means over 50 steps. The results are in benchmarks/README.md.
+examples of 128 tokens per step, 20 predictions, dropout 0.1) in float32, in float32 with another
+seed (other weights, order and masks), and in bfloat16 with the first seed. The two runs with the
+same seed see the same examples and dropout masks, so they differ only by rounding.
 """
 
 import subprocess

@@ -2,20 +2,15 @@
 
     .venv/bin/python benchmarks/memory.py [--bert_config=large] [--batch_size=4] [--steps=2]
 
-The program runs keras_bert's own training step in float32 and in bfloat16, with and without
-gradient checkpointing (`--gradient_checkpointing` of the programs), and with the optimizer's
-moments in bfloat16 (`--optimizer_state_dtype`). Each setting runs in its own process, which creates
-the model, runs one step to compile it, and then runs the measured steps. The columns are:
+Each configuration (`--ways`) runs keras_bert's training step in its own process: float32 or
+bfloat16, with or without `--gradient_checkpointing`, or with the optimizer's moments in bfloat16.
 
 - state: size of the weights and both moments, from their shapes and types;
-- step: peak memory of a step minus the memory in use before it. It contains the gradients, the
-  activations kept for the backward pass, and scratch space; checkpointing can reduce only this
-  part;
+- step: peak memory of a step minus the memory in use before it: the gradients, the activations kept
+  for the backward pass, and scratch space. Checkpointing can reduce only this part;
 - peak: peak number of bytes that TensorFlow's allocator had allocated during a step;
-- resident: peak memory of the process, which is what the machine must have. It contains the peak,
-  the libraries (about 1 GiB), compiled programs, and fragments kept by the allocator.
-
-On a machine with other load, compare CPU seconds.
+- resident: peak memory of the process, which the machine must have. It contains the peak, the
+  libraries (about 1 GiB), compiled programs, and fragments kept by the allocator.
 """
 
 import json
@@ -73,7 +68,7 @@ def example_batch(vocab_size: int) -> dict[str, np.ndarray]:
 
 
 def work(way: str) -> dict[str, float]:
-    """Runs the measured steps with one setting and returns its figures."""
+    """Runs the measured steps with one configuration and returns its figures."""
     sys.path.insert(0, str(ROOT))
     import tensorflow as tf
 
@@ -121,7 +116,7 @@ def work(way: str) -> dict[str, float]:
 
 
 def main(_) -> None:
-    """Measures each setting in a new process, one after the other, and prints the table."""
+    """Measures each configuration in a new process, one after the other, and prints the table."""
     if FLAGS.worker:
         print(json.dumps(work(FLAGS.worker)))
         return

@@ -2,24 +2,12 @@
 
     .venv/bin/python benchmarks/ner.py [--seeds=0,1,2] [--epochs=3] [--work_dir=/tmp/ner]
 
-Both contenders start from the same weights (MiniLM, 6 layers, hidden size 384) and use the same
-files and settings: batch size 16, at most 128 tokens, tags on the first token of each word, a
-warm-up over 10% of the steps followed by linear decay from a rate of 5e-5 (see whole_runs.py),
-dropout 0.1, gradients clipped to norm 1, and AdamW (bias-corrected, epsilon 1e-6, weight decay 0.01
-except on biases and LayerNorm).
-
-- keras_bert runs run_ner.py as a user does, with its defaults (batches by length, the fastest
-  compute type of the machine, XLA).
-- The peer follows transformers' token-classification example: it shuffles, pads each batch to its
-  longest sentence and computes in float32. It runs in `.peers` (benchmarks/make_peers.sh).
-
-Both contenders are scored on the development set after each epoch, and predict the test set with
-the weights that were best on the development set. The same scorer, which equals conlleval, scores
-both.
-
-Training examples per second exclude evaluations. Program seconds are measured from start to end.
-The contenders take turns, seed by seed. Each finished run is a line of runs.jsonl in `--work_dir`:
-the same command runs only the missing runs, then prints the table.
+Both contenders start from MiniLM (6 layers, hidden size 384) and use the settings in whole_runs.py,
+dropout 0.1, and tags on the first token of each word. keras_bert runs run_ner.py with its defaults
+(batches by length, the fastest compute type of the machine, XLA). The torch loop follows
+transformers' token-classification example and computes in float32. The same scorer, which equals
+conlleval, scores both on the development set after each epoch, and scores the test set with the
+weights of the best epoch.
 """
 
 import json
@@ -57,7 +45,7 @@ FLAGS = flags.FLAGS
 
 
 def run(job: Mapping) -> dict:
-    """Runs one job of keras_bert or of the peer."""
+    """Runs one job of keras_bert or of torch."""
     seed = job["seed"]
     if job["contender"] == "torch":
         return run_torch(__file__, worker=seed, data_dir=FLAGS.data_dir, epochs=FLAGS.epochs)
@@ -72,7 +60,7 @@ def run(job: Mapping) -> dict:
 
 
 def work(seed: int) -> dict:
-    """Fine-tunes the peer with transformers and torch; returns the scores of its best epoch."""
+    """Fine-tunes with transformers and torch; returns the scores of the best epoch."""
     import torch
     import transformers
 

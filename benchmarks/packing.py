@@ -1,13 +1,11 @@
-"""Measures the real tokens per second of training on packed and on unpacked short documents.
+"""Compares the tokens per second of training on packed and on unpacked short documents.
 
     .venv/bin/python benchmarks/packing.py [--bert_config=base] [--rounds=20]
 
 The corpus is the development set of UD English EWT: 318 reviews, e-mails and posts, of which three
-quarters have fewer than 62 words. The data tool creates its examples twice from one seed: one
-example per row of 128 tokens, and with `--pack`. Both data sets therefore hold the same pairs of
-segments. A round runs one step of keras_bert's training (20 predictions, dropout 0.1, AdamW) on 8
-rows of each data set, in turn and in one process. Padding is not counted as tokens. Rates are over
-all rounds, by wall-clock time and by CPU time. The results are in benchmarks/README.md.
+quarters have fewer than 62 words. The data tool creates the same examples twice: one example per
+row of 128 tokens, and with `--pack`. A round runs one training step (20 predictions, dropout 0.1,
+AdamW) on 8 rows of each. Padding is not counted as tokens. Rates are over all rounds.
 """
 
 import json
@@ -50,7 +48,7 @@ def make_records(folder: Path) -> dict[str, dict]:
 
 @dataclass
 class Sum:
-    """Real tokens and seconds of the timed steps with one kind of rows."""
+    """The tokens without padding and the seconds of the timed steps with one kind of rows."""
 
     tokens: float = 0.0
     wall: float = 0.0

@@ -3,16 +3,14 @@
     .venv/bin/python benchmarks/pretraining_data.py [--rounds=3] [--copies=30]
     .venv/bin/python benchmarks/pretraining_data.py --large   # 1 GiB of text: memory and rate
 
-The corpus is the King James Bible and WikiText-2 (valid and test; paragraphs split into sentences),
-with one sentence per line and a blank line between documents. The records have length 128 and 20
-predictions, from a dupe factor of 5 and the uncased vocabulary. Google's script (`bert-tensorflow`
-1.0.4 in `.peers`) creates instances and writes them in one warm process with one thread. keras_bert
-gets enough copies to run for half a minute; each copy has its sentences in another order, so that
-all documents are distinct. The contenders take turns.
+The corpus is the King James Bible and WikiText-2 (valid and test), one sentence per line. The
+records have length 128, 20 predictions and a dupe factor of 5. Google's script (`bert-tensorflow`
+1.0.4 in `.peers`) runs in one warm process with one thread. keras_bert gets enough copies to run
+for half a minute; each copy has its sentences in another order, so that all documents are distinct.
 
-Google's time excludes start-up. keras_bert starts worker processes for each dataset. Therefore,
-each turn creates a dataset from one copy and a dataset from all copies. The rate is the difference
-in records divided by the difference in seconds, and start-up is the remaining time of the first.
+Google's time excludes start-up, but keras_bert starts worker processes for each dataset. Therefore,
+each of its turns creates a dataset from one copy and a dataset from all copies. The rate is the
+difference in records divided by the difference in seconds; the rest of the first time is start-up.
 """
 
 import json
@@ -59,11 +57,7 @@ def read_corpus() -> list[list[str]]:
 def write_corpus(path: Path, documents: list[list[str]], copies: int = 0, size: int = 0) -> None:
     """Writes copies of documents; all documents are distinct.
 
-    Args:
-        path: output file.
-        documents: one copy of the documents, as lists of sentences.
-        copies: number of copies; 0 writes copies until the file has `size` bytes.
-        size: minimum file size in bytes, if copies is 0.
+    With `copies` 0, it writes copies until the file has at least `size` bytes.
     """
     with open(path, "w", encoding="utf-8") as file:
         copy = 0
@@ -76,7 +70,7 @@ def write_corpus(path: Path, documents: list[list[str]], copies: int = 0, size: 
 
 
 def google(corpus: str, output: str) -> int:
-    """Runs Google's functions as its main function does; returns the number of records."""
+    """Runs the functions of Google's script; returns the number of records."""
     import tensorflow.compat.v1 as tf_v1
 
     sys.modules["tensorflow"] = tf_v1
@@ -143,8 +137,7 @@ def _cpu() -> float:
 class Contender:
     """Creates datasets in a warm process.
 
-    Args:
-        name: `google`, or the number of workers of keras_bert.
+    `name` is `google`, or the number of workers of keras_bert.
     """
 
     def __init__(self, name: str):
@@ -152,13 +145,13 @@ class Contender:
         answer(self._worker)
 
     def make(self, corpus: Path) -> dict:
-        """Creates a dataset; returns examples, wall and CPU seconds, and peak MiB."""
+        """Creates a dataset; returns its number of examples, wall and CPU seconds, and peak MiB."""
         self._worker.stdin.write(f"{corpus}\n")
         self._worker.stdin.flush()
         return answer(self._worker)
 
     def rate(self, one: Path, all_copies: Path) -> dict:
-        """Returns the rates without start-up, and the start-up time."""
+        """Returns the rates without start-up, and the start-up time in seconds."""
         small, large = self.make(one), self.make(all_copies)
         examples = large["examples"] - small["examples"]
         rate = examples / (large["wall"] - small["wall"])

@@ -2,15 +2,13 @@
 
     .venv/bin/python benchmarks/quantization.py --model_dir=OUT/model [--task=MRPC] [--rounds=3]
 
-The program writes the four files of a fine-tuned model. It scores each file and the TensorFlow
-model on the development set of the task, one example at a time and in padded batches of 32 with
-similar lengths. The batches matter because ONNX computes the scales of int8 activations over the
-whole batch, including padding.
+Each of the four files and the TensorFlow model are scored on the development set of the task, one
+example at a time and in batches of 32 with similar lengths. The batch size matters, because ONNX
+computes the scales of int8 activations over the whole batch, including padding.
 
 The column "logits" is the largest difference from TensorFlow's logits, and "labels" is the number
 of predictions that differ. Milliseconds are per example, on one thread, at batch size 1, from token
-ids to logits. The contenders take turns, one pass over all examples at a time, and the median round
-counts. All contenders run in one process, because the runtimes share only the machine.
+ids to logits: the median over rounds. All contenders run in one process and take turns.
 """
 
 import sys
@@ -100,7 +98,7 @@ def logits_of(run: Run, prepared: list[tuple[np.ndarray, Batch]]) -> np.ndarray:
 
 
 def main(_) -> None:
-    """Writes the files, scores and times them, and prints a table."""
+    """Writes the files, measures their accuracy and speed, and prints a table."""
     from keras_bert.checkpoints.model_directory import open_model_directory
     from keras_bert.models import BertClassifier
     from keras_bert.serving.litert_format import write_litert

@@ -1,4 +1,4 @@
-"""Defines the task of squad.py, and transformers' run_qa recipe as a plain torch loop.
+"""Implements transformers' run_qa recipe as a plain torch loop, for squad.py.
 
 A batch is padded to its longest window. The answer of a window is the best span of at most 30
 tokens from the 20 best starts and the 20 best ends. The answer of a question is the best answer of
@@ -131,7 +131,7 @@ def torch_features(tokenizer, questions: list[dict]) -> Iterator[dict]:
 
 
 def best_span(feature: dict, start: np.ndarray, end: np.ndarray) -> tuple[float, int, int] | None:
-    """Returns score, start and end characters of the best span of the 20 best starts and ends."""
+    """Returns the score, start and end (in characters) of the best span in a window, or None."""
     offsets = feature["offsets"]
     spans = [
         (float(start[first] + end[last]), offsets[first][0], offsets[last][1])

@@ -2,31 +2,23 @@
 
     .venv/bin/python benchmarks/scaling.py [--bert_config=medium] [--train_batch_sizes=256,32]
 
-The program runs keras_bert's own training loop on random records of length 128, with dropout 0.1,
-in float32. It runs one process on both cores, and two workers on one core each
-(multi_worker_mirrored over the loopback interface), at the same global batch size and with
-micro-batches of the same size. Both are warm and take turns. Each process records times at every
-step and prints them after each turn.
+keras_bert's own training loop runs on random records of length 128, with dropout 0.1, in float32:
+in one process on both cores, and in two workers on one core each (multi_worker_mirrored over the
+loopback interface), with the same global batch size and micro-batches of the same size.
 
-The times are recorded within the loop and the step, before and after each of their collectives, so
-that the parts of a step add up to the step:
+Times are recorded before and after each collective, so that the parts add up to the step:
 
 - input: from the call of the step until its batch is available, including what the workers agree
   on;
 - sum of counts: sum of labels and tokens over the workers; the forward pass may begin meanwhile;
 - forward and backward: the arithmetic, which is divided between the workers;
 - waiting: from the end of a worker's gradient until that of the slowest worker;
-- all-reduce: from the slowest worker's gradient until the sum is available;
+- all-reduce: from the slowest worker's gradient until the sum is available (with one micro-batch
+  per step, also the arithmetic);
 - update: norm, clipping and AdamW; each worker does all of it;
 - host loop: from the end of a call to the next call: agreement on a stop, checks, metrics.
 
-All parts except the arithmetic and the update are overhead of the framework. The end of a run is
-also timed. With one micro-batch per step, the arithmetic is counted as all-reduce.
-
-The number of bytes that a step sends does not depend on the batch size, so the overhead is a
-smaller share of a larger batch. 256 is the batch size of the paper, and 32 shows the effect of a
-small batch. `medium` sends 1.2 times as many bytes as BERT-base for the same arithmetic, so its
-share is the larger one, and it takes minutes where BERT-base takes an hour.
+All parts except the arithmetic and the update are overhead of the framework.
 """
 
 import contextlib
@@ -92,13 +84,10 @@ def write_records(folder: Path) -> None:
 
 @contextlib.contextmanager
 def noting(num_counts: int) -> Iterator[dict[str, Any]]:
-    """Makes the collectives of a step that is traced in this context record their times.
+    """Records the times of the collectives in a step that is traced during the block.
 
-    Args:
-        num_counts: number of values in the sum of counts.
-
-    Yields:
-        {moment: variable}: times of the last step, in seconds since 1970.
+    `num_counts` is the number of values in the sum of counts. Yields {moment: variable}, the times
+    of the last step in seconds since 1970.
     """
     import tensorflow as tf
 
@@ -132,7 +121,7 @@ def noting(num_counts: int) -> Iterator[dict[str, Any]]:
 
 
 def work() -> None:
-    """Trains with each batch size as one worker, and waits for a line on stdin before each turn."""
+    """Trains with each batch size as one worker; each turn starts with a line on stdin."""
     from keras_bert.training.strategy import make_strategy
 
     kind = "multi_worker_mirrored" if "TF_CONFIG" in os.environ else "default"
@@ -171,7 +160,7 @@ def work() -> None:
                 if turn:
                     turn[-1]["again"] = time.time()
                 if warm and len(turn) in (0, FLAGS.steps):
-                    # The first line reports that this worker is warm, later ones report a turn.
+                    # The first line reports that this worker is warm, the others report a turn.
                     print(json.dumps({"turn": turn, "weights": weights}), flush=True)
                     turn.clear()
                     sys.stdin.readline()
@@ -213,15 +202,9 @@ def work() -> None:
 
 
 def start(stack: contextlib.ExitStack, count: int, folder: str) -> list[Popen]:
-    """Starts one process on all cores, or two workers on one core each.
+    """Starts `count` processes: one on all cores, or two workers on one core each.
 
-    Args:
-        stack: ends the processes when it is closed.
-        count: number of processes.
-        folder: folder of the records and the runs.
-
-    Returns:
-        The processes.
+    The processes end when `stack` is closed. `folder` contains the records and the runs.
     """
     from keras_bert.training.rendezvous import reserved_address
 
@@ -251,13 +234,9 @@ def ask(processes: list[Popen]) -> None:
 
 
 def parts_of(workers: tuple[dict[str, float], ...]) -> dict[str, float]:
-    """Splits one step into its parts.
+    """Splits one step into its parts, given the times that each worker recorded.
 
-    Args:
-        workers: recorded times of the step on each worker.
-
-    Returns:
-        {part: seconds}: means over the workers; they add up to the step.
+    Returns {part: seconds}, means over the workers.
     """
     slowest = max(moments["computed"] for moments in workers)
     splits = []
@@ -279,11 +258,8 @@ def parts_of(workers: tuple[dict[str, float], ...]) -> dict[str, float]:
 def report(size: int, weights: int, steps: dict[int, list], ended: float) -> None:
     """Prints the table of one batch size.
 
-    Args:
-        size: global batch size.
-        weights: number of weights of the model.
-        steps: {number of workers: parts of each step}.
-        ended: seconds of the two workers from their last step to the end of the loop.
+    `steps` contains the parts of each step by the number of workers. `ended` is the number of
+    seconds of the two workers from their last step to the end of the loop.
     """
     one, pair = ([sum(parts.values()) for parts in steps[count]] for count in (1, 2))
     print(

@@ -1,15 +1,14 @@
-"""Measures the small server under concurrent clients: throughput, latency, and correct answers.
+"""Measures the server under concurrent clients: throughput, latency, and correct answers.
 
     .venv/bin/python benchmarks/server.py --export_dir=serving/mrpc [--clients=64] [--rounds=5]
 
-`--export_dir` is an exported classifier of texts or pairs. The server is a separate process; this
-process runs the clients. Turns alternate between one client, which sends its next request when it
-has its answer, and `--clients` such clients. Each turn takes `--seconds`. The texts are the
-sentences of MRPC's development set. Each answer is compared with the answer to the same text sent
-alone.
+`--export_dir` is an exported classifier of texts or pairs; the texts are those of MRPC's
+development set. The server is a separate process, and this process runs the clients, each of which
+sends its next request when it has its answer. Turns of `--seconds` alternate between one client and
+`--clients` clients.
 
-A request counts as an error if its status is not 200, as wrong if its answer differs from that of
-the text alone, and as lost if no answer came.
+A request counts as an error if its status is not 200, as wrong if its answer differs from the
+answer to the same text sent alone, and as lost if there is no answer.
 """
 
 import asyncio

@@ -5,19 +5,14 @@
 Each contender gets the same fine-tuned MRPC classifier (six layers, hidden size 384;
 run_classifier.py on MiniLM) and the same strings, and returns labels:
 
-- `ours_float32` and `ours_bfloat16`: the exported SavedModel, whose signature is called from
-  Python;
+- `ours_float32` and `ours_bfloat16`: the signature of the exported SavedModel, called from Python;
 - `torch`: transformers with its fast tokenizer and dynamic padding;
 - `onnxruntime`: our `--format=onnx` file behind Hugging Face's tokenizers, with dynamic padding;
 - `keras_hub`: `predict` of KerasHub's text classifier.
 
-Each contender runs in its own warm process, with its default number of threads. The contenders take
-turns of 50 calls with one text or 2 calls with 64 texts. A ratio is the median over the ratios of
-the rounds. p99 is printed if there were at least 100 calls.
-
-With `--texts=mrpc`, the texts are the pairs of the development set, truncated to 128 tokens. With
-`--texts=xquad`, they are questions and contexts, truncated to 384 tokens. `torch` and `keras_hub`
-run in `.peers` (benchmarks/make_peers.sh).
+A turn consists of 50 calls with one text or 2 calls with 64 texts. The texts are the pairs of
+MRPC's development set, truncated to 128 tokens, or XQuAD's questions and contexts, truncated to
+384. Each contender has its default number of threads.
 """
 
 import json

@@ -2,16 +2,14 @@
 
     .venv/bin/python benchmarks/squad.py [--seeds=0,1,2] [--steps=376] [--contenders=...]
 
-Both contenders start from MiniLM (benchmarks/make_peers.sh) and train on the answerable questions
-of squad2_cs224n_dev.json for `--steps` steps of 16 windows with up to 384 tokens, with doc stride
-128 and run_qa's defaults: a learning rate that falls from 5e-5 to 0, no warm-up and no weight
-decay. They answer xquad.en.json, which the official scorer scores.
+Both contenders start from MiniLM and train on the answerable questions of squad2_cs224n_dev.json
+for `--steps` steps of 16 windows with up to 384 tokens, with doc stride 128 and run_qa's defaults:
+a learning rate that falls from 5e-5 to 0, no warm-up and no weight decay. They answer
+xquad.en.json, which the official scorer scores. keras_bert uses its own data, training step and
+decoding; run_qa.py contains the other contender.
 
-keras_bert uses its own data, training step and decoding. The peer is a plain loop after run_qa that
-pads a batch to its longest window. Each contender runs in its own warm process, and they take turns
-of `--turn` steps. The speed is the median over turns, and the ratio is the median over the ratios
-of the turns, so that other load on the machine affects all contenders alike. The total time
-includes compilation. Each finished seed is a line in `--results_file` and is not run again.
+The speed and its ratio are medians over turns of `--turn` steps. The total time includes
+compilation. Each finished seed is a line in `--results_file` and is not run again.
 """
 
 import json
@@ -54,7 +52,7 @@ def make_ours(dtype: str, seed: int, steps: int, questions_asked: int) -> tuple[
     from keras_bert.optimization.adamw import AdamWeightDecay
     from keras_bert.optimization.schedules import LinearWarmupDecay
     from keras_bert.tasks.fine_tuning.batches import BatchSettings, training_batches
-    from keras_bert.tasks.question_answering.labels import training_examples
+    from keras_bert.tasks.question_answering.labels import prepare_questions, training_examples
     from keras_bert.tasks.question_answering.objective import span_objective
     from keras_bert.tasks.question_answering.question_answerer import QuestionAnswerer
     from keras_bert.tasks.question_answering.questions import load_questions
@@ -77,7 +75,7 @@ def make_ours(dtype: str, seed: int, steps: int, questions_asked: int) -> tuple[
     tokenizer = BertTokenizer(start.vocab, start.do_lower_case)
     questions = [question for question in load_questions(TRAIN) if question.answers]
     answerer = QuestionAnswerer(model, tokenizer, AnswerSettings(LENGTH, doc_stride=STRIDE))
-    examples = training_examples(answerer.processor, questions)
+    examples = training_examples(prepare_questions(answerer.processor, questions), questions)
     settings = TrainingSettings(steps, BATCH)
     train_steps = make_train_steps(strategy, TrainState(model, optimizer, task), settings)
     batch_settings = BatchSettings(BATCH, tokenizer.pad_token_id, LENGTH, seed, length_pool=4)
@@ -113,7 +111,7 @@ def work(contender: str, *numbers: int) -> None:
 
 
 def race(contenders: list[str], seed: int, steps: int) -> dict[str, dict]:
-    """Trains the contenders in turn, lets them predict and returns the figures of each."""
+    """Trains the contenders in turn; returns the figures of their predictions and speed."""
     sys.path.insert(0, str(ROOT))
     from keras_bert.tasks.question_answering.questions import load_questions
     from keras_bert.tasks.question_answering.scoring import score_v1

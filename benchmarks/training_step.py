@@ -2,16 +2,9 @@
 
     .venv/bin/python benchmarks/training_step.py [--steps=15] [--contenders=ours_bfloat16,...]
 
-All contenders do the same work: 8 examples of 128 tokens with 20 predictions each, both losses,
-dropout 0.1 on embeddings, attention probabilities and both sublayers, gradients clipped to global
-norm 1, and AdamW with weight decay 0.01. All compute logits at the masked positions only.
-keras_bert runs its own training step. The other libraries run in `.peers`
-(benchmarks/make_peers.sh).
-
-Each contender runs in its own warm process, and they take turns of one step, so that other load on
-the machine affects all of them alike. A ratio is the median over the ratios of the rounds, by
-wall-clock time and by CPU time (compare CPU time on a machine with other load). The results are in
-benchmarks/README.md.
+All contenders do the same work: 8 examples of 128 tokens with 20 predictions each, logits at the
+masked positions only, both losses, dropout 0.1 on embeddings, attention probabilities and both
+sublayers, gradients clipped to global norm 1, and AdamW with weight decay 0.01.
 """
 
 import json
@@ -212,8 +205,7 @@ def make_step(contender: str) -> Step:
 def products() -> list[tuple[int, tuple, tuple, str]]:
     """Lists the matrix products of the forward pass.
 
-    Returns:
-        (count, left shape [.., m, k], right shape [.., k, n], name) of each product.
+    Returns (count, left shape [.., m, k], right shape [.., k, n], name) of each product.
     """
     heads = (B, HEADS, S, HIDDEN // HEADS)
     return [
@@ -232,7 +224,7 @@ def flops() -> float:
 
 
 def ceiling(dtype: str) -> float:
-    """Returns the seconds of a step's products alone as oneDNN calls, forward and backward."""
+    """Returns the seconds that oneDNN takes for a step's products alone, forward and backward."""
     import tensorflow as tf
 
     total = 0.0
@@ -307,7 +299,7 @@ def report(times: dict[str, list[dict]], ready: dict[str, dict]) -> None:
 
 
 def main(_) -> None:
-    """Warms up the contenders one by one, runs their turns and prints the table."""
+    """Warms up the contenders, runs their turns and prints the table."""
     if FLAGS.worker:
         return work(FLAGS.worker)
     unknown = set(FLAGS.contenders) - set(CONTENDERS)

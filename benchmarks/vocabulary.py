@@ -2,10 +2,9 @@
 
     .venv/bin/python benchmarks/vocabulary.py [--megabytes=100] [--rounds=3]
 
-The text consists of distinct lines from the corpus in ../shared/data, then from the documentation
-and sources of the installed packages. Ours is the whole program, from its start to the vocabulary
-file. The other contender is the BertWordPieceTokenizer of `tokenizers`, which reads, splits words
-and learns in Rust. Each contender runs in a new process, and they take turns.
+The text consists of distinct lines from the corpus in ../shared/data, and then from the
+documentation and sources of the installed packages. keras_bert's contender is the whole program;
+the other is the BertWordPieceTokenizer of `tokenizers`.
 """
 
 import json

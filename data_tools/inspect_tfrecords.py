@@ -6,6 +6,11 @@ Statistics and examples are printed to stdout as text; with --json, only the sta
 Each file that differs from its manifest is reported on stderr, and the exit code is then 1.
 """
 
+if __name__ == "__main__":  # Before the imports, so that Ctrl-C ends them with one line.
+    from keras_bert.programs.start import start
+
+    start("data_tools.inspect_tfrecords")
+
 import json
 import os
 import sys
@@ -23,15 +28,14 @@ from keras_bert.common.errors import InputError
 from keras_bert.common.tensorflow_start import start_tensorflow
 from keras_bert.data.record_files import RecordFiles, find_record_files
 from keras_bert.programs.flags import Definitions
-from keras_bert.programs.program import Program, reject_arguments, run
+from keras_bert.programs.program import Program, reject_arguments
 from keras_bert.text.vocabulary import load_vocab
 
 
 def verify_all(found: list[RecordFiles]) -> None:
-    """Compares record files with their manifests.
+    """Compares record files with their manifests, and reports each difference on stderr.
 
-    Raises:
-        InputError: if any file differs. Each one is reported on stderr.
+    Raises an `InputError` if any file differs.
     """
     problems = []
     with Progress("verifying", None, "B") as progress:
@@ -46,16 +50,10 @@ def verify_all(found: list[RecordFiles]) -> None:
 def read_all(
     found: list[RecordFiles], vocab_file: str | None, num_examples: int, max_examples: int
 ) -> tuple[Statistics, list[tuple[record_batches.Batch, int, list[str], str | None]]]:
-    """Reads all records, computes statistics and keeps the first rows for display.
+    """Reads all records, computes statistics and keeps the first `num_examples` rows for display.
 
-    Args:
-        found: the record files of each folder.
-        vocab_file: path of the vocabulary; None uses the one next to each manifest.
-        num_examples: number of rows to keep for display.
-        max_examples: maximum number of rows to read; 0 reads all.
-
-    Returns:
-        The statistics, and (batch, row index, vocabulary, next_sentence) of each row to display.
+    `vocab_file` None uses the vocabulary next to each manifest; `max_examples` 0 reads all rows.
+    Returns the statistics, and (batch, row index, vocabulary, next_sentence) of each kept row.
 
     Raises:
         InputError: if a file is damaged, or files differ in their features or vocabularies.
@@ -108,7 +106,8 @@ def _vocabulary(files: RecordFiles, vocab_file: str | None) -> Vocabulary | None
 def manifest_statistics(found: list[RecordFiles]) -> dict[str, Any]:
     """Collects the corpus statistics of the manifests; returns {} if there is no manifest.
 
-    The keys are documents, sentences, next_sentence and odd (odd input by kind).
+    The keys are documents, sentences, next_sentence and odd: the counts of input that is empty,
+    malformed or too long, as `OddInput.to_dict` returns them.
     """
     manifests = [files.manifest for files in found if files.manifest]
     if not manifests:
@@ -125,7 +124,7 @@ def manifest_statistics(found: list[RecordFiles]) -> dict[str, Any]:
 
 
 def report(statistics: dict[str, Any]) -> Iterator[str]:
-    """Yields lines of text for the results of `manifest_statistics` and `Statistics.to_dict`."""
+    """Formats the results of `manifest_statistics` and `Statistics.to_dict` as lines of text."""
 
     def share(name: str, unit: str) -> str:
         return "" if statistics.get(name) is None else f"{100 * statistics[name]:.2f}% {unit}"
@@ -141,7 +140,7 @@ def report(statistics: dict[str, Any]) -> Iterator[str]:
         for kind, entry in statistics["odd"].items():
             singular, plural, handling = KINDS[kind]
             count = entry["count"]
-            yield f"odd input          {count:,} {singular if count == 1 else plural}, {handling}"
+            yield f"irregular input    {count:,} {singular if count == 1 else plural}, {handling}"
     yield f"examples           {statistics['examples']:,} in {statistics['rows']:,} rows"
     if not statistics["rows"]:
         return
@@ -182,7 +181,7 @@ def report(statistics: dict[str, Any]) -> Iterator[str]:
 
 
 def use_color(choice: str) -> bool:
-    """Returns whether to color the output; `auto` means on a terminal, unless NO_COLOR is set."""
+    """Returns whether to color the output; `auto`: on a terminal, unless NO_COLOR is set."""
     if choice == "auto":
         return sys.stdout.isatty() and not os.environ.get("NO_COLOR")
     return choice == "always"
@@ -204,7 +203,7 @@ def define_flags(define: Definitions) -> None:
 
 
 def main(flags: FlagValues, arguments: Sequence[str]) -> None:
-    """Verifies the given record files, and prints their statistics and examples."""
+    """Verifies the record files, and prints their statistics and examples."""
     reject_arguments(arguments)
     found = find_record_files(flags.input_file, include_unlisted=True)
     verify_all(found)
@@ -224,6 +223,3 @@ def main(flags: FlagValues, arguments: Sequence[str]) -> None:
 
 
 PROGRAM = Program("inspect-tfrecords", __doc__, define_flags, main)
-
-if __name__ == "__main__":
-    run(PROGRAM)

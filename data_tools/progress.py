@@ -1,7 +1,7 @@
-"""Progress reports on stderr: a progress bar on a terminal, plain log lines elsewhere.
+"""Reports progress on stderr: a progress bar on a terminal, plain log lines elsewhere.
 
-`Progress` counts in the process that owns the terminal. A worker process writes its count to a
-small file, its `Meter`, which the main process polls (`watched`).
+A worker process cannot print to the bar of the main process. It writes its count to a small file
+(`Meter`), which the main process polls (`watched`).
 """
 
 import contextlib
@@ -24,10 +24,8 @@ _AMOUNT = struct.Struct("<Q")
 class Progress:
     """A context manager that counts completed work and reports it.
 
-    Args:
-        label: the label, for example "reading".
-        total: the total amount of work, or None if unknown.
-        unit: the unit of the count, for example "B".
+    The reports start with `label`, for example "reading"; `unit` is the unit of the count, for
+    example "B". The total amount of work is None if it is unknown.
     """
 
     def __init__(self, label: str, total: int | None, unit: str):
@@ -50,12 +48,7 @@ class Progress:
             self._print()
 
     def add(self, amount: int, note: str = "") -> None:
-        """Adds completed work to the count.
-
-        Args:
-            amount: work since the last call, in `unit`.
-            note: text shown after the rate until a later call replaces it.
-        """
+        """Adds completed work to the count; `note` is shown after the rate until it is replaced."""
         self._done += amount
         self._note = note or self._note
         if self._bar is not None:
@@ -78,11 +71,7 @@ class Progress:
 
 
 class Meter:
-    """A context manager that shares one worker's count with another process through a file.
-
-    Raises:
-        OSError: if the file cannot be written.
-    """
+    """Writes the amount of work that a worker has completed to a file; a context manager."""
 
     def __init__(self, path: str):
         self._file = open(path, "wb", buffering=0)  # noqa: SIM115
@@ -96,7 +85,7 @@ class Meter:
         self._file.close()
 
     def add(self, amount: int) -> None:
-        """Adds to the count; the file is updated once per 4 MiB of work and at exit."""
+        """Adds to the amount; the file is updated after every 4 MiB of work and at exit."""
         self._done += amount
         if self._done - self._written >= _AMOUNT_BETWEEN_WRITES:
             self._write()
@@ -108,11 +97,9 @@ class Meter:
 
 @contextlib.contextmanager
 def watched(paths: list[str], progress: Progress) -> Iterator[None]:
-    """Adds the counts of workers to `progress` while the block runs.
+    """Adds the amounts in the meter files `paths` to `progress` during the block.
 
-    Args:
-        paths: the meter files of the workers, which are removed at the end.
-        progress: the counter to update.
+    The files are removed at the end.
     """
     finished = threading.Event()
 
@@ -142,7 +129,7 @@ def _read_meter(path: str) -> int:
     try:
         with open(path, "rb") as file:
             content = file.read()
-    except FileNotFoundError:  # its worker has not started
+    except FileNotFoundError:  # The worker has not started.
         return 0
     return _AMOUNT.unpack(content)[0] if len(content) == _AMOUNT.size else 0
 

@@ -3,15 +3,19 @@
     keras-bert python-corpus --output_dir=corpus
 
 The sources are the language reference in `pydoc_data.topics` (one document per topic) and the
-docstrings of the standard library (one document per module, parsed and not imported). The output
-is train.txt and eval.txt in the format of Google's BERT. A hash of its name assigns about one
-document in twenty to eval.txt.
+docstrings of the standard library (one document per module, parsed and not imported). The output is
+train.txt and eval.txt in the format of Google's BERT. A hash of its name assigns about one document
+in twenty to eval.txt.
 
-Docstrings mix prose with signatures, lists, examples and markup. The text is first split into
-paragraphs by its layout. A sentence is kept if it reads as English: it starts with a capital
-letter, ends with a full stop, question mark or exclamation mark, and consists mostly of words
-rather than code.
+Docstrings mix prose with signatures, lists, examples and markup. Only sentences that read as
+English are kept: they start with a capital letter, end with a full stop, question mark or
+exclamation mark, and consist mostly of words rather than code.
 """
+
+if __name__ == "__main__":  # Before the imports, so that Ctrl-C ends them with one line.
+    from keras_bert.programs.start import start
+
+    start("data_tools.python_corpus")
 
 import ast
 import hashlib
@@ -29,7 +33,7 @@ from data_tools.corpus.sentences import split_sentences
 from keras_bert.common.errors import InputError
 from keras_bert.common.files import write_bytes
 from keras_bert.programs.flags import Definitions
-from keras_bert.programs.program import Program, reject_arguments, run
+from keras_bert.programs.program import Program, reject_arguments
 
 HELD_OUT_EVERY = 20
 
@@ -76,8 +80,7 @@ _FUNCTION_WORDS = frozenset(_FUNCTION_WORDS.split())
 def topic_documents() -> Iterator[tuple[str, list[str]]]:
     """Yields (name, sentences) for each topic of the language reference.
 
-    Raises:
-        InputError: if this Python installation has no language reference.
+    Raises an `InputError` if this Python installation has no language reference.
     """
     try:
         from pydoc_data.topics import topics
@@ -90,7 +93,7 @@ def topic_documents() -> Iterator[tuple[str, list[str]]]:
 
 
 def docstring_documents(library: str) -> Iterator[tuple[str, list[str]]]:
-    """Yields (name, sentences) for each module below the folder `library`, without its tests."""
+    """Yields (name, sentences) for each module below the folder `library`; skips test folders."""
     for folder, subfolders, names in os.walk(library):
         subfolders[:] = sorted(set(subfolders) - _SKIPPED_FOLDERS)
         for name in sorted(names):
@@ -105,7 +108,6 @@ def docstring_documents(library: str) -> Iterator[tuple[str, list[str]]]:
 
 
 def _docstrings(path: str) -> Iterator[str]:
-    """Yields the docstrings of a module in source order."""
     try:
         with open(path, "rb") as file, warnings.catch_warnings():
             warnings.simplefilter("ignore")  # old sources have invalid escapes
@@ -121,10 +123,7 @@ def _docstrings(path: str) -> Iterator[str]:
 
 
 def prose_sentences(text: str) -> list[str]:
-    """Returns the English sentences, without markup, of a docstring or a plain-text reference page.
-
-    The text is reStructuredText or similar markup.
-    """
+    """Returns the English sentences of a docstring or reference page, without their markup."""
     sentences = []
     for number, paragraph in enumerate(_paragraphs(text)):
         paragraph = _strip_markup(paragraph)
@@ -136,10 +135,9 @@ def prose_sentences(text: str) -> list[str]:
 
 
 def _paragraphs(text: str) -> list[str]:
-    """Splits a page into paragraphs by its layout, without headings, examples and signatures.
+    """Splits a page into paragraphs by its layout; skips headings, examples and signatures.
 
-    A paragraph is a run of lines with equal indentation. For a list item, the indentation of its
-    text counts, not that of its bullet.
+    A paragraph consists of lines with equal indentation, not counting the bullet of a list item.
     """
     lines = textwrap.dedent(text.expandtabs()).split("\n")
     paragraphs: list[str] = []
@@ -194,8 +192,7 @@ def _strip_markup(paragraph: str) -> str:
 def reads_as_english(sentence: str) -> bool:
     """Returns whether a text is an English sentence, not a heading, a fragment or code.
 
-    A sentence starts and ends like one and consists mostly of words, at least one in ten of them a
-    function word such as "the" or "is".
+    At least 70% of its tokens must be words, and 10% function words such as "the" or "is".
     """
     if not (_START.match(sentence) and _END.search(sentence)):
         return False
@@ -215,16 +212,15 @@ def reads_as_english(sentence: str) -> bool:
 
 
 def is_held_out(name: str) -> bool:
-    """Returns whether a hash of the name puts a document in eval.txt: about 1 of HELD_OUT_EVERY."""
+    """Assigns one of HELD_OUT_EVERY documents to eval.txt, by a hash of their names."""
     return hashlib.sha256(name.encode()).digest()[0] % HELD_OUT_EVERY == 0
 
 
 def write_python_corpus(output_dir: str) -> dict[str, int]:
-    """Writes train.txt and eval.txt to a directory; returns the number of documents by file name.
+    """Writes train.txt and eval.txt to a directory; returns the number of documents in each.
 
-    Raises:
-        InputError: if the directory cannot be written or this Python installation has no language
-            reference.
+    Raises an `InputError` if the directory cannot be written, or this Python installation has no
+    language reference.
     """
     try:
         os.makedirs(output_dir, exist_ok=True)
@@ -271,6 +267,3 @@ def main(flags: FlagValues, arguments: Sequence[str]) -> None:
 
 
 PROGRAM = Program("python-corpus", __doc__, define_flags, main)
-
-if __name__ == "__main__":
-    run(PROGRAM)

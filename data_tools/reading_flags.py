@@ -1,4 +1,4 @@
-"""Flags for reading a corpus, shared by the programs that read one."""
+"""Defines the flags of all programs that read a corpus."""
 
 from data_tools.corpus.documents import INPUT_FORMATS, Reading
 from keras_bert.programs.flags import Definitions

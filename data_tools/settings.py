@@ -1,4 +1,4 @@
-"""Settings of a dataset: their allowed values, and the comparison with an existing dataset."""
+"""Defines the settings of a dataset, and compares them with those of an existing dataset."""
 
 import os
 from dataclasses import dataclass, fields
@@ -13,23 +13,24 @@ NEXT_SENTENCE = ("random", "order", "none")
 
 @dataclass(frozen=True)
 class Settings:
-    """Settings that, with the corpus and the vocabulary, determine the bytes of a dataset.
+    """Settings of a dataset.
 
-    The names are those of Google's BERT where it has the same setting.
+    The bytes of a dataset depend only on them, the corpus and the vocabulary. Settings that also
+    exist in Google's BERT have the same names there. Invalid values raise an `InputError`.
 
     Attributes:
         do_lower_case: whether the tokenizer lower-cases text and strips accents.
         do_whole_word_mask: whether all tokens of a word are masked together.
         ngram: masks runs of 1 to `ngram` tokens, or words with do_whole_word_mask.
-        next_sentence: random: B follows A or comes from another document (BERT); order: A and B
-            are consecutive or swapped (ALBERT); none: full sentences, no pairs (RoBERTa).
+        next_sentence: random: B follows A or comes from another document (BERT); order: A and B are
+            consecutive or swapped (ALBERT); none: full sentences, no pairs (RoBERTa).
         dynamic: whether masks are drawn during training, so that one copy of the data is enough.
         pack: whether several short examples share a row.
-        max_seq_length: S, tokens per row including [CLS] and every [SEP].
-        max_predictions_per_seq: P, the maximum number of predicted tokens per row.
+        max_seq_length: S, number of tokens per row, including [CLS] and every [SEP].
+        max_predictions_per_seq: P, maximum number of predicted tokens per row.
         random_seed: seed of all random draws.
-        dupe_factor: how many times each document is used, with different pairs and masks. None
-            is replaced at once by 1 with `dynamic`, otherwise by 10.
+        dupe_factor: number of times that each document is used, with different pairs and masks. The
+            default None becomes 1 with `dynamic`, otherwise 10.
         masked_lm_prob: fraction of the tokens to predict.
         short_seq_prob: fraction of documents (of rows with next_sentence none) whose target length
             is below S.
@@ -37,7 +38,7 @@ class Settings:
         text_field: name of the JSON field that holds the text.
         language: ISO 639-1 code of the language whose rules split text into sentences.
         max_bad_line_share: maximum fraction of undecodable or malformed lines per file.
-        num_shards: number of output files; 0 chooses it by the size of the corpus.
+        num_shards: number of output files; 0 derives it from the size of the corpus.
     """
 
     do_lower_case: bool = True
@@ -59,7 +60,6 @@ class Settings:
     num_shards: int = 0
 
     def __post_init__(self) -> None:
-        """Checks all values; raises an `InputError` for the first invalid one."""
         if self.dupe_factor is None:
             object.__setattr__(self, "dupe_factor", 1 if self.dynamic else 10)
         bounds = {
@@ -68,16 +68,15 @@ class Settings:
             "max_predictions_per_seq": (1, self.max_seq_length),
             "ngram": (1, self.max_predictions_per_seq),  # longer runs would never fit
             "random_seed": (-(2**63), 2**63 - 1),
-            "dupe_factor": (1, None),
+            "dupe_factor": (1, 1000),
             "masked_lm_prob": (0, 1),
             "short_seq_prob": (0, 1),
             "num_shards": (0, 99999),
         }
         for name, (low, high) in bounds.items():
             value = getattr(self, name)
-            if not value >= low or (high is not None and not value <= high):
-                allowed = f"at least {low}" if high is None else f"from {low} to {high}"
-                raise InputError(f"--{name}={value}: expected {allowed}")
+            if not low <= value <= high:
+                raise InputError(f"--{name}={value}: expected from {low} to {high}")
         if self.next_sentence not in NEXT_SENTENCE:
             raise InputError(
                 f"--next_sentence={self.next_sentence}: expected one of {', '.join(NEXT_SENTENCE)}"
@@ -102,26 +101,20 @@ class Settings:
         return Reading(**{field.name: getattr(self, field.name) for field in fields(Reading)})
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns the settings by name."""
+        """Returns {name: value} of all settings."""
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
 
 def reject_other_settings(
     output_dir: str, description: str, existing: dict[str, Any], requested: dict[str, Any]
 ) -> None:
-    """Checks that the dataset in a folder was made with the requested settings.
+    """Raises an `InputError` with the differences if a folder holds a dataset with other settings.
 
-    Args:
-        output_dir: the folder.
-        description: the content of the folder, for the error message.
-        existing: manifest or plan of the existing dataset: settings, vocab, inputs.
-        requested: the same values for the current command.
-
-    Raises:
-        InputError: if they differ; the message lists the differences.
+    `existing` and `requested` are manifests or plans with the keys settings, vocab and inputs.
+    `description` is the error message's name for the existing dataset.
     """
     old, new = existing["settings"], dict(requested["settings"])
-    if new["num_shards"] == 0:  # 0: any number that was chosen matches
+    if new["num_shards"] == 0:  # With 0, any existing number matches.
         new["num_shards"] = old.get("num_shards")
     differences = [
         f"{name} was {old.get(name)!r}, now {new.get(name)!r}"
@@ -141,7 +134,7 @@ def reject_other_settings(
 def _input_differences(
     existing: list[dict[str, Any]], requested: list[dict[str, Any]]
 ) -> list[str]:
-    """Compares input files by name and content; the corpus may have moved to another folder."""
+    """Compares only names and content of the files; the corpus may be in another folder now."""
     if len(existing) != len(requested):
         return [f"the number of input files was {len(existing)}, now {len(requested)}"]
     for old, new in zip(existing, requested, strict=True):

@@ -1,9 +1,8 @@
-"""Writes the reference pages of the programs' flags, from the programs themselves.
+"""Writes the reference pages of the programs' flags to docs/reference/programs.
 
     .venv/bin/python -m docs.generate_flags
 
-`make docs` runs it before it builds the site. It imports neither TensorFlow nor Keras. It writes
-docs/reference/programs/NAME.md for each program of `keras-bert`, and an index.
+`make docs` runs this command before it builds the site. It imports neither TensorFlow nor Keras.
 """
 
 import importlib
@@ -48,7 +47,6 @@ _FLAG = re.compile(r"(--[a-z][a-z0-9_]*(?:=[A-Za-z0-9_]+)?)")
 
 
 def _names(define: Callable[[Definitions], None]) -> set[str]:
-    """Returns the names of the flags that a function defines."""
     values = FlagValues()
     define(Definitions(values, "group"))
     return set(own_flags(values))
@@ -65,7 +63,7 @@ GROUPS: Mapping[str, set[str]] = {
 
 
 def flags_of(program: Program) -> FlagValues:
-    """Returns the flags that a program defines, without absl's."""
+    """Returns the flags that a program defines, without absl's own."""
     values = FlagValues()
     program.define_flags(Definitions(values, program.name))
     return values
@@ -120,8 +118,9 @@ def index(programs: Sequence[tuple[Program, str]]) -> str:
             "| code | meaning |",
             "| --- | --- |",
             "| 0 | success |",
-            "| 1 | invalid input, reported in one line; also `--help` |",
-            "| 75 | the run was stopped by SIGTERM or lost a worker; the same command resumes it |",
+            "| 1 | invalid input or too little memory, reported in one line; also `--help` |",
+            "| 75 | the run was stopped by SIGTERM or lost a worker, or another process uses its "
+            "folder or port; the same command resumes it |",
             "| 130 | Ctrl-C |",
             "",
         ]

@@ -1,4 +1,4 @@
-"""A griffe extension that shows the examples of docstrings as code.
+"""Shows the examples of docstrings as code: a griffe extension.
 
 The docstrings of keras_bert give examples as plain code below `Example:`, without a Markdown fence.
 """
@@ -15,7 +15,7 @@ class ExamplesAsCode(griffe.Extension):
     """Fences the code below `Example:` in every docstring."""
 
     def on_object(self, *, obj: griffe.Object, **kwargs: object) -> None:
-        """Changes the docstring of an object."""
+        """Adds the fences to the docstring of an object."""
         if obj.docstring:
             obj.docstring.value = _EXAMPLE.sub(_fenced, obj.docstring.value)
 

@@ -10,9 +10,11 @@ Public names are imported on first use: `import keras_bert` imports neither Tens
 """
 
 import importlib
+import os
 from typing import TYPE_CHECKING, Any
 
 from keras_bert.common.keras_import import register_with_keras
+from keras_bert.common.tensorflow_start import start_tensorflow
 
 if TYPE_CHECKING:
     from keras_bert.config import BertConfig
@@ -71,7 +73,12 @@ def __getattr__(name: str) -> Any:
     """Imports a public name on first use."""
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(importlib.import_module(_MODULES[name]), name)
+    module = _MODULES[name]
+    if module.startswith(("keras_bert.tasks", "keras_bert.text")) or (
+        module == "keras_bert.models" and os.environ.get("KERAS_BACKEND") in (None, "tensorflow")
+    ):
+        start_tensorflow()
+    value = getattr(importlib.import_module(module), name)
     globals()[name] = value
     return value
 

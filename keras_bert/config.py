@@ -1,8 +1,6 @@
-"""Reads and checks BERT configs: JSON with the keys of Google's releases.
+"""Reads and checks BERT configs, JSON files with the keys of Google's releases.
 
-The bundled configs (`configs/*.json`) have the sizes of Google's releases: tiny, mini, small,
-medium, base, large. A name such as `large` or `large.json` is read as a file if it exists,
-otherwise as the bundled config.
+`configs/*.json` are bundled configs in the sizes of Google's releases, from tiny to large.
 """
 
 import dataclasses
@@ -29,10 +27,13 @@ _SIZES = (
     "max_position_embeddings",
     "type_vocab_size",
 )
+_MAX_SIZE = 2**31 - 1  # Shapes and token ids have 32 bits.
+_MAX_LAYERS = 1000  # Each layer takes time to build, however small its weights are.
 _PROBABILITIES = ("hidden_dropout_prob", "attention_probs_dropout_prob")
 _POSITIVE_NUMBERS = ("initializer_range", "layer_norm_eps")
 
-# Keys of other libraries that change the arithmetic, with the only value that means plain BERT.
+# Keys of other libraries that change the computation, each with its value for plain BERT; all other
+# values are rejected.
 _FIXED_KEYS = {
     "model_type": "bert",
     "position_embedding_type": "absolute",
@@ -42,7 +43,7 @@ _FIXED_KEYS = {
     "pruned_heads": {},
 }
 
-# Keys of other libraries that do not change the encoder's arithmetic.
+# Keys of other libraries that do not change the encoder's computation.
 _IGNORED_KEYS = frozenset(
     """
     _name_or_path architectures bos_token_id chunk_size_feed_forward classifier_dropout
@@ -64,21 +65,20 @@ class BertConfig:
         vocab_size: V, the number of tokens in the vocabulary.
         hidden_size: H, the width of the encoder; a multiple of `num_attention_heads`.
         num_hidden_layers: the number of transformer layers.
-        num_attention_heads: N, the attention heads of each layer; a head has size D = H / N.
+        num_attention_heads: N, the number of attention heads in a layer; a head has size D = H / N.
         intermediate_size: the width of the feed-forward layer.
-        hidden_act: `gelu` (erf), `gelu_new` or `gelu_tanh` (tanh form), or `relu`.
+        hidden_act: `gelu` (erf), `gelu_new` or `gelu_tanh` (tanh approximation), or `relu`.
         hidden_dropout_prob: dropout rate after the embeddings and after each sublayer.
         attention_probs_dropout_prob: dropout rate of the attention probabilities.
         max_position_embeddings: the maximum sequence length in tokens.
         type_vocab_size: the number of different values in `segment_ids`.
         initializer_range: standard deviation of the truncated normal weight initializer.
         layer_norm_eps: added to the variance in each LayerNorm.
-        is_decoder: whether a token attends only to itself and the tokens before it, as in a
-            left-to-right model; a key of Hugging Face, which Google's configs lack.
+        is_decoder: whether a token attends only to itself and earlier tokens. Google's configs do
+            not have this key.
 
     Raises:
-        InputError: a value is not allowed; the message has the key, the value and the allowed
-            values.
+        InputError: a value is not allowed.
     """
 
     vocab_size: int
@@ -100,6 +100,9 @@ class BertConfig:
             value = getattr(self, key)
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise _invalid_value(key, value, "a whole number of at least 1")
+            limit = _MAX_LAYERS if key == "num_hidden_layers" else _MAX_SIZE
+            if value > limit:
+                raise _invalid_value(key, value, f"at most {limit}")
         for key in _PROBABILITIES:
             value = getattr(self, key)
             if not _is_number(value) or not 0.0 <= value < 1.0:
@@ -119,18 +122,25 @@ class BertConfig:
                 f"a multiple of num_attention_heads, which is {self.num_attention_heads}",
             )
 
+    @property
+    def num_encoder_weights(self) -> int:
+        """The number of weights of the encoder: embeddings, layers and pooler."""
+        h, wide = self.hidden_size, self.intermediate_size
+        norm = 2 * h
+        tables = (self.vocab_size + self.max_position_embeddings + self.type_vocab_size) * h
+        layer = 4 * (h * h + h) + (h * wide + wide) + (wide * h + h) + 2 * norm
+        pooler = h * h + h
+        return tables + norm + self.num_hidden_layers * layer + pooler
+
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> "BertConfig":
-        """Makes a config from a dictionary with Google's or Hugging Face's keys.
+        """Creates a config from a dictionary with the keys of Google or Hugging Face.
 
-        Keys that only Hugging Face or Google's later releases write are ignored. Other unknown keys
-        cause a warning, and keys whose values would change the arithmetic are rejected.
-
-        Args:
-            values: values by key; only `vocab_size` is required.
+        Only `vocab_size` is required. Known keys that do not affect the encoder are ignored;
+        unknown keys cause a warning.
 
         Raises:
-            InputError: a value is not allowed, or `vocab_size` is missing.
+            InputError: `vocab_size` is missing, or a value is not allowed.
         """
         if not isinstance(values, dict):
             raise InputError(f"a JSON {_json_type(values)} was received; expected a JSON object")
@@ -150,14 +160,12 @@ class BertConfig:
 
     @classmethod
     def from_json(cls, path: str | os.PathLike) -> "BertConfig":
-        """Reads a JSON file, or a bundled config by its name.
+        """Reads a config from a JSON file, or a bundled config.
 
-        Args:
-            path: a file; if it does not exist, a bundled name, with or without `.json`.
+        `path` is a file or, if it does not exist, the name of a bundled config, such as `large`.
 
         Raises:
-            InputError: the file does not exist, is not JSON, or has a value that is not allowed;
-                the message starts with the path.
+            InputError: the file does not exist or is not a valid config.
         """
         values = read_json(_find(path))
         try:
@@ -166,7 +174,7 @@ class BertConfig:
             raise InputError(f"{os.fspath(path)}: {error}") from None
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns the values by key; `is_decoder`, which Google's configs lack, only if true."""
+        """Returns {key: value}, without `is_decoder` if it is false, as in Google's configs."""
         values = dataclasses.asdict(self)
         if not self.is_decoder:
             del values["is_decoder"]
@@ -177,7 +185,7 @@ class BertConfig:
         write_json(path, self.to_dict())
 
     def check_vocab_size(self, size: int, vocab_path: str | os.PathLike) -> None:
-        """Raises an InputError, which names vocab_path, if `size` is not `vocab_size`."""
+        """Raises an InputError if the size of a vocabulary is not `vocab_size`."""
         if size != self.vocab_size:
             raise InputError(
                 f"{os.fspath(vocab_path)}: has {size} tokens, but vocab_size in the config is "

@@ -5,6 +5,8 @@ import importlib
 import importlib.util
 import io
 import os
+import random
+import secrets
 import subprocess
 import sys
 import traceback
@@ -13,6 +15,8 @@ from pathlib import Path
 from unittest import mock
 
 import pytest
+
+from tests.disk import small_disk, trace_files  # noqa: F401 (fixtures)
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 # By default, XLA and LLVM spend most of a test's time optimizing code that runs for milliseconds.
@@ -62,6 +66,18 @@ def shared_data() -> Path:
     if not path.is_dir():
         pytest.skip("real-data test: ../shared/data is not next to this checkout")
     return path
+
+
+@pytest.fixture
+def random_moment() -> random.Random:
+    """Returns a random generator for the moment at which a test kills a process.
+
+    Each run of a test has another seed, which pytest prints if the test fails. The environment
+    variable KERAS_BERT_KILL_SEED sets the seed.
+    """
+    seed = int(os.environ.get("KERAS_BERT_KILL_SEED") or secrets.randbits(32))
+    print(f"The moment of the kill has the seed KERAS_BERT_KILL_SEED={seed}")
+    return random.Random(seed)
 
 
 @pytest.fixture(scope="session")

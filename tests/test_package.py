@@ -30,6 +30,29 @@ def test_importing_the_package_imports_no_framework_and_takes_under_300_ms(root)
     assert float(seconds) < 0.3
 
 
+def test_using_the_api_prints_no_message_of_tensorflow(root, tmp_path):
+    """Exports a tiny model from Python; TensorFlow's C++ code and its logger print nothing."""
+    code = f"""
+import keras_bert
+from keras_bert import BertEncoder, TextEmbedder
+from keras_bert.checkpoints.model_description import ModelDescription
+from keras_bert.checkpoints.model_directory import save_model_directory
+
+sizes = dict(hidden_size=4, num_hidden_layers=1, num_attention_heads=1, intermediate_size=4)
+config = keras_bert.BertConfig(vocab_size=6, max_position_embeddings=8, **sizes)
+vocab = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a"]
+save_model_directory({str(tmp_path)!r} + "/m", BertEncoder(config),
+                     ModelDescription(config, vocab))
+embedder = TextEmbedder.from_pretrained({str(tmp_path)!r} + "/m")
+embedder.export({str(tmp_path)!r} + "/export/1")
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=True
+    )
+    assert not done.stdout
+    assert not [line for line in done.stderr.splitlines() if "INFO" in line or "I0000" in line]
+
+
 @pytest.mark.parametrize("name", keras_bert.__all__)
 def test_public_name_is_imported_at_first_use(name):
     module = keras_bert._MODULES.get(name, "keras_bert")

@@ -1,8 +1,7 @@
 """Reads and writes files on Apache Beam's file systems: local files, gs://, s3:// and hdfs://.
 
-The support for remote file systems must be installed. As in `keras_bert.common.files`, a file
-appears completely or not at all. If Beam runs the same work twice, two workers create the same file
-with equal content, and either one may be first.
+A file appears completely or not at all. If Beam runs the same work twice, two workers create the
+same file with equal content, in any order.
 """
 
 import contextlib
@@ -27,13 +26,10 @@ def is_local(path: str) -> bool:
 
 
 def find_input_files(patterns: str) -> list[dict[str, Any]]:
-    """Returns file and bytes of each distinct file that `--input_file` names.
+    """Returns {"file", "bytes"} of each distinct file that --input_file, here `patterns`, names.
 
-    Local patterns are expanded by `documents.find_input_files`, others by Beam: a folder stands for
-    all files below it, and names with a leading dot are skipped.
-
-    Raises:
-        InputError: if an entry matches no file.
+    Beam expands remote patterns: a folder stands for all files below it, and names with a leading
+    dot are skipped. Raises an `InputError` if an entry matches no file.
     """
     if is_local(patterns):
         paths = documents.find_input_files(patterns)
@@ -65,9 +61,9 @@ def _match(pattern: str) -> dict[str, int]:
 
 
 def list_sizes(folder: str, ending: str) -> dict[str, int]:
-    """Returns sorted names and sizes in bytes of the files in a folder with a given name ending.
+    """Returns {name: size in bytes} of the files in a folder whose names have this ending, sorted.
 
-    The folder may be missing; the result is then empty.
+    If there is no such folder, the result is empty.
     """
     if is_local(folder):  # no glob, because the folder name may contain "["
         names = os.listdir(folder) if os.path.isdir(folder) else []
@@ -85,7 +81,7 @@ def exists(path: str) -> bool:
 
 
 def open_file(path: str) -> BinaryIO:
-    """Opens a file for reading its stored bytes; raises an `OSError` if that fails."""
+    """Opens a file to read its bytes without decompression; raises an `OSError` if that fails."""
     return FileSystems.open(path, compression_type=CompressionTypes.UNCOMPRESSED)
 
 
@@ -100,8 +96,9 @@ def read_bytes(path: str) -> bytes:
 
 def read_json(path: str) -> Any:
     """Reads JSON from a file; raises an `InputError` if that fails or the content is not JSON."""
+    content = read_bytes(path)
     try:
-        return json.loads(read_bytes(path))
+        return json.loads(content)
     except ValueError as error:
         raise InputError(f"{path}: not valid JSON: {error}") from None
 
@@ -146,7 +143,7 @@ def move(sources: list[str], destinations: list[str]) -> None:
 
 
 def make_folder(path: str) -> None:
-    """Creates a folder on file systems that have folders; raises an `InputError` if that fails."""
+    """Creates a folder, if the file system has folders; raises an `InputError` if that fails."""
     with _writing(path, None):
         if not FileSystems.exists(path):
             FileSystems.mkdirs(path)
@@ -170,7 +167,7 @@ def _move_into_place(partial: str, path: str) -> None:
     try:
         FileSystems.rename([partial], [path])
     except BeamIOError:
-        # Some file systems do not overwrite. The existing file, of another worker, is the same.
+        # Some file systems do not overwrite. Another worker has created the same file.
         if not FileSystems.exists(path):
             raise
         remove(partial)
@@ -187,7 +184,7 @@ def remove(path: str) -> None:
 
 @contextlib.contextmanager
 def _writing(path: str, partial: str | None) -> Iterator[None]:
-    """Converts write errors to an `InputError`, and removes the partial file."""
+    """Converts write errors to an `InputError`, and removes the partial file after an error."""
     try:
         yield
     except (OSError, BeamIOError) as error:

@@ -1,7 +1,8 @@
-"""Steps shared by all builds of a dataset: plan, manifest and checks of the output folder.
+"""Implements the steps that all builds share: plan, manifest and checks of the output folder.
 
-The plan describes an unfinished build. The manifest marks the dataset as complete. Both are JSON
-with these keys, and the manifest also has format, version, counts and shards:
+The plan describes an unfinished build, and the manifest a finished one. Both are JSON with the
+following keys. The manifest also has format, version, counts and shards, which are collected from
+the notes of the shards (`shards.write_shard_of`).
 
     made_with  versions of the packages that affect the output
     settings   all fields of `Settings`, with the actual num_shards
@@ -12,15 +13,13 @@ with these keys, and the manifest also has format, version, counts and shards:
 import contextlib
 import dataclasses
 import os
-import platform
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
-from importlib import metadata
 from typing import Any
 
 from absl import logging
 
-from data_tools.building import partition
+from data_tools.building import partition, versions
 from data_tools.settings import Settings, reject_other_settings
 from keras_bert.common import files
 from keras_bert.common.errors import InputError
@@ -31,29 +30,20 @@ from keras_bert.text.vocabulary import load_vocab
 BUILDING, PLAN, VOCAB = ".building", "plan.json", "vocab.txt"
 _LOCK = ".lock"  # .building.lock, next to .building
 
-# They determine random streams, the tokenizer's Unicode tables and the sentence splitter's rules.
-_PACKAGES = ("keras_bert", "numpy", "sentencex", "tensorflow", "tensorflow-text")
-
 
 def requested_dataset(
     inputs: list[dict[str, Any]], vocab_file: str, settings: Settings
 ) -> dict[str, Any]:
-    """Describes the requested dataset before any text is read: settings, vocab and inputs.
-
-    Raises:
-        InputError: if the vocabulary is invalid.
-    """
+    """Returns {"settings", "vocab", "inputs"} of the requested dataset, before any text is read."""
     size = len(load_vocab(vocab_file))
     vocab = {"file": VOCAB, "size": size, "sha256": files.sha256(vocab_file)}
     return {"settings": settings.to_dict(), "vocab": vocab, "inputs": inputs}
 
 
 def check_finished(output_dir: str, manifest: dict[str, Any], requested: dict[str, Any]) -> None:
-    """Checks that the dataset of a manifest is the requested one.
+    """Raises an `InputError` if a finished dataset differs from the requested one.
 
-    Raises:
-        InputError: if the dataset differs (the message lists the differences), or the manifest was
-            written by another program or version.
+    The message lists the differences. A manifest of another program or version is also an error.
     """
     manifest_file = os.path.join(output_dir, record_files.MANIFEST)
     if manifest.get("format") != record_files.FORMAT:
@@ -77,33 +67,29 @@ def check_finished(output_dir: str, manifest: dict[str, Any], requested: dict[st
 
 
 def check_resumable(output_dir: str, plan: dict[str, Any], requested: dict[str, Any]) -> None:
-    """Checks that the build of a plan can be resumed.
+    """Raises an `InputError` if the build of a plan cannot be resumed for the requested dataset.
 
-    Raises:
-        InputError: if the dataset or the package versions differ; the message lists them.
+    The message lists the differences in the dataset or in the package versions.
     """
     building = os.path.join(output_dir, BUILDING)
     _check_form(os.path.join(building, PLAN), plan)
     description = f"an unfinished dataset (to start again, remove {building})"
     reject_other_settings(output_dir, description, plan, requested)
-    old, new = plan.get("made_with"), _package_versions()
-    if old != new:
-        old = old if isinstance(old, dict) else {}  # Earlier versions did not write it.
-        differences = [
-            f"{name} was {old.get(name, 'unknown')}, now {new.get(name, 'unknown')}"
-            for name in sorted(old.keys() | new.keys())
-            if old.get(name) != new.get(name)
-        ]
+    made_with = plan.get("made_with")
+    # Earlier versions did not write it.
+    made_with = made_with if isinstance(made_with, dict) else {}
+    if found := versions.differences(made_with, versions.build_versions()):
+        changes = "; ".join(f"{name} was {old}, now {new}" for name, old, new in found)
         raise InputError(
             f"--output_dir={output_dir}: holds an unfinished dataset started with other package "
-            f"versions: {'; '.join(differences)}; expected the same versions, because they "
+            f"versions: {changes}; expected the same versions, because they "
             f"determine the bytes of the dataset; to start again, remove {building}"
         )
     logging.info("%s: resuming an unfinished build", output_dir)
 
 
 def _check_form(path: str, content: dict[str, Any]) -> None:
-    """Raises an `InputError` if a plan or a manifest lacks a value that is compared."""
+    """Raises an `InputError` if a plan or a manifest lacks a value that is compared later."""
     try:
         settings = content["settings"]
         _ = settings.items(), settings["num_shards"] + 0, content["vocab"]["sha256"]
@@ -120,16 +106,12 @@ def _invalid_file_error(path: str, error: Exception) -> InputError:
 
 
 def has_recorded_size(note: dict[str, Any], sizes: Iterable[Mapping[str, int]]) -> bool:
-    """Returns whether the shard of a note exists with its size in one of several folders."""
+    """Returns whether a shard has the size in its note, in one of several {file name: size}."""
     return any(folder.get(note["file"]) == note["bytes"] for folder in sizes)
 
 
 def check_moved(output_dir: str, notes: Iterable[dict[str, Any]], sizes: Mapping[str, int]) -> None:
-    """Checks, before the manifest is written, that all shards are in the output folder.
-
-    Raises:
-        InputError: if a shard is missing or has another size.
-    """
+    """Raises an `InputError` if a shard is missing from the output folder or has another size."""
     for note in notes:
         if not has_recorded_size(note, [sizes]):
             raise InputError(
@@ -152,13 +134,10 @@ def reject_unlisted_files(output_dir: str, names: list[str]) -> None:
 def make_plan(
     requested: dict[str, Any], inputs: list[dict[str, Any]], num_buckets: int
 ) -> dict[str, Any]:
-    """Creates the plan after the corpus has been read.
+    """Creates the plan after the corpus has been read; removes surplus counts from `inputs`.
 
-    Args:
-        requested: the requested dataset, from `requested_dataset`.
-        inputs: the entries of the input files. Removes longest_document and text_bytes from them.
-        num_buckets: the choice of `partition.default_num_buckets`, from which the number of shards
-            is derived if it is 0 in the settings.
+    `inputs` are the entries of the input files, with longest_document and text_bytes. `num_buckets`
+    determines the number of shards if that is 0 (`partition.default_num_buckets`).
 
     Raises:
         InputError: if no example can be created from the corpus.
@@ -176,7 +155,7 @@ def make_plan(
     )
     settings = dataclasses.replace(settings, num_shards=num_shards)
     return requested | {
-        "made_with": _package_versions(),
+        "made_with": versions.build_versions(),
         "settings": settings.to_dict(),
         "inputs": inputs,
     }
@@ -185,8 +164,7 @@ def make_plan(
 def make_manifest(plan: dict[str, Any], notes: list[dict[str, Any]]) -> dict[str, Any]:
     """Creates the manifest from the plan and the notes of all shards (`shards.write_shard_of`).
 
-    Raises:
-        InputError: if the dataset has no example.
+    Raises an `InputError` if the dataset has no example.
     """
     counted = (
         "documents",
@@ -200,7 +178,7 @@ def make_manifest(plan: dict[str, Any], notes: list[dict[str, Any]]) -> dict[str
     counts = {name: sum(note[name] for note in notes) for name in counted}
     if not counts["documents"]:
         raise InputError("--input_file: the tokenizer found no words in the corpus; expected text")
-    if not counts["examples"]:  # random and none create examples from any text
+    if not counts["examples"]:  # the other values always create examples
         raise InputError(
             "--next_sentence=order: every document is a single token, which cannot be split into "
             "two segments; expected longer documents, or --next_sentence=none"
@@ -228,25 +206,12 @@ def make_manifest(plan: dict[str, Any], notes: list[dict[str, Any]]) -> dict[str
     }
 
 
-def _package_versions() -> dict[str, str]:
-    return {"python": platform.python_version()} | {name: _version(name) for name in _PACKAGES}
-
-
-def _version(package: str) -> str:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:  # a checkout that is not installed
-        return "not installed"
-
-
 @contextlib.contextmanager
 def locked_folder(output_dir: str) -> Iterator[str]:
     """Creates the folder .building, locks it against other builds and yields its path.
 
-    If an `InputError` is raised before there is a plan, the folder is removed again.
-
-    Raises:
-        InputError: if the folder cannot be created, or another build is running there.
+    If an `InputError` is raised before there is a plan, the folder is removed again. Raises an
+    `InputError` if the folder cannot be created, or another build is running there.
     """
     building = os.path.join(output_dir, BUILDING)
     is_new = not os.path.exists(output_dir)
@@ -270,7 +235,7 @@ def locked_folder(output_dir: str) -> Iterator[str]:
 
 @contextlib.contextmanager
 def _building_folder(building: str) -> Iterator[None]:
-    """Creates the folder .building, and removes it if there is nothing to resume."""
+    """Creates the folder .building; removes it if there is nothing to resume."""
     try:
         os.makedirs(building, exist_ok=True)
     except OSError as error:
@@ -287,10 +252,7 @@ def _building_folder(building: str) -> Iterator[None]:
 
 
 def remove_leftovers(output_dir: str) -> None:
-    """Removes .building and its lock next to a manifest, left by a build killed during clean-up.
-
-    A build that is still cleaning up is not disturbed, and a read-only folder is ignored.
-    """
+    """Removes .building and its lock from a finished dataset, unless a build still uses them."""
     building = os.path.join(output_dir, BUILDING)
     if os.path.exists(building) or os.path.exists(building + _LOCK):
         with contextlib.suppress(InputError), locked_folder(output_dir):

@@ -1,8 +1,9 @@
-"""Builds a dataset with the processors of this machine.
+"""Builds a dataset with the processors of this machine, in the folder .building.
 
-The corpus is read once into temporary files in .building, distributed by hash (`spill`). Then every
-shard is created independently (`shards`). The plan in .building marks the reading as complete, and
-the note of a shard marks that shard as complete.
+    input files -> temporary files by hash (`spill`) -> plan.json
+    temporary files -> each shard (`shards`) -> its note, a JSON file with its counts
+
+The plan marks the first step as complete, and each note its shard.
 """
 
 import contextlib
@@ -31,13 +32,10 @@ def build_locally(
     settings: Settings,
     num_workers: int,
 ) -> dict[str, Any]:
-    """Creates a dataset with local processes, resumes an unfinished one, or finds it finished.
-
-    Returns the manifest. With `num_workers` 0, there is one process per processor.
+    """Creates a dataset with local processes, or resumes an unfinished one; returns its manifest.
 
     Raises:
-        InputError: if the input is invalid, or if `output_dir` holds a dataset made with other
-            settings or started with other package versions.
+        InputError: see `create_pretraining_data`.
     """
     num_workers = num_workers or default_num_workers()
     inputs = [{"file": path, "bytes": os.path.getsize(path)} for path in input_files]
@@ -56,7 +54,7 @@ def build_locally(
 
 
 def _find_finished(output_dir: str, requested: dict[str, Any]) -> dict[str, Any] | None:
-    """Returns the manifest if the requested dataset is finished."""
+    """Returns the manifest if the requested dataset is finished, else None."""
     manifest_file = os.path.join(output_dir, record_files.MANIFEST)
     if not os.path.exists(manifest_file):
         return None
@@ -74,9 +72,7 @@ def _plan(
 ) -> dict[str, Any]:
     """Reads the corpus into temporary files, or finds the files of an earlier build.
 
-    Returns:
-        The plan with two more keys: num_buckets, and spilled, the names and sizes of the temporary
-        files. With the documents in these files, it determines all shards.
+    Adds num_buckets and spilled, the {name: size} of the temporary files, to the plan.
     """
     plan_file = os.path.join(building, build.PLAN)
     plan = None
@@ -85,8 +81,8 @@ def _plan(
         build.check_resumable(output_dir, plan, requested)
         if "spilled" in plan and plan["spilled"] == spill.spilled_files(building):
             return plan
-        # Only the temporary files must be created: the build was started on another runner, which
-        # writes none, or the files are damaged.
+        # The plan is kept, and only the temporary files are created: a build that was started on
+        # Apache Beam has none, or they are damaged.
         num_buckets = plan.get("num_buckets", plan["settings"]["num_shards"])
         if plan.pop("spilled", None):
             logging.warning("%s: temporary files are damaged: reading the text again", building)
@@ -116,7 +112,7 @@ def _make_shards(
 ) -> list[dict[str, Any]]:
     """Creates the missing shards; returns the notes of all shards."""
     settings = Settings(**plan["settings"])
-    sizes = [_sizes(building), _sizes(output_dir)]  # output_dir: after a kill in `_finish`
+    sizes = [_sizes(building), _sizes(output_dir)]  # A killed build may have moved shards.
     notes, jobs = [], []
     for index in range(settings.num_shards):
         shard = os.path.join(building, tfrecord_writing.shard_name(index, settings.num_shards))
@@ -150,7 +146,7 @@ def _finish(
         raise
     try:
         for name in [build.VOCAB, *(note["file"] for note in notes)]:
-            if os.path.exists(os.path.join(building, name)):  # else moved before a kill
+            if os.path.exists(os.path.join(building, name)):  # Otherwise, it was moved before.
                 os.replace(os.path.join(building, name), os.path.join(output_dir, name))
     except OSError as error:
         raise InputError(

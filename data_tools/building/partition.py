@@ -15,7 +15,7 @@ from keras_bert.common.errors import InputError
 DIGEST_BYTES = 16
 
 _TEXT_BYTES_PER_SHARD = 8 << 20
-# A random B should be drawn from many other documents.
+# Segment B of a random pair should be drawn from many other documents.
 _DOCUMENTS_PER_SHARD = 32
 # Limits for the memory of a worker, with a margin because some shards are larger by chance.
 _MAX_TEXT_BYTES_PER_SHARD = 32 << 20
@@ -30,14 +30,14 @@ def document_digest(text: bytes, random_seed: int) -> bytes:
 
 
 def bucket_of(digest: bytes, num_buckets: int) -> int:
-    """Returns the bucket of a document, from 0 to num_buckets - 1, given its `document_digest`."""
+    """Returns the bucket of a document with this `document_digest`, from 0 to num_buckets - 1."""
     return int.from_bytes(digest[:8], "big") % num_buckets
 
 
 def default_num_buckets(inputs: Iterable[Mapping[str, Any]]) -> int:
-    """Chooses the number of temporary files from the input files if `--num_shards` is not given.
+    """Chooses the number of buckets (temporary files per process) by the size of the input files.
 
-    It is a power of two, so that `default_num_shards` can evenly merge or split the files.
+    A power of two, so that `default_num_shards` can merge or split the buckets evenly.
     """
     text_bytes = sum(text_bytes_of(entry["file"], entry["bytes"]) for entry in inputs)
     num_buckets = -(-text_bytes // _TEXT_BYTES_PER_SHARD)
@@ -45,7 +45,7 @@ def default_num_buckets(inputs: Iterable[Mapping[str, Any]]) -> int:
 
 
 def text_bytes_of(path: str, stored_bytes: int) -> int:
-    """Estimates the decompressed size in bytes of a file of `stored_bytes` bytes."""
+    """Estimates the decompressed size of a file that has `stored_bytes` bytes on disk."""
     return stored_bytes * (4 if is_archive(path) else 1)  # text compresses to about a quarter
 
 
@@ -56,10 +56,11 @@ def default_num_shards(
     num_sentences: int,
     next_sentence: str = "random",
 ) -> int:
-    """Chooses the number of shards, a power of two, based on the contents of the corpus.
+    """Chooses the number of shards, a power of two, by the contents of the corpus.
 
-    Starts with `num_buckets`. It is doubled until a shard has few enough bytes and sentences to fit
-    in memory, or halved until a shard has enough documents for random pairs, while it still fits.
+    It starts at `num_buckets` and is doubled until each shard fits in memory. For
+    next_sentence=random, it is halved until each shard has enough documents for random pairs, while
+    it still fits.
     """
 
     def is_too_much(num_shards: int) -> bool:
@@ -87,13 +88,10 @@ def check_corpus(
     longest_document: int,
     next_sentence: str = "random",
 ) -> None:
-    """Checks that examples can be created from a corpus; logs a warning if it is a single document.
+    """Raises an `InputError` if no examples can be created from a corpus.
 
-    Only next_sentence=random needs a document with two sentences, and several documents: order
-    splits a sentence if it must, and none creates no pairs.
-
-    Raises:
-        InputError: if there is no text, or no document has two sentences to pair.
+    Any text is enough for next_sentence=order, which can split a sentence, and none, which makes no
+    pairs. random needs a document with two sentences; a single document logs a warning.
     """
     where = f"{input_files[0]}" + (f" and {len(input_files) - 1} more" if input_files[1:] else "")
     if not num_documents:

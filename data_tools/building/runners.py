@@ -1,8 +1,5 @@
 """Runs a function on many jobs in local processes.
 
-Results are yielded in the order of completion. A result must depend only on its job, so that the
-results are the same for any number of workers.
-
 Processes are spawned, not forked, because TensorFlow's threads do not survive a fork.
 """
 
@@ -32,13 +29,14 @@ def run_local(
     """Runs jobs in local processes; yields results in the order of completion.
 
     Args:
-        function: called with a job; a module-level function, because it is pickled by name.
-        jobs: the picklable jobs.
+        function: a module-level function, which is pickled by name. Its result must depend only on
+            the job.
+        jobs: arguments of the function, which are pickled.
         num_workers: number of processes; 1 runs the jobs in the current process.
 
     Raises:
-        InputError: if a worker dies. Exceptions of `function` are passed on, and no further job is
-            then started.
+        InputError: if a worker dies. An exception of `function` is raised here, and no further job
+            is started.
     """
     jobs = list(jobs)
     num_workers = min(num_workers, len(jobs))
@@ -67,11 +65,9 @@ def run_local(
 
 
 def _start_worker() -> None:
-    """Prepares a worker: limits TensorFlow to one thread, and makes the worker end with its parent.
+    """Limits a worker to one TensorFlow thread, and makes it end with its parent or with Ctrl-C.
 
-    TensorFlow needs no more threads, because the workers share the processors. If its parent is
-    killed, a worker would otherwise wait for jobs forever, or finish its last job next to the
-    workers of the next build. Ctrl-C also ends the workers, silently; their parent reports it.
+    If its parent was killed, a worker would otherwise wait for jobs forever.
     """
     os.environ["TF_NUM_INTRAOP_THREADS"] = os.environ["TF_NUM_INTEROP_THREADS"] = "1"
     signal.signal(signal.SIGINT, signal.SIG_DFL)

@@ -1,9 +1,7 @@
 """Creates a shard: the TFRecord file with the examples of its documents.
 
-`make_shard` reads the shard's documents from the temporary files of `spill`, ordered by hash.
-`write_shard_of`, which the Beam build also calls, tokenizes them, creates examples (`instances`,
-`full_sentences`), shuffles and packs them (`packed`), creates rows (`rows`), masks tokens
-(`keras_bert.data.masking`) and encodes the records (`tfrecord_writing`).
+    documents -> tokens -> examples (`instances`, `full_sentences`) -> shuffled or packed (`packed`)
+    -> rows (`rows`) -> masked (`keras_bert.data.masking`) -> records (`tfrecord_writing`)
 
 The bytes of a shard depend only on its documents, the vocabulary and the settings, which include
 the seed. Therefore shards can be created anywhere, in any order, by any number of workers.
@@ -40,14 +38,10 @@ _ROWS_PER_BATCH = 1024
 
 @dataclass(frozen=True)
 class ShardJob:
-    """The inputs and the output folder of one shard.
+    """The index, the input and the output folder of one shard.
 
-    Attributes:
-        index: index of the shard.
-        num_buckets: number of temporary files; a multiple or a divisor of settings.num_shards.
-        directory: folder of the temporary files and of the shard.
-        vocab_file: path of the vocabulary.
-        settings: settings of the dataset, with the actual number of shards.
+    `directory` contains the temporary files, and the shard when it is complete. `num_buckets` is
+    their number per process, a multiple or a divisor of settings.num_shards.
     """
 
     index: int
@@ -58,11 +52,7 @@ class ShardJob:
 
 
 def make_shard(job: ShardJob) -> dict[str, Any]:
-    """Creates one shard from the temporary files; writes the note of `write_shard_of` next to it.
-
-    Raises:
-        InputError: if a file cannot be read or written.
-    """
+    """Creates a shard from the temporary files of `spill`, and writes its note next to it."""
     num_shards = job.settings.num_shards
     path = os.path.join(job.directory, tfrecord_writing.shard_name(job.index, num_shards))
     note = write_shard_of(
@@ -79,20 +69,15 @@ def make_shard(job: ShardJob) -> dict[str, Any]:
 def write_shard_of(
     documents: list[list[bytes]], index: int, vocab_file: str, settings: Settings, path: str
 ) -> dict[str, Any]:
-    """Creates the TFRecord file for the documents of a shard.
+    """Creates the TFRecord file of a shard at `path`, and returns its note.
 
-    Args:
-        documents: sentences (UTF-8) of each document, in canonical order.
-        index: index of the shard.
-        vocab_file: path of the vocabulary.
-        settings: settings of the dataset, with the actual number of shards.
-        path: path of the TFRecord file.
+    `documents` are lists of sentences in UTF-8, in the order of the documents' digests. `settings`
+    has the actual number of shards.
 
     Returns:
-        The note: index; for the manifest's `shards`: file, examples, rows (records, as many as
-        examples unless packed), bytes, sha256; for its `counts`, in addition to examples and rows:
-        documents, sentences, random_next (examples with label 1, including swapped ones), masked
-        (0 with dynamic, where training draws the masks), real_tokens.
+        index; file, rows, bytes and sha256 of the TFRecord file; and the counts documents,
+        sentences, examples, random_next (examples with label 1, including swapped ones), masked (0
+        with dynamic, where training draws the masks) and real_tokens.
 
     Raises:
         InputError: if the vocabulary cannot be read or the file cannot be written.
@@ -129,10 +114,7 @@ def _tokenizer(vocab: tuple[str, ...], do_lower_case: bool) -> "BertTokenizer":
 
 
 def tokenize(documents: list[list[bytes]], tokenizer: "BertTokenizer") -> instances.Documents:
-    """Tokenizes documents, given as UTF-8 sentences, to flat arrays.
-
-    Drops sentences without tokens and documents without sentences.
-    """
+    """Tokenizes documents of UTF-8 sentences; drops sentences and documents without tokens."""
     sentences = [sentence for document in documents for sentence in document]
     ids, lengths = [], []
     for batch in _batches(sentences):
@@ -171,10 +153,7 @@ def make_examples(
     settings: Settings,
     shard_index: int,
 ) -> Iterator[dict[str, np.ndarray]]:
-    """Yields the rows of a shard in random order, as batches of features (`tfrecord_writing`).
-
-    The settings determine which features there are. `shard_index` is part of the random seed.
-    """
+    """Yields the rows of a shard in random order, as batches of features (`tfrecord_writing`)."""
     seed = hashlib.blake2b(
         json.dumps([settings.random_seed, settings.num_shards, shard_index]).encode(),
         digest_size=32,

@@ -1,15 +1,12 @@
 """Distributes the documents of a corpus over temporary files by hash, and reads them back.
 
-The corpus is read once. Every reading process writes one temporary file per bucket. A document
-belongs to bucket hash(seed, text), which bounds memory for any size of the corpus. Documents are
-read back in the order of their hashes, so the order of the input files, the order of the documents
-in them and the number of processes do not matter.
+    temporary file: entries of digest (16 bytes), length in bytes (uint64, little-endian), text
 
-A temporary file is a sequence of entries: digest (16 bytes), length in bytes (uint64,
-little-endian), text (UTF-8, one sentence per line).
+A document belongs to bucket hash(seed, text), and each process writes one temporary file per
+bucket, so memory does not grow with the corpus. Documents are read back in the order of their
+hashes. Therefore, neither their order in the corpus nor the number of processes matters.
 """
 
-import hashlib
 import os
 import struct
 from collections import defaultdict
@@ -17,6 +14,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from data_tools.building.input_file import InputFile
 from data_tools.building.partition import (
     DIGEST_BYTES,
     bucket_of,
@@ -24,7 +22,7 @@ from data_tools.building.partition import (
     text_bytes_of,
 )
 from data_tools.building.runners import run_local
-from data_tools.corpus.documents import Reading, read_texts
+from data_tools.corpus.documents import Reading
 from data_tools.corpus.odd_input import OddInput
 from data_tools.progress import Meter, Progress, watched
 from keras_bert.common.errors import InputError
@@ -34,21 +32,14 @@ _HEAD = struct.Struct(f"<{DIGEST_BYTES}sQ")
 _SPILL_BUFFER_BYTES = 64 << 20
 _SPILL_BYTES_PER_BUCKET = 1 << 20
 _OBJECT_BYTES = 48  # Python's memory overhead per entry
-# Starting a process takes about a second, in which a running one reads more than this.
+# Starting a process takes about a second. A running process reads more than this in that time.
 _TEXT_BYTES_PER_WORKER = 64 << 20
 _MAX_GROUPS = 100
 
 
 @dataclass(frozen=True)
 class Spill:
-    """The temporary files that documents are distributed over.
-
-    Attributes:
-        reading: settings for reading documents.
-        random_seed: key of the hash.
-        num_buckets: number of buckets, and of temporary files per process.
-        directory: folder of the temporary files.
-    """
+    """The temporary files of a corpus: `num_buckets` for each process, in `directory`."""
 
     reading: Reading
     random_seed: int
@@ -59,11 +50,10 @@ class Spill:
 def spill_documents(
     input_files: list[str], spill: Spill, num_workers: int, progress: Progress
 ) -> list[dict[str, Any]]:
-    """Distributes the documents of a corpus over temporary files by hash(seed, text).
+    """Distributes the documents of a corpus over temporary files.
 
     Returns:
-        For each input file: file, bytes, sha256, documents, sentences, text_bytes (of its
-        documents), longest_document (in sentences), odd (`OddInput.to_dict`).
+        For each input file: the entry of `InputFile`.
 
     Raises:
         InputError: if a file cannot be read or written.
@@ -83,13 +73,7 @@ def spill_documents(
 
 @dataclass(frozen=True)
 class SpillJob:
-    """The input files of one process, and the temporary files for their documents.
-
-    Attributes:
-        number: index of the group of files, part of the names of the temporary files.
-        input_files: paths of the input files.
-        spill: the temporary files.
-    """
+    """The input files that one process distributes, and the index of the process."""
 
     number: int
     input_files: list[str]
@@ -97,18 +81,11 @@ class SpillJob:
 
 
 def spill_group(job: SpillJob) -> list[dict[str, Any]]:
-    """Writes the documents of one group of input files to temporary files.
-
-    Returns:
-        An entry for each input file, as in `spill_documents`.
-
-    Raises:
-        InputError: if a file cannot be read or written.
-    """
+    """Distributes the documents of one job; `spill_documents` describes the result."""
     try:
         with Meter(_meter_path(job)) as meter:
             return _spill(job, meter)
-    except OSError as error:  # errors of reading are InputErrors already
+    except OSError as error:  # A read error is an InputError already.
         raise InputError(
             f"{job.spill.directory}: cannot be written ({error.strerror or error})"
         ) from None
@@ -120,11 +97,8 @@ def _spill(job: SpillJob, meter: Meter) -> list[dict[str, Any]]:
     buffered = 0
     entries = []
     for path in job.input_files:
-        source = _Source(path, meter)
-        odd = OddInput()
-        num_documents = num_sentences = text_bytes = longest = 0
-        for document in read_texts(path, job.spill.reading, odd, source.open):
-            text = document.encode()
+        source = InputFile(path, job.spill.reading, on_read=meter.add)
+        for text in source.documents():
             digest = document_digest(text, job.spill.random_seed)
             entry = _HEAD.pack(digest, len(text)) + text
             buffers[bucket_of(digest, job.spill.num_buckets)].append(entry)
@@ -132,23 +106,7 @@ def _spill(job: SpillJob, meter: Meter) -> list[dict[str, Any]]:
             if buffered > max_buffered:
                 _flush(buffers, job)
                 buffered = 0
-            sentences = document.count("\n") + 1
-            num_documents += 1
-            num_sentences += sentences
-            text_bytes += len(text)
-            longest = max(longest, sentences)
-        entries.append(
-            {
-                "file": path,
-                "bytes": source.num_bytes,
-                "sha256": source.sha256.hexdigest(),
-                "documents": num_documents,
-                "sentences": num_sentences,
-                "text_bytes": text_bytes,
-                "longest_document": longest,
-                "odd": odd.to_dict(),
-            }
-        )
+        entries.append(source.entry())
     _flush(buffers, job)
     for path in _all_spilled(job.spill.directory, range(job.spill.num_buckets), [job.number]):
         with open(path, "rb") as file:
@@ -156,33 +114,8 @@ def _spill(job: SpillJob, meter: Meter) -> list[dict[str, Any]]:
     return entries
 
 
-class _Source:
-    """A file whose bytes are hashed and counted as they are read."""
-
-    def __init__(self, path: str, meter: Meter):
-        self._path, self._meter = path, meter
-        self.sha256, self.num_bytes = hashlib.sha256(), 0
-
-    def open(self, path: str) -> "_Source":
-        self._file = open(path, "rb", buffering=0)  # noqa: SIM115
-        return self
-
-    def __enter__(self) -> "_Source":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._file.close()
-
-    def read(self, size: int = -1) -> bytes:
-        data = self._file.read(size)
-        self.sha256.update(data)
-        self.num_bytes += len(data)
-        self._meter.add(len(data))
-        return data
-
-
 def _groups(input_files: list[str], num_workers: int) -> list[list[str]]:
-    """Divides files into groups, one per worker, with about the same amount of text."""
+    """Divides files into groups with about the same amount of text, one per worker."""
     sizes = {path: text_bytes_of(path, os.path.getsize(path)) for path in input_files}
     useful = sum(sizes.values()) // _TEXT_BYTES_PER_WORKER + 1
     groups: list[list[str]] = [
@@ -208,14 +141,8 @@ def read_spilled(
 ) -> list[list[bytes]]:
     """Reads the documents of a shard from the temporary files, in the order of their digests.
 
-    Args:
-        directory: folder of the temporary files.
-        num_buckets: number of buckets, as in `Spill`.
-        shard: index of the shard.
-        num_shards: number of shards; must be a multiple or a divisor of `num_buckets`.
-
-    Returns:
-        A list of sentences in UTF-8 for each document.
+    `num_shards` must be a multiple or a divisor of `num_buckets`. Returns a list of sentences in
+    UTF-8 for each document.
 
     Raises:
         InputError: if a file is truncated.

@@ -1,8 +1,4 @@
-"""Decompresses corpus files as streams, in the format that the file name determines.
-
-A file may consist of several archives, one after the other. Truncated archives and trailing data
-that is not an archive raise `BrokenArchiveError`.
-"""
+"""Decompresses files as streams: .gz, .bz2, .xz and .zst, one or more archives in a row."""
 
 import bz2
 import lzma
@@ -15,16 +11,16 @@ import zstandard
 
 
 class BrokenArchiveError(Exception):
-    """Raised for a file that is not a complete archive of the format that its name implies."""
+    """Raised for a file that is truncated, or contains anything but archives of its format."""
 
 
 def is_archive(path: str) -> bool:
-    """Returns whether a file is compressed: True for .gz, .bz2, .xz and .zst."""
+    """Returns whether a file is compressed, by the ending of its name."""
     return os.path.splitext(path)[1].lower() in _FORMATS
 
 
 def decompressed(path: str, raw: BinaryIO) -> "BinaryIO | _Archive":
-    """Returns `raw`, decompressed if the file name in `path` implies compression."""
+    """Returns the stream `raw`, decompressed if the ending of `path` is that of an archive."""
     form = _FORMATS.get(os.path.splitext(path)[1].lower())
     return _Archive(raw, *form) if form else raw
 
@@ -33,12 +29,8 @@ class _Archive:
     """Reads consecutive archives until the stream ends.
 
     The stream readers of the libraries are not strict enough: they ignore data after an archive
-    (bz2, lzma) or NULs there (gzip), or accept a truncated archive (zstandard).
-
-    Args:
-        raw: the stored bytes.
-        new_archive: creates a decompressor for one archive.
-        stored_bytes: how many bytes of `raw` are decompressed at a time.
+    (bz2, lzma) or NULs there (gzip), or accept a truncated archive (zstandard). At most
+    `stored_bytes` bytes of `raw` are decompressed at a time.
     """
 
     def __init__(self, raw: BinaryIO, new_archive: Callable[[], Any], stored_bytes: int):
@@ -47,11 +39,7 @@ class _Archive:
         self._stored, self._content = b"", memoryview(b"")
 
     def read(self, size: int) -> bytes:
-        """Reads at most `size` bytes; returns no bytes at the end.
-
-        Raises:
-            BrokenArchiveError: if the stream is anything but complete archives.
-        """
+        """Reads at most `size` bytes; returns no bytes at the end."""
         while not self._content:
             # bz2 and lzma keep unused input, which bounds the size of their output.
             if not self._stored and getattr(self._archive, "needs_input", True):
@@ -81,8 +69,8 @@ class _Archive:
             self._num_complete += 1
 
 
-# The second value, the number of stored bytes that are decompressed at a time, bounds memory where
-# the library does not: one stored byte of gzip expands to at most a thousand bytes of text, a
+# The second value is the number of stored bytes that are decompressed at a time. It bounds memory
+# where the library does not: a byte of gzip expands to at most a thousand bytes of text, and a
 # kilobyte of zstandard to at most 32 MiB.
 _FORMATS: dict[str, tuple[Callable[[], Any], int]] = {
     ".gz": (lambda: zlib.decompressobj(wbits=31), 1 << 14),

@@ -1,17 +1,13 @@
-"""Streams documents from text files.
+"""Reads the documents of a corpus, each as a list of non-empty sentences.
 
-The files are given as `--input_file`, a comma-separated list of files, globs and directories. They
-are plain text, .gz, .bz2, .xz or .zst, in one of the formats of `data_tools.corpus.formats`:
+Files are plain text, .gz, .bz2, .xz or .zst, in one of these formats:
 
 * `sentences` (format of Google's BERT): one sentence per line, a blank line between documents.
-* `prose`: running text. A blank line ends a paragraph. Two or more consecutive blank lines (the
-  gap between chapters), a form feed or the end of the file end a document.
+* `prose`: running text. A blank line ends a paragraph. Two or more blank lines (the gap between
+  chapters), a form feed or the end of the file end a document.
 * `jsonl`: one JSON object per line, with the document in one of its fields.
 * `wiki`: the output of WikiExtractor for a Wikipedia dump, as `<doc>` tags or as JSON.
 * `gutenberg`: Project Gutenberg's books, one document per book, without headers and licences.
-
-A document is a list of non-empty sentences (str) without surrounding white space. Only one document
-is in memory at a time, and an over-long one is split into several.
 """
 
 import glob
@@ -37,8 +33,8 @@ class Reading:
     Attributes:
         input_format: one of INPUT_FORMATS.
         text_field: name of the field that holds the document, for jsonl.
-        language: ISO 639-1 code of the language whose rules split text into sentences; not used
-            by the format `sentences`.
+        language: ISO 639-1 code of the language whose rules split text into sentences; not used by
+            the format `sentences`.
         max_bad_line_share: maximum fraction of undecodable or malformed lines per file.
     """
 
@@ -48,7 +44,6 @@ class Reading:
     max_bad_line_share: float = 0.1
 
     def __post_init__(self) -> None:
-        """Checks all values; raises an `InputError` for the first invalid one."""
         if self.input_format not in INPUT_FORMATS:
             raise InputError(
                 f"--input_format={self.input_format}: expected one of {', '.join(INPUT_FORMATS)}"
@@ -63,15 +58,10 @@ class Reading:
 
 
 def find_input_files(patterns: str) -> list[str]:
-    """Returns the files that `--input_file` names.
+    """Returns the distinct files that a comma-separated list of files, globs and directories names.
 
-    Args:
-        patterns: a comma-separated list of files, globs (`**` matches nested folders) and
-            directories. A directory stands for all files below it, except hidden ones (a name
-            with a leading dot).
-
-    Returns:
-        The distinct paths in the order of the list, sorted within a glob or a directory.
+    `**` in a glob matches nested folders. A directory stands for all files below it, except hidden
+    ones (a name with a leading dot). The files are sorted within a glob or a directory.
 
     Raises:
         InputError: if an entry matches no file, or something that is not a regular file.
@@ -122,16 +112,10 @@ def read_documents(
     odd: OddInput,
     open_file: Callable[[str], BinaryIO] = open_local,
 ) -> Iterator[list[str]]:
-    """Yields the documents of one file as lists of sentences.
+    """Yields the documents of one file, each a list of sentences.
 
-    Args:
-        path: a text file, compressed if its name ends in .gz, .bz2, .xz or .zst.
-        reading: how the file is read.
-        odd: the odd input of the file is added to it after the last document.
-        open_file: opens a path and returns the stream of its stored bytes.
-
-    Yields:
-        One document at a time, each with at least one sentence.
+    `odd` counts the odd input of the file, after its last document. `open_file` opens a path and
+    returns the stream of its stored bytes.
 
     Raises:
         InputError: if the file cannot be read, is a broken archive or UTF-16, or has too many
@@ -147,7 +131,7 @@ def read_texts(
     odd: OddInput,
     open_file: Callable[[str], BinaryIO] = open_local,
 ) -> Iterator[str]:
-    r"""Like `read_documents`, but yields each document as a text with `\n` between sentences."""
+    r"""Yields the documents as in `read_documents`, but as texts with `\n` between sentences."""
     longest = formats.MAX_JSON_LINE_BYTES if reading.input_format in ("jsonl", "wiki") else None
     sizes = {"max_line_bytes": longest} if longest else {}
     lines = Lines(path, reading.max_bad_line_share, open_file, **sizes)

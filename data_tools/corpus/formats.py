@@ -1,8 +1,7 @@
-r"""Readers of the corpus formats, one function per format.
+r"""Reads the corpus formats, one function per format.
 
-Each takes the `Lines` of a file and yields documents: texts (str) with one sentence per line and
-`\n` between sentences, none of them empty. The `Lines` count odd input. Only one document is in
-memory at a time; an over-long one is split (`data_tools.corpus.paragraphs`).
+Each function yields the documents in the `Lines` of a file as texts with `\n` between sentences,
+and counts odd input. An over-long document is split (`data_tools.corpus.paragraphs`).
 """
 
 import html
@@ -95,10 +94,7 @@ def prose_texts(lines: Lines, language: str) -> Iterator[str]:
 
 
 def json_texts(lines: Lines, text_field: str, language: str) -> Iterator[str]:
-    """Yields the documents of a file with one JSON object per line.
-
-    The text is in `text_field`; a line break in it ends a paragraph.
-    """
+    """Yields the field `text_field` of each JSON line as a document; line breaks end paragraphs."""
     document = Document(lines, language)
     for line, fields in _json_objects(lines, lines.lines(), text_field):
         yield from document.of_paragraphs(fields[text_field].split("\n"), line)
@@ -142,8 +138,8 @@ def _json_objects(
 def wiki_texts(lines: Lines, language: str) -> Iterator[str]:
     """Yields the articles in the output of WikiExtractor: `<doc ...>` to `</doc>`, or JSON lines.
 
-    The first character of the file determines which of the two forms is read. An article's title is
-    skipped if it is the first line. Redirects are empty documents.
+    The first character of the file determines the form. A first line that repeats the title is
+    skipped. Redirects are empty documents.
     """
     source = lines.lines()
     for first in source:

@@ -34,8 +34,8 @@ _MAX_HEADER_BYTES = 1 << 20
 def gutenberg_texts(lines: Lines, language: str) -> Iterator[str]:
     """Yields the books of a Project Gutenberg file, the text between the markers, as documents.
 
-    Skips credits ("Produced by ...") at the beginning and removes the underscores of _emphasis_.
-    The header names the character set. A file without markers is read as one book.
+    The header names the character set. Credits ("Produced by ...") at the start of a book and the
+    underscores of _emphasis_ are removed. A file without markers is read as one book.
     """
     document = Document(lines, language, _tidy_book)
     opened: Line | None = None  # first line of the current book
@@ -90,7 +90,7 @@ def _add_unmarked(
 
 
 def _encoding(name: str) -> str:
-    """Returns the Python name of a single-byte character set; utf-8 for all other names."""
+    """Returns Python's name of a single-byte character set, or utf-8 for other names."""
     if re.match(r"iso[- ]latin-?1", name, re.IGNORECASE):
         return "iso-8859-1"
     if numbered := _SINGLE_BYTE_SETS.match(name):

@@ -1,12 +1,9 @@
-r"""Reads the lines of a text file: opens, decompresses, splits and decodes it.
-
-The file is UTF-8 text; .gz, .bz2, .xz and .zst files are decompressed. Lines are yielded one by one
-or in blocks of 256 KiB, so a file of any size can be streamed.
+r"""Reads the lines of a UTF-8 text file, one by one or in blocks of 256 KiB.
 
 Only `\n` and `\r\n` end a line, so a stray U+2028 or vertical tab inside a sentence does not split
-it. A byte order mark at the start of a file is dropped. Odd input is counted and repaired: an
-over-long line is split, an undecodable byte becomes U+FFFD. A file with too many bad lines is
-rejected, because it is probably not UTF-8 text.
+it. A byte order mark is dropped. Odd input is counted and repaired: an over-long line is split, an
+undecodable byte becomes U+FFFD. A file with too many bad lines is rejected, because it is probably
+not UTF-8 text.
 """
 
 import re
@@ -44,13 +41,9 @@ class Line(NamedTuple):
 
 
 class Lines:
-    """The lines of one file, which can be read once.
+    """The lines of one file, which can be read once; longer lines than `max_line_bytes` are split.
 
-    Args:
-        path: path of the file.
-        max_bad_line_share: maximum fraction of undecodable or malformed lines.
-        open_file: opens a path for reading bytes.
-        max_line_bytes: longer lines are split into parts.
+    `max_bad_line_share` is the maximum fraction of undecodable or malformed lines.
     """
 
     def __init__(
@@ -67,7 +60,7 @@ class Lines:
         self._first_bad = ""
 
     def blocks(self) -> Iterator[tuple[Line, str]]:
-        """Yields blocks of whole lines with their line ends, and their decoded text."""
+        """Yields (block, text): a block of whole lines as a `Line`, and its decoded content."""
         for block in self._raw_blocks():
             try:
                 text = block.content.decode()
@@ -83,8 +76,7 @@ class Lines:
     def decode(self, line: Line, encoding: str = "utf-8") -> str:
         """Decodes a line; undecodable bytes are counted and become U+FFFD.
 
-        Raises:
-            InputError: if the line cannot be decoded and no bad line is allowed.
+        Raises an `InputError` if the line cannot be decoded and no bad line is allowed.
         """
         try:
             return line.content.decode(encoding)
@@ -109,16 +101,12 @@ class Lines:
         self._add_bad(line.number, f"{problem} (byte offset {line.offset} of the file)")
 
     def add_odd(self, kind: str, line: Line | None = None, times: int = 1) -> None:
-        """Counts odd input, one of `odd_input.KINDS`; without `line`, at the start of the file."""
+        """Counts odd input of a kind in `odd_input.KINDS`, by default at the start of the file."""
         number, offset = (line.number, line.offset) if line else (1, 0)
         self.odd.add(kind, self.path, number, offset, times=times)
 
     def check_bad_lines(self) -> None:
-        """Checks the fraction of bad lines after the whole file is read.
-
-        Raises:
-            InputError: if it exceeds `max_bad_line_share`; the message quotes the first bad line.
-        """
+        """Raises an `InputError` that quotes the first bad line if the whole file had too many."""
         if self._num_bad_lines > self._max_bad_line_share * self._num_lines:
             self._raise_bad_lines()
 
@@ -144,7 +132,7 @@ class Lines:
             offset += len(line) + 1
 
     def _raw_blocks(self) -> Iterator[Line]:
-        """Yields blocks of whole lines, or a part of an over-long line with an added line end.
+        """Yields blocks of whole lines, or parts of an over-long line with an added line end.
 
         The boundaries depend only on the text, not on how the file was read.
         """

@@ -1,8 +1,6 @@
-"""Counts odd input in a corpus: empty files, over-long lines, malformed lines and so on.
+"""Counts input of a corpus that is empty, malformed or too long, by kind (`KINDS`).
 
-The readers count the odd input of each kind and record the first places where they find it. The
-counts of several files and processes can be merged. They are stored in the manifest as JSON and
-logged as warnings, so no odd input is dropped silently.
+The counts are stored in the manifest and logged as warnings, so no input is dropped silently.
 """
 
 from collections import Counter
@@ -53,15 +51,10 @@ class OddInput:
     def add(
         self, kind: str, file: str, line: int, offset: int, detail: str = "", times: int = 1
     ) -> None:
-        """Counts odd input in one file.
+        """Counts `times` occurrences of a kind (`KINDS`) in a file, and records their first place.
 
-        Args:
-            kind: one of `KINDS`.
-            file: path of the file.
-            line: line number, from 1.
-            offset: byte offset in the decompressed file, from 0.
-            detail: details, if the kind alone is not specific enough.
-            times: number of occurrences.
+        `line` starts at 1; `offset` is the byte offset in the decompressed file. `detail` gives
+        details if the kind alone is not specific enough.
         """
         self._counts[kind] += times
         self._files[kind] = 1
@@ -71,7 +64,7 @@ class OddInput:
             places.append(place | {"what": detail} if detail else place)
 
     def merge(self, other: "OddInput | Mapping[str, Any]") -> None:
-        """Adds the counts (or their `to_dict`) of files that are not counted here yet."""
+        """Adds the counts of other files, given as an `OddInput` or its `to_dict`."""
         for kind, entry in (other.to_dict() if isinstance(other, OddInput) else other).items():
             self._counts[kind] += entry["count"]
             self._files[kind] += entry["files"]

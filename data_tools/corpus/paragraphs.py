@@ -1,7 +1,7 @@
 """Joins lines to paragraphs and splits paragraphs into the sentences of a document.
 
-A document is yielded as text (str) with one sentence per line. One that exceeds MAX_DOCUMENT_LENGTH
-or MAX_DOCUMENT_SENTENCES is yielded in several parts, which bounds memory.
+A document that exceeds MAX_DOCUMENT_LENGTH or MAX_DOCUMENT_SENTENCES is yielded in several parts,
+which bounds memory.
 """
 
 from collections.abc import Callable, Iterator
@@ -16,17 +16,15 @@ MAX_PARAGRAPH_LENGTH = 1 << 20
 
 
 def is_over_long(length: int, num_sentences: int) -> bool:
-    """Returns whether the current part of a document, `length` characters, must end here."""
+    """Returns whether a document, `length` characters so far, must be split here."""
     return length > MAX_DOCUMENT_LENGTH or num_sentences > MAX_DOCUMENT_SENTENCES
 
 
 class Document:
-    """The document that is being read, or its current part.
+    """The document that is being read; its methods yield texts with one sentence per line.
 
-    Args:
-        lines: the lines of the file, which count odd input.
-        language: language of the text, for splitting sentences.
-        tidy: cleans a paragraph before it is split, given its text and its index in the document.
+    `lines` count odd input. `tidy` cleans a paragraph, given its text and its index in the
+    document, before it is split into sentences.
     """
 
     def __init__(self, lines: Lines, language: str, tidy: Callable[[str, int], str] | None = None):
@@ -41,7 +39,7 @@ class Document:
         self._is_in_parts = False
 
     def add_line(self, text: str, line: Line) -> Iterator[str]:
-        """Adds a line to the paragraph; a blank line ends it. Yields a part that is complete."""
+        """Adds a line to the paragraph; a blank line ends it. Yields over-long text as a part."""
         if not text:
             self.end_paragraph()
             return
@@ -74,14 +72,14 @@ class Document:
         self.drop()
 
     def end_or_count_empty(self, opened: Line) -> Iterator[str]:
-        """Like `end`, but counts an empty document, at the line where it began."""
+        """Ends the document; counts an empty one as odd input at the line where it began."""
         self.end_paragraph()
         if not self._sentences and not self._is_in_parts:
             self._lines.add_odd("empty_documents", opened)
         yield from self.end()
 
     def of_paragraphs(self, paragraphs: list[str], line: Line) -> Iterator[str]:
-        """Yields the document with these paragraphs, all from one line of the file."""
+        """Yields the document that consists of these paragraphs, all from one line of the file."""
         for paragraph in paragraphs:
             start = 0
             while start < len(paragraph):

@@ -1,11 +1,10 @@
-"""Splits running text into sentences.
+"""Splits running text into sentences with the rules of the package sentencex.
 
-Uses the rules of the package sentencex: a full stop ends a sentence unless it belongs to an
-abbreviation of the language, a number or an initial; Chinese and Japanese full stops need no white
-space after them. A Japanese quotation is split from the clause that follows it:
-「行きますか？」 と彼は聞いた。
+A full stop ends a sentence unless it belongs to an abbreviation of the language, a number or an
+initial. Chinese and Japanese full stops need no white space after them. A Japanese quotation is
+split from the clause that follows it: 「行きますか？」 と彼は聞いた。
 
-tensorflow-text's StateBasedSentenceBreaker was measured and rejected: it splits after "Mr.", inside
+tensorflow-text's StateBasedSentenceBreaker was tested and rejected: it splits after "Mr.", inside
 "e.g." and inside "3.14", and moves a closing quote to the start of the next sentence.
 """
 
@@ -13,8 +12,8 @@ import sentencex
 
 from keras_bert.common.errors import InputError
 
-# ISO 639-1. For an unknown language, the package silently uses English rules, which are right for
-# most languages, so this check only catches typing errors.
+# ISO 639-1 codes, to catch typing errors. For an unknown language, the package silently uses the
+# rules of English, which are right for most languages.
 _CODES = """
 aa ab ae af ak am an ar as av ay az ba be bg bh bi bm bn bo br bs ca ce ch co cr cs cu cv cy da
 de dv dz ee el en eo es et eu fa ff fi fj fo fr fy ga gd gl gn gu gv ha he hi ho hr ht hu hy hz
@@ -39,14 +38,9 @@ def check_language(language: str) -> None:
 
 
 def split_sentences(text: str, language: str = "en") -> list[str]:
-    """Splits a paragraph into sentences.
+    """Splits a paragraph into non-empty sentences without surrounding white space.
 
-    Args:
-        text: running text without paragraph breaks; line ends count as spaces.
-        language: ISO 639-1 code of its language.
-
-    Returns:
-        The non-empty sentences in order, without line ends or surrounding white space.
+    Line ends in `text` count as spaces. `language` is an ISO 639-1 code.
     """
     text = text.replace("\n", " ")
     if len(text) <= _MAX_SEGMENT_LENGTH:

@@ -1,1 +1,1 @@
-"""Creates pre-training examples and TFRecords from tokenized documents."""
+"""Creates pre-training examples from tokenized documents, and encodes them as TFRecords."""

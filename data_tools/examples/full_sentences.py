@@ -17,15 +17,9 @@ def make_full_sentences(
 ) -> ExampleSpans:
     """Fills rows with the sentences of all documents, each used once, in a random document order.
 
-    Args:
-        documents: the tokenized documents.
-        max_seq_length: tokens per row, including [CLS] and every [SEP].
-        short_seq_prob: fraction of rows whose target length is drawn from [2, max_seq_length - 2].
-            A row always holds at least one sentence, even if the target is shorter.
-        rng: the random number generator.
-
-    Returns:
-        One example per row, with one part for each document in the row.
+    A row has up to S = `max_seq_length` tokens, including [CLS] and every [SEP], and at least one
+    sentence. With probability `short_seq_prob`, its target length is drawn from [2, S - 2]. Returns
+    one example per row, with one part for each document in the row.
     """
     max_tokens = max_seq_length - NUM_SPECIAL_TOKENS
     source, length, num_sentences = _sentences_in_random_order(documents, max_tokens, rng)
@@ -70,7 +64,8 @@ def _sentences_in_random_order(
 
     num_parts = -(-length // max_tokens)
     total_parts = np.concatenate([[0], np.cumsum(num_parts)])
-    number = np.arange(total_parts[-1]) - np.repeat(total_parts[:-1], num_parts)  # of its sentence
+    # Index of each part in its sentence.
+    number = np.arange(total_parts[-1]) - np.repeat(total_parts[:-1], num_parts)
     length = np.minimum(np.repeat(length, num_parts) - number * max_tokens, max_tokens)
     source = np.repeat(source, num_parts) + number * max_tokens
     document_ends = np.concatenate([[0], np.cumsum(num_sentences)])

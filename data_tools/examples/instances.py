@@ -1,19 +1,16 @@
 """Creates next-sentence pairs from tokenized documents.
 
-Documents are three flat arrays (`Documents`). A pair is a row (a_start, a_end, b_start, b_end,
-label) of an int64 array [n, 5]: A is ids[a_start:a_end], B is ids[b_start:b_end]. Two spans are
-enough because each half of a pair is contiguous in the documents. The tokens themselves are
-gathered one batch at a time (`data_tools.examples.rows`). `ExampleSpans` represents both pairs and
-examples of more than two parts (`data_tools.examples.full_sentences`).
+    pairs int64 [n, 5]: a_start, a_end, b_start, b_end, label
+    segment A is ids[a_start:a_end], segment B is ids[b_start:b_end] (`Documents`)
 
 next_sentence=random follows BERT (Devlin et al. 2019, section 3.1 and appendix A.2; the released
-create_pretraining_data): sentences are collected up to a target length. A is a random number of
-them; B is the rest or, half of the time, a span of another document. next_sentence=order follows
-ALBERT (Lan et al. 2020, section 3.1): B is always the rest, and half of the time A and B are
-swapped.
+create_pretraining_data): sentences are collected up to a target length, as a chunk. A is a random
+number of them. B is the rest or, half of the time, a span of another document. next_sentence=order
+follows ALBERT (Lan et al. 2020, section 3.1): B is always the rest, and half of the time A and B
+are swapped.
 
-For speed, there is no Python loop that creates chunks. All random draws are made at once, for a
-chunk starting at every sentence; `walk` then selects the chunks that follow one another.
+For speed, no Python loop creates chunks: all random draws are made at once, for a chunk starting at
+every sentence, and `walk` then selects the chunks that follow one another.
 """
 
 from collections.abc import Sequence
@@ -28,14 +25,14 @@ NUM_SPECIAL_TOKENS = 3  # [CLS] and both [SEP]
 
 @dataclass(frozen=True)
 class Documents:
-    """Tokenized documents as flat arrays.
+    """Tokenized documents as flat arrays. No document and no sentence is empty.
 
     Attributes:
         ids: int32 [T], the token ids of all documents, concatenated.
-        sentence_starts: int64 [number of sentences + 1], the start of each sentence in `ids`; the
-            last value is T. No sentence is empty.
-        document_starts: int64 [number of documents + 1], the first sentence of each document; the
-            last value is the number of sentences. No document is empty.
+        sentence_starts: int64 [number of sentences + 1], the start of each sentence in `ids`, then
+            T.
+        document_starts: int64 [number of documents + 1], the first sentence of each document, then
+            the number of sentences.
     """
 
     ids: np.ndarray
@@ -48,7 +45,7 @@ class Documents:
 
 @dataclass(frozen=True)
 class ExampleSpans:
-    """Examples `[CLS] part [SEP] part [SEP] ...` as spans of the documents.
+    """Examples `[CLS] part [SEP] part [SEP] ...`, whose parts are spans of the documents.
 
     Attributes:
         parts: int64 [m, 2], (start, end) of each part in the documents' ids.
@@ -84,7 +81,7 @@ class ExampleSpans:
         )
 
     def lengths(self) -> np.ndarray:
-        """Returns the tokens per example, int64 [n], including [CLS] and every [SEP]."""
+        """Returns the number of tokens in each example, int64 [n], including special tokens."""
         ends = np.concatenate([[0], np.cumsum(self.parts[:, 1] - self.parts[:, 0] + 1)])
         return np.diff(ends[self.first_part]) + 1
 
@@ -99,14 +96,14 @@ class ExampleSpans:
 
 
 def ranges(starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-    """Concatenates the ranges [start, start + length), int64 [n] each, into one int64 array."""
+    """Concatenates the ranges [start, start + length) of all starts and lengths, int64 [n] each."""
     ends = np.cumsum(lengths)
     total = int(ends[-1]) if len(ends) else 0
     return np.repeat(starts - ends + lengths, lengths) + np.arange(total)
 
 
 def walk(following: np.ndarray) -> np.ndarray:
-    """Follows next indices, int64 [n], from 0 until n; returns the visited ones, int64 [steps]."""
+    """Follows an array of next indices, int64 [n], from 0 until n; returns the visited indices."""
     after = following.tolist()  # a list step takes 50 ns, an array step three times that
     visited = []
     at = 0
@@ -123,17 +120,11 @@ def make_pairs(
     next_sentence: str,
     rng: np.random.Generator,
 ) -> np.ndarray:
-    """Creates the sentence pairs of all documents, not yet truncated.
+    """Creates the sentence pairs of all documents, int64 [n, 5], not yet truncated.
 
-    Args:
-        documents: the tokenized documents, which also provide the random B.
-        max_seq_length: tokens per example, including [CLS] and both [SEP].
-        short_seq_prob: fraction of documents with a target length drawn from [2, max_seq_length-3].
-        next_sentence: "random" or "order".
-        rng: the random number generator.
-
-    Returns:
-        int64 [n, 5], the pairs in document order.
+    `max_seq_length` counts [CLS] and both [SEP]. With probability `short_seq_prob`, the target
+    length of a document is drawn from [2, max_seq_length - 3]. `next_sentence` is "random" or
+    "order".
     """
     starts = documents.sentence_starts
     document = np.repeat(np.arange(len(documents)), np.diff(documents.document_starts))
@@ -164,10 +155,10 @@ def make_pairs(
 def _random_halves(
     documents: Documents, document: np.ndarray, target: np.ndarray, rng: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Draws a B for each A: sentences of another document from a random one on, up to the target.
+    """Draws a random B for each A; returns b_start and b_end, int64 [n] each.
 
-    `document` int64 [n] is the document of A; `target` int64 [n] is the number of tokens for B,
-    which has at least one sentence. Returns b_start and b_end, int64 [n].
+    B consists of sentences of another document than `document`, int64 [n], from a random one
+    onwards. It has about `target` tokens, int64 [n], and at least one sentence.
     """
     other = document
     for _ in range(10):  # after 10 attempts, accept the same document, as in BERT
@@ -193,13 +184,8 @@ def _order_pairs(
     """Splits chunks into pairs, int64 [n, 5], in order (label 0) or swapped (label 1).
 
     A chunk of one sentence is split inside it, and skipped if the sentence is a single token.
-
-    Args:
-        starts: int64 [number of sentences + 1], the start of each sentence.
-        first: int64 [n], the first sentence of each chunk.
-        a_end: int64 [number of sentences], where a chunk starting at each sentence is split.
-        end: int64 [number of sentences], the end of that chunk.
-        rng: the random number generator.
+    `first`, int64 [n], is the first sentence of each chunk. `a_end` and `end`, int64 [number of
+    sentences], are where the chunk starting at each sentence is split and ends.
     """
     begin, split, end = starts[first], starts[a_end[first]], starts[end[first]]
     is_one = np.flatnonzero(split == end)
@@ -215,9 +201,9 @@ def _order_pairs(
 def sample_targets(
     count: int, longest: int, short_seq_prob: float, rng: np.random.Generator
 ) -> np.ndarray:
-    """Samples target lengths, int64 [count].
+    """Samples `count` target lengths, int64: `longest`, or uniform in [2, longest] if short.
 
-    A target is uniform in [2, longest] with probability `short_seq_prob`, otherwise `longest`.
+    A target is short with the probability `short_seq_prob`.
     """
     is_short = rng.random(count) < short_seq_prob
     short = 2 + _below(np.full(count, longest - 1), rng)
@@ -225,16 +211,16 @@ def sample_targets(
 
 
 def _below(bounds: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Draws from [0, bound), int64 [n] for int64 [n]; 0 where the bound is 0."""
+    """Draws an integer from [0, bound) for each bound, int64 [n]; 0 where the bound is 0."""
     return (rng.random(len(bounds)) * bounds).astype(np.int64)
 
 
 def truncate_pairs(pairs: np.ndarray, max_num_tokens: int, rng: np.random.Generator) -> np.ndarray:
     """Truncates pairs, int64 [n, 5], to `max_num_tokens` tokens of A and B in total.
 
-    As in BERT, tokens are removed from the longer half (ties: B), each from a random end. The
-    number of tokens that each half loses depends only on the lengths. Therefore one binomial draw
-    per half decides how many of its tokens are removed at the front.
+    As in BERT, tokens are removed from the longer segment (B if both are equal), each from a random
+    end. The lengths alone determine how many tokens each segment loses. Therefore, one binomial
+    draw per segment decides how many of these tokens are at its start.
     """
     truncated = pairs.copy()
     a_length = pairs[:, A_END] - pairs[:, A_START]

@@ -1,8 +1,8 @@
-"""Sequence packing: assigns several short examples to one row.
+"""Packs sequences: assigns several short examples to one row.
 
-Examples in random order are packed one window at a time, best fit in order of decreasing length: an
-example is placed in the fullest row that still has room for its tokens and its predictions. The
-rows are returned in random order.
+Examples in random order are packed one window at a time, from the longest to the shortest. Each is
+placed in the fullest row that has room for its tokens and its predictions (best fit). The rows are
+returned in random order.
 """
 
 import numpy as np
@@ -19,18 +19,18 @@ def pack_examples(
     max_predictions_per_seq: int,
     rng: np.random.Generator,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Packs examples into rows of S tokens and P predictions.
+    """Packs examples into rows of S tokens and P predictions, in random order.
 
     Args:
-        lengths: int64 [n], tokens of each example, at most S.
-        num_predictions: int64 [n], predicted tokens of each example, 1 to P.
+        lengths: int64 [n], number of tokens of each example, at most S.
+        num_predictions: int64 [n], number of predicted tokens of each example, 1 to P.
         max_seq_length: S.
         max_predictions_per_seq: P.
-        rng: the random number generator for the order of the rows.
+        rng: the random number generator.
 
     Returns:
         order int64 [n], the example indices row by row; row_starts int64 [rows + 1], the start of
-        each row in `order`, with n as the last value.
+        each row in `order`, then n.
     """
     rows: list[list[int]] = []
     for start in range(0, len(lengths), WINDOW):
@@ -61,8 +61,8 @@ def _pack_window(
     """Packs one window of examples, which must be sorted by decreasing length."""
     rows: list[list[int]] = []
     predictions_left: list[int] = []
-    # The rows by their free room. Bit r of `rooms` is set if some row has free room r, so after
-    # shifting right by a length, the lowest set bit is the smallest room that is sufficient.
+    # with_room[r] lists the rows with room for r more tokens, and bit r of `rooms` is set if there
+    # are any. After a right shift by a length, the lowest set bit is the smallest sufficient room.
     with_room: list[list[int]] = [[] for _ in range(max_seq_length + 1)]
     rooms = 0
     for example, length, needed in zip(examples, lengths, num_predictions, strict=True):

@@ -1,11 +1,9 @@
-"""Arranges examples in the rows of their records, before masking.
+"""Arranges examples in rows, before masking.
 
-An example is laid out as `[CLS] part [SEP] part [SEP] ...`. In a packed row, the next example
-follows directly.
+    row: [CLS] part [SEP] part [SEP] ... padding; in a packed row, several examples before padding
 
-A row is a sequence of runs: one run for each part with its special tokens, and a last run of
-padding. Values that are constant along a run, such as the segment id or the difference between a
-token's index in the row and its index in the documents, are repeated by the length of the run.
+A row is a sequence of runs: one for each part with its special tokens, and one of padding. A value
+that is constant in a run, such as the segment id, is repeated by the length of the run.
 """
 
 from dataclasses import dataclass
@@ -35,13 +33,13 @@ class RowLayout:
 def lay_out(
     ids: np.ndarray, examples: ExampleSpans, row_starts: np.ndarray, layout: RowLayout
 ) -> dict[str, np.ndarray]:
-    """Creates the features of a batch of rows.
+    """Creates the features of a batch of n rows.
 
     Args:
         ids: int32 [T], the token ids of the documents.
         examples: the examples of the batch, row by row.
-        row_starts: int64 [n + 1], the first example of each row; the last value is the number of
-            examples. The examples of a row must fit in S tokens.
+        row_starts: int64 [n + 1], the first example of each row, then the number of examples. The
+            examples of a row must fit in S tokens.
         layout: the layout of the rows.
 
     Returns:
@@ -98,7 +96,7 @@ def lay_out(
         return features | {"next_sentence_labels": examples.labels[:, None]}
 
     row_of_example = np.repeat(np.arange(num_rows), np.diff(row_starts))
-    number = np.arange(len(examples)) - row_starts[row_of_example]  # index in its row
+    number = np.arange(len(examples)) - row_starts[row_of_example]  # index of example in its row
     cls_column = cls_at - row_of_example * max_seq_length
     position_ids = column - along_runs(np.repeat(cls_column, num_parts), np.int32).reshape(shape)
     features["position_ids"] = np.where(input_mask, position_ids, 0)

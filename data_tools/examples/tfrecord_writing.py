@@ -8,7 +8,7 @@ BERT:
     masked_lm_weights                        float32 [P]    not with --dynamic
     next_sentence_labels                     int64 [1]
 
-A packed row holds up to K = P consecutive examples, and these additional features:
+A packed row contains up to K = P consecutive examples, and has these additional features:
 
     position_ids                             int64 [S]      position within the example
     example_ids                              int64 [S]      1 to K, 0 for padding
@@ -16,11 +16,9 @@ A packed row holds up to K = P consecutive examples, and these additional featur
     next_sentence_labels                     int64 [K]      instead of [1]
     next_sentence_weights                    float32 [K]    1.0 for an example, 0.0 for none
 
-For speed, messages are encoded one batch at a time without protobuf objects. Each feature is a
-matrix of bytes with one row per message, wide enough for the longest integer, and a mask of the
-bytes in use. The protobuf headers before the values are encoded in the same way. The mask is
-applied only to matrices whose rows differ in length; adjacent ones of fixed width are sliced
-together.
+For speed, messages are encoded one batch at a time, as matrices of bytes with one row per message,
+without protobuf objects. A matrix is wide enough for the longest integer; a mask marks the bytes in
+use. Matrices of fixed width need no mask, and adjacent ones are sliced together.
 """
 
 import itertools
@@ -39,11 +37,11 @@ _FIELD_1, _FIELD_2, _FIELD_3 = 0x0A, 0x12, 0x1A
 
 
 def encode_examples(features: dict[str, np.ndarray]) -> list[bytes]:
-    """Encodes a batch of tf.Example messages.
+    """Encodes a batch of n tf.Example messages.
 
     Args:
-        features: arrays [n, width] by name. Float arrays become float lists, all others int64
-            lists with values in [0, 2**32).
+        features: arrays [n, width] by name. Float arrays become float lists, all others int64 lists
+            with values in [0, 2**32).
 
     Returns:
         n serialized messages, with features sorted by name like protobuf's deterministic mode.
@@ -54,7 +52,8 @@ def encode_examples(features: dict[str, np.ndarray]) -> list[bytes]:
     return list(map(b"".join, zip(*columns, strict=True)))
 
 
-# A part of n messages: bytes, uint8 [n, k], and the mask of used ones, bool [n, k]; None: all.
+# The same part of n messages: its bytes, uint8 [n, k], and the mask of the bytes in use,
+# bool [n, k], or None if all are in use.
 _Part = tuple[np.ndarray, np.ndarray | None]
 
 
@@ -77,7 +76,7 @@ def _map_entry(name: str, values: np.ndarray) -> _Part:
 
 
 def _header(field: int, size: np.ndarray) -> _Part:
-    """Encodes the header of each message's part: its field tag and its size in bytes, [n]."""
+    """Encodes the field tag and the size in bytes, int64 [n], of one field of each message."""
     header = np.full((len(size), 1), field, np.uint8)
     return _concatenate([(header, None), _varints(size[:, None])])
 
@@ -113,7 +112,6 @@ def _lengths(part: _Part) -> np.ndarray:
 
 
 def _concatenate(parts: list[_Part]) -> _Part:
-    """Concatenates parts; the result has a mask only if one of the parts has one."""
     grid = np.concatenate([grid for grid, _ in parts], axis=1)
     if all(used is None for _, used in parts):
         return grid, None
@@ -131,7 +129,6 @@ def _merge_fixed(parts: list[_Part]) -> Iterator[_Part]:
 
 
 def _row_slices(part: _Part) -> list[bytes]:
-    """Returns the bytes of each message's part."""
     grid, used = part
     ends = np.cumsum(_lengths(part)).tolist()
     # Flattened, because NumPy takes four times as long to select from two dimensions.
@@ -145,13 +142,9 @@ def shard_name(index: int, num_shards: int) -> str:
 
 
 def write_shard(path: str, batches: Iterable[list[bytes]]) -> dict[str, Any]:
-    """Writes batches of messages to a TFRecord file.
+    """Writes messages to a TFRecord file; returns file, rows, bytes and sha256 for the manifest.
 
-    Returns:
-        The entry for the manifest: file, rows, bytes, sha256.
-
-    Raises:
-        InputError: if the file cannot be written.
+    Raises an `InputError` if the file cannot be written.
     """
     import tensorflow as tf  # here, because a finished dataset needs no TensorFlow
 

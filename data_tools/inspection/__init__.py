@@ -1,1 +1,1 @@
-"""Reads record files, and computes statistics and readable text."""
+"""Reads and verifies record files, computes statistics and formats examples as text."""

@@ -1,10 +1,7 @@
 """Reads record files as batches of arrays, the inverse of `tfrecord_writing`.
 
-A `Batch` holds validated features as arrays [n, width] and derived values, such as the example of
-each token and the tokens before masking. Unpacked records are treated as packed ones with one
-example per row.
-
 Shapes: S tokens per row, P predictions, n rows, E examples, T tokens without padding in a batch.
+Unpacked records are treated as packed ones with one example per row.
 """
 
 from collections.abc import Iterator
@@ -31,7 +28,7 @@ Shape = dict[str, tuple[int, bool]]
 
 @dataclass(frozen=True)
 class Batch:
-    """Consecutive rows of a record file.
+    """Validated consecutive rows of a record file, and arrays that are derived from them.
 
     Attributes:
         file: path of the file.
@@ -45,36 +42,36 @@ class Batch:
 
     @property
     def is_packed(self) -> bool:
-        """True if a row can hold several examples."""
+        """Whether a row can contain several examples."""
         return "example_ids" in self.features
 
     @property
     def has_masks(self) -> bool:
-        """True if the records contain masks; otherwise masks are drawn during training."""
+        """Whether the records contain masks; otherwise training draws them."""
         return "masked_lm_positions" in self.features
 
     @cached_property
     def is_real(self) -> np.ndarray:
-        """True for each position that holds a token, False for padding: bool [n, S]."""
+        """Whether each position contains a token and not padding, bool [n, S]."""
         return self.features["input_mask"] != 0
 
     @cached_property
     def examples_per_row(self) -> np.ndarray:
-        """The number of examples per row, int64 [n]."""
+        """The number of examples in each row, int64 [n]."""
         if self.is_packed:
             return self.features["example_ids"].max(axis=1).astype(np.int64)
         return np.ones(len(self.is_real), np.int64)
 
     @cached_property
     def lengths(self) -> np.ndarray:
-        """The number of tokens per example, int64 [E]."""
+        """The number of tokens of each example, int64 [E]."""
         if not self.is_packed:
             return np.count_nonzero(self.is_real, axis=1)
         return np.bincount(self.owner, minlength=int(self.examples_per_row.sum()))
 
     @cached_property
     def owner(self) -> np.ndarray:
-        """The index of the example of each token, int64 [T], ascending."""
+        """The index of the example that each token belongs to, int64 [T], ascending."""
         if not self.is_packed:
             return np.repeat(np.arange(len(self.lengths)), self.lengths)
         before = np.cumsum(self.examples_per_row) - self.examples_per_row
@@ -82,7 +79,7 @@ class Batch:
 
     @cached_property
     def predicted(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Row, column and original token id of each prediction, int [M] each."""
+        """The row, column and original token id of each prediction, three int arrays."""
         row, slot = np.nonzero(self.features["masked_lm_weights"])
         positions, ids = self.features["masked_lm_positions"], self.features["masked_lm_ids"]
         return row, positions[row, slot], ids[row, slot]
@@ -99,7 +96,7 @@ class Batch:
 
     @cached_property
     def is_predicted(self) -> np.ndarray:
-        """True for each token that is predicted: bool [n, S]."""
+        """Whether each token is predicted, bool [n, S]."""
         chosen = np.zeros(self.is_real.shape, bool)
         if self.has_masks:
             chosen[self.predicted[:2]] = True
@@ -115,12 +112,12 @@ class Batch:
 
 
 def read_shape(path: str) -> Shape | None:
-    """Returns width and kind of each pre-training feature in a file, or None for an empty file.
+    """Returns the shape of each pre-training feature in a file, from the first record.
 
-    Only the first record is read.
+    Returns None for an empty file.
 
     Raises:
-        InputError: if the file cannot be read or holds no pre-training records.
+        InputError: if the file cannot be read or has no pre-training records.
     """
     import tensorflow as tf
 
@@ -149,10 +146,10 @@ def read_shape(path: str) -> Shape | None:
 
 
 def read_batches(path: str, shape: Shape, max_records: int | None = None) -> Iterator[Batch]:
-    """Reads at most `max_records` records of a file in batches; validates checksums and values.
+    """Reads up to `max_records` records of a file in batches; validates checksums and values.
 
     Raises:
-        InputError: if a record is damaged, has another shape or impossible values.
+        InputError: if a record is damaged, or has another shape or impossible values.
     """
     import tensorflow as tf
 

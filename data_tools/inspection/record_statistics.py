@@ -40,8 +40,7 @@ class Vocabulary:
 class Statistics:
     """Statistics of the records of a dataset.
 
-    Args:
-        vocabulary: the vocabulary; None skips the statistics of [MASK], [UNK] and words.
+    Without a vocabulary, there are no statistics of [MASK], [UNK] and words.
     """
 
     def __init__(self, vocabulary: Vocabulary | None):
@@ -52,7 +51,7 @@ class Statistics:
         self._multipliers = np.zeros(0, np.uint64)
 
     def add(self, batch: Batch) -> None:
-        """Adds rows, whose ids must have been checked with `Vocabulary.check`."""
+        """Adds a batch, whose ids must have been checked with `Vocabulary.check`."""
         rows, size = batch.is_real.shape
         self._add("rows", rows)
         self._add("examples", len(batch.lengths))
@@ -111,7 +110,7 @@ class Statistics:
         self._add("words_partly_predicted", np.count_nonzero(partly))
 
     def _add_hashes(self, batch: Batch) -> None:
-        """Hashes each example: the sum of its ids, each times a random number per position."""
+        """Hashes each example: the sum of its ids, each times a random number for its position."""
         starts = np.cumsum(batch.lengths) - batch.lengths
         position = np.arange(len(batch.owner)) - np.repeat(starts, batch.lengths)
         if len(self._multipliers) <= batch.is_real.shape[1]:
@@ -131,7 +130,7 @@ class Statistics:
             self._hashes["masked"].append(hashes(masked))
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns all statistics; shares are from 0 to 1, or None if their total is 0."""
+        """Returns {name: value}; shares are from 0 to 1, or None if their total is 0."""
         sums = self._sums
         padding = sums.get("positions", 0) - sums.get("tokens", 0)
         statistics = {
@@ -170,7 +169,7 @@ def _share(part: int, sums: dict[str, int], total: str) -> float | None:
 
 
 def _summary(counts: np.ndarray) -> dict[str, float]:
-    """Returns mean and quantiles of a histogram; each quantile is an actual value."""
+    """Returns the mean and quantiles of a histogram; each quantile is a value that occurs."""
     total = max(int(counts.sum()), 1)
     reached = np.cumsum(counts)
     ranks = [max(1, -(-total * q // 100)) for q in _QUANTILES]

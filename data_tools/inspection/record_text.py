@@ -1,10 +1,10 @@
-"""Formats examples as readable text, with the predictions marked and in color.
+"""Formats examples as readable text that shows the predictions.
 
     [MASK→cat]  the token was replaced by [MASK]
     [dog→cat]   the token was replaced by a random one
     [=cat]      the token was kept, but is predicted
 
-Segment A is upright and segment B in italics, each on its own lines.
+Segment B is in italics.
 """
 
 import itertools
@@ -42,14 +42,9 @@ _LABELS = {
 def describe(
     batch: Batch, row: int, vocab: list[str], next_sentence: str | None, color: bool
 ) -> Iterator[str]:
-    """Yields lines of text that show the examples of one row.
+    """Yields lines of text that show the examples of one row of a batch.
 
-    Args:
-        batch: rows of a file.
-        row: index of the row in the batch.
-        vocab: the vocabulary.
-        next_sentence: how pairs were made (`Settings.next_sentence`), or None if not known.
-        color: whether to use colors.
+    `next_sentence` is the setting that made the pairs (`Settings`), or None if it is not known.
     """
     paint = _paint if color else lambda text, _: text
     predicted = _predicted_ids(batch, row)
@@ -84,7 +79,7 @@ def describe(
 
 
 def _predicted_ids(batch: Batch, row: int) -> dict[int, int]:
-    """Returns the original token id of each prediction of a row, by column."""
+    """Returns {column: original token id} of the predictions in a row."""
     if not batch.has_masks:
         return {}
     names = ("masked_lm_positions", "masked_lm_ids", "masked_lm_weights")
@@ -116,7 +111,7 @@ def _join(tokens: list[tuple[str, str | None]], color: bool, style: str) -> str:
 
 
 def _mark(now: str, label: str | None, joins: bool) -> tuple[str, str]:
-    """Formats one token and returns how it was masked."""
+    """Formats a token; returns the text and its style, which shows how the token was masked."""
     word = (label if label is not None else now).removeprefix("##" if joins else "")
     if label is None:
         return word, ""
@@ -126,7 +121,6 @@ def _mark(now: str, label: str | None, joins: bool) -> tuple[str, str]:
 
 
 def _is_spaced(before: str, token: str) -> bool:
-    """Returns whether there is a space between two tokens."""
     if token.startswith("##"):
         return False
     if token in _NO_SPACE_BEFORE or before in _NO_SPACE_AFTER:

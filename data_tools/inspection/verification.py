@@ -8,9 +8,9 @@ from keras_bert.data.record_files import MANIFEST, RecordFiles
 
 
 def verify(found: RecordFiles, progress: Callable[[int], None] = lambda _: None) -> Iterator[str]:
-    """Compares record files, and the vocabulary next to them, with their manifest.
+    """Yields a message for each record file or vocabulary that differs from its manifest.
 
-    Yields a message for each file that differs. `progress` is called with the size of each file.
+    `progress` is called with the size of each verified file in bytes.
     """
     shards = found.shards()
     if found.manifest:

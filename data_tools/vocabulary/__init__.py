@@ -1,1 +1,1 @@
-"""Learns and extends vocabularies based on words and their counts."""
+"""Learns and extends vocabularies from words and their counts."""

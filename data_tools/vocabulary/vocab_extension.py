@@ -1,9 +1,7 @@
 """Replaces the unused tokens of a vocabulary by new words of a corpus.
 
-This adapts a vocabulary to the terms of a domain. A model that is trained further with the extended
-vocabulary keeps all other rows of its token embeddings, and each new word gets a row that was not
-used before. New words are the most frequent whole words that the vocabulary splits into several
-tokens or maps to [UNK].
+This adapts a vocabulary to the terms of a domain. A model that is trained further with it keeps all
+other rows of its token embeddings, and each new word gets a row that was not used before.
 """
 
 from collections import Counter
@@ -19,10 +17,10 @@ _WORDS_PER_BATCH = 1 << 16
 
 
 def load_extensible(vocab_file: str, do_lower_case: bool, num_new_words: int = 0) -> list[str]:
-    """Reads a vocabulary with enough [unusedN] tokens, at least one.
+    """Reads a vocabulary with at least `num_new_words` [unusedN] tokens, or one.
 
-    Raises:
-        InputError: if the file is unreadable, has too few [unusedN] tokens or another casing.
+    Raises an `InputError` if the file is unreadable, has too few [unusedN] tokens or another
+    casing.
     """
     vocab = load_vocab(vocab_file)
     num_unused = len(unused_ids(vocab))
@@ -55,18 +53,14 @@ def extend_vocab(
     min_frequency: int = 2,
     num_new_words: int = 0,
 ) -> tuple[list[str], list[str]]:
-    """Replaces [unusedN] tokens of a vocabulary by words of a corpus.
+    """Replaces [unusedN] tokens of a vocabulary by the most frequent words that are not one token.
 
-    Args:
-        vocab: the tokens in id order.
-        words: number of occurrences of each word.
-        do_lower_case: casing of the vocabulary and of the words.
-        min_frequency: minimum number of occurrences of a new word.
-        num_new_words: maximum number of new words; 0 uses every [unusedN] token.
+    `words` maps each word to its number of occurrences; the other arguments are those of
+    `build_vocab.VocabExtension`.
 
     Returns:
-        The extended vocabulary, with the same size and all other ids unchanged, and the new words,
-        the most frequent first.
+        The extended vocabulary, with all other ids unchanged, and the new words, most frequent
+        first.
     """
     ids = unused_ids(vocab)
     ids = ids[: num_new_words or len(ids)]
@@ -85,7 +79,7 @@ def extend_vocab(
 def _words_without_token(
     vocab: list[str], words: list[str], do_lower_case: bool, max_words: int
 ) -> list[str]:
-    """Returns the first `max_words` words that are not a single token of the vocabulary."""
+    """Returns the first `max_words` words that the tokenizer splits or maps to [UNK]."""
     start_tensorflow()
     import tensorflow as tf
 
@@ -98,7 +92,7 @@ def _words_without_token(
         tokens = tokenizer.tokenize(batch)
         is_unknown = tf.reduce_any(tokens == tokenizer.unk_token_id, axis=1).numpy()
         is_split = is_unknown | (tokens.row_lengths().numpy() > 1)
-        # A word that the tokenizer itself changes would never be matched.
+        # The tokenizer would never produce a word that it changes.
         again = tf.strings.reduce_join(tokenizer.split_words(batch), axis=1, separator=" ")
         is_word = (again == tf.constant(batch)).numpy()
         found += [batch[index] for index in np.flatnonzero(is_split & is_word)]

@@ -1,13 +1,9 @@
-"""Learns a WordPiece vocabulary from words and their counts.
+"""Learns a WordPiece vocabulary with the byte-pair trainer of the `tokenizers` package.
 
-Uses the byte-pair trainer of the `tokenizers` package, which its WordPiece trainer also uses. The
-vocabulary has the order of Google's: [PAD], [unused0] ..., [UNK], [CLS], [SEP], [MASK], the
-characters by frequency, then the other tokens in the order in which they were learned. The same
-counts give the same vocabulary in every process.
-
-Greedy longest-match tokenization can produce every token. A token that starts a
-word is produced for the word with its spelling. A token `##x` is produced for a word in which x
-follows a token that is not the start of a longer one, so that the match ends before x.
+The vocabulary has the order of Google's: [PAD], [unused0] ..., [UNK], [CLS], [SEP], [MASK], the
+characters by frequency, then the other tokens in the order in which they were learned. The
+tokenizer, which matches the longest token first, can produce each of them. The same counts give the
+same vocabulary in every process.
 """
 
 from collections import Counter
@@ -30,22 +26,19 @@ def learn_vocab(
 ) -> list[str]:
     """Learns a WordPiece vocabulary from word counts; returns the tokens in id order.
 
-    Args:
-        words: number of occurrences of each word.
-        vocab_size: number of tokens, including special ones; a small corpus may give fewer.
-        min_frequency: minimum number of occurrences of a token pair that is merged.
-        num_unused: number of [unusedN] tokens to reserve for later extensions.
-        pad_to_multiple_of: [unusedN] tokens are added until the size is a multiple of this.
+    `words` maps each word to its number of occurrences; the other arguments are those of
+    `build_vocab.VocabSettings`. A small corpus may give fewer than `vocab_size` tokens.
 
     Raises:
         InputError: if vocab_size is too small for the special tokens and the alphabet.
     """
+    check_vocab_size(vocab_size, num_unused)
     num_special = len(SPECIAL_TOKENS) + num_unused
     alphabet = alphabet_tokens(words, alphabet_limit(vocab_size, num_unused), min_frequency)
     if not alphabet:
         raise InputError(
-            f"--vocab_size={vocab_size}: no room for tokens in addition to {num_special} special "
-            "tokens; expected a larger size"
+            f"--vocab_size={vocab_size}: no room for the first character of the corpus in addition "
+            f"to {num_special} special tokens; expected a larger size, or a corpus with words"
         )
     learned = _learn_tokens(words, alphabet, vocab_size - num_special, min_frequency)
     num_unused += -(num_special + len(learned)) % pad_to_multiple_of
@@ -53,8 +46,18 @@ def learn_vocab(
     return [pad, *(f"[unused{number}]" for number in range(num_unused)), *others, *learned]
 
 
+def check_vocab_size(vocab_size: int, num_unused: int) -> None:
+    """Raises an InputError if a size leaves no room for a single character."""
+    num_special = len(SPECIAL_TOKENS) + num_unused
+    if alphabet_limit(vocab_size, num_unused) < 1:
+        raise InputError(
+            f"--vocab_size={vocab_size}: no room for tokens in addition to {num_special} special "
+            f"tokens; expected at least {num_special + 2}"
+        )
+
+
 def alphabet_limit(vocab_size: int, num_unused: int) -> int:
-    """Returns the maximum number of single-character tokens: half of all tokens that are learned.
+    """Returns the maximum number of single-character tokens: half of all learned tokens.
 
     Without this limit, the thousands of characters of Chinese text could fill the vocabulary.
     """
@@ -64,8 +67,8 @@ def alphabet_limit(vocab_size: int, num_unused: int) -> int:
 def alphabet_tokens(words: Counter[str], max_tokens: int, min_frequency: int) -> list[str]:
     """Chooses the characters that become tokens, `c` at the start of a word and `##c` inside it.
 
-    Returns at most `max_tokens` tokens, the most frequent character first. Characters with fewer
-    than `min_frequency` occurrences become [UNK], unless they are ASCII.
+    Returns at most `max_tokens` tokens, the most frequent character first. Characters that occur
+    less than `min_frequency` times become [UNK], unless they are ASCII.
     """
     characters: Counter[str] = Counter()
     inner: set[str] = set()

@@ -1,7 +1,6 @@
-"""Counts the words of a corpus, from which a vocabulary is learned.
+"""Counts the words of a corpus, as split by the tokenizer.
 
-The files are read as for a dataset (`data_tools.corpus.documents`) and split into words by this
-library's tokenizer. Memory holds one batch of text and the distinct words.
+Only one batch of text and the distinct words are in memory at a time.
 """
 
 from collections import Counter
@@ -22,12 +21,10 @@ _CHARACTERS_PER_BATCH = 1 << 20
 def count_words(
     input_files: Sequence[str], reading: Reading, do_lower_case: bool, odd: OddInput
 ) -> Counter[str]:
-    """Returns the number of occurrences of each word of a corpus, as split by the tokenizer.
+    """Returns the number of occurrences of each word, except words too long for the tokenizer.
 
-    Words that are too long for the tokenizer are not counted. `odd` counts odd input in the files.
-
-    Raises:
-        InputError: if a file cannot be read or the corpus has no words.
+    Adds the odd input in the files to `odd`. Raises an `InputError` if a file cannot be read or the
+    corpus has no words.
     """
     start_tensorflow()
     from keras_bert.text.tokenizer import BertTokenizer
@@ -37,7 +34,7 @@ def count_words(
     counts: Counter[bytes] = Counter()
     with Progress("counting words", None, "sentences") as progress:
         for batch in _batches(input_files, reading, odd):
-            # Joined, because the tokenizer's overhead per text exceeds the cost of its words.
+            # Joins the texts, because the overhead per text exceeds the cost of its words.
             words = tokenizer.split_words(["\n".join(batch)]).flat_values.numpy()
             counts.update(words.tolist())
             progress.add(len(batch))
@@ -50,7 +47,6 @@ def count_words(
 
 
 def _batches(input_files: Sequence[str], reading: Reading, odd: OddInput) -> Iterator[list[str]]:
-    """Yields batches of sentences with about the same number of characters."""
     batch: list[str] = []
     size = 0
     for path in input_files:

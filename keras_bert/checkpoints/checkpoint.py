@@ -1,4 +1,4 @@
-"""A checkpoint of any format: its config, vocabulary and settings, and access to its weights."""
+"""Defines `Checkpoint`, an open checkpoint of any format."""
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -33,17 +33,14 @@ _ALWAYS_WRITTEN = frozenset(
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """An open checkpoint: its settings are read and checked, its weights are still on disk.
+    """An open checkpoint. Its settings have been read and checked; its weights are still on disk.
 
     Attributes:
         path: the directory, prefix or file.
-        kind: the name of its format, for messages.
-        config: sizes and settings of the encoder.
+        kind: the name of its format in log messages.
         vocab: the V tokens in the order of their ids; None if there is no vocabulary, or if the
             tokenizer is not supported.
-        do_lower_case: whether the tokenizer lower-cases text.
-        settings: its keys of Hugging Face's config.json.
-        open_weights: opens the file of the weights.
+        settings: the keys of Hugging Face's config.json.
         tokenizer_mismatch: one line with the file, key and value of the first unsupported tokenizer
             setting; None if all are supported.
     """
@@ -83,13 +80,13 @@ class Checkpoint:
 
     @property
     def extra(self) -> dict[str, Any]:
-        """The settings that are not in the config and not in `_ALWAYS_WRITTEN`."""
+        """The settings that are not in the config and that this library does not write itself."""
         known = self.config.to_dict().keys() | _ALWAYS_WRITTEN
         return {key: value for key, value in self.settings.items() if key not in known}
 
     @property
     def description(self) -> ModelDescription:
-        """The description for saving the model again."""
+        """The `ModelDescription` for saving the model again."""
         return ModelDescription(
             self.config,
             self.vocab,
@@ -119,10 +116,10 @@ class Checkpoint:
 
 
 def guess_lower_case(vocab: Sequence[str] | None, path: Path) -> bool:
-    """Guesses whether a model is uncased, for a checkpoint without a tokenizer config.
+    """Guesses whether the model of a checkpoint without a tokenizer config is uncased.
 
-    A model is cased if a token in its vocabulary has a capital letter. Without a vocabulary, the
-    folder name decides, as in Google's names `cased_L-12...` and `multi_cased_L-12...`.
+    It is cased if a token in its vocabulary has a capital letter. Without a vocabulary, the folder
+    name decides, as in Google's names `cased_L-12...` and `multi_cased_L-12...`.
     """
     if vocab:
         # Ignore tokens such as [CLS], and <S>, which even the Chinese vocabulary contains.

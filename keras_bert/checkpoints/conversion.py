@@ -1,9 +1,4 @@
-"""Converts a checkpoint to another format without changing the weights.
-
-The weights are loaded into the smallest model class with the checkpoint's heads and written in the
-new format, without the weights that the checkpoint lacks. The target directory is written
-atomically.
-"""
+"""Converts a checkpoint to another format without changing the weights."""
 
 from collections.abc import Collection
 from dataclasses import replace
@@ -49,18 +44,12 @@ def convert(
     heads: bool = True,
     do_lower_case: bool | None = None,
 ) -> LoadReport:
-    """Converts a checkpoint to another format.
+    """Converts a checkpoint to another format; the target directory is written atomically.
 
-    Args:
-        source: any checkpoint that `--init_checkpoint` accepts.
-        target: a new directory, or one from an earlier conversion to the same format.
-        to: `hugging_face`, `tf1` or `keras_hub`.
-        heads: whether to convert the heads, or only the encoder.
-        do_lower_case: whether the model is uncased, if the source does not specify it correctly.
-
-    Returns:
-        The names of the loaded weights, of those missing in the source (which are not written) and
-        of the ignored ones.
+    The weights are loaded into the smallest model class with the checkpoint's heads, and written in
+    the format `to`: `hugging_face`, `tf1` or `keras_hub`. Weights that the checkpoint lacks are not
+    written. Without `heads`, only the encoder is converted. `do_lower_case` is by default as stored
+    in the source. The target may be the result of an earlier conversion to the same format.
 
     Raises:
         InputError: the source cannot be opened or is inconsistent, or the target cannot be written
@@ -69,6 +58,10 @@ def convert(
     target = target.absolute()
     if source.absolute() == target:
         raise InputError(f"{target}: is both source and target; expected another target directory")
+    if source.is_dir() and source.resolve() in target.resolve().parents:
+        raise InputError(
+            f"{target}: is inside the source; expected a directory outside of {source}"
+        )
     check_replaceable(target, _FILES[to])
     checkpoint = open_checkpoint(source)
     model = _make_model(checkpoint) if heads else BertEncoder(checkpoint.config)
@@ -91,7 +84,6 @@ def convert(
 
 
 def _make_model(checkpoint: Checkpoint) -> keras.Model:
-    """Creates the smallest model with the checkpoint's heads."""
     with checkpoint.open_weights() as stored:
         has = {
             head: stored.layout.name(f"{head}/bias") in stored.shapes

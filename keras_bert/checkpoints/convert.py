@@ -1,7 +1,4 @@
-"""Converts a checkpoint to another format (`keras_bert.programs.convert`).
-
-python -m keras_bert.checkpoints.convert SRC DST --to=tf1
-"""
+"""Runs `keras_bert.programs.convert`: python -m keras_bert.checkpoints.convert SRC DST --to=tf1."""
 
 if __name__ == "__main__":
     from keras_bert.programs.convert import PROGRAM

@@ -1,32 +1,26 @@
 """Reads and writes TF1 checkpoints in the format of Google's BERT release.
 
-A checkpoint is given as a prefix such as `bert_model.ckpt`, as a directory, or as a zip file of
-Google's release. `bert_config.json` and `vocab.txt` are read from the folder of the weights. The
-checkpoints that this module writes consist of `bert_model.ckpt.index` and `.data`, `checkpoint`,
-`bert_config.json` and `vocab.txt`, and can be opened by Google's code.
-
-In Google's code, `gelu` means the tanh approximation, which is `gelu_new` in this library. Settings
-that do not exist in Google's `bert_config.json` (another gelu, casing, label names) are stored in
-it under additional keys, which Google's code ignores.
+The written checkpoints can be opened by Google's code. In this code, `gelu` means the tanh
+approximation, which is `gelu_new` in this library. Settings that do not exist in Google's
+`bert_config.json` (another gelu, casing, label names) are stored in it under additional keys, which
+Google's code ignores.
 """
 
 import contextlib
 import re
-import shutil
-import tempfile
-import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from keras_bert.checkpoints.checkpoint import Checkpoint, guess_lower_case
+from keras_bert.checkpoints.google_zip import unpacked
 from keras_bert.checkpoints.model_directory import write_vocab
 from keras_bert.checkpoints.weights import Layout, StoredWeights, stored_arrays
 from keras_bert.common.errors import InputError
-from keras_bert.common.files import read_json, write_bytes, write_json
+from keras_bert.common.files import read_json, value_of, write_bytes, write_json
 from keras_bert.config import BertConfig
 from keras_bert.text.vocabulary import fit_vocab, load_vocab
 
@@ -54,14 +48,8 @@ _SLOT = re.compile(
 def google_name(path: str) -> str:
     """Converts a variable path of this library to the name in Google's code.
 
-    Args:
-        path: such as `encoder/layer_0/output/dense/kernel`.
-
-    Returns:
-        The name, such as `bert/encoder/layer_0/output/dense/kernel`.
-
-    Raises:
-        KeyError: no model of this library has such a variable.
+    `encoder/layer_0/output/dense/kernel` becomes `bert/encoder/layer_0/output/dense/kernel`. Raises
+    a KeyError if no model of this library has such a variable.
     """
     for ours, theirs in _LAYERS:
         if ours.match(path):
@@ -71,7 +59,7 @@ def google_name(path: str) -> str:
 
 
 def _transpose(path: str, value: np.ndarray) -> np.ndarray:
-    """Transposes the kernels of all heads except masked LM; Google stores them as [out, in]."""
+    """Transposes the kernels of all heads except masked LM, which Google stores as [out, in]."""
     is_head = path in ("next_sentence/kernel", "classifier/kernel", "span/kernel")
     return value.T if is_head else value
 
@@ -89,27 +77,31 @@ def is_google_checkpoint(path: Path) -> bool:
 
 
 def open_google_checkpoint(path: Path) -> Checkpoint:
-    """Opens a TF1 checkpoint (prefix, directory or released zip) without reading its weights.
+    """Opens a TF1 checkpoint without reading its weights.
+
+    The path is a prefix such as `bert_model.ckpt`, a directory, or a zip file of Google's release.
+    `bert_config.json` and `vocab.txt` are read from the folder of the weights.
 
     Raises:
         InputError: the config or the weights are missing or cannot be read, or the vocabulary does
             not match the config.
     """
     if path.suffix == ".zip":
-        with _unpacked(path, (CONFIG, VOCAB)) as folder:
+        with unpacked(path, f"{CONFIG}|{VOCAB}") as folder:
             settings, config, vocab = _read_config_and_vocab(folder, path)
         open_weights = partial(_open_zip, path)
     else:
         prefix = _prefix(path) if path.is_dir() else path
         settings, config, vocab = _read_config_and_vocab(prefix.parent, prefix.parent)
         open_weights = partial(_open_weights, prefix)
-    declared = settings.pop("do_lower_case", None)
+    do_lower_case = value_of(path, settings, "do_lower_case", bool, guess_lower_case(vocab, path))
+    settings.pop("do_lower_case", None)
     return Checkpoint(
         path=path,
         kind="a TF1 checkpoint in Google's format",
         config=config,
         vocab=vocab,
-        do_lower_case=declared if isinstance(declared, bool) else guess_lower_case(vocab, path),
+        do_lower_case=do_lower_case,
         settings=settings,
         open_weights=open_weights,
     )
@@ -122,14 +114,7 @@ def write_google_checkpoint(
     vocab: Sequence[str] | None,
     do_lower_case: bool,
 ) -> None:
-    """Writes the files of a TF1 checkpoint.
-
-    Args:
-        folder: the target folder.
-        weights: variable path -> array.
-        settings: the keys of Hugging Face's config.json.
-        vocab: the V tokens in the order of their ids.
-        do_lower_case: whether the tokenizer lower-cases text.
+    """Writes the files of a TF1 checkpoint; the arguments are those of `write_model_directory`.
 
     Raises:
         OSError: the weights cannot be written.
@@ -163,7 +148,7 @@ def write_google_checkpoint(
 def _read_config_and_vocab(
     folder: Path, where: Path
 ) -> tuple[dict[str, Any], BertConfig, list[str] | None]:
-    """Reads the config and the vocabulary of a folder, named `where` in messages."""
+    """Reads the config and the vocabulary of a folder; error messages call it `where`."""
     if not (folder / CONFIG).is_file():
         raise InputError(
             f"{where}: has no {CONFIG}; expected it next to the weights. Copy the one that was "
@@ -185,11 +170,12 @@ def _read_config_and_vocab(
 
 
 def _prefix(folder: Path) -> Path:
-    """Returns the prefix of the newest checkpoint named in `checkpoint`, or of the only one."""
+    """Returns the prefix of the checkpoint that the file `checkpoint` names, or of the only one."""
     names = sorted(path.name.removesuffix(".index") for path in folder.glob("*.index"))
     state = folder / "checkpoint"
     if state.is_file():
-        named = re.search(r'^model_checkpoint_path: "(.*)"$', state.read_text("utf-8"), re.M)
+        content = state.read_bytes().decode("utf-8", errors="replace")
+        named = re.search(r'^model_checkpoint_path: "(.*)"$', content, re.M)
         if named and Path(named[1]).name in names:
             return folder / Path(named[1]).name
     if len(names) == 1:
@@ -239,22 +225,6 @@ def _open_weights(prefix: Path) -> Iterator[StoredWeights]:
 
 @contextlib.contextmanager
 def _open_zip(path: Path) -> Iterator[StoredWeights]:
-    with _unpacked(path) as folder, _open_weights(_prefix(folder)) as stored:
+    files = rf"{CONFIG}|{VOCAB}|checkpoint|.*\.index|.*\.data-\d+-of-\d+"
+    with unpacked(path, files) as folder, _open_weights(_prefix(folder)) as stored:
         yield StoredWeights(**{**vars(stored), "source": str(path)})
-
-
-@contextlib.contextmanager
-def _unpacked(path: Path, selected: Sequence[str] = ()) -> Iterator[Path]:
-    """Extracts all files of a zip, or the `selected` ones, into one flat temporary folder."""
-    with tempfile.TemporaryDirectory() as folder:
-        try:
-            with zipfile.ZipFile(path) as archive:
-                for member in archive.infolist():
-                    name = PurePosixPath(member.filename).name
-                    if member.is_dir() or (selected and name not in selected):
-                        continue
-                    with archive.open(member) as source, open(Path(folder, name), "wb") as target:
-                        shutil.copyfileobj(source, target)
-        except (OSError, zipfile.BadZipFile) as error:
-            raise InputError(f"{path}: cannot be extracted ({error})") from None
-        yield Path(folder)

@@ -1,34 +1,31 @@
-"""Reads and writes KerasHub preset directories of a BertBackbone, without KerasHub.
+"""Reads and writes KerasHub presets of a BertBackbone, without the KerasHub library.
 
-A preset consists of `config.json`, `model.weights.h5`, `tokenizer.json` with
-`assets/tokenizer/vocabulary.txt`, and for a task `task.json` and `task.weights.h5`. Written presets
-can be opened by `keras_hub.models.BertBackbone.from_preset`, and by BertMaskedLM and
-BertTextClassifier if the model has their head.
+KerasHub's BertBackbone can open the written presets; BertMaskedLM and BertTextClassifier can open
+them if the model has their head.
 
-KerasHub always computes the tanh approximation of gelu. Settings and heads that KerasHub does not
-support are stored under `keras_bert`, where it ignores them: settings in `metadata.json`, heads in
+KerasHub always computes the tanh approximation of gelu. Settings and heads that it does not support
+are stored under `keras_bert`, which it ignores: settings in `metadata.json`, heads in
 `task.weights.h5`.
 """
 
-import contextlib
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import h5py
-import ml_dtypes
 import numpy as np
 from absl import logging
 
 from keras_bert.checkpoints.checkpoint import Checkpoint, guess_lower_case
 from keras_bert.checkpoints.keras_hub_names import BACKBONE, keras_hub_name
+from keras_bert.checkpoints.keras_hub_weights import TASK_WEIGHTS, WEIGHTS, open_weights
 from keras_bert.checkpoints.model_directory import write_vocab
 from keras_bert.checkpoints.tokenizer_files import find_mismatch
-from keras_bert.checkpoints.weights import Layout, StoredWeights, stored_arrays
+from keras_bert.checkpoints.weights import Layout, stored_arrays
 from keras_bert.common.errors import InputError
-from keras_bert.common.files import read_json, write_json
+from keras_bert.common.files import read_json, value_of, write_json
 from keras_bert.config import BertConfig
 from keras_bert.text.vocabulary import fit_vocab, load_vocab
 
@@ -38,12 +35,7 @@ CONFIG, METADATA, TOKENIZER, VOCAB = (
     "tokenizer.json",
     "assets/tokenizer/vocabulary.txt",
 )
-WEIGHTS, TASK, TASK_WEIGHTS, PREPROCESSOR = (
-    "model.weights.h5",
-    "task.json",
-    "task.weights.h5",
-    "preprocessor.json",
-)
+TASK, PREPROCESSOR = "task.json", "preprocessor.json"
 FILES = (CONFIG, METADATA, TOKENIZER, "assets", WEIGHTS, TASK, TASK_WEIGHTS, PREPROCESSOR)
 
 # Config keys of this library -> the keys of a KerasHub backbone.
@@ -120,8 +112,8 @@ def open_keras_hub_preset(path: Path) -> Checkpoint:
     if vocab:
         vocab = fit_vocab(vocab, config.vocab_size, path / VOCAB)
     tokenizer = _read_tokenizer(path / TOKENIZER)
-    casing = tokenizer.get("lowercase")
-    do_lower_case = casing if isinstance(casing, bool) else guess_lower_case(vocab, path)
+    casing = value_of(path / TOKENIZER, tokenizer, "lowercase", bool, None)
+    do_lower_case = guess_lower_case(vocab, path) if casing is None else casing
     mismatch = _tokenizer_mismatch(path / TOKENIZER, tokenizer, do_lower_case)
     return Checkpoint(
         path=path,
@@ -130,7 +122,7 @@ def open_keras_hub_preset(path: Path) -> Checkpoint:
         vocab=None if mismatch else vocab,
         do_lower_case=do_lower_case,
         settings=settings,
-        open_weights=partial(_open_weights, path, _layout(config, settings)),
+        open_weights=partial(open_weights, path, _layout(config, settings)),
         tokenizer_mismatch=mismatch,
     )
 
@@ -164,47 +156,6 @@ def _settings(backbone: Mapping[str, Any], own: Any) -> dict[str, Any]:
     return {**fixed, **(own if isinstance(own, dict) else {}), **sizes}
 
 
-@contextlib.contextmanager
-def _open_weights(path: Path, layout: Layout) -> Iterator[StoredWeights]:
-    files = {"backbone": path / WEIGHTS, "task": path / TASK_WEIGHTS}
-    values: dict[str, h5py.Dataset] = {}
-    with contextlib.ExitStack() as stack:
-        for part, file in files.items():
-            if not file.is_file():
-                continue
-            try:
-                opened = stack.enter_context(h5py.File(file, "r"))
-                opened.visititems(partial(_collect, values, part))
-            except (OSError, RuntimeError, KeyError) as error:
-                raise InputError(f"{file}: not a valid HDF5 file ({error})") from None
-        slots = [name for name in values if name.startswith("task/optimizer/")]
-        for name in slots:
-            del values[name]
-        yield StoredWeights(
-            source=str(path),
-            layout=layout,
-            shapes={name: tuple(value.shape) for name, value in values.items()},
-            read=lambda name: _array(path, values[name]),
-            skipped=len(slots),
-        )
-
-
-def _collect(values: dict[str, h5py.Dataset], part: str, name: str, found: Any) -> None:
-    if isinstance(found, h5py.Dataset):
-        # The first versions of Keras used another name for the group of a model's layers.
-        values[f"{part}/{name.replace('_layer_checkpoint_dependencies/', 'layers/', 1)}"] = found
-
-
-def _array(path: Path, value: h5py.Dataset) -> np.ndarray:
-    try:
-        array = value[()]
-    except (OSError, RuntimeError) as error:
-        raise InputError(f"{path}: {value.name} cannot be read ({error})") from None
-    # HDF5 has no bfloat16: Keras stores the raw bytes, and the type as an attribute.
-    is_bfloat16 = value.attrs.get("dtype") == "bfloat16"
-    return array.view(ml_dtypes.bfloat16) if is_bfloat16 else array
-
-
 def write_keras_hub_preset(
     folder: Path,
     weights: Mapping[str, np.ndarray],
@@ -212,14 +163,7 @@ def write_keras_hub_preset(
     vocab: Sequence[str] | None,
     do_lower_case: bool,
 ) -> None:
-    """Writes the files of a preset.
-
-    Args:
-        folder: the target folder.
-        weights: variable path -> array.
-        settings: the keys of Hugging Face's config.json.
-        vocab: the V tokens in the order of their ids.
-        do_lower_case: whether the tokenizer lower-cases text.
+    """Writes the files of a preset; the arguments are those of `write_model_directory`.
 
     Raises:
         InputError: the weights contain no pooler, which KerasHub requires.
@@ -235,7 +179,10 @@ def write_keras_hub_preset(
         if own:
             with h5py.File(folder / file, "w") as opened:
                 for name, value in own.items():
-                    opened[name.removeprefix(f"{part}/")] = value
+                    # With a checksum, reading finds overwritten bytes; scalars cannot have one.
+                    opened.create_dataset(
+                        name.removeprefix(f"{part}/"), data=value, fletcher32=value.ndim > 0 or None
+                    )
     count = sum(value.size for path, value in weights.items() if path.startswith("encoder/"))
     write_json(folder / METADATA, {"parameter_count": count, "keras_bert": dict(settings)})
     backbone = {theirs: settings[ours] for ours, theirs in _SIZES.items()}
@@ -256,7 +203,7 @@ def _write_task(
     backbone: dict[str, Any],
     tokenizer: dict[str, Any] | None,
 ) -> None:
-    """Writes task.json and the preprocessor, if KerasHub has a class for the head."""
+    """Writes task.json and the preprocessor if KerasHub has a class for the head."""
     own: dict[str, Any] = {}
     if "masked_lm/output_bias" in weights:
         kind, module = "BertMaskedLM", "bert.bert_masked_lm"

@@ -32,15 +32,11 @@ _VARIABLE_INDICES = {"kernel": 0, "gamma": 0, "bias": 1, "beta": 1}
 
 
 def keras_hub_name(path: str, is_token_classifier: bool = False) -> str:
-    """Converts a variable path of this library to the name in KerasHub's files.
+    """Converts a variable path of this library to the file, group and index in KerasHub's files.
 
-    Args:
-        path: such as `encoder/layer_0/output/dense/kernel`.
-        is_token_classifier: whether `classifier` labels tokens; KerasHub has no class for it.
-
-    Returns:
-        The file, the group in the file and the variable's index in the group, such as
-        `backbone/layers/transformer_encoder/_feedforward_output_dense/vars/0`.
+    `encoder/layer_0/output/dense/kernel` becomes
+    `backbone/layers/transformer_encoder/_feedforward_output_dense/vars/0`. KerasHub has no class
+    for token classifiers, so with `is_token_classifier` the path of the head is not converted.
     """
     if path in _SINGLE_VARIABLES:
         return _SINGLE_VARIABLES[path]

@@ -1,4 +1,4 @@
-"""The description of a saved model: its config, vocabulary, labels and other settings."""
+"""Defines `ModelDescription`, the contents of a saved model except for the weights."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,15 +12,13 @@ class ModelDescription:
     """The contents of a model directory, except for the weights.
 
     Attributes:
-        config: sizes and settings of the encoder.
         vocab: the V tokens in the order of their ids; None for a model without a vocabulary.
-        do_lower_case: whether the tokenizer lower-cases text.
         labels: the names of a classifier's labels in the order of its logits; None means LABEL_0,
             LABEL_1, ...
         problem_type: a classifier's loss, as named in transformers: `single_label_classification`,
             `multi_label_classification` or `regression`.
         extra: additional keys of config.json.
-        card: the model card in Markdown, the directory's README.md; empty for none.
+        card: the model card (README.md) in Markdown; empty for none.
     """
 
     config: BertConfig
@@ -34,9 +32,8 @@ class ModelDescription:
     def hugging_face_settings(self, architecture: str, num_labels: int | None) -> dict[str, Any]:
         """Returns the keys of a config.json that transformers can open.
 
-        Args:
-            architecture: the transformers class with the model's heads.
-            num_labels: the number of a classifier's logits; None for other models.
+        `architecture` is the transformers class with the model's heads. `num_labels` is the number
+        of a classifier's logits, and None for other models.
         """
         settings = {
             "architectures": [architecture],

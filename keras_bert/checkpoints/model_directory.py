@@ -1,15 +1,13 @@
 """Reads and writes Hugging Face model directories, which transformers can open too.
 
-A directory contains `config.json`, `model.safetensors` and, with a vocabulary, `vocab.txt`,
-`tokenizer_config.json` and `tokenizer.json`; with a model card also `README.md`. It is written
-atomically, to a temporary folder that is then renamed.
-Pickle files are never read.
-
     directory = open_model_directory("run/model")
     model = BertPretrainer(directory.config)
     print(directory.load_into(model))
+
+Pickle files are never read.
 """
 
+import json
 import os
 from collections.abc import Collection, Mapping, Sequence
 from functools import partial
@@ -70,6 +68,7 @@ def open_model_directory(path: str | os.PathLike) -> Checkpoint:
             f"{path}: has no {WEIGHTS}; expected a model directory" + _pickle_hint(path)
         )
     settings = read_json(path / CONFIG)
+    _check_settings(path / CONFIG, settings)
     config = _read_config(path / CONFIG, settings)
     vocab, do_lower_case, mismatch = read_tokenizer(path, settings)
     if vocab:
@@ -91,10 +90,7 @@ def save_model_directory(
 ) -> None:
     """Writes a model directory atomically; replaces an earlier one at the same path.
 
-    Args:
-        path: the directory; its parent is created if it does not exist.
-        model: one of keras_bert.models, or the encoder.
-        description: config, vocabulary and labels of the model.
+    `model` is one of keras_bert.models, or the encoder. The parent directory is created if needed.
 
     Raises:
         InputError: the directory cannot be written, or contains files of something else.
@@ -120,7 +116,15 @@ def write_model_directory(
     vocab: Sequence[str] | None,
     do_lower_case: bool,
 ) -> None:
-    """Writes a model directory from arrays by variable path and the keys of config.json."""
+    """Writes the files of a model directory.
+
+    Args:
+        folder: the target folder.
+        weights: {variable path: array}.
+        settings: the keys of config.json.
+        vocab: the V tokens in the order of their ids, or None.
+        do_lower_case: whether the tokenizer lower-cases text.
+    """
     act = settings["hidden_act"]
     settings = {**settings, "hidden_act": _ACTIVATIONS_WRITTEN.get(act, act)}
     write_json(folder / CONFIG, settings)
@@ -132,12 +136,12 @@ def write_model_directory(
 
 
 def write_vocab(path: Path, vocab: Sequence[str]) -> None:
-    r"""Writes a vocabulary, one token per line, with "\n" as the end of each line."""
+    r"""Writes a vocabulary, one token per line; each line ends with "\n"."""
     write_bytes(path, "".join(f"{token}\n" for token in vocab).encode())
 
 
 def check_replaceable(path: Path, replaceable: Collection[str] = MODEL_FILES) -> None:
-    """Checks that a path does not exist, or is a directory that can be replaced."""
+    """Rejects an existing path unless it is a directory with only `replaceable` files."""
     if not path.exists():
         return
     if not path.is_dir():
@@ -161,12 +165,35 @@ def _pickle_hint(path: Path) -> str:
     )
 
 
+def _check_settings(path: Path, settings: Mapping[str, Any]) -> None:
+    """Checks the types of settings that are not sizes of the encoder; null means missing."""
+    names = settings.get("id2label") or {}
+    if not isinstance(names, dict) or not all(isinstance(name, str) for name in names.values()):
+        raise InputError(
+            f"{path}: id2label is {json.dumps(names)}; expected an object from class ids to label "
+            'names, such as {"0": "no", "1": "yes"}'
+        )
+    architectures = settings.get("architectures") or []
+    if not isinstance(architectures, list) or not all(
+        isinstance(name, str) for name in architectures
+    ):
+        raise InputError(
+            f"{path}: architectures is {json.dumps(architectures)}; expected a list of class "
+            'names, such as ["BertModel"]'
+        )
+    if "hidden_act" in settings and settings["hidden_act"] is None:
+        raise InputError(
+            f"{path}: hidden_act is null; expected the name of an activation, such as gelu"
+        )
+
+
 def _read_config(path: Path, settings: Mapping[str, Any]) -> BertConfig:
     act = settings.get("hidden_act")
-    known = _ACTIVATIONS_READ.get(act, act) if isinstance(act, str) else act
+    known = isinstance(act, str) and act in _ACTIVATIONS_READ
+    changes = {"hidden_act": _ACTIVATIONS_READ[act]} if known else {}
     try:
         # Hugging Face's default is the exact gelu, with erf.
-        return BertConfig.from_dict({**settings, "hidden_act": known or "gelu"})
+        return BertConfig.from_dict({"hidden_act": "gelu", **settings, **changes})
     except InputError as error:
         raise InputError(f"{path}: {error}") from None
 

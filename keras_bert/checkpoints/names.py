@@ -48,14 +48,8 @@ _WITHOUT_PREFIX = re.compile(r"^(embeddings|encoder|pooler)\.")
 def hugging_face_name(path: str) -> str:
     """Converts a variable path of this library to Hugging Face's name.
 
-    Args:
-        path: such as `encoder/layer_0/output/dense/kernel`.
-
-    Returns:
-        Such as `bert.encoder.layer.0.output.dense.weight`.
-
-    Raises:
-        KeyError: no model of this library has such a variable.
+    `encoder/layer_0/output/dense/kernel` becomes `bert.encoder.layer.0.output.dense.weight`. Raises
+    a KeyError if no model of this library has such a variable.
     """
     layer, _, variable = path.rpartition("/")
     for ours, theirs in _LAYERS:
@@ -73,13 +67,7 @@ def is_transposed(path: str) -> bool:
 
 
 def current_name(name: str) -> str:
-    """Converts a weight name in a file to the name that Hugging Face uses today.
-
-    The name may come from an older file, or from a model without heads.
-
-    Returns:
-        Such as `bert.encoder.layer.0.output.LayerNorm.weight`.
-    """
+    """Converts an older weight name, or one without the prefix "bert.", to the current name."""
     for pattern, current in _OLDER_NAMES:
         name = pattern.sub(current, name)
     return "bert." + name if _WITHOUT_PREFIX.match(name) else name

@@ -1,8 +1,4 @@
-"""Opens checkpoints of all formats.
-
-The path may be a Hugging Face model directory, the folder of an earlier run, a TF1 checkpoint in
-Google's format (prefix, directory or zip), or a KerasHub preset.
-"""
+"""Opens checkpoints of all formats."""
 
 import os
 from pathlib import Path
@@ -20,6 +16,9 @@ from keras_bert.common.errors import InputError
 
 def open_checkpoint(path: str | os.PathLike) -> Checkpoint:
     """Opens a checkpoint of any format without reading its weights, and logs the format.
+
+    The path may be a Hugging Face model directory, the folder of an earlier run, a TF1 checkpoint
+    in Google's format (prefix, directory or zip), or a KerasHub preset.
 
     Raises:
         InputError: the path is not a checkpoint, or the checkpoint is inconsistent.

@@ -1,11 +1,11 @@
 """Reads and writes weights in safetensors files with Hugging Face's names.
 
 A folder contains either `model.safetensors`, or `model.safetensors.index.json` and the shards that
-it names. Weights are always written to a single `model.safetensors`.
+it lists. Weights are always written to a single `model.safetensors`.
 """
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -51,33 +51,61 @@ def write_safetensors(folder: Path, weights: Mapping[str, np.ndarray]) -> None:
 
 @contextlib.contextmanager
 def open_safetensors(folder: Path) -> Iterator[StoredWeights]:
-    """Opens the weights of a folder, which can be read within the context.
+    """Opens the weights of a folder; they can be read while the context is open.
 
     Raises:
         InputError: a file is missing or damaged, or the index does not match the shards.
     """
     source = folder / (WEIGHTS if (folder / WEIGHTS).is_file() else INDEX)
     with contextlib.ExitStack() as stack:
-        files = {}
+        files, shards = {}, {}
         for path in [source] if source.name == WEIGHTS else _shards(source):
             try:
                 file = stack.enter_context(safe_open(path, framework="np"))
             except (SafetensorError, OSError) as error:
                 raise InputError(f"{path}: not a valid safetensors file ({error})") from None
-            files |= {name: file for name in file.keys()}  # noqa: SIM118, C416, C420, RUF100
+            for name in file.keys():  # noqa: SIM118
+                if name in shards:
+                    raise InputError(
+                        f"{source}: {shards[name]} and {path.name} both contain {name}; expected "
+                        "each weight in one file"
+                    )
+                files[name], shards[name] = file, path.name
         if source.name == INDEX:
             _check_index(source, set(files))
-        names_in_file = {current_name(name): name for name in files}
-        yield StoredWeights(
+        names_in_file = _current_names(source, files)
+
+        def read(name: str) -> np.ndarray:
+            old = names_in_file[name]
+            try:
+                return files[old].get_tensor(old)
+            except (AttributeError, TypeError):  # NumPy has no 8-bit floats.
+                kind = files[old].get_slice(old).get_dtype()
+                raise stored.wrong_type(name, kind) from None
+
+        stored = StoredWeights(
             source=str(source),
             layout=LAYOUT,
             shapes={
                 name: tuple(files[old].get_slice(old).get_shape())
                 for name, old in names_in_file.items()
             },
-            read=lambda name: files[names_in_file[name]].get_tensor(names_in_file[name]),
+            read=read,
             names_in_file=names_in_file,
         )
+        yield stored
+
+
+def _current_names(source: Path, names: Iterable[str]) -> dict[str, str]:
+    """Returns {current name: name in the file}; older files name some weights differently."""
+    names_in_file: dict[str, str] = {}
+    for name in names:
+        first = names_in_file.setdefault(current_name(name), name)
+        if first != name:
+            raise InputError(
+                f"{source}: {first} and {name} are two names of one weight; expected one of them"
+            )
+    return names_in_file
 
 
 def _shards(index: Path) -> list[Path]:

@@ -1,12 +1,8 @@
-"""Reads the tokenizer of a Hugging Face directory: its vocabulary, casing and unsupported settings.
+"""Reads the vocabulary and the settings of a Hugging Face tokenizer.
 
-The vocabulary is read from `vocab.txt`, or else from `tokenizer.json`; the settings from
-`tokenizer_config.json`, `tokenizer.json` and `config.json`.
-
-Some directories specify other rules than the tokenizer of this library
-(docs/concepts/tokenizer.md), such as MeCab's words, or lower-casing that keeps accents. Their
-weights can be used, but their vocabulary cannot: with BERT's rules, text would be split into other
-tokens than in the model's training.
+A directory may specify a tokenizer that differs from this library's (docs/concepts/tokenizer.md),
+for example with MeCab's words, or with lower-casing that keeps accents. Its weights can be used,
+but its vocabulary cannot, because texts would have other tokens than in the model's training.
 """
 
 import json
@@ -16,7 +12,7 @@ from typing import Any
 
 from keras_bert.checkpoints.checkpoint import guess_lower_case
 from keras_bert.common.errors import InputError
-from keras_bert.common.files import read_json
+from keras_bert.common.files import read_json, value_of
 from keras_bert.text.vocabulary import check_vocab, load_vocab
 
 CONFIG, VOCAB = "config.json", "vocab.txt"
@@ -44,7 +40,7 @@ _RULES = (
     ("tokenize_chinese_chars", True),
     ("wordpieces_prefix", "##"),
 )
-# The same for the steps of tokenizer.json and their keys.
+# The same for tokenizer.json: the type of each step, and the keys of the steps.
 _STEPS = (
     ("normalizer.type", "BertNormalizer"),
     ("pre_tokenizer.type", "BertPreTokenizer"),
@@ -61,15 +57,11 @@ _FAST_RULES = (
 def read_tokenizer(
     path: Path, settings: Mapping[str, Any]
 ) -> tuple[list[str] | None, bool, str | None]:
-    """Reads the files of a tokenizer.
-
-    Args:
-        path: the directory.
-        settings: the keys of its config.json.
+    """Reads the tokenizer files of a directory; `settings` are the keys of its config.json.
 
     Returns:
-        vocab: the V tokens in the order of their ids; None if there are none, or if the tokenizer
-            is not BERT's.
+        vocab: the V tokens in the order of their ids, from `vocab.txt`, or else `tokenizer.json`;
+            None if there are none, or if the tokenizer is not BERT's.
         do_lower_case: whether text is lower-cased.
         mismatch: the first setting that does not match BERT's tokenizer, as from `find_mismatch`.
 
@@ -86,14 +78,17 @@ def read_tokenizer(
         or find_mismatch(path / TOKENIZER, slow, _RULES)
         or find_mismatch(path / FAST_TOKENIZER, steps, _FAST_RULES)
     )
-    declared = [slow.get("do_lower_case"), steps.get("normalizer.lowercase")]
+    declared = [
+        value_of(path / TOKENIZER, slow, "do_lower_case", bool, None),
+        value_of(path / FAST_TOKENIZER, steps, "normalizer.lowercase", bool, None),
+    ]
     vocab = None
     if not mismatch and (path / VOCAB).is_file():
         vocab = load_vocab(path / VOCAB)
     elif not mismatch and fast:  # transformers 5 and later write only this file.
         vocab = _fast_vocab(path / FAST_TOKENIZER, fast.get("model"))
         declared.reverse()
-    casing = next((value for value in declared if isinstance(value, bool)), None)
+    casing = next((value for value in declared if value is not None), None)
     do_lower_case = guess_lower_case(vocab, path) if casing is None else casing
     # This library's tokenizer strips accents if and only if it lower-cases.
     mismatch = (
@@ -109,15 +104,10 @@ def read_tokenizer(
 def find_mismatch(
     file: Path, settings: Mapping[str, Any], rules: Iterable[tuple[str, Any]]
 ) -> str | None:
-    """Finds the first setting of a file that is not supported by this library's tokenizer.
+    """Finds the first setting of a file that this library's tokenizer does not support.
 
-    Args:
-        file: the file.
-        settings: its keys and values; a missing key or null matches every rule.
-        rules: keys, each with the only supported value.
-
-    Returns:
-        One line with the file, the key and its value; None if all settings are supported.
+    `rules` are keys, each with the only supported value. A missing key or null matches every rule.
+    Returns one line with the file, the key and its value; None if all settings are supported.
     """
     for key, expected in rules:
         if settings.get(key) is not None and settings[key] != expected:

@@ -1,7 +1,6 @@
-"""Writes `tokenizer.json`, which the `tokenizers` library and what is built on it can open.
+"""Writes `tokenizer.json`, the file format of the `tokenizers` library.
 
-The file has the vocabulary and BERT's rules. docs/concepts/tokenizer.md lists the texts for which
-`tokenizers` computes other ids than this library.
+docs/concepts/tokenizer.md lists the texts for which that library computes other token ids.
 """
 
 from collections.abc import Sequence
@@ -11,12 +10,7 @@ from keras_bert.text.vocabulary import MAX_CHARS_PER_WORD, SPECIAL_TOKENS
 
 
 def tokenizer_json(vocab: Sequence[str], do_lower_case: bool) -> dict[str, Any]:
-    """Returns the content of tokenizer.json.
-
-    Args:
-        vocab: the V tokens in the order of their ids.
-        do_lower_case: whether text is lower-cased and loses its accents.
-    """
+    """Returns the content of tokenizer.json for the V tokens in the order of their ids."""
     ids = {token: index for index, token in enumerate(vocab)}
     special = sorted(SPECIAL_TOKENS, key=ids.__getitem__)
     cls, sep = _special("[CLS]", 0), _special("[SEP]", 0)
@@ -30,7 +24,7 @@ def tokenizer_json(vocab: Sequence[str], do_lower_case: bool) -> dict[str, Any]:
             "type": "BertNormalizer",
             "clean_text": True,
             "handle_chinese_chars": True,
-            "strip_accents": None,  # As lowercase.
+            "strip_accents": None,  # The same as `lowercase`.
             "lowercase": do_lower_case,
         },
         "pre_tokenizer": {"type": "BertPreTokenizer"},

@@ -1,22 +1,25 @@
 """Loads weights from checkpoints of any format into models, and converts weights for saving.
 
-Loading returns a `LoadReport`, or raises one error that lists all mismatches. The `Layout` of a
-format defines the names and shapes of its weights. float16 and bfloat16 weights are converted to
-float32, the type of the model's variables.
+float16, bfloat16 and float64 weights are converted to float32, the type of the model's variables.
+Other types, and weights that are not finite, are rejected.
 """
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 import keras
+import ml_dtypes
 import numpy as np
 
 from keras_bert.common.errors import InputError
 
+FLOAT_TYPES = ("float16", "bfloat16", "float32", "float64")
+_FLOATS = [np.dtype(ml_dtypes.bfloat16 if name == "bfloat16" else name) for name in FLOAT_TYPES]
+
 
 @dataclass(frozen=True)
 class Layout:
-    """The names and array layout of the models' variables in one format.
+    """The names and array layout of the models' variables in one checkpoint format.
 
     Attributes:
         name: variable path -> the format's name.
@@ -35,7 +38,7 @@ class Layout:
     tied_decoder: str | None = None
 
     def stored_shape(self, path: str, shape: Iterable[int]) -> tuple[int, ...]:
-        """Returns the shape of a variable in the format, for its path and shape here."""
+        """Returns the shape of a stored variable; `shape` is its shape in the model."""
         return self.store(path, np.broadcast_to(np.float32(0), tuple(shape))).shape
 
 
@@ -44,8 +47,7 @@ class StoredWeights:
     """The weights of an open file.
 
     Attributes:
-        source: the file, for messages.
-        layout: the names and array layout of its format.
+        source: the file; error messages start with it.
         shapes: name -> shape, without the optimizer's slots.
         read: name -> array, while the file is open.
         names_in_file: name -> the name in the file, if it differs.
@@ -74,14 +76,41 @@ class StoredWeights:
         """Returns the name of a weight in the file itself."""
         return self.names_in_file.get(name, name)
 
+    def read_float32(self, name: str) -> np.ndarray:
+        """Reads a weight as float32.
+
+        Raises:
+            InputError: the weight is not of a float type, or contains inf or NaN.
+        """
+        value = np.asarray(self.read(name))
+        if value.dtype not in _FLOATS:
+            raise self.wrong_type(name, str(value.dtype))
+        with np.errstate(over="ignore"):  # A float64 value may be too large for float32.
+            value = value.astype(np.float32)
+        if not np.isfinite(value).all():
+            count = value.size - np.count_nonzero(np.isfinite(value))
+            raise InputError(
+                f"{self.source}: {count} of the {value.size} values of {self.name_in_file(name)} "
+                "are inf or NaN; expected finite weights. The file is damaged, or the training "
+                "that saved it had diverged"
+            )
+        return value
+
+    def wrong_type(self, name: str, found: str) -> InputError:
+        """Returns the error for a weight of a type that cannot be loaded."""
+        return InputError(
+            f"{self.source}: {self.name_in_file(name)} has type {found}; expected one of "
+            f"{', '.join(FLOAT_TYPES)}. Quantized checkpoints must be converted first by the "
+            "library that wrote them"
+        )
+
 
 @dataclass(frozen=True)
 class LoadReport:
     """The result of loading weights into a model; programs print it.
 
     Attributes:
-        source: the file.
-        loaded: paths of the variables that were loaded.
+        loaded: paths of the loaded variables.
         new: paths of the variables that are not in the file and stay newly initialized.
         ignored: names in the file that are not in the model.
         skipped: the number of optimizer slots and counters in the file.
@@ -105,7 +134,7 @@ class LoadReport:
 
 
 def weights_of(model: keras.Model) -> dict[str, np.ndarray]:
-    """Returns a model's weights by path, as float32, with LoRA merged into the kernels.
+    """Returns {variable path: float32 array} of a model, with LoRA merged into the kernels.
 
     Raises:
         InputError: the model is quantized.
@@ -139,15 +168,12 @@ def stored_arrays(weights: Mapping[str, np.ndarray], layout: Layout) -> dict[str
 def load_weights(model: keras.Model, stored: StoredWeights) -> LoadReport:
     """Loads the weights of an open file into a model; changes nothing if there is a mismatch.
 
-    All weights of the encoder must be in the file, and the file must not contain other encoder
-    weights. A head or the pooler may be missing completely and then stays newly initialized.
-
-    Returns:
-        The names of the loaded, newly initialized and ignored weights.
+    The file must contain all weights of the encoder, and no other encoder weights. If it lacks the
+    pooler or a head completely, that part stays newly initialized.
 
     Raises:
-        InputError: weights are missing, have another shape, or are not in the encoder; all
-            mismatches are listed.
+        InputError: weights are missing, have another shape, are not in the encoder, are not floats,
+            or contain inf or NaN. All mismatches are listed.
     """
     layout = stored.layout
     names = {variable.path: layout.name(variable.path) for variable in model.weights}
@@ -156,9 +182,13 @@ def load_weights(model: keras.Model, stored: StoredWeights) -> LoadReport:
     problems = _mismatches(stored, names, new, loaded)
     if problems:
         raise InputError(f"{stored.source} does not match the model: {'; '.join(problems)}")
-    for variable in loaded:
-        value = layout.restore(variable.path, stored.read(names[variable.path]))
-        variable.assign(np.asarray(value).astype(np.float32).reshape(variable.shape))
+    # All weights are read before the first is assigned, because reading may fail.
+    values = [
+        layout.restore(variable.path, stored.read_float32(names[variable.path]))
+        for variable in loaded
+    ]
+    for variable, value in zip(loaded, values, strict=True):
+        variable.assign(value.reshape(variable.shape))
     used = {*names.values(), layout.tied_decoder}
     return LoadReport(
         source=stored.source,
@@ -192,8 +222,8 @@ def _mismatches(
         if name.startswith(layout.encoder_prefix)
     ]
     if not problems and "masked_lm" in loaded_parts and layout.tied_decoder in stored.shapes:
-        table = stored.read(layout.name("encoder/embeddings/word_embeddings"))
-        if not np.array_equal(stored.read(layout.tied_decoder), table):
+        table = stored.read_float32(layout.name("encoder/embeddings/word_embeddings"))
+        if not np.array_equal(stored.read_float32(layout.tied_decoder), table):
             problems.append(
                 f"{layout.tied_decoder} differs from the word embeddings; expected a masked-LM "
                 "head that is tied to them"

@@ -1,1 +1,1 @@
-"""Helpers for all other packages: errors, files, locks, random bits, text files."""
+"""Provides errors, atomic files, locks, random bits and text files to all other packages."""

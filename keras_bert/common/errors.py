@@ -1,20 +1,27 @@
-"""Exceptions for expected failures, which programs report in one line without a traceback."""
+"""Defines the exceptions for expected failures, which programs print without a traceback."""
 
 
 class InputError(ValueError):
-    """An error in the input that the user can fix: a file, a line, a flag or a setting.
+    """Raised for input that the user can fix: a file, a line, a flag or a setting.
 
-    The message is one line with the location, the value received and the value expected. Programs
-    print it without a traceback and exit with status 1 (`keras_bert.programs.program.run`).
+    The message is one line with the location, the value found and the value expected. Programs
+    print it without a traceback and exit with status 1.
+    """
+
+
+class InUse(InputError):
+    """Raised when another process holds a lock or a port that this one needs.
+
+    The same command works once that process has ended. Programs therefore print the message as for
+    an `InputError`, but exit with the code of `EndedEarly`, and supervisors restart them.
     """
 
 
 class EndedEarly(Exception):
-    """A run that stopped for a reason outside its settings; the same command resumes it.
+    """Raised when a run stops for a reason outside its settings; the same command resumes it.
 
-    Reasons are a signal to stop, or the loss of another worker. The message is one line. Programs
-    print it without a traceback and exit with EXIT_CODE, after which
-    `keras_bert.training.supervise` restarts them.
+    The reason is a signal, or the loss of another worker. Programs print the one-line message and
+    exit with EXIT_CODE, and `keras_bert.training.supervise` restarts them.
     """
 
     EXIT_CODE = 75  # EX_TEMPFAIL in sysexits.h: a temporary failure, try again

@@ -1,10 +1,12 @@
-"""Writes files and folders atomically, and provides helpers for JSON and checksums.
+"""Writes files and folders atomically, reads JSON files and computes checksums.
 
-Content is written under a temporary name in the same folder, flushed to disk, and only then
-renamed, so that a killed process or a full disk never leaves a partial file.
+Content is written under a temporary name in the same folder, flushed to disk, and then renamed, so
+a killed process or a full disk never leaves a partial file under the final name.
 """
 
 import contextlib
+import ctypes
+import errno
 import hashlib
 import json
 import os
@@ -12,7 +14,7 @@ import re
 import shutil
 import socket
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,7 @@ from keras_bert.common.errors import InputError
 
 # Identifies this machine in the names of partial files; a hash, because host names may be long.
 _HOST = hashlib.sha256(socket.gethostname().encode()).hexdigest()[:8]
+_BLOCK = 8 * 2**20  # bytes that are read at once for a checksum
 _STALE_AFTER = 24 * 3600.0  # seconds after which an idle writer on another machine counts as dead
 _KINDS = {int: "a whole number", float: "a number", bool: "true or false", str: "a string"}
 
@@ -49,10 +52,10 @@ def read_json(path: str | os.PathLike) -> dict:
 def value_of(
     path: str | os.PathLike, content: Mapping[str, Any], name: str, kind: type, default: Any
 ) -> Any:
-    """Returns a value of a JSON object, or the default if it is missing or null.
+    """Returns `content[name]`, or `default` if the value is missing or null.
 
     Raises:
-        InputError: the value is not of type `kind`: int, float, bool or str.
+        InputError: the value is not of type `kind`, which is int, float, bool or str.
     """
     value = content.get(name)
     if value is None:
@@ -64,24 +67,27 @@ def value_of(
 
 
 def write_json(path: str | os.PathLike, content: Mapping[str, object]) -> None:
-    """Writes a JSON object to a file atomically, like `write_bytes`."""
+    """Writes a JSON object atomically, like `write_bytes`."""
     write_bytes(path, (json.dumps(content, indent=2) + "\n").encode())
 
 
 def write_bytes(path: str | os.PathLike, content: bytes) -> None:
-    """Writes a file atomically; its folder is created if necessary.
-
-    Raises:
-        InputError: the file cannot be written.
-    """
+    """Writes a file atomically; creates its folder and raises InputErrors as `atomic_path` does."""
     with atomic_path(path) as partial:
         partial.write_bytes(content)
 
 
-def sha256(path: str | os.PathLike) -> str:
-    """Returns the SHA-256 checksum of a file, in hexadecimal."""
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+def sha256(path: str | os.PathLike, advance: Callable[[int], None] = lambda size: None) -> str:
+    """Returns the SHA-256 checksum of a file, in hexadecimal.
+
+    `advance` is called with the number of bytes of each part of the file.
+    """
+    digest = hashlib.sha256()
+    with open(path, "rb", buffering=0) as file:
+        while block := file.read(_BLOCK):
+            digest.update(block)
+            advance(len(block))
+    return digest.hexdigest()
 
 
 @contextlib.contextmanager
@@ -90,12 +96,9 @@ def atomic_path(
 ) -> Iterator[Path]:
     """Yields a temporary path, and renames the file or folder written there to `path`.
 
-    The temporary path is in the same folder, which is created if necessary; it does not exist yet.
-    An existing file or folder at `path` is replaced if the block succeeds, and kept if it fails.
-
-    Args:
-        path: the final path.
-        failures: exceptions besides OSError that mean that writing failed.
+    If the block succeeds, an existing file or folder at `path` is replaced; if it fails, `path`
+    does not change. The parent folder is created if necessary. `failures` are exceptions besides
+    OSError that mean that writing failed.
 
     Raises:
         InputError: the file or folder cannot be written (permissions, a full disk).
@@ -109,7 +112,7 @@ def atomic_path(
         for each in [*partial.rglob("*"), partial]:
             _flush(each)
         _replace(partial, path)
-        _flush(path.parent)  # Not its other files: others may be writing them.
+        _flush(path.parent)  # Only the folder itself: other processes may write other files.
     except (OSError, *failures) as error:
         reason = getattr(error, "strerror", None) or error
         raise InputError(f"{path}: cannot be written ({reason})") from error
@@ -124,10 +127,14 @@ def _remove_leftovers(path: Path) -> None:
         partial = path.with_name(match[0])
         if _is_stale(partial, match[1], int(match[2])):
             _remove(partial)
+    aside = _aside(path)
+    if aside.is_dir() and not path.exists():
+        os.rename(aside, path)
+    _remove(aside)
 
 
 def _is_stale(partial: Path, host: str, pid: int) -> bool:
-    """Returns whether a partial file's writer is gone; for another machine, its age decides."""
+    """Returns whether the writer of a partial file has ended; on another machine, age decides."""
     if host != _HOST:
         with contextlib.suppress(FileNotFoundError):
             return time.time() - partial.stat().st_mtime > _STALE_AFTER
@@ -153,27 +160,51 @@ def _flush(path: Path) -> None:
 
 
 def _replace(partial: Path, path: Path) -> None:
-    if not partial.is_dir():
+    """Renames a file or folder to its final path; a folder that was there keeps a partial name."""
+    if not partial.is_dir() or not path.is_dir():
         os.replace(partial, path)
-        return
-    # A folder cannot be renamed onto a non-empty one, so the old one is renamed first. If the
-    # process is killed in between, the old folder stays under that name until the next successful
-    # write.
-    aside = path.with_name(f".{path.name}.replaced")
-    if path.is_dir():
-        _remove(aside)
-        os.rename(path, aside)
+    elif not _exchange(partial, path):
+        _rename_in_two_steps(partial, path)
+
+
+def _exchange(partial: Path, path: Path) -> bool:
+    """Exchanges two folders in one step; returns whether the system and the disk can do that."""
+    try:
+        rename = ctypes.CDLL(None, use_errno=True).renameat2
+    except (OSError, AttributeError):  # Not Linux, or an old C library.
+        return False
+    here, exchange = -100, 2  # AT_FDCWD and RENAME_EXCHANGE
+    if not rename(here, os.fsencode(partial), here, os.fsencode(path), exchange):
+        return True
+    number = ctypes.get_errno()
+    if number in (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP):
+        return False
+    raise OSError(number, os.strerror(number))
+
+
+def _rename_in_two_steps(partial: Path, path: Path) -> None:
+    """Replaces a folder where folders cannot be exchanged, such as on NFS.
+
+    If the process is killed in between, the old folder stays under another name until the next
+    write of this path.
+    """
+    aside = _aside(path)
+    os.rename(path, aside)
     try:
         os.rename(partial, path)
     except OSError:
-        if aside.exists() and not path.exists():
-            os.rename(aside, path)
+        os.rename(aside, path)
         raise
+    _flush(path.parent)  # Before the old folder is deleted.
     _remove(aside)
 
 
+def _aside(path: Path) -> Path:
+    return path.with_name(f".{path.name}.replaced")
+
+
 def _remove(path: Path) -> None:
-    if path.is_dir():
+    if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path, ignore_errors=True)
     else:
         with contextlib.suppress(OSError):

@@ -1,8 +1,7 @@
 """Registers the classes of keras_bert with Keras as soon as a program imports Keras.
 
-Keras opens a `.keras` file only if its classes are registered, which happens when keras_bert.models
-is imported. But `import keras_bert` must not import Keras. So it installs an import hook: after
-`import keras_bert`, `keras.models.load_model` opens the files of `model.save`.
+`keras.models.load_model` needs the registration to open files of `model.save`. keras_bert must not
+import Keras when it is imported itself, so it installs an import hook.
 """
 
 import importlib
@@ -35,12 +34,11 @@ def _import_modules() -> None:
 
 
 class _KerasFinder:
-    """An import hook that finds Keras, with a loader that then imports modules of keras_bert."""
+    """An import hook that imports the modules of keras_bert right after Keras."""
 
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        """Returns the spec of Keras, once; None for every other module."""
         if name != "keras":
             return None
         sys.meta_path.remove(self)

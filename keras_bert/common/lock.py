@@ -3,20 +3,25 @@
 import contextlib
 import fcntl
 import os
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 
-from keras_bert.common.errors import InputError
+from keras_bert.common.errors import InputError, InUse
+
+_REMEDY = "run the same command again once that process has ended"
 
 
 @contextlib.contextmanager
 def locked(path: str | os.PathLike, message: str) -> Iterator[None]:
-    """Holds a lock on a file during the block; raises an InputError if it cannot.
+    """Holds a lock on a file during the block, and deletes the file afterwards.
 
-    The file is used for nothing else, and its folder is created if necessary. The operating system
-    releases the lock when the process ends for any reason. The file is deleted at the end of the
-    block; a file left by a killed process is reused. `message` is the error if another process
-    holds the lock.
+    If the process is killed, the lock ends too, and the remaining file does no harm. On a network
+    file system, the lock of a machine that is lost ends when its lease expires.
+
+    Raises:
+        InUse: another process has the lock; the error is `message` and the name of that process.
+        InputError: locking fails.
     """
     path = Path(path)
     try:
@@ -31,11 +36,14 @@ def locked(path: str | os.PathLike, message: str) -> Iterator[None]:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            raise InputError(message) from error
+            raise InUse(f"{message}{_holder(descriptor)}; {_REMEDY}") from error
         except OSError as error:
             raise InputError(f"{path}: cannot be locked ({error.strerror})") from error
-        if not _is_at(descriptor, path):  # The last holder deleted it after it was opened here.
-            raise InputError(message)
+        if not _is_at(descriptor, path):  # Another process deleted the file meanwhile.
+            raise InUse(f"{message}; {_REMEDY}")
+        with contextlib.suppress(OSError):  # The disk is full; the name is only for messages.
+            os.ftruncate(descriptor, 0)
+            os.write(descriptor, f"process {os.getpid()} on {socket.gethostname()}".encode())
         try:
             yield
         finally:
@@ -46,8 +54,15 @@ def locked(path: str | os.PathLike, message: str) -> Iterator[None]:
         os.close(descriptor)
 
 
+def _holder(descriptor: int) -> str:
+    with contextlib.suppress(OSError):
+        if name := os.pread(descriptor, 200, 0).decode(errors="replace"):
+            return f" ({name})"
+    return ""
+
+
 def _is_at(descriptor: int, path: Path) -> bool:
-    """Returns whether a path still refers to an open file."""
+    """Returns whether an open file is still the file at a path."""
     try:
         return os.path.samestat(os.fstat(descriptor), os.stat(path))
     except OSError:

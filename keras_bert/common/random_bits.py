@@ -1,11 +1,9 @@
-"""Computes random bits as a pure function of (seed, site, position).
+"""Computes random bits as a pure function of a seed, a site and a position.
 
-There is no state, so the bits do not depend on the device, the micro-batch or the position in a
-batch, and computing them again gives the same bits. They come from a counter-based hash (Salmon et
-al. 2011, "Parallel random numbers: as easy as 1, 2, 3") with a few 32-bit integer operations per
-element, which XLA fuses with the arithmetic around it. Integers wrap at 32 bits on TensorFlow, JAX
-and torch alike, so all backends give the same bits. They are used by dropout (layers/) and by the
-rounding of optimizer state (optimization/).
+A site is the index of a place in the program that draws bits, such as a dropout. The bits do not
+depend on the backend, the device or the micro-batch, and can be computed again. They come from a
+counter-based hash (Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3"): a few 32-bit
+integer operations, which XLA fuses with the arithmetic around them.
 """
 
 from typing import Any
@@ -14,7 +12,7 @@ from keras import ops
 
 
 def _int32(bits: int) -> int:
-    """Returns the signed integer with these 32 bits; int32 tensors accept no other."""
+    """Returns the signed integer with these 32 bits, because int32 tensors accept no other."""
     return (bits & 0xFFFFFFFF) - ((bits & 0x80000000) << 1)
 
 
@@ -32,18 +30,18 @@ def _xor_shift(x: Any, bits: int) -> Any:
 
 
 def mix(x: Any) -> Any:
-    """Scrambles int32 values: a bijection; each input bit flips about half the output bits."""
+    """Scrambles int32 values with a bijection: each input bit flips about half the output bits."""
     x = _xor_shift(x, 16) * _MULTIPLIER_1
     x = _xor_shift(x, 15) * _MULTIPLIER_2
     return _xor_shift(x, 16)
 
 
 def site_key(seed: Any, site: int) -> Any:
-    """Returns the key of each row's bits at one site, int32 [B].
+    """Computes the keys of one site for `random_bits`, int32 [B].
 
     Args:
-        seed: int32 [B], one per row: an example, or a step.
-        site: the index of the place in the program where bits are drawn; each has its own bits.
+        seed: int32 [B], the seed of each row (of an example, or of a step).
+        site: the index of the site; different sites get different bits.
     """
     return mix(mix(seed + _int32(_GOLDEN)) + _int32(_GOLDEN * (2 * site + 1)))
 
@@ -54,11 +52,11 @@ def random_bits(key: Any, size: Any, *, keep_positions: bool = True) -> Any:
     Args:
         key: int32 [B], one per row, from `site_key`.
         size: the number of elements in a row.
-        keep_positions: whether TensorFlow may keep the positions in the program as constants. This
-            is faster if many rows share them. For optimizer state, which has no rows, the constants
-            would take gigabytes. The result is the same.
+        keep_positions: whether TensorFlow may store the positions as a constant, which is faster if
+            many rows share them. Optimizer state is one long row, so the constant would take
+            gigabytes. The result is the same.
     """
-    # Each 32-bit word gives two elements, because 16 bits are enough to compare with a rate.
+    # Each 32-bit word gives two elements, because 16 bits are enough for a dropout rate.
     # Positions are mixed once for all rows, into words so different that the keys of two rows
     # rarely map them to the same word. Only two multiplications per word remain for each row.
     words = (size + 1) // 2
@@ -72,10 +70,8 @@ def random_bits(key: Any, size: Any, *, keep_positions: bool = True) -> Any:
 
 
 def _count(size: Any, key: Any) -> Any:
-    """Returns 0, 1, ... size - 1 in a form that TensorFlow does not fold into a constant.
-
-    TensorFlow folds constants of up to 10 MB.
-    """
+    """Returns 0, 1, ... size - 1 in a form that TensorFlow does not fold into a constant."""
     nothing = ops.bitwise_xor(key[:1], key[:1])
+    # TensorFlow folds only tensors of up to 10 MB, so the first factor may be a constant.
     rows = ops.arange((size + 1023) // 1024, dtype="int32") * 1024 + nothing
     return ops.reshape(rows[:, None] + ops.arange(1024, dtype="int32"), (-1,))[:size]

@@ -11,8 +11,14 @@ from pathlib import Path
 from keras_bert.common.errors import InputError
 
 
+def check_no_nul(path: str | Path, number: int, text: str) -> None:
+    """Rejects a line with a NUL character, which binary files and UTF-16 have, and no text."""
+    if "\0" in text:
+        raise InputError(f"{path}, line {number}: has a NUL character; expected text in UTF-8")
+
+
 def read_lines(path: str | Path) -> Iterator[tuple[int, str]]:
-    """Yields the number of each line, from 1, and the line without its end; "-" is standard input.
+    """Yields the number of each line, from 1, and its text; the path "-" is standard input.
 
     Raises:
         InputError: the file cannot be read, or a line is not UTF-8.

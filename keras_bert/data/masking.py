@@ -1,12 +1,11 @@
-"""Chooses the tokens of an example to predict (masked LM), and replaces them.
+"""Masks the tokens of examples for masked-LM prediction.
 
 Follows Devlin et al. 2019, section 3.1 and appendix A.1; whole-word masking as in Google's release
-of May 2019; n-grams as in ALBERT (Lan et al. 2020, section 3.1). It uses only NumPy, because it is
-shared by the data tool, which masks once, and by training, which draws new masks at every step.
+of May 2019; n-grams as in ALBERT (Lan et al. 2020, section 3.1). This module uses only NumPy,
+because both the data tool and training import it.
 
-All rows of a batch are masked at once. The tokens that may be chosen are numbered through the
-batch, row by row (`text`). An example is a range of these numbers, because a row may contain
-several examples.
+The tokens of a batch that may be chosen are numbered row by row. An example is a range of these
+numbers, because a packed row contains several examples.
 
 n rows, S length, P predictions, E examples, T tokens that may be chosen, k chosen tokens.
 """
@@ -29,9 +28,6 @@ class Masking:
         do_whole_word_mask: whether all tokens of a word are masked together.
         ngram: the maximum length of a masked run of tokens, or of words with do_whole_word_mask.
         vocab_size: V; a random token is any of the V.
-        cls_token_id: id of [CLS].
-        sep_token_id: id of [SEP].
-        mask_token_id: id of [MASK].
         is_continuation: bool [V], true for `##x` tokens.
     """
 
@@ -54,11 +50,7 @@ class Masking:
         do_whole_word_mask: bool = False,
         ngram: int = 1,
     ) -> "Masking":
-        """Creates the settings, with the ids of the special tokens in a vocabulary.
-
-        `vocab` lists the V tokens in the order of their ids. The other arguments are attributes of
-        the class.
-        """
+        """Creates the settings; `vocab` lists the V tokens in the order of their ids."""
         return cls(
             masked_lm_prob=masked_lm_prob,
             max_predictions_per_seq=max_predictions_per_seq,
@@ -75,17 +67,10 @@ class Masking:
 def num_to_predict(
     num_tokens: np.ndarray, masked_lm_prob: float, max_predictions_per_seq: int
 ) -> np.ndarray:
-    """Computes the number of tokens to predict in each example.
+    """Computes the number of tokens to predict in each example, int64 [E].
 
-    The number is min(P, max(1, round(num_tokens * masked_lm_prob))). Halves are rounded to even.
-
-    Args:
-        num_tokens: int [E], the number of tokens of each example, including [CLS] and [SEP].
-        masked_lm_prob: share of the tokens to predict.
-        max_predictions_per_seq: P.
-
-    Returns:
-        int64 [E].
+    The number is min(P, max(1, round(num_tokens * masked_lm_prob))), with halves rounded to even.
+    `num_tokens`, int [E], includes [CLS] and [SEP].
     """
     requested = np.rint(num_tokens * masked_lm_prob).astype(np.int64)
     return np.clip(requested, 1, max_predictions_per_seq)
@@ -98,20 +83,19 @@ def mask_examples(
     rng: np.random.Generator,
     example_ids: np.ndarray | None = None,
 ) -> dict[str, np.ndarray]:
-    """Masks a batch.
+    """Chooses the tokens to predict in a batch, and masks them.
 
     Args:
         input_ids: int [n, S], before masking. [CLS] and [SEP] are never chosen.
         input_mask: int [n, S], 0 at padding.
         masking: the masking settings.
         rng: the random generator.
-        example_ids: int [n, S], only for packed rows: 1 to k from left to right, 0 at padding. Each
-            example predicts its own share of tokens; together they must fit in P.
+        example_ids: int [n, S], only for packed rows: the number of the example in its row, from 1,
+            and 0 at padding. The predictions of all examples in a row must fit in P.
 
     Returns:
-        input_ids int32 [n, S], masked; masked_lm_positions (ascending) and masked_lm_ids, int32 [n,
-        P]; masked_lm_weights, float32 [n, P]. Unused predictions at the end of a row have position
-        0, id 0 and weight 0.0.
+        input_ids, int32 [n, S], masked; masked_lm_positions (ascending) and masked_lm_ids, int32
+        [n, P]; masked_lm_weights, float32 [n, P]. Unused predictions at the end of a row are 0.
     """
     is_real = np.asarray(input_mask) != 0
     ids = np.array(input_ids, np.int32).ravel()  # a copy, which is masked below
@@ -138,7 +122,7 @@ def mask_examples(
 def _lengths(
     is_real: np.ndarray, is_text: np.ndarray, example_ids: np.ndarray | None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Counts the tokens of each example, and those that may be chosen: int64 [E] each."""
+    """Counts the tokens of each example, and those that may be chosen, int64 [E] each."""
     if example_ids is None:
         return np.count_nonzero(is_real, axis=1), np.count_nonzero(is_text, axis=1)
     num_example_ids = int(np.max(example_ids, initial=0)) + 1
@@ -153,10 +137,9 @@ def _choose_tokens(
 ) -> np.ndarray:
     """Chooses up to `budget` tokens of each example, uniformly and without replacement.
 
-    This is Floyd's algorithm for drawing k of n, for all examples in parallel: for top from n - k
-    to n - 1, draw a number from [0, top]; if it has been drawn before, take `top` instead.
-
-    num_text and budget are int64 [E]. Returns bool [sum of num_text].
+    Floyd's algorithm draws k of n numbers: for each `top` from n - k to n - 1, draw a number from
+    [0, top], and take `top` instead if the number has been drawn before. It runs for all examples
+    in parallel. num_text and budget are int64 [E]. Returns bool [sum of num_text].
     """
     chosen = np.zeros(num_text.sum(), bool)
     budget = np.minimum(budget, num_text)
@@ -181,16 +164,16 @@ def _choose_runs(
     masking: Masking,
     rng: np.random.Generator,
 ) -> np.ndarray:
-    """Chooses runs of 1 to `ngram` units, which are tokens or whole words.
+    """Chooses runs of 1 to `ngram` units (tokens or whole words) of each example.
 
-    The units of an example are tried in random order as the first of a run. The run's length n is
-    drawn with a probability proportional to 1/n from the lengths that fit in the segment. The run
-    is truncated to the remaining budget and at runs chosen before; a unit that does not fit on its
-    own is skipped. A `##x` at the start of a segment is a word of its own: neither words nor runs
-    cross [SEP], unlike in Google's code, where words do.
+    The units of an example are tried in random order as the start of a run. The length of the run
+    is drawn from the lengths that fit in the segment, with probabilities proportional to 1/length.
+    A run ends early at a unit that is already chosen or exceeds the remaining budget. Unlike in
+    Google's code, words do not cross [SEP]: `##x` at the start of a segment starts a word.
 
-    text int64 [T], positions of the tokens in the flattened batch; text_ids int32 [T]; num_text and
-    budget int64 [E], tokens of each example and the maximum to choose. Returns bool [T].
+    text, int64 [T], has positions in the flattened batch, and text_ids, int32 [T], token ids;
+    num_text and budget, int64 [E], the number of tokens in each example and the maximum to choose.
+    Returns bool [T].
     """
     opens_segment = np.diff(text, prepend=-2) > 1
     starts_unit = np.ones(len(text), bool)
@@ -199,7 +182,7 @@ def _choose_runs(
     unit_start = np.append(np.flatnonzero(starts_unit), len(text))
     num_all = len(unit_start) - 1
     segment_opener = np.append(np.flatnonzero(opens_segment[unit_start[:-1]]), num_all)
-    segment_end = np.repeat(segment_opener[1:], np.diff(segment_opener))  # of each unit, in units
+    segment_end = np.repeat(segment_opener[1:], np.diff(segment_opener))  # for each unit, in units
     example_end = np.searchsorted(unit_start, np.cumsum(num_text))
     first_unit = np.concatenate([[0], example_end[:-1]])[: len(example_end)]
     num_units = example_end - first_unit
@@ -236,7 +219,7 @@ def _choose_runs(
 
 
 def _replace(original: np.ndarray, masking: Masking, rng: np.random.Generator) -> np.ndarray:
-    """Draws a replacement for each chosen token: 80% [MASK], 10% a random id, 10% unchanged."""
+    """Replaces 80% of the tokens by [MASK] and 10% by random tokens; 10% are unchanged."""
     outcome = rng.random(len(original))
     replacement = np.where(outcome < MASK_SHARE, np.int32(masking.mask_token_id), original)
     at_random = np.flatnonzero((outcome >= MASK_SHARE) & (outcome < MASK_SHARE + RANDOM_SHARE))
@@ -247,11 +230,10 @@ def _replace(original: np.ndarray, masking: Masking, rng: np.random.Generator) -
 def _predictions(
     position: np.ndarray, original: np.ndarray, shape: tuple[int, int], max_predictions: int
 ) -> dict[str, np.ndarray]:
-    """Lists the tokens to predict, row by row, for input shape (n, S).
+    """Builds the masked-LM features of a batch with input shape (n, S).
 
-    position int64 [k] has the ascending positions of the tokens `original`, int32 [k], in the
-    flattened batch. Returns masked_lm_positions, masked_lm_ids int32 [n, P]; masked_lm_weights
-    float32 [n, P].
+    position, int64 [k], has the ascending positions of the chosen tokens in the flattened batch;
+    original, int32 [k], their ids before masking.
     """
     num_rows, length = shape
     row = position // length

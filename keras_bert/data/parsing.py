@@ -1,7 +1,4 @@
-"""Parses serialized tf.Examples of pre-training data into checked features.
-
-Feature names and shapes are those of Google's records (data_tools/examples/tfrecord_writing.py).
-"""
+"""Parses serialized tf.Examples of pre-training data, with Google's feature names and shapes."""
 
 import tensorflow as tf
 
@@ -11,11 +8,14 @@ from keras_bert.data.pretraining_records import PretrainingData
 def parse_records(
     serialized: tf.Tensor, data: PretrainingData, vocab_size: int
 ) -> dict[str, tf.Tensor]:
-    """Parses records, strings [n], into features; dynamic masks are drawn later.
+    """Parses serialized records, strings [n], into a batch.
 
-    The features [n, ...] are float32 for weights and int32 for all others. The graph raises an
-    InvalidArgumentError for a record of another format or with a value out of range, such as a
-    token id not below `vocab_size`.
+    With dynamic masking, the batch has no masked-LM features yet. The graph raises an
+    InvalidArgumentError if a record has another format, or a value is out of range, such as a token
+    id that is not below `vocab_size`.
+
+    Returns:
+        {feature: tensor [n, ...]}, float32 for weights and int32 for all others.
     """
     length, predictions = data.max_seq_length, data.max_predictions_per_seq
     pack, dynamic = data.format.pack, data.format.dynamic

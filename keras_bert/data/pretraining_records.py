@@ -1,9 +1,8 @@
-"""Describes the files of a pre-training dataset: number of records, shape and format.
+"""Finds the files of a pre-training dataset, and reads their format, shape and number of records.
 
-Folders made by the data tool have a manifest, which describes the records and against which they
-are checked. For files of other BERT tools, records are counted and measured by reading them. Their
-format is assumed to be the usual one of those tools: masked beforehand, one example per record, a
-random next sentence.
+Folders written by the data tool have a manifest, against which the files are checked. The records
+of other BERT tools are counted by reading them. Their format is assumed to be the usual one: masks
+in the records, one example per record, random next sentences.
 """
 
 import hashlib
@@ -23,16 +22,14 @@ from keras_bert.data.record_files import MANIFEST, find_record_files
 
 @dataclass(frozen=True)
 class RecordFormat:
-    """The format of records, equal for all records of a run.
+    """The format of the records of a run.
 
     Attributes:
         next_sentence: the kind of second segment: `random` (Devlin et al. 2019), `order` (the two
             segments swapped; Lan et al. 2020) or `none`, without a second segment.
-        dynamic: whether masks are drawn during training; otherwise the records contain them.
+        dynamic: whether masks are drawn during training, with the settings `masked_lm_prob`,
+            `do_whole_word_mask` and `ngram`. Otherwise these are None, and the records have masks.
         pack: whether a record is a row of several examples.
-        masked_lm_prob: share of the tokens to mask; None if the records contain the masks.
-        do_whole_word_mask: whether to mask whole words; None if the records contain the masks.
-        ngram: the maximum length of a masked run; None if the records contain the masks.
     """
 
     next_sentence: str = "random"
@@ -53,9 +50,6 @@ class PretrainingData:
     Attributes:
         files: the record files, sorted.
         counts: the number of records (rows, if packed) in each file.
-        max_seq_length: S of every record.
-        max_predictions_per_seq: P of every record.
-        format: the format of the records.
         fingerprint: a hash of the format and of the checksums in the manifest; without a manifest,
             of the file names and sizes.
         manifests: {folder: content of its manifest.json}, without folders that have none.
@@ -92,12 +86,7 @@ class PretrainingData:
 
 
 def find_records(input_file: str, flag: str = "input_file") -> PretrainingData:
-    """Finds record files and reads their format and shape.
-
-    Args:
-        input_file: comma-separated folders (made by `data_tools.create_pretraining_data`), files or
-            globs.
-        flag: the name of the flag that provides `input_file`; error messages start with it.
+    """Finds record files (see `find_record_files`), and reads their format and shape.
 
     Raises:
         InputError: there are no files, all are empty, one is damaged, or they differ in format,

@@ -1,4 +1,4 @@
-"""Translates TensorFlow's errors about damaged records into file, record and reason."""
+"""Finds the damaged record that caused a TensorFlow error."""
 
 import re
 from collections.abc import Iterator
@@ -26,10 +26,10 @@ _RECORD_ERROR_MESSAGES = re.compile(
 
 @contextmanager
 def explain_record_errors(data: PretrainingData, vocab_size: int) -> Iterator[None]:
-    """Turns TensorFlow's errors about damaged records into an `InputError` that names the file.
+    """Converts errors about damaged records into an InputError that names the file and the record.
 
-    Those errors do not name the record, so all records are read again to find it. `data` are the
-    records that are read inside the `with` block.
+    TensorFlow's errors do not name the record. All records of `data`, the dataset that the `with`
+    block reads, are therefore read again to find it.
     """
     try:
         yield
@@ -53,7 +53,7 @@ def explain_record_errors(data: PretrainingData, vocab_size: int) -> Iterator[No
 def _first_damaged(
     path: str, data: PretrainingData, vocab_size: int
 ) -> tuple[int, Exception] | None:
-    """Finds the first record of a file that cannot be read, and the error."""
+    """Returns the index of the first record that cannot be read, and the error; or None."""
     start, cause = 0, None
     for batch_size in _BATCH_SIZES:
         try:

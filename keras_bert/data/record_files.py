@@ -1,8 +1,7 @@
-"""Finds the pre-training record files that `--input_file` names, with their manifests.
+"""Finds the record files that `--input_file` selects, and reads their manifests.
 
-A folder made by `data_tools.create_pretraining_data` has a manifest.json with the settings, the
-vocabulary, and the size, number of rows and checksum of each record file. Record files of other
-tools have none and are not checked here. Training and inspection both use this module.
+A folder written by `data_tools.create_pretraining_data` has a manifest.json with the settings, the
+vocabulary, and the size, number of rows and checksum of each record file. Other tools write none.
 """
 
 import glob
@@ -31,7 +30,7 @@ _SETTINGS = (
 
 @dataclass(frozen=True)
 class RecordFiles:
-    """The file names of one folder, and the content of its manifest.json, or None."""
+    """The record files of one folder, and the content of its manifest.json (None without one)."""
 
     folder: str
     names: list[str]
@@ -55,11 +54,8 @@ def find_record_files(
 ) -> list[RecordFiles]:
     """Finds the record files of comma-separated folders, files and globs, grouped by folder.
 
-    Args:
-        input_file: the comma-separated list.
-        flag: the name of the flag that provides the list; error messages start with it.
-        include_unlisted: whether to include the record files that a folder's manifest does not
-            list, after the files that it lists.
+    Error messages start with `flag`, the flag that provides the list. With `include_unlisted`, the
+    files that a folder's manifest lists are followed by its other record files.
 
     Raises:
         InputError: an entry matches no record file, or a manifest is invalid.

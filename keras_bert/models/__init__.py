@@ -1,4 +1,4 @@
-"""The BERT models: the encoder, and the encoder with each task head."""
+"""Defines the BERT models: the encoder, and the encoder with each task head."""
 
 from keras_bert.models.classifier import BertClassifier
 from keras_bert.models.encoder import BertEncoder

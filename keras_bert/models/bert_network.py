@@ -1,4 +1,4 @@
-"""The base class of all models: input checks, `from_pretrained`, LoRA, export and serialization."""
+"""Defines the base class of all models."""
 
 import os
 from collections.abc import Mapping
@@ -9,15 +9,16 @@ import keras
 from keras_bert.common.errors import InputError
 from keras_bert.config import BertConfig
 from keras_bert.models.layers.configured import bert_config
+from keras_bert.models.memory import check_weights_fit
 
-# All inputs of the networks. Each network ignores the optional ones that it does not use.
+# The inputs of all networks. A network ignores optional inputs that it does not use.
 _REQUIRED = ("input_ids", "input_mask", "segment_ids")
 _OPTIONAL = ("dropout_seed", "position_ids", "example_ids")
 _PRETRAINING = ("masked_lm_positions", "next_sentence_positions")
 
 
 def select_inputs(batch: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the entries of a batch that are inputs of a network; labels and weights are not."""
+    """Returns the entries of a batch that are inputs of a network, without labels and weights."""
     return {name: batch[name] for name in (*_REQUIRED, *_OPTIONAL, *_PRETRAINING) if name in batch}
 
 
@@ -26,7 +27,7 @@ class BertNetwork(keras.Model):
 
     Inputs are a dict of int32 tensors: "input_ids", "input_mask" (1 for tokens, 0 for padding) and
     "segment_ids", each [B, S]. Optional are "dropout_seed" [B] and, for rows that contain several
-    examples, "position_ids" and "example_ids" [B, S] (encoder.py).
+    examples, "position_ids" and "example_ids" [B, S] (see `BertEncoder.call`).
 
     Args:
         config: a `BertConfig` or its dict.
@@ -40,12 +41,13 @@ class BertNetwork(keras.Model):
     def __init__(self, config: BertConfig | Mapping[str, Any], **kwargs: Any):
         super().__init__(**kwargs)
         self.config = bert_config(config)
+        check_weights_fit(self.config)
 
     @classmethod
     def from_pretrained(cls, path: str | os.PathLike, *, dtype: Any = None, **kwargs: Any) -> Self:
         """Creates a network with the weights of a checkpoint.
 
-        A head that the checkpoint lacks is newly initialized, which is logged as a warning.
+        A head that is not in the checkpoint is newly initialized, which is logged as a warning.
 
         Args:
             path: a model directory of keras_bert or Hugging Face, the directory of an earlier run,
@@ -67,11 +69,7 @@ class BertNetwork(keras.Model):
         return _REQUIRED
 
     def check_inputs(self, inputs: Any) -> None:
-        """Checks the keys of an input dict.
-
-        Raises:
-            InputError: if `inputs` is not a dict, lacks a required key, or has an unknown key.
-        """
+        """Raises an `InputError` if the inputs are not a dict, or have missing or unknown keys."""
         required = self.required_inputs
         optional = [name for name in (*_OPTIONAL, *_PRETRAINING) if name not in required]
         expected = f"expected {', '.join(required)} and optionally {', '.join(optional)}"
@@ -114,8 +112,8 @@ class BertNetwork(keras.Model):
         The rest of the encoder is frozen; heads stay trainable. Compile the model afterwards.
 
         Args:
-            rank: the rank of each kernel's update.
-            lora_alpha: the update is scaled by lora_alpha / rank; by default the scale is 1.
+            rank: the rank of the update of each kernel.
+            lora_alpha: the update is scaled by lora_alpha / rank; by default, the scale is 1.
         """
         self.encoder.enable_lora(rank, lora_alpha)
 
@@ -136,14 +134,9 @@ class BertNetwork(keras.Model):
         input_signature: Any = None,
         **kwargs: Any,
     ) -> None:
-        """Exports the network for inference; see `keras.Model.export`.
+        """Exports the network for inference, like `keras.Model.export`.
 
-        Args:
-            filepath: the path to write to.
-            format: the export format, such as `tf_saved_model`.
-            verbose: whether to print the signatures.
-            input_signature: defaults to `input_signature()`.
-            **kwargs: options of the format.
+        By default, `input_signature` is the result of the method with this name.
         """
         if input_signature is None:
             input_signature = self.input_signature()
@@ -153,7 +146,7 @@ class BertNetwork(keras.Model):
 
     @property
     def _default_save_signature(self) -> None:
-        # TensorFlow reads this to save a model. The default would trace a call with float ids.
+        # TensorFlow reads this to save a model. By default, it would trace a call with float ids.
         return None
 
     def _jax_shapes(self) -> dict[str, Any]:
@@ -175,7 +168,7 @@ class BertNetwork(keras.Model):
         return config
 
     def _policies(self) -> keras.dtype_policies.DTypePolicyMap:
-        """Returns the dtype policies by layer path; needed if layers are quantized."""
+        """Returns the dtype policy of each layer path, which a quantized model needs."""
         policies = keras.dtype_policies.DTypePolicyMap(
             default_policy=self.encoder.embeddings.dtype_policy.name
         )
@@ -186,5 +179,5 @@ class BertNetwork(keras.Model):
 
 
 def batch_and_length(input_shape: Any) -> tuple:
-    """Returns the shape [B, S] of "input_ids", given it or a dict of the shapes of all inputs."""
+    """Returns [B, S] from the shape of "input_ids", or from a dict of the shapes of all inputs."""
     return tuple(input_shape["input_ids"] if isinstance(input_shape, Mapping) else input_shape)

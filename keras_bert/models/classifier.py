@@ -1,4 +1,4 @@
-"""BERT for the classification of sentences or sentence pairs."""
+"""Defines BERT for the classification of texts or pairs of texts."""
 
 from typing import Any
 

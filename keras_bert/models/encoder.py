@@ -1,18 +1,4 @@
-"""The BERT encoder: computes hidden states and the pooled output from token ids.
-
-    encoder = BertEncoder(BertConfig.from_json("base"))
-    hidden = encoder({"input_ids": ids, "input_mask": mask, "segment_ids": segments})
-
-Rows that contain several examples need two more inputs, both [B, S] int32: "position_ids", which
-count from 0 in each example, and "example_ids", which are 1, 2, ... for the examples and 0 for
-padding. Attention then stays within each example, so its hidden states are the same as in a
-separate row.
-
-With `is_decoder` in the config, tokens do not attend to later tokens (a left-to-right model; Devlin
-et al. 2019, section 5.1). The first token then attends only to itself, so the last token is pooled.
-
-Variable paths start with the encoder's name in every model and follow Google's checkpoints:
-`encoder/layer_0/attention/self/query/kernel`.
+"""Defines the BERT encoder, which computes hidden states and the pooled output from token ids.
 
 Shapes: B batch, S length, H hidden size, L layers, N heads.
 """
@@ -35,10 +21,19 @@ from keras_bert.models.layers.transformer import TransformerBlock
 class BertEncoder(BertNetwork):
     """BERT without heads (Devlin et al. 2019); weights are created by the constructor.
 
+    With `is_decoder` in the config, tokens do not attend to later tokens (a left-to-right model;
+    Devlin et al. 2019, section 5.1). The pooled output is then that of the last token, because the
+    first one attends only to itself. Variable paths follow Google's checkpoints, after the
+    encoder's name: `encoder/layer_0/attention/self/query/kernel`.
+
     Args:
         config: a `BertConfig` or its dict.
         name: the first part of every variable's path.
         dtype: dtype policy, such as "mixed_bfloat16"; defaults to the global policy.
+
+    Example:
+        encoder = BertEncoder(BertConfig.from_json("base"))
+        hidden = encoder({"input_ids": ids, "input_mask": mask, "segment_ids": segments})
     """
 
     def __init__(
@@ -63,7 +58,7 @@ class BertEncoder(BertNetwork):
 
     @property
     def next_dropout_site(self) -> int:
-        """The first dropout site number not used by the encoder."""
+        """The first dropout site number that the encoder does not use (layers/dropout.py)."""
         return 1 + len(self.blocks) * TransformerBlock.DROPOUT_SITES
 
     def build(self, input_shape: Any = None) -> None:
@@ -80,10 +75,14 @@ class BertEncoder(BertNetwork):
     def call(self, inputs: dict[str, Any], training: bool | None = False) -> dict[str, Any]:
         """Returns {"sequence_output": [B, S, H], "pooled_output": [B, H]}.
 
+        Rows that contain several examples need "position_ids", which count from 0 in each example,
+        and "example_ids", which are 1, 2, ... for the examples and 0 for padding. Tokens then
+        attend only within their example, so its hidden states are the same as in a separate row.
+
         Args:
             inputs: {"input_ids", "input_mask", "segment_ids"}, each [B, S] int32; optionally
-                "dropout_seed" [B] int32 (by default drawn at random in training), and for rows of
-                several examples "position_ids" and "example_ids" [B, S] int32.
+                "dropout_seed" [B] int32 (by default drawn at random in training), and
+                "position_ids" and "example_ids" [B, S] int32.
             training: whether to apply dropout.
 
         Raises:
@@ -158,11 +157,7 @@ class BertEncoder(BertNetwork):
     def enable_lora(self, rank: int, lora_alpha: float | None = None) -> None:
         """Adds LoRA matrices to all kernels of the transformer blocks (Hu et al. 2021).
 
-        The rest of the encoder is frozen. Compile the model afterwards.
-
-        Args:
-            rank: the rank of each kernel's update.
-            lora_alpha: the update is scaled by lora_alpha / rank; by default the scale is 1.
+        The rest of the encoder is frozen. The arguments are those of `BertNetwork.enable_lora`.
         """
         for block in self.blocks:
             for dense in block.dense_layers:

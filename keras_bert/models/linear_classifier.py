@@ -1,4 +1,4 @@
-"""The base class of the sequence and token classifiers."""
+"""Defines the base class of the text and token classifiers."""
 
 import os
 from collections.abc import Mapping
@@ -12,13 +12,7 @@ from keras_bert.models.layers.heads import linear_head
 
 
 class LinearClassifier(BertNetwork):
-    """BERT with dropout and a linear layer on one of the encoder's outputs.
-
-    Args:
-        config: a `BertConfig` or its dict.
-        num_labels: the number of logits per example or token.
-        dtype: dtype policy; defaults to the global policy.
-    """
+    """BERT with dropout and a linear layer on one of the encoder's outputs."""
 
     heads = ("classifier",)
     per_token: bool
@@ -48,13 +42,9 @@ class LinearClassifier(BertNetwork):
     ) -> Self:
         """Creates a network with the weights of a checkpoint.
 
-        A classifier that the checkpoint lacks is newly initialized, which is logged as a warning.
-
-        Args:
-            path: a checkpoint of any format; see `BertNetwork.from_pretrained`.
-            num_labels: defaults to the number of labels of the checkpoint's classifier.
-            dtype: dtype policy; defaults to the global policy.
-            **kwargs: further arguments of the constructor.
+        `num_labels` defaults to the number of labels of the checkpoint's classifier. A classifier
+        that is not in the checkpoint is newly initialized, which is logged as a warning. The other
+        arguments are those of `BertNetwork.from_pretrained`.
 
         Raises:
             InputError: if the checkpoint cannot be opened, does not match the network, or was
@@ -63,9 +53,8 @@ class LinearClassifier(BertNetwork):
         return super().from_pretrained(path, dtype=dtype, num_labels=num_labels, **kwargs)
 
     def _classify(self, output: str, inputs: dict[str, Any], training: bool | None) -> Any:
-        """Returns the logits for one of the encoder's outputs."""
         seed = self.encoder.dropout_seed(inputs, training)
-        # The dropout of the head must use the same seeds as the encoder.
+        # The head and the encoder must use the same dropout seeds.
         seeded = inputs if seed is None else {**inputs, "dropout_seed": seed}
         hidden = self.encoder(seeded, training=training)[output]
         return self.classifier(self.dropout(hidden, seed))

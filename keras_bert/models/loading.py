@@ -21,17 +21,12 @@ _FINE_TUNED = ("classifier", "span")
 def load_network(
     network: type[BertNetwork], path: str | os.PathLike, arguments: dict[str, Any]
 ) -> Any:
-    """Creates a network with the weights of a checkpoint.
+    """Creates a network with the weights of a checkpoint; see `BertNetwork.from_pretrained`.
 
-    Args:
-        network: the class of the network.
-        path: any path that `open_checkpoint` accepts.
-        arguments: the arguments of the constructor, without the config.
+    `arguments` are the arguments of the constructor, without the config.
 
     Raises:
-        InputError: if the checkpoint cannot be opened, does not match the network, or was
-            fine-tuned for another task; or if "num_labels" is missing or differs from the
-            checkpoint's.
+        InputError: as in `from_pretrained`, and if "num_labels" differs from the checkpoint's.
     """
     # Imported late, because keras_bert.checkpoints imports this package.
     from keras_bert.checkpoints.open_checkpoint import open_checkpoint

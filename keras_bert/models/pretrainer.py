@@ -1,4 +1,4 @@
-"""BERT with both pre-training heads."""
+"""Defines BERT with both pre-training heads."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -15,8 +15,8 @@ from keras_bert.models.layers.heads import MaskedLMHead, linear_head
 class BertPretrainer(BertNetwork):
     """BERT with the heads for masked LM and next sentence prediction.
 
-    With `is_decoder` in its config it is a left-to-right model: the masked-LM head scores the next
-    token at every position (Devlin et al. 2019, sections 3.1 and 5.1).
+    With `is_decoder` in its config, it is a left-to-right model: the masked-LM head predicts the
+    next token at every position (Devlin et al. 2019, sections 3.1 and 5.1).
 
     Args:
         config: a `BertConfig` or its dict.

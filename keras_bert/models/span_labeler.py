@@ -1,4 +1,4 @@
-"""BERT for extractive question answering."""
+"""Defines BERT for extractive question answering."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -1,4 +1,4 @@
-"""BERT for token classification, such as named entity recognition."""
+"""Defines BERT for token classification, such as named entity recognition."""
 
 from typing import Any
 

@@ -1,8 +1,6 @@
-"""Adam with decoupled weight decay, as used to train BERT.
+"""Implements Adam with decoupled weight decay, as used to train BERT.
 
-Gradients must be those of the global batch, already reduced and clipped, dense or IndexedSlices.
-Variables are updated in place. The state is two moments per variable, in float32 or, with half the
-memory, in bfloat16.
+Gradients must be those of the global batch, already summed over the devices and clipped.
 """
 
 import math
@@ -29,12 +27,10 @@ STATE_DTYPES = ("float32", "bfloat16")
 class AdamWeightDecay(keras.optimizers.Optimizer):
     """Adam as in Google's BERT: `w -= lr * (m / (sqrt(v) + epsilon) + weight_decay * w)`.
 
-    Differences from `keras.optimizers.AdamW`: bias correction is off by default; epsilon is added
-    after it, and has another default; the decay is part of the update; excluded variables are
-    matched by their whole path; and the rows of sparse gradients are summed.
-
-    The learning rate of an update is the schedule's value at the number of updates already made, so
-    the first update of a warm-up has learning rate 0.
+    Unlike in `keras.optimizers.AdamW`, bias correction is off by default, and epsilon is added
+    after it. Excluded variables are matched by their whole path, and the rows of sparse gradients
+    are summed. Update n, counted from 0, has the schedule's learning rate at n, so the first update
+    of a warm-up has learning rate 0.
 
     Args:
         learning_rate: float or `keras.optimizers.schedules.LearningRateSchedule`.
@@ -44,20 +40,19 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
         epsilon: added to the square root of the second moment.
         bias_correction: whether to divide the moments by `1 - beta^t`. BERT was pre-trained without
             it; it stabilizes fine-tuning on small data sets (Mosbach et al. 2021).
-        exclude_from_weight_decay: regular expressions; variables whose path contains a match do not
-            decay.
-        learning_rate_multipliers: (regular expression, factor) pairs for layer-wise learning rates.
-            The first pair that matches a variable's path multiplies its learning rate; without a
-            match the factor is 1.
-        state_dtype: dtype of the moments, "float32" or "bfloat16". The arithmetic is float32 in
-            both cases; bfloat16 uses stochastic rounding (rounding.py).
+        exclude_from_weight_decay: regular expressions; a variable is not decayed if its path
+            contains a match.
+        learning_rate_multipliers: (regular expression, factor) pairs. The first pair that matches a
+            variable's path multiplies its learning rate.
+        state_dtype: dtype of the moments, "float32" or "bfloat16", which needs half the memory and
+            is rounded stochastically (rounding.py). The arithmetic is float32 in both cases.
         name: the optimizer's name.
-        **kwargs: arguments of every Keras optimizer (clipping, averages).
+        **kwargs: other arguments of `keras.optimizers.Optimizer`.
 
     Raises:
-        InputError: if a value is out of range or a regular expression is invalid.
+        InputError: a value is out of range, or a regular expression is invalid.
 
-    Source: Google's BERT [optimization]; Loshchilov and Hutter 2019.
+    Source: google-research/bert, optimization.py; Loshchilov and Hutter 2019.
     """
 
     def __init__(
@@ -108,14 +103,14 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
                 ) from None
 
     def exclude_from_weight_decay(self, var_list: Any = None, var_names: Any = None) -> None:
-        """Raises InputError: Keras would match plain names, and a LayerNorm's is only `gamma`."""
+        """Raises an InputError: use the argument of the constructor, which matches whole paths."""
         raise InputError(
             "exclude_from_weight_decay is an argument of the constructor here: "
             "regular expressions on variable.path"
         )
 
     def build(self, variables: list[Any]) -> None:
-        """Creates two moments per variable and matches its path to the regular expressions."""
+        """Creates two moments per variable, and matches its path to the regular expressions."""
         if self.built:
             return
         super().build(variables)
@@ -132,7 +127,7 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
         ]
 
     def _moment(self, variable: Any, path: str) -> Any:
-        """Creates a moment; `add_optimizer_variables` supports only the dtype of the variable."""
+        """Creates a moment in the state dtype, which `add_optimizer_variables` does not support."""
         return self.add_variable(
             variable.shape,
             dtype=self.state_dtype,
@@ -170,7 +165,7 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
         return m / (ops.sqrt(v) + self.epsilon)
 
     def _as_state(self, moment: Any, site: int) -> Any:
-        """Casts a moment to the state dtype; `site` is the moment's index."""
+        """Casts a moment to the state dtype; `site` selects the random bits of the moment."""
         if self.state_dtype == "float32":
             return moment
         step = ops.reshape(ops.cast(self.iterations, "int32"), (1,))
@@ -195,5 +190,5 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
 
 
 def _one_minus_power(beta: float, t: Any) -> Any:
-    """Returns `1 - beta^t` without the cancellation that costs float32 five digits at t = 1."""
+    """Returns `1 - beta^t` without cancellation, which costs float32 five digits at t = 1."""
     return -ops.expm1(t * (math.log(beta) if beta else -math.inf))

@@ -1,7 +1,7 @@
-"""Clipping of gradients by their global norm.
+"""Computes the factor that clips gradients by their global norm.
 
-The gradients must be those of the whole global batch, after accumulation and all-reduce. The weight
-update multiplies by the factor, so the clipped gradients are never stored.
+Gradients must be those of the global batch, after accumulation and all-reduce. The weight update
+multiplies them by the factor, so clipped gradients are never stored.
 """
 
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from keras_bert.optimization.dense import densify
 
 
 def global_norm(gradients: Sequence[Any]) -> Any:
-    """Returns the Euclidean norm of all gradients as one vector; None entries are ignored."""
+    """Returns the Euclidean norm of the vector of all gradients; None entries are ignored."""
     dense = [ops.cast(densify(g), "float32") for g in gradients if g is not None]
     return ops.sqrt(sum(ops.sum(ops.square(g)) for g in dense))
 
@@ -22,17 +22,13 @@ def global_norm(gradients: Sequence[Any]) -> Any:
 def clip_scale(norm: Any, max_norm: float = 1.0) -> Any:
     """Returns the factor in [0, 1] that clips gradients of the given norm to `max_norm`.
 
-    A norm that is inf or NaN gives NaN, so that all gradients become NaN. A factor of 1 / inf = 0
+    `norm` is a float32 scalar. If it is inf or NaN, the factor is NaN: a factor of 0 (1 / inf)
     would hide the overflow.
 
-    Args:
-        norm: float32 scalar.
-        max_norm: the maximum norm, above 0; BERT uses 1.0.
-
     Raises:
-        InputError: if max_norm is not above 0.
+        InputError: `max_norm` is not above 0.
 
-    Source: Google's BERT [optimization], `clip_norm=1.0`; Pascanu et al. 2013.
+    Source: google-research/bert, optimization.py (`clip_norm=1.0`); Pascanu et al. 2013.
     """
     if not max_norm > 0:
         raise InputError(f"max_norm must be above 0, got {max_norm!r}")

@@ -1,8 +1,4 @@
-"""Converts sparse gradients to dense ones, summing repeated rows.
-
-With TensorFlow, the gradient of `take` on an embedding table is an IndexedSlices with one row per
-token that was looked up.
-"""
+"""Converts sparse gradients to dense ones."""
 
 from typing import Any
 
@@ -12,14 +8,9 @@ from keras import ops
 def densify(gradient: Any) -> Any:
     """Sums the rows of an IndexedSlices gradient to a dense tensor; returns others unchanged.
 
-    Squaring the separate rows, as an optimizer or a norm does, would be wrong if a token repeats in
-    the batch: `(a + b)^2` is not `a^2 + b^2`.
-
-    Args:
-        gradient: tensor, IndexedSlices (values [R, ...], indices [R], dense_shape) or None.
-
-    Returns:
-        A dense tensor [V, ...]; None for None.
+    TensorFlow's gradient of `take` on an embedding table [V, ...] is an IndexedSlices with one row
+    per token. An optimizer or norm that squares these rows would be wrong for a token that repeats
+    in the batch: `(a + b)^2` is not `a^2 + b^2`.
     """
     # Compared by name, because TensorFlow may not be installed. `ops.convert_to_tensor` does not
     # help: in Keras 3.15 it returns an IndexedSlices unchanged.

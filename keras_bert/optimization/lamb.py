@@ -1,8 +1,4 @@
-"""The LAMB optimizer, for batches of thousands of sequences.
-
-At such sizes a single learning rate for all variables no longer works, so LAMB scales Adam's update
-of each variable to the norm of the variable.
-"""
+"""Implements the LAMB optimizer, for batches of thousands of sequences."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -18,23 +14,11 @@ class Lamb(AdamWeightDecay):
     """LAMB: `r = m^ / (sqrt(v^) + epsilon) + weight_decay * w; w -= lr * (|w| / |r|) * r`.
 
     m^ and v^ are the bias-corrected moments, and |.| is the norm of one whole variable. The ratio
-    is 1 if either norm is 0, and for all variables excluded from weight decay.
+    |w| / |r| adapts the learning rate to each variable, which large batches need. It is 1 if either
+    norm is 0.
 
-    Args:
-        learning_rate: float or `keras.optimizers.schedules.LearningRateSchedule`.
-        weight_decay: factor on the weights in the update.
-        beta_1: decay of the first moment, in [0, 1).
-        beta_2: decay of the second moment, in [0, 1).
-        epsilon: added to the square root of the second moment.
-        exclude_from_weight_decay: regular expressions; variables whose path contains a match are
-            neither decayed nor rescaled.
-        learning_rate_multipliers: (regular expression, factor) pairs, as in AdamWeightDecay.
-        state_dtype: dtype of the moments, as in AdamWeightDecay.
-        name: the optimizer's name.
-        **kwargs: arguments of every Keras optimizer (clipping, averages).
-
-    Raises:
-        InputError: if a value is out of range or a regular expression is invalid.
+    The arguments and errors are those of `AdamWeightDecay`, without `bias_correction`, which is
+    always on. Variables that match `exclude_from_weight_decay` are neither decayed nor rescaled.
 
     Source: You et al. 2020, algorithm 2.
     """
@@ -67,7 +51,6 @@ class Lamb(AdamWeightDecay):
         )
 
     def _adapt(self, update: Any, variable: Any) -> Any:
-        """Scales the update to the norm of the variable."""
         size = ops.norm(variable)
         length = ops.norm(update)
         known = ops.logical_and(size > 0, length > 0)

@@ -1,23 +1,19 @@
-"""Layer-wise learning-rate decay, as learning-rate multipliers for AdamWeightDecay."""
+"""Computes layer-wise learning-rate decay, as multipliers for AdamWeightDecay."""
 
 from keras_bert.common.errors import InputError
 
 
 def layer_decay_multipliers(decay: float, num_hidden_layers: int) -> list[tuple[str, float]]:
-    """Returns the learning-rate multipliers of all layers; lower, more general layers learn slower.
+    """Returns learning-rate multipliers with which lower, more general layers learn more slowly.
 
-    The last block, the pooler and the heads have multiplier 1, each block below has `decay` times
-    that of the block above it, and the embeddings have `decay` times that of the first block.
-
-    Args:
-        decay: factor per layer, in (0, 1]; 1 for the same rate in all layers.
-        num_hidden_layers: blocks of the encoder.
+    The last block, the pooler and the heads have multiplier 1. Each other block has `decay` times
+    the multiplier of the block above it, and the embeddings `decay` times that of the first block.
 
     Returns:
-        (regular expression on variable paths, factor) pairs.
+        (regular expression, factor) pairs for `AdamWeightDecay`; variables without a match have 1.
 
     Raises:
-        InputError: if the decay is not in (0, 1].
+        InputError: the decay is not in (0, 1].
 
     Source: Sun et al. 2019, "How to fine-tune BERT for text classification", section 5.3.4.
     """

@@ -1,11 +1,9 @@
-"""Dynamic loss scaling for float16.
+"""Scales the loss of float16 models dynamically.
 
-Many gradients are below 6e-8, the smallest float16 number. The loss is therefore multiplied by a
-large power of two before the backward pass, and the gradients are divided by it afterwards. If the
-scale is too large, the gradient is not finite, and the step is skipped.
-
-The training step reads `scale`, sums the gradients over all devices, checks whether the sum is
-finite, and calls `update`. All devices check the same sum, so they make the same decision.
+Many gradients are below 6e-8, the smallest positive float16 number. The loss is therefore
+multiplied by a large power of two before the backward pass, and the gradients are divided by it
+afterwards. If the scale is so large that a gradient overflows, the step is skipped. All devices
+check the sum of their gradients, so they make the same decision.
 """
 
 from typing import Any
@@ -20,15 +18,12 @@ _LARGEST = 2.0**24
 class LossScale:
     """A scale that doubles after many finite steps in a row and halves after each overflow.
 
-    Its two variables belong to the optimizer, so that they are saved and restored with its state.
+    Its variable `scale`, a float32 scalar, is the factor of the loss.
 
     Args:
-        optimizer: the optimizer that gets the variables; it may be built or not.
+        optimizer: gets the two variables of the scale, which are saved with its state.
         initial: the initial scale, a power of two.
-        growth_steps: consecutive finite steps after which the scale doubles.
-
-    Attributes:
-        scale: float32 scalar variable, the factor of the loss.
+        growth_steps: the number of consecutive finite steps after which the scale doubles.
 
     Source: Micikevicius et al. 2018, section 3.2.
     """

@@ -1,11 +1,10 @@
 """Rounds float32 to bfloat16 stochastically, which preserves the expected value.
 
-A moving average in bfloat16 cannot use round-to-nearest. A step of Adam changes the second moment
-by about a thousandth. bfloat16 has 8 bits of precision, so this change is less than half of the
-last bit, and a rounded moment would never become smaller. Stochastic rounding changes the last bit
-in some of the steps, so the change is correct on average (Gupta et al. 2015, "Deep learning with
-limited numerical precision", section 3). The random bits are a function of the key. All devices and
-resumed runs therefore round to the same values.
+A step of Adam changes the second moment by about a thousandth, less than half of the last of
+bfloat16's 8 bits. Rounding to nearest would discard the change, so the moment would never become
+smaller. Stochastic rounding changes the last bit in some of the steps, which is correct on average
+(Gupta et al. 2015, "Deep learning with limited numerical precision", section 3). The random bits
+are a function of the key, so all devices and resumed runs round to the same values.
 """
 
 import math

@@ -1,4 +1,4 @@
-"""The learning-rate schedule of BERT: linear warm-up, then linear decay to zero."""
+"""Provides BERT's learning-rate schedule: linear warm-up, then linear decay to zero."""
 
 from typing import Any
 
@@ -12,21 +12,19 @@ from keras_bert.common.errors import InputError
 class LinearWarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
     """Linear warm-up `lr * step / warmup`, followed by linear decay `lr * (1 - step / total)`.
 
-    `step` is the number of updates already made, like Google's global_step. With warm-up, the first
-    update of a run has learning rate 0 (it still updates the moments); the last update has `lr /
-    num_train_steps`. The decay counts from step 0, not from the end of the warm-up, so the rate
-    drops from `lr` to `lr * (1 - warmup / total)` between the two phases. After `num_train_steps`
-    it is 0.
+    `step` is the number of updates already made, so the first update of a warm-up has rate 0. As in
+    Google's code, the decay also counts from step 0, so at the end of the warm-up the rate drops
+    from `lr` to `lr * (1 - warmup / total)`. It is 0 from step `total` on.
 
     Args:
-        learning_rate: the peak, not negative.
-        num_train_steps: updates in the whole run, at least 1.
-        num_warmup_steps: updates of warm-up; 0 for none.
+        learning_rate: `lr`, the peak; not negative.
+        num_train_steps: `total`, the number of updates in the whole run, at least 1.
+        num_warmup_steps: `warmup`, the number of updates in the warm-up; 0 for no warm-up.
 
     Raises:
-        InputError: if a value is out of range.
+        InputError: a value is out of range.
 
-    Source: Google's BERT [optimization].
+    Source: google-research/bert, optimization.py.
     """
 
     def __init__(self, learning_rate: float, num_train_steps: int, num_warmup_steps: int = 0):
@@ -41,7 +39,7 @@ class LinearWarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
         self.num_warmup_steps = int(num_warmup_steps)
 
     def __call__(self, step: Any) -> Any:
-        """Returns the learning rate, a float32 scalar, of the update after `step` earlier ones."""
+        """Returns the learning rate, a float32 scalar, of the update after `step` updates."""
         # The float64 quotient is rounded once. The remaining steps are an integer, which avoids
         # cancellation near the end of a long run.
         step = ops.cast(step, "int32")

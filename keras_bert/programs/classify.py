@@ -107,7 +107,6 @@ def main(flags: FlagValues, arguments: Sequence[str]) -> None:
 
 
 def _complete_flags(flags: FlagValues) -> None:
-    """Sets missing flags to the data and checkpoint in the default places."""
     fine_tuning_flags.use_flags_of_run(flags, "task_name")
     is_custom = flags.task_name.lower() == "custom"
     if is_custom:

@@ -1,14 +1,11 @@
-"""The command `keras-bert`, which runs one of the programs.
-
-It imports only the program to run, so that `keras-bert --help` is fast.
-"""
+"""Defines the command `keras-bert`, which imports and runs one of the programs."""
 
 import difflib
-import importlib
 import sys
 from typing import NoReturn
 
 import keras_bert
+from keras_bert.programs.start import start
 
 # {program: (its module, its purpose)}
 PROGRAMS = {
@@ -47,7 +44,7 @@ PROGRAMS = {
 
 
 def main() -> NoReturn:
-    """Runs the program named on the command line."""
+    """Runs the program that the command line names."""
     name, *arguments = sys.argv[1:] or ["--help"]
     if name in ("--help", "-h", "help"):
         print(_usage())
@@ -60,10 +57,8 @@ def main() -> NoReturn:
         expected = f"did you mean {nearest}?" if nearest else "see keras-bert --help"
         print(f"keras-bert: error: {name!r} is not a program; {expected}", file=sys.stderr)
         sys.exit(1)
-    from keras_bert.programs.program import run
-
     module, _ = PROGRAMS[name]
-    run(importlib.import_module(module).PROGRAM, [f"keras-bert {name}", *arguments])
+    start(module, [f"keras-bert {name}", *arguments])
 
 
 def _usage() -> str:

@@ -19,8 +19,10 @@ from absl.flags import FlagValues
 
 from keras_bert.common.errors import InputError
 from keras_bert.common.tensorflow_start import start_tensorflow
-from keras_bert.programs.flags import Definitions
+from keras_bert.programs.flags import MAX_BATCH_SIZE, MAX_SEQ_LENGTH, Definitions
 from keras_bert.programs.program import MissingInput, Program, reject_arguments, require_tensorflow
+
+_DEFAULT_LAYERS = 4
 
 
 def define_flags(define: Definitions) -> None:
@@ -40,8 +42,9 @@ def define_flags(define: Definitions) -> None:
     )
     define.strings(
         "layers",
-        ["-1", "-2", "-3", "-4"],
-        "Comma-separated layer indices; -1 is the last layer, 0 the first.",
+        None,
+        "Comma-separated layer indices; -1 is the last layer, 0 the first. Default: the last four "
+        "layers, or all if the model has fewer.",
     )
     define.enum(
         "pooling",
@@ -54,9 +57,10 @@ def define_flags(define: Definitions) -> None:
         "max_seq_length",
         128,
         "Maximum number of tokens in a line; longer lines are truncated.",
-        lower_bound=3,
+        3,
+        MAX_SEQ_LENGTH,
     )
-    define.integer("batch_size", 32, "Number of lines in a batch.", lower_bound=1)
+    define.integer("batch_size", 32, "Number of lines in a batch.", 1, MAX_BATCH_SIZE)
     define.enum(
         "mixed_precision",
         "float32",
@@ -81,7 +85,7 @@ def main(flags: FlagValues, arguments: Sequence[str]) -> None:
     names = ("input_file", "output_file", "init_checkpoint")
     if missing := [f"--{name}" for name in names if not flags[name].value]:
         raise MissingInput(HELP.format(missing=" and ".join(missing)))
-    layers = _layers(flags.layers)
+    layers = None if flags.layers is None else _layers(flags.layers)
     start_tensorflow()  # Imported after the checks, so that invalid flags fail fast.
     require_tensorflow()
     from tqdm import tqdm
@@ -98,7 +102,11 @@ def main(flags: FlagValues, arguments: Sequence[str]) -> None:
             flags.init_checkpoint, flags.vocab_file, flags.do_lower_case, flags.max_seq_length
         )
     )
-    check_layers(layers, start.config.num_hidden_layers)
+    num_layers = start.config.num_hidden_layers
+    if layers is None:
+        layers = range(-1, -1 - min(_DEFAULT_LAYERS, num_layers), -1)
+        logging.info("--layers=%s", ",".join(map(str, layers)))
+    check_layers(layers, num_layers)
     output_file = Path(flags.output_file)
     check_not_input(flags.input_file, output_file)
     hidden_size = start.config.hidden_size

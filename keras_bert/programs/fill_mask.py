@@ -9,7 +9,7 @@ from absl.flags import FlagValues
 
 from keras_bert.common.errors import InputError
 from keras_bert.common.tensorflow_start import start_tensorflow
-from keras_bert.programs.flags import Definitions
+from keras_bert.programs.flags import MAX_SEQ_LENGTH, Definitions
 from keras_bert.programs.program import Program
 
 
@@ -22,7 +22,8 @@ def define_flags(define: Definitions) -> None:
         "max_seq_length",
         128,
         "Maximum number of tokens in a sentence; longer sentences are truncated.",
-        lower_bound=5,
+        5,
+        MAX_SEQ_LENGTH,
     )
     define.integer("top_k", 5, "Number of tokens printed for each mask.", lower_bound=1)
     define.require("model_dir")
@@ -34,9 +35,13 @@ def main(flags: FlagValues, arguments: Sequence[str]) -> None:
         raise InputError(
             'no sentences given; expected one or more, for example "The [MASK] is red."'
         )
+    for text in arguments:
+        if not _is_utf8(text):
+            raise InputError(f"the sentence {text[:80]!r} is not UTF-8; expected text in UTF-8")
     start_tensorflow()  # Imported after the checks, so that invalid flags fail fast.
     from keras_bert.tasks.fill_mask.mask_filler import MaskFiller
     from keras_bert.tasks.loading import Source
+    from keras_bert.tasks.truncation import report_truncation
 
     source = Source.open(flags.model_dir)
     source.check_heads(MaskFiller.task, MaskFiller.__name__)
@@ -47,6 +52,7 @@ def main(flags: FlagValues, arguments: Sequence[str]) -> None:
             f"--model_dir={flags.model_dir} has no masked-LM head; expected a pre-trained model"
         )
     answers = filler.predict(arguments)
+    report_truncation(answers["truncated"], "sentences", f"max_seq_length={length}")
     for text, tokens in zip(arguments, answers["tokens"], strict=True):
         if not len(tokens):
             raise InputError(
@@ -57,6 +63,14 @@ def main(flags: FlagValues, arguments: Sequence[str]) -> None:
         print(text)
         for best in zip(tokens, scores, strict=True):
             print("    " + "  ".join(f"{t} {p:.1%}" for t, p in zip(*best, strict=True)))
+
+
+def _is_utf8(text: str) -> bool:
+    try:  # Python represents bytes of the command line that are not UTF-8 by lone surrogates.
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 PROGRAM = Program("fill-mask", __doc__, define_flags, main)

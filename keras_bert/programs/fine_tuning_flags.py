@@ -1,8 +1,7 @@
-"""The flags that all fine-tuning programs share.
+"""Defines and completes the flags that all fine-tuning programs share.
 
-A program calls `define_flags` along with its own definitions. Its main function completes the flags
-that the command line does not set (`use_flags_of_run`, `use`, `use_files`, `complete_flags`), and
-then calls `read`, which imports TensorFlow.
+A main function first sets the flags that are missing on the command line (`use_flags_of_run`,
+`use`, `use_files`, `complete_flags`). Then it calls `read`, which imports TensorFlow.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,9 +14,16 @@ from absl.flags import FlagValues
 
 from keras_bert.common.errors import InputError
 from keras_bert.common.tensorflow_start import start_tensorflow
-from keras_bert.programs.flags import Definitions, own_flags
+from keras_bert.programs.flags import (
+    MAX_BATCH_SIZE,
+    MAX_REPEATS,
+    MAX_SEQ_LENGTH,
+    Definitions,
+    own_flags,
+)
 from keras_bert.programs.program import MissingInput
 from keras_bert.programs.run_flags import (
+    check_not_input_folder,
     check_output_dir,
     define_computing,
     define_export,
@@ -28,8 +34,10 @@ from keras_bert.tasks.fine_tuning.earlier_run import EarlierRun
 if TYPE_CHECKING:
     from keras_bert.tasks.fine_tuning.settings import FineTuningRun
 
-# The default places of a checkpoint.
+# Patterns of the default paths of a checkpoint.
 _CHECKPOINTS = ("data/*/config.json", "demo/run/model/config.json")
+
+_INPUT_FLAGS = ("data_dir", "train_file", "eval_file", "test_file", "predict_file")
 
 # Flags that do not change the result, so they may differ when a run is resumed.
 FLAGS_THAT_MAY_CHANGE = (
@@ -51,16 +59,7 @@ def define_flags(
     num_train_epochs: float = 3.0,
     length_pool: int = 50,
 ) -> None:
-    """Defines the common flags, with defaults that depend on the program.
-
-    Args:
-        define: defines the program's flags.
-        max_seq_length: default tokens in an example, at most.
-        train_batch_size: default examples per step.
-        learning_rate: default peak learning rate.
-        num_train_epochs: default passes over the training examples.
-        length_pool: default number of batches whose examples are sorted by length together.
-    """
+    """Defines the common flags, with the given defaults."""
     define.string(
         "init_checkpoint",
         "",
@@ -72,7 +71,11 @@ def define_flags(
         "do_lower_case", None, "Whether to lower-case text. Default: as stored in the checkpoint."
     )
     define.integer(
-        "max_seq_length", max_seq_length, "Maximum number of tokens in an example.", lower_bound=3
+        "max_seq_length",
+        max_seq_length,
+        "Maximum number of tokens in an example.",
+        3,
+        MAX_SEQ_LENGTH,
     )
     define.string("output_dir", "", "Folder for all files of the run.")
     define.boolean("do_train", True, "Whether to train.")
@@ -81,17 +84,26 @@ def define_flags(
     )
     define.boolean("do_predict", True, "Whether to write predictions for the test set, if any.")
     define.integer(
-        "train_batch_size", train_batch_size, "Number of examples per training step.", lower_bound=1
+        "train_batch_size",
+        train_batch_size,
+        "Number of examples per training step.",
+        1,
+        MAX_BATCH_SIZE,
     )
     define.integer(
         "eval_batch_size",
         32,
         "Number of examples per batch in evaluation and prediction.",
-        lower_bound=1,
+        1,
+        MAX_BATCH_SIZE,
     )
     define.number("learning_rate", learning_rate, "Peak learning rate.", lower_bound=0.0)
     define.number(
-        "num_train_epochs", num_train_epochs, "Number of passes over the training examples.", 0.0
+        "num_train_epochs",
+        num_train_epochs,
+        "Number of passes over the training examples.",
+        0.0,
+        MAX_REPEATS,
     )
     define.integer(
         "num_train_steps",
@@ -152,7 +164,7 @@ def define_flags(
 
 
 def read(flags: FlagValues) -> "FineTuningRun":
-    """Reads the common flags into a run, and imports TensorFlow.
+    """Creates a run from the common flags, and imports TensorFlow.
 
     Raises:
         InputError: flags are missing or contradict each other.
@@ -161,6 +173,9 @@ def read(flags: FlagValues) -> "FineTuningRun":
         if not flags[name].value:
             raise InputError(f"--{name} is required and must not be empty")
     check_output_dir(flags.output_dir, flags.init_checkpoint)
+    check_not_input_folder(
+        flags.output_dir, [flags[name].value for name in _INPUT_FLAGS if name in flags]
+    )
     seeds = _seeds(flags)
     start_tensorflow()  # Imported after the checks, which do not need it.
     from keras_bert.tasks.fine_tuning.settings import FineTuningRun, FineTuningSettings
@@ -187,21 +202,17 @@ def read(flags: FlagValues) -> "FineTuningRun":
 
 
 def use(flags: FlagValues, name: str, value: object) -> None:
-    """Sets a flag that the command line does not set, unless the value is empty, and logs it."""
+    """Sets and logs a flag that the command line does not set, unless the value is empty."""
     if value:
         logging.info("--%s=%s", name, value)
         flags[name].value = value
 
 
 def use_flags_of_run(flags: FlagValues, *names: str) -> EarlierRun | None:
-    """Sets flags that the command line does not set to the values of an earlier run.
+    """Sets --max_seq_length and the flags `names` to their values in an earlier run.
 
-    This applies to prediction with a run as --init_checkpoint; otherwise no flag is set. A flag
-    that the run did not record, because an older version wrote it, keeps its default.
-
-    Args:
-        flags: the program's flags.
-        names: the program's own flags about text and answers; --max_seq_length is always set.
+    This applies only to prediction with a run as --init_checkpoint, and not to flags on the command
+    line. Flags that the run did not record, because it is older, keep their default.
 
     Returns:
         The run, without settings if --init_checkpoint is not a run; None when training.
@@ -231,19 +242,12 @@ def use_flags_of_run(flags: FlagValues, *names: str) -> EarlierRun | None:
 def use_files(
     flags: FlagValues, folders: Iterable[Path], names: Mapping[str, Sequence[str]]
 ) -> bool:
-    """Sets file flags that the command line does not set.
+    """Sets file flags that the command line does not set; returns whether there are files.
 
-    With --data_dir, they are set to files in this folder. Otherwise, if no file flag is given, they
-    are set to files in the first default folder with a training file, or with --nodo_train with
-    any other file. --data_dir is then cleared, so that a run can be resumed with other file flags.
-
-    Args:
-        flags: the program's flags.
-        folders: the default folders.
-        names: {file flag: possible file names}; includes --train_file.
-
-    Returns:
-        Whether there are files.
+    With --data_dir, they are set to files in that folder. Otherwise, if the command line has no
+    file flag, the first of `folders` with a training file is used (with --nodo_train, with any
+    other file). --data_dir is then cleared, so that a run can be resumed with other file flags.
+    `names` has the possible file names for each flag; one of the flags is --train_file.
 
     Raises:
         InputError: --data_dir contains none of the files.
@@ -278,12 +282,8 @@ def complete_flags(
 ) -> None:
     """Sets --init_checkpoint and --output_dir if the command line does not set them.
 
-    Args:
-        flags: the program's flags.
-        no_data: describes missing data, such as "no column files"; empty if there is data.
-        default_output_dir: the default of --output_dir.
-        help_text: instructions for placing data and checkpoint; {found} is replaced by what is
-            missing.
+    `no_data` describes missing data, such as "no column files", and is empty if there is data.
+    {found} in `help_text`, the instructions for the user, is replaced by what is missing.
 
     Raises:
         MissingInput: there is no data or no checkpoint.
@@ -298,7 +298,6 @@ def complete_flags(
 
 
 def _find_checkpoint() -> str:
-    """Returns a model directory in a default place, or an empty string."""
     found = [path.parent for pattern in _CHECKPOINTS for path in sorted(Path().glob(pattern))]
     return next((str(path) for path in found if (path / "model.safetensors").is_file()), "")
 

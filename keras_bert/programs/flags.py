@@ -5,12 +5,18 @@ absl's own flags (logging, debugging) are shared by all programs.
 """
 
 import contextlib
+import math
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from absl import app, flags, logging
 from absl.flags import FlagValues
+
+# Upper bounds of flags, above all sensible values; larger ones would exhaust memory or time.
+MAX_BATCH_SIZE = 2**20
+MAX_SEQ_LENGTH = 2**16
+MAX_REPEATS = 1e6  # of the training examples, or of a recipe
 
 # The modules of absl whose flags every program accepts; importing them defines the flags.
 _ABSL = (app.__name__, logging.__name__)
@@ -39,8 +45,11 @@ class Definitions:
         lower_bound: int | None = None,
         upper_bound: int | None = None,
     ) -> None:
-        """Defines an integer flag with inclusive bounds."""
-        flags.DEFINE_integer(name, default, description, lower_bound, upper_bound, **self._where)
+        """Defines an integer flag with inclusive bounds; without them, for values of 32 bits."""
+        parser = _IntegerParser(lower_bound, upper_bound)
+        flags.DEFINE(
+            parser, name, default, description, serializer=flags.ArgumentSerializer(), **self._where
+        )
 
     def number(
         self,
@@ -50,8 +59,11 @@ class Definitions:
         lower_bound: float | None = None,
         upper_bound: float | None = None,
     ) -> None:
-        """Defines a float flag with inclusive bounds."""
-        flags.DEFINE_float(name, default, description, lower_bound, upper_bound, **self._where)
+        """Defines a float flag with inclusive bounds; `inf` and `nan` are always rejected."""
+        parser = _FloatParser(lower_bound, upper_bound)
+        flags.DEFINE(
+            parser, name, default, description, serializer=flags.ArgumentSerializer(), **self._where
+        )
 
     def enum(
         self, name: str, default: str | None, choices: Sequence[str], description: str
@@ -68,7 +80,7 @@ class Definitions:
         flags.DEFINE_alias(name, original, **self._where)
 
     def require(self, *names: str, unless: str = "") -> None:
-        """Makes flags required and not empty, unless the boolean flag `unless` is set."""
+        """Requires non-empty values for flags, unless the boolean flag `unless` is set."""
         message = "is required and must not be empty"
         for name in names:
             if unless:
@@ -88,7 +100,7 @@ class Definitions:
 
 
 def own_flags(values: FlagValues) -> dict[str, flags.Flag]:
-    """Returns the flags that the program itself defines, by name, in the order of definition."""
+    """Returns {name: flag} of the flags that the program defines itself, in order of definition."""
     modules = values.flags_by_module_dict()
     return {
         flag.name: flag
@@ -102,8 +114,8 @@ def own_flags(values: FlagValues) -> dict[str, flags.Flag]:
 def absl_flags(values: FlagValues, description: str) -> Iterator[None]:
     """Adds absl's flags to a program's, and restores their global values at the end.
 
-    The flags of `absl.logging` and `absl.app` are objects in `absl.flags.FLAGS`, where absl reads
-    them. Parsing them for one program therefore sets them for the whole process.
+    absl reads its flags in `absl.flags.FLAGS`, and a program's flags contain the same objects.
+    Parsing them for one program therefore sets them for the whole process.
     """
     shared = [
         (module, flag)
@@ -116,9 +128,9 @@ def absl_flags(values: FlagValues, description: str) -> Iterator[None]:
         flags.DEFINE_flag(flag, values, module)
     _define_help(values, description)
     before = [(flag, flag.value, flag.present, flag.using_default_value) for _, flag in shared]
-    for _, flag in shared:  # Else a flag set by code, as by `set_verbosity`, counts as given.
+    for _, flag in shared:  # Otherwise flags set by code count as given by the user.
         flag.unparse()
-    flags.FLAGS.mark_as_parsed()  # Else absl logs a warning.
+    flags.FLAGS.mark_as_parsed()  # Otherwise absl logs a warning.
     try:
         yield
     finally:
@@ -126,8 +138,33 @@ def absl_flags(values: FlagValues, description: str) -> Iterator[None]:
             flag.value, flag.present, flag.using_default_value = state
 
 
+class _IntegerParser(flags.IntegerParser):
+    """Rejects integers that need more than 32 bits, unless the flag has bounds for them.
+
+    Python's integers have no limit, but those of NumPy and TensorFlow do.
+    """
+
+    def is_outside_bounds(self, value: int) -> bool:
+        if super().is_outside_bounds(value):
+            return True
+        low, high = self.lower_bound, self.upper_bound
+        if not -(2**31) <= value < 2**31 and (low if value < 0 else high) is None:
+            raise ValueError("expected an integer of at most 32 bits")
+        return False
+
+
+class _FloatParser(flags.FloatParser):
+    """Rejects `inf` and `nan`, which bounds do not reject."""
+
+    def convert(self, argument: int | float | str) -> float:
+        value = super().convert(argument)
+        if not math.isfinite(value):
+            raise ValueError("expected a finite number")
+        return value
+
+
 class _PrintingFlag(flags.BooleanFlag):
-    """A flag that makes the program print something and exit."""
+    """A flag that makes the program print a text and exit."""
 
     def __init__(
         self, name: str, description: str, act: Callable[[], None], short_name: str | None = None
@@ -136,7 +173,6 @@ class _PrintingFlag(flags.BooleanFlag):
         self._act = act
 
     def parse(self, argument: str) -> None:
-        """Prints and exits, if the flag is set."""
         if self._parse(argument):
             with contextlib.suppress(BrokenPipeError):  # Such as with `--help | head`.
                 self._act()

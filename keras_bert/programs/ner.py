@@ -68,7 +68,7 @@ def define_flags(define: Definitions) -> None:
         "Comma-separated label names of the checkpoint, in the order of its logits. Default: those "
         "in the checkpoint.",
     )
-    # Large pools reduce F1 by several points if an epoch is short: see benchmarks/README.md.
+    # A large pool reduces F1 by several points if an epoch is short: see benchmarks/README.md.
     fine_tuning_flags.define_flags(define, length_pool=4)
 
 
@@ -119,7 +119,6 @@ def main(flags: FlagValues, arguments: Sequence[str]) -> None:
 
 
 def _complete_flags(flags: FlagValues) -> None:
-    """Sets missing flags to the data and checkpoint in the default places."""
     fine_tuning_flags.use_flags_of_run(
         flags, "document_context", *([] if flags.tfds else FLAGS_OF_THE_RUN)
     )

@@ -36,7 +36,7 @@ def main(flags: FlagValues, arguments: Sequence[str]) -> None:
         raise InputError(f"--output={output}: expected a name that ends in .png")
     if importlib.util.find_spec("matplotlib") is None:
         raise InputError(
-            "matplotlib is not installed; plots need it: pip install keras-bert-pipeline[plot]"
+            "matplotlib is not installed; plots need it: pip install 'keras-bert-pipeline[plot]'"
         )
     from keras_bert.training.curves import read_runs
     from keras_bert.training.plot import draw, make_page

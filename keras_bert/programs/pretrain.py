@@ -20,9 +20,16 @@ from absl.flags import Flag, FlagValues
 
 from keras_bert.common.errors import InputError
 from keras_bert.common.tensorflow_start import start_tensorflow
-from keras_bert.programs.flags import Definitions, own_flags
+from keras_bert.programs.flags import (
+    MAX_BATCH_SIZE,
+    MAX_REPEATS,
+    MAX_SEQ_LENGTH,
+    Definitions,
+    own_flags,
+)
 from keras_bert.programs.program import Program, reject_arguments
 from keras_bert.programs.run_flags import (
+    check_not_input_folder,
     check_output_dir,
     define_computing,
     define_export,
@@ -47,7 +54,8 @@ def define_flags(define: Definitions) -> None:
         "recipe_scale",
         1.0,
         "Factor by which the numbers of steps of a recipe are multiplied.",
-        lower_bound=0.0,
+        0.0,
+        MAX_REPEATS,
     )
     define.boolean(
         "dry_run",
@@ -99,20 +107,23 @@ def define_flags(define: Definitions) -> None:
         "max_seq_length",
         0,
         "Expected sequence length of the records; 0: any. Other records are rejected.",
-        lower_bound=0,
+        0,
+        MAX_SEQ_LENGTH,
     )
     define.integer(
         "max_predictions_per_seq",
         0,
         "Expected number of predictions per sequence in the records; 0: any. Other records are "
         "rejected.",
-        lower_bound=0,
+        0,
+        MAX_SEQ_LENGTH,
     )
     define.integer(
         "train_batch_size",
         32,
         "Number of examples per training step, on all devices together.",
-        lower_bound=1,
+        1,
+        MAX_BATCH_SIZE,
     )
     define.integer(
         "batch_ramp_steps",
@@ -128,12 +139,14 @@ def define_flags(define: Definitions) -> None:
         0.0,
         1.0,
     )
-    define.integer("eval_batch_size", 32, "Number of examples per evaluation batch.", lower_bound=1)
+    define.integer(
+        "eval_batch_size", 32, "Number of examples per evaluation batch.", 1, MAX_BATCH_SIZE
+    )
     define.integer(
         "max_eval_steps",
         0,
         "Maximum number of evaluation batches; 0: all of --eval_file, or 100,000 training "
-        "examples.",
+        "examples, but at most 5% of the training time.",
         lower_bound=0,
     )
     define.enum("optimizer", "adamw", ["adamw", "lamb"], "Optimizer.")
@@ -141,8 +154,9 @@ def define_flags(define: Definitions) -> None:
     define.integer("num_train_steps", 100_000, "Number of training steps.", lower_bound=1)
     define.integer(
         "num_warmup_steps",
-        10_000,
-        "Number of steps in which the learning rate increases linearly to its peak.",
+        None,
+        "Number of steps in which the learning rate increases linearly to its peak. Default: 1% of "
+        "the training steps.",
         lower_bound=0,
     )
     define.integer(
@@ -211,6 +225,8 @@ def main(flags: FlagValues, arguments: Sequence[str]) -> None:
     phases = read_phases(flags)
     if not flags.dry_run:
         check_output_dir(flags.output_dir, flags.init_checkpoint)
+        entries = f"{flags.input_file},{flags.eval_file}".split(",")
+        check_not_input_folder(flags.output_dir, map(str.strip, entries))
     start_tensorflow()  # Imported after the checks, so that invalid flags fail fast.
     from keras_bert.tasks.pretraining.dry_run import dry_run
     from keras_bert.tasks.pretraining.phases import pretrain_phases
@@ -251,7 +267,6 @@ def read_phases(flags: FlagValues) -> list[Phase]:
 
 
 def _phases_of_recipe(own: Mapping[str, Flag], values: Mapping[str, Any]) -> list[Phase]:
-    """Returns the phases of --recipe, completed with this program's flags."""
     from data_tools.settings import Settings  # The flags that [data] may set.
 
     default = Settings()
@@ -276,12 +291,12 @@ def _run_of(phase: Phase) -> "PhaseRun":
         kind(**{field.name: own[field.name] for field in fields(kind) if field.name in own})
         for kind in (PretrainingSettings, TrainingSettings)
     )
+    own["num_warmup_steps"] = settings.warmup_steps(training.num_train_steps)
     record = {name: value for name, value in own.items() if name not in FLAGS_THAT_MAY_CHANGE}
     return PhaseRun(phase, settings, training, {**record, "backend": BACKEND})
 
 
 def _recipe_flags_are_valid(values: Mapping[str, Any]) -> bool:
-    """Returns whether --recipe_scale is used only with a recipe, and a recipe with --do_train."""
     return values["do_train"] if values["recipe"] else values["recipe_scale"] == 1.0
 
 

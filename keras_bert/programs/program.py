@@ -1,12 +1,14 @@
 """Runs a program and returns its exit code.
 
-The exit code is 0 for success. For other codes, one line is printed to stderr: 1 for an unknown
-flag, an invalid flag value or an `InputError`; 75 for an `EndedEarly` (a run that was stopped or
-lost a worker); 130 for Ctrl-C. Any other exception is a bug and keeps its traceback.
+Exit code 0 means success. For other codes, one line is printed to stderr: 1 for an unknown flag, an
+invalid flag value, an `InputError`, an unusable path or too little memory; 75 for an `EndedEarly`
+(a run that was stopped or lost a worker) or an `InUse` (another process uses the folder or the
+port); 130 for Ctrl-C. Any other exception is a bug and keeps its traceback.
 """
 
 import contextlib
 import faulthandler
+import importlib.util
 import logging as std_logging
 import os
 import signal
@@ -21,33 +23,31 @@ from typing import NoReturn
 from absl import command_name, flags, logging
 from absl.flags import FlagValues
 
-from keras_bert.common.errors import EndedEarly, InputError
+from keras_bert.common.errors import EndedEarly, InputError, InUse
+from keras_bert.common.interrupts import keyboard_interrupts
 from keras_bert.programs.flags import Definitions, absl_flags
+from keras_bert.programs.start import INTERRUPTED
 
 # The file, line and thread of absl's format do not help users.
 _LOG_LINE = std_logging.Formatter("%(asctime)s %(levelname)s %(message)s", "%Y-%m-%d %H:%M:%S")
-_INTERRUPTED = 130  # The exit code that shells report for Ctrl-C.
+# The values of KERAS_BACKEND that a program may support; Keras itself fails for others.
+_BACKENDS = ("tensorflow", "jax", "torch")
 
 
 class MissingInput(Exception):
     """Raised if required input is missing; the message explains in a few lines what to provide.
 
-    Commands in the message are written with `keras-bert`, which is replaced by the command that the
-    user ran.
+    `keras-bert` in the message is replaced by the command that the user ran.
     """
 
 
 @dataclass(frozen=True)
 class Program:
-    """A command-line program.
+    """A command-line program, `keras-bert NAME`.
 
-    Attributes:
-        name: its subcommand of `keras-bert`.
-        description: the text that --help prints above the flags. Commands in it are written with
-            `keras-bert`.
-        define_flags: defines the program's flags.
-        main: the main function; takes the parsed flags and the arguments that are not flags.
-        resumable: whether the same command resumes interrupted work; Ctrl-C then prints a hint.
+    `description` is the text that --help prints above the flags, with commands that start with
+    `keras-bert`. `main` takes the parsed flags, and the arguments that are not flags. If
+    `resumable`, the same command resumes interrupted work, and Ctrl-C prints a hint.
     """
 
     name: str
@@ -58,31 +58,29 @@ class Program:
 
 
 def run(program: Program, argv: Sequence[str] | None = None) -> NoReturn:
-    """Runs a program and exits the process with its exit code."""
+    """Runs a program, and exits the process with its exit code."""
     command_name.make_process_name_useful()
     with contextlib.suppress(Exception):  # Fails if stderr has no file descriptor.
         faulthandler.enable()
+    with contextlib.suppress(AttributeError):  # Paths and tokens may have no encoding there.
+        sys.stdout.reconfigure(errors="backslashreplace")
     module = getattr(sys.modules["__main__"], "__spec__", None)  # None without `python -m`.
     command = None
     if argv is None and module:
         command = f"python -m {module.name.removesuffix('.__main__')}"
-    sys.exit(call(program, sys.argv if argv is None else argv, command))
+    code = call(program, sys.argv if argv is None else argv, command)
+    if code == INTERRUPTED:  # A second Ctrl-C ends the process at once.
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+    sys.exit(code)
 
 
 def call(program: Program, argv: Sequence[str], command: str | None = None) -> int:
-    """Runs a program in this process and restores the process state afterwards.
+    """Runs a program in this process, and returns its exit code.
 
-    It restores `sys.argv`, logging, absl's flags, `warnings.showwarning` and signal handlers, but
-    not the global state of other libraries, such as the Keras backend.
-
-    Args:
-        program: the program.
-        argv: the command line; its first entry is the program's name in messages.
-        command: the command for starting the program, for help texts; derived from `argv` by
-            default.
-
-    Returns:
-        The exit code.
+    Afterwards it restores `sys.argv`, logging, absl's flags, `warnings.showwarning` and signal
+    handlers, but not the global state of other libraries, such as the Keras backend. The first
+    entry of `argv` is the program's name in messages. `command` is the command in help texts that
+    starts the program; by default it is derived from `argv`.
     """
     name = os.path.basename(argv[0])
     command = command or (f"python {name}" if name.endswith(".py") else name)
@@ -102,9 +100,12 @@ def call(program: Program, argv: Sequence[str], command: str | None = None) -> i
             if values["verbosity"].using_default_value:
                 logging.set_verbosity(logging.INFO)
             if not values.only_check_args:
-                _run_main(program, values, arguments)
+                _check_backend()
+                with keyboard_interrupts(), _system_errors():
+                    _run_main(program, values, arguments)
         except InputError as error:
-            return fail("error: " + " ".join(str(error).split()), 1)
+            code = EndedEarly.EXIT_CODE if isinstance(error, InUse) else 1
+            return fail("error: " + " ".join(str(error).split()), code)
         except MissingInput as error:
             return fail(with_users_command(str(error)), 1)
         except EndedEarly as error:
@@ -113,7 +114,7 @@ def call(program: Program, argv: Sequence[str], command: str | None = None) -> i
             )
         except KeyboardInterrupt:
             hint = ": run the same command again to resume" if program.resumable else ""
-            return fail(f"interrupted{hint}", _INTERRUPTED)
+            return fail(f"interrupted{hint}", INTERRUPTED)
         except SystemExit as end:
             if end.code is None or isinstance(end.code, int):
                 return end.code or 0
@@ -128,7 +129,7 @@ def reject_arguments(arguments: Sequence[str]) -> None:
 
 
 def require_tensorflow() -> None:
-    """Rejects Keras backends other than TensorFlow, for programs that require it."""
+    """Rejects Keras backends other than TensorFlow."""
     import keras
 
     if keras.config.backend() != "tensorflow":
@@ -138,8 +139,41 @@ def require_tensorflow() -> None:
         )
 
 
+def _check_backend() -> None:
+    """Rejects a KERAS_BACKEND that does not exist, before Keras is imported and fails."""
+    backend = os.environ.get("KERAS_BACKEND", "")
+    if backend and backend not in _BACKENDS:
+        raise InputError(f"KERAS_BACKEND={backend}: expected one of {', '.join(_BACKENDS)}")
+    if backend and importlib.util.find_spec(backend) is None:
+        raise InputError(
+            f"KERAS_BACKEND={backend}: the package {backend} is not installed; expected tensorflow"
+        )
+
+
+@contextlib.contextmanager
+def _system_errors() -> Iterator[None]:
+    """Reports as an InputError that a path cannot be used, or that the memory is exhausted.
+
+    The memory is that of the host or a device. Code that expects such an error gives a better
+    message.
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.filename is None:
+            raise
+        raise InputError(f"{str(error.filename)[:200]}: {error.strerror}") from error
+    except Exception as error:
+        kinds = {kind.__name__ for kind in type(error).__mro__}
+        if not kinds & {"MemoryError", "ResourceExhaustedError"}:
+            raise
+        reason = str(error).split("\n")[0][:200] or "an allocation failed"
+        raise InputError(
+            f"the memory is exhausted ({reason}); expected smaller batches, sequences or models"
+        ) from error
+
+
 def _parse(values: FlagValues, argv: Sequence[str]) -> list[str]:
-    """Parses the flags and returns the other arguments."""
     try:
         return values(list(argv))[1:]
     except (flags.Error, ValueError) as error:

@@ -1,7 +1,7 @@
-"""The flags that pre-training and fine-tuning share: devices, compute types and export."""
+"""Defines the flags that pre-training and fine-tuning share: devices, compute types, export."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -63,7 +63,7 @@ def define_computing(define: Definitions) -> None:
 def define_seconds(define: Definitions, name: str, default: float, description: str) -> None:
     """Defines a flag for a duration of at most a week."""
     define.number(name, default, description)
-    define.check_value(  # The bounds of a flag do not reject `nan`.
+    define.check_value(
         name,
         lambda seconds: 0 <= seconds <= _WEEK,
         f"expected seconds from 0 to {_WEEK} (one week)",
@@ -98,12 +98,7 @@ def strategy_of(flags: FlagValues) -> "tf.distribute.Strategy":
 
 
 def check_output_dir(output_dir: str, init_checkpoint: str) -> None:
-    """Rejects an output directory that would overwrite the initial checkpoint.
-
-    Raises:
-        InputError: both are the same folder, or the run's model/ or best/ would replace the
-            checkpoint.
-    """
+    """Rejects an output directory whose files would replace the initial checkpoint."""
     if not init_checkpoint:
         return
     start, place = Path(init_checkpoint), Path(output_dir)
@@ -113,6 +108,25 @@ def check_output_dir(output_dir: str, init_checkpoint: str) -> None:
             f"--output_dir={output_dir}: overlaps with --init_checkpoint={init_checkpoint}; "
             "expected another folder, because the files of the run would replace the checkpoint"
         )
+
+
+def check_not_input_folder(output_dir: str, inputs: Iterable[str]) -> None:
+    """Rejects an output directory that also contains the input.
+
+    Its files would be mixed with the input, and read as input the next time.
+
+    Args:
+        output_dir: the value of --output_dir.
+        inputs: files, folders or globs; empty strings are ignored.
+    """
+    place = Path(output_dir).resolve()
+    for name in filter(None, inputs):
+        path = Path(name)
+        if place == (path if path.is_dir() else path.parent).resolve():
+            raise InputError(
+                f"--output_dir={output_dir}: is the folder of the input {name}; expected another "
+                "folder, so that output and input stay apart"
+            )
 
 
 def finish(results: Mapping[str, object], output_dir: Path, export: bool) -> None:
@@ -125,4 +139,4 @@ def finish(results: Mapping[str, object], output_dir: Path, export: bool) -> Non
         for folder in export_run(output_dir):
             print(f"export = {folder}")
     files = sorted(path.name + "/" * path.is_dir() for path in output_dir.iterdir())
-    logging.info("Wrote %s: %s", output_dir, ", ".join(name for name in files if name[0] != "."))
+    logging.info("Files in %s: %s", output_dir, ", ".join(name for name in files if name[0] != "."))

@@ -34,6 +34,18 @@ def define_flags(define: Definitions) -> None:
     define.integer(
         "port", 8501, "Port to listen on; 0 for any free port.", lower_bound=0, upper_bound=65535
     )
+    define.strings(
+        "allowed_hosts",
+        [],
+        "Host names by which clients reach the server, besides IP addresses, localhost and --host; "
+        "* for any name.",
+    )
+    define.integer(
+        "max_connections",
+        1000,
+        "Maximum number of open connections; above it, idle connections are closed.",
+        lower_bound=1,
+    )
     define.integer(
         "max_batch_size",
         64,
@@ -41,6 +53,12 @@ def define_flags(define: Definitions) -> None:
         lower_bound=1,
     )
     define.integer("max_request_rows", 4096, "Maximum number of rows in a request.", lower_bound=1)
+    define.integer(
+        "max_response_values",
+        16 << 20,
+        "Maximum number of values in a response to several rows, including padding.",
+        lower_bound=1,
+    )
     define.number(
         "batch_timeout_ms",
         0.0,
@@ -68,8 +86,8 @@ def define_flags(define: Definitions) -> None:
     define.number(
         "request_timeout_s",
         30.0,
-        "Timeout in seconds, applied separately to receiving a request body, to computing the "
-        "answer and to sending it.",
+        "Timeout in seconds, applied separately to receiving the headers, to receiving the body, "
+        "to computing the answer and to sending it.",
         lower_bound=0.001,
     )
     define.number(
@@ -98,19 +116,23 @@ def main(flags: FlagValues, arguments: Sequence[str]) -> None:
         if importlib.util.find_spec(package) is None:
             raise InputError(
                 f"{package} is not installed; the server needs it: "
-                "pip install keras-bert-pipeline[serving]"
+                "pip install 'keras-bert-pipeline[serving]'"
             )
     folder = Path(flags.export_dir)
     require_version(folder)
     bound = bind(flags.host, flags.port)
     start_tensorflow()  # Imported after the checks, so that invalid flags fail fast.
-    from keras_bert.serving.server.lifecycle import Settings, serve, stop_on_signals
+    from keras_bert.serving.server.lifecycle import serve, stop_on_signals
+    from keras_bert.serving.server.settings import Settings
     from keras_bert.serving.server.versions import Versions
 
     settings = Settings(
         model_name=flags.model_name,
+        allowed_hosts=tuple(name.lower() for name in [flags.host, *flags.allowed_hosts]),
         max_batch_size=flags.max_batch_size,
         max_request_rows=flags.max_request_rows,
+        max_response_values=flags.max_response_values,
+        max_connections=flags.max_connections,
         batch_timeout_ms=flags.batch_timeout_ms,
         num_batch_threads=flags.num_batch_threads,
         max_waiting=flags.max_waiting,

@@ -18,6 +18,7 @@ from keras_bert.programs.flags import Definitions
 from keras_bert.programs.program import Program, reject_arguments
 from keras_bert.programs.run_flags import finish
 from keras_bert.tasks.prepared_tfds import find_prepared
+from keras_bert.tasks.question_answering.settings import check_doc_stride
 
 
 def define_flags(define: Definitions) -> None:
@@ -101,6 +102,8 @@ def main(flags: FlagValues, arguments: Sequence[str]) -> None:
     """Fine-tunes a span labeler and prints the final metrics."""
     reject_arguments(arguments)
     _complete_flags(flags)
+    if flags["doc_stride"].present:
+        check_doc_stride(flags.doc_stride, flags.max_seq_length)
     run = fine_tuning_flags.read(flags)  # Rejects invalid flags before TensorFlow is imported.
     from keras_bert.tasks.question_answering.data import SquadSettings
     from keras_bert.tasks.question_answering.fine_tuning import fine_tune_span_labeler
@@ -119,7 +122,6 @@ def main(flags: FlagValues, arguments: Sequence[str]) -> None:
 
 
 def _complete_flags(flags: FlagValues) -> None:
-    """Sets missing flags to the data and checkpoint in the default places."""
     run = fine_tuning_flags.use_flags_of_run(flags, *FLAGS_OF_THE_RUN)
     version = "v2.0" if flags.version_2_with_negative else "v1.1"
     names = {

@@ -1,1 +1,1 @@
-"""Serves models: SavedModels that take text, other formats, and a small server."""
+"""Serves models: SavedModels that take text, ONNX and LiteRT files, and a small server."""

@@ -1,10 +1,9 @@
-"""BERT's encoder for serving: the results of keras_bert.models.encoder in fewer ops.
+"""Computes BERT's encoder for serving: the results of keras_bert.models.encoder with fewer ops.
 
-The tokens of a batch are concatenated without padding, [T, H]; only attention is computed on padded
-rows. Query, key and value are one matmul, with the scale of the attention scores folded into its
-weights. A matmul with its bias and activation becomes one kernel, fused by TensorFlow's graph
-optimizer. Weights are plain variables, because a Keras model in a SavedModel does not load in
-TensorFlow Serving's C++.
+Only attention is computed on padded rows; elsewhere the tokens of a batch are concatenated, [T, H].
+Query, key and value are one matmul, whose weights contain the scale of the attention scores.
+TensorFlow fuses each matmul with its bias and activation. Weights are plain variables, because
+TensorFlow Serving cannot load a Keras model in a SavedModel.
 
 B rows, S length of the longest row, T tokens of all rows, H hidden, N heads, D head size.
 """
@@ -29,12 +28,10 @@ _ACTIVATIONS = {
 
 
 class ServedEncoder(tf.Module):
-    """BERT's encoder on rows without padding.
+    """Computes BERT's encoder on rows without padding.
 
-    Args:
-        config: the sizes of the encoder.
-        weights: variable paths without their first part, the encoder's name, to float32 arrays.
-        compute_type: dtype of the matmuls, `float32` or `bfloat16`; sums and norms are float32.
+    `weights` maps variable paths without the encoder's name to float32 arrays. `compute_type` is
+    the dtype of the matmuls, `float32` or `bfloat16`; sums and norms are float32.
     """
 
     def __init__(self, config: BertConfig, weights: Mapping[str, np.ndarray], compute_type: str):
@@ -86,8 +83,6 @@ class ServedEncoder(tf.Module):
 
 
 class _Block(tf.Module):
-    """One transformer layer."""
-
     def __init__(
         self,
         config: BertConfig,
@@ -127,7 +122,7 @@ class _Block(tf.Module):
         to_rows: tf.Tensor | None = None,
         to_tokens: tf.Tensor | None = None,
     ) -> tf.Tensor:
-        """Applies self-attention and the feed-forward network.
+        """Computes the hidden states after one transformer layer, in the shape of `hidden`.
 
         Args:
             hidden: [T, H], or [B * S, H] if the tokens are already padded.
@@ -135,9 +130,6 @@ class _Block(tf.Module):
             shape: B, S, 3, N, D.
             to_rows: int32 [B * S], the token index at each position; None if already padded.
             to_tokens: int32 [T], the position of each token; None if already padded.
-
-        Returns:
-            Hidden states of the same shape.
         """
         projected = self.query_key_value(hidden)
         if to_rows is not None:
@@ -173,7 +165,7 @@ class ServedDense(tf.Module):
         compute_type: tf.DType = tf.float32,
         activation: str = "",
     ) -> "ServedDense":
-        """Makes the layer from the kernel and bias below a variable path."""
+        """Creates the layer from the kernel and bias below a variable path."""
         return cls(weights[f"{path}/kernel"], weights[f"{path}/bias"], compute_type, activation)
 
     def __call__(self, x: tf.Tensor) -> tf.Tensor:

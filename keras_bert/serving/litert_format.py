@@ -1,15 +1,13 @@
 """Writes a model as a LiteRT (TensorFlow Lite) file.
 
-The file uses only built-in operators and has one signature, `serving_default`:
-
     inputs   input_ids, input_mask, segment_ids, int32 [B, S]; any B, any S up to
              max_position_embeddings; for the pre-trainer also masked_lm_positions, int32 [B, P]
     outputs  those of the model, float32: logits [B, C] or [B, S, C]; start_logits and
              end_logits [B, S]; sequence_output [B, S, H] and pooled_output [B, H];
              masked_lm_logits [B, P, V] and next_sentence_logits [B, 2]
 
-The computation is that of the served network, except that it includes the padding, which is masked:
-removing the padding needs gathers whose sizes LiteRT does not know in advance.
+The only signature is `serving_default`, and all operators are built-in. The padding is computed too
+and masked, because LiteRT must know the sizes of gathers in advance.
 
 B batch, S length, P predictions, H hidden size, C labels, V vocabulary.
 """
@@ -36,12 +34,9 @@ def write_litert(
 ) -> dict[str, dict[str, dict[str, list]]]:
     """Writes a model as a LiteRT file, completely or not at all.
 
-    Args:
-        model: one of keras_bert.models, or the encoder.
-        path: the output file.
-        int8: whether to store weights as int8 with one scale per kernel column, and to compute
-            matmuls on integers (dynamic-range quantization).
-        omitted_outputs: names of outputs to omit: `pooled_output`, `next_sentence_logits`.
+    With `int8`, weights are stored as int8 with one scale per kernel column, and matmuls are
+    computed on integers (dynamic-range quantization). `omitted_outputs` are names of outputs to
+    omit: `pooled_output`, `next_sentence_logits`.
 
     Returns:
         The signature's inputs and outputs, in the format of `saved_model.describe`.
@@ -77,8 +72,6 @@ def write_litert(
 
 
 class _Inference(tf.Module):
-    """A model on padded rows."""
-
     def __init__(self, model: keras.Model):
         super().__init__(name="inference")
         self.network = Network(model)
@@ -87,7 +80,7 @@ class _Inference(tf.Module):
             self.next_sentence = ServedDense.of(weights_of(model), "next_sentence")
 
     def __call__(self, inputs: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-        """Computes the model's outputs from int32 inputs [B, S], and [B, P] for positions."""
+        """Computes the outputs of a model from padded int32 inputs [B, S], and positions [B, P]."""
         network = self.network
         batch, length = tf.unstack(tf.shape(inputs["input_ids"]))
         hidden = self._hidden_states(inputs)  # [B · S, H]
@@ -112,7 +105,6 @@ class _Inference(tf.Module):
         }
 
     def _hidden_states(self, inputs: dict[str, tf.Tensor]) -> tf.Tensor:
-        """Computes hidden states [B * S, H] from inputs [B, S]."""
         encoder = self.network.encoder
         batch, length = tf.unstack(tf.shape(inputs["input_ids"]))
         word, position, token_type = encoder.embeddings

@@ -1,11 +1,8 @@
-"""Writes the model card, README.md in an export, from export.json and the training run's files.
-
-The card lists the task, the training data, the scores, the limits, and an example request. It
-contains only what these files record.
-"""
+"""Writes the model card of an export (README.md), from export.json and the run's files."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from keras_bert.config import BertConfig
@@ -23,14 +20,15 @@ TRAINING_SETTINGS = (
     "optimizer",
     "learning_rate",
     "num_train_epochs",
-    "num_train_steps",
     "max_seq_length",
     "train_batch_size",
     "random_seed",
     "mixed_precision",
 )
-# Keys in results.json that are not scores.
-NOT_SCORES = {"step", "best_step"}
+# Keys in results.json that are not scores, besides SPLIT_truncated.
+_NOT_SCORES = {"step", "best_step"}
+# Checksums in run.json that describe the model.
+_NOT_DATA = {"weights_sha256", "vocab_sha256"}
 
 
 def model_card(
@@ -40,16 +38,13 @@ def model_card(
     results: Mapping[str, Any],
     request: Mapping[str, str],
 ) -> str:
-    """Writes the model card and returns it as Markdown.
+    """Returns the model card in Markdown: task, data, scores, limits and an example request.
 
-    Args:
-        info: the content of export.json.
-        config: the sizes of the encoder.
-        run: the settings in run.json; empty if there is no run.
-        results: the scores in results.json; empty if there is no run.
-        request: the texts of an example request by input name; empty if the model takes no texts.
+    `info`, `run` and `results` are the contents of export.json, run.json and results.json; the last
+    two are empty if there is no run. `request` maps input names to the texts of an example request;
+    it is empty if the model takes no texts.
     """
-    limits = _limits(info, was_scored=bool(results.keys() - NOT_SCORES))
+    limits = _limits(info, was_scored=any(map(is_score, results)))
     sections = [
         _opening(info, config),
         section("Data", data_table(run)),
@@ -62,18 +57,29 @@ def model_card(
 
 
 def _opening(info: Mapping[str, Any], config: BertConfig) -> str:
-    case = "lower-cased" if info["do_lower_case"] else "cased"
-    labels = ", ".join(f"`{label}`" for label in info.get("labels", ()))
     pooling = info.get("pooling")
     return (
         f"# BERT model that {TASK_DESCRIPTIONS[info['task']]}\n\n"
-        f"{config.num_hidden_layers} layers, hidden size {config.hidden_size}, "
-        f"{config.num_attention_heads} attention heads, a vocabulary of {config.vocab_size:,} "
-        f"{case} tokens. Matrix products are computed in {info['compute_type']}. Exported by "
-        f"keras_bert from `{info['model']}`.\n"
-        + (f"\nLabels, in the order of the logits: {labels}.\n" if labels else "")
+        f"{describe_sizes(config, info['do_lower_case'])} Matrix products are computed in "
+        f"{info['compute_type']}. Exported by keras_bert from `{info['model']}`.\n"
+        + list_labels(info.get("labels", ()))
         + (f"\nsentence-transformers uses the output `{pooling}`.\n" if pooling else "")
     )
+
+
+def describe_sizes(config: BertConfig, do_lower_case: bool) -> str:
+    """Returns a sentence with the sizes of the encoder and its vocabulary."""
+    return (
+        f"{config.num_hidden_layers} layers, hidden size {config.hidden_size}, "
+        f"{config.num_attention_heads} attention heads, a vocabulary of {config.vocab_size:,} "
+        f"{'lower-cased' if do_lower_case else 'cased'} tokens."
+    )
+
+
+def list_labels(labels: Sequence[str]) -> str:
+    """Returns a paragraph with the labels; "" if there are none."""
+    names = ", ".join(f"`{label}`" for label in labels)
+    return f"\nLabels, in the order of the logits: {names}.\n" if names else ""
 
 
 def section(title: str, body: str) -> str:
@@ -89,18 +95,41 @@ def table(rows: Mapping[str, Any]) -> str:
     return "\n".join(["| | |", "| --- | --- |", *lines])
 
 
+def is_score(name: str) -> bool:
+    """Returns whether a key of results.json is the name of a score."""
+    return name not in _NOT_SCORES and not name.endswith("_truncated")
+
+
 def training_table(run: Mapping[str, Any]) -> str:
-    """Returns the table of a run's main settings, from those in run.json."""
-    return table({name: run[name] for name in TRAINING_SETTINGS if run.get(name) is not None})
+    """Returns the table of a run's main settings, from the content of run.json."""
+    rows = {name: run[name] for name in TRAINING_SETTINGS if run.get(name) is not None}
+    if "init_checkpoint" in rows:
+        rows["init_checkpoint"] = public_name(rows["init_checkpoint"])
+    return table(rows)
 
 
 def data_table(run: Mapping[str, Any]) -> str:
-    """Returns the table of a run's data, from the settings in run.json."""
+    """Returns the table of a run's data, from the content of run.json."""
     names = ("task_name", "data_dir", "input_file", "train_file")
     names += ("eval_file", "test_file", "predict_file")
-    rows = {name: run[name] for name in names if run.get(name)}
-    rows |= {name: run[name] for name in run if name.endswith("_sha256")}
-    return table(rows)
+    rows = {name: _public_names(run[name]) for name in names if run.get(name)}
+    checksums = [name for name in run if name.endswith("_sha256") and name not in _NOT_DATA]
+    return table(rows | {name: run[name] for name in checksums})
+
+
+def public_name(path: str | Path) -> str:
+    """Returns the name of a file or folder without the local folders that contain it.
+
+    The model of a run, OUTPUT_DIR/model, has the name of its run.
+    """
+    path = Path(path)
+    named = path.parent if path.name == "model" and path.parent.name else path
+    return named.name or str(path)
+
+
+def _public_names(paths: str | Sequence[str]) -> str:
+    paths = [paths] if isinstance(paths, str) else paths
+    return ", ".join(public_name(path) for path in paths)
 
 
 def scores_table(results: Mapping[str, Any]) -> str:
@@ -108,13 +137,12 @@ def scores_table(results: Mapping[str, Any]) -> str:
     scores = {
         name: f"{value:.4f}" if isinstance(value, float) else value
         for name, value in results.items()
-        if isinstance(value, int | float) and not isinstance(value, bool)
+        if isinstance(value, int | float) and not isinstance(value, bool) and is_score(name)
     }
     return table(scores)
 
 
 def _limits(info: Mapping[str, Any], was_scored: bool) -> list[str]:
-    """Lists the length limits of the model and the conditions under which the scores hold."""
     length = info.get("max_seq_length")
     limits = {
         "question_answering": (

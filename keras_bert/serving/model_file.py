@@ -1,6 +1,6 @@
-"""Writes the folder of a version for the ONNX or LiteRT runtime, from token ids to outputs.
+"""Writes an ONNX or LiteRT model as a version folder.
 
-    model.onnx or model.tflite     the model
+    model.onnx or model.tflite     the model, from token ids to outputs
     vocab.txt                      the vocabulary of its token ids
     export.json                    the task, its labels, inputs and outputs
     README.md                      the model card
@@ -21,14 +21,10 @@ from keras_bert.serving.saved_model import CARD, INFO
 
 @dataclass(frozen=True)
 class ModelFile:
-    """The settings of a model file.
+    """A model, and how to write it.
 
-    Attributes:
-        model: one of keras_bert.models, or the encoder.
-        name: the file name; its extension, `.onnx` or `.tflite`, selects the format.
-        vocab: the V tokens in the order of their ids.
-        int8: whether to store the weights as int8.
-        omitted_outputs: names of outputs to omit.
+    The extension of `name`, `.onnx` or `.tflite`, selects the format. `vocab` lists the V tokens in
+    the order of their ids. The other attributes are arguments of `litert_format.write_litert`.
     """
 
     model: keras.Model
@@ -46,11 +42,8 @@ def write_model_file(
 ) -> None:
     """Writes the folder of a version.
 
-    Args:
-        file: the model and its format.
-        export_dir: the output folder.
-        info: the content of export.json, without the signatures.
-        card: returns the content of README.md, given the content of export.json.
+    `info` is the content of export.json without the signatures; `card` returns the content of
+    README.md for the content of export.json.
 
     Raises:
         InputError: a package is missing, the model is too large, or the folder cannot be written.

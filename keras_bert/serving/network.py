@@ -1,12 +1,8 @@
-"""Runs a model in serving graphs, on rows without padding.
+"""Computes a model in serving graphs, on rows without padding.
 
-Inputs are ragged int32 [B, (S)] with any number of rows, none of them empty or longer than
-max_position_embeddings. Outputs are logits: [B, C] per example, or flat [T, C] per token in the
-order of `input_ids.values`; or any other function of the hidden states.
-
-Rows are sorted by length and computed a few at a time, and only the requested outputs of a step are
-kept. So there is little padding, and a batch of any size needs the memory of one step in addition
-to its inputs and outputs.
+Rows are sorted by length and computed a few at a time, and only the requested outputs of each step
+are kept. There is therefore little padding, and a batch of any size needs only the memory of one
+step in addition to its inputs and outputs.
 
 B rows, S length of a row, T tokens of all rows, H hidden, C labels, V vocabulary, P masked tokens;
 b rows and t tokens of a step.
@@ -27,7 +23,8 @@ from keras_bert.models import (
 )
 from keras_bert.serving.encoder import LayerNorm, ServedDense, ServedEncoder
 
-# More rows are hardly faster; the scores of 8 rows of 512 tokens take 134 MB with 16 heads.
+# More rows at once are hardly faster and need more memory: with 16 heads, the attention scores of 8
+# rows of 512 tokens need 134 MB.
 ROWS_AT_ONCE = 8
 
 # (hidden states [t, H], input ids [t], row splits [b + 1]) -> outputs [n, ...].
@@ -35,11 +32,10 @@ Reduce = Callable[[tf.Tensor, tf.Tensor, tf.Tensor], tf.Tensor]
 
 
 class Network(tf.Module):
-    """A model's computation for serving, on plain TensorFlow variables.
+    """Computes a model (one of keras_bert.models, or the encoder) on plain TensorFlow variables.
 
-    Args:
-        model: one of keras_bert.models, or the encoder.
-        compute_type: dtype of the encoder's matmuls, `float32` or `bfloat16`.
+    Inputs are ragged int32 [B, (S)]. No row may be empty or longer than max_position_embeddings.
+    `compute_type` is the dtype of the encoder's matmuls, `float32` or `bfloat16`.
     """
 
     def __init__(self, model: keras.Model, compute_type: str = "float32"):
@@ -66,8 +62,9 @@ class Network(tf.Module):
     ) -> dict[str, tf.Tensor]:
         """Computes float32 logits from ragged int32 inputs [B, (S)] with [CLS] and [SEP].
 
-        Returns {"logits" [B, C]} for a classifier, {"logits" [T, C]} for a token classifier,
-        {"start_logits" [T], "end_logits" [T]} for a span labeler.
+        Returns {"logits" [B, C]} for a classifier, {"logits" [T, C]} for a token classifier, and
+        {"start_logits" [T], "end_logits" [T]} for a span labeler. The T tokens are ordered as in
+        `input_ids.values`.
         """
         counts = input_ids.row_lengths() if self.per_token else None
         logits = self.reduced(
@@ -85,7 +82,7 @@ class Network(tf.Module):
         shape: Sequence[int],
         counts: tf.Tensor | None = None,
     ) -> tf.Tensor:
-        """Runs the encoder and returns the outputs of `reduce`, float32 [n, *shape], in row order.
+        """Runs the encoder, and returns the outputs of `reduce`, float32 [n, *shape], in row order.
 
         Args:
             input_ids: ragged int32 [B, (S)], with [CLS] and [SEP].

@@ -1,12 +1,11 @@
-"""Writes a served task as a version folder that TensorFlow Serving loads.
+"""Writes a task as a version folder for TensorFlow Serving.
 
     saved_model.pb, variables/     the graph from text to answers, and its weights
     assets.extra/                  warm-up requests, if tensorflow-serving-api is installed
     export.json                    the task, its labels, settings and signatures
     README.md                      the model card
 
-The folder is written completely or not at all, so a server that watches the parent folder never
-loads a partial version.
+The folder is written completely or not at all, so that a server never loads a partial version.
 """
 
 import contextlib
@@ -34,12 +33,9 @@ def write_saved_model(
 ) -> None:
     """Writes the folder of a version.
 
-    Args:
-        served: a task with `signatures()`: {name: tf.function with an input signature}.
-        export_dir: DIR/<version>; TensorFlow Serving expects the version to be a number.
-        info: the content of export.json, without the signatures.
-        card: returns the content of README.md, given the content of export.json.
-        texts: the texts of the warm-up request, by input name.
+    `served` is a task with `signatures()`: {name: tf.function with an input signature}. `texts` are
+    the texts of the warm-up request by input name. `info` is the content of export.json without the
+    signatures; `card` returns the content of README.md for the content of export.json.
 
     Raises:
         InputError: an output of the model is not finite, or the folder cannot be written.
@@ -81,13 +77,15 @@ def describe(
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Keeps TensorFlow from logging every variable that it renames."""
-    verbosity = logging.get_verbosity()
+    """Hides TensorFlow's messages below warnings, which name the temporary folder."""
+    verbosity, level = logging.get_verbosity(), tf.get_logger().level
     logging.set_verbosity(logging.WARNING)
+    tf.get_logger().setLevel("WARNING")
     try:
         yield
     finally:
         logging.set_verbosity(verbosity)
+        tf.get_logger().setLevel(level)
 
 
 def _inputs(function: tf.types.experimental.ConcreteFunction) -> dict[str, tf.TensorSpec]:
@@ -101,11 +99,11 @@ def _type_and_shape(spec: tf.TensorSpec) -> list:
 def _request(
     function: tf.types.experimental.ConcreteFunction, texts: Mapping[str, str]
 ) -> dict[str, np.ndarray]:
-    """Builds a request of one row: texts for string inputs, token ids for others."""
+    """Creates a request of one row: texts for string inputs, token ids for others."""
     request = {}
     for name, spec in _inputs(function).items():
         if spec.dtype != tf.string:
-            # Segment 0: a model may have only one.
+            # A model may have only one segment id, which is 0.
             value = 0 if name == "segment_ids" else 1
             request[name] = np.full([1, 8], value, spec.dtype.as_numpy_dtype)
         elif spec.shape.rank == 1:
@@ -123,7 +121,7 @@ def _check_answer(
 ) -> None:
     """Runs a request and rejects outputs that are not finite.
 
-    A request that fails during warm-up would keep the server from loading the model.
+    TensorFlow Serving does not load a model if a warm-up request fails.
     """
     answer = function(*(tf.constant(request[key]) for key in _inputs(function)))
     not_finite = [

@@ -1,14 +1,12 @@
-"""Removes the padding of token ids in a request, and restores it in the answer.
-
-Padding may be at any position. A row without any token keeps its first position (added if the row
-has none). Tokens after the model's max_position_embeddings are ignored.
+"""Checks the token ids in a request, removes their padding, and restores it in the answer.
 
 B rows, S length of a padded row, T tokens of all rows.
 """
 
 import tensorflow as tf
 
-from keras_bert.serving.inputs import same_shape
+from keras_bert.config import BertConfig
+from keras_bert.serving.inputs import in_range, same_shape
 
 SPECS = [
     tf.TensorSpec([None, None], tf.int32, name=name)
@@ -17,14 +15,14 @@ SPECS = [
 
 
 class Rows:
-    """The tokens of padded rows.
+    """The tokens of padded rows: input_ids and segment_ids, ragged int32 [B, (S)].
 
-    The arguments are int32 [B, S]; input_mask is 1 at tokens and 0 at padding. Only the first
-    max_length tokens of a row are kept.
+    The arguments are int32 [B, S]. Padding (input_mask 0) may be at any position. Only the first
+    max_position_embeddings tokens of a row are kept; `truncated`, bool [B], is whether a row has
+    more. A row without tokens keeps its first position, which is added if S is 0.
 
-    Attributes:
-        input_ids: ragged int32 [B, (S)].
-        segment_ids: ragged int32 [B, (S)].
+    The graph fails with an InvalidArgumentError if the shapes differ, a mask is neither 0 nor 1, or
+    the id of a kept token is out of range.
     """
 
     def __init__(
@@ -32,23 +30,29 @@ class Rows:
         input_ids: tf.Tensor,
         input_mask: tf.Tensor,
         segment_ids: tf.Tensor,
-        max_length: int,
+        config: BertConfig,
     ):
         inputs = same_shape(input_ids=input_ids, input_mask=input_mask, segment_ids=segment_ids)
+        [inputs[1]] = in_range(2, input_mask=inputs[1])
         self._length = tf.shape(inputs[0])[1]
         is_empty = tf.cast(self._length == 0, tf.int32)
         input_ids, input_mask, segment_ids = (tf.pad(x, [[0, 0], [0, is_empty]]) for x in inputs)
         self._shape = tf.shape(input_ids)
         mask = input_mask > 0
-        # At least one token per row, and at most max_length.
+        # At least one token per row, and at most max_position_embeddings.
         first = tf.range(self._shape[1]) == 0
         mask |= first & ~tf.reduce_any(mask, axis=1, keepdims=True)
-        mask &= tf.cumsum(tf.cast(mask, tf.int32), axis=1) <= max_length
+        counts = tf.cumsum(tf.cast(mask, tf.int32), axis=1)
+        self.truncated = counts[:, -1] > config.max_position_embeddings
+        mask &= counts <= config.max_position_embeddings
         self._positions = tf.where(mask)
         lengths = tf.reduce_sum(tf.cast(mask, tf.int64), axis=1)
+        tokens = in_range(config.vocab_size, input_ids=tf.gather_nd(input_ids, self._positions))
+        tokens += in_range(
+            config.type_vocab_size, segment_ids=tf.gather_nd(segment_ids, self._positions)
+        )
         self.input_ids, self.segment_ids = (
-            tf.RaggedTensor.from_row_lengths(tf.boolean_mask(x, mask), lengths, validate=False)
-            for x in (input_ids, segment_ids)
+            tf.RaggedTensor.from_row_lengths(values, lengths, validate=False) for values in tokens
         )
 
     def padded(self, values: tf.Tensor) -> tf.Tensor:

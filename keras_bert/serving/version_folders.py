@@ -12,7 +12,7 @@ _LARGEST = 2**63 - 1
 
 
 def version_number(name: str) -> int | None:
-    """Parses a folder name or requested version; returns None if it is not one, or too large."""
+    """Converts the name of a version to its number; None if it is not a number or too large."""
     if not (name.isascii() and name.isdigit()):
         return None
     digits = name.lstrip("0") or "0"
@@ -23,9 +23,9 @@ def version_number(name: str) -> int | None:
 
 
 def find_versions(folder: Path, file: str = "") -> dict[int, Path]:
-    """Returns {number: DIR/NUMBER} of a model's folder DIR, which need not exist.
+    """Returns {number: DIR/NUMBER} of a model's folder DIR; empty if it does not exist.
 
-    With `file`, only versions that contain a file of this name. Raises OSError if DIR is not
+    With `file`, only versions that contain this file are returned. Raises an OSError if DIR is not
     readable.
     """
     if not folder.is_dir():
@@ -46,10 +46,10 @@ def next_version(folder: Path) -> int:
 
 
 def check_version(export_dir: Path) -> None:
-    """Checks that DIR/<version> can be exported to as a new version.
+    """Checks that a folder can be written as a new version.
 
     Raises:
-        InputError: the name is not a version number, the version already exists, or the parent
+        InputError: its name is not a version number, the version already exists, or the parent
             folder cannot be read.
     """
     number = version_number(export_dir.name)

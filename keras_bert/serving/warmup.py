@@ -1,10 +1,7 @@
-"""Writes the requests that TensorFlow Serving replays before it serves a model.
+"""Writes the requests that TensorFlow Serving runs before it serves a model.
 
-    {signature: {input: array}}  ->  assets.extra/tf_serving_warmup_requests
-
-The file is a TFRecord file with one PredictionLog message per signature. The first call of a
-signature is many times slower than the next ones; with warm-up, no client waits for it. If a
-warm-up request fails, TensorFlow Serving does not load the model.
+The first call of a signature is many times slower than the next ones. With warm-up, no client waits
+for it.
 """
 
 from collections.abc import Mapping
@@ -24,13 +21,9 @@ def write_warmup_requests(
 ) -> None:
     """Writes the warm-up requests of an exported model, completely or not at all.
 
-    If tensorflow-serving-api (extra `serving`) is not installed, it logs a warning and writes
-    nothing.
-
-    Args:
-        export_dir: a version folder, which contains saved_model.pb.
-        model_name: the model name in the requests.
-        requests: {signature: {input: array of its dtype}}; texts are str or bytes.
+    The file is a TFRecord file with a PredictionLog for each signature. If tensorflow-serving-api
+    (extra `serving`) is not installed, a warning is logged and no file is written. `requests` are
+    {signature: {input: array of its dtype}}, with texts as str or bytes.
 
     Raises:
         InputError: the file cannot be written.
@@ -39,8 +32,8 @@ def write_warmup_requests(
         from tensorflow_serving.apis.prediction_log_pb2 import PredictionLog
     except ImportError:
         logging.warning(
-            "Skipping the warm-up requests: the package tensorflow-serving-api is missing; "
-            "install it with pip install -e '.[serving]'"
+            "Skipping the warm-up requests: tensorflow-serving-api is not installed; they need it: "
+            "pip install 'keras-bert-pipeline[serving]'"
         )
         return
 

@@ -1,1 +1,1 @@
-"""Task objects, and the programs' fine-tuning, pre-training, export and feature extraction."""
+"""Implements the task objects, pre-training, fine-tuning, export and feature extraction."""

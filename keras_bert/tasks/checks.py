@@ -1,4 +1,4 @@
-"""Checks arguments of the Python API, raising InputError for invalid values."""
+"""Checks the arguments of the Python API, and raises InputError for invalid ones."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -9,7 +9,7 @@ from keras_bert.common.errors import InputError
 
 
 def check_strings(name: str, value: Any) -> list[str]:
-    """Checks that an argument is a list, tuple or array of strings, and decodes bytes."""
+    """Checks a list, tuple or array of strings, and returns it as a list with bytes decoded."""
     items = check_list(name, value, "strings")
     for index, item in enumerate(items):
         if not isinstance(item, str | bytes):
@@ -22,10 +22,7 @@ def check_strings(name: str, value: Any) -> list[str]:
 def check_list(name: str, value: Any, what: str) -> list[Any]:
     """Checks that an argument is a list, tuple or array, and returns it as a list.
 
-    Args:
-        name: the argument's name, for error messages.
-        value: the argument.
-        what: the kind of items, for error messages.
+    The error message contains `name`, the name of the argument, and `what`, the kind of its items.
     """
     if isinstance(value, np.ndarray) and value.ndim >= 1:
         return value.tolist()
@@ -37,7 +34,7 @@ def check_list(name: str, value: Any, what: str) -> list[Any]:
 
 
 def check_same_length(**lists: Sequence[Any]) -> None:
-    """Checks that lists, given by argument name, have the same length."""
+    """Checks that lists, passed by argument name, have the same length."""
     lengths = {name: len(values) for name, values in lists.items()}
     if len(set(lengths.values())) > 1:
         found = ", ".join(f"{name} has {length} items" for name, length in lengths.items())
@@ -45,15 +42,10 @@ def check_same_length(**lists: Sequence[Any]) -> None:
 
 
 def check_texts(name: str, value: Any, *, allow_pairs: bool = False) -> tuple[list[str], ...]:
-    """Checks a list of texts or, if allowed, a tuple of two lists with pairs of texts.
-
-    Args:
-        name: the argument's name, for error messages.
-        value: a list of n strings, or a tuple of two such lists.
-        allow_pairs: whether pairs are accepted.
+    """Checks a list of n strings or, with `allow_pairs`, a tuple of two such lists.
 
     Returns:
-        One list of strings, or two for pairs.
+        A tuple with one list of strings, or with two lists for pairs of texts.
     """
     is_pair = isinstance(value, tuple) and any(not isinstance(side, str | bytes) for side in value)
     if not is_pair:

@@ -1,4 +1,4 @@
-"""Trains the model of a task object with `keras.Model.fit`: batches, optimizer and validation."""
+"""Trains the model of a task object with `keras.Model.fit`."""
 
 import contextlib
 import itertools
@@ -28,7 +28,7 @@ Targets = Callable[[Mapping[str, np.ndarray]], Any]
 
 
 class FitOptions(TypedDict, total=False):
-    """Keyword arguments of `fit`; see FitSettings."""
+    """The keyword arguments of `fit`, which are the fields of `FitSettings`."""
 
     epochs: int
     batch_size: int
@@ -52,14 +52,13 @@ class FitSettings:
         warmup_proportion: the fraction of the steps used for warm-up.
         weight_decay: AdamW's weight decay, not applied to LayerNorm weights and biases.
         seed: seed for newly initialized weights, the order of the examples and dropout masks.
-        length_pool: number of batches whose examples are sorted together by length; 1 for
-            batches that are random draws.
-        verbose: as in keras.Model.fit.
-        jit_compile: whether to compile with XLA, which compiles once per batch length; None
-            enables it on the JAX backend only.
+        length_pool: number of batches whose examples are sorted by length together, so that less
+            padding is needed; 1 for random batches.
+        verbose: as in `keras.Model.fit`.
+        jit_compile: whether to compile with XLA, once per batch length; None: only with JAX.
 
     Raises:
-        InputError: a value out of range.
+        InputError: a value is out of range.
     """
 
     epochs: int = 3
@@ -106,15 +105,10 @@ class FitSettings:
 
 
 def fit_batches(examples: Examples, settings: BatchSettings, targets: Targets) -> tf.data.Dataset:
-    """Creates an endless dataset of training batches for `keras.Model.fit`, on every backend.
+    """Creates an endless dataset of training batches (inputs, targets) for `keras.Model.fit`.
 
-    Args:
-        examples: at least one.
-        settings: batch settings.
-        targets: maps a batch to the targets of each output; may modify the batch.
-
-    Returns:
-        (inputs, targets) for each step; the last batch of an epoch may be smaller.
+    There must be at least one example. `targets` maps a batch to the targets of each output, and
+    may modify the batch. The last batch of an epoch may be smaller than the others.
     """
     builder = BatchBuilder(examples, settings)
     chosen = training_plan(examples.lengths, settings)
@@ -138,7 +132,7 @@ def fit_batches(examples: Examples, settings: BatchSettings, targets: Targets) -
 
 
 class Validation(keras.callbacks.Callback):
-    """Callback that adds the metrics of `evaluate` to the logs of each epoch as `val_NAME`."""
+    """Adds the metrics of `evaluate` to the logs of each epoch as `val_NAME`."""
 
     def __init__(self, evaluate: Callable[[], Mapping[str, float]]):
         super().__init__()
@@ -155,13 +149,10 @@ class FitData:
     """The training data of `fit`, with losses and metrics.
 
     Attributes:
-        examples: the training examples with their labels.
         targets: maps a batch to the targets of each output.
         losses: {output: loss}.
         metrics: {output: metrics}, reported during training.
-        pad_token_id: the id of [PAD].
-        max_seq_length: maximum number of tokens of an example.
-        frozen: layers to freeze because no loss depends on them; weight decay would shrink them.
+        frozen: layers that no loss depends on; frozen because weight decay would shrink them.
     """
 
     examples: Examples
@@ -186,13 +177,10 @@ def _frozen(layers: Sequence[keras.layers.Layer]) -> Iterator[None]:
 
 
 def reinitialize(model: keras.Model, initial_values: Mapping[str, np.ndarray], seed: int) -> None:
-    """Reinitializes new kernels, so that they depend on the seed of `fit`.
+    """Draws new initial values for the weights that the checkpoint lacks, from the seed of `fit`.
 
-    Args:
-        model: the model.
-        initial_values: {path: value} of the weights that the checkpoint did not contain; those that
-            have changed since are kept.
-        seed: determines the new values.
+    `initial_values` maps the paths of these weights to their values after loading. Weights that
+    have changed since then keep their values.
     """
     initializers = (
         keras.initializers.TruncatedNormal(
@@ -205,7 +193,7 @@ def reinitialize(model: keras.Model, initial_values: Mapping[str, np.ndarray], s
         sorted(initial_values.items()), initializers, strict=True
     ):
         current = keras.ops.convert_to_numpy(variables[path]).astype(np.float32)
-        if value.ndim > 1 and np.array_equal(current, value):  # Biases and gammas are constants.
+        if value.ndim > 1 and np.array_equal(current, value):  # Others start as constants.
             variables[path].assign(initializer(variables[path].shape, "float32"))
 
 
@@ -218,7 +206,7 @@ def fit(
 ) -> keras.callbacks.History:
     """Trains a model with `keras.Model.fit` and returns its history.
 
-    `evaluate` computes the validation metrics and is None without a validation set.
+    `evaluate` computes the validation metrics; None if there is no validation set.
     """
     batches = BatchSettings(
         settings.batch_size,

@@ -1,4 +1,4 @@
-"""Loads a model directory or an export as an object of the matching task class."""
+"""Finds the task class for a model directory or an export, and loads it as a task object."""
 
 import importlib
 import os
@@ -30,14 +30,14 @@ _CLASSES = {
 
 
 def load(path: str | os.PathLike, engine: str = "tensorflow") -> Task:
-    """Loads a model directory or an export as an object of the matching task class.
+    """Loads a model directory or an export as a task object, such as a `TextClassifier`.
+
+    The files determine the class of the object. An object loaded from an export can predict, but
+    cannot be trained.
 
     Args:
         path: any path that `from_pretrained` accepts, or the directory of an exported version.
-        engine: the engine that runs an exported network: `tensorflow`.
-
-    Returns:
-        The task object. An object loaded from an export only predicts; it cannot be trained.
+        engine: the engine that runs the network of an export; only `tensorflow` is available.
 
     Raises:
         InputError: the path cannot be opened, or the model's heads or the engine are unknown.
@@ -59,7 +59,7 @@ def load(path: str | os.PathLike, engine: str = "tensorflow") -> Task:
 
 
 def open_task(task: str, source: Source, given: Mapping[str, Any]) -> Task:
-    """Creates the object of a task with the keyword arguments of its `from_source`."""
+    """Creates a task object from a checkpoint; `given` are keyword arguments of `from_source`."""
     return task_class(task).from_source(source, **given)
 
 
@@ -70,7 +70,6 @@ def task_class(task: str) -> type[Task]:
 
 
 def _open_export(folder: Path) -> Task:
-    """Loads an exported SavedModel."""
     info = read_json(folder / INFO)
     if info.get("format") != "saved_model" or info.get("task") not in _CLASSES:
         raise InputError(

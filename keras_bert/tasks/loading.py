@@ -1,4 +1,4 @@
-"""Resolves what a task object is loaded from: a checkpoint, its saved settings and its run."""
+"""Opens the checkpoint for a task object, and finds the settings of the model and its run."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ from keras_bert.text.tokenizer import BertTokenizer
 SETTINGS_KEY = "keras_bert"
 # The default if neither the model directory nor its run records a max_seq_length.
 DEFAULT_MAX_SEQ_LENGTH = 128
-# The minimum of max_seq_length: a pair of one token each, [CLS] and two [SEP].
+# The minimum of max_seq_length: [CLS] a [SEP] b [SEP], for two texts of one token each.
 SHORTEST = 5
 
 # transformers' architecture name -> the task of its heads.
@@ -33,13 +33,13 @@ TASK_OF = {
     "BertForMaskedLM": "fill_mask",
     "BertModel": "embedding",
 }
-# Tasks with a fine-tuned head. Opening a checkpoint with the head of another one is an error.
+# Tasks with a fine-tuned head. A checkpoint of one of them cannot be opened for another one.
 _FINE_TUNED = ("classification", "question_answering", "ner")
 
 
 @dataclass(frozen=True)
 class ModelOptions:
-    """The caller's tokenizer and dtype policy; None for the checkpoint's and the global one."""
+    """A tokenizer and a dtype policy that replace the checkpoint's and Keras' global policy."""
 
     tokenizer: BertTokenizer | None = None
     dtype: str | None = None
@@ -47,10 +47,7 @@ class ModelOptions:
 
 @dataclass(frozen=True)
 class Source:
-    """The checkpoint and the run that a task object is loaded from.
-
-    If no run produced the checkpoint, `run` has empty settings.
-    """
+    """The checkpoint of a task object and its run, whose settings are empty if none is found."""
 
     checkpoint: Checkpoint
     run: EarlierRun
@@ -62,13 +59,10 @@ class Source:
         return cls(checkpoint, EarlierRun.of(checkpoint.path))
 
     def setting(self, name: str, kind: type, given: Any, default: Any = None) -> Any:
-        """Returns the first available value: given, saved with the model, from its run, or default.
+        """Returns a setting: `given`, or else that of the model, that of its run, or `default`.
 
-        Args:
-            name: the setting's name, which is also the name of its flag.
-            kind: int, float, bool or str; a stored value of another type raises InputError.
-            given: the caller's value, or None.
-            default: the value if no other is available.
+        `name` is also the name of the flag. A stored value that is not of type `kind` (int, float,
+        bool or str) raises InputError.
         """
         if given is not None:
             return given
@@ -80,21 +74,17 @@ class Source:
     def max_seq_length(self, given: int | None, default: int = DEFAULT_MAX_SEQ_LENGTH) -> int:
         """Returns the maximum number of tokens of a text, checked against the model's positions."""
         positions = self.checkpoint.config.max_position_embeddings
-        # Older runs of run_pretraining.py recorded 0, which accepted records of any length.
+        # Older runs of run_pretraining.py recorded 0 if records of any length were accepted.
         length = self.setting("max_seq_length", int, given)
         length = min(default, positions) if length in (None, 0) and given is None else length
         check_max_seq_length(length, positions)
         return length
 
     def tokenizer(self, given: BertTokenizer | None, *, special: bool = False) -> BertTokenizer:
-        """Returns the given tokenizer, or one for the checkpoint's vocabulary.
+        """Returns the given tokenizer, or else creates one for the checkpoint's vocabulary.
 
-        Args:
-            given: the caller's tokenizer, or None.
-            special: whether special tokens such as [MASK] are recognized in texts.
-
-        Raises:
-            InputError: the checkpoint has no vocabulary, or the given tokenizer has another size.
+        With `special`, a new tokenizer recognizes special tokens such as [MASK] in texts. Raises
+        InputError if there is no vocabulary, or if the given tokenizer has another size.
         """
         checkpoint = self.checkpoint
         if given is not None:
@@ -112,14 +102,9 @@ class Source:
         return BertTokenizer(checkpoint.vocab, checkpoint.do_lower_case, special)
 
     def check_heads(self, task: str, name: str) -> None:
-        """Checks that the checkpoint does not belong to another task.
+        """Checks that a checkpoint can be used for a task, whose class is `name`.
 
-        Args:
-            task: the task's name.
-            name: the task's class, for the error message.
-
-        Raises:
-            InputError: it has the head of another fine-tuned task, or is a left-to-right model.
+        Raises InputError if the model has the head of another fine-tuned task, or is left-to-right.
         """
         path, architecture = self.checkpoint.path, self.checkpoint.architecture
         if self.checkpoint.config.is_decoder:
@@ -148,14 +133,7 @@ def check_max_seq_length(length: int, positions: int, shortest: int = SHORTEST) 
 
 
 def load_weights(model: keras.Model, checkpoint: Checkpoint) -> LoadReport:
-    """Loads a checkpoint's weights into a model.
-
-    Returns:
-        The report of the weights that were loaded, newly initialized and ignored.
-
-    Raises:
-        InputError: weights that do not fit or are not finite.
-    """
+    """Loads weights into a model; raises InputError if they do not fit or are not finite."""
     report = checkpoint.load_into(model)
     logging.info("%s", report)
     non_finite = [path for path, value in weights_of(model).items() if not np.isfinite(value).all()]

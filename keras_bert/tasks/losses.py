@@ -1,10 +1,8 @@
-"""Losses and metrics of the tasks, for the programs' objectives and for `keras.Model.fit`.
+"""Computes the losses and metrics of the tasks, for the programs and for `keras.Model.fit`.
 
 The functions for `fit` take (targets, outputs) and are registered with Keras, so that a `.keras`
 file saved by ModelCheckpoint can be loaded after `import keras_bert`. This module imports only
-Keras.
-
-Shapes: B batch, S length, C classes or tags, P predictions, V vocabulary.
+Keras. Shapes: B examples, S tokens, C classes or tags, P predictions, V vocabulary.
 """
 
 from typing import Any
@@ -17,18 +15,16 @@ _register = keras.saving.register_keras_serializable("keras_bert")
 
 @_register
 def single_label_loss(labels: Any, logits: Any) -> Any:
-    """Computes the softmax cross-entropy [B] of labels int [B] and logits [B, C]."""
+    """Computes softmax cross-entropy: labels int [B], logits [B, C] -> [B]."""
     return ops.sparse_categorical_crossentropy(labels, logits, from_logits=True)
 
 
 @_register
 def multi_label_loss(labels: Any, logits: Any, positive_weights: Any = 1.0) -> Any:
-    """Computes the sigmoid cross-entropy [B], averaged over the classes.
+    """Computes sigmoid cross-entropy, averaged over the classes: labels and logits [B, C] -> [B].
 
-    Args:
-        labels: float [B, C], 1 for each label of an example.
-        logits: [B, C].
-        positive_weights: weight of the positive labels, a number or [C].
+    `labels` is 1 for each label of an example, and 0 otherwise. `positive_weights`, a number or
+    [C], is the weight of the labels that are 1.
     """
     # -positive · labels · log(sigmoid(x)) - (1 - labels) · log(1 - sigmoid(x)), without overflow.
     weights = 1.0 + (positive_weights - 1.0) * labels
@@ -38,7 +34,7 @@ def multi_label_loss(labels: Any, logits: Any, positive_weights: Any = 1.0) -> A
 
 @_register
 def regression_loss(targets: Any, logits: Any) -> Any:
-    """Computes the squared error [B] of targets [B] and logits [B, 1]."""
+    """Computes the squared error: targets [B], logits [B, 1] -> [B]."""
     return ops.square(logits[:, 0] - targets)
 
 
@@ -50,15 +46,9 @@ CLASSIFICATION_LOSSES = {
 
 
 def position_loss(position: Any, mask: Any, logits: Any) -> tuple[Any, Any]:
-    """Computes the cross-entropy of a position in a window.
+    """Returns the cross-entropy of the correct position, and whether it has the highest logit.
 
-    Args:
-        position: int [B], the correct position.
-        mask: bool [B, S], false at padding.
-        logits: float [B, S].
-
-    Returns:
-        The loss, float [B], and whether the highest logit is at the position, bool [B].
+    position int [B], mask bool [B, S] (false at padding), logits [B, S] -> float [B], bool [B].
     """
     logits = ops.where(mask, logits, -1e9)
     loss = ops.sparse_categorical_crossentropy(position, logits, from_logits=True)
@@ -67,40 +57,38 @@ def position_loss(position: Any, mask: Any, logits: Any) -> tuple[Any, Any]:
 
 @_register
 def span_loss(targets: Any, logits: Any) -> Any:
-    """Computes half of the cross-entropy [B] of the start or end position of a span.
+    """Computes half of the cross-entropy of the start or the end of a span: logits [B, S] -> [B].
 
-    Args:
-        targets: [B, S], 1 at the correct position, 0 at the others, -1 at padding.
-        logits: float [B, S].
+    `targets` [B, S] is 1 at the correct position, 0 at the others, and -1 at padding.
     """
     return 0.5 * position_loss(ops.argmax(targets, axis=-1), targets >= 0, logits)[0]
 
 
 def token_losses(tags: Any, logits: Any) -> Any:
-    """Computes the softmax cross-entropy [B, S] of tags int [B, S] and logits [B, S, C]."""
+    """Computes softmax cross-entropy: tags int [B, S], logits [B, S, C] -> [B, S]."""
     return ops.sparse_categorical_crossentropy(ops.maximum(tags, 0), logits, from_logits=True)
 
 
 def token_hits(tags: Any, logits: Any) -> Any:
-    """Returns [B, S], 1.0 where the highest logit [B, S, C] is that of the tag [B, S]."""
+    """Returns 1.0 where the highest logit is that of the tag: [B, S], [B, S, C] -> [B, S]."""
     return ops.cast(ops.argmax(logits, axis=-1) == ops.maximum(tags, 0), "float32")
 
 
 @_register
 def tag_loss(tags: Any, logits: Any) -> Any:
-    """Computes the mean loss of the tagged tokens: tags [B, S], -1 for none, logits [B, S, C]."""
+    """Computes the mean loss of all tagged tokens: tags [B, S], -1 for no tag; logits [B, S, C]."""
     return _mean(tags, token_losses(ops.cast(tags, "int32"), logits))
 
 
 @_register
 def tag_accuracy(tags: Any, logits: Any) -> Any:
-    """Computes the accuracy of the tagged tokens: tags [B, S], -1 for none, logits [B, S, C]."""
+    """Computes the accuracy of all tagged tokens: tags [B, S], -1 for no tag; logits [B, S, C]."""
     return _mean(tags, token_hits(ops.cast(tags, "int32"), logits))
 
 
 @_register
 def masked_lm_loss(ids: Any, logits: Any) -> Any:
-    """Computes the mean loss of the masked tokens: ids [B, P], -1 for none, logits [B, P, V]."""
+    """Computes the mean loss of all masked tokens: ids [B, P], -1 for none; logits [B, P, V]."""
     weights = ops.cast(ids >= 0, "float32")
     losses = ops.sparse_categorical_crossentropy(ops.maximum(ids, 0), logits, from_logits=True)
     return ops.sum(weights * losses) / (ops.sum(weights) + 1e-5)

@@ -1,11 +1,9 @@
-"""Applies a task's preprocessing and decoding to whole datasets, chunk by chunk.
+"""Preprocesses texts and decodes model outputs for whole datasets, chunk by chunk.
 
-    texts -> preprocess, one chunk at a time -> Prepared
-    model outputs for Prepared.examples -> decode, one chunk at a time -> answers
+    texts -> preprocess each chunk -> Prepared -> model -> decode each chunk -> answers
 
-A task's processor provides the graph functions `preprocess` and `decode`. A SavedModel calls both
-in one graph. The programs and `Task.predict` call them here, and run the model in between over the
-examples of all chunks, so that examples of similar length share a batch.
+The model runs over the examples of all chunks together, so that examples of similar length share a
+batch. A SavedModel runs the same `preprocess` and `decode` in its graph.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -23,34 +21,29 @@ CHUNK_SIZE = 1024  # texts
 
 
 class NetworkInputs(Protocol):
-    """The result of `preprocess`: a NamedTuple with at least these fields, one row per sequence.
-
-    Attributes:
-        input_ids: ragged int32 [n, (S)].
-        segment_ids: ragged int32 [n, (S)].
-    """
+    """The result of `preprocess`: a NamedTuple with at least these fields, int32 [n, (S)] each."""
 
     input_ids: tf.RaggedTensor
     segment_ids: tf.RaggedTensor
 
 
 class TextInputs(NamedTuple):
-    """Model inputs for single texts or pairs of texts, with [CLS] and [SEP].
+    """Model inputs for texts or pairs of texts, with [CLS] and [SEP]: ragged int32 [B, (S)].
 
-    Attributes:
-        input_ids: ragged int32 [B, (S)].
-        segment_ids: ragged int32 [B, (S)], 1 for the second text and its [SEP].
+    Segment ids are 1 for the second text and its [SEP]. `truncated`, bool [B], is whether tokens of
+    the text or pair were removed.
     """
 
     input_ids: tf.RaggedTensor
     segment_ids: tf.RaggedTensor
+    truncated: tf.Tensor
 
 
 class Processor(Protocol):
-    """The graph functions of a task: preprocessing of strings and decoding of model outputs.
+    """The preprocessing of strings and the decoding of model outputs for a task, in TensorFlow.
 
     Attributes:
-        per_token: whether the outputs have one row per token, [T, ...], or per sequence, [n, ...].
+        per_token: whether outputs have one row per token, [T, ...], or per sequence, [n, ...].
     """
 
     per_token: ClassVar[bool]
@@ -66,13 +59,7 @@ class Processor(Protocol):
 
 @dataclass(frozen=True)
 class Chunk:
-    """The texts of one `preprocess` call.
-
-    Attributes:
-        inputs: the result of `preprocess`.
-        rows: the chunk's sequences within all examples.
-        tokens: the chunk's tokens within the tokens of all examples.
-    """
+    """The result of one `preprocess` call, and its slices of the rows and tokens of all chunks."""
 
     inputs: Any
     rows: slice
@@ -86,18 +73,20 @@ class Prepared:
     examples: Examples
     chunks: Sequence[Chunk]
 
+    @property
+    def truncated(self) -> np.ndarray:
+        """Whether tokens of each text were removed, bool [n]; for tasks that truncate texts."""
+        return np.concatenate([chunk.inputs.truncated for chunk in self.chunks])
+
 
 def prepare(
     preprocess: Callable[..., NetworkInputs],
     columns: Sequence[Sequence[Any]],
     chunk_size: int = CHUNK_SIZE,
 ) -> Prepared:
-    """Preprocesses columns of n strings, or of n lists of strings, for `decoded` to use in order.
+    """Preprocesses n texts, `chunk_size` texts at a time.
 
-    Args:
-        preprocess: the `preprocess` method of a processor.
-        columns: one column for each argument of `preprocess`.
-        chunk_size: number of texts per call.
+    `columns` contains, for each argument of `preprocess`, n strings or n lists of strings.
     """
     count = len(columns[0])
     chunks: list[Chunk] = []
@@ -127,13 +116,10 @@ def decoded(
     outputs: Mapping[str, np.ndarray],
     parts: Sequence[slice] | None = None,
 ) -> Iterator[dict[str, np.ndarray]]:
-    """Decodes model outputs chunk by chunk, one row of answers per text.
+    """Decodes model outputs and yields the answers of each chunk, one row per text.
 
-    Args:
-        processor: the processor that prepared the texts.
-        prepared: the preprocessed texts.
-        outputs: the model outputs for `prepared.examples`, in the same order.
-        parts: the slice of `outputs` for each chunk; by default its rows or tokens.
+    `outputs` are those for `prepared.examples`, in the same order. `parts` is the slice of them for
+    each chunk; by default, the chunk's rows or tokens.
     """
     if parts is None:
         per_token = processor.per_token
@@ -145,7 +131,7 @@ def decoded(
 
 
 def gathered(chunks: Sequence[Mapping[str, np.ndarray]]) -> dict[str, Any]:
-    """Concatenates the answers of chunks, {name: [B, ...]}, into {name: [n, ...]}.
+    """Concatenates the answers of all chunks, {name: [B, ...]} each, to {name: [n, ...]}.
 
     A value is a list of n arrays if its width differs between the chunks.
     """

@@ -1,7 +1,7 @@
 """Opens datasets that TensorFlow Datasets has prepared on this machine.
 
-Nothing is downloaded: for a dataset that is not prepared, the error message shows the command that
-prepares it. (Without a network, `tfds.load` retries for minutes.)
+Nothing is downloaded, because without a network `tfds.load` would retry for minutes. If a dataset
+is not prepared, the error message shows the command that prepares it.
 """
 
 import os
@@ -14,23 +14,17 @@ from keras_bert.common.errors import InputError
 def find_prepared(name: str, data_dir: str = "") -> Path | None:
     """Returns the folder of the newest prepared version of a dataset, or None.
 
-    Args:
-        name: dataset and config, such as `glue/mrpc`.
-        data_dir: TensorFlow Datasets' folder; empty for TFDS_DATA_DIR or ~/tensorflow_datasets.
+    `name` is a dataset and config, such as `glue/mrpc`. `data_dir` is the folder of TensorFlow
+    Datasets; empty for TFDS_DATA_DIR or ~/tensorflow_datasets.
     """
     versions = (_root(data_dir) / name).glob("*/dataset_info.json")
     return max((path.parent for path in versions), key=_number, default=None)
 
 
 def open_prepared(name: str, data_dir: str = "") -> Any:
-    """Opens a prepared dataset as a tfds.core.DatasetBuilder.
+    """Opens a prepared dataset (see `find_prepared`) as a tfds.core.DatasetBuilder.
 
-    Args:
-        name: as in `find_prepared`.
-        data_dir: as in `find_prepared`.
-
-    Raises:
-        InputError: the dataset is not prepared, or tensorflow-datasets is not installed.
+    Raises InputError if the dataset is not prepared, or tensorflow-datasets is not installed.
     """
     folder, root = find_prepared(name, data_dir), _root(data_dir)
     if folder is None:
@@ -42,7 +36,8 @@ def open_prepared(name: str, data_dir: str = "") -> Any:
         import tensorflow_datasets as tfds
     except ImportError:
         raise InputError(
-            "--tfds needs tensorflow-datasets: pip install tensorflow-datasets importlib_resources"
+            "tensorflow-datasets is not installed; --tfds needs it: "
+            "pip install 'keras-bert-pipeline[tfds]'"
         ) from None
     return tfds.builder_from_directory(folder)
 

@@ -1,13 +1,16 @@
-"""Writes the model card of a training run, README.md in the run's `model/`."""
+"""Creates the model card of a training run, which becomes README.md in the run's `model/`."""
 
 from collections.abc import Mapping
 from typing import Any
 
 from keras_bert.checkpoints.model_description import ModelDescription
 from keras_bert.serving.model_card import (
-    NOT_SCORES,
     TASK_DESCRIPTIONS,
     data_table,
+    describe_sizes,
+    is_score,
+    list_labels,
+    public_name,
     scores_table,
     section,
     training_table,
@@ -24,11 +27,8 @@ def run_card(
 ) -> str:
     """Returns the model card of a run's model as Markdown.
 
-    Args:
-        task: the kind of a fine-tuning task, such as `classification`; None for pre-training.
-        description: the config, vocabulary and labels of the model.
-        settings: the settings in the run's run.json.
-        results: the metrics in the run's results.json.
+    `task` is a fine-tuning task such as `classification`; None for pre-training. `settings` are
+    those in run.json, and `results` the metrics in results.json.
     """
     sections = [
         _opening(task, description, settings.get("init_checkpoint")),
@@ -41,15 +41,11 @@ def run_card(
 
 
 def _opening(task: str | None, description: ModelDescription, base: str | None) -> str:
-    config, case = description.config, "lower-cased" if description.do_lower_case else "cased"
-    labels = ", ".join(f"`{label}`" for label in description.labels or ())
-    start = f"the weights of `{base}`" if base else "newly initialized weights"
+    start = f"the weights of `{public_name(base)}`" if base else "newly initialized weights"
     return (
         f"# BERT model that {TASK_DESCRIPTIONS[task] if task else _PRETRAINED}\n\n"
-        f"{config.num_hidden_layers} layers, hidden size {config.hidden_size}, "
-        f"{config.num_attention_heads} attention heads, a vocabulary of {config.vocab_size:,} "
-        f"{case} tokens. Trained by keras_bert from {start}.\n"
-        + (f"\nLabels, in the order of the logits: {labels}.\n" if labels else "")
+        f"{describe_sizes(description.config, description.do_lower_case)} Trained by keras_bert "
+        f"from {start}.\n" + list_labels(description.labels or ())
     )
 
 
@@ -63,6 +59,8 @@ def _limits(
     lines = [f"The model was trained on sequences of at most {length} tokens."]
     if task is None:
         lines.append("Its encoder must be fine-tuned before it can solve a task.")
-    if results.keys() - NOT_SCORES:
-        lines.append("The scores were measured on the data listed above and hold for no other.")
+    if any(map(is_score, results)):
+        lines.append(
+            "The scores were measured on the data listed above; other data can give other scores."
+        )
     return "\n".join(f"- {line}" for line in lines)

@@ -29,15 +29,10 @@ class ModelRunner:
         self._traced: _Graph | None = None
 
     def run(self, examples: Examples, batch_size: int, per_token: bool) -> dict[str, np.ndarray]:
-        """Returns the model's outputs in the order of the examples, of which there may be none.
+        """Computes {output: values} for the examples, in their order; there may be no examples.
 
-        Args:
-            examples: the examples.
-            batch_size: number of examples per batch.
-            per_token: whether outputs have one row per token, [T, ...], or per example, [n, ...].
-
-        Raises:
-            InputError: an output is not finite.
+        The values have one row per token, [T, ...], if `per_token`, and otherwise one per example,
+        [n, ...]. An output that is not finite raises InputError.
         """
         if not len(examples):  # Runs one dummy example to get the output names and shapes.
             ids = np.array([self._tokenizer.cls_token_id, self._tokenizer.sep_token_id], np.int32)
@@ -61,7 +56,7 @@ class ModelRunner:
             yield builder.build(index, seeds)
 
     def forward(self, batch: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Runs the model on its required inputs in a batch, int32 [B, S] each."""
+        """Runs the model on the arrays of a batch that are its inputs, int32 [B, S] each."""
         inputs = {name: batch[name] for name in self._model.required_inputs}
         if keras.config.backend() != "tensorflow":
             return self._model.predict_on_batch(inputs)
@@ -69,9 +64,9 @@ class ModelRunner:
         return {name: value.numpy() for name, value in self._graph()(tensors).items()}
 
     def _graph(self) -> Callable[..., Mapping[str, tf.Tensor]]:
-        """Returns the model as one tf.function for batches of any shape."""
+        """Returns the model as a tf.function for batches of any shape."""
         variables, traced = self._model.variables, self._traced
-        # Trace again if the variables were replaced, as LoRA and quantization do.
+        # Trace again if LoRA or quantization has replaced the variables.
         if traced is None or [*map(id, traced.variables)] != [*map(id, variables)]:
             names = self._model.required_inputs
             specs = {name: tf.TensorSpec([None, None], tf.int32, name) for name in names}

@@ -1,10 +1,10 @@
-"""The base class of the task objects: a Keras model with its tokenizer and task settings.
+"""Defines Task, the base class of task objects such as TextClassifier.
 
     strings -> processor.preprocess -> model -> processor.decode -> answers
 
-`predict`, `evaluate`, the programs' evaluation and the signatures of an export all run these three
-steps; they differ only in how they run the model. Preprocessing and decoding are TensorFlow graphs,
-so TensorFlow is required with every Keras backend.
+`predict`, `evaluate`, the programs and exported models all run these steps, and differ only in how
+they run the model. Preprocessing and decoding are TensorFlow graphs, so TensorFlow is required with
+every Keras backend.
 """
 
 import dataclasses
@@ -40,7 +40,7 @@ class Task:
     """A Keras model with its tokenizer and task settings.
 
     Subclasses implement the abstract methods and add `fit`, `evaluate` and `predict`. An object
-    loaded from an export has no model and no tokenizer, and only predicts.
+    loaded from an export has no model and no tokenizer, and can only predict.
 
     Args:
         model: a model from keras_bert.models, or None.
@@ -48,11 +48,11 @@ class Task:
         settings: a frozen dataclass with at least `max_seq_length`.
 
     Attributes:
-        processor: the graph functions that preprocess strings and decode outputs.
+        processor: preprocesses strings and decodes outputs, with TensorFlow operations.
         absent: paths of the weights that the checkpoint did not contain.
         untrained: the absent weights that the task needs; empty after `fit`.
         source: the checkpoint that the object was loaded from; None after `fit`.
-        serve: the signature of an exported model that maps strings to answers; otherwise None.
+        serve: the signature of an exported model that maps strings to answers, or None.
 
     Raises:
         InputError: `max_seq_length` exceeds the model's number of positions.
@@ -85,7 +85,7 @@ class Task:
 
     @classmethod
     def settings_of_export(cls, info: Mapping[str, Any]) -> Any:
-        """Returns the settings recorded in an export's export.json."""
+        """Creates the settings from the content of an export's export.json."""
         raise NotImplementedError
 
     def make_processor(self) -> Processor:
@@ -97,7 +97,7 @@ class Task:
         raise NotImplementedError
 
     def description(self) -> dict[str, Any]:
-        """Returns the task's entries in export.json that every export format has."""
+        """Returns the entries of export.json that the task adds in every export format."""
         return {}
 
     def text_settings(self) -> dict[str, Any]:
@@ -105,7 +105,7 @@ class Task:
         return {"max_seq_length": self.settings.max_seq_length}
 
     def example_request(self) -> dict[str, str]:
-        """Returns the input strings of a warm-up request for a server."""
+        """Returns {input name: string} for a warm-up request to a server."""
         raise NotImplementedError
 
     @property
@@ -131,11 +131,11 @@ class Task:
         return self._model
 
     def preprocess(self, *texts: tf.Tensor) -> Any:
-        """Converts strings [B] into model inputs, as a graph function."""
+        """Converts strings [B] into model inputs, with TensorFlow operations."""
         return self.processor.preprocess(*texts)
 
     def decode(self, outputs: Mapping[str, tf.Tensor], inputs: Any) -> dict[str, tf.Tensor]:
-        """Converts model outputs into answers, as a graph function."""
+        """Converts model outputs into answers, with TensorFlow operations."""
         return self.processor.decode(outputs, inputs)
 
     def save_pretrained(self, path: str | os.PathLike, card: str = "") -> None:
@@ -209,12 +209,10 @@ class Task:
 
     @functools.cached_property
     def _runner(self) -> ModelRunner:
-        """The runner of the model; raises InputError for an exported model."""
         return ModelRunner(self.model, self.tokenizer)
 
     @classmethod
     def _load(cls, source: Source, model: keras.Model, tokenizer: BertTokenizer, settings: Any):
-        """Creates the object and loads the checkpoint's weights into its model."""
         loaded = cls(model, tokenizer, settings)
         loaded.absent = load_weights(model, source.checkpoint).new
         loaded.untrained = tuple(
@@ -262,11 +260,11 @@ class Task:
         }
 
     def _outputs(self, prepared: Prepared, batch_size: int) -> dict[str, np.ndarray]:
-        """Runs the model over preprocessed texts; tasks that keep fewer outputs override it."""
+        """Runs the model over preprocessed texts; overridden by tasks that keep fewer outputs."""
         return self._runner.run(prepared.examples, batch_size, self.processor.per_token)
 
     def _parts(self, prepared: Prepared) -> Sequence[slice] | None:
-        """Returns the slice of the outputs for each chunk; None for the default rows or tokens."""
+        """Returns the slice of `_outputs` for each chunk; None for the chunk's rows or tokens."""
         return None
 
     def _check_fit(self, options: Mapping[str, Any]) -> None:
@@ -281,7 +279,6 @@ class Task:
         evaluate: Callable[[], Mapping[str, float]] | None,
         callbacks: Sequence[keras.callbacks.Callback],
     ) -> keras.callbacks.History:
-        """Trains the model with `keras.Model.fit` on one device."""
         if not len(data.examples):
             raise InputError("fit() got no examples; expected at least one")
         settings = FitSettings.of(options)
@@ -291,7 +288,6 @@ class Task:
         return history
 
     def _replace_settings(self, **changes: Any) -> None:
-        """Replaces settings and recreates the processor."""
         self.settings = dataclasses.replace(self.settings, **changes)
         self.processor = self.make_processor()
 

@@ -1,4 +1,4 @@
-"""Graph functions and export signatures shared by the tasks that operate on whole texts."""
+"""Provides preprocessing and serving signatures for the tasks that operate on whole texts."""
 
 from collections.abc import Callable
 from typing import Any, ClassVar
@@ -14,10 +14,7 @@ from keras_bert.text.tokenizer import BertTokenizer
 
 
 class TextProcessor:
-    """Converts texts or pairs of texts into model inputs; subclasses implement `decode`.
-
-    `settings` is a frozen dataclass with `max_seq_length`.
-    """
+    """Converts texts or pairs of texts into model inputs; subclasses implement `decode`."""
 
     per_token: ClassVar[bool] = False
 
@@ -26,10 +23,10 @@ class TextProcessor:
         self.settings = settings
 
     def preprocess(self, text: tf.Tensor, text_pair: tf.Tensor | None = None) -> TextInputs:
-        """Tokenizes texts [B] or pairs [B], [B] and truncates them to `max_seq_length` tokens."""
+        """Tokenizes texts [B] or pairs of texts, [B] each, truncated to `max_seq_length` tokens."""
         if text_pair is None:
             sides = [self.tokenizer.tokenize(text)]
-        else:  # One call for both: with a single text, launching ops dominates the time.
+        else:  # One call for both: for a single text, most time is spent on launching ops.
             text, text_pair = same_shape(text=text, text_pair=text_pair)
             tokens = self.tokenizer.tokenize(tf.concat([text, text_pair], axis=0))
             count = tf.size(text)
@@ -45,7 +42,7 @@ class TextProcessor:
 
 
 class ServedTexts(tf.Module):
-    """The SavedModel signatures of a task on texts: preprocessing, network and decoding."""
+    """The SavedModel signatures of a task on texts, which map strings or token ids to answers."""
 
     input_names: tuple[str, ...] = ("text",)
 
@@ -63,17 +60,16 @@ class ServedTexts(tf.Module):
         }
 
     def of_texts(self, *texts: tf.Tensor) -> dict[str, tf.Tensor]:
-        """Computes the answers for one or two string tensors [B]."""
+        """Computes the answers for texts [B] or for pairs of texts, [B] each."""
         return self.answer(self.processor.preprocess(*texts))
 
     def of_token_ids(
         self, input_ids: tf.Tensor, input_mask: tf.Tensor, segment_ids: tf.Tensor
     ) -> dict[str, tf.Tensor]:
         """Computes the answers for token ids, mask and segment ids, int32 [B, S] each."""
-        limit = self.network.config.max_position_embeddings
-        rows = token_ids.Rows(input_ids, input_mask, segment_ids, limit)
-        return self.answer(TextInputs(rows.input_ids, rows.segment_ids))
+        rows = token_ids.Rows(input_ids, input_mask, segment_ids, self.network.config)
+        return self.answer(TextInputs(rows.input_ids, rows.segment_ids, rows.truncated))
 
     def answer(self, inputs: TextInputs) -> dict[str, tf.Tensor]:
         """Runs the network and decodes its outputs."""
-        return self.processor.decode(self.network(*inputs), inputs)
+        return self.processor.decode(self.network(inputs.input_ids, inputs.segment_ids), inputs)

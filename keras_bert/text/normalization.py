@@ -1,14 +1,8 @@
-"""Builds the character table of BERT's text normalization.
+"""Builds the character table of BERT's text normalization, for tensorflow-text.
 
-The table maps each code point to its replacement: nothing (control characters; accents if
-lower-casing), a space (white space), " x " (punctuation and CJK ideographs, which become words of
-their own), or the lower-cased character without accents. It is in the format of tensorflow-text's
-FastBertNormalizer, which also maps offsets in the normalized text back to the input.
-
-tensorflow-text's built-in table follows other rules (NFKC folding, white space for control
-characters). This table is computed with Python's `unicodedata`, as in Google's released tokenizer,
-so the results are equal. It covers the characters of Unicode 14.0 only, so it does not depend on
-the Python version. The one rule that depends on neighboring characters is `final_sigma_pattern`.
+Python's `unicodedata` defines the table, as in Google's released tokenizer; the built-in table of
+tensorflow-text follows other rules. The table covers the characters of Unicode 14.0, so it is the
+same with every Python version. One rule depends on neighboring characters: `final_sigma_pattern`.
 """
 
 import functools
@@ -39,9 +33,10 @@ _HAS_VALUE = 1 << 8  # flag of a trie unit: a character ends here
 
 
 def normalize_character(char: str, do_lower_case: bool) -> str:
-    """Returns the text, of any length, that replaces one character in BERT's normalization.
+    """Returns the text that replaces one character in BERT's normalization.
 
-    Punctuation and CJK ideographs are surrounded by spaces. With `do_lower_case`, characters are
+    Control characters are removed, and white space becomes " ". Spaces are added around punctuation
+    and CJK ideographs, which become words of their own. With `do_lower_case`, characters are
     lower-cased and lose their accents.
     """
     if _is_dropped(char):
@@ -73,7 +68,7 @@ def _is_cjk(char: str) -> bool:
 
 @functools.cache
 def _characters() -> list[str]:
-    """Lists every character that a rule may change: assigned characters and the CJK blocks."""
+    """Lists the characters that a rule may change: assigned characters and the CJK blocks."""
     no_rule = ("Co", "Cs")  # Private use and surrogates.
     assigned = list(assigned_characters())
     cjk = (chr(c) for first, last in _CJK_RANGES for c in range(first, last + 1))
@@ -88,9 +83,9 @@ def final_sigma_pattern() -> str:
     r"""Builds the RE2 pattern of the capital sigmas that `str.lower` turns into final sigmas.
 
     A sigma is final if a cased letter precedes it and none follows it. Case-ignorable characters in
-    between do not count, nor do characters that BERT drops. Python does not expose these two
-    properties, so they are derived from the results of `str.lower`. The replacement `\1ς\2` has as
-    many bytes as the match.
+    between do not count, nor do characters that BERT drops. Python does not expose these properties
+    of characters, so they are derived from the results of `str.lower`. The replacement `\1ς\2` has
+    as many bytes as the match.
     """
     before, ignored = [], []
     for char in _characters():
@@ -129,11 +124,10 @@ def _replacements(do_lower_case: bool, own_words: str) -> Iterator[tuple[bytes, 
 def normalizer_model(do_lower_case: bool, own_words: str = "") -> bytes:
     """Builds the table in the format of `tensorflow_text.FastBertNormalizer(model_buffer=...)`.
 
-    The op looks up a character's UTF-8 bytes in a double-array trie. From the unit at position p,
-    byte b leads to the unit at `p ^ offset(unit) ^ b`, whose label must be b. At the end of a
-    character, the unit at `p ^ offset(unit)` holds its value: the position and length of the
-    replacement in a pool of texts. `own_words` are unassigned characters that become words of their
-    own.
+    The table is a double-array trie over the UTF-8 bytes of a character. From the unit at position
+    p, byte b leads to the unit at `p ^ offset(unit) ^ b`, whose label must be b. At the end of a
+    character, the unit at `p ^ offset(unit)` holds the position and length of the replacement in a
+    pool of texts. `own_words` are unassigned characters that become words of their own.
     """
     pool, places = bytearray(), {}
     # Position 0 is the root. Its children, one for each first byte, are at positions 256 to 511.
@@ -168,11 +162,11 @@ def normalizer_model(do_lower_case: bool, own_words: str = "") -> bytes:
 
 def _flatbuffer(do_lower_case: bool, trie: bytes, null_value: int, pool: bytes) -> bytes:
     """Encodes the fields in the layout of tensorflow-text's `fast_bert_normalizer_model.fbs`."""
-    # Root offset 16. At byte 4 the vtable: its size, the table's size, each field's offset in the
-    # table.
+    # The offset of the table (16), then at byte 4 the vtable, which consists of its size, the size
+    # of the table, and the offset of each field in the table.
     header = struct.pack("<I6H", 16, 12, 20, 7, 8, 12, 16)
-    # At byte 16 the table: distance to the vtable, flag, offset of the trie, value of U+0000,
-    # offset of the pool. Each offset is relative to its own position.
+    # The table at byte 16 consists of the distance to the vtable, the flag, the offset of the trie,
+    # the value of U+0000 and the offset of the pool. Each offset is relative to its own position.
     table = struct.pack("<i3xBIII", 12, do_lower_case, 12, null_value, 4 + 4 + len(trie))
     vectors = struct.pack("<I", len(trie) // 4) + trie + struct.pack("<I", len(pool)) + pool
     return header + table + vectors

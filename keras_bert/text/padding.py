@@ -4,12 +4,26 @@
     input_mask     1   1  1    1   1    1     0     0
     segment_ids    0   0  0    0   1    1     0     0
 
-Only core TensorFlow ops are used: TensorFlow Serving 2.18 and 2.19 lack tensorflow-text's trimmers.
+The ops are from core TensorFlow: TensorFlow Serving 2.18 and 2.19 lack tensorflow-text's trimmers.
 """
+
+from typing import NamedTuple
 
 import tensorflow as tf
 
 from keras_bert.common.errors import InputError
+
+
+class Segments(NamedTuple):
+    """One or two segments per row, with [CLS] and [SEP].
+
+    `input_ids` and `segment_ids` (1 on the second segment and its [SEP]) are ragged int32 [B, (S)].
+    `truncated`, bool [B], is whether tokens of the row were removed.
+    """
+
+    input_ids: tf.RaggedTensor
+    segment_ids: tf.RaggedTensor
+    truncated: tf.Tensor
 
 
 def combine_segments(
@@ -19,22 +33,12 @@ def combine_segments(
     max_seq_length: int,
     cls_token_id: int,
     sep_token_id: int,
-) -> tuple[tf.RaggedTensor, tf.RaggedTensor]:
-    """Combines one or two segments with [CLS] and [SEP], truncated to a maximum length.
+) -> Segments:
+    """Combines one or two segments with [CLS] and [SEP], truncated to `max_seq_length` tokens.
 
-    Tokens are removed from the end of a segment. In a pair they are removed one by one from the
-    longer segment, and from b if both are equally long (Devlin et al. 2019, released
-    run_classifier).
-
-    Args:
-        a: token ids of the first segment, ragged int32 [B, (tokens)].
-        b: token ids of the second segment, or None.
-        max_seq_length: the maximum number of tokens in a row, special tokens included.
-        cls_token_id: the id of [CLS].
-        sep_token_id: the id of [SEP].
-
-    Returns:
-        The token ids and the segment ids (1 on b and its [SEP]), each ragged int32 [B, (S)].
+    `a` and `b` are token ids, ragged int32 [B, (tokens)], and are truncated at the end. In a pair,
+    tokens are removed one by one from the longer segment, and from b if both are equally long, as
+    in the released run_classifier (Devlin et al. 2019).
 
     Raises:
         InputError: max_seq_length has no room for one token per segment.
@@ -45,17 +49,17 @@ def combine_segments(
             f"max_seq_length: expected at least {3 if b is None else 5} for "
             f"{'a pair' if b is not None else 'one text'}, got {max_seq_length}"
         )
-    of_a, a_starts = tf.cast(a.row_lengths(), tf.int32), tf.cast(a.row_starts(), tf.int32)
+    all_a, a_starts = tf.cast(a.row_lengths(), tf.int32), tf.cast(a.row_starts(), tf.int32)
     tokens = [[cls_token_id, sep_token_id], tf.cast(a.values, tf.int32)]
     if b is None:
-        of_a = tf.minimum(of_a, room)
-        lengths = of_a + 2
+        of_a = tf.minimum(all_a, room)
+        lengths, truncated = of_a + 2, all_a > room
     else:
         all_b, b_starts = tf.cast(b.row_lengths(), tf.int32), tf.cast(b.row_starts(), tf.int32)
         tokens.append(tf.cast(b.values, tf.int32))
-        of_b = tf.minimum(all_b, tf.maximum(room - of_a, room // 2))
-        of_a = tf.minimum(of_a, tf.maximum(room - all_b, (room + 1) // 2))
-        lengths = of_a + of_b + 3
+        of_b = tf.minimum(all_b, tf.maximum(room - all_a, room // 2))
+        of_a = tf.minimum(all_a, tf.maximum(room - all_b, (room + 1) // 2))
+        lengths, truncated = of_a + of_b + 3, all_a + all_b > room
 
     # Each position of the result gathers one of `tokens`. The indices are computed on whole arrays,
     # because in a batch of one text, launching ops takes longer than executing them.
@@ -75,7 +79,7 @@ def combine_segments(
     values = tf.gather(tf.concat(tokens, axis=0), source), tf.cast(of_second, tf.int32)
     splits = tf.cast(splits, tf.int64)
     ids, segments = (tf.RaggedTensor.from_row_splits(v, splits, validate=False) for v in values)
-    return ids, segments
+    return Segments(ids, segments, truncated)
 
 
 def pad_segments(
@@ -87,13 +91,13 @@ def pad_segments(
     sep_token_id: int,
     pad_token_id: int = 0,
 ) -> dict[str, tf.Tensor]:
-    """Combines one or two segments like `combine_segments` and pads them to `max_seq_length`.
+    """Combines one or two segments like `combine_segments`, and pads them to `max_seq_length`.
 
-    The arguments and errors are those of `combine_segments`; `pad_token_id` is the id of [PAD].
-    Returns `input_ids`, `input_mask` (1 on tokens) and `segment_ids` (1 on b and its [SEP]), each
-    int32 [B, S].
+    Returns:
+        `input_ids`, `input_mask` (1 on tokens) and `segment_ids` (1 on b and its [SEP]), each int32
+        [B, S].
     """
-    ids, segments = combine_segments(
+    ids, segments, _ = combine_segments(
         a,
         b,
         max_seq_length=max_seq_length,

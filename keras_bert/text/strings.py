@@ -9,10 +9,10 @@ _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def encode_texts(texts: Iterable[str | bytes]) -> np.ndarray:
-    """Encodes texts as UTF-8, in an object array [n]; bytes are returned unchanged.
+    """Encodes texts as UTF-8, and returns them in an object array [n].
 
-    A lone surrogate, which JSON can express and UTF-8 cannot, becomes U+FFFD. One character
-    replaces one, so character offsets stay valid; the tokenizer drops both.
+    Bytes are returned unchanged. Lone surrogates, which UTF-8 cannot represent, become U+FFFD, so
+    character offsets stay the same.
     """
     encoded = [text if isinstance(text, bytes) else _encode(text) for text in texts]
     array = np.empty([len(encoded)], object)
@@ -21,7 +21,7 @@ def encode_texts(texts: Iterable[str | bytes]) -> np.ndarray:
 
 
 def decode_texts(values: np.ndarray) -> np.ndarray:
-    """Decodes an array of UTF-8 byte strings into an object array of strings of the same shape.
+    """Decodes UTF-8 byte strings, and returns them in an object array of the same shape.
 
     A byte that is not valid UTF-8 becomes a lone surrogate.
     """

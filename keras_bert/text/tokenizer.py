@@ -1,14 +1,12 @@
-"""Tokenizes text into WordPiece tokens, as TensorFlow graph operations.
-
-The tokens are those of Google's released BERT (docs/concepts/tokenizer.md).
+"""Tokenizes text like Google's released BERT (docs/concepts/tokenizer.md), with TensorFlow ops.
 
     text        "Çok iyi!"                 [B]
-      prepare   special tokens, final sigma, invalid bytes; keeps every byte's position
+      prepare   special tokens, final sigma, invalid bytes; no byte changes its position
       normalize "cok iyi ! "               [B]              character table (normalization.py)
       split     "cok" "iyi" "!"            [B, (words)]
       WordPiece "co" "##k" "i" "##yi" "!"  [B, (tokens)]    greedy longest match
 
-All ops are from core TensorFlow or tensorflow-text, so they can be saved in a SavedModel.
+The ops are from core TensorFlow and tensorflow-text, so a SavedModel can contain them.
 """
 
 import os
@@ -40,17 +38,16 @@ _VALID_WITHOUT_SIGMA = r"\x{0}-\x{3A2}\x{3A4}-\x{D7FF}\x{E000}-\x{10FFFF}"
 
 
 class BertTokenizer:
-    """BERT's tokenizer as TensorFlow graph ops.
+    """Tokenizes texts into WordPiece token ids, in a TensorFlow graph or eagerly.
 
-    Example:
         tokenizer = BertTokenizer("vocab.txt")
         tokenizer.tokenize(["un-lockable"])  # [[4895, 1011, 5843, 3085]]
 
     Args:
         vocab: a vocabulary file, or its tokens in the order of their ids.
         do_lower_case: whether to lower-case and strip accents; True for uncased vocabularies.
-        keep_special_tokens: whether "[MASK]" and other special tokens that occur literally in a
-            text become their single id. By default they are ordinary text: "[", "mask", "]".
+        keep_special_tokens: whether special tokens in a text, such as "[MASK]", become their single
+            id. By default they are ordinary text: "[", "mask", "]".
 
     Raises:
         InputError: the vocabulary is not valid (see `load_vocab`).
@@ -102,14 +99,14 @@ class BertTokenizer:
     def tokenize(self, text: tf.Tensor) -> tf.RaggedTensor:
         """Tokenizes strings [B] into token ids, ragged int32 [B, (tokens)].
 
-        Bytes that are not UTF-8 are skipped.
+        Bytes that are not valid UTF-8 are ignored.
         """
         words = tf.strings.split(self._normalizer.normalize(self._prepare(text)))
         word_tokens = self._wordpiece.tokenize(_without_long_words(words.values))
         return _by_text(words, word_tokens, self._final_ids(word_tokens.values))
 
     def split_words(self, text: tf.Tensor) -> tf.RaggedTensor:
-        """Splits strings [B] into normalized words, ragged [B, (words)], the units of WordPiece."""
+        """Splits strings [B] into normalized words, the input of WordPiece, ragged [B, (words)]."""
         words = tf.strings.split(self._normalizer.normalize(self._prepare(text)))
         values = words.values
         if self.keep_special_tokens:
@@ -120,10 +117,10 @@ class BertTokenizer:
     def tokenize_with_offsets(
         self, text: tf.Tensor
     ) -> tuple[tf.RaggedTensor, tf.RaggedTensor, tf.RaggedTensor]:
-        """Tokenizes strings [B] and returns the position of each token in the original text.
+        """Tokenizes strings [B], and returns the position of each token in its text.
 
-        A token covers whole characters of the text, with the accents that follow them; [UNK] covers
-        its word. Tokens that come from one character (a Hangul syllable) share its position.
+        A token covers whole characters and the accents that follow them; [UNK] covers a whole word.
+        Tokens from one character, such as a Hangul syllable, have the same position.
 
         Returns:
             ids, starts and ends, each ragged int32 [B, (tokens)]. Token i of text b is the bytes
@@ -153,7 +150,7 @@ class BertTokenizer:
         return tuple(_by_text(words, word_tokens, values) for values in flat)
 
     def _prepare(self, text: tf.Tensor) -> tf.Tensor:
-        """Replaces special tokens, final sigmas and invalid bytes; no other byte moves."""
+        """Replaces special tokens, final sigmas and invalid bytes, without moving other bytes."""
         text = tf.convert_to_tensor(text, tf.string)
         if self.keep_special_tokens:
             text = tf.strings.regex_replace(text, f"[{_STANDINS}]", _NO_STANDIN)
@@ -165,14 +162,13 @@ class BertTokenizer:
         return tf.cond(tf.reduce_all(is_plain), lambda: text, lambda: self._repair(text))
 
     def _repair(self, text: tf.Tensor) -> tf.Tensor:
-        """Replaces invalid bytes by control characters, and sigmas by final sigmas where due."""
+        """Replaces invalid bytes by control characters, and sigmas at word ends by final sigmas."""
         text = _mark_invalid(text)
         if self.do_lower_case:
             text = tf.strings.regex_replace(text, final_sigma_pattern(), r"\1ς\2")
         return text
 
     def _final_ids(self, ids: tf.Tensor) -> tf.Tensor:
-        """Replaces the ids of stand-ins by the ids of their special tokens."""
         if not self.keep_special_tokens:
             return ids
         special = tf.gather(self._special_token_ids, tf.maximum(ids - self.vocab_size, 0))
@@ -182,7 +178,7 @@ class BertTokenizer:
 def valid_utf8(text: tf.Tensor) -> tf.Tensor:
     """Replaces each byte of strings [B] that is not valid UTF-8 by a control character.
 
-    Byte positions stay the same, and characters are counted as after Python's
+    Byte positions do not change. The number of characters is that of Python's
     `bytes.decode("utf-8", "surrogateescape")`.
     """
     is_valid = tf.strings.regex_full_match(text, f"(?s)[{_VALID}]*")
@@ -200,14 +196,14 @@ def _mark_invalid(text: tf.Tensor) -> tf.Tensor:
 def _by_text(
     words: tf.RaggedTensor, word_tokens: tf.RaggedTensor, values: tf.Tensor
 ) -> tf.RaggedTensor:
-    """Groups values, one per token, by text: ragged [B, (tokens)]."""
+    """Groups values, one for each token, by text: ragged [B, (tokens)]."""
     return words.with_values(word_tokens.with_values(values)).merge_dims(1, 2)
 
 
 def row_ids(row_splits: tf.Tensor) -> tf.Tensor:
-    """Computes the row of each value from `row_splits`, like `value_rowids()`, as int32.
+    """Computes the row of each value from `row_splits`, as int32.
 
-    `value_rowids()` needs memory for (number of rows) x (length of the longest row) values.
+    `RaggedTensor.value_rowids()` would need memory for (number of rows) x (longest row) values.
     """
     size = tf.cast(row_splits[-1], tf.int32)
     ends = tf.cast(row_splits[1:], tf.int32)
@@ -215,7 +211,7 @@ def row_ids(row_splits: tf.Tensor) -> tf.Tensor:
 
 
 def _without_long_words(words: tf.Tensor) -> tf.Tensor:
-    """Replaces each word of more than 200 characters by [UNK], as Google's tokenizer does."""
+    """Replaces words of more than 200 characters by [UNK], as in Google's tokenizer."""
 
     def replace() -> tf.Tensor:
         too_long = tf.strings.length(words, unit="UTF8_CHAR") > MAX_CHARS_PER_WORD
@@ -227,14 +223,11 @@ def _without_long_words(words: tf.Tensor) -> tf.Tensor:
 
 
 class _TokensInWords(NamedTuple):
-    """Positions of T tokens in W normalized words.
+    """The positions of T tokens in the W words of the normalized texts, with offsets in bytes.
 
-    Attributes:
-        word_text: index of the text of each word, int32 [W].
-        word_starts: start of each word in its normalized text in bytes, int32 [W].
-        word: index of the word of each token, int32 [T].
-        starts: start of each token in its word in bytes, int64 [T].
-        ends: end of each token in its word in bytes, int64 [T].
+    word_text, int32 [W], is the index of each word's text; word_starts, int32 [W], the start of
+    each word in its text. word, int32 [T], is the index of each token's word; starts and ends,
+    int64 [T], are the offsets of each token in its word.
     """
 
     word_text: tf.Tensor
@@ -247,11 +240,10 @@ class _TokensInWords(NamedTuple):
 def _offsets_in_text(
     text: tf.Tensor, sources: tf.RaggedTensor, tokens: _TokensInWords
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Maps token positions in normalized words to starts and ends in the texts, int64 [T].
+    """Returns the start and end of each token in its original text in bytes, int64 [T].
 
-    `sources`, ragged int64 [B, (bytes + 1)], has for each byte of a normalized text the start of
-    its source character in the text (for an unchanged character, the byte's own position), and at
-    the end the length of the text.
+    `sources`, ragged int64 [B, (bytes + 1)], maps each byte of a normalized text to the start of
+    the original character that it comes from; its last value is the length of the original text.
     """
     word_text, word_starts, word, starts, ends = tokens
     text_bytes, text_starts = bytes_of(text)
@@ -291,17 +283,15 @@ def _offsets_in_text(
 
 
 def bytes_of(text: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Returns all bytes of strings [B], uint8, and the start of each text in them, int64 [B]."""
+    """Returns the bytes of all strings [B], uint8, and the start of each string, int64 [B]."""
     starts = tf.cumsum(tf.cast(tf.strings.length(text), tf.int64), exclusive=True)
     return tf.io.decode_raw(tf.strings.reduce_join(text), tf.uint8), starts
 
 
 def byte_to_char_offsets(text: tf.Tensor, offsets: tf.RaggedTensor) -> tf.RaggedTensor:
-    """Converts byte offsets to character offsets, as Python's `str` counts them.
+    """Converts byte offsets in strings [B] of valid UTF-8 to character offsets, as in Python.
 
-    Args:
-        text: strings [B] of valid UTF-8.
-        offsets: ragged int32 [B, (tokens)].
+    Both kinds of offsets are ragged int32 [B, (tokens)].
     """
     text_bytes, text_starts = bytes_of(tf.convert_to_tensor(text, tf.string))
     begins_character = tf.cast(tf.bitwise.bitwise_and(text_bytes, 0xC0) != 0x80, tf.int32)

@@ -1,7 +1,7 @@
-"""Lists the code points that Unicode 14.0, the version in Python 3.11, assigns to characters.
+"""Lists the characters of Unicode 14.0, the version in Python 3.11.
 
-The tokenizer treats all others as unassigned, so a text has the same tokens with every version of
-Python. Later versions do not change the properties of assigned characters.
+The tokenizer treats all other code points as unassigned, so its results are the same with every
+Python version. Later versions of Unicode do not change the properties of these characters.
 """
 
 from collections.abc import Iterator

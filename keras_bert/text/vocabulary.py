@@ -1,4 +1,4 @@
-"""Reads and checks the vocabulary file vocab.txt: one UTF-8 token per line, ids count from 0."""
+"""Reads and checks the vocabulary file vocab.txt: one UTF-8 token per line, with ids from 0."""
 
 import itertools
 import math
@@ -16,16 +16,9 @@ SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
 
 def load_vocab(path: str | os.PathLike) -> list[str]:
-    r"""Reads a vocabulary file, one token per line, and checks that BERT can use it.
+    r"""Reads the V tokens of a vocabulary file in the order of their ids, one from each line.
 
-    Only "\n" ends a line: real vocabularies contain U+2028 and U+0085 as tokens, which
-    `str.splitlines` would split. A "\r" before the "\n" and a missing last "\n" are accepted.
-
-    Args:
-        path: the vocabulary file.
-
-    Returns:
-        The V tokens; the index of a token is its id.
+    Only "\n" and "\r\n" end a line, because real vocabularies contain U+2028 and U+0085 as tokens.
 
     Raises:
         InputError: the file is missing, empty or not UTF-8, has an empty line or a repeated token,
@@ -51,14 +44,14 @@ def load_vocab(path: str | os.PathLike) -> list[str]:
 
 
 def fit_vocab(vocab: list[str], rows: int, path: str | os.PathLike) -> list[str]:
-    """Extends a vocabulary to the `rows` of a padded embedding table.
+    """Adds tokens to a vocabulary until it has as many tokens as a padded embedding table has rows.
 
     A table may be padded to a multiple of 8, 16, 32, 64 or 128, which is faster on some devices.
-    Added tokens are named [unusedN], with values of N that are not in use; no text is ever
-    tokenized into one. `path` is the vocabulary file; messages start with it.
+    The added tokens are named [unusedN], with numbers that are not in use, and never occur in
+    tokenized text. Messages start with `path`, the vocabulary file.
 
     Raises:
-        InputError: there are more tokens than rows, or fewer by more than such a padding.
+        InputError: there are more tokens than rows, or fewer than padding can explain.
     """
     missing, multiple = rows - len(vocab), math.gcd(rows, 128)
     if missing and not (0 < missing < multiple and multiple >= 8):
@@ -92,15 +85,12 @@ def check_same_vocab(
     found: tuple[Sequence[str], os.PathLike],
     may_extend: bool = False,
 ) -> None:
-    """Checks that two vocabularies are equal.
+    """Checks that two vocabularies, each given with its path, are equal.
 
-    Args:
-        expected: a vocabulary and its path.
-        found: the other vocabulary and its path.
-        may_extend: whether `expected` may have other tokens where `found` has [unusedN].
+    With `may_extend`, `expected` may have other tokens in place of the [unusedN] of `found`.
 
     Raises:
-        InputError: they differ; the message names the first line that does.
+        InputError: they differ. The message names the first line that differs.
     """
     (wanted, path), (tokens, other) = expected, found
     if len(wanted) != len(tokens):
@@ -120,11 +110,10 @@ def check_same_vocab(
 
 
 def check_vocab(vocab: list[str], where: str = "vocabulary") -> None:
-    """Checks that a list of tokens can be a BERT vocabulary.
+    """Checks that a list of tokens can be a BERT vocabulary; error messages start with `where`.
 
     Raises:
-        InputError: a token is empty or repeated, or a special token is missing. The message starts
-            with `where`, such as the file name.
+        InputError: a token is empty or repeated, or a special token is missing.
     """
     if not vocab:
         raise InputError(f"{where}: expected one token per line, got an empty file")

@@ -1,1 +1,1 @@
-"""The training loop: strategy, training step, evaluation, checkpoints and summaries."""
+"""Trains and evaluates models: devices, training steps, checkpoints and metrics."""

@@ -1,9 +1,7 @@
 """Selects the functions that depend on the Keras backend, TensorFlow or JAX.
 
-Keras reads the backend from KERAS_BACKEND when it is imported. The training loop, the tasks and
-the checkpoints are the same for both backends; only the functions below differ. They behave alike,
-except that `peak_memory` counts from the previous call with TensorFlow and from the start of the
-program with JAX.
+Keras reads KERAS_BACKEND when it is imported. Both backends have the same functions, except that
+`peak_memory` counts from its previous call with TensorFlow, and from the program's start with JAX.
 """
 
 import keras

@@ -8,37 +8,23 @@ import tensorflow as tf
 
 
 class Board:
-    """Writes tables and precision-recall curves of one step to `tensorboard/` in a run directory.
-
-    Args:
-        output_dir: the run directory.
-        step: the training step under which TensorBoard shows them.
-    """
+    """Writes the tables and curves of one training step to `tensorboard/` in a run directory."""
 
     def __init__(self, output_dir: Path, step: int):
         self._writer = tf.summary.create_file_writer(str(output_dir / "tensorboard"))
         self._step = step
 
     def table(self, name: str, header: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-        """Writes a table, such as the wrong predictions, for the Text tab of TensorBoard.
-
-        Args:
-            name: the name under which TensorBoard shows the table.
-            header: the column names.
-            rows: one cell per column.
-        """
+        """Writes a table, such as the wrong predictions, to the Text tab of TensorBoard."""
         lines = [header, ["---"] * len(header), *rows]
         text = "\n".join("| " + " | ".join(map(_cell, line)) + " |" for line in lines)
         with self._writer.as_default(step=self._step):
             tf.summary.text(name, text)
 
     def pr_curve(self, name: str, is_positive: np.ndarray, scores: np.ndarray) -> None:
-        """Writes a precision-recall curve for the PR Curves tab of TensorBoard.
+        """Writes a precision-recall curve to the PR Curves tab of TensorBoard.
 
-        Args:
-            name: the name of the curve, such as the positive class.
-            is_positive: [n], the true labels.
-            scores: [n], the predicted scores, in [0, 1].
+        `is_positive`, [n], are the true labels; `scores`, [n], are the predicted scores in [0, 1].
         """
         # Imported late: TensorBoard is slow to import, and only binary tasks need it.
         from tensorboard.plugins.pr_curve import summary

@@ -1,8 +1,8 @@
 """Saves and restores checkpoints of the model, the optimizer and the step, atomically.
 
-`DIR/step-00001000/` holds `model.safetensors` and `optimizer.safetensors` (variables by path) and
-`state.json` (the step, and a SHA-256 of each file). Data order, masks and dropout are functions of
-the step, so a run resumes from a checkpoint with bit-identical results.
+`DIR/step-00001000/` contains `model.safetensors`, `optimizer.safetensors` (variables by path) and
+`state.json` (the step, and the SHA-256 of each file). Data order, masks and dropout are functions
+of the step, so a run resumes from a checkpoint with bit-identical results.
 """
 
 import shutil
@@ -24,14 +24,10 @@ _MODEL, _OPTIMIZER = "model.safetensors", "optimizer.safetensors"
 
 
 class CheckpointWriter:
-    """Writes checkpoints in a background thread, and renames each into place when it is complete.
+    """Writes checkpoints in a background thread, and deletes all but the last `max_to_keep`.
 
-    `save` copies the variables and returns, so training continues while the files are written. Only
-    one checkpoint is written at a time: `save` first waits for the previous one.
-
-    Args:
-        directory: the directory of all checkpoints; created if it does not exist.
-        max_to_keep: the number of checkpoints to keep; older ones are removed.
+    `save` waits for the previous checkpoint, copies the variables and returns, so training
+    continues while the files are written. Each checkpoint is a folder in `directory`.
     """
 
     def __init__(self, directory: Path, max_to_keep: int = 3):
@@ -41,11 +37,7 @@ class CheckpointWriter:
         self._writing: Future[None] | None = None
 
     def save(self, step: int, model: keras.Model, optimizer: keras.optimizers.Optimizer) -> None:
-        """Starts writing a checkpoint after `step` completed training steps.
-
-        Raises:
-            InputError: if the previous checkpoint could not be written (permissions, a full disk).
-        """
+        """Starts to write the checkpoint of `step` steps; raises InputErrors as `wait` does."""
         self.wait()
         files = {
             _MODEL: _values(model.variables),
@@ -54,18 +46,18 @@ class CheckpointWriter:
         self._writing = self._thread.submit(self._write, step, files)
 
     def check(self) -> None:
-        """Raises an InputError if the last checkpoint failed; does not wait for one in progress."""
+        """Raises an InputError if the last checkpoint could not be written; does not wait."""
         if self._writing and self._writing.done():
             self.wait()
 
     def wait(self) -> None:
-        """Waits until the last checkpoint is complete; raises InputError if the write failed."""
+        """Waits for the last checkpoint; raises an InputError if it could not be written."""
         writing, self._writing = self._writing, None
         if writing:
             writing.result()
 
     def close(self) -> None:
-        """Waits like `wait`, but does not raise, so that it does not hide an earlier error."""
+        """Waits for the last checkpoint, but does not raise: that could hide an earlier error."""
         self._thread.shutdown()
 
     def _write(self, step: int, files: Mapping[str, dict[str, np.ndarray]]) -> None:
@@ -96,11 +88,10 @@ def restore_latest(
 ) -> int:
     """Restores the newest undamaged checkpoint to a model and a built optimizer.
 
-    Returns:
-        The number of completed steps; 0 if there is no checkpoint.
+    Returns the number of completed steps, or 0 if there is no checkpoint.
 
     Raises:
-        InputError: if all checkpoints are damaged, or the checkpoint is of a different model.
+        InputError: all checkpoints are damaged, or the checkpoint is of a different model.
     """
     checkpoints = list_checkpoints(directory)
     for path in reversed(checkpoints):

@@ -1,9 +1,8 @@
-"""Connects the workers of a multi-worker run and checks that their settings are the same.
+"""Connects the workers of a multi-worker run and compares their settings.
 
-Every worker runs the same program with the same flags; only TF_CONFIG differs. Worker 0 writes the
-run directory, which must be visible to all workers. Order of calls: `read_cluster` parses
-TF_CONFIG, `join` waits for all workers and returns the strategy, and `check_agreement` compares the
-settings of all workers.
+All workers run the same command; only the environment variable TF_CONFIG differs. `read_cluster`
+parses it, and `join` waits for all workers and creates the strategy. Worker 0 writes the run
+directory, which all workers must share. A lost worker raises `EndedEarly` in the others.
 
     TF_CONFIG='{"cluster": {"worker": ["host-a:2222", "host-b:2222"]},
                 "task": {"type": "worker", "index": 0}}'
@@ -44,16 +43,13 @@ _LOST_WORKER_ERRORS = (
 _ABOUT_WORKERS = re.compile(
     "collective|coordination|heartbeat|connect|socket|peer|task:", re.IGNORECASE
 )
+# Worker 0 runs this service; if it does not answer, the message names no worker.
+_SERVICE_OF_WORKER_0 = "RPC: /tensorflow.CoordinationService/"
 
 
 @dataclass(frozen=True)
 class Cluster:
-    """The workers of a run.
-
-    Attributes:
-        workers: "host:port" of each worker.
-        index: the index of this process; worker 0 writes the run directory.
-    """
+    """The addresses, "host:port", of the workers of a run, and the index of this worker."""
 
     workers: tuple[str, ...]
     index: int
@@ -63,8 +59,7 @@ def read_cluster(environment: Mapping[str, str] = os.environ) -> Cluster:
     """Parses the environment variable TF_CONFIG; a "chief" job becomes worker 0.
 
     Raises:
-        InputError: if it is missing, cannot be parsed, or names jobs other than `worker` and
-            `chief`.
+        InputError: TF_CONFIG is missing or invalid, or has jobs other than `worker` and `chief`.
     """
     text = environment.get("TF_CONFIG", "")
     if not text:
@@ -103,7 +98,6 @@ def read_cluster(environment: Mapping[str, str] = os.environ) -> Cluster:
 
 
 def _is_address(text: str) -> bool:
-    """Returns whether a text is HOST:PORT with a valid host name."""
     host, _, port = text.rpartition(":")
     try:
         host.encode("idna")  # Rejects empty labels and labels longer than 63 characters.
@@ -118,9 +112,7 @@ def join(cluster: Cluster, timeout: float) -> tf.distribute.Strategy:
     """Waits up to `timeout` seconds for all workers and creates a MultiWorkerMirroredStrategy.
 
     Raises:
-        InputError: if this worker's port is in use, or another worker has a different list of
-            workers or the same index.
-        EndedEarly: if a worker did not connect in time, or disconnected.
+        InputError, EndedEarly: as in `wait_for_workers`.
     """
     wait_for_workers(cluster.workers, cluster.index, timeout)
     tf.get_logger().setLevel("WARNING")  # TensorFlow logs every all-reduce that it traces.
@@ -175,11 +167,7 @@ def all_sum(strategy: tf.distribute.Strategy) -> Callable[[np.ndarray], np.ndarr
 
 
 def gather(strategy: tf.distribute.Strategy, value: object) -> list:
-    """Collects one JSON value from each worker, in the order of their indices; all must call it.
-
-    Raises:
-        EndedEarly: if another worker is lost.
-    """
+    """Returns the JSON values of all workers, by worker index; every worker must call it."""
     workers, index = num_workers(strategy), worker_index(strategy)
     if workers == 1:
         return [value]
@@ -196,13 +184,12 @@ def gather(strategy: tf.distribute.Strategy, value: object) -> list:
 
 
 def check_agreement(strategy: tf.distribute.Strategy, record: Mapping[str, object]) -> None:
-    """Checks that all workers were started with the same settings and data.
+    """Checks on every worker that all were started with the same settings and data.
 
-    `record` must contain everything that the outcome of the run depends on, as JSON values.
+    `record` must contain everything that affects the results, as JSON values.
 
     Raises:
-        InputError: on every worker, with the first difference found.
-        EndedEarly: if another worker is lost.
+        InputError: the records differ; the message has the first difference.
     """
     records = gather(strategy, record)
     for other, found in enumerate(records[1:], 1):
@@ -224,16 +211,20 @@ def convert_lost_worker_errors(strategy: tf.distribute.Strategy) -> Iterator[Non
 
 @contextlib.contextmanager
 def _convert_lost_worker_errors(workers: int, index: int) -> Iterator[None]:
-    """Implements `convert_lost_worker_errors`; also usable before the strategy exists."""
+    """Implements `convert_lost_worker_errors`, also for use before the strategy exists."""
     try:
         yield
     except _LOST_WORKER_ERRORS as error:
-        # Any error message may name the worker that raised it, so this one is removed.
+        # A message may name the worker that raised it, so the name of this worker is removed.
         message = re.sub(rf"task:{index}\b", "", error.message)
         if workers == 1 or not _ABOUT_WORKERS.search(message):
             raise
         logging.warning("TensorFlow reports: %s", error.message.splitlines()[-1])
         named = {int(other) for other in re.findall(r"task:(\d+)", message)}
+        if not named and _SERVICE_OF_WORKER_0 in message:
+            named = {0}
+        if not named and workers == 2:
+            named = {1 - index}
         lost = f"worker {min(named)}" if named else "another worker"
         raise EndedEarly(f"lost the connection to {lost}") from error
 
@@ -241,7 +232,7 @@ def _convert_lost_worker_errors(workers: int, index: int) -> Iterator[None]:
 def _sum_of_firsts(
     strategy: tf.distribute.Strategy, devices: int
 ) -> Callable[[tf.Tensor], tf.Tensor]:
-    """Builds the sum over workers of the value on the first device of each worker."""
+    """Builds a function that sums the values on the first device of each worker."""
 
     @tf.function(reduce_retracing=True)
     def summed(values: tf.Tensor) -> tf.Tensor:

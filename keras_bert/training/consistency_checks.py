@@ -1,8 +1,4 @@
-"""Checks during training that losses and weights are finite and that the workers agree.
-
-Weights that differ between workers only cause a warning: the run continues and saves the weights of
-worker 0, but it no longer computes what a single device would compute.
-"""
+"""Checks during training that losses and weights are finite, and that the workers agree."""
 
 import zlib
 from collections.abc import Mapping, Sequence
@@ -26,11 +22,7 @@ def check_same_start(
     evaluations: Sequence[Mapping[str, float]],
     output_dir: Path,
 ) -> None:
-    """Checks that all workers found the checkpoint of the same step and the same evaluations.
-
-    Raises:
-        InputError: if they differ; the run directory must be shared by all workers.
-    """
+    """Raises an InputError unless all workers found the same checkpoint and evaluations."""
     found = gather(strategy, [step, len(evaluations)])
     if any(each != found[0] for each in found):
         steps, counts = zip(*found, strict=True)
@@ -43,14 +35,10 @@ def check_same_start(
 def stop_if_not_finite(
     metrics: StepMetrics, step: int, objective: Objective, writer: CheckpointWriter
 ) -> None:
-    """Checks that the losses and gradients of the steps after `step` are finite.
-
-    Raises:
-        InputError: if a loss or gradient is not finite, unless loss scaling skipped the step.
-    """
+    """Raises an InputError if a loss or gradient of the steps after `step` is not finite."""
     norm_is_finite = np.isfinite(metrics.gradient_norm)
-    # With loss scaling such a step is skipped and the scale is halved. At a scale of 1 halving
-    # does not help, so the run stops.
+    # With loss scaling, a step whose gradient is not finite is skipped and the scale is halved. At
+    # a scale of 1, halving does not help, so the run stops.
     skipped = ~norm_is_finite & (metrics.loss_scale > 1)
     finite = [np.isfinite(part).reshape(len(part), -1).all(axis=1) for part in metrics]
     broken = ~np.all(finite, axis=0) & ~skipped
@@ -58,17 +46,23 @@ def stop_if_not_finite(
         return
     first = int(np.argmax(broken))
     loss, norm = metrics.losses(objective)[first], metrics.gradient_norm[first]
-    reason = f"the loss is {loss} and the gradient norm is {norm}"
-    raise _stopped(step + first + 1, reason, writer)
+    reason, number = f"the loss is {loss} and the gradient norm is {norm}", step + first + 1
+    if number == 1:
+        raise InputError(
+            f"step 1: {reason}, although no weight has been updated yet; expected finite numbers; "
+            "possible causes: initial weights that are too large, or numbers too large for the "
+            "type of --mixed_precision"
+        )
+    raise _stopped(number, reason, writer)
 
 
 def check_weights(
     strategy: tf.distribute.Strategy, model: keras.Model, step: int, writer: CheckpointWriter
 ) -> None:
-    """Checks that all weights are finite, and warns if they differ between workers.
+    """Raises an InputError if a weight is not finite; warns if weights differ between workers.
 
-    Raises:
-        InputError: if a weight is not finite.
+    After the warning, the run continues and saves the weights of worker 0, but its results are no
+    longer those of a run on a single device.
     """
     several, digest = num_workers(strategy) > 1, 0
     for variable in model.trainable_variables:

@@ -1,4 +1,4 @@
-"""Reads the learning curves of runs: metrics by step from metrics.jsonl, and the final results.
+"""Reads the learning curves and final results of runs from their directories.
 
 An unfinished run is read up to its last complete line. This module does not import TensorFlow.
 """
@@ -28,10 +28,10 @@ class RunCurves:
     """The metrics of one run by step, and its results.
 
     Attributes:
-        name: the last part of the run directory, with parent directories where needed to be unique.
-        training: metric -> (steps [n], values [n]).
-        evaluation: metric -> (steps [n], values [n]).
-        results: the final metrics; empty while the run is unfinished.
+        name: the last part of the run directory, with parents if that is not unique.
+        training: {metric: (steps [n], values [n])} of the training steps.
+        evaluation: {metric: (steps [n], values [n])} of the evaluations.
+        results: {metric: value} of the finished run; empty while it is unfinished.
     """
 
     name: str
@@ -47,7 +47,7 @@ class RunCurves:
 
     @property
     def baselines(self) -> dict[str, float]:
-        """The metrics of a unigram baseline; empty while the run is unfinished."""
+        """The metrics of a unigram baseline (token frequencies) in `results`, if there are any."""
         known = {
             n.removeprefix(_BASELINE): v for n, v in self.results.items() if n.startswith(_BASELINE)
         }
@@ -57,10 +57,10 @@ class RunCurves:
         return known
 
     def final_metrics(self) -> dict[str, float]:
-        """Returns the metrics for comparing runs, evaluations last.
+        """Returns {metric: value} to compare the run with others, evaluations last.
 
-        Throughput is the median of the run, since single values vary. The evaluation of a finished
-        run is read from results.json, whose weights may be better than the last ones.
+        Throughput is the median of the run, since it varies. A finished run is represented by
+        results.json, because its best weights may be earlier than its last ones.
         """
         metrics = {
             n: float(values[-1]) for n, (_, values) in self.training.items() if _is_plotted(n)
@@ -78,7 +78,7 @@ def read_runs(folders: Sequence[str]) -> list[RunCurves]:
     """Reads the curves of run directories, in the given order and without duplicates.
 
     Raises:
-        InputError: if a directory holds no run or cannot be read, or no run has metrics yet.
+        InputError: a directory contains no run or cannot be read, or no run has metrics yet.
     """
     paths = list(dict.fromkeys(Path(os.path.abspath(folder)) for folder in folders))
     runs = [_read(path, name) for path, name in zip(paths, unique_names(paths), strict=True)]
@@ -88,7 +88,7 @@ def read_runs(folders: Sequence[str]) -> list[RunCurves]:
 
 
 def unique_names(paths: Sequence[Path]) -> list[str]:
-    """Names each absolute path by as few of its last parts as make the name unique."""
+    """Returns a name for each absolute path: its last part, with parents if not unique."""
     depths = [1] * len(paths)
     while True:
         names = ["/".join(p.parts[-depth:]) for p, depth in zip(paths, depths, strict=True)]
@@ -128,7 +128,7 @@ def _read(path: Path, name: str) -> RunCurves:
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{path / METRICS}: cannot be read: {error}") from error
     results = read_json(path / "results.json") if (path / "results.json").is_file() else {}
-    by_kind = {True: [], False: []}  # whether it is an evaluation -> rows
+    by_kind = {True: [], False: []}  # {whether it is an evaluation: rows}
     for row in rows:
         by_kind[any(metric.startswith(EVALUATION) for metric in row)].append(row)
     return RunCurves(

@@ -7,14 +7,10 @@ import tensorflow as tf
 
 
 def free(variables: Iterable[keras.Variable]) -> None:
-    """Frees the memory of variables, which have no values afterwards.
+    """Frees the memory of variables that are not used again.
 
-    TensorFlow never releases a graph that was traced with a custom gradient, because it registers
-    the gradient under a unique name, and the graph references all its variables. Assigning an
-    empty value to each variable frees their memory nevertheless.
-
-    Args:
-        variables: variables of a model or an optimizer that are not used again.
+    TensorFlow never releases a graph that was traced with a custom gradient, nor the variables that
+    it references. Assigning an empty value to a variable frees its memory nevertheless.
     """
     for variable in variables:
         for copy in getattr(variable.value, "values", [variable.value]):

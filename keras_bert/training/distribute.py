@@ -1,8 +1,4 @@
-"""Distributes the batches of a worker over its devices.
-
-With a global batch of B rows, the input pipeline of a worker yields [B / workers, ...], and each
-device gets [B / devices, ...].
-"""
+"""Distributes the batches of a worker over its devices."""
 
 import tensorflow as tf
 
@@ -15,11 +11,11 @@ def distribute(
     """Creates a distributed dataset that gives each device its rows of each batch.
 
     Args:
-        strategy: the strategy.
-        batches: batches [B, ...]; with several workers, this worker's rows of each batch, in the
-            same number of batches on every worker.
-        endless: set for an infinite dataset, so that the workers need not agree before each batch
-            that all of them have data left.
+        strategy: the strategy under which the model was created.
+        batches: [B / workers, ...], this worker's rows of each global batch, which are split into
+            [B / devices, ...]. All workers have the same number of batches.
+        endless: whether the dataset is infinite. For a finite one, the workers agree before each
+            batch that all of them have data left.
     """
     batches = without_autotuning(batches)
     workers = num_workers(strategy)
@@ -41,10 +37,9 @@ def distribute(
 
 
 def without_autotuning(dataset: tf.data.Dataset) -> tf.data.Dataset:
-    """Disables tf.data autotuning for a dataset.
+    """Disables tf.data autotuning, which can delay the end of an iterator by up to a minute.
 
-    Autotuning can delay the destruction of an iterator by up to a minute, because its thread may
-    sleep past the end of the pipeline. Without it, pipelines are just as fast here.
+    Its thread may sleep past the end of the pipeline. It does not make pipelines faster here.
     """
     options = tf.data.Options()
     options.autotune.enabled = False

@@ -24,12 +24,12 @@ def make_evaluate(
         strategy: the strategy under which the model was created.
         model: the model that `task.sums` takes.
         task: the metrics to compute; examples that only pad the last batch have weight 0.
-        jit_compile: whether to compile the forward pass with XLA; see training/fusion.py.
+        jit_compile: whether to compile the forward pass with XLA (fusion.py).
 
     Returns:
-        `evaluate(dataset, after_batch=None)`. `dataset` is finite, with batches of one shape, each
-        global or this worker's rows of it; `after_batch` is called after each batch. It returns
-        {"loss": value} followed by {metric: value}, summed in float64 over the batches.
+        `evaluate(dataset, after_batch=None)`, which calls `after_batch` after each batch and
+        returns {"loss": value} followed by {metric: value}. The dataset is finite; its batches have
+        one shape and are this worker's rows of the global batches.
     """
 
     def forward(batch: Batch) -> tf.Tensor:

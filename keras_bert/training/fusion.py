@@ -1,9 +1,9 @@
-"""Compiles training and evaluation steps: entirely with XLA on accelerators, by chains on CPUs.
+"""Compiles training and evaluation steps: entirely on accelerators, only their chains on CPUs.
 
-On a CPU, XLA computes a bfloat16 matrix product at float32 speed; oneDNN, which TensorFlow uses
-outside XLA, is four to five times as fast. Element-wise operations are the opposite: TensorFlow
-makes one pass over memory for each, while XLA fuses a whole chain of them into one pass
-(layers/chain.py). On CPUs, matrix products therefore stay with oneDNN, and each chain becomes two
+A chain is a sequence of element-wise operations between matrix products (layers/chain.py).
+TensorFlow makes one pass over memory for each operation; XLA fuses a chain into one pass. But XLA
+computes a bfloat16 matrix product on a CPU at float32 speed; oneDNN, which TensorFlow uses outside
+XLA, is four to five times as fast. On CPUs, only chains are therefore compiled. Each becomes two
 XLA computations: one forward, and one backward that recomputes the forward, so that only the
 tensors between chains are kept in memory. Measurements are in benchmarks/README.md.
 """
@@ -20,10 +20,8 @@ from keras_bert.models.layers.chain import compile_chains_with
 def compiled(function: Callable[..., Any], jit_compile: bool) -> Callable[..., Any]:
     """Compiles a forward pass, or a forward and backward pass, for this machine.
 
-    Args:
-        function: takes and returns structures of tensors.
-        jit_compile: whether to use XLA: for the whole function on an accelerator, otherwise for its
-            chains.
+    `function` takes and returns structures of tensors. With `jit_compile`, XLA compiles the whole
+    function on an accelerator, and only its chains on a CPU.
     """
     if not jit_compile:
         return tf.function(function, autograph=False)
@@ -39,20 +37,16 @@ def compiled(function: Callable[..., Any], jit_compile: bool) -> Callable[..., A
 
 
 def compiles_entire_step() -> bool:
-    """Returns whether XLA compiles whole passes, that is, whether there is an accelerator."""
+    """Returns whether XLA compiles whole steps, which it does on GPUs and TPUs."""
     devices = tf.config.list_logical_devices
     return bool(devices("GPU") or devices("TPU"))
 
 
 def compile_chain(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Compiles one chain with XLA; an argument for `layers.chain.compile_chains_with`.
+    """Compiles a chain with XLA, differentiable with respect to its float tensors.
 
-    Args:
-        function: takes tensors, None or NamedTuples of tensors by position and settings by keyword;
-            returns one tensor.
-
-    Returns:
-        The compiled function, differentiable with respect to its float tensors.
+    `function` takes tensors, None or NamedTuples of tensors by position and settings by keyword,
+    and returns one tensor. `layers.chain.compile_chains_with` takes this function as its argument.
     """
 
     def call(*tensors: Any, **settings: Any) -> tf.Tensor:

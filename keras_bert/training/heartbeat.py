@@ -1,4 +1,4 @@
-"""Logs a line while training steps run and nothing else is logged."""
+"""Logs a line at regular intervals while training steps run and nothing else is logged."""
 
 import contextlib
 import threading
@@ -12,9 +12,8 @@ _SECONDS_TO_CHECK = 1.0
 class Heartbeat:
     """A thread that reports progress during long calls, such as a compilation.
 
-    Args:
-        report: takes the number of seconds since the call started. While a call runs, the thread
-            calls `report` every `SECONDS` seconds; `restart_clock` restarts this interval.
+    While a call runs, the thread calls `report` every `SECONDS` seconds with the number of seconds
+    since the call started; `restart_clock` restarts this interval.
     """
 
     def __init__(self, report: Callable[[float], None]):

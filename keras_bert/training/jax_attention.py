@@ -1,8 +1,7 @@
-"""Fused attention for JAX, which never stores a [B, N, S, S] tensor in memory.
+"""Computes attention with JAX in one kernel, without a [B, N, S, S] tensor in memory.
 
-It uses cuDNN's kernel (flash attention, Dao et al. 2022), which supports 16-bit dtypes on NVIDIA
-GPUs. The kernel cannot apply this library's dropout masks, so it is used only without attention
-dropout: outside training, or with attention_probs_dropout_prob 0. In all other cases
+cuDNN's kernel (flash attention, Dao et al. 2022) supports 16-bit dtypes on NVIDIA GPUs. It cannot
+apply this library's dropout masks. With attention dropout, and for other devices and dtypes,
 layers/attention.py computes attention.
 """
 
@@ -35,20 +34,17 @@ def attend(
     """Computes softmax(scale · QKᵀ + mask)V for each head with `jax.nn.dot_product_attention`.
 
     Args:
-        heads: query, key and value, each [B, S, N, D].
+        heads: query, key and value, each [B, S, N, D], which is also the shape of the result.
         input_mask: [B, S] int32, 1 for tokens, 0 for padding, which must be at the end of a row.
         example_ids: [B, S] int32, or None if each row is one example.
         scale: factor on the scores.
         causal: whether tokens attend only to themselves and earlier tokens.
         implementation: `cudnn`, or `xla` for any device.
-
-    Returns:
-        [B, S, N, D].
     """
     how: dict[str, Any] = {"scale": scale, "is_causal": causal, "implementation": implementation}
     if example_ids is not None:
         mask = (example_ids[:, :, None] == example_ids[:, None, :])[:, None]
         return jax.nn.dot_product_attention(*heads, mask=mask, **how)
-    # At least one key: a row of padding without any would give NaN, even with weight 0.
+    # At least one key, because a row of only padding would give NaN, even with weight 0.
     lengths = jnp.maximum(jnp.sum(input_mask, axis=-1, dtype=jnp.int32), 1)
     return jax.nn.dot_product_attention(*heads, key_value_seq_lengths=lengths, **how)

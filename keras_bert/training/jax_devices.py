@@ -1,10 +1,9 @@
-"""Devices of the JAX backend, with the interface of a tf.distribute strategy.
+"""Creates the devices of the JAX backend, with the interface of a tf.distribute strategy.
 
-Data parallel: every device holds all weights and a share of each batch. Model parallel: groups of
-devices shard the variables with one row per token of the vocabulary, that is, the word embeddings
-and the masked-LM bias, with their optimizer moments. In both cases one program computes on global
-arrays, and XLA inserts the communication between devices; keras.distribution determines the layout
-of each variable.
+With data parallelism, every device has all weights and a share of each batch. With model
+parallelism, groups of devices also shard the variables with one row per token of the vocabulary
+(the word embeddings and the masked-LM bias) and their optimizer moments. One program computes on
+global arrays, and XLA inserts the communication between devices.
 """
 
 import contextlib
@@ -31,13 +30,12 @@ _SHARDED_BY_VOCABULARY = {
 class JaxDevices:
     """The part of `tf.distribute.Strategy` that training and prediction use, for JAX.
 
+    Batches are split into `num_replicas_in_sync` shares.
+
     Args:
         devices: device names, as returned by `keras.distribution.list_devices`.
-        model_parallel: number of devices that share the vocabulary; must divide the number of
+        model_parallel: the number of devices that shard the vocabulary; must divide the number of
             devices.
-
-    Attributes:
-        num_replicas_in_sync: the number of shares into which a batch is split.
     """
 
     def __init__(self, devices: Sequence[str], model_parallel: int = 1):
@@ -80,7 +78,7 @@ class _VocabularyParallel(keras.distribution.ModelParallel):
         super().__init__(layout_map=layouts, batch_dim_name="batch")
 
     def get_variable_layout(self, variable: Any) -> Any:
-        """Returns the layout of a variable; Keras calls it when it creates the variable."""
+        """Returns the layout of a variable that Keras is about to create."""
         layout = super().get_variable_layout(variable)
         count = self.device_mesh.shape[1]
         if "model" in layout.axes and variable.shape[0] % count:
@@ -97,22 +95,14 @@ def make_strategy(
     worker_timeout: float = 300.0,
     model_parallel: int = 1,
 ) -> JaxDevices:
-    """Creates the devices that the flags of a program name, and hides GPUs from TensorFlow.
+    """Creates the devices for the flags of a program, and hides GPUs from TensorFlow.
 
-    TensorFlow is used only for the input pipeline. Create models and optimizers in `scope()` of the
-    result.
-
-    Args:
-        name: `default` (one device), `mirrored` (the devices of this machine) or `tpu` (the devices
-            of its TPU; not yet run on hardware).
-        num_devices: number of devices for `mirrored`; 0 for all of them. A CPU is split into this
-            many devices.
-        worker_timeout: unused, since multi-worker runs need TensorFlow.
-        model_parallel: number of devices that share the vocabulary.
+    The arguments are those of `make_strategy` in strategy.py, without `multi_worker_mirrored`.
+    `model_parallel` is the number of devices that shard the vocabulary. Create models and
+    optimizers in `scope()` of the result; TensorFlow is used only for the input pipeline.
 
     Raises:
-        InputError: if the devices are not available, or `model_parallel` does not divide their
-            number.
+        InputError: the devices are not available, or not divisible by `model_parallel`.
     """
     import tensorflow as tf  # Imported late: the JAX training step alone does not need it.
 
@@ -148,10 +138,9 @@ def make_strategy(
 
 
 def fastest_precision() -> str:
-    """Returns the fastest compute dtype measured not to change the loss curve with JAX.
+    """Returns `float32`, the fastest compute dtype that does not change the loss curve.
 
-    This is `float32`: on CPUs XLA's bfloat16 product is no faster, and accelerators were not
-    measured.
+    On CPUs, XLA's bfloat16 product is no faster; accelerators were not measured.
     """
     return "float32"
 
@@ -161,7 +150,7 @@ def free(variables: Iterable[keras.Variable]) -> None:
 
 
 def peak_memory() -> int | None:
-    """Returns the peak memory in bytes of the first accelerator since start; None on a CPU."""
+    """Returns the first accelerator's peak memory in bytes since the start; None on a CPU."""
     held = jax.devices()[0].memory_stats()
     return held and held["peak_bytes_in_use"]
 

@@ -1,4 +1,4 @@
-"""Evaluation and prediction with JAX; the TensorFlow versions are evaluate.py and predict.py."""
+"""Evaluates and predicts with JAX, as evaluate.py and predict.py do with TensorFlow."""
 
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
@@ -21,18 +21,9 @@ if TYPE_CHECKING:
 def make_evaluate(
     strategy: JaxDevices, model: keras.Model, task: Objective, *, jit_compile: bool = True
 ) -> Callable[..., dict[str, float]]:
-    """Builds the function that evaluates a model on a dataset.
+    """Builds the function that evaluates a model on a dataset (see evaluate.py).
 
-    Args:
-        strategy: the devices under which the model was created.
-        model: the model that `task.sums` takes.
-        task: the metrics to compute; examples that only pad the last batch have weight 0.
-        jit_compile: whether to compile the forward pass; otherwise it runs eagerly.
-
-    Returns:
-        `evaluate(dataset, after_batch=None)`. `dataset` is finite, with global batches of one
-        shape; `after_batch` is called after each batch. It returns {"loss": value} followed by
-        {metric: value}, summed in float64 over the batches.
+    Without `jit_compile`, the forward pass runs eagerly.
     """
 
     def sums_and_weights(batch: Batch) -> jax.Array:
@@ -57,16 +48,9 @@ def make_evaluate(
 def make_predict(
     strategy: JaxDevices, model: keras.Model, *, jit_compile: bool = True
 ) -> "Callable[[tf.data.Dataset], Iterator[tuple[Batch, dict[str, np.ndarray]]]]":
-    """Builds the function that runs a model on a dataset.
+    """Builds the function that runs a model on a dataset (see predict.py).
 
-    Args:
-        strategy: the devices under which the model was created.
-        model: a network of keras_bert.models; its outputs are {name: [B, ...]}.
-        jit_compile: whether to compile the forward pass; otherwise it runs eagerly.
-
-    Returns:
-        `predict(dataset)`. `dataset` is finite, with global batches that may differ in length. For
-        each batch it yields the batch and the outputs, both {name: array [B, ...]}.
+    It yields whole batches. Without `jit_compile`, the forward pass runs eagerly.
     """
     forward = _pure(model, lambda batch: model(batch, training=False), jit_compile)
 

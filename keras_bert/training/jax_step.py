@@ -1,10 +1,10 @@
-"""The training step with JAX, as one compiled program; training/step.py is the TensorFlow version.
+"""Compiles the training step with JAX to one program, as step.py does with TensorFlow.
 
     batch {name: [B, ...]} -> weights -> forward, backward (x micro-batches) -> clip -> optimizer
 
-Arrays are global: a sum over a batch on several devices is the sum over all of them. The weights
-and the optimizer state are inputs and outputs of the program, and the memory of the inputs is
-reused for the outputs (donation). This module does not need TensorFlow.
+Arrays are global: a sum over a batch is the sum over all devices. The outputs of the program, the
+new weights and optimizer state, reuse the memory of the old ones (donation). This module does not
+need TensorFlow.
 """
 
 import contextlib
@@ -28,12 +28,7 @@ from keras_bert.training.step_metrics import StepMetrics
 def make_train_steps(
     strategy: Any, state: TrainState, training: TrainingSettings
 ) -> Callable[[Iterator[Batch], int], StepMetrics]:
-    """Builds the function that runs training steps.
-
-    Returns:
-        `train_steps(iterator, count)`, which consumes `count` global batches and returns their
-        `StepMetrics` as NumPy arrays.
-    """
+    """Builds the function that runs training steps (see step.py), with NumPy arrays as metrics."""
     model, optimizer, objective = state.model, state.optimizer, state.objective
     loss_scale, names = state.loss_scale, objective.metrics
     trained, others = model.trainable_variables, model.non_trainable_variables
@@ -77,7 +72,7 @@ def make_train_steps(
         return jax.lax.fori_loop(0, count, add, zeros)
 
     def updated(weights: list, slot_values: list, gradients: list, scale: jax.Array):
-        """Returns the state after the optimizer's update, and the learning rate of the update."""
+        """Returns the weights and optimizer state after the update, and its learning rate."""
         mapping = [*zip(trained, weights, strict=True), *zip(slots, slot_values, strict=True)]
         with keras.StatelessScope(mapping) as scope:
             rate = keras.ops.convert_to_tensor(optimizer.learning_rate)

@@ -1,13 +1,11 @@
-"""The training loop of all programs.
+"""Trains a model, resuming from its newest checkpoint.
 
-It restores the newest checkpoint and continues from its step: it trains, logs, evaluates and saves
-checkpoints until `num_train_steps`, or until evaluations stop improving.
+The loop trains, logs, evaluates and saves checkpoints until `num_train_steps`, or until evaluations
+stop improving. All workers run the same steps, but only worker 0 writes.
 
 The batch of step N is a function of (seed, N), so a run that was killed at any point resumes and
 ends with the same weights, bit for bit on the same kind of CPU. On SIGTERM the run saves a
-checkpoint and ends; if an evaluation was interrupted, the resumed run starts by repeating it.
-
-With several workers, all of them run the same steps and evaluations, but only worker 0 writes.
+checkpoint and ends; an interrupted evaluation is repeated when it resumes.
 """
 
 import time
@@ -39,11 +37,10 @@ from keras_bert.training.summaries import EVALUATION, Summaries, read_evaluation
 
 @dataclass(frozen=True)
 class Evaluation:
-    """The evaluations of a run.
+    """The evaluation of a run, and the selection of its weights.
 
-    Attributes:
-        evaluate: returns {metric: value}, and calls its argument after each batch.
-        best: selects the weights to keep and stops the run early; None for neither.
+    `evaluate` returns {metric: value}, and calls its argument after each batch. `best` selects the
+    weights to keep and stops the run early; None for neither.
     """
 
     evaluate: Callable[[AfterBatch], Mapping[str, float]]
@@ -59,20 +56,19 @@ def train(
     """Trains a model to the last step, from its newest checkpoint or else from its current weights.
 
     Args:
-        run: the settings, devices and run directory, which gets checkpoints/, tensorboard/ and
-            metrics.jsonl.
+        run: the settings, devices and run directory.
         state: the model, which has the trained weights afterwards, and its optimizer.
-        batches_from: returns an infinite dataset whose first batch is that of the given step.
-            Batches are global, or this worker's rows of them (distribute.py).
+        batches_from: returns an infinite dataset whose first batch is that of the given step;
+            batches are this worker's rows of the global batches.
         evaluation: runs before each checkpoint, or every `evaluate_steps`; None to never evaluate.
 
     Returns:
         The metrics of the last evaluation; None if there was none.
 
     Raises:
-        InputError: if a loss, gradient or weight is not finite. A gradient that is not finite is an
-            error only at a loss scale of 1. The last checkpoint is kept.
-        EndedEarly: if the run received SIGTERM; its state is saved.
+        InputError: a loss, gradient or weight is not finite (with loss scaling, a gradient only at
+            a scale of 1). The last checkpoint is kept.
+        EndedEarly: the run received SIGTERM; its state is saved.
     """
     loop = _Loop(run, state, evaluation)
     if loop.is_complete and not loop.evaluation_is_due:
@@ -83,12 +79,7 @@ def train(
 
 
 class _Loop:
-    """One call of `train`.
-
-    Attributes:
-        step: the number of completed steps.
-        metrics: the metrics of the last evaluation of this call; None before it.
-    """
+    """One call of `train`; `step` is the number of completed steps."""
 
     def __init__(self, run: TrainingRun, state: TrainState, evaluation: Evaluation | None):
         self._training, self._strategy, self._output_dir = (
@@ -122,7 +113,7 @@ class _Loop:
         return self._evaluates_now() and self.step not in evaluated
 
     def train(self, batches_from: Callable[[int], tf.data.Dataset]) -> bool:
-        """Trains to the end; returns whether SIGTERM stopped the run before it."""
+        """Trains to the end; returns whether SIGTERM stopped the run earlier."""
         train_steps = make_train_steps(self._strategy, self._state, self._training)
         batches = distribute(self._strategy, batches_from(self.step), endless=True)
         last = self._training.num_train_steps
@@ -140,7 +131,7 @@ class _Loop:
                     stop_requested = self._take_steps(train_steps, iterator)
                     stop_requested = self._report_and_save(stop_requested)
                 self._writer.wait()
-                all_sum(self._strategy)(np.zeros([1]))  # A barrier: worker 0 has written its files.
+                all_sum(self._strategy)(np.zeros([1]))  # Waits for the files of worker 0.
         finally:
             self._writer.close()
             self._summaries.close()
@@ -192,8 +183,8 @@ class _Loop:
             return False
         self.metrics, step, best = metrics, self.step, self._best
         self._evaluations.append({"step": step, **metrics})
-        if best and self._is_chief and best.step_of_best(self._evaluations) == step:
-            best.save()
+        if best and self._is_chief:
+            best.save_if_better(self._evaluations)
         self._summaries.write(step, metrics, prefix=EVALUATION)
         if best and best.has_stopped(self._evaluations):
             logging.info(

@@ -9,8 +9,8 @@ from pathlib import Path
 
 METRICS = "metrics.jsonl"
 EVALUATION = "eval_"
-# In the first line after a resume whose metrics do not cover the steps since the line before: the
-# step after which they start.
+# Metrics cover the steps since the previous line. If the run resumed in between, this key has the
+# step of its checkpoint, and the metrics cover the steps since then.
 RESUMED = "resumed_at_step"
 
 

@@ -1,4 +1,4 @@
-"""Defines the objective of training: the losses and metrics of a task as weighted means."""
+"""Defines the losses and metrics of a task as weighted means."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,12 +15,11 @@ AfterBatch = Callable[[], None]  # called after each evaluation batch; raises to
 class Objective:
     """The metrics of a task, each a numerator over a denominator, both summed over examples.
 
-    Sums make every metric exact for any split of the examples into batches, micro-batches and
-    devices, which a mean of means would not be.
+    Unlike a mean of means, the quotient of sums is exact for any split of the examples into
+    batches, micro-batches and devices.
 
     Attributes:
-        metrics: the names of the metrics (losses, accuracies), in the order in which they are
-            reported.
+        metrics: the names of the metrics (losses, accuracies), in the reported order.
         losses: {metric: epsilon} of the metrics whose sum is the loss; epsilon is added to the
             denominator.
         weights: a function batch -> {metric: denominator}, float32 scalars that depend only on the
@@ -34,14 +33,9 @@ class Objective:
     sums: Callable[[keras.Model, Batch, bool], dict[str, Any]]
 
     def divide(self, sums: np.ndarray, weights: np.ndarray) -> dict[str, float]:
-        """Divides sums by weights.
+        """Returns {"loss": value} followed by {metric: value}; a metric of weight 0 is 0.
 
-        Args:
-            sums: [F], numerators over any number of batches, in the order of `metrics`.
-            weights: [F], denominators over the same batches.
-
-        Returns:
-            {"loss": value} followed by {metric: value}; 0 where the weight is 0.
+        `sums` [F] and `weights` [F] are totals over the same batches, in the order of `metrics`.
         """
         epsilons = np.array([self.losses.get(name, 0.0) for name in self.metrics])
         # Weights are whole numbers, so the minimum of 1e-12 only prevents a division by zero.

@@ -1,8 +1,6 @@
 """Draws the learning curves of runs as an image and an HTML page.
 
-    python -m keras_bert.training.plot out/base out/large --output=curves.png
-
-The program is in `keras_bert.programs.plot`.
+python -m keras_bert.training.plot out/base out/large --output=curves.png
 """
 
 import base64
@@ -54,9 +52,8 @@ finished run. tokens_per_second: the median over the run.</caption>
 def draw(runs: Sequence[RunCurves]) -> bytes:
     """Draws the learning curves with one panel per metric, and returns them as PNG.
 
-    Training curves are thin lines; evaluations are lines with dots. All panels share the range of
-    steps of the longest run. A dotted line is the unigram baseline, where a finished run reports
-    it. At least one run must have metrics.
+    Thin lines are training metrics, lines with dots are evaluations, and dotted lines are the
+    unigram baselines of finished runs. At least one run must have metrics.
     """
     import matplotlib  # Imported late, since it is an optional dependency.
     from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -161,7 +158,6 @@ def _thousands(value: float, _: int) -> str:
 
 
 def _shown(value: float | None) -> str:
-    """Formats a number of the table."""
     if value is None:
         return "–"
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"

@@ -21,15 +21,13 @@ def make_predict(
 ) -> Callable[[tf.data.Dataset], Iterator[tuple[Batch, dict[str, np.ndarray]]]]:
     """Builds the function that runs a model on a dataset.
 
-    Args:
-        strategy: the strategy under which the model was created.
-        model: a network of keras_bert.models; its outputs are {name: [B, ...]}.
-        jit_compile: whether to compile the forward pass with XLA; see training/fusion.py.
+    The arguments are those of `make_evaluate` (evaluate.py). `model` is a network of
+    keras_bert.models, with outputs {name: [B, ...]}.
 
     Returns:
-        `predict(dataset)`. `dataset` is finite; its batches may differ in length, and are global or
-        this worker's rows of them. For each batch and each device of this worker it yields that
-        device's rows of the batch and of the outputs, both {name: array [b, ...]}.
+        `predict(dataset)`. For each batch and each device of this worker it yields that device's
+        rows of the batch and of the outputs, both {name: array [b, ...]}. The dataset is finite;
+        its batches are this worker's rows of the global batches and may differ in length.
     """
     forward = compiled(lambda batch: model(select_inputs(batch), training=False), jit_compile)
 

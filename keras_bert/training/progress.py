@@ -1,7 +1,6 @@
 """Shows the progress of long operations on stderr: a bar on a terminal, otherwise log lines.
 
-Operations that take less than a few seconds show nothing. Training steps have a separate bar that
-lasts for the whole run (summaries.py).
+Operations that take less than a few seconds show nothing. For training steps see summaries.py.
 """
 
 import contextlib
@@ -20,16 +19,13 @@ _SECONDS_BETWEEN_LINES = 10.0
 def progress(
     what: str, total: int, unit: str, silent: bool = False
 ) -> Iterator[Callable[[int], None]]:
-    """Shows the progress of the block.
+    """Shows the progress of the block; the yielded function takes a number of completed units.
 
     Args:
         what: a description of the operation, such as "predicting".
         total: the amount of work, in units.
         unit: the name of the unit, such as "examples".
         silent: whether to show nothing, because another worker does.
-
-    Yields:
-        A function to call with the number of units completed since its last call.
     """
     on_terminal = sys.stderr.isatty()
     done = 0

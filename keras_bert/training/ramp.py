@@ -1,8 +1,7 @@
 """Increases the batch size in the first steps of a run, by adding micro-batches to a step.
 
-Gradients agree even for small batches early in training, but only for large ones later. Small early
-batches therefore allow more steps in a fixed budget (Geiping & Goldstein 2023, section 4.3). The
-size of a micro-batch is constant, so nothing is recompiled; only the number of micro-batches grows.
+Early in training, gradients agree even for small batches, which allow more steps in a fixed budget
+(Geiping & Goldstein 2023, section 4.3). Micro-batches keep their size, so nothing is recompiled.
 """
 
 from dataclasses import dataclass

@@ -1,10 +1,9 @@
-"""Gradient checkpointing with TensorFlow: blocks keep only their inputs and run twice.
+"""Implements gradient checkpointing (layers/recompute.py) with TensorFlow.
 
-This implements layers/recompute.py for TensorFlow. Each block becomes a function of its inputs and
-its weights with a custom gradient, which runs the block again and differentiates that second run.
-(tf.recompute_grad would read the weights from the layer, and accumulates their gradients in a copy
-at every call.) The second run starts only when the gradient has reached the block, so the
-activations inside a block are in memory for only one block at a time.
+Each block keeps only its inputs. Its custom gradient runs the block again and differentiates the
+second run. This run starts only when the gradient has reached the block, so the activations of only
+one block are in memory at a time. (tf.recompute_grad would read the weights from the layer, and
+accumulate their gradients in a copy at every call.)
 """
 
 import contextlib
@@ -21,10 +20,8 @@ from keras_bert.models.layers.recompute import recompute_with
 def recomputing(model: keras.Model, *, fully_compiled: bool) -> Iterator[None]:
     """Makes the blocks of a model keep only their inputs when called under a gradient tape.
 
-    Args:
-        model: the model; the tape must already watch its variables.
-        fully_compiled: whether XLA compiles the entire traced function, rather than only its
-            chains.
+    The tape must already watch the model's variables. With `fully_compiled`, XLA compiles the
+    entire traced function, rather than only its chains (fusion.py).
     """
     # The weights are read outside of any layer: a mixed-precision layer would return them cast,
     # and the cast copies would be kept for the backward pass.
@@ -47,7 +44,7 @@ def recomputing(model: keras.Model, *, fully_compiled: bool) -> Iterator[None]:
 def _recomputed(
     layer: keras.layers.Layer, given: Sequence[bool], fully_compiled: bool
 ) -> Callable[..., tf.Tensor]:
-    """Makes a function of those inputs of a layer that are `given`, followed by its weights."""
+    """Returns a function of the layer's inputs that are `given` (not None) and its weights."""
     count = sum(given)
 
     def forward(tensors: Sequence[tf.Tensor]) -> tf.Tensor:
@@ -76,10 +73,9 @@ def _recomputed(
 def _delay_until(
     upstream: tf.Tensor, tensors: Sequence[tf.Tensor], fully_compiled: bool
 ) -> list[tf.Tensor]:
-    """Returns the tensors, but available only after the upstream gradient is.
+    """Returns the tensors so that they are available only after the upstream gradient.
 
-    Without this dependency the second run could start early, or a compiler could merge it with the
-    first one as a common subexpression.
+    Otherwise the second run could start early, or a compiler could merge it with the first one.
     """
     # XLA ignores control dependencies, but it cannot simplify 0 * x, which is NaN for x = NaN.
     if fully_compiled:

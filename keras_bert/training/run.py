@@ -1,4 +1,4 @@
-"""The objects that describe a training run: its settings, devices, directory and record."""
+"""Defines the objects that describe a training run: settings, devices and directory."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from keras_bert.common.errors import InputError
+from keras_bert.config import BertConfig
+from keras_bert.models.memory import check_batch_fits
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -17,18 +19,18 @@ class TrainingSettings:
 
     Attributes:
         num_train_steps: the number of optimizer steps in total.
-        train_batch_size: examples per step, over all devices and micro-batches.
-        gradient_accumulation_steps: micro-batches per step on each device.
-        batch_ramp_steps: steps over which the number of micro-batches grows from one to
-            `gradient_accumulation_steps` (training/ramp.py); 0 for full batches from the start.
+        train_batch_size: the number of examples in a step, over all devices and micro-batches.
+        gradient_accumulation_steps: the number of micro-batches in a step on each device.
+        batch_ramp_steps: the number of steps over which the micro-batches of a step increase from
+            one to `gradient_accumulation_steps` (ramp.py); 0 for full batches from the start.
         max_grad_norm: the global norm to which gradients are clipped.
         jit_compile: whether to compile the forward and backward pass with XLA.
         gradient_checkpointing: whether to keep only the input of each block and recompute the block
             in the backward pass (recomputation.py): less memory, more computation.
-        log_steps: steps between two log lines.
-        save_checkpoints_steps: steps between two checkpoints.
-        evaluate_steps: steps between two evaluations, each followed by a checkpoint; 0 to evaluate
-            at every checkpoint.
+        log_steps: the number of steps between two log lines.
+        save_checkpoints_steps: the number of steps between two checkpoints.
+        evaluate_steps: the number of steps between two evaluations, each followed by a checkpoint;
+            0 to evaluate at every checkpoint.
         keep_checkpoint_max: the number of checkpoints to keep.
         steps_per_loop: maximum number of steps that run without a return to Python (stopping.py).
     """
@@ -51,27 +53,31 @@ class TrainingSettings:
 class TrainingRun:
     """The settings, devices and directory of a training run.
 
-    Attributes:
-        training: the length of the run and the settings of its steps.
-        strategy: the devices.
-        output_dir: the run directory (docs/reference/outputs.md).
-        record: the settings saved in run.json, which must not change when the run is resumed.
+    `output_dir` is described in docs/reference/outputs.md. `record` has the settings saved in
+    run.json, which must not change when the run is resumed. `is_part` is whether this is one phase
+    or one seed of a larger run.
     """
 
     training: TrainingSettings
     strategy: "tf.distribute.Strategy"
     output_dir: Path
     record: Mapping[str, object] = field(default_factory=dict)
+    is_part: bool = False
+
+
+def check_train_batch_fits(
+    settings: TrainingSettings, workers: int, config: BertConfig, length: int
+) -> None:
+    """Raises an InputError if a worker's micro-batch of rows of `length` tokens cannot fit."""
+    size = settings.train_batch_size
+    rows = size // settings.gradient_accumulation_steps // workers
+    check_batch_fits(config, rows, length, f"--train_batch_size={size}")
 
 
 def check_batch_sizes(
     strategy: "tf.distribute.Strategy", settings: TrainingSettings, eval_batch_size: int
 ) -> None:
-    """Checks that the batch sizes are divisible by the number of devices and micro-batches.
-
-    Raises:
-        InputError: if a batch size is not divisible, or a batch ramp has only one micro-batch.
-    """
+    """Raises an InputError unless the batch sizes are divisible by devices and micro-batches."""
     if settings.batch_ramp_steps and settings.gradient_accumulation_steps == 1:
         raise InputError(
             f"--batch_ramp_steps={settings.batch_ramp_steps} needs --gradient_accumulation_steps "

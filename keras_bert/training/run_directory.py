@@ -1,25 +1,24 @@
-"""Decides whether a run starts, resumes, is already finished or does not match its directory.
+"""Finds out whether a run is new, unfinished or finished, and locks its directory.
 
-`run.json` contains the settings and package versions of the run; `results.json` exists once it is
-finished. `.lock` is an empty file that exists while a process is working in the directory.
+`run.json` is the record of the run (run_record.py); `results.json` exists once it is finished.
+`.lock` exists while a process is working in the directory, and contains its name.
 """
 
 import contextlib
-import json
 import os
 import secrets
+import shutil
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import numpy as np
 import tensorflow as tf
+from absl import logging
 
-import keras_bert
 from keras_bert.common.errors import InputError
-from keras_bert.common.files import read_json, write_json
+from keras_bert.common.files import write_json
 from keras_bert.common.lock import locked
 from keras_bert.training.cluster import (
     all_sum,
@@ -28,25 +27,25 @@ from keras_bert.training.cluster import (
     num_workers,
     worker_index,
 )
+from keras_bert.training.metrics import METRICS
+from keras_bert.training.run_record import RUN_FILE, check_same_settings, write_record
 
+RESULTS = "results.json"
 _LOCK = ".lock"
+_BOARD = "tensorboard"
 _MARKER_PREFIX = ".workers-"
 _VISIBILITY_TIMEOUT = 10.0  # On a network file system a new file may become visible late.
-PACKAGES = ("tensorflow", "jax", "keras", "numpy")
 
 
 def is_finished(
     output_dir: Path, settings: Mapping[str, object], strategy: tf.distribute.Strategy
 ) -> bool:
-    """Checks that a directory belongs to this run, and returns whether the run is finished.
+    """Returns whether the run in a directory is finished; all workers must call it.
 
-    Every worker must call it; all of them use the result of worker 0. `settings` must contain
-    everything that the outcome depends on, as JSON values.
+    `settings` must contain everything that affects the results, as JSON values.
 
     Raises:
-        InputError: if the directory holds a run with other settings, or is not shared by all
-            workers.
-        EndedEarly: if another worker is lost.
+        InputError: the run has other settings, or the workers do not share the directory.
     """
     last, message = "", ""
     if worker_index(strategy) == 0:
@@ -59,59 +58,40 @@ def is_finished(
         raise InputError(message)
     if last:
         _check_all_find(strategy, output_dir / last)
-    return last == "results.json"
+    return last == RESULTS
+
+
+def log_finished(output_dir: Path, is_part: bool = False) -> None:
+    """Logs that a run is finished, with the remedy unless it is only a part of a larger run."""
+    remedy = "" if is_part else " (use another folder for a new run)"
+    logging.info("%s is finished; nothing to do%s", output_dir, remedy)
 
 
 def _last_file(output_dir: Path, settings: Mapping[str, object]) -> str:
-    """Returns the name of the last file that this run wrote in its directory, or ""."""
-    run_file = output_dir / "run.json"
-    if not run_file.exists():
+    """Returns the last file that this run wrote: "run.json", "results.json" or "" (a new run)."""
+    if not (output_dir / RUN_FILE).exists():
         return ""
-    settings = json.loads(json.dumps(settings))
-    old = read_json(run_file).get("settings")
-    if not isinstance(old, dict):
-        raise InputError(f"{run_file}: has no settings; expected the record of a run")
-    old, settings = flat(old), flat(settings)
-    changed = [
-        f"{name} was {json.dumps(old.get(name))} and is now {json.dumps(settings.get(name))}"
-        for name in sorted(set(old) | set(settings))
-        if old.get(name) != settings.get(name)
-    ]
-    if changed:
-        raise InputError(
-            f"{output_dir}: contains a run with other settings: {'; '.join(changed)}; expected the "
-            "same settings to resume it, or another --output_dir"
-        )
-    return "results.json" if (output_dir / "results.json").exists() else run_file.name
-
-
-def flat(settings: Mapping[str, object]) -> dict[str, object]:
-    """Flattens nested settings, so that error messages can name the setting that differs.
-
-    `log_steps` of `phase-1` becomes `phase-1.log_steps`.
-    """
-    named = {}
-    for name, value in settings.items():
-        if isinstance(value, Mapping):
-            named |= {f"{name}.{inner}": each for inner, each in flat(value).items()}
-        else:
-            named[name] = value
-    return named
+    check_same_settings(output_dir, settings)
+    return RESULTS if (output_dir / RESULTS).exists() else RUN_FILE
 
 
 @contextlib.contextmanager
 def running(
-    output_dir: Path, settings: Mapping[str, object], strategy: tf.distribute.Strategy
+    output_dir: Path,
+    settings: Mapping[str, object],
+    strategy: tf.distribute.Strategy,
+    files: Mapping[str, object] | None = None,
 ) -> Iterator[Path]:
     """Records a run in its directory and locks the directory during the block.
 
-    Yields:
-        The directory to write to: the run directory on worker 0, a temporary one on other workers.
+    Yields the directory to write to: the run directory on worker 0, a temporary one on the others.
+    `files` is the entry of this name in run.json. A new run that raises an InputError before it has
+    logged or saved anything leaves no files, so that the corrected command can use the directory.
 
     Raises:
-        InputError: if the directory cannot be written, is in use by another process, holds a run
-            with other settings, or is not shared by all workers.
-        EndedEarly: if another worker is lost.
+        InUse: another process is using the directory.
+        InputError: the directory cannot be written, contains a run with other settings, or is not
+            shared by all workers.
     """
     with convert_lost_worker_errors(strategy):
         if worker_index(strategy):
@@ -120,14 +100,51 @@ def running(
                 yield Path(folder)
         else:
             in_use = f"{output_dir}: another process is using this folder"
-            with locked(output_dir / _LOCK, in_use):
+            with (
+                _without_empty_folder(output_dir),
+                locked(output_dir / _LOCK, in_use),
+                _without_files_of_failed_start(output_dir),
+            ):
                 # Checked again: another run may have started and ended since `is_finished`.
-                if not _last_file(output_dir, settings):
-                    record = {"settings": settings, "versions": _versions()}
-                    write_json(output_dir / "run.json", record)
+                _last_file(output_dir, settings)
+                write_record(output_dir, settings, files or {})
                 _check_one_folder(strategy, output_dir)
                 yield output_dir
-        all_sum(strategy)(np.zeros([1]))  # A barrier: worker 0 has written its files.
+        all_sum(strategy)(np.zeros([1]))  # Waits for the files of worker 0.
+
+
+@contextlib.contextmanager
+def _without_empty_folder(folder: Path) -> Iterator[None]:
+    """Deletes a folder that did not exist before the block and is empty after an InputError."""
+    existed = folder.exists()
+    try:
+        yield
+    except InputError:
+        if not existed:
+            with contextlib.suppress(OSError):
+                folder.rmdir()
+        raise
+
+
+@contextlib.contextmanager
+def _without_files_of_failed_start(output_dir: Path) -> Iterator[None]:
+    """Deletes the files of a new run that raises an InputError before it logs or saves anything."""
+    before = {*os.listdir(output_dir)}
+    try:
+        yield
+    except InputError:
+        created = {*os.listdir(output_dir)} - before
+        checkpoints, metrics = output_dir / "checkpoints", output_dir / METRICS
+        has_saved = created - {RUN_FILE, _BOARD, checkpoints.name, METRICS}
+        has_saved = has_saved or (checkpoints.exists() and any(checkpoints.iterdir()))
+        has_logged = metrics.exists() and metrics.stat().st_size
+        if RUN_FILE in created and not (has_saved or has_logged):
+            for path in (output_dir / name for name in created):
+                if path.is_dir():
+                    shutil.rmtree(path, ignore_errors=True)
+                else:
+                    path.unlink(missing_ok=True)
+        raise
 
 
 def _check_one_folder(strategy: tf.distribute.Strategy, output_dir: Path) -> None:
@@ -171,13 +188,3 @@ def _becomes_visible(path: Path) -> bool:
         if time.monotonic() > end:
             return False
         time.sleep(0.2)
-
-
-def _versions() -> dict[str, str]:
-    found = {"keras_bert": keras_bert.__version__}
-    for package in PACKAGES:
-        try:
-            found[package] = version(package)
-        except PackageNotFoundError:
-            found[package] = "not installed"
-    return found

@@ -1,4 +1,4 @@
-"""The objects that training updates: model, optimizer and loss scale, with their objective."""
+"""Defines the objects that a training step uses and updates."""
 
 from dataclasses import dataclass
 
@@ -12,11 +12,8 @@ from keras_bert.training.objective import Objective
 class TrainState:
     """A model and the objects that train it, all created in the strategy's scope.
 
-    Attributes:
-        model: the model that `objective.sums` takes.
-        optimizer: an optimizer built on the model's trainable variables.
-        objective: the losses to minimize and the metrics to report.
-        loss_scale: the loss scale; only for float16.
+    The optimizer is built on the model's trainable variables, and `objective` has the losses and
+    metrics. There is a loss scale only for float16.
     """
 
     model: keras.Model

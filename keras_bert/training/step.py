@@ -1,22 +1,16 @@
-"""The training step: processes one global batch on all devices.
+"""Builds the training step, which processes one global batch on all devices.
 
     batch {name: [B, ...]} -> weights -> all-reduce -> forward, backward (x micro-batches)
     -> all-reduce -> clip -> optimizer
 
 Losses are weighted sums, divided by the total weight of the global batch. The weights depend only
-on the data, so the total is known before the forward pass. The gradient of each micro-batch on each
-device is thus already its share of the global gradient, and the shares are simply added: first over
-micro-batches, then over devices. Clipping applies to the global gradient.
+on the data, so the total is known before the forward pass, and the gradient of each micro-batch on
+each device is already its share of the global gradient. The shares are added over micro-batches and
+devices before they are clipped. In float16, the global norm determines whether all devices skip the
+step (optimization/loss_scale.py).
 
-In float16 the loss is multiplied by a scale, and the gradients are divided by it after the
-all-reduce. Their global norm determines whether a step is skipped, so all devices decide the same.
-
-Row r of a device's share of the batch belongs to micro-batch r mod G, so it is in the same
-micro-batch for any number of devices. Micro-batches of only padding are not computed; they are the
-last ones of a step while the batch size grows (ramp.py).
-
-Batches may differ in length from step to step; XLA compiles a program for each length. Frozen
-variables cost no time: no gradient is computed below the first trainable layer.
+Batches may differ in length; XLA compiles a program for each length. No gradient is computed below
+the first trainable layer.
 """
 
 import contextlib
@@ -44,9 +38,9 @@ def make_train_steps(
     """Builds the compiled function that runs training steps.
 
     Returns:
-        `train_steps(iterator, count)`, which consumes `count` global batches and returns their
-        `StepMetrics` as tensors. With a loss scale, a step whose gradient norm is not finite
-        changes neither the weights nor the optimizer.
+        `train_steps(iterator, count)`, which trains on `count` global batches and returns their
+        `StepMetrics` as tensors. With a loss scale, a step whose gradient is not finite changes
+        nothing but the scale.
     """
     model, optimizer, objective = state.model, state.optimizer, state.objective
     loss_scale, jit_compile = state.loss_scale, training.jit_compile
@@ -98,12 +92,14 @@ def make_train_steps(
         steps = training.gradient_accumulation_steps
         if steps == 1:
             return forward_backward(batch, totals, scale)
+        # Row r of a device belongs to micro-batch r mod `steps`, for any number of devices.
         micro = {
             name: tf.reshape(value, [-1, steps, *tf.unstack(tf.shape(value)[1:])])
             for name, value in batch.items()
         }
+        # Micro-batches of only padding are not computed; they are the last ones (ramp.py).
         filled = tf.reduce_any(micro["example_weights"] > 0, axis=0)
-        count = tf.reduce_sum(tf.cast(filled, tf.int32))  # Padding comes last.
+        count = tf.reduce_sum(tf.cast(filled, tf.int32))
 
         def add(i, sums, gradients):
             part = {name: value[:, i] for name, value in micro.items()}

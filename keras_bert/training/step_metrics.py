@@ -1,4 +1,4 @@
-"""The metrics that training steps return, and their summary between two log lines."""
+"""Defines the metrics that training steps return, and averages them between two log lines."""
 
 import time
 from collections.abc import Sequence
@@ -13,13 +13,13 @@ class StepMetrics(NamedTuple):
     """The metrics of n training steps, with one row per step, float32.
 
     Attributes:
-        sums: [n, F]. Numerators of the objective's F metrics over the global batch.
-        weights: [n, F]. Their denominators.
-        tokens: [n]. Tokens of the batch, without padding.
-        examples: [n]. Examples of the batch, without padding.
-        loss_scale: [n]. The factor by which the loss was multiplied; 1 without loss scaling.
-        gradient_norm: [n]. The global norm of the gradient before clipping.
-        learning_rate: [n]. The learning rate of the step.
+        sums: [n, F], numerators of the objective's F metrics over the global batch.
+        weights: [n, F], the denominators of these metrics.
+        tokens: [n], the number of tokens in the batch, without padding.
+        examples: [n], the number of examples in the batch, without padding.
+        loss_scale: [n], the factor by which the loss was multiplied; 1 without loss scaling.
+        gradient_norm: [n], the global norm of the gradient before clipping.
+        learning_rate: [n], the learning rate of the step.
     """
 
     sums: Any
@@ -62,7 +62,7 @@ class StepWindow:
         self._since = time.monotonic()
 
     def add(self, metrics: StepMetrics) -> None:
-        """Adds completed steps, and the time since the last call."""
+        """Adds the metrics of completed steps, and the time since the last call."""
         self._parts.append(metrics)
         if self._has_compiled:  # The first steps include the compilation.
             self._timed.append(metrics)
@@ -71,7 +71,7 @@ class StepWindow:
         self.restart_clock()
 
     def close(self) -> dict[str, float]:
-        """Returns the metrics of the window and starts the next one."""
+        """Returns {metric: value} over the steps since the last `close`, and starts again."""
         steps = concatenate(self._parts)
         # The loss or the norm of a skipped step may not be finite.
         finite = np.isfinite(steps.sums).all(axis=1)

@@ -1,8 +1,7 @@
 """Stops all workers after the same step or evaluation batch when one of them receives SIGTERM.
 
-A machine that is about to be preempted sends SIGTERM to one or all workers. The workers agree
-after each call into TensorFlow, which is kept short so that they react quickly, and during an
-evaluation after about as many seconds.
+A machine that is about to be preempted sends SIGTERM to one or all workers. The workers agree about
+every SECONDS_PER_CALL seconds: after a call into TensorFlow, or during an evaluation.
 """
 
 import contextlib
@@ -23,12 +22,7 @@ SECONDS_PER_CALL = 2.0
 
 
 class Stopping:
-    """Decides together with all workers, after each call into TensorFlow, whether to stop.
-
-    Args:
-        strategy: the strategy.
-        max_steps: the maximum number of steps per call.
-    """
+    """Decides with all workers whether to stop. A call runs at most `max_steps` steps."""
 
     def __init__(self, strategy: tf.distribute.Strategy, max_steps: int):
         self._sum = all_sum(strategy)
@@ -41,13 +35,13 @@ class Stopping:
 
     @property
     def steps_per_call(self) -> int:
-        """The maximum number of steps of the next call."""
+        """The maximum number of steps in the next call."""
         return self._steps.count
 
     def agree(self, steps: int, seconds: float) -> bool:
-        """Returns whether any worker received SIGTERM, and adapts the length of the next call.
+        """Returns whether any worker received SIGTERM, and updates `steps_per_call`.
 
-        `steps` and `seconds` are the number of steps and the duration of the last call.
+        `steps` is the number of steps in the last call, and `seconds` the time that it took.
         """
         return self._agree(self._steps, steps, seconds)
 
@@ -99,7 +93,7 @@ class Stopping:
 
 
 class _Pace:
-    """The number of steps or batches between two agreements, chosen to take SECONDS_PER_CALL."""
+    """Chooses the number of steps or batches between two agreements, to take SECONDS_PER_CALL."""
 
     def __init__(self, max_count: int = 1_000_000):
         self.count = 1  # Their duration is not known yet.

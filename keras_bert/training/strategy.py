@@ -17,21 +17,21 @@ def make_strategy(
     worker_timeout: float = 300.0,
     model_parallel: int = 1,
 ) -> tf.distribute.Strategy:
-    """Creates the distribution strategy that the flags of a program name.
+    """Creates the distribution strategy for the flags of a program.
 
     Create models and optimizers in its `scope()`.
 
     Args:
         name: `default` (one device), `mirrored` (the devices of this machine),
-            `multi_worker_mirrored` (the devices of the machines in TF_CONFIG), or `tpu` (not yet
-            run on hardware).
-        num_devices: number of devices for `mirrored`: GPUs if there are any, otherwise logical CPU
-            devices; 0 for all of them.
-        worker_timeout: seconds to wait for the other workers (cluster.py, `join`).
+            `multi_worker_mirrored` (the devices of the machines in TF_CONFIG), or `tpu` (not tested
+            on hardware).
+        num_devices: the number of GPUs, or of logical CPU devices without GPUs, for `mirrored`; 0
+            for all of them.
+        worker_timeout: seconds to wait for the other workers.
         model_parallel: must be 1; variables are sharded only with JAX (jax_devices.py).
 
     Raises:
-        InputError: if the name is unknown, the devices are not available, or TF_CONFIG is invalid.
+        InputError: the name is unknown, the devices are not available, or TF_CONFIG is invalid.
     """
     if model_parallel > 1:
         raise InputError(f"--model_parallel={model_parallel} needs KERAS_BACKEND=jax")
@@ -59,14 +59,11 @@ def make_strategy(
 
 
 def fastest_precision(cpu_info: Path = Path("/proc/cpuinfo")) -> str:
-    """Returns the fastest compute dtype measured not to change the loss curve on this machine.
+    """Returns the fastest compute dtype of this machine that does not change the loss curve.
 
-    Args:
-        cpu_info: the file in which Linux lists the features of its processors.
-
-    Returns:
-        `bfloat16` on a CPU with bfloat16 matrix instructions (AMX), where a BERT-base step takes
-        less than half the time of float32 (benchmarks/README.md); otherwise `float32`.
+    It is `bfloat16` on a CPU with bfloat16 matrix instructions (AMX in `cpu_info`), where a
+    BERT-base step takes less than half the time of float32 (benchmarks/README.md); otherwise
+    `float32`.
     """
     if tf.config.list_physical_devices("GPU") or tf.config.list_physical_devices("TPU"):
         return "float32"
@@ -77,20 +74,12 @@ def fastest_precision(cpu_info: Path = Path("/proc/cpuinfo")) -> str:
 
 
 def dtype_policy(mixed_precision: str) -> str:
-    """Returns the Keras dtype policy of a compute dtype: `mixed_bfloat16` for `bfloat16`.
-
-    Variables are float32 in every policy.
-    """
+    """Returns the Keras dtype policy with this compute dtype and float32 variables."""
     return mixed_precision if mixed_precision == "float32" else f"mixed_{mixed_precision}"
 
 
 def check_state_dtype(strategy: tf.distribute.Strategy, state_dtype: str) -> None:
-    """Checks that a strategy supports a dtype of the optimizer state.
-
-    Raises:
-        InputError: for bfloat16 with several workers: they would broadcast the initial values of
-            bfloat16 variables, which TensorFlow does not support.
-    """
+    """Raises an InputError for bfloat16 with several workers: TensorFlow cannot send it."""
     if state_dtype == "bfloat16" and num_workers(strategy) > 1:
         raise InputError(
             "--optimizer_state_dtype=bfloat16 cannot be combined with multi_worker_mirrored, "

@@ -1,9 +1,4 @@
-"""Writes the metrics of a run to a progress bar, TensorBoard and metrics.jsonl.
-
-`metrics.jsonl` has one line per logged step, {"step": 100, "loss": 6.1, ...}; in the line of an
-evaluation, metric names start with "eval_". If a run was killed, the metrics of its first line
-after the resume start at the step of the checkpoint: {"step": 100, "resumed_at_step": 60, ...}.
-"""
+"""Writes the metrics of a run to a progress bar, TensorBoard and metrics.jsonl (metrics.py)."""
 
 import contextlib
 import json
@@ -26,15 +21,11 @@ from keras_bert.training.metrics import EVALUATION, METRICS, RESUMED, read_line,
 class Summaries:
     """Writes the metrics of one run to a progress bar or log, TensorBoard and metrics.jsonl.
 
-    Args:
-        output_dir: the run directory, which gets `metrics.jsonl` and `tensorboard/`.
-        first_step: the step at which the run starts or resumes. Lines of later steps are removed,
-            since the run will write them again.
-        num_train_steps: the step at which the run ends.
-        silent: whether to write nothing, because another worker does.
+    The run starts or resumes at `first_step`. Lines of later steps are deleted from metrics.jsonl,
+    because the run will write them again. With `silent`, nothing is written.
 
     Raises:
-        InputError: if the directory cannot be written.
+        InputError: `output_dir` cannot be written.
     """
 
     def __init__(
@@ -93,10 +84,10 @@ class Summaries:
         self._bar.update(steps)
 
     def write(self, step: int, metrics: Mapping[str, float], prefix: str = "") -> None:
-        """Writes the metrics of a step; `prefix` is `EVALUATION` for an evaluation.
+        """Writes the metrics of a step; `prefix` is `EVALUATION` for those of an evaluation.
 
         Raises:
-            InputError: if they cannot be written (a full disk).
+            InputError: a file cannot be written (a full disk).
         """
         if self._silent:
             return
@@ -107,7 +98,7 @@ class Summaries:
         with _writing(self._metrics), open(self._metrics, "a", encoding="utf-8") as file:
             file.write(json.dumps({"step": step} | resumed | named) + "\n")
             file.flush()
-            os.fsync(file.fileno())  # A resumed run reads its evaluations from it.
+            os.fsync(file.fileno())  # A resumed run reads its evaluations here.
         with _writing(self._board):
             with self._writer.as_default(step=step):
                 for name, value in named.items():
@@ -134,12 +125,9 @@ class Summaries:
 
 
 def read_evaluations(output_dir: Path, last_step: int) -> list[dict[str, float]]:
-    """Reads the evaluations of a run up to `last_step`, in the order of steps.
+    """Returns {"step": ..., metric: value} of each evaluation up to `last_step`, in order of steps.
 
-    Later evaluations are ignored, since the run will repeat them.
-
-    Returns:
-        {"step": ..., metric: value} of each evaluation.
+    Later evaluations are ignored, since the resumed run will repeat them.
     """
     return [
         {name.removeprefix(EVALUATION): value for name, value in row.items()}

@@ -1,11 +1,10 @@
 """Restarts a training command that was preempted or killed.
 
-An exit code of 0, of invalid input or of Ctrl-C is returned. After exit code 75 or a signal, the
-command is restarted after a pause, and resumes from its checkpoint.
+The exit codes of success, invalid input and Ctrl-C are returned. After others, such as 75 or that
+of a signal, the command is restarted and resumes from its checkpoint. 75 is also the exit code if
+the lock of a lost process is still held; the restarts then wait until it is released.
 
     python -m keras_bert.training.supervise [--num_workers=2] -- python run_pretraining.py ...
-
-The program is in `keras_bert.programs.supervise`.
 """
 
 import contextlib
@@ -38,9 +37,9 @@ class Supervision:
         backoff: seconds before the first restart; doubled for each consecutive restart.
         max_backoff: the maximum number of seconds before a restart.
         healthy_after: seconds of work after which the count of consecutive restarts is reset.
-        num_workers: the number of workers on this machine, each with its own TF_CONFIG; 0 for a
-            single process that inherits TF_CONFIG.
-        grace: seconds that the other workers get to end before they are killed.
+        num_workers: the number of workers on this machine; 0 for one process that inherits
+            TF_CONFIG.
+        grace: seconds after a failure or SIGTERM until the workers that still run are killed.
     """
 
     max_restarts: int
@@ -52,14 +51,13 @@ class Supervision:
 
 
 def supervise(command: Sequence[str], settings: Supervision) -> int:
-    """Runs a command and restarts it until it ends for good; forwards SIGTERM to it.
+    """Runs a command, and restarts it until it ends with a final exit code; forwards SIGTERM.
 
-    Returns:
-        The exit code of the last start.
+    Returns the exit code of the last start.
 
     Raises:
-        EndedEarly: if there were too many consecutive restarts.
-        InputError: if the command cannot be started.
+        EndedEarly: there were too many consecutive restarts.
+        InputError: the command cannot be started.
     """
     stop_requested = threading.Event()
     workers: list[subprocess.Popen] = []
@@ -127,7 +125,6 @@ def restart_delay(restarts: int, backoff: float, max_backoff: float) -> float:
 
 
 def _terminate(workers: Sequence[subprocess.Popen]) -> None:
-    """Sends SIGTERM to the running workers."""
     for worker in workers:
         if worker.poll() is None:
             worker.terminate()
@@ -157,8 +154,7 @@ def _wait(
 ) -> tuple[list[int], list[int]]:
     """Waits for all workers; kills those that still run `grace` seconds after a failure or SIGTERM.
 
-    Returns:
-        The exit codes of all workers, and those of the workers that were not killed here.
+    Returns all exit codes, and those of the workers that were not killed here.
     """
     deadline, killed = None, []
     while any(worker.poll() is None for worker in workers):

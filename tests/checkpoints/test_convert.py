@@ -155,6 +155,25 @@ def test_full_disk_raises_input_error_and_leaves_no_files(tiny, tmp_path, to):
     assert os.listdir(tmp_path) == ["a"]
 
 
+@pytest.mark.parametrize("to", list(WRITERS))
+def test_conversion_to_a_full_disk_keeps_the_earlier_one(tiny, tmp_path, small_disk, to):
+    save_model_directory(
+        tmp_path / "a", tiny.make("encoder"), ModelDescription(tiny.config, tiny.vocab)
+    )
+    target = small_disk.path / "b"
+    convert(tmp_path / "a", target, to)
+    before = {path: path.read_bytes() for path in target.rglob("*") if path.is_file()}
+    size = sum(map(len, before.values()))
+    for free in (0, size // 2):  # Nothing can be written, or only some of the files.
+        small_disk.fill(free)
+        with pytest.raises(InputError, match=r"(?s)\bb\b.*: cannot be written \(.*[Nn]o space"):
+            convert(tmp_path / "a", target, to)
+        assert os.listdir(small_disk.path) == ["b"]
+        assert {path: path.read_bytes() for path in before} == before
+        small_disk.release()
+    convert(tmp_path / "a", target, to)
+
+
 def test_differences_in_other_libraries_are_logged(tiny, tmp_path, caplog):
     config = type(tiny.config)(**tiny.config.to_dict() | {"hidden_act": "gelu"})
     save_model_directory(

@@ -1,13 +1,18 @@
 """Tests that files and folders are written completely or not at all, with one-line errors."""
 
 import os
+import signal
 import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
 from keras_bert.common import files
 from keras_bert.common.errors import InputError
 from keras_bert.common.files import atomic_path, read_json, write_bytes, write_json
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def full(*_):
@@ -76,7 +81,54 @@ def test_new_folder_replaces_the_previous_one_and_leaves_no_other_files(tmp_path
     assert os.listdir(tmp_path) == ["m"]
 
 
+@pytest.mark.parametrize("step", ["os.rename", "os.replace", "rmtree"])
+def test_kill_while_a_folder_is_replaced_leaves_one_of_the_two(tmp_path, step):
+    """Kills the writer right after a rename, or before the old folder is deleted."""
+    save_folder(tmp_path / "m", "old")
+    script = f"""
+import os, pathlib, shutil, signal, sys
+from keras_bert.common.files import atomic_path
+
+kill = lambda: os.kill(os.getpid(), signal.SIGKILL)
+rename, replace = os.rename, os.replace
+if {step!r} == "os.rename":
+    os.rename = lambda *paths: (rename(*paths), kill())
+elif {step!r} == "os.replace":
+    os.replace = lambda *paths: (replace(*paths), kill())
+else:
+    shutil.rmtree = lambda *_, **__: kill()
+with atomic_path(pathlib.Path(sys.argv[1])) as partial:
+    partial.mkdir()
+    (partial / "file").write_text("new")
+"""
+    done = subprocess.run([sys.executable, "-c", script, tmp_path / "m"], cwd=ROOT)
+    assert (tmp_path / "m" / "file").read_text() == "new"
+    assert done.returncode == (-signal.SIGKILL if step == "rmtree" else 0)
+
+
+def test_folder_is_replaced_in_two_steps_where_folders_cannot_be_exchanged(tmp_path, monkeypatch):
+    monkeypatch.setattr(files, "_exchange", lambda *_: False)
+    test_new_folder_replaces_the_previous_one_and_leaves_no_other_files(tmp_path)
+
+
+def test_folder_lost_between_two_renames_is_restored_by_the_next_write(tmp_path):
+    save_folder(tmp_path / ".m.replaced", "old")
+    with pytest.raises(RuntimeError), atomic_path(tmp_path / "m"):
+        raise RuntimeError("the next write fails")
+    assert (tmp_path / "m" / "file").read_text() == "old"
+
+
+def test_link_to_a_folder_is_replaced_and_its_target_kept(tmp_path):
+    save_folder(tmp_path / "target", "old")
+    (tmp_path / "m").symlink_to("target")
+    save_folder(tmp_path / "m", "new")
+    assert (tmp_path / "m" / "file").read_text() == "new"
+    assert (tmp_path / "target" / "file").read_text() == "old"
+    assert sorted(os.listdir(tmp_path)) == ["m", "target"]
+
+
 def test_folder_that_cannot_be_renamed_keeps_the_previous_one(tmp_path, monkeypatch):
+    monkeypatch.setattr(files, "_exchange", lambda *_: False)
     save_folder(tmp_path / "m", "old")
     rename = os.rename
 

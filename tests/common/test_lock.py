@@ -2,12 +2,13 @@
 
 import fcntl
 import os
+import socket
 import subprocess
 import sys
 
 import pytest
 
-from keras_bert.common.errors import InputError
+from keras_bert.common.errors import InputError, InUse
 from keras_bert.common.lock import locked
 
 HOLD = """
@@ -28,7 +29,8 @@ def test_lock_is_exclusive_until_its_holder_ends(tmp_path, root):
         stdout=subprocess.PIPE,
     )
     assert holder.stdout.readline() == b"inside\n"
-    with pytest.raises(InputError, match=r"^taken$"), locked(path, "taken"):
+    name = rf"^taken \(process {holder.pid} on {socket.gethostname()}\); run the same command again"
+    with pytest.raises(InUse, match=name), locked(path, "taken"):
         pass
     assert path.exists(), "its holder's"
     holder.kill()
@@ -52,7 +54,7 @@ def test_file_deleted_while_it_was_locked_is_not_a_lock(tmp_path, monkeypatch):
         flock(descriptor, operation)
 
     monkeypatch.setattr(fcntl, "flock", late)
-    with pytest.raises(InputError, match=r"^taken$"), locked(tmp_path / ".lock", "taken"):
+    with pytest.raises(InUse, match=r"^taken; run"), locked(tmp_path / ".lock", "taken"):
         pass
     assert (tmp_path / ".lock").exists(), "another process's"
 

@@ -333,7 +333,7 @@ def test_invalid_input_is_rejected(tmp_path, changes, match):
 
 
 def test_unwritable_vocab_file_is_rejected_before_counting_words(tmp_path, monkeypatch):
-    """Nobody can write in /proc; an existing file need not be writable."""
+    """Nobody can write in /proc."""
 
     def begin(*_):
         raise AssertionError("has begun")
@@ -343,10 +343,35 @@ def test_unwritable_vocab_file_is_rejected_before_counting_words(tmp_path, monke
     for place in ("/proc/vocab.txt", "/proc/no/such/vocab.txt"):
         with pytest.raises(InputError, match=f"--vocab_file={place}: cannot be written"):
             build_vocab(str(tmp_path / "a.txt"), place, VocabSettings(50))
-    for place in ("/proc/version", f"{tmp_path}/new/folder/vocab.txt"):
-        with pytest.raises(AssertionError, match="has begun"):
-            build_vocab(str(tmp_path / "a.txt"), place, VocabSettings(50))
+    with pytest.raises(AssertionError, match="has begun"):
+        build_vocab(str(tmp_path / "a.txt"), f"{tmp_path}/new/folder/vocab.txt", VocabSettings(50))
     assert os.listdir(tmp_path) == ["a.txt"]
+
+
+def test_bad_size_or_other_vocabulary_is_rejected_before_counting_words(tmp_path, monkeypatch):
+    def begin(*_):
+        raise AssertionError("has begun")
+
+    text, vocab, other = (str(tmp_path / name) for name in ("a.txt", "vocab.txt", "other.txt"))
+    Path(text).write_text("the cat sat .\n")
+    tokens = ["[PAD]", "[unused0]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "##a", "b"]
+    Path(vocab).write_text("\n".join(tokens) + "\n")
+    monkeypatch.setattr("data_tools.build_vocab.count_words", begin)
+    with pytest.raises(InputError, match=r"--vocab_size=6: no room .* expected at least 7"):
+        build_vocab(text, other, VocabSettings(6))
+    # Too many tokens, or no vocabulary; a corpus may give fewer tokens than --vocab_size.
+    for path, size in ((vocab, 8), (text, 50)):
+        with pytest.raises(InputError, match=f"--vocab_file={path}: holds another vocabulary"):
+            build_vocab(text, path, VocabSettings(size))
+    for size in (9, 50):
+        with pytest.raises(AssertionError, match="has begun"):
+            build_vocab(text, vocab, VocabSettings(size))
+    extension = VocabExtension(vocab)
+    with pytest.raises(AssertionError, match="has begun"):
+        build_extended_vocab(text, vocab, extension)
+    Path(other).write_text("\n".join([*tokens[:-1], "c"]) + "\n")
+    with pytest.raises(InputError, match=f"--vocab_file={other}: holds another vocabulary"):
+        build_extended_vocab(text, other, extension)
 
 
 def test_warning_reports_an_alphabet_that_does_not_fit(tmp_path, caplog):

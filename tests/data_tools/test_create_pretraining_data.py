@@ -365,7 +365,7 @@ def test_undecodable_bytes_are_counted_and_logged(files, corpus, caplog):
     manifest = create_pretraining_data(**files, settings=SMALL)
     odd = manifest["inputs"][0]["odd"]["undecodable_bytes"]
     assert (odd["count"], odd["first"][0]["offset"]) == (1, 3)
-    assert "odd input: 1 undecodable byte;" in caplog.text
+    assert "malformed or too long: 1 undecodable byte;" in caplog.text
 
 
 def test_corpus_that_is_not_utf8_is_rejected(files, corpus):

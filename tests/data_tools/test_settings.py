@@ -55,7 +55,7 @@ def test_settings_give_the_reading_options():
         ({"ngram": 0}, "--ngram=0: expected from 1 to 20"),
         ({"ngram": 6, "max_predictions_per_seq": 5}, "--ngram=6: expected from 1 to 5"),
         ({"next_sentence": "next"}, "--next_sentence=next: expected one of random, order, none"),
-        ({"dupe_factor": 0}, "--dupe_factor=0: expected at least 1"),
+        ({"dupe_factor": 0}, "--dupe_factor=0: expected from 1 to 1000"),
         ({"max_seq_length": 4}, "--max_seq_length=4: expected from 5 to 65536"),
         ({"max_predictions_per_seq": 200}, "--max_predictions_per_seq=200: expected from 1 to 128"),
         ({"masked_lm_prob": float("nan")}, "--masked_lm_prob=nan: expected from 0 to 1"),

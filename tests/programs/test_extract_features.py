@@ -34,6 +34,17 @@ def test_each_line_of_standard_input_becomes_a_jsonl_row(run_program, checkpoint
     assert np.shape(rows[0]["features"][0]["layers"][0]["values"]) == (8,)
 
 
+def test_default_layers_are_those_of_the_model(run_program, checkpoint, tmp_path):
+    (tmp_path / "in.txt").write_text("a b\n")
+    path = tmp_path / "out.npy"
+    flags = {"input_file": tmp_path / "in.txt", "output_file": path, "init_checkpoint": checkpoint}
+    flags |= {"max_seq_length": 16, "pooling": "mean", "jit_compile": False}
+    done = run_program("extract_features.py", **flags)
+    assert done.returncode == 0, done.stderr
+    assert "--layers=-1,-2\n" in done.stderr
+    assert np.load(path).shape == (1, 2, 8)
+
+
 def test_other_backend_is_rejected_with_one_line(run_program, checkpoint, tmp_path):
     flags = {"output_file": tmp_path / "out.jsonl", "init_checkpoint": checkpoint}
     flags["environment"] = {"KERAS_BACKEND": "jax"}
@@ -50,6 +61,7 @@ def test_other_backend_is_rejected_with_one_line(run_program, checkpoint, tmp_pa
     [
         (["--layers=last"], "--layers=last: expected comma-separated integers"),
         (["--input_file=none.txt"], "none.txt: cannot be read"),
+        (["--batch_size=1000000000"], "is not an integer in the range [1, 1048576]"),
     ],
 )
 def test_invalid_flags_fail_with_one_line(run_program, checkpoint, tmp_path, flags, message):

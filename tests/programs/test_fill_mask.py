@@ -40,6 +40,14 @@ def test_sentence_without_mask_within_max_length_is_rejected(pretrained, fill, t
     assert f"no [MASK] within the first 8 tokens of the text {text!r}" in error
 
 
+def test_sentence_that_is_not_utf8_is_rejected(pretrained, fill):
+    code, lines, error = fill(["a [MASK]", "a [MASK] \udcff"], model_dir=pretrained)
+    assert (code, lines) == (1, [])
+    assert error.endswith(
+        r"the sentence 'a [MASK] \udcff' is not UTF-8; expected text in UTF-8" + "\n"
+    )
+
+
 def test_encoder_without_masked_lm_head_is_rejected(make_checkpoint, fill, tmp_path):
     path = make_checkpoint(tmp_path / "bert", ["a", "b"])
     code, lines, error = fill(["[MASK]"], model_dir=path)

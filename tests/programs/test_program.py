@@ -12,7 +12,11 @@ from absl import flags, logging
 
 from keras_bert.common.errors import EndedEarly, InputError
 from keras_bert.programs.program import MissingInput, Program, call, reject_arguments
-from keras_bert.programs.run_flags import check_output_dir, define_computing
+from keras_bert.programs.run_flags import (
+    check_not_input_folder,
+    check_output_dir,
+    define_computing,
+)
 
 
 def define_flags(define):
@@ -98,7 +102,10 @@ def test_missing_input_names_the_command_that_was_used(ends):
         ("--count", "Missing value for flag --count"),
         ("--name=", "flag --name=: is required and must not be empty"),
         ("--nojit_compile=3", "--nojit_compile=3 does not take an argument"),
-        ("--worker_timeout=nan", "flag --worker_timeout=nan: expected seconds from 0 to 604800"),
+        ("--worker_timeout=nan", "flag --worker_timeout=nan: expected a finite number"),
+        ("--worker_timeout=-1", "flag --worker_timeout=-1.0: expected seconds from 0 to 604800"),
+        ("--count=2147483648", "flag --count=2147483648: expected an integer of at most 32 bits"),
+        ("--count=1" + "0" * 5000, "Exceeds the limit"),
         ("--worker_timeout=1e12", "flag --worker_timeout=1000000000000.0: expected seconds"),
         ("--flagfile=nowhere", "nowhere"),
     ],
@@ -149,6 +156,45 @@ def test_run_that_ends_early_exits_with_code_75_and_one_line(ends):
     assert code == 75
     expected = "ended early: worker 1 is gone: run the same command again to resume"
     assert err == f"count.py: {expected}\n"
+
+
+@pytest.mark.parametrize("backend", ["theano", "torch"])
+def test_backend_that_does_not_exist_is_rejected(ends, monkeypatch, backend):
+    monkeypatch.setenv("KERAS_BACKEND", backend)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    code, out, err = ends("a")
+    assert (code, out) == (1, "")
+    assert err.startswith(f"count.py: error: KERAS_BACKEND={backend}: ")
+    assert "expected" in err
+
+
+class ResourceExhaustedError(Exception):
+    """Stands for the exception of TensorFlow."""
+
+
+@pytest.mark.parametrize(
+    "error", [MemoryError(), MemoryError("Unable to allocate"), ResourceExhaustedError("OOM\nat")]
+)
+def test_exhausted_memory_is_reported_in_one_line(ends, error):
+    def allocate(values, arguments):
+        raise error
+
+    code, out, err = ends(program=Program("count", "Counts.", define_flags, allocate))
+    assert (code, out) == (1, "")
+    reason = str(error).split("\n")[0] or "an allocation failed"
+    assert err == (
+        f"count.py: error: the memory is exhausted ({reason}); expected smaller batches, sequences "
+        "or models\n"
+    )
+
+
+def test_path_that_the_system_rejects_is_reported_in_one_line(ends):
+    def read(values, arguments):
+        open(arguments[0]).close()
+
+    code, _, err = ends("a" * 300, program=Program("count", "Counts.", define_flags, read))
+    assert code == 1
+    assert err == f"count.py: error: {'a' * 200}: File name too long\n"
 
 
 def test_exit_code_of_system_exit_is_kept(ends):
@@ -228,6 +274,21 @@ def test_process_ends_with_the_exit_code_and_imports_no_tensorflow(root):
     done = subprocess.run([sys.executable, "-c", code, "defect"], cwd=root, capture_output=True)
     assert done.returncode == 1
     assert done.stderr.endswith(b"KeyError: 'missing'\n")
+
+
+def test_output_dir_that_contains_the_input_is_rejected(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "data").mkdir()
+    for name, place in (
+        ("data/a.txt", f"{tmp_path}/data"),
+        ("data", "data/."),
+        ("data/*.txt", "data"),
+        ("a.txt", "."),
+    ):
+        with pytest.raises(InputError, match=rf"--output_dir={place}: is the folder of the input"):
+            check_not_input_folder(place, ["", name])
+    check_not_input_folder("data/out", ["data/a.txt", "data", ""])
+    check_not_input_folder("data", ["."])
 
 
 def test_output_dir_that_overlaps_the_checkpoint_is_rejected(tmp_path):

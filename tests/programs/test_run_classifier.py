@@ -2,7 +2,6 @@
 
 import json
 import os
-import random
 import signal
 import subprocess
 import sys
@@ -54,7 +53,7 @@ def metrics(folder):
 
 
 @pytest.mark.slow
-def test_run_killed_at_a_random_step_resumes_to_identical_files(root, place):
+def test_run_killed_at_a_random_step_resumes_to_identical_files(root, place, random_moment):
     flags = {
         "init_checkpoint": "data/bert",
         "max_seq_length": 16,
@@ -75,9 +74,9 @@ def test_run_killed_at_a_random_step_resumes_to_identical_files(root, place):
             text=True,
         )
 
-    # A random step in each run of the test; a failure message names it. At least one checkpoint
-    # exists by then, and enough steps remain that the run cannot end before the kill.
-    step = random.randrange(8, STEPS - 16)
+    # At least one checkpoint exists by then, and enough steps remain that the run cannot end before
+    # the kill.
+    step = random_moment.randrange(8, STEPS - 16)
     uninterrupted, killed = place / "uninterrupted", place / "killed"
     checkpoints = killed / "checkpoints"
     other_process, process = start(uninterrupted), start(killed)  # In parallel: startup is slow.

@@ -2,7 +2,6 @@
 
 import json
 import os
-import random
 import re
 import signal
 import subprocess
@@ -158,11 +157,13 @@ def test_changed_setting_is_rejected_with_the_difference(finished, folder, call)
 
 
 @pytest.mark.slow
-def test_run_killed_at_a_random_step_resumes_to_identical_weights(finished, folder, root):
+def test_run_killed_at_a_random_step_resumes_to_identical_weights(
+    finished, folder, root, random_moment
+):
     output_dir = folder / "killed"
-    # A random step in each run of the test; a failure message names it. At least one checkpoint
-    # exists by then, and enough steps remain that the run cannot end before the kill.
-    step = random.randrange(8, STEPS - 12)
+    # At least one checkpoint exists by then, and enough steps remain that the run cannot end before
+    # the kill.
+    step = random_moment.randrange(8, STEPS - 12)
     checkpoints = output_dir / "checkpoints"
     process = subprocess.Popen(
         command(folder, output_dir), cwd=root, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL
@@ -204,6 +205,29 @@ def test_training_starts_from_a_model_directory(finished, folder, call):
     last = [json.loads(line) for line in lines(finished[0] / "metrics.jsonl")]
     cold = next(row for row in last if row["step"] == 1)
     assert first["masked_lm_loss"] < cold["masked_lm_loss"]
+
+
+def test_run_with_the_former_default_warm_up_resumes_with_that_flag(folder, run_program):
+    """The default was 10,000 steps for any number of steps; it is 1% of the steps."""
+    output_dir = folder / "warm-up"
+
+    def go(**given):
+        (output_dir / "results.json").unlink(missing_ok=True)
+        _, program, *arguments = command(folder, output_dir, num_train_steps=100, **given)
+        if not given:
+            arguments.remove("--num_warmup_steps=4")
+        return run_program(program, *arguments)
+
+    assert go().returncode == 0
+    record = json.loads((output_dir / "run.json").read_text())
+    assert record["settings"]["num_warmup_steps"] == 1
+    record["settings"]["num_warmup_steps"] = 10_000
+    (output_dir / "run.json").write_text(json.dumps(record))
+    done = go()
+    assert done.returncode == 1
+    (line,) = done.stderr.splitlines()
+    assert "other settings: num_warmup_steps was 10000 and is now 1; expected the same" in line
+    assert go(num_warmup_steps=10_000).returncode == 0
 
 
 def test_non_finite_loss_stops_the_run_and_keeps_the_last_checkpoint(folder, call):

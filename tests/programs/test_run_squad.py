@@ -151,7 +151,8 @@ def test_default_flags_use_the_data_and_model_under_data(run_program, folder, tm
         assert f"--{flag}" in done.stderr
     output_dir = tmp_path / "out" / "squad-v1.1"
     results = json.loads((output_dir / "results.json").read_text())
-    assert results.keys() == {"step", "best_step", "exact", "f1"}
+    counts = {"train_truncated", "dev_truncated", "test_truncated"}
+    assert results.keys() == {"step", "best_step", "exact", "f1"} | counts
     assert results["step"] == 2  # Two epochs of eight questions.
     assert f"f1 = {results['f1']:.6g}" in done.stdout
     answers = json.loads((output_dir / "predictions.json").read_text())
@@ -173,6 +174,10 @@ def test_default_flags_use_the_data_and_model_under_data(run_program, folder, tm
             "--data_dir=nowhere: contains none of the expected files train-v1.1.json, ",
         ),
         ({"doc_stride": 0}, "--doc_stride=0: 0 is not a positive integer"),
+        ({"doc_stride": 21}, "doc_stride=21: is larger than the part of the context in a window"),
+        ({"train_batch_size": 10**12}, "is not an integer in the range [1, 1048576]"),
+        ({"num_train_epochs": "1e300"}, "is not a number in the range [0.0, 1000000.0]"),
+        ({"output_dir": "."}, "--output_dir=.: is the folder of the input "),
         ({"n_best_size": 0}, "--n_best_size=0: 0 is not a positive integer"),
         ({"max_query_length": 0}, "--max_query_length=0: 0 is not a positive integer"),
         ({"max_answer_length": 0}, "--max_answer_length=0: 0 is not a positive integer"),
@@ -183,10 +188,12 @@ def test_invalid_input_fails_with_one_line_and_leaves_no_files(run_program, fold
     flags = dict(flags)
     if flags.get("train_file"):
         flags["train_file"] = write(folder / "misplaced.json", [paragraph])
-    done = run_program("run_squad.py", **flags_of(folder, output_dir=folder / "bad", **flags))
+    flags = flags_of(folder, **{"output_dir": folder / "bad"} | flags)
+    before = sorted(folder.iterdir())
+    done = run_program("run_squad.py", cwd=folder, **flags)
     assert done.returncode == 1
     last = done.stderr.splitlines()[-1]
     assert last.startswith("run_squad.py: error: ")
     assert message in last
     assert "Traceback" not in done.stderr
-    assert not (folder / "bad").exists()
+    assert sorted(folder.iterdir()) == before

@@ -7,7 +7,8 @@ Input: the site-packages folder of TensorFlow and tensorflow-text, and a list of
     [{"export_dir": DIR, "requests": {signature: {input: tensor}}}]
     tensor = {"dtype": "string", "shape": [2], "values": ["a", "b"]}
 
-Output: the list of {signature: {output: tensor}}. The values of a tensor are a flat list; the bytes
+Output: the list of {signature: {output: tensor}}, or {signature: {"error": message}} for a request
+that fails. The values of a tensor are a flat list; the bytes
 of a string are written as Latin-1, which can represent any byte. The names of inputs and outputs
 come from the signatures in saved_model.pb, as in TensorFlow Serving. The program loads only the
 libraries of tensorflow-text with the ops that keras_bert's tokenizer uses.
@@ -251,6 +252,14 @@ def contents(buffer: "ctypes._Pointer[Buffer]") -> bytes:
     return ctypes.string_at(buffer.contents.data, buffer.contents.length)
 
 
+def answer(model: "Model", signature: str, request: Mapping[str, Mapping]) -> dict:
+    """Runs a signature; returns its outputs or the message of its error."""
+    try:
+        return model.run(signature, request)
+    except RuntimeError as error:
+        return {"error": str(error)}
+
+
 def main(site_packages: str, calls: str, answers: str) -> None:
     """Runs the calls of one file and writes the answers to another."""
     tensorflow = TensorFlow(Path(site_packages))
@@ -258,7 +267,7 @@ def main(site_packages: str, calls: str, answers: str) -> None:
     for call in json.loads(Path(calls).read_text()):
         model = Model(tensorflow, call["export_dir"])
         assert model.signatures.keys() == call["requests"].keys()
-        written.append({name: model.run(name, each) for name, each in call["requests"].items()})
+        written.append({name: answer(model, name, each) for name, each in call["requests"].items()})
     Path(answers).write_text(json.dumps(written))
     imported = [name for name in sys.modules if name.partition(".")[0].startswith("tensorflow")]
     assert not imported, imported

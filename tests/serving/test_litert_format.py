@@ -9,7 +9,7 @@ from keras_bert.serving import litert_format
 from keras_bert.serving.litert_format import write_litert
 
 runtime = pytest.importorskip(
-    "ai_edge_litert.interpreter", reason="not installed: pip install -e '.[litert]'"
+    "ai_edge_litert.interpreter", reason="not installed: pip install 'keras-bert-pipeline[litert]'"
 )
 
 LONGEST = 16  # Number of positions in `make_model`.

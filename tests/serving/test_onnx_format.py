@@ -9,8 +9,10 @@ import pytest
 from keras_bert.common.errors import InputError
 from keras_bert.config import HIDDEN_ACTS
 
-onnx = pytest.importorskip("onnx", reason="not installed: pip install -e '.[onnx]'")
-onnxruntime = pytest.importorskip("onnxruntime", reason="not installed: pip install -e '.[onnx]'")
+onnx = pytest.importorskip("onnx", reason="not installed: pip install 'keras-bert-pipeline[onnx]'")
+onnxruntime = pytest.importorskip(
+    "onnxruntime", reason="not installed: pip install 'keras-bert-pipeline[onnx]'"
+)
 
 from keras_bert.serving import onnx_format  # noqa: E402
 from keras_bert.serving.onnx_format import write_onnx  # noqa: E402
@@ -99,5 +101,7 @@ def test_too_large_model_is_rejected_and_existing_file_is_kept(make_model, tmp_p
 def test_missing_package_error_names_the_extra_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "onnx", None)
     monkeypatch.delitem(sys.modules, "keras_bert.serving.onnx_format")
-    with pytest.raises(InputError, match=r"onnx is missing; .* pip install -e '\.\[onnx\]'"):
+    with pytest.raises(
+        InputError, match=r"onnx is not installed; .* pip install 'keras-bert-pipeline\[onnx\]'"
+    ):
         importlib.import_module("keras_bert.serving.onnx_format")

@@ -9,14 +9,16 @@ import tensorflow as tf
 
 from keras_bert.common.errors import InputError
 from keras_bert.serving.saved_model import write_saved_model
+from tests.disk import SmallDisk
 
 
 class Served(tf.Module):
     """A model that returns the number of bytes of a text divided by a weight."""
 
-    def __init__(self, weight: float):
+    def __init__(self, weight: float, unused: int = 0):
         super().__init__()
         self.weight = tf.Variable(weight)
+        self.unused = tf.Variable(tf.zeros([unused]))
 
     def signatures(self) -> dict:
         def score(text: tf.Tensor) -> dict[str, tf.Tensor]:
@@ -53,3 +55,20 @@ def test_every_file_is_flushed_to_disk_before_the_folder_appears(
     written = {path.name for path in (tmp_path / "1").rglob("*")}
     assert {"variables.index", "variables", "saved_model.pb", "assets.extra"} <= written
     assert written <= names
+
+
+@pytest.mark.parametrize("free", [0, 8192, 1 << 16])
+def test_export_to_a_full_disk_is_an_error_and_leaves_no_files(small_disk: SmallDisk, free: int):
+    """Nothing can be written; or the weights cannot; or all but the end of the weights can."""
+    served, folder = Served(1.0, unused=1 << 16), small_disk.path / "1"
+
+    def export() -> None:
+        write_saved_model(served, folder, {}, lambda info: "", {"text": "A text."})
+
+    small_disk.fill(free)
+    with pytest.raises(InputError, match=r"(?s)1: cannot be written \(.*[Nn]o space left"):
+        export()
+    assert os.listdir(small_disk.path) == []
+    small_disk.release()
+    export()
+    assert (folder / "saved_model.pb").exists()

@@ -20,6 +20,7 @@ import gzip
 import importlib.util
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -76,6 +77,9 @@ def answers(export, root, tmp_path_factory) -> dict[str, dict]:
         }
         for each in exports
     ]
+    wrong = {name: dict(request) for name, request in calls[0]["requests"].items()}
+    wrong["token_ids"]["input_ids"] = as_json(np.full([3, 4], 10**6, np.int32))
+    calls.append({"export_dir": calls[0]["export_dir"], "requests": wrong})
     (folder / "calls.json").write_text(json.dumps(calls))
     site_packages = Path(importlib.util.find_spec("tensorflow").origin).parent.parent
     program = str(root / "tests" / "serving" / "c_api.py")
@@ -87,7 +91,13 @@ def answers(export, root, tmp_path_factory) -> dict[str, dict]:
         text=True,
     )
     assert process.returncode == 0, process.stderr[-2000:]
-    return dict(zip(TASKS, json.loads(Path(files[1]).read_text()), strict=True))
+    return dict(zip([*TASKS, "wrong"], json.loads(Path(files[1]).read_text()), strict=True))
+
+
+def test_token_ids_out_of_range_are_rejected_in_c(answers: dict):
+    assert answers["wrong"]["serving_default"].keys() == answers["pair"]["serving_default"].keys()
+    message = answers["wrong"]["token_ids"]["error"]
+    assert re.search(r"input_ids: expected values from 0 to \d+, got\W+1000000\b", message), message
 
 
 @pytest.mark.parametrize("task", TASKS)

@@ -1,24 +1,31 @@
-"""Token ids truncated and padded by a client: which tokens are read, and where outputs go."""
+"""Token ids padded by a client: which tokens are read or rejected, and where outputs go."""
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
+from keras_bert.config import BertConfig
 from keras_bert.serving import token_ids
 
 NAMES = ("input_ids", "input_mask", "segment_ids")
+CONFIG = BertConfig(vocab_size=13, max_position_embeddings=8)
 
 
-def call(input_ids, input_mask, segment_ids, max_length=8):
-    """Returns tokens, segments, and both padded again, from a graph with unknown shapes."""
+def read(input_ids, input_mask, segment_ids):
+    """Returns tokens, segments, both padded, and `truncated`, from a graph of unknown shapes."""
 
     def run(input_ids, input_mask, segment_ids):
-        rows = token_ids.Rows(input_ids, input_mask, segment_ids, max_length)
+        rows = token_ids.Rows(input_ids, input_mask, segment_ids, CONFIG)
         values = tf.stack([rows.input_ids.values, rows.segment_ids.values], axis=1)
-        return rows.input_ids, rows.segment_ids, rows.padded(values)
+        return rows.input_ids, rows.segment_ids, rows.padded(values), rows.truncated
 
     arrays = [np.array(x, np.int32) for x in (input_ids, input_mask, segment_ids)]
-    ids, segments, padded = tf.function(run, input_signature=token_ids.SPECS)(*arrays)
+    return tf.function(run, input_signature=token_ids.SPECS)(*arrays)
+
+
+def call(input_ids, input_mask, segment_ids):
+    """Returns tokens, segments, and both padded again."""
+    ids, segments, padded, _ = read(input_ids, input_mask, segment_ids)
     return ids.to_list(), segments.to_list(), padded.numpy()
 
 
@@ -44,6 +51,39 @@ def test_tokens_beyond_the_maximum_length_are_ignored():
     tokens, _, padded = call(ids, mask, ids * 0)
     assert tokens == [[3, 4, 5, 6, 7, 8, 9, 10]]
     assert padded[0, :, 0].tolist() == [0, 0, 3, 4, 5, 6, 7, 8, 9, 10, 0, 0]
+
+
+def test_rows_with_more_tokens_than_positions_are_truncated():
+    mask = np.array([[1] * 9, [1] * 8 + [0], [0] + [1] * 8, [0] * 9])
+    assert read(mask, mask, mask * 0)[-1].numpy().tolist() == [True, False, False, False]
+    for shape in ((0, 3), (0, 0)):
+        assert read(*[np.zeros(shape)] * 3)[-1].shape == (0,)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "highest"),
+    [
+        ("input_ids", 13, 12),
+        ("input_ids", -1, 12),
+        ("input_ids", 2**31 - 1, 12),
+        ("segment_ids", 2, 1),
+        ("segment_ids", -7, 1),
+        ("input_mask", 2, 1),
+        ("input_mask", -1, 1),
+    ],
+)
+def test_values_out_of_range_are_rejected(name, value, highest):
+    arrays = {name: np.ones([2, 4], np.int32) for name in NAMES}
+    call(**arrays)
+    arrays[name][1, 2] = value
+    message = rf"{name}: expected values from 0 to {highest}, got\D+{value}\b"
+    with pytest.raises(tf.errors.InvalidArgumentError, match=message):
+        call(**arrays)
+
+
+def test_ids_at_padding_can_have_any_value():
+    tokens, of, _ = call([[2, 5, -100]], [[1, 1, 0]], [[0, 1, 99]])
+    assert (tokens, of) == ([[2, 5]], [[0, 1]])
 
 
 @pytest.mark.parametrize(("shape", "tokens"), [((2, 0), [[0], [0]]), ((0, 3), []), ((0, 0), [])])

@@ -138,7 +138,7 @@ def test_missing_package_is_logged_and_no_file_is_written(
 ):
     monkeypatch.setitem(sys.modules, "tensorflow_serving.apis.prediction_log_pb2", None)
     write_warmup_requests(tmp_path, "name", {"serving_default": {"text": np.array(["a"])}})
-    assert re.search(r"tensorflow-serving-api is missing.*\[serving\]", caplog.text)
+    assert re.search(r"tensorflow-serving-api is not installed.*\[serving\]", caplog.text)
     assert not list(tmp_path.iterdir())
 
 

@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 from keras_bert.common.errors import InputError
-from keras_bert.text.padding import pad_segments
+from keras_bert.text.padding import combine_segments, pad_segments
 
 CLS, SEP, PAD = 101, 102, 0
 
@@ -63,6 +63,16 @@ def test_pairs_are_truncated_one_token_at_a_time_from_the_longer_segment():
                 (left if len(left) > len(right) else right).pop()
             expected = [CLS, *left, SEP, *right, SEP]
             assert row.tolist() == expected + [PAD] * (length - len(expected))
+
+
+@pytest.mark.parametrize(
+    ("lengths", "expected"),
+    [([(6,), (7,), (0,)], [False, True, False]), ([(5, 0), (6, 0), (2, 4), (3, 2)], [0, 1, 1, 0])],
+)
+def test_rows_that_lose_tokens_are_marked_as_truncated(lengths, expected):
+    sides = [tf.ragged.constant([[7] * n for n in side], tf.int32) for side in zip(*lengths)]  # noqa: B905
+    combined = combine_segments(*sides, max_seq_length=8, cls_token_id=CLS, sep_token_id=SEP)
+    assert combined.truncated.numpy().tolist() == [bool(value) for value in expected]
 
 
 def test_padding_uses_the_given_id():

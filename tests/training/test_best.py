@@ -21,7 +21,7 @@ def evaluations(*values):
     ],
 )
 def test_step_of_the_best_evaluation(values, best):
-    kept = BestWeights("f1", lambda: None)
+    kept = BestWeights("f1", lambda step: None, lambda: None)
     assert kept.step_of_best(evaluations(*values)) == best
 
 
@@ -36,5 +36,34 @@ def test_step_of_the_best_evaluation(values, best):
     ],
 )
 def test_training_stops_when_patience_is_exhausted(values, patience, stops):
-    kept = BestWeights("f1", lambda: None, patience=patience)
+    kept = BestWeights("f1", lambda step: None, lambda: None, patience=patience)
     assert kept.has_stopped(evaluations(*values)) == stops
+
+
+@pytest.mark.parametrize(
+    ("saved", "values", "is_saved"),
+    [
+        (None, (0.5,), True),
+        (None, (0.5, 0.4), False),  # saved by an earlier version, at the best step
+        (None, (0.5, 0.6), True),
+        (10, (0.5, 0.5), False),  # a tie
+        (10, (0.5, 0.6), True),
+        (20, (0.5, 0.4), True),  # by an attempt that was killed
+        (30, (0.5, 0.4), True),  # of a step that must be repeated
+        (20, (0.9, 0.5, 0.6), True),  # step 10 was lost, so step 20 counts
+        (20, (0.9, 0.5, 0.4), False),
+        (10, (math.nan, 0.1), True),
+        (10, (0.1, math.nan), False),
+    ],
+)
+def test_weights_are_compared_with_the_saved_ones(saved, values, is_saved):
+    steps = []
+    kept = BestWeights("f1", steps.append, lambda: saved)
+    kept.save_if_better(evaluations(*values))
+    assert steps == [10 * len(values)] * is_saved
+
+
+@pytest.mark.parametrize(("saved", "step"), [(None, 20), (20, 20), (10, 10)])
+def test_saved_step_is_read_or_else_that_of_the_best_evaluation(saved, step):
+    kept = BestWeights("f1", lambda step: None, lambda: saved)
+    assert kept.step_of_saved(evaluations(0.1, 0.3)) == step

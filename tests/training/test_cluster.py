@@ -107,13 +107,32 @@ OWN = "{{node Cast}} /job:worker/replica:0/task:0/device:CPU:0"
         (tf.errors.CancelledError, "Socket closed"),
     ],
 )
-def test_errors_that_name_another_worker_report_the_lost_connection(error, who):
-    named = "worker 1" if "task:1" in who else "another worker"
+def test_errors_about_another_worker_report_the_lost_connection(error, who):
     with (
-        pytest.raises(EndedEarly, match=f"^lost the connection to {named}$"),
+        pytest.raises(EndedEarly, match=r"^lost the connection to worker 1$"),
         _convert_lost_worker_errors(2, 0),
     ):
         raise error(None, None, who)
+
+
+@pytest.mark.parametrize(
+    ("who", "named"),
+    [
+        ("Collective ops is aborted by: /task:2 heartbeat timeout", "worker 2"),
+        (
+            "Collective ops is aborted by: Deadline Exceeded\n\n"
+            "RPC: /tensorflow.CoordinationService/Heartbeat",
+            "worker 0",
+        ),
+        ("Socket closed", "another worker"),
+    ],
+)
+def test_lost_worker_of_several_is_named_if_the_error_identifies_it(who, named):
+    with (
+        pytest.raises(EndedEarly, match=f"^lost the connection to {named}$"),
+        _convert_lost_worker_errors(3, 1),
+    ):
+        raise tf.errors.UnavailableError(None, None, who)
 
 
 @pytest.mark.parametrize(

@@ -240,6 +240,12 @@ def flags(data, output_dir, **changes):
     return [f"--{k}" if v is None else f"--{k}={v}" for k, v in values.items()]
 
 
+def last_checkpoint(output_dir):
+    """Returns the step of the last checkpoint; 0 if there is none."""
+    steps = [int(path.name[5:]) for path in output_dir.glob("checkpoints/step-*")]
+    return max(steps, default=0)
+
+
 def start(root, data, folder, output_dir, *killed):
     program = (worker_tasks.program, root / "run_pretraining.py", flags(data, output_dir))
     return worker_processes.start(folder, 2, *program, *killed)
@@ -261,34 +267,36 @@ def check_end(processes, killed):
 
 
 def test_killed_worker_ends_the_others_and_the_run_resumes_bit_identical(
-    data, session, root, tmp_path
+    data, session, root, tmp_path, random_moment
 ):
     """Kills each worker while models are built, which leaves no files, and during training."""
     run, nothing = tmp_path / "run", tmp_path / "nothing"
     building = [
-        start(root, data, tmp_path / f"building-{killed}", nothing, killed, "building")
-        for killed in (0, 1)
+        start(root, data, tmp_path / f"building-{killed}", nothing, killed) for killed in (0, 1)
     ]
     with ThreadPoolExecutor() as beside:
         ends = [beside.submit(check_end, building[killed], killed) for killed in (0, 1)]
         for killed in (0, 1):
-            check_end(start(root, data, tmp_path / f"training-{killed}", run, killed), killed)
+            step = random_moment.randint(1, STEPS - last_checkpoint(run))
+            check_end(start(root, data, tmp_path / f"training-{killed}", run, killed, step), killed)
         for end in ends:
             end.result()
     assert not nothing.exists()
+    step = last_checkpoint(run)
     again = start(root, data, tmp_path / "again", run)
     assert [worker_processes.ended(process) for process in again] == [0, 0]
-    assert "Training resumed at step" in again[0].log.read_text()
+    assert (f"Training resumed at step {step}" in again[0].log.read_text()) == (step > 0)
     assert_close(weights(run), weights(session / "plain"), tolerance=0)
 
 
 def test_supervisor_restarts_all_workers_and_the_run_ends_bit_identical(
-    data, session, root, tmp_path
+    data, session, root, tmp_path, random_moment
 ):
     """Starts every worker as a new process, as a user does."""
     supervise = [sys.executable, "-m", "keras_bert.training.supervise", "--num_workers=2"]
-    command = [sys.executable, "-m", "tests.training.worker_tasks", "run_pretraining.py"]
-    arguments = [tmp_path / "mark", *flags(data, tmp_path / "run")]
+    command = [sys.executable, "-m", "tests.training.worker_tasks", "killed_once"]
+    step = str(random_moment.randint(1, STEPS))
+    arguments = ["run_pretraining.py", tmp_path / "mark", step, *flags(data, tmp_path / "run")]
     done = subprocess.run(
         [*supervise, "--backoff=0.1", "--max_restarts=1", "--", *command, *arguments],
         cwd=root,

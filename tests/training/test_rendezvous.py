@@ -2,13 +2,12 @@
 
 import contextlib
 import socket
-import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from keras_bert.common.errors import EndedEarly, InputError
+from keras_bert.common.errors import EndedEarly, InputError, InUse
 from keras_bert.training import rendezvous
 
 
@@ -51,21 +50,97 @@ def test_workers_that_start_one_after_the_other_connect(addresses):
 def test_silent_connection_from_another_process_blocks_no_worker(addresses, monkeypatch):
     """It has four times the timeout to send data; the workers are answered meanwhile."""
     monkeypatch.setattr(rendezvous, "_CALL_TIMEOUT", 20.0)
-    own_port = rendezvous._own_port
+    with contextlib.ExitStack() as connections:
+
+        def connect(address):
+            connections.enter_context(socket.create_connection(("127.0.0.1", port_of(address))))
+
+        call_first(monkeypatch, connect)
+        assert connect_all(addresses) == [0, 1, 2]
+
+
+def call_first(monkeypatch, connect):
+    """Calls `connect` with the address of each worker as soon as the worker listens."""
+    listen = rendezvous._listen
 
     def called_by_another_process(address):
-        listener = own_port(address)
-        connections.enter_context(socket.create_connection(("127.0.0.1", port_of(address))))
+        listener = listen(address)
+        connect(address)
         return listener
 
-    monkeypatch.setattr(rendezvous, "_own_port", called_by_another_process)
-    with contextlib.ExitStack() as connections:
-        assert connect_all(addresses) == [0, 1, 2]
+    monkeypatch.setattr(rendezvous, "_listen", called_by_another_process)
+
+
+FORGED = b"keras_bert worker "
+
+
+@pytest.mark.parametrize(
+    ("sent", "reason"),
+    [
+        (FORGED + b"\0\1" + b"x" * 16, "has a different list of workers than this worker"),
+        (FORGED + b"\xff\xff" + b"x" * 16, "has a different list of workers than this worker"),
+        (FORGED, "sent no greeting of a worker"),
+        (b"GET / HTTP/1.1\r\n\r\n", "sent no greeting of a worker"),
+        (b"", "sent no greeting of a worker"),
+    ],
+)
+def test_connections_from_other_processes_are_logged_and_ignored(
+    addresses, monkeypatch, sent, reason
+):
+    """Each connects three times before the workers; a flood does not fill the log."""
+    lines = []
+    monkeypatch.setattr(
+        rendezvous.logging, "warning", lambda text, *values: lines.append(text % values)
+    )
+
+    def connect(address):
+        for _ in range(3):
+            with socket.create_connection(("127.0.0.1", port_of(address))) as connection:
+                connection.sendall(sent)
+
+    call_first(monkeypatch, connect)
+    assert connect_all(addresses) == [0, 1, 2]
+    assert lines == [f"Ignored a connection from 127.0.0.1, which {reason}"] * 3  # one per worker
+
+
+def test_worker_listens_only_on_its_address_in_tf_config(addresses):
+    with rendezvous._listen(addresses[0]) as listener:
+        assert listener.getsockname()[0] == "127.0.0.1"
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(("127.0.0.2", port_of(addresses[0])))
+
+
+@pytest.mark.parametrize(
+    ("found", "reason"),
+    [
+        ("127.0.1.1", "is the loopback address 127.0.1.1 on this machine"),
+        ("192.0.2.1", "is not an address of this machine"),
+    ],
+)
+def test_worker_listens_on_all_addresses_if_its_own_cannot_be_used(
+    addresses, monkeypatch, found, reason
+):
+    """Debian maps the own name to 127.0.1.1; a container may be behind a router."""
+    monkeypatch.setattr(socket, "gethostbyname", lambda host: found)
+    warnings = []
+    monkeypatch.setattr(rendezvous.logging, "warning", lambda *text: warnings.append(text))
+    with rendezvous._listen(f"host-a:{port_of(addresses[0])}") as listener:
+        assert listener.getsockname()[0] == "0.0.0.0"
+    ((text, *values),) = warnings
+    assert (text % tuple(values)).startswith(f"TF_CONFIG: host-a {reason}")
+
+
+def test_port_in_use_can_be_retried(addresses):
+    with (
+        rendezvous._listen(addresses[0]),
+        pytest.raises(InUse, match="Address already in use; run the same command again once it"),
+    ):
+        rendezvous.wait_for_workers(addresses, 0, timeout=5)
 
 
 def test_call_that_is_not_accepted_gets_no_answer(addresses):
     """A connection is made as soon as a port listens, so a worker needs an acknowledgement."""
-    with rendezvous._own_port(addresses[0]):
+    with rendezvous._listen(addresses[0]):
         assert rendezvous._call(b"hello", 0.2, addresses[0]) == b""
 
 
@@ -81,14 +156,25 @@ def errors_of(*given):
         return list(threads.map(worker, given))
 
 
-def test_different_worker_lists_are_rejected_on_both_workers(addresses):
-    """The second worker's list does not contain the first one."""
+def test_different_worker_lists_are_rejected_on_both_workers(addresses, monkeypatch):
+    monkeypatch.setattr(rendezvous, "_CALL_TIMEOUT", 0.5)
     first, second, third = addresses
-    errors = errors_of(([first, second], 0), ([third, second], 1))
+    errors = errors_of(([first, second], 0), ([first, second, third], 1))
     reason = "has a different list of workers than this worker, which is worker"
     assert errors[0].startswith(f"TF_CONFIG: worker 1, {second}, {reason} 0 of ")
-    assert errors[1].startswith(f"TF_CONFIG: worker 0, which called from 127.0.0.1, {reason} 1 of ")
-    assert errors[1].endswith(f'["{third}", "{second}"]')
+    assert errors[1].startswith(f"TF_CONFIG: worker 0, {first}, {reason} 1 of ")
+    assert errors[1].endswith(f'["{first}", "{second}", "{third}"]')
+
+
+def test_different_worker_list_is_rejected_by_the_worker_that_is_called(addresses):
+    """The second worker's list does not contain the first one, so it waits for the third."""
+    first, second, third = addresses
+    with ThreadPoolExecutor() as threads:
+        waiting = threads.submit(rendezvous.wait_for_workers, [third, second], 1, timeout=1)
+        with pytest.raises(InputError, match=f"worker 1, {second}, has a different list of"):
+            rendezvous.wait_for_workers([first, second], 0, timeout=1)
+        with pytest.raises(EndedEarly, match=f"not connected: {third}"):
+            waiting.result()
 
 
 def test_second_worker_with_the_same_index_is_rejected(addresses):
@@ -116,17 +202,18 @@ def test_workers_that_do_not_answer_are_called_in_parallel(addresses, monkeypatc
 class AbortedListener:
     """A listener whose connections are aborted before accept; the third one ends the wait."""
 
-    def __init__(self, all_connected):
-        self.all_connected, self.calls = all_connected, 0
+    calls = 0
 
     def accept(self):
         self.calls += 1
         if self.calls == 3:
-            self.all_connected.set()
+            self.third_call.set()
         raise ConnectionAbortedError
 
 
 def test_aborted_connection_is_not_an_error():
-    listener = AbortedListener(threading.Event())
-    rendezvous._accept_calls(listener, b"hello", set(), [], listener.all_connected)
+    listener = AbortedListener()
+    reception = rendezvous._Reception(listener, b"hello")
+    listener.third_call = reception._closed
+    reception._accept_calls()
     assert listener.calls == 3

@@ -5,9 +5,10 @@ import json
 import pytest
 import tensorflow as tf
 
+import keras_bert
 from keras_bert.common.errors import InputError
 from keras_bert.common.files import write_json
-from keras_bert.training import run_directory
+from keras_bert.training import run_record
 from keras_bert.training.run_directory import is_finished, running
 
 SETTINGS = {"learning_rate": 1e-4, "files": ["a", "b"]}
@@ -41,7 +42,7 @@ def test_one_of_two_runs_that_start_together_is_rejected(tmp_path, monkeypatch):
             pass
         write_json(path, content)
 
-    monkeypatch.setattr(run_directory, "write_json", write_late)
+    monkeypatch.setattr(run_record, "write_json", write_late)
     start(tmp_path)
 
 
@@ -67,6 +68,38 @@ def test_new_run_writes_its_settings_and_versions(tmp_path):
     content = json.loads((tmp_path / "run" / "run.json").read_text())
     assert content["settings"] == SETTINGS
     assert content["versions"]["keras"].startswith("3.")
+
+
+def test_resume_with_other_versions_warns_with_both_and_records_both(tmp_path, caplog):
+    start(tmp_path)
+    path = tmp_path / "run.json"
+    now = json.loads(path.read_text())
+    assert "resumed_with" not in now
+    first = {**now["versions"], "tensorflow": "2.20.0", "keras_bert": "0.1.0"}
+    write_json(path, {**now, "versions": first})
+    for _ in range(2):  # The second time, nothing new is recorded.
+        caplog.clear()
+        start(tmp_path)
+        (warning,) = [r.getMessage() for r in caplog.records if r.levelname == "WARNING"]
+        assert f"keras_bert 0.1.0 and {keras_bert.__version__}" in warning
+        assert f"tensorflow 2.20.0 and {tf.__version__}" in warning
+        assert "numpy" not in warning
+        content = json.loads(path.read_text())
+        assert content == {**now, "versions": first, "resumed_with": [now["versions"]]}
+
+
+@pytest.mark.parametrize("versions", [{"jax": "0.1"}, {}, None, ["keras"]])
+def test_versions_that_do_not_matter_or_are_not_recorded_give_no_warning(
+    tmp_path, caplog, versions
+):
+    """TensorFlow runs do not use JAX, even if it is installed."""
+    start(tmp_path)
+    content = json.loads((tmp_path / "run.json").read_text())
+    if isinstance(versions, dict) and versions:
+        versions = content["versions"] | versions
+    write_json(tmp_path / "run.json", {**content, "versions": versions})
+    start(tmp_path)
+    assert not [r for r in caplog.records if r.levelname == "WARNING"]
 
 
 def test_same_settings_resume_the_run(tmp_path):
@@ -101,3 +134,49 @@ def test_file_in_place_of_the_folder_is_named(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match=r"file.*cannot be written"):
         start(tmp_path / "file" / "run")
+
+
+def fail(folder, write=lambda: None):
+    def run():
+        with running(folder, SETTINGS, ONE):
+            write()
+            raise InputError("invalid")
+
+    with pytest.raises(InputError, match="invalid"):
+        run()
+
+
+def test_run_that_fails_before_it_logs_or_saves_anything_leaves_nothing(tmp_path):
+    """Otherwise the corrected command would not match run.json."""
+    folder = tmp_path / "out"
+
+    def write():
+        (folder / "tensorboard").mkdir()
+        (folder / "tensorboard" / "events").touch()
+        (folder / "checkpoints").mkdir()
+
+    fail(folder, write)
+    assert not folder.exists()
+    folder.mkdir()
+    (folder / "notes.txt").write_text("mine")
+    fail(folder, write)
+    assert [path.name for path in folder.iterdir()] == ["notes.txt"]
+
+
+@pytest.mark.parametrize("name", ["metrics.jsonl", "best", "checkpoints/step-00000001", "seed-1"])
+def test_failed_run_that_logged_or_saved_something_is_kept(tmp_path, name):
+    def write():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("content")
+
+    fail(tmp_path, write)
+    assert (tmp_path / name).exists()
+    assert (tmp_path / "run.json").exists()
+
+
+def test_interrupted_or_resumed_run_that_fails_is_kept(tmp_path):
+    with pytest.raises(KeyboardInterrupt), running(tmp_path, SETTINGS, ONE):
+        raise KeyboardInterrupt
+    assert (tmp_path / "run.json").exists()
+    fail(tmp_path)
+    assert (tmp_path / "run.json").exists()

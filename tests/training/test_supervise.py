@@ -1,11 +1,15 @@
 """The supervisor: which exits it restarts, and how often."""
 
+import os
 import signal
+import socket
 import subprocess
 import sys
 import time
 
 import pytest
+
+from keras_bert.common.lock import locked
 
 COUNT = "import sys, os; open(sys.argv[1], 'a').write('x'); "
 
@@ -49,19 +53,54 @@ def test_wait_doubles_up_to_a_limit(root):
     assert printed == "[0.5, 1.0, 256.0, 300.0, 300.0] 0.0\n"
 
 
-@pytest.mark.parametrize("flag", ["backoff", "max_backoff", "grace"])
-def test_invalid_wait_is_rejected(root, flag):
-    arguments = supervise("true", **{flag: "inf" if flag == "grace" else "nan"})
+@pytest.mark.parametrize(
+    ("flag", "value", "expected"),
+    [
+        ("backoff", "nan", "expected a finite number"),
+        ("max_backoff", "1e9", "expected seconds from 0 to 604800 (one week)"),
+        ("grace", "-1", "expected seconds from 0 to 604800 (one week)"),
+    ],
+)
+def test_invalid_wait_is_rejected(root, flag, value, expected):
+    arguments = supervise("true", **{flag: value})
     done = subprocess.run(arguments, cwd=root, capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert f"--{flag}=" in done.stderr
-    assert "expected seconds from 0 to 604800 (one week)" in done.stderr
+    assert expected in done.stderr
 
 
 def test_run_that_finishes_after_restarts_exits_with_code_0(root, tmp_path):
     end = "sys.exit(0 if os.path.getsize(sys.argv[1]) == 3 else 75)"
     done, starts = run(root, end, tmp_path / "starts")
     assert (done.returncode, starts) == (0, 3)
+
+
+LOCKED = """
+from keras_bert.common.lock import locked
+from keras_bert.programs.program import Program, call
+
+def main(flags, arguments):
+    with locked(arguments[0], "out: in use"):
+        pass
+
+sys.exit(call(Program("locked", "", lambda define: None, main), ["locked.py", sys.argv[2]]))
+"""
+
+
+def test_run_waits_until_a_lock_is_released(root, tmp_path):
+    """An orphan of an earlier start holds the lock until the second restart."""
+    starts, lock = tmp_path / "starts", tmp_path / "lock"
+    arguments = supervise(sys.executable, "-c", COUNT + LOCKED, str(starts), str(lock))
+    with locked(lock, "taken"):
+        process = subprocess.Popen(arguments, cwd=root, stderr=subprocess.PIPE, text=True)
+        while not starts.exists() or len(starts.read_text()) < 3:
+            assert process.poll() is None, process.stderr.read()
+            time.sleep(0.02)
+    _, printed = process.communicate(timeout=60)
+    assert process.returncode == 0, printed
+    holder = f"out: in use (process {os.getpid()} on {socket.gethostname()})"
+    assert f"locked.py: error: {holder}; run the same command again once" in printed
+    assert "exit codes [75]; restart 1 of 10" in printed
 
 
 def test_all_workers_restart_if_a_killed_worker_makes_another_fail(root, tmp_path):

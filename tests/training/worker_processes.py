@@ -34,7 +34,7 @@ def start(folder: Path, count: int, task: Callable[..., None], *arguments: objec
     return processes
 
 
-def ended(process, seconds: float = 300) -> int:
+def ended(process, seconds: float = 900) -> int:
     """Waits for a worker; returns its exit code, negative for a signal."""
     process.join(seconds)
     if process.exitcode is None:

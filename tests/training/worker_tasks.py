@@ -8,6 +8,7 @@ import os
 import runpy
 import signal
 import sys
+import time
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -226,18 +227,15 @@ def session(index, data, folder, names):
     all_sum(strategy)(np.zeros([1]))  # No worker leaves before all others have arrived.
 
 
-def program(index, path, flags, killed=None, place="training"):
-    """Runs a program; kills one worker while it builds its model, or after six steps."""
+def program(index, path, flags, killed=None, step=0):
+    """Runs a program; kills one worker after a step, or while it builds its model (step 0)."""
     sys.argv = [str(path), *flags]
     run = functools.partial(runpy.run_path, str(path), run_name="__main__")
     if killed != index:
         run()
         return
-    places = {
-        "building": (pretraining_run, "BertPretrainer", 1),
-        "training": (Summaries, "advance", 6),
-    }
-    with at_call(*places[place], signals(signal.SIGKILL)):
+    place = (Summaries, "advance", step) if step else (pretraining_run, "BertPretrainer", 1)
+    with at_call(*place, signals(signal.SIGKILL)):
         run()
 
 
@@ -247,14 +245,35 @@ def first_alone(index, path, flags):
         program(index, path, flags)
 
 
-def killed_once(path, mark, *flags):
+def killed_once(path, mark, step, *flags):
     """Runs a program; kills worker 1 the first time, when the file `mark` does not exist yet."""
-    index = json.loads(os.environ["TF_CONFIG"])["task"]["index"]
-    is_first = index == 1 and not Path(mark).exists()
+    is_first = _own_index() == 1 and not Path(mark).exists()
     if is_first:
         Path(mark).touch()
-    program(index, path, flags, index if is_first else None)
+    program(_own_index(), path, flags, 1 if is_first else None, int(step))
+
+
+def paused_once(path, folder, step, *flags):
+    """Runs a program; worker 1 pauses after a step the first time, until the file `go` exists.
+
+    The other workers are then in the middle of the next step: they wait for the gradients of
+    worker 1.
+    """
+    mark, go = Path(folder) / "paused", Path(folder) / "go"
+
+    def pause():
+        mark.touch()
+        while not go.exists():
+            time.sleep(0.05)
+
+    is_first = _own_index() == 1 and not mark.exists()
+    with at_call(Summaries, "advance", int(step), pause) if is_first else contextlib.nullcontext():
+        program(_own_index(), path, flags)
+
+
+def _own_index():
+    return json.loads(os.environ["TF_CONFIG"])["task"]["index"]
 
 
 if __name__ == "__main__":
-    killed_once(*sys.argv[1:])
+    globals()[sys.argv[1]](*sys.argv[2:])

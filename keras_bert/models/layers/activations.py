@@ -1,4 +1,4 @@
-"""The activations of BERT's feed-forward layers, by their name in the config."""
+"""Defines the activations of BERT's feed-forward layers, by their name in the config."""
 
 import math
 from collections.abc import Callable
@@ -10,16 +10,13 @@ from keras import ops
 def gelu_erf(x: Any) -> Any:
     """Computes the exact GELU, x·Φ(x) (Hendrycks and Gimpel 2016).
 
-    It uses erf because ONNX runtimes lack the erfc used by Keras.
+    It uses erf because ONNX runtimes lack erfc, which Keras uses.
     """
     return 0.5 * x * (1.0 + ops.erf(x * math.sqrt(0.5)))
 
 
 def gelu_tanh(x: Any) -> Any:
-    """Computes the tanh approximation of GELU (Hendrycks and Gimpel 2016).
-
-    Google's released BERT uses this form.
-    """
+    """Computes the tanh approximation of GELU, which Google's BERT uses."""
     return 0.5 * x * (1.0 + ops.tanh(math.sqrt(2.0 / math.pi) * (x + 0.044715 * x * x * x)))
 
 

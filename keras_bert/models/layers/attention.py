@@ -1,9 +1,8 @@
-"""Multi-head self-attention (Vaswani et al. 2017), without the output projection.
+"""Computes multi-head self-attention (Vaswani et al. 2017), without the output projection.
 
-Shapes: B batch, S length, H hidden size, N heads, D head size. In rows that contain several
-examples, tokens attend only within their example. In causal attention, for left-to-right models,
-tokens attend only to themselves and earlier tokens. Without attention dropout, a backend may
-replace the computation with a fused operation (`attend_with`).
+Shapes: B batch, S length, H hidden size, N heads, D head size. A row may contain several examples;
+tokens then attend only within their example. In left-to-right models, attention is causal: tokens
+attend only to themselves and earlier tokens.
 """
 
 import contextlib
@@ -32,12 +31,11 @@ _attend: contextvars.ContextVar[Callable[..., Any] | None] = contextvars.Context
 
 @contextlib.contextmanager
 def attend_with(attend: Callable[..., Any]) -> Iterator[None]:
-    """Computes attention without dropout with the given function, within the block.
+    """Computes attention without dropout with the given function during the block.
 
-    Args:
-        attend: a function of ((query, key, value), each [B, S, N, D]; input_mask [B, S];
-            example_ids [B, S] or None; scale; causal) that returns softmax(scale · QKᵀ + mask)V,
-            [B, S, N, D].
+    A backend can thus replace it with a fused operation. `attend` is a function of ((query, key,
+    value), each [B, S, N, D]; input_mask [B, S]; example_ids [B, S] or None; scale; causal) that
+    returns softmax(scale · QKᵀ + mask)V, [B, S, N, D].
     """
     token = _attend.set(attend)
     try:
@@ -47,33 +45,24 @@ def attend_with(attend: Callable[..., Any]) -> Iterator[None]:
 
 
 def key_mask(input_mask: Any) -> Any:
-    """Returns the addend of the attention scores that masks padding: 0 for tokens, else -10000.
+    """Maps the input mask [B, S] to the mask of padding, [B, 1, 1, S]: 0 for tokens, else -10000.
 
-    Maps input_mask [B, S] int32 to [B, 1, 1, S] float32, which broadcasts over heads and queries.
+    The masks in this file are float32, and are added to the attention scores [B, N, S, S].
     """
     return (1.0 - ops.cast(input_mask, "float32"))[:, None, None, :] * _MASKED_SCORE
 
 
 def example_mask(example_ids: Any) -> Any:
-    """Returns the addend of the attention scores that masks other examples: 0 or -10000.
+    """Maps example ids [B, S] to the mask of keys in other examples, [B, 1, S, S]: 0 or -10000.
 
-    Padding counts as one example, so only padding attends to it.
-
-    Args:
-        example_ids: [B, S] int32, 1, 2, ... for the examples of a row, 0 for padding.
-
-    Returns:
-        [B, 1, S, S] float32, which broadcasts over heads.
+    Padding (id 0) counts as one example, so only padding attends to it.
     """
     same = example_ids[:, :, None] == example_ids[:, None, :]
     return (1.0 - ops.cast(same, "float32"))[:, None] * _MASKED_SCORE
 
 
 def causal_mask(length: Any) -> Any:
-    """Returns the addend of the attention scores that masks later tokens: 0 or -10000.
-
-    The result [S, S] float32, queries by keys, broadcasts over rows and heads.
-    """
+    """Returns the mask of later tokens, [S, S], queries by keys: 0 or -10000."""
     place = ops.arange(length)
     return ops.cast(place[None, :] > place[:, None], "float32") * _MASKED_SCORE
 
@@ -84,15 +73,7 @@ def split_heads(
 ) -> Any:
     """Splits (product + bias) · scale into heads: [B, S, H] -> [B, N, S, D].
 
-    Args:
-        product: [B, S, H].
-        bias: [H], or None if it is already added.
-        heads: N.
-        scale: factor.
-        transposed: whether to return [B, N, D, S] instead.
-
-    Returns:
-        [B, N, S, D] or [B, N, D, S], in the dtype of the product.
+    The bias [H] is None if it is already added. With `transposed`, the result is [B, N, D, S].
     """
     x = ops.cast(with_bias(product, bias) * scale, product.dtype)
     batch, length, width = ops.shape(x)
@@ -102,7 +83,7 @@ def split_heads(
 
 @chain
 def biased(product: Any, bias: Any) -> Any:
-    """Adds the bias [H] in float32 (None: already added); returns the dtype of the product."""
+    """Adds the bias [H] (None: already added) in float32; returns the dtype of the product."""
     return ops.cast(with_bias(product, bias), product.dtype)
 
 
@@ -116,18 +97,10 @@ def attention_probabilities(
     rate: float,
     causal: bool = False,
 ) -> Any:
-    """Computes softmax(scores + mask) in float32, followed by dropout.
+    """Computes softmax(scores + mask) in float32, followed by dropout: [B, N, S, S].
 
-    Args:
-        scores: [B, N, S, S].
-        input_mask: [B, S] int32.
-        example_ids: [B, S] int32, or None if each row is one example.
-        drop_key: [B] int32, or None for no dropout.
-        rate: the dropout rate.
-        causal: whether to mask later tokens.
-
-    Returns:
-        [B, N, S, S] in the dtype of the scores.
+    The scores are [B, N, S, S]; `input_mask` and `example_ids` are those of an `AttendingLayer`.
+    `drop_key` [B] is None for no dropout. With `causal`, later tokens are masked.
     """
     # Computed within the chain, so that a compiler need not store the [B, 1, S, S] mask.
     mask = key_mask(input_mask) if example_ids is None else example_mask(example_ids)
@@ -147,7 +120,12 @@ def merge_heads(context: Any) -> Any:
 class AttendingLayer(ConfiguredLayer):
     """Base class of layers that map hidden states to hidden states and attention probabilities.
 
-    The probabilities are returned only if requested.
+        call(hidden [B, S, H], input_mask [B, S], dropout_seed [B], example_ids [B, S])
+            -> [B, S, H], or ([B, S, H], probabilities [B, N, S, S]) if they are requested
+
+    All inputs after `hidden` are int32. `input_mask` is 1 for tokens and 0 for padding.
+    `dropout_seed` is None outside training. `example_ids` are 1, 2, ... for the examples of a row
+    and 0 for padding, or None if each row is one example.
 
     Args:
         config: a `BertConfig` or its dict.
@@ -187,12 +165,7 @@ class AttendingLayer(ConfiguredLayer):
 
 @keras.saving.register_keras_serializable(package="keras_bert")
 class SelfAttention(AttendingLayer):
-    """Computes softmax(QKᵀ/√D + mask)V for each head.
-
-    Args:
-        config: a `BertConfig` or its dict.
-        dropout_site: number of the layer's dropout site (dropout.py).
-    """
+    """Computes softmax(QKᵀ/√D + mask)V for each head; has one dropout site."""
 
     def __init__(
         self, config: BertConfig | Mapping[str, Any], dropout_site: int = 0, **kwargs: Any
@@ -218,19 +191,7 @@ class SelfAttention(AttendingLayer):
         example_ids: Any = None,
         return_attention_probabilities: bool = False,
     ) -> Any:
-        """Computes the attention of every token to the tokens that are not masked.
-
-        Args:
-            hidden: [B, S, H].
-            input_mask: [B, S] int32, 1 for tokens, 0 for padding.
-            dropout_seed: [B] int32, or None outside training.
-            example_ids: [B, S] int32, 1, 2, ... for the examples of a row, 0 for padding; None if
-                each row is one example.
-            return_attention_probabilities: whether to return the probabilities too.
-
-        Returns:
-            The contexts [B, S, H], or (contexts, probabilities [B, N, S, S]).
-        """
+        """Computes the attention of every token to the tokens that are not masked."""
         # The queries are scaled, with S·H multiplications, rather than the scores, with N·S·S.
         scale = 1.0 / math.sqrt(self.config.hidden_size // self.config.num_attention_heads)
         drop_key, causal = self.dropout.key(dropout_seed), self.config.is_decoder

@@ -1,11 +1,10 @@
 """Marks the element-wise operations between matrix products, so that a compiler can fuse them.
 
-A training step consists of matrix products, with short sequences of element-wise operations between
-them. On some processors, a library computes the products fastest, while the element-wise operations
-need a compiler that fuses each sequence into one pass over memory. A chain is a function that
-contains one such sequence. It has the decorator `chain`, which has no effect by itself. Within
-`compile_chains_with`, the given compiler compiles each chain that is called; for TensorFlow, it is
-`compile_chain` in keras_bert/training/fusion.py.
+On some processors, a library computes the matrix products of a training step fastest, while each
+sequence of element-wise operations between them needs a compiler that fuses it into one pass over
+memory. A chain is a function that contains one such sequence. It has the decorator `chain`, which
+has no effect by itself. During `compile_chains_with`, each chain is compiled when it is called (for
+TensorFlow, by `compile_chain` in keras_bert/training/fusion.py).
 """
 
 import contextlib
@@ -22,11 +21,10 @@ _compiler: contextvars.ContextVar[Compiler | None] = contextvars.ContextVar(
 
 
 def chain(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Marks a pure function as a chain.
+    """Marks a pure function as a chain, which a backward pass may run again.
 
-    Args:
-        function: takes tensors, None or NamedTuples of tensors by position and plain settings by
-            keyword, reads nothing else, and returns a tensor. A backward pass may run it again.
+    It must take tensors, None or NamedTuples of tensors by position and plain settings by keyword,
+    read nothing else, and return a tensor.
     """
 
     @functools.wraps(function)
@@ -39,11 +37,10 @@ def chain(function: Callable[..., Any]) -> Callable[..., Any]:
 
 @contextlib.contextmanager
 def compile_chains_with(compiler: Compiler) -> Iterator[None]:
-    """Compiles every chain that is called within the block.
+    """Compiles every chain that is called during the block.
 
-    Args:
-        compiler: takes the function of a chain and returns a faster function with the same
-            arguments and result, which the backend can differentiate.
+    `compiler` takes the function of a chain and returns a faster function with the same arguments
+    and result, which the backend can differentiate.
     """
     token = _compiler.set(compiler)
     try:

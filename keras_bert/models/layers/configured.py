@@ -1,4 +1,4 @@
-"""Base class of the layers that are configured by a `BertConfig`."""
+"""Defines the base class of the layers that are configured by a `BertConfig`."""
 
 from collections.abc import Mapping
 from typing import Any

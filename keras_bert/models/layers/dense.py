@@ -1,7 +1,7 @@
-"""The dense layers of the transformer: `keras.layers.Dense` whose bias a chain can add.
+"""Defines the dense layers of the transformer, whose bias is added by the next operation.
 
-The operations after a matrix product run as one chain (chain.py), which includes the bias. The
-layers of this package therefore call `product_and_bias`; `layer(x)` is the complete Dense.
+The element-wise operations after a matrix product run as one chain (chain.py), which includes the
+bias. Therefore, the layers of this package call `product_and_bias`, and not the layer itself.
 """
 
 from typing import Any
@@ -14,12 +14,9 @@ from keras import ops
 class LazyTruncatedNormal(keras.initializers.Initializer):
     """A truncated normal initializer that draws its seed at the first call.
 
-    `keras.initializers.TruncatedNormal` draws its seed in the constructor. If the seed is drawn
-    when a layer is built, the kernels of a model depend only on the order in which its layers are
-    built.
-
-    Args:
-        stddev: standard deviation before the truncation at two standard deviations.
+    The weights of a model then depend only on the order in which its layers are built.
+    `keras.initializers.TruncatedNormal` draws its seed in the constructor. `stddev` is the standard
+    deviation before the truncation at two standard deviations.
     """
 
     def __init__(self, stddev: float):
@@ -27,7 +24,7 @@ class LazyTruncatedNormal(keras.initializers.Initializer):
         self._initializer: keras.initializers.Initializer | None = None
 
     def __call__(self, shape: tuple, dtype: Any = None) -> Any:
-        """Returns a tensor of random values, which are the same at each call."""
+        """Returns a tensor of random values, the same at each call."""
         if self._initializer is None:
             self._initializer = keras.initializers.TruncatedNormal(stddev=self.stddev)
         return self._initializer(shape, dtype=dtype)
@@ -66,24 +63,18 @@ class SplitDense(keras.layers.Dense):
         return ops.cast(super().quantized_call(*args, **kwargs), self.compute_dtype)
 
     def quantize(self, mode: Any = None, type_check: bool = True, config: Any = None) -> None:
-        """Quantizes the kernel; see `keras.layers.Dense.quantize`.
-
-        `type_check` is ignored, because the check of Keras rejects subclasses of Dense.
-        """
+        """Quantizes the kernel; ignores `type_check`, because Keras's check rejects subclasses."""
         super().quantize(mode, type_check=False, config=config)
 
     def product_and_bias(self, inputs: Any) -> tuple[Any, Any]:
         """Returns the matrix product and the bias, which the caller must add with `with_bias`.
 
-        Must be called within the `call` of a layer with the same dtype policy, which casts the
-        kernel. The layer's activation is not applied.
-
-        Args:
-            inputs: [..., inputs].
+        Does not apply the activation. Must be called within the `call` of a layer with the same
+        dtype policy, which casts the kernel.
 
         Returns:
-            The product [..., units] in the compute dtype, and the bias [units]; None instead of the
-            bias for a quantized layer, which adds it itself.
+            The product [..., units] in the compute dtype, and the bias [units], or None if it is
+            already added, as in a quantized layer.
         """
         if self.quantization_mode is not None:
             return self(inputs), None

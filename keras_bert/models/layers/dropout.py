@@ -1,11 +1,9 @@
 """Applies dropout as a pure function of the example's seed, the dropout site and the position.
 
-A dropout site is one dropout layer of the model; its number is unique within the model. The
-position is that of the element in the example.
-
-The mask of an example does not depend on the replica, the micro-batch or the row of the batch that
-contains it. Results are therefore the same for any number of devices and micro-batches, and
-recomputation generates the same mask again (common/random_bits.py).
+A dropout site is one dropout layer of the model; its number is unique within the model. The mask of
+an example does not depend on the device, the micro-batch or the row that contains it. Results are
+therefore the same for any number of devices and micro-batches, and recomputation generates the same
+mask again (common/random_bits.py).
 """
 
 import math
@@ -18,20 +16,14 @@ from keras_bert.common.random_bits import random_bits, site_key
 
 
 def drop(inputs: Any, key: Any, rate: float) -> Any:
-    """Sets elements to zero at random and scales up the others.
+    """Sets elements of [B, ...] to zero at random and scales up the others.
 
-    Args:
-        inputs: [B, ...].
-        key: [B] int32 from `site_key`, or None for no dropout.
-        rate: the dropout rate, in [0, 1).
-
-    Returns:
-        [B, ...] in the dtype of the inputs.
+    `key` is [B] int32 from `site_key`, or None for no dropout; `rate` is in [0, 1).
     """
     if key is None or rate == 0.0:
         return inputs
     shape = ops.shape(inputs)
-    dropped = round(rate * 2**16)  # of the 2^16 possible values of the bits
+    dropped = round(rate * 2**16)  # how many of the 2^16 values of the bits drop an element
     bits = random_bits(key, math.prod(shape[1:]))
     kept = ops.cast(bits >= dropped - 2**15, inputs.dtype)
     return inputs * ops.reshape(kept * (1.0 / (1.0 - dropped / 2**16)), shape)

@@ -1,4 +1,4 @@
-"""The input embeddings: word + position + segment, then LayerNorm, then dropout.
+"""Computes the input embeddings: word + position + segment, then LayerNorm, then dropout.
 
 The order follows Devlin et al. 2019, figure 2, and Google's released code.
 """
@@ -19,13 +19,10 @@ from keras_bert.models.layers.layer_norm import LayerNorm, layer_norm
 
 
 class Summands(NamedTuple):
-    """The three embeddings of each token, before they are added.
+    """The embeddings of each token before they are added, in float32.
 
-    Attributes:
-        words: [B, S, H] float32, the word embedding of each token.
-        positions: [S, H] or [B, S, H] float32.
-        segment_table: [types, H] float32.
-        segment_ids: [B, S] int32.
+    `words` is [B, S, H], and `positions` [S, H] or [B, S, H]. The segments are `segment_table`
+    [types, H] and `segment_ids` [B, S] int32.
     """
 
     words: Any
@@ -51,15 +48,9 @@ def sum_norm(
     epsilon: float,
     dtype: str,
 ) -> Any:
-    """Computes dropout(LN(words + positions + segments)) in float32; returns [B, S, H].
+    """Computes dropout(LN(words + positions + segments)) in float32; returns [B, S, H] in `dtype`.
 
-    Args:
-        summands: the embeddings.
-        weights: gamma and beta.
-        drop_key: [B] int32, or None for no dropout.
-        rate: the dropout rate.
-        epsilon: epsilon of the LayerNorm.
-        dtype: dtype of the result.
+    `drop_key` is [B] int32, or None for no dropout.
     """
     words, positions, segment_table, segment_ids = summands
     # A product with one-hot rows has a matrix product as its gradient. The gradient of a gather
@@ -74,9 +65,7 @@ def sum_norm(
 class BertEmbeddings(ConfiguredLayer):
     """Adds the three embeddings of each token, and applies LayerNorm and dropout.
 
-    Args:
-        config: a `BertConfig` or its dict.
-        dropout_site: number of the layer's dropout site (dropout.py).
+    `dropout_site` is the number of its dropout site (dropout.py).
     """
 
     def __init__(
@@ -116,11 +105,8 @@ class BertEmbeddings(ConfiguredLayer):
     ) -> Any:
         """Returns the hidden states [B, S, H].
 
-        Args:
-            input_ids: [B, S] int32, below `vocab_size`.
-            segment_ids: [B, S] int32, below `type_vocab_size`.
-            dropout_seed: [B] int32, or None outside training.
-            position_ids: [B, S] int32, below S; None for 0, 1, 2, ...
+        `input_ids`, `segment_ids` and `position_ids` are [B, S] int32; None for `position_ids`
+        means 0, 1, 2, ... `dropout_seed` is [B] int32, or None outside training.
 
         Raises:
             InputError: if S is over `max_position_embeddings`.

@@ -1,4 +1,4 @@
-"""The heads of the models: the pooler, the masked-LM head and linear heads."""
+"""Defines the heads of the models: the pooler, the masked-LM head and linear heads."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -18,13 +18,9 @@ from keras_bert.models.layers.layer_norm import BiasAndNorm, LayerNorm, layer_no
 def activation_norm(
     product: Any, weights: BiasAndNorm, *, activation: Callable[[Any], Any], epsilon: float
 ) -> Any:
-    """Computes LN(act(product + bias)) in float32; returns [..., H] in the dtype of the product.
+    """Computes LN(act(product + bias)) in float32 for a product [..., H]; returns its dtype.
 
-    Args:
-        product: [..., H].
-        weights: the bias, gamma and beta, [H] each.
-        activation: an element-wise function.
-        epsilon: epsilon of the LayerNorm.
+    `activation` is an element-wise function.
     """
     x = activation(with_bias(product, weights.bias))
     return ops.cast(layer_norm(x, weights.gamma, weights.beta, epsilon), product.dtype)
@@ -60,7 +56,7 @@ def take_positions(hidden: Any, positions: Any) -> Any:
 
 @keras.saving.register_keras_serializable(package="keras_bert")
 class Pooler(ConfiguredLayer):
-    """Computes tanh(W h + b) of the hidden state of an example's first token."""
+    """Computes tanh(W h + b), where h is the hidden state of an example's first token."""
 
     def __init__(self, config: BertConfig | Mapping[str, Any], **kwargs: Any):
         super().__init__(config, **kwargs)
@@ -78,12 +74,10 @@ class Pooler(ConfiguredLayer):
         self.dense.build((hidden_shape[0], hidden_shape[-1]))
 
     def call(self, hidden: Any, positions: Any = None) -> Any:
-        """Pools the hidden states to [B, H], or to [B, K, H] with positions.
+        """Pools the hidden states [B, S, H] to [B, H], or to [B, K, H] with positions.
 
-        Args:
-            hidden: [B, S, H].
-            positions: [B, K] int32, the first position of each example in a row; None if each row
-                is one example.
+        `positions` [B, K] int32 are the first positions of the examples in each row; None if each
+        row is one example.
         """
         if positions is None:
             return ops.tanh(self.dense(hidden[:, 0]))
@@ -101,8 +95,8 @@ class Pooler(ConfiguredLayer):
 class MaskedLMHead(ConfiguredLayer):
     """Scores every token of the vocabulary at the masked positions.
 
-    The masked positions, about 20 of 128, are gathered first, because the product with the
-    vocabulary is the most expensive one of the model. A left-to-right model scores every position.
+    The product with the vocabulary is the most expensive one of the model. Therefore, the masked
+    positions, about 20 of 128, are gathered first. A left-to-right model scores every position.
     """
 
     def __init__(self, config: BertConfig | Mapping[str, Any], **kwargs: Any):
@@ -113,7 +107,7 @@ class MaskedLMHead(ConfiguredLayer):
         self.layer_norm = LayerNorm(config.layer_norm_eps, name="LayerNorm", dtype=dtype)
 
     def build(self, hidden_shape: tuple) -> None:
-        """Creates the transform and the output bias; the encoder's word table is the kernel."""
+        """Creates the transform and the output bias; the kernel is the encoder's word table."""
         self.dense.build((None, hidden_shape[-1]))
         self.layer_norm.build((None, hidden_shape[-1]))
         self.output_bias = self.add_weight(
@@ -121,12 +115,10 @@ class MaskedLMHead(ConfiguredLayer):
         )
 
     def call(self, hidden: Any, positions: Any, word_embeddings: Any) -> Any:
-        """Returns the logits [B, P, V], float32; P is S without positions.
+        """Returns the logits [B, P, V], float32, of the hidden states [B, S, H].
 
-        Args:
-            hidden: [B, S, H].
-            positions: [B, P] int32, below S; None for all positions.
-            word_embeddings: [V, H], the encoder's table (Press & Wolf 2017).
+        `positions` [B, P] int32 are below S; None for all positions (P is S). `word_embeddings` is
+        the encoder's table [V, H] (Press & Wolf 2017).
         """
         if positions is None:
             shape, hidden = ops.shape(hidden)[:2], ops.reshape(hidden, (-1, hidden.shape[-1]))
@@ -161,12 +153,8 @@ def linear_head(
 ) -> keras.layers.Dense:
     """Creates an unbuilt Dense layer whose logits are float32 for every compute dtype.
 
-    Args:
-        units: the number of logits.
-        initializer_range: standard deviation of the truncated normal initializer of the kernel.
-        name: the layer's name.
-        dtype: the model's dtype policy; used only if it is a DTypePolicyMap, as in a quantized
-            model.
+    The model's dtype policy is used only if it is a DTypePolicyMap, as in a quantized model. The
+    kernel is initialized with a truncated normal of standard deviation `initializer_range`.
     """
     return keras.layers.Dense(
         units,

@@ -1,4 +1,4 @@
-"""LayerNorm (Ba et al. 2016), computed in float32 for every compute dtype."""
+"""Computes LayerNorm (Ba et al. 2016) in float32 for every compute dtype."""
 
 from typing import Any, NamedTuple
 
@@ -7,12 +7,9 @@ from keras import ops
 
 
 class BiasAndNorm(NamedTuple):
-    """The vectors that a chain applies after a matrix product: a bias and a LayerNorm's weights.
+    """The vectors [H] that a chain (chain.py) applies after a matrix product.
 
-    Attributes:
-        bias: [H], or None if it is already added.
-        gamma: [H].
-        beta: [H].
+    `bias` is None if it is already added; `gamma` and `beta` are the weights of a LayerNorm.
     """
 
     bias: Any
@@ -21,10 +18,7 @@ class BiasAndNorm(NamedTuple):
 
 
 def layer_norm(x: Any, gamma: Any, beta: Any, epsilon: float) -> Any:
-    """Normalizes each vector to mean 0 and variance 1, then applies gamma and beta.
-
-    x is float32 [..., H], and so is the result. epsilon is added to the variance.
-    """
+    """Normalizes float32 vectors [..., H] to mean 0 and variance 1, then applies gamma and beta."""
     centred = x - ops.mean(x, axis=-1, keepdims=True)
     variance = ops.mean(ops.square(centred), axis=-1, keepdims=True)
     return centred * ops.rsqrt(variance + epsilon) * gamma + beta

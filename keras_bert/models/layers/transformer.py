@@ -1,7 +1,8 @@
-"""The post-LN transformer block: attention and feed-forward, each LN(x + dropout(dense(...))).
+"""Defines the post-LN transformer block: attention and feed-forward sublayers.
 
-Layer names are nested as in Google's checkpoints: `attention/self/{query,key,value}`,
-`attention/output/{dense,LayerNorm}`, `intermediate/dense`, `output/{dense,LayerNorm}`.
+Each computes LN(x + dropout(dense(...))). Layer names are nested as in Google's checkpoints:
+`attention/self/{query,key,value}`, `attention/output/{dense,LayerNorm}`, `intermediate/dense`,
+`output/{dense,LayerNorm}`.
 """
 
 from collections.abc import Callable, Mapping
@@ -26,13 +27,7 @@ def residual_norm(
 ) -> Any:
     """Computes LN(x + dropout(product + bias)) in float32; returns [B, S, H] in the dtype of x.
 
-    Args:
-        product: [B, S, H].
-        x: [B, S, H].
-        weights: the bias, gamma and beta, [H] each.
-        drop_key: [B] int32, or None for no dropout.
-        rate: the dropout rate.
-        epsilon: epsilon of the LayerNorm.
+    `drop_key` is [B] int32, or None for no dropout.
     """
     y = drop(with_bias(product, weights.bias), drop_key, rate)
     residual = ops.cast(x, "float32") + y
@@ -47,11 +42,9 @@ def biased_activation(product: Any, bias: Any, *, activation: Callable[[Any], An
 
 @keras.saving.register_keras_serializable(package="keras_bert")
 class ResidualOutput(ConfiguredLayer):
-    """The output of a sublayer: LN(x + dropout(dense(y))).
+    """Computes the output of a sublayer: LN(x + dropout(dense(y))).
 
-    Args:
-        config: a `BertConfig` or its dict.
-        dropout_site: number of the layer's dropout site (dropout.py).
+    `dropout_site` is the number of its dropout site (dropout.py).
     """
 
     def __init__(
@@ -70,16 +63,7 @@ class ResidualOutput(ConfiguredLayer):
         self.layer_norm.build(self.compute_output_shape(input_shape))
 
     def call(self, y: Any, x: Any, dropout_seed: Any = None) -> Any:
-        """Projects the sublayer's result, adds it to the sublayer's input and normalizes.
-
-        Args:
-            y: the result, [B, S, any width].
-            x: the input, [B, S, H].
-            dropout_seed: [B] int32, or None outside training.
-
-        Returns:
-            [B, S, H].
-        """
+        """Projects the sublayer's result y, [B, S, any width], and adds its input x, [B, S, H]."""
         product, bias = self.dense.product_and_bias(y)
         return residual_norm(
             product,
@@ -101,12 +85,7 @@ class ResidualOutput(ConfiguredLayer):
 
 @keras.saving.register_keras_serializable(package="keras_bert")
 class Attention(AttendingLayer):
-    """The attention sublayer: self-attention, projection, residual connection, LayerNorm.
-
-    Args:
-        config: a `BertConfig` or its dict.
-        dropout_site: number of the layer's first dropout site (dropout.py); it also uses the next.
-    """
+    """Self-attention, projection, residual connection and LayerNorm; has two dropout sites."""
 
     def __init__(
         self, config: BertConfig | Mapping[str, Any], dropout_site: int = 0, **kwargs: Any
@@ -129,18 +108,7 @@ class Attention(AttendingLayer):
         example_ids: Any = None,
         return_attention_probabilities: bool = False,
     ) -> Any:
-        """Applies the attention sublayer.
-
-        Args:
-            hidden: [B, S, H].
-            input_mask: [B, S] int32, 1 for tokens, 0 for padding.
-            dropout_seed: [B] int32, or None outside training.
-            example_ids: [B, S] int32 for rows of several examples, else None (attention.py).
-            return_attention_probabilities: whether to return the probabilities too.
-
-        Returns:
-            The hidden states [B, S, H], or (hidden states, probabilities [B, N, S, S]).
-        """
+        """Applies the attention sublayer; see `AttendingLayer`."""
         context = self.self_attention(
             hidden,
             input_mask,
@@ -181,13 +149,7 @@ class Intermediate(ConfiguredLayer):
 
 @keras.saving.register_keras_serializable(package="keras_bert")
 class TransformerBlock(AttendingLayer):
-    """One layer of the encoder.
-
-    Args:
-        config: a `BertConfig` or its dict.
-        dropout_site: number of the layer's first dropout site (dropout.py); it also uses the next
-            two.
-    """
+    """One layer of the encoder, with three dropout sites."""
 
     DROPOUT_SITES = 3
 
@@ -227,18 +189,7 @@ class TransformerBlock(AttendingLayer):
         example_ids: Any = None,
         return_attention_probabilities: bool = False,
     ) -> Any:
-        """Applies the attention and feed-forward sublayers.
-
-        Args:
-            hidden: [B, S, H].
-            input_mask: [B, S] int32, 1 for tokens, 0 for padding.
-            dropout_seed: [B] int32, or None outside training.
-            example_ids: [B, S] int32 for rows of several examples, else None (attention.py).
-            return_attention_probabilities: whether to return the probabilities too.
-
-        Returns:
-            The hidden states [B, S, H], or (hidden states, probabilities [B, N, S, S]).
-        """
+        """Applies the attention and feed-forward sublayers; see `AttendingLayer`."""
         attended = self.attention(
             hidden,
             input_mask,

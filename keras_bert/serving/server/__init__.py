@@ -1,8 +1,9 @@
-"""A small server with TensorFlow Serving's REST API for exported models, and a demo page.
+"""Serves exported models with TensorFlow Serving's REST API and a demo page.
 
     python -m keras_bert.serving.server --export_dir=DIR --port=8501
 
-A request passes through these modules: routes (HTTP) -> bodies (reads the body, within limits) ->
+A request passes through these modules: connections (accepts it) -> routes (HTTP) -> origins (checks
+its host and site) -> bodies (reads the body, within limits) ->
 json_text and protocol (JSON to arrays) -> batching (joins rows of several requests) -> versions
 (runs the loaded SavedModel) -> protocol (arrays to JSON) -> routes. lifecycle starts the server and
 shuts it down.

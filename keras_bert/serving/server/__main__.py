@@ -1,7 +1,4 @@
-"""Serves exported models over HTTP (`keras_bert.programs.serve`).
-
-python -m keras_bert.serving.server --export_dir=DIR --port=8501
-"""
+"""Runs `keras_bert.programs.serve`, which serves exported models over HTTP."""
 
 import sys
 

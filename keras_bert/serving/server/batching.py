@@ -1,11 +1,11 @@
-"""Runs concurrent requests in batches and returns to each request its own rows.
+"""Runs concurrent requests in batches, and returns the rows of each request.
 
 Requests with the same version, signature and inner shape are joined along the first dimension. A
 batch starts as soon as fewer than `in_flight` batches run, with the requests that have arrived
-until then. So an idle server never waits, and a busy one runs large batches. A request with more
-rows than a batch holds runs in slices. Each slice queues behind the requests that arrived in the
-meantime, and the remaining slices are dropped if the client no longer waits. If a batch fails, its
-two halves run separately, so that only the invalid request fails.
+until then. If it fails, its two halves run separately, so that only the invalid request fails.
+
+A request with more rows than a batch runs in slices. Each slice queues behind the requests that
+arrived in the meantime. The remaining slices are dropped if the client no longer waits.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ import numpy as np
 
 from keras_bert.serving.server.errors import RestError, bad_request
 from keras_bert.serving.server.metrics import Metrics
-from keras_bert.serving.server.protocol import Arrays
+from keras_bert.serving.server.protocol import Arrays, too_many_rows
 from keras_bert.serving.server.versions import Version
 
 # The maximum text bytes of a request that is joined with others. The outputs of a longer request,
@@ -39,34 +39,35 @@ class _Item:
     is_queued: bool = True
 
 
-class Batcher:
-    """Runs requests in batches, in a thread pool.
+@dataclass(frozen=True)
+class BatchLimits:
+    """The limits of batches and requests.
 
-    Args:
-        max_rows: the maximum number of rows in a batch.
-        max_request_rows: the maximum number of rows in a request.
-        timeout: seconds that a request may wait for others while its batch is not full.
-        in_flight: the number of batches that run at a time.
-        max_waiting: the maximum number of queued requests.
-        metrics: receives the counts of batches.
+    Attributes:
+        max_rows: maximum number of rows in a batch.
+        max_request_rows: maximum number of rows in a request.
+        max_response_values: maximum number of values in a response, including padding.
+        timeout: seconds that a request waits for others at most, while its batch is not full.
+        in_flight: number of batches that run at a time.
+        max_waiting: maximum number of queued requests.
     """
 
-    def __init__(
-        self,
-        max_rows: int,
-        max_request_rows: int,
-        timeout: float,
-        in_flight: int,
-        max_waiting: int,
-        metrics: Metrics,
-    ):
-        self._max_rows = max_rows
-        self._max_request_rows = max_request_rows
-        self._timeout = timeout
-        self._free = in_flight
-        self._max_waiting = max_waiting
+    max_rows: int
+    max_request_rows: int
+    max_response_values: int
+    timeout: float
+    in_flight: int
+    max_waiting: int
+
+
+class Batcher:
+    """Runs requests in batches, in a thread pool."""
+
+    def __init__(self, limits: BatchLimits, metrics: Metrics):
+        self._limits = limits
+        self._free = limits.in_flight
         self._metrics = metrics
-        self._threads = ThreadPoolExecutor(in_flight, "batch")
+        self._threads = ThreadPoolExecutor(limits.in_flight, "batch")
         self._groups: dict[tuple, deque[_Item]] = {}
         self._waiting = 0
         self._tasks: set[asyncio.Task] = set()
@@ -74,7 +75,7 @@ class Batcher:
 
     def require_room(self) -> None:
         """Raises a RestError with status 503 if the queue is full."""
-        if self._waiting >= self._max_waiting:
+        if self._waiting >= self._limits.max_waiting:
             raise RestError(
                 503, "The batch scheduling queue to which this task was submitted is full"
             )
@@ -83,23 +84,44 @@ class Batcher:
         """Runs a request, possibly in one batch with others, and returns its rows of the outputs.
 
         Raises:
-            RestError: the request itself fails, it has too many rows, or the queue is full.
+            RestError: the request itself fails, it has too many rows or an answer that could be too
+                large, or the queue is full.
         """
         rows = _count_rows(inputs) if signature in version.batched else 0
-        if rows > self._max_request_rows:
-            raise bad_request(
-                f"The request has {rows} rows; expected at most {self._max_request_rows}"
-            )
+        if rows > self._limits.max_request_rows:
+            raise too_many_rows(rows, self._limits.max_request_rows)
+        self._check_width(version, signature, inputs, rows)
         self.require_room()
-        if rows <= self._max_rows:
+        if rows <= self._limits.max_rows:
             return await self._submit(version, signature, inputs, rows)
         parts = []
-        for start in range(0, rows, self._max_rows):
-            end = min(start + self._max_rows, rows)
+        for start in range(0, rows, self._limits.max_rows):
+            end = min(start + self._limits.max_rows, rows)
             part = {name: array[start:end] for name, array in inputs.items()}
             parts.append(await self._submit(version, signature, part, end - start))
             _check_rows(parts[-1], end - start)
         return _stack(parts)
+
+    def _check_width(self, version: Version, signature: str, inputs: Arrays, rows: int) -> None:
+        """Rejects a request of several rows whose padded answer could have too many values.
+
+        A dimension of unknown size, such as the number of entities, is at most the length of the
+        longest text or list of the request.
+        """
+        if rows <= 1:
+            return
+        width = max(map(_width, inputs.values()))
+        row_values = 0
+        for shape in version.output_shapes[signature]:
+            sizes = (None,) if shape is None else shape[1:]
+            row_values += int(np.prod([width if size is None else size for size in sizes]))
+        limit = self._limits.max_response_values
+        if rows * row_values > limit:
+            raise bad_request(
+                f"The request has {rows} rows, and a text or list of length {width}; all rows of "
+                f"the response would be padded to the longest, up to {rows * row_values} values; "
+                f"expected at most {limit}; send fewer rows, or long texts in separate requests"
+            )
 
     def close(self) -> None:
         """Shuts the threads down after the batches that are running."""
@@ -121,7 +143,7 @@ class Batcher:
         return item.answer
 
     def _remove_from_queue(self, key: tuple, item: _Item) -> None:
-        """Removes an item whose client no longer waits from its queue, if it is still queued."""
+        """Removes a request whose client no longer waits, if it is still queued."""
         if not item.is_queued:
             return
         item.is_queued = False
@@ -151,7 +173,7 @@ class Batcher:
             ready = next((key for key in oldest if self._is_ready(self._groups[key], now)), None)
             if ready is None:
                 first = self._groups[oldest[0]][0]
-                loop.call_later(first.arrival + self._timeout - now, self._schedule_batches)
+                loop.call_later(first.arrival + self._limits.timeout - now, self._schedule_batches)
                 return
             self._free -= 1
             task = loop.create_task(self._run_batch(self._take(ready)))
@@ -159,13 +181,13 @@ class Batcher:
             task.add_done_callback(self._tasks.discard)
 
     def _is_ready(self, group: deque[_Item], now: float) -> bool:
-        if now - group[0].arrival >= self._timeout or not group[0].can_join:
+        if now - group[0].arrival >= self._limits.timeout or not group[0].can_join:
             return True
-        return sum(item.rows for item in group) >= self._max_rows
+        return sum(item.rows for item in group) >= self._limits.max_rows
 
     def _take(self, key: tuple) -> list[_Item]:
         group, batch, rows = self._groups[key], [], 0
-        while group and (not batch or rows + group[0].rows <= self._max_rows):
+        while group and (not batch or rows + group[0].rows <= self._limits.max_rows):
             item = group.popleft()
             item.is_queued = False
             batch.append(item)
@@ -183,7 +205,7 @@ class Batcher:
             self._schedule_batches()
 
     async def _answer(self, batch: list[_Item]) -> None:
-        """Answers requests with one run or, if it fails, each half with a separate run."""
+        """Runs requests as one batch; if it fails, runs each half separately."""
         batch = [item for item in batch if not item.answer.done()]
         if not batch:
             return
@@ -204,7 +226,8 @@ class Batcher:
     def _run(self, batch: list[_Item]) -> list[Arrays]:
         started = time.perf_counter()
         first = batch[0]
-        outputs = first.version.run(first.signature, _join([item.inputs for item in batch]))
+        inputs = _join([item.inputs for item in batch])
+        outputs = first.version.run(first.signature, inputs)
         self._metrics.batch_seconds.observe(time.perf_counter() - started)
         self._metrics.batch_rows.observe(sum(item.rows for item in batch))
         return _split(outputs, [item.rows for item in batch])
@@ -224,6 +247,12 @@ def _count_rows(inputs: Arrays) -> int:
 def _text_bytes(inputs: Arrays) -> int:
     texts = (array for array in inputs.values() if array.dtype == object)
     return sum(sum(map(len, array.ravel())) for array in texts)
+
+
+def _width(array: np.ndarray) -> int:
+    """Returns the length of the longest text, or of the longest list in a row."""
+    longest = max(array.shape[1:], default=1)
+    return max(longest, *map(len, array.ravel())) if array.dtype == object else longest
 
 
 def _key(version: Version, signature: str, inputs: Arrays) -> tuple:

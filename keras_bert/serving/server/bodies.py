@@ -1,8 +1,4 @@
-"""Receives and decompresses request bodies, within limits.
-
-Each body has a limit of size and of time. A third limit holds for the total size of all bodies that
-are arriving or whose requests are not answered yet.
-"""
+"""Receives and decompresses request bodies, within limits of size and time."""
 
 import asyncio
 import contextlib
@@ -16,15 +12,17 @@ from keras_bert.serving.server.errors import RestError, bad_request
 
 _ENCODINGS = ("", "identity", "gzip", "deflate")
 _ANY_HEADER = zlib.MAX_WBITS | 32  # gzip or zlib header
+_STEP = 1 << 18  # maximum number of bytes that are decompressed at once
+# Larger bodies may be at most this many times their compressed size.
+_MAX_RATIO = 100
+_FREE_BYTES = 1 << 20
 
 
 class Bodies:
-    """Reads request bodies.
+    """Reads request bodies that arrive within `timeout` seconds and fit in the limits.
 
-    Args:
-        max_bytes: the maximum size of a body, before and after decompression.
-        max_waiting_bytes: the maximum total size of the bodies of unanswered requests.
-        timeout: seconds within which a body must arrive.
+    `max_bytes` limits each body, before and after decompression. `max_waiting_bytes` limits the
+    total size of the bodies of unanswered requests.
     """
 
     def __init__(self, max_bytes: int, max_waiting_bytes: int, timeout: float):
@@ -34,12 +32,12 @@ class Bodies:
         self._waiting = 0
 
     @contextlib.asynccontextmanager
-    async def read(self, request: web.Request) -> AsyncIterator[bytearray]:
+    async def read(self, request: web.Request) -> AsyncIterator[bytes]:
         """Yields a decompressed body, which counts toward the total size while the context is open.
 
         Raises:
             RestError: the body is too large, late, incomplete or in an unknown encoding, or the
-                total size of the waiting bodies is too large.
+                total size of the bodies is too large.
         """
         encoding = request.headers.get("Content-Encoding", "").strip().lower()
         if encoding not in _ENCODINGS:
@@ -48,23 +46,26 @@ class Bodies:
         if length > self._max_bytes:
             raise self._too_large()
         self._require_room(length)
-        body = bytearray()
+        chunks, size = [], 0
         try:
             try:
                 async with asyncio.timeout(self._timeout):
-                    async for chunk in _chunks(request, encoding, self._max_bytes + 1):
-                        body += chunk
+                    async for chunk in _chunks(request, encoding):
+                        chunks.append(chunk)
+                        size += len(chunk)
                         self._waiting += len(chunk)
-                        if len(body) > self._max_bytes:
+                        if size > self._max_bytes:
                             raise self._too_large()
                         self._require_room(0)
             except TimeoutError:
                 raise RestError(
                     408, f"The request body did not arrive within {self._timeout:g} seconds"
                 ) from None
+            body = b"".join(chunks)
+            chunks.clear()
             yield body
         finally:
-            self._waiting -= len(body)
+            self._waiting -= size
 
     def _require_room(self, more: int) -> None:
         if self._waiting + more > self._max_waiting_bytes:
@@ -80,14 +81,24 @@ class Bodies:
         )
 
 
-async def _chunks(request: web.Request, encoding: str, max_chunk: int) -> AsyncIterator[bytes]:
-    """Yields a body in chunks as they arrive, decompressed, at most `max_chunk` bytes each."""
+async def _chunks(request: web.Request, encoding: str) -> AsyncIterator[bytes]:
+    """Yields a decompressed body in chunks, as they arrive."""
     compressed = encoding not in ("", "identity")
     decompressor = zlib.decompressobj(_ANY_HEADER)
+    received = size = 0
     try:
         async for data in request.content.iter_any():
-            for chunk in _decompress(decompressor, data, max_chunk) if compressed else [data]:
+            received += len(data)
+            for chunk in _decompress(decompressor, data) if compressed else [data]:
+                size += len(chunk)
+                if size > max(_FREE_BYTES, _MAX_RATIO * received):
+                    raise RestError(
+                        413,
+                        f"The request body is more than {_MAX_RATIO} times as large as its "
+                        f"compressed data; expected at most as much, or {_FREE_BYTES} bytes",
+                    )
                 yield chunk
+                await asyncio.sleep(0)  # Other requests are handled between the chunks.
     except zlib.error as error:
         raise bad_request(f"The request body is not valid {encoding} data: {error}") from None
     except (ClientPayloadError, web.RequestPayloadError, ConnectionError) as error:
@@ -97,9 +108,9 @@ async def _chunks(request: web.Request, encoding: str, max_chunk: int) -> AsyncI
         raise bad_request("The request body is incomplete: the compressed data ends too early")
 
 
-def _decompress(decompressor: Any, data: bytes, max_chunk: int) -> Iterator[bytes]:
+def _decompress(decompressor: Any, data: bytes) -> Iterator[bytes]:
     while data:
         if decompressor.eof:
             raise zlib.error("data after the end of the compressed data")
-        yield decompressor.decompress(data, max_chunk)
+        yield decompressor.decompress(data, _STEP)
         data = decompressor.unconsumed_tail or decompressor.unused_data

@@ -1,8 +1,8 @@
-"""The exception for a request that fails: an HTTP status and TensorFlow Serving's message."""
+"""Defines the exception for failed requests, with TensorFlow Serving's statuses and messages."""
 
 
 class RestError(Exception):
-    """A request that is answered with an HTTP status and {"error": message}."""
+    """A failed request, which is answered with an HTTP status and {"error": message}."""
 
     def __init__(self, status: int, message: str):
         super().__init__(message)
@@ -11,5 +11,5 @@ class RestError(Exception):
 
 
 def bad_request(message: str) -> RestError:
-    """Makes an error with status 400, which corresponds to TensorFlow's INVALID_ARGUMENT."""
+    """Creates an error with status 400, which corresponds to TensorFlow's INVALID_ARGUMENT."""
     return RestError(400, message)

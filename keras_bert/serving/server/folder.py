@@ -1,4 +1,4 @@
-"""Finds the versions in a model's folder: DIR/1, DIR/2, ... each a SavedModel."""
+"""Finds the versions of a model, DIR/1, DIR/2, ..., and describes their files."""
 
 from pathlib import Path
 
@@ -26,10 +26,10 @@ def require_version(folder: Path) -> dict[int, Path]:
 
 
 def describe_files(folder: Path) -> tuple[tuple[str, int, int, int], ...]:
-    """Returns path, size, modification time and inode of each file of a version, to detect changes.
+    """Returns (path, size, modification time, inode) of each file of a version, to detect changes.
 
-    The inode is needed because another model's files may have the same sizes, and the same times if
-    a tool sets all times to one value.
+    Inodes are needed because the files of another model may have equal sizes, and equal times if a
+    tool sets all times to one value.
     """
     found = []
     for path in sorted(folder.rglob("*")):

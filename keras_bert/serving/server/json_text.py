@@ -1,72 +1,67 @@
-"""Parses a request body as a JSON object, with TensorFlow Serving's error messages.
+"""Parses request bodies as JSON objects, with TensorFlow Serving's error messages.
 
-Bytes that are not UTF-8 become surrogate escapes, so that `text.encode("utf-8", "surrogateescape")`
-restores the bytes that the client sent.
+`json.loads` keeps all other threads waiting until it ends, and makes Python objects that need up to
+30 times the memory of the text. This parser works on the bytes in small steps, so that the event
+loop runs in the meantime. Lists of numbers become arrays, and the number of all other values is
+limited, so that the values need at most a few times the memory of the body.
 """
 
 import json
 import re
+import sys
 from typing import Any
+
+import numpy as np
 
 from keras_bert.serving.server.errors import RestError, bad_request
 
-_MAX_QUOTED = 200  # characters of a JSON value that an error quotes
+MAX_VALUES = 1 << 18
+_MAX_DEPTH = 64
+_MAX_QUOTED = 200  # maximum number of characters of a JSON value in an error message
 
-# Messages of Python's parser -> those of RapidJSON, the parser of TensorFlow Serving.
-_MESSAGES = {
-    "Expecting value": "Invalid value.",
-    "Expecting ':' delimiter": "Missing a colon after a name of object member.",
-    "Expecting property name enclosed in double quotes": "Missing a name for object member.",
-    "Illegal trailing comma before end of object": "Missing a name for object member.",
-    "Illegal trailing comma before end of array": "Invalid value.",
-    "Unterminated string starting at": "Missing a closing quotation mark in string.",
-    "Invalid \\escape": "Invalid escape character in string.",
-    "Invalid \\uXXXX escape": "Incorrect hex digit after \\u escape in string.",
-    "Invalid control character at": "Invalid encoding in string.",
-    "Extra data": "The document root must not be followed by other values.",
-}
-_LONE_SURROGATE = "The surrogate pair in string is invalid."
-_STRING_OR_BRACKET = re.compile(r'"(?:\\.|[^"\\])*"|[{}\[\]]', re.DOTALL)
-# A complete pair is matched first, so that group 1 matches only lone surrogates.
-_ESCAPE = re.compile(
-    r"\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}"
-    r"|(u[dD][89a-fA-F][0-9a-fA-F]{2})|.)",
-    re.DOTALL,
+# Each pattern matches a limited part of the body, so that a match takes a few milliseconds.
+_SPACE = re.compile(rb"[ \t\r\n]{0,65536}+")
+_IN_LIST = rb"(?:-?[0-9][-+.0-9eE]{0,400}+(?![-+.0-9eE])|NaN|-?Infinity)"
+_NUMBERS = re.compile(rb"%b(?:[ \t\r\n]{0,64}+,[ \t\r\n]{0,64}+%b){0,8191}+" % (_IN_LIST, _IN_LIST))
+_NUMBER = re.compile(rb"-?(?:0|[1-9][0-9]*+)(\.[0-9]*+)?+([eE][-+]?+[0-9]*+)?+")
+_CONSTANT = re.compile(rb"true|false|null|NaN|-?Infinity")
+# Characters, escapes, and pairs of escapes for one character outside the basic plane.
+_TEXT = re.compile(
+    rb'(?:[^"\\\x00-\x1f]{1,256}+|\\["\\/bfnrt]'
+    rb"|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}"
+    rb"|\\u(?![dD][89a-fA-F])[0-9a-fA-F]{4}){0,512}+"
 )
+_UNICODE_ESCAPE = re.compile(rb"\\u[0-9a-fA-F]{4}")
+_MAX_NUMBER = 4000  # maximum number of characters of a number
 
 
-def parse_object(body: bytes | bytearray) -> dict[str, Any]:
+def parse_object(body: bytes) -> dict[str, Any]:
     """Parses a UTF-8 body, with or without a byte order mark, that must be a JSON object.
 
-    NaN, Infinity and -Infinity are accepted as numbers.
+    Python's NaN, Infinity and -Infinity are accepted.
+
+    Returns:
+        The members of the object. Strings are bytes, which need not be valid UTF-8. Lists of
+        numbers are arrays [N] of int32, int64 or float64; all other lists are Python lists.
 
     Raises:
-        RestError: the body is not JSON, or not an object.
+        RestError: the body is not JSON, not an object, or has more than MAX_VALUES values outside
+            lists of numbers.
     """
     if not body:
         raise bad_request("JSON Parse error: The document is empty")
-    text = body.removeprefix(b"\xef\xbb\xbf").decode("utf-8", "surrogateescape")
-    try:
-        value = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise _parse_error(text, _rapidjson_message(error), _rapidjson_position(error)) from None
-    except RecursionError:
-        raise _parse_error(text, "Nested too deeply.", 0) from None
-    except ValueError:  # An integer with thousands of digits.
-        raise _parse_error(text, "Number too big to be stored in double.", 0) from None
-    lone = _lone_surrogate(text)
-    if lone is not None:
-        raise _parse_error(text, _LONE_SURROGATE, lone)
+    value = _Parser(body).document()
     if not isinstance(value, dict):
         raise bad_request(f"JSON Value: {format_json(value)} Is not object")
     return value
 
 
 def format_json(value: Any) -> str:
-    """Formats a JSON value for an error message, as indented JSON of limited length."""
+    """Formats a value as indented JSON of limited length, for an error message."""
     text = ""
+    encoder = json.JSONEncoder(indent=4, ensure_ascii=False, default=_format_other)
     try:
-        for part in json.JSONEncoder(indent=4, ensure_ascii=False).iterencode(value):
+        for part in encoder.iterencode(value):
             text += part[: _MAX_QUOTED + 1]
             if len(text) > _MAX_QUOTED:
                 break
@@ -75,39 +70,210 @@ def format_json(value: Any) -> str:
     return text if len(text) <= _MAX_QUOTED else text[:_MAX_QUOTED] + "..."
 
 
-def _parse_error(text: str, message: str, position: int) -> RestError:
-    offset = len(text[:position].encode("utf-8", "surrogateescape"))
-    return bad_request(f"JSON Parse error: {message} at offset: {offset}")
+def _format_other(value: Any) -> Any:
+    # Longer values are truncated anyway.
+    if isinstance(value, bytes):
+        return value[: 4 * _MAX_QUOTED].decode("utf-8", "replace")
+    return value[:_MAX_QUOTED].tolist()
 
 
-def _rapidjson_message(error: json.JSONDecodeError) -> str:
-    if not error.doc.strip(" \t\r\n"):
-        return "The document is empty."
-    if error.msg == "Expecting ',' delimiter":
-        opened = _innermost(error.doc[: error.pos])
-        if opened == "{":
-            return "Missing a comma or } after an object member."
-        return "Missing a comma or ] after an array element."
-    return _MESSAGES.get(error.msg, error.msg + ".")
+class _Parser:
+    """Parses one JSON document. Methods take a position and return a value and its end."""
+
+    def __init__(self, body: bytes):
+        self._body = body
+        self._values = 0
+
+    def document(self) -> Any:
+        position = self._skip(3 if self._body.startswith(b"\xef\xbb\xbf") else 0)
+        if position == len(self._body):
+            raise _error("The document is empty.", position)
+        value, position = self._value(position, 0)
+        position = self._skip(position)
+        if position < len(self._body):
+            raise _error("The document root must not be followed by other values.", position)
+        return value
+
+    def _at(self, position: int) -> bytes:
+        return self._body[position : position + 1]
+
+    def _skip(self, position: int) -> int:
+        while self._at(position) in (b" ", b"\n", b"\r", b"\t"):
+            position = _SPACE.match(self._body, position).end()
+        return position
+
+    def _count(self, values: int = 1) -> None:
+        self._values += values
+        if self._values > MAX_VALUES:
+            raise bad_request(
+                f"The request body has more than {MAX_VALUES} strings, lists, objects and names; "
+                "expected fewer; send fewer rows per request"
+            )
+
+    def _value(self, position: int, depth: int) -> tuple[Any, int]:
+        self._count()
+        first = self._at(position)
+        if first == b'"':
+            return self._string(position)
+        if first in (b"[", b"{"):
+            if depth == _MAX_DEPTH:
+                raise _error("Nested too deeply.", position)
+            parse = self._list if first == b"[" else self._object
+            return parse(position + 1, depth + 1)
+        match = _CONSTANT.match(self._body, position)
+        if match:
+            return json.loads(match[0]), match.end()
+        return self._number(position)
+
+    def _object(self, position: int, depth: int) -> tuple[dict[str, Any], int]:
+        members: dict[str, Any] = {}
+        position = self._skip(position)
+        if self._at(position) == b"}":
+            return members, position + 1
+        while True:
+            if self._at(position) != b'"':
+                raise _error("Missing a name for object member.", position)
+            self._count()
+            name, position = self._string(position)
+            position = self._skip(position)
+            if self._at(position) != b":":
+                raise _error("Missing a colon after a name of object member.", position)
+            value, position = self._value(self._skip(position + 1), depth)
+            members[name.decode("utf-8", "replace")] = value
+            position = self._skip(position)
+            following = self._at(position)
+            if following == b"}":
+                return members, position + 1
+            if following != b",":
+                raise _error("Missing a comma or } after an object member.", position)
+            position = self._skip(position + 1)
+
+    def _list(self, position: int, depth: int) -> tuple[list | np.ndarray, int]:
+        numbers: list[np.ndarray] = []  # The list, while it contains only numbers.
+        values: list = []  # The list, if it contains other values.
+        position = self._skip(position)
+        if self._at(position) == b"]":
+            return values, position + 1
+        while True:
+            run, position = self._numbers(position)
+            if isinstance(run, np.ndarray) and not values:
+                numbers.append(run)
+            else:
+                for array in numbers:
+                    values += self._scalars(array)
+                numbers = []
+                if run is None:
+                    value, position = self._value(position, depth)
+                    values.append(value)
+                else:
+                    values += self._scalars(run)
+            position = self._skip(position)
+            following = self._at(position)
+            if following == b"]":
+                return values or _concatenate(numbers), position + 1
+            if following != b",":
+                raise _error("Missing a comma or ] after an array element.", position)
+            position = self._skip(position + 1)
+
+    def _scalars(self, numbers: np.ndarray | list) -> list:
+        self._count(len(numbers))
+        return numbers.tolist() if isinstance(numbers, np.ndarray) else numbers
+
+    def _numbers(self, position: int) -> tuple[np.ndarray | list | None, int]:
+        """Parses consecutive elements of a list as numbers; returns None if there are none.
+
+        Numbers that do not fit in an array, such as large integers, are returned as a list.
+        """
+        match = _NUMBERS.match(self._body, position)
+        if match is None:
+            return None, position
+        try:
+            return _make_array(match[0].decode()), match.end()
+        except (ValueError, OverflowError):  # Some numbers are invalid or large.
+            return self._separate_numbers(position, match.end())
+
+    def _separate_numbers(self, position: int, end: int) -> tuple[list, int]:
+        """Parses consecutive numbers in a list one by one, until `end` or an error."""
+        numbers = []
+        while True:
+            number, position = self._value(position, _MAX_DEPTH)
+            numbers.append(number)
+            following = self._skip(position)
+            if following >= end or self._at(following) != b",":
+                return numbers, position
+            position = self._skip(following + 1)
+
+    def _number(self, position: int) -> tuple[int | float, int]:
+        match = _NUMBER.match(self._body, position)
+        if match is None:
+            raise _error("Invalid value.", position)
+        text, fraction, exponent = match[0], match[1], match[2]
+        if fraction == b".":
+            raise _error("Missing fraction part in number.", match.end(1))
+        if exponent and not exponent[-1:].isdigit():
+            raise _error("Missing exponent in number.", match.end())
+        if len(text) <= _MAX_NUMBER:
+            number = float(text) if fraction or exponent else int(text)
+            if abs(number) <= sys.float_info.max:
+                return number, match.end()
+        raise _error("Number too big to be stored in double.", position)
+
+    def _string(self, position: int) -> tuple[bytes, int]:
+        parts = []
+        position += 1
+        while self._at(position) != b'"':
+            match = _TEXT.match(self._body, position)
+            if match.end() == position:
+                raise self._string_error(position)
+            text, position = match[0], match.end()
+            if b"\\" in text:
+                unescaped = json.loads('"' + text.decode("utf-8", "surrogateescape") + '"')
+                text = unescaped.encode("utf-8", "surrogateescape")
+            parts.append(text)
+        return parts[0] if len(parts) == 1 else b"".join(parts), position + 1
+
+    def _string_error(self, position: int) -> RestError:
+        escape = self._body[position : position + 2]
+        if len(escape) < 2 and escape in (b"", b"\\"):
+            return _error("Missing a closing quotation mark in string.", len(self._body))
+        if escape[:1] != b"\\":
+            return _error("Invalid encoding in string.", position)
+        if escape != b"\\u":
+            return _error("Invalid escape character in string.", position)
+        if _UNICODE_ESCAPE.match(self._body, position):
+            return _error("The surrogate pair in string is invalid.", position)
+        return _error("Incorrect hex digit after \\u escape in string.", position)
 
 
-def _rapidjson_position(error: json.JSONDecodeError) -> int:
-    # RapidJSON reports the end of the document, where it stops looking for the closing quote.
-    return len(error.doc) if error.msg.startswith("Unterminated string") else error.pos
+def _make_array(text: str) -> np.ndarray:
+    """Converts numbers separated by commas.
+
+    Raises:
+        ValueError, OverflowError: a number is invalid or large.
+    """
+    numbers = json.loads(f"[{text}]")
+    if set(map(type, numbers)) == {int}:
+        is_small = min(numbers) >= -(2**31) and max(numbers) < 2**31
+        return np.array(numbers, np.int32 if is_small else np.int64)
+    array = np.array(numbers, np.float64)
+    if np.isinf(array).sum() != text.count("I"):  # The "I" of "Infinity".
+        raise OverflowError
+    return array
 
 
-def _innermost(text: str) -> str:
-    """Returns the innermost bracket that is open at the end of incomplete JSON."""
-    opened = []
-    for match in _STRING_OR_BRACKET.finditer(text):
-        if match[0] in "{[":
-            opened.append(match[0])
-        elif match[0] in "}]":
-            opened.pop()
-    return opened[-1]
+def _concatenate(arrays: list[np.ndarray]) -> np.ndarray:
+    """Joins arrays, and frees each one when it is copied; empties the list."""
+    if len(arrays) == 1:
+        return arrays[0]
+    joined = np.empty(sum(map(len, arrays)), np.result_type(*{array.dtype for array in arrays}))
+    position = 0
+    arrays.reverse()
+    while arrays:
+        array = arrays.pop()
+        joined[position : position + len(array)] = array
+        position += len(array)
+    return joined
 
 
-def _lone_surrogate(text: str) -> int | None:
-    if "\\ud" not in text and "\\uD" not in text:
-        return None
-    return next((match.start() for match in _ESCAPE.finditer(text) if match[1]), None)
+def _error(message: str, position: int) -> RestError:
+    return bad_request(f"JSON Parse error: {message} at offset: {position}")

@@ -1,16 +1,13 @@
-"""Runs the server: listens, polls for new versions, and shuts down gracefully.
-
-On SIGTERM or SIGINT the port is closed, requests in flight are answered, and `serve` returns.
-"""
+"""Starts the server, polls for new versions, and shuts down gracefully."""
 
 import asyncio
 import contextlib
 import gc
 import signal
 import socket
+import sys
 from collections.abc import Callable
-from dataclasses import dataclass
-from logging import WARNING, LogRecord
+from logging import DEBUG, WARNING, LogRecord
 
 from absl import logging
 from aiohttp import web
@@ -18,47 +15,19 @@ from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.log import server_logger
 
 from keras_bert.common.errors import InputError
-from keras_bert.serving.server.batching import Batcher
-from keras_bert.serving.server.bodies import Bodies
+from keras_bert.serving.server.batching import Batcher, BatchLimits
+from keras_bert.serving.server.connections import Connections, connection_limit
 from keras_bert.serving.server.metrics import Metrics
 from keras_bert.serving.server.routes import Routes
+from keras_bert.serving.server.settings import Settings
 from keras_bert.serving.server.versions import Versions
 
 _BACKLOG = 1024
+# Seconds after which a thread that parses or writes JSON lets the event loop run. With Python's
+# default of 0.005, a request that is answered at once can take 0.1 seconds meanwhile.
+_SWITCH_INTERVAL = 0.0005
 _LINGER = 2.0  # seconds to read the rest of a rejected body and to write a last answer
 _SETTLE = 0.1  # seconds to read requests that have already arrived
-
-
-@dataclass(frozen=True)
-class Settings:
-    """The settings of the server.
-
-    Attributes:
-        model_name: the model's name in the routes.
-        max_batch_size: the maximum number of rows in a batch; longer requests run in slices.
-        max_request_rows: the maximum number of rows in a request.
-        batch_timeout_ms: how long a request may wait for others.
-        num_batch_threads: the number of batches that run at a time.
-        max_waiting: the maximum number of requests that wait for a batch.
-        max_request_bytes: the maximum size of a body.
-        max_waiting_bytes: the maximum total size of the bodies of unanswered requests.
-        request_timeout_s: timeout for receiving the body, for computing the answer, and for sending
-            it, each.
-        drain_timeout_s: how long requests in flight may take after the server is asked to stop.
-        poll_s: seconds between two checks for new versions.
-    """
-
-    model_name: str = "model"
-    max_batch_size: int = 64
-    max_request_rows: int = 4096
-    batch_timeout_ms: float = 0.0
-    num_batch_threads: int = 2
-    max_waiting: int = 10_000
-    max_request_bytes: int = 16 << 20
-    max_waiting_bytes: int = 256 << 20
-    request_timeout_s: float = 30.0
-    drain_timeout_s: float = 30.0
-    poll_s: float = 1.0
 
 
 async def serve(
@@ -67,46 +36,54 @@ async def serve(
     versions: Versions,
     ready: Callable[[Callable[[], None]], None],
 ) -> None:
-    """Serves on a bound socket until it is asked to stop.
+    """Serves on a bound socket until it is stopped; then answers the open requests and returns.
 
     `ready` is called when the server listens, with the function that stops it. A version must be
     loaded.
     """
+    sys.setswitchinterval(_SWITCH_INTERVAL)
+    _collect_garbage()
     metrics = Metrics()
-    batcher = Batcher(
-        settings.max_batch_size,
-        settings.max_request_rows,
-        settings.batch_timeout_ms / 1000,
-        settings.num_batch_threads,
-        settings.max_waiting,
-        metrics,
+    limits = BatchLimits(
+        max_rows=settings.max_batch_size,
+        max_request_rows=settings.max_request_rows,
+        max_response_values=settings.max_response_values,
+        timeout=settings.batch_timeout_ms / 1000,
+        in_flight=settings.num_batch_threads,
+        max_waiting=settings.max_waiting,
     )
-    timeout = settings.request_timeout_s
-    bodies = Bodies(settings.max_request_bytes, settings.max_waiting_bytes, timeout)
-    routes = Routes(settings.model_name, versions, bodies, batcher, metrics, timeout)
+    batcher = Batcher(limits, metrics)
+    connections = Connections(connection_limit(settings.max_connections))
+    routes = Routes(settings, versions, batcher, metrics, connections)
+    server_logger.setLevel(DEBUG)  # aiohttp logs some invalid requests at this level.
     server_logger.addFilter(_shorten_http_errors)
     runner = web.AppRunner(
         routes.application(),
         access_log=None,
         auto_decompress=False,  # `Bodies` does it.
+        handler_cancellation=True,  # A request ends when its client disconnects.
         # Also the time within which a new connection must send its first request's headers.
-        keepalive_timeout=timeout,
+        keepalive_timeout=settings.request_timeout_s,
         lingering_time=_LINGER,
         shutdown_timeout=_LINGER,
     )
     await runner.setup()
     loop = asyncio.get_running_loop()
     try:
-        listener = await loop.create_server(runner.server, sock=bound, backlog=_BACKLOG)
+        bound.listen(_BACKLOG)
     except OSError as error:
         raise InputError(f"cannot listen on the port: {error.strerror}") from None
+    bound.setblocking(False)
+    accepting = loop.create_task(connections.accept(bound, runner.server))
     stop_requested = asyncio.Event()
     polling = loop.create_task(_poll_versions(versions, settings.poll_s))
     ready(stop_requested.set)
     await stop_requested.wait()
     routes.draining = True
-    listener.close()
     polling.cancel()
+    accepting.cancel()
+    await asyncio.wait([accepting])
+    bound.close()
     await asyncio.sleep(_SETTLE)
     if routes.in_flight:
         logging.info("Shutting down; waiting for %d requests in flight", routes.in_flight)
@@ -122,6 +99,7 @@ async def serve(
         )
     await runner.cleanup()
     batcher.close()
+    routes.close()
 
 
 def stop_on_signals(stop: Callable[[], None]) -> None:
@@ -137,20 +115,33 @@ async def _poll_versions(versions: Versions, seconds: float) -> None:
         try:
             if await asyncio.to_thread(versions.refresh):
                 await asyncio.sleep(seconds)
-                gc.collect()  # Frees the old version after its last requests.
+                _collect_garbage()  # Frees the old version after its last requests.
         except OSError as error:
             # The folder may be unavailable for a while.
             logging.warning("Cannot check for new versions: %s", error)
-        except Exception:  # Serving continues whatever the error.
+        except Exception:  # Serving continues after any error.
             logging.exception("Cannot check for new versions")
 
 
+def _collect_garbage() -> None:
+    """Frees unused objects, and exempts the others from later collections.
+
+    A collection that visits all objects of TensorFlow stops the event loop for a second.
+    """
+    gc.unfreeze()
+    gc.collect()
+    gc.freeze()
+
+
 def _shorten_http_errors(record: LogRecord) -> bool:
-    """Shortens aiohttp's log message for a request that is not HTTP to one line."""
+    """Shortens aiohttp's log message for a request that is not HTTP to one line.
+
+    Other messages for debugging are dropped.
+    """
     error = record.exc_info[1] if record.exc_info else None
     if isinstance(error, HttpProcessingError):
         message = " ".join(error.message.split())
         record.msg, record.args = "%s: %.200s", (record.getMessage(), message)
         record.exc_info = None
         record.levelno, record.levelname = WARNING, "WARNING"
-    return True
+    return record.levelno >= WARNING

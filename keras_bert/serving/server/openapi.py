@@ -1,4 +1,4 @@
-"""Builds the server's OpenAPI schema from openapi.json and the model's signatures."""
+"""Creates the server's OpenAPI schema from openapi.json and the model's signatures."""
 
 import json
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ _STRING = {"anyOf": [{"type": "string"}, {"$ref": "#/components/schemas/Base64"}
 def describe_routes(
     model_name: str, signatures: Mapping[str, Mapping[str, Input]]
 ) -> dict[str, Any]:
-    """Builds the OpenAPI 3.1 document for {signature: {input: its dtype and shape}}."""
+    """Returns the OpenAPI 3.1 document for {signature: {input: its dtype and shape}}."""
     document = json.loads(_FILE.read_text("utf-8").replace("MODEL_NAME", quote(model_name)))
     bodies = [
         body

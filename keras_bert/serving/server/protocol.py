@@ -1,22 +1,28 @@
-"""Decodes and encodes TensorFlow Serving's predict requests and responses.
+"""Decodes the predict requests of TensorFlow Serving's REST API, and encodes the responses.
 
-A request {"instances": [...]} (row format) or {"inputs": {...}} (columnar format) becomes a `Call`:
-the name of a signature and an array [B, ...] for each input, with strings as bytes in object
-arrays. Output arrays [B, ...] become {"predictions": [...]} or {"outputs": {...}}. Status codes and
-messages are those of TensorFlow Serving.
+The row format is {"instances": [...]} -> {"predictions": [...]}, the columnar format {"inputs":
+{...}} -> {"outputs": {...}}. Tensors become arrays [B, ...], with strings as bytes in object
+arrays. Statuses and messages are those of TensorFlow Serving.
 """
 
-import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from keras_bert.serving.server.errors import RestError, bad_request
 from keras_bert.serving.server.json_text import format_json, parse_object
-from keras_bert.serving.server.tensors import is_named, make_array, read_value, write_value
+from keras_bert.serving.server.tensors import (
+    format_compact,
+    is_named,
+    make_array,
+    read_value,
+    write_json,
+    write_value,
+)
 
 DEFAULT_SIGNATURE = "serving_default"
+_MAX_STEP = 1 << 14  # maximum number of values that are converted to JSON in one step
 
 Arrays = dict[str, np.ndarray]
 
@@ -24,9 +30,8 @@ Arrays = dict[str, np.ndarray]
 class Input(NamedTuple):
     """An input of a signature.
 
-    Attributes:
-        dtype: TensorFlow's name of the type: string, int32, float, ...
-        shape: the dimensions, None for those of any size; None for any shape.
+    `dtype` is TensorFlow's name of the type: string, int32, float, ... `shape` has None for
+    dimensions of any size; it is None if any shape is allowed.
     """
 
     dtype: str
@@ -34,12 +39,9 @@ class Input(NamedTuple):
 
 
 class Call(NamedTuple):
-    """A predict request.
+    """A predict request: arrays by input name for a signature.
 
-    Attributes:
-        signature: the name of the signature.
-        inputs: arrays by input name.
-        by_row: whether the request is in row format, so that the response must be too.
+    `by_row` is true if the request is in row format, so that the response must be too.
     """
 
     signature: str
@@ -47,20 +49,22 @@ class Call(NamedTuple):
     by_row: bool
 
 
-def decode_call(body: bytes | bytearray, signatures: Mapping[str, Mapping[str, Input]]) -> Call:
+def decode_call(body: bytes, signatures: Mapping[str, Mapping[str, Input]], max_rows: int) -> Call:
     """Decodes a predict request for {signature: {input: its dtype and shape}}.
+
+    A request in row format may have at most `max_rows` rows.
 
     Raises:
         RestError: the request is invalid; status 400 and TensorFlow Serving's message.
     """
     document = parse_object(body)
-    name = document.get("signature_name", "")
-    if not isinstance(name, str):
+    name = document.get("signature_name", b"")
+    if not isinstance(name, bytes):
         raise bad_request(
             f"JSON Value: {format_json(document)} not formatted correctly. "
             "'signature_name' key must be a string value."
         )
-    name = name or DEFAULT_SIGNATURE
+    name = name.decode("utf-8", "replace") or DEFAULT_SIGNATURE
     if name not in signatures:
         raise bad_request(f'Serving signature name: "{name}" not found in signature def')
     expected = signatures[name]
@@ -73,7 +77,7 @@ def decode_call(body: bytes | bytearray, signatures: Mapping[str, Mapping[str, I
             "'inputs' or 'instances' keys to exist "
         )
     if by_row:
-        inputs = _decode_rows(document, expected)
+        inputs = _decode_rows(document, expected, max_rows)
     elif "inputs" in document:
         inputs = _decode_columns(document["inputs"], expected)
     else:
@@ -83,22 +87,42 @@ def decode_call(body: bytes | bytearray, signatures: Mapping[str, Mapping[str, I
     return Call(name, inputs, by_row)
 
 
-def encode_outputs(outputs: Arrays, by_row: bool) -> bytes:
+def encode_outputs(outputs: Arrays, by_row: bool) -> Iterator[bytes]:
     """Encodes the response to a predict request in row or columnar format, as JSON.
 
-    Bytes that are not UTF-8 become U+FFFD, except in outputs named `*_bytes`, which are encoded in
-    base64.
+    Yields the text in parts, each made in a few milliseconds, so that other threads run in the
+    meantime. Bytes that are not UTF-8 become U+FFFD, except in outputs named `*_bytes`, which are
+    encoded in base64.
 
     Raises:
         RestError: status 400, the outputs do not have one row for each row of the inputs.
     """
     names = sorted(outputs)
     if not by_row:
-        columns = {name: _values(name, outputs[name]) for name in names}
-        return _to_json({"outputs": columns if len(names) > 1 else columns[names[0]]})
+        yield b'{"outputs":'
+        if len(names) == 1:
+            yield from _encode(names[0], outputs[names[0]])
+        else:
+            yield from _encode_object(outputs)
+        yield b"}"
+        return
+    rows = _count_rows(outputs)
+    yield b'{"predictions":'
+    if len(names) == 1:
+        yield from _encode(names[0], outputs[names[0]])
+    else:
+        step = max(1, _MAX_STEP * rows // max(1, sum(array.size for array in outputs.values())))
+        for start in range(0, rows, step):
+            yield b"," if start else b"["
+            part = {name: array[start : start + step] for name, array in outputs.items()}
+            yield from _encode_rows(part)
+        yield b"]"
+    yield b"}"
+
+
+def _count_rows(outputs: Arrays) -> int:
     rows = 0
-    for name in names:
-        array = outputs[name]
+    for name, array in sorted(outputs.items()):
         if not array.ndim:
             raise bad_request(f"Tensor name: {name} has no shape information ")
         if len(array) < 1:
@@ -108,22 +132,47 @@ def encode_outputs(outputs: Arrays, by_row: bool) -> bytes:
                 f"Tensor name: {name} has inconsistent batch size: {len(array)} expecting: {rows}"
             )
         rows = len(array)
-    lists = [_values(name, outputs[name]) for name in names]
-    if len(names) == 1:
-        return _to_json({"predictions": lists[0]})
-    return _to_json(
-        {"predictions": [dict(zip(names, row, strict=True)) for row in zip(*lists, strict=True)]}
-    )
+    return rows
 
 
-def _decode_rows(document: dict[str, Any], expected: Mapping[str, Input]) -> Arrays:
+def _encode_rows(outputs: Arrays) -> Iterator[bytes]:
+    """Encodes a few rows as objects, without the brackets of the list."""
+    names = sorted(outputs)
+    if sum(array.size for array in outputs.values()) > _MAX_STEP:  # One wide row.
+        yield from _encode_object({name: array[0] for name, array in outputs.items()})
+        return
+    columns = [write_value(outputs[name], _is_base64(name)) for name in names]
+    rows = [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
+    yield format_compact(rows)[1:-1]
+
+
+def _encode_object(outputs: Arrays) -> Iterator[bytes]:
+    for index, name in enumerate(sorted(outputs)):
+        yield (b"," if index else b"{") + format_compact(name) + b":"
+        yield from _encode(name, outputs[name])
+    yield b"}"
+
+
+def _encode(name: str, array: np.ndarray) -> Iterator[bytes]:
+    return write_json(array, _is_base64(name))
+
+
+def _is_base64(name: str) -> bool:
+    return name.endswith("_bytes")
+
+
+def _decode_rows(document: dict[str, Any], expected: Mapping[str, Input], max_rows: int) -> Arrays:
     rows = document["instances"]
-    if not isinstance(rows, list):
+    if not isinstance(rows, list | np.ndarray):
         raise bad_request(
             f"JSON Value: {format_json(document)} Excepting 'instances' to be an list/array"
         )
-    if not rows:
+    if not len(rows):
         raise bad_request(f"JSON Value: {format_json(document)} No values in 'instances' array")
+    if len(rows) > max_rows:
+        raise too_many_rows(len(rows), max_rows)
+    if isinstance(rows, np.ndarray):
+        rows = rows.tolist()
     if not isinstance(rows[0], dict) and len(expected) > 1:
         raise bad_request(
             "instances is a plain list, but expecting list of objects as multiple input tensors "
@@ -171,7 +220,7 @@ def _add_row(
     first = shapes.setdefault(name, shape)
     if shape == first:
         return
-    size, got = int(np.prod(first)), len(flat[name]) - before
+    size, got = int(np.prod(first)), sum(np.size(part) for part in flat[name][before:])
     if size != got:
         raise bad_request(f"Expecting tensor size: {size} but got: {got}")
     raise bad_request(f"Expecting shape {_shape_text(first)} but got: {_shape_text(shape)}")
@@ -198,6 +247,11 @@ def _decode_columns(value: Any, expected: Mapping[str, Input]) -> Arrays:
     return arrays
 
 
+def too_many_rows(rows: int, limit: int) -> RestError:
+    """Creates the error for a request with too many rows."""
+    return bad_request(f"The request has {rows} rows; expected at most {limit}")
+
+
 def _check_shape(
     name: str, shape: tuple[int, ...], expected: tuple[int | None, ...] | None
 ) -> None:
@@ -214,11 +268,3 @@ def _check_shape(
 
 def _shape_text(shape: tuple[int | None, ...]) -> str:
     return "[" + ",".join("-1" if size is None else str(size) for size in shape) + "]"
-
-
-def _values(name: str, array: np.ndarray) -> Any:
-    return write_value(array, as_base64=name.endswith("_bytes"))
-
-
-def _to_json(value: Any) -> bytes:
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()

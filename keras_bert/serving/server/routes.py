@@ -1,15 +1,18 @@
 """Answers HTTP requests as TensorFlow Serving does, and serves the demo page.
 
-Routes of TensorFlow Serving: POST /v1/models/NAME[/versions/V]:predict and GET
-/v1/models/NAME[/versions/V][/metadata]. Other routes: GET /, /export.json, /openapi.json, /healthz
-and /metrics. Errors are {"error": "..."} with TensorFlow Serving's status.
+TensorFlow Serving's routes are POST /v1/models/NAME[/versions/V]:predict and GET
+/v1/models/NAME[/versions/V][/metadata]. The other routes are GET /, /export.json, /openapi.json,
+/healthz and /metrics.
 """
 
 import asyncio
+import itertools
 import json
 import re
+import threading
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -20,14 +23,19 @@ from aiohttp import web
 from keras_bert.serving.server import protocol
 from keras_bert.serving.server.batching import Batcher
 from keras_bert.serving.server.bodies import Bodies
+from keras_bert.serving.server.connections import Connections
 from keras_bert.serving.server.errors import RestError
 from keras_bert.serving.server.metrics import CONTENT_TYPE, Metrics
 from keras_bert.serving.server.openapi import describe_routes
+from keras_bert.serving.server.origins import check_origin
+from keras_bert.serving.server.settings import Settings
 from keras_bert.serving.server.versions import Version, Versions
 from keras_bert.serving.version_folders import version_number
 
 _HERE = Path(__file__).parent
-_PAGE = {"/": "index.html", "/page.css": "page.css", "/page.js": "page.js"}
+_PAGE = {"/": "index.html"} | {
+    f"/{name}": name for name in ("page.css", "page.js", "parts.js", "tasks.js")
+}
 _TYPES = {"html": "text/html", "css": "text/css", "js": "text/javascript"}
 _PAGE_HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; "
@@ -37,22 +45,17 @@ _PAGE_HEADERS = {
 _VERSION_PATH = r"/v1/models/([^/:]+)(?:/versions/(\d+)|/labels/([^/:]+))?"
 _CALL_PATH = re.compile(_VERSION_PATH + ":(classify|regress|predict)", re.IGNORECASE | re.ASCII)
 _INFO_PATH = re.compile(_VERSION_PATH + "(/metadata)?", re.IGNORECASE | re.ASCII)
-_MAX_INLINE_BYTES = 1 << 16  # bytes of JSON that are parsed or written in the event loop itself
+_MAX_INLINE_BYTES = 1 << 14  # maximum size of JSON that the event loop itself handles
+_JSON_THREADS = 2
+_CLIENT_CLOSED_REQUEST = 499  # in the metrics only
 
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class Routes:
-    """The request handlers of the server.
+    """Handles the requests of the server. Error responses are {"error": message}.
 
-    Args:
-        model_name: NAME in the routes.
-        versions: the model's versions, started: one is served.
-        bodies: reads request bodies.
-        batcher: runs requests.
-        metrics: receives the counts of requests.
-        timeout: seconds within which a request must be answered, and again for the client to read
-            the answer.
+    A version must be loaded.
 
     Attributes:
         draining: whether new requests are rejected.
@@ -61,21 +64,29 @@ class Routes:
 
     def __init__(
         self,
-        model_name: str,
+        settings: Settings,
         versions: Versions,
-        bodies: Bodies,
         batcher: Batcher,
         metrics: Metrics,
-        timeout: float,
+        connections: Connections,
     ):
         self.draining = False
         self.in_flight = 0
-        self._name = model_name
+        self._settings = settings
+        self._name = settings.model_name
+        self._timeout = settings.request_timeout_s
         self._versions = versions
-        self._bodies = bodies
+        self._bodies = Bodies(
+            settings.max_request_bytes, settings.max_waiting_bytes, settings.request_timeout_s
+        )
         self._batcher = batcher
         self._metrics = metrics
-        self._timeout = timeout
+        self._connections = connections
+        self._threads = ThreadPoolExecutor(_JSON_THREADS, "json")
+
+    def close(self) -> None:
+        """Shuts the threads down after the JSON that they are converting."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
 
     def application(self) -> web.Application:
         """Returns the web application with all routes."""
@@ -91,17 +102,21 @@ class Routes:
 
     @web.middleware
     async def _observe(self, request: web.Request, handler: _Handler) -> web.StreamResponse:
-        """Counts and times a request, turns errors into responses, and writes the response."""
+        """Counts and times a request, converts errors to responses, and writes the response."""
         started = time.perf_counter()
         route = _route(request.path)
         self._change_in_flight(1)
         try:
-            response = await self._handle_errors(request, handler, route)
-            self._metrics.requests.labels(route, response.status).inc()
-            self._metrics.seconds.labels(route).observe(time.perf_counter() - started)
-            if self.draining:
-                response.force_close()
-            await self._write(request, response)
+            with self._connections.in_use(request):
+                response = await self._handle_errors(request, handler, route)
+                self._metrics.requests.labels(route, response.status).inc()
+                self._metrics.seconds.labels(route).observe(time.perf_counter() - started)
+                if self.draining:
+                    response.force_close()
+                await self._write(request, response)
+        except asyncio.CancelledError:  # The client disconnected.
+            self._metrics.requests.labels(route, _CLIENT_CLOSED_REQUEST).inc()
+            raise
         finally:
             self._change_in_flight(-1)
         return response
@@ -111,11 +126,11 @@ class Routes:
         self._metrics.in_flight.set(self.in_flight)
 
     async def _write(self, request: web.Request, response: web.StreamResponse) -> None:
-        """Writes a response and waits until the operating system has taken all of it."""
+        """Writes a response, and waits until the operating system has taken all of it."""
         transport = request.transport
         if transport is None:  # The client is gone.
             return
-        transport.set_write_buffer_limits(0)  # So that written means handed to the OS.
+        transport.set_write_buffer_limits(0)  # Makes write_eof wait for the operating system.
         try:
             async with asyncio.timeout(self._timeout):
                 await response.prepare(request)
@@ -134,6 +149,7 @@ class Routes:
         self, request: web.Request, handler: _Handler, route: str
     ) -> web.StreamResponse:
         try:
+            check_origin(request, self._settings.allowed_hosts)
             if self.draining and route not in ("health", "metrics"):
                 raise RestError(503, "The server is shutting down")
             return await handler(request)
@@ -170,7 +186,6 @@ class Routes:
         raise RestError(400, f"Malformed request: {request.method} {path}")
 
     def _version(self, match: re.Match) -> Version:
-        """Returns the version that a path names."""
         name, number = unquote(match[1]), _number(match[2])
         if match[3]:
             raise RestError(400, f"Unrecognized servable version label: {unquote(match[3])}")
@@ -180,19 +195,38 @@ class Routes:
         requested = f"Latest({name})" if number is None else f"Specific({name}, {number})"
         raise RestError(404, f"Servable not found for request: {requested}")
 
-    async def _predict(self, version: Version, body: bytearray) -> web.Response:
-        call = await _run_large_in_thread(len(body), protocol.decode_call, body, version.signatures)
+    async def _predict(self, version: Version, body: bytes) -> web.Response:
         try:
             async with asyncio.timeout(self._timeout):
+                call = await self._run_large_in_thread(
+                    len(body),
+                    protocol.decode_call,
+                    body,
+                    version.signatures,
+                    self._settings.max_request_rows,
+                )
                 outputs = await self._batcher.run(version, call.signature, call.inputs)
+                return _json(await self._encode(outputs, call.by_row))
         except TimeoutError:
             raise RestError(
                 504, f"The model did not respond within {self._timeout:g} seconds"
             ) from None
+
+    async def _encode(self, outputs: protocol.Arrays, by_row: bool) -> bytes:
+        is_cancelled = threading.Event()
         size = 8 * sum(array.size for array in outputs.values())
-        return _json(
-            await _run_large_in_thread(size, protocol.encode_outputs, outputs, call.by_row)
-        )
+        try:
+            return await self._run_large_in_thread(
+                size, _join_parts, protocol.encode_outputs(outputs, by_row), is_cancelled
+            )
+        finally:
+            is_cancelled.set()
+
+    async def _run_large_in_thread(self, size: int, function: Callable, *arguments: Any) -> Any:
+        if size <= _MAX_INLINE_BYTES:
+            return function(*arguments)
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._threads, function, *arguments)
 
     def _metadata(self, version: Version) -> web.Response:
         return _json(
@@ -238,6 +272,8 @@ class Routes:
         if version.export is None:
             raise RestError(404, "The served version has no export.json")
         served = {"model_name": self._name, "model_version": version.number}
+        if isinstance(model := version.export.get("model"), str):
+            served["model"] = Path(model).name  # Older exports contain the whole path.
         return _json(version.export | served)
 
     async def _openapi(self, _: web.Request) -> web.Response:
@@ -254,7 +290,7 @@ class Routes:
 
 
 def _route(path: str) -> str:
-    """Returns a request's route label for the metrics, one of a fixed set."""
+    """Returns the route label of a path in the metrics, one of a fixed set."""
     if path.startswith("/v1/"):
         if _CALL_PATH.fullmatch(path):
             return "predict"
@@ -272,11 +308,8 @@ def _number(text: str | None) -> int | None:
     return number
 
 
-async def _run_large_in_thread(size: int, function: Callable, *arguments: Any) -> Any:
-    """Calls a function, in a thread if the data is large."""
-    if size <= _MAX_INLINE_BYTES:
-        return function(*arguments)
-    return await asyncio.to_thread(function, *arguments)
+def _join_parts(parts: Iterator[bytes], is_cancelled: threading.Event) -> bytes:
+    return b"".join(itertools.takewhile(lambda _: not is_cancelled.is_set(), parts))
 
 
 def _file_handler(path: Path) -> _Handler:

@@ -1,10 +1,8 @@
-"""Loads SavedModels and serves the highest version of a model that loads.
+"""Loads SavedModels, and keeps the highest version of a model loaded.
 
-`load_version` reads a SavedModel, its signatures and `export.json`, and runs its warm-up requests.
-`Versions` polls DIR. A new highest version is loaded while the old one is served, and then replaces
-it; the served version is reloaded in the same way if its files change. A version that fails to load
-is skipped until its files change. The served version stays until another one replaces it, even if
-it is deleted.
+A new highest version is loaded while the old one is served, and then replaces it. The served
+version is reloaded in the same way if its files change, and stays loaded if it is deleted. A
+version that fails to load is skipped until its files change.
 """
 
 import json
@@ -29,6 +27,8 @@ from keras_bert.serving.server.protocol import DEFAULT_SIGNATURE, Arrays, Input
 from keras_bert.serving.version_folders import find_versions
 from keras_bert.serving.warmup import WARMUP_FILE
 
+# TensorFlow's messages contain local paths, which clients must not see.
+_LOAD_ERROR = "The version cannot be loaded; the log of the server has the details"
 _END_OF_PYTHON_TRACE = "<stack traces unavailable>\n"
 
 # TensorFlow's error codes -> TensorFlow Serving's HTTP statuses; 500 for all others.
@@ -50,13 +50,13 @@ _STATUSES = {
 
 @dataclass(eq=False, frozen=True)
 class Version:
-    """A loaded version.
+    """A loaded version of a model.
 
     Attributes:
-        number: the version number.
         model: the loaded SavedModel; kept because the functions hold its variables weakly.
         functions: {signature: TensorFlow function}.
         signatures: {signature: {input: its dtype and shape}}.
+        output_shapes: {signature: the shapes of its outputs}, as in `Input`.
         batched: the signatures whose inputs and outputs have any number of rows, one per example.
         signature_def: the signatures in the format of TensorFlow Serving's metadata.
         export: the content of export.json; None if the file is missing or invalid.
@@ -66,12 +66,13 @@ class Version:
     model: Any
     functions: dict[str, Any]
     signatures: dict[str, dict[str, Input]]
+    output_shapes: dict[str, list[tuple[int | None, ...] | None]]
     batched: frozenset[str]
     signature_def: dict[str, Any]
     export: dict[str, Any] | None
 
     def run(self, signature: str, inputs: Arrays) -> Arrays:
-        """Runs a signature on arrays by input name and returns arrays by output name.
+        """Runs a signature on {input: array}, and returns {output: array}.
 
         Raises:
             RestError: TensorFlow fails.
@@ -93,7 +94,7 @@ class Version:
 def load_version(folder: Path) -> Version:
     """Loads the SavedModel in DIR/NUMBER and runs its warm-up requests.
 
-    Exceptions that TensorFlow raises for a broken folder are not caught.
+    If the folder is broken, any exception of TensorFlow may be raised.
     """
     proto = saved_model_pb2.SavedModel.FromString((folder / MODEL_FILE).read_bytes())
     model = tf.saved_model.load(str(folder))
@@ -117,6 +118,10 @@ def load_version(folder: Path) -> Version:
         model=model,
         functions=functions,
         signatures=signatures,
+        output_shapes={
+            name: [_sizes(tensor) for tensor in definitions[name].outputs.values()]
+            for name in functions
+        },
         batched=batched,
         signature_def=described,
         export=_read_info(folder / INFO),
@@ -126,36 +131,35 @@ def load_version(folder: Path) -> Version:
 
 
 class Versions:
-    """The versions in a folder DIR.
-
-    Attributes:
-        current: the served version; None before `start`, never after.
-    """
+    """The versions in a folder DIR; `current` is the served version, None only before `start`."""
 
     def __init__(self, folder: Path):
         self.folder = folder
         self.current: Version | None = None
         self._states: dict[int, tuple[str, str]] = {}  # number -> state, error message
+        self._errors: dict[int, str] = {}  # number -> why it cannot be loaded, for the log
         self._loaded: tuple = ()  # the served version's files when it was loaded
         self._broken: dict[int, tuple] = {}  # number -> its files when loading failed
         self._seen: dict[int, tuple] = {}  # number -> its files at the last check
         self._is_deleted = False
 
     def start(self) -> None:
-        """Loads the highest version that loads; raises an InputError if there is none."""
+        """Loads the highest version that can be loaded; raises an InputError if there is none."""
         try:
             self._check(require_version(self.folder), require_unchanged=False)
         except OSError as error:
             raise InputError(f"--export_dir={self.folder}: {error.strerror}") from None
         if self.current is None:
-            number, (_, message) = next(iter(self.states().items()))
-            raise InputError(f"--export_dir={self.folder}: cannot load version {number}: {message}")
+            number = max(self._errors)
+            raise InputError(
+                f"--export_dir={self.folder}: cannot load version {number}: {self._errors[number]}"
+            )
 
     def refresh(self) -> bool:
         """Loads a version that is new or changed; returns whether the served version has changed.
 
-        A version is loaded only if its files are the same in two consecutive checks, so that a
-        version that is still being written is not loaded.
+        A version is loaded only if its files are the same in two consecutive checks, because it may
+        still be incomplete.
         """
         return self._check(find_versions(self.folder, MODEL_FILE), require_unchanged=True)
 
@@ -183,8 +187,7 @@ class Versions:
     def states(self) -> dict[int, tuple[str, str]]:
         """Returns {number: (state, error message)} of all known versions, the highest first.
 
-        The states are those of TensorFlow Serving (AVAILABLE, ...); the message is "" without an
-        error.
+        States are those of TensorFlow Serving, such as AVAILABLE. A missing error is "".
         """
         return dict(sorted(self._states.items(), reverse=True))
 
@@ -197,9 +200,9 @@ class Versions:
             version = load_version(path)
         # A broken folder can raise any exception, and must not stop the server.
         except Exception as error:
-            message = " ".join(str(error).split()) or type(error).__name__
+            self._errors[number] = " ".join(str(error).split()) or type(error).__name__
             # If the served version's files break, the loaded model stays in use.
-            self._states[number] = ("AVAILABLE" if is_served else "END", message)
+            self._states[number] = ("AVAILABLE" if is_served else "END", _LOAD_ERROR)
             self._broken[number] = self._seen[number]
             return False
         self.current, self._loaded = version, self._seen[number]
@@ -211,8 +214,9 @@ class Versions:
 
     def _report(self, failed: list[int], numbers: Collection[int]) -> None:
         for number in failed:
-            message = self._states[number][1]
-            logging.error("Cannot load version %d of %s: %s", number, self.folder, message)
+            logging.error(
+                "Cannot load version %d of %s: %s", number, self.folder, self._errors[number]
+            )
         is_deleted = self.current.number not in numbers
         if is_deleted and not self._is_deleted:
             logging.warning(

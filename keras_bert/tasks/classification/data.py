@@ -1,8 +1,4 @@
-"""Reads the texts and labels of a classification task.
-
-The source is a GLUE task's folder, a GLUE task prepared by TensorFlow Datasets, or the user's own
-files (`custom`).
-"""
+"""Reads classification data from GLUE's files, TensorFlow Datasets or the user's own files."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,21 +15,21 @@ from keras_bert.tasks.fine_tuning.pretrained import in_order_of
 
 @dataclass(frozen=True)
 class ClassificationSettings:
-    """The data settings of a classifier; each can change the outcome of a run.
+    """The settings for the data of a classifier.
 
-    All settings from `train_file` to `problem_type` apply only to the task `custom`.
+    The settings from `train_file` to `problem_type` apply only to the task `custom`.
 
     Attributes:
-        task_name: a GLUE task, or `custom`.
+        task_name: a GLUE task, or `custom` for the user's own files.
         data_dir: the folder of GLUE or of the task; with `tfds`, TensorFlow Datasets' folder.
         tfds: whether to read the task from TensorFlow Datasets.
         train_file: the training examples, a TSV, CSV or JSONL file.
         eval_file: the development examples.
-        test_file: the examples to predict, which need no labels; empty for `eval_file`.
-        text_column: the column of the text.
-        text_pair_column: the column of the second text; empty for single texts.
-        label_column: the column of the label.
-        label_separator: separates the labels of an example with several.
+        test_file: the examples to predict, which need no labels; if empty, `eval_file`.
+        text_column: the name of the text column.
+        text_pair_column: the name of the column with the second texts; empty for single texts.
+        label_column: the name of the label column.
+        label_separator: the separator between the labels of an example (multi_label).
         problem_type: single_label, multi_label or regression.
         class_weights: `balanced`, one number per class separated by commas, or empty.
     """
@@ -52,7 +48,7 @@ class ClassificationSettings:
     class_weights: str = ""
 
 
-# Settings that GLUE tasks define themselves.
+# The settings that a GLUE task defines itself.
 _CUSTOM_SETTINGS = (
     "train_file",
     "eval_file",
@@ -72,9 +68,9 @@ class Problem:
     Attributes:
         problem_type: single_label, multi_label or regression.
         labels: the C classes in the order of the logits; empty for regression.
-        metrics: names of the metrics to report.
-        label_separator: separates the labels of an example with several.
-        score_range: the range that written regression values are clipped to.
+        metrics: the names of the metrics to report.
+        label_separator: the separator between the labels of an example (multi_label).
+        score_range: the range to which regression values in prediction files are clipped, or None.
     """
 
     problem_type: str
@@ -92,18 +88,13 @@ def read_data(
     do_eval: bool,
     do_predict: bool,
 ) -> tuple[Problem, Splits]:
-    """Reads the data of a run; development and test examples are optional.
+    """Reads the examples of a run; development and test examples may be missing.
 
-    Args:
-        settings: the data settings.
-        known_labels: the checkpoint's labels, or None; if the task has the same labels, they keep
-            the order of the checkpoint's logits.
-        do_train: whether to read training examples.
-        do_eval: whether to read development examples.
-        do_predict: whether to read examples to predict.
+    If `known_labels`, the checkpoint's labels, are those of the task, the result has them in the
+    order of the checkpoint's logits.
 
     Raises:
-        InputError: conflicting settings, unusable files, or no examples at all.
+        InputError: settings conflict, a file is unusable, or there are no examples at all.
     """
     wanted = {"train": do_train, "dev": do_eval, "test": do_predict}
     if settings.task_name.lower() == "custom":

@@ -1,8 +1,4 @@
-"""Fine-tunes a classifier on text files and saves metrics, predictions and model/.
-
-This module tokenizes the texts and defines the loss, metrics, TensorBoard tables and prediction
-files; tasks/fine_tuning trains and evaluates.
-"""
+"""Fine-tunes a classifier on text files, and writes metrics, predictions and the model."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -31,19 +27,13 @@ from keras_bert.tasks.fine_tuning.seeds import fine_tune_seeds
 from keras_bert.tasks.fine_tuning.settings import FineTuningRun
 from keras_bert.tasks.fine_tuning.task import SHOWN, FineTuningTask
 from keras_bert.tasks.prepared import Prepared, decoded, gathered, prepare
+from keras_bert.tasks.truncation import report_truncation
 from keras_bert.training.board import Board
 
 
 @dataclass(frozen=True)
 class _Split:
-    """The texts of a file before and after preprocessing.
-
-    Attributes:
-        texts: the texts as in the file.
-        processor: the processor that preprocessed them.
-        prepared: the preprocessed texts.
-        labels: the labels as numbers; None if the split is not scored.
-    """
+    """The texts of a file, as read and as model inputs, and their label numbers if scored."""
 
     texts: Texts
     processor: ClassificationProcessor
@@ -59,19 +49,12 @@ class _Split:
 def fine_tune_classifier(
     classification: ClassificationSettings, run: FineTuningRun
 ) -> dict[str, object]:
-    """Fine-tunes a classifier once for each seed, or resumes the run.
-
-    Args:
-        classification: the data settings.
-        run: the run.
+    """Fine-tunes a classifier once for each seed, or resumes an unfinished run.
 
     Returns:
-        The metrics as in results.json: those of the task, for MNLI with the suffixes `_matched` and
-        `_mismatched`, and "score", the mean of the task's metrics, which determines the best
-        weights.
-
-    Raises:
-        InputError: the texts, the labels or the checkpoint are not usable.
+        The scores of results.json: "loss", the task's metrics (for MNLI with the suffixes
+        `_matched` and `_mismatched`), and "score", the mean of these metrics, which determines the
+        best weights.
     """
     settings = run.settings
     start = open_pretrained(settings)
@@ -93,17 +76,9 @@ def make_task(
     max_seq_length: int,
     weight_setting: str = "",
 ) -> FineTuningTask:
-    """Tokenizes all texts and defines training, scoring and prediction files.
+    """Creates the task that trains on, scores and predicts the texts of a run.
 
-    Args:
-        problem: labels, problem type and metrics.
-        splits: the texts.
-        start: the checkpoint.
-        max_seq_length: maximum number of tokens of an example.
-        weight_setting: the class weights, as for `labels.class_weights`.
-
-    Raises:
-        InputError: texts or labels that are not usable.
+    `weight_setting` is the `setting` of `labels.class_weights`.
     """
     first = splits.train or next(iter({**splits.dev, **splits.test}.values()))
     settings = ClassifierSettings(
@@ -122,8 +97,15 @@ def make_task(
         return _Split(texts, processor, prepared(texts), labels)
 
     train = weights = None
+    truncated = {}
+
+    def count_truncated(split_name: str, of: Prepared) -> None:
+        limit = f"max_seq_length={max_seq_length}"
+        truncated[split_name] = report_truncation(of.truncated, f"examples ({split_name})", limit)
+
     if splits.train:
         split = labelled(splits.train)
+        count_truncated("train", split.prepared)
         train = replace(split.prepared.examples, labels={"labels": split.labels})
         weights = class_weights(weight_setting, problem.problem_type, problem.labels, split.labels)
     dev = {suffix: labelled(texts) for suffix, texts in splits.dev.items()}
@@ -137,6 +119,8 @@ def make_task(
         return scored or _Split(texts, processor, prepared(texts))
 
     test = {name: to_predict(texts) for name, texts in splits.test.items()}
+    for name, split in ({f"dev{suffix}": split for suffix, split in dev.items()} | test).items():
+        count_truncated(name, split.prepared)
 
     def write(predict: Predict, folder: Path) -> None:
         for name, split in test.items():
@@ -159,11 +143,12 @@ def make_task(
         labels=problem.labels or None,
         problem_type=transformers_problem_type(problem.problem_type),
         data={name: list(texts.rows()) for name, texts in read.items()},
+        truncated=truncated,
     )
 
 
 def _scores(problem: Problem, dev: Mapping[str, _Split], predict: Predict) -> dict[str, float]:
-    """Scores every development set and adds "score", the mean of the problem's metrics."""
+    """Scores every development set, and adds "score", the mean of the problem's metrics."""
     scores = {}
     for suffix, split in dev.items():
         split_scores = score(problem, split.answers(predict), split.labels)
@@ -186,7 +171,7 @@ def _show(problem: Problem, dev: Mapping[str, _Split], predict: Predict, board: 
 def _worst(
     problem: Problem, scored: _Split, answers: Mapping[str, np.ndarray]
 ) -> list[list[object]]:
-    """Returns rows of wrong predictions, the most confident first; by error for regression."""
+    """Returns rows of the wrong predictions, the most confident (or largest error) first."""
     labels, texts = scored.labels, scored.texts
     decided = decisions(problem, answers)
     if problem.problem_type == "regression":

@@ -1,8 +1,4 @@
-"""The GLUE tasks as a table of files, columns, labels and metrics.
-
-The programs take all information about a task from this table. The order of the labels is that of
-the class numbers. Wang et al. 2019, https://gluebenchmark.com.
-"""
+"""Describes the GLUE tasks (Wang et al. 2019, https://gluebenchmark.com) in one table."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -20,20 +16,20 @@ class GlueTask:
     """The files, columns, labels and metrics of a GLUE task.
 
     Attributes:
-        name: the name in GLUE's folders and submissions.
-        text_columns: the columns of the text or the pair of texts, in the files' header.
-        label_column: the column of the labels; empty if no file has labels.
+        name: the task's name in GLUE's folders and submissions.
+        text_columns: the names of the text columns in the files; two for pairs of texts.
+        label_column: the name of the label column; empty if no file has labels.
         labels: the classes in the order of their numbers; empty for regression.
-        metrics: official names of the leaderboard's metrics.
-        tfds: the task's config in TensorFlow Datasets.
-        train: the training file, or empty.
-        dev: {suffix of the metrics' names: development file}.
-        test: {name of the submission: test file}.
-        no_header: the columns of the training and development files if they have no header.
+        metrics: the leaderboard's metrics, by their names in metrics.py.
+        tfds: the name of the task's config in TensorFlow Datasets.
+        train: the name of the training file; empty if there is none.
+        dev: {suffix of the metric names: name of the development file}.
+        test: {name of the submission: name of the test file}; None means {`name`: "test.tsv"}.
+        no_header: the names of all columns, if the training and development files have no header.
         folders: alternative names of the task's folder.
-        other_names: {file: alternative name}.
-        tfds_columns: the text columns in TensorFlow Datasets, if different.
-        damaged_rows: whether the official files contain truncated rows and empty texts. Truncated
+        other_names: {file name: alternative file name}.
+        tfds_columns: the text columns in TensorFlow Datasets; empty if named like `text_columns`.
+        damaged_rows: whether the official files contain empty texts and truncated rows. Truncated
             rows are skipped and counted, as in all published results.
         score_range: the range of regression values that the leaderboard accepts.
     """
@@ -56,7 +52,7 @@ class GlueTask:
 
     @property
     def test_files(self) -> Mapping[str, str]:
-        """{name of the submission: test file}."""
+        """{name of the submission: name of the test file}."""
         return {self.name: "test.tsv"} if self.test is None else self.test
 
     def path(self, folder: Path, name: str) -> Path:
@@ -147,7 +143,7 @@ TASKS = (
         metrics=("accuracy",),
         tfds="wnli",
     ),
-    # The diagnostic set: predicted with an MNLI model, scored only by the leaderboard.
+    # The diagnostic set: an MNLI model predicts it, and only the leaderboard can score it.
     GlueTask(
         name="AX",
         text_columns=_PAIR,
@@ -166,11 +162,7 @@ TASKS = (
 
 
 def find_task(name: str) -> GlueTask:
-    """Returns the GLUE task of a name, in any case and with or without its hyphen.
-
-    Raises:
-        InputError: GLUE has no such task.
-    """
+    """Finds a GLUE task by name, ignoring case and hyphens; raises InputError if there is none."""
 
     def plain(word: str) -> str:
         return word.lower().replace("-", "")

@@ -12,16 +12,12 @@ from keras_bert.tasks.loading import Source
 
 
 def transformers_problem_type(problem_type: str) -> str:
-    """Returns transformers' name of a problem type, such as `single_label_classification`."""
+    """Converts `single_label` to `single_label_classification`, as transformers names it."""
     return problem_type + "_classification" * (problem_type != "regression")
 
 
 def short_problem_type(name: str | None, where: Any) -> str | None:
-    """Returns this library's name of transformers' problem type, such as `single_label`.
-
-    Raises:
-        InputError: an unknown problem type.
-    """
+    """Converts `single_label_classification` to `single_label`; raises InputError if unknown."""
     if name is None:
         return None
     short = name.removesuffix("_classification")
@@ -32,11 +28,7 @@ def short_problem_type(name: str | None, where: Any) -> str | None:
 
 
 def takes_pairs(source: Source) -> bool:
-    """Returns whether the classifier's run trained it on pairs of texts.
-
-    Raises:
-        InputError: run.json contains an unknown task name.
-    """
+    """Returns whether the run that trained the classifier used pairs of texts."""
     name = source.run.setting("task_name", str, "")
     if name and name.lower() != "custom":
         return len(glue.find_task(name).text_columns) == 2
@@ -46,15 +38,12 @@ def takes_pairs(source: Source) -> bool:
 def head_settings(
     source: Source, labels: Sequence[str] | None, problem_type: str | None
 ) -> ClassifierSettings:
-    """Returns a classifier's labels and problem type, with the default length.
+    """Determines a classifier's labels and problem type; other settings have their defaults.
 
-    Args:
-        source: the checkpoint, with or without a classification head.
-        labels: names of the classes; None for those of the head.
-        problem_type: None for that of the head.
+    If `labels` or `problem_type` is None, it is that of the checkpoint's classification head.
 
     Raises:
-        InputError: labels that are missing or do not match the head, or an unknown problem type.
+        InputError: the labels are missing or do not match the head, or the problem type is unknown.
     """
     checkpoint = source.checkpoint
     with checkpoint.open_weights() as stored:
@@ -83,7 +72,7 @@ def head_settings(
 def _label_names(
     given: Sequence[str] | None, known: Sequence[str] | None, kind: str, path: Any
 ) -> tuple[str, ...]:
-    """Returns the given class names, or the model's, in the order of the model's logits."""
+    """Returns the given class names, or else the head's, in the order of the head's logits."""
     if kind == "regression":
         if given:
             raise InputError(f"labels={list(given)}: expected no labels for a regression")

@@ -1,4 +1,4 @@
-"""Converts labels to numbers, and reads class weights.
+"""Converts the labels of n examples to numbers, and reads class weights.
 
 single_label   one of C classes          int32 [n]
 multi_label    any number of C classes   float32 [n, C] of 0 and 1
@@ -17,17 +17,13 @@ from keras_bert.tasks.classification.texts import Texts
 
 
 def find_labels(texts: Texts, problem_type: str, separator: str = ",") -> tuple[str, ...]:
-    """Returns the classes that occur in training examples, in the order of their numbers.
+    """Returns the classes in the training examples; a regression has none.
 
-    Classes are sorted by value if all are integers, otherwise alphabetically.
-
-    Args:
-        texts: the training examples.
-        problem_type: single_label, multi_label or regression, which has no classes.
-        separator: separates several labels of an example, unless they are a JSON list.
+    The order of the classes defines their numbers: it is by value if all are integers, otherwise
+    alphabetical. `separator` separates several labels of an example, unless they are a JSON list.
 
     Raises:
-        InputError: a label is missing, or there are too few classes (two, one for multi_label).
+        InputError: a label is missing, or there are fewer than two classes (one for multi_label).
     """
     if problem_type == "regression":
         return ()
@@ -49,13 +45,9 @@ def find_labels(texts: Texts, problem_type: str, separator: str = ",") -> tuple[
 def label_array(
     texts: Texts, problem_type: str, labels: Sequence[str], separator: str = ","
 ) -> np.ndarray:
-    """Converts the labels of examples to numbers, as in the table above.
+    """Converts the labels of examples to numbers, in the format at the top of this file.
 
-    Args:
-        texts: examples with labels.
-        problem_type: single_label, multi_label or regression.
-        labels: the C classes, in the order of their numbers.
-        separator: separates several labels of an example, unless they are a JSON list.
+    `labels` are the C classes in the order of their numbers; `separator` is that of `find_labels`.
 
     Raises:
         InputError: a label is not one of the classes, or is not a number for regression.
@@ -76,10 +68,7 @@ def label_array(
 
 
 def warn_of_absent_labels(texts: Texts, array: np.ndarray, labels: Sequence[str]) -> None:
-    """Logs a warning if classes have no evaluation examples, because no score covers them.
-
-    `array` is the result of `label_array`, [n] or [n, C].
-    """
+    """Logs a warning if classes have no examples; `array` is the result of `label_array`."""
     seen = array.any(axis=0) if array.ndim == 2 else np.isin(np.arange(len(labels)), array)
     absent = [label for label, is_seen in zip(labels, seen, strict=True) if not is_seen]
     if absent:
@@ -91,14 +80,10 @@ def class_weights(
 ) -> np.ndarray | None:
     """Returns the weight of each class in the loss, float32 [C], or None.
 
-    The balanced weight of a class is n / (C x its number of examples). For multi_label, it is the
-    number of examples without the label, divided by the number of examples with it.
-
-    Args:
-        setting: `balanced`, C numbers such as "1,2.5", or empty.
-        problem_type: single_label, multi_label or regression.
-        labels: the C classes.
-        array: the labels of the training examples.
+    `setting` is `balanced`, C numbers such as "1,2.5", or empty. The balanced weight of a class is
+    n / (C x its number of examples). For multi_label, it is the number of examples without the
+    label, divided by the number of examples with it. `array` has the labels of the training
+    examples.
 
     Raises:
         InputError: the numbers do not match the classes, or a class to balance has no examples.
@@ -140,11 +125,7 @@ def _listed_weights(setting: str, labels: Sequence[str]) -> np.ndarray:
 
 
 def _label_names(texts: Texts, index: int, problem_type: str, separator: str) -> list[str]:
-    """Returns the labels of one example as strings.
-
-    Raises:
-        InputError: the example has no label, and the problem type is not multi_label.
-    """
+    """Returns an example's labels; raises InputError if there is none, except for multi_label."""
     label = texts.labels[index]
     if problem_type == "multi_label":
         parts = label if isinstance(label, list) else _label_name(label).split(separator)

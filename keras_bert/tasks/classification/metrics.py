@@ -1,8 +1,8 @@
 """Computes the official metrics of classification and regression.
 
 Names and values match scikit-learn and SciPy, which GLUE's scorers use. Undefined metrics, such as
-a correlation with constant predictions, are 0. Predictions and labels are int [n], [n, C] of 0 and
-1 for multi-label tasks, or float [n] for regression.
+a correlation with constant predictions, are 0. For n examples and C classes, predictions and labels
+are int [n]; int [n, C] of 0 and 1 for multi-label tasks; or float [n] for regression.
 """
 
 from collections.abc import Sequence
@@ -23,12 +23,12 @@ def accuracy(predictions: np.ndarray, labels: np.ndarray) -> float:
 
 
 def f1(predictions: np.ndarray, labels: np.ndarray) -> float:
-    """Computes the F1 score of class 1 from predictions and labels in {0, 1}, [n]."""
+    """Computes the F1 score of class 1, where all predictions and labels are 0 or 1."""
     return _f1(*_counts(predictions == 1, labels == 1))
 
 
 def f1_macro(predictions: np.ndarray, labels: np.ndarray) -> float:
-    """Computes the mean F1 score over the classes that occur, or over all for multi-label tasks."""
+    """Averages the F1 scores of the classes that occur, or of all classes for multi-label tasks."""
     if labels.ndim == 2:
         pairs = list(zip(predictions.T == 1, labels.T == 1, strict=True))
     else:
@@ -38,7 +38,7 @@ def f1_macro(predictions: np.ndarray, labels: np.ndarray) -> float:
 
 
 def f1_micro(predictions: np.ndarray, labels: np.ndarray) -> float:
-    """Computes the F1 score over all pairs of example and class, [n, C]."""
+    """Computes the F1 score over all pairs of an example and a class of a multi-label task."""
     return _f1(*_counts(predictions.ravel() == 1, labels.ravel() == 1))
 
 
@@ -75,17 +75,14 @@ METRICS = {
 def compute_metrics(
     metrics: Sequence[str], predictions: np.ndarray, labels: np.ndarray
 ) -> dict[str, float]:
-    """Computes the named METRICS."""
+    """Returns {name: value} for metrics in `METRICS`."""
     return {name: METRICS[name](predictions, labels) for name in metrics}
 
 
 def mean_loss(problem_type: str, logits: np.ndarray, labels: np.ndarray) -> float:
-    """Computes the mean unweighted loss.
+    """Computes the mean loss without class weights.
 
-    Args:
-        problem_type: single_label, multi_label or regression.
-        logits: float [n, C].
-        labels: the result of `label_array`.
+    `logits` is float [n, C], and `labels` is the result of `label_array`.
     """
     logits = logits.astype(np.float64)
     if problem_type == "regression":

@@ -1,11 +1,9 @@
-"""Computes the losses of classification, and the accuracy.
+"""Defines the training loss of a classifier, and its accuracy.
 
-    single_label   softmax cross-entropy; each example has the weight of its label's class
-    multi_label    sigmoid cross-entropy, averaged over the classes; each class weight applies to
-                   the examples that have the label
-    regression     squared error
-
-The sum is divided by the sum of the weights of the global batch's examples.
+single_label   softmax cross-entropy; an example has the class weight of its label
+multi_label    mean sigmoid cross-entropy over the classes; a class weight applies to
+               the examples that have the label
+regression     squared error
 """
 
 import functools
@@ -23,10 +21,7 @@ from keras_bert.training.objective import Batch, Objective
 def classification_objective(
     problem_type: str, class_weights: np.ndarray | None = None
 ) -> Objective:
-    """Creates the training objective for a `BertClassifier` and batches with "labels".
-
-    `class_weights` is float32 [C], or None.
-    """
+    """Creates the objective for batches with "labels"; `class_weights` is float32 [C], or None."""
     is_single = problem_type == "single_label"
     losses_of = CLASSIFICATION_LOSSES[problem_type]
     if problem_type == "multi_label" and class_weights is not None:

@@ -1,6 +1,6 @@
-r"""Derives predictions from decoded outputs and writes prediction files.
+"""Converts a classifier's decoded outputs to predictions, and writes prediction files.
 
-NAME.tsv     index <TAB> prediction, with this header: a label's name, or a number
+NAME.tsv     the columns `index` and `prediction` (a label or a number), with a header
 NAME.jsonl   {"index": "0", "prediction": "1", "probabilities": {"0": 0.02, "1": 0.98}}
 """
 
@@ -15,15 +15,13 @@ from keras_bert.tasks.classification.data import Problem
 
 
 def decisions(problem: Problem, answers: Mapping[str, np.ndarray]) -> np.ndarray:
-    """Converts decoded outputs into predictions that metrics compare with labels.
+    """Converts decoded outputs to predictions in the format of the labels.
 
-    Args:
-        problem: labels and problem type.
-        answers: the result of the classifier's `decode`, with strings or byte strings.
+    `answers` is the result of the classifier's `decode`, with strings or byte strings.
 
     Returns:
-        Class numbers, int [n]; for multi_label, [n, C] with 1 for each class with a probability
-        above 0.5; for regression, values, float [n].
+        For single_label, class numbers, int [n]. For multi_label, int [n, C] with 1 for each class
+        with a probability above 0.5. For regression, float [n].
     """
     if problem.problem_type == "regression":
         return answers["score"]
@@ -40,20 +38,15 @@ def decisions(problem: Problem, answers: Mapping[str, np.ndarray]) -> np.ndarray
 def write_predictions(
     path: Path, problem: Problem, indices: Sequence[str], answers: Mapping[str, np.ndarray]
 ) -> None:
-    """Writes the prediction files for one file of examples.
+    """Writes `path`.tsv and `path`.jsonl for one file of examples.
 
-    Args:
-        path: the files' path without suffix; its name is the name of the GLUE submission.
-        problem: labels and problem type; regression values are clipped to its `score_range`.
-        indices: the identifiers of the examples.
-        answers: the result of the classifier's `decode`.
-
-    Raises:
-        InputError: the path is not writable.
+    `indices` are the names of the examples, and `answers` is the result of the classifier's
+    `decode`. Regression values are clipped to the problem's `score_range`.
     """
     decided = decisions(problem, answers)
     if problem.problem_type == "regression":
-        # GLUE submissions have three decimals. Other values may be tiny: 7 significant digits.
+        # GLUE submissions have three decimals. Other values may be tiny, so they are written with
+        # 7 significant digits.
         values, number_format = decided.astype(float), ".7g"
         if problem.score_range is not None:
             values, number_format = np.clip(values, *problem.score_range), ".3f"
@@ -87,7 +80,7 @@ def write_predictions(
 
 
 def class_names(decided: np.ndarray, labels: Sequence[str]) -> str | list[str]:
-    """Returns the name of a class number, or the names of the classes that are 1 in a row [C]."""
+    """Returns the name of a class number, or a list of the classes that are 1 in a row [C]."""
     if np.ndim(decided):
         return [label for label, on in zip(labels, decided, strict=True) if on]
     return labels[int(decided)]

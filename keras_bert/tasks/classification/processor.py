@@ -1,4 +1,4 @@
-"""The graph functions of a classifier: preprocessing of texts and decoding of logits.
+"""Preprocesses texts for a classifier and decodes its logits, in TensorFlow graphs.
 
     text [B] (and text_pair [B]) -> tokens -> [CLS] a [SEP] b [SEP]      preprocess
     logits [B, C] -> label, probabilities; or score for regression       decode
@@ -24,13 +24,14 @@ class ClassifierSettings:
     """The labels of a classifier and its settings for texts.
 
     Attributes:
-        labels: names of the C classes in the order of the logits; empty for regression.
+        labels: the names of the C classes in the order of the logits; empty for regression.
         problem_type: `single_label`, `multi_label` or `regression`.
-        max_seq_length: maximum number of tokens, with [CLS] and [SEP]; longer texts are truncated.
+        max_seq_length: maximum number of tokens, including [CLS] and [SEP]; longer texts are
+            truncated.
         pair: whether the exported model takes two texts.
 
     Raises:
-        InputError: an unknown problem type, or regression with labels.
+        InputError: the problem type is unknown, or is regression but there are labels.
     """
 
     labels: tuple[str, ...]
@@ -55,23 +56,17 @@ class ClassifierSettings:
 
 
 class ClassificationProcessor(TextProcessor):
-    """Converts texts into model inputs, and logits into labels."""
+    """Converts texts to model inputs, and logits to labels."""
 
     def __init__(self, tokenizer: BertTokenizer, settings: ClassifierSettings):
         super().__init__(tokenizer, settings)
         self._labels = list(settings.labels)
 
-    def decode(
-        self, outputs: Mapping[str, tf.Tensor], inputs: TextInputs | None = None
-    ) -> dict[str, tf.Tensor]:
-        """Decodes the logits [B, C] into labels; `inputs` is unused.
+    def decode(self, outputs: Mapping[str, tf.Tensor], inputs: TextInputs) -> dict[str, tf.Tensor]:
+        """Decodes the logits [B, C] into the outputs of `TextClassifier.predict`, as tensors."""
+        return self._decided(outputs["logits"]) | {"truncated": inputs.truncated}
 
-        Returns:
-            For single_label, `label` [B], `probabilities` and `logits` [B, C]. For multi_label, the
-            latter two and `labels` [B, C]: the labels with a probability above 0.5, in descending
-            order, padded with "". For regression, `score` [B].
-        """
-        logits = outputs["logits"]
+    def _decided(self, logits: tf.Tensor) -> dict[str, tf.Tensor]:
         if self.settings.problem_type == "regression":
             return {"score": logits[:, 0]}
         if self.settings.problem_type == "multi_label":

@@ -12,18 +12,15 @@ from keras_bert.tasks.classification.predictions import decisions
 def score(
     problem: Problem, answers: Mapping[str, np.ndarray], labels: np.ndarray
 ) -> dict[str, float]:
-    """Returns the problem's metrics by name, and "loss", the mean loss.
+    """Computes the metrics of a classification problem, and the mean loss as "loss".
 
-    Args:
-        problem: labels and metrics.
-        answers: the result of the classifier's `decode`.
-        labels: the result of `label_array`.
+    `answers` is the result of the classifier's `decode`, and `labels` that of `label_array`.
     """
     predictions = decisions(problem, answers)
     is_regression = problem.problem_type == "regression"
     logits = predictions[:, np.newaxis] if is_regression else answers["logits"]
     loss = {"loss": mean_loss(problem.problem_type, logits, labels)}
-    if "f1" in problem.metrics:  # F1 of label "1", even if the checkpoint has it before "0".
+    if "f1" in problem.metrics:  # F1 of label "1", even if its class number is 0.
         place = np.argsort(np.argsort(problem.labels))
         predictions, labels = place[predictions], place[labels]
     return compute_metrics(problem.metrics, predictions, labels) | loss

@@ -1,4 +1,4 @@
-"""The signatures of an exported classifier."""
+"""Defines the signatures of an exported classifier."""
 
 from keras_bert.serving.network import Network
 from keras_bert.tasks.classification.processor import ClassificationProcessor

@@ -1,8 +1,8 @@
 """Reads the rows of TSV, CSV and JSONL files with their line numbers.
 
-TSV follows GLUE's files: no quoting, and every tab separates two cells. CSV follows spreadsheets,
-with quotes and line breaks within quotes. JSONL has one object per line. All files are UTF-8, with
-or without a byte-order mark, with either kind of line ending.
+TSV files are read like GLUE's: there is no quoting, and every tab separates two cells. CSV files
+are read like those of spreadsheets: cells may be quoted, and quoted cells may contain line breaks.
+JSONL files have one object per line. All files are UTF-8, with or without a byte-order mark.
 """
 
 import csv
@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from keras_bert.common.errors import InputError
-from keras_bert.common.text_lines import read_lines
+from keras_bert.common.text_lines import check_no_nul, read_lines
 
 
 @dataclass(frozen=True)
 class Row:
-    """The line number of a row and its cells, in the order of the requested columns."""
+    """A row: its line number, and the cells (strings or JSON values) of the requested columns."""
 
     line: int
     cells: list[Any]
@@ -31,15 +31,15 @@ def read_rows(
     long_rows: bool = False,
     short_rows: list[int] | None = None,
 ) -> Iterator[Row]:
-    """Yields the requested columns of a file; cells are strings, or any JSON value in JSONL.
+    """Yields the requested columns of each row of a file.
 
     Args:
-        path: ends in .tsv, .csv or .jsonl; .json is read as JSONL, other suffixes as TSV.
-        columns: names of the requested columns.
-        no_header: all columns of a TSV file without a header.
+        path: .csv files are read as CSV, .jsonl and .json files as JSONL, and all others as TSV.
+        columns: the names of the requested columns.
+        no_header: the names of all columns, for a TSV file without a header.
         long_rows: whether rows may have more cells than the header; extra cells are ignored.
-        short_rows: if given, rows with too few cells are skipped and their line numbers are
-            appended to it.
+        short_rows: if given, rows with too few cells are skipped, and their line numbers are
+            appended to this list. Otherwise they are errors.
 
     Raises:
         InputError: the file cannot be read, lacks a column, or has a row of invalid format.
@@ -64,7 +64,7 @@ def read_rows(
 
 
 def _places(path: Path, header: Sequence[str], columns: Sequence[str]) -> list[int]:
-    """Returns the indices of the requested columns in a header."""
+    """Returns the index of each requested column in the header."""
     missing = [column for column in columns if column not in header]
     if missing:
         raise InputError(
@@ -77,6 +77,7 @@ def _places(path: Path, header: Sequence[str], columns: Sequence[str]) -> list[i
 def _tsv(path: Path) -> Iterator[tuple[int, list[str]]]:
     empty = 0  # The first empty line; an error unless only empty lines follow.
     for number, line in read_lines(path):
+        check_no_nul(path, number, line)
         if not line:
             empty = empty or number
             continue
@@ -86,7 +87,7 @@ def _tsv(path: Path) -> Iterator[tuple[int, list[str]]]:
 
 
 def _csv(path: Path) -> Iterator[tuple[int, list[str]]]:
-    # Texts may exceed the module's limit of 128 kB. It has no setting for "unlimited".
+    # Texts may exceed the csv module's limit of 128 kB, which can be raised but not disabled.
     csv.field_size_limit(2**31 - 1)
     number = 1
     try:
@@ -94,6 +95,7 @@ def _csv(path: Path) -> Iterator[tuple[int, list[str]]]:
         with open(path, encoding="utf-8-sig", newline="") as file:
             reader = csv.reader(file, strict=True)
             for cells in reader:
+                check_no_nul(path, number, "".join(cells))
                 if cells:
                     yield number, cells
                 number = reader.line_num + 1

@@ -1,4 +1,4 @@
-"""The TextClassifier task object, for classification and regression of texts and pairs."""
+"""Defines TextClassifier, which classifies or scores texts and pairs of texts."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -32,6 +32,7 @@ from keras_bert.tasks.loading import ModelOptions, Source
 from keras_bert.tasks.losses import CLASSIFICATION_LOSSES
 from keras_bert.tasks.prepared import prepare
 from keras_bert.tasks.task import Task
+from keras_bert.tasks.truncation import report_truncation
 from keras_bert.text.tokenizer import BertTokenizer
 
 _EXPECTED_LABEL = {
@@ -78,8 +79,8 @@ class TextClassifier(Task):
         """Loads a fine-tuned classifier, or adds a new head to a pre-trained model.
 
         Args:
-            path: any path that `--init_checkpoint` accepts.
-            labels: names of the classes, for a new head; by default the model's.
+            path: a model directory, run folder, TF1 checkpoint or KerasHub preset.
+            labels: the names of the classes, for a new head; by default the model's.
             max_seq_length: maximum number of tokens of a text or pair; by default the value used in
                 training, or 128.
             problem_type: `single_label`, `multi_label` or `regression`; by default the model's, or
@@ -114,8 +115,8 @@ class TextClassifier(Task):
     ) -> "TextClassifier":
         """Creates the object from an open checkpoint, as `from_pretrained` does.
 
-        `pair` determines whether the exported model takes two texts; the default is that of the
-        checkpoint's run.
+        `pair` determines whether the exported model takes two texts; by default, it does if the
+        model was trained on pairs.
         """
         settings = replace(
             head_settings(source, labels, problem_type),
@@ -154,15 +155,16 @@ class TextClassifier(Task):
         """Trains the model with `keras.Model.fit` on one device and returns its history.
 
         Args:
-            texts: n strings, or a tuple of two such lists for pairs.
-            labels: n label names; lists of names for multi_label; numbers for regression.
+            texts: n strings, or a tuple of two lists of n strings for pairs.
+            labels: n label names; for multi_label, n lists of label names; for regression, n
+                numbers.
             validation_data: (texts, labels), evaluated after each epoch; the logs contain the
                 metrics as `val_accuracy` and so on.
             callbacks: Keras callbacks.
             **options: epochs, batch_size, learning_rate, seed and so on; see FitSettings.
 
         Raises:
-            InputError: invalid arguments.
+            InputError: an argument is invalid.
         """
         self._check_fit(options)
         columns = self._columns(texts)
@@ -174,11 +176,13 @@ class TextClassifier(Task):
             self._label_array(held_out[1], self._columns(held_out[0], names[0]), names)
         if len(columns) == 2:
             self._replace_settings(pair=True)
-        examples = prepare(self.processor.preprocess, columns).examples
+        prepared = prepare(self.processor.preprocess, columns)
+        limit = f"max_seq_length={self.settings.max_seq_length}"
+        report_truncation(prepared.truncated, "training texts", limit)
         # A Keras metric, so that callbacks know that higher values are better.
         accuracy = [keras.metrics.SparseCategoricalAccuracy("accuracy")]
         data = FitData(
-            examples=replace(examples, labels={"labels": array}),
+            examples=replace(prepared.examples, labels={"labels": array}),
             targets=lambda batch: {"logits": batch["labels"]},
             losses={"logits": CLASSIFICATION_LOSSES[self.settings.problem_type]},
             metrics={"logits": accuracy} if self.settings.problem_type == "single_label" else {},
@@ -189,42 +193,42 @@ class TextClassifier(Task):
         return self._fit(data, options, evaluate, callbacks)
 
     def evaluate(self, texts: Any, labels: Sequence[Any], batch_size: int = 32) -> dict[str, float]:
-        """Evaluates the model on labelled texts.
-
-        Args:
-            texts: as for `fit`.
-            labels: as for `fit`.
-            batch_size: number of texts per batch.
+        """Computes the metrics of the model on texts and labels, given as for `fit`.
 
         Returns:
-            The metrics as in results.json. "loss", and by default "accuracy" and "f1_macro" for
-            single_label, also "f1_micro" for multi_label, "pearson" and "spearman" for regression.
+            "loss", and the metrics of the GLUE task that the loaded model was fine-tuned on. Other
+                models have "accuracy" and "f1_macro" for single_label; "f1_micro", "f1_macro" and
+                "accuracy" for multi_label; or "pearson" and "spearman" for regression.
 
         Raises:
-            InputError: invalid arguments, or no texts.
+            InputError: an argument is invalid, or there are no texts.
         """
         columns = self._columns(texts)
         array = self._label_array(labels, columns)
         if not len(array):
             raise InputError("evaluate() got no texts; expected at least one")
         answers = self._predict(columns, batch_size)
+        limit = f"max_seq_length={self.settings.max_seq_length}"
+        # Exports of earlier versions do not have this output.
+        report_truncation(answers.get("truncated", np.zeros(len(array))), "texts", limit)
         problem = Problem(self.settings.problem_type, self.labels, self._metrics())
         return score(problem, answers, array)
 
     def predict(self, texts: Any, batch_size: int = 32) -> dict[str, np.ndarray]:
-        """Predicts the labels or scores of texts.
-
-        Args:
-            texts: n strings, or a tuple of two such lists for pairs.
-            batch_size: number of texts per batch.
+        """Predicts the labels or scores of n texts or pairs, given as for `fit`.
 
         Returns:
-            For single_label, "label" [n], "probabilities" and "logits" [n, C]. For multi_label, the
-            latter two and "labels" [n, C]: the labels with a probability above 0.5, in descending
-            order, padded with "". For regression, "score" [n].
+            For single_label, "label" [n], and "probabilities" and "logits" [n, C] for the C
+                classes.
+            For multi_label, "labels", "probabilities" and "logits", [n, C] each. A row of "labels"
+                has the labels with a probability above 0.5, most probable first, then "" as
+                padding.
+            For regression, "score" [n].
+            For all types, "truncated" [n]: whether tokens of the text or pair were removed, because
+                it has more than `max_seq_length`.
 
         Raises:
-            InputError: invalid arguments.
+            InputError: an argument is invalid.
         """
         return self._predict(self._columns(texts), batch_size)
 
@@ -275,7 +279,7 @@ class TextClassifier(Task):
         columns: Sequence[Sequence[str]],
         names: tuple[str, str] = ("texts", "labels"),
     ) -> np.ndarray:
-        """Checks labels and converts them to numbers; `names` are the names of the arguments."""
+        """Checks labels and converts them to numbers; `names` are the argument names in errors."""
         name, problem_type = names[1], self.settings.problem_type
         items = [_to_python(item) for item in check_list(name, labels, "labels")]
         check_same_length(**{names[0]: columns[0], name: items})
@@ -287,7 +291,7 @@ class TextClassifier(Task):
         return label_array(texts, problem_type, self.labels)
 
     def _metrics(self) -> Sequence[str]:
-        """Returns the metrics of the GLUE task of the model's run, or the default metrics."""
+        """Returns the metrics of the GLUE task of the loaded model's run, or default metrics."""
         name = self.source.run.setting("task_name", str, "") if self.source else ""
         if name and name.lower() != "custom":
             return glue.find_task(name).metrics

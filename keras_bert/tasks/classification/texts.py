@@ -1,8 +1,6 @@
-"""Reads texts and labels from GLUE's folders and from the user's files.
+"""Reads the texts and labels of GLUE tasks and of the user's own files.
 
-    files -> Texts (first, second, labels as strings, places) -> Splits (train, dev, test)
-
-Labels remain strings here; labels.py converts them to numbers.
+Labels remain as they are in the file; labels.py converts them to numbers.
 """
 
 import json
@@ -23,13 +21,13 @@ class Texts:
     """The n examples of one file.
 
     Attributes:
-        source: the file, or another name of the source.
-        first: the first or only text of each example.
-        second: the second texts, or None.
-        labels: the labels as in the file (lists if examples have several), or None.
+        source: the name of the file or dataset, for error messages.
+        first: n texts.
+        second: n second texts, or None if the examples are single texts.
+        labels: n labels as in the file (a list if an example has several), or None.
         places: the line number of each example, or another number that identifies it.
-        indices: the identifiers of the examples in prediction files.
-        unit: the unit of `places` in messages.
+        indices: the name of each example in prediction files.
+        unit: the unit of `places` in error messages.
     """
 
     source: str
@@ -44,7 +42,7 @@ class Texts:
         return len(self.places)
 
     def where(self, index: int) -> str:
-        """Returns the source and line of an example, for messages."""
+        """Describes where an example is, such as "train.tsv, line 3"."""
         return f"{self.source}, {self.unit} {self.places[index]}"
 
     def rows(self) -> Iterator[tuple[Any, ...]]:
@@ -57,10 +55,8 @@ class Texts:
 class Splits:
     """The training, development and test examples of a run.
 
-    Attributes:
-        train: the training examples, or None.
-        dev: {suffix of the metrics' names: examples}.
-        test: {name of the prediction files: examples}; these may be the examples of `dev`.
+    `dev` is {suffix of the metric names, such as "_matched": examples}, and `test` is {name of the
+    prediction files: examples}. Both may contain the same objects.
     """
 
     train: Texts | None
@@ -70,10 +66,10 @@ class Splits:
 
 @dataclass(frozen=True)
 class TableRules:
-    """The accepted deviations of table rows.
+    """Describes which deviations from a regular table are accepted.
 
     Attributes:
-        no_header: all columns of a TSV file without a header.
+        no_header: the names of all columns, for a TSV file without a header.
         long_rows: whether rows may have more cells than the header.
         skip_short_rows: whether to skip and count rows with too few cells.
         empty_texts: whether texts may be empty.
@@ -89,10 +85,7 @@ _STRICT = TableRules()
 
 
 def find_glue_folder(task: GlueTask, data_dir: Path) -> Path | None:
-    """Returns the folder that contains a task's files, or None.
-
-    `data_dir` is that folder or the folder of all GLUE tasks.
-    """
+    """Finds the folder with a task's files, `data_dir` or a folder in it; None if there is none."""
     files = [name for name in (task.train, *task.dev.values(), *task.test_files.values()) if name]
     inner = [data_dir / name for name in (task.name, task.name.lower(), *task.folders)]
     for folder in [data_dir, *inner]:
@@ -102,14 +95,9 @@ def find_glue_folder(task: GlueTask, data_dir: Path) -> Path | None:
 
 
 def read_glue(task: GlueTask, folder: Path, *, train: bool, dev: bool, test: bool) -> Splits:
-    """Reads the requested files of a GLUE task.
+    """Reads a GLUE task from the folder that contains its files.
 
-    Args:
-        task: the task.
-        folder: the folder with its files.
-        train: whether to read the training file.
-        dev: whether to read the development files.
-        test: whether to read the test files.
+    `train`, `dev` and `test` select the splits to read.
 
     Raises:
         InputError: a file does not exist, or a row has an invalid format.
@@ -142,13 +130,10 @@ def read_texts(
     label_column: str = "",
     rules: TableRules = _STRICT,
 ) -> Texts:
-    """Reads the examples of one file.
+    """Reads the examples of one TSV, CSV or JSONL file.
 
-    Args:
-        path: a TSV, CSV or JSONL file.
-        text_columns: one column, or two for pairs.
-        label_column: the column of the labels; empty to ignore labels.
-        rules: the accepted deviations of rows.
+    `text_columns` has the name of one column, or of two for pairs. If `label_column` is empty,
+    labels are ignored.
 
     Raises:
         InputError: the file has no rows, a row has an invalid format, or a text is empty.

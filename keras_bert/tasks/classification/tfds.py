@@ -10,17 +10,10 @@ _SPLITS = {"dev": "validation", "test": "test"}
 
 
 def read_tfds(task: GlueTask, data_dir: str, *, train: bool, dev: bool, test: bool) -> Splits:
-    """Reads the requested splits of a GLUE task that TensorFlow Datasets has prepared.
+    """Reads a GLUE task that TensorFlow Datasets has prepared.
 
-    Args:
-        task: the task.
-        data_dir: TensorFlow Datasets' folder; empty for TFDS_DATA_DIR or ~/tensorflow_datasets.
-        train: whether to read the training examples.
-        dev: whether to read the development examples.
-        test: whether to read the test examples.
-
-    Raises:
-        InputError: the task is not prepared, or tensorflow-datasets is not installed.
+    `train`, `dev` and `test` select the splits to read. An empty `data_dir` means TFDS_DATA_DIR or
+    ~/tensorflow_datasets. Raises the errors of `open_prepared`.
     """
     builder = open_prepared(f"glue/{task.tfds}", data_dir)
 

@@ -1,1 +1,1 @@
-"""Text embeddings."""
+"""Converts texts to embeddings."""

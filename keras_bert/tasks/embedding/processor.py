@@ -1,11 +1,10 @@
-"""The graph functions of embeddings: texts to token ids, and hidden states to vectors.
+"""Converts texts to token ids, and hidden states to vectors, with TensorFlow operations.
 
     text [B] -> tokens -> [CLS] a [SEP]                                preprocess
     hidden states [T, H] -> [CLS] vector, mean, pooled [B, H] each     vectors, decode
 
-The mean is over all tokens, including [CLS] and [SEP], as in sentence-transformers.
-
-B texts, T tokens of all texts, H hidden size.
+B texts, T tokens of all texts, H hidden size. As in sentence-transformers, the mean is over all
+tokens, including [CLS] and [SEP].
 """
 
 from collections.abc import Mapping
@@ -23,7 +22,7 @@ class EmbedderSettings:
     """Settings of a `TextEmbedder`.
 
     Attributes:
-        max_seq_length: tokens in a text, including [CLS] and [SEP]; longer texts are truncated.
+        max_seq_length: maximum number of tokens in a text, including [CLS] and [SEP].
         normalize: whether vectors are scaled to length 1, so that dot products are cosines.
         pooling: the pooling of the sentence-transformers model, `cls` or `mean`; None if unknown.
         pooled: whether the model has a pooler; without one there is no `pooled` output.
@@ -41,27 +40,25 @@ class EmbedderSettings:
 
 
 class EmbeddingProcessor(TextProcessor):
-    """Converts texts to the network's inputs, and hidden states to vectors."""
+    """Converts texts to inputs of the network, and its hidden states to vectors."""
 
     def vectors(self, hidden: tf.Tensor, splits: tf.Tensor) -> tf.Tensor:
-        """Returns the hidden state of [CLS] and the mean over all tokens, [B, 2, H].
+        """Returns the hidden state of [CLS] and the mean over all tokens of each row, [B, 2, H].
 
-        Args:
-            hidden: [T, H], the hidden states of all rows, concatenated.
-            splits: int [B + 1], the start of each row, followed by T.
+        `hidden`, [T, H], has the hidden states of all rows. `splits`, int [B + 1], has the start of
+        each row, followed by T.
         """
         first = tf.gather(hidden, splits[:-1])
         return tf.stack([first, tf.math.segment_mean(hidden, row_ids(splits))], axis=1)
 
-    def decode(
-        self, outputs: Mapping[str, tf.Tensor], inputs: TextInputs | None = None
-    ) -> dict[str, tf.Tensor]:
-        """Splits vectors, [B, 2 or 3, H], by name, and normalizes them if `normalize` is set.
+    def decode(self, outputs: Mapping[str, tf.Tensor], inputs: TextInputs) -> dict[str, tf.Tensor]:
+        """Splits the `vectors` of the outputs by name, and normalizes them if `normalize` is set.
 
-        Returns:
-            `cls`, `mean` and, with a pooler, `pooled`, [B, H] each.
+        [B, 2 or 3, H] -> `cls`, `mean` and, with a pooler, `pooled`, [B, H] each; and `truncated`,
+        bool [B].
         """
         vectors = outputs["vectors"]
         if self.settings.normalize:
             vectors = tf.math.l2_normalize(vectors, axis=-1)
-        return dict(zip(self.settings.names, tf.unstack(vectors, axis=1), strict=True))
+        named = zip(self.settings.names, tf.unstack(vectors, axis=1), strict=True)
+        return {**dict(named), "truncated": inputs.truncated}

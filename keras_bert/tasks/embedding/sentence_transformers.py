@@ -1,7 +1,4 @@
-"""Reads the sentence-transformers settings of a model: length, pooling and normalization.
-
-They are in modules.json and sentence_bert_config.json in the model directory.
-"""
+"""Reads the settings in a model's sentence-transformers files: length, pooling, normalization."""
 
 import json
 from dataclasses import dataclass
@@ -12,16 +9,16 @@ from absl import logging
 from keras_bert.common.errors import InputError
 from keras_bert.common.files import read_json, value_of
 
-# Supported poolings -> the key for each in older sentence-transformers files.
+# Supported pooling -> its key in older sentence-transformers files.
 _POOLINGS = {"cls": "pooling_mode_cls_token", "mean": "pooling_mode_mean_tokens"}
 
 
 @dataclass(frozen=True)
 class SentenceTransformer:
-    """How sentence-transformers computes the vector of a text with a model.
+    """The settings with which sentence-transformers computes the vector of a text.
 
     Attributes:
-        max_seq_length: tokens in a text; None if no file specifies it.
+        max_seq_length: maximum number of tokens in a text; None if no file specifies it.
         pooling: `cls` or `mean`; None if it is not specified or not supported.
         normalize: whether vectors are scaled to length 1.
     """
@@ -32,7 +29,7 @@ class SentenceTransformer:
 
     @classmethod
     def of(cls, model_dir: Path) -> "SentenceTransformer":
-        """Reads the sentence-transformers files in a model directory, if there are any."""
+        """Reads modules.json and sentence_bert_config.json in a model directory, if they exist."""
         file = model_dir / "sentence_bert_config.json"
         config = read_json(file) if file.is_file() else {}
         length = value_of(file, config, "max_seq_length", int, None)

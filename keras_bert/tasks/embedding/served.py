@@ -1,4 +1,4 @@
-"""Serving signatures of text embeddings, for texts and for token ids."""
+"""Defines the serving signatures of text embeddings, for texts and for token ids."""
 
 import tensorflow as tf
 
@@ -8,16 +8,16 @@ from keras_bert.tasks.text_tasks import ServedTexts
 
 
 class ServedEmbedding(ServedTexts):
-    """An encoder as signatures of a SavedModel."""
+    """The SavedModel signatures of an encoder, which map texts or token ids to vectors."""
 
     processor: EmbeddingProcessor
 
     def answer(self, inputs: TextInputs) -> dict[str, tf.Tensor]:
         """Runs the network and computes the vectors."""
-        # One tensor for all vectors of a row, since `reduced` keeps one tensor per row.
+        # All vectors of a row are one tensor, since `reduced` keeps one tensor per row.
         shape = [len(self.processor.settings.names), self.network.config.hidden_size]
-        vectors = self.network.reduced(*inputs, self._vectors, shape)
-        return self.processor.decode({"vectors": vectors})
+        vectors = self.network.reduced(inputs.input_ids, inputs.segment_ids, self._vectors, shape)
+        return self.processor.decode({"vectors": vectors}, inputs)
 
     def _vectors(self, hidden: tf.Tensor, input_ids: tf.Tensor, splits: tf.Tensor) -> tf.Tensor:
         """Computes the vectors of some rows: hidden states [t, H] -> [b, 2 or 3, H]."""

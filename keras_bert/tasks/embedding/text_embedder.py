@@ -1,4 +1,4 @@
-"""TextEmbedder: converts texts to vectors."""
+"""Defines TextEmbedder, which converts texts to vectors."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -58,8 +58,8 @@ class TextEmbedder(Task):
 
         Args:
             path: any checkpoint that `--init_checkpoint` accepts.
-            max_seq_length: tokens in a text; defaults to the sentence-transformers files, then to
-                the length in training, or 128.
+            max_seq_length: maximum number of tokens in a text; defaults to that in the
+                sentence-transformers files, then to the length in training, or 128.
             normalize: whether vectors are scaled to length 1; defaults to the
                 sentence-transformers files.
             tokenizer: replaces the tokenizer of the checkpoint.
@@ -102,7 +102,7 @@ class TextEmbedder(Task):
 
     @classmethod
     def settings_of_export(cls, info: Mapping[str, Any]) -> EmbedderSettings:
-        """Restores the settings from the export.json of an exported model."""
+        """Restores the settings from the content of an export's export.json."""
         names = info["signatures"]["serving_default"]["outputs"]
         return EmbedderSettings(
             info["max_seq_length"], info["normalize"], info["pooling"], "pooled" in names
@@ -117,20 +117,21 @@ class TextEmbedder(Task):
         raise NotImplementedError("TextEmbedder has no scores yet; compare the vectors of predict")
 
     def predict(self, texts: Sequence[str], batch_size: int = 32) -> dict[str, np.ndarray]:
-        """Embeds texts.
+        """Converts texts to vectors.
 
         Args:
             texts: n strings.
-            batch_size: texts per batch.
+            batch_size: number of texts per batch.
 
         Returns:
             "cls", the last hidden state of [CLS]; "mean", the mean of the last hidden states; and
-            "pooled", if the model has a pooler; float32 [n, H] each.
+                "pooled", if the model has a pooler; float32 [n, H] each.
+            "truncated" [n]: whether the end of the text was removed.
         """
         return self._predict(check_texts("texts", texts), batch_size)
 
     def make_processor(self) -> EmbeddingProcessor:
-        """Creates the graph functions for the current settings."""
+        """Creates the processor for the current settings."""
         return EmbeddingProcessor(self.tokenizer, self.settings)
 
     def served(self, network: Network) -> tf.Module:
@@ -146,11 +147,11 @@ class TextEmbedder(Task):
         }
 
     def example_request(self) -> dict[str, str]:
-        """Returns the input strings of a server's warm-up request."""
+        """Returns {input name: string} for a warm-up request to a server."""
         return {"text": _TEXT}
 
     def _outputs(self, prepared: Prepared, batch_size: int) -> dict[str, np.ndarray]:
-        """Keeps only the vectors of each text, to save the memory of all hidden states."""
+        """Keeps only the vectors of each text, because all hidden states would need much memory."""
         examples, names = prepared.examples, self.settings.names
         shape = [len(examples), len(names), self.model.config.hidden_size]
         vectors = np.zeros(shape, np.float32)

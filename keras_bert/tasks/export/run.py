@@ -1,8 +1,4 @@
-"""Exports a model directory, or all models of a run.
-
-The task follows from the model's heads. Settings that are not given (lengths, pairs, threshold) are
-read from the run.json and results.json of the run, in the folder that contains model/.
-"""
+"""Exports a model directory, or all models of a run."""
 
 from pathlib import Path
 
@@ -19,8 +15,7 @@ from keras_bert.tasks.loading import Source
 def export(settings: ExportSettings) -> Path:
     """Exports a model, and returns the version folder.
 
-    Raises:
-        InputError: the model or a setting cannot be served, or the folder cannot be written.
+    Raises InputError if the model or a setting cannot be served, or the folder cannot be written.
     """
     export_dir = Path(settings.export_dir)
     check_version(export_dir)
@@ -35,9 +30,8 @@ def export(settings: ExportSettings) -> Path:
 def export_run(output_dir: Path) -> list[Path]:
     """Exports the model of a run, or the model of each seed, to export/ next to its model/.
 
-    Returns:
-        The newest version of each model. A new version is written only if the weights differ from
-        those of the newest existing one.
+    Returns the newest version of each model. A version is written only if the weights differ from
+    those of the newest one.
     """
     models = sorted(output_dir.glob("seed-*/model")) or [output_dir / "model"]
     if not models[0].is_dir():
@@ -48,13 +42,13 @@ def export_run(output_dir: Path) -> list[Path]:
 
 
 def _newest(model: Path, folder: Path) -> Path:
-    """Returns the newest version if it has the model's weights, or else exports a new one."""
+    """Returns the newest version if it has the model's weights, and otherwise exports a new one."""
     versions = find_versions(folder)
     if versions:
         newest = versions[max(versions)]
         try:
             checksum = read_json(newest / INFO).get("weights_sha256")
-        except InputError:  # Not a complete export of this library.
+        except InputError:  # It is not a complete export of this library.
             checksum = None
         if checksum is not None and checksum == weights_checksum(model):
             return newest

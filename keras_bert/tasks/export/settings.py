@@ -1,4 +1,4 @@
-"""The settings of an export, and the tasks and formats that use each of them."""
+"""Defines the settings of an export, and which tasks and formats use them."""
 
 from dataclasses import dataclass, fields
 from typing import Any
@@ -6,8 +6,8 @@ from typing import Any
 from keras_bert.common.errors import InputError
 from keras_bert.tasks.loading import TASK_OF, Source
 
-# Task -> the settings that its SavedModel uses. The other formats convert token ids to logits, for
-# all tasks.
+# Task -> the settings that its SavedModel uses. The other formats convert token ids to logits and
+# use none of them.
 _USED_SETTINGS = {
     "classification": ("max_seq_length", "pair"),
     "question_answering": (
@@ -38,19 +38,15 @@ class ExportSettings:
         export_dir: DIR/<version>, for TensorFlow Serving; must not exist.
         task: one of TASKS; if empty, the task of the model's heads.
         format: `saved_model`, `onnx` or `litert`.
-        int8: dynamic int8 weights (`onnx` and `litert`); off by default.
+        int8: whether `onnx` and `litert` store weights as int8; off by default.
         compute_type: type of a SavedModel's matrix products, `float32` (default) or `bfloat16`.
-        max_seq_length: tokens in a text, pair or window.
+        max_seq_length: maximum number of tokens in a text, pair or window.
         pair: whether a classifier takes two texts.
         normalize: whether embeddings are scaled to length 1; defaults to the modules.json of
             sentence-transformers.
-        top_k: tokens returned for each mask; defaults to 5.
-        max_query_length: like the following, as the flag of run_squad.
-        doc_stride: tokens between the starts of two consecutive windows.
-        n_best_size: candidates for each question.
-        max_answer_length: tokens in an answer, at most.
-        version_2_with_negative: whether questions may have no answer.
-        null_score_diff_threshold: a question with higher null odds gets the empty answer.
+        top_k: number of tokens to return for each mask; defaults to 5.
+
+    The other settings are those of a `QuestionAnswerer`; see `AnswerSettings`.
     """
 
     model_dir: str
@@ -73,8 +69,7 @@ class ExportSettings:
     def task_of(self, source: Source) -> str:
         """Returns the given task, or else the task of the model's heads.
 
-        Raises:
-            InputError: the heads are unknown, or belong to another task than the given one.
+        Raises InputError if the heads are unknown, or belong to another task than the given one.
         """
         checkpoint = source.checkpoint
         task = TASK_OF.get(checkpoint.architecture)
@@ -85,7 +80,8 @@ class ExportSettings:
                     f"--task={'|'.join(TASKS)}"
                 )
             return task
-        # Classifiers and taggers have the same head name; every model has an encoder to embed with.
+        # The head weights of classifiers and taggers have the same names, so they would be loaded
+        # without an error. Any model can be exported for embeddings, because it has an encoder.
         if task is not None and self.task != "embedding":
             raise InputError(
                 f"--task={self.task}: {checkpoint.path} is a {checkpoint.architecture}; expected "
@@ -95,7 +91,7 @@ class ExportSettings:
 
     def given(self, task: str, source: Source) -> dict[str, Any]:
         """Returns the text settings that are given, as keyword arguments of `from_source`."""
-        if self.format != "saved_model":  # Takes token ids, so text lengths do not matter.
+        if self.format != "saved_model":  # Other formats take token ids instead of texts.
             longest = {"max_seq_length": source.checkpoint.config.max_position_embeddings}
             return longest | ({"max_query_length": 1} if task == "question_answering" else {})
         values = {name: getattr(self, name) for name in _USED_SETTINGS[task]}

@@ -10,7 +10,7 @@ from absl import logging
 from keras_bert.checkpoints.safetensors_file import WEIGHTS
 from keras_bert.common.errors import InputError
 from keras_bert.common.files import sha256
-from keras_bert.serving.model_card import model_card
+from keras_bert.serving.model_card import model_card, public_name
 from keras_bert.serving.model_file import ModelFile, write_model_file
 from keras_bert.serving.network import Network
 from keras_bert.serving.saved_model import write_saved_model
@@ -22,21 +22,15 @@ if TYPE_CHECKING:
 # Format -> the file with the model.
 FORMATS = {"saved_model": "saved_model.pb", "onnx": "model.onnx", "litert": "model.tflite"}
 COMPUTE_TYPES = ("float32", "bfloat16")
-# Weights that a checkpoint may lack -> the output that is not exported without them.
+# Weights that may be missing in a checkpoint -> the output that is then not exported.
 _OUTPUT_OF = {"encoder/pooler": "pooled_output", "next_sentence": "next_sentence_logits"}
 
 
 @dataclass(frozen=True)
 class ExportFormat:
-    """The file format and number types of an export.
+    """The file format and number types of an export, as documented in `Task.export`.
 
-    Attributes:
-        format: one of FORMATS.
-        compute_type: type of a SavedModel's matrix products; None means float32.
-        int8: whether `onnx` and `litert` store weights as int8.
-
-    Raises:
-        InputError: a value is out of range, or is not used by the format.
+    A value that is unknown, or that the format does not use, raises InputError.
     """
 
     format: str = "saved_model"
@@ -59,8 +53,7 @@ class ExportFormat:
 def export_task(task: "Task", export_dir: Path, export_format: ExportFormat) -> Path:
     """Exports a task object to DIR/<version>, which must not exist, and returns this folder.
 
-    Raises:
-        InputError: some weights were never trained, or the folder cannot be written.
+    Raises InputError if some weights were never trained, or the folder cannot be written.
     """
     check_version(export_dir)
     config = task.model.config
@@ -75,7 +68,7 @@ def export_task(task: "Task", export_dir: Path, export_format: ExportFormat) -> 
     settings, results = (run.settings, run.results) if run else ({}, {})
     info: dict[str, Any] = {
         "task": task.task,
-        "model": str(task.source.checkpoint.path) if task.source else "a model in memory",
+        "model": public_name(task.source.checkpoint.path) if task.source else "a model in memory",
         "weights_sha256": weights_checksum(task.source.checkpoint.path) if task.source else None,
         "format": export_format.format,
         "compute_type": compute_type,
@@ -112,7 +105,7 @@ def weights_checksum(path: Path) -> str | None:
 
 
 def _omitted_outputs(task: "Task") -> tuple[str, ...]:
-    """Returns the names of the model's outputs whose weights were never trained."""
+    """Returns the names of the outputs that are not exported, because they are untrained."""
     absent = task.absent
     return tuple(
         output

@@ -1,1 +1,1 @@
-"""Feature extraction: hidden states of chosen layers, without training."""
+"""Computes features: hidden states of chosen layers, without training."""

@@ -1,15 +1,15 @@
 """Computes the hidden states of chosen encoder layers for lines of text.
 
-    lines -> windows of lines -> tokens, [CLS] a [SEP] or [CLS] a [SEP] b [SEP] -> batches of
+    lines -> windows of several batches -> [CLS] a [SEP] or [CLS] a [SEP] b [SEP] -> batches of
     similar length (fine_tuning/batches.py) -> encoder -> [pooling] -> original order of the lines
 
-Lines are processed in windows, so memory does not depend on the number of lines. A line "a ||| b"
-is a pair. An empty line becomes [CLS] [SEP], so that the outputs stay aligned with the lines.
+One window is processed at a time, so memory does not depend on the number of lines. A line
+"a ||| b" is a pair. An empty line becomes [CLS] [SEP], to keep outputs and lines aligned.
 """
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 
 import numpy as np
@@ -18,6 +18,7 @@ from absl import logging
 
 from keras_bert.common.errors import InputError
 from keras_bert.models.encoder import BertEncoder
+from keras_bert.models.memory import check_batch_fits
 from keras_bert.tasks.fine_tuning.batches import BatchSettings, evaluation_batches
 from keras_bert.tasks.fine_tuning.examples import Examples
 from keras_bert.text.padding import combine_segments
@@ -52,11 +53,9 @@ class FeatureSettings:
 
     Attributes:
         layers: indices of K layers, as for `check_layers`.
-        pooling: none: all tokens; cls: the first token; mean or max: over all tokens of a line,
-            including [CLS] and [SEP].
-        max_seq_length: tokens in a line; longer lines are truncated.
-        batch_size: lines per batch.
-        jit_compile: compile with XLA.
+        pooling: `none` for all tokens; `cls` for the first token; `mean` or `max` over all tokens
+            of a line, including [CLS] and [SEP].
+        max_seq_length: maximum number of tokens in a line; longer lines are truncated.
     """
 
     layers: Sequence[int]
@@ -67,14 +66,9 @@ class FeatureSettings:
 
 
 def check_layers(layers: Sequence[int], num_hidden_layers: int) -> None:
-    """Checks that the layers exist in an encoder.
+    """Raises InputError if a layer does not exist in the encoder, or no layer is given.
 
-    Args:
-        layers: indices, from 0 for the first layer, or negative, with -1 for the last.
-        num_hidden_layers: the number of layers of the encoder.
-
-    Raises:
-        InputError: a layer does not exist, or no layer is given.
+    Layers are numbered from 0 for the first one, or from -1 backwards for the last one.
     """
     if not layers or any(not -num_hidden_layers <= layer < num_hidden_layers for layer in layers):
         raise InputError(
@@ -91,15 +85,9 @@ def extract_features(
 ) -> Iterator[LineFeatures]:
     """Yields the features of each line, in order.
 
-    Args:
-        lines: any number of texts, or pairs "a ||| b".
-        encoder: the encoder.
-        tokenizer: a tokenizer with the encoder's vocabulary.
-        settings: layers, pooling and batching.
-
-    Raises:
-        InputError: a layer does not exist, `max_seq_length` leaves no room for a token, or pooling
-            is cls with a left-to-right encoder.
+    A line is a text or a pair "a ||| b". The tokenizer must have the encoder's vocabulary. Raises
+    InputError if a layer does not exist, `max_seq_length` leaves no room for a token, or pooling is
+    cls with a left-to-right encoder, or a batch cannot fit in memory.
     """
     layers, pooling = settings.layers, settings.pooling
     batch_size, max_seq_length = settings.batch_size, settings.max_seq_length
@@ -118,6 +106,14 @@ def extract_features(
     first = num_truncated = 0
     while window := list(islice(lines, batches * batch_size)):
         examples, truncated = _tokenize(window, tokenizer, max_seq_length)
+        if not first:  # A file of few lines needs no batch of the full size.
+            batching = replace(batching, batch_size=min(batch_size, len(window)))
+        check_batch_fits(
+            encoder.config,
+            batching.batch_size,
+            int(examples.lengths.max()),
+            f"--batch_size={batch_size}",
+        )
         num_truncated += truncated
         rows: list[np.ndarray | None] = [None] * len(window)
         for batch in evaluation_batches(examples, batching):
@@ -142,7 +138,7 @@ def extract_features(
 def _make_forward(
     encoder: BertEncoder, settings: FeatureSettings
 ) -> Callable[[dict[str, tf.Tensor]], tf.Tensor]:
-    """Creates the function from a batch to float32 [B, S, K, H], or [B, K, H] if pooled."""
+    """Creates the function that maps a batch to float32 [B, S, K, H], or [B, K, H] if pooled."""
     layers, pooling = settings.layers, settings.pooling
 
     def forward(batch: dict[str, tf.Tensor]) -> tf.Tensor:
@@ -169,7 +165,7 @@ def _tokenize(
 ) -> tuple[Examples, int]:
     """Returns the lines as examples, and the number of truncated lines."""
     sides = [_sides(line) for line in lines]
-    joined, order, truncated = [], [], 0
+    joined, order = [], []
     for count in (1, 2):
         places = [place for place, texts in enumerate(sides) if len(texts) == count]
         if not places:
@@ -183,12 +179,10 @@ def _tokenize(
                 sep_token_id=tokenizer.sep_token_id,
             )
         )
-        sizes = sum(side.row_lengths().numpy() for side in tokens) + 1 + count
-        truncated += int((sizes > max_seq_length).sum())
         order += places
-    ids, segments = (tf.concat(parts, axis=0) for parts in zip(*joined, strict=True))
+    ids, segments, truncated = (tf.concat(parts, axis=0) for parts in zip(*joined, strict=True))
     examples = Examples(ids.values.numpy(), segments.values.numpy(), ids.row_splits.numpy())
-    return examples.take(np.argsort(order)), truncated
+    return examples.take(np.argsort(order)), int(np.count_nonzero(truncated))
 
 
 def _sides(line: str) -> list[str]:

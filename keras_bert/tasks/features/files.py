@@ -9,8 +9,7 @@
     .tfrecord  tf.train.Examples: linex_index, layers [K], values [K * H] or [t * K * H], and for
                features of tokens input_ids [t]
 
-Features are written as they are computed. The file is written atomically: it appears under its name
-only when it is complete.
+Features are written as they are computed. The file gets its name only when it is complete.
 """
 
 import json
@@ -47,12 +46,10 @@ def make_writer(
     vocab: Sequence[str],
     hidden_size: int | None = None,
 ) -> Writer:
-    """Returns a function that writes features to a file, in the format given by its suffix.
+    """Returns a function that writes features to a file, in the format of the suffix of `path`.
 
-    `hidden_size` (H) is only needed for the array shape if there are no lines.
-
-    Raises:
-        InputError: the suffix is unknown, or the format does not support the pooling.
+    `hidden_size` determines the array shape if there are no lines. Raises InputError if the suffix
+    is unknown, or the format does not support the pooling.
     """
     pooled = pooling != "none"
     suffix = path.suffix.lower()
@@ -128,7 +125,7 @@ def _write_npz(path: Path, features: Iterable[LineFeatures], shape: tuple[int, .
 class _GrowingArray:
     """A float32 .npy file that grows along its first axis.
 
-    NumPy pads the header, so it can be rewritten in place with the final size.
+    The header is rewritten in place when the size is known; NumPy adds enough padding for this.
     """
 
     def __init__(self, file: BinaryIO, shape: tuple[int, ...]):

@@ -1,1 +1,1 @@
-"""Fill-mask: predicts masked tokens."""
+"""Predicts the tokens for [MASK]."""

@@ -1,4 +1,4 @@
-"""MaskFiller: predicts masked tokens of strings."""
+"""Defines MaskFiller, which predicts the masked tokens of texts."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -15,11 +15,13 @@ from keras_bert.serving.network import Network
 from keras_bert.tasks.checks import check_texts
 from keras_bert.tasks.fill_mask.processor import MaskFillerSettings, MaskFillingProcessor
 from keras_bert.tasks.fill_mask.served import ServedFillMask
+from keras_bert.tasks.fine_tuning.examples import Examples
 from keras_bert.tasks.fitting import FitData, FitOptions
 from keras_bert.tasks.loading import ModelOptions, Source
 from keras_bert.tasks.losses import masked_lm_loss
 from keras_bert.tasks.prepared import Prepared, prepare
 from keras_bert.tasks.task import Task
+from keras_bert.tasks.truncation import report_truncation
 from keras_bert.text.tokenizer import BertTokenizer
 
 _TEXT = "The Norman dynasty had a [MASK] impact on medieval Europe."
@@ -61,8 +63,8 @@ class MaskFiller(Task):
 
         Args:
             path: any checkpoint that `--init_checkpoint` accepts.
-            max_seq_length: tokens in a text; defaults to the length in training, or 128.
-            top_k: tokens returned for each mask; defaults to 5.
+            max_seq_length: maximum number of tokens in a text; defaults to that in training or 128.
+            top_k: number of tokens to return for each mask; defaults to 5.
             tokenizer: replaces the tokenizer of the checkpoint; must keep special tokens.
             dtype: dtype policy, such as "mixed_bfloat16".
 
@@ -101,7 +103,7 @@ class MaskFiller(Task):
 
     @classmethod
     def settings_of_export(cls, info: Mapping[str, Any]) -> MaskFillerSettings:
-        """Restores the settings from the export.json of an exported model."""
+        """Restores the settings from the content of an export's export.json."""
         return MaskFillerSettings(info["max_seq_length"], info["top_k"])
 
     def fit(
@@ -127,7 +129,7 @@ class MaskFiller(Task):
         (column,) = check_texts("texts", texts)
         if validation_data is not None:
             check_texts("validation_data", validation_data)
-        examples = prepare(self.processor.preprocess, [column]).examples
+        examples = self._examples(column, "training texts")
         data = FitData(
             examples=examples,
             targets=self._targets,
@@ -149,7 +151,7 @@ class MaskFiller(Task):
 
         Args:
             texts: n strings.
-            batch_size: texts per batch.
+            batch_size: number of texts per batch.
             seed: seed of the choice of masked tokens.
 
         Returns:
@@ -162,7 +164,7 @@ class MaskFiller(Task):
         if not column:
             raise InputError("evaluate() got no texts; expected at least one")
         runner = self._runner
-        examples = prepare(self.processor.preprocess, [column]).examples
+        examples = self._examples(column, "texts")
         loss = hits = count = 0.0
         for number, batch in enumerate(runner.batches(examples, batch_size)):
             masked = self._masked(batch, np.random.default_rng([seed, number]))
@@ -187,20 +189,26 @@ class MaskFiller(Task):
         """Predicts the tokens for each [MASK].
 
         Args:
-            texts: n strings with [MASK]; masks beyond `max_seq_length` tokens are ignored.
-            batch_size: texts per batch.
+            texts: n strings with [MASK]. A text is truncated to `max_seq_length` tokens; the masks
+                behind them have no predictions.
+            batch_size: number of texts per batch.
 
         Returns:
             "tokens", "token_ids" and "scores": for each text an array [M, top_k] for its M masks
-            in order, the most probable token first.
+            in order, the most probable token first. "truncated" [n]: whether the end of the text
+            was removed.
         """
         columns = check_texts("texts", texts)
-        answers = [row for chunk in self._answers(columns, batch_size) for row in _rows(chunk)]
+        chunks = list(self._answers(columns, batch_size))
+        answers = [row for chunk in chunks for row in _rows(chunk)]
         names = ("tokens", "token_ids", "scores")
-        return {name: [row[name] for row in answers] for name in names}
+        found: dict[str, Any] = {name: [row[name] for row in answers] for name in names}
+        if "truncated" in chunks[0]:  # Not in exports of earlier versions.
+            found["truncated"] = np.concatenate([chunk["truncated"] for chunk in chunks])
+        return found
 
     def make_processor(self) -> MaskFillingProcessor:
-        """Creates the graph functions for the current settings."""
+        """Creates the processor for the current settings."""
         return MaskFillingProcessor(self.tokenizer, self.settings)
 
     def served(self, network: Network) -> tf.Module:
@@ -212,11 +220,18 @@ class MaskFiller(Task):
         return super().text_settings() | {"top_k": self.settings.top_k}
 
     def example_request(self) -> dict[str, str]:
-        """Returns the input strings of a server's warm-up request."""
+        """Returns {input name: string} for a warm-up request to a server."""
         return {"text": _TEXT}
 
+    def _examples(self, texts: Sequence[str], what: str) -> Examples:
+        """Tokenizes texts, and logs how many are truncated; `what` names them in the log."""
+        prepared = prepare(self.processor.preprocess, [texts])
+        limit = f"max_seq_length={self.settings.max_seq_length}"
+        report_truncation(prepared.truncated, what, limit)
+        return prepared.examples
+
     def _outputs(self, prepared: Prepared, batch_size: int) -> dict[str, np.ndarray]:
-        """Keeps only the best tokens of each mask, to save the memory of all logits."""
+        """Keeps only the best tokens of each mask, because all logits would need much memory."""
         examples = prepared.examples
         is_mask = self.processor.is_mask(tf.constant(examples.input_ids)).numpy()
         starts = np.concatenate([[0], np.cumsum(is_mask)])[examples.starts]
@@ -240,7 +255,7 @@ class MaskFiller(Task):
         return best
 
     def _parts(self, prepared: Prepared) -> list[slice]:
-        """Returns, for each chunk, the slice of its masks among all masks."""
+        """Returns the slice of each chunk's masks among all masks."""
         counts = [
             int(self.processor.is_mask(chunk.inputs.input_ids.values).numpy().sum())
             for chunk in prepared.chunks
@@ -251,7 +266,6 @@ class MaskFiller(Task):
     def _masked(
         self, batch: Mapping[str, np.ndarray], rng: np.random.Generator
     ) -> dict[str, np.ndarray]:
-        """Masks random tokens of a batch."""
         predictions = max(1, round(batch["input_ids"].shape[1] * _MASKED_LM_PROB))
         masking = Masking.from_vocab(self.tokenizer.vocab, _MASKED_LM_PROB, predictions)
         return mask_examples(batch["input_ids"], batch["input_mask"], masking, rng)
@@ -268,7 +282,7 @@ class MaskFiller(Task):
 
 
 def _rows(answers: Mapping[str, np.ndarray]) -> list[dict[str, np.ndarray]]:
-    """Splits the outputs of a chunk into texts, without padding."""
+    """Splits the answers of a chunk into those of each text, without padding."""
     rows = []
     for tokens, ids, scores in zip(
         answers["tokens"], answers["token_ids"], answers["scores"], strict=True

@@ -59,15 +59,11 @@ class MaskFillingProcessor(TextProcessor):
         return tf.math.top_k(tf.nn.softmax(logits), self.settings.top_k)
 
     def decode(self, outputs: Mapping[str, tf.Tensor], inputs: TextInputs) -> dict[str, tf.Tensor]:
-        """Groups the best tokens of all masks by text.
-
-        Args:
-            outputs: {"scores": float32 [P, K], "token_ids": int32 [P, K]} of all masks in order.
-            inputs: the texts.
+        """Groups the best tokens of all masks, `scores` and `token_ids` [P, K], by text.
 
         Returns:
             `tokens` (strings), `token_ids` (int32) and `scores` (float32), [B, M, K] each, padded
-            with "", -1 and 0 after the last mask of a text.
+            with "", -1 and 0 after the last mask of a text; and `truncated`, bool [B].
         """
         counts = self.mask_counts(inputs.input_ids)
 
@@ -79,4 +75,5 @@ class MaskFillingProcessor(TextProcessor):
             "tokens": by_text(tf.gather(self._vocab, outputs["token_ids"]), ""),
             "token_ids": by_text(outputs["token_ids"], -1),
             "scores": by_text(outputs["scores"], 0.0),
+            "truncated": inputs.truncated,
         }

@@ -1,4 +1,4 @@
-"""Serving signatures of fill-mask, for texts and for token ids."""
+"""Defines the serving signatures of fill-mask, for texts and for token ids."""
 
 import tensorflow as tf
 
@@ -6,12 +6,12 @@ from keras_bert.tasks.fill_mask.processor import MaskFillingProcessor
 from keras_bert.tasks.prepared import TextInputs
 from keras_bert.tasks.text_tasks import ServedTexts
 
-# The number of masks per step, which limits the memory for logits: V floats per mask.
+# The maximum number of masks per step. It limits the memory for logits, V floats per mask.
 _MASKS_AT_ONCE = 256
 
 
 class ServedFillMask(ServedTexts):
-    """A pre-trained model as signatures of a SavedModel."""
+    """The SavedModel signatures of a pre-trained model, which map texts or token ids to tokens."""
 
     processor: MaskFillingProcessor
 
@@ -19,7 +19,9 @@ class ServedFillMask(ServedTexts):
         """Runs the network and decodes the best tokens of each mask."""
         counts = self.processor.mask_counts(inputs.input_ids)
         shape = [self.network.config.hidden_size]
-        hidden = self.network.reduced(*inputs, self._of_masks, shape, counts)
+        hidden = self.network.reduced(
+            inputs.input_ids, inputs.segment_ids, self._of_masks, shape, counts
+        )
         scores, ids = self._best(hidden)
         return self.processor.decode({"scores": scores, "token_ids": ids}, inputs)
 
@@ -28,7 +30,7 @@ class ServedFillMask(ServedTexts):
         return tf.gather(hidden, tf.where(self.processor.is_mask(input_ids))[:, 0])
 
     def _best(self, hidden: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Returns the probabilities and ids of the best tokens, [P, K] each, in several steps."""
+        """Returns the probabilities and ids of the best tokens, [P, K] each, computed in parts."""
         masks = tf.shape(hidden)[0]
         steps = (masks + _MASKS_AT_ONCE - 1) // _MASKS_AT_ONCE
         shape = [None, self.processor.settings.top_k]

@@ -1,1 +1,1 @@
-"""Fine-tuning and evaluation, shared by all tasks."""
+"""Fine-tunes and evaluates the models of all tasks."""

@@ -1,15 +1,19 @@
-"""Builds padded batches of examples of similar length, as a function of the step.
+"""Builds padded batches of examples of similar length, as a function of (seed, step).
 
-    epoch e: permutation drawn from (seed, e) -> pools of several batches -> each pool sorted by
-    length and split into batches -> order of the batches drawn from (seed, e) -> each batch padded
-    to the next bucket length
+    examples in random order -> pools of several batches -> each pool sorted by length and split
+    into batches -> batches in random order -> each batch padded to the next bucket length
 
-A batch is {input_ids, input_mask, segment_ids: int32 [B, S]; the labels [B, ...]; the token labels
-[B, S], -1 at padding; example_weights: float32 [B]; dropout_seed: int32 [B]; example_index: int32
-[B], the index in the examples}. Every example occurs once per epoch. If examples are missing in the
-last batch of an epoch or evaluation, it is filled with rows of weight 0 and index -1.
+The random orders of an epoch depend on (seed, epoch). A batch of B rows of S tokens contains:
 
-S takes only a few values, since a compiler builds one program per length.
+    input_ids, input_mask, segment_ids    int32 [B, S]
+    labels, token labels                  [B, ...] and [B, S] (-1 at padding)
+    example_weights                       float32 [B]
+    dropout_seed                          int32 [B]
+    example_index                         int32 [B], the index of each row's example
+
+Every example occurs once per epoch. If examples are missing in the last batch of an epoch or
+evaluation, it is filled with rows of weight 0 and index -1. S takes only a few values, since a
+compiler builds one program per length.
 """
 
 import functools
@@ -29,10 +33,10 @@ def steps_per_epoch(num_examples: int, batch_size: int) -> int:
 
 
 def bucket_lengths(max_seq_length: int) -> np.ndarray:
-    """Returns the lengths that batches are padded to, rising up to `max_seq_length`.
+    """Returns the lengths to which batches are padded, in increasing order up to `max_seq_length`.
 
-    The lengths are multiples of 8 up to 128, of 16 up to 256 and of 32 above. Above 128, padding is
-    less than an eighth of an example's length, and there are few enough lengths for a compiler.
+    They are multiples of 8 up to 128, of 16 up to 256 and of 32 above. Above 128, padding is less
+    than an eighth of an example's length, and there are few enough lengths for a compiler.
     """
     lengths = [*range(8, 128, 8), *range(128, 256, 16), *range(256, max_seq_length, 32)]
     return np.array([length for length in lengths if length < max_seq_length] + [max_seq_length])
@@ -44,7 +48,6 @@ class BatchSettings:
 
     Attributes:
         batch_size: number of examples per batch, over all devices.
-        pad_token_id: the id of [PAD].
         max_seq_length: the longest bucket; no example may be longer.
         seed: seed for the order of every epoch and the dropout masks of every example.
         length_pool: number of training batches whose examples are sorted together (`epoch_plan`).
@@ -60,10 +63,7 @@ class BatchSettings:
 
 
 class BatchBuilder:
-    """Builds padded batches of NumPy arrays.
-
-    Raises ValueError if an example is longer than `max_seq_length`.
-    """
+    """Builds padded batches of NumPy arrays; raises ValueError if an example is too long."""
 
     def __init__(self, examples: Examples, settings: BatchSettings):
         longest = int(examples.lengths.max(initial=0))
@@ -77,7 +77,7 @@ class BatchBuilder:
         index, workers = settings.share
         self.rows = settings.batch_size // workers  # per worker
         self._own = slice(index * self.rows, (index + 1) * self.rows)
-        # Name -> the values of all tokens, and the padding value.
+        # Name -> (the values of all tokens, the value at padding).
         self.by_token = {
             "input_ids": (examples.input_ids, settings.pad_token_id),
             "input_mask": (np.ones([len(examples.input_ids)], np.int32), 0),
@@ -88,9 +88,8 @@ class BatchBuilder:
     def build(self, index: np.ndarray, seeds: np.ndarray) -> dict[str, np.ndarray]:
         """Builds this worker's rows of a batch.
 
-        Args:
-            index: int [batch_size], indices of the examples; -1 for filler rows.
-            seeds: int32 [batch_size], seeds for the dropout masks.
+        `index`, int [batch_size], contains the indices of the examples, and -1 for filler rows.
+        `seeds`, int32 [batch_size], contains the seeds of the dropout masks.
         """
         examples = self._examples
         real = index >= 0
@@ -132,20 +131,14 @@ class BatchBuilder:
 def training_batches(
     examples: Examples, settings: BatchSettings, first_step: int = 0
 ) -> tf.data.Dataset:
-    """Creates the endless dataset of training batches, starting at `first_step`.
-
-    The batch of a step depends only on (seed, step); earlier batches are not computed.
-    """
+    """Creates the endless dataset of batches; those before `first_step` are not computed."""
     chosen = training_plan(examples.lengths, settings)
     numbers = tf.data.Dataset.range(first_step, tf.int64.max)
     return _batches(numbers, BatchBuilder(examples, settings), chosen)
 
 
 def evaluation_batches(examples: Examples, settings: BatchSettings) -> tf.data.Dataset:
-    """Creates the batches of one pass over the examples, from the longest to the shortest.
-
-    `example_index` is the index of each row's example, where its result belongs.
-    """
+    """Creates the batches of one pass over the examples, from the longest to the shortest."""
     plan = evaluation_plan(examples.lengths, settings.batch_size)
 
     def chosen(step: int) -> tuple[np.ndarray, np.ndarray]:
@@ -158,16 +151,11 @@ def evaluation_batches(examples: Examples, settings: BatchSettings) -> tf.data.D
 def training_plan(
     lengths: np.ndarray, settings: BatchSettings
 ) -> Callable[[int], tuple[np.ndarray, np.ndarray]]:
-    """Determines the examples of each training batch.
+    """Returns a function that chooses the examples of a training step.
 
-    Args:
-        lengths: int [n], number of tokens of each example.
-        settings: batch size, seed and length pool.
-
-    Returns:
-        A function of the step that returns the indices of the examples, int64 [batch_size] with -1
-        for filler rows, and the seeds for their dropout masks, int32 [batch_size]. Both depend only
-        on (seed, step).
+    The function returns their indices, int64 [batch_size] with -1 for filler rows, and the seeds of
+    their dropout masks, int32 [batch_size]. Both depend only on (seed, step). `lengths`, int [n],
+    contains the number of tokens of each example.
     """
     batch_size, seed = settings.batch_size, settings.seed
     steps = steps_per_epoch(len(lengths), batch_size)
@@ -189,9 +177,9 @@ def training_plan(
 def evaluation_plan(lengths: np.ndarray, batch_size: int) -> np.ndarray:
     """Returns the indices of the examples of each evaluation batch, int64 [steps, batch_size].
 
-    The longest examples come first. -1 fills the last batch.
+    The longest examples come first. The last batch is filled with -1.
     """
-    # If a batch does not fit in memory, the longest, and thus the first, fails.
+    # The first batch is the longest, so that a batch too large for the memory fails at once.
     return _filled(np.argsort(-lengths, kind="stable"), batch_size)
 
 
@@ -200,23 +188,16 @@ def epoch_plan(
 ) -> np.ndarray:
     """Draws the examples of each batch of an epoch.
 
-    Larger pools need less padding, but make the batches less random: the examples of a batch have
-    similar lengths, and properties that correlate with length, such as the label distribution, vary
-    from batch to batch.
-
-    Args:
-        lengths: int [n], number of tokens of each example.
-        batch_size: number of examples per batch.
-        seed: seed for the order, together with the epoch.
-        epoch: number of the epoch, from 0.
-        length_pool: number of batches whose examples are sorted together; 1 for random batches.
+    Larger pools (`length_pool` batches sorted together) need less padding, but make the batches
+    less random: the examples of a batch have similar lengths, and properties that correlate with
+    length, such as the label distribution, vary from batch to batch.
 
     Returns:
-        int64 [steps, batch_size], each example's index once; -1 fills the last batch.
+        int64 [steps, batch_size], the index of each example once; -1 fills the last batch.
     """
     rng = np.random.default_rng([seed, epoch])
     order = rng.permutation(len(lengths))
-    # The remainder stays unsorted; after sorting it would always hold the longest examples.
+    # The partial last batch stays unsorted; otherwise it would always have the longest examples.
     full = order[: len(order) // batch_size * batch_size]
     rest = order[len(full) :]
     pool = length_pool * batch_size
@@ -227,7 +208,7 @@ def epoch_plan(
 
 
 def _filled(order: np.ndarray, batch_size: int) -> np.ndarray:
-    """Reshapes indices [n] into batches [steps, batch_size], with -1 filling the last one."""
+    """Reshapes indices [n] into batches [steps, batch_size], with -1 at the end of the last one."""
     steps = steps_per_epoch(len(order), batch_size)
     plan = np.full([steps * batch_size], -1, np.int64)
     plan[: len(order)] = order

@@ -1,7 +1,4 @@
-"""Reads the settings and results of a finished run from OUT/run.json and OUT/results.json.
-
-The path may be OUT itself or one of its models, OUT/model and OUT/best.
-"""
+"""Reads the settings and results of the run that produced a model."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,12 +13,10 @@ _MODEL_FOLDERS = ("model", "best")
 
 @dataclass(frozen=True)
 class EarlierRun:
-    """The run that produced a model.
+    """The run that produced a model; its settings and results are empty if there is none.
 
-    Attributes:
-        folder: the run's folder.
-        settings: its flags, from run.json; empty without a run.
-        results: its metrics, from results.json; empty without a run or before the run ends.
+    `settings` are the flags in run.json. `results` are the metrics in results.json, which exists
+    when the run has ended.
     """
 
     folder: Path
@@ -30,9 +25,9 @@ class EarlierRun:
 
     @classmethod
     def of(cls, path: Path) -> "EarlierRun":
-        """Reads the files of a run's folder, or of the run that contains the given model/ or best/.
+        """Reads run.json and results.json of a run, given its folder OUT, OUT/model or OUT/best.
 
-        Other paths give empty settings and results. A file that cannot be read raises InputError.
+        Other paths have empty settings and results. A file that cannot be read raises InputError.
         """
         folder = path = path.absolute()
         is_of_a_run = (path / "run.json").is_file()
@@ -50,10 +45,9 @@ class EarlierRun:
         return value_of(self.folder / "run.json", self.settings, name, kind, default)
 
     def threshold(self) -> float:
-        """Returns run_squad's `null_score_diff_threshold`.
+        """Returns run_squad's `null_score_diff_threshold`: the flag, or else the result, or else 0.
 
-        This is the run's flag if it was given, otherwise the value in results.json, 0 by default.
-        A value of another type raises InputError.
+        A value that is not a number raises InputError.
         """
         given = self.setting("null_score_diff_threshold", float, None)
         if given is not None:

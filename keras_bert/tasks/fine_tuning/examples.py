@@ -1,4 +1,4 @@
-"""Tokenized examples in memory, concatenated into flat arrays without padding.
+"""Stores tokenized examples in memory, concatenated into flat arrays without padding.
 
 Padding is added when batches are built (batches.py), so a million short examples take only tens of
 megabytes.
@@ -16,17 +16,14 @@ from keras_bert.tasks.fine_tuning.ranges import ranges, row_splits
 
 @dataclass(frozen=True, eq=False)  # Compared and hashed by identity.
 class Examples:
-    """Tokenized examples: T tokens in n examples.
+    """Tokenized examples: T tokens in n examples. Arrays of wrong lengths raise ValueError.
 
     Attributes:
         input_ids: int32 [T], the concatenated tokens of all examples, with [CLS] and [SEP].
         segment_ids: int32 [T].
         starts: int64 [n + 1], the start of each example, followed by T.
-        labels: one value or row per example, [n] or [n, width].
-        token_labels: one value per token, [T]; -1 is ignored.
-
-    Raises:
-        ValueError: arrays whose lengths do not match.
+        labels: {name: one value or row per example, [n] or [n, width]}.
+        token_labels: {name: one value per token, [T]}; -1 is ignored.
     """
 
     input_ids: np.ndarray
@@ -68,12 +65,12 @@ class Examples:
         return digest.hexdigest()
 
     def rows(self, flat: np.ndarray) -> Iterator[np.ndarray]:
-        """Yields the rows [length, ...] of each example from flat values [T, ...]."""
+        """Yields the rows of each example, [length, ...], from those of all tokens, [T, ...]."""
         for first, last in zip(self.starts[:-1], self.starts[1:], strict=True):
             yield flat[first:last]
 
     def places(self, indices: np.ndarray) -> np.ndarray:
-        """Returns the token indices of the given examples, concatenated, among the T tokens."""
+        """Returns the indices, among all T tokens, of the tokens of the given examples."""
         return ranges(self.starts[indices], self.lengths[indices])
 
     def take(self, indices: np.ndarray) -> "Examples":

@@ -21,15 +21,8 @@ from keras_bert.training.strategy import dtype_policy
 def make_task_object(run: FineTuningRun, start: Pretrained, task: FineTuningTask) -> Task:
     """Creates the task object and loads the checkpoint's weights into its model.
 
-    Layers that are not trained have `trainable=False`.
-
-    Args:
-        run: defines the precision, seed, frozen layers, devices, and whether the model is trained.
-        start: the checkpoint.
-        task: the task, which creates the object.
-
-    Raises:
-        InputError: the weights do not fit the model, or the head does not match the task.
+    Layers that are not trained have `trainable=False`. Raises InputError if the weights do not fit
+    the model, or the head does not match the task.
     """
     settings, strategy, checkpoint = run.settings, run.strategy, start.checkpoint
     keras.utils.set_random_seed(settings.random_seed)
@@ -39,7 +32,7 @@ def make_task_object(run: FineTuningRun, start: Pretrained, task: FineTuningTask
         _check_head(settings, start, task, getattr(model, "num_labels", None))
         report = checkpoint.load_into(model)
     if model.per_token:
-        # No logits depend on the pooler, and public models for these tasks have none.
+        # These logits do not depend on the pooler, and public models for such tasks have none.
         new = [path for path in report.new if not path.startswith("encoder/pooler/")]
         report = replace(report, new=tuple(new))
     logging.info("%s", report)
@@ -85,7 +78,6 @@ def make_optimizer(
 def _check_head(
     settings: FineTuningSettings, start: Pretrained, task: FineTuningTask, num_labels: int | None
 ) -> None:
-    """Checks that the head of a checkpoint, if it has one, matches the task."""
     checkpoint = start.checkpoint
     with checkpoint.open_weights() as stored:
         logits = stored.num_labels
@@ -93,7 +85,7 @@ def _check_head(
     remedy *= settings.do_train
     named, expected = start.labels, [*(task.labels or ())]
     if logits and named and expected and in_order_of(named, expected) != expected:
-        # The head's rows would be used for labels other than those they were trained for.
+        # The logits would be used for labels other than those they were trained for.
         rename = "; if the labels mean the same, rename the checkpoint's with --label_names"
         raise InputError(
             f"{checkpoint.path}: has the labels {', '.join(named)[:200]}; "

@@ -7,6 +7,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_bert.common.errors import InputError
+from keras_bert.models.memory import check_batch_fits
 from keras_bert.tasks.fine_tuning.batches import BatchSettings, evaluation_batches
 from keras_bert.tasks.fine_tuning.examples import Examples
 from keras_bert.training.cluster import all_sum
@@ -23,19 +24,13 @@ def make_predict_examples(
     *,
     jit_compile: bool = True,
 ) -> Callable[..., dict[str, np.ndarray]]:
-    """Builds the function that runs a model over examples.
-
-    Args:
-        strategy: the strategy under which the model was created.
-        model: a fine-tuning model from keras_bert.models.
-        settings: batch settings.
-        jit_compile: whether to compile with XLA.
+    """Creates the function that runs a model, which was created under `strategy`, over examples.
 
     Returns:
         `predict(examples, after_batch=None)`, which returns {output: float32 [n, ...]}, or for a
         `per_token` model {output: float32 [T, ...]} aligned with `examples.input_ids`. It calls
         `after_batch` after each device's part of a batch, and raises InputError on all workers if
-        an output is not finite.
+        an output is not finite or a batch cannot fit in memory.
     """
     # Imported late: task objects import this module with the torch backend too, which has no
     # training loop.
@@ -46,6 +41,10 @@ def make_predict_examples(
     worker, workers = settings.share
 
     def predict(examples: Examples, after_batch: AfterBatch | None = None) -> dict[str, np.ndarray]:
+        rows = settings.batch_size // workers
+        if len(examples):
+            flag = f"--eval_batch_size={settings.batch_size}"
+            check_batch_fits(model.config, rows, int(examples.lengths.max()), flag)
         results = Outputs(examples, model.per_token)
         with progress("predicting", len(examples), "examples", silent=worker > 0) as advance:
             for batch, outputs in run(evaluation_batches(examples, settings)):
@@ -61,15 +60,7 @@ def make_predict_examples(
 
 
 class Outputs:
-    """Collects the outputs of a model over examples batch by batch.
-
-    Args:
-        examples: the model's input.
-        per_token: whether outputs have one row per token, [B, S, ...], or per example, [B, ...].
-
-    Attributes:
-        values: {output: [n, ...]}, or [T, ...] aligned with `examples.input_ids`.
-    """
+    """Collects the outputs of batches in `values`: {output: [n, ...]}, or [T, ...] per token."""
 
     def __init__(self, examples: Examples, per_token: bool):
         self.values: dict[str, np.ndarray] = {}
@@ -77,7 +68,7 @@ class Outputs:
         self._per_token = per_token
 
     def add(self, batch: Mapping[str, np.ndarray], outputs: Mapping[str, np.ndarray]) -> int:
-        """Stores the outputs of a batch; returns its number of examples without filler rows."""
+        """Stores the outputs of a batch, and returns the number of its rows without filler rows."""
         index = batch["example_index"]
         real = index >= 0
         kept, places = real, index[real]
@@ -94,10 +85,7 @@ class Outputs:
 
 
 def check_finite(values: Mapping[str, np.ndarray], examples: Examples, per_token: bool) -> None:
-    """Raises InputError if an output is not finite.
-
-    `values` are the outputs of all workers, so that all workers raise alike.
-    """
+    """Raises InputError if an output is not finite; all workers must pass the same `values`."""
     for name, array in values.items():
         finite = np.isfinite(array)
         if finite.all():

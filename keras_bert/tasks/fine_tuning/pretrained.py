@@ -18,13 +18,7 @@ from keras_bert.text.vocabulary import fit_vocab, load_vocab
 
 @dataclass(frozen=True)
 class Pretrained:
-    """The initial checkpoint of a run, checked; its weights are not loaded yet.
-
-    Attributes:
-        checkpoint: the open checkpoint.
-        vocab: the V tokens in the order of their ids.
-        do_lower_case: whether to lower-case text.
-    """
+    """The initial checkpoint of a run, whose weights are not loaded yet, with its vocabulary."""
 
     checkpoint: Checkpoint
     vocab: list[str]
@@ -74,17 +68,7 @@ class Pretrained:
 
 @dataclass(frozen=True)
 class StartSettings:
-    """The settings for opening a checkpoint; FineTuningSettings has the same names.
-
-    Attributes:
-        init_checkpoint: any path that `open_checkpoint` accepts.
-        vocab_file: the vocabulary; empty for the checkpoint's.
-        do_lower_case: whether to lower-case text; None for the checkpoint's setting.
-        max_seq_length: maximum number of tokens of an example; the checkpoint must have as many
-            positions.
-        num_frozen_layers: number of frozen layers; the checkpoint must have them.
-        label_names: names of the checkpoint's labels in the order of its logits; None for its own.
-    """
+    """The settings for opening a checkpoint, as documented in FineTuningSettings."""
 
     init_checkpoint: str
     vocab_file: str = ""
@@ -97,13 +81,9 @@ class StartSettings:
 def open_pretrained(settings: StartSettings) -> Pretrained:
     """Opens the initial checkpoint of a run and checks the settings against it.
 
-    Args:
-        settings: StartSettings, or the FineTuningSettings of a run.
-
-    Raises:
-        InputError: the checkpoint cannot be opened, or has too few positions or layers; the
-            vocabulary is missing or has another size; the number of label names differs from the
-            number of logits.
+    `settings` may also be the FineTuningSettings of the run. Raises InputError if the checkpoint
+    cannot be opened, its positions, layers or logits do not match the settings, or the vocabulary
+    is missing or has another size.
     """
     checkpoint = open_checkpoint(settings.init_checkpoint)
     config = checkpoint.config
@@ -141,16 +121,10 @@ def open_pretrained(settings: StartSettings) -> Pretrained:
 
 
 def in_order_of(known: Sequence[str] | None, labels: Sequence[str]) -> list[str] | None:
-    """Reorders a task's labels to match the logits of a checkpoint's head.
+    """Returns a task's labels in the order of `known`, the labels of a checkpoint's logits.
 
-    Names that differ only in case match, unless two of the task's labels do.
-
-    Args:
-        known: the checkpoint's labels in the order of its logits, or None.
-        labels: the task's labels.
-
-    Returns:
-        The task's labels in the checkpoint's order; None if the checkpoint has other labels.
+    The result is None if the checkpoint has no labels or different ones. Names that differ only in
+    case are the same label, unless two of the task's labels differ only in case.
     """
     known = known or ()
     if sorted(known) == sorted(labels):

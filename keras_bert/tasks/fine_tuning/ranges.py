@@ -1,4 +1,4 @@
-"""Vectorized operations on rows of different lengths: row splits, index ranges and masks.
+"""Computes row splits, index ranges and masks for rows of different lengths.
 
 lengths [2, 3]                  row_splits     0 2 5
 starts [5, 9], lengths [2, 3]   ranges         5 6 9 10 11
@@ -9,21 +9,19 @@ import numpy as np
 
 
 def row_splits(lengths: np.ndarray) -> np.ndarray:
-    """Returns the start of each row of the given lengths [n], and the end of the last: [n + 1]."""
+    """Returns the start of each row, followed by the end of the last: lengths [n] -> [n + 1]."""
     return np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
 
 
 def ranges(starts: np.ndarray | int, lengths: np.ndarray) -> np.ndarray:
-    """Concatenates the index ranges with the given starts and lengths.
+    """Concatenates the index ranges with the given starts and lengths, int [n] each.
 
-    Args:
-        starts: int [n], or one start for all rows; 0 gives the index within each row.
-        lengths: int [n].
+    `starts` may also be one start for all rows; 0 gives the index within each row.
     """
     splits = row_splits(lengths)
     return np.arange(splits[-1]) + np.repeat(starts - splits[:-1], lengths)
 
 
 def sequence_mask(lengths: np.ndarray, width: int) -> np.ndarray:
-    """Returns bool [n, width], true before each row's length and false at padding."""
+    """Returns bool [n, width]: true before each row's length, false at padding."""
     return np.arange(width) < lengths[:, np.newaxis]

@@ -15,6 +15,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from absl import logging
 
 from keras_bert.checkpoints.model_directory import check_replaceable, open_model_directory
@@ -26,6 +27,8 @@ from keras_bert.tasks.fine_tuning.batches import (
     steps_per_epoch,
     training_batches,
 )
+from keras_bert.tasks.fine_tuning.best_directory import read_best_step, save_best
+from keras_bert.tasks.fine_tuning.examples import Examples
 from keras_bert.tasks.fine_tuning.model import make_optimizer, make_task_object
 from keras_bert.tasks.fine_tuning.predict import Predict, make_predict_examples
 from keras_bert.tasks.fine_tuning.pretrained import Pretrained
@@ -38,24 +41,22 @@ from keras_bert.training.board import Board
 from keras_bert.training.cluster import check_agreement, share_of
 from keras_bert.training.loop import Evaluation, train
 from keras_bert.training.objective import AfterBatch
-from keras_bert.training.run import check_batch_sizes
-from keras_bert.training.run_directory import is_finished, running
+from keras_bert.training.run import check_batch_sizes, check_train_batch_fits
+from keras_bert.training.run_directory import is_finished, log_finished, running
 from keras_bert.training.state import TrainState
 from keras_bert.training.strategy import check_state_dtype
 from keras_bert.training.summaries import read_evaluations
 
+# The outputs of the model for examples, as long as its weights do not change.
+Outputs = dict[Examples, dict[str, np.ndarray]]
+
 
 def fine_tune(run: FineTuningRun, start: Pretrained, task: FineTuningTask) -> dict[str, float]:
-    """Fine-tunes a model, or resumes a run, and saves the result.
-
-    Args:
-        run: the run (docs/reference/outputs.md).
-        start: the checkpoint, from `open_pretrained`.
-        task: the task to learn.
+    """Fine-tunes a model, or resumes a run, and saves the files of docs/reference/outputs.md.
 
     Returns:
-        {"step": steps trained, "best_step": the step of the weights in model/} and the metrics of
-        `task.score`, as in results.json.
+        The metrics of `task.score`, "step" (the number of steps trained) and "best_step" (the step
+        of the weights in model/), as in results.json.
 
     Raises:
         InputError: the task, the checkpoint or the folder is not usable.
@@ -69,13 +70,13 @@ def fine_tune(run: FineTuningRun, start: Pretrained, task: FineTuningTask) -> di
     record = {**run.record, **start.record(), **task.record}
     check_agreement(strategy, {**record, **asdict(run.training)})
     if is_finished(output_dir, record, strategy):
-        logging.info("%s is finished; nothing to do (use another folder for a new run)", output_dir)
+        log_finished(output_dir, run.is_part)
         return read_json(output_dir / "results.json")
     if settings.do_eval and task.score is None:
         logging.info("No development set: evaluation is skipped")
     if settings.do_predict and task.write_predictions is None:
         logging.info("No test set: prediction is skipped")
-    # Load the weights first, so that weights that do not fit leave no folder behind.
+    # Load the weights first, so that no folder is created if they do not fit.
     task_object = make_task_object(run, start, task)
     with running(output_dir, record, strategy) as folder:
         predict = make_predict_examples(
@@ -84,8 +85,10 @@ def fine_tune(run: FineTuningRun, start: Pretrained, task: FineTuningTask) -> di
             batch_settings(run, task_object.tokenizer.pad_token_id, settings.eval_batch_size),
             jit_compile=run.training.jit_compile,
         )
-        results = _train(run, task, task_object, predict) if settings.do_train else {}
-        predict = functools.cache(predict)  # From here on, the weights do not change.
+        results, outputs = {}, {}
+        if settings.do_train:
+            results, outputs = _train(run, task, task_object, predict)
+        predict = _cached(predict, outputs)  # From here on, the weights do not change.
         if settings.do_eval and task.score:
             results |= {name: float(value) for name, value in task.score(predict).items()}
             _show(task, predict, folder, results.get("best_step", 0))
@@ -94,6 +97,7 @@ def fine_tune(run: FineTuningRun, start: Pretrained, task: FineTuningTask) -> di
         if settings.do_train and folder == output_dir:
             card = run_card(task_object.task, task_object.describe(), record, results)
             task_object.save_pretrained(output_dir / "model", card)
+        results |= {f"{split}_truncated": count for split, count in task.truncated.items()}
         write_json(folder / "results.json", results)
     return results
 
@@ -139,24 +143,31 @@ def _with_length(run: FineTuningRun, task: FineTuningTask) -> FineTuningRun:
 
 def _train(
     run: FineTuningRun, task: FineTuningTask, task_object: Task, predict: Callable[..., Any]
-) -> dict[str, int]:
-    """Trains, loads the best weights into the model and returns the steps for results.json."""
+) -> tuple[dict[str, int], Outputs]:
+    """Trains, and loads the best weights into the model.
+
+    Returns the steps for results.json, and the known outputs of the best weights.
+    """
     settings, training, strategy = run.settings, run.training, run.strategy
-    output_dir, model, steps = run.output_dir, task_object.model, run.training.num_train_steps
+    best_dir, model, steps = run.output_dir / "best", task_object.model, training.num_train_steps
     with strategy.scope():
         optimizer = make_optimizer(settings, steps, model.config)
         optimizer.build(model.trainable_variables)
         loss_scale = LossScale(optimizer) if settings.mixed_precision == "float16" else None
     batches = batch_settings(run, task_object.tokenizer.pad_token_id, training.train_batch_size)
+    _, workers = batches.share
+    check_train_batch_fits(training, workers, model.config, int(task.train.lengths.max()))
+    outputs: Outputs = {}  # of the last evaluation
 
     def evaluate(after_batch: AfterBatch) -> Mapping[str, float]:
-        # Each evaluation has its own cache, since the weights change in between.
-        return task.score(functools.cache(functools.partial(predict, after_batch=after_batch)))
+        outputs.clear()  # The weights have changed since the last evaluation.
+        return task.score(_cached(functools.partial(predict, after_batch=after_batch), outputs))
 
     evaluates = settings.do_eval and task.score is not None
     best = BestWeights(
         task.best,
-        lambda: task_object.save_pretrained(output_dir / "best"),
+        lambda step: save_best(best_dir, task_object, step),
+        lambda: read_best_step(best_dir),
         settings.early_stopping_patience,
     )
     train(
@@ -166,18 +177,45 @@ def _train(
         Evaluation(evaluate, best) if evaluates else None,
     )
     if not evaluates:
-        return {"step": steps, "best_step": steps}
-    evaluations = read_evaluations(output_dir, steps)
+        return {"step": steps, "best_step": steps}, {}
+    last, best_step = _last_and_best_step(run, best)
+    with strategy.scope():
+        open_model_directory(best_dir).load_into(model)
+    return {"step": last, "best_step": best_step}, outputs if best_step == last else {}
+
+
+def _last_and_best_step(run: FineTuningRun, best: BestWeights) -> tuple[int, int]:
+    """Returns the steps of the last evaluation and of the weights in best/."""
+    training, output_dir = run.training, run.output_dir
+    evaluations = read_evaluations(output_dir, training.num_train_steps)
     evaluated = [int(evaluation["step"]) for evaluation in evaluations]
     last = evaluated[-1] if evaluated else 0
     if not last or {*range(training.evaluate_steps, last, training.evaluate_steps)} - {*evaluated}:
         raise InputError(
             f"{output_dir / 'metrics.jsonl'}: evaluations are missing; expected one per epoch"
         )
-    best_step = best.step_of_best(evaluations)
-    with strategy.scope():
-        open_model_directory(output_dir / "best").load_into(model)
-    return {"step": last, "best_step": best_step}
+    saved, highest = best.step_of_saved(evaluations), best.step_of_best(evaluations)
+    if saved != highest:
+        logging.warning(
+            "%s: has the weights of step %d; the weights of step %d, whose %s was higher, were "
+            "lost when the run was killed",
+            output_dir / "best",
+            saved,
+            highest,
+            best.metric,
+        )
+    return last, saved
+
+
+def _cached(predict: Predict, outputs: Outputs) -> Predict:
+    """Returns `predict` with the cache `outputs`."""
+
+    def cached(examples: Examples) -> dict[str, np.ndarray]:
+        if examples not in outputs:
+            outputs[examples] = predict(examples)
+        return outputs[examples]
+
+    return cached
 
 
 def _show(task: FineTuningTask, predict: Predict, folder: Path, step: int) -> None:

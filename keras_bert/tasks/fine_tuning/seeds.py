@@ -12,25 +12,17 @@ from keras_bert.tasks.fine_tuning.run import check_run, fine_tune
 from keras_bert.tasks.fine_tuning.settings import FineTuningRun
 from keras_bert.tasks.fine_tuning.task import FineTuningTask
 from keras_bert.training.cluster import check_agreement
-from keras_bert.training.run_directory import is_finished, running
+from keras_bert.training.run_directory import is_finished, log_finished, running
 
 
 def fine_tune_seeds(
     run: FineTuningRun, start: Pretrained, task: FineTuningTask
 ) -> dict[str, object]:
-    """Fine-tunes once for each seed, or resumes the run.
-
-    Args:
-        run: the run; its folder gets run.json and results.json for all seeds.
-        start: the checkpoint.
-        task: the task to learn.
+    """Fine-tunes once for each seed, or resumes the run; raises the same errors as `fine_tune`.
 
     Returns:
         The metrics, as in results.json. For several seeds: {"seeds": [...]}, and for each metric
         "NAME_mean" and "NAME_std", the sample standard deviation.
-
-    Raises:
-        InputError: as for `fine_tune`.
     """
     output_dir, strategy = run.output_dir, run.strategy
     if len(run.seeds) == 1:
@@ -40,9 +32,10 @@ def fine_tune_seeds(
     record.pop("random_seed", None)
     check_agreement(strategy, record)
     if is_finished(output_dir, record, strategy):
-        logging.info("%s is finished; nothing to do (use another folder for a new run)", output_dir)
+        log_finished(output_dir)
         return read_json(output_dir / "results.json")
-    # A rejected checkpoint must not leave a run.json that would reject the corrected command.
+    # Load the checkpoint before run.json is written: if it were rejected later, the corrected
+    # command would not match run.json.
     make_task_object(run, start, task)
     with running(output_dir, record, strategy) as place:
         runs = []
@@ -58,6 +51,9 @@ def _mean_and_spread(runs: Sequence[Mapping[str, float]]) -> dict[str, float]:
     results = {}
     for name in runs[0]:
         if name in ("step", "best_step"):
+            continue
+        if name.endswith("_truncated"):  # The same for all seeds.
+            results[name] = runs[0][name]
             continue
         values = np.array([run[name] for run in runs], np.float64)
         results |= {f"{name}_mean": float(values.mean()), f"{name}_std": float(values.std(ddof=1))}

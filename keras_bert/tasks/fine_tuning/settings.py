@@ -1,4 +1,4 @@
-"""The settings of a fine-tuning run, and the object that describes the whole run."""
+"""Defines the settings of a fine-tuning run, and the object that describes the whole run."""
 
 import math
 from collections.abc import Sequence
@@ -11,36 +11,31 @@ from keras_bert.training.run import TrainingRun
 
 @dataclass(frozen=True)
 class FineTuningSettings:
-    """Settings that can change the outcome of a fine-tuning run.
+    """Settings that can change the outcome of a fine-tuning run; invalid ones raise InputError.
 
     Attributes:
         init_checkpoint: the initial checkpoint, any path that `open_checkpoint` accepts.
         vocab_file: the vocabulary; empty for the checkpoint's.
         do_lower_case: whether to lower-case text; None for the checkpoint's setting.
-        label_names: the task's names for the checkpoint's labels, in the order of its logits; None
-            for the checkpoint's names.
+        label_names: names for the checkpoint's labels in the order of its logits; None for its own.
         max_seq_length: maximum number of tokens of an example, with [CLS] and [SEP].
         learning_rate: the peak learning rate, reached after warm-up.
         num_train_epochs: number of passes over the training examples; may be a fraction.
         warmup_proportion: the fraction of the steps used for warm-up.
         layer_decay: ratio of the learning rate of a layer to that of the layer above it.
         bias_correction: whether Adam corrects bias; False in the BERT paper.
-        weight_decay: AdamW's weight decay.
         num_frozen_layers: number of layers to freeze from the bottom: 1 for the embeddings, 2 for
             the embeddings and the first block, and so on.
-        early_stopping_patience: evaluations without improvement that end training; 0 for never.
-        length_pool: number of batches whose examples are sorted together by length; 1 for none.
-        random_seed: seed for newly initialized weights, data order and dropout masks.
+        early_stopping_patience: number of evaluations without improvement that end training; 0 for
+            no early stopping.
+        length_pool: number of batches whose examples are sorted by length together; 1 for random
+            batches.
         mixed_precision: `float32`, `bfloat16` or `float16`.
         optimizer_state_dtype: type of the optimizer's moments, `float32` or `bfloat16`.
-        eval_batch_size: number of examples per batch in evaluation and prediction.
         do_train: whether to train; otherwise the checkpoint is used unchanged.
         do_eval: whether to evaluate after each epoch, keep the best weights and report their
             metrics; ignored without a development set.
         do_predict: whether to write predictions; ignored without a test set.
-
-    Raises:
-        InputError: a value out of range.
     """
 
     init_checkpoint: str
@@ -88,12 +83,9 @@ class FineTuningSettings:
 class FineTuningRun(TrainingRun):
     """A fine-tuning run without its task.
 
-    If `training.num_train_steps` is 0, `settings.num_train_epochs` determines the length. With
-    several seeds, the output folder contains a folder `seed-N` for each.
-
-    Attributes:
-        settings: the settings that can change the outcome.
-        seeds: at least one; each replaces `settings.random_seed`.
+    Each of the `seeds` replaces `settings.random_seed`. With several seeds, the output folder
+    contains a folder `seed-N` for each. If `training.num_train_steps` is 0,
+    `settings.num_train_epochs` determines the length.
     """
 
     settings: FineTuningSettings
@@ -106,5 +98,6 @@ class FineTuningRun(TrainingRun):
             settings=replace(self.settings, random_seed=seed),
             record={**self.record, "random_seed": seed},
             output_dir=output_dir,
+            is_part=len(self.seeds) > 1,
             seeds=(seed,),
         )

@@ -1,4 +1,4 @@
-"""The parts of a fine-tuning run that are specific to a task."""
+"""Defines the parts of a fine-tuning run that are specific to a task."""
 
 import functools
 import hashlib
@@ -28,16 +28,16 @@ class FineTuningTask:
     Attributes:
         make: (config, dtype policy) -> the task object with a newly initialized model.
         objective: the losses to minimize and the metrics to report during training.
-        train: the training examples with the labels that `objective` needs; None without training.
-        score: predict -> metrics on the development set under their official names; called after
-            each epoch and for the final result. None without a development set.
+        train: the training examples with the labels for `objective`; None without training.
+        score: predict -> {metric: value} on the development set, after each epoch and for the final
+            result; None without a development set.
         best: the metric of `score` whose highest value determines the best weights.
-        show: (predict, board): writes tables and curves to TensorBoard; called with the best
-            weights if `score` was.
+        show: (predict, board): writes tables and curves to TensorBoard after the last `score`.
         write_predictions: (predict, folder): writes the task's prediction files.
         labels: names of the model's labels in the order of its logits.
         problem_type: the `problem_type` in transformers.
         data: {split: items} of the other splits; the items' `repr` must contain all their data.
+        truncated: {split: number of truncated examples}; empty for tasks that never truncate.
     """
 
     make: Callable[[BertConfig, str], Task]
@@ -50,10 +50,11 @@ class FineTuningTask:
     labels: Sequence[str] | None = None
     problem_type: str | None = None
     data: Mapping[str, Iterable[object]] = field(default_factory=dict)
+    truncated: Mapping[str, int] = field(default_factory=dict)
 
     @functools.cached_property
     def record(self) -> dict[str, object]:
-        """The entries of run.json for labels and data, which detect changed files."""
+        """The entries of run.json that detect changed labels and data."""
         record: dict[str, object] = {} if self.labels is None else {"labels": [*self.labels]}
         if self.train is not None:
             record["train_sha256"] = self.train.sha256

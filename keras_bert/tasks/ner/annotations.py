@@ -1,4 +1,4 @@
-"""Checks annotations passed by users, and aligns entities with the words of their texts."""
+"""Checks users' annotations, and aligns entities with the words of their texts."""
 
 from collections.abc import Mapping, Sequence
 from numbers import Integral
@@ -20,7 +20,7 @@ _EXAMPLE = '{"start": 0, "end": 3, "type": "PER"}'
 
 
 def entity_types(labels: Sequence[str]) -> list[str]:
-    """Returns the entity types in the labels, sorted."""
+    """Returns the sorted entity types of the labels."""
     return sorted({split_tag(label)[1] for label in labels if is_inside(label)})
 
 
@@ -43,13 +43,7 @@ def check_sentences(name: str, value: Any) -> list[list[str]]:
 def check_word_tags(
     sentences: Sequence[Sequence[str]], tags: Any, labels: Sequence[str]
 ) -> list[list[str]]:
-    """Checks the tags of words and converts them to IOB2, by the rules of conlleval.
-
-    Args:
-        sentences: n lists of words.
-        tags: a list of tags for each sentence.
-        labels: the model's labels.
-    """
+    """Checks the tags of words, and converts them to IOB2 by the rules of conlleval."""
     rows = check_list("tags", tags, "lists of tags")
     check_same_length(words=sentences, tags=rows)
     known = {iob2_tag(prefix, kind) for kind in entity_types(labels) for prefix in "BIES"}
@@ -68,16 +62,10 @@ def check_word_tags(
 
 
 def check_entities(texts: Sequence[str], value: Any, labels: Sequence[str]) -> list[list[Entity]]:
-    """Checks the entities of texts.
+    """Checks the entities of texts; returns (type, start, end) of each, in the given order.
 
-    Args:
-        texts: n texts.
-        value: for each text a list of entities {"start": int, "end": int, "type": str}, with
-            character offsets.
-        labels: the model's labels.
-
-    Returns:
-        (type, start, end) of each entity, in the given order.
+    `value` has a list of entities {"start": int, "end": int, "type": str} for each text, with
+    character offsets. `labels` are the model's labels.
     """
     rows = check_list("entities", value, f"lists of entities such as {_EXAMPLE}")
     check_same_length(texts=texts, entities=rows)

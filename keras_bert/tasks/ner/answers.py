@@ -1,4 +1,4 @@
-"""Converts a tagger's outputs to Python lists, without the padding of an exported model."""
+"""Converts the outputs of a tagger or of its export to Python lists without padding."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -13,11 +13,7 @@ Answers = Mapping[str, np.ndarray]
 
 
 def listed_entities(texts: Sequence[str], chunks: Iterable[Answers]) -> dict[str, list[list[Any]]]:
-    """Lists the entities of texts.
-
-    Returns:
-        For each text, the lists "types", "texts", "starts", "ends" and "scores" of its entities.
-    """
+    """Lists the "types", "texts", "starts", "ends" and "scores" of the entities of each text."""
     found = {name: [] for name in ("types", "texts", "starts", "ends", "scores")}
     for chunk in chunks:
         columns = (chunk[name] for name in ("types", "starts", "ends", "scores"))
@@ -35,11 +31,7 @@ def listed_entities(texts: Sequence[str], chunks: Iterable[Answers]) -> dict[str
 def listed_tags(
     sentences: Sequence[Sequence[str]], chunks: Iterable[Answers]
 ) -> dict[str, list[list[Any]]]:
-    """Lists the tags of words.
-
-    Returns:
-        For each sentence, the lists "tags" and "scores" of its words.
-    """
+    """Lists the "tags" and "scores" of the words of each sentence."""
     found = {"tags": [], "scores": []}
     for chunk in chunks:
         for tags, scores in zip(chunk["tags"], chunk["scores"], strict=True):

@@ -6,7 +6,7 @@ r"""Reads and writes CoNLL column files, which have a word and its tag on each l
                               an empty line, or one of white space, ends the sentence
     -DOCSTART- -X- O          a document starts here
 
-A byte order mark and "\r\n" are ignored. A file with one column has words without tags.
+A byte-order mark and "\r" at line ends are ignored. A file with one column has words without tags.
 """
 
 import os
@@ -17,20 +17,20 @@ from pathlib import Path
 
 from keras_bert.common.errors import InputError
 from keras_bert.common.files import write_bytes
-from keras_bert.common.text_lines import read_lines
+from keras_bert.common.text_lines import check_no_nul, read_lines
 
 DOCUMENT_START = "-DOCSTART-"
 
 
 @dataclass(frozen=True)
 class Sentence:
-    """One sentence of W words.
+    """A sentence of W words.
 
     Attributes:
         words: the W words.
         tags: the W tags in the scheme of the file; empty if the file has no tags.
         line: the line number of the first word, counted from 1.
-        document: the index of its document in the file; always 0 if no line starts a document.
+        document: the index of the sentence's document in the file; 0 if no line starts a document.
     """
 
     words: tuple[str, ...]
@@ -47,21 +47,18 @@ def read_conll(
 ) -> list[Sentence]:
     """Reads the sentences of a column file.
 
-    Args:
-        path: the file.
-        token_column: the column of the words, from 0; a negative number counts from the end.
-        tag_column: the column of the tags; ignored if the file has one column.
-        comment_prefix: lines with this prefix are skipped if they are before a sentence's first
-            word. Within a sentence such a line is a word, such as #1. Empty means no comments.
+    Columns are counted from 0, or from the end if negative. A line that starts with
+    `comment_prefix` is skipped before the first word of a sentence; within a sentence it is a word,
+    such as #1.
 
     Raises:
-        InputError: the file cannot be read, is not UTF-8 or contains no sentence; or a line has not
-            the same number of columns as the first one, lacks a column, or has an empty word or
+        InputError: the file cannot be read or has no sentence; or a line has a NUL character, a
+            different number of columns than the first one, too few columns, or an empty word or
             tag.
     """
     sentences: list[Sentence] = []
     words, tags, first_line, document, started = [], [], 0, 0, False
-    width, hint = None, ""  # The columns of the first word's line, which all others must have.
+    width, hint = None, ""  # width: (number of columns, line number) of the first word.
 
     def end_sentence() -> None:
         if words:
@@ -70,6 +67,7 @@ def read_conll(
             tags.clear()
 
     for number, line in read_lines(Path(path)):
+        check_no_nul(path, number, line)
         if not line.strip(" \t"):
             end_sentence()
             continue
@@ -104,12 +102,10 @@ def read_conll(
 
 
 def write_conll(path: str | os.PathLike, sentences: Sequence[Sequence[Sequence[str]]]) -> None:
-    """Writes columns in the format of conlleval: separated by spaces, with empty lines.
+    """Writes sentences in the format of conlleval: columns separated by spaces, and empty lines.
 
-    Args:
-        path: the file; written atomically.
-        sentences: the columns of each sentence, such as words, gold tags and predicted tags, each
-            of W strings. White space within a word becomes "_".
+    `sentences` has the columns of each sentence, such as words, gold tags and predicted tags, each
+    of W strings. White space within a word becomes "_".
     """
     lines = []
     for columns in sentences:

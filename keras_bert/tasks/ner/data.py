@@ -1,7 +1,7 @@
 """Reads the sentences of a run from CoNLL column files or TensorFlow Datasets.
 
-Entities are read by the rules of conlleval, in the scheme of each file, and converted to IOB2 tags
-for training. The model's labels are O and, for each entity type, B-TYPE and I-TYPE.
+The tags of each file are converted to IOB2. The model's labels are O and, for each entity type,
+B-TYPE and I-TYPE.
 """
 
 from collections.abc import Iterable
@@ -19,22 +19,22 @@ from keras_bert.tasks.ner.tfds import open_dataset
 
 @dataclass(frozen=True)
 class NerSettings:
-    """The files of a run, and how words become inputs and labels of the model.
+    """The files of a run, and the settings for reading and labeling words.
 
     Attributes:
         train_file: column file for training.
         eval_file: column file to score.
         test_file: column file to predict, with or without tags; if empty, `eval_file`.
-        tfds: read a dataset of TensorFlow Datasets instead of files.
-        task_name: the dataset, with `tfds`.
-        data_dir: the TensorFlow Datasets folder, with `tfds`.
+        tfds: whether to read a dataset of TensorFlow Datasets instead of files.
+        task_name: the name of the dataset, with `tfds`.
+        data_dir: the folder of TensorFlow Datasets, with `tfds`.
         token_column: the column of the words, from 0; a negative number counts from the end.
         tag_column: the column of the tags.
-        comment_prefix: prefix of comment lines before a sentence; empty means no comments.
+        comment_prefix: prefix of comment lines before a sentence; empty for no comments.
         tag_scheme: "iob1", "iob2" or "bioes"; if empty, the scheme that fits each file best.
-        strict: reject tag sequences that the scheme does not allow.
-        document_context: extend windows with neighboring sentences of the same document.
-        label_all_tokens: label all tokens of a word in training, not only the first.
+        strict: whether a tag that violates the scheme is an error.
+        document_context: whether to extend windows with neighboring sentences of the document.
+        label_all_tokens: whether training labels all tokens of a word, not only the first.
     """
 
     train_file: str = ""
@@ -52,7 +52,7 @@ class NerSettings:
     label_all_tokens: bool = False
 
 
-# Settings that only apply to files, not to TensorFlow Datasets.
+# The settings that apply only to files, not to TensorFlow Datasets.
 _FILE_SETTINGS = (
     "train_file",
     "eval_file",
@@ -65,7 +65,7 @@ _FILE_SETTINGS = (
 
 @dataclass(frozen=True)
 class TaggedSentences:
-    """The sentences of one file or dataset, and their IOB2 tags; None for a file without tags."""
+    """The sentences of a file or dataset, and their IOB2 tags (None if the file has no tags)."""
 
     source: str
     sentences: list[Sentence]
@@ -87,10 +87,7 @@ class TaggedSentences:
 class SentenceSplits:
     """The sentences of a run; None for a split that is not used.
 
-    Attributes:
-        train: training sentences.
-        dev: sentences to score.
-        test: sentences to predict; may be the same object as `dev`.
+    `dev` are the sentences to score, and `test` those to predict; both may be the same object.
     """
 
     train: TaggedSentences | None = None
@@ -101,7 +98,7 @@ class SentenceSplits:
 def read_data(
     ner: NerSettings, *, do_train: bool, do_eval: bool, do_predict: bool
 ) -> SentenceSplits:
-    """Reads the sentences that a run needs; the development and test sentences may be missing.
+    """Reads the sentences of a run; the development and test sentences may be missing.
 
     Raises:
         InputError: a file is invalid, the training sentences are missing, or there is nothing to
@@ -163,14 +160,9 @@ def tagged(
 ) -> TaggedSentences:
     """Checks the tags of sentences, converts them to IOB2, and logs statistics.
 
-    Args:
-        source: the file or dataset; messages start with it.
-        sentences: the sentences in `source`.
-        ner: the settings for tags.
-        tags_needed: whether missing tags are an error.
-
     Raises:
-        InputError: a tag is unknown, or not allowed with `strict`, or tags are missing.
+        InputError: a tag is unknown or, with `strict`, violates the scheme; or there are no tags,
+            but `tags_needed` is set.
     """
     if ner.document_context and sentences[-1].document == 0:
         logging.warning("%s: no document boundaries found; all sentences form one document", source)

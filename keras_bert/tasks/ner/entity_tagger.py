@@ -1,4 +1,4 @@
-"""EntityTagger: named-entity recognition on strings and on lists of words."""
+"""Defines EntityTagger, which finds named entities in texts and tags lists of words."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -57,8 +57,8 @@ class EntityTagger(Task):
         tagger.predict(["Ada lives in Ulm."])  # {"types": [["PER", "LOC"]], "texts": ...}
 
     Args:
-        model: the network.
-        tokenizer: a tokenizer with the model's vocabulary.
+        model: a BertTokenClassifier.
+        tokenizer: the tokenizer for the model's vocabulary.
         settings: labels and window length.
     """
 
@@ -82,17 +82,17 @@ class EntityTagger(Task):
         """Loads a fine-tuned tagger, or adds a new head to a pre-trained model.
 
         Args:
-            path: any checkpoint that `--init_checkpoint` accepts.
-            labels: entity types such as PER, or IOB2 tags including O, for a new head; defaults to
+            path: a model directory, run folder, TF1 checkpoint or KerasHub preset.
+            labels: entity types such as PER, or IOB2 tags including O, for a new head; by default
                 the model's labels.
-            max_seq_length: tokens in a window; defaults to the length in training, or 128. Longer
-                texts are split into several windows.
-            tokenizer: replaces the tokenizer of the checkpoint.
+            max_seq_length: maximum number of tokens in a window; by default the value used in
+                training, or 128. Longer texts are split into several windows.
+            tokenizer: overrides the checkpoint's tokenizer.
             dtype: dtype policy, such as "mixed_bfloat16".
 
         Raises:
-            InputError: the path cannot be opened, the model has another task, or the labels do not
-                match the model's head.
+            InputError: the path cannot be opened, the model is of another task, or the labels do
+                not match the model's head.
         """
         source = Source.open(path)
         source.check_heads(cls.task, cls.__name__)
@@ -112,7 +112,7 @@ class EntityTagger(Task):
         max_seq_length: int | None = None,
         options: ModelOptions = _DEFAULT,
     ) -> "EntityTagger":
-        """Creates the object from an open checkpoint."""
+        """Creates the object from an open checkpoint, as `from_pretrained` does."""
         names = label_names(source.checkpoint, labels)
         settings = TaggerSettings(names, source.max_seq_length(max_seq_length))
         model = BertTokenClassifier(source.checkpoint.config, len(names), dtype=options.dtype)
@@ -120,14 +120,14 @@ class EntityTagger(Task):
 
     @classmethod
     def settings_of_export(cls, info: Mapping[str, Any]) -> TaggerSettings:
-        """Restores the settings from the export.json of an exported model."""
+        """Returns the settings recorded in an export's export.json."""
         return TaggerSettings(tuple(info["labels"]), info["max_seq_length"])
 
     @classmethod
     def from_export(
         cls, info: Mapping[str, Any], signatures: Mapping[str, Serve]
     ) -> "EntityTagger":
-        """Creates the object from an exported SavedModel; it cannot be trained."""
+        """Creates the object for an exported SavedModel; it cannot be trained."""
         loaded = super().from_export(info, signatures)
         loaded._serve_words = signatures["words"]
         return loaded
@@ -146,17 +146,17 @@ class EntityTagger(Task):
         callbacks: Sequence[keras.callbacks.Callback] = (),
         **options: Unpack[FitOptions],
     ) -> keras.callbacks.History:
-        """Trains the model with Keras' `fit`, on one device.
+        """Trains the model with `keras.Model.fit` on one device and returns its history.
 
         Args:
             inputs: n lists of words, or n texts.
-            targets: for words, a list of IOB2 tags per sentence; for texts, a list of entities
-                {"start": int, "end": int, "type": str} per text, with character offsets. An entity
+            targets: for words, n lists of IOB2 tags, one tag per word. For texts, n lists of
+                entities {"start": int, "end": int, "type": str} with character offsets. An entity
                 must consist of whole words, as `predict` splits texts.
-            validation_data: (inputs, targets), evaluated after each epoch; its scores are in the
-                logs as `val_f1` and so on.
+            validation_data: (inputs, targets), evaluated after each epoch; the logs contain the
+                scores as `val_f1` and so on.
             callbacks: Keras callbacks.
-            **options: fields of `FitSettings`: epochs, batch_size, learning_rate, seed, ...
+            **options: epochs, batch_size, learning_rate, seed and so on; see FitSettings.
         """
         self._check_fit(options)
         annotated = self._annotated(inputs, targets)
@@ -182,16 +182,11 @@ class EntityTagger(Task):
         return self._fit(data, options, evaluate, callbacks)
 
     def evaluate(self, inputs: Any, targets: Any, batch_size: int = 32) -> dict[str, float]:
-        """Computes the entity scores of the model.
-
-        Args:
-            inputs: as for `fit`.
-            targets: as for `fit`.
-            batch_size: windows per batch.
+        """Computes the entity scores of the model on inputs and targets, given as for `fit`.
 
         Returns:
-            The metrics of results.json: "precision", "recall" and "f1" of all entities and of each
-            type ("f1_PER"), and "accuracy", the share of words with the correct tag.
+            "precision", "recall" and "f1" of all entities and of each type ("f1_PER"), and
+                "accuracy", the share of words with the correct tag.
 
         Raises:
             InputError: an argument is invalid, or there are no sentences.
@@ -210,13 +205,14 @@ class EntityTagger(Task):
 
         Args:
             inputs: n texts, or n lists of words.
-            batch_size: windows per batch.
+            batch_size: number of windows per batch.
 
         Returns:
-            For texts, a list per text: "types" and "texts" of its entities, "starts" and "ends" in
-            characters, and "scores", the mean probability of the labels of the entity's words. For
-            words, a list per sentence: "tags" in IOB2, and "scores", the probability of the most
-            probable label.
+            For texts, n lists each: "types" and "texts" of the entities; "starts" and "ends", their
+                character offsets; and "scores", the mean probability of the labels of the entity's
+                words.
+            For words, n lists each: "tags" in IOB2, and "scores", the probability of the most
+                probable label.
         """
         if are_sentences(inputs):
             return self._tagged(check_sentences("words", inputs), check_batch_size(batch_size))
@@ -224,19 +220,19 @@ class EntityTagger(Task):
         return listed_entities(texts, self._answers([texts], batch_size))
 
     def make_processor(self) -> TaggingProcessor:
-        """Creates the graph functions for the current settings."""
+        """Creates the processor for the current settings."""
         return TaggingProcessor(self.tokenizer, self.settings)
 
     def served(self, network: Network) -> tf.Module:
-        """Creates the module with the signatures of an export."""
+        """Creates the tf.Module whose signatures are exported."""
         return ServedTagger(network, self.processor)
 
     def description(self) -> dict[str, Any]:
-        """Returns the task settings that export.json stores."""
+        """Returns the entries of export.json for the labels."""
         return {"labels": list(self.labels)}
 
     def example_request(self) -> dict[str, str]:
-        """Returns the input strings of a server's warm-up request."""
+        """Returns the input strings of a warm-up request for a server."""
         return {"text": _TEXT}
 
     @property

@@ -1,4 +1,4 @@
-"""Prepares sentences for a tagger, adds training labels, and decodes predicted tags."""
+"""Converts sentences to training examples of a tagger, and logits to predicted tags."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -13,7 +13,7 @@ from keras_bert.tasks.ner.word_windows import WordWindows, token_labels
 from keras_bert.tasks.prepared import Prepared, decoded, prepare
 from keras_bert.text.strings import decode_texts
 
-# A large chunk: sentences are short, and the overhead per operation dominates in small chunks.
+# Number of sentences per chunk. In small chunks of short sentences, overhead would dominate.
 CHUNK_SIZE = 8192
 
 
@@ -22,7 +22,7 @@ def prepare_sentences(
     sentences: Sequence[Sequence[str]],
     documents: Sequence[int] | None = None,
 ) -> Prepared:
-    """Splits sentences into windows."""
+    """Splits sentences into windows, with document context if `documents` is given."""
     if documents is None:
         return prepare(processor.preprocess_words, [sentences], CHUNK_SIZE)
 
@@ -36,12 +36,7 @@ def prepare_sentences(
 def prepare_texts(
     processor: TaggingProcessor, texts: Sequence[str]
 ) -> tuple[Prepared, list[list[tuple[int, int]]]]:
-    """Splits texts into words, and the words into windows.
-
-    Returns:
-        The windows, as from `prepare_sentences`, and the (start, end) characters of the words of
-        each text.
-    """
+    """Splits texts into windows; returns them and the (start, end) characters of each word."""
     prepared = prepare(processor.preprocess, [texts])
     chunks, words = [], []
     for chunk in prepared.chunks:
@@ -55,12 +50,10 @@ def prepare_texts(
 def tagged_examples(
     prepared: Prepared, tag_ids: np.ndarray, label_all_tokens: bool = False
 ) -> Examples:
-    """Adds the labels for training, for every token of a word if `label_all_tokens` is set.
+    """Adds training labels to windows: "tags" for each token, -1 for tokens without a label.
 
-    `tag_ids` are the labels of the N words, int32 [N].
-
-    Returns:
-        The windows with "tags" for each token; -1 for tokens without a label.
+    `tag_ids`, int32 [N], are the labels of all words. The label of a word is assigned to its first
+    token, or to all of its tokens with `label_all_tokens`.
     """
     labels, start = [np.zeros([0], np.int32)], 0
     for chunk in prepared.chunks:

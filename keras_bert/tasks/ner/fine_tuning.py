@@ -1,8 +1,4 @@
-"""Fine-tunes a tagger on column files, and writes entity scores, predictions and the model.
-
-The shared code in tasks/fine_tuning runs training and prediction. This file adds the loss, scores,
-TensorBoard table and prediction file of named-entity recognition.
-"""
+"""Fine-tunes a tagger on column files, and writes entity scores, predictions and the model."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -50,7 +46,7 @@ class _Evaluated:
         return predicted_tags(self.processor, self.prepared, predict(self.prepared.examples))
 
     def scores(self, predicted: Sequence[Sequence[str]]) -> dict[str, float]:
-        """Returns the entity scores, for all types in the model's labels."""
+        """Computes the entity scores, including types that occur only in the model's labels."""
         types = entity_types(self.processor.settings.labels)
         return entity_scores(zip(self.tagged.tags, predicted, strict=True), types)
 
@@ -59,8 +55,8 @@ def fine_tune_tagger(ner: NerSettings, run: FineTuningRun) -> dict[str, object]:
     """Fine-tunes a tagger once for each seed, or resumes an unfinished run.
 
     Returns:
-        The scores on the development sentences, as in results.json: accuracy, precision, recall
-        and f1, and the precision, recall and f1 of each entity type.
+        The scores of results.json: accuracy, precision, recall and f1 on the development sentences,
+        and the precision, recall and f1 of each entity type.
     """
     settings = run.settings
     start = open_pretrained(settings)
@@ -130,7 +126,7 @@ def _labels(train: TaggedSentences | None, start: Pretrained) -> tuple[list[str]
 
 
 def _show(dev: _Evaluated, predict: Predict, board: Board) -> None:
-    """Shows sentences whose predicted entities differ from the gold ones."""
+    """Writes the sentences with wrong predictions to TensorBoard."""
     board.table(
         "wrong_predictions",
         ("where", "sentence", "missed", "wrong"),
@@ -164,7 +160,7 @@ def _wrong_sentences(
 
 
 def _write(test: _Evaluated, predict: Predict, folder: Path) -> None:
-    """Writes predictions.conll, and writes test_results.json if the file has gold tags."""
+    """Writes predictions.conll and, if the file has gold tags, test_results.json."""
     predicted = test.predicted(predict)
     columns = [[sentence.words for sentence in test.tagged.sentences], test.tagged.tags, predicted]
     rows = zip(*(column for column in columns if column is not None), strict=True)

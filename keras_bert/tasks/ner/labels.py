@@ -1,4 +1,4 @@
-"""Determines a tagger's labels, from a training file, a checkpoint or the user."""
+"""Determines a tagger's labels from a training file, a checkpoint or the user's list."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -19,9 +19,7 @@ _DEFAULT_NAME = re.compile(r"LABEL_\d+")  # The default label names of transform
 def label_names(checkpoint: Checkpoint, given: Sequence[str] | None) -> tuple[str, ...]:
     """Returns the labels of a tagger, in the order of the logits.
 
-    Args:
-        checkpoint: the model, with or without a tagging head.
-        given: entity types, or IOB2 tags; None for the checkpoint's labels.
+    `given` are entity types or IOB2 tags; if None, the labels are the checkpoint's.
 
     Raises:
         InputError: neither the checkpoint nor `given` names labels, the given labels are invalid,
@@ -66,7 +64,7 @@ def iob2_labels(types: Iterable[str]) -> list[str]:
 
 
 def check_labels(labels: Sequence[str], where: object) -> None:
-    """Checks that a checkpoint's labels are tags."""
+    """Checks that a checkpoint's labels are tags; error messages start with `where`."""
     tags = [label for label in labels if label != OUTSIDE]
     if any(split_tag(tag)[0] not in _PREFIXES for tag in tags) or OUTSIDE not in labels:
         raise InputError(
@@ -76,7 +74,7 @@ def check_labels(labels: Sequence[str], where: object) -> None:
 
 
 def check_types(file: TaggedSentences, labels: Sequence[str], source: object) -> None:
-    """Checks that the model has labels for all entity types of a file."""
+    """Checks that the labels, which `source` defines, include all entity types of a file."""
     known = {split_tag(label)[1] for label in labels if label != OUTSIDE}
     for kind in sorted(file.types - known):
         sentence, place = next(
@@ -91,7 +89,7 @@ def check_types(file: TaggedSentences, labels: Sequence[str], source: object) ->
 
 
 def tag_ids(tags: Iterable[Sequence[str]], labels: Sequence[str]) -> np.ndarray:
-    """Converts the IOB2 tags of all sentences to int32 [N] indices of `labels`."""
+    """Converts the IOB2 tags of all N words to indices of `labels`, int32 [N]."""
     ids = {label: index for index, label in enumerate(labels)}
     try:
         return np.array([ids[tag] for sentence in tags for tag in sentence], np.int32)
@@ -103,7 +101,7 @@ def tag_ids(tags: Iterable[Sequence[str]], labels: Sequence[str]) -> np.ndarray:
 
 
 def _tags(names: list[str]) -> list[str]:
-    """Converts entity types to IOB2 tags; checks and returns tags unchanged."""
+    """Converts entity types to IOB2 tags; returns names that are tags unchanged."""
     where = f"labels={names!r:.200}"
     if not names or len(set(names)) < len(names):
         raise InputError(f"{where}: expected at least one name, and no duplicates")

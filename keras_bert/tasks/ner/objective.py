@@ -1,8 +1,4 @@
-"""The training objective of a tagger: softmax cross-entropy over the labeled tokens.
-
-The training loop divides the sums over all devices by the number of labeled tokens in the global
-batch.
-"""
+"""Defines the training objective of a tagger: softmax cross-entropy over the labeled tokens."""
 
 from typing import Any
 
@@ -15,10 +11,7 @@ from keras_bert.training.objective import Batch, Objective
 
 
 def tagging_objective() -> Objective:
-    """Creates the objective of a `BertTokenClassifier`.
-
-    It expects batches with "tags" [B, S], which are -1 for tokens without a label.
-    """
+    """Creates the objective for batches with "tags" [B, S], which are -1 for unlabeled tokens."""
 
     def tagged(batch: Batch) -> Any:
         return ops.cast(batch["tags"] >= 0, "float32") * batch["example_weights"][:, None]

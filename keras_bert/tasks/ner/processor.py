@@ -6,10 +6,8 @@
     tags       B-PER     O  B-ORG O B-LOC         [B, (W)]
     entities   PER "Jean-Paul" 0-9  ORG "AT&T" 13-17  LOC "U.S." 19-23                [B, (E)]
 
-Training, evaluation, prediction and the exported model all use these graph functions.
-
 B texts or sentences, W words of one text, N words of all texts, T tokens of all windows, C labels,
-E entities of one text.
+E entities of one text. word_windows.py explains the windows.
 """
 
 from collections.abc import Mapping, Sequence
@@ -42,11 +40,7 @@ class TaggerSettings:
 
     Attributes:
         labels: the C tags, in any scheme, in the order of the logits.
-        max_seq_length: tokens in a window, at most, including [CLS] and [SEP]; longer texts are
-            split into several windows.
-
-    Raises:
-        InputError: `max_seq_length` leaves no room for a token.
+        max_seq_length: maximum number of tokens in a window, including [CLS] and [SEP]; at least 3.
     """
 
     labels: tuple[str, ...]
@@ -60,15 +54,7 @@ class TaggerSettings:
 
 
 class TextWindows(NamedTuple):
-    """Texts as inputs of a tagger.
-
-    Attributes:
-        input_ids: as in `windows`.
-        segment_ids: as in `windows`.
-        windows: the windows of the texts' words.
-        text: strings [B].
-        spans: the offsets of the words in the texts.
-    """
+    """The windows of texts, the texts as strings [B], and the offsets of their words."""
 
     input_ids: tf.RaggedTensor
     segment_ids: tf.RaggedTensor
@@ -86,18 +72,14 @@ class TaggingProcessor:
         self.tokenizer = tokenizer
         self.settings = settings
         self._text_words = TextWords(tokenizer)
-        # For each label: its entity type, and the IOB2 tags of this type.
+        # For each label: its entity type, and the B and I tags of this type.
         self._types = [split_tag(label)[1] for label in settings.labels]
         self._first_tags, self._next_tags = (
             [iob2_tag(prefix, kind) for kind in self._types] for prefix in "BI"
         )
 
     def preprocess(self, text: tf.Tensor) -> TextWindows:
-        """Splits texts into words, and the words into windows.
-
-        Args:
-            text: strings [B] of any length; an invalid UTF-8 byte counts as one character.
-        """
+        """Splits texts, strings [B] of any length, into words, and the words into windows."""
         words, spans = self._text_words.split(text)
         windows = word_windows(words, self.tokenizer, self.settings.max_seq_length)
         return TextWindows(windows.input_ids, windows.segment_ids, windows, text, spans)
@@ -105,31 +87,19 @@ class TaggingProcessor:
     def preprocess_words(
         self, words: tf.RaggedTensor, documents: tf.Tensor | None = None
     ) -> WordWindows:
-        """Splits sentences of words into windows.
-
-        Args:
-            words: ragged strings [B, (W)].
-            documents: int [B], the document of each sentence; windows are then extended with
-                neighboring sentences of the document. None for no document context.
-        """
+        """Splits sentences of words, ragged strings [B, (W)], into windows; see `word_windows`."""
         tokens = words.with_values(self.tokenizer.tokenize(words.values))
         return word_windows(tokens, self.tokenizer, self.settings.max_seq_length, documents)
 
     def decode(
         self, outputs: Mapping[str, tf.Tensor], inputs: TextWindows | WordWindows
     ) -> dict[str, tf.RaggedTensor]:
-        """Decodes logits into entities (for texts) or tags (for words).
-
-        Args:
-            outputs: "logits", float32 [T, C], in the order of `inputs.input_ids.values`.
-            inputs: from `preprocess` or `preprocess_words`.
+        """Decodes "logits", float32 [T, C], into entities of texts or tags of words.
 
         Returns:
-            For texts, ragged [B, (E)], in text order: "types" and "texts", strings; "starts" and
-            "ends", int32 character offsets, as in Python's `str`; "scores", float32, the mean
-            probability of the labels of the entity's words. For words, ragged [B, (W)]: "tags",
-            strings in IOB2, whatever the scheme of the labels; "scores", float32, the probability
-            of the most probable label.
+            The outputs of `EntityTagger.predict`: for texts, ragged [B, (E)], in text order; for
+            words, ragged [B, (W)]. "tags" are in IOB2, whatever the scheme of the labels. "starts"
+            and "ends" are int32, and count characters as in Python's `str`. "scores" are float32.
         """
         windows = inputs.windows if isinstance(inputs, TextWindows) else inputs
         logits = tf.gather(outputs["logits"], windows.word_places)
@@ -175,14 +145,10 @@ class TaggingProcessor:
 
 
 def entity_words(labels: Sequence[str], tags: tf.RaggedTensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Finds the words inside entities; follows the rules of `tag_schemes.entities`.
+    """Finds the words inside entities, as `tag_schemes.entities` does.
 
-    Args:
-        labels: C tags in any scheme.
-        tags: ragged int32 [B, (W)], indices of `labels`.
-
-    Returns:
-        Whether each of the N words is inside an entity, and whether it starts one, bool [N] each.
+    `tags` are indices of the `labels`, ragged int32 [B, (W)]. Returns whether each word is inside
+    an entity, and whether it starts one, bool [N] each.
     """
     inside = tf.gather([is_inside(label) for label in labels], tags.values)
     continues = np.array(
@@ -197,7 +163,7 @@ def entity_words(labels: Sequence[str], tags: tf.RaggedTensor) -> tuple[tf.Tenso
 
 
 def _slices(text: tf.Tensor, row: tf.Tensor, starts: tf.Tensor, ends: tf.Tensor) -> tf.Tensor:
-    """Returns `text[row[i]][starts[i]:ends[i]]`, in bytes, without copies of whole texts."""
+    """Returns `text[row[i]][starts[i]:ends[i]]` for each i, in bytes, without copying the texts."""
     text_bytes, text_starts = bytes_of(text)
     origin = tf.cast(tf.gather(text_starts, row), tf.int32)
     slices = tf.gather(text_bytes, tf.ragged.range(origin + starts, origin + ends))

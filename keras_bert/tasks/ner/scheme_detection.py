@@ -10,7 +10,7 @@ SCHEMES = ("iob2", "iob1", "bioes")
 
 
 def detect_scheme(sentences: Iterable[Sentence]) -> str:
-    """Returns the first of the `SCHEMES` that the fewest tags violate."""
+    """Returns the scheme that the fewest tags violate; of several, the first in `SCHEMES`."""
     counts = dict.fromkeys(SCHEMES, 0)
     for sentence in sentences:
         pairs = [split_tag(tag) for tag in sentence.tags]
@@ -34,12 +34,14 @@ def check_tags(
         The scheme, and the number of tags that violate it.
 
     Raises:
-        InputError: a tag has an unknown prefix, or `strict` is set and a tag violates the scheme.
+        InputError: a tag has an unknown prefix or no type after its dash, or `strict` is set and a
+            tag violates the scheme.
     """
     for sentence in sentences:
         for place, tag in enumerate(sentence.tags):
             prefix, kind = split_tag(tag)
-            if prefix not in "BIOES" or len(prefix) != 1 or (prefix == OUTSIDE and kind):
+            is_entity = prefix in ("B", "I", "E", "S") and (kind or "-" not in tag)
+            if not is_entity and tag != OUTSIDE:
                 raise InputError(
                     f"{path}, line {sentence.line + place}: tag {tag!r}; expected O, or B, I, E or "
                     "S, a dash and a type, such as B-PER"
@@ -64,7 +66,7 @@ def _disallowed(pairs: Sequence[tuple[str, str]], scheme: str) -> list[int]:
     places = []
     previous = (OUTSIDE, "")
     for place, (prefix, kind) in enumerate(pairs):
-        inside = previous[0] != OUTSIDE and previous[1] == kind  # After an entity of this type.
+        inside = previous[0] != OUTSIDE and previous[1] == kind  # The previous word has this type.
         open_entity = previous[0] in ("B", "I")
         if scheme == "iob1":
             allowed = prefix in ("O", "I") or (prefix == "B" and inside)

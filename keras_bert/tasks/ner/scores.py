@@ -12,16 +12,14 @@ TagPair = tuple[Sequence[str], Sequence[str]]
 
 
 def entity_scores(sentences: Iterable[TagPair], types: Iterable[str] = ()) -> dict[str, float]:
-    """Scores predicted tags against gold tags.
+    """Scores predicted tags against gold tags, both in any scheme.
 
-    Args:
-        sentences: (gold tags, predicted tags) of each sentence, in any scheme.
-        types: types to report even if no entity has them.
+    `types` are entity types to report even if they do not occur.
 
     Returns:
-        {"precision", "recall", "f1"} over all entities, the same for each type as "precision_PER"
-        and so on, and "accuracy", the share of words with the correct tag. Each is between 0 and 1;
-        it is 0 if the divisor is 0.
+        "precision", "recall" and "f1" of all entities, the same for each type ("f1_PER"), and
+        "accuracy", the share of words with the correct tag. All are between 0 and 1, and 0 if the
+        divisor is 0.
     """
     correct, predicted, expected = Counter(), Counter(), Counter()
     words = hits = 0

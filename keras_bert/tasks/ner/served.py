@@ -1,6 +1,7 @@
-"""Serving signatures of a tagger, for texts, for words and for token ids.
+"""Defines the serving signatures of a tagger, for texts, for words and for token ids.
 
-B texts, W words and E entities of the text with the most, S tokens in a row, C labels.
+B texts or sentences, W words of the longest one, E entities of the text with the most, S tokens in
+a row, C labels.
 """
 
 from collections.abc import Callable
@@ -12,12 +13,12 @@ from keras_bert.serving.network import Network
 from keras_bert.tasks.ner.processor import TaggingProcessor, TextWindows
 from keras_bert.tasks.ner.word_windows import WordWindows
 
-# Values after the last entity of a text, or after the last word of a sentence.
+# The values after the last entity of a text, or after the last word of a sentence.
 PADDING = {"types": "", "texts": "", "starts": -1, "ends": -1, "scores": 0.0, "tags": ""}
 
 
 class ServedTagger(tf.Module):
-    """A tagger as signatures of a SavedModel."""
+    """The SavedModel signatures of a tagger."""
 
     def __init__(self, network: Network, processor: TaggingProcessor):
         super().__init__(name="tagger")
@@ -35,22 +36,14 @@ class ServedTagger(tf.Module):
         }
 
     def entities(self, text: tf.Tensor) -> dict[str, tf.Tensor]:
-        """Finds the entities of texts.
-
-        Returns:
-            The outputs of `TaggingProcessor.decode`, [B, E], padded with "", -1 and 0.
-        """
+        """Finds the entities of texts, as `TaggingProcessor.decode` does, padded to [B, E]."""
         found = self._answers(self.processor.preprocess(tf.convert_to_tensor(text, tf.string)))
         return {name: values.to_tensor(PADDING[name]) for name, values in found.items()}
 
     def tags(self, words: tf.Tensor) -> dict[str, tf.Tensor]:
-        """Tags words.
+        """Tags words, strings [B, W] with one sentence per row, padded with "".
 
-        Args:
-            words: strings [B, W], one sentence per row; "" is padding.
-
-        Returns:
-            The outputs of `TaggingProcessor.decode`, [B, W]; "" and 0 at padding.
+        Returns the outputs of `TaggingProcessor.decode`, [B, W], with "" and 0 at padding.
         """
         words = tf.convert_to_tensor(words, tf.string)
         is_word = words != ""
@@ -60,7 +53,7 @@ class ServedTagger(tf.Module):
             validate=False,
         )
         found = self._answers(self.processor.preprocess_words(sentences))
-        # Padding gathers the padding value, appended after the values of the words.
+        # At padding, gather the padding value, which is appended to the values of the words.
         place = tf.cumsum(tf.cast(tf.reshape(is_word, [-1]), tf.int32), exclusive=True)
         place = tf.where(is_word, tf.reshape(place, tf.shape(words)), tf.size(sentences.values))
         return {
@@ -73,17 +66,17 @@ class ServedTagger(tf.Module):
     ) -> dict[str, tf.Tensor]:
         """Labels the tokens of rows tokenized by the client, int32 [B, S] each.
 
-        Returns:
-            `tags`, strings [B, S], the most probable label of each token, "" at padding; and
-            `logits`, float32 [B, S, C], 0 at padding.
+        Returns "tags", strings [B, S], the most probable label of each token, "" at padding;
+        "logits", float32 [B, S, C], 0 at padding; and "truncated", bool [B], whether tokens beyond
+        the model's positions were ignored.
         """
-        limit = self.network.config.max_position_embeddings
-        rows = token_ids.Rows(input_ids, input_mask, segment_ids, limit)
+        rows = token_ids.Rows(input_ids, input_mask, segment_ids, self.network.config)
         logits = self.network(rows.input_ids, rows.segment_ids)["logits"]
         most_probable = rows.padded(1 + tf.argmax(logits, axis=-1, output_type=tf.int32))
         return {
             "tags": tf.gather(["", *self.processor.settings.labels], most_probable),
             "logits": rows.padded(logits),
+            "truncated": rows.truncated,
         }
 
     def _answers(self, inputs: TextWindows | WordWindows) -> dict[str, tf.RaggedTensor]:

@@ -4,9 +4,9 @@
     IOB2   B-PER I-PER O B-LOC B-LOC     B starts every entity
     BIOES  B-PER E-PER O S-LOC S-LOC     E ends an entity, S is an entity of one word
 
-An entity is (type, first word, word after the last). Tags are read by the rules of conlleval, which
-define the entities of every tag sequence, even one that its scheme does not allow (see
-`continues_entity`).
+An entity is (type, index of its first word, index after its last word). Tags are read by the rules
+of the official scorer conlleval, which find entities in every sequence of tags, even if the tags
+violate their scheme (see `continues_entity`).
 """
 
 from collections.abc import Iterable, Sequence
@@ -17,11 +17,7 @@ Entity = tuple[str, int, int]
 
 
 def split_tag(tag: str) -> tuple[str, str]:
-    """Splits a tag at its first dash into its prefix and type.
-
-    Args:
-        tag: such as B-PER, B-creative-work, or O and I, whose type is "".
-    """
+    """Splits a tag such as B-creative-work into its prefix and its type, which is "" for O."""
     prefix, _, kind = tag.partition("-")
     return prefix, kind
 
@@ -32,9 +28,9 @@ def is_inside(tag: str) -> bool:
 
 
 def continues_entity(tag: str, previous: str) -> bool:
-    """Returns whether a word belongs to the entity of the previous word.
+    """Returns whether a word belongs to the entity of the previous word, given the tags of both.
 
-    An entity continues while its type stays the same, until a word with B or S, or after E or S.
+    It does if the types are equal, its own tag is not B or S, and the previous tag is not E or S.
     At the start of a sentence, `previous` is O.
     """
     (prefix, kind), (previous_prefix, previous_kind) = split_tag(tag), split_tag(previous)
@@ -58,7 +54,7 @@ def entities(tags: Sequence[str]) -> list[Entity]:
 
 
 def iob2_tags(found: Iterable[Entity], num_words: int) -> list[str]:
-    """Converts entities that do not overlap to `num_words` IOB2 tags."""
+    """Converts entities that do not overlap to the IOB2 tags of `num_words` words."""
     tags = [OUTSIDE] * num_words
     for kind, start, end in found:
         tags[start:end] = [iob2_tag("B", kind)] + [iob2_tag("I", kind)] * (end - start - 1)
@@ -66,5 +62,5 @@ def iob2_tags(found: Iterable[Entity], num_words: int) -> list[str]:
 
 
 def iob2_tag(prefix: str, kind: str) -> str:
-    """Joins a prefix and a type with a dash; omits the dash if the type is empty."""
+    """Joins a prefix and a type with a dash, without the dash if the type is empty."""
     return f"{prefix}-{kind}" if kind else prefix

@@ -4,17 +4,17 @@
     words      Jean-Paul of AT&T , U.S.           [B, (W)]
 
 BERT's basic tokenizer splits text at white space, at punctuation and around each CJK ideograph.
-This module joins the resulting words again where corpora do not split them. The two simpler ways
-are worse. BERT's own words would need tags for tokens that have none in training ("U.S.", "@user",
-"Jean-Paul": only the first token of a word is labeled). White space alone would keep "London." and
-whole Chinese sentences as one word. Of the 3,891 entities of WNUT-17, written as running text,
-98.5 % consist of whole corpus words with the joined words, 96.3 % with BERT's own words, and 75.6 %
-with white space.
+This module joins the resulting words where corpora do not split them. BERT's own words would need
+tags for parts of corpus words that have no tag in training, such as "Paul" in "Jean-Paul". White
+space alone would keep "London." and whole Chinese sentences as one word. In WNUT-17, written as
+running text, 98.5 % of the 3,891 entities consist of whole words of this module, 96.3 % of BERT's
+words, and 75.6 % of words between white space.
 
-Apostrophes do not join words: that would find "O'Hara", but lose "Italie" in "l'Italie" and "Smith"
-in "Smith's". Clients that need another word split can send words instead of texts.
+Words are not joined at apostrophes: "O'Hara" would become one word, but "Italie" in "l'Italie" and
+"Smith" in "Smith's" would no longer be words. Clients that need other words can send words instead
+of texts.
 
-B texts, W words of one text, N words of all texts, T tokens of all texts.
+B texts, W words of one text, N words of all texts, P tokens of a word, T tokens of all texts.
 """
 
 from typing import NamedTuple
@@ -36,13 +36,10 @@ _PREFIXES = "@#"  # Before a letter or a digit: @user, #topic.
 
 
 class Spans(NamedTuple):
-    """The offsets of words in their texts.
+    """The start and end offsets of words in their texts, int32 [N] each.
 
-    Attributes:
-        starts: int32 [N], the first character of each word, as counted by Python's `str`.
-        ends: int32 [N], the character after the last.
-        byte_starts: int32 [N], the first byte.
-        byte_ends: int32 [N], the byte after the last.
+    Characters are counted as in Python's `str`, and bytes in UTF-8. An end is the offset after the
+    last character or byte.
     """
 
     starts: tf.Tensor
@@ -52,7 +49,7 @@ class Spans(NamedTuple):
 
 
 class TextWords:
-    """Splits texts into words, as graph operations."""
+    """Splits texts into words in a TensorFlow graph."""
 
     def __init__(self, tokenizer: BertTokenizer):
         self.tokenizer = tokenizer
@@ -68,14 +65,13 @@ class TextWords:
         self._is_period = np.array([token == "." for token in vocab])
 
     def split(self, text: tf.Tensor) -> tuple[tf.RaggedTensor, Spans]:
-        """Splits texts into words.
+        """Splits texts, strings [B], into words.
 
-        Args:
-            text: strings [B] of any length; an invalid UTF-8 byte counts as one character.
+        An invalid UTF-8 byte counts as one character.
 
         Returns:
-            The tokens of each word, ragged int32 [B, (W), (P)], at least one per word, and the
-            offsets of the words.
+            The tokens of each word, ragged int32 [B, (W), (P)] with at least one token per word,
+            and the offsets of the words.
         """
         ids, *byte_places = self.tokenizer.tokenize_with_offsets(text)
         counted = valid_utf8(text)
@@ -97,9 +93,9 @@ class TextWords:
     def _starts_word(self, ids: tf.RaggedTensor, starts: tf.Tensor, ends: tf.Tensor) -> tf.Tensor:
         """Marks the tokens that start a word, bool [T].
 
-        Adjacent words without space are joined around a joiner (Jean-Paul, 1,000), after a prefix
-        (@user), and before the last period of initials (U.S.). `starts` and `ends` are the
-        character offsets of the tokens, int32 [T] each.
+        BERT's words are joined, if no space is between them, around a joiner (Jean-Paul, 1,000),
+        after a prefix (@user), and before the last period of initials (U.S.). `starts` and `ends`
+        are the character offsets of the tokens, int32 [T] each.
         """
         opens = ~tf.gather(self._continues, ids.values)
         # The first token, last token and character offsets of each of BERT's own words.
@@ -118,7 +114,7 @@ class TextWords:
         joins = (tf.gather(self._is_joiner, first) | digits) & touches & _before(is_word)
         joins &= _after(touches & is_word)
         after_prefix = is_word & touches & _before(tf.gather(self._is_prefix, first))
-        # In "U.S.", the last period also joins, because a period joins before the last letter.
+        # The last period of "U.S." also joins, because the period before the last letter does.
         period = tf.gather(self._is_period, first)
         initial = is_word & ~tf.gather(self._starts_with_digit, first) & (end - start == 1)
         initial &= _before(joins & period)
@@ -132,10 +128,10 @@ def _is_word(token: str) -> bool:
 
 
 def _before(values: tf.Tensor, first: int = 0) -> tf.Tensor:
-    """Shifts values by one: returns the previous value at each place, `first` at the first."""
+    """Returns the value before each value, and `first` for the first one."""
     return tf.concat([tf.cast([first], values.dtype), values], axis=0)[:-1]
 
 
 def _after(values: tf.Tensor) -> tf.Tensor:
-    """Shifts values by one: returns the next value at each place, False at the last."""
+    """Returns the value after each value, and False for the last one."""
     return tf.concat([values, [False]], axis=0)[1:]

@@ -1,9 +1,7 @@
-"""Reads named-entity datasets prepared by TensorFlow Datasets.
+"""Reads named-entity datasets that TensorFlow Datasets has prepared.
 
-    conll2003; conll2002/es, conll2002/nl; wikiann/LANGUAGE
-
-Each has a column `tokens` and a column `ner` or `tags` with the tags. None of them marks the start
-of a document.
+A dataset, such as conll2003, conll2002/es or wikiann/de, must have a column `tokens`, and a column
+`ner` or `tags` with the tags. The datasets do not mark the start of documents.
 """
 
 from collections.abc import Callable
@@ -18,27 +16,18 @@ _DEV = ("dev", "validation")
 
 
 def tfds_name(task_name: str) -> str:
-    """Returns the TensorFlow Datasets name, dataset/config; the config defaults to the dataset.
-
-    Args:
-        task_name: such as `conll2003` or `wikiann/de`.
-    """
+    """Adds the default config, named like the dataset: conll2003 becomes conll2003/conll2003."""
     return task_name if "/" in task_name else f"{task_name}/{task_name}"
 
 
 def open_dataset(
     task_name: str, data_dir: str = ""
 ) -> Callable[[str], tuple[str, list[Sentence]] | None]:
-    """Opens a dataset.
+    """Opens a prepared dataset, and returns a function that reads the split train, dev or test.
 
-    Args:
-        task_name: as for `tfds_name`.
-        data_dir: TensorFlow Datasets folder; if empty, TFDS_DATA_DIR or ~/tensorflow_datasets.
-
-    Returns:
-        A function `read(split)` for train, dev or test. It returns a name for messages and the
-        sentences, or None if the dataset has no such split, and raises InputError if the split is
-        empty.
+    The function returns a name for error messages and the sentences, or None if the dataset has no
+    such split. It raises InputError if the split is empty. An empty `data_dir` means TFDS_DATA_DIR
+    or ~/tensorflow_datasets.
 
     Raises:
         InputError: the dataset is not prepared or has no tags, or tensorflow-datasets is not
@@ -61,7 +50,7 @@ def open_dataset(
             return None
         source = f"{builder.data_path}, split {split}"
         rows = [row for row in read_split(builder, split) if len(row["tokens"])]
-        # The line numbers that the sentences would have in a column file.
+        # The line number that each sentence would have in a CoNLL column file.
         lines = accumulate((len(row["tokens"]) + 1 for row in rows), initial=1)
         sentences = [
             Sentence(

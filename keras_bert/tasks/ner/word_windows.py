@@ -1,16 +1,16 @@
-"""Splits words into windows of a limited length, as graph operations.
+"""Splits words into windows of a limited length, in a TensorFlow graph.
 
     words      [[[johan ##son] [visits] [] [ulm]] [[hi]]]     ragged [B, (W), (P)]
     tokens       johan ##son visits [UNK] ulm hi              a word without tokens becomes [UNK]
     windows    [CLS] johan ##son visits [SEP]                 ragged [n, (S)]
                [CLS] visits [UNK] ulm [SEP]
                [CLS] hi [SEP]
-    labels       -1    1     -1     0    -1   -1  -1 0 3 -1   one label a word, on its first token
+    labels       -1    1     -1     0    -1   -1  -1 0 3 -1   one label per word, at its first token
 
-A sentence that fits is one window. A longer sentence is split into windows of whole words that
-overlap by half, and each word is labeled in one window, the one with the most context around it.
-With document context, each window is extended on both sides with words of the same document, which
-are not labeled there.
+A sentence that fits is one window. A longer one is split into windows of whole words that overlap
+by half; each word is labeled only in the window that has the most context around it. With document
+context, windows are extended on both sides with words of the same document, which are not labeled
+there.
 
 B sentences, W words of one sentence, N words of all sentences, P tokens of a word, T tokens of all
 words, n windows, S tokens of one window.
@@ -29,10 +29,10 @@ class WordWindows(NamedTuple):
     Attributes:
         input_ids: ragged int32 [n, (S)], with [CLS] and [SEP].
         segment_ids: ragged int32 [n, (S)], all 0.
-        word_places: int64 [N], the index of each word's first token in `input_ids.values`, in the
+        word_places: int64 [N], the index in `input_ids.values` of each word's first token, in the
             window that labels the word.
         word_lengths: int64 [N], the number of tokens of each word in the windows.
-        row_splits: int64 [B + 1], the first word of each sentence, followed by N.
+        row_splits: int64 [B + 1], the index of the first word of each sentence, followed by N.
     """
 
     input_ids: tf.RaggedTensor
@@ -48,18 +48,11 @@ def word_windows(
     max_seq_length: int,
     documents: tf.Tensor | None = None,
 ) -> WordWindows:
-    """Splits sentences of words into windows.
+    """Splits sentences of words into windows of at most `max_seq_length` tokens (3 or more).
 
-    Args:
-        words: ragged int32 [B, (W), (P)], the tokens of each word. A word that is longer than a
-            window is truncated.
-        tokenizer: provides the ids of [CLS], [SEP] and [UNK].
-        max_seq_length: tokens in a window, at most, including [CLS] and [SEP]; 3 or more.
-        documents: int [B], the document of each sentence; sentences of a document are adjacent.
-            None for no document context.
-
-    Returns:
-        The windows of each sentence, in order; none for a sentence without words.
+    `words` are the tokens of each word, ragged int32 [B, (W), (P)]. Words longer than a window are
+    truncated, and a sentence without words has no window. For document context, `documents` has the
+    document of each sentence, int [B]; the sentences of a document must be adjacent.
     """
     room = max_seq_length - 2
     tokens = _visible_tokens(words.values, room, tokenizer.unk_token_id)
@@ -84,10 +77,9 @@ def word_windows(
 
 
 def token_labels(windows: WordWindows, labels: tf.Tensor, all_tokens: bool = False) -> tf.Tensor:
-    """Assigns the labels of words, int32 [N], to their first tokens or to all tokens.
+    """Assigns the labels of words, int32 [N], to their first tokens or to all their tokens.
 
-    Returns:
-        int32, one value for each of `windows.input_ids.values`; -1 for tokens without a label.
+    Returns int32, one value for each of `windows.input_ids.values`; -1 for tokens without a label.
     """
     places = windows.word_places
     if all_tokens:
@@ -98,13 +90,14 @@ def token_labels(windows: WordWindows, labels: tf.Tensor, all_tokens: bool = Fal
 
 
 class _TokenPlaces:
-    """Converts between word indices and their places among the tokens of all words.
+    """Converts between word boundaries and token indices.
 
-    A boundary between words is given as the index of the word after it, from 0 to N.
+    A word boundary is given as the index of the word after it, from 0 to N. Token indices count the
+    tokens of all words.
     """
 
     def __init__(self, starts: tf.Tensor, room: int):
-        self.starts = tf.cast(starts, tf.int64)  # [N + 1]: the start of each word, then T.
+        self.starts = tf.cast(starts, tf.int64)  # [N + 1]: the first token of each word, then T.
         self.room = room
         word_of = tf.cast(row_ids(self.starts), tf.int64)
         self._at_or_before = tf.concat([word_of, [tf.size(starts, tf.int64) - 1]], axis=0)
@@ -115,11 +108,11 @@ class _TokenPlaces:
         return tf.gather(self.starts, words)
 
     def at_or_before(self, places: tf.Tensor) -> tf.Tensor:
-        """Returns the last word boundary at or before each place."""
+        """Returns the last word boundary at or before each token index."""
         return tf.gather(self._at_or_before, tf.minimum(places, self._last))
 
     def at_or_after(self, places: tf.Tensor) -> tf.Tensor:
-        """Returns the first word boundary at or after each place."""
+        """Returns the first word boundary at or after each token index."""
         return tf.gather(self._at_or_after, tf.maximum(places, 0))
 
     def end_of_window(self, first: tf.Tensor) -> tf.Tensor:
@@ -128,7 +121,7 @@ class _TokenPlaces:
 
 
 def _visible_tokens(words: tf.RaggedTensor, room: int, unk_token_id: int) -> tf.RaggedTensor:
-    """Truncates words to `room` tokens, and replaces empty words by [UNK]: ragged [N, (P)]."""
+    """Truncates words to `room` tokens and replaces empty words by [UNK]; returns [N, (P)]."""
     counts = words.row_lengths()
     values = tf.concat([words.values, [unk_token_id]], axis=0)
     starts = tf.where(counts > 0, words.row_starts(), tf.size(words.values, tf.int64))
@@ -138,7 +131,7 @@ def _visible_tokens(words: tf.RaggedTensor, room: int, unk_token_id: int) -> tf.
 def _with_special_tokens(
     tokens: tf.Tensor, starts: tf.Tensor, ends: tf.Tensor, tokenizer: BertTokenizer
 ) -> tf.RaggedTensor:
-    """Creates windows of token ranges, with [CLS] and [SEP] added: ragged int32 [n, (S)]."""
+    """Creates a window [CLS] tokens[start:end] [SEP] for each start and end, [n, (S)]."""
     # Gather one more token on both sides, to be overwritten with [CLS] and [SEP].
     ids = tf.gather(tf.pad(tokens, [[1, 1]]), tf.ragged.range(starts, ends + 2))
     values = ids.values
@@ -152,12 +145,12 @@ def _with_special_tokens(
 
 
 def _split(places: _TokenPlaces, sentences: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Splits sentences into windows; returns their first words, and the words after their last.
+    """Splits sentences into windows; returns each window's first word, and the word after its last.
 
     The last word of a window determines its first word, which is the earliest one that fits, and
-    also the next window, which starts half a window later. The next window of every possible window
-    is therefore computed in one table, and the result is the set of windows that can be reached
-    from the first windows of the sentences.
+    the next window, which starts half a window later. So the next window of every possible window
+    is computed in one table. The result is all windows that can be reached from the first windows
+    of the sentences.
     """
     sentences_with_words = tf.boolean_mask(sentences[:-1], sentences[1:] > sentences[:-1])
     row = row_ids(sentences)
@@ -184,10 +177,10 @@ def _split(places: _TokenPlaces, sentences: tf.Tensor) -> tuple[tf.Tensor, tf.Te
 
 
 def _reached(starting: tf.Tensor, following: tf.Tensor, is_end: tf.Tensor) -> tf.Tensor:
-    """Follows links from the starting places to their ends; returns all places on the way, sorted.
+    """Follows links from the starting places to their ends; returns the visited places, sorted.
 
-    `following` is the place after each of N places; an end is followed by itself. Each step doubles
-    the number of links followed at once, so N places take log N steps.
+    `following` has the place after each of N places; an end is followed by itself. Each step
+    doubles the number of links followed at once, so N places take log N steps.
     """
 
     def is_unfinished(reached: tf.Tensor, following: tf.Tensor) -> tf.Tensor:
@@ -198,7 +191,7 @@ def _reached(starting: tf.Tensor, following: tf.Tensor, is_end: tf.Tensor) -> tf
         return _marked(reached, more), tf.gather(following, following)
 
     reached = _marked(is_end, starting[:, tf.newaxis])
-    # After k steps, 2^k places of each chain are marked, and `following` skips 2^k places.
+    # After k steps, 2^k places of each path are marked, and `following` skips 2^k places.
     reached, _ = tf.while_loop(is_unfinished, step, (reached, following), parallel_iterations=1)
     return tf.where(reached)[:, 0]
 
@@ -210,10 +203,10 @@ def _marked(marks: tf.Tensor, places: tf.Tensor) -> tf.Tensor:
 def _labeling_windows(
     places: _TokenPlaces, sentences: tf.Tensor, first: tf.Tensor, last: tf.Tensor
 ) -> tf.Tensor:
-    """Returns the window that labels each word, int32 [N].
+    """Returns the index of the window that labels each word, int32 [N].
 
-    A word in two windows has little context after it in the earlier window, and little before it in
-    the later one. It is labeled in the window where this context is longer.
+    If a word is in two windows, it has little context after it in the earlier one, and little
+    before it in the later one. It is labeled in the window where this context is longer.
     """
     earlier_end, later_first = last[:-1], first[1:]
     middles = places.starts[:-1] + places.starts[1:]  # Twice the middle of each word.
@@ -232,7 +225,7 @@ def _labeling_windows(
 def _document_words(
     sentences: tf.Tensor, documents: tf.Tensor, last: tf.Tensor
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Returns, for each window, the first word of its document and the word after its last."""
+    """Returns the first word of each window's document, and the word after its last."""
     documents = tf.convert_to_tensor(documents)
     is_new = tf.concat([[True], documents[1:] != documents[:-1]], axis=0)[: tf.size(documents)]
     starts = tf.concat([tf.boolean_mask(sentences[:-1], is_new), sentences[-1:]], axis=0)

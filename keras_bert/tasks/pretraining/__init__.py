@@ -1,1 +1,1 @@
-"""Pre-training of an encoder and its heads on TFRecords."""
+"""Pre-trains an encoder and its heads on TFRecords."""

@@ -1,7 +1,7 @@
-"""The unigram baseline: loss and accuracy of predictions from token frequencies alone.
+"""Computes the unigram baseline: the loss and accuracy of a model that ignores the context.
 
-A model that does not use the context reaches this baseline. Compare the losses and accuracies of
-pre-training with it.
+Such a model predicts every token and label from their frequencies alone. A pre-trained model should
+have a lower loss and a higher accuracy.
 """
 
 import numpy as np
@@ -20,22 +20,18 @@ def unigram_baseline(
     objective: str = "mlm_nsp",
     max_examples: int = SAMPLE_SIZE,
 ) -> dict[str, float]:
-    """Scores predictions by the frequency of each token and label.
+    """Scores predictions that depend only on the frequency of each token and label in `train`.
 
-    Args:
-        train: records whose tokens and labels are counted, with add-one smoothing of tokens.
-        held_out: records whose tokens and labels are predicted.
-        vocab_size: V.
-        objective: the name of the objective, as for `pretraining_objective`.
-        max_examples: the approximate maximum number of records read from each.
+    The count of every token is increased by 1. About `max_examples` records are read from `train`
+    and from `held_out`, whose tokens and labels are predicted.
 
     Returns:
-        {"unigram_masked_lm_loss": nats per token, "unigram_masked_lm_accuracy": fraction,
-        "unigram_next_sentence_accuracy": fraction}, or the same for the objective's predictions.
+        "unigram_NAME_accuracy" (a fraction) for each prediction of the objective, and
+        "unigram_NAME_loss" (nats per token) for that of tokens, such as "unigram_masked_lm_loss".
     """
-    trained, expected = (
-        _counts(data, vocab_size, objective, max_examples) for data in (train, held_out)
-    )
+    trained = expected = _counts(train, vocab_size, objective, max_examples)
+    if held_out is not train:
+        expected = _counts(held_out, vocab_size, objective, max_examples)
     predictions = OBJECTIVES[objective]
     tokens = predictions[0]
     probabilities = (trained[tokens] + 1) / (trained[tokens] + 1).sum()
@@ -51,7 +47,7 @@ def unigram_baseline(
 def _counts(
     data: PretrainingData, vocab_size: int, objective: str, max_examples: int
 ) -> dict[str, np.ndarray]:
-    """Counts the weighted labels: tokens [V] and next-sentence labels [2]."""
+    """Sums the weights of the labels for each token, [V], and each next-sentence label, [2]."""
     counts = {
         name: np.zeros([2 if name == "next_sentence" else vocab_size])
         for name in OBJECTIVES[objective]

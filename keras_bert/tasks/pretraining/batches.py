@@ -1,20 +1,21 @@
-"""Builds batches of pre-training records, each a function of (seed, step).
+"""Creates the batches of pre-training records, as a function of (seed, step).
 
-    files -> [epoch e: files and records in an order drawn from (seed, e)] -> batches -> features
+    files -> files and records of epoch e in an order drawn from (seed, e) -> batches -> features
 
-A batch is {input_ids, input_mask, segment_ids: int32 [B, S]; masked_lm_positions, masked_lm_ids:
-int32 [B, P]; masked_lm_weights: float32 [B, P]; next_sentence_labels: int32 [B]; example_weights:
-float32 [B], 0 for padding; dropout_seed: int32 [B]}. Records of other BERT tools with these
-features can be read too. During a batch ramp (training/ramp.py) a batch keeps its size B: the
-micro-batches that a step does not have yet are padding.
+A batch of B rows, S tokens and P predictions has int32 features and float32 weights:
 
-Packed rows contain several examples. They add position_ids, example_ids: int32 [B, S] (from 1, 0
-for padding), and have next_sentence_labels, next_sentence_positions: int32 [B, P] and
-next_sentence_weights: float32 [B, P], 1 for each example. Records without masks are masked here on
-the host (`keras_bert.data.masking`), so accelerators run the same program.
+    input_ids, input_mask, segment_ids                       [B, S]
+    masked_lm_positions, masked_lm_ids, masked_lm_weights    [B, P]
+    next_sentence_labels, dropout_seed, example_weights      [B]; rows of padding have weight 0
 
-For left-to-right prediction nothing is masked, the masks of records are undone, and a batch has
-next_token_ids and next_token_weights instead (left_to_right.py).
+Packed rows contain several examples. They add position_ids and example_ids (from 1; 0 at padding),
+[B, S] each. Their next_sentence_labels, next_sentence_positions and next_sentence_weights (1 for
+each example) are [B, P].
+
+Records without masks are masked on the host (data/masking.py), so that accelerators run the same
+program for all records. Left-to-right prediction has next tokens instead of masks
+(left_to_right.py). During a batch ramp (training/ramp.py) a batch keeps its size B, and padding
+replaces the micro-batches that a step does not have yet.
 """
 
 from collections.abc import Callable
@@ -37,11 +38,11 @@ _EVALUATION_SEED = 0
 
 @dataclass(frozen=True)
 class RecordSource:
-    """The records to build batches from.
+    """The records to create batches from, which may come from other BERT tools.
 
     Attributes:
         data: the files.
-        vocab_size: token ids must be below it.
+        vocab_size: the size of the vocabulary; all token ids must be smaller.
         left_to_right: whether the label of each token is the next token; nothing is masked then.
         share: index of this worker and number of workers.
     """
@@ -61,19 +62,11 @@ def training_batches(
 ) -> tf.data.Dataset:
     """Creates the endless dataset of training batches, starting at `first_step`.
 
-    Batches continue across epochs, so none is smaller than the others.
-
-    Args:
-        source: the records; each worker reads its own files and builds its own rows
-            [B / workers, ...] of each batch.
-        batch_size: number of records per batch, over all devices.
-        seed: seed for the order of every epoch, the dropout masks of every record, and the masked
-            tokens of records without masks.
-        first_step: the step of the first batch.
-        ramp: the growth of the batch; only the records that a step uses are read.
-
-    Raises:
-        InputError: there are fewer files than workers.
+    Each worker reads its own files, and creates its own rows [B / workers, ...] of each batch; if
+    there are fewer files than workers, InputError is raised. Batches continue across epochs, so all
+    have `batch_size` records over all devices; during a `ramp`, only the records that a step uses
+    are read. `seed` determines the order of the records, the dropout masks, and the masked tokens
+    of records without masks.
     """
     index, workers = source.share
     data = source.data.share(index, workers)
@@ -106,7 +99,7 @@ def training_batches(
     prepare = _preparer(data, source.left_to_right)
 
     def features(step: tf.Tensor, serialized: tf.Tensor) -> dict[str, tf.Tensor]:
-        # The third number differs from that of evaluations, which is 1.
+        # The third number of the seed differs from 1, which evaluations use.
         mask_seed = tf.stack([seed, step, 2 + index] if index else [seed, step])
         batch = prepare(parse_records(serialized, data, source.vocab_size), mask_seed)
         count = serialized.shape[0] or tf.shape(serialized)[0]
@@ -125,7 +118,7 @@ def training_batches(
 
 
 def _growing(units: tf.data.Dataset, ramp: BatchRamp, first_step: int) -> tf.data.Dataset:
-    """Concatenates micro-batches [b] of records into the batches [k * b] of each step."""
+    """Concatenates the k micro-batches of each step: records [b] each -> [k * b]."""
     counts = ramp.counts()
     ends, last = np.cumsum(counts), int(counts.sum())
 
@@ -149,7 +142,7 @@ def _growing(units: tf.data.Dataset, ramp: BatchRamp, first_step: int) -> tf.dat
 
 
 def _spread(value: tf.Tensor, micro_batch: int, ramp: BatchRamp) -> tf.Tensor:
-    """Pads the k * b rows of a step to G * b; row r belongs to micro-batch r mod G (step.py)."""
+    """Pads k micro-batches to G, [k * b] -> [G * b]; row r is in micro-batch r mod G (step.py)."""
     if not ramp.steps:
         return value
     full, shape = ramp.micro_batches, value.shape[1:]
@@ -164,13 +157,9 @@ def evaluation_batches(
 ) -> tf.data.Dataset:
     """Creates the batches of one pass over the records, in the order of the files.
 
-    The last batch is padded with records of weight 0. Dynamic masks are the same in all evaluations
-    with the same batch size.
-
-    Args:
-        source: the records; each worker builds its own rows of each batch.
-        batch_size: number of records per batch, over all devices.
-        max_batches: maximum number of batches; 0 for all.
+    Each worker creates its own rows of a batch. The last batch is padded with records of weight 0.
+    Masks that are drawn here are the same in every evaluation with the same `batch_size`. If
+    `max_batches` is 0, all records are used.
     """
     data, (index, workers) = source.data, source.share
     worker_rows = batch_size // workers
@@ -180,7 +169,7 @@ def evaluation_batches(
     prepare = _preparer(data, source.left_to_right)
 
     def features(number: tf.Tensor, serialized: tf.Tensor) -> dict[str, tf.Tensor]:
-        # Three numbers with a final 1, unlike any seed of a training step.
+        # No training step has such a seed: two numbers, or three with a last one of at least 3.
         seed = tf.stack([_EVALUATION_SEED, number, 1])
         batch = prepare(parse_records(serialized, data, source.vocab_size), seed)
         count = tf.shape(serialized)[0]
@@ -204,7 +193,7 @@ def evaluation_batches(
 def _preparer(
     data: PretrainingData, left_to_right: bool
 ) -> Callable[[dict[str, tf.Tensor], tf.Tensor], dict[str, tf.Tensor]]:
-    """Returns the function (batch, seed [n] int64) -> batch that adds the labels to predict."""
+    """Returns a function (batch, seed int64 [n]) -> batch with the labels to predict."""
     if left_to_right:
         return lambda batch, seed: next_tokens(batch)
     if not data.format.dynamic:

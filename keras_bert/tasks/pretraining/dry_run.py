@@ -1,8 +1,7 @@
-"""Estimates the cost of a pre-training run, without writing any files.
+"""Estimates the cost of a pre-training run without writing any files.
 
-Steps, sequences, tokens, operations and memory are computed (plan.py). Time is extrapolated from a
-few steps at the phase's sequence length on this machine (measure.py). The time of an evaluation is
-that of the forward part of such steps.
+Sizes, FLOPs and memory are computed (plan.py). Times are extrapolated from a few training steps on
+this machine (measure.py). The time of an evaluation is computed from the forward part of the steps.
 """
 
 import math
@@ -18,17 +17,10 @@ from keras_bert.training.run import check_batch_sizes
 
 
 def dry_run(runs: Sequence[PhaseRun], strategy: tf.distribute.Strategy) -> Iterator[str]:
-    """Estimates the cost of each phase and measures a few of its steps.
+    """Estimates the cost of each phase, measures a few of its steps, and yields lines of text.
 
-    Args:
-        runs: the phases; without `input_file` they are planned for records that do not exist yet.
-        strategy: the devices.
-
-    Yields:
-        Lines of text.
-
-    Raises:
-        InputError: settings and records do not match, or the shape of the records is unknown.
+    Without `input_file`, the records need not exist yet. Raises InputError if settings and records
+    do not match, or the shape of the records is unknown.
     """
     inputs = check_phases(runs, strategy) if runs[0].settings.input_file else [None] * len(runs)
     plans = []

@@ -1,7 +1,6 @@
 """Finds the inputs of a pre-training run: records, vocabulary, config and checkpoint.
 
-Flags, records, config and checkpoint each determine parts of the vocabulary, its casing and the
-sizes, and must agree.
+Several of them can determine the vocabulary, its casing or the size of the model. They must agree.
 """
 
 import hashlib
@@ -28,9 +27,8 @@ class PretrainingInputs:
         data: the training records.
         held_out: the evaluation records.
         checkpoint: the initial checkpoint; None for newly initialized weights.
-        vocab: the V tokens; None if neither records, flags nor checkpoint have a vocabulary.
-        do_lower_case: the casing of the vocabulary.
-        config: the encoder's configuration.
+        vocab: the tokens in the order of their ids; None if no input has a vocabulary.
+        do_lower_case: whether the vocabulary is lower-cased.
         objective: the name of the objective: `mlm_nsp`, `mlm` or `ltr`.
     """
 
@@ -49,7 +47,7 @@ class PretrainingInputs:
             "objective": self.objective,
             "config": self.config.to_dict(),
             "vocab_sha256": vocab and hashlib.sha256(vocab).hexdigest(),
-            # The records' lengths, even without the flags: a model is exported for this length.
+            # From the records, since the flags are optional: a model is exported for this length.
             "max_seq_length": self.data.max_seq_length,
             "max_predictions_per_seq": self.data.max_predictions_per_seq,
             "data_fingerprint": self.data.fingerprint,
@@ -58,11 +56,7 @@ class PretrainingInputs:
 
 
 def find_inputs(settings: PretrainingSettings, num_train_steps: int) -> PretrainingInputs:
-    """Finds and checks the inputs of a run of `num_train_steps` steps in total.
-
-    Raises:
-        InputError: an input is missing or damaged, or two inputs do not agree.
-    """
+    """Finds and checks the inputs of a run; raises InputError if they are unusable or conflict."""
     _check_values(settings, num_train_steps)
     data = find_records(settings.input_file)
     held_out = find_records(settings.eval_file, "eval_file") if settings.eval_file else data
@@ -84,11 +78,11 @@ def _check_values(settings: PretrainingSettings, num_train_steps: int) -> None:
         raise InputError("--do_train=false needs an --init_checkpoint to evaluate")
     if not math.isfinite(settings.learning_rate):
         raise InputError(f"--learning_rate={settings.learning_rate}: expected a finite number")
-    steps = settings.schedule_steps or num_train_steps
-    if settings.do_train and settings.num_warmup_steps >= steps:
+    steps, warmup = settings.schedule_steps or num_train_steps, settings.num_warmup_steps
+    if settings.do_train and warmup is not None and warmup >= steps:
         logging.warning(
             "--num_warmup_steps=%d: the learning rate never reaches its peak in %d steps",
-            settings.num_warmup_steps,
+            warmup,
             steps,
         )
 
@@ -153,7 +147,7 @@ def _do_lower_case(
     vocab: list[str] | None,
     vocab_file: Path | None,
 ) -> bool:
-    """Returns the casing given by flag, records and checkpoint, which must agree."""
+    """Returns the casing on which flag, records and checkpoint agree, or else infers it."""
     declared = {} if settings.do_lower_case is None else {"--do_lower_case": settings.do_lower_case}
     for records in (data, held_out):
         for folder, manifest in records.manifests.items():
@@ -184,17 +178,19 @@ def _vocab(
 ) -> tuple[list[str] | None, Path | None]:
     """Returns the vocabulary of flags and records, or else of the checkpoint, and its path.
 
-    All must agree, except that the records' vocabulary may have other tokens where the checkpoint's
-    has [unusedN]: `build_vocab --extend_vocab` writes such a vocabulary.
+    The vocabularies must agree, but that of the records may have other tokens in place of the
+    checkpoint's [unusedN]: `build_vocab --extend_vocab` writes such a vocabulary.
     """
     files = [Path(settings.vocab_file)] if settings.vocab_file else []
     files += [found.vocab_file for found in (data, held_out) if found.vocab_file]
     vocabs = [(load_vocab(path), path) for path in dict.fromkeys(files)]
+    for other in vocabs[1:]:
+        check_same_vocab(vocabs[0], other)
     if checkpoint and checkpoint.vocab:
-        vocabs.append((checkpoint.vocab, checkpoint.path))
-    for vocab, path in vocabs[1:]:
-        may_extend = checkpoint is not None and path == checkpoint.path
-        check_same_vocab(vocabs[0], (vocab, path), may_extend)
+        pretrained = checkpoint.vocab, checkpoint.path
+        if not vocabs:
+            return pretrained
+        check_same_vocab(vocabs[0], pretrained, may_extend=True)
     return vocabs[0] if vocabs else (None, None)
 
 

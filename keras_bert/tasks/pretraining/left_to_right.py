@@ -1,10 +1,5 @@
 """Creates labels for left-to-right prediction, where the label of each token is the next token.
 
-Inputs are input_ids and input_mask, int32 [B, S]; for packed rows example_ids; for masked records
-masked_lm_positions and masked_lm_ids, int32 [B, P], and masked_lm_weights, float32 [B, P]. Outputs
-are the input_ids before masking and, instead of the masks, next_token_ids, int32 [B, S], and
-next_token_weights, float32 [B, S], 0 for tokens without a next token.
-
 Devlin et al. 2019, section 5.1, "LTR & No NSP".
 """
 
@@ -14,9 +9,10 @@ _MASKS = ("masked_lm_positions", "masked_lm_ids", "masked_lm_weights")
 
 
 def next_tokens(batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-    """Converts a batch of records, masked or not, to a batch for left-to-right prediction.
+    """Replaces the masks of a batch, if it has any, with next_token_ids and next_token_weights.
 
-    Every token but the last of its example has weight 1.
+    Both are [B, S], int32 and float32. The weights are 1 for tokens that have a next token in their
+    example, and 0 otherwise. In input_ids, the original tokens replace the masked ones.
     """
     ids = _unmasked(batch) if _MASKS[0] in batch else batch["input_ids"]
     # The number of each token's example, 0 at padding. An unpacked row is one example.

@@ -1,8 +1,8 @@
 """Measures the time and memory of a few steps of a pre-training phase on this machine.
 
-Comparing steps of one micro-batch with steps of two separates the time of the update from that of
-the micro-batches. If a batch is slow or does not fit in memory, it is therefore enough to measure a
-part of it.
+The difference between steps of one and of two micro-batches is the time of a micro-batch, and the
+rest of a step is the update. Measuring a part of a batch is therefore enough if the whole batch is
+slow or does not fit in memory.
 """
 
 import contextlib
@@ -14,17 +14,17 @@ from dataclasses import dataclass, replace
 import numpy as np
 import tensorflow as tf
 
+from keras_bert.common import host_memory
 from keras_bert.data.record_errors import explain_record_errors
 from keras_bert.tasks.pretraining.batches import RecordSource, training_batches
 from keras_bert.tasks.pretraining.inputs import PretrainingInputs
 from keras_bert.tasks.pretraining.phases import PhaseRun
 from keras_bert.tasks.pretraining.plan import Plan, memory_of
 from keras_bert.tasks.pretraining.run import make_state
-from keras_bert.training import host_memory
 from keras_bert.training.backend import BACKEND, free, make_train_steps, peak_memory
 from keras_bert.training.distribute import distribute
 
-# Limits on a CPU: more sequences do not increase its throughput, and this many take seconds.
+# Limits on a CPU: larger steps would not increase the throughput, and these already take seconds.
 CPU_SEQUENCES, CPU_FLOPS = 8, 4e11
 WARM_STEPS, MEASURED_STEPS = 2, 3
 
@@ -34,13 +34,13 @@ class Measured:
     """The time and memory of the measured steps.
 
     Attributes:
-        sequences: sequences per device in the measured micro-batch.
+        sequences: number of sequences of the measured micro-batch on each device.
         update_seconds: time of a step without its micro-batches.
         micro_batch_seconds: time of a full-size micro-batch.
-        used: peak number of bytes per device for a step of one such micro-batch, on CPUs including
+        used: peak memory of a device in bytes, in a step of one such micro-batch; on CPUs including
             the memory to compile and run the program; None if unknown.
-        at_most: whether `used` is only an upper bound, from an earlier phase or a size that did not
-            fit: the peak on CPUs and JAX accelerators is that since the start of the program.
+        at_most: whether `used` is only an upper bound. On CPUs and with JAX, the peak is that since
+            the start of the program, so it may come from an earlier phase or a larger size.
         expected: the estimate of `used`, in bytes.
     """
 
@@ -58,19 +58,10 @@ def measure(
     plan: Plan,
     strategy: tf.distribute.Strategy,
 ) -> Measured | None:
-    """Measures training steps of a pre-training phase, with as many sequences as fit in memory.
+    """Measures training steps of a phase, with as many sequences as fit in memory.
 
-    Args:
-        run: the settings of the phase.
-        inputs: the records and the initial model of the phase, or None to use random records.
-        plan: the batch sizes and the estimated cost of the phase.
-        strategy: the devices.
-
-    Returns:
-        The measurement; None if not even one sequence fits.
-
-    Raises:
-        InputError: the records are damaged.
+    Without `inputs`, the records are random tokens. Damaged records raise InputError. The result is
+    None if not even one sequence fits.
     """
     on_cpu, sequences = peak_memory() is None, plan.micro_batch
 
@@ -154,10 +145,7 @@ def _step_seconds(
 
 
 def _random_batches(plan: Plan, batch_size: int) -> tf.data.Dataset:
-    """Creates a dataset that repeats one batch of random tokens.
-
-    The batch has no padding, because padding takes as long as tokens.
-    """
+    """Repeats one batch of random tokens, without padding, which would take as long as tokens."""
     rng = np.random.default_rng(0)
     rows, labels = (batch_size, plan.length), (batch_size, plan.predictions)
 
@@ -181,18 +169,17 @@ def _random_batches(plan: Plan, batch_size: int) -> tf.data.Dataset:
 
 
 def _is_out_of_memory(error: Exception) -> bool:
-    """Returns whether an error of either backend means that a device is out of memory."""
     return isinstance(error, tf.errors.ResourceExhaustedError) or "RESOURCE_EXHAUSTED" in str(error)
 
 
 def _available_memory() -> int | None:
-    """Returns the bytes that a phase can use on a CPU, including memory held by earlier phases."""
+    """Returns the memory for a phase on a CPU in bytes: free, or used by the earlier phases."""
     free_now, held, start = host_memory.available(), host_memory.resident(), _initial_resident()
     return None if None in (free_now, held, start) else free_now + held - start
 
 
 def _peak(on_cpu: bool, devices: int) -> int | None:
-    """Returns the peak number of bytes held by a device, as defined for `Measured.used`."""
+    """Returns the peak memory of a device in bytes, as defined for `Measured.used`."""
     if not on_cpu:
         return peak_memory()
     peak, start = host_memory.peak_resident(), _initial_resident()

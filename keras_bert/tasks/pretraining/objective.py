@@ -1,10 +1,12 @@
-"""The pre-training objectives: masked tokens, next sentences, and next tokens.
+"""Defines the pre-training objectives: masked tokens, next sentences, and next tokens.
 
-Loss = sum(weight * nll) / (sum(weight) + 1e-5) over masked positions + mean nll of the
-next-sentence label (0 for next, 1 for random); both over the global batch (Devlin et al. 2019,
-section 3.1). Packed rows have one label per example. Records without next sentences have only the
-masked-LM loss (Liu et al. 2019). The left-to-right loss is that of the next tokens, with the same
-formula as for masked tokens (Devlin et al. 2019, section 5.1).
+    loss = sum(weight * nll) / (sum(weight) + 1e-5) over the masked tokens
+           + mean nll over the next-sentence labels (0: next sentence, 1: random sentence)
+
+nll is the negative log-likelihood; the sums are over the global batch (Devlin et al. 2019, section
+3.1). Packed rows have one next-sentence label per example. Records without next sentences have only
+the first term (Liu et al. 2019). The left-to-right loss is the first term over the next tokens
+(Devlin et al. 2019, section 5.1).
 """
 
 from typing import Any, NamedTuple
@@ -18,13 +20,10 @@ from keras_bert.training.objective import Batch, Objective
 
 
 class Prediction(NamedTuple):
-    """One prediction of a pre-training objective.
+    """The names of the logits, labels and label weights of a prediction.
 
-    Attributes:
-        logits: the name of the output of `BertPretrainer`.
-        labels: the name of the labels in a batch.
-        weights: the name of the label weights; `example_weights` if a batch has no such feature.
-        epsilon: added to the sum of the weights in the loss.
+    If a batch has no feature `weights`, `example_weights` is used. The loss is a sum divided by the
+    sum of the weights plus `epsilon`.
     """
 
     logits: str
@@ -52,9 +51,8 @@ OBJECTIVES = {
 def pretraining_objective(objective: str = "mlm_nsp") -> Objective:
     """Creates an objective for a `BertPretrainer` and batches of `tasks.pretraining.batches`.
 
-    Args:
-        objective: `mlm_nsp` for masked tokens and next sentences, `mlm` for masked tokens only, or
-            `ltr` for next tokens, which needs a left-to-right model and matching batches.
+    `objective` is `mlm_nsp` for masked tokens and next sentences, `mlm` for masked tokens only, or
+    `ltr` for next tokens, which needs a left-to-right model and matching batches.
     """
     predictions = OBJECTIVES[objective]
 
@@ -83,14 +81,10 @@ def pretraining_objective(objective: str = "mlm_nsp") -> Objective:
 
 
 def label_weights(batch: Batch, prediction: str) -> Any:
-    """Returns the label weights, 1 for each label that counts and 0 for the others.
+    """Returns the weights of the labels of `prediction`, a key of PREDICTIONS.
 
-    Args:
-        batch: a batch of tasks.pretraining.batches.
-        prediction: a key of PREDICTIONS.
-
-    Returns:
-        float32, [B, P] or [B, S] for tokens, [B] or [B, P] for examples.
+    Labels that count have weight 1, the others 0. The weights are float32, [B, P] or [B, S] for
+    tokens, and [B] or [B, P] for next sentences.
     """
     # An unpacked row has one next-sentence label, whose weight is that of the row.
     name = PREDICTIONS[prediction].weights
@@ -99,7 +93,7 @@ def label_weights(batch: Batch, prediction: str) -> Any:
 
 @chain
 def _score(logits: Any, labels: Any, weights: Any) -> Any:
-    """Returns [weighted sum of the negative log-likelihoods, weighted sum of the hits]."""
+    """Returns the weighted sums of negative log-likelihoods and of correct predictions, [2]."""
     nll = ops.sparse_categorical_crossentropy(labels, logits, from_logits=True)
     # The first maximum, as with argmax; XLA's argmax takes nearly twice as long.
     largest = ops.max(logits, -1, keepdims=True)

@@ -1,10 +1,10 @@
-"""Pre-trains in phases, one run after the other.
+"""Pre-trains in phases, each of which starts from the model of the previous one.
 
-    phase-1/ -> weights, with continue_optimizer also optimizer state -> phase-2/ -> ... -> model/
+    phase-1/ -> weights (with continue_optimizer, also optimizer state) -> phase-2/ -> ... -> model/
 
 Every phase is an ordinary run in its own folder, so the same command resumes an interrupted phase.
-The parent folder contains the files of a run for all phases together; with several workers the
-first one writes them.
+The parent folder contains run.json, results.json and model/ for all phases together. If there are
+several workers, the first one writes them.
 """
 
 import gc
@@ -28,20 +28,14 @@ from keras_bert.tasks.pretraining.settings import PretrainingSettings
 from keras_bert.training.checkpoint import list_checkpoints
 from keras_bert.training.cluster import check_agreement, gather, share_of
 from keras_bert.training.run import TrainingRun, TrainingSettings, check_batch_sizes
-from keras_bert.training.run_directory import flat, is_finished, running
+from keras_bert.training.run_directory import is_finished, log_finished, running
+from keras_bert.training.run_record import flat
 from keras_bert.training.strategy import check_state_dtype
 
 
 @dataclass(frozen=True)
 class PhaseRun:
-    """A phase of a recipe, ready to run.
-
-    Attributes:
-        phase: its part of the recipe.
-        settings: the settings of the run; a later phase's checkpoint is that of the previous phase.
-        training: the length of the run and the settings of its steps.
-        record: the settings in its run.json.
-    """
+    """A phase of a recipe, ready to run; only the first phase uses `settings.init_checkpoint`."""
 
     phase: Phase
     settings: PretrainingSettings
@@ -54,14 +48,9 @@ def pretrain_phases(
 ) -> dict[str, float]:
     """Pre-trains phase by phase, or resumes the interrupted phase.
 
-    Args:
-        runs: the phases; `init_checkpoint` is the initial checkpoint of the first one, if any.
-        strategy: the devices.
-        output_dir: gets a folder `phase-N` per phase, the last phase's model/ and results.json, and
-            a run.json with the settings of the last phase and the differences of the others.
-
-    Returns:
-        The final metrics of the last phase, as in results.json.
+    `output_dir` gets a folder `phase-N` for each phase, model/ and results.json of the last phase,
+    and a run.json with the settings of the last phase and those that differ in the others. Returns
+    the final metrics of the last phase, as in results.json.
 
     Raises:
         InputError: as for `pretrain`, with recipe and phase in the message; or records, configs or
@@ -73,11 +62,12 @@ def pretrain_phases(
     lengths = {f"phase-{number}": asdict(run.training) for number, run in enumerate(runs, 1)}
     check_agreement(strategy, flat(all_phases) | flat(lengths))
     if is_finished(output_dir, all_phases, strategy):
-        logging.info("%s is finished; nothing to do (use another folder for a new run)", output_dir)
+        log_finished(output_dir)
         return read_json(output_dir / "results.json")
     first = runs[0]
     if first.settings.init_checkpoint:
-        # A rejected checkpoint must not leave a run.json that rejects the corrected command.
+        # Load the checkpoint before run.json is written: if it were rejected later, the corrected
+        # command would not match run.json.
         config, objective, checkpoint = inputs[0].config, inputs[0].objective, inputs[0].checkpoint
         make_state(first.settings, first.training, strategy, config, objective, checkpoint)
     with running(output_dir, all_phases, strategy) as folder:
@@ -97,7 +87,8 @@ def pretrain_phases(
                 record["init_checkpoint"] = previous
             with named(run.phase):
                 results = pretrain(
-                    settings, TrainingRun(run.training, strategy, folder_of_phase, record)
+                    settings,
+                    TrainingRun(run.training, strategy, folder_of_phase, record, is_part=True),
                 )
         if folder == output_dir:
             with atomic_path(output_dir / "model") as partial:
@@ -109,13 +100,10 @@ def pretrain_phases(
 def check_phases(
     runs: Sequence[PhaseRun], strategy: tf.distribute.Strategy
 ) -> list[PretrainingInputs]:
-    """Checks that the inputs of all phases match the recipe, the devices and each other.
+    """Finds the inputs of each phase, and checks that they match the recipe and each other.
 
-    Returns:
-        The inputs of each phase, as if it were the first.
-
-    Raises:
-        InputError: a mismatch.
+    The inputs are those that a phase would have as the first one, without a previous phase. A
+    mismatch raises InputError.
     """
     found = []
     for run in runs:
@@ -146,14 +134,12 @@ def check_phases(
 def _start_from(
     settings: PretrainingSettings, previous: Path, continues_optimizer: bool
 ) -> PretrainingSettings:
-    """Returns the settings of a phase that starts from the folder of the previous one."""
     init_run = str(previous) if continues_optimizer else ""
-    # The checkpoint has the config of the first phase, with the size of the vocabulary.
+    # No bert_config, because the checkpoint has the config with the size of the vocabulary.
     return replace(settings, init_checkpoint=str(previous), init_run=init_run, bert_config="")
 
 
 def _check_records(phase: Phase, inputs: PretrainingInputs) -> None:
-    """Checks that records were created with the data settings of the recipe."""
     for folder, manifest in (inputs.data.manifests | inputs.held_out.manifests).items():
         settings = manifest["settings"]
         for name, value in phase.data.items():
@@ -165,7 +151,7 @@ def _check_records(phase: Phase, inputs: PretrainingInputs) -> None:
 
 
 def _record(runs: Sequence[PhaseRun], inputs: Sequence[PretrainingInputs]) -> dict[str, object]:
-    """Returns the last phase's record, with the differences of the other phases."""
+    """Returns the record of the last phase, with the values that differ in the other phases."""
     records = [
         {**run.record, **read.record(), "data": dict(run.phase.data)}
         for run, read in zip(runs, inputs, strict=True)
@@ -180,10 +166,7 @@ def _record(runs: Sequence[PhaseRun], inputs: Sequence[PretrainingInputs]) -> di
 
 @contextmanager
 def named(phase: Phase) -> Iterator[None]:
-    """Prefixes the messages of InputErrors in the block with the recipe and the phase.
-
-    A phase without a recipe adds no prefix.
-    """
+    """Adds the recipe and the phase, if there is a recipe, to InputErrors raised in the block."""
     try:
         yield
     except InputError as error:

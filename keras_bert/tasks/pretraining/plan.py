@@ -1,4 +1,4 @@
-"""Computes the steps, sequences, operations and memory of a phase.
+"""Computes the steps, sequences, FLOPs and memory of a phase.
 
 It uses arithmetic only (training/cost.py), so the records need not exist yet.
 """
@@ -21,18 +21,13 @@ class Plan:
     """The computed size and cost of a phase.
 
     Attributes:
-        config: the model's configuration.
-        objective: the name of the objective (objective.py).
-        length: S.
-        predictions: P; S if the objective predicts every next token.
-        steps: number of steps.
-        devices: number of devices.
-        micro_batch: sequences per micro-batch and device.
-        micro_batches: micro-batches per full step.
-        all_micro_batches: micro-batches of all steps.
-        evaluations: number of evaluations.
-        evaluated: examples per evaluation; None if unknown because there are no records yet.
-        flops_per_sequence: FLOPs of forward and backward pass per sequence.
+        length: number of tokens of a sequence.
+        predictions: number of predictions of a sequence; `length` if it predicts every next token.
+        micro_batch: number of sequences of a micro-batch on each device.
+        micro_batches: number of micro-batches of a full step.
+        all_micro_batches: number of micro-batches of all steps.
+        evaluated: number of examples of an evaluation; None if unknown without records.
+        flops_per_sequence: FLOPs of forward and backward pass.
         memory: memory per device.
     """
 
@@ -57,13 +52,10 @@ class Plan:
 
 
 def make_plan(run: PhaseRun, inputs: PretrainingInputs | None, devices: int) -> Plan:
-    """Computes the plan of a phase for a number of devices.
+    """Computes the plan of a phase; without `inputs`, the records need not exist yet.
 
-    `inputs` are the phase's inputs, or None if there are no records yet.
-
-    Raises:
-        InputError: the config or the shape of the records is unknown, or the records are longer
-            than the model's number of positions.
+    Raises InputError if the config or the shape of the records is unknown, or the records are
+    longer than the model's number of positions.
     """
     settings, training = run.settings, run.training
     if inputs:
@@ -106,7 +98,7 @@ def make_plan(run: PhaseRun, inputs: PretrainingInputs | None, devices: int) -> 
 
 
 def _evaluations(run: PhaseRun, inputs: PretrainingInputs | None) -> tuple[int, int | None]:
-    """Returns the number of evaluations of a phase, and of examples per evaluation."""
+    """Returns the number of evaluations, and the number of examples of each (None if unknown)."""
     settings, training = run.settings, run.training
     if not settings.do_eval:
         return 0, 0
@@ -114,12 +106,13 @@ def _evaluations(run: PhaseRun, inputs: PretrainingInputs | None) -> tuple[int, 
     count = -(-training.num_train_steps // every) if settings.eval_file else 1
     # Without records, the number is known only if the settings limit it.
     available = inputs.held_out.num_examples if inputs else sys.maxsize
-    examples = settings.eval_examples(available)
+    trained = training.num_train_steps * training.train_batch_size
+    examples = settings.eval_examples(available, trained)
     return count, None if examples == sys.maxsize else examples
 
 
 def _objective(data: Mapping[str, object]) -> str:
-    """The default objective for records (inputs.py)."""
+    """Returns the default objective for records with these settings, as inputs.py does."""
     return "mlm" if data.get("next_sentence") == "none" else "mlm_nsp"
 
 
@@ -136,13 +129,8 @@ def memory_of(
 ) -> Memory:
     """Estimates the memory per device with the settings of a phase.
 
-    Args:
-        run: the phase.
-        config: the model's configuration.
-        length: S.
-        predictions: P.
-        sequences: sequences per micro-batch.
-        parts: micro-batches per step.
+    `sequences` is the number of sequences of a micro-batch on each device, and `parts` is the
+    number of micro-batches of a step.
     """
     step = StepShape(
         length,

@@ -1,4 +1,4 @@
-"""Reads a recipe, a TOML file of pre-training phases, as the flags of each phase.
+"""Reads a recipe, a TOML file with the flags of each phase of a pre-training run.
 
     [data]                      # flags of data_tools.create_pretraining_data, for every phase
     [flags]                     # flags of run_pretraining.py, for every phase
@@ -7,8 +7,7 @@
     [[phase]]
     continue_optimizer = true   # also continues the optimizer state and learning-rate schedule
 
-Flags on the command line override those of a phase, which override the recipe's shared flags, which
-override the program's defaults.
+Precedence of flags: the command line, the phase, the whole recipe, the program's defaults.
 """
 
 import tomllib
@@ -24,7 +23,7 @@ from keras_bert.common.errors import InputError
 _BUNDLED = Path(keras_bert.__file__).parent / "recipes"
 # The flags that --recipe_scale multiplies.
 STEPS = ("num_train_steps", "num_warmup_steps", "batch_ramp_steps")
-# The records' shape: given in `data`, and also passed to the run, which checks its records.
+# Settings in `data` that are also flags of the run, which checks the shape of its records.
 SHAPE = ("max_seq_length", "max_predictions_per_seq")
 # The flags that must not change between phases that share an optimizer and its schedule.
 _SCHEDULE_FLAGS = (
@@ -38,7 +37,7 @@ _LENGTH_PLACEHOLDER = "{max_seq_length}"
 
 
 class Parser(Protocol):
-    """The methods of absl's flags that check the values of a flag."""
+    """The methods of an absl flag parser that check the values in a recipe."""
 
     def parse(self, value: Any) -> Any:
         """Returns the parsed value, or raises ValueError with the reason."""
@@ -61,12 +60,12 @@ class Phase:
     """One phase of a recipe.
 
     Attributes:
-        recipe: the file; empty without a recipe.
+        recipe: the path or name of the recipe; empty without one.
         number: the number of the phase, from 1.
         flags: the phase's flags of run_pretraining.py.
-        data: its flags of data_tools.create_pretraining_data.
-        continue_optimizer: whether to continue with the optimizer state and learning-rate schedule
-            of the previous phase.
+        data: the phase's flags of data_tools.create_pretraining_data.
+        continue_optimizer: whether the optimizer state and learning-rate schedule of the previous
+            phase continue.
     """
 
     recipe: str
@@ -77,7 +76,7 @@ class Phase:
 
     @property
     def title(self) -> str:
-        """The name of the phase in messages."""
+        """The name of the phase in error messages and reports."""
         return f"{self.recipe}: phase {self.number}"
 
 
@@ -87,14 +86,14 @@ def read_recipe(
     check_data: Callable[..., Any],
     data_flags: Mapping[str, type],
 ) -> list[Phase]:
-    """Reads and checks a recipe; the phases have only the recipe's own flags.
+    """Reads and checks a recipe; the phases have only the flags that are in the recipe.
 
     Args:
         path: the TOML file, or the name of a bundled recipe.
         parsers: {name: parser} of the flags of run_pretraining.py that recipes may contain.
-        check_data: takes the data tool's settings as keyword arguments and raises InputError for
+        check_data: takes the settings in `data` as keyword arguments, and raises InputError for
             invalid values.
-        data_flags: {name: type} of the data tool's settings.
+        data_flags: {name: type} of the settings that `data` may contain.
 
     Raises:
         InputError: a missing file, invalid TOML, an unknown key, or a value of the wrong type or
@@ -149,10 +148,9 @@ def bundled_recipes() -> list[str]:
 
 
 def find_recipe(name: str) -> Path:
-    """Returns the path of a recipe file.
+    """Returns the path of a recipe: an existing file, or a bundled recipe.
 
-    If the file `name` does not exist, it may be the name of a bundled recipe, with or without
-    `.toml`, or recipes/NAME.toml.
+    A bundled recipe is named NAME, NAME.toml or recipes/NAME.toml.
     """
     path = Path(name)
     is_plain = path.parent.as_posix() in (".", "recipes")
@@ -164,22 +162,18 @@ def find_recipe(name: str) -> Path:
 def plan_phases(
     phases: Sequence[Phase], defaults: Mapping[str, Any], given: Mapping[str, Any], scale: float
 ) -> list[Phase]:
-    """Completes the flags of a recipe's phases with defaults and the command line.
+    """Completes the flags of a recipe's phases, which `read_recipe` returns.
 
-    Args:
-        phases: from `read_recipe`.
-        defaults: the value of every flag of run_pretraining.py.
-        given: the flags on the command line.
-        scale: multiplies the recipe's steps, so that the schedule keeps its shape.
+    The flags `given` on the command line come first, then those of the recipe, then `defaults`.
+    `scale` multiplies the recipe's numbers of steps, so that the schedule keeps its shape.
 
     Returns:
-        The phases with all flags, and with "schedule_steps": the number of steps of all phases that
-        share the learning-rate schedule. {max_seq_length} in the paths of records is replaced.
+        The phases with all flags; in the paths of records, {max_seq_length} is replaced. Also
+        "schedule_steps", the number of steps of all phases with the same learning-rate schedule.
 
     Raises:
-        InputError: the scale is not above 0 and at most 1000, phases with a common schedule have
-            different settings for it, records of different lengths have the same path, or a path
-            contains {max_seq_length} in a phase of unknown length.
+        InputError: the scale is out of range, phases with a common schedule have different settings
+            for it, or the paths of records do not fit the sequence lengths of the phases.
     """
     if not 0 < scale <= 1000:
         raise InputError(f"--recipe_scale={scale}: expected a number above 0, at most 1000")
@@ -208,7 +202,7 @@ def plan_phases(
 
 
 def data_command(phase: Phase) -> str:
-    """Returns the command that creates a phase's records, with placeholders in capitals."""
+    """Returns the command that creates a phase's records, with placeholders such as TEXT."""
     settings = [
         f"--{name}={str(value).lower() if isinstance(value, bool) else value}"
         for name, value in phase.data.items()
@@ -256,7 +250,7 @@ def _check_data_flag(place: str, name: str, value: Any, known: Mapping[str, type
 
 
 def _scaled(steps: int, scale: float) -> int:
-    # At least one step, so that a short trial of a recipe covers all of its parts.
+    # At least one step, so that a trial with a small scale runs every part of the recipe.
     return max(1, round(steps * scale)) if steps else 0
 
 

@@ -30,7 +30,8 @@ from keras_bert.tasks.pretraining.baseline import unigram_baseline
 from keras_bert.tasks.pretraining.batches import RecordSource, evaluation_batches, training_batches
 from keras_bert.tasks.pretraining.inputs import PretrainingInputs, find_inputs
 from keras_bert.tasks.pretraining.objective import pretraining_objective
-from keras_bert.tasks.pretraining.settings import PretrainingSettings
+from keras_bert.tasks.pretraining.record_checksums import check_records
+from keras_bert.tasks.pretraining.settings import SAMPLE_SIZE, PretrainingSettings
 from keras_bert.tasks.run_card import run_card
 from keras_bert.training.backend import free, make_evaluate
 from keras_bert.training.checkpoint import restore_latest
@@ -44,18 +45,20 @@ from keras_bert.training.loop import Evaluation, train
 from keras_bert.training.objective import AfterBatch
 from keras_bert.training.progress import progress
 from keras_bert.training.ramp import BatchRamp
-from keras_bert.training.run import TrainingRun, TrainingSettings, check_batch_sizes
-from keras_bert.training.run_directory import flat, is_finished, running
+from keras_bert.training.run import (
+    TrainingRun,
+    TrainingSettings,
+    check_batch_sizes,
+    check_train_batch_fits,
+)
+from keras_bert.training.run_directory import is_finished, log_finished, running
+from keras_bert.training.run_record import flat
 from keras_bert.training.state import TrainState
 from keras_bert.training.strategy import check_state_dtype, dtype_policy
 
 
 def pretrain(settings: PretrainingSettings, run: TrainingRun) -> dict[str, float]:
     """Pre-trains a BERT model, or resumes a run, and saves the model.
-
-    Args:
-        settings: records, model and optimizer of the run.
-        run: its steps, devices, folder and record.
 
     Returns:
         The finished steps and the final metrics, as in results.json.
@@ -74,13 +77,17 @@ def pretrain(settings: PretrainingSettings, run: TrainingRun) -> dict[str, float
     run = replace(run, record={**run.record, **inputs.record(), **workers_of(strategy)})
     check_agreement(strategy, flat({**run.record, **asdict(training)}))
     if is_finished(output_dir, run.record, strategy):
-        logging.info("%s is finished; nothing to do (use another folder for a new run)", output_dir)
+        log_finished(output_dir, run.is_part)
         return read_json(output_dir / "results.json")
-    # Load the weights first, so that weights that do not fit leave no folder behind.
+    files = check_records(inputs, strategy, output_dir)
+    # Load the weights first, so that no folder is created if they do not fit.
     state = make_state(
         settings, training, strategy, inputs.config, inputs.objective, inputs.checkpoint
     )
-    with running(output_dir, run.record, strategy) as folder:
+    if settings.do_train:
+        workers = num_workers(strategy)
+        check_train_batch_fits(training, workers, inputs.config, inputs.data.max_seq_length)
+    with running(output_dir, run.record, strategy, files) as folder:
         results = _train_and_evaluate(settings, run, inputs, state)
         if settings.do_train and folder == output_dir:
             description = ModelDescription(inputs.config, inputs.vocab, inputs.do_lower_case)
@@ -93,10 +100,7 @@ def pretrain(settings: PretrainingSettings, run: TrainingRun) -> dict[str, float
 
 
 def workers_of(strategy: tf.distribute.Strategy) -> dict[str, int]:
-    """Returns the entries of run.json for the workers, which determine the contents of batches.
-
-    A run with a single process has no entries.
-    """
+    """Returns the number of workers for run.json, since batches depend on it; {} for one worker."""
     workers = num_workers(strategy)
     return {"num_workers": workers} if workers > 1 else {}
 
@@ -109,21 +113,10 @@ def make_state(
     objective: str,
     checkpoint: Checkpoint | None = None,
 ) -> TrainState:
-    """Creates the model and its optimizer in their state before the run's first step.
+    """Creates the model, optimizer and loss scale as they are before the first step of a run.
 
-    Args:
-        settings: the model and optimizer of the run.
-        training: the length of the run.
-        strategy: the devices.
-        config: the encoder's configuration.
-        objective: the name of the objective (objective.py).
-        checkpoint: the initial checkpoint; None for newly initialized weights.
-
-    Returns:
-        The model, its optimizer and objective, and the loss scale, which float16 needs.
-
-    Raises:
-        InputError: the weights do not fit, or the last checkpoint of `init_run` is damaged.
+    Without a checkpoint, the weights are newly initialized. Only float16 has a loss scale. Raises
+    InputError if weights do not fit, or the last checkpoint of `init_run` is damaged.
     """
     keras.utils.set_random_seed(settings.random_seed)
     if settings.dropout_prob is not None:
@@ -137,12 +130,12 @@ def make_state(
         if checkpoint:
             logging.info("%s", checkpoint.load_into(model))
         if objective != "mlm_nsp":
-            # No loss depends on these two; weight decay alone would shrink them.
+            # No loss depends on these two layers; weight decay alone would shrink them.
             model.encoder.pooler.trainable = model.next_sentence.trainable = False
         schedule = LinearWarmupDecay(
             settings.learning_rate,
             settings.schedule_steps or training.num_train_steps,
-            settings.num_warmup_steps,
+            settings.warmup_steps(training.num_train_steps),
         )
         optimizer = {"adamw": AdamWeightDecay, "lamb": Lamb}[settings.optimizer](
             schedule, state_dtype=settings.optimizer_state_dtype
@@ -155,7 +148,6 @@ def make_state(
 
 
 def _restore_last(run: Path, model: BertPretrainer, optimizer: keras.optimizers.Optimizer) -> None:
-    """Restores the last weights and optimizer state of a finished run."""
     checkpoints, last = run / "checkpoints", read_json(run / "results.json")["step"]
     if restore_latest(checkpoints, model, optimizer) != last:
         raise InputError(f"{checkpoints}: has no complete checkpoint of step {last}; expected one")
@@ -172,7 +164,8 @@ def _train_and_evaluate(
     )
     score = make_evaluate(strategy, state.model, state.objective, jit_compile=training.jit_compile)
     batch_size = settings.eval_batch_size
-    evaluated = settings.eval_examples(inputs.held_out.num_examples)
+    trained = training.num_train_steps * training.train_batch_size
+    evaluated = settings.eval_examples(inputs.held_out.num_examples, trained)
 
     def evaluate(after_batch: AfterBatch | None = None) -> dict[str, float]:
         batches = evaluation_batches(held_out, batch_size, -(-evaluated // batch_size))
@@ -212,7 +205,11 @@ def _train_and_evaluate(
             explain_record_errors(inputs.data, vocab_size),
             explain_record_errors(inputs.held_out, vocab_size),
         ):
-            results |= unigram_baseline(inputs.data, inputs.held_out, vocab_size, inputs.objective)
+            # Reading many more records than the model was trained on would take longer than that.
+            sample = min(SAMPLE_SIZE, trained) if settings.do_train else SAMPLE_SIZE
+            results |= unigram_baseline(
+                inputs.data, inputs.held_out, vocab_size, inputs.objective, sample
+            )
     non_finite = [name for name, value in results.items() if not np.isfinite(value)]
     if non_finite:
         names = ", ".join(non_finite)

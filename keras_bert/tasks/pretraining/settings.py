@@ -1,45 +1,48 @@
-"""The settings of a pre-training run, which inputs.py checks."""
+"""Defines the settings of a pre-training run."""
 
 from dataclasses import dataclass
 
 # With this many records, more records do not change the printed digits of the mean metrics.
 SAMPLE_SIZE = 100_000
+# An evaluation of training records takes at most this share of the training time. Per example, it
+# takes a third of the time, because there is only a forward pass.
+EVALUATION_SHARE, FORWARD_SHARE = 0.05, 1 / 3
+# Devlin et al. 2019, A.2: 10,000 of 1,000,000 steps.
+WARMUP_SHARE = 0.01
 
 
 @dataclass(frozen=True)
 class PretrainingSettings:
-    """The settings of a pre-training run; all but `export` can change its outcome.
+    """The settings of a pre-training run, named like the flags of run_pretraining.py.
 
     Attributes:
         input_file: training records: folders, files or globs, comma-separated.
-        eval_file: held-out records, likewise; empty for the training records.
+        eval_file: held-out records, in the same form; empty to evaluate on the training records.
         bert_config: a JSON file or the name of a bundled config; empty with `init_checkpoint`.
         vocab_file: the vocabulary; empty for the one stored with the records.
         do_lower_case: whether records and vocabulary are lower-cased; None for the setting of the
-            records or the checkpoint, otherwise inferred from the tokens.
-        init_checkpoint: the initial checkpoint, or empty.
+            records or the checkpoint, or to infer it from the tokens.
         init_run: the folder of an earlier run, or empty. The run starts from its last checkpoint
             including the optimizer state, and continues its learning-rate schedule.
         optimizer: `adamw` or `lamb`.
-        learning_rate: the peak learning rate, reached after warm-up.
-        num_warmup_steps: number of linear warm-up steps.
+        learning_rate: the peak learning rate, reached after `num_warmup_steps`.
+        num_warmup_steps: number of steps of the warm-up; None for WARMUP_SHARE of the steps.
         schedule_steps: number of steps until the learning rate is 0, including those of
             `init_run`; 0 for the run's own number of steps.
-        dropout_prob: both dropout probabilities in training; `model/` keeps those of the config.
-            None for those of the config.
-        random_seed: seed for initial weights, data order and dropout masks.
+        dropout_prob: both dropout probabilities in training; None for those of the config, which
+            `model/` keeps in either case.
         do_train: whether to train; otherwise `init_checkpoint` is evaluated unchanged.
         do_eval: whether to evaluate at each checkpoint and at the end.
-        eval_batch_size: number of examples per evaluation batch.
         max_eval_steps: number of evaluation batches; 0 for all records of `eval_file`, or
-            SAMPLE_SIZE training records.
+            SAMPLE_SIZE training records, but after training no more than EVALUATION_SHARE allows.
         mixed_precision: `float32`, `bfloat16` or `float16`.
         optimizer_state_dtype: type of the optimizer's moments, `float32` or `bfloat16`.
         max_seq_length: the expected length of the records; 0 accepts any.
         max_predictions_per_seq: the expected number of predictions per sequence; 0 accepts any.
         objective: `mlm_nsp`, `mlm` or `ltr` (objective.py); None for `mlm_nsp`, or for `mlm` if
             the records have no next sentences.
-        export: whether the model will be exported, which needs a vocabulary.
+        export: whether the model will be exported, which needs a vocabulary; the only setting that
+            does not change the outcome of the run.
     """
 
     input_file: str
@@ -51,7 +54,7 @@ class PretrainingSettings:
     init_run: str = ""
     optimizer: str = "adamw"
     learning_rate: float = 1e-4
-    num_warmup_steps: int = 10_000
+    num_warmup_steps: int | None = None
     schedule_steps: int = 0
     dropout_prob: float | None = None
     random_seed: int = 12345
@@ -66,9 +69,22 @@ class PretrainingSettings:
     objective: str | None = None
     export: bool = False
 
-    def eval_examples(self, available: int) -> int:
-        """Returns the number of examples per evaluation, given the number of available records."""
+    def warmup_steps(self, num_train_steps: int) -> int:
+        """Returns the number of steps of the warm-up of a run with `num_train_steps` steps."""
+        if self.num_warmup_steps is not None:
+            return self.num_warmup_steps
+        return round(WARMUP_SHARE * (self.schedule_steps or num_train_steps))
+
+    def eval_examples(self, available: int, trained: int) -> int:
+        """Returns the number of examples per evaluation.
+
+        `available` is the number of records, and `trained` the total number of training examples.
+        """
+        size = self.eval_batch_size
         batches = self.max_eval_steps
         if not (batches or self.eval_file):
-            batches = -(-SAMPLE_SIZE // self.eval_batch_size)
-        return min(available, batches * self.eval_batch_size) if batches else available
+            batches = -(-SAMPLE_SIZE // size)
+            if self.do_train:
+                affordable = int(EVALUATION_SHARE / FORWARD_SHARE * trained) // size
+                batches = max(1, min(batches, affordable))
+        return min(available, batches * size) if batches else available

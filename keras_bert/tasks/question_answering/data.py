@@ -1,7 +1,6 @@
 """Reads the training, development and test questions of a run.
 
-They come from SQuAD files or from TensorFlow Datasets. Questions that cannot be used for training
-or scoring are skipped, with a warning that reports how many.
+Questions that cannot be used for training or scoring are skipped, and a warning reports how many.
 """
 
 from collections.abc import Sequence
@@ -28,13 +27,13 @@ class SquadSettings:
     Attributes:
         answers: window and decoding settings. If they have no threshold, a test set other than the
             development set uses the threshold with the best F1 on the development set.
-        train_file: training questions.
-        eval_file: answered questions to score.
-        predict_file: questions to answer; if empty, those of `eval_file`.
-        tfds: use SQuAD from TensorFlow Datasets for each file that is not given.
-        data_dir: the TensorFlow Datasets folder, with `tfds`.
-        strict: raise an error if a training answer is not in its context, instead of skipping the
-            question.
+        train_file: file of the training questions.
+        eval_file: file of the development questions, which are scored.
+        predict_file: file of the questions to answer; if empty, `eval_file`.
+        tfds: whether to use SQuAD from TensorFlow Datasets for each file that is not given.
+        data_dir: the folder of TensorFlow Datasets, with `tfds`.
+        strict: whether a training answer that is not in its context is an error; otherwise its
+            question is skipped.
     """
 
     answers: AnswerSettings = field(default_factory=AnswerSettings)
@@ -55,10 +54,7 @@ class SquadSettings:
 class QuestionSplits:
     """The questions of a run; None for a split that is not used.
 
-    Attributes:
-        train: training questions.
-        dev: answered questions to score.
-        test: questions to answer; may be the same list as `dev`.
+    `dev` are questions to score, and `test` those to answer; both may be the same list.
     """
 
     train: Sequence[Question] | None = None
@@ -69,7 +65,7 @@ class QuestionSplits:
 def read_data(
     squad: SquadSettings, *, do_train: bool, do_eval: bool, do_predict: bool
 ) -> QuestionSplits:
-    """Reads the questions that a run needs; the development and test questions may be missing.
+    """Reads the questions of a run; the development and test questions may be missing.
 
     Raises:
         InputError: a file is invalid, the training questions are missing, or there is nothing to
@@ -105,7 +101,7 @@ def read_data(
 
 
 def trainable(questions: Sequence[Question], squad: SquadSettings) -> list[Question]:
-    """Returns the questions with an answer in their context, realigned by `aligned`."""
+    """Returns the questions whose answer is in their context, as corrected by `aligned`."""
     questions = scorable(questions, squad, "training")
     found = [aligned(question) for question in questions]
     absent = [q for q, kept in zip(questions, found, strict=True) if kept is None]
@@ -128,11 +124,7 @@ def trainable(questions: Sequence[Question], squad: SquadSettings) -> list[Quest
 
 
 def scorable(questions: Sequence[Question], squad: SquadSettings, kind: str) -> Sequence[Question]:
-    """Returns the questions that are valid in the SQuAD version: in v1.1, those with an answer.
-
-    Raises:
-        InputError: no question has an answer.
-    """
+    """Returns the valid questions, in v1.1 those with an answer; raises InputError without any."""
     if squad.version_2:
         return questions
     kept = [question for question in questions if question.answers]

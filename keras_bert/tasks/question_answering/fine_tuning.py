@@ -1,11 +1,8 @@
 """Fine-tunes a span labeler on SQuAD, and writes official scores, predictions and the model.
 
-    training questions -> windows with answer positions -----------------> training examples
-    dev questions -> windows -> logits -> candidates -> texts -----------> official scores
-    test questions -> windows -> logits -> candidates -> texts ----------> predictions.json, ...
-
-The shared code in tasks/fine_tuning runs training and prediction. This file adds the loss, scores,
-TensorBoard tables and prediction files of question answering.
+training questions -> windows with answer positions -----------------> training examples
+dev questions -> windows -> logits -> candidates -> texts -----------> official scores
+test questions -> windows -> logits -> candidates -> texts ----------> predictions.json, ...
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,7 +20,7 @@ from keras_bert.tasks.fine_tuning.pretrained import open_pretrained
 from keras_bert.tasks.fine_tuning.seeds import fine_tune_seeds
 from keras_bert.tasks.fine_tuning.settings import FineTuningRun
 from keras_bert.tasks.fine_tuning.task import SHOWN, FineTuningTask
-from keras_bert.tasks.prepared import decoded, gathered, prepare
+from keras_bert.tasks.prepared import Prepared, decoded, gathered
 from keras_bert.tasks.question_answering.data import (
     QuestionSplits,
     SquadSettings,
@@ -31,7 +28,7 @@ from keras_bert.tasks.question_answering.data import (
     scorable,
     trainable,
 )
-from keras_bert.tasks.question_answering.labels import training_examples
+from keras_bert.tasks.question_answering.labels import prepare_questions, training_examples
 from keras_bert.tasks.question_answering.objective import span_objective
 from keras_bert.tasks.question_answering.predictions import Predictions
 from keras_bert.tasks.question_answering.processor import SpanProcessor
@@ -43,6 +40,7 @@ from keras_bert.tasks.question_answering.scoring import (
     threshold_for_others,
 )
 from keras_bert.tasks.question_answering.settings import AnswerSettings
+from keras_bert.tasks.truncation import report_truncation
 from keras_bert.text.tokenizer import BertTokenizer
 from keras_bert.training.board import Board
 
@@ -56,13 +54,12 @@ class _QuestionSet:
         self.questions = questions
         self.settings = settings
         self._processor = SpanProcessor(tokenizer, settings)
-        columns = [[q.text for q in questions], [q.context for q in questions]]
-        self._prepared = prepare(self._processor.preprocess, columns)
+        self.prepared = prepare_questions(self._processor, questions)
 
     def decode(self, predict: Predict) -> Predictions:
-        """Runs the model and decodes the candidate answers of each question."""
-        logits = predict(self._prepared.examples)
-        chunks = decoded(self._processor, self._prepared, logits)
+        """Runs the model and decodes the candidates of each question."""
+        logits = predict(self.prepared.examples)
+        chunks = decoded(self._processor, self.prepared, logits)
         return Predictions(self.questions, gathered(list(chunks)))
 
     def score(self, predict: Predict) -> dict[str, float]:
@@ -73,12 +70,7 @@ class _QuestionSet:
 def fine_tune_span_labeler(squad: SquadSettings, run: FineTuningRun) -> dict[str, object]:
     """Fine-tunes a span labeler once for each seed, or resumes an unfinished run.
 
-    Args:
-        squad: the questions, and the settings for reading and answering them.
-        run: the run; its `max_seq_length` is the window length.
-
-    Returns:
-        The official scores, as in results.json.
+    The `max_seq_length` of the run is the window length. Returns the scores of results.json.
     """
     settings = run.settings
     squad = replace(squad, answers=replace(squad.answers, max_seq_length=settings.max_seq_length))
@@ -99,6 +91,14 @@ def make_task(
 ) -> FineTuningTask:
     """Creates the task that trains on, scores and answers the questions of a run."""
     dev = test = None
+    truncated = {}
+
+    def count_truncated(split_name: str, prepared: Prepared) -> None:
+        limit = f"max_query_length={squad.answers.max_query_length}"
+        truncated[split_name] = report_truncation(
+            prepared.truncated, f"questions ({split_name})", limit
+        )
+
     if splits.dev is not None:
         questions = scorable(splits.dev, squad, "development")
         dev = _QuestionSet(questions, tokenizer, squad.answers)
@@ -109,7 +109,9 @@ def make_task(
 
     def training() -> Examples:
         questions = trainable(splits.train, squad)
-        examples = training_examples(SpanProcessor(tokenizer, squad.answers), questions)
+        prepared = prepare_questions(SpanProcessor(tokenizer, squad.answers), questions)
+        count_truncated("train", prepared)
+        examples = training_examples(prepared, questions)
         logging.info("Training on %d questions in %d windows", len(questions), len(examples))
         return examples
 
@@ -125,23 +127,28 @@ def make_task(
         if squad.version_2:
             write_json(folder / "null_odds.json", found.null_odds)
 
+    train = training() if splits.train is not None else None
+    for name, chosen in (("dev", dev), ("test", test)):
+        if chosen is not None:
+            count_truncated(name, chosen.prepared)
     read = {"dev": splits.dev, "test": splits.test}
     return FineTuningTask(
         make=lambda config, dtype: QuestionAnswerer(
             BertSpanLabeler(config, dtype=dtype), tokenizer, squad.answers
         ),
         objective=span_objective(),
-        train=training() if splits.train is not None else None,
+        train=train,
         score=dev.score if dev else None,
         best="best_f1" if squad.version_2 else "f1",
         show=(lambda predict, board: _show(dev, predict, board)) if dev else None,
         write_predictions=write if test else None,
         data={name: questions for name, questions in read.items() if questions is not None},
+        truncated=truncated,
     )
 
 
 def _show(dev: _QuestionSet, predict: Predict, board: Board) -> None:
-    """Shows wrong answers on TensorBoard, and in v2.0 a precision-recall curve for no answer."""
+    """Writes wrong answers to TensorBoard, and in v2.0 a precision-recall curve for "no answer"."""
     found = dev.decode(predict)
     board.table(
         "wrong_predictions",

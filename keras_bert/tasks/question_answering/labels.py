@@ -1,4 +1,4 @@
-"""Labels windows with the positions of the answer's first and last token."""
+"""Labels windows with the positions of the first and last token of the answer."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -6,21 +6,23 @@ from collections.abc import Sequence
 import numpy as np
 
 from keras_bert.tasks.fine_tuning.examples import Examples
-from keras_bert.tasks.prepared import prepare
+from keras_bert.tasks.prepared import Prepared, prepare
 from keras_bert.tasks.question_answering.processor import SpanProcessor
 from keras_bert.tasks.question_answering.questions import Question
 from keras_bert.tasks.question_answering.span_windows import SpanWindows
 
 
-def training_examples(processor: SpanProcessor, questions: Sequence[Question]) -> Examples:
-    """Splits contexts into windows and labels them with the first answer of each question.
+def prepare_questions(processor: SpanProcessor, questions: Sequence[Question]) -> Prepared:
+    """Splits the contexts of questions into windows."""
+    columns = [[q.text for q in questions], [q.context for q in questions]]
+    return prepare(processor.preprocess, columns)
 
-    Returns:
-        The windows with `start_positions` and `end_positions`, int32 [n].
+
+def training_examples(prepared: Prepared, questions: Sequence[Question]) -> Examples:
+    """Labels the windows of `prepare_questions` with the first answer of each question.
+
+    The labels are `start_positions` and `end_positions`, int32 [n].
     """
-    prepared = prepare(
-        processor.preprocess, [[q.text for q in questions], [q.context for q in questions]]
-    )
     parts = [np.zeros([0, 2], np.int32)]
     first = 0
     for chunk in prepared.chunks:
@@ -34,18 +36,11 @@ def training_examples(processor: SpanProcessor, questions: Sequence[Question]) -
 
 
 def span_positions(windows: SpanWindows, questions: Sequence[Question]) -> np.ndarray:
-    """Finds the first answer of each question in its windows.
+    """Finds the positions in each window of the answer's first and last token, int32 [n, 2].
 
-    The labelled span has every token that contains at least one character of the answer. A window
-    that does not contain all of these tokens is labelled (0, 0), the position of [CLS], as are all
-    windows of a question without answer.
-
-    Args:
-        windows: the windows of `questions`, as eager tensors.
-        questions: questions with or without answers.
-
-    Returns:
-        int32 [n, 2], the first and last position in each window.
+    The span has every token that contains at least one character of the answer. The positions are
+    0, that of [CLS], in a window that lacks any of these tokens, and in every window of a
+    question without answer. `windows` has eager tensors.
     """
     context_of, splits = windows.context_of.numpy(), windows.token_starts.row_splits.numpy()
     starts, ends = windows.token_starts.values.numpy(), windows.token_ends.values.numpy()

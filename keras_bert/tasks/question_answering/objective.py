@@ -1,8 +1,8 @@
-"""The training objective of question answering: span loss and span accuracy.
+"""Defines the training objective of question answering.
 
-The loss is the mean of two cross-entropies over the positions of a window, for the answer's first
-and last token (Devlin et al. 2019, section 4.2). Padding is excluded from both, so the loss of a
-window does not depend on the other windows of its batch.
+The loss is the mean of two cross-entropies over the positions of a window, for the first and last
+token of the answer (Devlin et al. 2019, section 4.2). Padding is excluded, so the loss of a window
+does not depend on the other windows of its batch.
 """
 
 from typing import Any
@@ -18,10 +18,9 @@ ENDS = ("start", "end")
 
 
 def span_objective() -> Objective:
-    """Creates the objective of a `BertSpanLabeler`.
+    """Creates the objective for batches with "start_positions" and "end_positions", int32 [B].
 
-    It expects batches with "start_positions" and "end_positions", int32 [B]. Its "span_accuracy"
-    is the share of windows in which both positions have the highest logit.
+    "span_accuracy" is the share of windows in which both positions have the highest logit.
     """
 
     def weights_of(batch: Batch) -> dict[str, Any]:

@@ -1,7 +1,4 @@
-"""Formats decoded answers as SQuAD prediction files.
-
-The texts are slices of each question's own context, at the character offsets found by decoding.
-"""
+"""Converts decoded answers to the contents of SQuAD prediction files."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -20,15 +17,15 @@ class Predictions:
 
     @property
     def null_odds(self) -> dict[str, float]:
-        """The score of no answer minus the score of the best text, as in null_odds.json."""
+        """{question id: score of "no answer" - score of the best text}, as in null_odds.json."""
         odds = self.outputs["null_score"] - self.outputs["score"]
         return {q.id: value for q, value in zip(self.questions, odds.tolist(), strict=True)}
 
     @property
     def best_texts(self) -> dict[str, str]:
-        """The best text of each question, whatever its null odds; "" if it has no candidate."""
+        """{question id: best text}, whatever the null odds; "" if there is no candidate."""
         starts, ends = self.outputs["nbest_starts"], self.outputs["nbest_ends"]
-        # If the best candidate is no answer, the best text is the candidate after it.
+        # If the best candidate is "no answer", the best text is the candidate after it.
         best = (starts >= 0).argmax(axis=1)
         rows = np.arange(len(starts))
         return {
@@ -41,8 +38,8 @@ class Predictions:
     def answers(self, threshold: float | None) -> dict[str, str]:
         """Returns {question id: answer}, as in predictions.json.
 
-        Args:
-            threshold: a question with higher null odds gets the empty answer; None in v1.1.
+        A question whose null odds are above the threshold gets the empty answer. In v1.1, the
+        threshold is None.
         """
         texts = self.best_texts
         if threshold is None:
@@ -51,14 +48,11 @@ class Predictions:
         return {name: "" if odds[name] > threshold else text for name, text in texts.items()}
 
     def n_best(self, with_null: bool) -> dict[str, list[dict[str, object]]]:
-        """Returns the candidates of each question, as in nbest_predictions.json.
+        """Returns {question id: candidates, best first}, as in nbest_predictions.json.
 
-        Args:
-            with_null: whether no answer is a candidate of every question (v2.0).
-
-        Returns:
-            {question id: [{"text", "probability", "start_logit", "end_logit"}]}, best first; the
-            probabilities of a question sum to 1.
+        A candidate is {"text", "probability", "start_logit", "end_logit"}; the probabilities of a
+        question sum to 1. If `with_null` is set (v2.0), "no answer" is a candidate of every
+        question.
         """
         found = (self.outputs["nbest_starts"] >= 0).sum(axis=1)
         counts = found + 1 if with_null else np.maximum(found, 1)

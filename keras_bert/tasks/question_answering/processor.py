@@ -1,10 +1,10 @@
-"""The graph functions of question answering: strings to windows, and logits to answers.
+"""Converts questions and contexts to windows, and logits to answers, in TensorFlow graphs.
 
     question, context: strings [B] -> windows, ragged int32 [n, (S)]      preprocess
     start, end logits [T] -> best spans -> answers [B]                    decode
 
-Answers are slices of the contexts. Offsets count characters, as in Python's `str`; an invalid
-UTF-8 byte counts as one character, as in `context.decode("utf-8", "surrogateescape")`.
+Offsets count characters, as in Python's `str`. An invalid UTF-8 byte counts as one character, as in
+`context.decode("utf-8", "surrogateescape")`.
 
 B questions, n windows, S tokens of the longest window, T tokens of all windows, K candidates.
 """
@@ -30,34 +30,22 @@ class SpanProcessor:
         self.settings = settings
 
     def preprocess(self, question: tf.Tensor, context: tf.Tensor) -> SpanWindows:
-        """Splits questions and contexts, strings [B] each, into one or more windows a question."""
+        """Splits each of B questions with its context into one or more windows."""
         question, context = same_shape(question=question, context=context)
         return make_windows(question, context, self.tokenizer, self.settings)
 
     def decode(self, outputs: Mapping[str, tf.Tensor], inputs: SpanWindows) -> dict[str, tf.Tensor]:
-        """Decodes span logits into answers.
-
-        Args:
-            outputs: {"start_logits", "end_logits": [T]}.
-            inputs: the windows of the questions.
+        """Decodes "start_logits" and "end_logits", [T] each, into answers.
 
         Returns:
-            `answer`: strings [B]; "" for no answer.
-            `start`, `end`: int32 [B], character offsets of the answer in its context; -1 for no
-                answer.
-            `score`: float64 [B], start logit + end logit of the best text, even if the answer is
-                ""; the lowest float32 if the context has no tokens.
-            `null_score`: float64 [B], the score of no answer. Null odds are `null_score` - `score`.
-            `nbest_answers`, `nbest_starts`, `nbest_ends`, `nbest_probabilities`,
-            `nbest_start_logits`, `nbest_end_logits`: [B, n_best_size], candidates with different
-                texts, best first, padded with "", -1 and 0. If questions may have no answer, no
-                answer is one more candidate, with "" and -1. For a context without tokens it is
-                the only candidate.
+            The outputs of `QuestionAnswerer.predict` for B questions, as tensors; scores are
+            float64. For a context without tokens, "no answer" is the only candidate, and `score` is
+            its score, `null_score`.
         """
         found = find_best_spans(inputs, outputs, self.settings)
         null_score = found.null_start_logits + found.null_end_logits
         score = found.start_logits[:, 0] + found.end_logits[:, 0]
-        score = tf.where(found.counts > 0, score, tf.float32.min)
+        score = tf.where(found.counts > 0, score, null_score)
         answered = found.counts > 0
         if self.settings.threshold is not None:
             answered &= null_score - score <= self.settings.threshold
@@ -69,10 +57,11 @@ class SpanProcessor:
             "end": tf.where(answered, ends[:, 0], -1),
             "score": score,
             "null_score": null_score,
+            "truncated": inputs.truncated,
         } | self._n_best(found, {"answers": texts, "starts": starts, "ends": ends})
 
     def _n_best(self, found: BestSpans, columns: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-        """Adds no answer, the last of K + 1 columns, as a candidate; computes probabilities."""
+        """Adds the candidate "no answer", the last of K + 1 columns; computes probabilities."""
         settings = self.settings
         with_null = tf.ones_like(found.counts, tf.bool)
         if not settings.version_2_with_negative:
@@ -87,7 +76,7 @@ class SpanProcessor:
             )
         )
         scores = tf.where(real, start_logits + end_logits, float("-inf"))
-        # A stable sort places no answer after candidates with an equal score.
+        # A stable sort places "no answer" after candidates with an equal score.
         order = tf.argsort(scores, direction="DESCENDING", stable=True)
         columns = {
             **columns,
@@ -103,11 +92,10 @@ class SpanProcessor:
 
 
 def _texts(found: BestSpans, windows: SpanWindows) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """Slices the candidates from their contexts.
+    """Returns the texts, start and end characters of the candidates, [B, K + 1] each.
 
-    Returns:
-        Texts, start and end characters, [B, K + 1] each. The extra column is no answer, with "" and
-        -1; the columns after the last candidate have the same values.
+    The additional column is the candidate "no answer", with "" and -1. The columns after the last
+    candidate have the same values.
     """
     first, last = (
         tf.pad(tokens, [[0, 0], [0, 1]], constant_values=-1)

@@ -1,4 +1,4 @@
-"""QuestionAnswerer: extractive question answering on strings."""
+"""Defines QuestionAnswerer, which answers questions with spans of given contexts."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -17,15 +17,16 @@ from keras_bert.tasks.fitting import FitData, FitOptions
 from keras_bert.tasks.loading import ModelOptions, Source
 from keras_bert.tasks.losses import span_loss
 from keras_bert.tasks.prepared import gathered
-from keras_bert.tasks.question_answering.labels import training_examples
+from keras_bert.tasks.question_answering.labels import prepare_questions, training_examples
 from keras_bert.tasks.question_answering.objective import ENDS
 from keras_bert.tasks.question_answering.predictions import Predictions, text_at
 from keras_bert.tasks.question_answering.processor import SpanProcessor
 from keras_bert.tasks.question_answering.questions import Question, aligned, questions_of
 from keras_bert.tasks.question_answering.scoring import score
 from keras_bert.tasks.question_answering.served import ServedQuestionAnswering
-from keras_bert.tasks.question_answering.settings import AnswerSettings
+from keras_bert.tasks.question_answering.settings import AnswerSettings, check_doc_stride
 from keras_bert.tasks.task import Task
+from keras_bert.tasks.truncation import report_truncation
 from keras_bert.text.tokenizer import BertTokenizer
 
 _CONTEXT = "The Norman dynasty had a major impact on medieval Europe."
@@ -34,7 +35,7 @@ _DEFAULT = ModelOptions()
 
 
 class AnswerOptions(TypedDict, total=False):
-    """Keyword arguments of `from_pretrained`; documented in `AnswerSettings`."""
+    """Keyword arguments of `from_pretrained`; see AnswerSettings."""
 
     max_seq_length: int | None
     max_query_length: int | None
@@ -53,8 +54,8 @@ class QuestionAnswerer(Task):
         answerer.predict(["Who swore fealty?"], ["Rollo swore fealty to King Charles."])["answer"]
 
     Args:
-        model: the network.
-        tokenizer: a tokenizer with the model's vocabulary.
+        model: a BertSpanLabeler.
+        tokenizer: the tokenizer for the model's vocabulary.
         settings: window and answer lengths, number of candidates, and threshold.
     """
 
@@ -77,15 +78,15 @@ class QuestionAnswerer(Task):
         """Loads a fine-tuned span labeler, or adds a new span head to a pre-trained model.
 
         Args:
-            path: any checkpoint that `--init_checkpoint` accepts.
-            tokenizer: replaces the tokenizer of the checkpoint.
+            path: a model directory, run folder, TF1 checkpoint or KerasHub preset.
+            tokenizer: overrides the checkpoint's tokenizer.
             dtype: dtype policy, such as "mixed_bfloat16".
-            **settings: fields of `AnswerSettings`; they default to the model's training settings,
-                then to the defaults of `AnswerSettings`.
+            **settings: fields of AnswerSettings; by default the values used in training, or the
+                defaults of AnswerSettings.
 
         Raises:
-            InputError: the path cannot be opened, the model has another task or only one segment,
-                or a setting is out of range.
+            InputError: the path cannot be opened, the model is of another task or has only one
+                segment, or a setting is out of range.
         """
         source = Source.open(path)
         source.check_heads(cls.task, cls.__name__)
@@ -99,7 +100,7 @@ class QuestionAnswerer(Task):
         options: ModelOptions = _DEFAULT,
         **settings: Unpack[AnswerOptions],
     ) -> "QuestionAnswerer":
-        """Creates the object from an open checkpoint."""
+        """Creates the object from an open checkpoint, as `from_pretrained` does."""
         known = [field.name for field in fields(AnswerSettings)]
         unknown = sorted(set(settings) - set(known))
         if unknown:
@@ -114,7 +115,7 @@ class QuestionAnswerer(Task):
 
     @classmethod
     def settings_of_export(cls, info: Mapping[str, Any]) -> AnswerSettings:
-        """Restores the settings from the export.json of an exported model."""
+        """Returns the settings recorded in an export's export.json."""
         names = [field.name for field in fields(AnswerSettings)]
         known = {name: info[name] for name in names if name in info}
         # Earlier exports use the name "version_2", and have a threshold in v1.1 too.
@@ -133,18 +134,18 @@ class QuestionAnswerer(Task):
         callbacks: Sequence[keras.callbacks.Callback] = (),
         **options: Unpack[FitOptions],
     ) -> keras.callbacks.History:
-        """Trains the model with Keras' `fit`, on one device.
+        """Trains the model with `keras.Model.fit` on one device and returns its history.
 
         Args:
             questions: n strings.
             contexts: n strings, the context of each question.
             answers: n answers {"text": str, "start": int}: a slice of the context and the offset of
-                its first character. None means no answer and needs `version_2_with_negative`. If a
-                list of answers is given, training uses the first.
-            validation_data: ((questions, contexts), answers), evaluated after each epoch; its
-                scores are in the logs as `val_exact`, `val_f1` and so on.
+                its first character. None means no answer and needs `version_2_with_negative`. If an
+                item is a list of answers, the first one is used.
+            validation_data: ((questions, contexts), answers), evaluated after each epoch; the logs
+                contain the scores as `val_exact`, `val_f1` and so on.
             callbacks: Keras callbacks.
-            **options: fields of `FitSettings`: epochs, batch_size, learning_rate, seed, ...
+            **options: epochs, batch_size, learning_rate, seed and so on; see FitSettings.
 
         Raises:
             InputError: an argument is invalid, such as an answer that is not in its context.
@@ -156,9 +157,11 @@ class QuestionAnswerer(Task):
             held_out = _triple_of(validation_data)
             self._questions(*held_out)
             evaluate = lambda: self.evaluate(*held_out)  # noqa: E731
-        examples = training_examples(self.processor, [_trainable(question) for question in checked])
+        trainable = [_trainable(question) for question in checked]
+        prepared = prepare_questions(self.processor, trainable)
+        self._report_truncation(prepared.truncated, "training questions")
         data = FitData(
-            examples=examples,
+            examples=training_examples(prepared, trainable),
             targets=_targets,
             losses={f"{end}_logits": span_loss for end in ENDS},
             metrics={},
@@ -177,15 +180,12 @@ class QuestionAnswerer(Task):
     ) -> dict[str, float]:
         """Computes the official SQuAD scores of the model.
 
-        Args:
-            questions: n strings.
-            contexts: n strings.
-            answers: n answers as for `fit`, or lists of answers, of which the best match counts.
-            batch_size: windows per batch.
+        The arguments are those of `fit`. If an item of `answers` is a list, the best match counts.
+        `batch_size` is the number of windows per batch.
 
         Returns:
-            The scores of results.json: "exact" and "f1" in percent. If questions may have no
-            answer, also "HasAns_f1", "NoAns_f1" and so on, and the best thresholds.
+            "exact" and "f1" in percent. If questions may have no answer, also "HasAns_f1",
+                "NoAns_f1" and so on, and the best thresholds.
 
         Raises:
             InputError: an argument is invalid, or there are no questions.
@@ -195,6 +195,8 @@ class QuestionAnswerer(Task):
             raise InputError("evaluate() got no questions; expected at least one")
         columns = [[q.text for q in checked], [q.context for q in checked]]
         outputs = gathered(list(self._answers(columns, batch_size)))
+        # Exports of earlier versions do not have this output.
+        self._report_truncation(outputs.get("truncated", np.zeros(len(checked))), "questions")
         return score(Predictions(checked, outputs), self.settings)
 
     def predict(
@@ -205,13 +207,20 @@ class QuestionAnswerer(Task):
         Args:
             questions: n strings.
             contexts: n strings of any length, the context of each question.
-            batch_size: windows per batch.
+            batch_size: number of windows per batch.
 
         Returns:
-            "answer" [n], a slice of the context, or "" for no answer; "start" and "end", its
-            character offsets, or -1; "score" and "null_score", the scores of the best text and of
-            no answer; "nbest_answers", "nbest_starts", "nbest_ends", "nbest_probabilities",
-            "nbest_start_logits" and "nbest_end_logits" [n, candidates], best first.
+            "answer" [n]: slices of the contexts, or "" for no answer.
+            "start" and "end" [n]: the character offsets of the answer in its context, or -1.
+            "score" [n]: start logit + end logit of the best text, even if the answer is ""; for a
+                context without tokens, "null_score".
+            "null_score" [n]: the score of "no answer". The null odds are "null_score" - "score".
+            "truncated" [n]: whether the question was truncated to `max_query_length` tokens.
+                Contexts are never truncated, but split into windows.
+            "nbest_answers", "nbest_starts", "nbest_ends", "nbest_probabilities",
+                "nbest_start_logits" and "nbest_end_logits" [n, candidates]: candidates with
+                different texts, best first, padded with "", -1 and 0. If questions may have no
+                answer, "" is one more candidate, with the offsets -1.
         """
         questions, contexts = _columns(questions, contexts)
         outputs = gathered(list(self._answers([questions, contexts], batch_size)))
@@ -225,20 +234,24 @@ class QuestionAnswerer(Task):
         return outputs
 
     def make_processor(self) -> SpanProcessor:
-        """Creates the graph functions for the current settings."""
+        """Creates the processor for the current settings."""
         return SpanProcessor(self.tokenizer, self.settings)
 
     def served(self, network: Network) -> tf.Module:
-        """Creates the module with the signatures of an export."""
+        """Creates the tf.Module whose signatures are exported."""
         return ServedQuestionAnswering(network, self.processor)
 
     def text_settings(self) -> dict[str, Any]:
-        """Returns the text settings that export.json stores."""
+        """Returns the entries of export.json that describe preprocessing and decoding."""
         return asdict(self.settings)
 
     def example_request(self) -> dict[str, str]:
-        """Returns the input strings of a server's warm-up request."""
+        """Returns the input strings of a warm-up request for a server."""
         return {"question": _QUESTION, "context": _CONTEXT}
+
+    def _report_truncation(self, truncated: np.ndarray, questions: str) -> None:
+        limit = f"max_query_length={self.settings.max_query_length}"
+        report_truncation(truncated, questions, limit)
 
     def _questions(self, questions: Any, contexts: Any, answers: Any) -> list[Question]:
         questions, contexts = _columns(questions, contexts)
@@ -253,7 +266,7 @@ class QuestionAnswerer(Task):
 
 
 def _settings(source: Source, given: Mapping[str, Any]) -> AnswerSettings:
-    """Adds the settings of the model and its run to the given ones."""
+    """Completes the given settings with those of the model and its run, and the defaults."""
     default = AnswerSettings()
     settings: dict[str, Any] = {
         name: source.setting(name, int, given.get(name), getattr(default, name))
@@ -269,7 +282,10 @@ def _settings(source: Source, given: Mapping[str, Any]) -> AnswerSettings:
     if threshold is None and version_2:
         threshold = source.setting(name, float, None)
         threshold = source.run.threshold() if threshold is None else threshold
-    return AnswerSettings(**settings, null_score_diff_threshold=threshold)
+    answers = AnswerSettings(**settings, null_score_diff_threshold=threshold)
+    if given.get("doc_stride") is not None:
+        check_doc_stride(answers.doc_stride, answers.max_seq_length)
+    return answers
 
 
 def _columns(questions: Any, contexts: Any) -> tuple[list[str], list[str]]:
@@ -280,7 +296,7 @@ def _columns(questions: Any, contexts: Any) -> tuple[list[str], list[str]]:
 
 
 def _trainable(question: Question) -> Question:
-    """Returns the question with its answer aligned to the context."""
+    """Returns the question with its answer aligned to the context, or raises InputError."""
     found = aligned(question)
     if found is None:
         answer = question.answers[0]
@@ -302,15 +318,10 @@ def _triple_of(value: Any) -> tuple[Any, Any, Any]:
 
 
 def _slices(contexts: Sequence[str], starts: np.ndarray, ends: np.ndarray) -> np.ndarray:
-    """Returns slices of the contexts; "" where a start is -1.
+    """Returns slices of the contexts at character offsets; "" where a start is -1.
 
-    Args:
-        contexts: n strings.
-        starts: character offsets [n], or [n, K] for K slices of each context.
-        ends: character offsets in the same shape.
-
-    Returns:
-        Strings in the shape of `starts`.
+    `starts` and `ends` are [n], or [n, K] for K slices of each context. The result has the same
+    shape.
     """
     texts = np.empty(starts.shape, object)
     for index in np.ndindex(starts.shape):
@@ -319,7 +330,7 @@ def _slices(contexts: Sequence[str], starts: np.ndarray, ends: np.ndarray) -> np
 
 
 def _targets(batch: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Creates targets [B, S]: 1 at the position, 0 at other tokens, -1 at padding."""
+    """Creates targets [B, S]: 1 at the labeled position, 0 at other tokens, -1 at padding."""
     targets = {}
     for end in ENDS:
         target = np.where(batch["input_mask"] == 1, 0, -1).astype(np.int32)

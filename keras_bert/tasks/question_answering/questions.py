@@ -29,14 +29,10 @@ class Answer:
 
 @dataclass(frozen=True)
 class Question:
-    """One question about one context.
+    """A question about a context, with its gold answers.
 
-    Attributes:
-        id: identifies the question in the prediction files.
-        text: the question.
-        context: the paragraph; all of its questions share one string.
-        answers: the gold answers; empty if the context has no answer (v2.0), None if the file has
-            no "answers".
+    `answers` is empty if the context has no answer (v2.0), and None if the file has no "answers".
+    All questions about a context share one string.
     """
 
     id: str
@@ -67,12 +63,9 @@ def load_questions(path: str | os.PathLike) -> list[Question]:
 def questions_of(
     texts: Sequence[str], contexts: Sequence[str], answers: Sequence[Any]
 ) -> list[Question]:
-    """Creates questions from Python API arguments; the ids are the indices.
+    """Creates questions from the arguments of a task object; their ids are their indices.
 
-    Args:
-        texts: n questions.
-        contexts: n strings.
-        answers: n answers {"text": str, "start": int}, lists of such answers, or None.
+    Each item of `answers` is {"text": str, "start": int}, a list of these, or None.
     """
     answers = check_list("answers", answers, "answers")
     check_same_length(questions=texts, answers=answers)
@@ -83,7 +76,7 @@ def questions_of(
 
 
 def _answers_of(given: Any, where: str) -> Iterator[Answer]:
-    """Yields the answers to one question; yields nothing if `given` is None."""
+    """Yields the answers to one question; none if `given` is None."""
     if given is None:
         return
     for answer in [given] if isinstance(given, Mapping) else check_list(where, given, "answers"):
@@ -123,12 +116,11 @@ def check_answered(questions: Iterable[Question], where: object) -> None:
 
 
 def aligned(question: Question) -> Question | None:
-    """Aligns the first answer, which training uses, with the text of the context.
+    """Corrects the position of a question's first answer, the one that training uses.
 
-    Returns:
-        The question unchanged if its answer is at `start`, apart from white space. Otherwise the
-        answer is searched from one word before that place to one word after it, with any white
-        space between its words, and moved to the nearest match. None if there is no match.
+    If the context has the answer's words at `start`, the question is returned unchanged. Otherwise,
+    the words are searched for from one word before that place to one word after it, with any white
+    space between them, and the nearest match becomes the answer. Returns None if there is no match.
     """
     if not question.answers:
         return question

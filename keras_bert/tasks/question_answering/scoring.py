@@ -1,10 +1,9 @@
 """Computes the official SQuAD scores, exact match and F1, in percent.
 
-Predicted and gold texts are normalized: lower case, without ASCII punctuation and the words "a",
-"an" and "the", with single spaces. Exact match compares the texts, F1 the words between white
-space; both take the best match among the gold answers (Rajpurkar et al. 2016; 2018 for questions
-without answer). Chinese has no white space between words, so its F1 is close to exact match, as in
-the official scorer.
+Predicted and gold texts are normalized first. Exact match compares the texts, and F1 the words
+between white space; both take the best match among the gold answers (Rajpurkar et al. 2016; 2018
+for questions without answer). Chinese has no white space between words, so its F1 is close to exact
+match, as in the official scorer.
 """
 
 import re
@@ -29,12 +28,7 @@ def normalize_answer(text: str) -> str:
 
 
 def score(found: Predictions, settings: AnswerSettings) -> dict[str, float]:
-    """Scores predictions for answered questions, as in results.json.
-
-    Returns:
-        The scores of `score_v1`; or in v2.0 those of `score_v2` and `best_thresholds`, and
-        "null_score_diff_threshold", the threshold for other questions.
-    """
+    """Computes the scores of results.json; in v2.0, they include the best thresholds."""
     predictions = found.answers(settings.threshold)
     if not settings.version_2_with_negative:
         return score_v1(found.questions, predictions)
@@ -46,14 +40,14 @@ def score(found: Predictions, settings: AnswerSettings) -> dict[str, float]:
 
 
 def threshold_for_others(found: Predictions, settings: AnswerSettings) -> float:
-    """Returns the given threshold, or else the one with the best F1 on these answered questions."""
+    """Returns the given threshold, or else the one with the best F1 on these questions."""
     if settings.null_score_diff_threshold is not None:
         return settings.null_score_diff_threshold
     return best_f1_threshold(found.questions, found.best_texts, found.null_odds)
 
 
 def score_v1(questions: Sequence[Question], predictions: Mapping[str, str]) -> dict[str, float]:
-    """Computes {"exact", "f1"}, in percent, as the official SQuAD v1.1 scorer.
+    """Computes "exact" and "f1" like the official SQuAD v1.1 scorer.
 
     A missing prediction scores 0; predictions with an unknown question id are ignored.
     """
@@ -62,10 +56,7 @@ def score_v1(questions: Sequence[Question], predictions: Mapping[str, str]) -> d
 
 
 def _percent(scores: Sequence[float]) -> float:
-    """Returns the mean in percent, with the same last digits on all versions of Python.
-
-    The official scorers use `sum`, which rounds differently since Python 3.12.
-    """
+    """Returns the mean in percent, without `sum`, which rounds differently since Python 3.12."""
     total = 0.0
     for score in scores:
         total += score
@@ -75,13 +66,11 @@ def _percent(scores: Sequence[float]) -> float:
 def score_v2(questions: Sequence[Question], predictions: Mapping[str, str]) -> dict[str, float]:
     """Computes the scores of the official SQuAD v2.0 scorer.
 
-    Args:
-        questions: questions with and without answers.
-        predictions: {question id: text} for every question; "" means no answer.
+    `predictions` is {question id: text} for every question; "" means no answer.
 
     Returns:
-        {"exact", "f1", "total"} over all questions, and the same with the prefix "HasAns_" over
-        the questions with an answer and "NoAns_" over those without.
+        "exact", "f1" and "total", the number of questions. The prefix "HasAns_" means the questions
+        with an answer, and "NoAns_" those without.
     """
     missing = [question.id for question in questions if question.id not in predictions]
     if missing:
@@ -107,15 +96,11 @@ def best_thresholds(
 ) -> dict[str, float]:
     """Finds the null odds thresholds that give the best v2.0 scores on these questions.
 
-    A question whose null odds are above the threshold gets the empty answer.
-
-    Args:
-        questions: questions with and without answers.
-        answers: {question id: best text that is not empty}.
-        null_odds: {question id: score of no answer minus score of that text}.
+    A question whose null odds (see Predictions) are above the threshold gets the empty answer, and
+    other questions get their best text in `answers`, {question id: text}.
 
     Returns:
-        {"best_exact", "best_f1"} in percent, and the threshold of each, with the suffix "_thresh".
+        "best_exact" and "best_f1" in percent, and their thresholds with the suffix "_thresh".
     """
     results = {}
     for name, (total, odds, count) in _best_counts(questions, answers, null_odds).items():
@@ -129,12 +114,9 @@ def best_f1_threshold(
 ) -> float:
     """Finds the null odds threshold with the best F1, for use on other questions.
 
-    The arguments are those of `best_thresholds`.
-
-    Returns:
-        The threshold of `best_thresholds`, except if empty answers to all questions are best. The
-        official scorer then reports 0, which would still answer some questions; this function
-        returns a value below all null odds.
+    It is the threshold of `best_thresholds`, except if empty answers to all questions are best. The
+    official scorer then reports 0, which would still answer some questions; this function returns a
+    value below all null odds.
     """
     _, odds, count = _best_counts(questions, answers, null_odds)["f1"]
     return float(odds[count - 1] if count else np.nextafter(odds[0], -np.inf))
@@ -143,11 +125,7 @@ def best_f1_threshold(
 def _best_counts(
     questions: Sequence[Question], answers: Mapping[str, str], null_odds: Mapping[str, float]
 ) -> dict[str, tuple[float, np.ndarray, int]]:
-    """Finds how many questions to answer, in order of null odds, for the best scores.
-
-    Returns:
-        For "exact" and "f1": the sum of the scores, the sorted null odds, and that number.
-    """
+    """Returns {metric: (best total, sorted null odds, number of questions to answer for it)}."""
     odds = np.array([null_odds[question.id] for question in questions], np.float64)
     has_answer = np.array([bool(question.answers) for question in questions])
     is_empty = np.array([not answers[question.id] for question in questions])
@@ -155,10 +133,10 @@ def _best_counts(
     results = {}
     scores = _question_scores(questions, answers, _f1_v2)
     for name, values in zip(("exact", "f1"), scores, strict=True):
-        # The gain of answering: the question's score, or -1 for the lost point of no answer.
+        # The gain of answering: the score of the answer, or -1 (the lost point) if there is none.
         gains = np.where(has_answer, values, np.where(is_empty, 0.0, -1.0))[order]
         totals = np.cumsum(np.concatenate([[(~has_answer).sum()], gains]))
-        best = int(np.argmax(totals))  # The first maximum; 0 answers no question.
+        best = int(np.argmax(totals))  # The first maximum; 0 means only empty answers.
         results[name] = float(totals[best]), odds[order], best
     return results
 
@@ -168,7 +146,7 @@ def _question_scores(
     predictions: Mapping[str, str],
     f1_of: Callable[[list[str], list[str]], float],
 ) -> tuple[list[float], list[float]]:
-    """Returns exact match and F1 of each question, against its best matching gold answer."""
+    """Returns exact match and F1 of each question with the best matching gold answer."""
     exact, f1 = [], []
     for question in questions:
         gold = [normalize_answer(answer.text) for answer in question.answers]

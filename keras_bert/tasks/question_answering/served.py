@@ -1,4 +1,4 @@
-"""Serving signatures of question answering, for strings and for token ids."""
+"""Defines the serving signatures of question answering, for strings and for token ids."""
 
 from collections.abc import Callable
 
@@ -11,11 +11,7 @@ from keras_bert.tasks.question_answering.processor import SpanProcessor
 
 
 class ServedQuestionAnswering(tf.Module):
-    """Question answering as signatures of a SavedModel.
-
-    Raises:
-        InputError: the windows are longer than the model's maximum sequence length.
-    """
+    """The SavedModel signatures; raises InputError if windows are too long for the model."""
 
     def __init__(self, network: Network, processor: SpanProcessor):
         length, limit = processor.settings.max_seq_length, network.config.max_position_embeddings
@@ -48,11 +44,12 @@ class ServedQuestionAnswering(tf.Module):
     def of_token_ids(
         self, input_ids: tf.Tensor, input_mask: tf.Tensor, segment_ids: tf.Tensor
     ) -> dict[str, tf.Tensor]:
-        """Returns float32 [B, S] logits for windows tokenized by the client, int32 [B, S] each.
+        """Computes the logits of windows tokenized by the client, int32 [B, S] each.
 
-        The logits, `start_logits` and `end_logits`, are 0 at padding.
+        Returns "start_logits" and "end_logits", float32 [B, S] each, which are 0 at padding; and
+        "truncated", bool [B], whether tokens beyond the model's positions were ignored.
         """
-        limit = self.network.config.max_position_embeddings
-        rows = token_ids.Rows(input_ids, input_mask, segment_ids, limit)
+        rows = token_ids.Rows(input_ids, input_mask, segment_ids, self.network.config)
         outputs = self.network(rows.input_ids, rows.segment_ids)
-        return {name: rows.padded(outputs[name]) for name in ("start_logits", "end_logits")}
+        logits = {name: rows.padded(outputs[name]) for name in ("start_logits", "end_logits")}
+        return {**logits, "truncated": rows.truncated}

@@ -1,10 +1,11 @@
-"""The window and decoding settings of question answering."""
+"""Defines the window and decoding settings of question answering."""
 
 import math
 from dataclasses import dataclass
 
 from keras_bert.common.errors import InputError
 
+_NOT_CONTEXT = 4  # Tokens of a window: [CLS], two [SEP] and a question of one token.
 _AT_LEAST_ONE = ("n_best_size", "max_answer_length", "max_query_length", "doc_stride")
 
 
@@ -13,14 +14,14 @@ class AnswerSettings:
     """Window and decoding settings, named like the flags of run_squad.
 
     Attributes:
-        max_seq_length: tokens in a window, including [CLS] and both [SEP].
-        max_query_length: tokens in a question; longer questions are truncated.
-        doc_stride: tokens between the starts of two consecutive windows.
-        n_best_size: candidates for each question.
-        max_answer_length: tokens in an answer, at most.
+        max_seq_length: maximum number of tokens in a window, including [CLS] and both [SEP].
+        max_query_length: maximum number of tokens in a question; longer questions are truncated.
+        doc_stride: number of tokens between the starts of two consecutive windows.
+        n_best_size: maximum number of candidates for each question.
+        max_answer_length: maximum number of tokens in an answer.
         version_2_with_negative: whether a question may have no answer.
-        null_score_diff_threshold: a question with higher null odds gets the empty answer. None
-            means 0.
+        null_score_diff_threshold: a question whose null odds (score of "no answer" - score of the
+            best text) are higher gets the empty answer; None means 0.
 
     Raises:
         InputError: a value is out of range, or a threshold is given but every question has an
@@ -60,3 +61,16 @@ class AnswerSettings:
     def threshold(self) -> float | None:
         """The threshold in use; None if every question has an answer."""
         return (self.null_score_diff_threshold or 0.0) if self.version_2_with_negative else None
+
+
+def check_doc_stride(doc_stride: int, max_seq_length: int) -> None:
+    """Rejects a given stride that has no effect, because it is larger than every window.
+
+    The default stride is not checked: short windows start right after each other.
+    """
+    largest = max_seq_length - _NOT_CONTEXT
+    if doc_stride > largest:
+        raise InputError(
+            f"doc_stride={doc_stride}: is larger than the part of the context in a window; "
+            f"expected at most {largest}, for max_seq_length={max_seq_length}"
+        )

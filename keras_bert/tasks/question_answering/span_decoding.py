@@ -3,10 +3,10 @@
     start, end logits [T] -> best spans of each window -> spans of each question, sorted
     -> spans with different texts, [B, K]
 
-A span starts and ends at tokens of the context, starts in the window that `max_context` marks for
-its first token, and has at most `max_answer_length` tokens. Its score is start logit + end logit,
-in float64. The score of no answer is the score of the span ([CLS], [CLS]) in the window where this
-score is lowest.
+A span has at most `max_answer_length` tokens, all of them context tokens of one window. This window
+must be the one that `max_context` marks for the first token. The score of a span is start logit +
+end logit, in float64. The score of "no answer" is that of the span ([CLS], [CLS]), in the window
+where it is lowest.
 
 B questions, C distinct contexts, n windows, S tokens of the longest window, T tokens of all
 windows, D tokens of the contexts, K spans kept, M candidates of all questions.
@@ -26,16 +26,11 @@ _BASE = 0x2545F4914F6CDD1D
 
 
 class BestSpans(NamedTuple):
-    """The candidates of each question, best first, and the logits of no answer.
+    """The candidates of each question, best first, and the logits of "no answer".
 
-    Attributes:
-        counts: int32 [B], the number of candidates, at most K.
-        first_tokens: int32 [B, K], indices into the D tokens; padded with -1.
-        last_tokens: int32 [B, K], padded with -1.
-        start_logits: float64 [B, K], padded with 0.
-        end_logits: float64 [B, K], padded with 0.
-        null_start_logits: float64 [B].
-        null_end_logits: float64 [B].
+    `counts`, int32 [B], is the number of candidates of each question. `first_tokens` and
+    `last_tokens` are indices into the D tokens, int32 [B, K], padded with -1. All logits are
+    float64: those of the candidates are [B, K], padded with 0, and those of "no answer" are [B].
     """
 
     counts: tf.Tensor
@@ -50,7 +45,7 @@ class BestSpans(NamedTuple):
 def find_best_spans(
     windows: SpanWindows, logits: Mapping[str, tf.Tensor], settings: AnswerSettings
 ) -> BestSpans:
-    """Finds the best spans of each question, without repeated texts."""
+    """Finds the best spans with different texts for each question."""
     rows = tf.size(windows.context_of)
     start_logits, end_logits = (logits[f"{end}_logits"] for end in ("start", "end"))
     window, first, last = _window_spans(windows, start_logits, end_logits, settings)
@@ -69,7 +64,7 @@ def find_best_spans(
         tf.gather(values, order)
         for values in (question, shift + first, shift + last, start_logit, end_logit)
     )
-    # Keep the first span of each text, then the first K of these; the index M means no span.
+    # Keep the first span of each text, then the first K of these. The index M means no span.
     texts, text = tf.unique(_fingerprints(windows, question, first, last))
     found = tf.math.unsorted_segment_min(tf.range(tf.size(text)), text, tf.size(texts))
     counts = tf.math.bincount(tf.gather(question, found), minlength=rows, maxlength=rows)
@@ -126,8 +121,7 @@ def _window_spans(
 def _largest_ahead(values: tf.Tensor, count: int) -> tf.Tensor:
     """Computes the maximum over each `count` consecutive values: [n, S + count - 1] -> [n, S].
 
-    Each pass combines two maxima over shorter, adjacent or overlapping ranges, which takes
-    log2(count) passes.
+    A pass combines maxima over two shorter ranges, so log2(count) passes are enough.
     """
     covered = 1
     while covered < count:
@@ -140,7 +134,7 @@ def _largest_ahead(values: tf.Tensor, count: int) -> tf.Tensor:
 def _null_logits(
     windows: SpanWindows, start_logits: tf.Tensor, end_logits: tf.Tensor
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Returns the [CLS] logits of each question, from the window with the lowest sum."""
+    """Returns the [CLS] logits of each question, from the window where their sum is lowest."""
     places = windows.input_ids.row_starts()
     start, end = (
         tf.cast(tf.gather(logits, places), tf.float64) for logits in (start_logits, end_logits)
@@ -156,15 +150,13 @@ def _null_logits(
 def _fingerprints(
     windows: SpanWindows, question: tf.Tensor, first: tf.Tensor, last: tf.Tensor
 ) -> tf.Tensor:
-    """Computes an int64 number for each span, equal for spans of a question with equal texts.
+    """Returns a number for each span that is equal for equal texts of a question, int64 [M].
 
-    Two different texts of a question get the same number with a probability of about 2^-60. A
-    comparison of the texts would need a copy of the whole context for each span, such as a
-    thousand copies of 1 MB. A span is given by its question, first and last token, int32 [M] each;
-    tokens are indices into the D tokens.
-
-    Returns:
-        int64 [M]: the polynomial of question, length and bytes in `_BASE`, modulo 2^64.
+    `question`, `first` and `last` are the question, first token and last token of each span, int32
+    [M]; tokens are indices into the D tokens. The number is a polynomial of the question, length
+    and bytes in `_BASE`, modulo 2^64: different texts get the same number with a probability of
+    about 2^-60. Comparing the texts would need a copy of the context per span, such as a thousand
+    copies of 1 MB.
     """
     text_bytes, text_starts = bytes_of(windows.context)
     size = tf.size(text_bytes)
@@ -174,7 +166,7 @@ def _fingerprints(
     offset = tf.cast(offset, tf.int32)
     start = offset + tf.gather(windows.token_starts.values, first)
     end = offset + tf.gather(windows.token_ends.values, last)
-    # Scale the sums as if all spans ended at the same byte, so that equal texts are equal.
+    # Scale the sums as if all spans started at the same byte, so that equal texts are equal.
     number = (tf.gather(sums, end) - tf.gather(sums, start)) * tf.gather(powers, size - start)
     for part in (end - start, question):
         number = number * _BASE + tf.cast(part, tf.int64)
@@ -182,5 +174,5 @@ def _fingerprints(
 
 
 def _take(values: tf.Tensor, indices: tf.Tensor, default: int) -> tf.Tensor:
-    """Gathers from values [M]; the index M returns `default`."""
+    """Gathers from values [M]; the index M gives `default`."""
     return tf.gather(tf.pad(values, [[0, 1]], constant_values=default), indices)

@@ -1,11 +1,11 @@
 """Splits questions and contexts into overlapping windows of tokens.
 
-    [CLS] question [SEP] part of the context [SEP]        segments 0 0 0 1 1
-
     question, context: strings [B] -> tokens with byte offsets -> windows, ragged int32 [n, (S)]
 
-Each distinct context is tokenized once. The windows are built as one padded table [n, S]; the
-padding is then removed.
+    [CLS] question [SEP] part of the context [SEP]        one window
+      0      0       0            1            1          its segment ids
+
+Each distinct context is tokenized once.
 
 B questions, C distinct contexts, D tokens of these contexts, n windows, S tokens of the longest
 window, T tokens of all windows.
@@ -23,15 +23,16 @@ class SpanWindows(NamedTuple):
     """The windows of some questions, grouped by question.
 
     Attributes:
-        input_ids: ragged int32 [n, (S)], the model's token ids.
+        input_ids: ragged int32 [n, (S)].
         segment_ids: ragged int32 [n, (S)].
-        question: int32 [n], the question of each window.
+        question: int32 [n], the index of the question of each window.
         context_at: int32 [n], the position in the window of its first context token.
         first_token: int32 [n], the index of that token among the D tokens.
         context: strings [C], distinct.
-        context_of: int32 [B], the context of each question.
+        context_of: int32 [B], the index of the context of each question.
         token_starts: ragged int32 [C, (tokens)], the byte offset of each token in its context.
         token_ends: ragged int32 [C, (tokens)], the byte offset after each token.
+        truncated: bool [B], whether the question was truncated to `max_query_length` tokens.
     """
 
     input_ids: tf.RaggedTensor
@@ -43,6 +44,7 @@ class SpanWindows(NamedTuple):
     context_of: tf.Tensor
     token_starts: tf.RaggedTensor
     token_ends: tf.RaggedTensor
+    truncated: tf.Tensor
 
     @property
     def lengths(self) -> tf.Tensor:
@@ -60,7 +62,7 @@ def make_windows(
 ) -> SpanWindows:
     """Tokenizes questions and contexts and splits each pair into windows.
 
-    Each question has at least one window; each context token is in at least one window.
+    Each question has at least one window, and each context token is in at least one window.
     """
     # Tokenize all texts in one call, the contexts first.
     context, context_of = tf.unique(context)
@@ -71,11 +73,12 @@ def make_windows(
     starts, sizes = (
         tf.cast(of_texts, tf.int32) for of_texts in (ids.row_starts(), ids.row_lengths())
     )
-    query_starts, queries = starts[count:], tf.minimum(sizes[count:], settings.max_query_length)
+    query_starts, truncated = starts[count:], sizes[count:] > settings.max_query_length
+    queries = tf.minimum(sizes[count:], settings.max_query_length)
     starts, sizes = (tf.gather(of_contexts, context_of) for of_contexts in (starts, sizes))
     room = settings.max_seq_length - 3 - queries
     step = tf.minimum(room, settings.doc_stride)
-    # One window, plus one for each stride needed to cover the rest of the context.
+    # One window, and one more for each stride that is needed to cover the rest of the context.
     counts = 1 + tf.maximum(-((room - sizes) // step), 0)
 
     nth = tf.ragged.range(counts)  # [B, (windows)]
@@ -85,7 +88,8 @@ def make_windows(
     context_at = tf.gather(queries, row) + 2
     first_token = tf.gather(starts, row) + offset
 
-    # A table of token indices; [SEP] and [CLS] have the two indices after the texts' tokens.
+    # The token indices of the windows as one padded table [n, S]; the padding is removed below.
+    # [SEP] and [CLS] have the two indices after the tokens of the texts.
     separator = tf.size(ids.values)
     tokens = tf.concat([ids.values, [tokenizer.sep_token_id, tokenizer.cls_token_id]], axis=0)
     lengths = context_at + length + 1
@@ -115,17 +119,17 @@ def make_windows(
         context_of,
         token_starts[:count],
         token_ends[:count],
+        truncated,
     )
 
 
 def max_context(windows: SpanWindows) -> tf.Tensor:
-    """Marks, for each context token, the one window where it has the most context around it.
+    """Marks each context token in the window where it has the most context, bool [n, S].
 
-    The score is the smaller of the numbers of tokens to its left and right, plus 0.01 times the
-    number of context tokens in the window; the first window wins a tie (released run_squad).
-
-    Returns:
-        bool [n, S]: true once for every token of every question's context.
+    A token's score in a window is the smaller of the numbers of context tokens to its left and
+    right, plus 0.01 times the number of context tokens in the window. The window with the highest
+    score wins, or the first of several, as in Google's run_squad. So every token of a question's
+    context is marked once.
     """
     length = windows.context_lengths[:, tf.newaxis]
     count = tf.shape(length)[0]

@@ -1,16 +1,14 @@
-"""Reads SQuAD datasets prepared by TensorFlow Datasets."""
+"""Reads SQuAD datasets that TensorFlow Datasets has prepared."""
 
 from keras_bert.tasks.prepared_tfds import open_prepared, read_split
 from keras_bert.tasks.question_answering.questions import Answer, Question, check_ids
 
 
 def read_tfds(version: str, split: str, data_dir: str = "") -> list[Question]:
-    """Reads the questions of a SQuAD split prepared by TensorFlow Datasets.
+    """Reads the questions of a SQuAD split.
 
-    Args:
-        version: "v1.1" or "v2.0".
-        split: "train" or "validation".
-        data_dir: TensorFlow Datasets folder; if empty, TFDS_DATA_DIR or ~/tensorflow_datasets.
+    `version` is "v1.1" or "v2.0", and `split` is "train" or "validation". An empty `data_dir` means
+    TFDS_DATA_DIR or ~/tensorflow_datasets.
     """
     builder = open_prepared(f"squad/{version}", data_dir)
     contexts: dict[str, str] = {}

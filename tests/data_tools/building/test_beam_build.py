@@ -7,7 +7,6 @@ import importlib.util
 import json
 import os
 import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,13 +19,14 @@ from keras_bert.common.errors import InputError
 
 SMALL = Settings(max_seq_length=32, max_predictions_per_seq=5, dupe_factor=2, num_shards=4)
 
-# Reads a list of builds as JSON and runs them one after the other in one process. "stop" ends a
-# build before its shards are made, as a kill would. disk:// is this machine's disk, accessed as a
-# file system with a scheme like those of the clouds: any file access that bypasses Beam fails.
+# Reads a list of builds as JSON and runs them one after the other in one process. "before" and
+# "before_shards" are code that runs before a build and before its shards are made. disk:// is this
+# machine's disk, accessed as a file system with a scheme like those of the clouds: any file access
+# that bypasses Beam fails.
 SCRIPT = """
 import json, sys
 from apache_beam.io.localfilesystem import LocalFileSystem
-from data_tools.building import beam_build
+from data_tools.building import beam_shards, versions
 from data_tools.create_pretraining_data import Runner, create_pretraining_data
 from data_tools.settings import Settings
 from keras_bert.common.errors import InputError
@@ -58,30 +58,36 @@ for name in ("mkdirs", "create", "open", "rename", "exists", "size", "metadata")
 Disk.delete = lambda self, paths: [__import__("shutil").rmtree(here(path)) if path.endswith("/")
                                    else __import__("os").remove(here(path)) for path in paths]
 
-make_shards = beam_build._make_shards
+make_shards, check_worker = beam_shards.make_shards, versions.check_worker
+
+class Stopped(Exception):
+    pass
+
+def stop():
+    raise Stopped
+
+def edit(path):
+    text = open(path).read()
+    open(path, "w").write(text.replace(" da", " di"))
+
+def launch_with_another_numpy():
+    versions.check_worker = lambda made_with: check_worker(made_with | {"numpy": "1.0.0"})
+
 for job in json.load(sys.stdin):
-    beam_build._make_shards = sys.exit if job.pop("stop", False) else make_shards
+    code = job.pop("before_shards", "")
+    beam_shards.make_shards = lambda *plan, code=code: (exec(code, globals()), make_shards(*plan))
+    versions.check_worker = check_worker
+    exec(job.pop("before", ""))
     settings = Settings(**job.pop("settings"))
     expected_error = job.pop("expected_error", None)
     try:
         create_pretraining_data(**job, settings=settings, runner=Runner("DirectRunner"))
         assert not expected_error
-    except TypeError as stopped:
-        assert "exit" in str(stopped)
+    except Stopped:
+        pass
     except InputError as error:
         assert expected_error and expected_error in str(error), error
 """
-
-
-@pytest.fixture(scope="session")
-def beam_python(root) -> str:
-    """Path of a Python interpreter that has Apache Beam."""
-    if importlib.util.find_spec("apache_beam") is not None:
-        return sys.executable
-    python = root / ".beam" / "bin" / "python"
-    if not python.exists():
-        pytest.skip("apache_beam is not installed, nor is .beam, its environment (make beam)")
-    return str(python)
 
 
 @pytest.fixture
@@ -95,23 +101,12 @@ def build_on_beam(beam_python, root):
             input=json.dumps(jobs),
             capture_output=True,
             text=True,
-            timeout=300,
+            timeout=900,
             cwd=root,
         )
         assert done.returncode == 0, done.stderr
 
     return run
-
-
-@pytest.fixture
-def folder(files, tmp_path, corpus):
-    """Creates a folder with the corpus in several files, one of which has an invalid byte."""
-    folder = tmp_path / "text"
-    folder.mkdir()
-    for number in range(5):
-        (folder / f"{number}.txt").write_text(corpus(8, seed=number))
-    (folder / "odd.txt").write_bytes(b"ba \xff da\n" + corpus(1, seed=9).encode())
-    return files | {"input_file": str(folder)}
 
 
 def test_beam_build_equals_local_build(folder, tmp_path, contents, build_on_beam):
@@ -153,11 +148,11 @@ def test_beam_build_on_several_processes_equals_local_build(
         ],
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=900,
         cwd=root,
     )
     assert done.returncode == 0, done.stderr
-    assert "odd input: 1 undecodable byte;" in done.stderr
+    assert "malformed or too long: 1 undecodable byte;" in done.stderr
     assert contents(tmp_path / "beam") == local
 
 
@@ -184,7 +179,8 @@ def test_one_runner_resumes_the_build_of_another(
     inode = first.stat().st_ino
 
     build_on_beam(
-        started_here | {"settings": SMALL}, started_there | {"settings": SMALL, "stop": True}
+        started_here | {"settings": SMALL},
+        started_there | {"settings": SMALL, "before_shards": "stop()"},
     )
     assert contents(started_here["output_dir"]) == complete
     assert Path(started_here["output_dir"], first.name).stat().st_ino == inode  # was not rebuilt
@@ -201,7 +197,7 @@ def test_files_on_another_file_system(folder, tmp_path, contents, build_on_beam)
     elsewhere = {name: f"disk:/{path}" for name, path in folder.items()}
     elsewhere["output_dir"] += "-elsewhere"
     job = elsewhere | {"settings": SMALL}
-    build_on_beam(job | {"stop": True}, job)
+    build_on_beam(job | {"before_shards": "stop()"}, job)
     leftover = Path(folder["output_dir"] + "-elsewhere", ".building/plan.json")
     leftover.parent.mkdir()
     leftover.touch()  # as after a kill during the final cleanup
@@ -244,6 +240,36 @@ def test_corpus_without_words_leaves_no_files_on_another_file_system(
     assert not any(path.is_file() for path in (tmp_path / "out").rglob("*"))
 
 
+def test_edit_between_the_two_passes_is_an_error(folder, build_on_beam):
+    """Replaces words only, so the numbers of documents and sentences stay the same."""
+    edited = folder["input_file"] + "/3.txt"
+    error = f"{edited}: the content changed during the build"
+    job = folder | {
+        "settings": SMALL,
+        "before_shards": f"edit({edited!r})",
+        "expected_error": error,
+    }
+    build_on_beam(job)
+    assert not Path(folder["output_dir"], "manifest.json").exists()
+
+
+def test_missing_shards_are_an_error(folder, build_on_beam):
+    """Makes no shards, as workers that write to the disks of other machines."""
+    no_shards = "beam_shards.make_shards = lambda *plan: None"
+    error = "4 of 4 shards are missing"
+    build_on_beam(folder | {"settings": SMALL, "before": no_shards, "expected_error": error})
+    assert not Path(folder["output_dir"], "manifest.json").exists()
+
+
+def test_worker_with_other_versions_is_an_error(folder, build_on_beam):
+    """Builds with workers that had other versions from the start, or only in the second pass."""
+    job = folder | {"settings": SMALL, "expected_error": "; expected 1.0.0, as on the launching"}
+    build_on_beam(job | {"before": "launch_with_another_numpy()"})
+    assert not Path(folder["output_dir"]).exists()
+    build_on_beam(job | {"before_shards": "launch_with_another_numpy()"})
+    assert not Path(folder["output_dir"], "manifest.json").exists()
+
+
 def test_invalid_input_prints_an_error_and_no_traceback(folder, beam_python, root, tmp_path):
     (tmp_path / "text/odd.txt").write_bytes(b"ba da\n\xff\xfe\n")
     flags = [f"--{name}={value}" for name, value in folder.items()]
@@ -264,7 +290,7 @@ def test_invalid_input_prints_an_error_and_no_traceback(folder, beam_python, roo
             [beam_python, "-m", "data_tools.create_pretraining_data", *flags, *words],
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=900,
             cwd=root,
         )
         assert done.returncode == 1
@@ -287,5 +313,5 @@ def test_num_workers_with_a_beam_runner_is_rejected(files):
 
 def test_missing_beam_error_names_the_package_to_install(files, monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(InputError, match=r"pip install -e '\.\[beam\]'"):
+    with pytest.raises(InputError, match=r"pip install 'keras-bert-pipeline\[beam\]'"):
         create_pretraining_data(**files, settings=SMALL, runner=Runner("DirectRunner"))

@@ -111,12 +111,15 @@ def finish(files, settings, monkeypatch) -> list[int]:
 
 
 @pytest.mark.slow
-def test_killed_build_resumes_with_the_missing_shards(root, files, contents, monkeypatch):
+def test_killed_build_resumes_with_the_missing_shards(
+    root, files, contents, monkeypatch, random_moment
+):
     """Kills a worker, then the main process, then lets the build finish."""
     there = 0
     for victim in ("worker", "build"):
         with start(root, files, SLOW, num_workers=2) as process:
-            wait_for_shards(files, there + 1)
+            wait_for_shards(files, there + random_moment.randrange(1, 5))
+            time.sleep(random_moment.uniform(0, 0.3))
             workers = workers_of(process)
             os.kill(workers[0] if victim == "worker" else process.pid, signal.SIGKILL)
             _, stderr = process.communicate(timeout=60)
@@ -385,10 +388,13 @@ def test_manifest_is_not_written_if_a_shard_was_lost_during_the_move(files, monk
     assert not os.path.exists(os.path.join(files["output_dir"], "manifest.json"))
 
 
-def test_ctrl_c_prints_no_traceback_and_the_build_resumes(root, files, monkeypatch, contents):
+def test_ctrl_c_prints_no_traceback_and_the_build_resumes(
+    root, files, monkeypatch, contents, random_moment
+):
     """Sends SIGINT to the entire process group, as a terminal does."""
     with start(root, files, SLOW, num_workers=2, start_new_session=True) as process:
-        wait_for_shards(files, 1)
+        wait_for_shards(files, random_moment.randrange(1, 9))
+        time.sleep(random_moment.uniform(0, 0.3))
         os.killpg(process.pid, signal.SIGINT)
         _, stderr = process.communicate(timeout=60)
     assert process.returncode == 130

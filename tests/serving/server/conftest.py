@@ -1,4 +1,4 @@
-"""Fixtures: a fake model, a server of it in a process, and servers in threads."""
+"""Fixtures: a fake model, a server of it in a process, servers in threads, and the demo page."""
 
 import asyncio
 import json
@@ -16,6 +16,11 @@ from typing import Any, NamedTuple
 import pytest
 import requests
 
+CHROMIUM = Path("/usr/bin/chromium")
+CHROMIUM_FLAGS = [
+    *("--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
+    *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
+]
 LABELS = ["negative", "neutral", "positive"]
 
 
@@ -54,7 +59,7 @@ class Server(NamedTuple):
 
     def send(self, client: socket.socket, body: bytes, length: int | None = None) -> None:
         """Sends a request or its first part."""
-        head = "POST /v1/models/model:predict HTTP/1.1\r\nHost: x\r\nContent-Length: "
+        head = "POST /v1/models/model:predict HTTP/1.1\r\nHost: localhost\r\nContent-Length: "
         client.sendall(f"{head}{len(body) if length is None else length}\r\n\r\n".encode() + body)
 
 
@@ -157,7 +162,8 @@ def server(start_process, export_dir) -> Server:
 @pytest.fixture
 def serve_here():
     """Returns a function that serves a folder from a thread of this process."""
-    from keras_bert.serving.server.lifecycle import Settings, serve
+    from keras_bert.serving.server.lifecycle import serve
+    from keras_bert.serving.server.settings import Settings
     from keras_bert.serving.server.versions import Versions
 
     stops, threads = [], []
@@ -198,3 +204,58 @@ def wait_for():
             time.sleep(0.05)
 
     return wait
+
+
+@pytest.fixture(scope="module")
+def browser():
+    """Returns Chromium."""
+    # .ci/run installs both and sets this variable, so that these tests fail there, not skip.
+    needed = "KERAS_BERT_NEEDS_CHROMIUM" in os.environ
+    if not needed:
+        pytest.importorskip("playwright.sync_api")
+    if not CHROMIUM.exists():
+        (pytest.fail if needed else pytest.skip)("/usr/bin/chromium is not installed")
+    from playwright import sync_api
+
+    with sync_api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=str(CHROMIUM), args=CHROMIUM_FLAGS)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def open_page(browser, serve_here):
+    """Returns a function: folder of versions -> page of a server of them."""
+    pages = []
+
+    def open_page(folder: Path, scheme: str = "light"):
+        server = serve_here(folder, model_name="my model")
+        page = browser.new_page(
+            viewport={"width": 900, "height": 900}, color_scheme=scheme, base_url=server.url
+        )
+        page.console_messages, page.posts = [], []
+        page.on("request", lambda sent: sent.method == "POST" and page.posts.append(sent.post_data))
+        page.on("console", lambda message: page.console_messages.append(message.text))
+        page.on("pageerror", lambda error: page.console_messages.append(str(error)))
+        page.goto("/")
+        pages.append(page)
+        return page
+
+    yield open_page
+    for page in pages:
+        assert not page.console_messages
+        page.close()
+
+
+@pytest.fixture
+def visit(open_page, tmp_path):
+    """Returns a function: (signature, export.json) -> page of a server of them."""
+    import tensorflow as tf
+
+    def save_and_open(signature, export: dict, scheme: str = "light"):
+        module = tf.Module()
+        tf.saved_model.save(module, str(tmp_path / "1"), {"serving_default": signature})
+        (tmp_path / "1" / "export.json").write_text(json.dumps(export))
+        return open_page(tmp_path, scheme)
+
+    return save_and_open

@@ -6,7 +6,7 @@ import threading
 import numpy as np
 import pytest
 
-from keras_bert.serving.server.batching import Batcher
+from keras_bert.serving.server.batching import Batcher, BatchLimits
 from keras_bert.serving.server.errors import RestError
 from keras_bert.serving.server.metrics import Metrics
 
@@ -18,6 +18,12 @@ class FakeVersion:
     batched = frozenset(["double", "letters", "total"])
 
     def __init__(self):
+        self.output_shapes = {
+            "double": [(None, 1)],
+            "letters": [(None, None)] * 3,
+            "total": [()],
+            "fixed": [(2,)],
+        }
         self.batches: list[list[int]] = []
         self.gate = threading.Event()
         self.gate.set()
@@ -40,8 +46,9 @@ class FakeVersion:
 
 
 def make_batcher(**settings) -> Batcher:
-    options = {"max_rows": 64, "max_request_rows": 100, "timeout": 0.0, "in_flight": 1}
-    return Batcher(metrics=Metrics(), **(options | {"max_waiting": 1000} | settings))
+    options = {"max_rows": 64, "max_request_rows": 100, "max_response_values": 1_000_000}
+    options |= {"timeout": 0.0, "in_flight": 1, "max_waiting": 1000}
+    return Batcher(BatchLimits(**(options | settings)), Metrics())
 
 
 def run_all(version, requests, signature="double", within=None, **settings):
@@ -120,6 +127,20 @@ def test_rest_of_a_cancelled_request_is_not_run():
 
     assert asyncio.run(main()) == [[4]]
     assert version.batches == [[1], [2]]
+
+
+def test_padded_answers_are_limited_before_they_are_computed():
+    version = FakeVersion()
+    wide = np.array([b"x" * 10_000, *[b"a"] * 39], object)
+    (error,) = run_all(version, [wide], "letters")
+    assert error.status == 400
+    assert "40 rows, and a text or list of length 10000" in error.message
+    assert "up to 1200000 values; expected at most 1000000" in error.message
+    assert not version.batches
+    # One long text, and the same rows without it, are answered.
+    for texts in (np.array([b"x" * 500_000], object), wide[1:]):
+        (answer,) = run_all(version, [texts], "letters")
+        assert len(answer["letters"]) == len(texts)
 
 
 def test_different_inner_shapes_form_different_batches():

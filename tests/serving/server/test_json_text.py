@@ -1,19 +1,28 @@
 """Bodies must be JSON objects; errors have RapidJSON's messages, as in TensorFlow Serving."""
 
+import contextlib
+import json
+import tracemalloc
+
+import hypothesis
+import numpy as np
 import pytest
+from hypothesis import strategies
 
 from keras_bert.serving.server.errors import RestError
-from keras_bert.serving.server.json_text import format_json, parse_object
+from keras_bert.serving.server.json_text import MAX_VALUES, format_json, parse_object
+
+MEGABYTE = 1_000_000
 
 
 def test_parses_objects_with_and_without_a_byte_order_mark():
-    assert parse_object(b'\xef\xbb\xbf{"a": [1, "x", null]}') == {"a": [1, "x", None]}
+    assert parse_object(b'\xef\xbb\xbf{"a": [1, "x", null]}') == {"a": [1, b"x", None]}
     assert parse_object(b'{"a": [NaN, -Infinity]}')["a"][1] == float("-inf")
 
 
 def test_invalid_utf_8_bytes_are_kept():
-    text = parse_object(b'{"a": "x\xff\xe2"}')["a"]
-    assert text.encode("utf-8", "surrogateescape") == b"x\xff\xe2"
+    assert parse_object(b'{"a": "x\xff\xe2"}') == {"a": b"x\xff\xe2"}
+    assert parse_object(b'{"a": "\\n\xff\xe2"}') == {"a": b"\n\xff\xe2"}
 
 
 @pytest.mark.parametrize(
@@ -32,8 +41,16 @@ def test_invalid_utf_8_bytes_are_kept():
         (b"{} {}", "The document root must not be followed by other values. at offset: 3"),
         (b'{"a": "\\ud800"}', "The surrogate pair in string is invalid. at offset: 7"),
         (b'{"a": "\\\\ud800 \\udc00"}', "The surrogate pair in string is invalid. at offset: 15"),
-        (b'{"a": ' + b"9" * 5000 + b"}", "Number too big to be stored in double. at offset: 0"),
-        (b"[" * 100_000, "Nested too deeply. at offset: 0"),
+        (b'{"a": ' + b"9" * 5000 + b"}", "Number too big to be stored in double. at offset: 6"),
+        (b'{"a": [1, 1e999]}', "Number too big to be stored in double. at offset: 10"),
+        (b'{"a": [1, 1.]}', "Missing fraction part in number. at offset: 12"),
+        (b'{"a": 1e+}', "Missing exponent in number. at offset: 9"),
+        (b'{"a": [0, 01]}', "Missing a comma or ] after an array element. at offset: 11"),
+        (b'{"a": [1, -]}', "Invalid value. at offset: 10"),
+        (b'{"a": [1,]}', "Invalid value. at offset: 9"),
+        (b'{"a": "\\u12"}', "Incorrect hex digit after \\u escape in string. at offset: 7"),
+        (b'{"a": "\n"}', "Invalid encoding in string. at offset: 7"),
+        (b"[" * 100_000, "Nested too deeply. at offset: 64"),
     ],
 )
 def test_invalid_json_is_rejected_with_rapidjson_messages(body: bytes, message: str):
@@ -44,7 +61,7 @@ def test_invalid_json_is_rejected_with_rapidjson_messages(body: bytes, message: 
 
 
 def test_surrogate_pairs_become_one_character():
-    assert parse_object(b'{"a": "\\ud83d\\ude00\\\\ud800"}') == {"a": "\U0001f600\\ud800"}
+    assert parse_object(b'{"a": "\\ud83d\\ude00\\\\ud800"}') == {"a": "\U0001f600\\ud800".encode()}
 
 
 def test_values_other_than_objects_are_rejected():
@@ -58,3 +75,100 @@ def test_long_values_are_truncated_in_errors():
     for _ in range(100_000):
         nested = [nested]
     assert len(format_json(nested)) <= 203
+
+
+def plain(value):
+    """Converts parsed values to those of json.loads."""
+    if isinstance(value, np.ndarray):
+        return value.tolist()
+    if isinstance(value, bytes):
+        return value.decode()
+    if isinstance(value, list):
+        return [plain(element) for element in value]
+    if isinstance(value, dict):
+        return {name: plain(element) for name, element in value.items()}
+    return value
+
+
+# Integers in a list with floats become floats.
+NUMBERS = strategies.integers(-(2**53), 2**53) | strategies.floats(allow_nan=False)
+VALUES = strategies.recursive(
+    NUMBERS
+    | strategies.lists(NUMBERS)
+    | strategies.lists(strategies.integers())
+    | strategies.booleans()
+    | strategies.text(),
+    lambda inner: strategies.lists(inner) | strategies.dictionaries(strategies.text(), inner),
+)
+
+
+@hypothesis.settings(
+    max_examples=200,
+    deadline=None,
+    database=None,
+    derandomize=True,
+    phases=[hypothesis.Phase.generate],
+)
+@hypothesis.given(
+    VALUES, strategies.booleans(), strategies.sampled_from([None, 1]), strategies.text(max_size=3)
+)
+def test_values_are_those_of_the_standard_library(value, as_ascii, indent, damage):
+    try:
+        text = json.dumps({"a": value}, ensure_ascii=as_ascii, indent=indent)
+        body = text.encode()
+    except UnicodeEncodeError:
+        hypothesis.reject()
+    assert plain(parse_object(body)) == json.loads(text)
+    # A body with an error is rejected by both parsers.
+    middle = len(text) // 2
+    damaged = (text[:middle] + damage + text[middle + 1 :]).encode("utf-8", "replace")
+    try:
+        expected = json.loads(damaged)
+        assert isinstance(expected, dict)
+        json.dumps(expected, ensure_ascii=False).encode()  # Fails for a lone surrogate.
+    except (ValueError, AssertionError):
+        with pytest.raises(RestError):
+            parse_object(damaged)
+    else:
+        assert plain(parse_object(damaged)) == expected
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"instances": [' + b"[]," * 700_000 + b"[]]}",
+        b'{"instances": [' + b'{"a":0},' * 250_000 + b"{}]}",
+        b'{"instances": [' + b'"ab",' * 400_000 + b'""]}',
+        b'{"instances": [' + b'1,"",' * 400_000 + b'""]}',
+        b'{"instances": [' + b"[1]," * 500_000 + b'""]}',
+        b'{"instances": [' + b"99999999999999999999," * 300_000 + b"1]}",
+    ],
+    ids=["lists", "objects", "strings", "mixed", "short lists", "large integers"],
+)
+def test_number_of_values_is_limited(body):
+    with pytest.raises(RestError, match=f"has more than {MAX_VALUES} strings, lists, objects"):
+        parse_object(body)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"x": [' + b"0," * (2 * MEGABYTE) + b"0]}",
+        b'{"x": [' + b"0,0.5," * MEGABYTE + b"0]}",
+        b'{"x": [' + b"[]," * (2 * MEGABYTE) + b"0]}",
+        b'{"x": ["' + b"a" * (4 * MEGABYTE) + b'" "a"]}',
+        b'{"x": ["' + b"\\n" * (2 * MEGABYTE) + b'"]}',
+        b'{"x": ["' + "\U0001f600".encode() * MEGABYTE + b'"]}',
+        b'{"x": ' + b"9" * (4 * MEGABYTE) + b"}",
+    ],
+    ids=["integers", "floats", "lists", "missing comma", "escapes", "emoji", "digits"],
+)
+def test_large_bodies_need_little_memory(body):
+    tracemalloc.start()
+    try:
+        with contextlib.suppress(RestError):
+            parse_object(body)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 5 * len(body) + 20 * MEGABYTE

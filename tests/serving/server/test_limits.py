@@ -1,7 +1,10 @@
 """Large, slow, invalid and excess requests are rejected or cancelled; others are answered."""
 
+import contextlib
 import gzip
 import json
+import os
+import resource
 import shutil
 import time
 import zlib
@@ -10,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import requests
 
-from keras_bert.serving.server import lifecycle
+from keras_bert.serving.server import connections, lifecycle
 from keras_bert.serving.server.versions import Versions
 
 pytestmark = pytest.mark.slow  # Starts servers.
@@ -28,6 +31,11 @@ def test_compressed_bodies_are_limited_by_their_decompressed_size(server):
     headers["Content-Encoding"] = "gzip"
     response = requests.post(server.predict, data=data, headers=headers, timeout=20)
     assert response.status_code == 413
+    # 1.9 MB compressed to 2 kB: less than --max_request_bytes.
+    data = gzip.compress(b'{"instances": [' + b"[]," * 630_000 + b"[]]}")
+    response = requests.post(server.predict, data=data, headers=headers, timeout=20)
+    assert response.status_code == 413
+    assert "more than 100 times as large" in response.json()["error"]
 
 
 @pytest.mark.parametrize(
@@ -154,12 +162,12 @@ def large(serve_here, export_dir):
 
 
 def test_client_that_does_not_read_the_response_is_disconnected(large, wait_for):
-    server, body = large(request_timeout_s=3)
+    server, body = large(request_timeout_s=10)
     with server.connect(4096) as client:
         server.send(client, body)
         assert client.recv(100).startswith(b"HTTP/1.1 200 ")
         assert server.metric("requests_in_flight") == 2
-        wait_for(lambda: server.metric("requests_in_flight") == 1)
+        wait_for(lambda: server.metric("requests_in_flight") == 1, 30)
         received = 0
         while part := client.recv(1 << 20):
             received += len(part)
@@ -182,21 +190,56 @@ def test_drain_waits_for_responses_that_are_read_slowly(large, monkeypatch):
     assert len(answer.partition(b"\r\n\r\n")[2]) == length > 5_000_000
 
 
+def test_requests_of_disconnected_clients_are_cancelled(serve_here, export_dir, wait_for):
+    server = serve_here(export_dir, num_batch_threads=1)
+    body = json.dumps({"instances": ["work 100000"]}).encode()
+    clients = [server.connect() for _ in range(6)]
+    for client in clients:
+        server.send(client, body)
+    wait_for(lambda: server.metric("requests_in_flight") == 7)
+    for client in clients:
+        client.close()
+    wait_for(lambda: server.metric("requests_in_flight") == 1)
+    assert server.metric("queue_requests") == 0
+    assert server.metric("batch_rows_count") == 0, "the first one is still running"
+    assert server.ask({"instances": ["a"]})[0] == 200
+    assert server.metric('requests_total{route="predict",status="499"}') == 6
+    assert server.metric("batch_rows_count") == 2, "the queued ones are not run"
+
+
+def test_health_is_answered_with_few_files_and_many_idle_connections(
+    serve_here, export_dir, monkeypatch
+):
+    files = len(os.listdir("/proc/self/fd")) + connections._RESERVED_FILES
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (files + 20, files + 20))
+    server = serve_here(export_dir)
+    with contextlib.ExitStack() as stack:
+        idle = [stack.enter_context(server.connect()) for _ in range(100)]
+        for client in idle[::2]:
+            with contextlib.suppress(OSError):  # Already closed by the server.
+                client.sendall(b"GET /healthz HTTP/1.1\r\nHo")
+        assert requests.get(f"{server.url}/healthz", timeout=20).ok
+        assert idle[0].recv(10) == b"", "the first connections are closed"
+        assert server.ask({"instances": ["a"]})[0] == 200
+
+
+@pytest.mark.parametrize("used", [True, False], ids=["after a request", "first data"])
 @pytest.mark.parametrize(
     "sent",
     [
         b"\x16\x03\x01 not HTTP\r\n\r\n",
-        b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: x\r\n\r\n",
+        b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: x\r\n\r\n",
         b"GET /" + b"x" * 10_000 + b" HTTP/1.1\r\n\r\n",
-        b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nxyz\r\n",
+        b"POST / HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\nxyz\r\n",
     ],
     ids=["another protocol", "a bad length", "a long path", "a bad chunk"],
 )
-def test_invalid_http_is_logged_in_one_line(serve_here, export_dir, caplog, sent):
+def test_invalid_http_is_logged_in_one_line(serve_here, export_dir, caplog, sent, used):
     server = serve_here(export_dir)
     with server.connect() as client:
-        client.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
-        assert b" 200 " in client.recv(1000)
+        if used:
+            client.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            assert b" 200 " in client.recv(1000)
         client.sendall(sent)
         assert b" 400 " in client.recv(1000)
     records = [record for record in caplog.records if record.name == "aiohttp.server"]
@@ -207,7 +250,7 @@ def test_invalid_http_is_logged_in_one_line(serve_here, export_dir, caplog, sent
 def test_invalid_chunk_in_a_body_ends_in_a_timeout(serve_here, export_dir, caplog):
     server = serve_here(export_dir, request_timeout_s=1)
     with server.connect() as client:
-        head = b"POST /v1/models/model:predict HTTP/1.1\r\nHost: x\r\n"
+        head = b"POST /v1/models/model:predict HTTP/1.1\r\nHost: localhost\r\n"
         client.sendall(head + b"Transfer-Encoding: chunked\r\n\r\n1\r\n{\r\n")
         time.sleep(0.1)
         client.sendall(b"xyz\r\n")

@@ -1,92 +1,15 @@
-"""The page in a real browser: input and displayed output for every task.
-
-Set PAGE_SCREENSHOTS=FOLDER to save a screenshot of each.
-"""
+"""The page in a real browser: input and displayed output for every task."""
 
 import json
-import os
 import re
 import shutil
-from pathlib import Path
 
 import pytest
 import tensorflow as tf
 
+from tests.serving.server.page_driver import TEXT, photograph, rows_of, send
+
 pytestmark = pytest.mark.slow  # Starts servers.
-
-CHROMIUM = Path("/usr/bin/chromium")
-FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"]
-FLAGS += ["--disable-background-networking", "--disable-component-update", "--disable-sync"]
-TEXT = tf.TensorSpec([None], tf.string, name="text")
-
-
-@pytest.fixture(scope="module")
-def browser():
-    # .ci/run installs both and sets this variable, so that these tests fail there, not skip.
-    needed = "KERAS_BERT_NEEDS_CHROMIUM" in os.environ
-    if not needed:
-        pytest.importorskip("playwright.sync_api")
-    if not CHROMIUM.exists():
-        (pytest.fail if needed else pytest.skip)("/usr/bin/chromium is not installed")
-    from playwright import sync_api
-
-    with sync_api.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=str(CHROMIUM), args=FLAGS)
-        yield browser
-        browser.close()
-
-
-@pytest.fixture
-def open_page(browser, serve_here):
-    """Returns a function: folder of versions -> page of a server of them."""
-    pages = []
-
-    def open_page(folder: Path, scheme: str = "light"):
-        server = serve_here(folder, model_name="my model")
-        page = browser.new_page(
-            viewport={"width": 900, "height": 900}, color_scheme=scheme, base_url=server.url
-        )
-        page.console_messages = []
-        page.on("console", lambda message: page.console_messages.append(message.text))
-        page.on("pageerror", lambda error: page.console_messages.append(str(error)))
-        page.goto("/")
-        pages.append(page)
-        return page
-
-    yield open_page
-    for page in pages:
-        assert not page.console_messages
-        page.close()
-
-
-@pytest.fixture
-def visit(open_page, tmp_path):
-    """Returns a function: (signature, export.json) -> page of a server of them."""
-
-    def save_and_open(signature, export: dict, scheme: str = "light"):
-        module = tf.Module()
-        tf.saved_model.save(module, str(tmp_path / "1"), {"serving_default": signature})
-        (tmp_path / "1" / "export.json").write_text(json.dumps(export))
-        return open_page(tmp_path, scheme)
-
-    return save_and_open
-
-
-def send(page, **texts: str) -> None:
-    for name, text in texts.items():
-        page.fill(f"#{name}", text)
-    page.click("#send")
-    page.wait_for_selector("#send:not([aria-disabled])")
-
-
-def photograph(page, name: str) -> None:
-    folder = os.environ.get("PAGE_SCREENSHOTS")
-    if folder:
-        page.screenshot(path=f"{folder}/page_{name}.png", full_page=True)
-
-
-def rows_of(page) -> list[str]:
-    return [" ".join(text.split()) for text in page.locator(".bars li").all_inner_texts()]
 
 
 def test_classification_page(visit):
@@ -189,7 +112,8 @@ def test_entities_page(visit):
         one = tf.ones_like(text, tf.int32)[:, None]
         score = tf.cast(one, tf.float32) * [[0.99, 0.5, 0.75, 0.0]]
         found = text[:, None] != "nobody"
-        types = tf.where(found, [["PER", "LOC", "PER", ""]], "")
+        # Exports of other programs may return tags.
+        types = tf.where(found, [["B-PER", "LOC", "PER", ""]], "")
         starts, ends = [[2, 15, 21, -1]], [[7, 20, 26, -1]]
         return {
             "types": types,
@@ -201,21 +125,31 @@ def test_entities_page(visit):
 
     page = visit(tag, {"task": "ner"})
     send(page, text="\U0001f600 Marie lived: Paris Curie")
-    assert page.locator("mark").all_inner_texts() == ["MariePER", "ParisLOC", "CuriePER"]
-    colours = page.locator("mark").evaluate_all(
+    marks = page.locator(".marked mark")
+    assert [text.split() for text in marks.all_inner_texts()] == [
+        ["Marie", "PER"],
+        ["Paris", "LOC"],
+        ["Curie", "PER"],
+    ]
+    legend = page.locator(".legend li").all_inner_texts()
+    assert [" ".join(text.split()) for text in legend] == ["LOC location (1)", "PER person (2)"]
+    assert (
+        page.locator("#status").text_content().startswith("Marie\u00a0PER, Paris\u00a0LOC, Curie")
+    )
+    colours = marks.evaluate_all(
         "marks => marks.map(mark => getComputedStyle(mark).backgroundColor)"
     )
     assert colours[0] == colours[2] != colours[1]
     assert rows_of(page) == ["Marie (PER) 99.0%", "Paris (LOC) 50.0%", "Curie (PER) 75.0%"]
     photograph(page, "entities")
     send(page, text="nobody")
-    assert page.inner_text(".note") == "No entities found."
+    assert page.inner_text(".note >> nth=0") == "No entities found."
 
 
 def test_fill_mask_page(visit):
     @tf.function(input_signature=[TEXT])
     def fill(text):
-        masks = tf.size(tf.strings.split(text, "[MASK]").flat_values) - 1
+        masks = tf.minimum(tf.size(tf.strings.split(text, "[MASK]").flat_values) - 1, 2)
         tokens = tf.constant([["paris", "london"], ["##s", "war"], ["", ""]])
         scores = tf.constant([[0.5, 0.25], [0.125, 0.1], [0.0, 0.0]])
         # The last row is padding, as for a batch with a text with more masks.
@@ -224,17 +158,27 @@ def test_fill_mask_page(visit):
             "tokens": tf.gather(tokens, keep)[None],
             "token_ids": tf.gather(tf.zeros([3, 2], tf.int32), keep)[None],
             "scores": tf.gather(scores, keep)[None],
+            "truncated": tf.strings.length(text) > 25,
         }
 
-    page = visit(fill, {"task": "fill_mask"}, "dark")
+    page = visit(fill, {"task": "fill_mask", "max_seq_length": 16}, "dark")
     send(page, text="In [MASK] year[MASK].")
     assert page.inner_text(".marked") == "In paris years."
     assert page.locator("mark").all_inner_texts() == ["paris", "s"]
     assert page.locator("#result h2").all_inner_texts()[1:] == ["Mask 1", "Mask 2"]
     assert rows_of(page) == ["paris 50.0%", "london 25.0%", "##s 12.5%", "war 10.0%"]
     photograph(page, "fill_mask")
+    # A third mask is beyond the length limit.
+    send(page, text="A [MASK], two[MASK] and [MASK].")
+    assert page.inner_text(".warning") == (
+        "The text has more than 16 tokens. The end was not read, with 1 of 3 [MASK]."
+    )
+    assert page.inner_text(".marked") == "A paris, twos and [MASK]."
+    photograph(page, "fill_mask_truncated")
     send(page, text="no mask")
-    assert page.inner_text(".note") == "The text has no [MASK]."
+    assert page.inner_text("#error") == "The text has no [MASK]. Write it where a word is missing."
+    assert page.inner_text("#result") == ""
+    assert len(page.posts) == 2
 
 
 def test_similarity_page(visit):
@@ -247,44 +191,79 @@ def test_similarity_page(visit):
     page = visit(embed, {"task": "embedding"})
     send(page, first="aa", second="bb")
     assert rows_of(page) == ["cls 1.000", "mean 1.000", "pooled 1.000"]
+    assert page.locator(".large").count() == 0
     send(page, first="aa", second="bbbb")
     assert rows_of(page)[:2] == ["cls 0.540", "mean 0.540"]
+
+
+def test_similarity_page_puts_the_declared_pooling_first(visit):
+    @tf.function(input_signature=[TEXT])
+    def embed(text):
+        angle = tf.cast(tf.strings.length(text), tf.float32) * 0.5
+        vector = tf.stack([tf.cos(angle), tf.sin(angle)], 1)
+        truncated = tf.strings.length(text) > 3
+        return {"cls": tf.abs(vector), "mean": vector, "truncated": truncated}
+
+    page = visit(embed, {"task": "embedding", "pooling": "mean", "max_seq_length": 5})
+    send(page, first="aa", second="bbbb")
+    assert page.inner_text("#result h2 >> nth=0") == "Cosine similarity, mean pooling"
+    assert page.inner_text(".large") == "0.540"
+    assert [row.partition(" ")[0] for row in rows_of(page)] == ["cls"]
+    notice = "The second text has more than 5 tokens. The end was not read."
+    assert page.locator(".warning").all_inner_texts() == [notice]
+    status = page.locator("#status").text_content()
+    assert re.fullmatch(re.escape(f"{notice} 0.540.") + r" Answered in \d+ ms\.", status)
     photograph(page, "similarity")
 
 
-def test_errors_are_shown_and_keyboard_can_submit(visit):
+def test_question_answering_page_shows_three_answers_and_more_on_demand(visit):
+    @tf.function(
+        input_signature=[
+            tf.TensorSpec([None], tf.string, name="question"),
+            tf.TensorSpec([None], tf.string, name="context"),
+        ]
+    )
+    def answer(question, context):
+        one = tf.ones_like(question, tf.int32)[:, None]
+        ends = tf.range(20, 0, -1)[None]
+        return {
+            "answer": tf.strings.substr(context, 0, 20),
+            "start": 0 * one[:, 0],
+            "end": 20 * one[:, 0],
+            "truncated": tf.strings.length(question) > 5,
+            "nbest_answers": tf.strings.substr(tf.tile(context[:, None], [1, 20]), 0 * ends, ends),
+            "nbest_starts": 0 * one * ends,
+            "nbest_ends": one * ends,
+            "nbest_probabilities": tf.fill([1, 20], 0.05),
+        }
+
+    page = visit(answer, {"task": "question_answering", "max_query_length": 4})
+    page.set_viewport_size({"width": 375, "height": 700})
+    send(page, question="Where in the world?", context="x" * 40)
+    notice = "The question has more than 4 tokens. The end was not read."
+    assert page.inner_text(".warning") == notice
+    assert len(rows_of(page)) == 3
+    assert page.evaluate("document.documentElement.scrollHeight") < 1700
+    page.click("text=Show 17 more")
+    assert len(rows_of(page)) == 20
+    assert page.evaluate("document.activeElement.textContent") == "x" * 17
+    assert page.locator(".more").count() == 0
+
+
+def test_classes_without_names_are_numbered(visit):
     @tf.function(input_signature=[TEXT])
-    def reject(text):
-        with tf.control_dependencies([tf.debugging.Assert(text[0] != "boom", ["a boom"])]):
-            return {"score": tf.ones_like(text, tf.float32)}
+    def classify(text):
+        label = tf.fill(tf.shape(text), "LABEL_1")
+        return {
+            "label": label,
+            "probabilities": tf.ones_like(text, tf.float32)[:, None] * [0.2, 0.8],
+        }
 
-    page = visit(reject, {"task": "classification", "pair": False})
-    page.wait_for_function("document.activeElement.id === 'text'")
-    page.fill("#text", "boom")
-    with page.expect_response("**:predict"):
-        page.keyboard.press("Control+Enter")
-    page.wait_for_selector("#error:visible")
-    assert page.inner_text("#error").startswith("assertion failed: [a boom]")
-    photograph(page, "error")
-    send(page, text="well")
-    page.wait_for_selector("#error", state="hidden")
-    assert page.inner_text(".large") == "1"
-    # Chromium logs each failed request to its console.
-    assert [text for text in page.console_messages if "400" not in text] == []
-    page.console_messages.clear()
-    for label in page.locator("label").all():
-        assert page.locator(f"#{label.get_attribute('for')}").count() == 1
-
-
-def test_unknown_task_is_reported(visit):
-    @tf.function(input_signature=[TEXT])
-    def echo(text):
-        return {"text": text}
-
-    page = visit(echo, {"task": "poetry"})
-    page.wait_for_selector("#error:visible")
-    assert page.inner_text("#error") == 'This page does not support the task "poetry".'
-    assert page.is_hidden("#form")
+    page = visit(classify, {"task": "classification", "labels": ["LABEL_0", "LABEL_1"]})
+    send(page, text="a")
+    assert page.inner_text(".large") == "Class 1"
+    assert rows_of(page) == ["Class 1 80.0%", "Class 0 20.0%"]
+    assert "does not name its classes" in page.inner_text("#result")
 
 
 @pytest.mark.parametrize(

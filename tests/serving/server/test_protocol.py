@@ -19,7 +19,7 @@ SIGNATURES = {
 
 
 def decode(document) -> dict:
-    call = decode_call(json.dumps(document).encode(), SIGNATURES)
+    call = decode_call(json.dumps(document).encode(), SIGNATURES, max_rows=4)
     return {name: array.tolist() for name, array in call.inputs.items()}
 
 
@@ -47,6 +47,12 @@ def decode(document) -> dict:
         ),
         ({"signature_name": "any", "inputs": 2**62}, {"x": 2**62}),
         ({"signature_name": "any", "inputs": [[1], [2]]}, {"x": [[1], [2]]}),
+        ({"signature_name": "any", "instances": [1, 2]}, {"x": [1, 2]}),
+        ({"signature_name": "any", "inputs": [[2**62, 1], [-1, 0]]}, {"x": [[2**62, 1], [-1, 0]]}),
+        (
+            {"signature_name": "ids", "inputs": {"ids": [[1]], "weight": [[1, 0.5], [2, 3]]}},
+            {"ids": [[1]], "weight": [[1.0, 0.5], [2.0, 3.0]]},
+        ),
         ({"signature_name": "flags", "instances": [True, False]}, {"on": [True, False]}),
     ],
 )
@@ -66,6 +72,8 @@ def test_valid_requests_are_decoded(document, inputs):
         ({"instances": [], "inputs": []}, "expecting only one of 'inputs' or 'instances'"),
         ({"instances": "a"}, "Excepting 'instances' to be an list/array"),
         ({"instances": []}, "No values in 'instances' array"),
+        ({"instances": ["a"] * 5}, "The request has 5 rows; expected at most 4"),
+        ({"signature_name": "any", "instances": [1] * 5}, "has 5 rows; expected at most 4"),
         (
             {"instances": [1]},
             "Failed to process element: 0 of 'instances' list. Error: INVALID_ARGUMENT: "
@@ -125,6 +133,19 @@ def test_valid_requests_are_decoded(document, inputs):
             {"signature_name": "ids", "inputs": {"ids": [[1]], "weight": [[1e39]]}},
             "Cannot convert JSON value: 1e+39 to float without loss of precision.",
         ),
+        (
+            {"signature_name": "ids", "inputs": {"ids": [[1, 2.5]], "weight": []}},
+            "JSON Value: 2.5 Type: Number is not of expected type: int32",
+        ),
+        (
+            {"signature_name": "ids", "inputs": {"ids": [[1], ["a"]], "weight": []}},
+            'JSON Value: "a" Type: String is not of expected type: int32',
+        ),
+        (
+            {"signature_name": "any", "inputs": [["a"], [1]]},
+            'JSON Value: "a" Type: String is not of expected type: int64',
+        ),
+        ({"signature_name": "any", "inputs": [[[1]], [2]]}, "found at incorrect level: 3"),
         ({"signature_name": "flags", "inputs": [1]}, "is not of expected type: bool"),
     ],
 )
@@ -143,14 +164,15 @@ def test_types_without_json_representation_are_rejected():
 
 def test_deeply_nested_lists_are_rejected():
     nested: list = [1]
-    for _ in range(900):
+    for _ in range(60):
         nested = [nested]
     with pytest.raises(RestError, match="unexpected level: 32"):
         decode({"signature_name": "any", "inputs": nested})
 
 
 def encode(by_row: bool, **outputs) -> object:
-    return json.loads(encode_outputs({k: np.array(v) for k, v in outputs.items()}, by_row))
+    parts = encode_outputs({k: np.array(v) for k, v in outputs.items()}, by_row)
+    return json.loads(b"".join(parts))
 
 
 def strings(*values: bytes) -> np.ndarray:
@@ -170,9 +192,27 @@ def test_single_output_is_encoded_without_its_name():
     assert encode(False, x=[True, False]) == {"outputs": [True, False]}
 
 
+@pytest.mark.parametrize("by_row", [True, False])
+@pytest.mark.parametrize("shape", [(3, 50_000), (50_000, 2), (2, 3, 9000), (40_000,)])
+def test_large_outputs_are_encoded_in_parts(shape, by_row):
+    numbers = np.arange(np.prod(shape), dtype=np.int32).reshape(shape)
+    outputs = {"x": numbers, "y": numbers[..., :1] if len(shape) > 1 else numbers}
+    parts = list(encode_outputs(outputs, by_row))
+    assert max(map(len, parts)) < 200_000
+    values = json.loads(b"".join(parts))
+    if by_row:
+        values = values["predictions"]
+        found = {name: [row[name] for row in values] for name in outputs}
+    else:
+        found = values["outputs"]
+    assert found == {name: array.tolist() for name, array in outputs.items()}
+    (single,) = json.loads(b"".join(encode_outputs({"x": numbers}, by_row))).values()
+    assert single == numbers.tolist()
+
+
 def test_float32_is_encoded_as_short_decimals():
     values = np.array([0.2, 1.0, 1 / 3, np.nan, -np.inf, 3.4e38], np.float32)
-    assert encode_outputs({"x": values}, True) == (
+    assert b"".join(encode_outputs({"x": values}, True)) == (
         b'{"predictions":[0.2,1.0,0.333333343,NaN,-Infinity,3.4e+38]}'
     )
 

@@ -126,6 +126,30 @@ def test_unknown_routes_and_methods_are_rejected(server):
     assert (response.status_code, response.headers["Allow"]) == (405, "GET,HEAD")
 
 
+def test_requests_from_other_sites_are_rejected(server):
+    body = {"data": '{"instances": ["a"]}', "timeout": 20}
+    response = requests.post(server.predict, headers={"Host": "evil.example"}, **body)
+    assert response.status_code == 403
+    response = requests.post(server.predict, headers={"Origin": "http://evil.example"}, **body)
+    assert response.status_code == 415
+    response = requests.post(server.predict, headers={"Origin": server.url}, **body)
+    assert response.status_code == 200
+
+
+def test_clients_see_no_local_paths(start_process, save_model, tmp_path, wait_for):
+    save_model(tmp_path / "1", export={"model": "/home/me/runs/mrpc"})
+    server = start_process(tmp_path)
+    (tmp_path / "2").mkdir()
+    (tmp_path / "2" / "saved_model.pb").write_bytes(b"not a model")
+    status = f"{server.url}/v1/models/model"
+    wait_for(lambda: '"END"' in requests.get(status, timeout=20).text)
+    assert get(f"{server.url}/export.json")[1]["model"] == "mrpc"
+    for path in ("", "/export.json", "/v1/models/model", "/v1/models/model/metadata", "/metrics"):
+        text = requests.get(f"{server.url}{path}", timeout=20).text
+        assert "/home" not in text
+        assert str(tmp_path) not in text
+
+
 def test_invalid_request_does_not_fail_others_in_its_batch(server):
     texts = ["a", "boom"] * 16
     with ThreadPoolExecutor(32) as threads:
@@ -190,7 +214,7 @@ def test_new_version_while_serving_and_drain_on_sigterm(
         target=lambda: answers.append(server.ask({"instances": ["work 100000"]}))
     )
     with server.connect() as kept:
-        kept.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+        kept.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
         assert b" 200 " in kept.recv(1000)
         slow.start()
         # The slow request and the metrics request.

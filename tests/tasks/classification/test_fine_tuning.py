@@ -1,6 +1,7 @@
 """Tests end-to-end fine-tuning of a classifier, on synthetic reviews and a tiny model."""
 
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -51,9 +52,29 @@ def trained(reviews, tiny_model, tmp_path_factory):
     return output_dir, classify(output_dir, tiny_model, reviews)
 
 
+def test_truncated_examples_are_counted(reviews, tiny_model, tmp_path, caplog):
+    settings = {"max_seq_length": 5, "num_train_epochs": 0.1, "seeds": (1, 2)}
+    results = classify(tmp_path / "out", tiny_model, reviews, **settings)
+    texts = [line.split("\t") for line in Path(reviews["eval_file"]).read_text().splitlines()]
+    column = texts[0].index("text")
+    # The words of the reviews are tokens; [CLS] and [SEP] are the two others.
+    count = sum(len(row[column].split()) > 3 for row in texts[1:])
+    assert 0 < count == results["dev_truncated"] == results["predictions_truncated"]
+    assert results["train_truncated"] > 0
+    assert json.loads((tmp_path / "out" / "results.json").read_text()) == results
+    found = [each.getMessage() for each in caplog.records if "truncated" in each.getMessage()]
+    assert f"{count} of 61 examples (dev) are truncated to max_seq_length=5 tokens" in found
+    assert any(re.match(r"\d+ of 200 examples \(train\) are truncated", each) for each in found)
+    card = (tmp_path / "out" / "seed-1" / "model" / "README.md").read_text()
+    assert "accuracy" in card
+    assert "truncated" not in card
+
+
 def test_run_learns_and_reports_the_metrics_of_the_problem(trained):
     output_dir, results = trained
-    assert results.keys() == {"step", "best_step", "accuracy", "f1_macro", "loss", "score"}
+    scores = {"accuracy", "f1_macro", "loss", "score"}
+    counts = {"train_truncated", "dev_truncated", "predictions_truncated"}
+    assert results.keys() == {"step", "best_step"} | scores | counts
     assert results["accuracy"] > 0.95
     assert results["score"] == pytest.approx((results["accuracy"] + results["f1_macro"]) / 2)
     assert json.loads((output_dir / "results.json").read_text()) == results

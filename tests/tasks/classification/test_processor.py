@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from keras_bert.common.errors import InputError
 from keras_bert.tasks.classification.processor import ClassificationProcessor, ClassifierSettings
-from keras_bert.tasks.prepared import CHUNK_SIZE, prepare
+from keras_bert.tasks.prepared import CHUNK_SIZE, TextInputs, prepare
 from keras_bert.text.tokenizer import BertTokenizer
 from tests.tasks.classification.conftest import VOCAB
 
@@ -26,7 +26,8 @@ def tokens(examples, index=0):
 
 
 def decode(logits, **settings):
-    return processor(**settings).decode({"logits": tf.constant(logits, tf.float32)})
+    inputs = TextInputs(None, None, tf.fill([len(logits)], False))
+    return processor(**settings).decode({"logits": tf.constant(logits, tf.float32)}, inputs)
 
 
 def test_single_text_and_pair():
@@ -83,7 +84,7 @@ def test_multiple_labels_are_sorted_best_first_then_padded():
 
 def test_regression_returns_its_logit():
     answers = decode([[0.25], [-3.0]], labels=(), problem_type="regression")
-    assert answers.keys() == {"score"}
+    assert answers.keys() == {"score", "truncated"}
     assert answers["score"].numpy().tolist() == [0.25, -3.0]
 
 

@@ -112,7 +112,7 @@ def test_regression_returns_its_score(make_model, tokenizer):
     logits, answers = ask(make_model(1), tokenizer, [], "regression", TEXTS, PAIRS)
     assert logits.min() < 0 < logits.max()
     for answer in answers:
-        assert answer.keys() == {"score"}
+        assert answer.keys() == {"score", "truncated"}
         np.testing.assert_allclose(answer["score"], logits[:, 0], atol=1e-5)
 
 
@@ -126,6 +126,16 @@ def test_text_of_1_mb_is_truncated_to_its_first_tokens(classify):
     texts = tf.constant(["the cat sat on " * 70_000, "the cat sat on the cat sat"])
     logits = classify["serving_default"](texts, tf.constant(["who ?"] * 2))["logits"]
     np.testing.assert_allclose(logits[0], logits[1], atol=1e-5)
+
+
+def test_truncated_texts_and_rows_are_marked(classify):
+    # Nine tokens fit: [CLS] and two [SEP] are the others.
+    texts = tf.constant(["cat " * 7, "cat " * 8, "cat " * 100, ""])
+    answer = classify["serving_default"](texts, tf.constant(["who ?"] * 4))
+    assert answer["truncated"].numpy().tolist() == [False, True, True, False]
+    mask = tf.sequence_mask([16, 17, 3], 20, tf.int32)  # The model has 16 positions.
+    answer = classify["token_ids"](mask, mask, mask * 0)
+    assert answer["truncated"].numpy().tolist() == [False, True, False]
 
 
 def test_any_number_of_texts_is_accepted(classify):

@@ -128,6 +128,7 @@ def test_empty_list_of_texts_gives_empty_arrays(trained):
             "label": (0,),
             "probabilities": (0, 2),
             "logits": (0, 2),
+            "truncated": (0,),
         }
 
 

@@ -144,6 +144,8 @@ def test_jsonl_labels_may_be_any_value(write):
         ("a.tsv", "text\tlabel\n", r"a.tsv: has no rows"),
         ("a.tsv", "", r"a.tsv, line 1: has no column"),
         ("a.jsonl", '{"text": "a", "label": 1}\n{"text": \n', r"a.jsonl, line 2: is not JSON"),
+        ("a.tsv", "text\tlabel\none\0\t1\n", r"a.tsv, line 2: has a NUL character"),
+        ("a.csv", "text,label\none,1\ntw\0o,1\n", r"a.csv, line 3: has a NUL character; expec"),
         ("a.jsonl", "[1]\n", r"a.jsonl, line 1: expected a JSON object, got '\[1\]'"),
         ("a.jsonl", '{"text": "a"}\n', r"a.jsonl, line 1: has no 'label'; it has 'text'"),
         ("a.jsonl", '{"text": 3, "label": 1}', r"line 1: expected a text in 'text', got 3"),

@@ -21,6 +21,7 @@ def embedder(pretrained):
 
 def test_vectors_are_those_of_the_encoder(embedder):
     vectors = embedder.predict(TEXTS)
+    assert vectors.pop("truncated").tolist() == [False, False, True, False, False]
     assert {name: value.shape for name, value in vectors.items()} == dict.fromkeys(
         ("cls", "mean", "pooled"), (len(TEXTS), 16)
     )
@@ -49,6 +50,7 @@ def test_vectors_do_not_depend_on_the_batch(embedder):
 
 def test_empty_list_of_texts_gives_empty_arrays(embedder):
     vectors = embedder.predict([])
+    assert vectors.pop("truncated").shape == (0,)
     assert {name: value.shape for name, value in vectors.items()} == dict.fromkeys(
         ("cls", "mean", "pooled"), (0, 16)
     )
@@ -58,6 +60,8 @@ def test_saved_and_exported_models_give_the_same_vectors(pretrained, embedder, t
     unit = TextEmbedder.from_pretrained(pretrained, 16, normalize=True)
     expected = unit.predict(TEXTS)
     for name, value in embedder.predict(TEXTS).items():
+        if name == "truncated":
+            continue
         lengths = np.linalg.norm(value, axis=1, keepdims=True)
         np.testing.assert_allclose(expected[name], value / lengths, atol=1e-5)
     unit.save_pretrained(tmp_path / "out")
@@ -78,7 +82,11 @@ def test_encoder_without_a_pooler_has_no_pooled_vector(pretrained, tmp_path):
     file = tmp_path / "model" / "model.safetensors"
     weights = {name: value for name, value in load_file(file).items() if "pooler" not in name}
     save_file(weights, file)
-    assert TextEmbedder.from_pretrained(tmp_path / "model").predict(["a"]).keys() == {"cls", "mean"}
+    assert TextEmbedder.from_pretrained(tmp_path / "model").predict(["a"]).keys() == {
+        "cls",
+        "mean",
+        "truncated",
+    }
 
 
 def test_fine_tuned_model_gives_embeddings(pretrained, tmp_path):

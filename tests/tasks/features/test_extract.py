@@ -89,6 +89,19 @@ def test_lines_are_read_one_window_at_a_time(parts, monkeypatch):
     np.testing.assert_allclose(rest[0].values, rest[2].values, atol=1e-6)
 
 
+def test_batch_that_does_not_fit_in_memory_is_rejected(parts, monkeypatch):
+    monkeypatch.setattr("keras_bert.common.host_memory.available", lambda: 1000)
+    with pytest.raises(InputError, match=r"--batch_size=512: 512 rows of 3 tokens need at least"):
+        run(parts, ["wa"] * 512, [-1], "cls", batch_size=512)
+
+
+def test_batch_is_not_larger_than_the_file(parts, monkeypatch):
+    sizes = []
+    monkeypatch.setattr(extract, "check_batch_fits", lambda _, rows, *others: sizes.append(rows))
+    assert len(run(parts, ["wa", "wb"], [-1], batch_size=10**6)) == 2
+    assert sizes == [2]
+
+
 @pytest.mark.parametrize("layers", [[2], [-3], [], [0, 5]])
 def test_layer_that_does_not_exist_is_rejected(parts, layers):
     with pytest.raises(

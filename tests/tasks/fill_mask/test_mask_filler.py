@@ -36,6 +36,9 @@ def assert_same(answers, expected):
     assert answers.keys() == expected.keys()
     for name, rows in expected.items():
         assert len(answers[name]) == len(rows)
+        if name == "truncated":
+            assert answers[name].tolist() == [*rows]
+            continue
         for mine, theirs in zip(answers[name], rows, strict=True):
             if name == "scores":
                 np.testing.assert_allclose(mine, theirs, atol=1e-5)
@@ -45,7 +48,8 @@ def assert_same(answers, expected):
 
 def test_each_mask_has_a_row_of_tokens(pretrained, filler):
     answers = filler.predict(TEXTS)
-    assert answers.keys() == {"tokens", "token_ids", "scores"}
+    assert answers.keys() == {"tokens", "token_ids", "scores", "truncated"}
+    assert answers.pop("truncated").tolist() == [False, False, False, True]
     for values in answers.values():
         assert [value.shape for value in values] == [(count, 15) for count in MASKS]
     few = MaskFiller.from_pretrained(pretrained, max_seq_length=16, top_k=3)
@@ -54,7 +58,8 @@ def test_each_mask_has_a_row_of_tokens(pretrained, filler):
 
 def test_best_token_is_first_and_probabilities_sum_to_1(filler):
     vocab = filler.tokenizer.vocab
-    for tokens, ids, scores in zip(*filler.predict(TEXTS).values(), strict=True):
+    answers = filler.predict(TEXTS)
+    for tokens, ids, scores, _ in zip(*answers.values(), strict=True):
         for row in range(len(tokens)):
             assert sorted(tokens[row]) == sorted(vocab)
             assert [vocab[token] for token in ids[row]] == tokens[row].tolist()
@@ -90,7 +95,7 @@ def test_predictions_do_not_depend_on_batches_and_chunks(filler, chunk_size, mon
 
 
 def test_empty_list_of_texts_gives_empty_lists(filler):
-    assert filler.predict([]) == {"tokens": [], "token_ids": [], "scores": []}
+    assert_same(filler.predict([]), {"tokens": [], "token_ids": [], "scores": [], "truncated": []})
 
 
 def test_exported_model_gives_the_same_predictions(filler, tmp_path):
@@ -99,7 +104,7 @@ def test_exported_model_gives_the_same_predictions(filler, tmp_path):
     assert exported.settings == filler.settings
     assert_same(exported.predict(TEXTS), expected)
     assert_same(exported.predict(TEXTS, batch_size=1), expected)  # Rows of different widths.
-    assert exported.predict([]) == {"tokens": [], "token_ids": [], "scores": []}
+    assert_same(exported.predict([]), filler.predict([]))
 
 
 @pytest.fixture(scope="module")
@@ -130,6 +135,17 @@ def test_heads_without_a_loss_stay_unchanged(pretrained, trained):
         for mine, theirs in zip(of(after).weights, of(before).weights, strict=True):
             np.testing.assert_array_equal(*map(keras.ops.convert_to_numpy, (mine, theirs)))
         assert of(after).trainable
+
+
+def test_fit_and_evaluate_log_the_number_of_truncated_texts(pretrained, caplog):
+    filler = MaskFiller.from_pretrained(pretrained, max_seq_length=8)
+    texts = ["a good film", "very " * 6 + "good", "very " * 7]
+    filler.fit(texts, epochs=1, **FAST)
+    filler.evaluate(texts[:2])
+    assert [record.getMessage() for record in caplog.records if "trunc" in record.getMessage()] == [
+        "2 of 3 training texts are truncated to max_seq_length=8 tokens",
+        "1 of 2 texts are truncated to max_seq_length=8 tokens",
+    ]
 
 
 def test_evaluation_draws_masks_from_its_seed(trained):

@@ -105,6 +105,14 @@ def test_text_of_1_mb_is_truncated_to_its_first_tokens(signatures):
     assert answer["tokens"].shape == (2, 3, K)
     assert answer["tokens"][0].numpy().tolist() == answer["tokens"][1].numpy().tolist()
     np.testing.assert_allclose(answer["scores"][0], answer["scores"][1], atol=1e-5)
+    assert answer["truncated"].numpy().tolist() == [True, False]
+
+
+def test_mask_beyond_the_length_has_no_tokens_and_its_text_is_marked(signatures):
+    texts = ["the " * (LENGTH - 3) + "[MASK]", "the " * (LENGTH - 2) + "[MASK]"]
+    answer = {name: x.numpy() for name, x in signatures["serving_default"](texts).items()}
+    assert (answer["token_ids"][:, 0, 0] >= 0).tolist() == [True, False]
+    assert answer["truncated"].tolist() == [False, True]
 
 
 def test_many_masks_are_scored_in_chunks(filler, signatures, monkeypatch):
@@ -118,7 +126,9 @@ def test_many_masks_are_scored_in_chunks(filler, signatures, monkeypatch):
 def test_any_number_of_texts_and_masks_is_accepted(signatures):
     for texts in ([], [""], ["the cat"] * 20):
         answer = signatures["serving_default"](tf.constant(texts, tf.string))
+        assert answer.pop("truncated").shape == (len(texts),)
         assert {value.shape for value in answer.values()} == {(len(texts), 0, K)}
     for shape in ((2, 0), (0, 4), (0, 0)):
         answer = signatures["token_ids"](*[np.zeros(shape, np.int32)] * 3)
+        assert answer.pop("truncated").shape == shape[:1]
         assert {value.shape for value in answer.values()} == {(shape[0], 0, K)}

@@ -12,15 +12,16 @@ import pytest
 import tensorflow as tf
 from safetensors.numpy import load_file, save_file
 
+import keras_bert.tasks.fine_tuning.run as run_module
 from keras_bert.common.errors import EndedEarly, InputError
 from keras_bert.models.bert_network import select_inputs
 from keras_bert.tasks.fine_tuning.model import make_optimizer
+from keras_bert.tasks.fine_tuning.predict import make_predict_examples
 from keras_bert.tasks.fine_tuning.pretrained import StartSettings, in_order_of, open_pretrained
 from keras_bert.tasks.fine_tuning.run import fine_tune
 from keras_bert.tasks.fine_tuning.seeds import fine_tune_seeds
 from keras_bert.tasks.fine_tuning.settings import FineTuningRun, FineTuningSettings
 from keras_bert.tasks.fine_tuning.task import FineTuningTask
-from keras_bert.tasks.task import Task
 from keras_bert.training.checkpoint import CheckpointWriter
 from keras_bert.training.objective import Objective
 from keras_bert.training.run import TrainingSettings
@@ -172,7 +173,7 @@ def test_repeatedly_interrupted_run_ends_with_identical_weights(
     assert [path.name[-2:] for path in (tmp_path / "checkpoints").iterdir()] == ["05"]
     assert evaluations(tmp_path) == []
     kills = [
-        ("save_pretrained", Task, 1),
+        ("save_best", run_module, 1),
         ("score", None, 2),
         ("save", CheckpointWriter, 1),
         ("score", None, 2),
@@ -197,6 +198,73 @@ def test_repeatedly_interrupted_run_ends_with_identical_weights(
     (tmp_path / "metrics.jsonl").write_text("".join(r for r in rows if '"step": 10' not in r))
     with pytest.raises(InputError, match=r"metrics\.jsonl: evaluations are missing"):
         go(settings, tmp_path, task)
+
+
+def test_best_step_is_the_step_of_the_saved_weights_after_a_kill(
+    settings, make_task, tmp_path, monkeypatch, caplog
+):
+    """The run is killed between best/ and the metrics of step 10, whose repeated evaluation then
+    gives a lower figure than step 5, as it may with other package versions.
+    """
+    with monkeypatch.context() as patch:
+        patch.setattr(run_module, "save_best", killed_at(2, run_module.save_best))
+        with pytest.raises(KeyboardInterrupt):
+            go(settings, tmp_path, make_task([0.5, 0.6]), KEEP_ALL)
+    assert evaluations(tmp_path) == [(5, 0.5)]
+    results = go(settings, tmp_path, make_task([0.4, 0.3, 0.4]), KEEP_ALL)
+    assert evaluations(tmp_path) == [(5, 0.5), (10, 0.4), (15, 0.3)]
+    saved = load_file(tmp_path / "model" / "model.safetensors")["classifier.bias"]
+    then = load_file(tmp_path / "checkpoints" / "step-00000010" / "model.safetensors")
+    assert np.array_equal(then["classifier/bias"], saved)
+    assert results["best_step"] == 10
+    assert "the weights of step 5, whose accuracy was higher, were lost" in caplog.text
+
+
+def test_best_weights_of_earlier_versions_have_the_step_of_the_best_evaluation(
+    settings, make_task, tmp_path
+):
+    go(settings, tmp_path, make_task([0.5, 0.9, 0.1, 0.9]))
+    config = json.loads((tmp_path / "best" / "config.json").read_text())
+    del config["keras_bert"]["best_step"]
+    (tmp_path / "best" / "config.json").write_text(json.dumps(config))
+    (tmp_path / "results.json").unlink()
+    assert go(settings, tmp_path, make_task([0.9]))["best_step"] == 10
+
+
+@pytest.mark.parametrize(
+    ("accuracies", "runs", "best_step"),
+    [([0.5], 1, 5), ([0.5, 0.6], 2, 10), ([0.6, 0.5], 3, 5)],
+)
+def test_weights_that_were_just_evaluated_are_not_evaluated_again(
+    settings, make_task, tmp_path, monkeypatch, accuracies, runs, best_step
+):
+    calls = []
+
+    def counted(*args, **kwargs):
+        predict = make_predict_examples(*args, **kwargs)
+
+        def call(examples, **after):
+            calls.append(len(examples))
+            return predict(examples, **after)
+
+        return call
+
+    monkeypatch.setattr("keras_bert.tasks.fine_tuning.run.make_predict_examples", counted)
+    last, given = make_task().score, iter(accuracies)
+
+    def score(predict):
+        exact = last(predict)["accuracy"]
+        return {"accuracy": next(given, exact), "exact": exact}
+
+    task = make_task(score=score)
+    results = go(replace(settings, num_train_epochs=len(accuracies)), tmp_path, task)
+    assert calls == [24] * runs
+    assert results["best_step"] == best_step
+    rows = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    (exact,) = [
+        row["eval_exact"] for row in rows if row["step"] == best_step and "eval_exact" in row
+    ]
+    assert results["exact"] == exact
 
 
 def test_training_stops_when_evaluations_do_not_improve(settings, make_task, tmp_path):
@@ -316,7 +384,7 @@ def test_non_finite_logits_give_no_scores_and_no_predictions(
 ):
     shutil.copytree(trained / "model", tmp_path / "model")
     weights = load_file(tmp_path / "model" / "model.safetensors")
-    weights["classifier.bias"] += np.inf
+    weights["bert.embeddings.word_embeddings.weight"][:] = 1e38  # finite, but too large
     save_file(weights, tmp_path / "model" / "model.safetensors")
     again = replace(settings, init_checkpoint=str(tmp_path / "model"), do_train=False)
 
@@ -329,7 +397,7 @@ def test_non_finite_logits_give_no_scores_and_no_predictions(
         message = f"the model's logits are not finite for {count} of {count} examples"
         with pytest.raises(InputError, match=message):
             go(again, tmp_path / name, of)
-        assert [path.name for path in (tmp_path / name).iterdir()] == ["run.json"]
+        assert not (tmp_path / name).exists()
 
 
 def test_frozen_layers_keep_their_weights(settings, make_task, tmp_path):
@@ -339,6 +407,23 @@ def test_frozen_layers_keep_their_weights(settings, make_task, tmp_path):
     after = load_file(tmp_path / "model" / "model.safetensors")
     for name, value in before.items():
         assert np.array_equal(value, after[name]) == ("embeddings" in name), name
+
+
+def test_finished_seeds_of_an_unfinished_run_are_logged_without_advice(
+    settings, make_task, tmp_path, caplog
+):
+    start, run = start_of(settings), run_of(settings, tmp_path, ONE_STEP, seeds=[1, 2])
+    fine_tune_seeds(run, start, make_task())
+    (tmp_path / "results.json").unlink()
+    with caplog.at_level("INFO", "absl"):
+        fine_tune_seeds(run, start, make_task())
+        fine_tune_seeds(run, start, make_task())
+    finished = [message for message in caplog.messages if "is finished" in message]
+    assert finished == [
+        f"{tmp_path / 'seed-1'} is finished; nothing to do",
+        f"{tmp_path / 'seed-2'} is finished; nothing to do",
+        f"{tmp_path} is finished; nothing to do (use another folder for a new run)",
+    ]
 
 
 def test_several_seeds_give_mean_and_sample_standard_deviation(settings, make_task, tmp_path):

@@ -88,6 +88,7 @@ def test_file_with_one_column_has_words_without_tags(file):
         ("a\tO\n\tO\n", r"line 2: column 0 is empty; expected a word and its tag"),
         ("a\tO\nb\t\n", r"line 2: column -1 is empty"),
         (b"a\tO\n\xff\tO\n", r"line 2: expected UTF-8, got the bytes b'\\xff\\tO"),
+        ("a\tO\nb\0\tO\n", r"line 2: has a NUL character; expected text in UTF-8"),
         ("\n\n", r"train\.conll: contains no sentences"),
         ("-DOCSTART- -X- O\n", r"train\.conll: contains no sentences"),
     ],

@@ -45,7 +45,9 @@ def test_invalid_sequence_is_counted_or_rejected_with_strict(scheme, tags, line,
         check_tags(sentences, "f", scheme, strict=True)
 
 
-@pytest.mark.parametrize("tag", ["PER", "X-PER", "O-PER", "-PER", "BI-PER", "b-PER"])
+@pytest.mark.parametrize(
+    "tag", ["PER", "X-PER", "O-PER", "-PER", "BI-PER", "b-PER", "B-", "I-", "O-"]
+)
 def test_tag_of_no_scheme_is_rejected(tag):
     with pytest.raises(InputError, match=f"f, line 8: tag '{tag}'; expected O, or B, I, E or S"):
         check_tags([sentence(f"O {tag}", line=7)], "f")

@@ -1,7 +1,5 @@
 """Tests served taggers: any text, bytes and batch size; positions in Python characters."""
 
-from types import SimpleNamespace
-
 import keras
 import numpy as np
 import pytest
@@ -33,7 +31,7 @@ SCHEMES = {
 class EveryWord:
     """Returns a network for which the first label is the most probable one everywhere."""
 
-    config = SimpleNamespace(max_position_embeddings=512)
+    config = BertConfig(vocab_size=100)
 
     def __init__(self, num_labels=1):
         self.num_labels = num_labels
@@ -197,7 +195,8 @@ def test_token_ids_give_the_most_probable_label_of_each_token(tagger_of):
     outputs = tagger.signatures()["token_ids"](ids, mask, ids * 0)
     rows = tf.RaggedTensor.from_row_lengths(ids[mask > 0], mask.sum(axis=1))
     logits = tagger.network(rows, tf.zeros_like(rows))["logits"].numpy()
-    assert outputs.keys() == {"tags", "logits"}
+    assert outputs.keys() == {"tags", "logits", "truncated"}
+    assert outputs["truncated"].numpy().tolist() == [False] * 3
     np.testing.assert_allclose(outputs["logits"].numpy()[mask > 0], logits, atol=1e-6)
     tags = outputs["tags"].numpy()
     assert tags[mask > 0].tolist() == [labels[i].encode() for i in logits.argmax(axis=1)]

@@ -114,7 +114,7 @@ def test_peak_after_a_size_that_did_not_fit_is_an_upper_bound(run, monkeypatch):
 
 def test_memory_that_the_system_does_not_report_is_none(run, monkeypatch):
     monkeypatch.setattr(f"{MEASURE}._step_seconds", lambda *arguments: 1.0)
-    monkeypatch.setattr("keras_bert.training.host_memory.peak_resident", lambda: None)
+    monkeypatch.setattr("keras_bert.common.host_memory.peak_resident", lambda: None)
     found = measured(run)
     assert (found.used, found.at_most) == (None, False)
 
@@ -123,7 +123,8 @@ def test_memory_that_the_system_does_not_report_is_none(run, monkeypatch):
     ("settings", "planned", "timed"),
     [
         # A step of 4 sequences takes a second, and its forward pass a third of that.
-        ({}, "1 of at most 100,000 sequences", "2.32 hours"),
+        ({}, "1 of at most 4 sequences", "3.33 s"),
+        ({"max_eval_steps": 25_000}, "1 of at most 100,000 sequences", "2.32 hours"),
         ({"eval_file": "held-out", "max_eval_steps": 3}, "2 of at most 12 sequences", "5 s"),
         (
             {"eval_file": "held-out"},

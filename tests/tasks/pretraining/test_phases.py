@@ -111,12 +111,16 @@ def test_next_phase_starts_only_from_the_last_checkpoint(tmp_path, folder, finis
         make_state(later.settings, later.training, make_strategy(), CONFIG, "mlm_nsp")
 
 
-def test_phase_with_its_own_checkpoint_needs_no_previous_checkpoint(tmp_path, finished, three):
+def test_phase_with_its_own_checkpoint_needs_no_previous_checkpoint(
+    tmp_path, finished, three, caplog
+):
     unfinished = shutil.copytree(finished, tmp_path / "out")
     shutil.rmtree(unfinished / "phase-1" / "checkpoints")
     for results in (unfinished / "results.json", unfinished / "phase-2" / "results.json"):
         results.unlink()
-    assert run(unfinished, *three) == {"step": 3}
+    with caplog.at_level("INFO", "absl"):
+        assert run(unfinished, *three) == {"step": 3}
+    assert f"{unfinished / 'phase-1'} is finished; nothing to do" in caplog.messages
 
 
 def test_finished_recipe_is_not_changed(finished, three):

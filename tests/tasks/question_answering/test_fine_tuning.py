@@ -15,7 +15,7 @@ from keras_bert.models import BertSpanLabeler
 from keras_bert.tasks.fine_tuning.settings import FineTuningRun, FineTuningSettings
 from keras_bert.tasks.question_answering.data import QuestionSplits, SquadSettings
 from keras_bert.tasks.question_answering.fine_tuning import fine_tune_span_labeler, make_task
-from keras_bert.tasks.question_answering.labels import training_examples
+from keras_bert.tasks.question_answering.labels import prepare_questions, training_examples
 from keras_bert.tasks.question_answering.processor import SpanProcessor
 from keras_bert.tasks.question_answering.questions import Answer, Question
 from keras_bert.tasks.question_answering.settings import AnswerSettings
@@ -30,7 +30,8 @@ def task_of(squad, tokenizer, train=None, dev=None, test=None):
 
 
 def labelled(questions, tokenizer):
-    return training_examples(SpanProcessor(tokenizer, AnswerSettings()), questions)
+    processor = SpanProcessor(tokenizer, AnswerSettings())
+    return training_examples(prepare_questions(processor, questions), questions)
 
 
 @pytest.fixture
@@ -75,6 +76,17 @@ def test_model_that_knows_the_answers_scores_100_in_v2(tokenizer, questions, pre
     names = ("exact", "f1", "HasAns_f1", "NoAns_f1", "best_exact", "best_f1")
     assert {name: scores[name] for name in names} == dict.fromkeys(names, 100.0)
     assert {"best_exact_thresh", "best_f1_thresh", "total"} <= scores.keys()
+
+
+def test_truncated_questions_are_counted(tokenizer, questions, caplog):
+    squad = SquadSettings(AnswerSettings(max_query_length=3, version_2_with_negative=True))
+    task = task_of(squad, tokenizer, train=questions, dev=questions[:2], test=questions[2:])
+    assert task.truncated == {"train": 1, "dev": 0, "test": 1}
+    found = [each.getMessage() for each in caplog.records if "truncated" in each.getMessage()]
+    assert found == [
+        "1 of 3 questions (train) are truncated to max_query_length=3 tokens",
+        "1 of 1 questions (test) are truncated to max_query_length=3 tokens",
+    ]
 
 
 def test_predictions_are_written_to_the_three_files_of_google(

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from keras_bert.tasks.prepared import decoded, gathered, prepare
-from keras_bert.tasks.question_answering.labels import training_examples
+from keras_bert.tasks.question_answering.labels import prepare_questions, training_examples
 from keras_bert.tasks.question_answering.predictions import Predictions
 from keras_bert.tasks.question_answering.processor import SpanProcessor
 from keras_bert.tasks.question_answering.questions import load_questions
@@ -15,8 +15,6 @@ from keras_bert.tasks.question_answering.settings import AnswerSettings
 from tests.tasks.question_answering.reference import FixedLogits
 
 TEXT = "Rollo, the  Norse\nleader (911), swore fealty to King Charles; Rollo swore."
-# The value in null_odds.json for a context without tokens.
-NO_CANDIDATE = float(np.finfo(np.float32).max)
 
 
 def logits(examples, **wanted):
@@ -44,7 +42,8 @@ def given(**wanted):
 
 def test_answer_is_a_slice_of_the_original_text(ask, tokenizer):
     question = ask(TEXT, answer="Norse\nleader (911)")
-    labels = training_examples(SpanProcessor(tokenizer, AnswerSettings()), [question]).labels
+    prepared = prepare_questions(SpanProcessor(tokenizer, AnswerSettings()), [question])
+    labels = training_examples(prepared, [question]).labels
     known = {labels["start_positions"][0]: 9}, {labels["end_positions"][0]: 9}
     found = answered([question], tokenizer, given(start=known[0], end=known[1]))
     # The label ends at the bracket, which is a separate token.
@@ -116,7 +115,7 @@ def test_context_without_tokens_gives_an_empty_answer(ask, tokenizer, version_2)
     settings = AnswerSettings(version_2_with_negative=version_2)
     found = answered(questions, tokenizer, settings=settings)
     assert found.answers(None) == {"q0": "", "q1": "rollo"}
-    assert found.null_odds["q0"] == NO_CANDIDATE
+    assert found.null_odds["q0"] == 0.0  # The only candidate is "no answer".
     assert [entry["text"] for entry in found.n_best(version_2)["q0"]] == [""]
 
 
@@ -139,7 +138,8 @@ def test_correct_logits_give_chinese_answers_in_original_characters(shared_data)
     tokenizer = BertTokenizer(shared_data / "vocab" / "bert-base-chinese" / "vocab.txt")
 
     def right(_):
-        examples = training_examples(SpanProcessor(tokenizer, AnswerSettings()), questions)
+        prepared = prepare_questions(SpanProcessor(tokenizer, AnswerSettings()), questions)
+        examples = training_examples(prepared, questions)
         made = logits(examples)
         for end in ("start", "end"):
             positions = examples.labels[f"{end}_positions"]

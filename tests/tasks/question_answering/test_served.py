@@ -1,12 +1,11 @@
 """Tests that served question answering of raw strings equals the reference decoding."""
 
-from types import SimpleNamespace
-
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from keras_bert.common.errors import InputError
+from keras_bert.config import BertConfig
 from keras_bert.tasks.question_answering.processor import SpanProcessor
 from keras_bert.tasks.question_answering.questions import Question, load_questions
 from keras_bert.tasks.question_answering.served import ServedQuestionAnswering
@@ -31,13 +30,13 @@ def tokenizer():
 class FixedNetwork(FixedLogits):
     """Returns FixedLogits with the number of positions of a model."""
 
-    config = SimpleNamespace(max_position_embeddings=512)
+    config = BertConfig(vocab_size=100)
 
 
 class KnownNetwork:
     """Logits of 0 except the given values by (window, position)."""
 
-    config = SimpleNamespace(max_position_embeddings=512)
+    config = BertConfig(vocab_size=100)
 
     def __init__(self, start=(), end=()):
         self.given = {"start_logits": dict(start), "end_logits": dict(end)}
@@ -139,7 +138,8 @@ def test_context_without_words_gives_an_empty_answer(tokenizer):
     outputs = served(KnownNetwork(), tokenizer, SMALL)(["who ?"] * 2, ["", "\u200b"])
     assert [*outputs["answer"]] == [b"", b""]
     assert [*outputs["start"]] == [-1, -1]
-    assert [*outputs["score"]] == [np.finfo(np.float32).min] * 2
+    # The score of "no answer": there is nothing else to score.
+    assert [*outputs["score"]] == [*outputs["null_score"]]
     np.testing.assert_array_equal(outputs["nbest_probabilities"], [[1, 0, 0, 0, 0]] * 2)
 
 
@@ -210,7 +210,14 @@ def test_token_ids_give_the_logits_of_windows_made_by_a_client(tokenizer):
     for name, values in expected.items():
         rows = windows.input_ids.with_values(values).to_tensor()
         np.testing.assert_array_equal(outputs[name], rows)
-    assert outputs.keys() == expected.keys()
+    assert outputs.keys() == {*expected, "truncated"}
+
+
+def test_truncated_questions_are_marked(tokenizer):
+    # Four tokens of a question are kept; contexts are split into windows.
+    questions = ["who ? who ?", "who ? who ? who", "who ?"]
+    outputs = served(FixedNetwork(), tokenizer, SMALL)(questions, [TEXT, TEXT, TEXT * 20])
+    assert outputs["truncated"].tolist() == [False, True, False]
 
 
 def test_windows_longer_than_the_model_allows_are_rejected(tokenizer):

@@ -3,7 +3,7 @@
 import pytest
 
 from keras_bert.common.errors import InputError
-from keras_bert.tasks.question_answering.settings import AnswerSettings
+from keras_bert.tasks.question_answering.settings import AnswerSettings, check_doc_stride
 
 
 @pytest.mark.parametrize(
@@ -32,3 +32,9 @@ def test_threshold_needs_questions_without_answer():
 def test_only_v2_has_a_threshold():
     assert AnswerSettings().threshold is None
     assert AnswerSettings(version_2_with_negative=True).threshold == 0.0
+
+
+def test_stride_that_is_larger_than_every_window_is_rejected():
+    check_doc_stride(380, 384)
+    with pytest.raises(InputError, match=r"doc_stride=381: is larger .* at most 380, for max_seq_"):
+        check_doc_stride(381, 384)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_bert.tasks.question_answering.labels import training_examples
+from keras_bert.tasks.question_answering.labels import prepare_questions, training_examples
 from keras_bert.tasks.question_answering.processor import SpanProcessor
 from keras_bert.tasks.question_answering.questions import load_questions
 from keras_bert.tasks.question_answering.settings import AnswerSettings
@@ -27,7 +27,8 @@ def words_of(windows, vocab):
 
 
 def labelled(questions, tokenizer, *sizes):
-    return training_examples(SpanProcessor(tokenizer, AnswerSettings(*sizes)), questions)
+    processor = SpanProcessor(tokenizer, AnswerSettings(*sizes))
+    return training_examples(prepare_questions(processor, questions), questions)
 
 
 def test_long_context_is_split_into_overlapping_windows(ask, tokenizer, vocab):

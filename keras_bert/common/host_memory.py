@@ -1,7 +1,6 @@
 """Reads the memory use of this process and machine from Linux.
 
-The sources are /proc and control groups (version 2). All results are in bytes, and None where the
-system does not provide them.
+The sources are /proc and control groups (version 2). Results are in bytes, or None if unknown.
 """
 
 from collections.abc import Iterator
@@ -27,7 +26,7 @@ def peak_resident(proc: Path = _PROC) -> int | None:
 
 
 def _available_in_groups(proc: Path, groups: Path) -> Iterator[int]:
-    """Yields the remaining memory below the limit of the process's cgroup and of each parent."""
+    """Yields the memory left below the limit of the process's cgroup and of each of its parents."""
     own = [line[4:] for line in _lines(proc / "self/cgroup") if line.startswith("0::/")]
     for name in own:
         for part in (Path(name), *Path(name).parents):
@@ -45,7 +44,7 @@ def _kilobytes(file: Path, name: str) -> int | None:
 
 
 def _number(file: Path, name: str = "") -> int | None:
-    """Reads the number after a name at the start of a line."""
+    """Returns the number after a name at the start of a line of a file; None if there is none."""
     for line in _lines(file):
         words = line.removeprefix(name).split()
         if line.startswith(name) and words and words[0].isdecimal():

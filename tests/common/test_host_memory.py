@@ -2,7 +2,7 @@
 
 import pytest
 
-from keras_bert.training.host_memory import available, peak_resident, resident
+from keras_bert.common.host_memory import available, peak_resident, resident
 
 
 @pytest.fixture

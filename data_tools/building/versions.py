@@ -1,0 +1,48 @@
+"""Finds and compares the versions of the packages that determine the bytes of a dataset."""
+
+import functools
+import platform
+import socket
+from collections.abc import Mapping
+
+from keras_bert.common.errors import InputError
+from keras_bert.common.package_versions import package_versions
+
+# They determine random streams, the tokenizer's Unicode tables and the sentence splitter's rules.
+_PACKAGES = ("numpy", "sentencex", "tensorflow", "tensorflow-text")
+
+
+@functools.lru_cache(maxsize=1)
+def _versions() -> dict[str, str]:
+    return {"python": platform.python_version()} | package_versions(_PACKAGES)
+
+
+def build_versions() -> dict[str, str]:
+    """Returns the versions of Python and the packages in this process, the manifest's made_with."""
+    return dict(_versions())
+
+
+def differences(old: Mapping[str, str], new: Mapping[str, str]) -> list[tuple[str, str, str]]:
+    """Returns (name, old version, new version) of the packages whose versions differ."""
+    both = [
+        (name, old.get(name, "unknown"), new.get(name, "unknown"))
+        for name in sorted(old.keys() | new.keys())
+    ]
+    return [entry for entry in both if entry[1] != entry[2]]
+
+
+def check_worker(expected: Mapping[str, str]) -> None:
+    """Checks, on a worker, that it has the versions of the launching machine.
+
+    Raises:
+        InputError: if a version differs; the message lists the differences.
+    """
+    found = [
+        f"{name} {here}; expected {there}"
+        for name, there, here in differences(expected, build_versions())
+    ]
+    if found:
+        raise InputError(
+            f"worker on {socket.gethostname()}: has {', '.join(found)}, as on the launching "
+            "machine, because the versions determine the bytes of the dataset"
+        )

@@ -1,0 +1,62 @@
+"""Rejects networks and batches that cannot fit in memory, before they are allocated.
+
+The estimates are lower bounds, so nothing is rejected that would fit. Something larger than the
+bound may still exhaust the memory.
+"""
+
+import keras
+
+from keras_bert.common import host_memory
+from keras_bert.common.errors import InputError
+from keras_bert.config import BertConfig
+
+_WEIGHT_BYTES = 4  # Variables are float32 under every dtype policy of keras_bert.
+_ACTIVATION_BYTES = 2  # Of the smallest compute dtypes, bfloat16 and float16.
+
+
+def check_weights_fit(config: BertConfig) -> None:
+    """Rejects a config whose weights are larger than the available memory.
+
+    Raises:
+        InputError: the message has the sizes in the config and both amounts of memory.
+    """
+    available = host_memory.available()
+    needed = _WEIGHT_BYTES * config.num_encoder_weights
+    if available is not None and needed > available:
+        names = ("hidden_size", "num_hidden_layers", "intermediate_size", "vocab_size")
+        names = (*names, "max_position_embeddings", "type_vocab_size")
+        sizes = ", ".join(f"{name} {getattr(config, name)}" for name in names)
+        raise InputError(
+            f"config: a model with {sizes} needs {_gigabytes(needed)} for its weights, but "
+            f"{_gigabytes(available)} of memory are available; expected a smaller model"
+        )
+
+
+def check_batch_fits(config: BertConfig, rows: int, length: int, flag: str) -> None:
+    """Rejects a batch whose activations in a single layer are larger than the available memory.
+
+    This applies to CPUs; accelerators have a memory of their own, and report that it is exhausted.
+
+    Args:
+        config: the model's config.
+        rows: the number of rows that are computed at once on this machine.
+        length: the number of tokens in a row.
+        flag: the flag or argument that sets the number of rows, for the message.
+
+    Raises:
+        InputError: the message has the flag and both amounts of memory.
+    """
+    if any("cpu" not in name for name in keras.distribution.list_devices()):
+        return
+    available = host_memory.available()
+    # The input and output of a feed-forward layer and, before them, of the attention.
+    needed = _ACTIVATION_BYTES * rows * length * (2 * config.hidden_size + config.intermediate_size)
+    if available is not None and needed > available:
+        raise InputError(
+            f"{flag}: {rows} rows of {length} tokens need at least {_gigabytes(needed)} in each "
+            f"layer, but {_gigabytes(available)} of memory are available; expected a smaller number"
+        )
+
+
+def _gigabytes(size: int) -> str:
+    return f"{size / 1e9:,.1f} GB"

@@ -1,0 +1,95 @@
+"""Accepts connections up to a limit, and closes idle ones to make room for new ones."""
+
+import asyncio
+import contextlib
+import os
+import resource
+import socket
+from collections.abc import Iterator
+
+from absl import logging
+from aiohttp import web
+
+from keras_bert.common.errors import InputError
+
+_RESERVED_FILES = 16  # for loading versions, reading the page, and temporary use
+_MIN_CONNECTIONS = 4
+_RETRY = 0.05  # seconds until the next try
+
+
+def connection_limit(requested: int) -> int:
+    """Returns the maximum number of connections: `requested`, or fewer if files are limited.
+
+    Raises:
+        InputError: the process may not open enough files.
+    """
+    files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    if files == resource.RLIM_INFINITY:
+        return requested
+    free = files - len(os.listdir("/proc/self/fd")) - _RESERVED_FILES
+    if free < _MIN_CONNECTIONS:
+        raise InputError(
+            f"the process may open {files} files, which leaves {max(0, free)} for connections; "
+            f"expected at least {_MIN_CONNECTIONS}; raise the limit, for example with "
+            "`ulimit -n 1024`"
+        )
+    if free < requested:
+        logging.warning(
+            "The server accepts %d connections at a time, because the process may open only %d "
+            "files (ulimit -n); --max_connections=%d has no effect",
+            free,
+            files,
+            requested,
+        )
+    return min(free, requested)
+
+
+class Connections:
+    """Accepts the connections of a web server.
+
+    When `limit` connections are open, the one that has been idle for longest is closed. If all have
+    requests in progress, new connections wait in the operating system's queue.
+    """
+
+    def __init__(self, limit: int):
+        self._limit = limit
+        # The connection that was used last is the last one.
+        self._open: dict[asyncio.Protocol, socket.socket] = {}
+        self._busy: set[asyncio.Protocol] = set()
+
+    @contextlib.contextmanager
+    def in_use(self, request: web.Request) -> Iterator[None]:
+        """Keeps the connection of a request open."""
+        protocol = request.protocol
+        self._busy.add(protocol)
+        try:
+            yield
+        finally:
+            self._busy.discard(protocol)
+            if protocol in self._open:
+                self._open[protocol] = self._open.pop(protocol)
+
+    async def accept(self, listener: socket.socket, server: web.Server) -> None:
+        """Accepts connections until it is cancelled."""
+        loop = asyncio.get_running_loop()
+        while True:
+            await self._make_room()
+            try:
+                client, _ = await loop.sock_accept(listener)
+                _, protocol = await loop.connect_accepted_socket(server, client)
+                self._open[protocol] = client
+            except OSError as error:  # For example, another part of the process opened many files.
+                logging.warning("Cannot accept a connection: %s", error.strerror or error)
+                await asyncio.sleep(_RETRY)
+
+    async def _make_room(self) -> None:
+        while len(self._open) >= self._limit:
+            self._open = {key: one for key, one in self._open.items() if one.fileno() >= 0}
+            if len(self._open) < self._limit:
+                return
+            idle = next((protocol for protocol in self._open if protocol not in self._busy), None)
+            if idle is None or idle.transport is None:
+                await asyncio.sleep(_RETRY)
+            else:
+                idle.transport.abort()
+                await asyncio.sleep(0)  # The event loop closes the socket.

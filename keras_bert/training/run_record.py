@@ -1,0 +1,108 @@
+"""Reads and writes run.json, the record of a run.
+
+settings        everything that affects the results; a resumed run must have the same
+versions        package versions at the start of the run
+resumed_with    other package versions with which the run was resumed, if any
+files           {path: size, time and checksum} of the record files of pre-training
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import keras
+from absl import logging
+
+from keras_bert.common.errors import InputError
+from keras_bert.common.files import read_json, write_json
+from keras_bert.common.package_versions import package_versions
+
+RUN_FILE = "run.json"
+PACKAGES = ("tensorflow", "jax", "keras", "numpy")
+
+
+def check_same_settings(output_dir: Path, settings: Mapping[str, object]) -> None:
+    """Raises an InputError with all differences if the run in a directory has other settings."""
+    run_file = output_dir / RUN_FILE
+    settings = json.loads(json.dumps(settings))
+    old = read_json(run_file).get("settings")
+    if not isinstance(old, dict):
+        raise InputError(f"{run_file}: has no settings; expected the record of a run")
+    old, settings = flat(old), flat(settings)
+    changed = [
+        f"{name} was {json.dumps(old.get(name))} and is now {json.dumps(settings.get(name))}"
+        for name in sorted(set(old) | set(settings))
+        if old.get(name) != settings.get(name)
+    ]
+    if changed:
+        raise InputError(
+            f"{output_dir}: contains a run with other settings: {'; '.join(changed)}; expected the "
+            "same settings to resume it, or another --output_dir"
+        )
+
+
+def flat(settings: Mapping[str, object]) -> dict[str, object]:
+    """Flattens nested settings: `log_steps` of `phase-1` becomes `phase-1.log_steps`."""
+    named = {}
+    for name, value in settings.items():
+        if isinstance(value, Mapping):
+            named |= {f"{name}.{inner}": each for inner, each in flat(value).items()}
+        else:
+            named[name] = value
+    return named
+
+
+def read_files(output_dir: Path) -> dict[str, Mapping[str, object]]:
+    """Returns the entry `files` of run.json; empty if there is none."""
+    path = output_dir / RUN_FILE
+    files = read_json(path).get("files") if path.exists() else None
+    files = files if isinstance(files, dict) else {}
+    return {name: entry for name, entry in files.items() if isinstance(entry, dict)}
+
+
+def write_record(
+    output_dir: Path, settings: Mapping[str, object], files: Mapping[str, object]
+) -> None:
+    """Writes run.json at the start of a run, or adds to it what is new when the run resumes.
+
+    Package versions that differ from those of the run until now are logged as a warning.
+    """
+    path, now = output_dir / RUN_FILE, package_versions(PACKAGES)
+    if not path.exists():
+        start = {"settings": settings, "versions": now}
+        write_json(path, start | ({"files": files} if files else {}))
+        return
+    before = read_json(path)
+    record = before | ({"files": files} if files else {})
+    later = before.get("resumed_with", [])
+    used = [before.get("versions"), *(later if isinstance(later, list) else [])]
+    used = [versions for versions in used if isinstance(versions, dict)]
+    if used:
+        if _differences([*used, now]) and now not in used:
+            record["resumed_with"] = [*used[1:], now]
+        _warn_of_versions(output_dir, [*used, now])
+    if record != before:
+        write_json(path, record)
+
+
+def _warn_of_versions(output_dir: Path, used: Sequence[Mapping[str, str]]) -> None:
+    if different := _differences(used):
+        logging.warning(
+            "%s: the run uses several versions of packages: %s; the results may differ from those "
+            "of a run with one version. Install the first ones to resume bit for bit",
+            output_dir,
+            ", ".join(f"{name} {' and '.join(found)}" for name, found in different.items()),
+        )
+
+
+def _differences(used: Sequence[Mapping[str, str]]) -> dict[str, list[str]]:
+    """Returns {package: its versions in order} of the packages with several versions."""
+    names = [
+        "keras_bert",
+        *(name for name in PACKAGES if name != "jax" or keras.backend.backend() == "jax"),
+    ]
+    found = {
+        name: list(dict.fromkeys(str(versions[name]) for versions in used if name in versions))
+        for name in names
+    }
+    return {name: versions for name, versions in found.items() if len(versions) > 1}

@@ -1,0 +1,141 @@
+"""Valid inputs and a valid command line for each program, which the cases then damage.
+
+Paths are relative to the folder of a case. Not covered are the programs that run until they are
+stopped (serve), that start other programs (supervise, demo) and that have no input (python-corpus).
+"""
+
+import json
+import shutil
+from pathlib import Path
+
+WORDS = ["good", "bad", "film", "book", "it", "is", "a", "the", "##s", "very", "who", "king", "."]
+VOCAB = ["[PAD]", *(f"[unused{n}]" for n in range(4)), "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS]
+SIZES = {
+    "vocab_size": len(VOCAB),
+    "hidden_size": 16,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "intermediate_size": 32,
+    "max_position_embeddings": 32,
+}
+
+_STEP = ("--train_batch_size=2", "--eval_batch_size=2", "--nojit_compile", "--output_dir=out")
+_TUNE = ("--init_checkpoint=bert", "--num_train_steps=1", "--max_seq_length=24", *_STEP)
+_CUSTOM = ("--task_name=custom", *_TUNE)
+
+# {name of the command: (module of the program, arguments)}
+COMMANDS = {
+    "build-vocab": (
+        "data_tools.build_vocab",
+        ("--input_file=corpus.txt", "--vocab_file=out.txt", "--vocab_size=40"),
+    ),
+    "build-vocab extend": (
+        "data_tools.build_vocab",
+        ("--input_file=corpus.txt", "--vocab_file=out.txt", "--extend_vocab=vocab.txt"),
+    ),
+    "create-pretraining-data": (
+        "data_tools.create_pretraining_data",
+        (
+            "--input_file=corpus.txt",
+            "--vocab_file=vocab.txt",
+            "--output_dir=out",
+            "--max_seq_length=24",
+            "--max_predictions_per_seq=4",
+            "--dupe_factor=1",
+            "--num_shards=1",
+            "--num_workers=1",
+        ),
+    ),
+    "inspect-tfrecords": ("data_tools.inspect_tfrecords", ("--input_file=dataset",)),
+    "pretrain": (
+        "keras_bert.programs.pretrain",
+        (
+            "--input_file=dataset",
+            "--bert_config=config.json",
+            "--num_train_steps=1",
+            "--num_warmup_steps=1",
+            "--max_eval_steps=1",
+            *_STEP,
+        ),
+    ),
+    "classify csv": (
+        "keras_bert.programs.classify",
+        ("--train_file=train.csv", "--eval_file=train.csv", *_CUSTOM),
+    ),
+    "classify tsv": (
+        "keras_bert.programs.classify",
+        ("--train_file=train.tsv", "--test_file=train.tsv", *_CUSTOM),
+    ),
+    "classify jsonl": (
+        "keras_bert.programs.classify",
+        ("--train_file=train.jsonl", "--eval_file=train.jsonl", *_CUSTOM),
+    ),
+    "squad": (
+        "keras_bert.programs.squad",
+        ("--train_file=squad.json", "--eval_file=squad.json", "--max_query_length=8", *_TUNE),
+    ),
+    "ner": (
+        "keras_bert.programs.ner",
+        ("--train_file=train.conll", "--eval_file=train.conll", *_TUNE),
+    ),
+    "fill-mask": (
+        "keras_bert.programs.fill_mask",
+        ("--model_dir=run/model", "--top_k=2", "it is [MASK] ."),
+    ),
+    "extract-features": (
+        "keras_bert.programs.extract_features",
+        (
+            "--input_file=lines.txt",
+            "--output_file=out.jsonl",
+            "--init_checkpoint=bert",
+            "--max_seq_length=24",
+            "--nojit_compile",
+        ),
+    ),
+    "export": ("keras_bert.programs.export", ("--model_dir=run", "--export_dir=out/1")),
+    "convert": ("keras_bert.programs.convert", ("bert", "out", "--to=hugging_face")),
+    "plot": ("keras_bert.programs.plot", ("run", "--output=out.png")),
+}
+
+
+def write_inputs(folder: Path) -> None:
+    """Writes the text files."""
+    sentences = ["it is a good film .", "the king is bad .", "who is it", "a very good book ."]
+    (folder / "corpus.txt").write_text("\n\n".join(["\n".join(sentences)] * 3) + "\n")
+    (folder / "lines.txt").write_text("\n".join([*sentences, "good film ||| bad book"]) + "\n")
+    (folder / "vocab.txt").write_text("\n".join(VOCAB) + "\n")
+    (folder / "config.json").write_text(json.dumps(SIZES))
+    rows = [(text, ("no", "yes")[index % 2]) for index, text in enumerate(sentences)]
+    for suffix, separator in (("csv", ","), ("tsv", "\t")):
+        lines = [separator.join(row) for row in [("text", "label"), *rows]]
+        (folder / f"train.{suffix}").write_text("\n".join(lines) + "\n")
+    (folder / "train.jsonl").write_text(
+        "".join(json.dumps({"text": text, "label": label}) + "\n" for text, label in rows)
+    )
+    tagged = "who O\nis O\nthe B-PER\nking I-PER\n\na O\ngood B-MISC\nfilm O\n\n"
+    (folder / "train.conll").write_text(tagged)
+    answer = {"text": "king", "answer_start": 4}
+    questions = [{"id": "1", "question": "who is it", "answers": [answer]}]
+    paragraphs = [{"context": "the king is bad .", "qas": questions}]
+    data = {"version": "1.1", "data": [{"title": "a", "paragraphs": paragraphs}]}
+    (folder / "squad.json").write_text(json.dumps(data))
+
+
+def write_models(folder: Path, run_command) -> None:
+    """Creates a checkpoint, and runs the two programs whose output other programs read.
+
+    `run_command(name)` runs the valid command of that name in the folder.
+    """
+    import keras
+
+    from keras_bert.checkpoints.model_description import ModelDescription
+    from keras_bert.checkpoints.model_directory import save_model_directory
+    from keras_bert.config import BertConfig
+    from keras_bert.models.encoder import BertEncoder
+
+    config = BertConfig.from_dict(SIZES)
+    keras.utils.set_random_seed(0)
+    save_model_directory(folder / "bert", BertEncoder(config), ModelDescription(config, VOCAB))
+    for name, place in (("create-pretraining-data", "dataset"), ("pretrain", "run")):
+        run_command(name)
+        shutil.move(folder / "out", folder / place)

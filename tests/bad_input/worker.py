@@ -1,0 +1,167 @@
+"""Runs cases in one process, which the parent ends if a case takes too long.
+
+Reads the numbers of cases from standard input, one per line, and writes one line of JSON for each
+to the file descriptor that the command line names.
+"""
+
+import contextlib
+import hashlib
+import importlib
+import io
+import json
+import os
+import random
+import resource
+import shutil
+import sys
+import traceback
+from pathlib import Path
+
+from absl.flags import ArgumentParser, FlagValues
+
+from tests.bad_input.commands import COMMANDS, write_inputs, write_models
+from tests.bad_input.mutations import damage_arguments, damage_file
+
+# The address space of the process; a program that allocates more gets a MemoryError.
+_MAX_BYTES = 16 * 2**30
+# Outputs that exist only if a program succeeded.
+_WHOLE = ("out.txt", "out.jsonl", "out.png", "out/1", "out/manifest.json", "out/model")
+
+
+def run_command(name: str, arguments: list[str]) -> tuple[int, str]:
+    """Runs a program in the current folder; returns its exit code and standard error."""
+    from keras_bert.programs.program import call
+
+    module = importlib.import_module(COMMANDS[name][0])
+    # Like a terminal: text that has no encoding in UTF-8 cannot be printed.
+    out = io.TextIOWrapper(io.BytesIO(), encoding="utf-8")
+    err = io.TextIOWrapper(io.BytesIO(), encoding="utf-8", errors="backslashreplace")
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        try:
+            code = call(module.PROGRAM, [f"keras-bert {module.PROGRAM.name}", *arguments])
+        except Exception:
+            traceback.print_exc()
+            code = -1
+        out.flush()
+        err.flush()
+    return code, err.buffer.getvalue().decode()
+
+
+def prepare(folder: Path) -> None:
+    """Creates the valid inputs, unless they exist."""
+    if folder.exists():
+        return
+    building = folder.with_name("building")
+    building.mkdir()
+    write_inputs(building)
+
+    def run(name: str) -> None:
+        code, err = run_command(name, list(COMMANDS[name][1]))
+        assert code == 0, f"the valid command {name} failed:\n{err}"
+
+    with contextlib.chdir(building):
+        write_models(building, run)
+    building.rename(folder)
+
+
+def run_case(inputs: Path, place: Path, seed: int, number: int) -> dict:
+    """Runs one case in the new folder `place`, and returns what happened.
+
+    The first cases are the valid commands, which must succeed.
+    """
+    rng = random.Random(f"{seed}-{number}")
+    is_valid = number < len(COMMANDS)
+    name = [*COMMANDS][number] if is_valid else _any_command(rng)
+    module, arguments = COMMANDS[name]
+    shutil.copytree(inputs, place)
+    if is_valid:
+        change = "valid"
+    elif rng.random() < 0.5:
+        arguments, change = damage_arguments(rng, arguments, _parsers_of(module))
+    else:
+        change = damage_file(rng, place, _files_of(place, arguments))
+    case = {"case": number, "command": name, "change": change}
+    before = _contents(place)
+    with contextlib.chdir(place):
+        code, err = run_command(name, list(arguments))
+    lines = [line for line in err.splitlines() if "\r" not in line]
+    case |= {"code": code, "line": lines[-1] if lines else ""}
+    problem = _problem(code, err, place, before)
+    if is_valid and code:
+        problem = "a valid command failed"
+    return case | {"problem": problem, "error": err[-4000:]}
+
+
+def _any_command(rng: random.Random) -> str:
+    """Draws a command; those that train take much longer, and are drawn less often."""
+    weights = [1 if "--num_train_steps=1" in arguments else 3 for _, arguments in COMMANDS.values()]
+    return rng.choices([*COMMANDS], weights)[0]
+
+
+def _parsers_of(module: str) -> dict[str, ArgumentParser]:
+    from keras_bert.programs.flags import Definitions, own_flags
+
+    values = FlagValues()
+    importlib.import_module(module).PROGRAM.define_flags(Definitions(values, module))
+    return {name: flag.parser for name, flag in own_flags(values).items()}
+
+
+def _files_of(folder: Path, arguments: tuple[str, ...]) -> list[Path]:
+    """Returns the input files that arguments name, or that are in a folder that they name."""
+    named = [folder / argument.partition("=")[2] for argument in arguments if "=" in argument]
+    named += [folder / argument for argument in arguments if "=" not in argument]
+    named = [path for path in named if path.exists() and path != folder]
+    inside = [path for each in named if each.is_dir() for path in each.rglob("*")]
+    return sorted(path for path in {*named, *inside} if path.is_file())
+
+
+def _problem(code: int, err: str, place: Path, before: dict[str, str]) -> str:
+    """Returns what is wrong with the outcome of a case; "" if nothing is."""
+    if code == -1:
+        return "traceback"
+    if code not in (0, 1) or "Traceback" in err:
+        return f"exit code {code}"
+    if code == 1 and not err.strip():
+        return "no message"
+    after = _contents(place)
+    if any(after.get(name) != digest for name, digest in before.items()):
+        return "an input file was changed"
+    if any(".partial" in name for name in after):
+        return "a partial file was left behind"
+    if code == 1 and any((place / name).exists() for name in _WHOLE):
+        return "output of a failed program"
+    return ""
+
+
+def _contents(folder: Path) -> dict[str, str]:
+    return {
+        str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
+
+
+def main(folder: Path, seed: int, descriptor: int) -> None:
+    """Prepares the inputs, and runs the cases whose numbers arrive."""
+    from keras_bert.common.tensorflow_start import start_tensorflow
+
+    start_tensorflow()
+    import tensorflow as tf
+
+    tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
+    resource.setrlimit(resource.RLIMIT_AS, (_MAX_BYTES, _MAX_BYTES))
+    inputs = folder / "inputs"
+    (folder / "tfds").mkdir(exist_ok=True)
+    os.environ["TFDS_DATA_DIR"] = str(folder / "tfds")
+    prepare(inputs)
+    with os.fdopen(descriptor, "w") as results:
+        print(json.dumps({"ready": True}), file=results, flush=True)
+        for line in sys.stdin:
+            place = folder / f"case-{int(line)}"
+            result = run_case(inputs, place, seed, int(line))
+            shutil.rmtree(place, ignore_errors=True)
+            print(json.dumps(result), file=results, flush=True)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]))

@@ -1,0 +1,278 @@
+"""Damaged, ambiguous and hostile weight files: one-line errors, and no weight is assigned."""
+
+import json
+import shutil
+import struct
+import zipfile
+
+import h5py
+import ml_dtypes
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from keras_bert.checkpoints.conversion import convert
+from keras_bert.checkpoints.model_description import ModelDescription
+from keras_bert.checkpoints.model_directory import save_model_directory
+from keras_bert.checkpoints.open_checkpoint import open_checkpoint
+from keras_bert.common.errors import InputError
+from keras_bert.models import BertPretrainer
+
+KERNEL = "bert.encoder.layer.1.output.dense.weight"
+KERNEL_H5 = "layers/transformer_encoder/_feedforward_intermediate_dense/vars/0"
+
+
+@pytest.fixture
+def saved(tiny, tmp_path):
+    """Writes a model directory with a masked-LM head."""
+    model = tiny.make("pretrainer")
+    save_model_directory(tmp_path / "m", model, ModelDescription(tiny.config, tiny.vocab))
+    return tmp_path / "m"
+
+
+@pytest.fixture
+def preset(saved, tmp_path):
+    """Converts the model directory to a KerasHub preset; returns the preset and its weights."""
+    convert(saved, tmp_path / "preset", "keras_hub")
+    return tmp_path / "preset", tmp_path / "preset" / "model.weights.h5"
+
+
+def check_rejected(path, expected):
+    """Checks that loading raises one line and leaves the model unchanged."""
+    model = BertPretrainer(open_checkpoint(path).config)
+    before = model.get_weights()
+    with pytest.raises(InputError, match=expected) as caught:
+        open_checkpoint(path).load_into(model)
+    assert "\n" not in str(caught.value)
+    assert all(map(np.array_equal, before, model.get_weights()))
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        (lambda w: w.astype(np.int8), r"safetensors: .*\.weight has type int8; expected one of f"),
+        (lambda w: w > 0, "has type bool"),
+        (lambda w: w.astype(np.complex64), "has type complex64"),
+        (lambda w: np.where(w == w.flat[5], np.nan, w), "1 of the 96 values of .* inf or NaN"),
+        (lambda w: np.full_like(w, np.inf), "96 of the 96 values"),
+        (lambda w: np.full(w.shape, 1e300), "96 of the 96 values"),
+    ],
+)
+def test_weights_must_be_finite_floats(saved, change, expected):
+    weights = load_file(saved / "model.safetensors")
+    weights[KERNEL] = change(weights[KERNEL])
+    save_file(weights, saved / "model.safetensors", metadata={"format": "pt"})
+    check_rejected(saved, expected)
+
+
+def test_eight_bit_floats_are_rejected(saved):
+    path = saved / "model.safetensors"
+    weights = load_file(path)
+    weights[KERNEL] = weights[KERNEL].astype(np.int8)
+    save_file(weights, path, metadata={"format": "pt"})
+    content = path.read_bytes()
+    size = struct.unpack("<Q", content[:8])[0]
+    header = json.loads(content[8 : 8 + size])
+    header[KERNEL]["dtype"] = "F8_E4M3"
+    header = json.dumps(header).encode()
+    path.write_bytes(struct.pack("<Q", len(header)) + header + content[8 + size :])
+    check_rejected(saved, "has type F8_E4M3; expected one of float16")
+
+
+def test_weight_in_two_shards_is_rejected(saved):
+    weights = load_file(saved / "model.safetensors")
+    (saved / "model.safetensors").unlink()
+    save_file(weights, saved / "a.safetensors", metadata={"format": "pt"})
+    save_file({KERNEL: weights[KERNEL] + 1}, saved / "b.safetensors", metadata={"format": "pt"})
+    index = dict.fromkeys(weights, "a.safetensors") | {KERNEL: "b.safetensors"}
+    (saved / "model.safetensors.index.json").write_text(json.dumps({"weight_map": index}))
+    check_rejected(saved, rf"a\.safetensors and b\.safetensors both contain {KERNEL}")
+
+
+def test_two_names_of_one_weight_are_rejected(saved):
+    weights = load_file(saved / "model.safetensors")
+    scale = weights["bert.embeddings.LayerNorm.weight"]
+    weights["bert.embeddings.LayerNorm.gamma"] = scale + 1
+    save_file(weights, saved / "model.safetensors", metadata={"format": "pt"})
+    check_rejected(saved, "are two names of one weight")
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "expected"),
+    [
+        ("id2label", "x", 'id2label is "x"; expected an object'),
+        ("id2label", {"0": 1}, "id2label is"),
+        ("architectures", 3, "architectures is 3; expected a list"),
+        ("hidden_act", None, "hidden_act is null; expected the name"),
+    ],
+)
+def test_settings_of_a_wrong_type_are_rejected(saved, key, value, expected):
+    settings = json.loads((saved / "config.json").read_text())
+    (saved / "config.json").write_text(json.dumps(settings | {key: value}))
+    with pytest.raises(InputError, match=rf"config\.json: {expected}"):
+        open_checkpoint(saved)
+
+
+@pytest.mark.parametrize("form", ["hugging_face", "tf1", "keras_hub"])
+def test_casing_that_is_not_a_boolean_is_rejected(saved, tmp_path, form):
+    file, key = {
+        "hugging_face": ("tokenizer_config.json", "do_lower_case"),
+        "tf1": ("bert_config.json", "do_lower_case"),
+        "keras_hub": ("tokenizer.json", "lowercase"),
+    }[form]
+    convert(saved, tmp_path / "c", form)
+    settings = json.loads((tmp_path / "c" / file).read_text())
+    settings.get("config", settings)[key] = "yes"
+    (tmp_path / "c" / file).write_text(json.dumps(settings))
+    with pytest.raises(InputError, match=f"{key} is 'yes'; expected true or false"):
+        open_checkpoint(tmp_path / "c")
+
+
+def test_target_inside_of_the_source_is_rejected(saved):
+    with pytest.raises(InputError, match="is inside the source"):
+        convert(saved, saved / "new", "tf1")
+    assert not (saved / "new").exists()
+
+
+class TestHdf5:
+    """Datasets that refer to other files, or are not numbers."""
+
+    def replace(self, file, make):
+        """Replaces a dataset by what `make(file, shape)` creates."""
+        with h5py.File(file, "r+") as opened:
+            shape = opened[KERNEL_H5].shape
+            del opened[KERNEL_H5]
+            make(opened, shape)
+
+    def test_external_storage(self, preset, tmp_path):
+        path, file = preset
+        secret = tmp_path / "secret"
+        secret.write_bytes(b"secret" * 1000)
+        self.replace(
+            file,
+            lambda opened, shape: opened.create_dataset(
+                KERNEL_H5, shape, "f4", external=[(str(secret), 0, 4 * np.prod(shape))]
+            ),
+        )
+        check_rejected(path, f"{KERNEL_H5} has external storage")
+
+    def test_virtual_dataset(self, preset, tmp_path):
+        path, file = preset
+
+        def make(opened, shape):
+            layout = h5py.VirtualLayout(shape, "f4")
+            layout[...] = h5py.VirtualSource(str(tmp_path / "other.h5"), "x", shape)
+            opened.create_virtual_dataset(KERNEL_H5, layout)
+
+        self.replace(file, make)
+        check_rejected(path, f"{KERNEL_H5} is a virtual dataset")
+
+    @pytest.mark.parametrize(
+        "kind", [h5py.ref_dtype, h5py.string_dtype(), np.dtype([("a", "f4")]), "i4"]
+    )
+    def test_other_types(self, preset, kind):
+        path, file = preset
+        self.replace(file, lambda opened, shape: opened.create_dataset(KERNEL_H5, shape, kind))
+        check_rejected(path, "has type .*; expected one of float16")
+
+    def test_empty_dataset(self, preset):
+        path, file = preset
+        empty = h5py.Empty("f4")
+        self.replace(file, lambda opened, shape: opened.create_dataset(KERNEL_H5, data=empty))
+        check_rejected(path, "is empty; expected an array")
+
+    def test_external_link(self, preset, tmp_path):
+        path, file = preset
+        shutil.copy(file, tmp_path / "other.h5")
+        link = h5py.ExternalLink(str(tmp_path / "other.h5"), KERNEL_H5)
+        self.replace(file, lambda opened, shape: opened.__setitem__(KERNEL_H5, link))
+        check_rejected(path, "is missing")
+
+    def test_bfloat16_attribute_of_another_type(self, preset):
+        path, file = preset
+
+        def make(opened, shape):
+            opened.create_dataset(KERNEL_H5, data=np.zeros(shape, "V4")).attrs["dtype"] = "bfloat16"
+
+        self.replace(file, make)
+        check_rejected(path, "has type .*; expected one of float16")
+
+    def test_overwritten_bytes_are_found_by_the_checksum(self, preset):
+        path, file = preset
+        with h5py.File(file) as opened:
+            chunk = opened[KERNEL_H5].id.get_chunk_info(0)
+        with open(file, "r+b") as raw:
+            raw.seek(chunk.byte_offset + 5)
+            raw.write(b"\x01\x02\x03")
+        check_rejected(path, "cannot be read")
+
+
+class TestZip:
+    """Archives that are bombs, ambiguous, damaged or in unsupported formats."""
+
+    @pytest.fixture
+    def folder(self, saved, tmp_path):
+        convert(saved, tmp_path / "tf1", "tf1")
+        return tmp_path / "tf1"
+
+    def pack(self, folder, **options):
+        """Writes the zip of a checkpoint."""
+        path = folder.with_suffix(".zip")
+        with zipfile.ZipFile(path, "w", **options) as archive:
+            for file in sorted(folder.iterdir()):
+                archive.write(file, f"bert/{file.name}")
+        return path
+
+    def test_bomb(self, folder):
+        with open(folder / "bert_model.ckpt.data-00000-of-00001", "wb") as file:
+            file.truncate(200 << 20)
+        path = self.pack(folder, compression=zipfile.ZIP_DEFLATED)
+        assert path.stat().st_size < 1 << 20
+        check_rejected(path, "would be extracted to 209,7.* bytes; expected at most 67,108,864")
+
+    def test_other_files_are_not_extracted(self, folder):
+        (folder / "other").write_bytes(bytes(200 << 20))
+        path = self.pack(folder, compression=zipfile.ZIP_DEFLATED)
+        checkpoint = open_checkpoint(path)
+        assert not checkpoint.load_into(BertPretrainer(checkpoint.config)).new
+
+    def test_two_members_of_one_name(self, folder):
+        path = self.pack(folder)
+        with zipfile.ZipFile(path, "a") as archive:
+            archive.write(folder / "bert_config.json", "other/bert_config.json")
+        with pytest.raises(InputError, match=r"contains bert_config\.json twice \(bert/"):
+            open_checkpoint(path)
+
+    @pytest.mark.parametrize(
+        ("offset", "value", "expected"),
+        [
+            (6, 1, "encrypted"),  # The flag of encryption.
+            (8, 9, "compression method"),  # The method deflate64.
+            (14, 99, "Bad CRC-32"),  # The checksum.
+        ],
+    )
+    def test_unsupported_or_damaged(self, folder, offset, value, expected):
+        path = self.pack(folder)
+        content = bytearray(path.read_bytes())
+        # The same fields are 2 bytes further on in the central directory.
+        for start, shift in ((b"PK\x03\x04", 0), (b"PK\x01\x02", 2)):
+            place = content.index(start)
+            while place >= 0:
+                content[place + offset + shift] = value
+                place = content.find(start, place + 1)
+        path.write_bytes(content)
+        with pytest.raises(InputError, match=f"cannot be extracted.*{expected}"):
+            open_checkpoint(path)
+
+    def test_binary_checkpoint_file(self, folder):
+        (folder / "checkpoint").write_bytes(b"\xff\xfe\x00model_checkpoint_path")
+        checkpoint = open_checkpoint(folder)
+        assert not checkpoint.load_into(BertPretrainer(checkpoint.config)).new
+
+
+def test_half_precision_still_loads(saved):
+    path = saved / "model.safetensors"
+    half = {name: value.astype(ml_dtypes.bfloat16) for name, value in load_file(path).items()}
+    save_file(half, path, metadata={"format": "pt"})
+    checkpoint = open_checkpoint(saved)
+    assert not checkpoint.load_into(BertPretrainer(checkpoint.config)).new

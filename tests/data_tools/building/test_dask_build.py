@@ -1,0 +1,208 @@
+"""Tests builds on a Dask cluster: a scheduler and workers in processes of their own.
+
+Dask is in the environment of Apache Beam (`make beam`).
+"""
+
+import os
+import random
+import re
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from data_tools.create_pretraining_data import create_pretraining_data
+from data_tools.settings import Settings
+
+SETTINGS = Settings(max_seq_length=32, max_predictions_per_seq=5, dupe_factor=2, num_shards=16)
+SECONDS = 900
+
+# Imported by Python at its start: changes the version that a worker reports.
+OTHER_VERSION = """
+import importlib.metadata
+version = importlib.metadata.version
+importlib.metadata.version = lambda name: "2.20.0" if name == "tensorflow-text" else version(name)
+"""
+
+
+class Cluster:
+    """A Dask scheduler and its workers on the loopback interface."""
+
+    def __init__(self, python: str, folder: Path, root: Path):
+        self._python, self._folder, self._root = python, folder, root
+        self._processes: list[subprocess.Popen] = []
+        self._log = folder / "cluster.log"
+        self.scheduler_file = folder / "scheduler.json"
+
+    def start_scheduler(self) -> None:
+        self._start("scheduler", "--host=127.0.0.1", "--port=0")
+        self._wait_for(self.scheduler_file.exists)
+
+    def address(self) -> str:
+        return re.search(r'"address": "([^"]*)"', self.scheduler_file.read_text())[1]
+
+    def start_worker(self, **environment: str) -> subprocess.Popen:
+        already = self._log.read_text().count("Registered to")
+        process = self._start("worker", "--nthreads=1", "--no-nanny", **environment)
+        self._wait_for(lambda: self._log.read_text().count("Registered to") > already)
+        return process
+
+    def stop(self) -> None:
+        for process in self._processes:
+            process.kill()
+            process.wait()
+
+    def _start(self, *words: str, **environment: str) -> subprocess.Popen:
+        words += (f"--scheduler-file={self.scheduler_file}", "--no-dashboard")
+        with open(self._log, "a") as log:
+            process = subprocess.Popen(
+                [self._python, "-m", "dask", *words],
+                stdout=log,
+                stderr=log,
+                cwd=self._folder,
+                env=os.environ | {"PYTHONPATH": str(self._root)} | environment,
+            )
+        self._processes.append(process)
+        return process
+
+    def _wait_for(self, is_true) -> None:
+        end = time.monotonic() + SECONDS
+        while not is_true():
+            assert time.monotonic() < end, self._log.read_text()
+            assert all(process.poll() is None for process in self._processes), self._log.read_text()
+            time.sleep(0.05)
+
+
+@pytest.fixture
+def cluster(beam_python, root, tmp_path) -> Iterator[Cluster]:
+    """Starts a scheduler without workers."""
+    if subprocess.run([beam_python, "-c", "import distributed"], capture_output=True).returncode:
+        pytest.skip("Dask is not installed in the environment of Apache Beam (make beam)")
+    cluster = Cluster(beam_python, tmp_path, root)
+    try:
+        cluster.start_scheduler()
+        yield cluster
+    finally:
+        cluster.stop()
+
+
+@pytest.fixture
+def start_build(beam_python, root, tmp_path):
+    """Returns a function that starts a build on Dask; the process is killed after the test."""
+    started = []
+
+    def start(files: dict, *options: str, settings: Settings = SETTINGS) -> subprocess.Popen:
+        flags = files | settings.to_dict()
+        process = subprocess.Popen(
+            [
+                beam_python,
+                "-m",
+                "data_tools.create_pretraining_data",
+                *(f"--{name}={value}" for name, value in flags.items()),
+                "--runner=DaskRunner",
+                "--",
+                *options,
+            ],
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=root,
+        )
+        started.append(process)
+        return process
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def error_of(build: subprocess.Popen) -> str:
+    """Returns what a build logged; it must fail without a traceback."""
+    _, log = build.communicate(timeout=SECONDS)
+    assert build.returncode == 1
+    assert "Traceback" not in log
+    return log
+
+
+@pytest.mark.slow
+def test_build_with_a_killed_worker_equals_a_local_build(
+    folder, cluster, start_build, contents, tmp_path
+):
+    """Kills one of two workers while it reads, or after a random number of shards."""
+    seed = int(os.environ.get("KERAS_BERT_KILL_SEED", random.randrange(1 << 32)))
+    print(f"KERAS_BERT_KILL_SEED={seed}")
+    rng = random.Random(seed)
+    num_shards, delay = rng.randrange(-1, SETTINGS.num_shards - 2), rng.random()
+    create_pretraining_data(**folder, settings=SETTINGS, num_workers=1)
+    complete = contents(folder["output_dir"])
+
+    victim, _ = cluster.start_worker(), cluster.start_worker()
+    output_dir = tmp_path / "dask"
+    build = start_build(
+        folder | {"output_dir": str(output_dir)}, f"--dask_client_address={cluster.address()}"
+    )
+    building = output_dir / ".building"
+
+    def is_time_to_kill() -> bool:
+        if num_shards < 0:
+            return building.exists()
+        return len(list(building.glob("*.tfrecord.json"))) >= num_shards
+
+    while not is_time_to_kill():
+        assert build.poll() is None, build.communicate()[1]
+        time.sleep(0.01)
+    time.sleep(delay if num_shards <= 0 else 0)
+    assert not (output_dir / "manifest.json").exists()
+    victim.kill()
+    _, log = build.communicate(timeout=SECONDS)
+    assert build.returncode == 0, log
+    assert re.search(r": [12] workers?\n", log)  # The second one may register a little later.
+    assert contents(output_dir) == complete
+
+
+@pytest.mark.slow
+def test_cluster_that_cannot_be_used_is_an_error(folder, cluster, start_build, tmp_path, root):
+    """Starts builds without a scheduler, without workers, and with a worker of other versions."""
+    short = "--dask_connection_timeout=1"
+    by_file = f"--dask_scheduler_file={cluster.scheduler_file}"
+    assert "no scheduler; expected --dask_client_address" in error_of(start_build(folder))
+    nowhere = "--dask_client_address=tcp://127.0.0.1:9"
+    error = error_of(start_build(folder, nowhere, short))
+    assert f"{nowhere}: no scheduler answers within 1 s" in error
+    error = error_of(start_build(folder, by_file, short))
+    assert f"{by_file}: the scheduler has no workers after 1 s" in error
+    (tmp_path / "sitecustomize.py").write_text(OTHER_VERSION)
+    cluster.start_worker(PYTHONPATH=f"{tmp_path}:{root}")
+    error = error_of(start_build(folder, by_file))
+    assert re.search(r"worker on .*: has tensorflow-text 2.20.0; expected 2\.21\.\d", error)
+    assert not Path(folder["output_dir"]).exists()
+
+
+@pytest.mark.slow
+def test_killed_scheduler_is_an_error(folder, cluster, start_build):
+    cluster.start_worker()
+    build = start_build(folder, f"--dask_client_address={cluster.address()}")
+    while not Path(folder["output_dir"], ".building").exists():
+        assert build.poll() is None, build.communicate()[1]
+        time.sleep(0.01)
+    time.sleep(3)  # The first pipeline runs.
+    cluster.stop()
+    # The message depends on what connects or works when the scheduler is lost.
+    lost = (
+        "the connection to the scheduler was lost|Timed out trying to connect|no scheduler answers"
+    )
+    _, log = build.communicate(timeout=SECONDS)
+    assert build.returncode == 1
+    # Libraries may log the lost connection before.
+    assert re.search(lost, log.splitlines()[-1])
+
+
+@pytest.mark.slow
+def test_invalid_input_prints_an_error(folder, cluster, start_build):
+    Path(folder["input_file"], "odd.txt").write_bytes(b"ba da\n\xff\xfe\n")
+    cluster.start_worker()
+    settings = Settings(max_bad_line_share=0)
+    build = start_build(folder, f"--dask_client_address={cluster.address()}", settings=settings)
+    assert "odd.txt line 2: not UTF-8" in error_of(build)

@@ -1,0 +1,137 @@
+"""Fixtures for tests of files: a small disk that can be filled, and a trace of file operations."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@dataclass(frozen=True)
+class SmallDisk:
+    """A disk of a few megabytes. `filler` is the file that takes the space while it is full."""
+
+    path: Path
+    filler: Path
+
+    def fill(self, free: int = 0) -> None:
+        """Fills the disk except for `free` bytes, rounded to whole blocks."""
+        status = os.statvfs(self.path)
+        size = (status.f_bavail - free // status.f_frsize) * status.f_frsize
+        with open(self.filler, "wb") as file:
+            os.posix_fallocate(file.fileno(), 0, size)
+
+    def release(self) -> None:
+        """Deletes the filler."""
+        self.filler.unlink()
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[SmallDisk]:
+    """Mounts a disk of 16 MiB, or skips the test where that is not permitted."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=16m", "tmpfs", str(folder)]
+    try:
+        mounted = subprocess.run(command, capture_output=True, text=True, check=False)
+    except FileNotFoundError as error:
+        pytest.skip(f"needs a small disk: {error}")
+    if mounted.returncode:
+        pytest.skip(f"needs a small disk: {mounted.stderr.strip()}")
+    try:
+        (folder / "files").mkdir()
+        yield SmallDisk(folder / "files", folder / "filler")
+    finally:
+        subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+# (call, paths) such as ("write", ["/a"]), ("fsync", ["/a"]) and ("rename", ["/a", "/b"]), in order.
+FileCalls = Sequence[tuple[str, list[str]]]
+_WRITES = ("write", "pwrite64", "writev", "pwritev", "ftruncate", "fallocate")
+_RENAMES = ("rename", "renameat", "renameat2")
+_FLUSHES = ("fsync", "fdatasync")
+
+
+@pytest.fixture
+def trace_files(tmp_path: Path) -> Callable[[str, Path], FileCalls]:
+    """Returns a function: (Python code, folder) -> the calls that the code makes on its files.
+
+    The code runs in a process of its own under strace; without strace, the test is skipped. If
+    KERAS_BERT_NEEDS_STRACE is set, as in continuous integration, the test fails instead.
+    """
+    if not shutil.which("strace") and "KERAS_BERT_NEEDS_STRACE" not in os.environ:
+        pytest.skip("strace is not installed")
+
+    def trace(code: str, folder: Path) -> FileCalls:
+        log = tmp_path / "strace.log"
+        calls = ",".join((*_WRITES, *_RENAMES, *_FLUSHES))
+        command = ["strace", "-f", "-y", "-s", "1000", "--seccomp-bpf", "-o", str(log)]
+        command += ["-e", f"trace={calls}", sys.executable, "-c", code]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+        if "ptrace" in done.stderr and "not permitted" in done.stderr:
+            pytest.skip(f"strace may not trace processes: {done.stderr.splitlines()[0]}")
+        assert done.returncode == 0, done.stderr[-3000:]
+        lines = log.read_text(errors="replace").splitlines()
+        parsed = [call for line in lines if (call := _parse(line))]
+        return [(name, paths) for name, paths in parsed if paths[-1].startswith(f"{folder}")]
+
+    return trace
+
+
+def _parse(line: str) -> tuple[str, list[str]] | None:
+    match = re.match(r"\d+ +(\w+)\((.*)", line)
+    if not match or re.search(r" = -1 E\w+ \(.*\)$", line):
+        return None
+    name, arguments = match.groups()
+    if name in _RENAMES:
+        return "rename", re.findall(r'"([^"]*)"', arguments)
+    descriptor = re.match(r"\d+<([^>]*)>", arguments)
+    if not descriptor:
+        return None
+    return ("fsync" if name in _FLUSHES else "write"), [descriptor[1]]
+
+
+def unsafe_renames(calls: FileCalls) -> list[str]:
+    """Returns what a power failure could lose after files got their final names.
+
+    Before a rename, each renamed file must have been flushed after its last write, and a renamed
+    folder after its last file; after the rename, the folder that contains the new name. Names
+    inside a `.partial` folder are not final.
+    """
+    problems, unflushed, flushed, unflushed_names = [], set(), set(), {}
+
+    def move(paths: set[str], source: str, target: str) -> set[str]:
+        return {target + path[len(source) :] if _is_in(path, source) else path for path in paths}
+
+    for name, paths in calls:
+        if name == "write":
+            unflushed.add(paths[0])
+            flushed -= {paths[0], os.path.dirname(paths[0])}
+        elif name == "fsync":
+            unflushed.discard(paths[0])
+            flushed.add(paths[0])
+            unflushed_names.pop(paths[0], None)
+        else:
+            source, target = paths
+            folder = os.path.dirname(target)
+            if ".partial/" in target:
+                flushed.discard(folder)
+            else:
+                inside = [path for path in sorted(unflushed) if _is_in(path, source)]
+                problems += [f"{path} is renamed to {target}, but not flushed" for path in inside]
+                if source not in flushed:
+                    problems.append(f"{source} itself is not flushed before it becomes {target}")
+                unflushed_names[folder] = target
+            unflushed, flushed = (move(set_, source, target) for set_ in (unflushed, flushed))
+    return problems + [f"the name {path} is not flushed" for path in unflushed_names.values()]
+
+
+def _is_in(path: str, folder: str) -> bool:
+    return f"{path}/".startswith(f"{folder}/")

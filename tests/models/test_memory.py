@@ -1,0 +1,57 @@
+"""Networks and batches that cannot fit in memory are rejected before they are allocated."""
+
+import keras
+import pytest
+
+from keras_bert.common import host_memory
+from keras_bert.common.errors import InputError
+from keras_bert.config import BertConfig
+from keras_bert.models import BertClassifier, BertEncoder
+from keras_bert.models.memory import check_batch_fits
+
+SMALL = BertConfig(50, 16, 2, 2, 32, max_position_embeddings=24)
+
+
+def test_number_of_weights_equals_that_of_the_encoder():
+    assert BertEncoder(SMALL).count_params() == SMALL.num_encoder_weights
+
+
+@pytest.mark.parametrize(
+    "sizes",
+    [
+        {"hidden_size": 2 * 10**9, "num_attention_heads": 1},
+        {"intermediate_size": 2**31 - 1},
+        {"vocab_size": 2**31 - 1},
+        {"max_position_embeddings": 2**31 - 1},
+        {"num_hidden_layers": 1000, "hidden_size": 12_000},
+    ],
+)
+def test_network_larger_than_the_memory_is_rejected(sizes):
+    config = BertConfig(**{"vocab_size": 50} | sizes)
+    for network in (BertEncoder, lambda config: BertClassifier(config, 2)):
+        with pytest.raises(InputError, match=r"config: a model with hidden_size .* GB for its wei"):
+            network(config)
+
+
+def test_limit_is_the_available_memory(monkeypatch):
+    monkeypatch.setattr(host_memory, "available", lambda: 4 * SMALL.num_encoder_weights)
+    BertEncoder(SMALL)
+    monkeypatch.setattr(host_memory, "available", lambda: 4 * SMALL.num_encoder_weights - 1)
+    with pytest.raises(InputError, match=r"vocab_size 50, max_position_embeddings 24"):
+        BertEncoder(SMALL)
+    monkeypatch.setattr(host_memory, "available", lambda: None)  # Unknown, as on macOS.
+    BertEncoder(SMALL)
+
+
+def test_batch_larger_than_the_memory_is_rejected_on_a_cpu(monkeypatch):
+    base = BertConfig.from_json("base")
+    monkeypatch.setattr(host_memory, "available", lambda: 10**9)
+    check_batch_fits(base, 128, 512, "--batch_size=128")
+    with pytest.raises(
+        InputError,
+        match=r"--batch_size=4096: 4096 rows of 512 tokens need at least 19\.3 GB in each layer, "
+        r"but 1\.0 GB of memory are available; expected a smaller number",
+    ):
+        check_batch_fits(base, 4096, 512, "--batch_size=4096")
+    monkeypatch.setattr(keras.distribution, "list_devices", lambda: ["gpu:0"])
+    check_batch_fits(base, 4096, 512, "--batch_size=4096")
