@@ -54,7 +54,7 @@ class InputFile:
             yield text
 
     def entry(self) -> dict[str, Any]:
-        """Describes the file after the last document.
+        """Returns the manifest entry of the file; call it after the last document is read.
 
         Returns:
             file, bytes, sha256, documents, sentences, text_bytes (of its documents),

@@ -61,7 +61,9 @@ class _Archive:
             content = self._archive.decompress(self._stored, *bound)
         except (OSError, zlib.error, lzma.LZMAError, zstandard.ZstdError) as error:
             if is_new and self._num_complete:
-                raise BrokenArchiveError("the data after its end is not an archive") from None
+                raise BrokenArchiveError(
+                    "found data after the end of the archive that is not another archive"
+                ) from None
             raise BrokenArchiveError(" ".join(str(error).split())) from None
         self._content, self._stored = memoryview(content), b""
         if self._archive.eof:

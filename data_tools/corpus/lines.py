@@ -118,7 +118,7 @@ class Lines:
             self._raise_bad_lines()
 
     def _raise_bad_lines(self) -> None:
-        share = f"more than --max_bad_line_share={self._max_bad_line_share:g}"
+        share = f"more than --max_bad_line_share={self._max_bad_line_share:g} allows"
         if self._max_bad_line_share:
             share = f"{self._num_bad_lines} of {self._num_lines} lines are bad, {share}"
         raise InputError(f"{self._first_bad}: {share}")

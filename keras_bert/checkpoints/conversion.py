@@ -125,7 +125,10 @@ def _warn(checkpoint: Checkpoint, to: str) -> None:
     if checkpoint.config.layer_norm_eps != 1e-12:
         eps = checkpoint.config.layer_norm_eps
         logging.warning(
-            "layer_norm_eps is %g, but %s uses 1e-12, so its outputs will differ", eps, other
+            "layer_norm_eps of the checkpoint is %g, but %s always computes with 1e-12, so the "
+            "converted model will give other outputs there",
+            eps,
+            other,
         )
     if checkpoint.config.is_decoder:
         logging.warning(

@@ -121,8 +121,8 @@ def write_model_directory(
     Args:
         folder: the target folder.
         weights: {variable path: array}.
-        settings: the keys of config.json.
-        vocab: the V tokens in the order of their ids, or None.
+        settings: the content of config.json.
+        vocab: the V tokens in the order of their ids; None: write no tokenizer files.
         do_lower_case: whether the tokenizer lower-cases text.
     """
     act = settings["hidden_act"]

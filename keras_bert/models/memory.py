@@ -54,7 +54,7 @@ def check_batch_fits(config: BertConfig, rows: int, length: int, flag: str) -> N
     if available is not None and needed > available:
         raise InputError(
             f"{flag}: {rows} rows of {length} tokens need at least {_gigabytes(needed)} in each "
-            f"layer, but {_gigabytes(available)} of memory are available; expected a smaller number"
+            f"layer, but {_gigabytes(available)} of memory are available; expected fewer rows"
         )
 
 

@@ -105,7 +105,7 @@ def main(flags: FlagValues, arguments: Sequence[str]) -> None:
     num_layers = start.config.num_hidden_layers
     if layers is None:
         layers = range(-1, -1 - min(_DEFAULT_LAYERS, num_layers), -1)
-        logging.info("--layers=%s", ",".join(map(str, layers)))
+        logging.info("Extracting the layers %s", ",".join(map(str, layers)))
     check_layers(layers, num_layers)
     output_file = Path(flags.output_file)
     check_not_input(flags.input_file, output_file)

@@ -28,7 +28,7 @@ def define_flags(define: Definitions) -> None:
 
 
 def main(flags: FlagValues, arguments: Sequence[str]) -> None:
-    """Reads the runs and writes the picture and the page."""
+    """Plots the metrics of the given run folders in an image and an HTML page."""
     if not arguments:
         raise InputError("expected the folders of one or more runs; see --help")
     output = Path(flags.output)

@@ -73,8 +73,8 @@ def _open_export(folder: Path) -> Task:
     info = read_json(folder / INFO)
     if info.get("format") != "saved_model" or info.get("task") not in _CLASSES:
         raise InputError(
-            f"{folder / INFO}: task {info.get('task')!r} in format {info.get('format')!r}; "
-            f"expected format 'saved_model' and a task of {', '.join(_CLASSES)}"
+            f"{folder / INFO}: found task {info.get('task')!r} and format {info.get('format')!r}; "
+            f"expected one of the tasks {', '.join(_CLASSES)} and the format 'saved_model'"
         )
     import tensorflow_text  # noqa: F401  Its operations are in the graph.
 

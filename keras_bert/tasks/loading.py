@@ -47,7 +47,10 @@ class ModelOptions:
 
 @dataclass(frozen=True)
 class Source:
-    """The checkpoint of a task object and its run, whose settings are empty if none is found."""
+    """The checkpoint that a task object is loaded from, and the run that wrote the checkpoint.
+
+    If there is no such run, the settings of `run` are empty.
+    """
 
     checkpoint: Checkpoint
     run: EarlierRun

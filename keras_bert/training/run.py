@@ -77,7 +77,12 @@ def check_train_batch_fits(
 def check_batch_sizes(
     strategy: "tf.distribute.Strategy", settings: TrainingSettings, eval_batch_size: int
 ) -> None:
-    """Raises an InputError unless the batch sizes are divisible by devices and micro-batches."""
+    """Checks that batches can be divided equally among devices and micro-batches.
+
+    Raises:
+        InputError: the training batch size is not a multiple of (number of devices) x (number of
+            micro-batches), or the evaluation batch size not a multiple of the number of devices.
+    """
     if settings.batch_ramp_steps and settings.gradient_accumulation_steps == 1:
         raise InputError(
             f"--batch_ramp_steps={settings.batch_ramp_steps} needs --gradient_accumulation_steps "

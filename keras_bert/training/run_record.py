@@ -88,8 +88,9 @@ def write_record(
 def _warn_of_versions(output_dir: Path, used: Sequence[Mapping[str, str]]) -> None:
     if different := _differences(used):
         logging.warning(
-            "%s: the run uses several versions of packages: %s; the results may differ from those "
-            "of a run with one version. Install the first ones to resume bit for bit",
+            "%s: parts of this run used different versions of packages, from the first to the "
+            "last: %s; the results may differ from those of a run with one version. Install the "
+            "first version of each package to get the same results as an uninterrupted run",
             output_dir,
             ", ".join(f"{name} {' and '.join(found)}" for name, found in different.items()),
         )

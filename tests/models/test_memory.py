@@ -50,7 +50,7 @@ def test_batch_larger_than_the_memory_is_rejected_on_a_cpu(monkeypatch):
     with pytest.raises(
         InputError,
         match=r"--batch_size=4096: 4096 rows of 512 tokens need at least 19\.3 GB in each layer, "
-        r"but 1\.0 GB of memory are available; expected a smaller number",
+        r"but 1\.0 GB of memory are available; expected fewer rows",
     ):
         check_batch_fits(base, 4096, 512, "--batch_size=4096")
     monkeypatch.setattr(keras.distribution, "list_devices", lambda: ["gpu:0"])

@@ -41,7 +41,7 @@ def test_default_layers_are_those_of_the_model(run_program, checkpoint, tmp_path
     flags |= {"max_seq_length": 16, "pooling": "mean", "jit_compile": False}
     done = run_program("extract_features.py", **flags)
     assert done.returncode == 0, done.stderr
-    assert "--layers=-1,-2\n" in done.stderr
+    assert "Extracting the layers -1,-2\n" in done.stderr
     assert np.load(path).shape == (1, 2, 8)
 
 

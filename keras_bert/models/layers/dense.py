@@ -70,11 +70,11 @@ class SplitDense(keras.layers.Dense):
         """Returns the matrix product and the bias, which the caller must add with `with_bias`.
 
         Does not apply the activation. Must be called within the `call` of a layer with the same
-        dtype policy, which casts the kernel.
+        dtype policy, because Keras casts the kernel to the compute dtype only there.
 
         Returns:
-            The product [..., units] in the compute dtype, and the bias [units], or None if it is
-            already added, as in a quantized layer.
+            The product [..., units] in the compute dtype, and the bias [units]. The bias is None if
+            the product already contains it, as in a quantized layer.
         """
         if self.quantization_mode is not None:
             return self(inputs), None

@@ -38,7 +38,7 @@ def f1_macro(predictions: np.ndarray, labels: np.ndarray) -> float:
 
 
 def f1_micro(predictions: np.ndarray, labels: np.ndarray) -> float:
-    """Computes the F1 score over all pairs of an example and a class of a multi-label task."""
+    """Computes the micro-averaged F1 score of 0/1 arrays [n, C] of a multi-label task."""
     return _f1(*_counts(predictions.ravel() == 1, labels.ravel() == 1))
 
 

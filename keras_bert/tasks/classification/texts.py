@@ -25,9 +25,9 @@ class Texts:
         first: n texts.
         second: n second texts, or None if the examples are single texts.
         labels: n labels as in the file (a list if an example has several), or None.
-        places: the line number of each example, or another number that identifies it.
-        indices: the name of each example in prediction files.
-        unit: the unit of `places` in error messages.
+        places: a number that identifies each example in error messages, such as its line number.
+        indices: the identifier of each example in prediction files.
+        unit: the word before a number of `places` in error messages, such as "line".
     """
 
     source: str

@@ -28,9 +28,10 @@ _OUTPUT_OF = {"encoder/pooler": "pooled_output", "next_sentence": "next_sentence
 
 @dataclass(frozen=True)
 class ExportFormat:
-    """The file format and number types of an export, as documented in `Task.export`.
+    """The file format and dtypes of an export, as documented in `Task.export`.
 
-    A value that is unknown, or that the format does not use, raises InputError.
+    The constructor raises InputError for unknown values, and for options that the format does not
+    have.
     """
 
     format: str = "saved_model"

@@ -98,8 +98,8 @@ def _check_head(
     is_assumed = expected and not named and checkpoint.labels != expected
     if logits and is_assumed and not settings.do_train:
         logging.warning(
-            "%s: has no label names; its logits are assumed to be %s, in this order; set "
-            "--label_names if the order differs",
+            "%s has no label names; assuming that its logits belong to the labels %s in this "
+            "order; if the order differs, set --label_names",
             checkpoint.path,
             ", ".join(expected),
         )

@@ -239,7 +239,10 @@ def _extended(
     first: tf.Tensor,
     last: tf.Tensor,
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Extends windows on both sides with whole words of their document, as far as they fit."""
+    """Extends each window on both sides with whole words of its document, up to the length limit.
+
+    Takes and returns the first word of each window, and the word after its last one.
+    """
     start, end = places.start_of(first), places.start_of(last)
     spare = places.room - (end - start)
     before = start - places.start_of(document[0])

@@ -193,7 +193,10 @@ def evaluation_batches(
 def _preparer(
     data: PretrainingData, left_to_right: bool
 ) -> Callable[[dict[str, tf.Tensor], tf.Tensor], dict[str, tf.Tensor]]:
-    """Returns a function (batch, seed int64 [n]) -> batch with the labels to predict."""
+    """Returns the function that adds the tokens to predict to a batch.
+
+    Its arguments are the batch and int64 seeds, one per row; it returns the new batch.
+    """
     if left_to_right:
         return lambda batch, seed: next_tokens(batch)
     if not data.format.dynamic:

@@ -100,7 +100,7 @@ def _seconds(plan: Plan, measured: Measured | None) -> float:
 
 
 def _evaluation_seconds(run: PhaseRun, plan: Plan, measured: Measured | None) -> float:
-    """Returns the forward time of all evaluations; 0 if their number of examples is unknown."""
+    """Estimates the seconds of all evaluations; 0 if the number of examples is unknown."""
     if not plan.evaluated:
         return 0.0
     if measured is None:

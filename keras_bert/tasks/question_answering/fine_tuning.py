@@ -120,7 +120,11 @@ def make_task(
         if squad.version_2 and test is not dev:
             if dev:
                 threshold = threshold_for_others(dev.decode(predict), squad.answers)
-            logging.info("Questions with null odds above %.4f get the empty answer", threshold)
+            logging.info(
+                "Questions whose null odds (score of no answer minus score of the best answer) are "
+                "above %.4f get the empty answer",
+                threshold,
+            )
         found = test.decode(predict)
         write_json(folder / "predictions.json", found.answers(threshold))
         write_json(folder / "nbest_predictions.json", found.n_best(squad.version_2))

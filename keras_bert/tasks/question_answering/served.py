@@ -32,7 +32,10 @@ class ServedQuestionAnswering(tf.Module):
         }
 
     def of_texts(self, question: tf.Tensor, context: tf.Tensor) -> dict[str, tf.Tensor]:
-        """Answers questions about contexts, strings [B] each; see `SpanProcessor.decode`."""
+        """Answers each question, strings [B], from its context, strings [B].
+
+        Returns the outputs of `SpanProcessor.decode`.
+        """
         inputs = self.processor.preprocess(question, context)
         outputs = self.network(inputs.input_ids, inputs.segment_ids)
         answers = self.processor.decode(outputs, inputs)
