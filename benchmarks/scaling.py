@@ -6,19 +6,8 @@ keras_bert's own training loop runs on random records of length 128, with dropou
 in one process on both cores, and in two workers on one core each (multi_worker_mirrored over the
 loopback interface), with the same global batch size and micro-batches of the same size.
 
-Times are recorded before and after each collective, so that the parts add up to the step:
-
-- input: from the call of the step until its batch is available, including what the workers agree
-  on;
-- sum of counts: sum of labels and tokens over the workers; the forward pass may begin meanwhile;
-- forward and backward: the arithmetic, which is divided between the workers;
-- waiting: from the end of a worker's gradient until that of the slowest worker;
-- all-reduce: from the slowest worker's gradient until the sum is available (with one micro-batch
-  per step, also the arithmetic);
-- update: norm, clipping and AdamW; each worker does all of it;
-- host loop: from the end of a call to the next call: agreement on a stop, checks, metrics.
-
-All parts except the arithmetic and the update are overhead of the framework.
+step_parts.py lists the parts. All except the arithmetic and the update are overhead of the
+framework.
 """
 
 import contextlib
@@ -27,7 +16,7 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from statistics import median
 from subprocess import PIPE, Popen
@@ -35,11 +24,11 @@ from typing import Any
 
 import numpy as np
 from absl import app, flags
+from step_parts import parts_of, recording
 from workers import ROOT, answer
 
 VOCAB = 30522
-# Recorded times of a step, in order.
-MOMENTS = ("called", "batch", "counted", "computed", "summed", "returned", "again")
+# The parts that are overhead of the framework.
 OWN = ("input", "sum of counts", "waiting", "all-reduce", "host loop")
 TARGET = 10.0  # Percent of the step.
 
@@ -80,44 +69,6 @@ def write_records(folder: Path) -> None:
                 }
                 example = tf.train.Example(features=tf.train.Features(feature=features))
                 writer.write(example.SerializeToString())
-
-
-@contextlib.contextmanager
-def noting(num_counts: int) -> Iterator[dict[str, Any]]:
-    """Records the times of the collectives in a step that is traced during the block.
-
-    `num_counts` is the number of values in the sum of counts. Yields {moment: variable}, the times
-    of the last step in seconds since 1970.
-    """
-    import tensorflow as tf
-
-    context = tf.distribute.get_replica_context().__class__
-    context = next(c for c in context.__mro__ if "all_reduce" in vars(c))
-    all_reduce = context.all_reduce
-    moments = {name: tf.Variable(0.0, dtype=tf.float64) for name in MOMENTS[1:5]}
-
-    @tf.autograph.experimental.do_not_convert
-    def noted(self: Any, op: Any, value: Any, options: Any = None) -> Any:
-        if isinstance(value, list):
-            begin, end = "computed", "summed"
-        elif value.shape == [num_counts]:
-            begin, end = "batch", "counted"
-        else:  # Sums of losses, computed just before the gradients.
-            return all_reduce(self, op, value, options)
-        value = note(begin, value)
-        return note(end, all_reduce(self, op, value, options))
-
-    def note(moment: str, value: Any) -> Any:
-        with tf.control_dependencies(tf.nest.flatten(value)):
-            now = moments[moment].assign(tf.timestamp())
-        with tf.control_dependencies([now]):
-            return tf.nest.map_structure(tf.identity, value)
-
-    context.all_reduce = noted
-    try:
-        yield moments
-    finally:
-        context.all_reduce = all_reduce
 
 
 def work() -> None:
@@ -176,7 +127,7 @@ def work() -> None:
 
         return make_noted
 
-    with noting(len(task.metrics) + 2) as moments:
+    with recording(len(task.metrics) + 2) as moments:
         make = loop.make_train_steps
         for size in map(int, FLAGS.train_batch_sizes):
             sys.stdin.readline()
@@ -231,28 +182,6 @@ def ask(processes: list[Popen]) -> None:
     for process in processes:
         process.stdin.write("\n")
         process.stdin.flush()
-
-
-def parts_of(workers: tuple[dict[str, float], ...]) -> dict[str, float]:
-    """Splits one step into its parts, given the times that each worker recorded.
-
-    Returns {part: seconds}, means over the workers.
-    """
-    slowest = max(moments["computed"] for moments in workers)
-    splits = []
-    for at in workers:
-        splits.append(
-            {
-                "input": at["batch"] - at["called"],
-                "sum of counts": at["counted"] - at["batch"],
-                "forward and backward": at["computed"] - at["counted"],
-                "waiting": slowest - at["computed"],
-                "all-reduce": at["summed"] - slowest,
-                "update": at["returned"] - at["summed"],
-                "host loop": at["again"] - at["returned"],
-            }
-        )
-    return {part: sum(split[part] for split in splits) / len(splits) for part in splits[0]}
 
 
 def report(size: int, weights: int, steps: dict[int, list], ended: float) -> None:

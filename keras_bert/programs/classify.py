@@ -16,7 +16,7 @@ from pathlib import Path
 
 from absl.flags import FlagValues
 
-from keras_bert.programs import fine_tuning_flags
+from keras_bert.programs import fine_tuning_flags, missing_flags
 from keras_bert.programs.flags import Definitions
 from keras_bert.programs.program import Program, reject_arguments
 from keras_bert.programs.run_flags import finish
@@ -107,15 +107,15 @@ def main(flags: FlagValues, arguments: Sequence[str]) -> None:
 
 
 def _complete_flags(flags: FlagValues) -> None:
-    fine_tuning_flags.use_flags_of_run(flags, "task_name")
+    missing_flags.use_flags_of_run(flags, "task_name")
     is_custom = flags.task_name.lower() == "custom"
     if is_custom:
-        fine_tuning_flags.use_flags_of_run(flags, *FLAGS_OF_THE_RUN)
+        missing_flags.use_flags_of_run(flags, *FLAGS_OF_THE_RUN)
     named = [find_task(flags.task_name)] if flags.task_name and not is_custom else []
     if not (flags.data_dir or flags.tfds or is_custom):
         _find_data(flags, named or [task for task in TASKS if task.train])
     no_data = "" if flags.task_name else "no task"
-    fine_tuning_flags.complete_flags(flags, no_data, f"out/{flags.task_name}", HELP)
+    missing_flags.complete_flags(flags, no_data, f"out/{flags.task_name}", HELP)
 
 
 def _find_data(flags: FlagValues, tasks: Sequence[GlueTask]) -> None:
@@ -123,12 +123,12 @@ def _find_data(flags: FlagValues, tasks: Sequence[GlueTask]) -> None:
     for task in tasks:
         for folder in [Path(data) / name for data in DATA for name in (task.name, *task.folders)]:
             if find_glue_folder(task, folder):
-                fine_tuning_flags.use(flags, "task_name", task.name)
-                return fine_tuning_flags.use(flags, "data_dir", str(folder))
+                missing_flags.use(flags, "task_name", task.name)
+                return missing_flags.use(flags, "data_dir", str(folder))
     for task in tasks:
         if find_prepared(f"glue/{task.tfds}"):
-            fine_tuning_flags.use(flags, "task_name", task.name)
-            return fine_tuning_flags.use(flags, "tfds", True)
+            missing_flags.use(flags, "task_name", task.name)
+            return missing_flags.use(flags, "tfds", True)
     return None
 
 

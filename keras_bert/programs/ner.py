@@ -14,7 +14,7 @@ from pathlib import Path
 from absl.flags import FlagValues
 
 from keras_bert.common.errors import InputError
-from keras_bert.programs import fine_tuning_flags
+from keras_bert.programs import fine_tuning_flags, missing_flags
 from keras_bert.programs.flags import Definitions
 from keras_bert.programs.program import Program, reject_arguments
 from keras_bert.programs.run_flags import finish
@@ -119,7 +119,7 @@ def main(flags: FlagValues, arguments: Sequence[str]) -> None:
 
 
 def _complete_flags(flags: FlagValues) -> None:
-    fine_tuning_flags.use_flags_of_run(
+    missing_flags.use_flags_of_run(
         flags, "document_context", *([] if flags.tfds else FLAGS_OF_THE_RUN)
     )
     if flags.task_name and not flags.tfds:
@@ -127,12 +127,12 @@ def _complete_flags(flags: FlagValues) -> None:
             f"--task_name={flags.task_name} can only be used with --tfds; expected --tfds, or no "
             "--task_name"
         )
-    has_data = flags.tfds or fine_tuning_flags.use_files(flags, _folders(), FILES)
+    has_data = flags.tfds or missing_flags.use_files(flags, _folders(), FILES)
     if not has_data and find_prepared(tfds_name(TFDS)):
-        fine_tuning_flags.use(flags, "task_name", TFDS)
-        fine_tuning_flags.use(flags, "tfds", True)
+        missing_flags.use(flags, "task_name", TFDS)
+        missing_flags.use(flags, "tfds", True)
         has_data = True
-    fine_tuning_flags.complete_flags(flags, "" if has_data else "no column files", "out/ner", HELP)
+    missing_flags.complete_flags(flags, "" if has_data else "no column files", "out/ner", HELP)
 
 
 def _folders() -> list[Path]:

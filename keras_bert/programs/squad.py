@@ -13,7 +13,7 @@ from pathlib import Path
 
 from absl.flags import FlagValues
 
-from keras_bert.programs import fine_tuning_flags
+from keras_bert.programs import fine_tuning_flags, missing_flags
 from keras_bert.programs.flags import Definitions
 from keras_bert.programs.program import Program, reject_arguments
 from keras_bert.programs.run_flags import finish
@@ -122,22 +122,22 @@ def main(flags: FlagValues, arguments: Sequence[str]) -> None:
 
 
 def _complete_flags(flags: FlagValues) -> None:
-    run = fine_tuning_flags.use_flags_of_run(flags, *FLAGS_OF_THE_RUN)
+    run = missing_flags.use_flags_of_run(flags, *FLAGS_OF_THE_RUN)
     version = "v2.0" if flags.version_2_with_negative else "v1.1"
     names = {
         flag: [name.format(version=version) for name in known] for flag, known in FILES.items()
     }
-    has_data = flags.tfds or fine_tuning_flags.use_files(flags, [Path(DATA)], names)
+    has_data = flags.tfds or missing_flags.use_files(flags, [Path(DATA)], names)
     if not has_data and find_prepared(f"squad/{version}"):
-        fine_tuning_flags.use(flags, "tfds", True)
+        missing_flags.use(flags, "tfds", True)
         has_data = True
     has_dev = flags.do_eval and (flags.eval_file or flags.tfds)
     is_open = flags.version_2_with_negative and flags.null_score_diff_threshold is None
     if run and is_open and not has_dev:  # No development set to find the threshold with.
-        fine_tuning_flags.use(flags, "null_score_diff_threshold", run.threshold())
+        missing_flags.use(flags, "null_score_diff_threshold", run.threshold())
     no_data = "" if has_data else f"no SQuAD {version}"
     help_text = HELP.replace("{version}", version)
-    fine_tuning_flags.complete_flags(flags, no_data, f"out/squad-{version}", help_text)
+    missing_flags.complete_flags(flags, no_data, f"out/squad-{version}", help_text)
 
 
 PROGRAM = Program("squad", __doc__, define_flags, main, resumable=True)

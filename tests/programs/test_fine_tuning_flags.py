@@ -1,92 +1,10 @@
-"""Unset flags are taken from the run to predict with; explicit and training flags are kept."""
-
-import json
+"""Tests reading the common flags of fine-tuning: contradictory seeds are rejected."""
 
 import pytest
 from absl import flags
 
 from keras_bert.common.errors import InputError
 from keras_bert.programs import fine_tuning_flags
-
-
-@pytest.fixture
-def flags_of(monkeypatch, tmp_path):
-    """Returns a function: (settings of the run in ./out, *arguments) -> flags, run found."""
-
-    def parse(settings, *arguments):
-        values = flags.FlagValues()
-        flags.DEFINE_string("init_checkpoint", "out", "", flag_values=values)
-        flags.DEFINE_bool("do_train", False, "", flag_values=values)
-        flags.DEFINE_integer("max_seq_length", 128, "", lower_bound=3, flag_values=values)
-        flags.DEFINE_bool("by_pair", False, "", flag_values=values)
-        flags.DEFINE_float("threshold", None, "", flag_values=values)
-        flags.DEFINE_string("column", "text", "", flag_values=values)
-        flags.DEFINE_enum("kind", "a", ["a", "b"], "", flag_values=values)
-        flags.DEFINE_float("learning_rate", 5e-5, "", flag_values=values)
-        values(["program", *arguments])
-        monkeypatch.chdir(tmp_path)
-        (tmp_path / "out" / "best").mkdir(parents=True, exist_ok=True)
-        record = {"settings": {"learning_rate": 1.0, **settings}}
-        (tmp_path / "out" / "run.json").write_text(json.dumps(record))
-        run = fine_tuning_flags.use_flags_of_run(values, "by_pair", "threshold", "column", "kind")
-        return values, run
-
-    return parse
-
-
-SETTINGS = {"max_seq_length": 256, "by_pair": True, "threshold": 2, "column": "b", "kind": "b"}
-
-
-@pytest.mark.parametrize("folder", ["out", "out/best"])
-def test_unset_flags_are_taken_from_the_run_and_logged_once(flags_of, folder, caplog, tmp_path):
-    with caplog.at_level("INFO", "absl"):
-        found, run = flags_of(SETTINGS, f"--init_checkpoint={folder}")
-    assert {name: found[name].value for name in SETTINGS} == SETTINGS
-    assert found.learning_rate == 5e-5
-    assert run.folder == tmp_path / "out"
-    (log_record,) = caplog.records
-    assert log_record.getMessage() == (
-        f"Using flags of the run {tmp_path / 'out'}: "
-        "--max_seq_length=256 --by_pair=True --threshold=2 --column=b --kind=b"
-    )
-
-
-def test_explicit_flags_are_kept_even_if_equal_to_the_default(flags_of, caplog):
-    given = ["--max_seq_length=128", "--noby_pair", "--threshold=0", "--column=text", "--kind=a"]
-    with caplog.at_level("INFO", "absl"):
-        found, _ = flags_of(SETTINGS, *given)
-    assert found.max_seq_length == 128
-    assert found.by_pair is False
-    assert (found.threshold, found.column, found.kind) == (0, "text", "a")
-    assert not caplog.records
-
-
-def test_settings_missing_from_an_older_run_keep_their_default(flags_of):
-    found, _ = flags_of({"max_seq_length": 64, "threshold": None})
-    assert (found.max_seq_length, found.by_pair, found.threshold) == (64, False, None)
-    assert (found.column, found.kind) == ("text", "a")
-
-
-@pytest.mark.parametrize("arguments", [["--do_train"], ["--init_checkpoint="]])
-def test_no_settings_are_taken_when_training_or_without_checkpoint(flags_of, arguments):
-    found, run = flags_of(SETTINGS, *arguments)
-    assert run is None
-    assert found.max_seq_length == 128
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"max_seq_length": "256"}, "max_seq_length is '256'; expected a whole number"),
-        ({"max_seq_length": 1}, "max_seq_length: 1 is not integer >= 3"),
-        ({"by_pair": 1}, "by_pair is 1; expected true or false"),
-        ({"kind": "c"}, "kind: value should be one of <a|b>"),
-    ],
-)
-def test_invalid_setting_in_run_json_is_reported_by_name(flags_of, settings, message):
-    with pytest.raises(InputError) as error:
-        flags_of(settings)
-    assert f"run.json: {message}" in str(error.value)
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 
 from keras_bert.common.errors import InputError
 from keras_bert.text.normalization import normalize_character
-from keras_bert.text.tokenizer import BertTokenizer, byte_to_char_offsets
+from keras_bert.text.offsets import byte_to_char_offsets
+from keras_bert.text.tokenizer import BertTokenizer
 from keras_bert.text.unicode_14 import assigned_characters
 from keras_bert.text.vocabulary import SPECIAL_TOKENS
 

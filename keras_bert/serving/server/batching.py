@@ -19,6 +19,15 @@ import numpy as np
 from keras_bert.serving.server.errors import RestError, bad_request
 from keras_bert.serving.server.metrics import Metrics
 from keras_bert.serving.server.protocol import Arrays, too_many_rows
+from keras_bert.serving.server.rows import (
+    check_rows,
+    count_rows,
+    join_requests,
+    longest_item,
+    split_rows,
+    stack_slices,
+    text_bytes,
+)
 from keras_bert.serving.server.versions import Version
 
 # The maximum text bytes of a request that is joined with others. The outputs of a longer request,
@@ -87,7 +96,7 @@ class Batcher:
             RestError: the request itself fails, it has too many rows or an answer that could be too
                 large, or the queue is full.
         """
-        rows = _count_rows(inputs) if signature in version.batched else 0
+        rows = count_rows(inputs) if signature in version.batched else 0
         if rows > self._limits.max_request_rows:
             raise too_many_rows(rows, self._limits.max_request_rows)
         self._check_width(version, signature, inputs, rows)
@@ -99,8 +108,8 @@ class Batcher:
             end = min(start + self._limits.max_rows, rows)
             part = {name: array[start:end] for name, array in inputs.items()}
             parts.append(await self._submit(version, signature, part, end - start))
-            _check_rows(parts[-1], end - start)
-        return _stack(parts)
+            check_rows(parts[-1], end - start)
+        return stack_slices(parts)
 
     def _check_width(self, version: Version, signature: str, inputs: Arrays, rows: int) -> None:
         """Rejects a request of several rows whose padded answer could have too many values.
@@ -110,7 +119,7 @@ class Batcher:
         """
         if rows <= 1:
             return
-        width = max(map(_width, inputs.values()))
+        width = max(map(longest_item, inputs.values()))
         row_values = 0
         for shape in version.output_shapes[signature]:
             sizes = (None,) if shape is None else shape[1:]
@@ -131,7 +140,7 @@ class Batcher:
         self, version: Version, signature: str, inputs: Arrays, rows: int
     ) -> asyncio.Future[Arrays]:
         loop = asyncio.get_running_loop()
-        can_join = rows > 0 and _text_bytes(inputs) <= _MAX_JOINED_BYTES
+        can_join = rows > 0 and text_bytes(inputs) <= _MAX_JOINED_BYTES
         # A request that is not joined has its own group.
         key = _key(version, signature, inputs) if can_join else (object(),)
         answer, arrival = loop.create_future(), loop.time()
@@ -226,77 +235,15 @@ class Batcher:
     def _run(self, batch: list[_Item]) -> list[Arrays]:
         started = time.perf_counter()
         first = batch[0]
-        inputs = _join([item.inputs for item in batch])
+        inputs = join_requests([item.inputs for item in batch])
         outputs = first.version.run(first.signature, inputs)
         self._metrics.batch_seconds.observe(time.perf_counter() - started)
         self._metrics.batch_rows.observe(sum(item.rows for item in batch))
-        return _split(outputs, [item.rows for item in batch])
-
-
-def _count_rows(inputs: Arrays) -> int:
-    (first, array), *others = inputs.items()
-    for name, other in others:
-        if len(other) != len(array):
-            raise bad_request(
-                "Batching Run() input tensors must have equal 0th-dimension size: "
-                f"{first} has {len(array)}, {name} has {len(other)}"
-            )
-    return len(array)
-
-
-def _text_bytes(inputs: Arrays) -> int:
-    texts = (array for array in inputs.values() if array.dtype == object)
-    return sum(sum(map(len, array.ravel())) for array in texts)
-
-
-def _width(array: np.ndarray) -> int:
-    """Returns the length of the longest text, or of the longest list in a row."""
-    longest = max(array.shape[1:], default=1)
-    return max(longest, *map(len, array.ravel())) if array.dtype == object else longest
+        return split_rows(outputs, [item.rows for item in batch])
 
 
 def _key(version: Version, signature: str, inputs: Arrays) -> tuple:
     return version, signature, *((name, array.shape[1:]) for name, array in inputs.items())
-
-
-def _join(inputs: list[Arrays]) -> Arrays:
-    if len(inputs) == 1:
-        return inputs[0]
-    return {name: np.concatenate([one[name] for one in inputs]) for name in inputs[0]}
-
-
-def _split(outputs: Arrays, rows: list[int]) -> list[Arrays]:
-    if len(rows) == 1:
-        return [outputs]
-    _check_rows(outputs, sum(rows))
-    ends = np.cumsum(rows)[:-1]
-    parts = {name: np.split(array, ends) for name, array in outputs.items()}
-    return [{name: parts[name][index] for name in parts} for index in range(len(rows))]
-
-
-def _check_rows(outputs: Arrays, rows: int) -> None:
-    for name, array in outputs.items():
-        if not array.ndim or len(array) != rows:
-            raise ValueError(
-                f"output {name}: shape {array.shape}; expected {rows} rows, one for each input row"
-            )
-
-
-def _stack(parts: list[Arrays]) -> Arrays:
-    """Concatenates slices of an answer, padded to the widest as in a batch."""
-    stacked = {}
-    for name in parts[0]:
-        arrays = [part[name] for part in parts]
-        widest = np.max([array.shape[1:] for array in arrays], axis=0).astype(int)
-        stacked[name] = np.concatenate([_pad(array, widest) for array in arrays])
-    return stacked
-
-
-def _pad(array: np.ndarray, sizes: np.ndarray) -> np.ndarray:
-    padding = {"O": b"", "i": -1}.get(array.dtype.kind, 0)
-    padded = np.full((len(array), *sizes), padding, array.dtype)
-    padded[tuple(map(slice, array.shape))] = array
-    return padded
 
 
 def _set_result(answer: asyncio.Future, result: Arrays | Exception) -> None:

@@ -7,11 +7,10 @@ TensorFlow Serving's routes are POST /v1/models/NAME[/versions/V]:predict and GE
 
 import asyncio
 import itertools
-import json
 import re
 import threading
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -28,28 +27,25 @@ from keras_bert.serving.server.errors import RestError
 from keras_bert.serving.server.metrics import CONTENT_TYPE, Metrics
 from keras_bert.serving.server.openapi import describe_routes
 from keras_bert.serving.server.origins import check_origin
+from keras_bert.serving.server.responses import (
+    PAGE_FILES,
+    Handler,
+    error_response,
+    json_response,
+    metadata_response,
+    page_handler,
+    status_response,
+)
 from keras_bert.serving.server.settings import Settings
 from keras_bert.serving.server.versions import Version, Versions
 from keras_bert.serving.version_folders import version_number
 
-_HERE = Path(__file__).parent
-_PAGE = {"/": "index.html"} | {
-    f"/{name}": name for name in ("page.css", "page.js", "parts.js", "tasks.js")
-}
-_TYPES = {"html": "text/html", "css": "text/css", "js": "text/javascript"}
-_PAGE_HEADERS = {
-    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; "
-    "connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'",
-    "X-Content-Type-Options": "nosniff",
-}
 _VERSION_PATH = r"/v1/models/([^/:]+)(?:/versions/(\d+)|/labels/([^/:]+))?"
 _CALL_PATH = re.compile(_VERSION_PATH + ":(classify|regress|predict)", re.IGNORECASE | re.ASCII)
 _INFO_PATH = re.compile(_VERSION_PATH + "(/metadata)?", re.IGNORECASE | re.ASCII)
 _MAX_INLINE_BYTES = 1 << 14  # maximum size of JSON that the event loop itself handles
 _JSON_THREADS = 2
 _CLIENT_CLOSED_REQUEST = 499  # in the metrics only
-
-_Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class Routes:
@@ -91,8 +87,8 @@ class Routes:
     def application(self) -> web.Application:
         """Returns the web application with all routes."""
         app = web.Application(middlewares=[self._observe])
-        for path, name in _PAGE.items():
-            app.router.add_get(path, _file_handler(_HERE / "page" / name))
+        for path, name in PAGE_FILES.items():
+            app.router.add_get(path, page_handler(name))
         app.router.add_get("/export.json", self._export)
         app.router.add_get("/openapi.json", self._openapi)
         app.router.add_get("/healthz", self._health)
@@ -101,7 +97,7 @@ class Routes:
         return app
 
     @web.middleware
-    async def _observe(self, request: web.Request, handler: _Handler) -> web.StreamResponse:
+    async def _observe(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         """Counts and times a request, converts errors to responses, and writes the response."""
         started = time.perf_counter()
         route = _route(request.path)
@@ -146,7 +142,7 @@ class Routes:
             pass  # The client is gone, which aiohttp handles.
 
     async def _handle_errors(
-        self, request: web.Request, handler: _Handler, route: str
+        self, request: web.Request, handler: Handler, route: str
     ) -> web.StreamResponse:
         try:
             check_origin(request, self._settings.allowed_hosts)
@@ -154,15 +150,19 @@ class Routes:
                 raise RestError(503, "The server is shutting down")
             return await handler(request)
         except RestError as error:
-            return _error(error.status, error.message)
+            return error_response(error.status, error.message)
         except web.HTTPException as error:
-            response = _error(error.status, f"{error.reason}: {request.method} {request.path}")
+            response = error_response(
+                error.status, f"{error.reason}: {request.method} {request.path}"
+            )
             if "Allow" in error.headers:
                 response.headers["Allow"] = error.headers["Allow"]
             return response
         except Exception:
             logging.exception("%s %s: internal server error", request.method, request.path)
-            return _error(500, "Internal server error; the log of the server has the details")
+            return error_response(
+                500, "Internal server error; the log of the server has the details"
+            )
 
     async def _handle_rest(self, request: web.Request) -> web.Response:
         path = request.rel_url.raw_path
@@ -181,7 +181,7 @@ class Routes:
                 return await self._predict(version, body)
         if request.method in ("GET", "HEAD") and (match := _INFO_PATH.fullmatch(path)):
             if match[4]:
-                return self._metadata(self._version(match))
+                return metadata_response(self._name, self._version(match))
             return self._status(match)
         raise RestError(400, f"Malformed request: {request.method} {path}")
 
@@ -206,7 +206,7 @@ class Routes:
                     self._settings.max_request_rows,
                 )
                 outputs = await self._batcher.run(version, call.signature, call.inputs)
-                return _json(await self._encode(outputs, call.by_row))
+                return json_response(await self._encode(outputs, call.by_row))
         except TimeoutError:
             raise RestError(
                 504, f"The model did not respond within {self._timeout:g} seconds"
@@ -228,18 +228,6 @@ class Routes:
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._threads, function, *arguments)
 
-    def _metadata(self, version: Version) -> web.Response:
-        return _json(
-            {
-                "model_spec": {
-                    "name": self._name,
-                    "signature_name": "",
-                    "version": str(version.number),
-                },
-                "metadata": {"signature_def": {"signature_def": version.signature_def}},
-            }
-        )
-
     def _status(self, match: re.Match) -> web.Response:
         name, number = unquote(match[1]), _number(match[2])
         if match[3]:
@@ -251,21 +239,7 @@ class Routes:
             states = {number: states[number]}
         if not states:
             raise RestError(404, f"Could not find any versions of model {name}")
-        return _json(
-            {
-                "model_version_status": [
-                    {
-                        "version": str(version),
-                        "state": state,
-                        "status": {
-                            "error_code": "UNKNOWN" if error else "OK",
-                            "error_message": error,
-                        },
-                    }
-                    for version, (state, error) in states.items()
-                ]
-            }
-        )
+        return status_response(states)
 
     async def _export(self, _: web.Request) -> web.Response:
         version = self._versions.current
@@ -274,15 +248,15 @@ class Routes:
         served = {"model_name": self._name, "model_version": version.number}
         if isinstance(model := version.export.get("model"), str):
             served["model"] = Path(model).name  # Older exports contain the whole path.
-        return _json(version.export | served)
+        return json_response(version.export | served)
 
     async def _openapi(self, _: web.Request) -> web.Response:
-        return _json(describe_routes(self._name, self._versions.current.signatures))
+        return json_response(describe_routes(self._name, self._versions.current.signatures))
 
     async def _health(self, _: web.Request) -> web.Response:
         if self.draining:
             raise RestError(503, "The server is shutting down")
-        return _json({"status": "ok", "version": str(self._versions.current.number)})
+        return json_response({"status": "ok", "version": str(self._versions.current.number)})
 
     async def _show_metrics(self, _: web.Request) -> web.Response:
         self._metrics.version.set(self._versions.current.number)
@@ -296,7 +270,7 @@ def _route(path: str) -> str:
             return "predict"
         return "metadata" if path.endswith("/metadata") else "status"
     known = {"/healthz": "health", "/metrics": "metrics", "/export.json": "export"}
-    return known.get(path, "page" if path in _PAGE else "other")
+    return known.get(path, "page" if path in PAGE_FILES else "other")
 
 
 def _number(text: str | None) -> int | None:
@@ -310,25 +284,3 @@ def _number(text: str | None) -> int | None:
 
 def _join_parts(parts: Iterator[bytes], is_cancelled: threading.Event) -> bytes:
     return b"".join(itertools.takewhile(lambda _: not is_cancelled.is_set(), parts))
-
-
-def _file_handler(path: Path) -> _Handler:
-    content, kind = path.read_bytes(), _TYPES[path.suffix[1:]]
-
-    async def handle(_: web.Request) -> web.Response:
-        return web.Response(body=content, content_type=kind, charset="utf-8", headers=_PAGE_HEADERS)
-
-    return handle
-
-
-def _json(value: Any, status: int = 200) -> web.Response:
-    body = value if isinstance(value, bytes) else json.dumps(value, ensure_ascii=False).encode()
-    return web.Response(body=body, status=status, content_type="application/json")
-
-
-def _error(status: int, message: str) -> web.Response:
-    # Characters that UTF-8 cannot encode (a lone surrogate from a client) become "?".
-    response = _json({"error": message.encode("utf-8", "replace").decode()}, status)
-    if status in (408, 413):
-        response.force_close()
-    return response

@@ -8,12 +8,20 @@ regression     a number                  float32 [n]
 import json
 import math
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from absl import logging
 
 from keras_bert.common.errors import InputError
 from keras_bert.tasks.classification.texts import Texts
+
+# The type of a label in error messages.
+_EXPECTED_LABEL = {
+    "single_label": "a class name",
+    "multi_label": "a list of class names",
+    "regression": "a number",
+}
 
 
 def find_labels(texts: Texts, problem_type: str, separator: str = ",") -> tuple[str, ...]:
@@ -65,6 +73,25 @@ def label_array(
                 )
             array[index, number[name]] = 1
     return array if problem_type == "multi_label" else array.argmax(axis=1).astype(np.int32)
+
+
+def given_label_array(
+    name: str, items: Sequence[Any], problem_type: str, labels: Sequence[str]
+) -> np.ndarray:
+    """Converts labels given as Python or NumPy objects to numbers, as `label_array` does.
+
+    `name` is the name of the argument in error messages.
+
+    Raises:
+        InputError: a label has the wrong type for the problem, or `label_array` rejects it.
+    """
+    items = [_to_python(item) for item in items]
+    for index, item in enumerate(items):
+        if isinstance(item, list) != (problem_type == "multi_label"):
+            expected = _EXPECTED_LABEL[problem_type]
+            raise InputError(f"{name}[{index}] is {item!r:.60}; expected {expected}")
+    texts = Texts(name, [], None, items, range(len(items)), [], unit="item")
+    return label_array(texts, problem_type, labels)
 
 
 def warn_of_absent_labels(texts: Texts, array: np.ndarray, labels: Sequence[str]) -> None:
@@ -141,6 +168,13 @@ def _label_name(label: object) -> str:
     if label is None:
         return ""
     return (label if isinstance(label, str) else json.dumps(label)).strip()
+
+
+def _to_python(label: Any) -> Any:
+    """Converts NumPy labels to Python types, and sequences of labels to lists."""
+    if isinstance(label, np.ndarray | np.generic):
+        return label.tolist()
+    return [_to_python(one) for one in label] if isinstance(label, tuple | list) else label
 
 
 def _number(texts: Texts, index: int) -> float:

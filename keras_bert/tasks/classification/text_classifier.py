@@ -21,12 +21,11 @@ from keras_bert.tasks.classification.head_settings import (
     takes_pairs,
     transformers_problem_type,
 )
-from keras_bert.tasks.classification.labels import label_array
+from keras_bert.tasks.classification.labels import given_label_array
 from keras_bert.tasks.classification.metrics import DEFAULT_METRICS
 from keras_bert.tasks.classification.processor import ClassificationProcessor, ClassifierSettings
 from keras_bert.tasks.classification.scoring import score
 from keras_bert.tasks.classification.served import ServedClassifier
-from keras_bert.tasks.classification.texts import Texts
 from keras_bert.tasks.fitting import FitData, FitOptions
 from keras_bert.tasks.loading import ModelOptions, Source
 from keras_bert.tasks.losses import CLASSIFICATION_LOSSES
@@ -35,11 +34,6 @@ from keras_bert.tasks.task import Task
 from keras_bert.tasks.truncation import report_truncation
 from keras_bert.text.tokenizer import BertTokenizer
 
-_EXPECTED_LABEL = {
-    "single_label": "a class name",
-    "multi_label": "a list of class names",
-    "regression": "a number",
-}
 _TEXT = "The Norman dynasty had a major impact on medieval Europe."
 _QUESTION = "Who had an impact on Europe?"
 _DEFAULT = ModelOptions()
@@ -280,15 +274,9 @@ class TextClassifier(Task):
         names: tuple[str, str] = ("texts", "labels"),
     ) -> np.ndarray:
         """Checks labels and converts them to numbers; `names` are the argument names in errors."""
-        name, problem_type = names[1], self.settings.problem_type
-        items = [_to_python(item) for item in check_list(name, labels, "labels")]
-        check_same_length(**{names[0]: columns[0], name: items})
-        for index, item in enumerate(items):
-            if isinstance(item, list) != (problem_type == "multi_label"):
-                expected = _EXPECTED_LABEL[problem_type]
-                raise InputError(f"{name}[{index}] is {item!r:.60}; expected {expected}")
-        texts = Texts(name, [], None, items, range(len(items)), [], unit="item")
-        return label_array(texts, problem_type, self.labels)
+        items = check_list(names[1], labels, "labels")
+        check_same_length(**{names[0]: columns[0], names[1]: items})
+        return given_label_array(names[1], items, self.settings.problem_type, self.labels)
 
     def _metrics(self) -> Sequence[str]:
         """Returns the metrics of the GLUE task of the loaded model's run, or default metrics."""
@@ -296,13 +284,6 @@ class TextClassifier(Task):
         if name and name.lower() != "custom":
             return glue.find_task(name).metrics
         return DEFAULT_METRICS[self.settings.problem_type]
-
-
-def _to_python(label: Any) -> Any:
-    """Converts NumPy labels to Python types, and sequences of labels to lists."""
-    if isinstance(label, np.ndarray | np.generic):
-        return label.tolist()
-    return [_to_python(one) for one in label] if isinstance(label, tuple | list) else label
 
 
 def _pair_of(name: str, value: Any) -> tuple[Any, Any]:

@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from keras_bert.tasks.prepared import TextInputs
 from keras_bert.tasks.text_tasks import TextProcessor
-from keras_bert.text.tokenizer import row_ids
+from keras_bert.text.offsets import row_ids
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,8 @@ import tensorflow as tf
 from keras_bert.common.errors import InputError
 from keras_bert.tasks.prepared import TextInputs
 from keras_bert.tasks.text_tasks import TextProcessor
-from keras_bert.text.tokenizer import BertTokenizer, row_ids
+from keras_bert.text.offsets import row_ids
+from keras_bert.text.tokenizer import BertTokenizer
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,8 @@ from keras_bert.tasks.ner.tag_schemes import (
 )
 from keras_bert.tasks.ner.text_words import Spans, TextWords
 from keras_bert.tasks.ner.word_windows import WordWindows, word_windows
-from keras_bert.text.tokenizer import BertTokenizer, bytes_of, row_ids
+from keras_bert.text.offsets import bytes_of, row_ids
+from keras_bert.text.tokenizer import BertTokenizer
 
 MIN_SEQ_LENGTH = 3  # [CLS], one token and [SEP].
 

@@ -23,12 +23,8 @@ import numpy as np
 import tensorflow as tf
 
 from keras_bert.text.normalization import normalize_character
-from keras_bert.text.tokenizer import (
-    BertTokenizer,
-    byte_to_char_offsets,
-    row_ids,
-    valid_utf8,
-)
+from keras_bert.text.offsets import byte_to_char_offsets, row_ids, valid_utf8
+from keras_bert.text.tokenizer import BertTokenizer
 
 _JOINERS = "&-./@_"  # Between letters or digits, without spaces: AT&T, Jean-Paul, AC/DC.
 _DIGIT_JOINERS = ",:"  # Between digits: 1,000 and 7:30.

@@ -20,7 +20,8 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from keras_bert.text.tokenizer import BertTokenizer, row_ids
+from keras_bert.text.offsets import row_ids
+from keras_bert.text.tokenizer import BertTokenizer
 
 
 class WordWindows(NamedTuple):

@@ -1,12 +1,13 @@
 """Labels windows with the positions of the first and last token of the answer."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from keras_bert.tasks.fine_tuning.examples import Examples
 from keras_bert.tasks.prepared import Prepared, prepare
+from keras_bert.tasks.question_answering.objective import ENDS
 from keras_bert.tasks.question_answering.processor import SpanProcessor
 from keras_bert.tasks.question_answering.questions import Question
 from keras_bert.tasks.question_answering.span_windows import SpanWindows
@@ -62,6 +63,16 @@ def span_positions(windows: SpanWindows, questions: Sequence[Question]) -> np.nd
     inside &= in_window[:, 1] < windows.context_lengths.numpy()
     positions = in_window + windows.context_at.numpy()[:, np.newaxis]
     return np.where(inside[:, np.newaxis], positions, 0).astype(np.int32)
+
+
+def span_targets(batch: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Creates targets [B, S]: 1 at the labeled position, 0 at other tokens, -1 at padding."""
+    targets = {}
+    for end in ENDS:
+        target = np.where(batch["input_mask"] == 1, 0, -1).astype(np.int32)
+        target[np.arange(len(target)), batch[f"{end}_positions"]] = 1
+        targets[f"{end}_logits"] = target
+    return targets
 
 
 def _byte_offset(text: str, character: int) -> int:

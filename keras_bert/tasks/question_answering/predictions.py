@@ -1,4 +1,4 @@
-"""Converts decoded answers to the contents of SQuAD prediction files."""
+"""Converts decoded answers to texts, and to the contents of SQuAD prediction files."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -79,3 +79,15 @@ class Predictions:
 def text_at(context: str, start: int, end: int) -> str:
     """Returns `context[start:end]`, or "" if `start` is -1, which means no answer."""
     return context[start:end] if start >= 0 else ""
+
+
+def texts_at(contexts: Sequence[str], starts: np.ndarray, ends: np.ndarray) -> np.ndarray:
+    """Returns slices of the contexts at character offsets; "" where a start is -1.
+
+    `starts` and `ends` are [n], or [n, K] for K slices of each context. The result has the same
+    shape.
+    """
+    texts = np.empty(starts.shape, object)
+    for index in np.ndindex(starts.shape):
+        texts[index] = text_at(contexts[index[0]], int(starts[index]), int(ends[index]))
+    return texts

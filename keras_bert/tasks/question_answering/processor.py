@@ -17,7 +17,8 @@ from keras_bert.serving.inputs import same_shape
 from keras_bert.tasks.question_answering.settings import AnswerSettings
 from keras_bert.tasks.question_answering.span_decoding import BestSpans, find_best_spans
 from keras_bert.tasks.question_answering.span_windows import SpanWindows, make_windows
-from keras_bert.text.tokenizer import BertTokenizer, byte_to_char_offsets, valid_utf8
+from keras_bert.text.offsets import byte_to_char_offsets, valid_utf8
+from keras_bert.text.tokenizer import BertTokenizer
 
 
 class SpanProcessor:

@@ -3,7 +3,7 @@
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields
-from typing import Any, ClassVar, TypedDict, Unpack
+from typing import Any, ClassVar, Unpack
 
 import keras
 import numpy as np
@@ -17,14 +17,22 @@ from keras_bert.tasks.fitting import FitData, FitOptions
 from keras_bert.tasks.loading import ModelOptions, Source
 from keras_bert.tasks.losses import span_loss
 from keras_bert.tasks.prepared import gathered
-from keras_bert.tasks.question_answering.labels import prepare_questions, training_examples
+from keras_bert.tasks.question_answering.labels import (
+    prepare_questions,
+    span_targets,
+    training_examples,
+)
 from keras_bert.tasks.question_answering.objective import ENDS
-from keras_bert.tasks.question_answering.predictions import Predictions, text_at
+from keras_bert.tasks.question_answering.predictions import Predictions, texts_at
 from keras_bert.tasks.question_answering.processor import SpanProcessor
-from keras_bert.tasks.question_answering.questions import Question, aligned, questions_of
+from keras_bert.tasks.question_answering.questions import Question, questions_of, trainable_question
 from keras_bert.tasks.question_answering.scoring import score
 from keras_bert.tasks.question_answering.served import ServedQuestionAnswering
-from keras_bert.tasks.question_answering.settings import AnswerSettings, check_doc_stride
+from keras_bert.tasks.question_answering.settings import (
+    AnswerOptions,
+    AnswerSettings,
+    answer_settings,
+)
 from keras_bert.tasks.task import Task
 from keras_bert.tasks.truncation import report_truncation
 from keras_bert.text.tokenizer import BertTokenizer
@@ -32,18 +40,6 @@ from keras_bert.text.tokenizer import BertTokenizer
 _CONTEXT = "The Norman dynasty had a major impact on medieval Europe."
 _QUESTION = "Who had an impact on Europe?"
 _DEFAULT = ModelOptions()
-
-
-class AnswerOptions(TypedDict, total=False):
-    """Keyword arguments of `from_pretrained`; see AnswerSettings."""
-
-    max_seq_length: int | None
-    max_query_length: int | None
-    doc_stride: int | None
-    n_best_size: int | None
-    max_answer_length: int | None
-    version_2_with_negative: bool | None
-    null_score_diff_threshold: float | None
 
 
 class QuestionAnswerer(Task):
@@ -111,7 +107,7 @@ class QuestionAnswerer(Task):
         source.checkpoint.check_segments()
         model = BertSpanLabeler(source.checkpoint.config, dtype=options.dtype)
         tokenizer = source.tokenizer(options.tokenizer)
-        return cls._load(source, model, tokenizer, _settings(source, settings))
+        return cls._load(source, model, tokenizer, answer_settings(source, settings))
 
     @classmethod
     def settings_of_export(cls, info: Mapping[str, Any]) -> AnswerSettings:
@@ -157,12 +153,12 @@ class QuestionAnswerer(Task):
             held_out = _triple_of(validation_data)
             self._questions(*held_out)
             evaluate = lambda: self.evaluate(*held_out)  # noqa: E731
-        trainable = [_trainable(question) for question in checked]
+        trainable = [trainable_question(question) for question in checked]
         prepared = prepare_questions(self.processor, trainable)
         self._report_truncation(prepared.truncated, "training questions")
         data = FitData(
             examples=training_examples(prepared, trainable),
-            targets=_targets,
+            targets=span_targets,
             losses={f"{end}_logits": span_loss for end in ENDS},
             metrics={},
             pad_token_id=self.tokenizer.pad_token_id,
@@ -229,8 +225,10 @@ class QuestionAnswerer(Task):
             for name, values in outputs.items()
         }
         # Slice the given strings: they may contain characters that UTF-8 cannot encode.
-        outputs["answer"] = _slices(contexts, outputs["start"], outputs["end"])
-        outputs["nbest_answers"] = _slices(contexts, outputs["nbest_starts"], outputs["nbest_ends"])
+        outputs["answer"] = texts_at(contexts, outputs["start"], outputs["end"])
+        outputs["nbest_answers"] = texts_at(
+            contexts, outputs["nbest_starts"], outputs["nbest_ends"]
+        )
         return outputs
 
     def make_processor(self) -> SpanProcessor:
@@ -265,46 +263,11 @@ class QuestionAnswerer(Task):
         return checked
 
 
-def _settings(source: Source, given: Mapping[str, Any]) -> AnswerSettings:
-    """Completes the given settings with those of the model and its run, and the defaults."""
-    default = AnswerSettings()
-    settings: dict[str, Any] = {
-        name: source.setting(name, int, given.get(name), getattr(default, name))
-        for name in ("max_query_length", "doc_stride", "n_best_size", "max_answer_length")
-    }
-    settings["max_seq_length"] = source.max_seq_length(
-        given.get("max_seq_length"), default.max_seq_length
-    )
-    name = "version_2_with_negative"
-    version_2 = settings[name] = source.setting(name, bool, given.get(name), False)
-    name = "null_score_diff_threshold"
-    threshold = given.get(name)
-    if threshold is None and version_2:
-        threshold = source.setting(name, float, None)
-        threshold = source.run.threshold() if threshold is None else threshold
-    answers = AnswerSettings(**settings, null_score_diff_threshold=threshold)
-    if given.get("doc_stride") is not None:
-        check_doc_stride(answers.doc_stride, answers.max_seq_length)
-    return answers
-
-
 def _columns(questions: Any, contexts: Any) -> tuple[list[str], list[str]]:
     questions = check_strings("questions", questions)
     contexts = check_strings("contexts", contexts)
     check_same_length(questions=questions, contexts=contexts)
     return questions, contexts
-
-
-def _trainable(question: Question) -> Question:
-    """Returns the question with its answer aligned to the context, or raises InputError."""
-    found = aligned(question)
-    if found is None:
-        answer = question.answers[0]
-        raise InputError(
-            f"answers[{question.id}] is {answer.text[:60]!r} at {answer.start}; expected a text "
-            f"at this offset of contexts[{question.id}]"
-        )
-    return found
 
 
 def _triple_of(value: Any) -> tuple[Any, Any, Any]:
@@ -315,25 +278,3 @@ def _triple_of(value: Any) -> tuple[Any, Any, Any]:
             f"validation_data is {value!r:.60}; expected ((questions, contexts), answers)"
         )
     return (*value[0], value[1])
-
-
-def _slices(contexts: Sequence[str], starts: np.ndarray, ends: np.ndarray) -> np.ndarray:
-    """Returns slices of the contexts at character offsets; "" where a start is -1.
-
-    `starts` and `ends` are [n], or [n, K] for K slices of each context. The result has the same
-    shape.
-    """
-    texts = np.empty(starts.shape, object)
-    for index in np.ndindex(starts.shape):
-        texts[index] = text_at(contexts[index[0]], int(starts[index]), int(ends[index]))
-    return texts
-
-
-def _targets(batch: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Creates targets [B, S]: 1 at the labeled position, 0 at other tokens, -1 at padding."""
-    targets = {}
-    for end in ENDS:
-        target = np.where(batch["input_mask"] == 1, 0, -1).astype(np.int32)
-        target[np.arange(len(target)), batch[f"{end}_positions"]] = 1
-        targets[f"{end}_logits"] = target
-    return targets

@@ -144,6 +144,18 @@ def aligned(question: Question) -> Question | None:
     return replace(question, answers=(Answer(context[start:end], start), *others))
 
 
+def trainable_question(question: Question) -> Question:
+    """Returns a question of `questions_of` with its answer aligned, or raises InputError."""
+    found = aligned(question)
+    if found is None:
+        answer = question.answers[0]
+        raise InputError(
+            f"answers[{question.id}] is {answer.text[:60]!r} at {answer.start}; expected a text "
+            f"at this offset of contexts[{question.id}]"
+        )
+    return found
+
+
 def _question(entry: Any, context: str, where: str, path: str | os.PathLike) -> Question:
     name = _name(entry, where)
     text = _text(entry, "question", f"{path}: the question {name!r}")

@@ -1,9 +1,14 @@
 """Defines the window and decoding settings of question answering."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from keras_bert.common.errors import InputError
+
+if TYPE_CHECKING:
+    from keras_bert.tasks.loading import Source
 
 _NOT_CONTEXT = 4  # Tokens of a window: [CLS], two [SEP] and a question of one token.
 _AT_LEAST_ONE = ("n_best_size", "max_answer_length", "max_query_length", "doc_stride")
@@ -61,6 +66,41 @@ class AnswerSettings:
     def threshold(self) -> float | None:
         """The threshold in use; None if every question has an answer."""
         return (self.null_score_diff_threshold or 0.0) if self.version_2_with_negative else None
+
+
+class AnswerOptions(TypedDict, total=False):
+    """Keyword arguments of `from_pretrained`; see AnswerSettings."""
+
+    max_seq_length: int | None
+    max_query_length: int | None
+    doc_stride: int | None
+    n_best_size: int | None
+    max_answer_length: int | None
+    version_2_with_negative: bool | None
+    null_score_diff_threshold: float | None
+
+
+def answer_settings(source: "Source", given: Mapping[str, Any]) -> AnswerSettings:
+    """Completes the given settings with those of the model and its run, and the defaults."""
+    default = AnswerSettings()
+    settings: dict[str, Any] = {
+        name: source.setting(name, int, given.get(name), getattr(default, name))
+        for name in ("max_query_length", "doc_stride", "n_best_size", "max_answer_length")
+    }
+    settings["max_seq_length"] = source.max_seq_length(
+        given.get("max_seq_length"), default.max_seq_length
+    )
+    name = "version_2_with_negative"
+    version_2 = settings[name] = source.setting(name, bool, given.get(name), False)
+    name = "null_score_diff_threshold"
+    threshold = given.get(name)
+    if threshold is None and version_2:
+        threshold = source.setting(name, float, None)
+        threshold = source.run.threshold() if threshold is None else threshold
+    answers = AnswerSettings(**settings, null_score_diff_threshold=threshold)
+    if given.get("doc_stride") is not None:
+        check_doc_stride(answers.doc_stride, answers.max_seq_length)
+    return answers
 
 
 def check_doc_stride(doc_stride: int, max_seq_length: int) -> None:

@@ -19,7 +19,7 @@ import tensorflow as tf
 
 from keras_bert.tasks.question_answering.settings import AnswerSettings
 from keras_bert.tasks.question_answering.span_windows import SpanWindows, max_context
-from keras_bert.text.tokenizer import bytes_of
+from keras_bert.text.offsets import bytes_of
 
 # The base of `_fingerprints`: an odd 64-bit number without a regular pattern.
 _BASE = 0x2545F4914F6CDD1D

@@ -11,6 +11,10 @@ from tests.serving.server.page_driver import TEXT, photograph, rows_of, send
 
 pytestmark = pytest.mark.slow  # Starts servers.
 
+QUESTION_AND_CONTEXT = [
+    tf.TensorSpec([None], tf.string, name=name) for name in ("question", "context")
+]
+
 
 def test_classification_page(visit):
     labels = ["not equivalent", "equivalent"]
@@ -64,12 +68,7 @@ def test_regression_page(visit):
 
 def test_question_answering_page(visit):
     # The second answer comes after characters of more than one UTF-16 code unit.
-    @tf.function(
-        input_signature=[
-            tf.TensorSpec([None], tf.string, name="question"),
-            tf.TensorSpec([None], tf.string, name="context"),
-        ]
-    )
+    @tf.function(input_signature=QUESTION_AND_CONTEXT)
     def answer(question, context):
         one = tf.ones_like(question, tf.int32)[:, None]
         answers = [tf.strings.substr(context, s, 4, unit="UTF8_CHAR") for s in (0, 9)]
@@ -217,12 +216,7 @@ def test_similarity_page_puts_the_declared_pooling_first(visit):
 
 
 def test_question_answering_page_shows_three_answers_and_more_on_demand(visit):
-    @tf.function(
-        input_signature=[
-            tf.TensorSpec([None], tf.string, name="question"),
-            tf.TensorSpec([None], tf.string, name="context"),
-        ]
-    )
+    @tf.function(input_signature=QUESTION_AND_CONTEXT)
     def answer(question, context):
         one = tf.ones_like(question, tf.int32)[:, None]
         ends = tf.range(20, 0, -1)[None]

@@ -9,7 +9,8 @@ import tensorflow as tf
 from keras_bert.tasks.ner.conll import read_conll
 from keras_bert.tasks.ner.tag_schemes import entities
 from keras_bert.tasks.ner.text_words import TextWords
-from keras_bert.text.tokenizer import BertTokenizer, byte_to_char_offsets
+from keras_bert.text.offsets import byte_to_char_offsets
+from keras_bert.text.tokenizer import BertTokenizer
 
 CHARACTERS = "abcdefghijklmnopqrstuvwxyz0123456789"
 VOCAB = [

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import tensorflow as tf
 
-from keras_bert.text.tokenizer import byte_to_char_offsets
+from keras_bert.text.offsets import byte_to_char_offsets
 
 
 @dataclass

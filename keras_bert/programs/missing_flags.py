@@ -1,0 +1,118 @@
+"""Sets flags of fine-tuning programs that the command line does not set.
+
+Their values come from the run to predict with, from the default folders, or from the program.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+from absl import logging
+from absl.flags import FlagValues
+
+from keras_bert.common.errors import InputError
+from keras_bert.programs.program import MissingInput
+from keras_bert.tasks.fine_tuning.earlier_run import EarlierRun
+
+# Patterns of the default paths of a checkpoint.
+_CHECKPOINTS = ("data/*/config.json", "demo/run/model/config.json")
+
+
+def use(flags: FlagValues, name: str, value: object) -> None:
+    """Sets and logs a flag that the command line does not set, unless the value is empty."""
+    if value:
+        logging.info("--%s=%s", name, value)
+        flags[name].value = value
+
+
+def use_flags_of_run(flags: FlagValues, *names: str) -> EarlierRun | None:
+    """Sets --max_seq_length and the flags `names` to their values in an earlier run.
+
+    This applies only to prediction with a run as --init_checkpoint, and not to flags on the command
+    line. Flags that the run did not record, because it is older, keep their default.
+
+    Returns:
+        The run, without settings if --init_checkpoint is not a run; None when training.
+
+    Raises:
+        InputError: the run's files cannot be read, or contain a value that the flag rejects.
+    """
+    if flags.do_train or not flags.init_checkpoint:
+        return None
+    run = EarlierRun.of(Path(flags.init_checkpoint))
+    kinds = {"int": int, "float": float, "bool": bool}
+    used = []
+    for flag in (flags[name] for name in ("max_seq_length", *names)):
+        value = run.setting(flag.name, kinds.get(flag.flag_type(), str), None)
+        if flag.present or value is None or value == flag.value:
+            continue
+        try:
+            flag.value = flag.parser.parse(value)
+        except ValueError as error:
+            raise InputError(f"{run.folder / 'run.json'}: {flag.name}: {error}") from None
+        used.append(f"--{flag.name}={value}")
+    if used:
+        logging.info("Using flags of the run %s: %s", run.folder, " ".join(used))
+    return run
+
+
+def use_files(
+    flags: FlagValues, folders: Iterable[Path], names: Mapping[str, Sequence[str]]
+) -> bool:
+    """Sets file flags that the command line does not set; returns whether there are files.
+
+    With --data_dir, they are set to files in that folder. Otherwise, if the command line has no
+    file flag, the first of `folders` with a training file is used (with --nodo_train, with any
+    other file). --data_dir is then cleared, so that a run can be resumed with other file flags.
+    `names` has the possible file names for each flag; one of the flags is --train_file.
+
+    Raises:
+        InputError: --data_dir contains none of the files.
+    """
+    data_dir = flags.data_dir
+    if not data_dir and any(flags[flag].value for flag in names):
+        return True
+    for folder in [Path(data_dir)] if data_dir else folders:
+        found = {
+            flag: next((str(folder / name) for name in known if (folder / name).is_file()), "")
+            for flag, known in names.items()
+        }
+        # --data_dir may add files to those given by flags; a default folder needs the main file.
+        needed = [path for flag, path in found.items() if flags.do_train == (flag == "train_file")]
+        if any(found.values() if data_dir else needed):
+            for flag, path in found.items():
+                if not flags[flag].value:
+                    use(flags, flag, path)
+            flags.data_dir = ""
+            return True
+    if data_dir:
+        known = ", ".join(name for some in names.values() for name in some)
+        raise InputError(
+            f"--data_dir={data_dir}: contains none of the expected files {known}. Pass --tfds if "
+            "it is the data_dir of TFDS"
+        )
+    return False
+
+
+def complete_flags(
+    flags: FlagValues, no_data: str, default_output_dir: str, help_text: str
+) -> None:
+    """Sets --init_checkpoint and --output_dir if the command line does not set them.
+
+    `no_data` describes missing data, such as "no column files", and is empty if there is data.
+    {found} in `help_text`, the instructions for the user, is replaced by what is missing.
+
+    Raises:
+        MissingInput: there is no data or no checkpoint.
+    """
+    if not flags.init_checkpoint:
+        use(flags, "init_checkpoint", _find_checkpoint())
+    missing = [no_data, "" if flags.init_checkpoint else "no checkpoint"]
+    if any(missing):
+        raise MissingInput(help_text.format(found=" and ".join(filter(None, missing))))
+    if not flags.output_dir:
+        use(flags, "output_dir", default_output_dir)
+
+
+def _find_checkpoint() -> str:
+    found = [path.parent for pattern in _CHECKPOINTS for path in sorted(Path().glob(pattern))]
+    return next((str(path) for path in found if (path / "model.safetensors").is_file()), "")
