@@ -1,14 +1,15 @@
-r"""Pre-trains BERT on TFRecords: masked-LM and next-sentence prediction, or left to right.
+r"""Pre-trains BERT on TFRecords, on masked-LM and next-sentence prediction, or left to right.
 
     keras-bert pretrain --bert_config=tiny.json --input_file=records --output_dir=out
 
-A recipe is a sequence of phases; --dry_run reports what it would cost:
+A recipe is a sequence of phases. With --dry_run, their time and memory are only estimated:
 
     keras-bert pretrain --recipe=bert-base --dry_run
     keras-bert pretrain --recipe=bert-base --output_dir=out \
         --input_file=records-{max_seq_length}
 
-To resume an interrupted run, run the same command again; the final weights are the same.
+To resume an interrupted run, run the same command again. The final weights are equal to those of
+an uninterrupted run.
 """
 
 from collections.abc import Mapping, Sequence

@@ -48,9 +48,9 @@ def bytes_of(text: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
 
 
 def byte_to_char_offsets(text: tf.Tensor, offsets: tf.RaggedTensor) -> tf.RaggedTensor:
-    """Converts byte offsets in strings [B] of valid UTF-8 to character offsets, as in Python.
+    """Converts byte offsets to character offsets, which index a Python str.
 
-    Both kinds of offsets are ragged int32 [B, (tokens)].
+    `text` contains valid UTF-8, strings [B]; both kinds of offsets are ragged int32 [B, (tokens)].
     """
     text_bytes, text_starts = bytes_of(tf.convert_to_tensor(text, tf.string))
     begins_character = tf.cast(tf.bitwise.bitwise_and(text_bytes, 0xC0) != 0x80, tf.int32)

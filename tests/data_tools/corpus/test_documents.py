@@ -91,7 +91,8 @@ def test_text_with_an_archive_suffix_is_rejected(write, suffix):
 def test_trailing_bytes_after_an_archive_are_rejected(write, suffix, junk):
     path = write(PACKERS[suffix](b"One.\nTwo.\n") + junk, f"a.{suffix}")
     with pytest.raises(
-        InputError, match=r"a\.\w+: broken archive after 10 bytes of text: (found data after the end|truncated) "
+        InputError,
+        match=r"a\.\w+: broken archive after 10 bytes of text: (found data after the end|truncated) ",
     ):
         list(read_documents(path))
 
