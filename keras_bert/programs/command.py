@@ -5,6 +5,7 @@ import sys
 from typing import NoReturn
 
 import keras_bert
+from keras_bert.common.standard_output import quiet_end_without_reader
 from keras_bert.programs.start import start
 
 # {program: (its module, its purpose)}
@@ -47,11 +48,9 @@ def main() -> NoReturn:
     """Runs the program that the command line names."""
     name, *arguments = sys.argv[1:] or ["--help"]
     if name in ("--help", "-h", "help"):
-        print(_usage())
-        sys.exit()
+        _print_and_exit(_usage())
     if name == "--version":
-        print(f"keras_bert {keras_bert.__version__}")
-        sys.exit()
+        _print_and_exit(f"keras_bert {keras_bert.__version__}")
     if name not in PROGRAMS:
         (nearest,) = difflib.get_close_matches(name, PROGRAMS, n=1) or [""]
         expected = f"did you mean {nearest}?" if nearest else "see keras-bert --help"
@@ -59,6 +58,12 @@ def main() -> NoReturn:
         sys.exit(1)
     module, _ = PROGRAMS[name]
     start(module, [f"keras-bert {name}", *arguments])
+
+
+def _print_and_exit(text: str) -> NoReturn:
+    with quiet_end_without_reader():
+        print(text)
+    sys.exit()
 
 
 def _usage() -> str:

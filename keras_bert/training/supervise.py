@@ -1,8 +1,9 @@
 """Restarts a training command that was preempted or killed.
 
-The exit codes of success, invalid input and Ctrl-C are returned. After others, such as 75 or that
-of a signal, the command is restarted and resumes from its checkpoint. 75 is also the exit code if
-the lock of a lost process is still held; the restarts then wait until it is released.
+The exit codes of success, invalid input, Ctrl-C and a closed stdout are returned. After others,
+such as 75 or that of a signal, the command is restarted and resumes from its checkpoint. 75 is also
+the exit code if the lock of a lost process is still held; the restarts then wait until it is
+released.
 
     python -m keras_bert.training.supervise [--num_workers=2] -- python run_pretraining.py ...
 """
@@ -21,11 +22,12 @@ from types import FrameType
 from absl import logging
 
 from keras_bert.common.errors import EndedEarly, InputError
+from keras_bert.common.standard_output import OUTPUT_CLOSED
 from keras_bert.training.rendezvous import reserved_address
 
 # Exit codes after which a restart would not help: success, invalid input, an invalid command line,
-# a command that is not executable or not found, Ctrl-C.
-FINAL_EXIT_CODES = (0, 1, 2, 126, 127, 130)
+# a command that is not executable or not found, Ctrl-C, a closed stdout.
+FINAL_EXIT_CODES = (0, 1, 2, 126, 127, 130, OUTPUT_CLOSED)
 
 
 @dataclass(frozen=True)
