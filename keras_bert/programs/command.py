@@ -1,12 +1,13 @@
 """Defines the command `keras-bert`, which imports and runs one of the programs."""
 
-import difflib
 import sys
-from typing import NoReturn
 
 import keras_bert
-from keras_bert.common.standard_output import quiet_end_without_reader
 from keras_bert.programs.start import start
+
+TYPE_CHECKING = False  # As in `typing`, which takes milliseconds to import.
+if TYPE_CHECKING:
+    from typing import NoReturn
 
 # {program: (its module, its purpose)}
 PROGRAMS = {
@@ -44,7 +45,7 @@ PROGRAMS = {
 }
 
 
-def main() -> NoReturn:
+def main() -> "NoReturn":
     """Runs the program that the command line names."""
     name, *arguments = sys.argv[1:] or ["--help"]
     if name in ("--help", "-h", "help"):
@@ -52,6 +53,8 @@ def main() -> NoReturn:
     if name == "--version":
         _print_and_exit(f"keras_bert {keras_bert.__version__}")
     if name not in PROGRAMS:
+        import difflib
+
         (nearest,) = difflib.get_close_matches(name, PROGRAMS, n=1) or [""]
         expected = f"did you mean {nearest}?" if nearest else "see keras-bert --help"
         print(f"keras-bert: error: {name!r} is not a program; {expected}", file=sys.stderr)
@@ -60,7 +63,9 @@ def main() -> NoReturn:
     start(module, [f"keras-bert {name}", *arguments])
 
 
-def _print_and_exit(text: str) -> NoReturn:
+def _print_and_exit(text: str) -> "NoReturn":
+    from keras_bert.common.standard_output import quiet_end_without_reader
+
     with quiet_end_without_reader():
         print(text)
     sys.exit()

@@ -25,10 +25,9 @@ from absl import command_name, flags, logging
 from absl.flags import FlagValues
 
 from keras_bert.common.errors import EndedEarly, InputError, InUse
-from keras_bert.common.interrupts import keyboard_interrupts
+from keras_bert.common.interrupts import INTERRUPTED, keyboard_interrupts
 from keras_bert.common.standard_output import quiet_end_without_reader
 from keras_bert.programs.flags import Definitions, absl_flags
-from keras_bert.programs.start import INTERRUPTED
 
 # The file, line and thread of absl's format do not help users.
 _LOG_LINE = std_logging.Formatter("%(asctime)s %(levelname)s %(message)s", "%Y-%m-%d %H:%M:%S")
@@ -72,8 +71,6 @@ def run(program: Program, argv: Sequence[str] | None = None) -> NoReturn:
         command = f"python -m {module.name.removesuffix('.__main__')}"
     with quiet_end_without_reader():
         code = call(program, sys.argv if argv is None else argv, command)
-    if code == INTERRUPTED:  # A second Ctrl-C ends the process at once.
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
     sys.exit(code)
 
 

@@ -8,6 +8,11 @@ released.
     python -m keras_bert.training.supervise [--num_workers=2] -- python run_pretraining.py ...
 """
 
+if __name__ == "__main__":  # Before the imports, so that Ctrl-C ends them with one line.
+    from keras_bert.programs.start import start
+
+    start("keras_bert.programs.supervise")
+
 import contextlib
 import json
 import os
@@ -171,10 +176,3 @@ def _wait(
         time.sleep(0.1)
     own = [worker.returncode for worker in workers if worker not in killed]
     return [worker.returncode for worker in workers], own
-
-
-if __name__ == "__main__":
-    from keras_bert.programs.program import run
-    from keras_bert.programs.supervise import PROGRAM
-
-    run(PROGRAM)
