@@ -122,6 +122,7 @@ def index(programs: Sequence[tuple[Program, str]]) -> str:
             "| 75 | the run was stopped by SIGTERM or lost a worker, or another process uses its "
             "folder or port; the same command resumes it |",
             "| 130 | Ctrl-C |",
+            "| 141 | the reader of stdout has ended, as in `--help \\| head -1` |",
             "",
         ]
     )

@@ -9,13 +9,13 @@
 Public names are imported on first use: `import keras_bert` imports neither TensorFlow nor Keras.
 """
 
+# A program imports this module before it handles Ctrl-C, so nothing here may take milliseconds.
 import importlib
 import os
-from typing import TYPE_CHECKING, Any
 
 from keras_bert.common.keras_import import register_with_keras
-from keras_bert.common.tensorflow_start import start_tensorflow
 
+TYPE_CHECKING = False  # As in `typing`.
 if TYPE_CHECKING:
     from keras_bert.config import BertConfig
     from keras_bert.models import (
@@ -69,7 +69,7 @@ _MODULES = {
 }
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     """Imports a public name on first use."""
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
@@ -77,6 +77,8 @@ def __getattr__(name: str) -> Any:
     if module.startswith(("keras_bert.tasks", "keras_bert.text")) or (
         module == "keras_bert.models" and os.environ.get("KERAS_BACKEND") in (None, "tensorflow")
     ):
+        from keras_bert.common.tensorflow_start import start_tensorflow
+
         start_tensorflow()
     value = getattr(importlib.import_module(module), name)
     globals()[name] = value

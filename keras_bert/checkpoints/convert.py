@@ -1,7 +1,6 @@
 """Runs `keras_bert.programs.convert`: python -m keras_bert.checkpoints.convert SRC DST --to=tf1."""
 
 if __name__ == "__main__":
-    from keras_bert.programs.convert import PROGRAM
-    from keras_bert.programs.program import run
+    from keras_bert.programs.start import start
 
-    run(PROGRAM)
+    start("keras_bert.programs.convert")

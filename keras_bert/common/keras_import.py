@@ -6,7 +6,6 @@ import Keras when it is imported itself, so it installs an import hook.
 
 import importlib
 import importlib.machinery
-import importlib.util
 import sys
 from collections.abc import Sequence
 from types import ModuleType
@@ -41,6 +40,8 @@ class _KerasFinder:
     ) -> importlib.machinery.ModuleSpec | None:
         if name != "keras":
             return None
+        import importlib.util  # Takes milliseconds.
+
         sys.meta_path.remove(self)
         spec = importlib.util.find_spec(name)
         if spec is not None and spec.loader is not None:

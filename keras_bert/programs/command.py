@@ -1,11 +1,13 @@
 """Defines the command `keras-bert`, which imports and runs one of the programs."""
 
-import difflib
 import sys
-from typing import NoReturn
 
 import keras_bert
 from keras_bert.programs.start import start
+
+TYPE_CHECKING = False  # As in `typing`, which takes milliseconds to import.
+if TYPE_CHECKING:
+    from typing import NoReturn
 
 # {program: (its module, its purpose)}
 PROGRAMS = {
@@ -43,22 +45,30 @@ PROGRAMS = {
 }
 
 
-def main() -> NoReturn:
+def main() -> "NoReturn":
     """Runs the program that the command line names."""
     name, *arguments = sys.argv[1:] or ["--help"]
     if name in ("--help", "-h", "help"):
-        print(_usage())
-        sys.exit()
+        _print_and_exit(_usage())
     if name == "--version":
-        print(f"keras_bert {keras_bert.__version__}")
-        sys.exit()
+        _print_and_exit(f"keras_bert {keras_bert.__version__}")
     if name not in PROGRAMS:
+        import difflib
+
         (nearest,) = difflib.get_close_matches(name, PROGRAMS, n=1) or [""]
         expected = f"did you mean {nearest}?" if nearest else "see keras-bert --help"
         print(f"keras-bert: error: {name!r} is not a program; {expected}", file=sys.stderr)
         sys.exit(1)
     module, _ = PROGRAMS[name]
     start(module, [f"keras-bert {name}", *arguments])
+
+
+def _print_and_exit(text: str) -> "NoReturn":
+    from keras_bert.common.standard_output import quiet_end_without_reader
+
+    with quiet_end_without_reader():
+        print(text)
+    sys.exit()
 
 
 def _usage() -> str:

@@ -18,6 +18,7 @@ from pathlib import Path
 from absl.flags import FlagValues
 
 from keras_bert.common.errors import InputError
+from keras_bert.common.standard_output import OUTPUT_CLOSED
 from keras_bert.config import BertConfig
 from keras_bert.programs.flags import Definitions
 from keras_bert.programs.program import Program, reject_arguments
@@ -103,6 +104,8 @@ def _run(program: str, *arguments: str, **values: object) -> None:
     command = ["-m", "keras_bert", program, *flags_given, *arguments]
     print(f"\n$ {shlex.join([os.path.relpath(sys.executable), *command])}", flush=True)
     done = subprocess.run([sys.executable, *command], check=False)
+    if done.returncode == OUTPUT_CLOSED:  # The program has the same stdout as this one.
+        sys.exit(OUTPUT_CLOSED)
     if done.returncode:
         raise InputError(f"the last command failed with exit code {done.returncode}")
 

@@ -174,8 +174,7 @@ class _PrintingFlag(flags.BooleanFlag):
 
     def parse(self, argument: str) -> None:
         if self._parse(argument):
-            with contextlib.suppress(BrokenPipeError):  # Such as with `--help | head`.
-                self._act()
+            self._act()
             sys.exit(1)  # The exit code of absl's --help.
 
 

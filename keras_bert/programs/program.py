@@ -3,7 +3,8 @@
 Exit code 0 means success. For other codes, one line is printed to stderr: 1 for an unknown flag, an
 invalid flag value, an `InputError`, an unusable path or too little memory; 75 for an `EndedEarly`
 (a run that was stopped or lost a worker) or an `InUse` (another process uses the folder or the
-port); 130 for Ctrl-C. Any other exception is a bug and keeps its traceback.
+port); 130 for Ctrl-C. Code 141, without a line, means that the reader of stdout has ended, as in
+`--help | head -1`. Any other exception is a bug and keeps its traceback.
 """
 
 import contextlib
@@ -24,9 +25,9 @@ from absl import command_name, flags, logging
 from absl.flags import FlagValues
 
 from keras_bert.common.errors import EndedEarly, InputError, InUse
-from keras_bert.common.interrupts import keyboard_interrupts
+from keras_bert.common.interrupts import INTERRUPTED, keyboard_interrupts
+from keras_bert.common.standard_output import quiet_end_without_reader
 from keras_bert.programs.flags import Definitions, absl_flags
-from keras_bert.programs.start import INTERRUPTED
 
 # The file, line and thread of absl's format do not help users.
 _LOG_LINE = std_logging.Formatter("%(asctime)s %(levelname)s %(message)s", "%Y-%m-%d %H:%M:%S")
@@ -68,9 +69,8 @@ def run(program: Program, argv: Sequence[str] | None = None) -> NoReturn:
     command = None
     if argv is None and module:
         command = f"python -m {module.name.removesuffix('.__main__')}"
-    code = call(program, sys.argv if argv is None else argv, command)
-    if code == INTERRUPTED:  # A second Ctrl-C ends the process at once.
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
+    with quiet_end_without_reader():
+        code = call(program, sys.argv if argv is None else argv, command)
     sys.exit(code)
 
 
@@ -89,7 +89,8 @@ def call(program: Program, argv: Sequence[str], command: str | None = None) -> i
         return text.replace(f"keras-bert {program.name}", command)
 
     def fail(line: str, code: int) -> int:
-        print(f"{name}: {line}", file=sys.stderr)
+        with contextlib.suppress(BrokenPipeError):  # The exit code is more important.
+            print(f"{name}: {line}", file=sys.stderr)
         return code
 
     values = FlagValues()

@@ -8,25 +8,20 @@ import importlib
 import os
 import sys
 from collections.abc import Sequence
-from typing import NoReturn
 
-from keras_bert.common.interrupts import keyboard_interrupts
+from keras_bert.common.interrupts import exit_at_interrupt
 
-INTERRUPTED = 130  # The exit code that shells report for Ctrl-C.
+TYPE_CHECKING = False  # As in `typing`, which takes milliseconds to import.
+if TYPE_CHECKING:
+    from typing import NoReturn
 
 
-def start(module: str, argv: Sequence[str] | None = None) -> NoReturn:
+def start(module: str, argv: Sequence[str] | None = None) -> "NoReturn":
     """Imports the module of a program, runs its `PROGRAM` and exits with the exit code.
 
     `argv` is the command line; by default that of the process.
     """
-    try:
-        with keyboard_interrupts(imports_only=True):
-            from keras_bert.programs.program import run
+    with exit_at_interrupt(os.path.basename((argv or sys.argv)[0])):
+        from keras_bert.programs.program import run
 
-            program = importlib.import_module(module).PROGRAM
-    except KeyboardInterrupt:
-        name = os.path.basename((argv or sys.argv)[0])
-        print(f"{name}: interrupted", file=sys.stderr)
-        sys.exit(INTERRUPTED)
-    run(program, argv)
+        run(importlib.import_module(module).PROGRAM, argv)

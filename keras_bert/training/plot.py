@@ -3,6 +3,14 @@
 python -m keras_bert.training.plot out/base out/large --output=curves.png
 """
 
+if __name__ == "__main__":  # Before the imports, so that Ctrl-C ends them with one line.
+    import sys
+
+    from keras_bert.programs.start import start
+
+    sys.argv[0] = "keras_bert.training.plot"
+    start("keras_bert.programs.plot")
+
 import base64
 import html
 import io
@@ -161,13 +169,3 @@ def _shown(value: float | None) -> str:
     if value is None:
         return "–"
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
-
-
-if __name__ == "__main__":
-    import sys
-
-    from keras_bert.programs.plot import PROGRAM
-    from keras_bert.programs.program import run
-
-    sys.argv[0] = "keras_bert.training.plot"
-    run(PROGRAM)

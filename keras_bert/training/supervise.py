@@ -1,11 +1,17 @@
 """Restarts a training command that was preempted or killed.
 
-The exit codes of success, invalid input and Ctrl-C are returned. After others, such as 75 or that
-of a signal, the command is restarted and resumes from its checkpoint. 75 is also the exit code if
-the lock of a lost process is still held; the restarts then wait until it is released.
+The exit codes of success, invalid input, Ctrl-C and a closed stdout are returned. After others,
+such as 75 or that of a signal, the command is restarted and resumes from its checkpoint. 75 is also
+the exit code if the lock of a lost process is still held; the restarts then wait until it is
+released.
 
     python -m keras_bert.training.supervise [--num_workers=2] -- python run_pretraining.py ...
 """
+
+if __name__ == "__main__":  # Before the imports, so that Ctrl-C ends them with one line.
+    from keras_bert.programs.start import start
+
+    start("keras_bert.programs.supervise")
 
 import contextlib
 import json
@@ -21,11 +27,12 @@ from types import FrameType
 from absl import logging
 
 from keras_bert.common.errors import EndedEarly, InputError
+from keras_bert.common.standard_output import OUTPUT_CLOSED
 from keras_bert.training.rendezvous import reserved_address
 
 # Exit codes after which a restart would not help: success, invalid input, an invalid command line,
-# a command that is not executable or not found, Ctrl-C.
-FINAL_EXIT_CODES = (0, 1, 2, 126, 127, 130)
+# a command that is not executable or not found, Ctrl-C, a closed stdout.
+FINAL_EXIT_CODES = (0, 1, 2, 126, 127, 130, OUTPUT_CLOSED)
 
 
 @dataclass(frozen=True)
@@ -169,10 +176,3 @@ def _wait(
         time.sleep(0.1)
     own = [worker.returncode for worker in workers if worker not in killed]
     return [worker.returncode for worker in workers], own
-
-
-if __name__ == "__main__":
-    from keras_bert.programs.program import run
-    from keras_bert.programs.supervise import PROGRAM
-
-    run(PROGRAM)

@@ -1,5 +1,6 @@
 """Ctrl-C ends a program with exit code 130 and one line, even while libraries are imported."""
 
+import os
 import signal
 import subprocess
 import sys
@@ -25,12 +26,13 @@ REACTIONS = {
 }
 
 
-def interrupted(root, place, code):
-    """Runs code that imports a library in `place`, and interrupts the import."""
+def interrupted(root, place, *command):
+    """Runs a Python command that imports a library in `place`, and interrupts the import."""
     started = place / "started"
     process = subprocess.Popen(
-        [sys.executable, "-c", f"import sys; sys.path.insert(0, {str(place)!r}); {code}"],
+        [sys.executable, *command],
         cwd=root,
+        env=os.environ | {"PYTHONPATH": f"{place}:{root}"},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -55,11 +57,68 @@ def test_while_tensorflow_is_imported(root, tmp_path, reaction):
     write_library(tmp_path, "tensorflow", reaction)
     code = "from keras_bert.programs.start import start; "
     code += "start('keras_bert.programs.convert', ['convert.py', 'a', 'b'])"
-    assert interrupted(root, tmp_path, code) == (130, "", "convert.py: interrupted\n")
+    assert interrupted(root, tmp_path, "-c", code) == (130, "", "convert.py: interrupted\n")
 
 
 @pytest.mark.parametrize("reaction", REACTIONS)
 def test_while_the_program_is_imported(root, tmp_path, reaction):
     write_library(tmp_path, "slow_program", reaction)
     code = "from keras_bert.programs.start import start; start('slow_program', ['slow.py'])"
-    assert interrupted(root, tmp_path, code) == (130, "", "slow.py: interrupted\n")
+    assert interrupted(root, tmp_path, "-c", code) == (130, "", "slow.py: interrupted\n")
+
+
+COMMANDS = {
+    "run_ner.py": ["run_ner.py"],
+    "keras-bert ner": ["-m", "keras_bert", "ner"],
+    "build_vocab.py": ["-m", "data_tools.build_vocab"],
+    "convert.py": ["-m", "keras_bert.checkpoints.convert"],
+    "supervise.py": ["-m", "keras_bert.training.supervise"],
+    "keras_bert.training.plot": ["-m", "keras_bert.training.plot"],
+    "keras_bert.serving.server": ["-m", "keras_bert.serving.server"],
+}
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_handles_ctrl_c_before_it_imports_other_libraries(root, tmp_path, name):
+    write_library(tmp_path, "absl", "raises")
+    ended = interrupted(root, tmp_path, *COMMANDS[name])
+    assert ended == (130, "", f"{name}: interrupted\n")
+
+
+def test_modules_before_the_handler_take_little_time(root):
+    """Before it is installed, Ctrl-C prints a traceback. -S: the environment may import more."""
+    code = f"import sys; sys.path.insert(0, {str(root)!r}); import keras_bert.programs.command; "
+    code += "print(*sys.modules)"
+    command = [sys.executable, "-S", "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    slow = {"typing", "tempfile", "random", "shutil", "inspect", "re", "importlib.util", "absl"}
+    assert not slow & {*done.stdout.split()}
+
+
+PROGRAM = """
+import atexit, pathlib, time
+from keras_bert.programs.program import Program
+def wait(*arguments):
+    try:
+        pathlib.Path("{started}").touch()
+        time.sleep(60)
+    except KeyboardInterrupt:
+        raise ValueError("replaced")
+def main(flags, arguments):
+    if {at_exit}:
+        atexit.register(wait)
+PROGRAM = Program("slow", "Waits.", (lambda define: None) if {at_exit} else wait, main)
+"""
+START = "from keras_bert.programs.start import start; start('waiting_program', ['slow.py'])"
+
+
+def test_while_flags_are_defined(root, tmp_path):
+    program = PROGRAM.format(started=tmp_path / "started", at_exit=False)
+    (tmp_path / "waiting_program.py").write_text(program)
+    assert interrupted(root, tmp_path, "-c", START) == (130, "", "slow.py: interrupted\n")
+
+
+def test_while_python_exits(root, tmp_path):
+    program = PROGRAM.format(started=tmp_path / "started", at_exit=True)
+    (tmp_path / "waiting_program.py").write_text(program)
+    assert interrupted(root, tmp_path, "-c", START) == (-signal.SIGINT, "", "")

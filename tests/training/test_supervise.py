@@ -26,7 +26,7 @@ def run(root, code, starts, **flags):
     return done, len(starts.read_text())
 
 
-@pytest.mark.parametrize("code", [0, 1, 2, 130])
+@pytest.mark.parametrize("code", [0, 1, 2, 130, 141])
 def test_exit_that_a_restart_cannot_fix_is_final(root, tmp_path, code):
     done, starts = run(root, f"sys.exit({code})", tmp_path / "starts")
     assert (done.returncode, starts) == (code, 1)

@@ -2,9 +2,8 @@
 
 import sys
 
-from keras_bert.programs.program import run
-from keras_bert.programs.serve import PROGRAM
+from keras_bert.programs.start import start
 
 if __name__ == "__main__":
     sys.argv[0] = "keras_bert.serving.server"
-    run(PROGRAM)
+    start("keras_bert.programs.serve")

@@ -8,11 +8,13 @@ from keras_bert.common.errors import InputError
 from keras_bert.tasks.checks import check_list, check_same_length, check_strings
 from keras_bert.tasks.ner.tag_schemes import (
     OUTSIDE,
+    PREFIXES,
     Entity,
     entities,
     iob2_tag,
     iob2_tags,
     is_inside,
+    label_tags,
     split_tag,
 )
 
@@ -20,8 +22,8 @@ _EXAMPLE = '{"start": 0, "end": 3, "type": "PER"}'
 
 
 def entity_types(labels: Sequence[str]) -> list[str]:
-    """Returns the sorted entity types of the labels."""
-    return sorted({split_tag(label)[1] for label in labels if is_inside(label)})
+    """Returns the sorted entity types of a model's labels."""
+    return sorted({split_tag(tag)[1] for tag in label_tags(labels) if is_inside(tag)})
 
 
 def are_sentences(value: Any) -> bool:
@@ -43,21 +45,25 @@ def check_sentences(name: str, value: Any) -> list[list[str]]:
 def check_word_tags(
     sentences: Sequence[Sequence[str]], tags: Any, labels: Sequence[str]
 ) -> list[list[str]]:
-    """Checks the tags of words, and converts them to IOB2 by the rules of conlleval."""
+    """Checks the tags of words, and converts them to IOB2 by the rules of conlleval.
+
+    `labels` are the model's labels. Its labels that are not tags are accepted as well.
+    """
     rows = check_list("tags", tags, "lists of tags")
     check_same_length(words=sentences, tags=rows)
-    known = {iob2_tag(prefix, kind) for kind in entity_types(labels) for prefix in "BIES"}
-    known.add(OUTSIDE)
+    tags_of_types = [iob2_tag(prefix, kind) for kind in entity_types(labels) for prefix in PREFIXES]
+    tag_of = {tag: tag for tag in (OUTSIDE, *tags_of_types)}
+    tag_of |= zip(labels, label_tags(labels), strict=True)
     checked = []
     for index, (words, row) in enumerate(zip(sentences, rows, strict=True)):
         row = check_strings(f"tags[{index}]", row)
         check_same_length(**{f"words[{index}]": words, f"tags[{index}]": row})
         for place, tag in enumerate(row):
-            if tag not in known:
+            if tag not in tag_of:
                 raise InputError(
                     f"tags[{index}][{place}] is {tag!r}; expected one of {', '.join(labels)}"
                 )
-        checked.append(iob2_tags(entities(row), len(row)))
+        checked.append(iob2_tags(entities([tag_of[tag] for tag in row]), len(row)))
     return checked
 
 

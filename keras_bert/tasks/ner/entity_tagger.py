@@ -83,8 +83,8 @@ class EntityTagger(Task):
 
         Args:
             path: a model directory, run folder, TF1 checkpoint or KerasHub preset.
-            labels: entity types such as PER, or IOB2 tags including O, for a new head; by default
-                the model's labels.
+            labels: entity types such as PER, or IOB2 tags including O, for a new head. For a model
+                with a head, a name for each of its logits; by default the model's labels.
             max_seq_length: maximum number of tokens in a window; by default the value used in
                 training, or 128. Longer texts are split into several windows.
             tokenizer: overrides the checkpoint's tokenizer.

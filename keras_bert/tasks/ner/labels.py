@@ -4,22 +4,25 @@ import re
 from collections.abc import Iterable, Sequence
 
 import numpy as np
+from absl import logging
 
 from keras_bert.checkpoints.checkpoint import Checkpoint
 from keras_bert.common.errors import InputError
 from keras_bert.tasks.checks import check_strings
 from keras_bert.tasks.fine_tuning.pretrained import in_order_of
+from keras_bert.tasks.ner.annotations import entity_types
 from keras_bert.tasks.ner.data import TaggedSentences
-from keras_bert.tasks.ner.tag_schemes import OUTSIDE, iob2_tag, split_tag
+from keras_bert.tasks.ner.tag_schemes import OUTSIDE, PREFIXES, iob2_tag, is_tag, split_tag
 
-_PREFIXES = ("B", "I", "E", "S")  # Prefixes of tags inside entities.
 _DEFAULT_NAME = re.compile(r"LABEL_\d+")  # The default label names of transformers.
 
 
 def label_names(checkpoint: Checkpoint, given: Sequence[str] | None) -> tuple[str, ...]:
     """Returns the labels of a tagger, in the order of the logits.
 
-    `given` are entity types or IOB2 tags; if None, the labels are the checkpoint's.
+    `given` are entity types or IOB2 tags, or a name for each logit of the checkpoint's head. If
+    None, the labels are the checkpoint's. As in transformers, a tagger without label names has
+    LABEL_0, LABEL_1, and so on.
 
     Raises:
         InputError: neither the checkpoint nor `given` names labels, the given labels are invalid,
@@ -32,14 +35,17 @@ def label_names(checkpoint: Checkpoint, given: Sequence[str] | None) -> tuple[st
     if known and all(_DEFAULT_NAME.fullmatch(name) for name in known):
         known = None
     if given is None:
-        if known is None:
-            raise InputError(
-                f"{path}: has no label names; expected a tagger, or entity types such as "
-                'labels=["PER", "LOC"]'
-            )
-        check_labels(known, path)
-        return tuple(known)
-    labels = _tags(check_strings("labels", given))
+        names = known or _default_names(checkpoint, num_logits)
+        check_labels(names, path)
+        return tuple(names)
+    labels = check_strings("labels", given)
+    if not labels or len(set(labels)) < len(labels):
+        raise InputError(f"labels={labels!r:.200}: expected at least one name, and no duplicates")
+    names_logits = in_order_of(known, labels) if known else len(labels) == num_logits
+    if names_logits:
+        check_labels(labels, "labels")
+    else:
+        labels = _tags(labels)
     ordered = in_order_of(known, labels)
     if (known and ordered is None) or (num_logits and num_logits != len(labels)):
         has = f"the labels {', '.join(known)}" if known else f"a head of {num_logits} logits"
@@ -64,19 +70,25 @@ def iob2_labels(types: Iterable[str]) -> list[str]:
 
 
 def check_labels(labels: Sequence[str], where: object) -> None:
-    """Checks that a checkpoint's labels are tags; error messages start with `where`."""
-    tags = [label for label in labels if label != OUTSIDE]
-    if any(split_tag(tag)[0] not in _PREFIXES for tag in tags) or OUTSIDE not in labels:
-        raise InputError(
-            f"{where}: has the labels {', '.join(labels)[:200]}; expected tags, such as O, B-PER, "
-            "I-PER"
-        )
+    """Checks that a tagger's labels are tags or entity types; error messages start with `where`.
+
+    The labels of an unsupported scheme, such as BILOU, are rejected, since L-PER is not an entity
+    type if B-PER is a label.
+    """
+    types = {split_tag(label)[1] for label in labels if is_tag(label)} - {""}
+    for label in labels:
+        prefix, kind = split_tag(label)
+        if not label or (kind in types and len(prefix) == 1 and prefix not in PREFIXES):
+            raise InputError(
+                f"{where}: has the labels {', '.join(labels)[:200]}; expected tags, such as O, "
+                f"B-PER, I-PER, or entity types, such as PER, got {label!r}"
+            )
 
 
 def check_types(file: TaggedSentences, labels: Sequence[str], source: object) -> None:
     """Checks that the labels, which `source` defines, include all entity types of a file."""
-    known = {split_tag(label)[1] for label in labels if label != OUTSIDE}
-    for kind in sorted(file.types - known):
+    known = entity_types(labels)
+    for kind in sorted(file.types - {*known}):
         sentence, place = next(
             (s, place)
             for s, place in file.words()
@@ -84,7 +96,7 @@ def check_types(file: TaggedSentences, labels: Sequence[str], source: object) ->
         )
         raise InputError(
             f"{file.source}, line {sentence.line + place}: tag {sentence.tags[place]!r}, but "
-            f"{source} has no entity of type {kind!r}; expected one of {', '.join(sorted(known))}"
+            f"{source} has no entity of type {kind!r}; expected one of {', '.join(known)}"
         )
 
 
@@ -100,11 +112,27 @@ def tag_ids(tags: Iterable[Sequence[str]], labels: Sequence[str]) -> np.ndarray:
         ) from None
 
 
+def _default_names(checkpoint: Checkpoint, num_logits: int | None) -> list[str]:
+    """Returns LABEL_0, LABEL_1, ... for a tagger, with a warning."""
+    path = checkpoint.path
+    if not num_logits or checkpoint.architecture != "BertForTokenClassification":
+        raise InputError(
+            f"{path}: has no label names; expected a tagger, or entity types such as "
+            'labels=["PER", "LOC"]'
+        )
+    names = checkpoint.labels or [f"LABEL_{index}" for index in range(num_logits)]
+    logging.warning(
+        "%s: has no label names; each of %s is an entity type. Set id2label in config.json or "
+        'labels=["O", "PER", ...], in the order of the logits',
+        path,
+        ", ".join(names)[:200],
+    )
+    return names
+
+
 def _tags(names: list[str]) -> list[str]:
     """Converts entity types to IOB2 tags; returns names that are tags unchanged."""
     where = f"labels={names!r:.200}"
-    if not names or len(set(names)) < len(names):
-        raise InputError(f"{where}: expected at least one name, and no duplicates")
     if OUTSIDE not in names:
         if any(split_tag(name)[0] in ("B", "I") for name in names):
             raise InputError(f"{where}: expected entity types such as PER, or tags with O")

@@ -23,6 +23,7 @@ from keras_bert.tasks.ner.tag_schemes import (
     continues_entity,
     iob2_tag,
     is_inside,
+    label_tags,
     split_tag,
 )
 from keras_bert.tasks.ner.text_words import Spans, TextWords
@@ -40,7 +41,8 @@ class TaggerSettings:
     """A tagger's labels and window length.
 
     Attributes:
-        labels: the C tags, in any scheme, in the order of the logits.
+        labels: the C labels in the order of the logits: tags in any scheme, or entity types; see
+            `label_tags`.
         max_seq_length: maximum number of tokens in a window, including [CLS] and [SEP]; at least 3.
     """
 
@@ -73,8 +75,9 @@ class TaggingProcessor:
         self.tokenizer = tokenizer
         self.settings = settings
         self._text_words = TextWords(tokenizer)
-        # For each label: its entity type, and the B and I tags of this type.
-        self._types = [split_tag(label)[1] for label in settings.labels]
+        # For each label: its tag, its entity type, and the B and I tags of this type.
+        self._label_tags = label_tags(settings.labels)
+        self._types = [split_tag(tag)[1] for tag in self._label_tags]
         self._first_tags, self._next_tags = (
             [iob2_tag(prefix, kind) for kind in self._types] for prefix in "BI"
         )
@@ -112,7 +115,7 @@ class TaggingProcessor:
         return self._tags(labels, scores)
 
     def _tags(self, labels: tf.RaggedTensor, scores: tf.Tensor) -> dict[str, tf.RaggedTensor]:
-        inside, starts = entity_words(self.settings.labels, labels)
+        inside, starts = entity_words(self._label_tags, labels)
         tags = tf.where(
             starts,
             tf.gather(self._first_tags, labels.values),
@@ -123,7 +126,7 @@ class TaggingProcessor:
     def _entities(
         self, labels: tf.RaggedTensor, scores: tf.Tensor, inputs: TextWindows
     ) -> dict[str, tf.RaggedTensor]:
-        inside, starts = entity_words(self.settings.labels, labels)
+        inside, starts = entity_words(self._label_tags, labels)
         first = tf.where(starts)[:, 0]
         splits = tf.searchsorted(first, labels.row_splits, out_type=tf.int64)
         # The index of each word's entity; -1 for words outside entities.
@@ -148,8 +151,8 @@ class TaggingProcessor:
 def entity_words(labels: Sequence[str], tags: tf.RaggedTensor) -> tuple[tf.Tensor, tf.Tensor]:
     """Finds the words inside entities, as `tag_schemes.entities` does.
 
-    `tags` are indices of the `labels`, ragged int32 [B, (W)]. Returns whether each word is inside
-    an entity, and whether it starts one, bool [N] each.
+    The `labels` are tags, and `tags` are indices of them, ragged int32 [B, (W)]. Returns whether
+    each word is inside an entity, and whether it starts one, bool [N] each.
     """
     inside = tf.gather([is_inside(label) for label in labels], tags.values)
     continues = np.array(

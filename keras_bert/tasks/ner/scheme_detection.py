@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 
 from keras_bert.common.errors import InputError
 from keras_bert.tasks.ner.conll import Sentence
-from keras_bert.tasks.ner.tag_schemes import OUTSIDE, split_tag
+from keras_bert.tasks.ner.tag_schemes import OUTSIDE, is_tag, split_tag
 
 SCHEMES = ("iob2", "iob1", "bioes")
 
@@ -39,9 +39,7 @@ def check_tags(
     """
     for sentence in sentences:
         for place, tag in enumerate(sentence.tags):
-            prefix, kind = split_tag(tag)
-            is_entity = prefix in ("B", "I", "E", "S") and (kind or "-" not in tag)
-            if not is_entity and tag != OUTSIDE:
+            if not is_tag(tag):
                 raise InputError(
                     f"{path}, line {sentence.line + place}: tag {tag!r}; expected O, or B, I, E or "
                     "S, a dash and a type, such as B-PER"

@@ -7,11 +7,14 @@
 An entity is (type, index of its first word, index after its last word). Tags are read by the rules
 of the official scorer conlleval, which find entities in every sequence of tags, even if the tags
 violate their scheme (see `continues_entity`).
+
+A model may have labels of no scheme, which are entity types such as PER; see `label_tags`.
 """
 
 from collections.abc import Iterable, Sequence
 
 OUTSIDE = "O"
+PREFIXES = ("B", "I", "E", "S")  # Prefixes of tags inside entities.
 
 Entity = tuple[str, int, int]
 
@@ -20,6 +23,30 @@ def split_tag(tag: str) -> tuple[str, str]:
     """Splits a tag such as B-creative-work into its prefix and its type, which is "" for O."""
     prefix, _, kind = tag.partition("-")
     return prefix, kind
+
+
+def is_tag(name: str) -> bool:
+    """Returns whether a name is O, or one of `PREFIXES`, alone or with a dash and a type."""
+    prefix, kind = split_tag(name)
+    return name == OUTSIDE or (prefix in PREFIXES and (kind != "" or "-" not in name))
+
+
+def label_tags(labels: Sequence[str]) -> list[str]:
+    """Converts the labels of a model to tags.
+
+    A label that is not a tag, such as PER or LABEL_3, is an entity type and becomes I-PER or
+    I-LABEL_3: adjacent words with this label are one entity. As in the token-classification
+    pipeline of transformers, this holds for each label on its own (B-PER and LOC may occur in one
+    model), and only O is outside, even if no label is O.
+
+    B, I, E and S without a type are tags, except in a model with a label that is not a tag. In such
+    a model they are types, too.
+    """
+    has_types = not all(map(is_tag, labels))
+    return [
+        f"I-{label}" if not is_tag(label) or (has_types and label in PREFIXES) else label
+        for label in labels
+    ]
 
 
 def is_inside(tag: str) -> bool:

@@ -79,10 +79,24 @@ def test_file_without_tags_can_be_predicted_but_not_scored(read):
         read("a\nb\n")
 
 
-def test_labels_of_another_task_are_rejected():
-    check_labels(["O", "B-PER", "I-PER"], "bert")
-    with pytest.raises(InputError, match=r"bert: has the labels no, yes; expected tags"):
-        check_labels(["no", "yes"], "bert")
+@pytest.mark.parametrize(
+    "labels", ["O B-PER I-PER", "O PER LOC", "LABEL_0 LABEL_1", "O B-PER LOC", "O U-Boot B-PER"]
+)
+def test_labels_are_tags_or_types(labels):
+    check_labels(labels.split(), "bert")
+
+
+@pytest.mark.parametrize("label", ["U-PER", "L-PER", "O-PER", ""])
+def test_labels_of_an_unsupported_scheme_are_rejected(label):
+    message = rf"bert: has the labels O, B-PER, {label}; expected tags, .* got '{label}'$"
+    with pytest.raises(InputError, match=message):
+        check_labels(["O", "B-PER", label], "bert")
+
+
+def test_types_of_the_model_are_compared_with_those_of_a_file(read):
+    check_types(read("a B-PER\n"), ["O", "LOC", "PER"], "bert")
+    with pytest.raises(InputError, match=r"no entity of type 'PER'; expected one of LOC, ORG$"):
+        check_types(read("a B-PER\n"), ["O", "ORG", "LOC"], "bert")
 
 
 def files(folder, *names):

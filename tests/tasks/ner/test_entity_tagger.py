@@ -137,6 +137,72 @@ def test_tags_of_a_new_head_keep_their_order(ner_files):
     assert EntityTagger.from_pretrained(ner_files / "bert", labels).labels == tuple(labels)
 
 
+def renamed(tagger, folder, names):
+    """Saves a tagger with other names of its labels, and returns the folder."""
+    tagger.save_pretrained(folder)
+    config = json.loads((folder / "config.json").read_text())
+    config["id2label"] = {str(index): name for index, name in enumerate(names)}
+    (folder / "config.json").write_text(json.dumps(config))
+    return folder
+
+
+# The tagger's own labels are O, B-PER, I-PER, B-LOC, I-LOC; "a" is B-PER and "c" is B-LOC.
+@pytest.mark.parametrize(
+    ("names", "types", "texts"),
+    [
+        (["O", "PER", "MISC", "LOC", "ORG"], ["PER", "LOC"], ["a a", "c c"]),
+        (["O", "B-PER", "I-PER", "LOC", "ORG"], ["PER", "PER", "LOC"], ["a", "a", "c c"]),
+        (["O", "E", "S", "LOC", "ORG"], ["E", "LOC"], ["a a", "c c"]),
+        # Only "O" is outside, as in transformers.
+        (
+            [f"LABEL_{index}" for index in range(5)],
+            ["LABEL_0", "LABEL_1", "LABEL_0", "LABEL_3"],
+            ["d", "a a", "d", "c c"],
+        ),
+    ],
+)
+def test_labels_without_a_prefix_are_types(learned, tmp_path, names, types, texts):
+    folder = renamed(learned[0], tmp_path / "model", names)
+    tagger = load(folder)
+    assert tagger.labels == tuple(names)
+    words = ["d", "a", "a", "d", "c", "c"]
+    found = tagger.predict([" ".join(words)])
+    assert (found["types"], found["texts"]) == ([types], [texts])
+    tags = tagger.predict([words])["tags"]
+    assert [kind for kind, *_ in entities(tags[0])] == types
+    scores = tagger.evaluate([words], tags)
+    assert scores["f1"] == scores[f"f1_{types[0]}"] == 1.0
+    if "MISC" in names:
+        exported = load(tagger.export(tmp_path / "1"))
+        assert exported.labels == tagger.labels
+        assert exported.predict([words])["tags"] == tags
+        assert exported.predict([" ".join(words)])["types"] == [types]
+
+
+def test_own_labels_are_accepted_as_tags_of_words(learned, tmp_path):
+    names = ["O", "PER", "MISC", "LOC", "ORG"]
+    tagger = EntityTagger.from_pretrained(renamed(learned[0], tmp_path / "model", names))
+    for tags in (["PER", "PER", "O", "LOC"], ["B-PER", "I-PER", "O", "S-LOC"]):
+        assert tagger.evaluate([["a", "a", "d", "c"]], [tags])["f1"] == 1.0
+    with pytest.raises(InputError, match="expected one of O, PER, MISC, LOC, ORG"):
+        tagger.evaluate([["a"]], [["DATE"]])
+
+
+def test_names_of_the_logits_are_accepted_for_a_head(learned, tmp_path, caplog):
+    folder = renamed(learned[0], tmp_path / "model", [f"LABEL_{index}" for index in range(5)])
+    names = ["O", "PER", "MISC", "LOC", "ORG"]
+    tagger = EntityTagger.from_pretrained(folder, names)
+    assert tagger.predict(["d a a"])["types"] == [["PER"]]
+    assert "has no label names" not in caplog.text
+    assert EntityTagger.from_pretrained(folder).labels[0] == "LABEL_0"
+    assert "has no label names; each of LABEL_0, LABEL_1" in caplog.text
+    tagger.save_pretrained(tmp_path / "named")
+    again = EntityTagger.from_pretrained(tmp_path / "named", names)
+    assert again.labels == tuple(names)
+    with pytest.raises(InputError, match=r"has the labels O, PER, MISC.*; expected the same; for"):
+        EntityTagger.from_pretrained(tmp_path / "named", ["ORG"])
+
+
 @pytest.mark.parametrize("max_seq_length", [2, 17, "8"])
 def test_lengths_that_exceed_the_model_are_rejected(ner_files, max_seq_length):
     with pytest.raises(InputError, match=rf"max_seq_length={max_seq_length!r}: expected"):

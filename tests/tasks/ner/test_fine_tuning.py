@@ -142,6 +142,37 @@ def test_tagger_without_pooler_and_names_is_scored_with_given_names(
     assert "encoder/pooler" not in caplog.text
 
 
+def test_tagger_whose_labels_are_types_is_scored_and_written_as_iob2(
+    trained, ner_files, public, tmp_path
+):
+    config = json.loads((public / "config.json").read_text())
+    names = ["O", "LOC", "ORG", "PER", "MISC"]  # In the run: O B-LOC I-LOC B-PER I-PER.
+    config["id2label"] = {str(index): name for index, name in enumerate(names)}
+    (public / "config.json").write_text(json.dumps(config))
+    (tmp_path / "words.conll").write_text("d\na\na\n\nc\nd\na\n")
+    again = run(
+        ner_files,
+        tmp_path / "out",
+        init_checkpoint=public,
+        do_train=False,
+        train_file="",
+        test_file=str(tmp_path / "words.conll"),
+    )
+    assert again["f1_LOC"] > 0.5
+    assert {"f1_PER", "f1_ORG", "f1_MISC"} <= again.keys()
+    text = (tmp_path / "out" / "predictions.conll").read_text()
+    assert text == "d O\na B-PER\na I-PER\n\nc B-LOC\nd O\na B-PER\n\n"
+
+
+def test_model_of_another_task_is_rejected(ner_files, public, tmp_path):
+    config = json.loads((public / "config.json").read_text())
+    config["architectures"] = ["BertForSequenceClassification"]
+    config["id2label"] = {str(index): name for index, name in enumerate("abcde")}
+    (public / "config.json").write_text(json.dumps(config))
+    with pytest.raises(InputError, match=r"public: is a BertForSequenceClass.*; expected a tagger"):
+        run(ner_files, tmp_path / "out", init_checkpoint=public, do_train=False)
+
+
 def test_wrong_predictions_are_written_to_tensorboard(ner_files, tmp_path):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 

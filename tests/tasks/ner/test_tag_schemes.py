@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keras_bert.tasks.ner.tag_schemes import entities, iob2_tags
+from keras_bert.tasks.ner.tag_schemes import entities, iob2_tags, label_tags
 
 FOUND = [("PER", 0, 2), ("LOC", 3, 4), ("LOC", 4, 5), ("ORG", 5, 8)]
 SAME = {
@@ -38,6 +38,25 @@ def test_invalid_sequences_are_read_like_conlleval(tags, expected):
 def test_type_may_contain_dashes_or_be_absent():
     assert entities(["B-creative-work", "I-creative-work"]) == [("creative-work", 0, 2)]
     assert entities(["B", "I", "O", "I"]) == [("", 0, 2), ("", 3, 4)]
+
+
+@pytest.mark.parametrize(
+    ("labels", "tags"),
+    [
+        ("O PER LOC", "O I-PER I-LOC"),
+        ("LABEL_0 LABEL_1", "I-LABEL_0 I-LABEL_1"),
+        ("O DATE-TIME O-PER B-", "O I-DATE-TIME I-O-PER I-B-"),
+        # Tags of a scheme stay as they are, with or without types.
+        ("I-PER O B-PER S-creative-work E-LOC", "I-PER O B-PER S-creative-work E-LOC"),
+        ("B I O", "B I O"),
+        ("O B I B-PER", "O B I B-PER"),
+        # Labels of both kinds in one model.
+        ("O B-PER I-PER LOC", "O B-PER I-PER I-LOC"),
+        ("O PER E S", "O I-PER I-E I-S"),
+    ],
+)
+def test_labels_that_are_not_tags_are_types(labels, tags):
+    assert label_tags(labels.split()) == tags.split()
 
 
 @given(st.lists(st.sampled_from([f"{p}-{t}" for p in "BIES" for t in "XY"] + ["O"])))
