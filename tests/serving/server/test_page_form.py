@@ -63,7 +63,7 @@ def test_request_is_shown_as_a_curl_command(visit):
     assert json.loads(body) == {"instances": [{"text": text}]}
     page.context.grant_permissions(["clipboard-read", "clipboard-write"])
     page.click("#copy")
-    page.wait_for_function("document.querySelector('#copy').textContent === 'Copied'")
+    page.locator("#copy", has_text="Copied").wait_for()
     assert page.evaluate("navigator.clipboard.readText()") == page.inner_text("#curl")
 
 
@@ -115,7 +115,7 @@ def test_errors_are_shown_and_keyboard_can_submit(visit):
             return {"score": tf.ones_like(text, tf.float32)}
 
     page = visit(reject, {"task": "classification", "pair": False})
-    page.wait_for_function("document.activeElement.id === 'text'")
+    page.locator("#text:focus").wait_for()
     page.fill("#text", "boom")
     with page.expect_response("**:predict"):
         page.keyboard.press("Control+Enter")
