@@ -87,7 +87,7 @@ def test_other_engine_is_rejected(pretrained):
 def test_export_that_python_cannot_call_is_named(info, tmp_path):
     (tmp_path / "export.json").write_text(json.dumps(info))
     with pytest.raises(
-        InputError, match=r"export\.json: task .*; expected format 'saved_model' and"
+        InputError, match=r"export\.json: found task .* and format .*; expected one of the tasks"
     ):
         load(tmp_path)
 
