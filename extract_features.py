@@ -1,4 +1,4 @@
-"""Runs `keras_bert.programs.extract_features`, which writes features of texts."""
+"""Runs `keras_bert.programs.extract_features`, which writes BERT's hidden states for texts."""
 
 from keras_bert.programs.start import start
 

@@ -1,4 +1,4 @@
-"""Runs `keras_bert.programs.demo`, the demo."""
+"""Runs `keras_bert.programs.demo`, which pre-trains a small BERT and fills masks with it."""
 
 from keras_bert.programs.start import start
 

@@ -8,8 +8,8 @@ tokens and the lengths of 1,600 training examples of a task. keras_bert uses its
 by length, with the default `--length_pool`) and training step. The torch contender is a plain loop
 over shuffled examples that pads each batch to its longest example.
 
-The column "first s" is the time of the first epoch, in which a program is compiled for each bucket
-of lengths.
+The column "first s" is the time until the end of the first epoch in seconds. keras_bert compiles a
+program for each bucket of lengths during this epoch.
 """
 
 import json
@@ -56,11 +56,12 @@ flags.DEFINE_string(
 flags.DEFINE_string("worker", None, "internal: contender, length pool, file of the lengths")
 FLAGS = flags.FLAGS
 
+# Runs a number of training steps and returns a loss of the last one.
 Steps = Callable[[int], float]
 
 
 def lengths_of(task: str) -> np.ndarray:
-    """Draws EXAMPLES lengths from a task's training examples, in tokens, at most 128."""
+    """Draws the lengths of EXAMPLES training examples of a task, in tokens, at most 128 each."""
     sys.path.insert(0, str(ROOT))
     import tensorflow as tf
 
@@ -87,7 +88,7 @@ def lengths_of(task: str) -> np.ndarray:
 
 
 def examples(lengths: np.ndarray) -> list[tuple[np.ndarray, int]]:
-    """Creates examples of random tokens: (ids, label)."""
+    """Creates an example of random tokens for each length: (token ids [length], label 0 or 1)."""
     random = np.random.default_rng(0)
     return [(random.integers(1000, V, n), int(random.integers(2))) for n in lengths]
 
@@ -95,7 +96,7 @@ def examples(lengths: np.ndarray) -> list[tuple[np.ndarray, int]]:
 def make_ours(
     rows: list[tuple[np.ndarray, int]], dtype: str, jit_compile: bool, length_pool: int
 ) -> Steps:
-    """Creates keras_bert's batches, model, optimizer and training step."""
+    """Creates a function that runs keras_bert's training steps on its own batches of the rows."""
     sys.path.insert(0, str(ROOT))
     import tensorflow as tf
 
@@ -128,7 +129,7 @@ def make_ours(
 
 
 def make_torch(rows: list[tuple[np.ndarray, int]], dtype: str) -> Steps:
-    """Creates a plain torch loop with dynamic padding."""
+    """Creates a function that runs a plain torch loop, in which each batch has its own length."""
     import torch
     import transformers
 
@@ -166,7 +167,7 @@ def make_torch(rows: list[tuple[np.ndarray, int]], dtype: str) -> Steps:
 
 
 def work(contender: str, length_pool: str, lengths_file: str) -> None:
-    """Runs ten steps for each line on stdin, and prints their figures as a line of JSON."""
+    """Runs STEPS steps for each line on stdin; prints their seconds and loss as a line of JSON."""
     library, dtype, *rest = contender.split("_")
     rows = examples(np.load(lengths_file))
     start = time.perf_counter()
@@ -184,7 +185,7 @@ def work(contender: str, length_pool: str, lengths_file: str) -> None:
 
 
 def race(task: str) -> None:
-    """Warms up the contenders, runs their turns and prints the rows of the task."""
+    """Warms up the contenders, runs their turns and prints a task's rows of the table."""
     workers, ready = {}, {}
     with tempfile.NamedTemporaryFile(suffix=".npy") as file:
         lengths = lengths_of(task)

@@ -60,7 +60,7 @@ def task_folder(name: str) -> Path:
 
 
 def run(job: Mapping) -> dict:
-    """Runs one job of keras_bert or of torch."""
+    """Fine-tunes with a job's task, contender and seed; returns the scores, and the speed."""
     name, seed = job["task"], job["seed"]
     if job["contender"] == "torch":
         flags = {flag: FLAGS[flag].value for flag in ("glue_dir", "work_dir", "sst2_examples")}
@@ -78,7 +78,7 @@ def run(job: Mapping) -> dict:
 
 
 def work(name: str, seed: int) -> dict:
-    """Fine-tunes with transformers and torch, and computes the scores after the last epoch."""
+    """Fine-tunes with transformers and torch; returns the last epoch's scores, and the speed."""
     import torch
     import transformers
 
@@ -120,7 +120,10 @@ def work(name: str, seed: int) -> dict:
 
 
 def report(runs: dict[tuple, dict]) -> None:
-    """Prints the scores of each task with their spread and difference, and the speed ratios."""
+    """Prints the scores of each task with their spread and difference, and the speed ratios.
+
+    `runs` is {(task, seed, contender): result of `run`}.
+    """
     print("\nmean ± standard deviation over seeds, in points; x: speedup over the peer")
     columns = ("task", "seeds", "metric", "ours", "torch", "difference")
     columns += ("ours ex/s", "torch ex/s", "x", "program x")
@@ -152,7 +155,7 @@ def report(runs: dict[tuple, dict]) -> None:
 
 
 def main(_) -> None:
-    """Runs the missing jobs and prints the table."""
+    """Runs the jobs that are not in runs.jsonl yet, and prints the table."""
     if FLAGS.worker:
         name, seed = FLAGS.worker.split(",")
         print(json.dumps(work(name, int(seed))))

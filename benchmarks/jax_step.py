@@ -4,15 +4,15 @@
     python benchmarks/jax_step.py --configs=tiny --lengths=32 --tokens=256 --product=256  # on a CPU
 
 keras_bert needs jax, keras, absl-py, safetensors and tqdm; the other contender needs torch and
-transformers. They may be in one environment or in two (`--torch_python`).
+transformers. These packages may be in one environment or in two (`--torch_python`).
 
 Both contenders do the same work, in bfloat16 with float32 weights: logits at the masked positions
-only, both losses, dropout 0.1 on embeddings and sublayers, gradients clipped to global norm 1, and
-AdamW with weight decay 0.01. keras_bert's training step always takes the attention mask. torch's
-step is compiled, with scaled_dot_product_attention and fused AdamW; it gets no mask, because no row
-is padded. With `--attention_dropout=0`, keras_bert uses cuDNN's fused attention. With 0.1, it uses
-plain attention with its own dropout masks, which cuDNN cannot generate; torch's attention stays
-fused.
+only, masked-LM and next-sentence losses, dropout 0.1 on embeddings and sublayers, gradients clipped
+to global norm 1, and AdamW with weight decay 0.01. keras_bert's training step always takes the
+attention mask. torch's step is compiled, with scaled_dot_product_attention and fused AdamW; it gets
+no mask, because no row is padded. With `--attention_dropout=0`, keras_bert uses cuDNN's fused
+attention. With 0.1, keras_bert uses plain attention with its own dropout masks, which cuDNN cannot
+generate; torch's attention stays fused.
 
 Utilization (column "used") compares the operations per second in the step's matrix products (3
 times those of the forward pass) with the rate of one large bfloat16 product with JAX or torch,
@@ -53,22 +53,23 @@ flags.DEFINE_list("contenders", ["ours", "torch"], "contenders, from ours, torch
 flags.DEFINE_string("worker", None, "internal: contender:config:length:dropout")
 FLAGS = flags.FLAGS
 
+# Runs a number of training steps and returns the loss of the last one.
 Steps = Callable[[int], float]
 
 
 def settings_of(config: str) -> dict:
-    """Reads a bundled config, from which both contenders are created."""
+    """Reads a bundled config, with V as its vocabulary size; both contenders use it."""
     path = ROOT / "keras_bert" / "configs" / f"{config}.json"
     return json.loads(path.read_text(encoding="utf-8")) | {"vocab_size": V}
 
 
 def predictions_of(length: int) -> int:
-    """Returns the number of masked tokens per row, as in the paper: 15%, but 20 of 128."""
+    """Returns the number of masked tokens per row: 15% of its length, but 20 for length 128."""
     return 20 if length == 128 else max(1, round(0.15 * length))
 
 
 def example_batch(length: int) -> dict[str, np.ndarray]:
-    """Creates one batch of random tokens, with the names of the records and without padding."""
+    """Creates a batch of random tokens without padding: {name in pre-training records: array}."""
     random = np.random.default_rng(0)
     rows, count = FLAGS.tokens // length, predictions_of(length)
     places = [random.choice(np.arange(1, length - 1), count, replace=False) for _ in range(rows)]
@@ -175,7 +176,10 @@ def step_flops(config: str, length: int) -> float:
 
 
 def product_rate(contender: str) -> float:
-    """Returns operations per second of large bfloat16 products: the best of five runs of ten."""
+    """Returns operations per second of large bfloat16 matrix products.
+
+    This is the best of five runs of ten products each.
+    """
     size, count = FLAGS.product, 10
     values = np.random.default_rng(0).normal(size=(2, size, size)).astype(np.float32)
     if contender == "ours":
@@ -209,7 +213,7 @@ def product_rate(contender: str) -> float:
 
 
 def work(spec: str) -> None:
-    """Runs a round for each line on stdin, and prints its figures as a line of JSON."""
+    """Runs a round for each line on stdin; prints seconds per step and loss as a line of JSON."""
     contender, config, length, dropout = spec.split(":")
     make = {"ours": make_ours, "torch": make_torch}[contender]
     begin = time.perf_counter()
@@ -269,7 +273,7 @@ def compare(config: str, length: int, dropout: str) -> None:
 
 
 def main(_) -> None:
-    """Runs all settings, one after the other."""
+    """Compares the contenders with all settings, one after the other."""
     if FLAGS.worker:
         return work(FLAGS.worker)
     print("config length dropout  who   first s     ms/step examples/s  TFLOP/s   used    loss")

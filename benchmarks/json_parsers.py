@@ -2,12 +2,12 @@
 
     .peers/bin/python -m benchmarks.json_parsers
 
-For each parser and body, in a process of its own: the seconds until the result or the error; the
-longest time for which another thread could not run; and the memory that was needed, as a multiple
-of the body. Another thread stands for the server's event loop.
+Each parser reads each body in a process of its own. A line shows the seconds until the result or
+the error, the longest time for which another thread could not run, and the memory needed, as a
+multiple of the size of the body. The other thread stands for the server's event loop.
 
-ijson yields events, from which the values would still have to be built: its figures are a lower
-bound. The other libraries return the whole document at once.
+ijson yields events, from which the values would still have to be built, so the figures for ijson
+are a lower bound. The other libraries return the whole document at once.
 """
 
 import json
@@ -31,7 +31,7 @@ PARSERS = ("keras_bert", "json", "orjson", "msgspec", "ijson")
 
 
 def parser_of(name: str) -> Callable[[bytes], object]:
-    """Returns a function that parses a body; imports the library."""
+    """Imports a library, and returns its function that parses a body."""
     if name == "keras_bert":
         from keras_bert.serving.server.json_text import parse_object
 
@@ -73,7 +73,7 @@ class Watch(threading.Thread):
 
 
 def measure(name: str, body: bytes) -> str:
-    """Parses a body once; returns a line of figures."""
+    """Parses a body once with a parser; returns the figures of the output line."""
     parse = parser_of(name)
     parse(b'{"a": [1, "b"]}')
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

@@ -24,7 +24,7 @@ flags.DEFINE_integer("steps", 400, "steps per run", lower_bound=STRETCH)
 flags.DEFINE_string("work_dir", "/tmp/loss_curve", "folder for the vocabulary and the records")
 FLAGS = flags.FLAGS
 
-# Name: compute type, seed.
+# Name: (dtype policy, seed).
 RUNS = {
     "float32": ("float32", 1),
     "float32, another seed": ("float32", 2),
@@ -51,7 +51,7 @@ def make_records(folder: Path) -> Path:
 
 
 def train(records: Path, dtype: str, seed: int, steps: int) -> np.ndarray:
-    """Trains one model and returns the loss of each step."""
+    """Trains one model and returns the loss of each step, [steps]."""
     import keras
     import tensorflow as tf
 

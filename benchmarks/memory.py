@@ -5,7 +5,7 @@
 Each configuration (`--ways`) runs keras_bert's training step in its own process: float32 or
 bfloat16, with or without `--gradient_checkpointing`, or with the optimizer's moments in bfloat16.
 
-- state: size of the weights and both moments, from their shapes and types;
+- state: size of the weights and of the optimizer's two moments, from their shapes and dtypes;
 - step: peak memory of a step minus the memory in use before it: the gradients, the activations kept
   for the backward pass, and scratch space. Checkpointing can reduce only this part;
 - peak: peak number of bytes that TensorFlow's allocator had allocated during a step;
@@ -48,7 +48,7 @@ FLAGS = flags.FLAGS
 
 
 def example_batch(vocab_size: int) -> dict[str, np.ndarray]:
-    """Creates one batch of random tokens, with the names of the records and without padding."""
+    """Creates a batch of random tokens without padding: {name in pre-training records: array}."""
     rows, length, masked = FLAGS.batch_size, FLAGS.max_seq_length, FLAGS.max_predictions_per_seq
     random = np.random.default_rng(0)
     positions = [random.choice(np.arange(1, length), masked, replace=False) for _ in range(rows)]
@@ -68,7 +68,7 @@ def example_batch(vocab_size: int) -> dict[str, np.ndarray]:
 
 
 def work(way: str) -> dict[str, float]:
-    """Runs the measured steps with one configuration and returns its figures."""
+    """Runs the steps of one configuration; returns the sizes in bytes and the seconds per step."""
     sys.path.insert(0, str(ROOT))
     import tensorflow as tf
 

@@ -5,9 +5,9 @@
 Both contenders start from MiniLM (6 layers, hidden size 384) and use the settings in whole_runs.py,
 dropout 0.1, and tags on the first token of each word. keras_bert runs run_ner.py with its defaults
 (batches by length, the fastest compute type of the machine, XLA). The torch loop follows
-transformers' token-classification example and computes in float32. The same scorer, which equals
-conlleval, scores both on the development set after each epoch, and scores the test set with the
-weights of the best epoch.
+transformers' token-classification example and computes in float32. Both are scored with the same
+scorer, which gives conlleval's scores: on the development set after each epoch, and on the test set
+with the weights of the best epoch.
 """
 
 import json
@@ -45,7 +45,7 @@ FLAGS = flags.FLAGS
 
 
 def run(job: Mapping) -> dict:
-    """Runs one job of keras_bert or of torch."""
+    """Fine-tunes with a job's contender and seed; returns "dev" and "test" F1, and the speed."""
     seed = job["seed"]
     if job["contender"] == "torch":
         return run_torch(__file__, worker=seed, data_dir=FLAGS.data_dir, epochs=FLAGS.epochs)
@@ -60,7 +60,7 @@ def run(job: Mapping) -> dict:
 
 
 def work(seed: int) -> dict:
-    """Fine-tunes with transformers and torch; returns the scores of the best epoch."""
+    """Fine-tunes with transformers and torch; returns the best epoch's F1 scores, and the speed."""
     import torch
     import transformers
 
@@ -127,7 +127,10 @@ def work(seed: int) -> dict:
 
 
 def report(runs: dict[tuple, dict]) -> None:
-    """Prints the scores with their spread and difference, and the speed ratios."""
+    """Prints the scores with their spread and difference, and the speed ratios.
+
+    `runs` is {(seed, contender): result of `run`}.
+    """
     seeds = [s for s in map(int, FLAGS.seeds) if all((s, c) in runs for c in CONTENDERS)]
     own = {c: [runs[seed, c] for seed in seeds] for c in CONTENDERS}
 
@@ -153,7 +156,7 @@ def report(runs: dict[tuple, dict]) -> None:
 
 
 def main(_) -> None:
-    """Runs the missing jobs and prints the table."""
+    """Runs the jobs that are not in runs.jsonl yet, and prints the table."""
     if FLAGS.worker is not None:
         print(json.dumps(work(FLAGS.worker)))
         return

@@ -5,7 +5,7 @@
 The corpus is the development set of UD English EWT: 318 reviews, e-mails and posts, of which three
 quarters have fewer than 62 words. The data tool creates the same examples twice: one example per
 row of 128 tokens, and with `--pack`. A round runs one training step (20 predictions, dropout 0.1,
-AdamW) on 8 rows of each. Padding is not counted as tokens. Rates are over all rounds.
+AdamW) on 8 rows of each kind. Padding is not counted as tokens. Rates are averages over all rounds.
 """
 
 import json
@@ -32,7 +32,7 @@ FLAGS = flags.FLAGS
 
 
 def make_records(folder: Path) -> dict[str, dict]:
-    """Creates the records of both kinds and returns the counts in their manifests."""
+    """Creates unpacked and packed records; returns {kind: the counts in its manifest}."""
     counts = {}
     for way, flag in WAYS.items():
         command = [sys.executable, "-m", "data_tools.create_pretraining_data", flag]
@@ -56,7 +56,7 @@ class Sum:
 
 
 def measure(folder: Path) -> dict[str, Sum]:
-    """Trains on both kinds of records in turn."""
+    """Trains on both kinds of records in turn; returns {kind: the sums over its timed steps}."""
     import tensorflow as tf
 
     from keras_bert.config import BertConfig

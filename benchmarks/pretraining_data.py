@@ -10,7 +10,8 @@ for half a minute; each copy has its sentences in another order, so that all doc
 
 Google's time excludes start-up, but keras_bert starts worker processes for each dataset. Therefore,
 each of its turns creates a dataset from one copy and a dataset from all copies. The rate is the
-difference in records divided by the difference in seconds; the rest of the first time is start-up.
+difference in records divided by the difference in seconds. At this rate, one copy would take less
+time than measured; the rest is start-up.
 """
 
 import json
@@ -38,7 +39,7 @@ FLAGS = flags.FLAGS
 
 
 def read_corpus() -> list[list[str]]:
-    """Returns the documents of one copy; each is a list of sentences."""
+    """Returns the documents of the corpus; each is a list of sentences."""
     from data_tools.corpus.sentences import split_sentences
 
     documents = []
@@ -55,9 +56,9 @@ def read_corpus() -> list[list[str]]:
 
 
 def write_corpus(path: Path, documents: list[list[str]], copies: int = 0, size: int = 0) -> None:
-    """Writes copies of documents; all documents are distinct.
+    """Writes copies of documents, with shuffled sentences from the second copy on.
 
-    With `copies` 0, it writes copies until the file has at least `size` bytes.
+    If `copies` is 0, it writes copies until the file has at least `size` bytes.
     """
     with open(path, "w", encoding="utf-8") as file:
         copy = 0
@@ -70,7 +71,7 @@ def write_corpus(path: Path, documents: list[list[str]], copies: int = 0, size: 
 
 
 def google(corpus: str, output: str) -> int:
-    """Runs the functions of Google's script; returns the number of records."""
+    """Creates a dataset with the functions of Google's script; returns the number of records."""
     import tensorflow.compat.v1 as tf_v1
 
     sys.modules["tensorflow"] = tf_v1
@@ -98,7 +99,7 @@ def ours(corpus: str, output: str, num_workers: int) -> int:
 
 
 def work(contender: str) -> None:
-    """Creates a dataset for each corpus path on stdin, and prints its figures as a line of JSON."""
+    """Creates a dataset for each corpus path on stdin; prints what `Contender.make` returns."""
     import logging
 
     logging.disable(logging.INFO)
@@ -145,13 +146,19 @@ class Contender:
         answer(self._worker)
 
     def make(self, corpus: Path) -> dict:
-        """Creates a dataset; returns its number of examples, wall and CPU seconds, and peak MiB."""
+        """Creates a dataset; returns its number of examples, wall and CPU seconds, and peak MiB.
+
+        The peak is that of the parent process and of the largest worker process.
+        """
         self._worker.stdin.write(f"{corpus}\n")
         self._worker.stdin.flush()
         return answer(self._worker)
 
     def rate(self, one: Path, all_copies: Path) -> dict:
-        """Returns the rates without start-up, and the start-up time in seconds."""
+        """Returns records per wall and CPU second without start-up, and the seconds of start-up.
+
+        `one` and `all_copies` are the files with one copy and with all copies of the corpus.
+        """
         small, large = self.make(one), self.make(all_copies)
         examples = large["examples"] - small["examples"]
         rate = examples / (large["wall"] - small["wall"])
@@ -197,7 +204,7 @@ def compare(folder: Path, documents: list[list[str]]) -> None:
 
 def large(folder: Path, documents: list[list[str]]) -> None:
     """Prints rate and peak memory for 1/8 GiB and for 1 GiB of text."""
-    contender = {size: Contender("2") for size in (1 / 8, 1)}  # separate processes, for their peaks
+    contender = {size: Contender("2") for size in (1 / 8, 1)}  # separate processes, separate peaks
     for size, worker in contender.items():
         corpus = folder / "corpus.txt"
         one = folder / "one.txt"
@@ -213,7 +220,7 @@ def large(folder: Path, documents: list[list[str]]) -> None:
 
 
 def main(_) -> None:
-    """Compares with Google's script or, with --large, measures 1 GiB of text."""
+    """Compares keras_bert with Google's script or, with --large, 1/8 GiB with 1 GiB of text."""
     if FLAGS.worker:
         return work(FLAGS.worker)
     sys.path.insert(0, str(ROOT))

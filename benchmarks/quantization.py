@@ -34,6 +34,7 @@ flags.DEFINE_integer("rounds", 3, "timed rounds of each contender", lower_bound=
 flags.mark_flag_as_required("model_dir")
 FLAGS = flags.FLAGS
 
+# {input name: int32 [B, S]} -> logits, float32 [B, C].
 Batch = dict[str, np.ndarray]
 Run = Callable[[Batch], np.ndarray]
 
@@ -90,7 +91,7 @@ def batches(examples, size: int, pad_token_id: int) -> Iterator[tuple[np.ndarray
 
 
 def logits_of(run: Run, prepared: list[tuple[np.ndarray, Batch]]) -> np.ndarray:
-    """Runs every batch; returns the logits in the order of the examples."""
+    """Runs every batch from `batches`; returns the logits in the order of the examples, [n, C]."""
     outputs = np.concatenate([run(batch) for _, batch in prepared])
     logits = np.empty_like(outputs)
     logits[np.concatenate([chosen for chosen, _ in prepared])] = outputs

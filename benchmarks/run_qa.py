@@ -16,14 +16,21 @@ SQUAD = ROOT.parent / "shared" / "data" / "squad"
 TRAIN, DEV = SQUAD / "squad2_cs224n_dev.json", SQUAD / "xquad.en.json"
 BATCH, LENGTH, STRIDE, RATE = 16, 384, 128, 5e-5
 
-# Train runs a number of steps and returns the number of windows; Predict answers the questions of
-# DEV.
+# Train runs a number of training steps and returns the number of windows in them. Predict returns
+# {question id: answer} for the questions in DEV.
 Train = Callable[[int], int]
 Predict = Callable[[], dict[str, str]]
 
 
 def make_torch(dtype: str, seed: int, steps: int, questions_asked: int) -> tuple[Train, Predict]:
-    """Creates a plain torch loop after transformers' run_qa, with padding per batch."""
+    """Creates the training and prediction functions of a plain torch loop.
+
+    Args:
+        dtype: `float32`, or `bfloat16` for autocast.
+        seed: seed of the new head's weights, dropout, and the order of the windows.
+        steps: the number of training steps in total, after which the learning rate is 0.
+        questions_asked: the number of questions in DEV to answer.
+    """
     import torch
     import transformers
 
@@ -98,7 +105,7 @@ def read(path: Path) -> list[dict]:
 
 
 def torch_features(tokenizer, questions: list[dict]) -> Iterator[dict]:
-    """Yields windows as run_qa does; windows without the whole answer are labeled as position 0."""
+    """Yields tokenized windows; start and end position are 0 without the whole answer."""
     encoded = tokenizer(
         [question["question"].lstrip() for question in questions],
         [question["context"] for question in questions],
@@ -131,7 +138,10 @@ def torch_features(tokenizer, questions: list[dict]) -> Iterator[dict]:
 
 
 def best_span(feature: dict, start: np.ndarray, end: np.ndarray) -> tuple[float, int, int] | None:
-    """Returns the score, start and end (in characters) of the best span in a window, or None."""
+    """Finds the best span in a window with start and end logits [S].
+
+    Returns its score, and its start and end in characters of the context; None if no span is valid.
+    """
     offsets = feature["offsets"]
     spans = [
         (float(start[first] + end[last]), offsets[first][0], offsets[last][1])

@@ -101,7 +101,7 @@ def work() -> None:
     weights = sum(int(np.prod(v.shape)) for v in model.trainable_variables)
 
     def noted_train_steps(make: Callable[..., Any], turn: list[dict[str, float]]) -> Any:
-        """Wraps `make_train_steps` so that each step appends its times to the turn."""
+        """Wraps `make_train_steps` so that each step appends {moment: time} to `turn`."""
 
         def make_noted(*args: Any, **kwargs: Any) -> Callable[..., Any]:
             train_steps = make(*args, **kwargs)
@@ -187,8 +187,8 @@ def ask(processes: list[Popen]) -> None:
 def report(size: int, weights: int, steps: dict[int, list], ended: float) -> None:
     """Prints the table of one batch size.
 
-    `steps` contains the parts of each step by the number of workers. `ended` is the number of
-    seconds of the two workers from their last step to the end of the loop.
+    `weights` is the number of weights. `steps` is {number of workers: [{part: seconds} of a step]}.
+    `ended` is the number of seconds of the two workers from the last step to the end of the loop.
     """
     one, pair = ([sum(parts.values()) for parts in steps[count]] for count in (1, 2))
     print(

@@ -95,7 +95,10 @@ class Clients:
         return time.perf_counter() - started
 
     async def take_turn(self, clients: int, seconds: float) -> tuple[float, list[float]]:
-        """Runs concurrent clients; returns requests per second, and the seconds of each request."""
+        """Runs `clients` concurrent clients for `seconds` seconds.
+
+        Returns requests per second, and the seconds of each request.
+        """
         times: list[float] = []
         started = time.perf_counter()
 
@@ -116,12 +119,15 @@ def same(one: dict, other: dict) -> bool:
 
 
 def percentile(times: list[float], share: float) -> float:
-    """Returns a percentile in milliseconds."""
+    """Returns a percentile of times in seconds, in milliseconds; `share` is from 0 to 1."""
     return 1000 * sorted(times)[min(len(times) - 1, int(share * len(times)))]
 
 
 async def measure(url: str, pair: bool) -> dict[int, tuple[list[float], list[float]]]:
-    """Returns {number of clients: (rate of each turn, seconds of all requests)}."""
+    """Returns {number of clients: (requests per second in each turn, seconds of each request)}.
+
+    `pair` is whether the classifier takes pairs of texts.
+    """
     found: dict[int, tuple[list[float], list[float]]] = {1: ([], []), FLAGS.clients: ([], [])}
     connector = aiohttp.TCPConnector(limit=0)
     async with aiohttp.ClientSession(connector=connector) as session:

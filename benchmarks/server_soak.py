@@ -35,6 +35,7 @@ flags.DEFINE_float("minutes", 30.0, "minutes to run", lower_bound=0.1)
 PATH = "/v1/models/model:predict"
 VALID = json.dumps({"instances": [{"text": "It rose by 3 percent on Monday."}]})
 SIZE = 8_000_000
+# Name: (body, whether the body is compressed).
 HOSTILE = {
     "gzip": (gzip.compress(b'{"instances":[' + b"[]," * (SIZE // 3) + b"[]]}"), True),
     "lists": (b'{"instances":[' + b"[]," * (SIZE // 3) + b"[]]}", False),
@@ -54,7 +55,7 @@ def connect(url: str) -> socket.socket:
 
 
 def head(length: int, compressed: bool = False) -> bytes:
-    """Returns the headers of a request."""
+    """Returns the request line and headers of a POST request whose body has `length` bytes."""
     encoding = "Content-Encoding: gzip\r\n" if compressed else ""
     return (
         f"POST {PATH} HTTP/1.1\r\nHost: localhost\r\n{encoding}Content-Length: {length}\r\n\r\n"
@@ -62,7 +63,10 @@ def head(length: int, compressed: bool = False) -> bytes:
 
 
 class Clients:
-    """Clients in threads, until `stop` is set."""
+    """Sends requests in threads until `stop` is set, and records the answers and waits.
+
+    `pid` is the process id of the server, whose memory is recorded too.
+    """
 
     def __init__(self, url: str, pid: int):
         self.url = url
@@ -74,7 +78,7 @@ class Clients:
         self._status = Path(f"/proc/{pid}/status")
 
     def start(self) -> list[threading.Thread]:
-        """Starts all clients."""
+        """Starts all clients, and returns their threads."""
         steps = (self.send_hostile, self.disconnect, self.measure_memory)
         threads = [threading.Thread(target=self._repeat, args=[step]) for step in steps]
         threads.append(threading.Thread(target=self.watch_health))
@@ -111,12 +115,12 @@ class Clients:
             self.disconnected += 1
 
     def measure_memory(self) -> None:
-        """Reads the server's RSS in MB."""
+        """Appends the server's RSS in MiB to `memory`."""
         text = self._status.read_text()
         self.memory.append(int(re.search(r"VmRSS:\s+(\d+)", text)[1]) / 1024)
 
     def watch_health(self) -> None:
-        """Measures the seconds until /healthz answers."""
+        """Requests /healthz every 20 ms, and appends the seconds until each answer to `waits`."""
         with connect(self.url) as client:
             while not self.stop.wait(0.02):
                 started = time.perf_counter()
@@ -127,7 +131,7 @@ class Clients:
 
 
 def run_wrk(url: str, seconds: int) -> str:
-    """Sends valid requests with wrk, and returns its report."""
+    """Sends valid requests with wrk for a number of seconds, and returns wrk's report."""
     with tempfile.NamedTemporaryFile("w", suffix=".lua") as script:
         script.write(f"wrk.method = 'POST'\nwrk.body = [[{VALID}]]\n")
         script.flush()
@@ -137,7 +141,7 @@ def run_wrk(url: str, seconds: int) -> str:
 
 
 def main(argv: Sequence[str]) -> None:
-    """Runs the clients and prints what they found."""
+    """Runs the clients, and prints the counts, waits and memory that they recorded."""
     del argv
     server, url = start_server()
     threading.Thread(target=server.stderr.read, daemon=True).start()  # Else the pipe fills.

@@ -32,7 +32,7 @@ CONTENDERS = ("ours_float32", "ours_bfloat16", "torch", "onnxruntime", "keras_hu
 BASELINE = "torch"
 LENGTHS = {"mrpc": 128, "xquad": 384}
 CALLS = {1: 50, 64: 2}  # Batch size -> calls per turn.
-SLOW = {"keras_hub": {1: 3, 64: 1}}  # Each call of predict builds a pipeline.
+SLOW = {"keras_hub": {1: 3, 64: 1}}  # A call of predict builds a tf.data pipeline.
 
 flags.DEFINE_string(
     "model_dir", "", "model directory of an MRPC classifier, written by run_classifier.py"
@@ -49,7 +49,7 @@ Classify = Callable[[Sequence[str], Sequence[str]], np.ndarray]
 
 
 def pairs(texts: str) -> tuple[list[str], list[str], np.ndarray | None]:
-    """Reads the first and second texts of all examples, and the labels if there are any."""
+    """Reads the first and second texts of all examples, and the labels; None for XQuAD."""
     if texts == "xquad":
         articles = json.loads((SHARED / "squad" / "xquad.en.json").read_text("utf-8"))["data"]
         rows = [
@@ -168,7 +168,7 @@ def make_keras_hub(folder: Path, length: int) -> Classify:
 
 
 def work(contender: str, texts: str, folder: Path) -> None:
-    """Runs one turn for each batch size on stdin, and prints the seconds of its calls."""
+    """Runs a turn for each line on stdin, a batch size; prints the seconds of each call as JSON."""
     length = LENGTHS[texts]
     library, _, compute_type = contender.partition("_")
     if library == "ours":
@@ -200,7 +200,11 @@ def work(contender: str, texts: str, folder: Path) -> None:
 
 
 def report(times: dict[str, dict[int, list[list[float]]]], ready: dict[str, dict]) -> None:
-    """Prints a row for each contender and batch size."""
+    """Prints a row for each contender and batch size.
+
+    `times` is {contender: {batch size: [the seconds of each call in a turn]}}; `ready` is
+    {contender: {"accuracy": percent}}, without accuracy if the texts have no labels.
+    """
     print(
         f"\n{FLAGS.texts}, texts truncated to {LENGTHS[FLAGS.texts]} tokens; {FLAGS.rounds} rounds"
     )

@@ -4,9 +4,9 @@
 
 Both contenders start from MiniLM and train on the answerable questions of squad2_cs224n_dev.json
 for `--steps` steps of 16 windows with up to 384 tokens, with doc stride 128 and run_qa's defaults:
-a learning rate that falls from 5e-5 to 0, no warm-up and no weight decay. They answer
-xquad.en.json, which the official scorer scores. keras_bert uses its own data, training step and
-decoding; run_qa.py contains the other contender.
+a learning rate that falls from 5e-5 to 0, no warm-up and no weight decay. They then answer the
+questions in xquad.en.json; the scores are those of the official SQuAD v1.1 scorer. keras_bert uses
+its own data pipeline, training step and decoding; run_qa.py contains the other contender.
 
 The speed and its ratio are medians over turns of `--turn` steps. The total time includes
 compilation. Each finished seed is a line in `--results_file` and is not run again.
@@ -42,7 +42,7 @@ FLAGS = flags.FLAGS
 
 
 def make_ours(dtype: str, seed: int, steps: int, questions_asked: int) -> tuple[Train, Predict]:
-    """Creates keras_bert's training and prediction functions."""
+    """Creates keras_bert's training and prediction functions; arguments as in run_qa.make_torch."""
     sys.path.insert(0, str(ROOT))
     import keras
     import tensorflow as tf
@@ -97,7 +97,10 @@ def make_ours(dtype: str, seed: int, steps: int, questions_asked: int) -> tuple[
 
 
 def work(contender: str, *numbers: int) -> None:
-    """Runs the steps, or `predict`, that each line on stdin asks for, and prints the figures."""
+    """Answers each line on stdin, a number of training steps or "predict", with a line of JSON.
+
+    `numbers` are seed, steps and questions_asked of run_qa.make_torch.
+    """
     library, dtype = contender.split("_")
     train, predict = (make_ours if library == "ours" else make_torch)(dtype, *numbers)
     print(json.dumps({"ready": True}), flush=True)
@@ -111,7 +114,7 @@ def work(contender: str, *numbers: int) -> None:
 
 
 def race(contenders: list[str], seed: int, steps: int) -> dict[str, dict]:
-    """Trains the contenders in turn; returns the figures of their predictions and speed."""
+    """Trains the contenders in turn; returns {contender: scores in percent, rates and seconds}."""
     sys.path.insert(0, str(ROOT))
     from keras_bert.tasks.question_answering.questions import load_questions
     from keras_bert.tasks.question_answering.scoring import score_v1
@@ -150,7 +153,7 @@ def race(contenders: list[str], seed: int, steps: int) -> dict[str, dict]:
 
 
 def report(runs: list[dict]) -> None:
-    """Prints the table of means over all seeds."""
+    """Prints the table of means over `runs`, which are lines of the results file."""
     print(
         f"\nSQuAD, {runs[0]['steps']} steps of {BATCH}, {runs[0]['questions']} questions; "
         f"mean and spread over {len(runs)} seeds"

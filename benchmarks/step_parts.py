@@ -1,12 +1,14 @@
 """Records the times of the collectives in a training step, and splits the step into its parts.
 
-Times are recorded before and after each collective, so that the parts add up to the step:
+The collectives are operations in which all workers exchange values. Times are recorded before and
+after each collective, so that the parts add up to the step:
 
-- input: from the call of the step until its batch is available, including what the workers agree
-  on;
-- sum of counts: sum of labels and tokens over the workers; the forward pass may begin meanwhile;
+- input: from the call of the step until its batch is available, including communication between the
+  workers about the batch;
+- sum of counts: all-reduce of the numbers of labels, tokens and examples; the forward pass may
+  begin before it ends;
 - forward and backward: the arithmetic, which is divided between the workers;
-- waiting: from the end of a worker's gradient until that of the slowest worker;
+- waiting: from the time when a worker has its gradient until the slowest worker has its own;
 - all-reduce: from the slowest worker's gradient until the sum is available (with one micro-batch
   per step, also the arithmetic);
 - update: norm, clipping and AdamW; each worker does all of it;
@@ -25,8 +27,8 @@ MOMENTS = ("called", "batch", "counted", "computed", "summed", "returned", "agai
 def recording(num_counts: int) -> Iterator[dict[str, Any]]:
     """Records the times of the collectives in a step that is traced during the block.
 
-    `num_counts` is the number of values in the sum of counts. Yields {moment: variable}, the times
-    of the last step in seconds since 1970.
+    `num_counts` is the number of values in the "sum of counts". Yields {moment: variable} for the
+    inner MOMENTS; the variables have the times of the last step in seconds since 1970.
     """
     import tensorflow as tf
 
@@ -60,9 +62,9 @@ def recording(num_counts: int) -> Iterator[dict[str, Any]]:
 
 
 def parts_of(workers: tuple[dict[str, float], ...]) -> dict[str, float]:
-    """Splits one step into its parts, given the times that each worker recorded.
+    """Splits one step into its parts, given {moment: time in seconds} of each worker.
 
-    Returns {part: seconds}, means over the workers.
+    Returns {part: seconds}, the means over the workers.
     """
     slowest = max(moments["computed"] for moments in workers)
     splits = []

@@ -4,7 +4,7 @@
 
 - keras_bert: a tf.function on batches of 256 lines, called from the given number of Python threads.
 - Hugging Face: `encode_batch_fast`, or `encode_batch` for offsets, on the given number of Rayon
-  threads. The time to extract the ids from its results is not included; ours are tensors already.
+  threads. The time to extract the ids from its results is not included; keras_bert returns tensors.
 - Google (`bert-tensorflow` 1.0.4 in `.peers`): one thread.
 
 Results on two cores of a Sapphire Rapids Xeon, in millions of tokens per second. Parentheses show
@@ -59,7 +59,7 @@ BASELINES = {"tokenizers": "ours", "tokenizers, offsets": "ours, offsets", "goog
 
 
 def make_pass(contender: str, corpus: str, threads: int):
-    """Returns a function that tokenizes the corpus, and one that counts the resulting tokens."""
+    """Returns a function that tokenizes the corpus, and one that counts the tokens it returns."""
     folder, lower, files = CORPORA[corpus]
     vocab = str(DATA / "vocab" / folder / "vocab.txt")
     text = "\n".join((DATA / "corpus" / name).read_text("utf-8") for name in files)
@@ -102,7 +102,7 @@ def make_pass(contender: str, corpus: str, threads: int):
 
 
 def work(contender: str, corpus: str, threads: int) -> None:
-    """Runs a pass for each line on stdin, and prints its figures as a line of JSON."""
+    """Runs a pass over the corpus for each line on stdin; prints the seconds as a line of JSON."""
     run, count = make_pass(contender, corpus, threads)
     tokens = count(run())
     gc.freeze()
@@ -122,7 +122,7 @@ def start(contender: str, corpus: str, threads: int) -> subprocess.Popen:
 
 
 def compare(corpus: str, threads: int, rounds: int) -> None:
-    """Runs the contenders in turn and prints their table."""
+    """Runs the contenders in turn, and prints the table for a corpus and a number of threads."""
     workers = {name: start(name, corpus, threads) for name in CONTENDERS}
     tokens = {name: answer(worker)["tokens"] for name, worker in workers.items()}
     times = {name: [] for name in CONTENDERS}

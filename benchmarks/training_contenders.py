@@ -28,7 +28,7 @@ Step = Callable[[], float]
 
 
 def example_batch() -> dict[str, np.ndarray]:
-    """Creates one batch of random tokens, with the names of the records and without padding."""
+    """Creates a batch of random tokens without padding: {name in pre-training records: array}."""
     random = np.random.default_rng(0)
     positions = np.stack([random.choice(np.arange(1, S - 1), P, replace=False) for _ in range(B)])
     ints = {
@@ -136,12 +136,12 @@ def make_kerashub(dtype: str, xla: bool) -> Step:
 
 
 def make_torch(dtype: str) -> Step:
-    """Creates a step of transformers' BERT, whose head gets only the masked positions too."""
+    """Creates a step of transformers' BERT, with logits at the masked positions only."""
     import torch
     import transformers
 
     torch.manual_seed(0)
-    config = transformers.BertConfig(vocab_size=V)  # Its defaults are BERT-base, dropout 0.1.
+    config = transformers.BertConfig(vocab_size=V)  # The defaults are BERT-base, dropout 0.1.
     model = transformers.BertForPreTraining(config).train()
     optimizer = torch.optim.AdamW(
         model.parameters(), lr=1e-4, eps=1e-6, weight_decay=0.01, fused=True

@@ -3,8 +3,9 @@
     .venv/bin/python benchmarks/training_step.py [--steps=15] [--contenders=ours_bfloat16,...]
 
 All contenders do the same work: 8 examples of 128 tokens with 20 predictions each, logits at the
-masked positions only, both losses, dropout 0.1 on embeddings, attention probabilities and both
-sublayers, gradients clipped to global norm 1, and AdamW with weight decay 0.01.
+masked positions only, masked-LM and next-sentence losses, dropout 0.1 on embeddings, attention
+probabilities and both sublayers, gradients clipped to global norm 1, and AdamW with weight decay
+0.01.
 """
 
 import json
@@ -76,7 +77,7 @@ def ceiling(dtype: str) -> float:
 
 
 def work(contender: str) -> None:
-    """Runs a step for each line on stdin, and prints its figures as a line of JSON."""
+    """Runs a step for each line on stdin, and prints its seconds and loss as a line of JSON."""
     start = time.perf_counter()
     step = make_step(contender)
     step()
@@ -98,7 +99,10 @@ def start(contender: str) -> subprocess.Popen:
 
 
 def ratio(times: dict[str, list[dict]], name: str, baseline: str, kind: str) -> float:
-    """Returns the speed of a contender relative to a baseline: the median over the rounds."""
+    """Returns the speed of a contender relative to a baseline: the median over the rounds.
+
+    `times` is {contender: [{"wall": seconds, "cpu": seconds}]}; `kind` is "wall" or "cpu".
+    """
     pairs = zip(times[name], times[baseline], strict=True)
     return median(theirs[kind] / ours[kind] for ours, theirs in pairs)
 

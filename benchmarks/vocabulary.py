@@ -46,7 +46,10 @@ def find_texts() -> Iterator[str]:
 
 
 def make_corpus(path: Path, size: int) -> int:
-    """Writes distinct lines, with a blank line after each file, up to at least `size` bytes."""
+    """Writes distinct lines of the texts until they have `size` bytes; returns their size.
+
+    A blank line follows the lines of each text.
+    """
     seen, written = set(), 0
     with open(path, "w", encoding="utf-8") as file:
         for text in find_texts():
@@ -61,7 +64,10 @@ def make_corpus(path: Path, size: int) -> int:
 
 
 def ours(corpus: str, vocab_file: str) -> dict[str, float]:
-    """Runs and times the parts of `data_tools.build_vocab` one by one."""
+    """Learns the vocabulary with the parts of `data_tools.build_vocab`.
+
+    Returns the seconds of each part, and the numbers of words, distinct words and tokens.
+    """
     seconds, started = {}, time.perf_counter()
 
     def lap(part: str) -> None:
@@ -88,7 +94,7 @@ def ours(corpus: str, vocab_file: str) -> dict[str, float]:
 
 
 def tokenizers(corpus: str, vocab_file: str) -> dict[str, float]:
-    """Learns the vocabulary with Hugging Face's trainer."""
+    """Learns the vocabulary with Hugging Face's trainer; returns the number of tokens."""
     from tokenizers import BertWordPieceTokenizer
 
     tokenizer = BertWordPieceTokenizer(lowercase=True)
@@ -98,7 +104,7 @@ def tokenizers(corpus: str, vocab_file: str) -> dict[str, float]:
 
 
 def work(contender: str, corpus: str) -> None:
-    """Runs one contender and prints its figures as a line of JSON."""
+    """Runs one contender; prints its result and its peak memory as a line of JSON."""
     figures = {"ours": ours, "tokenizers": tokenizers}[contender](corpus, f"{corpus}.{contender}")
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     print(json.dumps(figures | {"peak MiB": peak}))

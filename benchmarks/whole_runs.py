@@ -8,8 +8,9 @@ everything. Each finished run is a line of runs.jsonl in `--work_dir`: the same 
 the missing runs, then prints the table.
 
 torch's learning rate peaks at 5e-5, and starts to decay at the end of the warm-up. keras_bert's
-schedule, which is Google's, counts the decay from step 0, so it is at 0.9 of its peak then. Its
-peak is therefore 5e-5 / 0.9: after the warm-up, both have the same rate at every step.
+schedule, which is Google's, counts the decay from step 0, so at the end of the warm-up the rate is
+0.9 times the flag's value. The flag is therefore set to 5e-5 / 0.9: after the warm-up, both
+contenders have the same rate at every step.
 """
 
 import json
@@ -29,7 +30,7 @@ CONTENDERS = ("ours", "torch")
 
 
 def in_turn(seeds: Sequence[int]) -> Iterator[tuple[int, Sequence[str]]]:
-    """Yields each seed with the contenders, in alternating order in case the machine slows down."""
+    """Yields (seed, contenders); the order alternates, in case the machine slows down."""
     for round_, seed in enumerate(seeds):
         yield seed, CONTENDERS[:: -1 if round_ % 2 else 1]
 
@@ -39,8 +40,9 @@ def do_runs(
 ) -> list[dict]:
     """Runs the jobs that are missing from runs.jsonl in a folder, one after the other.
 
-    `jobs` are the values that identify each run; `run` runs a job and returns its figures. Returns
-    each job with its figures and "program_seconds", measured from start to end.
+    A job is a dict of the values that identify a run, such as its seed; `run` runs a job and
+    returns a dict of figures. Returns each job, joined with its figures and "program_seconds", the
+    wall-clock time from start to end.
     """
     log = Path(work_dir) / "runs.jsonl"
     log.parent.mkdir(parents=True, exist_ok=True)
@@ -60,10 +62,10 @@ def do_runs(
 
 
 def run_ours(program: str, output_dir: Path, seed: int, **flags: object) -> dict:
-    """Runs a program of keras_bert as a user does; returns its speed and its compute type.
+    """Runs a program of keras_bert as a user does; returns its speed, seconds and compute type.
 
-    Deletes `output_dir` first, because a resumed run does not show its speed. `flags` are those
-    that the contenders do not share.
+    Deletes `output_dir` first, because a resumed run would train only the remaining steps. `flags`
+    are added to the flags for the settings that both contenders share.
     """
     shutil.rmtree(output_dir, ignore_errors=True)
     flags = {
@@ -81,7 +83,7 @@ def run_ours(program: str, output_dir: Path, seed: int, **flags: object) -> dict
     start = time.perf_counter()
     subprocess.run(command, check=True, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
     seconds = time.perf_counter() - start
-    # The rate in a line is that of the steps since the previous line.
+    # The rate in a line is an average over the steps since the previous line.
     steps, trained, last = 0, 0.0, 0
     for line in (output_dir / "metrics.jsonl").read_text().splitlines():
         row = json.loads(line)
@@ -98,7 +100,7 @@ def run_ours(program: str, output_dir: Path, seed: int, **flags: object) -> dict
 
 
 def run_torch(benchmark: str, **flags: object) -> dict:
-    """Runs a benchmark in `.peers` with these flags; returns the figures in its last line."""
+    """Runs a benchmark's file in `.peers`; returns the figures in the last line of its output."""
     command = [ROOT / ".peers/bin/python", benchmark]
     command += [f"--{name}={value}" for name, value in flags.items()]
     done = subprocess.run(
@@ -144,6 +146,6 @@ def train_torch(
 
 
 def mean_and_spread(values: np.ndarray) -> str:
-    """Formats the mean and the sample standard deviation."""
+    """Formats the mean and the sample standard deviation of values [n]."""
     spread = values.std(ddof=1) if len(values) > 1 else 0.0
     return f"{values.mean():.1f} ± {spread:.1f}"

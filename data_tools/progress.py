@@ -97,9 +97,9 @@ class Meter:
 
 @contextlib.contextmanager
 def watched(paths: list[str], progress: Progress) -> Iterator[None]:
-    """Adds the amounts in the meter files `paths` to `progress` during the block.
+    """Adds the work that other processes complete during the block to `progress`.
 
-    The files are removed at the end.
+    `paths` are the files that the `Meter` of each process writes; the files are removed at the end.
     """
     finished = threading.Event()
 

@@ -4,8 +4,8 @@
 
 The sources are the language reference in `pydoc_data.topics` (one document per topic) and the
 docstrings of the standard library (one document per module, parsed and not imported). The output is
-train.txt and eval.txt in the format of Google's BERT. A hash of its name assigns about one document
-in twenty to eval.txt.
+train.txt and eval.txt in the format of Google's BERT. About one document in twenty, selected by a
+hash of its name, is in eval.txt.
 
 Docstrings mix prose with signatures, lists, examples and markup. Only sentences that read as
 English are kept: they start with a capital letter, end with a full stop, question mark or
@@ -212,7 +212,7 @@ def reads_as_english(sentence: str) -> bool:
 
 
 def is_held_out(name: str) -> bool:
-    """Assigns one of HELD_OUT_EVERY documents to eval.txt, by a hash of their names."""
+    """Returns whether a document belongs to eval.txt: one in HELD_OUT_EVERY, by a hash of names."""
     return hashlib.sha256(name.encode()).digest()[0] % HELD_OUT_EVERY == 0
 
 

@@ -15,8 +15,8 @@ NEXT_SENTENCE = ("random", "order", "none")
 class Settings:
     """Settings of a dataset.
 
-    The bytes of a dataset depend only on them, the corpus and the vocabulary. Settings that also
-    exist in Google's BERT have the same names there. Invalid values raise an `InputError`.
+    The bytes of a dataset depend only on the settings, the corpus and the vocabulary. Settings that
+    also exist in Google's BERT have the same names there. Invalid values raise an `InputError`.
 
     Attributes:
         do_lower_case: whether the tokenizer lower-cases text and strips accents.
@@ -134,7 +134,11 @@ def reject_other_settings(
 def _input_differences(
     existing: list[dict[str, Any]], requested: list[dict[str, Any]]
 ) -> list[str]:
-    """Compares only names and content of the files; the corpus may be in another folder now."""
+    """Describes the first difference between two lists of input files, or returns [].
+
+    Only the names and the contents of the files are compared, because the corpus may have been
+    moved to another folder.
+    """
     if len(existing) != len(requested):
         return [f"the number of input files was {len(existing)}, now {len(requested)}"]
     for old, new in zip(existing, requested, strict=True):

@@ -9,13 +9,13 @@
 Public names are imported on first use: `import keras_bert` imports neither TensorFlow nor Keras.
 """
 
-# A program imports this module before it handles Ctrl-C, so nothing here may take milliseconds.
+# Programs import this module before they handle Ctrl-C, so it must import only fast modules.
 import importlib
 import os
 
 from keras_bert.common.keras_import import register_with_keras
 
-TYPE_CHECKING = False  # As in `typing`.
+TYPE_CHECKING = False  # Type checkers assume True, as for `typing.TYPE_CHECKING`.
 if TYPE_CHECKING:
     from keras_bert.config import BertConfig
     from keras_bert.models import (

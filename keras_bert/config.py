@@ -1,4 +1,4 @@
-"""Reads and checks BERT configs, JSON files with the keys of Google's releases.
+"""Reads, checks and writes BERT configs: JSON files like bert_config.json in Google's releases.
 
 `configs/*.json` are bundled configs in the sizes of Google's releases, from tiny to large.
 """
@@ -15,7 +15,7 @@ from keras_bert.common.errors import InputError
 from keras_bert.common.files import read_json, write_json
 
 # `gelu` is the erf form, as in Hugging Face. Google's released code computes the tanh form, so the
-# bundled configs have `gelu_new`; `gelu_tanh` is another name for the same function.
+# bundled configs have `gelu_new`; `gelu_tanh` is another name for `gelu_new`.
 HIDDEN_ACTS = ("gelu", "gelu_new", "gelu_tanh", "relu")
 
 _SIZES = (
@@ -32,8 +32,8 @@ _MAX_LAYERS = 1000  # Each layer takes time to build, however small its weights 
 _PROBABILITIES = ("hidden_dropout_prob", "attention_probs_dropout_prob")
 _POSITIVE_NUMBERS = ("initializer_range", "layer_norm_eps")
 
-# Keys of other libraries that change the computation, each with its value for plain BERT; all other
-# values are rejected.
+# Keys in the configs of other libraries that change the computation, each with the only accepted
+# value: the one for plain BERT.
 _FIXED_KEYS = {
     "model_type": "bert",
     "position_embedding_type": "absolute",
@@ -43,7 +43,7 @@ _FIXED_KEYS = {
     "pruned_heads": {},
 }
 
-# Keys of other libraries that do not change the encoder's computation.
+# Keys in the configs of other libraries that do not change the encoder's computation.
 _IGNORED_KEYS = frozenset(
     """
     _name_or_path architectures bos_token_id chunk_size_feed_forward classifier_dropout
@@ -124,7 +124,7 @@ class BertConfig:
 
     @property
     def num_encoder_weights(self) -> int:
-        """The number of weights of the encoder: embeddings, layers and pooler."""
+        """The number of parameters of the encoder: embeddings, layers and pooler."""
         h, wide = self.hidden_size, self.intermediate_size
         norm = 2 * h
         tables = (self.vocab_size + self.max_position_embeddings + self.type_vocab_size) * h
@@ -134,10 +134,10 @@ class BertConfig:
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> "BertConfig":
-        """Creates a config from a dictionary with the keys of Google or Hugging Face.
+        """Creates a config from the content of Google's or Hugging Face's config file.
 
         Only `vocab_size` is required. Known keys that do not affect the encoder are ignored;
-        unknown keys cause a warning.
+        unknown keys are ignored with a warning.
 
         Raises:
             InputError: `vocab_size` is missing, or a value is not allowed.
@@ -162,7 +162,8 @@ class BertConfig:
     def from_json(cls, path: str | os.PathLike) -> "BertConfig":
         """Reads a config from a JSON file, or a bundled config.
 
-        `path` is a file or, if it does not exist, the name of a bundled config, such as `large`.
+        `path` is a JSON file or, if no such file exists, the name of a bundled config, such as
+        `large`.
 
         Raises:
             InputError: the file does not exist or is not a valid config.
@@ -174,7 +175,7 @@ class BertConfig:
             raise InputError(f"{os.fspath(path)}: {error}") from None
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns {key: value}, without `is_decoder` if it is false, as in Google's configs."""
+        """Returns the attributes as {name: value}; omits a false `is_decoder`, as Google does."""
         values = dataclasses.asdict(self)
         if not self.is_decoder:
             del values["is_decoder"]
@@ -185,7 +186,10 @@ class BertConfig:
         write_json(path, self.to_dict())
 
     def check_vocab_size(self, size: int, vocab_path: str | os.PathLike) -> None:
-        """Raises an InputError if the size of a vocabulary is not `vocab_size`."""
+        """Raises an InputError if a vocabulary of `size` tokens does not match `vocab_size`.
+
+        The message starts with `vocab_path`.
+        """
         if size != self.vocab_size:
             raise InputError(
                 f"{os.fspath(vocab_path)}: has {size} tokens, but vocab_size in the config is "

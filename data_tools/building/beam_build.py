@@ -4,11 +4,11 @@ The build runs two pipelines:
 
     input files -> one manifest entry per file                       the plan (`beam_plan`)
     input files -> (shard, (digest, text)) -> GroupByKey             the shards (`beam_shards`)
-                -> a TFRecord file and its note per shard
+                -> for each shard, a TFRecord file and its note, a JSON file with its counts
 
 The workers and this process exchange data only through the folder .building in the output
 directory, which all of them must be able to access. The second pipeline creates only the shards
-that have no note there. Work that Beam repeats creates the same files again.
+whose note is missing in .building. Work that Beam repeats creates the same files again.
 """
 
 import contextlib
@@ -32,8 +32,8 @@ def build_on_beam(
     """Creates a dataset on Apache Beam, or resumes an unfinished one; returns its manifest.
 
     All paths can be on any of Beam's file systems. All workers must be able to access `input_file`
-    (a comma-separated list of files, globs and folders) and `output_dir`, but not `vocab_file`.
-    `options` are options of the runner, as `--name=value`.
+    (a comma-separated list of files, globs and folders) and `output_dir`. Only this process reads
+    `vocab_file`. `options` are the options of the runner, as `--name=value`.
 
     Raises:
         InputError: see `create_pretraining_data`.
@@ -61,7 +61,10 @@ def build_on_beam(
 
 
 def _find_finished(output_dir: str, requested: dict[str, Any]) -> dict[str, Any] | None:
-    """Returns the manifest if the requested dataset is finished, else None."""
+    """Returns the manifest if the requested dataset is finished, else None.
+
+    Raises an `InputError` if the output directory holds another finished dataset.
+    """
     manifest_file = f"{output_dir}/{record_files.MANIFEST}"
     if not beam_files.exists(manifest_file):
         return None
@@ -93,7 +96,7 @@ def _finish(plan: dict[str, Any], building: str, output_dir: str) -> dict[str, A
     except InputError:
         beam_files.remove_folder(building)  # Nothing here can be resumed.
         raise
-    # Files missing here were moved before an earlier build was killed.
+    # Files that are no longer in .building were moved by an earlier build that was then killed.
     names = [*beam_files.list_sizes(building, ".tfrecord"), build.VOCAB]
     beam_files.move(
         [f"{building}/{name}" for name in names], [f"{output_dir}/{name}" for name in names]

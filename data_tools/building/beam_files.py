@@ -26,10 +26,11 @@ def is_local(path: str) -> bool:
 
 
 def find_input_files(patterns: str) -> list[dict[str, Any]]:
-    """Returns {"file", "bytes"} of each distinct file that --input_file, here `patterns`, names.
+    """Finds the distinct files that `patterns`, the value of --input_file, matches.
 
     Beam expands remote patterns: a folder stands for all files below it, and names with a leading
-    dot are skipped. Raises an `InputError` if an entry matches no file.
+    dot are skipped. Returns {"file": path, "bytes": size} for each file. Raises an `InputError` if
+    an entry of the list matches no file.
     """
     if is_local(patterns):
         paths = documents.find_input_files(patterns)
@@ -61,9 +62,9 @@ def _match(pattern: str) -> dict[str, int]:
 
 
 def list_sizes(folder: str, ending: str) -> dict[str, int]:
-    """Returns {name: size in bytes} of the files in a folder whose names have this ending, sorted.
+    """Returns {name: size in bytes} of the files in a folder with names that end in `ending`.
 
-    If there is no such folder, the result is empty.
+    The result is sorted by name, and empty if there is no such folder.
     """
     if is_local(folder):  # no glob, because the folder name may contain "["
         names = os.listdir(folder) if os.path.isdir(folder) else []
@@ -81,7 +82,7 @@ def exists(path: str) -> bool:
 
 
 def open_file(path: str) -> BinaryIO:
-    """Opens a file to read its bytes without decompression; raises an `OSError` if that fails."""
+    """Opens a file for reading its bytes without decompression; raises an `OSError` on failure."""
     return FileSystems.open(path, compression_type=CompressionTypes.UNCOMPRESSED)
 
 

@@ -1,7 +1,7 @@
-"""The first pipeline of a Beam build: reads the corpus and makes the plan.
+"""The first pipeline of a Beam build: reads the corpus and makes the plan (see `build`).
 
-The plan holds the checksum of every input file, so the second pipeline can check that it reads the
-same content.
+The plan holds the checksum of every input file, so that the second pipeline can check that it reads
+the same content.
 """
 
 from collections.abc import Mapping
@@ -23,7 +23,10 @@ _INPUTS = "inputs.json"
 def find_or_make_plan(
     requested: dict[str, Any], output_dir: str, building: str, options: PipelineOptions
 ) -> dict[str, Any]:
-    """Counts the documents of all input files, or reads the plan of an earlier build."""
+    """Returns the plan of an earlier build, or reads all input files and makes a plan.
+
+    `requested` is the result of `build.requested_dataset`, and `building` the folder .building.
+    """
     plan_file = f"{building}/{build.PLAN}"
     if beam_files.exists(plan_file):
         plan = beam_files.read_json(plan_file)
@@ -38,7 +41,8 @@ def find_or_make_plan(
     with beam_runners.running(options) as pipeline:
         entries = pipeline | "files" >> beam.Create(files) | beam.Reshuffle()
         entries |= "read" >> beam.Map(_describe_file, settings.reading(), versions.build_versions())
-        # Its default, the empty list, would be a side input, for which Dask reads the corpus again.
+        # The default of ToList, an empty list, would be a side input, for which Dask reads the
+        # corpus again.
         entries |= "all" >> beam.combiners.ToList().without_defaults()
         entries |= "note" >> beam.Map(_write_entries, inputs_file)
     inputs, odd = [], OddInput()
@@ -57,9 +61,10 @@ def find_or_make_plan(
 def _describe_file(
     numbered: tuple[int, str], reading: Reading, made_with: Mapping[str, str]
 ) -> tuple[int, dict[str, Any]]:
-    """Reads a file and returns its manifest entry.
+    """Reads a file, given as (number, path); returns its number and its manifest entry.
 
-    An `InputError` is returned in the entry, not raised, so that Beam does not repeat the work.
+    An `InputError` is not raised, but returned as the entry {"error": message}, so that Beam does
+    not repeat the work. `made_with` are the package versions of the launching machine.
     """
     number, path = numbered
     source = InputFile(path, reading, beam_files.open_file)
@@ -79,7 +84,12 @@ def _write_entries(entries: list[tuple[int, dict[str, Any]]], path: str) -> None
 def without_remote(
     output_dir: str, existing: dict[str, Any], requested: dict[str, Any]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Compares the input files that only Beam can open; returns both dictionaries without them."""
+    """Removes the input files that only Beam can open from two plans or manifests.
+
+    Raises an `InputError` if these files have changed since `existing` was written, or if
+    `requested` has other ones. Returns `existing` and `requested` with only the local input files,
+    which `build` compares.
+    """
     kept = []
     for each in (existing, requested):
         local = [entry for entry in each["inputs"] if beam_files.is_local(entry["file"])]

@@ -17,10 +17,10 @@ from keras_bert.common.errors import InputError
 
 
 def parse_options(runner: str, options: Sequence[str]) -> PipelineOptions:
-    """Parses the options of a runner, and checks that the cluster of a DaskRunner is there.
+    """Parses the options of a runner; for a DaskRunner, checks that its cluster can be reached.
 
     Raises:
-        InputError: if there is no such runner, option or cluster.
+        InputError: if the runner or an option does not exist, or the cluster cannot be reached.
     """
     is_dask = dask_cluster.is_dask(runner)
     if is_dask:

@@ -26,7 +26,10 @@ _one_shard = threading.Lock()
 def make_shards(
     plan: dict[str, Any], building: str, output_dir: str, vocab: bytes, options: PipelineOptions
 ) -> None:
-    """Creates the missing shards."""
+    """Creates the shards of a plan that are neither in `building` nor in `output_dir`.
+
+    `building` is the folder .building, and `vocab` the content of the vocabulary file.
+    """
     settings = Settings(**plan["settings"])
     notes = read_notes(plan, building)
     # Shards are in the output directory if a build was killed during the final moves.
@@ -54,7 +57,7 @@ def make_shards(
 
 
 def read_notes(plan: dict[str, Any], building: str) -> list[dict[str, Any]]:
-    """Reads the existing notes of the plan's shards."""
+    """Reads the notes of those shards of a plan that have one in the folder .building."""
     num_shards = plan["settings"]["num_shards"]
     existing = beam_files.list_sizes(building, ".tfrecord.json")
     names = [
@@ -69,7 +72,10 @@ def _documents(
     missing: frozenset[int],
     made_with: Mapping[str, str],
 ) -> Iterator[tuple[int, tuple[bytes, bytes]]]:
-    """Yields (shard, (digest, text)) for the documents of a file whose shards are missing."""
+    """Yields (shard, (digest, text)) for each document of a file that belongs to a missing shard.
+
+    `file` is (path, SHA-256 in the plan); the content must not have changed since.
+    """
     versions.check_worker(made_with)
     path, planned = file
     source = InputFile(path, settings.reading(), beam_files.open_file)
@@ -92,7 +98,10 @@ def _write_shard(
     settings: Settings,
     made_with: Mapping[str, str],
 ) -> None:
-    """Creates one shard, and its note when the shard is in place."""
+    """Creates one shard in the folder .building, and then its note.
+
+    `group` is the index of the shard, and (digest, text) of its documents in any order.
+    """
     versions.check_worker(made_with)
     index, documents = group
     with _one_shard, tempfile.TemporaryDirectory() as folder:
@@ -115,5 +124,5 @@ def _vocab_folder(vocab: bytes) -> tempfile.TemporaryDirectory:
 
 
 def local_vocab(vocab: bytes) -> str:
-    """Returns the path of a local file with this vocabulary, the same for every call."""
+    """Returns the path of a local file with the content `vocab`, created once per process."""
     return os.path.join(_vocab_folder(vocab).name, build.VOCAB)

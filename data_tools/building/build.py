@@ -34,7 +34,10 @@ _LOCK = ".lock"  # .building.lock, next to .building
 def requested_dataset(
     inputs: list[dict[str, Any]], vocab_file: str, settings: Settings
 ) -> dict[str, Any]:
-    """Returns {"settings", "vocab", "inputs"} of the requested dataset, before any text is read."""
+    """Returns {"settings", "vocab", "inputs"} of the requested dataset, before any text is read.
+
+    `inputs` has {"file": path, "bytes": size} for each input file.
+    """
     size = len(load_vocab(vocab_file))
     vocab = {"file": VOCAB, "size": size, "sha256": files.sha256(vocab_file)}
     return {"settings": settings.to_dict(), "vocab": vocab, "inputs": inputs}
@@ -43,7 +46,8 @@ def requested_dataset(
 def check_finished(output_dir: str, manifest: dict[str, Any], requested: dict[str, Any]) -> None:
     """Raises an `InputError` if a finished dataset differs from the requested one.
 
-    The message lists the differences. A manifest of another program or version is also an error.
+    The message lists the differences. A manifest of another program or format version also raises
+    an `InputError`.
     """
     manifest_file = os.path.join(output_dir, record_files.MANIFEST)
     if manifest.get("format") != record_files.FORMAT:
@@ -76,7 +80,7 @@ def check_resumable(output_dir: str, plan: dict[str, Any], requested: dict[str, 
     description = f"an unfinished dataset (to start again, remove {building})"
     reject_other_settings(output_dir, description, plan, requested)
     made_with = plan.get("made_with")
-    # Earlier versions did not write it.
+    # Earlier versions of this program did not write made_with.
     made_with = made_with if isinstance(made_with, dict) else {}
     if found := versions.differences(made_with, versions.build_versions()):
         changes = "; ".join(f"{name} was {old}, now {new}" for name, old, new in found)
@@ -106,12 +110,18 @@ def _invalid_file_error(path: str, error: Exception) -> InputError:
 
 
 def has_recorded_size(note: dict[str, Any], sizes: Iterable[Mapping[str, int]]) -> bool:
-    """Returns whether a shard has the size in its note, in one of several {file name: size}."""
+    """Returns whether one of several folders has a shard with the size that its note records.
+
+    `sizes` has {file name: size in bytes} for each folder.
+    """
     return any(folder.get(note["file"]) == note["bytes"] for folder in sizes)
 
 
 def check_moved(output_dir: str, notes: Iterable[dict[str, Any]], sizes: Mapping[str, int]) -> None:
-    """Raises an `InputError` if a shard is missing from the output folder or has another size."""
+    """Raises an `InputError` if a shard in the output folder is missing or has a wrong size.
+
+    `notes` record the right sizes. `sizes` is {file name: size in bytes} of the output folder.
+    """
     for note in notes:
         if not has_recorded_size(note, [sizes]):
             raise InputError(
@@ -122,7 +132,10 @@ def check_moved(output_dir: str, notes: Iterable[dict[str, Any]], sizes: Mapping
 
 
 def reject_unlisted_files(output_dir: str, names: list[str]) -> None:
-    """Raises an `InputError` if a folder without a manifest holds TFRecord files."""
+    """Raises an `InputError` if an output folder without a manifest holds TFRecord files.
+
+    `names` are the names of the files in the folder.
+    """
     unlisted = [name for name in names if name.endswith(".tfrecord")]
     if unlisted:
         raise InputError(
@@ -134,10 +147,11 @@ def reject_unlisted_files(output_dir: str, names: list[str]) -> None:
 def make_plan(
     requested: dict[str, Any], inputs: list[dict[str, Any]], num_buckets: int
 ) -> dict[str, Any]:
-    """Creates the plan after the corpus has been read; removes surplus counts from `inputs`.
+    """Creates the plan after the corpus has been read.
 
-    `inputs` are the entries of the input files, with longest_document and text_bytes. `num_buckets`
-    determines the number of shards if that is 0 (`partition.default_num_buckets`).
+    `inputs` are the entries of the input files (`InputFile.entry`). longest_document and text_bytes
+    are removed from them, because the plan does not need them. If the setting num_shards is 0,
+    the number of shards is derived from `num_buckets` (`partition.default_num_buckets`).
 
     Raises:
         InputError: if no example can be created from the corpus.
@@ -210,8 +224,8 @@ def make_manifest(plan: dict[str, Any], notes: list[dict[str, Any]]) -> dict[str
 def locked_folder(output_dir: str) -> Iterator[str]:
     """Creates the folder .building, locks it against other builds and yields its path.
 
-    If an `InputError` is raised before there is a plan, the folder is removed again. Raises an
-    `InputError` if the folder cannot be created, or another build is running there.
+    If the block raises an `InputError` before the folder contains a plan, the folder is removed.
+    Raises an `InputError` if the folder cannot be created, or another build is running there.
     """
     building = os.path.join(output_dir, BUILDING)
     is_new = not os.path.exists(output_dir)
@@ -235,7 +249,7 @@ def locked_folder(output_dir: str) -> Iterator[str]:
 
 @contextlib.contextmanager
 def _building_folder(building: str) -> Iterator[None]:
-    """Creates the folder .building; removes it if there is nothing to resume."""
+    """Creates the folder .building; at the end removes it, unless there is a build to resume."""
     try:
         os.makedirs(building, exist_ok=True)
     except OSError as error:
@@ -248,7 +262,7 @@ def _building_folder(building: str) -> Iterator[None]:
             shutil.rmtree(building, ignore_errors=True)
         raise
     with contextlib.suppress(OSError):
-        os.rmdir(building)  # The folder is empty if there was nothing to do.
+        os.rmdir(building)  # The folder is empty if the block had nothing to do.
 
 
 def remove_leftovers(output_dir: str) -> None:

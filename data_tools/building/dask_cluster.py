@@ -1,7 +1,7 @@
 """Connects Beam's DaskRunner to the scheduler of a Dask cluster.
 
-The runner translates a pipeline to `dask.bag`. Dask runs the work of a worker that dies again, on
-another worker.
+The runner translates a pipeline to `dask.bag`. If a worker dies, Dask repeats its work on another
+worker.
 """
 
 import contextlib
@@ -35,7 +35,7 @@ def is_dask(runner: str) -> bool:
 
 
 def with_defaults(options: Sequence[str]) -> list[str]:
-    """Adds this program's defaults to the options of the DaskRunner.
+    """Adds defaults of this program for options of the DaskRunner that `options` does not set.
 
     Raises:
         InputError: if Dask is not installed.
@@ -54,7 +54,8 @@ def check_cluster(options: PipelineOptions) -> None:
     """Checks that the scheduler can be reached and has workers.
 
     Raises:
-        InputError: if not, or if the options name no scheduler.
+        InputError: if the scheduler cannot be reached or has no workers, or if the options name no
+            scheduler.
     """
     with _connect(options) as client:
         timeout = _dask_options(options).timeout
@@ -70,7 +71,10 @@ def check_cluster(options: PipelineOptions) -> None:
 
 @contextlib.contextmanager
 def watched(options: PipelineOptions) -> Iterator[None]:
-    """Logs the number of workers every ten seconds, while the block runs a pipeline on Dask."""
+    """Logs the number of workers every ten seconds during the block, which runs a pipeline.
+
+    Does nothing if `options` select another runner than Dask.
+    """
     if options.view_as(StandardOptions).runner != RUNNER:
         yield
         return
@@ -97,7 +101,7 @@ def watched(options: PipelineOptions) -> Iterator[None]:
 def check_finished(pipeline: beam.Pipeline) -> None:
     """Checks that a pipeline was run completely, if it ran on Dask.
 
-    The DaskRunner itself reports success if the scheduler ends while it waits.
+    The DaskRunner itself reports success if it waits for the pipeline and the scheduler ends.
 
     Raises:
         InputError: if the connection to the scheduler was lost.
@@ -112,16 +116,17 @@ def check_finished(pipeline: beam.Pipeline) -> None:
 
 
 def disconnect(pipeline: beam.Pipeline) -> None:
-    """Closes the connection of a pipeline, if it ran on Dask, which then drops unfinished work."""
+    """Closes the connection of a pipeline that ran on Dask, so that Dask drops unfinished work."""
     result = getattr(pipeline, "result", None)  # None if the pipeline was not started
     if type(result).__name__ == "DaskRunnerResult":
         result.client.close()
 
 
 def is_failure(error: Exception) -> bool:
-    """Returns whether Dask itself raised an error, for example because too many workers died.
+    """Returns whether an error, or a cause of it, was raised by Dask itself.
 
-    An error of Dask may be the cause of another one: a lost scheduler is an OSError.
+    Examples are that too many workers died, or that the scheduler was lost, which raises an OSError
+    with a cause in Dask.
     """
     cause: BaseException | None = error
     while cause is not None and not type(cause).__module__.startswith("distributed."):

@@ -57,8 +57,9 @@ class InputFile:
         """Returns the manifest entry of the file; call it after the last document is read.
 
         Returns:
-            file, bytes, sha256, documents, sentences, text_bytes (of its documents),
-            longest_document (in sentences), odd (`OddInput.to_dict`).
+            file, bytes and sha256 of the stored file; documents and sentences, their number;
+            text_bytes, the size of all documents in UTF-8; longest_document, the largest number of
+            sentences in a document; and odd (`OddInput.to_dict`).
         """
         return {
             "file": self._path,
@@ -81,7 +82,7 @@ class InputFile:
 
 
 class _HashedStream:
-    """A binary stream that passes on everything that is read from it."""
+    """A binary stream that calls `on_read` with all bytes that are read from it."""
 
     def __init__(self, stream: BinaryIO, on_read: Callable[[bytes], None]):
         self._stream, self._on_read = stream, on_read

@@ -3,7 +3,7 @@
     input files -> temporary files by hash (`spill`) -> plan.json
     temporary files -> each shard (`shards`) -> its note, a JSON file with its counts
 
-The plan marks the first step as complete, and each note its shard.
+plan.json is written when the first step is complete, and the note of a shard when the shard is.
 """
 
 import contextlib
@@ -54,7 +54,10 @@ def build_locally(
 
 
 def _find_finished(output_dir: str, requested: dict[str, Any]) -> dict[str, Any] | None:
-    """Returns the manifest if the requested dataset is finished, else None."""
+    """Returns the manifest if the requested dataset is finished, else None.
+
+    Raises an `InputError` if the output directory holds another finished dataset.
+    """
     manifest_file = os.path.join(output_dir, record_files.MANIFEST)
     if not os.path.exists(manifest_file):
         return None
@@ -72,7 +75,8 @@ def _plan(
 ) -> dict[str, Any]:
     """Reads the corpus into temporary files, or finds the files of an earlier build.
 
-    Adds num_buckets and spilled, the {name: size} of the temporary files, to the plan.
+    Returns the plan with two additional keys: num_buckets, the number of temporary files per
+    process; and spilled, {name: size in bytes} of the temporary files.
     """
     plan_file = os.path.join(building, build.PLAN)
     plan = None
@@ -110,9 +114,10 @@ def _plan(
 def _make_shards(
     plan: dict[str, Any], building: str, output_dir: str, num_workers: int
 ) -> list[dict[str, Any]]:
-    """Creates the missing shards; returns the notes of all shards."""
+    """Creates the shards of a plan that are missing; returns the notes of all its shards."""
     settings = Settings(**plan["settings"])
-    sizes = [_sizes(building), _sizes(output_dir)]  # A killed build may have moved shards.
+    # A build that was killed may already have moved shards to the output directory.
+    sizes = [_sizes(building), _sizes(output_dir)]
     notes, jobs = [], []
     for index in range(settings.num_shards):
         shard = os.path.join(building, tfrecord_writing.shard_name(index, settings.num_shards))

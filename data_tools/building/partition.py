@@ -1,6 +1,8 @@
-"""Assigns documents to shards and chooses the number of shards.
+"""Assigns documents to shards and to temporary files, and chooses the number of shards.
 
-All results depend only on the text and the seed, so they are the same on every runner.
+A bucket is a set of documents, selected by their hash: a shard, or the documents of one temporary
+file per process (`spill`). All results depend only on the text and the seed, so they are the same
+on every runner.
 """
 
 import hashlib
@@ -24,20 +26,24 @@ _MAX_SHARDS = 1 << 16
 
 
 def document_digest(text: bytes, random_seed: int) -> bytes:
-    """Returns a 16-byte hash of a UTF-8 text, which determines its shard and its position there."""
+    """Returns a 16-byte hash of a document, given as UTF-8.
+
+    The hash determines the shard of the document, and its position in the shard.
+    """
     key = str(random_seed).encode()
     return hashlib.blake2b(text, digest_size=DIGEST_BYTES, key=key).digest()
 
 
 def bucket_of(digest: bytes, num_buckets: int) -> int:
-    """Returns the bucket of a document with this `document_digest`, from 0 to num_buckets - 1."""
+    """Returns the bucket of the document with a `document_digest`, from 0 to num_buckets - 1."""
     return int.from_bytes(digest[:8], "big") % num_buckets
 
 
 def default_num_buckets(inputs: Iterable[Mapping[str, Any]]) -> int:
-    """Chooses the number of buckets (temporary files per process) by the size of the input files.
+    """Chooses the number of temporary files per process by the size of the input files.
 
-    A power of two, so that `default_num_shards` can merge or split the buckets evenly.
+    It is a power of two, so that the files can be merged or split evenly into the number of shards
+    that `default_num_shards` chooses. `inputs` has {"file": path, "bytes": size} for each file.
     """
     text_bytes = sum(text_bytes_of(entry["file"], entry["bytes"]) for entry in inputs)
     num_buckets = -(-text_bytes // _TEXT_BYTES_PER_SHARD)
@@ -58,9 +64,9 @@ def default_num_shards(
 ) -> int:
     """Chooses the number of shards, a power of two, by the contents of the corpus.
 
-    It starts at `num_buckets` and is doubled until each shard fits in memory. For
-    next_sentence=random, it is halved until each shard has enough documents for random pairs, while
-    it still fits.
+    The number starts at `num_buckets`, a power of two, and is doubled until each shard fits in the
+    memory of a worker. For next_sentence=random, it is then halved until each shard has enough
+    documents for random pairs, but only as long as each shard still fits.
     """
 
     def is_too_much(num_shards: int) -> bool:
@@ -90,8 +96,10 @@ def check_corpus(
 ) -> None:
     """Raises an `InputError` if no examples can be created from a corpus.
 
-    Any text is enough for next_sentence=order, which can split a sentence, and none, which makes no
-    pairs. random needs a document with two sentences; a single document logs a warning.
+    For next_sentence=random, at least one document must have two sentences; if there is only one
+    document, a warning is logged. For the other values, any text is enough: "order" can split a
+    sentence, and "none" makes no pairs. `longest_document` is the largest number of sentences in a
+    document.
     """
     where = f"{input_files[0]}" + (f" and {len(input_files) - 1} more" if input_files[1:] else "")
     if not num_documents:

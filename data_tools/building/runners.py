@@ -35,8 +35,8 @@ def run_local(
         num_workers: number of processes; 1 runs the jobs in the current process.
 
     Raises:
-        InputError: if a worker dies. An exception of `function` is raised here, and no further job
-            is started.
+        InputError: if a worker dies. If `function` raises an exception, it is raised here, and no
+            further job is started.
     """
     jobs = list(jobs)
     num_workers = min(num_workers, len(jobs))
@@ -65,9 +65,9 @@ def run_local(
 
 
 def _start_worker() -> None:
-    """Limits a worker to one TensorFlow thread, and makes it end with its parent or with Ctrl-C.
+    """Limits a worker to one TensorFlow thread, and lets it end with its parent or at Ctrl-C.
 
-    If its parent was killed, a worker would otherwise wait for jobs forever.
+    Otherwise, a worker whose parent was killed would wait for jobs forever.
     """
     os.environ["TF_NUM_INTRAOP_THREADS"] = os.environ["TF_NUM_INTEROP_THREADS"] = "1"
     signal.signal(signal.SIGINT, signal.SIG_DFL)

@@ -40,8 +40,9 @@ _ROWS_PER_BATCH = 1024
 class ShardJob:
     """The index, the input and the output folder of one shard.
 
-    `directory` contains the temporary files, and the shard when it is complete. `num_buckets` is
-    their number per process, a multiple or a divisor of settings.num_shards.
+    `directory` contains the temporary files of `spill`, and the shard when it is complete.
+    `num_buckets` is the number of temporary files per process, a multiple or a divisor of
+    settings.num_shards.
     """
 
     index: int
@@ -52,7 +53,10 @@ class ShardJob:
 
 
 def make_shard(job: ShardJob) -> dict[str, Any]:
-    """Creates a shard from the temporary files of `spill`, and writes its note next to it."""
+    """Creates a shard from the temporary files of `spill`, writes its note and returns the note.
+
+    The note is a JSON file next to the shard, with the content that `write_shard_of` returns.
+    """
     num_shards = job.settings.num_shards
     path = os.path.join(job.directory, tfrecord_writing.shard_name(job.index, num_shards))
     note = write_shard_of(
@@ -71,8 +75,8 @@ def write_shard_of(
 ) -> dict[str, Any]:
     """Creates the TFRecord file of a shard at `path`, and returns its note.
 
-    `documents` are lists of sentences in UTF-8, in the order of the documents' digests. `settings`
-    has the actual number of shards.
+    Each of the `documents` is a list of sentences in UTF-8. They must be in the order of their
+    digests (`partition.document_digest`). `settings` must have the actual number of shards, not 0.
 
     Returns:
         index; file, rows, bytes and sha256 of the TFRecord file; and the counts documents,
@@ -153,7 +157,10 @@ def make_examples(
     settings: Settings,
     shard_index: int,
 ) -> Iterator[dict[str, np.ndarray]]:
-    """Yields the rows of a shard in random order, as batches of features (`tfrecord_writing`)."""
+    """Yields the rows of a shard in random order, in batches {feature name: array [n, width]}.
+
+    `tfrecord_writing` lists the features.
+    """
     seed = hashlib.blake2b(
         json.dumps([settings.random_seed, settings.num_shards, shard_index]).encode(),
         digest_size=32,
@@ -205,7 +212,7 @@ def make_examples(
 def _all_copies(
     documents: instances.Documents, settings: Settings, rng: np.random.Generator
 ) -> instances.ExampleSpans:
-    """Creates the examples of all dupe_factor passes over the documents."""
+    """Creates the examples of a shard, with `settings.dupe_factor` passes over its documents."""
     length, short_seq_prob = settings.max_seq_length, settings.short_seq_prob
     passes = range(settings.dupe_factor)
     if settings.next_sentence == "none":

@@ -2,9 +2,10 @@
 
     temporary file: entries of digest (16 bytes), length in bytes (uint64, little-endian), text
 
-A document belongs to bucket hash(seed, text), and each process writes one temporary file per
-bucket, so memory does not grow with the corpus. Documents are read back in the order of their
-hashes. Therefore, neither their order in the corpus nor the number of processes matters.
+A hash of the seed and the text assigns each document to a bucket, and each process writes one
+temporary file per bucket, so memory does not grow with the corpus. Documents are read back in the
+order of their hashes. Therefore, the result depends neither on the order of the documents in the
+corpus nor on the number of processes.
 """
 
 import os
@@ -53,7 +54,7 @@ def spill_documents(
     """Distributes the documents of a corpus over temporary files.
 
     Returns:
-        For each input file: the entry of `InputFile`.
+        The result of `InputFile.entry` for each input file.
 
     Raises:
         InputError: if a file cannot be read or written.
@@ -81,7 +82,7 @@ class SpillJob:
 
 
 def spill_group(job: SpillJob) -> list[dict[str, Any]]:
-    """Distributes the documents of one job; `spill_documents` describes the result."""
+    """Distributes the documents of one job; returns `InputFile.entry` for each of its files."""
     try:
         with Meter(_meter_path(job)) as meter:
             return _spill(job, meter)
@@ -115,7 +116,7 @@ def _spill(job: SpillJob, meter: Meter) -> list[dict[str, Any]]:
 
 
 def _groups(input_files: list[str], num_workers: int) -> list[list[str]]:
-    """Divides files into groups with about the same amount of text, one per worker."""
+    """Divides files into groups with about the same amount of text, at most one per worker."""
     sizes = {path: text_bytes_of(path, os.path.getsize(path)) for path in input_files}
     useful = sum(sizes.values()) // _TEXT_BYTES_PER_WORKER + 1
     groups: list[list[str]] = [
@@ -130,7 +131,7 @@ def _groups(input_files: list[str], num_workers: int) -> list[list[str]]:
 
 
 def spilled_files(directory: str) -> dict[str, int]:
-    """Returns {name: size in bytes} of the temporary files, to check later that none is damaged."""
+    """Returns {name: size in bytes} of the temporary files in a folder, which detects damage."""
     with os.scandir(directory) as found:
         sizes = {e.name: e.stat().st_size for e in found if e.name.startswith(_SPILLED)}
     return dict(sorted(sizes.items()))

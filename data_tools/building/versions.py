@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from keras_bert.common.errors import InputError
 from keras_bert.common.package_versions import package_versions
 
-# They determine random streams, the tokenizer's Unicode tables and the sentence splitter's rules.
+# These packages determine the random numbers, the tokenizer's Unicode tables and the rules of the
+# sentence splitter.
 _PACKAGES = ("numpy", "sentencex", "tensorflow", "tensorflow-text")
 
 
@@ -18,7 +19,10 @@ def _versions() -> dict[str, str]:
 
 
 def build_versions() -> dict[str, str]:
-    """Returns the versions of Python and the packages in this process, the manifest's made_with."""
+    """Returns {name: version} of Python and the packages in this process.
+
+    The manifest stores it as made_with.
+    """
     return dict(_versions())
 
 
@@ -32,7 +36,7 @@ def differences(old: Mapping[str, str], new: Mapping[str, str]) -> list[tuple[st
 
 
 def check_worker(expected: Mapping[str, str]) -> None:
-    """Checks, on a worker, that it has the versions of the launching machine.
+    """Checks that this process, a worker, has the package versions of the launching machine.
 
     Raises:
         InputError: if a version differs; the message lists the differences.

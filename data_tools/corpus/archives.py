@@ -15,12 +15,12 @@ class BrokenArchiveError(Exception):
 
 
 def is_archive(path: str) -> bool:
-    """Returns whether a file is compressed, by the ending of its name."""
+    """Returns whether the ending of a file name is that of a supported archive, such as .gz."""
     return os.path.splitext(path)[1].lower() in _FORMATS
 
 
 def decompressed(path: str, raw: BinaryIO) -> "BinaryIO | _Archive":
-    """Returns the stream `raw`, decompressed if the ending of `path` is that of an archive."""
+    """Returns the stream `raw` of the file at `path`, decompressed if the file is an archive."""
     form = _FORMATS.get(os.path.splitext(path)[1].lower())
     return _Archive(raw, *form) if form else raw
 
@@ -29,7 +29,7 @@ class _Archive:
     """Reads consecutive archives until the stream ends.
 
     The stream readers of the libraries are not strict enough: they ignore data after an archive
-    (bz2, lzma) or NULs there (gzip), or accept a truncated archive (zstandard). At most
+    (bz2, lzma), ignore NULs after it (gzip), or accept a truncated archive (zstandard). At most
     `stored_bytes` bytes of `raw` are decompressed at a time.
     """
 
@@ -39,7 +39,7 @@ class _Archive:
         self._stored, self._content = b"", memoryview(b"")
 
     def read(self, size: int) -> bytes:
-        """Reads at most `size` bytes; returns no bytes at the end."""
+        """Reads at most `size` bytes of decompressed content; returns b"" at the end."""
         while not self._content:
             # bz2 and lzma keep unused input, which bounds the size of their output.
             if not self._stored and getattr(self._archive, "needs_input", True):

@@ -58,7 +58,7 @@ class Reading:
 
 
 def find_input_files(patterns: str) -> list[str]:
-    """Returns the distinct files that a comma-separated list of files, globs and directories names.
+    """Returns the distinct paths that match a comma-separated list of files, globs and directories.
 
     `**` in a glob matches nested folders. A directory stands for all files below it, except hidden
     ones (a name with a leading dot). The files are sorted within a glob or a directory.
@@ -114,8 +114,8 @@ def read_documents(
 ) -> Iterator[list[str]]:
     """Yields the documents of one file, each a list of sentences.
 
-    `odd` counts the odd input of the file, after its last document. `open_file` opens a path and
-    returns the stream of its stored bytes.
+    After the last document, the counts of empty, malformed or too long input in the file are added
+    to `odd`. `open_file` opens a path and returns the stream of its stored bytes.
 
     Raises:
         InputError: if the file cannot be read, is a broken archive or UTF-16, or has too many

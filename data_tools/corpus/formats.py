@@ -1,7 +1,8 @@
 r"""Reads the corpus formats, one function per format.
 
 Each function yields the documents in the `Lines` of a file as texts with `\n` between sentences,
-and counts odd input. An over-long document is split (`data_tools.corpus.paragraphs`).
+and counts odd input (`data_tools.corpus.odd_input`). An over-long document is split
+(`data_tools.corpus.paragraphs`).
 """
 
 import html
@@ -94,7 +95,10 @@ def prose_texts(lines: Lines, language: str) -> Iterator[str]:
 
 
 def json_texts(lines: Lines, text_field: str, language: str) -> Iterator[str]:
-    """Yields the field `text_field` of each JSON line as a document; line breaks end paragraphs."""
+    """Yields the field `text_field` of each JSON object, one per line, as a document.
+
+    Line breaks in the field end paragraphs.
+    """
     document = Document(lines, language)
     for line, fields in _json_objects(lines, lines.lines(), text_field):
         yield from document.of_paragraphs(fields[text_field].split("\n"), line)
@@ -138,8 +142,8 @@ def _json_objects(
 def wiki_texts(lines: Lines, language: str) -> Iterator[str]:
     """Yields the articles in the output of WikiExtractor: `<doc ...>` to `</doc>`, or JSON lines.
 
-    The first character of the file determines the form. A first line that repeats the title is
-    skipped. Redirects are empty documents.
+    The first non-blank line of the file determines the form. If the first line of an article
+    repeats its title, the line is skipped. Redirects are counted as empty documents.
     """
     source = lines.lines()
     for first in source:
@@ -185,7 +189,10 @@ def _wiki_tag_texts(lines: Lines, source: Iterable[Line], language: str) -> Iter
 
 
 def _title_of_tag(text: str) -> str | None:
-    """Returns the title in `<doc ... title="...">`, "" without one, None for other lines."""
+    """Returns the title in a line `<doc ... title="...">`.
+
+    Returns "" if the tag has no title, and None if the line is no such tag.
+    """
     if not (_DOC_TAG_STARTS.match(text) and text.endswith(">")):
         return None
     attributes = text[:-1].rstrip()

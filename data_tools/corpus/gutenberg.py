@@ -32,10 +32,11 @@ _MAX_HEADER_BYTES = 1 << 20
 
 
 def gutenberg_texts(lines: Lines, language: str) -> Iterator[str]:
-    """Yields the books of a Project Gutenberg file, the text between the markers, as documents.
+    """Yields the books of a Project Gutenberg file as documents.
 
-    The header names the character set. Credits ("Produced by ...") at the start of a book and the
-    underscores of _emphasis_ are removed. A file without markers is read as one book.
+    A book is the text between a start marker and an end marker; a file without markers is read as
+    one book. The lines before the start marker may name the character set. Credits ("Produced by
+    ...") at the start of a book and the underscores of _emphasis_ are removed.
     """
     document = Document(lines, language, _tidy_book)
     opened: Line | None = None  # first line of the current book

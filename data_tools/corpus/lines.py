@@ -41,9 +41,10 @@ class Line(NamedTuple):
 
 
 class Lines:
-    """The lines of one file, which can be read once; longer lines than `max_line_bytes` are split.
+    """The lines of one file, which can be read once.
 
-    `max_bad_line_share` is the maximum fraction of undecodable or malformed lines.
+    Lines with more than `max_line_bytes` bytes are split. `max_bad_line_share` is the maximum
+    fraction of undecodable or malformed lines. The attribute `odd` counts odd input.
     """
 
     def __init__(
@@ -76,7 +77,7 @@ class Lines:
     def decode(self, line: Line, encoding: str = "utf-8") -> str:
         """Decodes a line; undecodable bytes are counted and become U+FFFD.
 
-        Raises an `InputError` if the line cannot be decoded and no bad line is allowed.
+        Raises an `InputError` if the line cannot be decoded and `max_bad_line_share` is 0.
         """
         try:
             return line.content.decode(encoding)
@@ -96,7 +97,7 @@ class Lines:
         return text
 
     def add_malformed(self, line: Line, problem: str) -> None:
-        """Counts a line with an unexpected format; raises an `InputError` if none is allowed."""
+        """Counts a malformed line; raises an `InputError` if `max_bad_line_share` is 0."""
         self.odd.add("malformed_lines", self.path, line.number, line.offset, problem)
         self._add_bad(line.number, f"{problem} (byte offset {line.offset} of the file)")
 
@@ -106,7 +107,10 @@ class Lines:
         self.odd.add(kind, self.path, number, offset, times=times)
 
     def check_bad_lines(self) -> None:
-        """Raises an `InputError` that quotes the first bad line if the whole file had too many."""
+        """Raises an `InputError` if more than `max_bad_line_share` of all lines were bad.
+
+        Must be called after the last line was read. The message describes the first bad line.
+        """
         if self._num_bad_lines > self._max_bad_line_share * self._num_lines:
             self._raise_bad_lines()
 
@@ -205,7 +209,10 @@ class Lines:
 
 
 def _is_blank(part: bytes | bytearray) -> bool:
-    """Returns whether a part of an over-long line looks like a blank line, which ends documents."""
+    """Returns whether a part of an over-long line has only white space.
+
+    Such a part is skipped, because a blank line would end a document.
+    """
     return not part.decode(errors="replace").strip()
 
 

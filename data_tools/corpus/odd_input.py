@@ -53,8 +53,8 @@ class OddInput:
     ) -> None:
         """Counts `times` occurrences of a kind (`KINDS`) in a file, and records their first place.
 
-        `line` starts at 1; `offset` is the byte offset in the decompressed file. `detail` gives
-        details if the kind alone is not specific enough.
+        `line` is the line number, from 1, and `offset` the byte offset in the decompressed file.
+        `detail` describes the place if the kind alone is not specific enough.
         """
         self._counts[kind] += times
         self._files[kind] = 1
@@ -64,7 +64,7 @@ class OddInput:
             places.append(place | {"what": detail} if detail else place)
 
     def merge(self, other: "OddInput | Mapping[str, Any]") -> None:
-        """Adds the counts of other files, given as an `OddInput` or its `to_dict`."""
+        """Adds the counts of other files, given as an `OddInput` or the result of `to_dict`."""
         for kind, entry in (other.to_dict() if isinstance(other, OddInput) else other).items():
             self._counts[kind] += entry["count"]
             self._files[kind] += entry["files"]

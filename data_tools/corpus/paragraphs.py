@@ -16,15 +16,18 @@ MAX_PARAGRAPH_LENGTH = 1 << 20
 
 
 def is_over_long(length: int, num_sentences: int) -> bool:
-    """Returns whether a document, `length` characters so far, must be split here."""
+    """Returns whether a document must be split because its part read so far is too long.
+
+    `length` is the number of characters of this part.
+    """
     return length > MAX_DOCUMENT_LENGTH or num_sentences > MAX_DOCUMENT_SENTENCES
 
 
 class Document:
     """The document that is being read; its methods yield texts with one sentence per line.
 
-    `lines` count odd input. `tidy` cleans a paragraph, given its text and its index in the
-    document, before it is split into sentences.
+    Odd input is counted with `lines.add_odd`. `tidy(text, index)` returns the cleaned text of the
+    paragraph with this index in the document, before it is split into sentences.
     """
 
     def __init__(self, lines: Lines, language: str, tidy: Callable[[str, int], str] | None = None):
@@ -39,7 +42,11 @@ class Document:
         self._is_in_parts = False
 
     def add_line(self, text: str, line: Line) -> Iterator[str]:
-        """Adds a line to the paragraph; a blank line ends it. Yields over-long text as a part."""
+        """Adds a line to the current paragraph; an empty `text` ends the paragraph.
+
+        If the document is over-long, yields its sentences so far. `line` is the place of the text
+        in the file.
+        """
         if not text:
             self.end_paragraph()
             return
@@ -79,7 +86,7 @@ class Document:
         yield from self.end()
 
     def of_paragraphs(self, paragraphs: list[str], line: Line) -> Iterator[str]:
-        """Yields the document that consists of these paragraphs, all from one line of the file."""
+        """Yields a document, given its paragraphs, which are all from one line of the file."""
         for paragraph in paragraphs:
             start = 0
             while start < len(paragraph):

@@ -53,8 +53,9 @@ def _sentences_in_random_order(
     """Shuffles the documents and splits sentences of more than `max_tokens` tokens.
 
     Returns:
-        source int64 [n], the start of each sentence in the documents' ids; length int64 [n], its
-        number of tokens; num_sentences int64 [number of documents], in the new document order.
+        source int64 [n], the start of each sentence in the documents' ids; length int64 [n], the
+        number of tokens of each sentence; num_sentences int64 [number of documents], the number of
+        sentences of each document, in the new order of the documents.
     """
     document = np.argsort(rng.random(len(documents)), kind="stable")
     num_sentences = np.diff(documents.document_starts)[document]

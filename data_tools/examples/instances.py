@@ -157,8 +157,9 @@ def _random_halves(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Draws a random B for each A; returns b_start and b_end, int64 [n] each.
 
-    B consists of sentences of another document than `document`, int64 [n], from a random one
-    onwards. It has about `target` tokens, int64 [n], and at least one sentence.
+    `document`, int64 [n], is the index of the document of A. B consists of consecutive sentences of
+    another document, starting with a random one. It has about `target` tokens, int64 [n], and at
+    least one sentence.
     """
     other = document
     for _ in range(10):  # after 10 attempts, accept the same document, as in BERT
@@ -183,9 +184,10 @@ def _order_pairs(
 ) -> np.ndarray:
     """Splits chunks into pairs, int64 [n, 5], in order (label 0) or swapped (label 1).
 
-    A chunk of one sentence is split inside it, and skipped if the sentence is a single token.
-    `first`, int64 [n], is the first sentence of each chunk. `a_end` and `end`, int64 [number of
-    sentences], are where the chunk starting at each sentence is split and ends.
+    A chunk of one sentence is split inside the sentence, and skipped if the sentence is a single
+    token. `starts` are the `sentence_starts` of the documents, and `first`, int64 [number of
+    chunks], is the first sentence of each chunk. For a chunk that starts at each sentence, `a_end`
+    and `end`, int64 [number of sentences], are the first sentence after A and after the chunk.
     """
     begin, split, end = starts[first], starts[a_end[first]], starts[end[first]]
     is_one = np.flatnonzero(split == end)
@@ -201,9 +203,10 @@ def _order_pairs(
 def sample_targets(
     count: int, longest: int, short_seq_prob: float, rng: np.random.Generator
 ) -> np.ndarray:
-    """Samples `count` target lengths, int64: `longest`, or uniform in [2, longest] if short.
+    """Samples target lengths, int64 [count].
 
-    A target is short with the probability `short_seq_prob`.
+    With probability `short_seq_prob`, a target length is drawn uniformly from [2, longest];
+    otherwise it is `longest`.
     """
     is_short = rng.random(count) < short_seq_prob
     short = 2 + _below(np.full(count, longest - 1), rng)
@@ -228,7 +231,7 @@ def truncate_pairs(pairs: np.ndarray, max_num_tokens: int, rng: np.random.Genera
     excess = a_length + b_length - max_num_tokens
     too_long = np.flatnonzero(excess > 0)
     a_length, b_length, excess = a_length[too_long], b_length[too_long], excess[too_long]
-    # First the longer half shrinks to the other's length, then they take turns, B first.
+    # First the longer segment loses tokens until both are equal, then B and A in turns, B first.
     a_removed = np.minimum(np.maximum(a_length - b_length, 0), excess)
     b_removed = np.minimum(np.maximum(b_length - a_length, 0), excess)
     in_turns = excess - a_removed - b_removed

@@ -58,7 +58,11 @@ def _pack_window(
     max_seq_length: int,
     max_predictions_per_seq: int,
 ) -> list[list[int]]:
-    """Packs one window of examples, which must be sorted by decreasing length."""
+    """Packs one window of examples into rows; returns the example indices of each row.
+
+    `examples` are the indices of the examples, sorted by decreasing length. `lengths` and
+    `num_predictions` are in the same order.
+    """
     rows: list[list[int]] = []
     predictions_left: list[int] = []
     # with_room[r] lists the rows with room for r more tokens, and bit r of `rooms` is set if there

@@ -58,7 +58,7 @@ _Part = tuple[np.ndarray, np.ndarray | None]
 
 
 def _map_entry(name: str, values: np.ndarray) -> _Part:
-    """Encodes one feature of every example: its name and its list of values."""
+    """Encodes one feature of n messages: its name and its list of values, [n, width]."""
     if np.issubdtype(values.dtype, np.floating):
         list_field = _FIELD_2
         part = np.ascontiguousarray(values, "<f4").view(np.uint8), None
@@ -76,7 +76,10 @@ def _map_entry(name: str, values: np.ndarray) -> _Part:
 
 
 def _header(field: int, size: np.ndarray) -> _Part:
-    """Encodes the field tag and the size in bytes, int64 [n], of one field of each message."""
+    """Encodes the header of one field of n messages: the field tag, and the size of the field.
+
+    `size`, int64 [n], is in bytes.
+    """
     header = np.full((len(size), 1), field, np.uint8)
     return _concatenate([(header, None), _varints(size[:, None])])
 
@@ -104,7 +107,7 @@ def _varints(values: np.ndarray) -> _Part:
 
 
 def _lengths(part: _Part) -> np.ndarray:
-    """Returns the number of bytes of each message's part, int64 [n]."""
+    """Returns the number of bytes in use of each message's part, int64 [n]."""
     grid, used = part
     if used is None:
         return np.full(len(grid), grid.shape[1])

@@ -22,7 +22,7 @@ _PACKED = (
 _REQUIRED = ("input_ids", "input_mask", "segment_ids", "next_sentence_labels")
 _MASKS = ("masked_lm_positions", "masked_lm_ids", "masked_lm_weights")
 
-# By feature name: the number of values per record, and whether they are floats.
+# {feature name: (number of values per record, whether the values are floats)}
 Shape = dict[str, tuple[int, bool]]
 
 
@@ -33,7 +33,7 @@ class Batch:
     Attributes:
         file: path of the file.
         first_row: index of the first row in the file.
-        features: int32 or float32 [n, width] by name.
+        features: {name: int32 or float32 [n, width]}.
     """
 
     file: str
@@ -79,7 +79,7 @@ class Batch:
 
     @cached_property
     def predicted(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """The row, column and original token id of each prediction, three int arrays."""
+        """The row, column and original token id of all predictions, int arrays of equal length."""
         row, slot = np.nonzero(self.features["masked_lm_weights"])
         positions, ids = self.features["masked_lm_positions"], self.features["masked_lm_ids"]
         return row, positions[row, slot], ids[row, slot]
@@ -104,7 +104,7 @@ class Batch:
 
     @cached_property
     def next_sentence_labels(self) -> np.ndarray:
-        """The label of each example, int32 [E]."""
+        """The next-sentence label of each example, int32 [E]."""
         labels = self.features["next_sentence_labels"]
         if self.is_packed:
             return labels[self.features["next_sentence_weights"] != 0]
@@ -146,7 +146,9 @@ def read_shape(path: str) -> Shape | None:
 
 
 def read_batches(path: str, shape: Shape, max_records: int | None = None) -> Iterator[Batch]:
-    """Reads up to `max_records` records of a file in batches; validates checksums and values.
+    """Reads the records of a file in batches; validates checksums and values.
+
+    `shape` is the result of `read_shape`. At most `max_records` records are read; None reads all.
 
     Raises:
         InputError: if a record is damaged, or has another shape or impossible values.

@@ -114,7 +114,8 @@ class Statistics:
         starts = np.cumsum(batch.lengths) - batch.lengths
         position = np.arange(len(batch.owner)) - np.repeat(starts, batch.lengths)
         if len(self._multipliers) <= batch.is_real.shape[1]:
-            rng = np.random.default_rng(0)  # its first numbers are the same for every size
+            # The first numbers of the generator are the same for every size.
+            rng = np.random.default_rng(0)
             random = rng.integers(0, 2**64, size=batch.is_real.shape[1] + 1, dtype=np.uint64)
             self._multipliers = random | np.uint64(1)
         multiplier = self._multipliers[position]
@@ -169,7 +170,10 @@ def _share(part: int, sums: dict[str, int], total: str) -> float | None:
 
 
 def _summary(counts: np.ndarray) -> dict[str, float]:
-    """Returns the mean and quantiles of a histogram; each quantile is a value that occurs."""
+    """Returns the mean and quantiles ("p0", "p5", ...) of values from a histogram.
+
+    `counts[v]` is the number of times that the value v occurs. Each quantile is one of the values.
+    """
     total = max(int(counts.sum()), 1)
     reached = np.cumsum(counts)
     ranks = [max(1, -(-total * q // 100)) for q in _QUANTILES]

@@ -44,7 +44,8 @@ def describe(
 ) -> Iterator[str]:
     """Yields lines of text that show the examples of one row of a batch.
 
-    `next_sentence` is the setting that made the pairs (`Settings`), or None if it is not known.
+    `vocab` are the tokens of the vocabulary. `next_sentence` is the setting that the pairs were
+    created with (`Settings`), or None if it is not known.
     """
     paint = _paint if color else lambda text, _: text
     predicted = _predicted_ids(batch, row)
@@ -92,7 +93,7 @@ def _paint(text: str, style: str) -> str:
 
 
 def _join(tokens: list[tuple[str, str | None]], color: bool, style: str) -> str:
-    """Joins (token, predicted token or None) pairs to text."""
+    """Joins tokens to text; `tokens` are (token in the record, original token if predicted)."""
     parts: list[tuple[str, str]] = []
     before = None
     for now, label in tokens:
@@ -111,7 +112,11 @@ def _join(tokens: list[tuple[str, str | None]], color: bool, style: str) -> str:
 
 
 def _mark(now: str, label: str | None, joins: bool) -> tuple[str, str]:
-    """Formats a token; returns the text and its style, which shows how the token was masked."""
+    """Formats a token `now` of a record; returns the text, and a style or "".
+
+    `label` is the original token if it is predicted, else None. `joins` is whether there is text
+    before the token, so that ## is omitted.
+    """
     word = (label if label is not None else now).removeprefix("##" if joins else "")
     if label is None:
         return word, ""

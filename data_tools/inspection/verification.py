@@ -10,7 +10,8 @@ from keras_bert.data.record_files import MANIFEST, RecordFiles
 def verify(found: RecordFiles, progress: Callable[[int], None] = lambda _: None) -> Iterator[str]:
     """Yields a message for each record file or vocabulary that differs from its manifest.
 
-    `progress` is called with the size of each verified file in bytes.
+    `found` are the record files of one folder. `progress` is called with the size of each verified
+    file in bytes.
     """
     shards = found.shards()
     if found.manifest:

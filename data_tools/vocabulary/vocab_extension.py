@@ -1,7 +1,8 @@
 """Replaces the unused tokens of a vocabulary by new words of a corpus.
 
-This adapts a vocabulary to the terms of a domain. A model that is trained further with it keeps all
-other rows of its token embeddings, and each new word gets a row that was not used before.
+This adapts a vocabulary to the terms of a domain. If a model is trained further with the extended
+vocabulary, each new word uses a row of the token embeddings that no token used before, and all
+other tokens keep their rows.
 """
 
 from collections import Counter
@@ -17,10 +18,10 @@ _WORDS_PER_BATCH = 1 << 16
 
 
 def load_extensible(vocab_file: str, do_lower_case: bool, num_new_words: int = 0) -> list[str]:
-    """Reads a vocabulary with at least `num_new_words` [unusedN] tokens, or one.
+    """Reads a vocabulary, and checks that `num_new_words` words can be added (0: at least one).
 
-    Raises an `InputError` if the file is unreadable, has too few [unusedN] tokens or another
-    casing.
+    Raises an `InputError` if the file is unreadable, has too few [unusedN] tokens, or a casing that
+    contradicts `do_lower_case`.
     """
     vocab = load_vocab(vocab_file)
     num_unused = len(unused_ids(vocab))
@@ -53,7 +54,7 @@ def extend_vocab(
     min_frequency: int = 2,
     num_new_words: int = 0,
 ) -> tuple[list[str], list[str]]:
-    """Replaces [unusedN] tokens of a vocabulary by the most frequent words that are not one token.
+    """Replaces [unusedN] tokens of a vocabulary by the most frequent words that it lacks.
 
     `words` maps each word to its number of occurrences; the other arguments are those of
     `build_vocab.VocabExtension`.

@@ -47,7 +47,7 @@ def learn_vocab(
 
 
 def check_vocab_size(vocab_size: int, num_unused: int) -> None:
-    """Raises an InputError if a size leaves no room for a single character."""
+    """Raises an InputError if a vocabulary size leaves no room for a single-character token."""
     num_special = len(SPECIAL_TOKENS) + num_unused
     if alphabet_limit(vocab_size, num_unused) < 1:
         raise InputError(
@@ -113,7 +113,10 @@ def _learn_tokens(
 
 
 def _lines(words: dict[str, int]) -> Iterator[str]:
-    """Repeats each word as often as it occurs, because the trainer does not accept counts."""
+    """Yields lines of text in which each word of {word: count} is repeated `count` times.
+
+    The trainer does not accept counts.
+    """
     line: list[str] = []
     for word in sorted(words):
         times = words[word]

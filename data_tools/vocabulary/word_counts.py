@@ -23,8 +23,8 @@ def count_words(
 ) -> Counter[str]:
     """Returns the number of occurrences of each word, except words too long for the tokenizer.
 
-    Adds the odd input in the files to `odd`. Raises an `InputError` if a file cannot be read or the
-    corpus has no words.
+    Adds the counts of empty, malformed or too long input to `odd`. Raises an `InputError` if a file
+    cannot be read or the corpus has no words.
     """
     start_tensorflow()
     from keras_bert.text.tokenizer import BertTokenizer

@@ -37,10 +37,12 @@ class Checkpoint:
 
     Attributes:
         path: the directory, prefix or file.
-        kind: the name of its format in log messages.
+        kind: the name of the format in log messages, such as "a KerasHub preset".
         vocab: the V tokens in the order of their ids; None if there is no vocabulary, or if the
             tokenizer is not supported.
-        settings: the keys of Hugging Face's config.json.
+        do_lower_case: whether the tokenizer lower-cases text.
+        settings: the content of Hugging Face's config.json, or its equivalent in other formats.
+        open_weights: returns a context manager that opens the weights for reading.
         tokenizer_mismatch: one line with the file, key and value of the first unsupported tokenizer
             setting; None if all are supported.
     """
@@ -56,7 +58,7 @@ class Checkpoint:
 
     @property
     def why_no_vocab(self) -> str:
-        """The reason why there is no vocabulary, as the start of an error message."""
+        """The reason why `vocab` is None, as the start of an error message."""
         return self.tokenizer_mismatch or f"{self.path}: has no vocabulary"
 
     @property
@@ -69,18 +71,18 @@ class Checkpoint:
 
     @property
     def problem_type(self) -> str | None:
-        """The name of a classifier's loss in transformers; None if unknown."""
+        """A classifier's loss, as named in `ModelDescription`; None if unknown."""
         return self.settings.get("problem_type")
 
     @property
     def architecture(self) -> str | None:
-        """The transformers class with the same heads; None if unknown."""
+        """The name of the transformers class with the same heads; None if unknown."""
         names = self.settings.get("architectures")
         return names[0] if isinstance(names, list) and names else None
 
     @property
     def extra(self) -> dict[str, Any]:
-        """The settings that are not in the config and that this library does not write itself."""
+        """The settings that are not in `config` and that this library does not write itself."""
         known = self.config.to_dict().keys() | _ALWAYS_WRITTEN
         return {key: value for key, value in self.settings.items() if key not in known}
 
@@ -97,7 +99,7 @@ class Checkpoint:
         )
 
     def check_segments(self) -> None:
-        """Checks that the encoder supports pairs of texts."""
+        """Raises an InputError if the encoder does not support pairs of texts."""
         count = self.config.type_vocab_size
         if count < 2:
             raise InputError(
@@ -106,7 +108,7 @@ class Checkpoint:
             )
 
     def load_into(self, model: keras.Model) -> LoadReport:
-        """Loads the weights into one of keras_bert.models, or into an encoder.
+        """Loads the weights into a network of `keras_bert.models`.
 
         Raises:
             InputError: the weights do not match the model; all mismatches are listed.
@@ -118,8 +120,8 @@ class Checkpoint:
 def guess_lower_case(vocab: Sequence[str] | None, path: Path) -> bool:
     """Guesses whether the model of a checkpoint without a tokenizer config is uncased.
 
-    It is cased if a token in its vocabulary has a capital letter. Without a vocabulary, the folder
-    name decides, as in Google's names `cased_L-12...` and `multi_cased_L-12...`.
+    The model is cased if a token of `vocab` has a capital letter. Without a vocabulary, the folder
+    name in `path` decides, as in Google's names `cased_L-12...` and `multi_cased_L-12...`.
     """
     if vocab:
         # Ignore tokens such as [CLS], and <S>, which even the Chinese vocabulary contains.

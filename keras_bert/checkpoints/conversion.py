@@ -48,8 +48,9 @@ def convert(
 
     The weights are loaded into the smallest model class with the checkpoint's heads, and written in
     the format `to`: `hugging_face`, `tf1` or `keras_hub`. Weights that the checkpoint lacks are not
-    written. Without `heads`, only the encoder is converted. `do_lower_case` is by default as stored
-    in the source. The target may be the result of an earlier conversion to the same format.
+    written. Without `heads`, only the encoder is converted. If `do_lower_case` is None, the casing
+    of the source is written. The target may be the result of an earlier conversion to the same
+    format, which is replaced. Returns the report of loading the source.
 
     Raises:
         InputError: the source cannot be opened or is inconsistent, or the target cannot be written
@@ -111,7 +112,7 @@ def _architecture(model: keras.Model, paths: Collection[str]) -> str:
 
 
 def _warn(checkpoint: Checkpoint, to: str) -> None:
-    """Warns about settings that the other library ignores; this library restores them."""
+    """Warns about settings that the other library ignores; this library still reads them."""
     other = {"tf1": "Google's code", "keras_hub": "KerasHub"}[to]
     if checkpoint.config.hidden_act not in ("gelu_new", "gelu_tanh"):
         act = checkpoint.config.hidden_act

@@ -1,8 +1,8 @@
 """Reads and writes TF1 checkpoints in the format of Google's BERT release.
 
-The written checkpoints can be opened by Google's code. In this code, `gelu` means the tanh
-approximation, which is `gelu_new` in this library. Settings that do not exist in Google's
-`bert_config.json` (another gelu, casing, label names) are stored in it under additional keys, which
+The written checkpoints can be opened by Google's code. In Google's code, `gelu` means the tanh
+approximation, which is `gelu_new` in this library. `bert_config.json` also contains the settings
+that Google's code does not have (the exact gelu, casing, label names), under additional keys, which
 Google's code ignores.
 """
 
@@ -27,7 +27,7 @@ from keras_bert.text.vocabulary import fit_vocab, load_vocab
 CONFIG, VOCAB, PREFIX = "bert_config.json", "vocab.txt", "bert_model.ckpt"
 FILES = (CONFIG, VOCAB, "checkpoint", f"{PREFIX}.index", f"{PREFIX}.data-00000-of-00001")
 
-# The additional key for an activation that Google's code does not support.
+# The additional key for the exact name of a gelu, because Google's code only knows `gelu`.
 _EXACT_ACT = "keras_bert_hidden_act"
 
 # Layer names of this library -> Google's; all other parts of a name are the same.
@@ -46,7 +46,7 @@ _SLOT = re.compile(
 
 
 def google_name(path: str) -> str:
-    """Converts a variable path of this library to the name in Google's code.
+    """Converts a variable path of this library to the name in Google's checkpoints.
 
     `encoder/layer_0/output/dense/kernel` becomes `bert/encoder/layer_0/output/dense/kernel`. Raises
     a KeyError if no model of this library has such a variable.
@@ -59,7 +59,7 @@ def google_name(path: str) -> str:
 
 
 def _transpose(path: str, value: np.ndarray) -> np.ndarray:
-    """Transposes the kernels of all heads except masked LM, which Google stores as [out, in]."""
+    """Transposes the kernels that Google stores as [out, in]: of all heads except masked LM."""
     is_head = path in ("next_sentence/kernel", "classifier/kernel", "span/kernel")
     return value.T if is_head else value
 
@@ -148,7 +148,7 @@ def write_google_checkpoint(
 def _read_config_and_vocab(
     folder: Path, where: Path
 ) -> tuple[dict[str, Any], BertConfig, list[str] | None]:
-    """Reads the config and the vocabulary of a folder; error messages call it `where`."""
+    """Returns a folder's settings, config and vocabulary; error messages call it `where`."""
     if not (folder / CONFIG).is_file():
         raise InputError(
             f"{where}: has no {CONFIG}; expected it next to the weights. Copy the one that was "
@@ -170,7 +170,7 @@ def _read_config_and_vocab(
 
 
 def _prefix(folder: Path) -> Path:
-    """Returns the prefix of the checkpoint that the file `checkpoint` names, or of the only one."""
+    """Returns the prefix that the file `checkpoint` of a folder names, or else the only one."""
     names = sorted(path.name.removesuffix(".index") for path in folder.glob("*.index"))
     state = folder / "checkpoint"
     if state.is_file():

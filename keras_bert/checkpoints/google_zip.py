@@ -12,7 +12,7 @@ from pathlib import Path, PurePosixPath
 
 from keras_bert.common.errors import InputError
 
-# Weights cannot be compressed by this factor; smaller archives are harmless anyway.
+# Weights cannot be compressed by a factor of _MAX_RATIO. _SMALL_ZIP bytes are harmless anyway.
 _MAX_RATIO, _SMALL_ZIP = 10, 64 << 20
 
 
@@ -35,7 +35,7 @@ def unpacked(path: Path, selected: str) -> Iterator[Path]:
                 members = _members(archive, selected)
                 _check_size(path, members, Path(folder))
                 for name, member in members.items():
-                    # Reads at most `file_size` bytes, also if the archive contains more.
+                    # Reads at most `file_size` bytes, even if the archive contains more.
                     with archive.open(member) as source, open(Path(folder, name), "wb") as target:
                         shutil.copyfileobj(source, target)
         except InputError:

@@ -57,7 +57,7 @@ _TOKENIZER_RULES = (
     ("suffix_indicator", "##"),
     ("oov_token", "[UNK]"),
 )
-# Values that are fixed in KerasHub, unless metadata.json contains the original ones.
+# Settings that are fixed in KerasHub; this library adds the model's values to metadata.json.
 _FIXED = {"hidden_act": "gelu_new", "layer_norm_eps": 1e-12, "initializer_range": 0.02}
 
 
@@ -82,7 +82,7 @@ def _layout(config: BertConfig, settings: Mapping[str, Any]) -> Layout:
 
 
 def is_keras_hub_preset(path: Path) -> bool:
-    """Returns whether a path is a preset: its config.json has a class name and a config."""
+    """Returns whether a folder is a preset: config.json has the keys class_name and config."""
     return (path / CONFIG).is_file() and {"class_name", "config"} <= read_json(path / CONFIG).keys()
 
 
@@ -141,7 +141,7 @@ def _tokenizer_mismatch(
         rules += (("strip_accents", False),)
     elif tokenizer.get("strip_accents") is False:
         # KerasHub's default is false, even in presets of uncased models that it converted from
-        # Hugging Face. This is an error there, because these models were trained without accents.
+        # Hugging Face. This is an error of KerasHub: these models were trained without accents.
         logging.warning(
             "%s: strip_accents is false; accents are stripped anyway, as in Google's BERT",
             file,
@@ -150,7 +150,11 @@ def _tokenizer_mismatch(
 
 
 def _settings(backbone: Mapping[str, Any], own: Any) -> dict[str, Any]:
-    """Returns the keys of config.json: sizes from KerasHub's config, the rest from `own`."""
+    """Returns settings with Hugging Face's keys.
+
+    The sizes are from KerasHub's config `backbone`. The others are from `own`, which this library
+    writes to metadata.json, or default values.
+    """
     sizes = {ours: backbone[theirs] for ours, theirs in _SIZES.items() if theirs in backbone}
     fixed = {"attention_probs_dropout_prob": backbone.get("dropout", 0.1), **_FIXED}
     return {**fixed, **(own if isinstance(own, dict) else {}), **sizes}
@@ -179,7 +183,7 @@ def write_keras_hub_preset(
         if own:
             with h5py.File(folder / file, "w") as opened:
                 for name, value in own.items():
-                    # With a checksum, reading finds overwritten bytes; scalars cannot have one.
+                    # The checksum detects damaged data; HDF5 has none for scalars.
                     opened.create_dataset(
                         name.removeprefix(f"{part}/"), data=value, fletcher32=value.ndim > 0 or None
                     )

@@ -35,8 +35,9 @@ def keras_hub_name(path: str, is_token_classifier: bool = False) -> str:
     """Converts a variable path of this library to the file, group and index in KerasHub's files.
 
     `encoder/layer_0/output/dense/kernel` becomes
-    `backbone/layers/transformer_encoder/_feedforward_output_dense/vars/0`. KerasHub has no class
-    for token classifiers, so with `is_token_classifier` the path of the head is not converted.
+    `backbone/layers/transformer_encoder/_feedforward_output_dense/vars/0`. Heads that KerasHub
+    does not have, such as a token classifier (with `is_token_classifier`), are stored under
+    `task/keras_bert/`, followed by the path.
     """
     if path in _SINGLE_VARIABLES:
         return _SINGLE_VARIABLES[path]

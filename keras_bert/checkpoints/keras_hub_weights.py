@@ -21,7 +21,7 @@ WEIGHTS, TASK_WEIGHTS = "model.weights.h5", "task.weights.h5"
 
 @contextlib.contextmanager
 def open_weights(path: Path, layout: Layout) -> Iterator[StoredWeights]:
-    """Opens the weights of a preset, which can be read within the context.
+    """Opens the weights of a preset; they can be read while the context is open.
 
     Raises:
         InputError: a file is damaged, or refers to other files.
@@ -51,7 +51,7 @@ def open_weights(path: Path, layout: Layout) -> Iterator[StoredWeights]:
 
 def _collect(values: dict[str, h5py.Dataset], part: str, file: Path, name: str, found: Any) -> None:
     if isinstance(found, h5py.Dataset):
-        # Such datasets read other files of this machine. Links to other files are not visited.
+        # The values of such a dataset are in other files. `visititems` skips links to other files.
         if found.external or found.is_virtual:
             kind = "has external storage" if found.external else "is a virtual dataset"
             raise InputError(
@@ -69,6 +69,6 @@ def _array(path: Path, value: h5py.Dataset) -> np.ndarray:
         array = value[()]
     except (OSError, RuntimeError) as error:
         raise InputError(f"{path}: {value.name} cannot be read ({error})") from None
-    # HDF5 has no bfloat16: Keras stores the raw bytes, and the type as an attribute.
+    # HDF5 has no bfloat16: Keras stores the raw bytes, and the dtype as an attribute.
     is_bfloat16 = value.attrs.get("dtype") == "bfloat16" and value.dtype.itemsize == 2
     return array.view(ml_dtypes.bfloat16) if is_bfloat16 else array

@@ -17,7 +17,7 @@ class ModelDescription:
             LABEL_1, ...
         problem_type: a classifier's loss, as named in transformers: `single_label_classification`,
             `multi_label_classification` or `regression`.
-        extra: additional keys of config.json.
+        extra: additional entries of config.json, {key: value}.
         card: the model card (README.md) in Markdown; empty for none.
     """
 
@@ -30,10 +30,10 @@ class ModelDescription:
     card: str = ""
 
     def hugging_face_settings(self, architecture: str, num_labels: int | None) -> dict[str, Any]:
-        """Returns the keys of a config.json that transformers can open.
+        """Returns the content of a config.json that transformers can open.
 
-        `architecture` is the transformers class with the model's heads. `num_labels` is the number
-        of a classifier's logits, and None for other models.
+        `architecture` is the name of the transformers class with the model's heads. `num_labels` is
+        the number of a classifier's logits, and None for other models.
         """
         settings = {
             "architectures": [architecture],

@@ -90,10 +90,11 @@ def save_model_directory(
 ) -> None:
     """Writes a model directory atomically; replaces an earlier one at the same path.
 
-    `model` is one of keras_bert.models, or the encoder. The parent directory is created if needed.
+    `model` is a network of `keras_bert.models`. The parent directory is created if needed.
 
     Raises:
-        InputError: the directory cannot be written, or contains files of something else.
+        InputError: the directory cannot be written, or contains files that are not of a model
+            directory.
     """
     path = Path(path).absolute()
     check_replaceable(path)
@@ -122,7 +123,7 @@ def write_model_directory(
         folder: the target folder.
         weights: {variable path: array}.
         settings: the content of config.json.
-        vocab: the V tokens in the order of their ids; None: write no tokenizer files.
+        vocab: the V tokens in the order of their ids; if None, no tokenizer files are written.
         do_lower_case: whether the tokenizer lower-cases text.
     """
     act = settings["hidden_act"]
@@ -141,7 +142,7 @@ def write_vocab(path: Path, vocab: Sequence[str]) -> None:
 
 
 def check_replaceable(path: Path, replaceable: Collection[str] = MODEL_FILES) -> None:
-    """Rejects an existing path unless it is a directory with only `replaceable` files."""
+    """Rejects an existing path, except for a directory with only files named in `replaceable`."""
     if not path.exists():
         return
     if not path.is_dir():
@@ -166,7 +167,7 @@ def _pickle_hint(path: Path) -> str:
 
 
 def _check_settings(path: Path, settings: Mapping[str, Any]) -> None:
-    """Checks the types of settings that are not sizes of the encoder; null means missing."""
+    """Checks the types of `id2label` and `architectures`, and that `hidden_act` is not null."""
     names = settings.get("id2label") or {}
     if not isinstance(names, dict) or not all(isinstance(name, str) for name in names.values()):
         raise InputError(

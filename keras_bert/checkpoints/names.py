@@ -1,4 +1,4 @@
-"""Converts between variable paths of this library and Hugging Face's weight names.
+"""Converts variable paths of this library to Hugging Face's weight names.
 
 The paths follow Google's checkpoints. Kernels are [in, out]; Hugging Face stores the transpose.
 """
@@ -34,7 +34,7 @@ _VARIABLES = {
 TIED_DECODER = "cls.predictions.decoder.weight"
 
 # Older names: files of 2018 and 2019 name the variables of LayerNorm as Google does, and some files
-# contain the vocabulary's bias only under the decoder.
+# contain the masked-LM head's output bias only under the decoder's name.
 _OLDER_NAMES = (
     (re.compile(r"LayerNorm\.gamma$"), "LayerNorm.weight"),
     (re.compile(r"LayerNorm\.beta$"), "LayerNorm.bias"),

@@ -97,7 +97,7 @@ def open_safetensors(folder: Path) -> Iterator[StoredWeights]:
 
 
 def _current_names(source: Path, names: Iterable[str]) -> dict[str, str]:
-    """Returns {current name: name in the file}; older files name some weights differently."""
+    """Returns {current name: name in the file}; the names in older files may differ."""
     names_in_file: dict[str, str] = {}
     for name in names:
         first = names_in_file.setdefault(current_name(name), name)

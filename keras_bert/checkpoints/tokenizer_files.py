@@ -1,8 +1,9 @@
 """Reads the vocabulary and the settings of a Hugging Face tokenizer.
 
 A directory may specify a tokenizer that differs from this library's (docs/concepts/tokenizer.md),
-for example with MeCab's words, or with lower-casing that keeps accents. Its weights can be used,
-but its vocabulary cannot, because texts would have other tokens than in the model's training.
+for example one that splits words with MeCab, or that lower-cases but keeps accents. The weights in
+such a directory can be used, but the vocabulary cannot, because this library's tokenizer would
+split texts into other tokens than in the model's training.
 """
 
 import json
@@ -40,7 +41,7 @@ _RULES = (
     ("tokenize_chinese_chars", True),
     ("wordpieces_prefix", "##"),
 )
-# The same for tokenizer.json: the type of each step, and the keys of the steps.
+# The same for tokenizer.json: first the type of each step, then the settings of the steps.
 _STEPS = (
     ("normalizer.type", "BertNormalizer"),
     ("pre_tokenizer.type", "BertPreTokenizer"),
@@ -57,13 +58,14 @@ _FAST_RULES = (
 def read_tokenizer(
     path: Path, settings: Mapping[str, Any]
 ) -> tuple[list[str] | None, bool, str | None]:
-    """Reads the tokenizer files of a directory; `settings` are the keys of its config.json.
+    """Reads the tokenizer files of a directory; `settings` is the content of its config.json.
 
     Returns:
         vocab: the V tokens in the order of their ids, from `vocab.txt`, or else `tokenizer.json`;
-            None if there are none, or if the tokenizer is not BERT's.
+            None if the directory has neither file, or if the tokenizer is not BERT's.
         do_lower_case: whether text is lower-cased.
-        mismatch: the first setting that does not match BERT's tokenizer, as from `find_mismatch`.
+        mismatch: one line about the first setting that does not match BERT's tokenizer, from
+            `find_mismatch`; None if all match.
 
     Raises:
         InputError: a file cannot be read, or the vocabulary is invalid.
@@ -106,7 +108,7 @@ def find_mismatch(
 ) -> str | None:
     """Finds the first setting of a file that this library's tokenizer does not support.
 
-    `rules` are keys, each with the only supported value. A missing key or null matches every rule.
+    `rules` are (key, only supported value) pairs. A missing key or a null matches every rule.
     Returns one line with the file, the key and its value; None if all settings are supported.
     """
     for key, expected in rules:
@@ -125,7 +127,7 @@ def _mismatch(file: Path, key: str, found: Any, expected: Any) -> str:
 def _class_mismatch(
     path: Path, slow: Mapping[str, Any], steps: Mapping[str, Any], settings: Mapping[str, Any]
 ) -> str | None:
-    """Finds a tokenizer class that is not BERT's, or that does not specify BERT's steps."""
+    """Finds a tokenizer class that is not BERT's, or a missing step of a generic class."""
     # As in transformers, config.json names the class if tokenizer_config.json does not.
     file, declared = (TOKENIZER, slow) if slow.get("tokenizer_class") else (CONFIG, settings)
     name = declared.get("tokenizer_class")
@@ -138,7 +140,7 @@ def _class_mismatch(
 
 
 def _steps(fast: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the settings of all steps of tokenizer.json, such as `normalizer.lowercase`."""
+    """Returns the settings of tokenizer.json's steps, with keys such as `normalizer.lowercase`."""
     parts = {name: fast.get(name) for name in ("normalizer", "pre_tokenizer", "model")}
     return {
         f"{name}.{key}": value

@@ -1,7 +1,7 @@
 """Loads weights from checkpoints of any format into models, and converts weights for saving.
 
-float16, bfloat16 and float64 weights are converted to float32, the type of the model's variables.
-Other types, and weights that are not finite, are rejected.
+float16, bfloat16 and float64 weights are converted to float32, the dtype of the model's variables.
+Other dtypes, and weights that are not finite, are rejected.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -22,11 +22,11 @@ class Layout:
     """The names and array layout of the models' variables in one checkpoint format.
 
     Attributes:
-        name: variable path -> the format's name.
-        store: (path, array in this library's layout) -> array in the format's layout.
-        restore: (path, array in the format's layout) -> this library's layout, before a reshape.
+        name: function, variable path -> name in the format.
+        store: function, (path, array in this library's layout) -> array in the format's layout.
+        restore: the inverse of `store`, except for the shape, which the caller restores.
         encoder_prefix: the name prefix of the encoder's weights.
-        buffers: names with this prefix that are not weights.
+        buffers: names with `encoder_prefix` that are not weights.
         tied_decoder: the name of a second copy of the word embeddings, if the format has one.
     """
 
@@ -47,10 +47,11 @@ class StoredWeights:
     """The weights of an open file.
 
     Attributes:
-        source: the file; error messages start with it.
-        shapes: name -> shape, without the optimizer's slots.
-        read: name -> array, while the file is open.
-        names_in_file: name -> the name in the file, if it differs.
+        source: the path of the file; error messages start with it.
+        layout: the layout of the format, which also defines the names in `shapes`.
+        shapes: {name: shape}, without the optimizer's slots and counters.
+        read: function, name -> array; it works while the file is open.
+        names_in_file: {name: name in the file}; it may omit names that are the same.
         skipped: the number of optimizer slots and counters in the file.
     """
 
@@ -73,14 +74,14 @@ class StoredWeights:
         return None if shape is None else shape[0]
 
     def name_in_file(self, name: str) -> str:
-        """Returns the name of a weight in the file itself."""
+        """Returns the name of a weight in the file, which may be an older name."""
         return self.names_in_file.get(name, name)
 
     def read_float32(self, name: str) -> np.ndarray:
         """Reads a weight as float32.
 
         Raises:
-            InputError: the weight is not of a float type, or contains inf or NaN.
+            InputError: the weight has no float dtype, or contains inf or NaN.
         """
         value = np.asarray(self.read(name))
         if value.dtype not in _FLOATS:
@@ -97,7 +98,7 @@ class StoredWeights:
         return value
 
     def wrong_type(self, name: str, found: str) -> InputError:
-        """Returns the error for a weight of a type that cannot be loaded."""
+        """Returns the error for a weight of the dtype `found`, which cannot be loaded."""
         return InputError(
             f"{self.source}: {self.name_in_file(name)} has type {found}; expected one of "
             f"{', '.join(FLOAT_TYPES)}. Quantized checkpoints must be converted first by the "
@@ -110,6 +111,7 @@ class LoadReport:
     """The result of loading weights into a model; programs print it.
 
     Attributes:
+        source: the path of the file.
         loaded: paths of the loaded variables.
         new: paths of the variables that are not in the file and stay newly initialized.
         ignored: names in the file that are not in the model.
@@ -158,7 +160,7 @@ def weights_of(model: keras.Model) -> dict[str, np.ndarray]:
 
 
 def stored_arrays(weights: Mapping[str, np.ndarray], layout: Layout) -> dict[str, np.ndarray]:
-    """Converts weights, {variable path: array}, to the names and array layout of a format."""
+    """Converts {variable path: array} to {name: array} in the layout of a format."""
     return {
         layout.name(path): np.ascontiguousarray(layout.store(path, value))
         for path, value in weights.items()

@@ -1,1 +1,1 @@
-"""Provides errors, atomic files, locks, random bits and text files to all other packages."""
+"""Provides to all other packages: errors, file access, locks, random bits, Ctrl-C handling."""

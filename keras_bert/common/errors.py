@@ -10,18 +10,18 @@ class InputError(ValueError):
 
 
 class InUse(InputError):
-    """Raised when another process holds a lock or a port that this one needs.
+    """Raised when another process holds a lock or a port that this process needs.
 
-    The same command works once that process has ended. Programs therefore print the message as for
-    an `InputError`, but exit with the code of `EndedEarly`, and supervisors restart them.
+    The same command works once that other process has ended. Programs print the message as for an
+    `InputError`, but exit with `EndedEarly.EXIT_CODE`, so supervisors restart them.
     """
 
 
 class EndedEarly(Exception):
     """Raised when a run stops for a reason outside its settings; the same command resumes it.
 
-    The reason is a signal, or the loss of another worker. Programs print the one-line message and
-    exit with EXIT_CODE, and `keras_bert.training.supervise` restarts them.
+    The reason is a signal, or the loss of another worker process. Programs print the one-line
+    message and exit with EXIT_CODE, so `keras_bert.training.supervise` restarts them.
     """
 
     EXIT_CODE = 75  # EX_TEMPFAIL in sysexits.h: a temporary failure, try again

@@ -54,6 +54,8 @@ def value_of(
 ) -> Any:
     """Returns `content[name]`, or `default` if the value is missing or null.
 
+    `content` is the JSON object that was read from `path`.
+
     Raises:
         InputError: the value is not of type `kind`, which is int, float, bool or str.
     """
@@ -80,7 +82,7 @@ def write_bytes(path: str | os.PathLike, content: bytes) -> None:
 def sha256(path: str | os.PathLike, advance: Callable[[int], None] = lambda size: None) -> str:
     """Returns the SHA-256 checksum of a file, in hexadecimal.
 
-    `advance` is called with the number of bytes of each part of the file.
+    `advance` is called after each block that is read, with the number of bytes in the block.
     """
     digest = hashlib.sha256()
     with open(path, "rb", buffering=0) as file:
@@ -97,11 +99,11 @@ def atomic_path(
     """Yields a temporary path, and renames the file or folder written there to `path`.
 
     If the block succeeds, an existing file or folder at `path` is replaced; if it fails, `path`
-    does not change. The parent folder is created if necessary. `failures` are exceptions besides
-    OSError that mean that writing failed.
+    does not change. The parent folder is created if necessary. `failures` are the exception types
+    that mean, like OSError, that writing failed.
 
     Raises:
-        InputError: the file or folder cannot be written (permissions, a full disk).
+        InputError: the file or folder cannot be written (such as a full disk).
     """
     path = Path(path)
     partial = path.with_name(f".{path.name}.{_HOST}.{os.getpid()}.partial")
@@ -112,7 +114,7 @@ def atomic_path(
         for each in [*partial.rglob("*"), partial]:
             _flush(each)
         _replace(partial, path)
-        _flush(path.parent)  # Only the folder itself: other processes may write other files.
+        _flush(path.parent)  # Without the other files in it, which other processes may be writing.
     except (OSError, *failures) as error:
         reason = getattr(error, "strerror", None) or error
         raise InputError(f"{path}: cannot be written ({reason})") from error
@@ -134,13 +136,16 @@ def _remove_leftovers(path: Path) -> None:
 
 
 def _is_stale(partial: Path, host: str, pid: int) -> bool:
-    """Returns whether the writer of a partial file has ended; on another machine, age decides."""
+    """Returns whether the process that wrote a partial file has ended.
+
+    For a process on another machine, the age of the file decides.
+    """
     if host != _HOST:
         with contextlib.suppress(FileNotFoundError):
             return time.time() - partial.stat().st_mtime > _STALE_AFTER
         return False
     if pid == os.getpid():
-        return True  # In a container, a new process may have the same PID as the last.
+        return True  # In a container, a restarted process may get the same PID again.
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -160,7 +165,7 @@ def _flush(path: Path) -> None:
 
 
 def _replace(partial: Path, path: Path) -> None:
-    """Renames a file or folder to its final path; a folder that was there keeps a partial name."""
+    """Renames `partial` to `path`; a folder that was at `path` may then be at `partial`."""
     if not partial.is_dir() or not path.is_dir():
         os.replace(partial, path)
     elif not _exchange(partial, path):
@@ -168,7 +173,7 @@ def _replace(partial: Path, path: Path) -> None:
 
 
 def _exchange(partial: Path, path: Path) -> bool:
-    """Exchanges two folders in one step; returns whether the system and the disk can do that."""
+    """Exchanges two folders in one step; returns False if the system does not support this."""
     try:
         rename = ctypes.CDLL(None, use_errno=True).renameat2
     except (OSError, AttributeError):  # Not Linux, or an old C library.
@@ -185,8 +190,8 @@ def _exchange(partial: Path, path: Path) -> bool:
 def _rename_in_two_steps(partial: Path, path: Path) -> None:
     """Replaces a folder where folders cannot be exchanged, such as on NFS.
 
-    If the process is killed in between, the old folder stays under another name until the next
-    write of this path.
+    If the process is killed between the steps, the old folder stays under another name until the
+    next write to `path`.
     """
     aside = _aside(path)
     os.rename(path, aside)

@@ -10,23 +10,26 @@ _PROC, _GROUPS = Path("/proc"), Path("/sys/fs/cgroup")
 
 
 def available(proc: Path = _PROC, groups: Path = _GROUPS) -> int | None:
-    """Returns the memory that this process can still allocate on the machine and in its cgroups."""
+    """Returns the bytes that this process can still allocate; None if unknown.
+
+    They are limited by the free memory of the machine, and by the cgroups of the process.
+    """
     machine = _kilobytes(proc / "meminfo", "MemAvailable:")
     return None if machine is None else min([machine, *_available_in_groups(proc, groups)])
 
 
 def resident(proc: Path = _PROC) -> int | None:
-    """Returns the resident memory of this process."""
+    """Returns the resident memory of this process in bytes; None if unknown."""
     return _kilobytes(proc / "self/status", "VmRSS:")
 
 
 def peak_resident(proc: Path = _PROC) -> int | None:
-    """Returns the peak resident memory of this process since it started."""
+    """Returns the peak resident memory of this process in bytes; None if unknown."""
     return _kilobytes(proc / "self/status", "VmHWM:")
 
 
 def _available_in_groups(proc: Path, groups: Path) -> Iterator[int]:
-    """Yields the memory left below the limit of the process's cgroup and of each of its parents."""
+    """Yields the bytes left below each memory limit: of this process's cgroup and its parents."""
     own = [line[4:] for line in _lines(proc / "self/cgroup") if line.startswith("0::/")]
     for name in own:
         for part in (Path(name), *Path(name).parents):
@@ -44,7 +47,7 @@ def _kilobytes(file: Path, name: str) -> int | None:
 
 
 def _number(file: Path, name: str = "") -> int | None:
-    """Returns the number after a name at the start of a line of a file; None if there is none."""
+    """Returns the number after `name` in the first line that starts with both; None without one."""
     for line in _lines(file):
         words = line.removeprefix(name).split()
         if line.startswith(name) and words and words[0].isdecimal():

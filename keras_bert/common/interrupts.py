@@ -1,6 +1,6 @@
 """Handles Ctrl-C where Python's own handler does not suffice.
 
-This module imports nothing that takes time, because a program installs the handler first.
+This module imports only fast modules, because a program installs a handler before all other work.
 """
 
 import contextlib
@@ -14,7 +14,7 @@ INTERRUPTED = 130  # The exit code that shells report for Ctrl-C.
 
 
 class _Handler:
-    """Raises KeyboardInterrupt like Python's handler, and records that it did."""
+    """Raises KeyboardInterrupt like Python's handler, and sets `interrupted`."""
 
     interrupted = False
 
@@ -24,7 +24,7 @@ class _Handler:
 
 
 class _Exit:
-    """Ends the process with one line, without an exception that other code could replace."""
+    """Prints one line and ends the process, without an exception that other code could replace."""
 
     def __init__(self, name: str):
         self._line = f"{name}: interrupted\n"
@@ -37,12 +37,12 @@ class _Exit:
 
 @contextlib.contextmanager
 def exit_at_interrupt(name: str) -> Iterator[None]:
-    """Makes Ctrl-C end the process with a line that starts with `name`, at once.
+    """Makes Ctrl-C print a line that starts with `name` and end the process at once.
 
-    For the block that imports a program and ends its process, in which nothing has to be cleaned
-    up. The program's work runs in `keyboard_interrupts`. After the block, Ctrl-C has the default
-    action of the system, which prints no traceback while Python exits. Nothing changes if SIGINT
-    has a handler that is not Python's default one.
+    This is for the import of a program and for its exit, where nothing has to be cleaned up. The
+    program's work in between runs within `keyboard_interrupts`. After the block, Ctrl-C has the
+    default action of the system, which prints no traceback while Python exits. Nothing changes if
+    SIGINT has a handler that is not Python's default one.
     """
     if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
         yield
@@ -56,15 +56,15 @@ def exit_at_interrupt(name: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def keyboard_interrupts(*, imports_only: bool = False) -> Iterator[None]:
-    """Ends the block with KeyboardInterrupt at Ctrl-C, even if the exception is replaced.
+    """Makes Ctrl-C end the block with KeyboardInterrupt, even if other code converts the exception.
 
-    An interrupted import may raise another exception, because C extensions and libraries convert
-    the KeyboardInterrupt. Nothing changes outside the main thread, or if SIGINT has a handler that
-    is neither Python's default one nor of this module.
+    For example, C extensions convert a KeyboardInterrupt that is raised while they are imported.
+    Nothing changes outside the main thread, or if SIGINT has a handler that is neither Python's
+    default one nor from this module.
 
     Args:
-        imports_only: the block contains nothing but imports. Libraries may also ignore a
-            KeyboardInterrupt, so it is raised again at the end of the block.
+        imports_only: whether the block contains only imports. Libraries may even ignore a
+            KeyboardInterrupt while they are imported, so it is raised again after the block.
     """
     before = signal.getsignal(signal.SIGINT)
     is_replaceable = isinstance(before, _Handler | _Exit) or before is signal.default_int_handler

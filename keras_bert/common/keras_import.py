@@ -1,7 +1,7 @@
 """Registers the classes of keras_bert with Keras as soon as a program imports Keras.
 
-`keras.models.load_model` needs the registration to open files of `model.save`. keras_bert must not
-import Keras when it is imported itself, so it installs an import hook.
+`keras.models.load_model` needs the registration to open files of `model.save`. `import keras_bert`
+must not import Keras, so it installs an import hook.
 """
 
 import importlib
@@ -20,7 +20,7 @@ _MODULES = (
 
 
 def register_with_keras() -> None:
-    """Imports the modules with registered classes, now or as soon as Keras is imported."""
+    """Imports the modules that register classes: now if Keras is imported, else right after it."""
     if "keras" in sys.modules:
         _import_modules()
     elif not any(isinstance(finder, _KerasFinder) for finder in sys.meta_path):
@@ -33,14 +33,14 @@ def _import_modules() -> None:
 
 
 class _KerasFinder:
-    """An import hook that imports the modules of keras_bert right after Keras."""
+    """An import hook that imports the modules in `_MODULES` right after Keras."""
 
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
         if name != "keras":
             return None
-        import importlib.util  # Takes milliseconds.
+        import importlib.util  # Imported only here, because it takes milliseconds.
 
         sys.meta_path.remove(self)
         spec = importlib.util.find_spec(name)

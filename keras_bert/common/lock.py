@@ -17,18 +17,19 @@ def locked(path: str | os.PathLike, message: str) -> Iterator[None]:
     """Holds a lock on a file during the block, and deletes the file afterwards.
 
     If the process is killed, the lock ends too, and the remaining file does no harm. On a network
-    file system, the lock of a machine that is lost ends when its lease expires.
+    file system, the lock of a machine that has failed ends when the lease of the lock expires.
 
     Raises:
-        InUse: another process has the lock; the error is `message` and the name of that process.
-        InputError: locking fails.
+        InUse: another process has the lock. The error is `message`, followed by the id and the
+            machine of that process.
+        InputError: the file cannot be created or locked.
     """
     path = Path(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         # Opened for writing, because network file systems grant exclusive locks only then. The file
-        # is never replaced: two processes could hold locks on two successive files of the same
-        # name.
+        # is never replaced by another one of the same name, because two processes could then each
+        # hold a lock on one of them.
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
     except OSError as error:
         raise InputError(f"{path}: cannot be written ({error.strerror})") from error
@@ -41,7 +42,7 @@ def locked(path: str | os.PathLike, message: str) -> Iterator[None]:
             raise InputError(f"{path}: cannot be locked ({error.strerror})") from error
         if not _is_at(descriptor, path):  # Another process deleted the file meanwhile.
             raise InUse(f"{message}; {_REMEDY}")
-        with contextlib.suppress(OSError):  # The disk is full; the name is only for messages.
+        with contextlib.suppress(OSError):  # A full disk is harmless: the text is for messages.
             os.ftruncate(descriptor, 0)
             os.write(descriptor, f"process {os.getpid()} on {socket.gethostname()}".encode())
         try:

@@ -7,7 +7,7 @@ import keras_bert
 
 
 def package_versions(packages: Iterable[str]) -> dict[str, str]:
-    """Returns {package: version} of keras_bert and other packages; "not installed" if missing."""
+    """Returns {package: version, or "not installed"} for keras_bert and `packages`."""
     found = {"keras_bert": keras_bert.__version__}
     for package in packages:
         try:

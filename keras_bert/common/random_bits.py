@@ -12,7 +12,7 @@ from keras import ops
 
 
 def _int32(bits: int) -> int:
-    """Returns the signed integer with these 32 bits, because int32 tensors accept no other."""
+    """Returns the int32 value with these 32 bits, because int32 tensors reject larger integers."""
     return (bits & 0xFFFFFFFF) - ((bits & 0x80000000) << 1)
 
 
@@ -23,7 +23,7 @@ _GOLDEN = 0x9E3779B9
 
 
 def _xor_shift(x: Any, bits: int) -> Any:
-    """Returns x ^ (x >>> bits). Right shifts of int32 copy the sign bit, so it is masked off."""
+    """Returns x ^ (x >>> bits). Int32 shifts copy the sign bit; the copies are masked off."""
     return ops.bitwise_xor(
         x, ops.bitwise_and(ops.bitwise_right_shift(x, bits), (1 << (32 - bits)) - 1)
     )
@@ -37,11 +37,12 @@ def mix(x: Any) -> Any:
 
 
 def site_key(seed: Any, site: int) -> Any:
-    """Computes the keys of one site for `random_bits`, int32 [B].
+    """Computes the keys for `random_bits`, int32 [B], from seeds and a site.
 
     Args:
-        seed: int32 [B], the seed of each row (of an example, or of a step).
-        site: the index of the site; different sites get different bits.
+        seed: int32 [B], the seed of each row; a row is an example, or a training step.
+        site: the index of the place in the program that draws the bits; different sites get
+            different bits.
     """
     return mix(mix(seed + _int32(_GOLDEN)) + _int32(_GOLDEN * (2 * site + 1)))
 
@@ -51,10 +52,10 @@ def random_bits(key: Any, size: Any, *, keep_positions: bool = True) -> Any:
 
     Args:
         key: int32 [B], one per row, from `site_key`.
-        size: the number of elements in a row.
+        size: the number of values in a row.
         keep_positions: whether TensorFlow may store the positions as a constant, which is faster if
             many rows share them. Optimizer state is one long row, so the constant would take
-            gigabytes. The result is the same.
+            gigabytes. The values are the same in both cases.
     """
     # Each 32-bit word gives two elements, because 16 bits are enough for a dropout rate.
     # Positions are mixed once for all rows, into words so different that the keys of two rows
@@ -70,7 +71,7 @@ def random_bits(key: Any, size: Any, *, keep_positions: bool = True) -> Any:
 
 
 def _count(size: Any, key: Any) -> Any:
-    """Returns 0, 1, ... size - 1 in a form that TensorFlow does not fold into a constant."""
+    """Returns int32 [0, 1, ..., size - 1], computed from `key` so that it is not a constant."""
     nothing = ops.bitwise_xor(key[:1], key[:1])
     # TensorFlow folds only tensors of up to 10 MB, so the first factor may be a constant.
     rows = ops.arange((size + 1023) // 1024, dtype="int32") * 1024 + nothing

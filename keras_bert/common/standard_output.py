@@ -11,11 +11,11 @@ OUTPUT_CLOSED = 141  # The exit code that shells report for SIGPIPE.
 
 @contextlib.contextmanager
 def quiet_end_without_reader() -> Iterator[None]:
-    """Ends the process without a message if the block cannot write to stdout, which is closed.
+    """Ends the process without a message if the block writes to stdout after its reader closed it.
 
-    The exit code is then `OUTPUT_CLOSED`. Other tools leave this to the signal SIGPIPE, but its
-    default action would also end a server or a worker that writes to a closed connection. The
-    BrokenPipeError of a connection is therefore raised unchanged.
+    The exit code is then `OUTPUT_CLOSED`. Other tools leave this to the signal SIGPIPE, but the
+    default action of SIGPIPE would also end a server or a worker that writes to a closed network
+    connection. A BrokenPipeError from such a connection is raised unchanged.
     """
     try:
         yield

@@ -8,14 +8,15 @@ from keras_bert.common.interrupts import keyboard_interrupts
 
 
 def start_tensorflow() -> None:
-    """Imports TensorFlow without the messages of its C++ code, which no setting disables.
+    """Imports TensorFlow without the messages of its C++ code on stderr.
 
-    They are printed if the import fails, or with TF_CPP_MIN_LOG_LEVEL=0. Nothing is done if
-    TensorFlow is already imported.
+    No setting disables all of these messages. If the import fails, they are printed. The function
+    does nothing if TensorFlow is already imported, or if TF_CPP_MIN_LOG_LEVEL is 0.
     """
     if "tensorflow" in sys.modules or os.environ.get("TF_CPP_MIN_LOG_LEVEL") == "0":
         return
-    # Errors are raised as exceptions; the level also hides the warnings about slow compilation.
+    # Level 3 hides all later messages too, such as warnings about slow compilation. Errors are
+    # raised as exceptions anyway.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     sys.stderr.flush()
     terminal = os.dup(2)

@@ -12,13 +12,15 @@ from keras_bert.common.errors import InputError
 
 
 def check_no_nul(path: str | Path, number: int, text: str) -> None:
-    """Rejects a line with a NUL character, which binary files and UTF-16 have, and no text."""
+    """Rejects a line with a NUL character, which indicates a binary file or UTF-16."""
     if "\0" in text:
         raise InputError(f"{path}, line {number}: has a NUL character; expected text in UTF-8")
 
 
 def read_lines(path: str | Path) -> Iterator[tuple[int, str]]:
-    """Yields the number of each line, from 1, and its text; the path "-" is standard input.
+    """Yields (number, text) for each line, with numbers from 1 and texts without line ends.
+
+    The path "-" is standard input.
 
     Raises:
         InputError: the file cannot be read, or a line is not UTF-8.

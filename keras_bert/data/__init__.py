@@ -1,1 +1,1 @@
-"""Reads pre-training data from TFRecord files, and masks it."""
+"""Reads pre-training data from TFRecord files, and masks tokens."""

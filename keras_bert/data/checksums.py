@@ -18,10 +18,15 @@ Checksums = Mapping[str, Mapping[str, Any]]
 def file_checksums(
     paths: Sequence[str], known: Checksums, advance: Callable[[int], None]
 ) -> dict[str, dict[str, Any]]:
-    """Returns {path: {"bytes", "modified_ns", "sha256"}} of files.
+    """Computes {path: {"bytes": size, "modified_ns": time in nanoseconds, "sha256": checksum}}.
 
-    `known` has the result of an earlier call, or nothing. `advance` is called with the number of
-    bytes of each part of the files. A file that cannot be read raises InputError.
+    Args:
+        paths: the files.
+        known: the result of an earlier call, or empty.
+        advance: called with the number of bytes of each part that has been read or skipped.
+
+    Raises:
+        InputError: a file cannot be read.
     """
     found = {}
     for path in paths:
@@ -43,10 +48,16 @@ def file_checksums(
 def find_changes(
     data: PretrainingData, found: Checksums, earlier: Checksums, recorded_in: Path
 ) -> Iterator[str]:
-    """Yields a message for each file whose checksum is not the expected one.
+    """Yields an error message for each record file whose checksum is not as expected.
 
-    Expected are the checksum in the manifest of its folder, and the `earlier` one, which is
-    recorded in the file `recorded_in`. Files that are not in `found` are skipped.
+    A checksum in `found` must be equal to the one in the manifest of the file's folder, and to the
+    one in `earlier`. Missing checksums are not compared.
+
+    Args:
+        data: the dataset.
+        found: the current result of `file_checksums`.
+        earlier: the result of `file_checksums` when the run was last started.
+        recorded_in: the file that contains `earlier`, for the messages.
     """
     listed = {
         str(folder / shard["file"]): shard["sha256"]

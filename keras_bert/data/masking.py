@@ -4,10 +4,11 @@ Follows Devlin et al. 2019, section 3.1 and appendix A.1; whole-word masking as 
 of May 2019; n-grams as in ALBERT (Lan et al. 2020, section 3.1). This module uses only NumPy,
 because both the data tool and training import it.
 
-The tokens of a batch that may be chosen are numbered row by row. An example is a range of these
-numbers, because a packed row contains several examples.
+The tokens of a batch that may be chosen are numbered row by row. An example is represented as a
+range of these numbers, because a packed row contains several examples.
 
-n rows, S length, P predictions, E examples, T tokens that may be chosen, k chosen tokens.
+Shapes: n rows, S length, P predictions in a row; in a batch, E examples, T tokens that may be
+chosen, and k chosen tokens.
 """
 
 from collections.abc import Sequence
@@ -15,7 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-MASK_SHARE, RANDOM_SHARE = 0.8, 0.1  # the other 10% keep the token
+MASK_SHARE, RANDOM_SHARE = 0.8, 0.1  # the other 10% of the chosen tokens are unchanged
 
 
 @dataclass(frozen=True)
@@ -23,7 +24,7 @@ class Masking:
     """The masking settings of a dataset.
 
     Attributes:
-        masked_lm_prob: share of the tokens to predict.
+        masked_lm_prob: the fraction of the tokens to predict.
         max_predictions_per_seq: P, the maximum number of predicted tokens in a row.
         do_whole_word_mask: whether all tokens of a word are masked together.
         ngram: the maximum length of a masked run of tokens, or of words with do_whole_word_mask.
@@ -94,8 +95,9 @@ def mask_examples(
             and 0 at padding. The predictions of all examples in a row must fit in P.
 
     Returns:
-        input_ids, int32 [n, S], masked; masked_lm_positions (ascending) and masked_lm_ids, int32
-        [n, P]; masked_lm_weights, float32 [n, P]. Unused predictions at the end of a row are 0.
+        input_ids, int32 [n, S], masked; masked_lm_positions (ascending) and masked_lm_ids (the
+        original ids), int32 [n, P]; masked_lm_weights, float32 [n, P], 1 for each chosen token. All
+        three are 0 for unused predictions, at the end of a row.
     """
     is_real = np.asarray(input_mask) != 0
     ids = np.array(input_ids, np.int32).ravel()  # a copy, which is masked below
@@ -122,7 +124,7 @@ def mask_examples(
 def _lengths(
     is_real: np.ndarray, is_text: np.ndarray, example_ids: np.ndarray | None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Counts the tokens of each example, and those that may be chosen, int64 [E] each."""
+    """Counts all tokens of each example, and its tokens that may be chosen, int64 [E] each."""
     if example_ids is None:
         return np.count_nonzero(is_real, axis=1), np.count_nonzero(is_text, axis=1)
     num_example_ids = int(np.max(example_ids, initial=0)) + 1
@@ -139,7 +141,8 @@ def _choose_tokens(
 
     Floyd's algorithm draws k of n numbers: for each `top` from n - k to n - 1, draw a number from
     [0, top], and take `top` instead if the number has been drawn before. It runs for all examples
-    in parallel. num_text and budget are int64 [E]. Returns bool [sum of num_text].
+    in parallel. num_text, int64 [E], is the number of tokens of each example that may be chosen.
+    Returns bool [T], true for chosen tokens.
     """
     chosen = np.zeros(num_text.sum(), bool)
     budget = np.minimum(budget, num_text)
@@ -171,9 +174,9 @@ def _choose_runs(
     A run ends early at a unit that is already chosen or exceeds the remaining budget. Unlike in
     Google's code, words do not cross [SEP]: `##x` at the start of a segment starts a word.
 
-    text, int64 [T], has positions in the flattened batch, and text_ids, int32 [T], token ids;
-    num_text and budget, int64 [E], the number of tokens in each example and the maximum to choose.
-    Returns bool [T].
+    For the tokens that may be chosen, text, int64 [T], has the positions in the flattened batch,
+    and text_ids, int32 [T], the ids. num_text, int64 [E], is the number of these tokens in each
+    example, and budget, int64 [E], the maximum to choose. Returns bool [T], true for chosen tokens.
     """
     opens_segment = np.diff(text, prepend=-2) > 1
     starts_unit = np.ones(len(text), bool)
@@ -182,7 +185,8 @@ def _choose_runs(
     unit_start = np.append(np.flatnonzero(starts_unit), len(text))
     num_all = len(unit_start) - 1
     segment_opener = np.append(np.flatnonzero(opens_segment[unit_start[:-1]]), num_all)
-    segment_end = np.repeat(segment_opener[1:], np.diff(segment_opener))  # for each unit, in units
+    # For each unit, the end of its segment, as an index of units.
+    segment_end = np.repeat(segment_opener[1:], np.diff(segment_opener))
     example_end = np.searchsorted(unit_start, np.cumsum(num_text))
     first_unit = np.concatenate([[0], example_end[:-1]])[: len(example_end)]
     num_units = example_end - first_unit
@@ -219,7 +223,7 @@ def _choose_runs(
 
 
 def _replace(original: np.ndarray, masking: Masking, rng: np.random.Generator) -> np.ndarray:
-    """Replaces 80% of the tokens by [MASK] and 10% by random tokens; 10% are unchanged."""
+    """Replaces 80% of the token ids [k] by [MASK] and 10% by random ids; 10% are unchanged."""
     outcome = rng.random(len(original))
     replacement = np.where(outcome < MASK_SHARE, np.int32(masking.mask_token_id), original)
     at_random = np.flatnonzero((outcome >= MASK_SHARE) & (outcome < MASK_SHARE + RANDOM_SHARE))

@@ -10,9 +10,9 @@ def parse_records(
 ) -> dict[str, tf.Tensor]:
     """Parses serialized records, strings [n], into a batch.
 
-    With dynamic masking, the batch has no masked-LM features yet. The graph raises an
-    InvalidArgumentError if a record has another format, or a value is out of range, such as a token
-    id that is not below `vocab_size`.
+    With dynamic masking, the batch has no masked-LM features yet. Executing the graph raises an
+    InvalidArgumentError if a record does not have the format and the shape in `data`, or a value is
+    out of range, such as a token id that is not below `vocab_size`.
 
     Returns:
         {feature: tensor [n, ...]}, float32 for weights and int32 for all others.

@@ -1,8 +1,8 @@
 """Finds the files of a pre-training dataset, and reads their format, shape and number of records.
 
-Folders written by the data tool have a manifest, against which the files are checked. The records
-of other BERT tools are counted by reading them. Their format is assumed to be the usual one: masks
-in the records, one example per record, random next sentences.
+Folders written by data_tools.create_pretraining_data have a manifest, against which the files are
+checked. The records of other BERT tools are counted by reading them. Such records are assumed to
+have the usual format: with masks, one example per record, and random next sentences.
 """
 
 import hashlib
@@ -25,10 +25,11 @@ class RecordFormat:
     """The format of the records of a run.
 
     Attributes:
-        next_sentence: the kind of second segment: `random` (Devlin et al. 2019), `order` (the two
-            segments swapped; Lan et al. 2020) or `none`, without a second segment.
+        next_sentence: the next-sentence task: to detect a `random` second segment (Devlin et al.
+            2019), or a swapped `order` of the segments (Lan et al. 2020); or `none`.
         dynamic: whether masks are drawn during training, with the settings `masked_lm_prob`,
-            `do_whole_word_mask` and `ngram`. Otherwise these are None, and the records have masks.
+            `do_whole_word_mask` and `ngram`. If not, these three are None, and the records have
+            masks.
         pack: whether a record is a row of several examples.
     """
 
@@ -48,12 +49,13 @@ class PretrainingData:
     """The files of one pre-training dataset.
 
     Attributes:
-        files: the record files, sorted.
+        files: the paths of the record files that are not empty, sorted.
         counts: the number of records (rows, if packed) in each file.
-        fingerprint: a hash of the format and of the checksums in the manifest; without a manifest,
-            of the file names and sizes.
+        fingerprint: a hash of the format, and of the name and the checksum of each file (or its
+            size, if no manifest has the checksum).
         manifests: {folder: content of its manifest.json}, without folders that have none.
-        vocab_file: a vocabulary next to a manifest (all are equal), or None.
+        vocab_file: the vocabulary in the first folder with a manifest (all such folders have the
+            same vocabulary); None without manifests.
     """
 
     files: Sequence[str]
@@ -71,7 +73,7 @@ class PretrainingData:
         return sum(self.counts)
 
     def share(self, index: int, count: int) -> "PretrainingData":
-        """Returns the files that worker `index` of `count` workers reads.
+        """Returns the part of the files that worker `index`, from 0, of `count` workers reads.
 
         Raises:
             InputError: there are fewer files than workers.
@@ -226,7 +228,7 @@ def _shape_of(path: Path, manifest: dict | None) -> tuple[int, int]:
 
 
 def first_line(error: Exception) -> str:
-    """Returns the reason in a TensorFlow or protobuf error, without the names of operations."""
+    """Returns the first line of a TensorFlow or protobuf error, without names of operations."""
     message = getattr(error, "message", None) or str(error) or type(error).__name__
     # TensorFlow puts the names of operations around the reason.
     return re.sub(r"\{\{.*?\}\}\s*|\s*\[Op:.*", "", message.splitlines()[0])

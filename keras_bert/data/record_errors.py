@@ -11,9 +11,9 @@ from keras_bert.common.errors import InputError
 from keras_bert.data.parsing import parse_records
 from keras_bert.data.pretraining_records import PretrainingData, first_line
 
-# Numbers of records per read in the search for the damaged one.
+# The number of records that are read at once in each pass of the search for the damaged one.
 _BATCH_SIZES = (1024, 32, 1)
-# TensorFlow fails with a UnicodeDecodeError if its message quotes a record that is not UTF-8.
+# TensorFlow raises a UnicodeDecodeError if its error message quotes a record that is not UTF-8.
 _RECORD_ERRORS = (tf.errors.DataLossError, tf.errors.InvalidArgumentError, UnicodeDecodeError)
 # TensorFlow's messages about records that cannot be read or parsed, or have values out of range.
 _NOT_AN_EXAMPLE = "Could not parse example"
@@ -53,7 +53,7 @@ def explain_record_errors(data: PretrainingData, vocab_size: int) -> Iterator[No
 def _first_damaged(
     path: str, data: PretrainingData, vocab_size: int
 ) -> tuple[int, Exception] | None:
-    """Returns the index of the first record that cannot be read, and the error; or None."""
+    """Returns the index and the error of the first unreadable record; None if there is none."""
     start, cause = 0, None
     for batch_size in _BATCH_SIZES:
         try:

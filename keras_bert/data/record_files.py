@@ -1,7 +1,8 @@
 """Finds the record files that `--input_file` selects, and reads their manifests.
 
 A folder written by `data_tools.create_pretraining_data` has a manifest.json with the settings, the
-vocabulary, and the size, number of rows and checksum of each record file. Other tools write none.
+vocabulary, and the size, number of rows and checksum of each record file. Other tools write no
+manifest.
 """
 
 import glob
@@ -15,7 +16,7 @@ from keras_bert.common.files import read_json
 FORMAT, VERSION = "keras_bert.pretraining", 2
 MANIFEST = "manifest.json"
 _NOT_RECORDS = (MANIFEST, "vocab.txt")
-# The settings that readers of records need.
+# The settings in a manifest that readers of the records need.
 _SETTINGS = (
     "do_lower_case",
     "do_whole_word_mask",
@@ -41,11 +42,11 @@ class RecordFiles:
         return [os.path.join(self.folder, name) for name in self.names]
 
     def shards(self) -> dict[str, dict[str, Any]]:
-        """Returns {file name: entry in the manifest}; empty without a manifest."""
+        """Returns {file name: its entry in the manifest, a dict}; empty without a manifest."""
         return {shard["file"]: shard for shard in (self.manifest or {"shards": []})["shards"]}
 
     def vocab_file(self) -> str | None:
-        """Returns the path of the vocabulary next to the manifest, or None."""
+        """Returns the path of the vocabulary in the folder; None without a manifest."""
         return self.manifest and os.path.join(self.folder, self.manifest["vocab"]["file"])
 
 
@@ -55,7 +56,7 @@ def find_record_files(
     """Finds the record files of comma-separated folders, files and globs, grouped by folder.
 
     Error messages start with `flag`, the flag that provides the list. With `include_unlisted`, the
-    files that a folder's manifest lists are followed by its other record files.
+    files that a folder's manifest lists are followed by all other record files in the folder.
 
     Raises:
         InputError: an entry matches no record file, or a manifest is invalid.

@@ -18,7 +18,7 @@ _PRETRAINING = ("masked_lm_positions", "next_sentence_positions")
 
 
 def select_inputs(batch: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the entries of a batch that are inputs of a network, without labels and weights."""
+    """Returns the entries of a batch that are inputs of a network, not labels or loss weights."""
     return {name: batch[name] for name in (*_REQUIRED, *_OPTIONAL, *_PRETRAINING) if name in batch}
 
 
@@ -26,8 +26,8 @@ class BertNetwork(keras.Model):
     """The base class of BERT with or without a head; weights are created by the constructor.
 
     Inputs are a dict of int32 tensors: "input_ids", "input_mask" (1 for tokens, 0 for padding) and
-    "segment_ids", each [B, S]. Optional are "dropout_seed" [B] and, for rows that contain several
-    examples, "position_ids" and "example_ids" [B, S] (see `BertEncoder.call`).
+    "segment_ids", each [batch B, length S]. Optional are "dropout_seed" [B] and, for rows that
+    contain several examples, "position_ids" and "example_ids" [B, S] (see `BertEncoder.call`).
 
     Args:
         config: a `BertConfig` or its dict.
@@ -35,7 +35,7 @@ class BertNetwork(keras.Model):
         dtype: dtype policy, such as "mixed_bfloat16"; defaults to the global policy.
     """
 
-    # The layer names of the heads.
+    # The names of the layers that are heads.
     heads: tuple[str, ...] = ()
 
     def __init__(self, config: BertConfig | Mapping[str, Any], **kwargs: Any):
@@ -118,7 +118,7 @@ class BertNetwork(keras.Model):
         self.encoder.enable_lora(rank, lora_alpha)
 
     def input_signature(self) -> list[dict[str, keras.InputSpec]]:
-        """Returns the signature for export: the required inputs, int32 [B, S] of any size."""
+        """Returns the signature for export: the required inputs, int32 matrices of any size."""
         return [
             {
                 name: keras.InputSpec(shape=(None, None), dtype="int32", name=name)
@@ -136,7 +136,7 @@ class BertNetwork(keras.Model):
     ) -> None:
         """Exports the network for inference, like `keras.Model.export`.
 
-        By default, `input_signature` is the result of the method with this name.
+        `input_signature` defaults to the result of the method `input_signature`.
         """
         if input_signature is None:
             input_signature = self.input_signature()
@@ -146,11 +146,11 @@ class BertNetwork(keras.Model):
 
     @property
     def _default_save_signature(self) -> None:
-        # TensorFlow reads this to save a model. By default, it would trace a call with float ids.
+        # TensorFlow reads this to save a model. Keras's default would trace a call with float ids.
         return None
 
     def _jax_shapes(self) -> dict[str, Any]:
-        """Returns options of jax2tf: all inputs have the same length; no gradient is exported."""
+        """Returns the options of jax2tf: symbolic shapes of the inputs, and no gradient."""
         shapes = dict.fromkeys(self.required_inputs, "(batch, length)")
         if "masked_lm_positions" in shapes:
             shapes["masked_lm_positions"] = "(batch, predictions)"
@@ -168,7 +168,7 @@ class BertNetwork(keras.Model):
         return config
 
     def _policies(self) -> keras.dtype_policies.DTypePolicyMap:
-        """Returns the dtype policy of each layer path, which a quantized model needs."""
+        """Returns a map from layer paths to dtype policies, to rebuild a quantized model."""
         policies = keras.dtype_policies.DTypePolicyMap(
             default_policy=self.encoder.embeddings.dtype_policy.name
         )
@@ -179,5 +179,5 @@ class BertNetwork(keras.Model):
 
 
 def batch_and_length(input_shape: Any) -> tuple:
-    """Returns [B, S] from the shape of "input_ids", or from a dict of the shapes of all inputs."""
+    """Returns (B, S), given the shape of "input_ids" or a dict of the shapes of all inputs."""
     return tuple(input_shape["input_ids"] if isinstance(input_shape, Mapping) else input_shape)

@@ -21,7 +21,7 @@ class BertClassifier(LinearClassifier):
     per_token = False
 
     def call(self, inputs: dict[str, Any], training: bool | None = False) -> dict[str, Any]:
-        """Returns {"logits": [B, num_labels]}, float32, for the inputs of the encoder."""
+        """Returns {"logits": [B, num_labels]}, float32; for the inputs, see `BertEncoder.call`."""
         return {"logits": self._classify("pooled_output", inputs, training)}
 
     def compute_output_shape(self, input_shape: Any) -> dict[str, tuple]:

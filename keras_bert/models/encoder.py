@@ -22,9 +22,9 @@ class BertEncoder(BertNetwork):
     """BERT without heads (Devlin et al. 2019); weights are created by the constructor.
 
     With `is_decoder` in the config, tokens do not attend to later tokens (a left-to-right model;
-    Devlin et al. 2019, section 5.1). The pooled output is then that of the last token, because the
-    first one attends only to itself. Variable paths follow Google's checkpoints, after the
-    encoder's name: `encoder/layer_0/attention/self/query/kernel`.
+    Devlin et al. 2019, section 5.1). The pooled output is then computed from the last token,
+    because the first token attends only to itself. Variable paths are the encoder's name, followed
+    by names as in Google's checkpoints: `encoder/layer_0/attention/self/query/kernel`.
 
     Args:
         config: a `BertConfig` or its dict.
@@ -73,16 +73,17 @@ class BertEncoder(BertNetwork):
         self.pooler.build(hidden_shape)
 
     def call(self, inputs: dict[str, Any], training: bool | None = False) -> dict[str, Any]:
-        """Returns {"sequence_output": [B, S, H], "pooled_output": [B, H]}.
+        """Returns {"sequence_output": [B, S, H], "pooled_output": [B, H]} in the compute dtype.
 
         Rows that contain several examples need "position_ids", which count from 0 in each example,
         and "example_ids", which are 1, 2, ... for the examples and 0 for padding. Tokens then
-        attend only within their example, so its hidden states are the same as in a separate row.
+        attend only within their example, so an example has the same hidden states as in a row of
+        its own.
 
         Args:
-            inputs: {"input_ids", "input_mask", "segment_ids"}, each [B, S] int32; optionally
-                "dropout_seed" [B] int32 (by default drawn at random in training), and
-                "position_ids" and "example_ids" [B, S] int32.
+            inputs: {"input_ids", "input_mask", "segment_ids"}, each [B, S] int32, with a mask of 1
+                for tokens and 0 for padding; optionally "dropout_seed" [B] int32 (by default drawn
+                at random in training), and "position_ids" and "example_ids" [B, S] int32.
             training: whether to apply dropout.
 
         Raises:

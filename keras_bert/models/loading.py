@@ -26,7 +26,8 @@ def load_network(
     `arguments` are the arguments of the constructor, without the config.
 
     Raises:
-        InputError: as in `from_pretrained`, and if "num_labels" differs from the checkpoint's.
+        InputError: as in `from_pretrained`, and if "num_labels" is not the number of labels of the
+            checkpoint's classifier.
     """
     # Imported late, because keras_bert.checkpoints imports this package.
     from keras_bert.checkpoints.open_checkpoint import open_checkpoint
@@ -44,7 +45,7 @@ def load_network(
     parts = [variable.split("/") for variable in report.new]
     new = sorted({"/".join(part[: 1 + (part[0] == "encoder")]) for part in parts})
     if getattr(model, "per_token", False):
-        # The logits do not depend on the pooler, and public models of these tasks have none.
+        # The logits do not depend on the pooler, and public models of these tasks have no pooler.
         new = [name for name in new if name != "encoder/pooler"]
     if new:
         logging.warning(

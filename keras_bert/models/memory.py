@@ -1,7 +1,7 @@
 """Rejects networks and batches that cannot fit in memory, before they are allocated.
 
-The estimates are lower bounds, so nothing is rejected that would fit. Something larger than the
-bound may still exhaust the memory.
+The estimates are lower bounds, so nothing is rejected that would fit. A network or batch that is
+accepted may still exhaust the memory.
 """
 
 import keras
@@ -11,14 +11,15 @@ from keras_bert.common.errors import InputError
 from keras_bert.config import BertConfig
 
 _WEIGHT_BYTES = 4  # Variables are float32 under every dtype policy of keras_bert.
-_ACTIVATION_BYTES = 2  # Of the smallest compute dtypes, bfloat16 and float16.
+_ACTIVATION_BYTES = 2  # The size in the smallest compute dtypes, bfloat16 and float16.
 
 
 def check_weights_fit(config: BertConfig) -> None:
     """Rejects a config whose weights are larger than the available memory.
 
     Raises:
-        InputError: the message has the sizes in the config and both amounts of memory.
+        InputError: the weights do not fit. The message has the sizes in the config, and the needed
+            and the available memory.
     """
     available = host_memory.available()
     needed = _WEIGHT_BYTES * config.num_encoder_weights
@@ -35,7 +36,8 @@ def check_weights_fit(config: BertConfig) -> None:
 def check_batch_fits(config: BertConfig, rows: int, length: int, flag: str) -> None:
     """Rejects a batch whose activations in a single layer are larger than the available memory.
 
-    This applies to CPUs; accelerators have a memory of their own, and report that it is exhausted.
+    Only batches on CPUs are checked. Accelerators have their own memory, and report when it is
+    exhausted.
 
     Args:
         config: the model's config.
@@ -44,12 +46,14 @@ def check_batch_fits(config: BertConfig, rows: int, length: int, flag: str) -> N
         flag: the flag or argument that sets the number of rows, for the message.
 
     Raises:
-        InputError: the message has the flag and both amounts of memory.
+        InputError: the batch does not fit. The message has the flag, and the needed and the
+            available memory.
     """
     if any("cpu" not in name for name in keras.distribution.list_devices()):
         return
     available = host_memory.available()
-    # The input and output of a feed-forward layer and, before them, of the attention.
+    # In memory together: the attention's output [H], and the input [intermediate_size] and output
+    # [H] of the second feed-forward layer.
     needed = _ACTIVATION_BYTES * rows * length * (2 * config.hidden_size + config.intermediate_size)
     if available is not None and needed > available:
         raise InputError(

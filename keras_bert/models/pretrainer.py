@@ -15,7 +15,7 @@ from keras_bert.models.layers.heads import MaskedLMHead, linear_head
 class BertPretrainer(BertNetwork):
     """BERT with the heads for masked LM and next sentence prediction.
 
-    With `is_decoder` in its config, it is a left-to-right model: the masked-LM head predicts the
+    With `is_decoder` in the config, this is a left-to-right model: the masked-LM head predicts the
     next token at every position (Devlin et al. 2019, sections 3.1 and 5.1).
 
     Args:
@@ -44,12 +44,13 @@ class BertPretrainer(BertNetwork):
     def call(self, inputs: dict[str, Any], training: bool | None = False) -> dict[str, Any]:
         """Returns {"masked_lm_logits": [B, P, V], "next_sentence_logits": [B, 2]}, float32.
 
-        A left-to-right model returns {"next_token_logits": [B, S, V]}.
+        V is the vocabulary size, and P the number of predictions in a row. A left-to-right model
+        needs no "masked_lm_positions", and returns {"next_token_logits": [B, S, V]}.
 
         Args:
-            inputs: the inputs of the encoder, and "masked_lm_positions" [B, P] int32, below S. With
-                "next_sentence_positions" [B, K] int32, the first position of each example in a row,
-                the next-sentence logits are [B, K, 2].
+            inputs: the inputs of `BertEncoder.call`, and "masked_lm_positions" [B, P] int32, below
+                S. With "next_sentence_positions" [B, K] int32, the first position of each example
+                in a row, the next-sentence logits are [B, K, 2].
             training: whether to apply dropout.
         """
         hidden = self.encoder(inputs, training=training)

@@ -32,7 +32,10 @@ class BertSpanLabeler(BertNetwork):
         self.build((None, None))
 
     def call(self, inputs: dict[str, Any], training: bool | None = False) -> dict[str, Any]:
-        """Returns {"start_logits", "end_logits"}, each [B, S] float32."""
+        """Returns {"start_logits", "end_logits"}, each [B, S] float32.
+
+        For the inputs, see `BertEncoder.call`.
+        """
         logits = self.span(self.encoder(inputs, training=training)["sequence_output"])
         return {"start_logits": logits[..., 0], "end_logits": logits[..., 1]}
 

@@ -21,7 +21,7 @@ class BertTokenClassifier(LinearClassifier):
     per_token = True
 
     def call(self, inputs: dict[str, Any], training: bool | None = False) -> dict[str, Any]:
-        """Returns {"logits": [B, S, num_labels]}, float32, for the inputs of the encoder."""
+        """Returns {"logits": [B, S, num_labels]}, float32; for inputs, see `BertEncoder.call`."""
         return {"logits": self._classify("sequence_output", inputs, training)}
 
     def compute_output_shape(self, input_shape: Any) -> dict[str, tuple]:

@@ -17,7 +17,7 @@ from keras_bert.optimization.dense import densify
 from keras_bert.optimization.rounding import round_stochastically
 
 # Variables without weight decay: gamma and beta of every LayerNorm (any layer whose name contains
-# that word) and every bias. Embeddings do decay.
+# `LayerNorm` or `layer_norm`) and every bias. Embeddings do decay.
 NO_WEIGHT_DECAY = (r"[Ll]ayer_?[Nn]orm[^/]*/[^/]+$", r"bias$")
 
 STATE_DTYPES = ("float32", "bfloat16")
@@ -28,9 +28,9 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
     """Adam as in Google's BERT: `w -= lr * (m / (sqrt(v) + epsilon) + weight_decay * w)`.
 
     Unlike in `keras.optimizers.AdamW`, bias correction is off by default, and epsilon is added
-    after it. Excluded variables are matched by their whole path, and the rows of sparse gradients
-    are summed. Update n, counted from 0, has the schedule's learning rate at n, so the first update
-    of a warm-up has learning rate 0.
+    after the correction. Excluded variables are matched by their whole path, and the rows of sparse
+    gradients are summed. Update n, counted from 0, has the schedule's learning rate at n, so the
+    first update of a warm-up has learning rate 0.
 
     Args:
         learning_rate: float or `keras.optimizers.schedules.LearningRateSchedule`.
@@ -103,7 +103,7 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
                 ) from None
 
     def exclude_from_weight_decay(self, var_list: Any = None, var_names: Any = None) -> None:
-        """Raises an InputError: use the argument of the constructor, which matches whole paths."""
+        """Raises an InputError: use the constructor argument of this name, which matches paths."""
         raise InputError(
             "exclude_from_weight_decay is an argument of the constructor here: "
             "regular expressions on variable.path"
@@ -172,7 +172,7 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
         return round_stochastically(moment, site_key(step, site))
 
     def _adapt(self, update: Any, variable: Any) -> Any:
-        """Rescales the update of a variable with weight decay; Lamb overrides it."""
+        """Returns the update of a variable with weight decay; Lamb overrides this to rescale it."""
         return update
 
     def get_config(self) -> dict[str, Any]:

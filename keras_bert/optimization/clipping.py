@@ -14,7 +14,7 @@ from keras_bert.optimization.dense import densify
 
 
 def global_norm(gradients: Sequence[Any]) -> Any:
-    """Returns the Euclidean norm of the vector of all gradients; None entries are ignored."""
+    """Returns the norm of all gradients as one vector, a float32 scalar; ignores None entries."""
     dense = [ops.cast(densify(g), "float32") for g in gradients if g is not None]
     return ops.sqrt(sum(ops.sum(ops.square(g)) for g in dense))
 

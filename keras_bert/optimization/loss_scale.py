@@ -16,12 +16,12 @@ _LARGEST = 2.0**24
 
 
 class LossScale:
-    """A scale that doubles after many finite steps in a row and halves after each overflow.
+    """A scale that doubles after many steps with finite gradients, and halves after each overflow.
 
     Its variable `scale`, a float32 scalar, is the factor of the loss.
 
     Args:
-        optimizer: gets the two variables of the scale, which are saved with its state.
+        optimizer: creates the two variables of this object, and saves them with its own state.
         initial: the initial scale, a power of two.
         growth_steps: the number of consecutive finite steps after which the scale doubles.
 
@@ -41,7 +41,10 @@ class LossScale:
         self._good_steps = optimizer.add_variable((), dtype="int32", name="good_steps")
 
     def update(self, is_finite: Any) -> None:
-        """Updates the scale after a step, given whether the global gradient was finite."""
+        """Updates the scale after a step.
+
+        `is_finite`, a bool scalar, is whether all gradients of the global batch were finite.
+        """
         good_steps = ops.where(is_finite, self._good_steps + 1, 0)
         grows = good_steps >= self.growth_steps
         scale = ops.convert_to_tensor(self.scale)

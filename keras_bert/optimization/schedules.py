@@ -14,7 +14,7 @@ class LinearWarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
 
     `step` is the number of updates already made, so the first update of a warm-up has rate 0. As in
     Google's code, the decay also counts from step 0, so at the end of the warm-up the rate drops
-    from `lr` to `lr * (1 - warmup / total)`. It is 0 from step `total` on.
+    from `lr` to `lr * (1 - warmup / total)`. The rate is 0 from step `total` on.
 
     Args:
         learning_rate: `lr`, the peak; not negative.

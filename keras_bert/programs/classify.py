@@ -78,7 +78,7 @@ FLAGS_OF_THE_RUN = (
     "problem_type",
 )
 
-# The default folders of a task's data.
+# The folders in which the folder of a GLUE task is searched for by default.
 DATA = ("data/glue", "data", "glue_data", "data/glue_data")
 
 HELP = """\
@@ -119,7 +119,10 @@ def _complete_flags(flags: FlagValues) -> None:
 
 
 def _find_data(flags: FlagValues, tasks: Sequence[GlueTask]) -> None:
-    """Sets the flags to the first task with data, in files or prepared by TFDS."""
+    """Sets --task_name and --data_dir, or --task_name and --tfds, to the first task with data.
+
+    `tasks` are searched for in the default folders first, then in the data prepared by TFDS.
+    """
     for task in tasks:
         for folder in [Path(data) / name for data in DATA for name in (task.name, *task.folders)]:
             if find_glue_folder(task, folder):

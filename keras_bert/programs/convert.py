@@ -26,7 +26,7 @@ def define_flags(define: Definitions) -> None:
 
 
 def main(flags: FlagValues, arguments: Sequence[str]) -> None:
-    """Converts the checkpoint and prints the report."""
+    """Converts the checkpoint and prints which weights were loaded."""
     if len(arguments) != 2:
         raise InputError(
             f"expected two arguments, SRC and DST, got {' '.join(arguments)!r}; see --help"

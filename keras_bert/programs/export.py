@@ -2,8 +2,9 @@
 
     keras-bert export --model_dir=out/mrpc --export_dir=serving/mrpc/1
 
-The task, the lengths and the threshold default to those of the run that --model_dir comes from. A
-flag that the task or the format does not use is rejected. The version folder is written atomically.
+The task, its maximum lengths and the null odds threshold default to those of the run that wrote
+--model_dir. A flag that the task or the format does not use is rejected. --export_dir is written
+atomically.
 """
 
 from collections.abc import Sequence
@@ -93,7 +94,7 @@ def define_flags(define: Definitions) -> None:
 
 
 def main(flags: FlagValues, arguments: Sequence[str]) -> None:
-    """Exports the model and prints the version folder."""
+    """Exports the model and prints the path of the version folder."""
     reject_arguments(arguments)
     start_tensorflow()
     require_tensorflow()

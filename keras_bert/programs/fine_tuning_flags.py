@@ -52,7 +52,7 @@ def define_flags(
     num_train_epochs: float = 3.0,
     length_pool: int = 50,
 ) -> None:
-    """Defines the common flags, with the given defaults."""
+    """Defines the flags of all fine-tuning programs; the arguments are defaults of flags."""
     define.string(
         "init_checkpoint",
         "",
@@ -157,7 +157,7 @@ def define_flags(
 
 
 def read(flags: FlagValues) -> "FineTuningRun":
-    """Creates a run from the common flags, and imports TensorFlow.
+    """Imports TensorFlow, and creates a run from the flags of `define_flags`.
 
     Raises:
         InputError: flags are missing or contradict each other.

@@ -45,7 +45,7 @@ class Definitions:
         lower_bound: int | None = None,
         upper_bound: int | None = None,
     ) -> None:
-        """Defines an integer flag with inclusive bounds; without them, for values of 32 bits."""
+        """Defines an integer flag with inclusive bounds; None means the bound of int32."""
         parser = _IntegerParser(lower_bound, upper_bound)
         flags.DEFINE(
             parser, name, default, description, serializer=flags.ArgumentSerializer(), **self._where
@@ -100,7 +100,7 @@ class Definitions:
 
 
 def own_flags(values: FlagValues) -> dict[str, flags.Flag]:
-    """Returns {name: flag} of the flags that the program defines itself, in order of definition."""
+    """Returns {name: flag} of a program's flags without absl's, in the order of definition."""
     modules = values.flags_by_module_dict()
     return {
         flag.name: flag
@@ -112,10 +112,11 @@ def own_flags(values: FlagValues) -> dict[str, flags.Flag]:
 
 @contextlib.contextmanager
 def absl_flags(values: FlagValues, description: str) -> Iterator[None]:
-    """Adds absl's flags to a program's, and restores their global values at the end.
+    """Adds absl's flags to the flags of a program, and at the end restores the values of absl's.
 
     absl reads its flags in `absl.flags.FLAGS`, and a program's flags contain the same objects.
-    Parsing them for one program therefore sets them for the whole process.
+    Parsing absl's flags for one program therefore sets them for the whole process. `description` is
+    the text that --help prints above the flags.
     """
     shared = [
         (module, flag)

@@ -1,6 +1,7 @@
 """Sets flags of fine-tuning programs that the command line does not set.
 
-Their values come from the run to predict with, from the default folders, or from the program.
+Their values come from the run of --init_checkpoint if the program only predicts, from files in
+default folders, or from the program's defaults.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,12 +14,12 @@ from keras_bert.common.errors import InputError
 from keras_bert.programs.program import MissingInput
 from keras_bert.tasks.fine_tuning.earlier_run import EarlierRun
 
-# Patterns of the default paths of a checkpoint.
+# Patterns of config.json in the model directories that --init_checkpoint may default to.
 _CHECKPOINTS = ("data/*/config.json", "demo/run/model/config.json")
 
 
 def use(flags: FlagValues, name: str, value: object) -> None:
-    """Sets and logs a flag that the command line does not set, unless the value is empty."""
+    """Sets a flag to a value and logs it; does nothing if the value is empty."""
     if value:
         logging.info("--%s=%s", name, value)
         flags[name].value = value
@@ -27,11 +28,12 @@ def use(flags: FlagValues, name: str, value: object) -> None:
 def use_flags_of_run(flags: FlagValues, *names: str) -> EarlierRun | None:
     """Sets --max_seq_length and the flags `names` to their values in an earlier run.
 
-    This applies only to prediction with a run as --init_checkpoint, and not to flags on the command
-    line. Flags that the run did not record, because it is older, keep their default.
+    This applies only with --nodo_train and a run as --init_checkpoint, and not to flags on the
+    command line. Flags that the run did not record, because it is older, keep their default.
 
     Returns:
-        The run, without settings if --init_checkpoint is not a run; None when training.
+        The run, without settings if --init_checkpoint is not a run; None with --do_train or without
+        --init_checkpoint.
 
     Raises:
         InputError: the run's files cannot be read, or contain a value that the flag rejects.
@@ -58,12 +60,14 @@ def use_flags_of_run(flags: FlagValues, *names: str) -> EarlierRun | None:
 def use_files(
     flags: FlagValues, folders: Iterable[Path], names: Mapping[str, Sequence[str]]
 ) -> bool:
-    """Sets file flags that the command line does not set; returns whether there are files.
+    """Sets file flags that the command line does not set; returns whether any file flag is set.
 
-    With --data_dir, they are set to files in that folder. Otherwise, if the command line has no
-    file flag, the first of `folders` with a training file is used (with --nodo_train, with any
-    other file). --data_dir is then cleared, so that a run can be resumed with other file flags.
-    `names` has the possible file names for each flag; one of the flags is --train_file.
+    With --data_dir, the flags are set to files in that folder. Otherwise, if the command line sets
+    no file flag, they are set to files in the first of `folders` with a training file (with
+    --nodo_train, with any other file). --data_dir is then cleared, so that the same run can be
+    resumed with file flags instead.
+
+    `names` has the possible file names for each file flag; one of the flags is train_file.
 
     Raises:
         InputError: --data_dir contains none of the files.
@@ -99,7 +103,8 @@ def complete_flags(
     """Sets --init_checkpoint and --output_dir if the command line does not set them.
 
     `no_data` describes missing data, such as "no column files", and is empty if there is data.
-    {found} in `help_text`, the instructions for the user, is replaced by what is missing.
+    `help_text` is the message if data or a checkpoint is missing; it contains {found}, which is
+    replaced by a description of what is missing.
 
     Raises:
         MissingInput: there is no data or no checkpoint.

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 
 def main(flags: FlagValues, arguments: Sequence[str]) -> None:
-    """Pre-trains and prints the final metrics; with --dry_run, reports the cost instead."""
+    """Pre-trains and prints the final metrics; with --dry_run, only prints the estimated cost."""
     reject_arguments(arguments)
     phases = read_phases(flags)
     if not flags.dry_run:
@@ -73,7 +73,7 @@ def main(flags: FlagValues, arguments: Sequence[str]) -> None:
 
 
 def read_phases(flags: FlagValues) -> list[Phase]:
-    """Returns the phases of the recipe, or a single phase with the flags."""
+    """Returns the phases of --recipe, or without it a single phase with the values of the flags."""
     own = own_flags(flags)
     values = {name: flag.value for name, flag in own.items()}
     phases = [Phase("", 1, values, {})]

@@ -46,9 +46,9 @@ class MissingInput(Exception):
 class Program:
     """A command-line program, `keras-bert NAME`.
 
-    `description` is the text that --help prints above the flags, with commands that start with
-    `keras-bert`. `main` takes the parsed flags, and the arguments that are not flags. If
-    `resumable`, the same command resumes interrupted work, and Ctrl-C prints a hint.
+    `name` is NAME. `description` is the text that --help prints above the flags, with commands that
+    start with `keras-bert`. `main` takes the parsed flags, and the arguments that are not flags. If
+    `resumable` is true, the same command resumes interrupted work, and Ctrl-C prints a hint.
     """
 
     name: str
@@ -59,11 +59,15 @@ class Program:
 
 
 def run(program: Program, argv: Sequence[str] | None = None) -> NoReturn:
-    """Runs a program, and exits the process with its exit code."""
+    """Runs a program, and exits the process with the program's exit code.
+
+    `argv` is the command line; by default that of the process.
+    """
     command_name.make_process_name_useful()
     with contextlib.suppress(Exception):  # Fails if stderr has no file descriptor.
         faulthandler.enable()
-    with contextlib.suppress(AttributeError):  # Paths and tokens may have no encoding there.
+    # The encoding of stdout may lack characters of paths and tokens.
+    with contextlib.suppress(AttributeError):
         sys.stdout.reconfigure(errors="backslashreplace")
     module = getattr(sys.modules["__main__"], "__spec__", None)  # None without `python -m`.
     command = None
@@ -77,10 +81,10 @@ def run(program: Program, argv: Sequence[str] | None = None) -> NoReturn:
 def call(program: Program, argv: Sequence[str], command: str | None = None) -> int:
     """Runs a program in this process, and returns its exit code.
 
-    Afterwards it restores `sys.argv`, logging, absl's flags, `warnings.showwarning` and signal
-    handlers, but not the global state of other libraries, such as the Keras backend. The first
-    entry of `argv` is the program's name in messages. `command` is the command in help texts that
-    starts the program; by default it is derived from `argv`.
+    At the end, `sys.argv`, logging, absl's flags, `warnings.showwarning` and signal handlers are
+    restored, but not the global state of other libraries, such as the Keras backend. The first
+    entry of `argv` is the program's name in messages. `command` is the command that starts the
+    program, for help texts; by default it is derived from `argv`.
     """
     name = os.path.basename(argv[0])
     command = command or (f"python {name}" if name.endswith(".py") else name)
@@ -153,10 +157,10 @@ def _check_backend() -> None:
 
 @contextlib.contextmanager
 def _system_errors() -> Iterator[None]:
-    """Reports as an InputError that a path cannot be used, or that the memory is exhausted.
+    """Converts errors about an unusable path or exhausted memory to an InputError.
 
-    The memory is that of the host or a device. Code that expects such an error gives a better
-    message.
+    The memory may be that of the host or of a device. Code that expects such an error raises an
+    InputError with a better message itself.
     """
     try:
         yield
@@ -212,7 +216,10 @@ def _run_main(program: Program, values: FlagValues, arguments: Sequence[str]) ->
 
 @contextlib.contextmanager
 def _process_state(argv: Sequence[str]) -> Iterator[None]:
-    """Sets the process state that a program changes, and restores it at the end."""
+    """Sets `sys.argv`, logging and warnings for a program, and restores them at the end.
+
+    Signal handlers that the program sets are restored, too.
+    """
     root, absl_logger = std_logging.getLogger(), logging.get_absl_logger()
     handler = logging.get_absl_handler().python_handler
     before = sys.argv, handler.stream, handler.formatter

@@ -113,7 +113,7 @@ def check_output_dir(output_dir: str, init_checkpoint: str) -> None:
 def check_not_input_folder(output_dir: str, inputs: Iterable[str]) -> None:
     """Rejects an output directory that also contains the input.
 
-    Its files would be mixed with the input, and read as input the next time.
+    The output files would be mixed with the input, and read as input the next time.
 
     Args:
         output_dir: the value of --output_dir.

@@ -106,7 +106,7 @@ def define_flags(define: Definitions) -> None:
 
 
 def main(flags: FlagValues, arguments: Sequence[str]) -> None:
-    """Serves until SIGTERM."""
+    """Serves the exported model until SIGTERM or Ctrl-C."""
     reject_arguments(arguments)
     if not flags.model_name or set(flags.model_name) & set("/:"):
         raise InputError(
@@ -165,10 +165,10 @@ def main(flags: FlagValues, arguments: Sequence[str]) -> None:
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """Binds a socket to a port, or for port 0 to any free one, without listening yet.
+    """Returns a socket that is bound to a port, but does not listen yet; port 0 is any free port.
 
     Raises:
-        InputError: the port is in use, or the host is not this machine.
+        InputError: the port is in use, or `host` is not an address of this machine.
     """
     try:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]

@@ -3,8 +3,8 @@
     keras-bert supervise [--num_workers=2] -- keras-bert pretrain ...
 
 If the command ends with exit code 75 or is killed by a signal, it is restarted after a pause and
-resumes from its checkpoint. If it succeeds, rejects its input or is interrupted by Ctrl-C, its exit
-code is returned.
+resumes from its checkpoint. If the command succeeds, rejects its input or is interrupted by Ctrl-C,
+the supervisor ends with the same exit code.
 
 On several machines, start a supervisor on each. When one worker fails, the others end with 75, and
 all supervisors restart their workers, which then wait for each other. --num_workers runs all
@@ -58,7 +58,7 @@ def define_flags(define: Definitions) -> None:
 
 
 def main(flags: FlagValues, arguments: Sequence[str]) -> None:
-    """Runs the command after `--`, with restarts, and exits with its exit code."""
+    """Runs the command after `--`, with restarts, and exits with the exit code of the command."""
     if not arguments:
         raise InputError("expected a command after --, such as: -- keras-bert pretrain ...")
     settings = Supervision(**{field.name: flags[field.name].value for field in fields(Supervision)})

@@ -1,1 +1,1 @@
-"""Serves models: SavedModels that take text, ONNX and LiteRT files, and a small server."""
+"""Writes models as SavedModels, ONNX files and LiteRT files, and serves SavedModels over HTTP."""

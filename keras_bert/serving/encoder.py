@@ -1,11 +1,12 @@
-"""Computes BERT's encoder for serving: the results of keras_bert.models.encoder with fewer ops.
+"""Computes the hidden states of keras_bert.models.encoder with fewer ops, for serving.
 
 Only attention is computed on padded rows; elsewhere the tokens of a batch are concatenated, [T, H].
-Query, key and value are one matmul, whose weights contain the scale of the attention scores.
-TensorFlow fuses each matmul with its bias and activation. Weights are plain variables, because
-TensorFlow Serving cannot load a Keras model in a SavedModel.
+Query, key and value are computed by one matmul, in which the query's kernel and bias are divided
+by √D, so that the attention scores need no scaling. TensorFlow fuses each matmul with its bias and
+activation. Weights are plain variables, because TensorFlow Serving cannot load a Keras model in a
+SavedModel.
 
-B rows, S length of the longest row, T tokens of all rows, H hidden, N heads, D head size.
+B rows, S length of the longest row, T tokens of all rows, H hidden size, N heads, D head size.
 """
 
 import math
@@ -30,8 +31,9 @@ _ACTIVATIONS = {
 class ServedEncoder(tf.Module):
     """Computes BERT's encoder on rows without padding.
 
-    `weights` maps variable paths without the encoder's name to float32 arrays. `compute_type` is
-    the dtype of the matmuls, `float32` or `bfloat16`; sums and norms are float32.
+    `weights` maps variable paths below the encoder, such as `layer_0/output/dense/bias`, to float32
+    arrays. `compute_type` is the dtype of the matmuls, `float32` or `bfloat16`; residual sums and
+    layer norms are float32.
     """
 
     def __init__(self, config: BertConfig, weights: Mapping[str, np.ndarray], compute_type: str):
@@ -51,9 +53,9 @@ class ServedEncoder(tf.Module):
     def __call__(
         self, input_ids: tf.Tensor, segment_ids: tf.Tensor, row_splits: tf.Tensor
     ) -> tf.Tensor:
-        """Computes hidden states, float32 [T, H], from ids int32 [T].
+        """Computes hidden states, float32 [T, H], from input and segment ids, int32 [T] each.
 
-        `row_splits`, int32 [B + 1], has the start of each row, then T.
+        `row_splits`, int32 [B + 1], has the start of each row, followed by T.
         """
         lengths = row_splits[1:] - row_splits[:-1]
         longest = tf.reduce_max(lengths)
@@ -126,10 +128,10 @@ class _Block(tf.Module):
 
         Args:
             hidden: [T, H], or [B * S, H] if the tokens are already padded.
-            mask: added to the attention scores, [B, 1, 1, S].
-            shape: B, S, 3, N, D.
-            to_rows: int32 [B * S], the token index at each position; None if already padded.
-            to_tokens: int32 [T], the position of each token; None if already padded.
+            mask: added to the attention scores, [B, 1, 1, S]: MASKED_SCORE at padding, 0 elsewhere.
+            shape: int32 [5] with the values B, S, 3, N, D.
+            to_rows: int32 [B * S], the token index at each position; None if `hidden` is padded.
+            to_tokens: int32 [T], the position of each token; None if `hidden` is padded.
         """
         projected = self.query_key_value(hidden)
         if to_rows is not None:
@@ -165,7 +167,7 @@ class ServedDense(tf.Module):
         compute_type: tf.DType = tf.float32,
         activation: str = "",
     ) -> "ServedDense":
-        """Creates the layer from the kernel and bias below a variable path."""
+        """Creates the layer from the weights `path`/kernel and `path`/bias."""
         return cls(weights[f"{path}/kernel"], weights[f"{path}/bias"], compute_type, activation)
 
     def __call__(self, x: tf.Tensor) -> tf.Tensor:

@@ -29,7 +29,7 @@ def in_range(size: int, **inputs: tf.Tensor) -> list[tf.Tensor]:
     """
     checks = []
     for name, value in inputs.items():
-        # Of no values, the minimum is the largest integer, and the maximum the smallest one.
+        # An empty tensor passes: its minimum is the largest integer, its maximum the smallest.
         lowest, highest = tf.reduce_min(value), tf.reduce_max(value)
         message = f"{name}: expected values from 0 to {size - 1}, got"
         wrong = tf.where(lowest < 0, lowest, highest)

@@ -2,14 +2,14 @@
 
     inputs   input_ids, input_mask, segment_ids, int32 [B, S]; any B, any S up to
              max_position_embeddings; for the pre-trainer also masked_lm_positions, int32 [B, P]
-    outputs  those of the model, float32: logits [B, C] or [B, S, C]; start_logits and
+    outputs  float32, depending on the model: logits [B, C] or [B, S, C]; start_logits and
              end_logits [B, S]; sequence_output [B, S, H] and pooled_output [B, H];
              masked_lm_logits [B, P, V] and next_sentence_logits [B, 2]
 
-The only signature is `serving_default`, and all operators are built-in. The padding is computed too
-and masked, because LiteRT must know the sizes of gathers in advance.
+The only signature is `serving_default`, and all operators are built-in. Hidden states are computed
+at padding too, and masked in attention, because LiteRT must know the sizes of gathers in advance.
 
-B batch, S length, P predictions, H hidden size, C labels, V vocabulary.
+B batch, S length, P predictions, H hidden size, C labels, V vocabulary size.
 """
 
 from collections.abc import Collection
@@ -35,11 +35,11 @@ def write_litert(
     """Writes a model as a LiteRT file, completely or not at all.
 
     With `int8`, weights are stored as int8 with one scale per kernel column, and matmuls are
-    computed on integers (dynamic-range quantization). `omitted_outputs` are names of outputs to
-    omit: `pooled_output`, `next_sentence_logits`.
+    computed on integers (dynamic-range quantization). `omitted_outputs` are the names of outputs
+    that the file does not contain: `pooled_output`, `next_sentence_logits`.
 
     Returns:
-        The signature's inputs and outputs, in the format of `saved_model.describe`.
+        The inputs and outputs of `serving_default`, in the format of `saved_model.describe`.
 
     Raises:
         InputError: the weights exceed the 2 GiB limit of a LiteRT file, or the path is not
@@ -80,7 +80,7 @@ class _Inference(tf.Module):
             self.next_sentence = ServedDense.of(weights_of(model), "next_sentence")
 
     def __call__(self, inputs: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-        """Computes the outputs of a model from padded int32 inputs [B, S], and positions [B, P]."""
+        """Computes {output name: tensor} from {input name: tensor}; see the top of the file."""
         network = self.network
         batch, length = tf.unstack(tf.shape(inputs["input_ids"]))
         hidden = self._hidden_states(inputs)  # [B · S, H]

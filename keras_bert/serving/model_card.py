@@ -1,4 +1,4 @@
-"""Writes the model card of an export (README.md), from export.json and the run's files."""
+"""Creates the text of an export's model card (README.md), in Markdown."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -25,9 +25,9 @@ TRAINING_SETTINGS = (
     "random_seed",
     "mixed_precision",
 )
-# Keys in results.json that are not scores, besides SPLIT_truncated.
+# Keys in results.json that are not scores; those that end in _truncated are not scores either.
 _NOT_SCORES = {"step", "best_step"}
-# Checksums in run.json that describe the model.
+# Checksums in run.json that belong to the model, and not to the data.
 _NOT_DATA = {"weights_sha256", "vocab_sha256"}
 
 
@@ -38,11 +38,14 @@ def model_card(
     results: Mapping[str, Any],
     request: Mapping[str, str],
 ) -> str:
-    """Returns the model card in Markdown: task, data, scores, limits and an example request.
+    """Returns the model card: task, data, training, scores, limits and an example request.
 
-    `info`, `run` and `results` are the contents of export.json, run.json and results.json; the last
-    two are empty if there is no run. `request` maps input names to the texts of an example request;
-    it is empty if the model takes no texts.
+    Args:
+        info: the content of export.json.
+        config: the model's sizes.
+        run: the settings in the run's run.json; empty if the model was not written by a run.
+        results: the content of the run's results.json; empty if it does not exist.
+        request: {input name: text} of an example request; empty if the model takes no texts.
     """
     limits = _limits(info, was_scored=any(map(is_score, results)))
     sections = [
@@ -88,7 +91,7 @@ def section(title: str, body: str) -> str:
 
 
 def table(rows: Mapping[str, Any]) -> str:
-    """Returns a table of names and values; "" if there are none."""
+    """Returns a Markdown table with the columns name and value; "" if there are no rows."""
     if not rows:
         return ""
     lines = [f"| {name} | {value} |" for name, value in rows.items()]
@@ -101,7 +104,7 @@ def is_score(name: str) -> bool:
 
 
 def training_table(run: Mapping[str, Any]) -> str:
-    """Returns the table of a run's main settings, from the content of run.json."""
+    """Returns the table of a run's main settings, from the settings in run.json."""
     rows = {name: run[name] for name in TRAINING_SETTINGS if run.get(name) is not None}
     if "init_checkpoint" in rows:
         rows["init_checkpoint"] = public_name(rows["init_checkpoint"])
@@ -109,7 +112,7 @@ def training_table(run: Mapping[str, Any]) -> str:
 
 
 def data_table(run: Mapping[str, Any]) -> str:
-    """Returns the table of a run's data, from the content of run.json."""
+    """Returns the table of a run's data files and checksums, from the settings in run.json."""
     names = ("task_name", "data_dir", "input_file", "train_file")
     names += ("eval_file", "test_file", "predict_file")
     rows = {name: _public_names(run[name]) for name in names if run.get(name)}
@@ -120,7 +123,7 @@ def data_table(run: Mapping[str, Any]) -> str:
 def public_name(path: str | Path) -> str:
     """Returns the name of a file or folder without the local folders that contain it.
 
-    The model of a run, OUTPUT_DIR/model, has the name of its run.
+    For the model of a run, OUTPUT_DIR/model, this is the name of OUTPUT_DIR.
     """
     path = Path(path)
     named = path.parent if path.name == "model" and path.parent.name else path
@@ -133,7 +136,7 @@ def _public_names(paths: str | Sequence[str]) -> str:
 
 
 def scores_table(results: Mapping[str, Any]) -> str:
-    """Returns the table of the numbers in results.json."""
+    """Returns the table of the scores in the content of results.json."""
     scores = {
         name: f"{value:.4f}" if isinstance(value, float) else value
         for name, value in results.items()

@@ -1,8 +1,8 @@
 """Writes an ONNX or LiteRT model as a version folder.
 
     model.onnx or model.tflite     the model, from token ids to outputs
-    vocab.txt                      the vocabulary of its token ids
-    export.json                    the task, its labels, inputs and outputs
+    vocab.txt                      the tokens in the order of their ids
+    export.json                    the task, its labels, and the model's inputs and outputs
     README.md                      the model card
 
 The folder is written completely or not at all.
@@ -21,10 +21,10 @@ from keras_bert.serving.saved_model import CARD, INFO
 
 @dataclass(frozen=True)
 class ModelFile:
-    """A model, and how to write it.
+    """A model, and the name and options of the file that it is written to.
 
-    The extension of `name`, `.onnx` or `.tflite`, selects the format. `vocab` lists the V tokens in
-    the order of their ids. The other attributes are arguments of `litert_format.write_litert`.
+    The extension of `name`, `.onnx` or `.tflite`, selects the format. `vocab` lists the tokens in
+    the order of their ids. `litert_format.write_litert` describes `int8` and `omitted_outputs`.
     """
 
     model: keras.Model
@@ -40,15 +40,19 @@ def write_model_file(
     info: Mapping[str, object],
     card: Callable[[Mapping[str, object]], str],
 ) -> None:
-    """Writes the folder of a version.
+    """Writes a version folder with a model file.
 
-    `info` is the content of export.json without the signatures; `card` returns the content of
-    README.md for the content of export.json.
+    Args:
+        file: the model and its file.
+        export_dir: the version folder.
+        info: the content of export.json without "signatures", which this function adds.
+        card: converts the complete content of export.json to the text of README.md.
 
     Raises:
-        InputError: a package is missing, the model is too large, or the folder cannot be written.
+        InputError: a package for the format is not installed, the model is too large, or the folder
+            cannot be written.
     """
-    # Imported here, because each format needs packages that users of the other may not have.
+    # Imported here, because users of one format may not have the packages for the other one.
     if file.name.endswith(".onnx"):
         from keras_bert.serving.onnx_format import write_onnx as write
     else:

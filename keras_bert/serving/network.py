@@ -1,11 +1,11 @@
 """Computes a model in serving graphs, on rows without padding.
 
-Rows are sorted by length and computed a few at a time, and only the requested outputs of each step
-are kept. There is therefore little padding, and a batch of any size needs only the memory of one
-step in addition to its inputs and outputs.
+Rows are sorted by length and computed in steps of a few rows, and only the requested outputs of
+each step are kept. Attention, the only part with padded rows, therefore has little padding, and a
+batch of any size needs only the memory of one step in addition to its inputs and outputs.
 
-B rows, S length of a row, T tokens of all rows, H hidden, C labels, V vocabulary, P masked tokens;
-b rows and t tokens of a step.
+B rows, S length of a row, T tokens of all rows, H hidden size, C labels, V vocabulary size,
+P masked tokens; b rows and t tokens of a step.
 """
 
 from collections.abc import Callable, Sequence
@@ -23,16 +23,17 @@ from keras_bert.models import (
 )
 from keras_bert.serving.encoder import LayerNorm, ServedDense, ServedEncoder
 
-# More rows at once are hardly faster and need more memory: with 16 heads, the attention scores of 8
-# rows of 512 tokens need 134 MB.
+# More rows per step are hardly faster and need more memory: with 16 heads, the float32 attention
+# scores of 8 rows of 512 tokens need 134 MB.
 ROWS_AT_ONCE = 8
 
-# (hidden states [t, H], input ids [t], row splits [b + 1]) -> outputs [n, ...].
+# Computes the outputs of the rows of one step, in row order, with any number of outputs per row:
+# (hidden states [t, H], input ids [t], row splits [b + 1]) -> float32 [number of outputs, ...].
 Reduce = Callable[[tf.Tensor, tf.Tensor, tf.Tensor], tf.Tensor]
 
 
 class Network(tf.Module):
-    """Computes a model (one of keras_bert.models, or the encoder) on plain TensorFlow variables.
+    """Computes a model of keras_bert.models, whose weights it copies to plain TensorFlow variables.
 
     Inputs are ragged int32 [B, (S)]. No row may be empty or longer than max_position_embeddings.
     `compute_type` is the dtype of the encoder's matmuls, `float32` or `bfloat16`.
@@ -87,9 +88,9 @@ class Network(tf.Module):
         Args:
             input_ids: ragged int32 [B, (S)], with [CLS] and [SEP].
             segment_ids: ragged int32 [B, (S)].
-            reduce: computes the outputs of a few rows from their hidden states, in row order.
-            shape: the shape of one output value, without the first dimension.
-            counts: integers [B], the number of output values for each row; by default one.
+            reduce: computes the outputs of the rows of one step.
+            shape: the shape of one output.
+            counts: integers [B], the number of outputs of each row, n in total; None for one each.
         """
         splits = tf.cast(input_ids.row_splits, tf.int32)
         rows = tf.size(splits) - 1

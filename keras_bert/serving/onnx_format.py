@@ -1,8 +1,8 @@
 """Writes a model as an ONNX file of standard operators, which onnxruntime 1.17 and later can run.
 
-Inputs and outputs are those of the LiteRT file (litert_format.py), with inputs of int64.
+Inputs and outputs have the names and shapes of those in litert_format.py, but inputs are int64.
 
-B batch, S length, P predictions, H hidden size, N heads, D = H / N, C labels, V vocabulary.
+B batch, S length, P predictions, H hidden size, N heads, D = H / N, C labels, V vocabulary size.
 """
 
 import math
@@ -38,7 +38,7 @@ except ImportError as error:
 OPSET = 20  # The first opset with Gelu.
 _MASKED_SCORE = -10000.0  # As in models/layers/attention.py.
 _MAX_BYTES = 2**31 - 2**24  # The limit of a protocol buffer, with room left for the nodes.
-_SEGMENTS = "segment_embeddings"  # The name of the node that gathers them.
+_SEGMENTS = "segment_embeddings"  # The name of the node with the segment embeddings.
 
 # config.hidden_act -> operator and attributes.
 _ACTIVATIONS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -54,8 +54,8 @@ def write_onnx(
 ) -> dict[str, dict[str, dict[str, list]]]:
     """Writes a model as an ONNX file, completely or not at all.
 
-    Arguments, results and errors are those of `litert_format.write_litert`. With `int8`, kernels
-    have one scale per column, and the word embeddings have one scale.
+    Arguments, return value and errors are those of `litert_format.write_litert`. With `int8`,
+    kernels have one scale per column, and the word embeddings have a single scale.
     """
     proto = onnx_model(model, tied=not int8, omitted_outputs=omitted_outputs)
     size = sum(len(weight.raw_data) for weight in proto.graph.initializer)
@@ -94,7 +94,7 @@ def _quantize(proto: onnx.ModelProto, path: Path) -> None:
         # Use 7-bit weights: processors without VNNI add two products in 16 bits, and with 8-bit
         # weights the sum would overflow.
         reduce_range=True,
-        nodes_to_exclude=[_SEGMENTS],  # The table has only two rows.
+        nodes_to_exclude=[_SEGMENTS],  # Segment embeddings: a table of few rows.
     )
     quantized = onnx.load_model(path)
     # The quantizer adds the shapes of all tensors. With them, onnxruntime 1.31 fuses residual sums
@@ -109,8 +109,8 @@ def onnx_model(
 ) -> onnx.ModelProto:
     """Converts a model to an ONNX graph, without the outputs named in `omitted_outputs`.
 
-    If `tied`, the masked-LM head multiplies by the transpose of the word embeddings. Otherwise it
-    has its own transposed copy, because the quantizer recognizes only constants.
+    If `tied`, the masked-LM head multiplies by the transpose of the word embeddings. Otherwise the
+    head has its own transposed copy of them, because the quantizer quantizes only constants.
     """
     graph = _Graph(weights_of(model))
     names = ["input_ids", "input_mask", "segment_ids"]
@@ -146,9 +146,10 @@ def onnx_model(
 
 
 class _Graph:
-    """Collects the nodes of a graph, and the weights that they use.
+    """Collects the nodes of a graph, and the weights that the nodes use.
 
-    Methods that add a node return the name of its output.
+    Tensors are identified by name: methods that add a node take the names of its inputs and return
+    the name of its output.
     """
 
     def __init__(self, weights: Mapping[str, np.ndarray]):
@@ -162,7 +163,7 @@ class _Graph:
         return output
 
     def weight(self, path: str) -> str:
-        """Adds a variable of the model and returns its name."""
+        """Adds the model's variable with this path, and returns its name in the graph."""
         return self.initializer(path, self.weights[path])
 
     def constant(self, value: Any) -> str:
@@ -189,7 +190,7 @@ class _Graph:
         return self.node(operator, x, **how)
 
     def model(self, inputs: list[str], outputs: Mapping[str, list]) -> onnx.ModelProto:
-        """Builds the model, with int64 inputs [B, S] or [B, P] and float32 outputs."""
+        """Builds the model: int64 inputs [B, S] or [B, P], float32 outputs {name: shape}."""
         value = onnx.helper.make_tensor_value_info
         axes = {"masked_lm_positions": "predictions"}
         opsets = [onnx.helper.make_opsetid("", OPSET)]
@@ -263,7 +264,7 @@ def _self_attention(graph: _Graph, x: str, mask: str, path: str, config: BertCon
     width = config.hidden_size // heads
 
     def projected(name: str, order: list[int]) -> str:
-        shape = graph.constant([0, 0, heads, width])  # 0 keeps the size.
+        shape = graph.constant([0, 0, heads, width])  # 0 keeps the size of x.
         split = graph.node("Reshape", graph.dense(x, f"{path}/{name}"), shape, allowzero=0)
         return graph.node("Transpose", split, perm=order)
 
@@ -279,7 +280,7 @@ def _self_attention(graph: _Graph, x: str, mask: str, path: str, config: BertCon
 
 
 def _pooler(graph: _Graph, hidden: str) -> str:
-    """Adds tanh(W h + b) of the first token: [B, S, H] -> [B, H]."""
+    """Adds tanh(W h + b) for the hidden state h of the first token: [B, S, H] -> [B, H]."""
     first = graph.node("Gather", hidden, graph.constant(0), axis=1)
     return graph.node("Tanh", graph.dense(first, "encoder/pooler/dense"))
 

@@ -31,11 +31,14 @@ def write_saved_model(
     card: Callable[[Mapping[str, object]], str],
     texts: Mapping[str, str],
 ) -> None:
-    """Writes the folder of a version.
+    """Writes a version folder with a SavedModel.
 
-    `served` is a task with `signatures()`: {name: tf.function with an input signature}. `texts` are
-    the texts of the warm-up request by input name. `info` is the content of export.json without the
-    signatures; `card` returns the content of README.md for the content of export.json.
+    Args:
+        served: a task's module; its `signatures()` are {name: tf.function with an input signature}.
+        export_dir: the version folder.
+        info: the content of export.json without "signatures", which this function adds.
+        card: converts the complete content of export.json to the text of README.md.
+        texts: {input name: text} for the warm-up requests.
 
     Raises:
         InputError: an output of the model is not finite, or the folder cannot be written.
@@ -58,11 +61,11 @@ def write_saved_model(
 def describe(
     signatures: Mapping[str, tf.types.experimental.ConcreteFunction],
 ) -> dict[str, dict[str, dict[str, list]]]:
-    """Lists the inputs and outputs of {name: concrete function with named inputs and outputs}.
+    """Lists the inputs and outputs of signatures, {name: concrete function with named outputs}.
 
     Returns:
-        {name: {"inputs": {name: [dtype, shape]}, "outputs": {name: [dtype, shape]}}}; -1 in a shape
-        means any size.
+        {signature: {"inputs": {name: [dtype, shape]}, "outputs": {name: [dtype, shape]}}}; -1 in a
+        shape means any size.
     """
     return {
         name: {
@@ -77,7 +80,7 @@ def describe(
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Hides TensorFlow's messages below warnings, which name the temporary folder."""
+    """Hides TensorFlow's info messages, which contain the path of the temporary folder."""
     verbosity, level = logging.get_verbosity(), tf.get_logger().level
     logging.set_verbosity(logging.WARNING)
     tf.get_logger().setLevel("WARNING")
@@ -99,7 +102,7 @@ def _type_and_shape(spec: tf.TensorSpec) -> list:
 def _request(
     function: tf.types.experimental.ConcreteFunction, texts: Mapping[str, str]
 ) -> dict[str, np.ndarray]:
-    """Creates a request of one row: texts for string inputs, token ids for others."""
+    """Creates a request of one row: `texts` for string inputs, arbitrary token ids for others."""
     request = {}
     for name, spec in _inputs(function).items():
         if spec.dtype != tf.string:
@@ -108,7 +111,7 @@ def _request(
             request[name] = np.full([1, 8], value, spec.dtype.as_numpy_dtype)
         elif spec.shape.rank == 1:
             request[name] = np.array([texts[name]], object)
-        else:  # Words that are already split.
+        else:  # An input of words that are already split.
             request[name] = np.array([next(iter(texts.values())).split()], object)
     return request
 
@@ -119,9 +122,10 @@ def _check_answer(
     function: tf.types.experimental.ConcreteFunction,
     request: Mapping[str, np.ndarray],
 ) -> None:
-    """Runs a request and rejects outputs that are not finite.
+    """Runs the warm-up request of a signature; raises InputError if an output is not finite.
 
-    TensorFlow Serving does not load a model if a warm-up request fails.
+    A request that fails raises an error here, because TensorFlow Serving would not load a model
+    whose warm-up request fails.
     """
     answer = function(*(tf.constant(request[key]) for key in _inputs(function)))
     not_finite = [

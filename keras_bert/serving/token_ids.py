@@ -1,6 +1,6 @@
 """Checks the token ids in a request, removes their padding, and restores it in the answer.
 
-B rows, S length of a padded row, T tokens of all rows.
+B rows, S length of a padded row, T kept tokens of all rows.
 """
 
 import tensorflow as tf
@@ -15,14 +15,19 @@ SPECS = [
 
 
 class Rows:
-    """The tokens of padded rows: input_ids and segment_ids, ragged int32 [B, (S)].
+    """The rows of a request without padding.
 
-    The arguments are int32 [B, S]. Padding (input_mask 0) may be at any position. Only the first
-    max_position_embeddings tokens of a row are kept; `truncated`, bool [B], is whether a row has
-    more. A row without tokens keeps its first position, which is added if S is 0.
+    The arguments input_ids, input_mask and segment_ids are int32 [B, S]. Padding (input_mask 0) may
+    be at any position. A row of only padding keeps the token at its first position; if S is 0, a
+    token with id 0 is added to it.
 
-    The graph fails with an InvalidArgumentError if the shapes differ, a mask is neither 0 nor 1, or
-    the id of a kept token is out of range.
+    The graph fails with an InvalidArgumentError if the shapes differ, a value of the mask is
+    neither 0 nor 1, or the id or segment id of a kept token is out of range.
+
+    Attributes:
+        input_ids: ragged int32 [B, (S)], at most the first max_position_embeddings tokens of a row.
+        segment_ids: ragged int32 [B, (S)].
+        truncated: bool [B], whether the row has more than max_position_embeddings tokens.
     """
 
     def __init__(
@@ -56,7 +61,7 @@ class Rows:
         )
 
     def padded(self, values: tf.Tensor) -> tf.Tensor:
-        """Scatters values of tokens to padded rows, 0 elsewhere: [T, ...] -> [B, S, ...]."""
+        """Scatters values of the kept tokens to padded rows of zeros: [T, ...] -> [B, S, ...]."""
         shape = tf.concat([self._shape, tf.shape(values)[1:]], axis=0)
         padded = tf.scatter_nd(self._positions, values, tf.cast(shape, tf.int64))
         return tf.ensure_shape(padded[:, : self._length], [None, None, *values.shape[1:]])

@@ -12,7 +12,7 @@ _LARGEST = 2**63 - 1
 
 
 def version_number(name: str) -> int | None:
-    """Converts the name of a version to its number; None if it is not a number or too large."""
+    """Converts the name of a version folder to a number; returns None for other names."""
     if not (name.isascii() and name.isdigit()):
         return None
     digits = name.lstrip("0") or "0"
@@ -23,10 +23,10 @@ def version_number(name: str) -> int | None:
 
 
 def find_versions(folder: Path, file: str = "") -> dict[int, Path]:
-    """Returns {number: DIR/NUMBER} of a model's folder DIR; empty if it does not exist.
+    """Returns {version number: version folder} for a model's folder; {} if it does not exist.
 
-    With `file`, only versions that contain this file are returned. Raises an OSError if DIR is not
-    readable.
+    With `file`, the name of a file, only versions that contain this file are returned. Raises an
+    OSError if the model's folder is not readable.
     """
     if not folder.is_dir():
         return {}
@@ -41,7 +41,7 @@ def find_versions(folder: Path, file: str = "") -> dict[int, Path]:
 
 
 def next_version(folder: Path) -> int:
-    """Returns the number of the next version, 1 for the first."""
+    """Returns the number after the highest version in a model's folder; 1 without versions."""
     return 1 + max(find_versions(folder), default=0)
 
 
@@ -49,8 +49,8 @@ def check_version(export_dir: Path) -> None:
     """Checks that a folder can be written as a new version.
 
     Raises:
-        InputError: its name is not a version number, the version already exists, or the parent
-            folder cannot be read.
+        InputError: the folder's name is not a version number, the version already exists, or the
+            parent folder cannot be read.
     """
     number = version_number(export_dir.name)
     if number is None:

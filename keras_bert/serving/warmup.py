@@ -1,7 +1,7 @@
 """Writes the requests that TensorFlow Serving runs before it serves a model.
 
-The first call of a signature is many times slower than the next ones. With warm-up, no client waits
-for it.
+The first call of a signature is many times slower than the next ones. With warm-up requests, that
+call happens before any client waits for an answer.
 """
 
 from collections.abc import Mapping
@@ -21,9 +21,14 @@ def write_warmup_requests(
 ) -> None:
     """Writes the warm-up requests of an exported model, completely or not at all.
 
-    The file is a TFRecord file with a PredictionLog for each signature. If tensorflow-serving-api
-    (extra `serving`) is not installed, a warning is logged and no file is written. `requests` are
-    {signature: {input: array of its dtype}}, with texts as str or bytes.
+    They are stored in WARMUP_FILE, a TFRecord file with a PredictionLog for each signature. If
+    tensorflow-serving-api (extra `serving`) is not installed, a warning is logged and no file is
+    written.
+
+    Args:
+        export_dir: the version folder.
+        model_name: the name under which the model will be served.
+        requests: {signature: {input name: array of the input's dtype}}, with texts as str or bytes.
 
     Raises:
         InputError: the file cannot be written.

@@ -9,7 +9,7 @@ from keras_bert.common.errors import InputError
 
 
 def check_strings(name: str, value: Any) -> list[str]:
-    """Checks a list, tuple or array of strings, and returns it as a list with bytes decoded."""
+    """Checks a list, tuple or array of strings or bytes, and returns it as a list of strings."""
     items = check_list(name, value, "strings")
     for index, item in enumerate(items):
         if not isinstance(item, str | bytes):
@@ -22,7 +22,8 @@ def check_strings(name: str, value: Any) -> list[str]:
 def check_list(name: str, value: Any, what: str) -> list[Any]:
     """Checks that an argument is a list, tuple or array, and returns it as a list.
 
-    The error message contains `name`, the name of the argument, and `what`, the kind of its items.
+    The error message contains `name`, the name of the argument, and `what`, the kind of items that
+    are expected, such as "strings".
     """
     if isinstance(value, np.ndarray) and value.ndim >= 1:
         return value.tolist()
@@ -34,7 +35,7 @@ def check_list(name: str, value: Any, what: str) -> list[Any]:
 
 
 def check_same_length(**lists: Sequence[Any]) -> None:
-    """Checks that lists, passed by argument name, have the same length."""
+    """Checks that lists, which are passed with their names as keywords, have the same length."""
     lengths = {name: len(values) for name, values in lists.items()}
     if len(set(lengths.values())) > 1:
         found = ", ".join(f"{name} has {length} items" for name, length in lengths.items())
@@ -61,7 +62,7 @@ def check_texts(name: str, value: Any, *, allow_pairs: bool = False) -> tuple[li
 
 
 def check_batch_size(batch_size: Any) -> int:
-    """Checks that a batch size is an integer of at least 1."""
+    """Checks that a batch size is an integer of at least 1, and returns it."""
     if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
         raise InputError(f"batch_size={batch_size!r}: expected a whole number of at least 1")
     return batch_size

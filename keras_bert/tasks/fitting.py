@@ -55,7 +55,8 @@ class FitSettings:
         length_pool: number of batches whose examples are sorted by length together, so that less
             padding is needed; 1 for random batches.
         verbose: as in `keras.Model.fit`.
-        jit_compile: whether to compile with XLA, once per batch length; None: only with JAX.
+        jit_compile: whether to compile with XLA, once per batch length; None to compile only with
+            the JAX backend.
 
     Raises:
         InputError: a value is out of range.
@@ -107,8 +108,9 @@ class FitSettings:
 def fit_batches(examples: Examples, settings: BatchSettings, targets: Targets) -> tf.data.Dataset:
     """Creates an endless dataset of training batches (inputs, targets) for `keras.Model.fit`.
 
-    There must be at least one example. `targets` maps a batch to the targets of each output, and
-    may modify the batch. The last batch of an epoch may be smaller than the others.
+    There must be at least one example. `targets` maps a batch of NumPy arrays
+    (fine_tuning/batches.py) to {output: targets}, and may modify the batch. The last batch of an
+    epoch may be smaller than the others.
     """
     builder = BatchBuilder(examples, settings)
     chosen = training_plan(examples.lengths, settings)
@@ -149,9 +151,9 @@ class FitData:
     """The training data of `fit`, with losses and metrics.
 
     Attributes:
-        targets: maps a batch to the targets of each output.
-        losses: {output: loss}.
-        metrics: {output: metrics}, reported during training.
+        targets: maps a batch of NumPy arrays to {output: targets}.
+        losses: {output: loss function}.
+        metrics: {output: metric functions}, reported during training.
         frozen: layers that no loss depends on; frozen because weight decay would shrink them.
     """
 
@@ -193,7 +195,8 @@ def reinitialize(model: keras.Model, initial_values: Mapping[str, np.ndarray], s
         sorted(initial_values.items()), initializers, strict=True
     ):
         current = keras.ops.convert_to_numpy(variables[path]).astype(np.float32)
-        if value.ndim > 1 and np.array_equal(current, value):  # Others start as constants.
+        # Weights with one dimension start as constants.
+        if value.ndim > 1 and np.array_equal(current, value):
             variables[path].assign(initializer(variables[path].shape, "float32"))
 
 
@@ -204,9 +207,9 @@ def fit(
     evaluate: Callable[[], Mapping[str, float]] | None,
     callbacks: Sequence[keras.callbacks.Callback],
 ) -> keras.callbacks.History:
-    """Trains a model with `keras.Model.fit` and returns its history.
+    """Trains a model with `keras.Model.fit` and returns the history of the training.
 
-    `evaluate` computes the validation metrics; None if there is no validation set.
+    `evaluate` returns {metric: value} for the validation set; None if there is none.
     """
     batches = BatchSettings(
         settings.batch_size,

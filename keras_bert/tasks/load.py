@@ -1,4 +1,4 @@
-"""Finds the task class for a model directory or an export, and loads it as a task object."""
+"""Loads a model directory or an export as a task object of the class for its task."""
 
 import importlib
 import os
@@ -40,7 +40,8 @@ def load(path: str | os.PathLike, engine: str = "tensorflow") -> Task:
         engine: the engine that runs the network of an export; only `tensorflow` is available.
 
     Raises:
-        InputError: the path cannot be opened, or the model's heads or the engine are unknown.
+        InputError: the path cannot be opened, the model has no head of a known task, or the engine
+            is unknown.
     """
     if engine not in ENGINES:
         raise InputError(f"engine={engine!r}: expected one of {', '.join(ENGINES)}")
@@ -64,7 +65,7 @@ def open_task(task: str, source: Source, given: Mapping[str, Any]) -> Task:
 
 
 def task_class(task: str) -> type[Task]:
-    """Returns the class of a task."""
+    """Returns the class of a task, such as `TextClassifier` for `classification`."""
     module, name = _CLASSES[task]
     return getattr(importlib.import_module(module), name)
 

@@ -33,13 +33,19 @@ TASK_OF = {
     "BertForMaskedLM": "fill_mask",
     "BertModel": "embedding",
 }
-# Tasks with a fine-tuned head. A checkpoint of one of them cannot be opened for another one.
+# Tasks with a fine-tuned head. A checkpoint with such a head can be opened only for its own task,
+# and for embedding.
 _FINE_TUNED = ("classification", "question_answering", "ner")
 
 
 @dataclass(frozen=True)
 class ModelOptions:
-    """A tokenizer and a dtype policy that replace the checkpoint's and Keras' global policy."""
+    """Options for creating a task object.
+
+    Attributes:
+        tokenizer: replaces the tokenizer of the checkpoint; None to keep it.
+        dtype: the dtype policy of the model; None for Keras' global policy.
+    """
 
     tokenizer: BertTokenizer | None = None
     dtype: str | None = None
@@ -62,10 +68,13 @@ class Source:
         return cls(checkpoint, EarlierRun.of(checkpoint.path))
 
     def setting(self, name: str, kind: type, given: Any, default: Any = None) -> Any:
-        """Returns a setting: `given`, or else that of the model, that of its run, or `default`.
+        """Returns `given`, or if it is None the stored setting of this name, or else `default`.
 
-        `name` is also the name of the flag. A stored value that is not of type `kind` (int, float,
-        bool or str) raises InputError.
+        The setting is read from the model's config.json, or else from the flags of the run that
+        wrote the model.
+
+        Raises:
+            InputError: the stored value is not of type `kind` (int, float, bool or str).
         """
         if given is not None:
             return given
@@ -75,7 +84,13 @@ class Source:
         return self.run.setting(name, kind, default) if value is None else value
 
     def max_seq_length(self, given: int | None, default: int = DEFAULT_MAX_SEQ_LENGTH) -> int:
-        """Returns the maximum number of tokens of a text, checked against the model's positions."""
+        """Returns the maximum number of tokens of a text: `given`, or else the stored setting.
+
+        Without either, it is `default`, or the model's number of positions if that is smaller.
+
+        Raises:
+            InputError: the number is below SHORTEST, or above the model's number of positions.
+        """
         positions = self.checkpoint.config.max_position_embeddings
         # Older runs of run_pretraining.py recorded 0 if records of any length were accepted.
         length = self.setting("max_seq_length", int, given)
@@ -86,8 +101,11 @@ class Source:
     def tokenizer(self, given: BertTokenizer | None, *, special: bool = False) -> BertTokenizer:
         """Returns the given tokenizer, or else creates one for the checkpoint's vocabulary.
 
-        With `special`, a new tokenizer recognizes special tokens such as [MASK] in texts. Raises
-        InputError if there is no vocabulary, or if the given tokenizer has another size.
+        With `special`, a new tokenizer recognizes special tokens such as [MASK] in texts.
+
+        Raises:
+            InputError: there is no vocabulary, or the given tokenizer does not have the model's
+                number of tokens.
         """
         checkpoint = self.checkpoint
         if given is not None:
@@ -105,9 +123,10 @@ class Source:
         return BertTokenizer(checkpoint.vocab, checkpoint.do_lower_case, special)
 
     def check_heads(self, task: str, name: str) -> None:
-        """Checks that a checkpoint can be used for a task, whose class is `name`.
+        """Checks that the checkpoint can be used for a task; `name` is the name of its class.
 
-        Raises InputError if the model has the head of another fine-tuned task, or is left-to-right.
+        Raises:
+            InputError: the model has the head of another fine-tuned task, or is left-to-right.
         """
         path, architecture = self.checkpoint.path, self.checkpoint.architecture
         if self.checkpoint.config.is_decoder:
@@ -136,7 +155,7 @@ def check_max_seq_length(length: int, positions: int, shortest: int = SHORTEST) 
 
 
 def load_weights(model: keras.Model, checkpoint: Checkpoint) -> LoadReport:
-    """Loads weights into a model; raises InputError if they do not fit or are not finite."""
+    """Loads weights into a model; raises InputError if they do not match it or are not finite."""
     report = checkpoint.load_into(model)
     logging.info("%s", report)
     non_finite = [path for path, value in weights_of(model).items() if not np.isfinite(value).all()]

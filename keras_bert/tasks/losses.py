@@ -65,30 +65,46 @@ def span_loss(targets: Any, logits: Any) -> Any:
 
 
 def token_losses(tags: Any, logits: Any) -> Any:
-    """Computes softmax cross-entropy: tags int [B, S], logits [B, S, C] -> [B, S]."""
+    """Computes the softmax cross-entropy of each token.
+
+    tags int [B, S], logits [B, S, C] -> [B, S]. Tags of -1 count as 0, so the caller must ignore
+    the values of these tokens.
+    """
     return ops.sparse_categorical_crossentropy(ops.maximum(tags, 0), logits, from_logits=True)
 
 
 def token_hits(tags: Any, logits: Any) -> Any:
-    """Returns 1.0 where the highest logit is that of the tag: [B, S], [B, S, C] -> [B, S]."""
+    """Returns 1.0 for each token whose tag has the highest logit, and 0.0 for the others.
+
+    tags int [B, S], logits [B, S, C] -> [B, S]. Tags of -1 count as 0, as in `token_losses`.
+    """
     return ops.cast(ops.argmax(logits, axis=-1) == ops.maximum(tags, 0), "float32")
 
 
 @_register
 def tag_loss(tags: Any, logits: Any) -> Any:
-    """Computes the mean loss of all tagged tokens: tags [B, S], -1 for no tag; logits [B, S, C]."""
+    """Computes the mean cross-entropy of all tagged tokens, a scalar.
+
+    tags [B, S], -1 for tokens without a tag; logits [B, S, C].
+    """
     return _mean(tags, token_losses(ops.cast(tags, "int32"), logits))
 
 
 @_register
 def tag_accuracy(tags: Any, logits: Any) -> Any:
-    """Computes the accuracy of all tagged tokens: tags [B, S], -1 for no tag; logits [B, S, C]."""
+    """Computes the accuracy over all tagged tokens, a scalar.
+
+    tags [B, S], -1 for tokens without a tag; logits [B, S, C].
+    """
     return _mean(tags, token_hits(ops.cast(tags, "int32"), logits))
 
 
 @_register
 def masked_lm_loss(ids: Any, logits: Any) -> Any:
-    """Computes the mean loss of all masked tokens: ids [B, P], -1 for none; logits [B, P, V]."""
+    """Computes the mean cross-entropy of all masked tokens, a scalar.
+
+    ids [B, P] are the original tokens, -1 for unused predictions; logits [B, P, V].
+    """
     weights = ops.cast(ids >= 0, "float32")
     losses = ops.sparse_categorical_crossentropy(ops.maximum(ids, 0), logits, from_logits=True)
     return ops.sum(weights * losses) / (ops.sum(weights) + 1e-5)

@@ -17,11 +17,15 @@ from keras_bert.tasks.fine_tuning.examples import Examples
 from keras_bert.text.strings import encode_texts
 from keras_bert.training.progress import progress
 
-CHUNK_SIZE = 1024  # texts
+CHUNK_SIZE = 1024  # texts, or pairs of texts, per chunk
 
 
 class NetworkInputs(Protocol):
-    """The result of `preprocess`: a NamedTuple with at least these fields, int32 [n, (S)] each."""
+    """The result of `preprocess`: a NamedTuple with at least these fields.
+
+    Both are ragged int32 [n, (S)] for n sequences. Tasks that split long texts into windows have
+    several sequences per text.
+    """
 
     input_ids: tf.RaggedTensor
     segment_ids: tf.RaggedTensor
@@ -43,23 +47,30 @@ class Processor(Protocol):
     """The preprocessing of strings and the decoding of model outputs for a task, in TensorFlow.
 
     Attributes:
-        per_token: whether outputs have one row per token, [T, ...], or per sequence, [n, ...].
+        per_token: whether the model's outputs have one row per token, [T, ...]; otherwise they have
+            one row per sequence, [n, ...].
     """
 
     per_token: ClassVar[bool]
 
     def preprocess(self, *texts: tf.Tensor) -> NetworkInputs:
-        """Converts strings [B] into model inputs."""
+        """Converts B texts, strings [B] for each argument, into model inputs."""
 
     def decode(
         self, outputs: Mapping[str, tf.Tensor], inputs: NetworkInputs
     ) -> dict[str, tf.Tensor]:
-        """Converts model outputs into answers, one row per text."""
+        """Converts model outputs into answers {name: [B, ...]}, one row per text."""
 
 
 @dataclass(frozen=True)
 class Chunk:
-    """The result of one `preprocess` call, and its slices of the rows and tokens of all chunks."""
+    """The result of one `preprocess` call, and its place among the results of all chunks.
+
+    Attributes:
+        inputs: the result, which has the fields of NetworkInputs.
+        rows: the slice of its sequences among those of all chunks.
+        tokens: the slice of its tokens among those of all chunks.
+    """
 
     inputs: Any
     rows: slice
@@ -68,7 +79,7 @@ class Chunk:
 
 @dataclass(frozen=True, eq=False)
 class Prepared:
-    """Preprocessed texts: the sequences of all chunks, and the chunks, which decoding needs."""
+    """Preprocessed texts: the sequences of all chunks, and the chunks, which `decoded` needs."""
 
     examples: Examples
     chunks: Sequence[Chunk]
@@ -118,8 +129,8 @@ def decoded(
 ) -> Iterator[dict[str, np.ndarray]]:
     """Decodes model outputs and yields the answers of each chunk, one row per text.
 
-    `outputs` are those for `prepared.examples`, in the same order. `parts` is the slice of them for
-    each chunk; by default, the chunk's rows or tokens.
+    `outputs` are the model's outputs for `prepared.examples`, in the same order. `parts` contains
+    the slice of these outputs for each chunk; None for the chunk's rows, or tokens if `per_token`.
     """
     if parts is None:
         per_token = processor.per_token
@@ -133,7 +144,7 @@ def decoded(
 def gathered(chunks: Sequence[Mapping[str, np.ndarray]]) -> dict[str, Any]:
     """Concatenates the answers of all chunks, {name: [B, ...]} each, to {name: [n, ...]}.
 
-    A value is a list of n arrays if its width differs between the chunks.
+    An answer whose shape [...] differs between the chunks becomes a list of n arrays.
     """
     joined: dict[str, Any] = {}
     for name in chunks[0]:

@@ -12,10 +12,10 @@ from keras_bert.common.errors import InputError
 
 
 def find_prepared(name: str, data_dir: str = "") -> Path | None:
-    """Returns the folder of the newest prepared version of a dataset, or None.
+    """Returns the folder of the newest prepared version of a dataset; None if there is none.
 
     `name` is a dataset and config, such as `glue/mrpc`. `data_dir` is the folder of TensorFlow
-    Datasets; empty for TFDS_DATA_DIR or ~/tensorflow_datasets.
+    Datasets; empty for the environment variable TFDS_DATA_DIR or ~/tensorflow_datasets.
     """
     versions = (_root(data_dir) / name).glob("*/dataset_info.json")
     return max((path.parent for path in versions), key=_number, default=None)
@@ -24,7 +24,8 @@ def find_prepared(name: str, data_dir: str = "") -> Path | None:
 def open_prepared(name: str, data_dir: str = "") -> Any:
     """Opens a prepared dataset (see `find_prepared`) as a tfds.core.DatasetBuilder.
 
-    Raises InputError if the dataset is not prepared, or tensorflow-datasets is not installed.
+    Raises:
+        InputError: the dataset is not prepared, or tensorflow-datasets is not installed.
     """
     folder, root = find_prepared(name, data_dir), _root(data_dir)
     if folder is None:

@@ -32,7 +32,10 @@ class ModelRunner:
         """Computes {output: values} for the examples, in their order; there may be no examples.
 
         The values have one row per token, [T, ...], if `per_token`, and otherwise one per example,
-        [n, ...]. An output that is not finite raises InputError.
+        [n, ...].
+
+        Raises:
+            InputError: an output is not finite.
         """
         if not len(examples):  # Runs one dummy example to get the output names and shapes.
             ids = np.array([self._tokenizer.cls_token_id, self._tokenizer.sep_token_id], np.int32)
@@ -56,7 +59,10 @@ class ModelRunner:
             yield builder.build(index, seeds)
 
     def forward(self, batch: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Runs the model on the arrays of a batch that are its inputs, int32 [B, S] each."""
+        """Returns the model's outputs, {output: array}, for a batch.
+
+        The arrays of the batch that are inputs of the model are int32 [B, S]; others are ignored.
+        """
         inputs = {name: batch[name] for name in self._model.required_inputs}
         if keras.config.backend() != "tensorflow":
             return self._model.predict_on_batch(inputs)
@@ -66,7 +72,7 @@ class ModelRunner:
     def _graph(self) -> Callable[..., Mapping[str, tf.Tensor]]:
         """Returns the model as a tf.function for batches of any shape."""
         variables, traced = self._model.variables, self._traced
-        # Trace again if LoRA or quantization has replaced the variables.
+        # Trace again if LoRA or quantization has replaced the model's variables.
         if traced is None or [*map(id, traced.variables)] != [*map(id, variables)]:
             names = self._model.required_inputs
             specs = {name: tf.TensorSpec([None, None], tf.int32, name) for name in names}

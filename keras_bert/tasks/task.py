@@ -43,16 +43,18 @@ class Task:
     loaded from an export has no model and no tokenizer, and can only predict.
 
     Args:
-        model: a model from keras_bert.models, or None.
-        tokenizer: the tokenizer for the model's vocabulary, or None.
-        settings: a frozen dataclass with at least `max_seq_length`.
+        model: a model from keras_bert.models; None for an export.
+        tokenizer: the tokenizer for the model's vocabulary; None for an export.
+        settings: a frozen dataclass of the task's settings, with at least `max_seq_length`.
 
     Attributes:
-        processor: preprocesses strings and decodes outputs, with TensorFlow operations.
+        processor: preprocesses strings and decodes outputs, with TensorFlow operations; None for an
+            export.
         absent: paths of the weights that the checkpoint did not contain.
         untrained: the absent weights that the task needs; empty after `fit`.
-        source: the checkpoint that the object was loaded from; None after `fit`.
-        serve: the signature of an exported model that maps strings to answers, or None.
+        source: the checkpoint that the object was loaded from; None after `fit`, or if the object
+            was not loaded from one.
+        serve: the signature of an export that maps strings to answers; None for other objects.
 
     Raises:
         InputError: `max_seq_length` exceeds the model's number of positions.
@@ -80,7 +82,7 @@ class Task:
 
     @classmethod
     def from_source(cls, source: Source, **settings: Any) -> "Task":
-        """Creates the object from an open checkpoint, which provides the settings not given."""
+        """Creates the object from an open checkpoint, whose settings are used if not given here."""
         raise NotImplementedError
 
     @classmethod
@@ -131,11 +133,11 @@ class Task:
         return self._model
 
     def preprocess(self, *texts: tf.Tensor) -> Any:
-        """Converts strings [B] into model inputs, with TensorFlow operations."""
+        """Converts B texts, strings [B] for each argument, into the model inputs for `decode`."""
         return self.processor.preprocess(*texts)
 
     def decode(self, outputs: Mapping[str, tf.Tensor], inputs: Any) -> dict[str, tf.Tensor]:
-        """Converts model outputs into answers, with TensorFlow operations."""
+        """Converts model outputs for `inputs` into answers {name: [B, ...]}, one row per text."""
         return self.processor.decode(outputs, inputs)
 
     def save_pretrained(self, path: str | os.PathLike, card: str = "") -> None:
@@ -175,12 +177,13 @@ class Task:
             export_dir: DIR/<version>, such as serving/mrpc/1; it must not exist.
             format: `saved_model` maps strings to answers; `onnx` and `litert` map token ids to the
                 model's outputs.
-            compute_type: the type of matrix products in a SavedModel, `float32` or `bfloat16`.
-            int8: whether `onnx` and `litert` store weights as int8.
+            compute_type: the dtype of matrix products in a SavedModel, `float32` (the default) or
+                `bfloat16`.
+            int8: whether `onnx` and `litert` store weights as int8; None for False.
 
         Raises:
-            InputError: some weights are untrained, an argument does not apply to the format, or the
-                path is not writable.
+            InputError: some weights are untrained, an argument does not apply to the format, or
+                `export_dir` exists or cannot be written.
         """
         from keras_bert.tasks.export.task_export import ExportFormat, export_task
 
@@ -188,7 +191,7 @@ class Task:
 
     @classmethod
     def from_export(cls, info: Mapping[str, Any], signatures: Mapping[str, Serve]) -> "Task":
-        """Creates the object for a SavedModel from its export.json and its loaded signatures."""
+        """Creates the object for a SavedModel from its export.json (`info`) and its signatures."""
         loaded = cls(None, None, cls.settings_of_export(info))
         signature = signatures["serving_default"]
         names = info["signatures"]["serving_default"]["inputs"]
@@ -234,7 +237,11 @@ class Task:
     def _answers(
         self, columns: Columns, batch_size: int, preprocess: Callable[..., Any] | None = None
     ) -> Iterator[dict[str, np.ndarray]]:
-        """Yields the answers for strings, chunk by chunk."""
+        """Yields the answers for texts, {name: [B, ...]} for each chunk of B texts.
+
+        `columns` contains, for each argument of `preprocess`, one value per text. `preprocess`
+        replaces that of the processor; None to keep it.
+        """
         check_batch_size(batch_size)
         if self.serve is not None:
             yield from self._served_answers(columns, batch_size)
@@ -250,7 +257,7 @@ class Task:
             yield {name: value.numpy() for name, value in self.serve(*batch).items()}
 
     def _predict(self, columns: Columns, batch_size: int) -> dict[str, Any]:
-        """Returns the answers for strings as arrays; byte strings become Python strings."""
+        """Returns the answers for n texts, {name: [n, ...]}; byte strings become Python strings."""
         answers = gathered(list(self._answers(columns, batch_size)))
         return {
             name: decode_texts(values)
@@ -260,11 +267,14 @@ class Task:
         }
 
     def _outputs(self, prepared: Prepared, batch_size: int) -> dict[str, np.ndarray]:
-        """Runs the model over preprocessed texts; overridden by tasks that keep fewer outputs."""
+        """Runs the model over preprocessed texts, and returns {output: array}.
+
+        Tasks that keep only some of the outputs override it.
+        """
         return self._runner.run(prepared.examples, batch_size, self.processor.per_token)
 
     def _parts(self, prepared: Prepared) -> Sequence[slice] | None:
-        """Returns the slice of `_outputs` for each chunk; None for the chunk's rows or tokens."""
+        """Returns the slice of `_outputs` for each chunk: the argument `parts` of `decoded`."""
         return None
 
     def _check_fit(self, options: Mapping[str, Any]) -> None:
@@ -292,5 +302,5 @@ class Task:
         self.processor = self.make_processor()
 
     def _saved_settings(self) -> dict[str, Any]:
-        """Returns the settings for config.json, which stores the labels separately."""
+        """Returns the settings for config.json, except the labels, which have their own keys."""
         return {k: v for k, v in dataclasses.asdict(self.settings).items() if k != "labels"}

@@ -71,5 +71,5 @@ class ServedTexts(tf.Module):
         return self.answer(TextInputs(rows.input_ids, rows.segment_ids, rows.truncated))
 
     def answer(self, inputs: TextInputs) -> dict[str, tf.Tensor]:
-        """Runs the network and decodes its outputs."""
+        """Runs the network and decodes its outputs into answers {name: [B, ...]}."""
         return self.processor.decode(self.network(inputs.input_ids, inputs.segment_ids), inputs)

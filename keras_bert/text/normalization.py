@@ -2,7 +2,8 @@
 
 Python's `unicodedata` defines the table, as in Google's released tokenizer; the built-in table of
 tensorflow-text follows other rules. The table covers the characters of Unicode 14.0, so it is the
-same with every Python version. One rule depends on neighboring characters: `final_sigma_pattern`.
+same with every Python version. One rule is not in the table, because it depends on neighboring
+characters: `final_sigma_pattern`.
 """
 
 import functools
@@ -68,7 +69,7 @@ def _is_cjk(char: str) -> bool:
 
 @functools.cache
 def _characters() -> list[str]:
-    """Lists the characters that a rule may change: assigned characters and the CJK blocks."""
+    """Lists the characters that normalization may change: assigned ones and the CJK blocks."""
     no_rule = ("Co", "Cs")  # Private use and surrogates.
     assigned = list(assigned_characters())
     cjk = (chr(c) for first, last in _CJK_RANGES for c in range(first, last + 1))
@@ -82,10 +83,10 @@ def _characters() -> list[str]:
 def final_sigma_pattern() -> str:
     r"""Builds the RE2 pattern of the capital sigmas that `str.lower` turns into final sigmas.
 
-    A sigma is final if a cased letter precedes it and none follows it. Case-ignorable characters in
-    between do not count, nor do characters that BERT drops. Python does not expose these properties
-    of characters, so they are derived from the results of `str.lower`. The replacement `\1ς\2` has
-    as many bytes as the match.
+    A sigma is final if a cased letter precedes it and no cased letter follows it. Between the
+    letters, case-ignorable characters and the characters that BERT drops are skipped. Python does
+    not expose which characters are cased or case-ignorable, so this is derived from the results of
+    `str.lower`. The replacement `\1ς\2` has as many bytes as the match.
     """
     before, ignored = [], []
     for char in _characters():
@@ -122,7 +123,7 @@ def _replacements(do_lower_case: bool, own_words: str) -> Iterator[tuple[bytes, 
 
 @functools.cache
 def normalizer_model(do_lower_case: bool, own_words: str = "") -> bytes:
-    """Builds the table in the format of `tensorflow_text.FastBertNormalizer(model_buffer=...)`.
+    """Builds the character table in the format of `FastBertNormalizer(model_buffer=...)`.
 
     The table is a double-array trie over the UTF-8 bytes of a character. From the unit at position
     p, byte b leads to the unit at `p ^ offset(unit) ^ b`, whose label must be b. At the end of a

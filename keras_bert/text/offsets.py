@@ -1,6 +1,6 @@
 """Computes positions in strings, in bytes and in characters, with TensorFlow ops.
 
-Byte offsets count the bytes of UTF-8; character offsets count as in Python's `str`.
+Byte offsets count bytes of UTF-8; character offsets are indices of a Python `str`.
 """
 
 from typing import NamedTuple
@@ -9,21 +9,21 @@ import tensorflow as tf
 
 # The characters of valid UTF-8, for a character class of a regular expression.
 VALID = r"\x{0}-\x{D7FF}\x{E000}-\x{10FFFF}"
-DROPPED = "\x01"  # any control character: normalization drops it
+DROPPED = "\x01"  # a control character, because normalization drops these
 
 
 def valid_utf8(text: tf.Tensor) -> tf.Tensor:
     """Replaces each byte of strings [B] that is not valid UTF-8 by a control character.
 
-    Byte positions do not change. The number of characters is that of Python's
-    `bytes.decode("utf-8", "surrogateescape")`.
+    Byte positions do not change. A string has as many characters afterwards as Python's
+    `bytes.decode("utf-8", "surrogateescape")` returns for the original.
     """
     is_valid = tf.strings.regex_full_match(text, f"(?s)[{VALID}]*")
     return tf.cond(tf.reduce_all(is_valid), lambda: text, lambda: mark_invalid(text))
 
 
 def mark_invalid(text: tf.Tensor) -> tf.Tensor:
-    """Replaces invalid bytes as `valid_utf8` does, without first checking that there are any."""
+    """Replaces invalid bytes as `valid_utf8` does, without first checking whether there are any."""
     text = tf.strings.regex_replace(text, DROPPED, "\x02")
     # Insert a marker after each run of valid characters and in place of each invalid byte, then
     # remove the markers after valid runs.
@@ -32,7 +32,7 @@ def mark_invalid(text: tf.Tensor) -> tf.Tensor:
 
 
 def row_ids(row_splits: tf.Tensor) -> tf.Tensor:
-    """Computes the row of each value from `row_splits`, as int32.
+    """Computes the row of each value of a ragged tensor from its `row_splits`, int32 [values].
 
     `RaggedTensor.value_rowids()` would need memory for (number of rows) x (longest row) values.
     """
@@ -42,7 +42,7 @@ def row_ids(row_splits: tf.Tensor) -> tf.Tensor:
 
 
 def bytes_of(text: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Returns the bytes of all strings [B], uint8, and the start of each string, int64 [B]."""
+    """Concatenates strings [B]: returns uint8 [bytes], and the start of each string, int64 [B]."""
     starts = tf.cumsum(tf.cast(tf.strings.length(text), tf.int64), exclusive=True)
     return tf.io.decode_raw(tf.strings.reduce_join(text), tf.uint8), starts
 
@@ -50,7 +50,8 @@ def bytes_of(text: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
 def byte_to_char_offsets(text: tf.Tensor, offsets: tf.RaggedTensor) -> tf.RaggedTensor:
     """Converts byte offsets to character offsets, which index a Python str.
 
-    `text` contains valid UTF-8, strings [B]; both kinds of offsets are ragged int32 [B, (tokens)].
+    `text` are strings [B] of valid UTF-8. The offsets, before and after the conversion, are ragged
+    int32 [B, (tokens)].
     """
     text_bytes, text_starts = bytes_of(tf.convert_to_tensor(text, tf.string))
     begins_character = tf.cast(tf.bitwise.bitwise_and(text_bytes, 0xC0) != 0x80, tf.int32)
@@ -63,11 +64,14 @@ def byte_to_char_offsets(text: tf.Tensor, offsets: tf.RaggedTensor) -> tf.Ragged
 
 
 class TokensInWords(NamedTuple):
-    """The positions of T tokens in the W words of the normalized texts, with offsets in bytes.
+    """The positions, in bytes, of T tokens in the W words of a batch of normalized texts.
 
-    word_text, int32 [W], is the index of each word's text; word_starts, int32 [W], the start of
-    each word in its text. word, int32 [T], is the index of each token's word; starts and ends,
-    int64 [T], are the offsets of each token in its word.
+    Attributes:
+        word_text: the index in the batch of each word's text, int32 [W].
+        word_starts: the start of each word in its text, int32 [W].
+        word: the index of each token's word, int32 [T].
+        starts: the start of each token in its word, int64 [T].
+        ends: the end of each token in its word, int64 [T].
     """
 
     word_text: tf.Tensor
@@ -80,10 +84,11 @@ class TokensInWords(NamedTuple):
 def offsets_in_text(
     text: tf.Tensor, sources: tf.RaggedTensor, tokens: TokensInWords
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Returns the start and end of each token in its original text in bytes, int64 [T].
+    """Returns the start and the end of each token in its original text in bytes, int64 [T] each.
 
-    `sources`, ragged int64 [B, (bytes + 1)], maps each byte of a normalized text to the start of
-    the original character that it comes from; its last value is the length of the original text.
+    `text` are the original texts, strings [B]. `sources`, ragged int64 [B, (bytes + 1)], maps each
+    byte of a normalized text to the start of the original character that it comes from. The last
+    value of each row is the length of the original text.
     """
     word_text, word_starts, word, starts, ends = tokens
     text_bytes, text_starts = bytes_of(text)

@@ -17,8 +17,8 @@ from keras_bert.common.errors import InputError
 class Segments(NamedTuple):
     """One or two segments per row, with [CLS] and [SEP].
 
-    `input_ids` and `segment_ids` (1 on the second segment and its [SEP]) are ragged int32 [B, (S)].
-    `truncated`, bool [B], is whether tokens of the row were removed.
+    `input_ids` and `segment_ids` (1 for the second segment and the [SEP] after it) are ragged int32
+    [B, (S)]. `truncated`, bool [B], is whether tokens of the row were removed.
     """
 
     input_ids: tf.RaggedTensor
@@ -94,8 +94,8 @@ def pad_segments(
     """Combines one or two segments like `combine_segments`, and pads them to `max_seq_length`.
 
     Returns:
-        `input_ids`, `input_mask` (1 on tokens) and `segment_ids` (1 on b and its [SEP]), each int32
-        [B, S].
+        `input_ids`, `input_mask` (1 for tokens, 0 for padding) and `segment_ids` (1 for b and the
+        [SEP] after it), each int32 [B, S].
     """
     ids, segments, _ = combine_segments(
         a,

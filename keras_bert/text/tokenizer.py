@@ -50,10 +50,10 @@ class BertTokenizer:
         tokenizer.tokenize(["un-lockable"])  # [[4895, 1011, 5843, 3085]]
 
     Args:
-        vocab: a vocabulary file, or its tokens in the order of their ids.
+        vocab: the path of a vocabulary file, or the V tokens in the order of their ids.
         do_lower_case: whether to lower-case and strip accents; True for uncased vocabularies.
-        keep_special_tokens: whether special tokens in a text, such as "[MASK]", become their single
-            id. By default they are ordinary text: "[", "mask", "]".
+        keep_special_tokens: whether a special token in a text, such as "[MASK]", becomes a single
+            token. By default, it is ordinary text: "[", "mask", "]".
 
     Raises:
         InputError: the vocabulary is not valid (see `load_vocab`).
@@ -112,7 +112,7 @@ class BertTokenizer:
         return _by_text(words, word_tokens, self._final_ids(word_tokens.values))
 
     def split_words(self, text: tf.Tensor) -> tf.RaggedTensor:
-        """Splits strings [B] into normalized words, the input of WordPiece, ragged [B, (words)]."""
+        """Splits strings [B] into normalized words, the input of WordPiece: ragged [B, (words)]."""
         words = tf.strings.split(self._normalizer.normalize(self._prepare(text)))
         values = words.values
         if self.keep_special_tokens:
@@ -156,7 +156,7 @@ class BertTokenizer:
         return tuple(_by_text(words, word_tokens, values) for values in flat)
 
     def _prepare(self, text: tf.Tensor) -> tf.Tensor:
-        """Replaces special tokens, final sigmas and invalid bytes, without moving other bytes."""
+        """Replaces special tokens, final sigmas and invalid bytes by text with as many bytes."""
         text = tf.convert_to_tensor(text, tf.string)
         if self.keep_special_tokens:
             text = tf.strings.regex_replace(text, f"[{_STANDINS}]", _NO_STANDIN)
@@ -168,7 +168,7 @@ class BertTokenizer:
         return tf.cond(tf.reduce_all(is_plain), lambda: text, lambda: self._repair(text))
 
     def _repair(self, text: tf.Tensor) -> tf.Tensor:
-        """Replaces invalid bytes by control characters, and sigmas at word ends by final sigmas."""
+        """Replaces invalid bytes by control characters, and final capital sigmas by "ς"."""
         text = mark_invalid(text)
         if self.do_lower_case:
             text = tf.strings.regex_replace(text, final_sigma_pattern(), r"\1ς\2")

@@ -44,11 +44,11 @@ def load_vocab(path: str | os.PathLike) -> list[str]:
 
 
 def fit_vocab(vocab: list[str], rows: int, path: str | os.PathLike) -> list[str]:
-    """Adds tokens to a vocabulary until it has as many tokens as a padded embedding table has rows.
+    """Extends a vocabulary to `rows` tokens, the number of rows of a padded embedding table.
 
     A table may be padded to a multiple of 8, 16, 32, 64 or 128, which is faster on some devices.
-    The added tokens are named [unusedN], with numbers that are not in use, and never occur in
-    tokenized text. Messages start with `path`, the vocabulary file.
+    The added tokens are named [unusedN], with numbers that the vocabulary does not contain, and
+    never occur in tokenized text. Messages start with `path`, the vocabulary file.
 
     Raises:
         InputError: there are more tokens than rows, or fewer than padding can explain.
@@ -85,12 +85,12 @@ def check_same_vocab(
     found: tuple[Sequence[str], os.PathLike],
     may_extend: bool = False,
 ) -> None:
-    """Checks that two vocabularies, each given with its path, are equal.
+    """Checks that two vocabularies, (tokens in the order of their ids, path) each, are equal.
 
     With `may_extend`, `expected` may have other tokens in place of the [unusedN] of `found`.
 
     Raises:
-        InputError: they differ. The message names the first line that differs.
+        InputError: the vocabularies differ. The message has the first line that differs.
     """
     (wanted, path), (tokens, other) = expected, found
     if len(wanted) != len(tokens):

@@ -1,7 +1,8 @@
 """Selects the functions that depend on the Keras backend, TensorFlow or JAX.
 
-Keras reads KERAS_BACKEND when it is imported. Both backends have the same functions, except that
-`peak_memory` counts from its previous call with TensorFlow, and from the program's start with JAX.
+Keras reads the environment variable KERAS_BACKEND when it is imported. The functions of both
+backends are used in the same way. Only the period that `peak_memory` covers differs: with
+TensorFlow it starts at the previous call, with JAX at the start of the program.
 """
 
 import keras

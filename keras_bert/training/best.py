@@ -1,7 +1,7 @@
 """Selects the best evaluation of a run, and stops a run that no longer improves.
 
-Both depend only on the evaluations in metrics.jsonl and on the step of the saved weights, so a
-resumed run makes the same decisions.
+Both decisions depend only on the evaluations in metrics.jsonl and on the step of the saved weights,
+so a resumed run makes the same ones.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -19,9 +19,9 @@ class BestWeights:
 
     Attributes:
         metric: the name of the metric to compare; higher is better.
-        save: saves the current weights, together with the given step.
-        read_step: returns the step of the saved weights; None if there are none, or if an earlier
-            version saved them without a step.
+        save: a function that takes the current step, and saves it with the current weights.
+        read_step: a function that returns the step of the saved weights; None if no weights are
+            saved, or if an earlier version of this library saved them without a step.
         patience: the number of evaluations without improvement after which training stops; 0
             disables early stopping.
     """
@@ -32,24 +32,25 @@ class BestWeights:
     patience: int = 0
 
     def step_of_best(self, evaluations: Evaluations) -> int | None:
-        """Returns the step of the best evaluation, the earliest one on ties; None without any."""
+        """Returns the step of the best evaluation, the earliest on ties; None if there are none."""
         index = self._index_of_best(evaluations)
         return None if index is None else int(evaluations[index]["step"])
 
     def step_of_saved(self, evaluations: Evaluations) -> int | None:
-        """Returns the step of the saved weights.
+        """Returns the step of the saved weights, or `step_of_best` if that is unknown.
 
-        It differs from `step_of_best` if the run was killed after weights were saved, and their
-        evaluation, repeated when the run resumed, gave a lower value.
+        The two steps differ if the run was killed after it had saved weights, and the resumed run
+        got a lower value at their step than at an earlier one, whose weights are lost.
         """
         step = self.read_step()
         return self.step_of_best(evaluations) if step is None else step
 
     def save_if_better(self, evaluations: Evaluations) -> None:
-        """Saves the current weights, those of the last evaluation, unless saved ones are better.
+        """Saves the current weights, unless the evaluation of the saved ones was at least as good.
 
-        Saved weights of the same step are replaced, because another attempt at this step saved
-        them, and so are weights of a step without an evaluation.
+        The last of `evaluations` is that of the current weights. Saved weights of the same step
+        are always replaced, because they are from an earlier attempt at this step. Saved weights of
+        a step without an evaluation are replaced, too.
         """
         *earlier, last = evaluations
         step, saved = int(last["step"]), self.step_of_saved(earlier)
@@ -58,7 +59,10 @@ class BestWeights:
             self.save(step)
 
     def has_stopped(self, evaluations: Evaluations) -> bool:
-        """Returns whether `patience` evaluations, if above 0, have followed the best one."""
+        """Returns whether at least `patience` evaluations have followed the best one.
+
+        The result is False if `patience` is 0, or if there are no evaluations.
+        """
         index = self._index_of_best(evaluations)
         if not self.patience or index is None:
             return False

@@ -15,7 +15,7 @@ class Board:
         self._step = step
 
     def table(self, name: str, header: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-        """Writes a table, such as the wrong predictions, to the Text tab of TensorBoard."""
+        """Writes a table, for example of wrong predictions, to the Text tab of TensorBoard."""
         lines = [header, ["---"] * len(header), *rows]
         text = "\n".join("| " + " | ".join(map(_cell, line)) + " |" for line in lines)
         with self._writer.as_default(step=self._step):
@@ -24,7 +24,8 @@ class Board:
     def pr_curve(self, name: str, is_positive: np.ndarray, scores: np.ndarray) -> None:
         """Writes a precision-recall curve to the PR Curves tab of TensorBoard.
 
-        `is_positive`, [n], are the true labels; `scores`, [n], are the predicted scores in [0, 1].
+        `is_positive`, bool [n], is the true label of each example; `scores`, float [n], is its
+        predicted score in [0, 1].
         """
         # Imported late: TensorBoard is slow to import, and only binary tasks need it.
         from tensorboard.plugins.pr_curve import summary

@@ -1,8 +1,8 @@
 """Saves and restores checkpoints of the model, the optimizer and the step, atomically.
 
 `DIR/step-00001000/` contains `model.safetensors`, `optimizer.safetensors` (variables by path) and
-`state.json` (the step, and the SHA-256 of each file). Data order, masks and dropout are functions
-of the step, so a run resumes from a checkpoint with bit-identical results.
+`state.json` (the step, and the SHA-256 of both files). Data order, masked tokens and dropout are
+functions of the seed and the step, so a run resumes from a checkpoint with bit-identical results.
 """
 
 import shutil
@@ -37,7 +37,11 @@ class CheckpointWriter:
         self._writing: Future[None] | None = None
 
     def save(self, step: int, model: keras.Model, optimizer: keras.optimizers.Optimizer) -> None:
-        """Starts to write the checkpoint of `step` steps; raises InputErrors as `wait` does."""
+        """Starts to write a checkpoint of the state after `step` steps.
+
+        Raises:
+            InputError: the previous checkpoint could not be written.
+        """
         self.wait()
         files = {
             _MODEL: _values(model.variables),
@@ -51,13 +55,13 @@ class CheckpointWriter:
             self.wait()
 
     def wait(self) -> None:
-        """Waits for the last checkpoint; raises an InputError if it could not be written."""
+        """Waits until the last checkpoint is written; raises an InputError if that fails."""
         writing, self._writing = self._writing, None
         if writing:
             writing.result()
 
     def close(self) -> None:
-        """Waits for the last checkpoint, but does not raise: that could hide an earlier error."""
+        """Waits for the last checkpoint; ignores its errors, which could hide an earlier one."""
         self._thread.shutdown()
 
     def _write(self, step: int, files: Mapping[str, dict[str, np.ndarray]]) -> None:
@@ -79,7 +83,7 @@ class CheckpointWriter:
 
 
 def list_checkpoints(directory: Path) -> list[Path]:
-    """Lists the checkpoints in a directory, oldest first; empty if it does not exist."""
+    """Lists the checkpoints in a directory, oldest first; [] if the directory does not exist."""
     return sorted(Path(directory).glob(f"{PREFIX}*"))
 
 

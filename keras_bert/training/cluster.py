@@ -2,7 +2,7 @@
 
 All workers run the same command; only the environment variable TF_CONFIG differs. `read_cluster`
 parses it, and `join` waits for all workers and creates the strategy. Worker 0 writes the run
-directory, which all workers must share. A lost worker raises `EndedEarly` in the others.
+directory, which all workers must share. If a worker is lost, the others raise `EndedEarly`.
 
     TF_CONFIG='{"cluster": {"worker": ["host-a:2222", "host-b:2222"]},
                 "task": {"type": "worker", "index": 0}}'
@@ -150,9 +150,10 @@ def share_of(strategy: tf.distribute.Strategy) -> tuple[int, int]:
 
 @functools.lru_cache(maxsize=1)  # All calls share one traced function.
 def all_sum(strategy: tf.distribute.Strategy) -> Callable[[np.ndarray], np.ndarray]:
-    """Builds a function that sums float32 arrays over the workers; every worker must call it.
+    """Builds a function that sums a float32 array over the workers.
 
-    The sum is bit-identical on all workers. With one worker, the function returns its argument.
+    All workers must call the function, each with an array of the same shape. The sum is
+    bit-identical on all workers. With one worker, the function returns its argument.
     """
     workers = num_workers(strategy)
     if workers == 1:
@@ -167,7 +168,10 @@ def all_sum(strategy: tf.distribute.Strategy) -> Callable[[np.ndarray], np.ndarr
 
 
 def gather(strategy: tf.distribute.Strategy, value: object) -> list:
-    """Returns the JSON values of all workers, by worker index; every worker must call it."""
+    """Returns the `value` of every worker, a JSON value, as a list in the order of the workers.
+
+    All workers must call this function.
+    """
     workers, index = num_workers(strategy), worker_index(strategy)
     if workers == 1:
         return [value]
@@ -184,9 +188,9 @@ def gather(strategy: tf.distribute.Strategy, value: object) -> list:
 
 
 def check_agreement(strategy: tf.distribute.Strategy, record: Mapping[str, object]) -> None:
-    """Checks on every worker that all were started with the same settings and data.
+    """Checks that all workers were started with the same settings and data; all must call it.
 
-    `record` must contain everything that affects the results, as JSON values.
+    `record` must contain everything that affects the results of this worker, as JSON values.
 
     Raises:
         InputError: the records differ; the message has the first difference.
@@ -204,7 +208,7 @@ def check_agreement(strategy: tf.distribute.Strategy, record: Mapping[str, objec
 
 @contextlib.contextmanager
 def convert_lost_worker_errors(strategy: tf.distribute.Strategy) -> Iterator[None]:
-    """Converts TensorFlow's errors about a lost worker to a short `EndedEarly`."""
+    """Converts TensorFlow errors about a lost worker that the block raises to `EndedEarly`."""
     with _convert_lost_worker_errors(num_workers(strategy), worker_index(strategy)):
         yield
 

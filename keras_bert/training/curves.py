@@ -15,7 +15,8 @@ from keras_bert.common.files import read_json
 from keras_bert.training.metrics import EVALUATION, METRICS, read_metrics
 
 THROUGHPUT = "tokens_per_second"
-# Suffixes of the score names of all tasks. Other metrics are plotted only if they are losses.
+# Suffixes of the score names of all tasks. Of the other metrics, only losses and the throughput are
+# plotted.
 _SCORES = ("accuracy", "exact", "f1", "f1_macro", "f1_micro", "precision", "recall")
 _SCORES += ("matthews_corrcoef", "pearson", "spearman")
 _BASELINE = "unigram_"
@@ -28,7 +29,7 @@ class RunCurves:
     """The metrics of one run by step, and its results.
 
     Attributes:
-        name: the last part of the run directory, with parents if that is not unique.
+        name: the last part of the path of the run directory, with parents if that is not unique.
         training: {metric: (steps [n], values [n])} of the training steps.
         evaluation: {metric: (steps [n], values [n])} of the evaluations.
         results: {metric: value} of the finished run; empty while it is unfinished.
@@ -47,7 +48,11 @@ class RunCurves:
 
     @property
     def baselines(self) -> dict[str, float]:
-        """The metrics of a unigram baseline (token frequencies) in `results`, if there are any."""
+        """{metric: value} of the unigram baseline in `results`; empty if there is none.
+
+        The baseline knows only the frequencies of tokens. If the run's loss has only one part,
+        "loss" is included with the value of that part.
+        """
         known = {
             n.removeprefix(_BASELINE): v for n, v in self.results.items() if n.startswith(_BASELINE)
         }
@@ -59,8 +64,10 @@ class RunCurves:
     def final_metrics(self) -> dict[str, float]:
         """Returns {metric: value} to compare the run with others, evaluations last.
 
-        Throughput is the median of the run, since it varies. A finished run is represented by
-        results.json, because its best weights may be earlier than its last ones.
+        The values are those of the last logged step and of the last evaluation, except for the
+        throughput, which is the median over the run, since it varies. If the run is finished, the
+        values in results.json replace those of the last evaluation, because the best weights may be
+        from an earlier step.
         """
         metrics = {
             n: float(values[-1]) for n, (_, values) in self.training.items() if _is_plotted(n)
@@ -100,7 +107,7 @@ def unique_names(paths: Sequence[Path]) -> list[str]:
 def selected_metrics(runs: Sequence[RunCurves]) -> list[str]:
     """Selects the metrics to plot, in the order of the panels: losses, scores, throughput.
 
-    If no run has more than one loss besides "loss", only "loss" is plotted, since both are equal.
+    If every run has at most one loss besides "loss", that loss equals "loss" and is not plotted.
     """
     by_run = [[n for n in {**run.training, **run.evaluation} if _is_plotted(n)] for run in runs]
     names = list(dict.fromkeys(name for metrics in by_run for name in metrics))

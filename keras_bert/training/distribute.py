@@ -12,8 +12,9 @@ def distribute(
 
     Args:
         strategy: the strategy under which the model was created.
-        batches: [B / workers, ...], this worker's rows of each global batch, which are split into
-            [B / devices, ...]. All workers have the same number of batches.
+        batches: {name: [B / W, ...]}, this worker's rows of each global batch of B rows, for W
+            workers. Each of the D devices of all workers gets [B / D, ...]. All workers must have
+            the same number of batches.
         endless: whether the dataset is infinite. For a finite one, the workers agree before each
             batch that all of them have data left.
     """
@@ -39,7 +40,8 @@ def distribute(
 def without_autotuning(dataset: tf.data.Dataset) -> tf.data.Dataset:
     """Disables tf.data autotuning, which can delay the end of an iterator by up to a minute.
 
-    Its thread may sleep past the end of the pipeline. It does not make pipelines faster here.
+    The autotuning thread may sleep past the end of the pipeline. Autotuning does not make the
+    pipelines of this library faster.
     """
     options = tf.data.Options()
     options.autotune.enabled = False

@@ -28,8 +28,8 @@ def make_evaluate(
 
     Returns:
         `evaluate(dataset, after_batch=None)`, which calls `after_batch` after each batch and
-        returns {"loss": value} followed by {metric: value}. The dataset is finite; its batches have
-        one shape and are this worker's rows of the global batches.
+        returns {"loss": value} followed by {metric: value}. The dataset must be finite. Its batches
+        have the same shape, and contain this worker's rows of the global batches.
     """
 
     def forward(batch: Batch) -> tf.Tensor:

@@ -21,7 +21,8 @@ def compiled(function: Callable[..., Any], jit_compile: bool) -> Callable[..., A
     """Compiles a forward pass, or a forward and backward pass, for this machine.
 
     `function` takes and returns structures of tensors. With `jit_compile`, XLA compiles the whole
-    function on an accelerator, and only its chains on a CPU.
+    function on an accelerator, and only its chains on a CPU. Without `jit_compile`, the result is a
+    tf.function that does not use XLA.
     """
     if not jit_compile:
         return tf.function(function, autograph=False)
@@ -43,10 +44,11 @@ def compiles_entire_step() -> bool:
 
 
 def compile_chain(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Compiles a chain with XLA, differentiable with respect to its float tensors.
+    """Compiles the function of a chain with XLA, for use with `compile_chains_with`.
 
     `function` takes tensors, None or NamedTuples of tensors by position and settings by keyword,
-    and returns one tensor. `layers.chain.compile_chains_with` takes this function as its argument.
+    and returns one tensor. The result takes the same arguments, and is differentiable with respect
+    to the float tensors among them.
     """
 
     def call(*tensors: Any, **settings: Any) -> tf.Tensor:

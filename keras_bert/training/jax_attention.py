@@ -1,8 +1,10 @@
-"""Computes attention with JAX in one kernel, without a [B, N, S, S] tensor in memory.
+"""Computes attention with JAX in one kernel, without keeping the scores, [B, N, S, S], in memory.
 
 cuDNN's kernel (flash attention, Dao et al. 2022) supports 16-bit dtypes on NVIDIA GPUs. It cannot
 apply this library's dropout masks. With attention dropout, and for other devices and dtypes,
 layers/attention.py computes attention.
+
+Shapes: B rows, S tokens, N heads, D values per head.
 """
 
 import contextlib
@@ -36,8 +38,9 @@ def attend(
     Args:
         heads: query, key and value, each [B, S, N, D], which is also the shape of the result.
         input_mask: [B, S] int32, 1 for tokens, 0 for padding, which must be at the end of a row.
-        example_ids: [B, S] int32, or None if each row is one example.
-        scale: factor on the scores.
+        example_ids: [B, S] int32, from 1 for the examples of a row, 0 for padding; None if each row
+            is one example.
+        scale: factor of the scores.
         causal: whether tokens attend only to themselves and earlier tokens.
         implementation: `cudnn`, or `xla` for any device.
     """

@@ -1,4 +1,4 @@
-"""Creates the devices of the JAX backend, with the interface of a tf.distribute strategy.
+"""Provides the devices of the JAX backend, with the interface of a tf.distribute strategy.
 
 With data parallelism, every device has all weights and a share of each batch. With model
 parallelism, groups of devices also shard the variables with one row per token of the vocabulary
@@ -34,8 +34,8 @@ class JaxDevices:
 
     Args:
         devices: device names, as returned by `keras.distribution.list_devices`.
-        model_parallel: the number of devices that shard the vocabulary; must divide the number of
-            devices.
+        model_parallel: the number of devices in each group that shards the vocabulary; must divide
+            the number of devices.
     """
 
     def __init__(self, devices: Sequence[str], model_parallel: int = 1):
@@ -78,7 +78,11 @@ class _VocabularyParallel(keras.distribution.ModelParallel):
         super().__init__(layout_map=layouts, batch_dim_name="batch")
 
     def get_variable_layout(self, variable: Any) -> Any:
-        """Returns the layout of a variable that Keras is about to create."""
+        """Returns the layout of a variable that Keras is about to create.
+
+        Raises:
+            InputError: the vocabulary cannot be divided equally among the devices of a group.
+        """
         layout = super().get_variable_layout(variable)
         count = self.device_mesh.shape[1]
         if "model" in layout.axes and variable.shape[0] % count:
@@ -95,14 +99,16 @@ def make_strategy(
     worker_timeout: float = 300.0,
     model_parallel: int = 1,
 ) -> JaxDevices:
-    """Creates the devices for the flags of a program, and hides GPUs from TensorFlow.
+    """Selects the devices for the flags of a program, and hides GPUs from TensorFlow.
 
-    The arguments are those of `make_strategy` in strategy.py, without `multi_worker_mirrored`.
-    `model_parallel` is the number of devices that shard the vocabulary. Create models and
-    optimizers in `scope()` of the result; TensorFlow is used only for the input pipeline.
+    The arguments are those of `make_strategy` in strategy.py, but `multi_worker_mirrored` is not
+    supported, and `model_parallel` is the number of devices in each group that shards the
+    vocabulary. Create models and optimizers in the `scope()` of the result; TensorFlow is used only
+    for the input pipeline.
 
     Raises:
-        InputError: the devices are not available, or not divisible by `model_parallel`.
+        InputError: the devices are not available, their number is not divisible by
+            `model_parallel`, or the flags cannot be combined.
     """
     import tensorflow as tf  # Imported late: the JAX training step alone does not need it.
 
@@ -140,7 +146,7 @@ def make_strategy(
 def fastest_precision() -> str:
     """Returns `float32`, the fastest compute dtype that does not change the loss curve.
 
-    On CPUs, XLA's bfloat16 product is no faster; accelerators were not measured.
+    On CPUs, XLA's matrix products are no faster in bfloat16; accelerators were not measured.
     """
     return "float32"
 
@@ -150,7 +156,10 @@ def free(variables: Iterable[keras.Variable]) -> None:
 
 
 def peak_memory() -> int | None:
-    """Returns the first accelerator's peak memory in bytes since the start; None on a CPU."""
+    """Returns the peak memory of the first accelerator since the program started, in bytes.
+
+    It is None on a CPU.
+    """
     held = jax.devices()[0].memory_stats()
     return held and held["peak_bytes_in_use"]
 

@@ -50,7 +50,8 @@ def make_predict(
 ) -> "Callable[[tf.data.Dataset], Iterator[tuple[Batch, dict[str, np.ndarray]]]]":
     """Builds the function that runs a model on a dataset (see predict.py).
 
-    It yields whole batches. Without `jit_compile`, the forward pass runs eagerly.
+    The function yields batches as a whole, not by device. Without `jit_compile`, the forward pass
+    runs eagerly.
     """
     forward = _pure(model, lambda batch: model(batch, training=False), jit_compile)
 
@@ -65,7 +66,7 @@ def make_predict(
 def _pure(
     model: keras.Model, function: Callable[[Batch], Any], jit_compile: bool
 ) -> Callable[[Batch], Any]:
-    """Compiles a function of a batch and of the model's weights, which are read at each call."""
+    """Compiles a function of a batch that uses the model; each call reads the current weights."""
     variables = model.variables
 
     def of_weights(values: list[jax.Array], batch: Batch) -> Any:

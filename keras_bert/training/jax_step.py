@@ -1,6 +1,7 @@
 """Compiles the training step with JAX to one program, as step.py does with TensorFlow.
 
-    batch {name: [B, ...]} -> weights -> forward, backward (x micro-batches) -> clip -> optimizer
+    batch {name: [B, ...]} -> denominators of the losses
+    -> forward, backward (x micro-batches) -> clip -> optimizer
 
 Arrays are global: a sum over a batch is the sum over all devices. The outputs of the program, the
 new weights and optimizer state, reuse the memory of the old ones (donation). This module does not
@@ -28,7 +29,7 @@ from keras_bert.training.step_metrics import StepMetrics
 def make_train_steps(
     strategy: Any, state: TrainState, training: TrainingSettings
 ) -> Callable[[Iterator[Batch], int], StepMetrics]:
-    """Builds the function that runs training steps (see step.py), with NumPy arrays as metrics."""
+    """Builds the function that runs training steps (see step.py); its metrics are NumPy arrays."""
     model, optimizer, objective = state.model, state.optimizer, state.objective
     loss_scale, names = state.loss_scale, objective.metrics
     trained, others = model.trainable_variables, model.non_trainable_variables
@@ -55,7 +56,7 @@ def make_train_steps(
         steps = training.gradient_accumulation_steps
         if steps == 1:
             return forward_backward(weights, fixed, batch, totals, scale)
-        # Row r belongs to micro-batch r mod steps, so that rows need not move between devices.
+        # Row r belongs to micro-batch r mod `steps`, so that rows need not move between devices.
         micro = {
             name: jnp.moveaxis(value.reshape(-1, steps, *value.shape[1:]), 1, 0)
             for name, value in batch.items()
@@ -72,7 +73,7 @@ def make_train_steps(
         return jax.lax.fori_loop(0, count, add, zeros)
 
     def updated(weights: list, slot_values: list, gradients: list, scale: jax.Array):
-        """Returns the weights and optimizer state after the update, and its learning rate."""
+        """Returns the weights and optimizer state after the update, and the learning rate used."""
         mapping = [*zip(trained, weights, strict=True), *zip(slots, slot_values, strict=True)]
         with keras.StatelessScope(mapping) as scope:
             rate = keras.ops.convert_to_tensor(optimizer.learning_rate)

@@ -5,7 +5,7 @@ stop improving. All workers run the same steps, but only worker 0 writes.
 
 The batch of step N is a function of (seed, N), so a run that was killed at any point resumes and
 ends with the same weights, bit for bit on the same kind of CPU. On SIGTERM the run saves a
-checkpoint and ends; an interrupted evaluation is repeated when it resumes.
+checkpoint and ends; when it resumes, it repeats an evaluation that SIGTERM interrupted.
 """
 
 import time
@@ -37,10 +37,10 @@ from keras_bert.training.summaries import EVALUATION, Summaries, read_evaluation
 
 @dataclass(frozen=True)
 class Evaluation:
-    """The evaluation of a run, and the selection of its weights.
+    """The evaluation of a run, and the selection of the run's best weights.
 
-    `evaluate` returns {metric: value}, and calls its argument after each batch. `best` selects the
-    weights to keep and stops the run early; None for neither.
+    `evaluate` returns {metric: value}, and calls its argument after each batch. `best` saves the
+    best weights and stops the run early; None for neither.
     """
 
     evaluate: Callable[[AfterBatch], Mapping[str, float]]
@@ -58,16 +58,18 @@ def train(
     Args:
         run: the settings, devices and run directory.
         state: the model, which has the trained weights afterwards, and its optimizer.
-        batches_from: returns an infinite dataset whose first batch is that of the given step;
-            batches are this worker's rows of the global batches.
-        evaluation: runs before each checkpoint, or every `evaluate_steps`; None to never evaluate.
+        batches_from: a function of the number of completed steps that returns the infinite dataset
+            of the batches to train on next. Batches contain this worker's rows of the global
+            batches.
+        evaluation: the evaluation to run every `evaluate_steps` steps (if 0, before each
+            checkpoint) and after the last step; None to never evaluate.
 
     Returns:
-        The metrics of the last evaluation; None if there was none.
+        {metric: value} of the last evaluation; None if this call ran none.
 
     Raises:
-        InputError: a loss, gradient or weight is not finite (with loss scaling, a gradient only at
-            a scale of 1). The last checkpoint is kept.
+        InputError: a loss, gradient or weight is not finite. With loss scaling, a gradient that is
+            not finite is an error only at a scale of 1. The last checkpoint is kept.
         EndedEarly: the run received SIGTERM; its state is saved.
     """
     loop = _Loop(run, state, evaluation)
@@ -138,7 +140,10 @@ class _Loop:
         return stop_requested
 
     def _take_steps(self, train_steps: Callable, iterator: object) -> bool:
-        """Runs the steps up to the next event; returns whether the run must stop."""
+        """Runs steps, at most up to the next log line, evaluation or checkpoint.
+
+        Returns whether the run must stop because of SIGTERM.
+        """
         count = _steps_to_next_event(self.step, self._training)
         count = min(self._stopping.steps_per_call, count)
         start = time.monotonic()
@@ -154,7 +159,10 @@ class _Loop:
         return stop_requested
 
     def _report_and_save(self, stop_requested: bool) -> bool:
-        """Logs, evaluates and saves where due; returns whether the run must stop."""
+        """Logs, evaluates and saves a checkpoint, each if it is due at the current step.
+
+        Returns whether the run must stop because of SIGTERM.
+        """
         training, step = self._training, self.step
         done, evaluates = step == training.num_train_steps, self._evaluates_now()
         if done or evaluates or stop_requested or step % training.log_steps == 0:
@@ -162,7 +170,7 @@ class _Loop:
         if not (done or evaluates or stop_requested or step % training.save_checkpoints_steps == 0):
             return False
         check_weights(self._strategy, self._state.model, step, self._writer)
-        # Before the checkpoint: a run that is killed during the evaluation then repeats it.
+        # The checkpoint is saved afterwards, so a run killed during the evaluation repeats it.
         if evaluates and not stop_requested:
             stop_requested = not self._evaluate()
         if self._is_chief:

@@ -9,8 +9,8 @@ from pathlib import Path
 
 METRICS = "metrics.jsonl"
 EVALUATION = "eval_"
-# Metrics cover the steps since the previous line. If the run resumed in between, this key has the
-# step of its checkpoint, and the metrics cover the steps since then.
+# The metrics of a logged step cover the steps since the previous line. If the run resumed between
+# the two, this key has the step of the checkpoint, and the metrics cover the steps since then.
 RESUMED = "resumed_at_step"
 
 

@@ -8,7 +8,7 @@ import keras
 import numpy as np
 
 Batch = Mapping[str, Any]  # tensors of the backend by feature name
-AfterBatch = Callable[[], None]  # called after each evaluation batch; raises to end the evaluation
+AfterBatch = Callable[[], None]  # called after each evaluation batch; may raise to interrupt it
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,8 @@ class Objective:
     def divide(self, sums: np.ndarray, weights: np.ndarray) -> dict[str, float]:
         """Returns {"loss": value} followed by {metric: value}; a metric of weight 0 is 0.
 
-        `sums` [F] and `weights` [F] are totals over the same batches, in the order of `metrics`.
+        `sums` [F] and `weights` [F] are the total numerators and denominators over the same
+        batches, in the order of the F `metrics`.
         """
         epsilons = np.array([self.losses.get(name, 0.0) for name in self.metrics])
         # Weights are whole numbers, so the minimum of 1e-12 only prevents a division by zero.

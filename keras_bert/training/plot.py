@@ -95,7 +95,7 @@ def draw(runs: Sequence[RunCurves]) -> bytes:
 
 
 def make_page(runs: Sequence[RunCurves], picture: bytes) -> str:
-    """Returns a self-contained HTML page with a PNG and a table with one column per run."""
+    """Returns a self-contained HTML page with a PNG and a table of metrics, one column per run."""
     metrics = [one.final_metrics() for one in runs]
     panels = [name for panel in selected_metrics(runs) for name in (panel, EVALUATION + panel)]
     rest = [name for one in metrics for name in one]
@@ -139,7 +139,7 @@ def _draw_curves(axes: Any, run: RunCurves, name: str, color: Any) -> None:
 
 
 def _draw_legends(figure: Any, runs: Sequence[RunCurves], colors: Sequence[Any]) -> None:
-    """Draws the legend of runs (colors) at the top and that of line styles at the bottom."""
+    """Draws two legends: the colors of the runs at the top, and the line styles at the bottom."""
     from matplotlib.lines import Line2D
 
     names = [

@@ -26,12 +26,13 @@ def make_predict(
 
     Returns:
         `predict(dataset)`. For each batch and each device of this worker it yields that device's
-        rows of the batch and of the outputs, both {name: array [b, ...]}. The dataset is finite;
-        its batches are this worker's rows of the global batches and may differ in length.
+        rows of the batch and of the outputs, both {name: array [b, ...]}. The dataset must be
+        finite. Its batches contain this worker's rows of the global batches, and may differ in
+        sequence length.
     """
     forward = compiled(lambda batch: model(select_inputs(batch), training=False), jit_compile)
 
-    @tf.function(reduce_retracing=True)  # Traced once for all lengths.
+    @tf.function(reduce_retracing=True)  # Traced once for all sequence lengths.
     def step(batch: Batch) -> tuple[tuple[tf.Tensor, ...], ...]:
         outputs = strategy.run(forward, args=(batch,))
         return tuple(

@@ -19,13 +19,15 @@ _SECONDS_BETWEEN_LINES = 10.0
 def progress(
     what: str, total: int, unit: str, silent: bool = False
 ) -> Iterator[Callable[[int], None]]:
-    """Shows the progress of the block; the yielded function takes a number of completed units.
+    """Shows the progress of the block.
+
+    Yields a function to call with the number of units completed since its last call.
 
     Args:
         what: a description of the operation, such as "predicting".
         total: the amount of work, in units.
         unit: the name of the unit, such as "examples".
-        silent: whether to show nothing, because another worker does.
+        silent: whether to show nothing, because another worker shows the progress.
     """
     on_terminal = sys.stderr.isatty()
     done = 0

@@ -1,7 +1,8 @@
 """Increases the batch size in the first steps of a run, by adding micro-batches to a step.
 
-Early in training, gradients agree even for small batches, which allow more steps in a fixed budget
-(Geiping & Goldstein 2023, section 4.3). Micro-batches keep their size, so nothing is recompiled.
+Early in training, small batches suffice for a good gradient, and they allow more steps in a fixed
+budget (Geiping & Goldstein 2023, section 4.3). Micro-batches keep their size, so nothing is
+recompiled.
 """
 
 from dataclasses import dataclass

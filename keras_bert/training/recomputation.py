@@ -18,10 +18,11 @@ from keras_bert.models.layers.recompute import recompute_with
 
 @contextlib.contextmanager
 def recomputing(model: keras.Model, *, fully_compiled: bool) -> Iterator[None]:
-    """Makes the blocks of a model keep only their inputs when called under a gradient tape.
+    """Returns a context in which a model's blocks keep only their inputs for the backward pass.
 
-    The tape must already watch the model's variables. With `fully_compiled`, XLA compiles the
-    entire traced function, rather than only its chains (fusion.py).
+    In this context, call the model under a gradient tape that already watches its variables.
+    `fully_compiled` is whether XLA compiles the entire function that is traced, rather than only
+    its chains (fusion.py).
     """
     # The weights are read outside of any layer: a mixed-precision layer would return them cast,
     # and the cast copies would be kept for the backward pass.
@@ -44,7 +45,10 @@ def recomputing(model: keras.Model, *, fully_compiled: bool) -> Iterator[None]:
 def _recomputed(
     layer: keras.layers.Layer, given: Sequence[bool], fully_compiled: bool
 ) -> Callable[..., tf.Tensor]:
-    """Returns a function of the layer's inputs that are `given` (not None) and its weights."""
+    """Returns a function of the layer's inputs that are not None, followed by its weights.
+
+    `given` has one value for each input of the layer: whether that input is not None.
+    """
     count = sum(given)
 
     def forward(tensors: Sequence[tf.Tensor]) -> tf.Tensor:

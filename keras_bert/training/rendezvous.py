@@ -3,8 +3,8 @@
 TensorFlow's own wait has no timeout and blocks all threads of the process. Each worker therefore
 listens on its own port and first connects to the others; TensorFlow then takes over the port.
 
-Any process can connect to the port, so a caller never ends the wait: a worker trusts only the
-answers to its own calls, which go to the addresses in TF_CONFIG.
+Any process can connect to the port, so an incoming connection alone never ends the wait: a worker
+trusts only the answers to its own calls, which go to the addresses in TF_CONFIG.
 """
 
 import contextlib
@@ -26,7 +26,8 @@ from keras_bert.common.errors import EndedEarly, InputError, InUse
 _HELLO = b"keras_bert worker "
 _ACCEPTED = b"keras_bert accepted"
 _REJECTED = b"keras_bert rejected: "
-# TensorFlow of a worker that is already connected to all others may connect first.
+# The first bytes that TensorFlow sends (HTTP/2). A worker that is already connected to all others
+# starts TensorFlow, which may connect to this worker while this worker still waits.
 _TENSORFLOW = b"PRI * HTTP/2.0"
 _CALL_TIMEOUT = 2.0
 _MAX_PARALLEL_CALLS = 64
@@ -34,7 +35,7 @@ _INDEX = slice(len(_HELLO), len(_HELLO) + 2)
 
 
 def wait_for_workers(workers: Sequence[str], index: int, timeout: float) -> None:
-    """Waits until this worker has connected to every other worker, and they to this one.
+    """Waits until this worker has connected to every other worker, and each of them to this one.
 
     Raises:
         InUse: another process uses this worker's port.
@@ -109,8 +110,9 @@ def _listen(address: str) -> socket.socket:
 def _own_host(host: str) -> str:
     """Returns the IP address of a host name of this machine, or "" to listen on all addresses.
 
-    The other workers cannot reach this machine at the IP address if it belongs to a router in
-    front of it, or if it is the loopback address of the machine's own name in /etc/hosts.
+    The result is "" if the other workers cannot reach this machine at the IP address: it belongs to
+    a router in front of the machine, or it is the loopback address that /etc/hosts gives to the
+    name of the machine.
     """
     try:
         found = socket.gethostbyname(host)
@@ -139,9 +141,10 @@ def _call(hello: bytes, seconds: float, address: str) -> bytes:
 
 
 class _Reception:
-    """Answers the calls of other workers in threads; `callers` are the indexes of those accepted.
+    """Answers the calls of other workers in threads.
 
-    Other calls are logged once for each host and reason.
+    `callers` contains the indices of the workers whose calls were accepted. Rejected calls, and
+    calls of other programs, are logged once for each host and reason.
     """
 
     def __init__(self, listener: socket.socket, hello: bytes):
@@ -190,7 +193,7 @@ class _Reception:
         return received.startswith(_HELLO) and len(received) == len(self._hello)
 
     def _mismatch(self, received: bytes) -> str:
-        """Returns the reason why two workers cannot be in one run, or an empty string."""
+        """Returns why the caller and this worker cannot be in one run; "" if they can."""
         if received[_INDEX.stop :] != self._hello[_INDEX.stop :]:
             return "has a different list of workers than"
         return "has the same index as" if received == self._hello else ""

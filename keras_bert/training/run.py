@@ -23,7 +23,7 @@ class TrainingSettings:
         gradient_accumulation_steps: the number of micro-batches in a step on each device.
         batch_ramp_steps: the number of steps over which the micro-batches of a step increase from
             one to `gradient_accumulation_steps` (ramp.py); 0 for full batches from the start.
-        max_grad_norm: the global norm to which gradients are clipped.
+        max_grad_norm: the maximum global norm, to which larger gradients are clipped.
         jit_compile: whether to compile the forward and backward pass with XLA.
         gradient_checkpointing: whether to keep only the input of each block and recompute the block
             in the backward pass (recomputation.py): less memory, more computation.
@@ -53,9 +53,9 @@ class TrainingSettings:
 class TrainingRun:
     """The settings, devices and directory of a training run.
 
-    `output_dir` is described in docs/reference/outputs.md. `record` has the settings saved in
-    run.json, which must not change when the run is resumed. `is_part` is whether this is one phase
-    or one seed of a larger run.
+    The files in `output_dir` are described in docs/reference/outputs.md. `record` contains the
+    settings to save in run.json, which must be the same when the run is resumed. `is_part` is
+    whether this is one phase or one seed of a larger run.
     """
 
     training: TrainingSettings
@@ -68,7 +68,10 @@ class TrainingRun:
 def check_train_batch_fits(
     settings: TrainingSettings, workers: int, config: BertConfig, length: int
 ) -> None:
-    """Raises an InputError if a worker's micro-batch of rows of `length` tokens cannot fit."""
+    """Raises an InputError if a worker's micro-batch cannot fit in the memory of its machine.
+
+    `workers` is the number of workers, and `length` the number of tokens in a row.
+    """
     size = settings.train_batch_size
     rows = size // settings.gradient_accumulation_steps // workers
     check_batch_fits(config, rows, length, f"--train_batch_size={size}")
@@ -81,7 +84,8 @@ def check_batch_sizes(
 
     Raises:
         InputError: the training batch size is not a multiple of (number of devices) x (number of
-            micro-batches), or the evaluation batch size not a multiple of the number of devices.
+            micro-batches), the evaluation batch size is not a multiple of the number of devices, or
+            there is a batch ramp with only one micro-batch.
     """
     if settings.batch_ramp_steps and settings.gradient_accumulation_steps == 1:
         raise InputError(

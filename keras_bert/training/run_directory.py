@@ -1,7 +1,7 @@
 """Finds out whether a run is new, unfinished or finished, and locks its directory.
 
-`run.json` is the record of the run (run_record.py); `results.json` exists once it is finished.
-`.lock` exists while a process is working in the directory, and contains its name.
+`run.json` is the record of the run (run_record.py); `results.json` exists once the run is finished.
+`.lock` exists while a process is working in the directory, and contains the process id and machine.
 """
 
 import contextlib
@@ -34,7 +34,7 @@ RESULTS = "results.json"
 _LOCK = ".lock"
 _BOARD = "tensorboard"
 _MARKER_PREFIX = ".workers-"
-_VISIBILITY_TIMEOUT = 10.0  # On a network file system a new file may become visible late.
+_VISIBILITY_TIMEOUT = 10.0  # seconds; on a network file system, new files may be visible late
 
 
 def is_finished(
@@ -62,7 +62,7 @@ def is_finished(
 
 
 def log_finished(output_dir: Path, is_part: bool = False) -> None:
-    """Logs that a run is finished, with the remedy unless it is only a part of a larger run."""
+    """Logs that a run is finished. Unless `is_part`, also logs how to start a new run."""
     remedy = "" if is_part else " (use another folder for a new run)"
     logging.info("%s is finished; nothing to do%s", output_dir, remedy)
 
@@ -85,8 +85,9 @@ def running(
     """Records a run in its directory and locks the directory during the block.
 
     Yields the directory to write to: the run directory on worker 0, a temporary one on the others.
-    `files` is the entry of this name in run.json. A new run that raises an InputError before it has
-    logged or saved anything leaves no files, so that the corrected command can use the directory.
+    `files` is the content of the entry "files" in run.json (run_record.py); None for no entry. A
+    new run that raises an InputError before it has logged or saved anything leaves no files, so
+    that the corrected command can use the directory.
 
     Raises:
         InUse: another process is using the directory.
@@ -148,7 +149,7 @@ def _without_files_of_failed_start(output_dir: Path) -> Iterator[None]:
 
 
 def _check_one_folder(strategy: tf.distribute.Strategy, output_dir: Path) -> None:
-    """Checks that all workers see a marker file that worker 0 creates in its run directory."""
+    """Raises an InputError if a worker does not see a marker file that worker 0 creates."""
     if num_workers(strategy) == 1:
         return
     mark = output_dir / f"{_MARKER_PREFIX}{secrets.token_hex(8)}"
@@ -166,7 +167,7 @@ def _check_one_folder(strategy: tf.distribute.Strategy, output_dir: Path) -> Non
 
 
 def _check_all_find(strategy: tf.distribute.Strategy, path: Path) -> None:
-    """Checks that all workers see a file of worker 0 in the run directory."""
+    """Raises an InputError if a worker does not see a file of worker 0 in the run directory."""
     if num_workers(strategy) == 1:
         return
     found = gather(strategy, [str(path.parent.absolute()), _becomes_visible(path)])

@@ -1,6 +1,6 @@
 """Reads and writes run.json, the record of a run.
 
-settings        everything that affects the results; a resumed run must have the same
+settings        everything that affects the results; a resumed run must have the same settings
 versions        package versions at the start of the run
 resumed_with    other package versions with which the run was resumed, if any
 files           {path: size, time and checksum} of the record files of pre-training
@@ -63,9 +63,9 @@ def read_files(output_dir: Path) -> dict[str, Mapping[str, object]]:
 def write_record(
     output_dir: Path, settings: Mapping[str, object], files: Mapping[str, object]
 ) -> None:
-    """Writes run.json at the start of a run, or adds to it what is new when the run resumes.
+    """Writes run.json for a new run, or updates "files" and "resumed_with" when a run resumes.
 
-    Package versions that differ from those of the run until now are logged as a warning.
+    If parts of the run used different versions of a package, a warning is logged.
     """
     path, now = output_dir / RUN_FILE, package_versions(PACKAGES)
     if not path.exists():
@@ -97,7 +97,7 @@ def _warn_of_versions(output_dir: Path, used: Sequence[Mapping[str, str]]) -> No
 
 
 def _differences(used: Sequence[Mapping[str, str]]) -> dict[str, list[str]]:
-    """Returns {package: its versions in order} of the packages with several versions."""
+    """Returns {package: versions in the order of their use} of packages with several versions."""
     names = [
         "keras_bert",
         *(name for name in PACKAGES if name != "jax" or keras.backend.backend() == "jax"),

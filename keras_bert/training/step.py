@@ -1,13 +1,13 @@
 """Builds the training step, which processes one global batch on all devices.
 
-    batch {name: [B, ...]} -> weights -> all-reduce -> forward, backward (x micro-batches)
-    -> all-reduce -> clip -> optimizer
+    batch {name: [B, ...]} -> denominators of the losses -> all-reduce
+    -> forward, backward (x micro-batches) -> all-reduce -> clip -> optimizer
 
-Losses are weighted sums, divided by the total weight of the global batch. The weights depend only
-on the data, so the total is known before the forward pass, and the gradient of each micro-batch on
-each device is already its share of the global gradient. The shares are added over micro-batches and
-devices before they are clipped. In float16, the global norm determines whether all devices skip the
-step (optimization/loss_scale.py).
+A loss is a weighted sum over labels, divided by the total weight of the labels in the global batch.
+Label weights depend only on the data, so this denominator is known before the forward pass, and the
+gradient of each micro-batch on each device is already its share of the global gradient. The shares
+are added over micro-batches and devices, and their sum is clipped. In float16, the norm of the sum
+determines whether all devices skip the step (optimization/loss_scale.py).
 
 Batches may differ in length; XLA compiles a program for each length. No gradient is computed below
 the first trainable layer.
@@ -38,9 +38,9 @@ def make_train_steps(
     """Builds the compiled function that runs training steps.
 
     Returns:
-        `train_steps(iterator, count)`, which trains on `count` global batches and returns their
-        `StepMetrics` as tensors. With a loss scale, a step whose gradient is not finite changes
-        nothing but the scale.
+        `train_steps(iterator, count)`, which trains on the next `count` global batches and returns
+        the `StepMetrics` of these steps as tensors. With a loss scale, a step whose gradient is not
+        finite changes nothing but the scale.
     """
     model, optimizer, objective = state.model, state.optimizer, state.objective
     loss_scale, jit_compile = state.loss_scale, training.jit_compile

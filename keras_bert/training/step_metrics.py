@@ -58,11 +58,11 @@ class StepWindow:
         self.restart_clock()
 
     def restart_clock(self) -> None:
-        """Excludes the time since the last `add`, such as that of a checkpoint or an evaluation."""
+        """Excludes the time since the last `add`, for example of an evaluation, from throughput."""
         self._since = time.monotonic()
 
     def add(self, metrics: StepMetrics) -> None:
-        """Adds the metrics of completed steps, and the time since the last call."""
+        """Adds the metrics of completed steps, and the time since the last `add` or restart."""
         self._parts.append(metrics)
         if self._has_compiled:  # The first steps include the compilation.
             self._timed.append(metrics)
@@ -71,7 +71,11 @@ class StepWindow:
         self.restart_clock()
 
     def close(self) -> dict[str, float]:
-        """Returns {metric: value} over the steps since the last `close`, and starts again."""
+        """Returns {metric: value} of the steps since the last `close`, and starts a new window.
+
+        The learning rate, the gradient norm and the loss scale are the latest ones (the latest
+        finite norm); the other metrics are averages over the steps.
+        """
         steps = concatenate(self._parts)
         # The loss or the norm of a skipped step may not be finite.
         finite = np.isfinite(steps.sums).all(axis=1)

@@ -1,7 +1,8 @@
 """Stops all workers after the same step or evaluation batch when one of them receives SIGTERM.
 
-A machine that is about to be preempted sends SIGTERM to one or all workers. The workers agree about
-every SECONDS_PER_CALL seconds: after a call into TensorFlow, or during an evaluation.
+A machine that is about to be preempted sends SIGTERM to one or all workers. Approximately every
+SECONDS_PER_CALL seconds, the workers agree on whether to stop: between two calls of the function
+that runs training steps, or between two batches of an evaluation.
 """
 
 import contextlib
@@ -22,7 +23,10 @@ SECONDS_PER_CALL = 2.0
 
 
 class Stopping:
-    """Decides with all workers whether to stop. A call runs at most `max_steps` steps."""
+    """Decides together with all other workers whether to stop.
+
+    `max_steps` is the maximum number of training steps between two decisions, which is one call.
+    """
 
     def __init__(self, strategy: tf.distribute.Strategy, max_steps: int):
         self._sum = all_sum(strategy)
@@ -35,7 +39,7 @@ class Stopping:
 
     @property
     def steps_per_call(self) -> int:
-        """The maximum number of steps in the next call."""
+        """The maximum number of training steps in the next call."""
         return self._steps.count
 
     def agree(self, steps: int, seconds: float) -> bool:
@@ -93,15 +97,15 @@ class Stopping:
 
 
 class _Pace:
-    """Chooses the number of steps or batches between two agreements, to take SECONDS_PER_CALL."""
+    """Chooses a number of steps or batches between agreements that takes SECONDS_PER_CALL."""
 
     def __init__(self, max_count: int = 1_000_000):
-        self.count = 1  # Their duration is not known yet.
+        self.count = 1  # The duration of a step or batch is not known yet.
         self._max_count = max_count
         self._has_compiled = False
 
     def learn(self, seconds_per_unit: float) -> None:
-        """Updates `count` from the time per unit, but ignores the first call, which compiles."""
+        """Updates `count` from the time per step or batch; ignores the first call (compilation)."""
         if self._has_compiled:
             units_per_call = int(SECONDS_PER_CALL / max(seconds_per_unit, 1e-9))
             self.count = max(1, min(self._max_count, units_per_call))

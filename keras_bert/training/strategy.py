@@ -1,4 +1,4 @@
-"""Creates the tf.distribute.Strategy of a run, and selects its dtypes."""
+"""Creates the tf.distribute.Strategy of a run, and selects the dtypes of its model."""
 
 import os
 from pathlib import Path
@@ -19,15 +19,15 @@ def make_strategy(
 ) -> tf.distribute.Strategy:
     """Creates the distribution strategy for the flags of a program.
 
-    Create models and optimizers in its `scope()`.
+    Create models and optimizers in the `scope()` of the result.
 
     Args:
         name: `default` (one device), `mirrored` (the devices of this machine),
             `multi_worker_mirrored` (the devices of the machines in TF_CONFIG), or `tpu` (not tested
             on hardware).
-        num_devices: the number of GPUs, or of logical CPU devices without GPUs, for `mirrored`; 0
-            for all of them.
-        worker_timeout: seconds to wait for the other workers.
+        num_devices: for `mirrored`, the number of GPUs or, if the machine has none, of logical CPU
+            devices; 0 for all devices.
+        worker_timeout: for `multi_worker_mirrored`, seconds to wait for the other workers.
         model_parallel: must be 1; variables are sharded only with JAX (jax_devices.py).
 
     Raises:
@@ -74,12 +74,12 @@ def fastest_precision(cpu_info: Path = Path("/proc/cpuinfo")) -> str:
 
 
 def dtype_policy(mixed_precision: str) -> str:
-    """Returns the Keras dtype policy with this compute dtype and float32 variables."""
+    """Returns the name of the Keras dtype policy for a compute dtype and float32 variables."""
     return mixed_precision if mixed_precision == "float32" else f"mixed_{mixed_precision}"
 
 
 def check_state_dtype(strategy: tf.distribute.Strategy, state_dtype: str) -> None:
-    """Raises an InputError for bfloat16 with several workers: TensorFlow cannot send it."""
+    """Raises an InputError for bfloat16 state with several workers: TensorFlow cannot send it."""
     if state_dtype == "bfloat16" and num_workers(strategy) > 1:
         raise InputError(
             "--optimizer_state_dtype=bfloat16 cannot be combined with multi_worker_mirrored, "
@@ -107,7 +107,7 @@ def _devices(num_devices: int) -> list[str]:
 
 
 def split_cpu(num_devices: int) -> None:
-    """Splits the CPU into logical devices, unless TensorFlow has started or it is split already."""
+    """Splits the CPU into logical devices, unless it is already split or TensorFlow has started."""
     cpu = tf.config.list_physical_devices("CPU")[0]
     if tf.config.get_logical_device_configuration(cpu) is not None:
         return

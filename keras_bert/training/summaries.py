@@ -87,7 +87,7 @@ class Summaries:
         """Writes the metrics of a step; `prefix` is `EVALUATION` for those of an evaluation.
 
         Raises:
-            InputError: a file cannot be written (a full disk).
+            InputError: a file cannot be written, for example because the disk is full.
         """
         if self._silent:
             return
@@ -138,7 +138,7 @@ def read_evaluations(output_dir: Path, last_step: int) -> list[dict[str, float]]
 
 @contextlib.contextmanager
 def _writing(path: Path) -> Iterator[None]:
-    """Converts errors of a file, or of the TensorBoard directory, to a short `InputError`."""
+    """Converts errors of writing `path` (a file, or TensorBoard's directory) to an InputError."""
     try:
         yield
     except OSError as error:
@@ -150,7 +150,10 @@ def _writing(path: Path) -> Iterator[None]:
 
 
 def _drop_after(path: Path, step: int) -> int:
-    """Removes the lines of later steps; returns the step of the last training line, 0 if none."""
+    """Removes the lines of steps after `step`, and incomplete ones, from metrics.jsonl.
+
+    Returns the step of the last remaining line of a logged step; 0 if there is none.
+    """
     if not path.exists():
         return 0
     lines = path.read_text(encoding="utf-8").splitlines(keepends=True)

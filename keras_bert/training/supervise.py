@@ -1,9 +1,9 @@
 """Restarts a training command that was preempted or killed.
 
-The exit codes of success, invalid input, Ctrl-C and a closed stdout are returned. After others,
-such as 75 or that of a signal, the command is restarted and resumes from its checkpoint. 75 is also
-the exit code if the lock of a lost process is still held; the restarts then wait until it is
-released.
+If the command ends with the exit code of success, invalid input, Ctrl-C or a closed stdout, the
+supervisor exits with the same code. After any other exit code, such as 75 or that of a signal, it
+restarts the command, which resumes from its checkpoint. 75 is also the exit code while the lock of
+a lost process is still held; the command is then restarted until the lock is released.
 
     python -m keras_bert.training.supervise [--num_workers=2] -- python run_pretraining.py ...
 """
@@ -98,7 +98,7 @@ def _run_until_final(
             if stop_requested.is_set():  # SIGTERM was received before the workers had started.
                 _terminate(workers)
             codes, own_codes = _wait(workers, settings.grace, stop_requested)
-        # If any worker ended by a signal, the exit codes of the others may be its consequence.
+        # If a signal ended any worker, the others may have failed because they lost this worker.
         final = []
         if min(own_codes, default=0) >= 0:
             final = [code for code in own_codes if code in FINAL_EXIT_CODES and code]
@@ -126,7 +126,7 @@ def _run_until_final(
 
 
 def restart_delay(restarts: int, backoff: float, max_backoff: float) -> float:
-    """Returns the delay before the next restart, which doubles with each consecutive restart."""
+    """Returns the seconds before the next restart, which double with each consecutive restart."""
     doublings = min(restarts, 1000)  # More would overflow a float.
     return min(backoff * 2.0**doublings, max_backoff)
 
@@ -161,7 +161,7 @@ def _wait(
 ) -> tuple[list[int], list[int]]:
     """Waits for all workers; kills those that still run `grace` seconds after a failure or SIGTERM.
 
-    Returns all exit codes, and those of the workers that were not killed here.
+    Returns the exit codes of all workers, and those of the workers that this function did not kill.
     """
     deadline, killed = None, []
     while any(worker.poll() is None for worker in workers):

@@ -10,7 +10,7 @@ from keras import ops
 def gelu_erf(x: Any) -> Any:
     """Computes the exact GELU, x·Φ(x) (Hendrycks and Gimpel 2016).
 
-    It uses erf because ONNX runtimes lack erfc, which Keras uses.
+    It uses erf because ONNX runtimes lack erfc, which `keras.activations.gelu` uses.
     """
     return 0.5 * x * (1.0 + ops.erf(x * math.sqrt(0.5)))
 

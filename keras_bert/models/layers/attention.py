@@ -31,11 +31,12 @@ _attend: contextvars.ContextVar[Callable[..., Any] | None] = contextvars.Context
 
 @contextlib.contextmanager
 def attend_with(attend: Callable[..., Any]) -> Iterator[None]:
-    """Computes attention without dropout with the given function during the block.
+    """Makes `SelfAttention` compute attention with `attend` during the block, as a fused operation.
 
-    A backend can thus replace it with a fused operation. `attend` is a function of ((query, key,
-    value), each [B, S, N, D]; input_mask [B, S]; example_ids [B, S] or None; scale; causal) that
-    returns softmax(scale · QKᵀ + mask)V, [B, S, N, D].
+    Calls with dropout, or that return attention probabilities, do not use it. `attend(heads,
+    input_mask, example_ids, scale, causal)` returns softmax(scale · QKᵀ + mask)V, [B, S, N, D].
+    `heads` are query, key and value, each [B, S, N, D]; `input_mask` and `example_ids` are those of
+    an `AttendingLayer`; `scale` is a float; `causal` is whether later tokens are masked.
     """
     token = _attend.set(attend)
     try:
@@ -45,7 +46,7 @@ def attend_with(attend: Callable[..., Any]) -> Iterator[None]:
 
 
 def key_mask(input_mask: Any) -> Any:
-    """Maps the input mask [B, S] to the mask of padding, [B, 1, 1, S]: 0 for tokens, else -10000.
+    """Maps the input mask [B, S] to [B, 1, 1, S]: 0 for tokens, -10000 for padding.
 
     The masks in this file are float32, and are added to the attention scores [B, N, S, S].
     """
@@ -53,16 +54,17 @@ def key_mask(input_mask: Any) -> Any:
 
 
 def example_mask(example_ids: Any) -> Any:
-    """Maps example ids [B, S] to the mask of keys in other examples, [B, 1, S, S]: 0 or -10000.
+    """Maps example ids [B, S] to a mask [B, 1, S, S], queries by keys: -10000 between examples.
 
-    Padding (id 0) counts as one example, so only padding attends to it.
+    Within an example, the mask is 0. Padding (id 0) counts as one example, so only padding attends
+    to padding.
     """
     same = example_ids[:, :, None] == example_ids[:, None, :]
     return (1.0 - ops.cast(same, "float32"))[:, None] * _MASKED_SCORE
 
 
 def causal_mask(length: Any) -> Any:
-    """Returns the mask of later tokens, [S, S], queries by keys: 0 or -10000."""
+    """Returns a mask [S, S], queries by keys: -10000 for keys after the query, else 0."""
     place = ops.arange(length)
     return ops.cast(place[None, :] > place[:, None], "float32") * _MASKED_SCORE
 
@@ -73,7 +75,8 @@ def split_heads(
 ) -> Any:
     """Splits (product + bias) · scale into heads: [B, S, H] -> [B, N, S, D].
 
-    The bias [H] is None if it is already added. With `transposed`, the result is [B, N, D, S].
+    `bias` [H] is None if `product` [B, S, H] contains it. With `transposed`, the result is
+    [B, N, D, S].
     """
     x = ops.cast(with_bias(product, bias) * scale, product.dtype)
     batch, length, width = ops.shape(x)
@@ -83,7 +86,10 @@ def split_heads(
 
 @chain
 def biased(product: Any, bias: Any) -> Any:
-    """Adds the bias [H] (None: already added) in float32; returns the dtype of the product."""
+    """Computes product + bias in float32; returns [B, S, H] in the dtype of `product`.
+
+    `bias` [H] is None if `product` contains it.
+    """
     return ops.cast(with_bias(product, bias), product.dtype)
 
 
@@ -99,8 +105,9 @@ def attention_probabilities(
 ) -> Any:
     """Computes softmax(scores + mask) in float32, followed by dropout: [B, N, S, S].
 
-    The scores are [B, N, S, S]; `input_mask` and `example_ids` are those of an `AttendingLayer`.
-    `drop_key` [B] is None for no dropout. With `causal`, later tokens are masked.
+    The scores are [B, N, S, S]; the result has their dtype. `input_mask` and `example_ids` are
+    those of an `AttendingLayer`. `drop_key` is [B] int32 from `Dropout.key`, or None for no
+    dropout. With `causal`, later tokens are masked.
     """
     # Computed within the chain, so that a compiler need not store the [B, 1, S, S] mask.
     mask = key_mask(input_mask) if example_ids is None else example_mask(example_ids)
@@ -121,7 +128,7 @@ class AttendingLayer(ConfiguredLayer):
     """Base class of layers that map hidden states to hidden states and attention probabilities.
 
         call(hidden [B, S, H], input_mask [B, S], dropout_seed [B], example_ids [B, S])
-            -> [B, S, H], or ([B, S, H], probabilities [B, N, S, S]) if they are requested
+            -> [B, S, H]; with return_attention_probabilities, ([B, S, H], [B, N, S, S])
 
     All inputs after `hidden` are int32. `input_mask` is 1 for tokens and 0 for padding.
     `dropout_seed` is None outside training. `example_ids` are 1, 2, ... for the examples of a row
@@ -129,7 +136,7 @@ class AttendingLayer(ConfiguredLayer):
 
     Args:
         config: a `BertConfig` or its dict.
-        dropout_site: number of the layer's first dropout site (dropout.py).
+        dropout_site: the number of the layer's first dropout site (dropout.py).
     """
 
     def __init__(

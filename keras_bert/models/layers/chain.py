@@ -21,10 +21,10 @@ _compiler: contextvars.ContextVar[Compiler | None] = contextvars.ContextVar(
 
 
 def chain(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Marks a pure function as a chain, which a backward pass may run again.
+    """Marks a pure function as a chain; the backward pass may run the function again.
 
-    It must take tensors, None or NamedTuples of tensors by position and plain settings by keyword,
-    read nothing else, and return a tensor.
+    The function must take tensors, None or NamedTuples of tensors by position and plain settings by
+    keyword, read nothing else, and return a tensor.
     """
 
     @functools.wraps(function)

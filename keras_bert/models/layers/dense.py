@@ -1,7 +1,7 @@
 """Defines the dense layers of the transformer, whose bias is added by the next operation.
 
 The element-wise operations after a matrix product run as one chain (chain.py), which includes the
-bias. Therefore, the layers of this package call `product_and_bias`, and not the layer itself.
+bias. Therefore, other layers call `SplitDense.product_and_bias` instead of the dense layer itself.
 """
 
 from typing import Any
@@ -36,14 +36,14 @@ class LazyTruncatedNormal(keras.initializers.Initializer):
 
 @keras.saving.register_keras_serializable(package="keras_bert")
 class SplitDense(keras.layers.Dense):
-    """A Dense that can return its product and its bias separately; the bias is added in float32.
+    """A Dense layer that can return its matrix product without the bias; adds it in float32.
 
     LoRA and quantization work as in `keras.layers.Dense`.
     """
 
     @classmethod
     def of(cls, units: int, initializer_range: float, name: str, dtype: Any) -> "SplitDense":
-        """Creates a layer whose kernel is initialized with a truncated normal."""
+        """Creates a layer with a truncated normal kernel; stddev is `initializer_range`."""
         initializer = LazyTruncatedNormal(initializer_range)
         return cls(units, kernel_initializer=initializer, name=name, dtype=dtype)
 
@@ -59,7 +59,7 @@ class SplitDense(keras.layers.Dense):
         return self.activation(ops.cast(x, self.compute_dtype))
 
     def quantized_call(self, *args: Any, **kwargs: Any) -> Any:
-        """Returns the same as `call`, with the quantized kernel."""
+        """Computes the same as `call`, with the quantized kernel."""
         return ops.cast(super().quantized_call(*args, **kwargs), self.compute_dtype)
 
     def quantize(self, mode: Any = None, type_check: bool = True, config: Any = None) -> None:
@@ -91,6 +91,6 @@ class SplitDense(keras.layers.Dense):
 
 
 def with_bias(product: Any, bias: Any) -> Any:
-    """Returns product + bias in float32; `bias` is None if it is already added."""
+    """Returns product + bias in float32; `bias` is None if `product` contains it."""
     x = ops.cast(product, "float32")
     return x if bias is None else x + bias

@@ -16,14 +16,15 @@ from keras_bert.common.random_bits import random_bits, site_key
 
 
 def drop(inputs: Any, key: Any, rate: float) -> Any:
-    """Sets elements of [B, ...] to zero at random and scales up the others.
+    """Sets random elements of `inputs` [B, ...] to zero and scales up the others.
 
-    `key` is [B] int32 from `site_key`, or None for no dropout; `rate` is in [0, 1).
+    `key` is [B] int32 from `site_key`, or None for no dropout. `rate` is the probability that an
+    element becomes zero, in [0, 1).
     """
     if key is None or rate == 0.0:
         return inputs
     shape = ops.shape(inputs)
-    dropped = round(rate * 2**16)  # how many of the 2^16 values of the bits drop an element
+    dropped = round(rate * 2**16)  # how many of the 2^16 values of `bits` drop an element
     bits = random_bits(key, math.prod(shape[1:]))
     kept = ops.cast(bits >= dropped - 2**15, inputs.dtype)
     return inputs * ops.reshape(kept * (1.0 / (1.0 - dropped / 2**16)), shape)

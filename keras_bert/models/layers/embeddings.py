@@ -21,8 +21,8 @@ from keras_bert.models.layers.layer_norm import LayerNorm, layer_norm
 class Summands(NamedTuple):
     """The embeddings of each token before they are added, in float32.
 
-    `words` is [B, S, H], and `positions` [S, H] or [B, S, H]. The segments are `segment_table`
-    [types, H] and `segment_ids` [B, S] int32.
+    `words` is [B, S, H], and `positions` [S, H] or [B, S, H]. The segment embeddings are the rows
+    of `segment_table` [type_vocab_size, H] that `segment_ids` [B, S] int32 select.
     """
 
     words: Any
@@ -50,7 +50,7 @@ def sum_norm(
 ) -> Any:
     """Computes dropout(LN(words + positions + segments)) in float32; returns [B, S, H] in `dtype`.
 
-    `drop_key` is [B] int32, or None for no dropout.
+    `drop_key` is [B] int32 from `Dropout.key`, or None for no dropout.
     """
     words, positions, segment_table, segment_ids = summands
     # A product with one-hot rows has a matrix product as its gradient. The gradient of a gather
@@ -65,7 +65,7 @@ def sum_norm(
 class BertEmbeddings(ConfiguredLayer):
     """Adds the three embeddings of each token, and applies LayerNorm and dropout.
 
-    `dropout_site` is the number of its dropout site (dropout.py).
+    `dropout_site` is the number of the layer's dropout site (dropout.py).
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class BertEmbeddings(ConfiguredLayer):
         self.dropout = Dropout(config.hidden_dropout_prob, dropout_site, dtype=dtype)
 
     def build(self, input_shape: tuple | None = None) -> None:
-        """Creates the three tables and the LayerNorm."""
+        """Creates the three embedding tables and the LayerNorm."""
         config = self.config
         self.word_embeddings = self._table("word_embeddings", config.vocab_size)
         self.position_embeddings = self._table(

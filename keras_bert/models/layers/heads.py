@@ -18,7 +18,7 @@ from keras_bert.models.layers.layer_norm import BiasAndNorm, LayerNorm, layer_no
 def activation_norm(
     product: Any, weights: BiasAndNorm, *, activation: Callable[[Any], Any], epsilon: float
 ) -> Any:
-    """Computes LN(act(product + bias)) in float32 for a product [..., H]; returns its dtype.
+    """Computes LN(act(product + bias)) in float32; returns [..., H] in the dtype of `product`.
 
     `activation` is an element-wise function.
     """
@@ -95,8 +95,9 @@ class Pooler(ConfiguredLayer):
 class MaskedLMHead(ConfiguredLayer):
     """Scores every token of the vocabulary at the masked positions.
 
-    The product with the vocabulary is the most expensive one of the model. Therefore, the masked
-    positions, about 20 of 128, are gathered first. A left-to-right model scores every position.
+    The product with the word embeddings [V, H] is the most expensive one of the model. Therefore,
+    the hidden states at the masked positions, about 20 of 128, are gathered first. In a
+    left-to-right model, the head scores the tokens at every position.
     """
 
     def __init__(self, config: BertConfig | Mapping[str, Any], **kwargs: Any):
@@ -107,7 +108,7 @@ class MaskedLMHead(ConfiguredLayer):
         self.layer_norm = LayerNorm(config.layer_norm_eps, name="LayerNorm", dtype=dtype)
 
     def build(self, hidden_shape: tuple) -> None:
-        """Creates the transform and the output bias; the kernel is the encoder's word table."""
+        """Creates the dense layer, the LayerNorm and the output bias [V], but no output kernel."""
         self.dense.build((None, hidden_shape[-1]))
         self.layer_norm.build((None, hidden_shape[-1]))
         self.output_bias = self.add_weight(
@@ -153,8 +154,9 @@ def linear_head(
 ) -> keras.layers.Dense:
     """Creates an unbuilt Dense layer whose logits are float32 for every compute dtype.
 
-    The model's dtype policy is used only if it is a DTypePolicyMap, as in a quantized model. The
-    kernel is initialized with a truncated normal of standard deviation `initializer_range`.
+    `dtype`, the model's dtype policy, is used only if it is a DTypePolicyMap, as in a quantized
+    model. The kernel is initialized with a truncated normal of standard deviation
+    `initializer_range`.
     """
     return keras.layers.Dense(
         units,

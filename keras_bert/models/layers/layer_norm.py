@@ -9,7 +9,7 @@ from keras import ops
 class BiasAndNorm(NamedTuple):
     """The vectors [H] that a chain (chain.py) applies after a matrix product.
 
-    `bias` is None if it is already added; `gamma` and `beta` are the weights of a LayerNorm.
+    `bias` is None if the product contains it; `gamma` and `beta` are the weights of a LayerNorm.
     """
 
     bias: Any

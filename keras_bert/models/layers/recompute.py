@@ -2,8 +2,8 @@
 
 The activations kept for the backward pass take most of the memory of training. A marked layer can
 keep only its inputs, because its result depends only on these and its variables (also with dropout,
-see dropout.py). The mark has no effect by itself; during `recompute_with`, a given function
-replaces each marked layer (for TensorFlow, that in keras_bert/training/recomputation.py).
+see dropout.py). The mark has no effect by itself; during `recompute_with`, each marked layer is
+replaced by a function (for TensorFlow, see keras_bert/training/recomputation.py).
 """
 
 import contextlib

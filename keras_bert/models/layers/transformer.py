@@ -1,8 +1,8 @@
 """Defines the post-LN transformer block: attention and feed-forward sublayers.
 
-Each computes LN(x + dropout(dense(...))). Layer names are nested as in Google's checkpoints:
-`attention/self/{query,key,value}`, `attention/output/{dense,LayerNorm}`, `intermediate/dense`,
-`output/{dense,LayerNorm}`.
+Each sublayer computes LN(x + dropout(dense(...))). Layer names are nested as in Google's
+checkpoints: `attention/self/{query,key,value}`, `attention/output/{dense,LayerNorm}`,
+`intermediate/dense`, `output/{dense,LayerNorm}`.
 """
 
 from collections.abc import Callable, Mapping
@@ -27,7 +27,7 @@ def residual_norm(
 ) -> Any:
     """Computes LN(x + dropout(product + bias)) in float32; returns [B, S, H] in the dtype of x.
 
-    `drop_key` is [B] int32, or None for no dropout.
+    `drop_key` is [B] int32 from `Dropout.key`, or None for no dropout.
     """
     y = drop(with_bias(product, weights.bias), drop_key, rate)
     residual = ops.cast(x, "float32") + y
@@ -36,15 +36,19 @@ def residual_norm(
 
 @chain
 def biased_activation(product: Any, bias: Any, *, activation: Callable[[Any], Any]) -> Any:
-    """Computes act(product + bias) in float32; `bias` is None if it is already added."""
+    """Computes act(product + bias) in float32; returns it in the dtype of `product`.
+
+    `bias` is None if `product` contains it.
+    """
     return ops.cast(activation(with_bias(product, bias)), product.dtype)
 
 
 @keras.saving.register_keras_serializable(package="keras_bert")
 class ResidualOutput(ConfiguredLayer):
-    """Computes the output of a sublayer: LN(x + dropout(dense(y))).
+    """Computes the output of a sublayer, LN(x + dropout(dense(y))), from its input x.
 
-    `dropout_site` is the number of its dropout site (dropout.py).
+    y is the result of the sublayer's attention heads or of its intermediate layer. `dropout_site`
+    is the number of this layer's dropout site (dropout.py).
     """
 
     def __init__(
@@ -63,7 +67,7 @@ class ResidualOutput(ConfiguredLayer):
         self.layer_norm.build(self.compute_output_shape(input_shape))
 
     def call(self, y: Any, x: Any, dropout_seed: Any = None) -> Any:
-        """Projects the sublayer's result y, [B, S, any width], and adds its input x, [B, S, H]."""
+        """Computes the output [B, S, H] from y, [B, S, any width], and x, [B, S, H]."""
         product, bias = self.dense.product_and_bias(y)
         return residual_norm(
             product,

@@ -1,8 +1,9 @@
 """Runs concurrent requests in batches, and returns the rows of each request.
 
-Requests with the same version, signature and inner shape are joined along the first dimension. A
-batch starts as soon as fewer than `in_flight` batches run, with the requests that have arrived
-until then. If it fails, its two halves run separately, so that only the invalid request fails.
+Requests for the same version and signature whose inputs have the same shapes, except for the first
+dimension, are joined along it. A batch starts when fewer than `in_flight` batches run, and it is
+full or its first request has waited for `timeout` seconds. If a batch fails, its two halves run
+separately, so that in the end only the invalid request fails.
 
 A request with more rows than a batch runs in slices. Each slice queues behind the requests that
 arrived in the meantime. The remaining slices are dropped if the client no longer waits.
@@ -56,7 +57,7 @@ class BatchLimits:
         max_rows: maximum number of rows in a batch.
         max_request_rows: maximum number of rows in a request.
         max_response_values: maximum number of values in a response, including padding.
-        timeout: seconds that a request waits for others at most, while its batch is not full.
+        timeout: maximum number of seconds that a request waits for others to fill its batch.
         in_flight: number of batches that run at a time.
         max_waiting: maximum number of queued requests.
     """
@@ -90,10 +91,10 @@ class Batcher:
             )
 
     async def run(self, version: Version, signature: str, inputs: Arrays) -> Arrays:
-        """Runs a request, possibly in one batch with others, and returns its rows of the outputs.
+        """Runs a request, possibly in one batch with others, and returns the outputs for its rows.
 
         Raises:
-            RestError: the request itself fails, it has too many rows or an answer that could be too
+            RestError: the request itself fails, it has too many rows, its answer could be too
                 large, or the queue is full.
         """
         rows = count_rows(inputs) if signature in version.batched else 0
@@ -166,8 +167,8 @@ class Batcher:
         self._metrics.queue.set(self._waiting)
 
     def _schedule_batches(self) -> None:
-        # Runs after the event loop has handled what it has already read, so that requests that
-        # arrived together are batched together.
+        # `_start_batches` runs after the event loop has handled the data that it has already read,
+        # so that requests that arrived together are batched together.
         if not self._is_scheduled:
             self._is_scheduled = True
             asyncio.get_running_loop().call_soon(self._start_batches)

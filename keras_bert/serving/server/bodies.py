@@ -13,7 +13,7 @@ from keras_bert.serving.server.errors import RestError, bad_request
 _ENCODINGS = ("", "identity", "gzip", "deflate")
 _ANY_HEADER = zlib.MAX_WBITS | 32  # gzip or zlib header
 _STEP = 1 << 18  # maximum number of bytes that are decompressed at once
-# Larger bodies may be at most this many times their compressed size.
+# A decompressed body of more than _FREE_BYTES may be at most _MAX_RATIO times its compressed size.
 _MAX_RATIO = 100
 _FREE_BYTES = 1 << 20
 
@@ -37,7 +37,7 @@ class Bodies:
 
         Raises:
             RestError: the body is too large, late, incomplete or in an unknown encoding, or the
-                total size of the bodies is too large.
+                total size of all bodies is too large.
         """
         encoding = request.headers.get("Content-Encoding", "").strip().lower()
         if encoding not in _ENCODINGS:
@@ -82,7 +82,7 @@ class Bodies:
 
 
 async def _chunks(request: web.Request, encoding: str) -> AsyncIterator[bytes]:
-    """Yields a decompressed body in chunks, as they arrive."""
+    """Yields a body in decompressed chunks as they arrive; raises a RestError if it is invalid."""
     compressed = encoding not in ("", "identity")
     decompressor = zlib.decompressobj(_ANY_HEADER)
     received = size = 0

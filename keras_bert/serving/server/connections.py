@@ -14,14 +14,14 @@ from keras_bert.common.errors import InputError
 
 _RESERVED_FILES = 16  # for loading versions, reading the page, and temporary use
 _MIN_CONNECTIONS = 4
-_RETRY = 0.05  # seconds until the next try
+_RETRY = 0.05  # seconds until the next attempt to accept a connection
 
 
 def connection_limit(requested: int) -> int:
-    """Returns the maximum number of connections: `requested`, or fewer if files are limited.
+    """Returns the maximum number of connections: `requested`, or fewer if few files may be open.
 
     Raises:
-        InputError: the process may not open enough files.
+        InputError: the process may open too few files for _MIN_CONNECTIONS connections.
     """
     files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     if files == resource.RLIM_INFINITY:
@@ -53,13 +53,13 @@ class Connections:
 
     def __init__(self, limit: int):
         self._limit = limit
-        # The connection that was used last is the last one.
+        # Ordered by use: the connection that was used most recently is the last one.
         self._open: dict[asyncio.Protocol, socket.socket] = {}
         self._busy: set[asyncio.Protocol] = set()
 
     @contextlib.contextmanager
     def in_use(self, request: web.Request) -> Iterator[None]:
-        """Keeps the connection of a request open."""
+        """Keeps the connection of a request open while the context is open."""
         protocol = request.protocol
         self._busy.add(protocol)
         try:

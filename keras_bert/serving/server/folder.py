@@ -9,10 +9,10 @@ MODEL_FILE = "saved_model.pb"
 
 
 def require_version(folder: Path) -> dict[int, Path]:
-    """Returns {number: DIR/NUMBER} of the folders in DIR that contain a SavedModel.
+    """Returns {version number: version folder} of the versions that contain a SavedModel.
 
     Raises:
-        InputError: the folder does not exist or has no version.
+        InputError: the model's folder does not exist or contains no such version.
     """
     if not folder.is_dir():
         raise InputError(f"--export_dir={folder}: no such folder")
@@ -26,10 +26,10 @@ def require_version(folder: Path) -> dict[int, Path]:
 
 
 def describe_files(folder: Path) -> tuple[tuple[str, int, int, int], ...]:
-    """Returns (path, size, modification time, inode) of each file of a version, to detect changes.
+    """Returns (path, size in bytes, modification time in ns, inode) of each file of a version.
 
-    Inodes are needed because the files of another model may have equal sizes, and equal times if a
-    tool sets all times to one value.
+    The server compares them to detect changes. Inodes are needed because the files of another model
+    may have equal sizes, and equal times if a tool sets all times to one value.
     """
     found = []
     for path in sorted(folder.rglob("*")):

@@ -71,14 +71,17 @@ def format_json(value: Any) -> str:
 
 
 def _format_other(value: Any) -> Any:
-    # Longer values are truncated anyway.
+    # `format_json` truncates the text of longer values anyway.
     if isinstance(value, bytes):
         return value[: 4 * _MAX_QUOTED].decode("utf-8", "replace")
     return value[:_MAX_QUOTED].tolist()
 
 
 class _Parser:
-    """Parses one JSON document. Methods take a position and return a value and its end."""
+    """Parses one JSON document.
+
+    Methods for a value take its position in the body; they return the value and its end position.
+    """
 
     def __init__(self, body: bytes):
         self._body = body
@@ -149,8 +152,8 @@ class _Parser:
             position = self._skip(position + 1)
 
     def _list(self, position: int, depth: int) -> tuple[list | np.ndarray, int]:
-        numbers: list[np.ndarray] = []  # The list, while it contains only numbers.
-        values: list = []  # The list, if it contains other values.
+        numbers: list[np.ndarray] = []  # The elements, while all are numbers.
+        values: list = []  # The elements, once one is not a number.
         position = self._skip(position)
         if self._at(position) == b"]":
             return values, position + 1
@@ -180,7 +183,7 @@ class _Parser:
         return numbers.tolist() if isinstance(numbers, np.ndarray) else numbers
 
     def _numbers(self, position: int) -> tuple[np.ndarray | list | None, int]:
-        """Parses consecutive elements of a list as numbers; returns None if there are none.
+        """Parses consecutive numbers in a list; returns None if the next element is not a number.
 
         Numbers that do not fit in an array, such as large integers, are returned as a list.
         """
@@ -246,7 +249,7 @@ class _Parser:
 
 
 def _make_array(text: str) -> np.ndarray:
-    """Converts numbers separated by commas.
+    """Converts a text of numbers separated by commas to an array [N] of int32, int64 or float64.
 
     Raises:
         ValueError, OverflowError: a number is invalid or large.
@@ -262,7 +265,7 @@ def _make_array(text: str) -> np.ndarray:
 
 
 def _concatenate(arrays: list[np.ndarray]) -> np.ndarray:
-    """Joins arrays, and frees each one when it is copied; empties the list."""
+    """Concatenates arrays [N]; removes each from the list once it is copied, to free its memory."""
     if len(arrays) == 1:
         return arrays[0]
     joined = np.empty(sum(map(len, arrays)), np.result_type(*{array.dtype for array in arrays}))

@@ -24,7 +24,7 @@ from keras_bert.serving.server.versions import Versions
 
 _BACKLOG = 1024
 # Seconds after which a thread that parses or writes JSON lets the event loop run. With Python's
-# default of 0.005, a request that is answered at once can take 0.1 seconds meanwhile.
+# default of 0.005, a short request can take 0.1 seconds while such a thread runs.
 _SWITCH_INTERVAL = 0.0005
 _LINGER = 2.0  # seconds to read the rest of a rejected body and to write a last answer
 _SETTLE = 0.1  # seconds to read requests that have already arrived
@@ -38,8 +38,8 @@ async def serve(
 ) -> None:
     """Serves on a bound socket until it is stopped; then answers the open requests and returns.
 
-    `ready` is called when the server listens, with the function that stops it. A version must be
-    loaded.
+    `versions` must have loaded a version. When the server listens, `ready` is called with a
+    function that stops the server.
     """
     sys.setswitchinterval(_SWITCH_INTERVAL)
     _collect_garbage()
@@ -60,7 +60,7 @@ async def serve(
     runner = web.AppRunner(
         routes.application(),
         access_log=None,
-        auto_decompress=False,  # `Bodies` does it.
+        auto_decompress=False,  # `Bodies` decompresses.
         handler_cancellation=True,  # A request ends when its client disconnects.
         # Also the time within which a new connection must send its first request's headers.
         keepalive_timeout=settings.request_timeout_s,
@@ -134,9 +134,9 @@ def _collect_garbage() -> None:
 
 
 def _shorten_http_errors(record: LogRecord) -> bool:
-    """Shortens aiohttp's log message for a request that is not HTTP to one line.
+    """Shortens aiohttp's log message for a request that is not valid HTTP to one line.
 
-    Other messages for debugging are dropped.
+    Returns whether the message is logged; other messages below the level WARNING are not.
     """
     error = record.exc_info[1] if record.exc_info else None
     if isinstance(error, HttpProcessingError):

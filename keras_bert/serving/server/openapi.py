@@ -17,7 +17,7 @@ _STRING = {"anyOf": [{"type": "string"}, {"$ref": "#/components/schemas/Base64"}
 def describe_routes(
     model_name: str, signatures: Mapping[str, Mapping[str, Input]]
 ) -> dict[str, Any]:
-    """Returns the OpenAPI 3.1 document for {signature: {input: its dtype and shape}}."""
+    """Returns the OpenAPI 3.1 document for `signatures`: {signature: {input name: `Input`}}."""
     document = json.loads(_FILE.read_text("utf-8").replace("MODEL_NAME", quote(model_name)))
     bodies = [
         body
@@ -33,7 +33,7 @@ def _rows(name: str, inputs: Mapping[str, Input]) -> dict[str, Any]:
     kinds = [row | {"additionalProperties": False}]
     if len(inputs) == 1:
         kinds += row["properties"].values()
-    # All rows must have the same form.
+    # The rows are either all objects of named inputs or all values of the only input.
     rows = {"anyOf": [{"type": "array", "minItems": 1, "items": kind} for kind in kinds]}
     return _body(name, {"instances": rows}, "inputs")
 
@@ -59,7 +59,7 @@ def _object(properties: dict[str, Any]) -> dict[str, Any]:
 
 
 def _tensor(tensor: Input, skip_dimensions: int = 0) -> dict[str, Any]:
-    """Describes a tensor without its first dimensions; an unknown shape allows any shape."""
+    """Returns the JSON schema of a tensor without its first `skip_dimensions` dimensions."""
     schema = _value(tensor.dtype)
     if tensor.shape is None:
         return {"anyOf": [schema, {"type": "array"}]}

@@ -1,8 +1,8 @@
 """Rejects requests that a web page of another site makes through the user's browser.
 
 A page can send requests to a server on the user's own machine in two ways: its domain name resolves
-to 127.0.0.1 (DNS rebinding), which the Host header shows, or it sends a form or text, for which the
-browser does not ask the server first.
+to 127.0.0.1 (DNS rebinding), which the Host header shows, or it sends a form or plain text, for
+which the browser does not ask the server first (no CORS preflight request).
 """
 
 import ipaddress
@@ -17,13 +17,15 @@ ANY_HOST = "*"
 
 
 def check_origin(request: web.Request, allowed_hosts: Collection[str]) -> None:
-    """Checks the Host header, and the content type of requests from another site.
+    """Checks the Host header, and the content type of POST requests from another site.
 
-    Names in the Host header must be in `allowed_hosts`, unless it contains ANY_HOST. IP addresses,
-    `localhost` and `*.localhost` are always allowed, because no other site has them.
+    A name in the Host header must be in `allowed_hosts`, unless `allowed_hosts` contains ANY_HOST.
+    IP addresses, `localhost` and `*.localhost` are always allowed, because no other site can have
+    these names.
 
     Raises:
-        RestError: status 403 for another host, 415 for another site's request that is not JSON.
+        RestError: status 403 for a host that is not allowed; 415 for a POST request from another
+            site whose content type is not JSON.
     """
     host = _host_name(request.headers.get("Host", ""))
     if host is None or not (ANY_HOST in allowed_hosts or host in allowed_hosts or _is_local(host)):
@@ -43,7 +45,7 @@ def check_origin(request: web.Request, allowed_hosts: Collection[str]) -> None:
 
 
 def _host_name(header: str) -> str | None:
-    """Returns the name or address in a Host header, in lower case without the port."""
+    """Returns the host in a Host header, in lower case without the port; None if invalid."""
     try:
         parts = urlsplit(f"//{header}")
         parts.port  # noqa: B018  Raises a ValueError if the port is invalid.

@@ -30,8 +30,8 @@ Arrays = dict[str, np.ndarray]
 class Input(NamedTuple):
     """An input of a signature.
 
-    `dtype` is TensorFlow's name of the type: string, int32, float, ... `shape` has None for
-    dimensions of any size; it is None if any shape is allowed.
+    `dtype` is TensorFlow's name of the dtype: string, int32, float, ... `shape` has None for each
+    dimension of any size; if any shape is allowed, `shape` itself is None.
     """
 
     dtype: str
@@ -39,9 +39,9 @@ class Input(NamedTuple):
 
 
 class Call(NamedTuple):
-    """A predict request: arrays by input name for a signature.
+    """A predict request: the name of a signature, and its inputs, {name: array}.
 
-    `by_row` is true if the request is in row format, so that the response must be too.
+    `by_row` is whether the request, and therefore the response, is in row format.
     """
 
     signature: str
@@ -50,9 +50,10 @@ class Call(NamedTuple):
 
 
 def decode_call(body: bytes, signatures: Mapping[str, Mapping[str, Input]], max_rows: int) -> Call:
-    """Decodes a predict request for {signature: {input: its dtype and shape}}.
+    """Decodes the body of a predict request, for a model with these signatures.
 
-    A request in row format may have at most `max_rows` rows.
+    `signatures` is {signature: {input name: `Input`}}. A request in row format may have at most
+    `max_rows` rows.
 
     Raises:
         RestError: the request is invalid; status 400 and TensorFlow Serving's message.
@@ -95,7 +96,8 @@ def encode_outputs(outputs: Arrays, by_row: bool) -> Iterator[bytes]:
     encoded in base64.
 
     Raises:
-        RestError: status 400, the outputs do not have one row for each row of the inputs.
+        RestError: status 400, JSON cannot represent the dtype of an output; or, in row format, an
+            output has no rows, or the outputs have different numbers of rows.
     """
     names = sorted(outputs)
     if not by_row:
@@ -136,7 +138,7 @@ def _count_rows(outputs: Arrays) -> int:
 
 
 def _encode_rows(outputs: Arrays) -> Iterator[bytes]:
-    """Encodes a few rows as objects, without the brackets of the list."""
+    """Encodes a few rows as JSON objects with commas between them, without enclosing brackets."""
     names = sorted(outputs)
     if sum(array.size for array in outputs.values()) > _MAX_STEP:  # One wide row.
         yield from _encode_object({name: array[0] for name, array in outputs.items()})

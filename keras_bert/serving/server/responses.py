@@ -11,7 +11,7 @@ from keras_bert.serving.server.versions import Version
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
-# The file of each path of the demo page.
+# URL path -> file of the demo page.
 PAGE_FILES = {"/": "index.html"} | {
     f"/{name}": name for name in ("page.css", "page.js", "parts.js", "tasks.js")
 }
@@ -54,7 +54,7 @@ def metadata_response(name: str, version: Version) -> web.Response:
 
 
 def status_response(states: Mapping[int, tuple[str, str]]) -> web.Response:
-    """Creates the response with the state and the error, or "", of each version of a model."""
+    """Creates the response for {version number: (state, error message or "")} of a model."""
     return json_response(
         {
             "model_version_status": [

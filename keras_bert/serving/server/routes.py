@@ -51,7 +51,7 @@ _CLIENT_CLOSED_REQUEST = 499  # in the metrics only
 class Routes:
     """Handles the requests of the server. Error responses are {"error": message}.
 
-    A version must be loaded.
+    `versions` must have loaded a version.
 
     Attributes:
         draining: whether new requests are rejected.
@@ -81,7 +81,7 @@ class Routes:
         self._threads = ThreadPoolExecutor(_JSON_THREADS, "json")
 
     def close(self) -> None:
-        """Shuts the threads down after the JSON that they are converting."""
+        """Shuts down the threads that convert JSON, after the conversions that are running."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     def application(self) -> web.Application:
@@ -264,7 +264,7 @@ class Routes:
 
 
 def _route(path: str) -> str:
-    """Returns the route label of a path in the metrics, one of a fixed set."""
+    """Returns the value of the label `route` in the metrics for a URL path, one of a few."""
     if path.startswith("/v1/"):
         if _CALL_PATH.fullmatch(path):
             return "predict"

@@ -11,7 +11,7 @@ from keras_bert.serving.server.protocol import Arrays
 
 
 def count_rows(inputs: Arrays) -> int:
-    """Returns the number of rows of a request, which must be that of each of its inputs."""
+    """Returns the number of rows; raises a RestError if the inputs have different numbers."""
     (first, array), *others = inputs.items()
     for name, other in others:
         if len(other) != len(array):
@@ -29,7 +29,7 @@ def text_bytes(inputs: Arrays) -> int:
 
 
 def longest_item(array: np.ndarray) -> int:
-    """Returns the length of the longest text, or of the longest list in a row."""
+    """Returns an array's largest dimension after the first, or the bytes of its longest text."""
     longest = max(array.shape[1:], default=1)
     return max(longest, *map(len, array.ravel())) if array.dtype == object else longest
 
@@ -42,7 +42,7 @@ def join_requests(inputs: list[Arrays]) -> Arrays:
 
 
 def split_rows(outputs: Arrays, rows: list[int]) -> list[Arrays]:
-    """Splits the outputs of a batch into answers; `rows` are the rows of each request.
+    """Splits the outputs of a batch into answers; `rows` are the numbers of rows of the requests.
 
     Raises:
         ValueError: an output of a batch of several requests does not have one row for each input
@@ -66,7 +66,7 @@ def check_rows(outputs: Arrays, rows: int) -> None:
 
 
 def stack_slices(parts: list[Arrays]) -> Arrays:
-    """Concatenates slices of an answer, padded to the widest as in a batch."""
+    """Concatenates slices of an answer; pads them to the widest with "", -1 (integers) or 0."""
     stacked = {}
     for name in parts[0]:
         arrays = [part[name] for part in parts]

@@ -5,7 +5,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Settings:
-    """The settings of the server; see the flags of keras_bert.programs.serve."""
+    """The settings of the server, which the flags of keras_bert.programs.serve describe.
+
+    They have the names of the flags, except `poll_s`, which is --file_system_poll_wait_seconds.
+    """
 
     model_name: str = "model"
     allowed_hosts: tuple[str, ...] = ()

@@ -1,8 +1,8 @@
 """Converts JSON values to arrays and back, with the checks and formats of TensorFlow Serving.
 
 dtypes have TensorFlow's names (string, int32, float, ...); strings are bytes in object arrays. JSON
-values are those of `json_text.parse_object`: its lists of numbers are arrays already, and are
-checked and converted as a whole.
+values come from `json_text.parse_object`, which returns a list of numbers as an array [N]. Each
+such array is checked and converted as a whole.
 """
 
 import base64
@@ -25,12 +25,12 @@ _MAX_STEP = 1 << 14  # maximum number of values that are converted to JSON in on
 
 
 def read_value(value: Any, dtype: str, flat: list) -> tuple[int, ...]:
-    """Appends the values of a scalar or nested lists to `flat`, and returns the shape.
+    """Converts the values of a scalar or of nested lists to a dtype, and returns the shape.
 
-    `flat` receives scalars, and arrays [N] for lists of numbers.
+    The converted values are appended to `flat`: scalars, and an array [N] for each list of numbers.
 
     Raises:
-        RestError: the lists are ragged, or a value has another type.
+        RestError: the lists are ragged, or a value cannot be converted.
     """
     shape = []
     first = value
@@ -46,7 +46,7 @@ def read_value(value: Any, dtype: str, flat: list) -> tuple[int, ...]:
 
 
 def make_array(flat: list, shape: tuple[int, ...], dtype: str) -> np.ndarray:
-    """Creates an array from the values of `read_value`; strings become bytes in an object array."""
+    """Creates an array of a shape and dtype from the values in `flat`, filled by `read_value`."""
     kind = object if dtype == "string" else _FLOATS.get(dtype, dtype)
     if not any(isinstance(part, np.ndarray) for part in flat):
         return np.array(flat, kind).reshape(shape)
@@ -55,7 +55,7 @@ def make_array(flat: list, shape: tuple[int, ...], dtype: str) -> np.ndarray:
 
 
 def is_named(value: Any) -> bool:
-    """Returns whether a JSON value is an object of named tensors, not bytes in base64."""
+    """Returns whether a JSON value is an object of named tensors, and not {"b64": string}."""
     return isinstance(value, dict) and not _is_base64(value)
 
 
@@ -66,7 +66,7 @@ def write_json(array: np.ndarray, as_base64: bool) -> Iterator[bytes]:
     become U+FFFD.
 
     Raises:
-        RestError: JSON cannot represent the array's type.
+        RestError: JSON cannot represent the array's dtype.
     """
     if array.size <= _MAX_STEP:
         yield format_compact(write_value(array, as_base64))
@@ -140,16 +140,16 @@ def _too_deep(level: int, rank: int) -> RestError:
 
 
 class _Converter:
-    """Checks JSON values and converts them to strings; subclasses, to other dtypes."""
+    """Checks JSON values and converts them to strings; subclasses convert to other dtypes."""
 
     dtype = "string"
 
     def convert(self, value: Any) -> Any:
-        """Converts a scalar."""
+        """Converts a scalar; raises a RestError if it has another type or is out of range."""
         return _string(value)
 
     def convert_numbers(self, values: np.ndarray) -> np.ndarray:
-        """Converts the numbers of a list."""
+        """Converts a list of numbers, [N]; raises the RestError of the first invalid one."""
         wrong = np.flatnonzero(self._find_wrong(values))
         if len(wrong):
             self.convert(values[wrong[0]].item())  # Raises the error.

@@ -55,9 +55,9 @@ class Version:
     Attributes:
         model: the loaded SavedModel; kept because the functions hold its variables weakly.
         functions: {signature: TensorFlow function}.
-        signatures: {signature: {input: its dtype and shape}}.
+        signatures: {signature: {input name: dtype and shape}}.
         output_shapes: {signature: the shapes of its outputs}, as in `Input`.
-        batched: the signatures whose inputs and outputs have any number of rows, one per example.
+        batched: the signatures whose inputs and outputs all have a first dimension of any size.
         signature_def: the signatures in the format of TensorFlow Serving's metadata.
         export: the content of export.json; None if the file is missing or invalid.
     """
@@ -75,7 +75,7 @@ class Version:
         """Runs a signature on {input: array}, and returns {output: array}.
 
         Raises:
-            RestError: TensorFlow fails.
+            RestError: TensorFlow raises an error.
         """
         tensors = {
             name: tf.constant(array, tf.string if array.dtype == object else array.dtype)
@@ -94,7 +94,7 @@ class Version:
 def load_version(folder: Path) -> Version:
     """Loads the SavedModel in DIR/NUMBER and runs its warm-up requests.
 
-    If the folder is broken, any exception of TensorFlow may be raised.
+    If the files are invalid, any exception may be raised.
     """
     proto = saved_model_pb2.SavedModel.FromString((folder / MODEL_FILE).read_bytes())
     model = tf.saved_model.load(str(folder))
@@ -131,13 +131,16 @@ def load_version(folder: Path) -> Version:
 
 
 class Versions:
-    """The versions in a folder DIR; `current` is the served version, None only before `start`."""
+    """The versions in a model's folder.
+
+    `current` is the served version; None only before `start`.
+    """
 
     def __init__(self, folder: Path):
         self.folder = folder
         self.current: Version | None = None
         self._states: dict[int, tuple[str, str]] = {}  # number -> state, error message
-        self._errors: dict[int, str] = {}  # number -> why it cannot be loaded, for the log
+        self._errors: dict[int, str] = {}  # number -> the loading error, for the log
         self._loaded: tuple = ()  # the served version's files when it was loaded
         self._broken: dict[int, tuple] = {}  # number -> its files when loading failed
         self._seen: dict[int, tuple] = {}  # number -> its files at the last check
@@ -187,7 +190,8 @@ class Versions:
     def states(self) -> dict[int, tuple[str, str]]:
         """Returns {number: (state, error message)} of all known versions, the highest first.
 
-        States are those of TensorFlow Serving, such as AVAILABLE. A missing error is "".
+        States are those of TensorFlow Serving, such as AVAILABLE. The message is "" without an
+        error.
         """
         return dict(sorted(self._states.items(), reverse=True))
 

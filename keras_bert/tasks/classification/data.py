@@ -21,17 +21,19 @@ class ClassificationSettings:
 
     Attributes:
         task_name: a GLUE task, or `custom` for the user's own files.
-        data_dir: the folder of GLUE or of the task; with `tfds`, TensorFlow Datasets' folder.
+        data_dir: the folder of all GLUE tasks or of this one; with `tfds`, the folder of TensorFlow
+            Datasets.
         tfds: whether to read the task from TensorFlow Datasets.
-        train_file: the training examples, a TSV, CSV or JSONL file.
-        eval_file: the development examples.
-        test_file: the examples to predict, which need no labels; if empty, `eval_file`.
+        train_file: the file of the training examples, in TSV, CSV or JSONL.
+        eval_file: the file of the development examples.
+        test_file: the file of the examples to predict, which need no labels; if empty, `eval_file`.
         text_column: the name of the text column.
         text_pair_column: the name of the column with the second texts; empty for single texts.
         label_column: the name of the label column.
         label_separator: the separator between the labels of an example (multi_label).
         problem_type: single_label, multi_label or regression.
-        class_weights: `balanced`, one number per class separated by commas, or empty.
+        class_weights: the weights of the classes in the loss: `balanced`, one number per class
+            separated by commas, or empty for equal weights.
     """
 
     task_name: str
@@ -48,7 +50,7 @@ class ClassificationSettings:
     class_weights: str = ""
 
 
-# The settings that a GLUE task defines itself.
+# The settings that only the task `custom` accepts, because a GLUE task determines their values.
 _CUSTOM_SETTINGS = (
     "train_file",
     "eval_file",
@@ -70,7 +72,8 @@ class Problem:
         labels: the C classes in the order of the logits; empty for regression.
         metrics: the names of the metrics to report.
         label_separator: the separator between the labels of an example (multi_label).
-        score_range: the range to which regression values in prediction files are clipped, or None.
+        score_range: the (lowest, highest) value to which regression values are clipped in
+            prediction files; None for no clipping.
     """
 
     problem_type: str
@@ -90,8 +93,10 @@ def read_data(
 ) -> tuple[Problem, Splits]:
     """Reads the examples of a run; development and test examples may be missing.
 
-    If `known_labels`, the checkpoint's labels, are those of the task, the result has them in the
-    order of the checkpoint's logits.
+    `known_labels` are the labels of the checkpoint, in the order of its logits, or None. If the
+    task has the same labels, the result has them in this order. The task `custom` has these labels
+    if there are no training examples. `do_train`, `do_eval` and `do_predict` select the examples to
+    read.
 
     Raises:
         InputError: settings conflict, a file is unusable, or there are no examples at all.

@@ -33,7 +33,10 @@ from keras_bert.training.board import Board
 
 @dataclass(frozen=True)
 class _Split:
-    """The texts of a file, as read and as model inputs, and their label numbers if scored."""
+    """The n texts of a file, their model inputs and their labels.
+
+    `labels` is the result of `label_array`; None for texts that are predicted, but not scored.
+    """
 
     texts: Texts
     processor: ClassificationProcessor
@@ -41,7 +44,7 @@ class _Split:
     labels: np.ndarray | None = None
 
     def answers(self, predict: Predict) -> dict[str, np.ndarray]:
-        """Returns the decoded answers and the model's raw outputs."""
+        """Runs the model; returns its raw outputs and the decoded answers, {name: [n, ...]}."""
         outputs = predict(self.prepared.examples)
         return outputs | gathered(list(decoded(self.processor, self.prepared, outputs)))
 
@@ -53,8 +56,8 @@ def fine_tune_classifier(
 
     Returns:
         The scores of results.json: "loss", the task's metrics (for MNLI with the suffixes
-        `_matched` and `_mismatched`), and "score", the mean of these metrics, which determines the
-        best weights.
+        `_matched` and `_mismatched`), and "score", the mean of these metrics. The best weights are
+        those with the highest "score".
     """
     settings = run.settings
     start = open_pretrained(settings)
@@ -78,7 +81,8 @@ def make_task(
 ) -> FineTuningTask:
     """Creates the task that trains on, scores and predicts the texts of a run.
 
-    `weight_setting` is the `setting` of `labels.class_weights`.
+    `start` is the checkpoint to start from, and `weight_setting` the user's class weights, in the
+    format of `ClassificationSettings.class_weights`.
     """
     first = splits.train or next(iter({**splits.dev, **splits.test}.values()))
     settings = ClassifierSettings(
@@ -148,7 +152,10 @@ def make_task(
 
 
 def _scores(problem: Problem, dev: Mapping[str, _Split], predict: Predict) -> dict[str, float]:
-    """Scores every development set, and adds "score", the mean of the problem's metrics."""
+    """Returns the scores of all development sets, and "score", the mean of their metrics.
+
+    The keys of `dev` are the suffixes of the metric names. The mean does not include the losses.
+    """
     scores = {}
     for suffix, split in dev.items():
         split_scores = score(problem, split.answers(predict), split.labels)
@@ -158,7 +165,10 @@ def _scores(problem: Problem, dev: Mapping[str, _Split], predict: Predict) -> di
 
 
 def _show(problem: Problem, dev: Mapping[str, _Split], predict: Predict, board: Board) -> None:
-    """Writes the worst predictions and, for two classes, precision-recall curves to TensorBoard."""
+    """Writes the wrong predictions on each development set to TensorBoard.
+
+    For single_label with two classes, it also writes the precision-recall curve of the second one.
+    """
     header = ("where", "text", "text pair", "label", "prediction", "confidence")
     for suffix, scored in dev.items():
         answers = scored.answers(predict)
@@ -171,7 +181,10 @@ def _show(problem: Problem, dev: Mapping[str, _Split], predict: Predict, board: 
 def _worst(
     problem: Problem, scored: _Split, answers: Mapping[str, np.ndarray]
 ) -> list[list[object]]:
-    """Returns rows of the wrong predictions, the most confident (or largest error) first."""
+    """Returns table rows of at most SHOWN wrong predictions, the most confident one first.
+
+    For regression, every prediction counts as wrong, and the one with the largest error is first.
+    """
     labels, texts = scored.labels, scored.texts
     decided = decisions(problem, answers)
     if problem.problem_type == "regression":

@@ -31,7 +31,8 @@ class GlueTask:
         tfds_columns: the text columns in TensorFlow Datasets; empty if named like `text_columns`.
         damaged_rows: whether the official files contain empty texts and truncated rows. Truncated
             rows are skipped and counted, as in all published results.
-        score_range: the range of regression values that the leaderboard accepts.
+        score_range: the (lowest, highest) regression value that the leaderboard accepts; None for
+            classification.
     """
 
     name: str
@@ -56,7 +57,10 @@ class GlueTask:
         return {self.name: "test.tsv"} if self.test is None else self.test
 
     def path(self, folder: Path, name: str) -> Path:
-        """Returns the path of one of the task's files, or its alternative path if that exists."""
+        """Returns the path of the task's file `name` in a folder.
+
+        If the folder has a file with the alternative name, the result is the path of that file.
+        """
         other = folder / self.other_names.get(name, name)
         return other if other.is_file() else folder / name
 

@@ -17,7 +17,11 @@ def transformers_problem_type(problem_type: str) -> str:
 
 
 def short_problem_type(name: str | None, where: Any) -> str | None:
-    """Converts `single_label_classification` to `single_label`; raises InputError if unknown."""
+    """Converts a problem type of transformers, such as `single_label_classification`.
+
+    Returns one of PROBLEM_TYPES, or None for None. Raises InputError if the type is unknown; the
+    message starts with `where`.
+    """
     if name is None:
         return None
     short = name.removesuffix("_classification")
@@ -28,7 +32,7 @@ def short_problem_type(name: str | None, where: Any) -> str | None:
 
 
 def takes_pairs(source: Source) -> bool:
-    """Returns whether the run that trained the classifier used pairs of texts."""
+    """Returns whether the run that trained the classifier used pairs; false without such a run."""
     name = source.run.setting("task_name", str, "")
     if name and name.lower() != "custom":
         return len(glue.find_task(name).text_columns) == 2
@@ -40,7 +44,9 @@ def head_settings(
 ) -> ClassifierSettings:
     """Determines a classifier's labels and problem type; other settings have their defaults.
 
-    If `labels` or `problem_type` is None, it is that of the checkpoint's classification head.
+    If `labels` or `problem_type` is None, the value of the checkpoint's classification head is
+    used. If the checkpoint does not record a problem type, it is regression for a head with one
+    logit without given labels, and single_label otherwise.
 
     Raises:
         InputError: the labels are missing or do not match the head, or the problem type is unknown.
@@ -72,7 +78,11 @@ def head_settings(
 def _label_names(
     given: Sequence[str] | None, known: Sequence[str] | None, kind: str, path: Any
 ) -> tuple[str, ...]:
-    """Returns the given class names, or else the head's, in the order of the head's logits."""
+    """Returns the class names, `given` or else `known`, in the order of the head's logits.
+
+    `known` are the class names of the checkpoint's head; None without a head. `kind` is the problem
+    type; regression has no class names.
+    """
     if kind == "regression":
         if given:
             raise InputError(f"labels={list(given)}: expected no labels for a regression")

@@ -16,7 +16,7 @@ from absl import logging
 from keras_bert.common.errors import InputError
 from keras_bert.tasks.classification.texts import Texts
 
-# The type of a label in error messages.
+# What error messages call a valid label of each problem type.
 _EXPECTED_LABEL = {
     "single_label": "a class name",
     "multi_label": "a list of class names",
@@ -25,10 +25,11 @@ _EXPECTED_LABEL = {
 
 
 def find_labels(texts: Texts, problem_type: str, separator: str = ",") -> tuple[str, ...]:
-    """Returns the classes in the training examples; a regression has none.
+    """Returns the classes in the training examples; () for regression.
 
-    The order of the classes defines their numbers: it is by value if all are integers, otherwise
-    alphabetical. `separator` separates several labels of an example, unless they are a JSON list.
+    The number of a class is its index in the result. The classes are sorted by value if all are
+    integers, otherwise alphabetically. `separator` separates several labels of an example, unless
+    they are a JSON list.
 
     Raises:
         InputError: a label is missing, or there are fewer than two classes (one for multi_label).
@@ -55,7 +56,8 @@ def label_array(
 ) -> np.ndarray:
     """Converts the labels of examples to numbers, in the format at the top of this file.
 
-    `labels` are the C classes in the order of their numbers; `separator` is that of `find_labels`.
+    `labels` are the C classes in the order of their numbers. `separator` separates several labels
+    of an example, unless they are a JSON list.
 
     Raises:
         InputError: a label is not one of the classes, or is not a number for regression.
@@ -80,7 +82,7 @@ def given_label_array(
 ) -> np.ndarray:
     """Converts labels given as Python or NumPy objects to numbers, as `label_array` does.
 
-    `name` is the name of the argument in error messages.
+    `name` is the name of the argument in error messages, and `items` are its n labels.
 
     Raises:
         InputError: a label has the wrong type for the problem, or `label_array` rejects it.
@@ -95,7 +97,7 @@ def given_label_array(
 
 
 def warn_of_absent_labels(texts: Texts, array: np.ndarray, labels: Sequence[str]) -> None:
-    """Logs a warning if classes have no examples; `array` is the result of `label_array`."""
+    """Logs a warning if classes have no examples; `array` is the `label_array` of `texts`."""
     seen = array.any(axis=0) if array.ndim == 2 else np.isin(np.arange(len(labels)), array)
     absent = [label for label, is_seen in zip(labels, seen, strict=True) if not is_seen]
     if absent:
@@ -105,12 +107,12 @@ def warn_of_absent_labels(texts: Texts, array: np.ndarray, labels: Sequence[str]
 def class_weights(
     setting: str, problem_type: str, labels: Sequence[str], array: np.ndarray
 ) -> np.ndarray | None:
-    """Returns the weight of each class in the loss, float32 [C], or None.
+    """Returns the weight of each class in the loss, float32 [C]; None for equal weights.
 
-    `setting` is `balanced`, C numbers such as "1,2.5", or empty. The balanced weight of a class is
-    n / (C x its number of examples). For multi_label, it is the number of examples without the
-    label, divided by the number of examples with it. `array` has the labels of the training
-    examples.
+    `setting` is `balanced`, C numbers such as "1,2.5", or empty for equal weights. `array` is the
+    `label_array` of the n training examples. For single_label, the balanced weight of a class is
+    n / (C x number of examples of the class). For multi_label, it is the number of examples without
+    the label, divided by the number of examples with the label.
 
     Raises:
         InputError: the numbers do not match the classes, or a class to balance has no examples.

@@ -28,7 +28,10 @@ def f1(predictions: np.ndarray, labels: np.ndarray) -> float:
 
 
 def f1_macro(predictions: np.ndarray, labels: np.ndarray) -> float:
-    """Averages the F1 scores of the classes that occur, or of all classes for multi-label tasks."""
+    """Averages the F1 scores of the classes that occur in the predictions or the labels.
+
+    For multi-label tasks, it averages the F1 scores of all C classes.
+    """
     if labels.ndim == 2:
         pairs = list(zip(predictions.T == 1, labels.T == 1, strict=True))
     else:
@@ -43,7 +46,7 @@ def f1_micro(predictions: np.ndarray, labels: np.ndarray) -> float:
 
 
 def matthews_corrcoef(predictions: np.ndarray, labels: np.ndarray) -> float:
-    """Computes Matthews' correlation for two or more classes (Gorodkin 2004)."""
+    """Computes the Matthews correlation coefficient of two or more classes (Gorodkin 2004)."""
     classes = np.union1d(predictions, labels)
     predicted = np.array([np.sum(predictions == each) for each in classes], np.float64)
     true = np.array([np.sum(labels == each) for each in classes], np.float64)
@@ -55,14 +58,14 @@ def matthews_corrcoef(predictions: np.ndarray, labels: np.ndarray) -> float:
 
 
 def pearson(predictions: np.ndarray, labels: np.ndarray) -> float:
-    """Computes Pearson's correlation."""
+    """Computes Pearson's correlation of regression values and labels."""
     a, b = (np.asarray(values, np.float64) for values in (predictions, labels))
     a, b = a - a.mean(), b - b.mean()
     return _ratio(a @ b, np.sqrt(a @ a) * np.sqrt(b @ b))
 
 
 def spearman(predictions: np.ndarray, labels: np.ndarray) -> float:
-    """Computes Spearman's rank correlation; equal values share their mean rank."""
+    """Computes Spearman's rank correlation; equal values have the mean of their ranks."""
     return pearson(_ranks(predictions), _ranks(labels))
 
 
@@ -75,14 +78,14 @@ METRICS = {
 def compute_metrics(
     metrics: Sequence[str], predictions: np.ndarray, labels: np.ndarray
 ) -> dict[str, float]:
-    """Returns {name: value} for metrics in `METRICS`."""
+    """Computes metrics, given by their names in `METRICS`; returns {name: value}."""
     return {name: METRICS[name](predictions, labels) for name in metrics}
 
 
 def mean_loss(problem_type: str, logits: np.ndarray, labels: np.ndarray) -> float:
-    """Computes the mean loss without class weights.
+    """Computes the mean of the training loss (see objective.py), without class weights.
 
-    `logits` is float [n, C], and `labels` is the result of `label_array`.
+    `logits` is float [n, C], or [n, 1] for regression. `labels` is the result of `label_array`.
     """
     logits = logits.astype(np.float64)
     if problem_type == "regression":

@@ -1,4 +1,4 @@
-"""Defines the training loss of a classifier, and its accuracy.
+"""Defines the loss and the accuracy that are computed in the training of a classifier.
 
 single_label   softmax cross-entropy; an example has the class weight of its label
 multi_label    mean sigmoid cross-entropy over the classes; a class weight applies to
@@ -21,7 +21,11 @@ from keras_bert.training.objective import Batch, Objective
 def classification_objective(
     problem_type: str, class_weights: np.ndarray | None = None
 ) -> Objective:
-    """Creates the objective for batches with "labels"; `class_weights` is float32 [C], or None."""
+    """Creates the objective of a classifier, for batches whose "labels" are as in labels.py.
+
+    `class_weights`, float32 [C], are the weights of the classes in the loss; None for equal
+    weights.
+    """
     is_single = problem_type == "single_label"
     losses_of = CLASSIFICATION_LOSSES[problem_type]
     if problem_type == "multi_label" and class_weights is not None:

@@ -17,7 +17,8 @@ from keras_bert.tasks.classification.data import Problem
 def decisions(problem: Problem, answers: Mapping[str, np.ndarray]) -> np.ndarray:
     """Converts decoded outputs to predictions in the format of the labels.
 
-    `answers` is the result of the classifier's `decode`, with strings or byte strings.
+    `answers` is the result of `ClassificationProcessor.decode` for n examples, as arrays; its
+    labels may be strings or byte strings.
 
     Returns:
         For single_label, class numbers, int [n]. For multi_label, int [n, C] with 1 for each class
@@ -38,10 +39,10 @@ def decisions(problem: Problem, answers: Mapping[str, np.ndarray]) -> np.ndarray
 def write_predictions(
     path: Path, problem: Problem, indices: Sequence[str], answers: Mapping[str, np.ndarray]
 ) -> None:
-    """Writes `path`.tsv and `path`.jsonl for one file of examples.
+    """Writes the predictions for one file of n examples to `path`.tsv and `path`.jsonl.
 
-    `indices` are the names of the examples, and `answers` is the result of the classifier's
-    `decode`. Regression values are clipped to the problem's `score_range`.
+    `indices` are the n values of the column `index`, and `answers` is as for `decisions`. In the
+    TSV file, regression values are clipped to the problem's `score_range`.
     """
     decided = decisions(problem, answers)
     if problem.problem_type == "regression":
@@ -80,7 +81,7 @@ def write_predictions(
 
 
 def class_names(decided: np.ndarray, labels: Sequence[str]) -> str | list[str]:
-    """Returns the name of a class number, or a list of the classes that are 1 in a row [C]."""
+    """Converts a class number to the class name, or a row [C] to the names of its 1s."""
     if np.ndim(decided):
         return [label for label, on in zip(labels, decided, strict=True) if on]
     return labels[int(decided)]

@@ -21,7 +21,7 @@ PROBLEM_TYPES = ("single_label", "multi_label", "regression")
 
 @dataclass(frozen=True)
 class ClassifierSettings:
-    """The labels of a classifier and its settings for texts.
+    """The labels and the text settings of a classifier.
 
     Attributes:
         labels: the names of the C classes in the order of the logits; empty for regression.
@@ -51,7 +51,7 @@ class ClassifierSettings:
 
     @property
     def num_logits(self) -> int:
-        """The number of logits per example."""
+        """The number of logits per example: C, or 1 for regression."""
         return len(self.labels) or 1
 
 

@@ -75,7 +75,7 @@ def _places(path: Path, header: Sequence[str], columns: Sequence[str]) -> list[i
 
 
 def _tsv(path: Path) -> Iterator[tuple[int, list[str]]]:
-    empty = 0  # The first empty line; an error unless only empty lines follow.
+    empty = 0  # Number of the first empty line; an error if another line follows.
     for number, line in read_lines(path):
         check_no_nul(path, number, line)
         if not line:

@@ -74,11 +74,12 @@ class TextClassifier(Task):
 
         Args:
             path: a model directory, run folder, TF1 checkpoint or KerasHub preset.
-            labels: the names of the classes, for a new head; by default the model's.
+            labels: the names of the classes, needed for a new head; by default the labels of the
+                model's head.
             max_seq_length: maximum number of tokens of a text or pair; by default the value used in
                 training, or 128.
-            problem_type: `single_label`, `multi_label` or `regression`; by default the model's, or
-                `single_label`.
+            problem_type: `single_label`, `multi_label` or `regression`; by default that of the
+                model's head, or `single_label` for a new head.
             tokenizer: overrides the checkpoint's tokenizer.
             dtype: dtype policy, such as "mixed_bfloat16".
 
@@ -107,10 +108,10 @@ class TextClassifier(Task):
         pair: bool | None = None,
         options: ModelOptions = _DEFAULT,
     ) -> "TextClassifier":
-        """Creates the object from an open checkpoint, as `from_pretrained` does.
+        """Creates the classifier from an open checkpoint, as `from_pretrained` does.
 
-        `pair` determines whether the exported model takes two texts; by default, it does if the
-        model was trained on pairs.
+        `pair` is whether the exported model takes two texts; by default, whether the model was
+        trained on pairs.
         """
         settings = replace(
             head_settings(source, labels, problem_type),
@@ -190,9 +191,9 @@ class TextClassifier(Task):
         """Computes the metrics of the model on texts and labels, given as for `fit`.
 
         Returns:
-            "loss", and the metrics of the GLUE task that the loaded model was fine-tuned on. Other
-                models have "accuracy" and "f1_macro" for single_label; "f1_micro", "f1_macro" and
-                "accuracy" for multi_label; or "pearson" and "spearman" for regression.
+            "loss", and the metrics of the GLUE task that the loaded model was fine-tuned on. For
+                other models: "accuracy" and "f1_macro" for single_label; "f1_micro", "f1_macro" and
+                "accuracy" for multi_label; "pearson" and "spearman" for regression.
 
         Raises:
             InputError: an argument is invalid, or there are no texts.
@@ -253,7 +254,7 @@ class TextClassifier(Task):
 
     @property
     def problem_type_name(self) -> str:
-        """The `problem_type` in transformers."""
+        """The problem type as transformers names it, such as `single_label_classification`."""
         return transformers_problem_type(self.settings.problem_type)
 
     def _columns(self, texts: Any, name: str = "texts") -> tuple[list[str], ...]:
@@ -273,13 +274,16 @@ class TextClassifier(Task):
         columns: Sequence[Sequence[str]],
         names: tuple[str, str] = ("texts", "labels"),
     ) -> np.ndarray:
-        """Checks labels and converts them to numbers; `names` are the argument names in errors."""
+        """Checks labels and converts them to numbers, as `label_array` does.
+
+        `names` are the names of the arguments for texts and labels in error messages.
+        """
         items = check_list(names[1], labels, "labels")
         check_same_length(**{names[0]: columns[0], names[1]: items})
         return given_label_array(names[1], items, self.settings.problem_type, self.labels)
 
     def _metrics(self) -> Sequence[str]:
-        """Returns the metrics of the GLUE task of the loaded model's run, or default metrics."""
+        """Returns the names of the metrics that `evaluate` computes, without "loss"."""
         name = self.source.run.setting("task_name", str, "") if self.source else ""
         if name and name.lower() != "custom":
             return glue.find_task(name).metrics

@@ -24,10 +24,10 @@ class Texts:
         source: the name of the file or dataset, for error messages.
         first: n texts.
         second: n second texts, or None if the examples are single texts.
-        labels: n labels as in the file (a list if an example has several), or None.
-        places: a number that identifies each example in error messages, such as its line number.
+        labels: n labels as in the file (a list if an example has several); None without labels.
+        places: n numbers that identify the examples in error messages, such as line numbers.
         indices: the identifier of each example in prediction files.
-        unit: the word before a number of `places` in error messages, such as "line".
+        unit: the word before the number from `places` in error messages, such as "line".
     """
 
     source: str
@@ -55,8 +55,9 @@ class Texts:
 class Splits:
     """The training, development and test examples of a run.
 
-    `dev` is {suffix of the metric names, such as "_matched": examples}, and `test` is {name of the
-    prediction files: examples}. Both may contain the same objects.
+    `train` is None if the run does not train. `dev` is {suffix of the metric names, such as
+    "_matched": examples}, and `test` is {name of the prediction files: examples}. A Texts object
+    may be in both `dev` and `test`.
     """
 
     train: Texts | None
@@ -85,7 +86,10 @@ _STRICT = TableRules()
 
 
 def find_glue_folder(task: GlueTask, data_dir: Path) -> Path | None:
-    """Finds the folder with a task's files, `data_dir` or a folder in it; None if there is none."""
+    """Returns the folder with a task's files, or None if there is none.
+
+    It is `data_dir`, or the folder in `data_dir` that is named after the task.
+    """
     files = [name for name in (task.train, *task.dev.values(), *task.test_files.values()) if name]
     inner = [data_dir / name for name in (task.name, task.name.lower(), *task.folders)]
     for folder in [data_dir, *inner]:

@@ -35,7 +35,7 @@ class EmbedderSettings:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names of the vectors."""
+        """The names of the vectors of a text, in order."""
         return ("cls", "mean", "pooled")[: 2 + self.pooled]
 
 
@@ -52,10 +52,11 @@ class EmbeddingProcessor(TextProcessor):
         return tf.stack([first, tf.math.segment_mean(hidden, row_ids(splits))], axis=1)
 
     def decode(self, outputs: Mapping[str, tf.Tensor], inputs: TextInputs) -> dict[str, tf.Tensor]:
-        """Splits the `vectors` of the outputs by name, and normalizes them if `normalize` is set.
+        """Splits the output `vectors`, [B, 2 or 3, H], by name; normalizes if `normalize` is set.
 
-        [B, 2 or 3, H] -> `cls`, `mean` and, with a pooler, `pooled`, [B, H] each; and `truncated`,
-        bool [B].
+        Returns:
+            `cls`, `mean` and, if the model has a pooler, `pooled`, float32 [B, H] each; and
+            `truncated`, bool [B].
         """
         vectors = outputs["vectors"]
         if self.settings.normalize:

@@ -69,7 +69,7 @@ def _modules(file: Path) -> list[tuple[str, str]]:
 
 
 def _poolings(file: Path) -> list[str]:
-    """Returns the names of the poolings that a Pooling module concatenates."""
+    """Returns the poolings that a Pooling module concatenates, from its config.json."""
     config = read_json(file)
     modes = config.get("pooling_mode")
     if modes is not None:

@@ -58,12 +58,12 @@ class TextEmbedder(Task):
 
         Args:
             path: any checkpoint that `--init_checkpoint` accepts.
-            max_seq_length: maximum number of tokens in a text; defaults to that in the
-                sentence-transformers files, then to the length in training, or 128.
-            normalize: whether vectors are scaled to length 1; defaults to the
-                sentence-transformers files.
+            max_seq_length: maximum number of tokens in a text; defaults to the maximum in training,
+                then to the maximum in the sentence-transformers files, or 128.
+            normalize: whether vectors are scaled to length 1; defaults to the saved setting, then
+                to whether modules.json (sentence-transformers) contains a Normalize module.
             tokenizer: replaces the tokenizer of the checkpoint.
-            dtype: dtype policy, such as "mixed_bfloat16".
+            dtype: dtype policy, such as "mixed_bfloat16"; defaults to Keras' global policy.
 
         Raises:
             InputError: the path cannot be opened, or a setting is out of range.
@@ -126,7 +126,7 @@ class TextEmbedder(Task):
         Returns:
             "cls", the last hidden state of [CLS]; "mean", the mean of the last hidden states; and
                 "pooled", if the model has a pooler; float32 [n, H] each.
-            "truncated" [n]: whether the end of the text was removed.
+            "truncated", bool [n]: whether the end of the text was removed.
         """
         return self._predict(check_texts("texts", texts), batch_size)
 
@@ -151,7 +151,7 @@ class TextEmbedder(Task):
         return {"text": _TEXT}
 
     def _outputs(self, prepared: Prepared, batch_size: int) -> dict[str, np.ndarray]:
-        """Keeps only the vectors of each text, because all hidden states would need much memory."""
+        """Returns {"vectors": float32 [n, 2 or 3, H]}; all hidden states need too much memory."""
         examples, names = prepared.examples, self.settings.names
         shape = [len(examples), len(names), self.model.config.hidden_size]
         vectors = np.zeros(shape, np.float32)

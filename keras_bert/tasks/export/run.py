@@ -28,10 +28,10 @@ def export(settings: ExportSettings) -> Path:
 
 
 def export_run(output_dir: Path) -> list[Path]:
-    """Exports the model of a run, or the model of each seed, to export/ next to its model/.
+    """Exports the model/ of a run, or of each seed of the run, to an export/ in the same folder.
 
-    Returns the newest version of each model. A version is written only if the weights differ from
-    those of the newest one.
+    Returns the folder of the newest version of each model. A new version is written only if the
+    model's weights differ from those of the newest version.
     """
     models = sorted(output_dir.glob("seed-*/model")) or [output_dir / "model"]
     if not models[0].is_dir():
@@ -42,13 +42,13 @@ def export_run(output_dir: Path) -> list[Path]:
 
 
 def _newest(model: Path, folder: Path) -> Path:
-    """Returns the newest version if it has the model's weights, and otherwise exports a new one."""
+    """Returns the newest version in `folder`; exports a new one if the model's weights differ."""
     versions = find_versions(folder)
     if versions:
         newest = versions[max(versions)]
         try:
             checksum = read_json(newest / INFO).get("weights_sha256")
-        except InputError:  # It is not a complete export of this library.
+        except InputError:  # The version is not an export of this library.
             checksum = None
         if checksum is not None and checksum == weights_checksum(model):
             return newest

@@ -31,19 +31,21 @@ _ALWAYS_USED = ("model_dir", "export_dir", "task", "format")
 class ExportSettings:
     """The model, task and format of an export, and the settings of its task.
 
-    A setting that is None defaults to the settings of the model's run, then to the task's default.
+    A setting of the task that is None gets the value that is stored with the model or its run, or
+    else the task's default.
 
     Attributes:
-        model_dir: a run's model/, the run's folder, or any checkpoint for `open_checkpoint`.
+        model_dir: a run's model/, the run's folder, or any checkpoint that `open_checkpoint` opens.
         export_dir: DIR/<version>, for TensorFlow Serving; must not exist.
         task: one of TASKS; if empty, the task of the model's heads.
         format: `saved_model`, `onnx` or `litert`.
-        int8: whether `onnx` and `litert` store weights as int8; off by default.
-        compute_type: type of a SavedModel's matrix products, `float32` (default) or `bfloat16`.
+        int8: whether `onnx` and `litert` store weights as int8; None means False.
+        compute_type: dtype of a SavedModel's matrix products, `float32` or `bfloat16`; None means
+            `float32`.
         max_seq_length: maximum number of tokens in a text, pair or window.
         pair: whether a classifier takes two texts.
-        normalize: whether embeddings are scaled to length 1; defaults to the modules.json of
-            sentence-transformers.
+        normalize: whether embeddings are scaled to length 1; defaults to whether the model's
+            modules.json (sentence-transformers) contains a Normalize module.
         top_k: number of tokens to return for each mask; defaults to 5.
 
     The other settings are those of a `QuestionAnswerer`; see `AnswerSettings`.
@@ -90,7 +92,11 @@ class ExportSettings:
         return self.task
 
     def given(self, task: str, source: Source) -> dict[str, Any]:
-        """Returns the text settings that are given, as keyword arguments of `from_source`."""
+        """Returns the keyword arguments for `from_source` of the task's class.
+
+        For a SavedModel, these are the settings that are not None. For the other formats,
+        they set `max_seq_length` to the model's number of positions.
+        """
         if self.format != "saved_model":  # Other formats take token ids instead of texts.
             longest = {"max_seq_length": source.checkpoint.config.max_position_embeddings}
             return longest | ({"max_query_length": 1} if task == "question_answering" else {})
@@ -98,7 +104,7 @@ class ExportSettings:
         return {name: value for name, value in values.items() if value is not None}
 
     def check_unused(self, task: str) -> None:
-        """Rejects settings that are given but not used."""
+        """Raises InputError for a setting that is not None but that the task or format ignores."""
         is_saved_model = self.format == "saved_model"
         used = ("compute_type", *_USED_SETTINGS[task]) if is_saved_model else ("int8",)
         for field in fields(self):

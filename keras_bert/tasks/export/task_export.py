@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 # Format -> the file with the model.
 FORMATS = {"saved_model": "saved_model.pb", "onnx": "model.onnx", "litert": "model.tflite"}
 COMPUTE_TYPES = ("float32", "bfloat16")
-# Weights that may be missing in a checkpoint -> the output that is then not exported.
+# Start of the paths of weights that a checkpoint may lack -> the output that is then not exported.
 _OUTPUT_OF = {"encoder/pooler": "pooled_output", "next_sentence": "next_sentence_logits"}
 
 
@@ -101,12 +101,12 @@ def export_task(task: "Task", export_dir: Path, export_format: ExportFormat) -> 
 
 
 def weights_checksum(path: Path) -> str | None:
-    """Returns the checksum of the weights in a model directory; None for other checkpoints."""
+    """Returns the SHA-256 of a model directory's model.safetensors; None without this file."""
     return sha256(path / WEIGHTS) if (path / WEIGHTS).is_file() else None
 
 
 def _omitted_outputs(task: "Task") -> tuple[str, ...]:
-    """Returns the names of the outputs that are not exported, because they are untrained."""
+    """Returns the names of outputs whose weights the checkpoint lacks; they are not exported."""
     absent = task.absent
     return tuple(
         output

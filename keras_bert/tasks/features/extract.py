@@ -56,6 +56,8 @@ class FeatureSettings:
         pooling: `none` for all tokens; `cls` for the first token; `mean` or `max` over all tokens
             of a line, including [CLS] and [SEP].
         max_seq_length: maximum number of tokens in a line; longer lines are truncated.
+        batch_size: number of lines per batch.
+        jit_compile: whether to compile with XLA.
     """
 
     layers: Sequence[int]
@@ -68,7 +70,7 @@ class FeatureSettings:
 def check_layers(layers: Sequence[int], num_hidden_layers: int) -> None:
     """Raises InputError if a layer does not exist in the encoder, or no layer is given.
 
-    Layers are numbered from 0 for the first one, or from -1 backwards for the last one.
+    Layers are numbered from 0, the first one, or from -1, the last one, backwards.
     """
     if not layers or any(not -num_hidden_layers <= layer < num_hidden_layers for layer in layers):
         raise InputError(
@@ -86,8 +88,8 @@ def extract_features(
     """Yields the features of each line, in order.
 
     A line is a text or a pair "a ||| b". The tokenizer must have the encoder's vocabulary. Raises
-    InputError if a layer does not exist, `max_seq_length` leaves no room for a token, or pooling is
-    cls with a left-to-right encoder, or a batch cannot fit in memory.
+    InputError if a layer does not exist, `max_seq_length` leaves no room for a token of the line,
+    the pooling is `cls` with a left-to-right encoder, or a batch does not fit in memory.
     """
     layers, pooling = settings.layers, settings.pooling
     batch_size, max_seq_length = settings.batch_size, settings.max_seq_length

@@ -10,6 +10,8 @@
                features of tokens input_ids [t]
 
 Features are written as they are computed. The file gets its name only when it is complete.
+
+K layers, H hidden size, t tokens of a line.
 """
 
 import json
@@ -31,7 +33,7 @@ Writer = Callable[[Path, Iterable[LineFeatures]], None]
 
 
 def check_not_input(input_file: str, output_file: Path) -> None:
-    """Checks that the output file is not the input file."""
+    """Raises InputError if the output file is the input file; "-" is standard input."""
     both_exist = input_file != "-" and Path(input_file).exists() and output_file.exists()
     if both_exist and output_file.samefile(input_file):
         raise InputError(
@@ -48,8 +50,15 @@ def make_writer(
 ) -> Writer:
     """Returns a function that writes features to a file, in the format of the suffix of `path`.
 
-    `hidden_size` determines the array shape if there are no lines. Raises InputError if the suffix
-    is unknown, or the format does not support the pooling.
+    Args:
+        path: its suffix is .jsonl, .npy, .npz or .tfrecord.
+        layers: indices of the K layers, as they are written to .jsonl and .tfrecord files.
+        pooling: the pooling of the features, as in `FeatureSettings`.
+        vocab: the tokens in the order of their ids.
+        hidden_size: H, for the shape of an array without lines.
+
+    Raises:
+        InputError: the suffix is unknown, or the format does not support the pooling.
     """
     pooled = pooling != "none"
     suffix = path.suffix.lower()

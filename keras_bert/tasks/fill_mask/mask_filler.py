@@ -63,10 +63,11 @@ class MaskFiller(Task):
 
         Args:
             path: any checkpoint that `--init_checkpoint` accepts.
-            max_seq_length: maximum number of tokens in a text; defaults to that in training or 128.
-            top_k: number of tokens to return for each mask; defaults to 5.
-            tokenizer: replaces the tokenizer of the checkpoint; must keep special tokens.
-            dtype: dtype policy, such as "mixed_bfloat16".
+            max_seq_length: maximum number of tokens in a text; defaults to the maximum in training,
+                or 128.
+            top_k: number of tokens to return for each mask; defaults to the saved setting, or 5.
+            tokenizer: replaces the tokenizer of the checkpoint; needs `keep_special_tokens`.
+            dtype: dtype policy, such as "mixed_bfloat16"; defaults to Keras' global policy.
 
         Raises:
             InputError: the path cannot be opened, the model has another task, or a setting is out
@@ -121,7 +122,7 @@ class MaskFiller(Task):
 
         Args:
             texts: n strings, truncated to `max_seq_length` tokens.
-            validation_data: texts, evaluated after each epoch.
+            validation_data: strings, with which `evaluate` runs after each epoch.
             callbacks: Keras callbacks.
             **options: fields of `FitSettings`: epochs, batch_size, learning_rate, seed, ...
         """
@@ -189,14 +190,14 @@ class MaskFiller(Task):
         """Predicts the tokens for each [MASK].
 
         Args:
-            texts: n strings with [MASK]. A text is truncated to `max_seq_length` tokens; the masks
-                behind them have no predictions.
+            texts: n strings with [MASK]. A text is truncated to `max_seq_length` tokens; masks in
+                the removed part have no predictions.
             batch_size: number of texts per batch.
 
         Returns:
-            "tokens", "token_ids" and "scores": for each text an array [M, top_k] for its M masks
-            in order, the most probable token first. "truncated" [n]: whether the end of the text
-            was removed.
+            "tokens" (strings), "token_ids" (int32) and "scores" (probabilities, float32): each is a
+            list of n arrays [M, top_k] for the M masks of the text in order, the most probable
+            token first. "truncated", bool [n]: whether the end of the text was removed.
         """
         columns = check_texts("texts", texts)
         chunks = list(self._answers(columns, batch_size))
@@ -231,7 +232,10 @@ class MaskFiller(Task):
         return prepared.examples
 
     def _outputs(self, prepared: Prepared, batch_size: int) -> dict[str, np.ndarray]:
-        """Keeps only the best tokens of each mask, because all logits would need much memory."""
+        """Computes the best tokens of the P masks in all texts, in order.
+
+        Returns "scores" and "token_ids", [P, top_k] each. All logits would need too much memory.
+        """
         examples = prepared.examples
         is_mask = self.processor.is_mask(tf.constant(examples.input_ids)).numpy()
         starts = np.concatenate([[0], np.cumsum(is_mask)])[examples.starts]
@@ -255,7 +259,7 @@ class MaskFiller(Task):
         return best
 
     def _parts(self, prepared: Prepared) -> list[slice]:
-        """Returns the slice of each chunk's masks among all masks."""
+        """Returns the slice of the P masks in all texts that belongs to each chunk."""
         counts = [
             int(self.processor.is_mask(chunk.inputs.input_ids.values).numpy().sum())
             for chunk in prepared.chunks
@@ -271,18 +275,18 @@ class MaskFiller(Task):
         return mask_examples(batch["input_ids"], batch["input_mask"], masking, rng)
 
     def _targets(self, batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Masks a training batch in place and returns its targets."""
+        """Masks a training batch in place and returns {output name: targets}; -1 is ignored."""
         rng = np.random.default_rng([*batch["dropout_seed"].view(np.uint32)[:4]])
         batch |= self._masked(batch, rng)
         weights = batch["masked_lm_weights"]
         return {
             "masked_lm_logits": np.where(weights > 0, batch["masked_lm_ids"], -1),
-            "next_sentence_logits": np.zeros([len(weights)], np.int32),  # It has no loss.
+            "next_sentence_logits": np.zeros([len(weights)], np.int32),  # This output has no loss.
         }
 
 
 def _rows(answers: Mapping[str, np.ndarray]) -> list[dict[str, np.ndarray]]:
-    """Splits the answers of a chunk into those of each text, without padding."""
+    """Splits the answers of a chunk, [B, M, K] each, into one dict per text, without padding."""
     rows = []
     for tokens, ids, scores in zip(
         answers["tokens"], answers["token_ids"], answers["scores"], strict=True

@@ -26,11 +26,11 @@ class ServedFillMask(ServedTexts):
         return self.processor.decode({"scores": scores, "token_ids": ids}, inputs)
 
     def _of_masks(self, hidden: tf.Tensor, input_ids: tf.Tensor, splits: tf.Tensor) -> tf.Tensor:
-        """Selects the hidden states of the masks: [t, H] -> [p, H]."""
+        """Selects the hidden states of the p masks in some rows: [t, H] -> [p, H]."""
         return tf.gather(hidden, tf.where(self.processor.is_mask(input_ids))[:, 0])
 
     def _best(self, hidden: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Returns the probabilities and ids of the best tokens, [P, K] each, computed in parts."""
+        """Returns the probabilities and ids of the best tokens, [P, K] each, for masks [P, H]."""
         masks = tf.shape(hidden)[0]
         steps = (masks + _MASKS_AT_ONCE - 1) // _MASKS_AT_ONCE
         shape = [None, self.processor.settings.top_k]

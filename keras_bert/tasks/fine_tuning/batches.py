@@ -11,8 +11,8 @@ The random orders of an epoch depend on (seed, epoch). A batch of B rows of S to
     dropout_seed                          int32 [B]
     example_index                         int32 [B], the index of each row's example
 
-Every example occurs once per epoch. If examples are missing in the last batch of an epoch or
-evaluation, it is filled with rows of weight 0 and index -1. S takes only a few values, since a
+Every example occurs once per epoch. If the last batch of an epoch or evaluation has fewer than B
+examples, it is filled with rows of weight 0 and index -1. S takes only a few values, since a
 compiler builds one program per length.
 """
 
@@ -48,7 +48,7 @@ class BatchSettings:
 
     Attributes:
         batch_size: number of examples per batch, over all devices.
-        max_seq_length: the longest bucket; no example may be longer.
+        max_seq_length: the largest length of a batch, in tokens; no example may be longer.
         seed: seed for the order of every epoch and the dropout masks of every example.
         length_pool: number of training batches whose examples are sorted together (`epoch_plan`).
         share: index of this worker and number of workers; each worker builds its rows of a batch.
@@ -88,8 +88,8 @@ class BatchBuilder:
     def build(self, index: np.ndarray, seeds: np.ndarray) -> dict[str, np.ndarray]:
         """Builds this worker's rows of a batch.
 
-        `index`, int [batch_size], contains the indices of the examples, and -1 for filler rows.
-        `seeds`, int32 [batch_size], contains the seeds of the dropout masks.
+        `index`, int [batch_size], contains the indices of the examples of all workers, and -1 for
+        filler rows. `seeds`, int32 [batch_size], contains the seeds of the dropout masks.
         """
         examples = self._examples
         real = index >= 0
@@ -111,7 +111,7 @@ class BatchBuilder:
         }
 
     def specs(self) -> dict[str, tf.TensorSpec]:
-        """Returns the types and shapes of the arrays that `build` returns."""
+        """Returns the dtypes and shapes of the arrays that `build` returns."""
         labels = self._examples.labels
         return {
             **{
@@ -131,7 +131,7 @@ class BatchBuilder:
 def training_batches(
     examples: Examples, settings: BatchSettings, first_step: int = 0
 ) -> tf.data.Dataset:
-    """Creates the endless dataset of batches; those before `first_step` are not computed."""
+    """Creates the endless dataset of training batches, starting at `first_step`."""
     chosen = training_plan(examples.lengths, settings)
     numbers = tf.data.Dataset.range(first_step, tf.int64.max)
     return _batches(numbers, BatchBuilder(examples, settings), chosen)
@@ -153,9 +153,9 @@ def training_plan(
 ) -> Callable[[int], tuple[np.ndarray, np.ndarray]]:
     """Returns a function that chooses the examples of a training step.
 
-    The function returns their indices, int64 [batch_size] with -1 for filler rows, and the seeds of
-    their dropout masks, int32 [batch_size]. Both depend only on (seed, step). `lengths`, int [n],
-    contains the number of tokens of each example.
+    The function takes the step, from 0. It returns the indices of the examples, int64 [batch_size]
+    with -1 for filler rows, and the seeds of their dropout masks, int32 [batch_size]. Both depend
+    only on (seed, step). `lengths`, int [n], contains the number of tokens of each example.
     """
     batch_size, seed = settings.batch_size, settings.seed
     steps = steps_per_epoch(len(lengths), batch_size)

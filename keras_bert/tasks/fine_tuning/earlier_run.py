@@ -13,10 +13,10 @@ _MODEL_FOLDERS = ("model", "best")
 
 @dataclass(frozen=True)
 class EarlierRun:
-    """The run that produced a model; its settings and results are empty if there is none.
+    """The run that produced a model; settings and results are empty if there is no such run.
 
-    `settings` are the flags in run.json. `results` are the metrics in results.json, which exists
-    when the run has ended.
+    `settings` are the flags in run.json. `results` are the metrics in results.json; they are also
+    empty if the run is not finished.
     """
 
     folder: Path
@@ -27,7 +27,10 @@ class EarlierRun:
     def of(cls, path: Path) -> "EarlierRun":
         """Reads run.json and results.json of a run, given its folder OUT, OUT/model or OUT/best.
 
-        Other paths have empty settings and results. A file that cannot be read raises InputError.
+        For other paths, settings and results are empty.
+
+        Raises:
+            InputError: a file cannot be read.
         """
         folder = path = path.absolute()
         is_of_a_run = (path / "run.json").is_file()
@@ -41,13 +44,18 @@ class EarlierRun:
         return cls(folder, settings if isinstance(settings, dict) else {}, read("results.json"))
 
     def setting(self, name: str, kind: type, default: Any) -> Any:
-        """Returns a flag of the run, or `default`; raises InputError if its type is not `kind`."""
+        """Returns the value of a flag of the run, or `default` if the run has none.
+
+        Raises:
+            InputError: the value is not of type `kind`, which is int, float, bool or str.
+        """
         return value_of(self.folder / "run.json", self.settings, name, kind, default)
 
     def threshold(self) -> float:
-        """Returns run_squad's `null_score_diff_threshold`: the flag, or else the result, or else 0.
+        """Returns `null_score_diff_threshold` of run_squad.py: the flag, else the result, else 0.
 
-        A value that is not a number raises InputError.
+        Raises:
+            InputError: the value is not a number.
         """
         given = self.setting("null_score_diff_threshold", float, None)
         if given is not None:

@@ -16,14 +16,17 @@ from keras_bert.tasks.fine_tuning.ranges import ranges, row_splits
 
 @dataclass(frozen=True, eq=False)  # Compared and hashed by identity.
 class Examples:
-    """Tokenized examples: T tokens in n examples. Arrays of wrong lengths raise ValueError.
+    """Tokenized examples: n examples of T tokens in total.
 
     Attributes:
         input_ids: int32 [T], the concatenated tokens of all examples, with [CLS] and [SEP].
         segment_ids: int32 [T].
-        starts: int64 [n + 1], the start of each example, followed by T.
+        starts: int64 [n + 1], the index of the first token of each example, followed by T.
         labels: {name: one value or row per example, [n] or [n, width]}.
-        token_labels: {name: one value per token, [T]}; -1 is ignored.
+        token_labels: {name: one value per token, [T]}, -1 for tokens without a label.
+
+    Raises:
+        ValueError: an array has the wrong length.
     """
 
     input_ids: np.ndarray
@@ -55,7 +58,7 @@ class Examples:
 
     @functools.cached_property
     def sha256(self) -> str:
-        """A checksum of all arrays."""
+        """The SHA-256 of all arrays with their names, dtypes and shapes."""
         tokens = {"input_ids": self.input_ids, "segment_ids": self.segment_ids}
         values = tokens | {"starts": self.starts, **self.labels, **self.token_labels}
         digest = hashlib.sha256()
@@ -65,7 +68,7 @@ class Examples:
         return digest.hexdigest()
 
     def rows(self, flat: np.ndarray) -> Iterator[np.ndarray]:
-        """Yields the rows of each example, [length, ...], from those of all tokens, [T, ...]."""
+        """Splits an array with one row per token, [T, ...], by example: yields [length, ...]."""
         for first, last in zip(self.starts[:-1], self.starts[1:], strict=True):
             yield flat[first:last]
 

@@ -21,8 +21,11 @@ from keras_bert.training.strategy import dtype_policy
 def make_task_object(run: FineTuningRun, start: Pretrained, task: FineTuningTask) -> Task:
     """Creates the task object and loads the checkpoint's weights into its model.
 
-    Layers that are not trained have `trainable=False`. Raises InputError if the weights do not fit
-    the model, or the head does not match the task.
+    Frozen layers, and a pooler that the loss does not depend on, have `trainable=False`.
+
+    Raises:
+        InputError: the weights do not match the model, or the checkpoint's head does not match the
+            task.
     """
     settings, strategy, checkpoint = run.settings, run.strategy, start.checkpoint
     keras.utils.set_random_seed(settings.random_seed)
@@ -59,7 +62,7 @@ def make_task_object(run: FineTuningRun, start: Pretrained, task: FineTuningTask
 def make_optimizer(
     settings: FineTuningSettings, num_train_steps: int, config: BertConfig
 ) -> keras.optimizers.Optimizer:
-    """Creates the AdamW optimizer of a run, without its variables (see `build`).
+    """Creates the AdamW optimizer of a run; its method `build` creates its variables.
 
     The learning rate increases during the warm-up, and then decreases to 0 at `num_train_steps`.
     """

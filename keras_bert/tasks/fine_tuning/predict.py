@@ -27,10 +27,10 @@ def make_predict_examples(
     """Creates the function that runs a model, which was created under `strategy`, over examples.
 
     Returns:
-        `predict(examples, after_batch=None)`, which returns {output: float32 [n, ...]}, or for a
-        `per_token` model {output: float32 [T, ...]} aligned with `examples.input_ids`. It calls
-        `after_batch` after each device's part of a batch, and raises InputError on all workers if
-        an output is not finite or a batch cannot fit in memory.
+        `predict(examples, after_batch=None)`. For n examples of T tokens in total, it returns
+        {output: float32 [n, ...]}, or for a `per_token` model {output: float32 [T, ...]}, aligned
+        with `examples.input_ids`. It calls `after_batch` after each device's part of a batch, and
+        raises InputError on all workers if an output is not finite or a batch cannot fit in memory.
     """
     # Imported late: task objects import this module with the torch backend too, which has no
     # training loop.
@@ -60,7 +60,10 @@ def make_predict_examples(
 
 
 class Outputs:
-    """Collects the outputs of batches in `values`: {output: [n, ...]}, or [T, ...] per token."""
+    """Collects the outputs of batches in the order of n examples of T tokens in total.
+
+    Its attribute `values` is {output: [n, ...]}, or {output: [T, ...]} if `per_token`.
+    """
 
     def __init__(self, examples: Examples, per_token: bool):
         self.values: dict[str, np.ndarray] = {}
@@ -68,7 +71,7 @@ class Outputs:
         self._per_token = per_token
 
     def add(self, batch: Mapping[str, np.ndarray], outputs: Mapping[str, np.ndarray]) -> int:
-        """Stores the outputs of a batch, and returns the number of its rows without filler rows."""
+        """Stores the outputs of a batch, and returns its number of examples (no filler rows)."""
         index = batch["example_index"]
         real = index >= 0
         kept, places = real, index[real]

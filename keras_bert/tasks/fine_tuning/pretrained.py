@@ -81,9 +81,11 @@ class StartSettings:
 def open_pretrained(settings: StartSettings) -> Pretrained:
     """Opens the initial checkpoint of a run and checks the settings against it.
 
-    `settings` may also be the FineTuningSettings of the run. Raises InputError if the checkpoint
-    cannot be opened, its positions, layers or logits do not match the settings, or the vocabulary
-    is missing or has another size.
+    `settings` may also be the FineTuningSettings of the run.
+
+    Raises:
+        InputError: the checkpoint cannot be opened; its number of positions, layers or logits does
+            not match the settings; or the vocabulary is missing or does not have the model's size.
     """
     checkpoint = open_checkpoint(settings.init_checkpoint)
     config = checkpoint.config
@@ -121,10 +123,10 @@ def open_pretrained(settings: StartSettings) -> Pretrained:
 
 
 def in_order_of(known: Sequence[str] | None, labels: Sequence[str]) -> list[str] | None:
-    """Returns a task's labels in the order of `known`, the labels of a checkpoint's logits.
+    """Returns a task's `labels` in the order of `known`, the labels of a checkpoint's logits.
 
-    The result is None if the checkpoint has no labels or different ones. Names that differ only in
-    case are the same label, unless two of the task's labels differ only in case.
+    The result is None if the checkpoint has no labels, or other labels than the task. Names that
+    differ only in case are the same label, unless two of the task's labels differ only in case.
     """
     known = known or ()
     if sorted(known) == sorted(labels):

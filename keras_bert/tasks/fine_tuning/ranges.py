@@ -14,7 +14,7 @@ def row_splits(lengths: np.ndarray) -> np.ndarray:
 
 
 def ranges(starts: np.ndarray | int, lengths: np.ndarray) -> np.ndarray:
-    """Concatenates the index ranges with the given starts and lengths, int [n] each.
+    """Concatenates the n index ranges with the given starts and lengths, int [n] each.
 
     `starts` may also be one start for all rows; 0 gives the index within each row.
     """

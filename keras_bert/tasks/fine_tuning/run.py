@@ -47,20 +47,22 @@ from keras_bert.training.state import TrainState
 from keras_bert.training.strategy import check_state_dtype
 from keras_bert.training.summaries import read_evaluations
 
-# The outputs of the model for examples, as long as its weights do not change.
+# A cache of the model's outputs for examples, {examples: {output: array}}. It must be cleared when
+# the weights change.
 Outputs = dict[Examples, dict[str, np.ndarray]]
 
 
 def fine_tune(run: FineTuningRun, start: Pretrained, task: FineTuningTask) -> dict[str, float]:
-    """Fine-tunes a model, or resumes a run, and saves the files of docs/reference/outputs.md.
+    """Fine-tunes a model, or resumes a run, and saves its files (docs/reference/outputs.md).
 
     Returns:
-        The metrics of `task.score`, "step" (the number of steps trained) and "best_step" (the step
-        of the weights in model/), as in results.json.
+        {name: value} as in results.json: the metrics of `task.score`, "step" (the number of steps
+        trained), "best_step" (the step of the weights in model/), and "SPLIT_truncated" (the number
+        of truncated examples) for the splits in `task.truncated`.
 
     Raises:
         InputError: the task, the checkpoint or the folder is not usable.
-        EndedEarly: the run was stopped, or a worker was lost.
+        EndedEarly: the run received SIGTERM, or a worker was lost.
     """
     check_run(run, task)
     run = _with_length(run, task)
@@ -76,7 +78,7 @@ def fine_tune(run: FineTuningRun, start: Pretrained, task: FineTuningTask) -> di
         logging.info("No development set: evaluation is skipped")
     if settings.do_predict and task.write_predictions is None:
         logging.info("No test set: prediction is skipped")
-    # Load the weights first, so that no folder is created if they do not fit.
+    # Load the weights first, so that no folder is created if they do not match the model.
     task_object = make_task_object(run, start, task)
     with running(output_dir, record, strategy) as folder:
         predict = make_predict_examples(
@@ -116,7 +118,7 @@ def check_run(run: FineTuningRun, task: FineTuningTask) -> None:
 
 
 def batch_settings(run: FineTuningRun, pad_token_id: int, batch_size: int) -> BatchSettings:
-    """Returns the batch settings of a run, for `batch_size` examples over all devices."""
+    """Returns the settings of a run's batches, with `batch_size` examples over all devices."""
     settings = run.settings
     return BatchSettings(
         batch_size,
@@ -129,7 +131,7 @@ def batch_settings(run: FineTuningRun, pad_token_id: int, batch_size: int) -> Ba
 
 
 def _with_length(run: FineTuningRun, task: FineTuningTask) -> FineTuningRun:
-    """Sets the run's number of steps, in total and per epoch, from the number of examples."""
+    """Returns the run with its number of steps, in total and between evaluations (an epoch)."""
     if not run.settings.do_train:
         return run
     training = run.training
@@ -146,7 +148,8 @@ def _train(
 ) -> tuple[dict[str, int], Outputs]:
     """Trains, and loads the best weights into the model.
 
-    Returns the steps for results.json, and the known outputs of the best weights.
+    Returns "step" and "best_step" for results.json, and the outputs of the best weights that the
+    last evaluation computed, if it evaluated these weights.
     """
     settings, training, strategy = run.settings, run.training, run.strategy
     best_dir, model, steps = run.output_dir / "best", task_object.model, training.num_train_steps
@@ -208,7 +211,7 @@ def _last_and_best_step(run: FineTuningRun, best: BestWeights) -> tuple[int, int
 
 
 def _cached(predict: Predict, outputs: Outputs) -> Predict:
-    """Returns `predict` with the cache `outputs`."""
+    """Returns `predict` with the cache `outputs`, in which it looks up and stores its results."""
 
     def cached(examples: Examples) -> dict[str, np.ndarray]:
         if examples not in outputs:

@@ -21,8 +21,9 @@ def fine_tune_seeds(
     """Fine-tunes once for each seed, or resumes the run; raises the same errors as `fine_tune`.
 
     Returns:
-        The metrics, as in results.json. For several seeds: {"seeds": [...]}, and for each metric
-        "NAME_mean" and "NAME_std", the sample standard deviation.
+        The content of results.json: for one seed, the result of `fine_tune`; for several, "seeds"
+        and for each metric NAME "NAME_mean" and "NAME_std", the mean and the sample standard
+        deviation over the seeds.
     """
     output_dir, strategy = run.output_dir, run.strategy
     if len(run.seeds) == 1:

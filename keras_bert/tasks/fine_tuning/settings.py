@@ -17,7 +17,8 @@ class FineTuningSettings:
         init_checkpoint: the initial checkpoint, any path that `open_checkpoint` accepts.
         vocab_file: the vocabulary; empty for the checkpoint's.
         do_lower_case: whether to lower-case text; None for the checkpoint's setting.
-        label_names: names for the checkpoint's labels in the order of its logits; None for its own.
+        label_names: names that replace those of the checkpoint's labels, in the order of the
+            logits; None to keep the names.
         max_seq_length: maximum number of tokens of an example, with [CLS] and [SEP].
         learning_rate: the peak learning rate, reached after warm-up.
         num_train_epochs: number of passes over the training examples; may be a fraction.
@@ -26,12 +27,12 @@ class FineTuningSettings:
         bias_correction: whether Adam corrects bias; False in the BERT paper.
         num_frozen_layers: number of layers to freeze from the bottom: 1 for the embeddings, 2 for
             the embeddings and the first block, and so on.
-        early_stopping_patience: number of evaluations without improvement that end training; 0 for
-            no early stopping.
+        early_stopping_patience: number of evaluations without improvement after which training
+            stops; 0 for no early stopping.
         length_pool: number of batches whose examples are sorted by length together; 1 for random
             batches.
-        mixed_precision: `float32`, `bfloat16` or `float16`.
-        optimizer_state_dtype: type of the optimizer's moments, `float32` or `bfloat16`.
+        mixed_precision: the compute dtype, `float32`, `bfloat16` or `float16`.
+        optimizer_state_dtype: dtype of the optimizer's moments, `float32` or `bfloat16`.
         do_train: whether to train; otherwise the checkpoint is used unchanged.
         do_eval: whether to evaluate after each epoch, keep the best weights and report their
             metrics; ignored without a development set.
@@ -83,9 +84,9 @@ class FineTuningSettings:
 class FineTuningRun(TrainingRun):
     """A fine-tuning run without its task.
 
-    Each of the `seeds` replaces `settings.random_seed`. With several seeds, the output folder
-    contains a folder `seed-N` for each. If `training.num_train_steps` is 0,
-    `settings.num_train_epochs` determines the length.
+    The model is fine-tuned once for each of the `seeds`, which replace `settings.random_seed`. With
+    several seeds, the output folder contains a folder `seed-N` for each. If
+    `training.num_train_steps` is 0, `settings.num_train_epochs` determines the number of steps.
     """
 
     settings: FineTuningSettings

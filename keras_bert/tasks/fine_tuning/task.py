@@ -21,22 +21,26 @@ SHOWN = 100
 class FineTuningTask:
     """The model, data, loss, metrics and prediction files of a task.
 
-    `predict` below runs the model over Examples and caches the result. It returns
-    {output: [n, ...]} for models with one output per example, and {output: [T, ...]}, aligned with
-    `input_ids`, for models with one output per token (`per_token`).
+    Several attributes are functions with an argument `predict`, a function that runs the model over
+    Examples and caches the result. For n examples of T tokens in total, it returns
+    {output: [n, ...]}, or for models with one output per token (`per_token`) {output: [T, ...]},
+    aligned with `input_ids`.
 
     Attributes:
         make: (config, dtype policy) -> the task object with a newly initialized model.
         objective: the losses to minimize and the metrics to report during training.
         train: the training examples with the labels for `objective`; None without training.
-        score: predict -> {metric: value} on the development set, after each epoch and for the final
-            result; None without a development set.
+        score: predict -> {metric: value} on the development set, called after each epoch and for
+            the final result; None without a development set.
         best: the metric of `score` whose highest value determines the best weights.
-        show: (predict, board): writes tables and curves to TensorBoard after the last `score`.
-        write_predictions: (predict, folder): writes the task's prediction files.
-        labels: names of the model's labels in the order of its logits.
-        problem_type: the `problem_type` in transformers.
-        data: {split: items} of the other splits; the items' `repr` must contain all their data.
+        show: (predict, board) -> None, writes tables and curves to TensorBoard after the last
+            `score`; None to write nothing.
+        write_predictions: (predict, folder) -> None, writes the task's prediction files; None
+            without a test set.
+        labels: names of the model's labels in the order of its logits; None if it has no labels.
+        problem_type: the `problem_type` of a classifier in transformers; None for other tasks.
+        data: {split: items} of the development and test sets, for the checksums in run.json; the
+            `repr` of an item must contain all its data.
         truncated: {split: number of truncated examples}; empty for tasks that never truncate.
     """
 

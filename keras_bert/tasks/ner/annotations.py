@@ -27,7 +27,7 @@ def entity_types(labels: Sequence[str]) -> list[str]:
 
 
 def are_sentences(value: Any) -> bool:
-    """Returns whether an argument contains lists of words; otherwise it contains strings."""
+    """Returns whether an argument is a list of sentences (lists of words), and not of texts."""
     items = check_list("inputs", value, "strings, or of lists of words")
     return bool(items) and not isinstance(items[0], str | bytes)
 
@@ -45,9 +45,13 @@ def check_sentences(name: str, value: Any) -> list[list[str]]:
 def check_word_tags(
     sentences: Sequence[Sequence[str]], tags: Any, labels: Sequence[str]
 ) -> list[list[str]]:
-    """Checks the tags of words, and converts them to IOB2 by the rules of conlleval.
+    """Checks the tags of sentences, and converts them to IOB2 by the rules of conlleval.
 
-    `labels` are the model's labels. Its labels that are not tags are accepted as well.
+    `tags` has a list of tags for each sentence, one tag per word. `labels` are the model's labels.
+    A tag must be O, a prefix with an entity type of the model, such as B-PER, or one of `labels`.
+
+    Returns:
+        A list of IOB2 tags for each sentence.
     """
     rows = check_list("tags", tags, "lists of tags")
     check_same_length(words=sentences, tags=rows)
@@ -68,10 +72,10 @@ def check_word_tags(
 
 
 def check_entities(texts: Sequence[str], value: Any, labels: Sequence[str]) -> list[list[Entity]]:
-    """Checks the entities of texts; returns (type, start, end) of each, in the given order.
+    """Checks the entities of texts; returns a list of (type, start, end) for each text.
 
     `value` has a list of entities {"start": int, "end": int, "type": str} for each text, with
-    character offsets. `labels` are the model's labels.
+    character offsets. The result is in the same order. `labels` are the model's labels.
     """
     rows = check_list("entities", value, f"lists of entities such as {_EXAMPLE}")
     check_same_length(texts=texts, entities=rows)

@@ -13,7 +13,11 @@ Answers = Mapping[str, np.ndarray]
 
 
 def listed_entities(texts: Sequence[str], chunks: Iterable[Answers]) -> dict[str, list[list[Any]]]:
-    """Lists the "types", "texts", "starts", "ends" and "scores" of the entities of each text."""
+    """Converts answers to {"types", "texts", "starts", "ends", "scores": a list for each text}.
+
+    `chunks` are the answers for consecutive `texts`, as returned by `TaggingProcessor.decode` or by
+    the export. Entities with the start -1 are padding.
+    """
     found = {name: [] for name in ("types", "texts", "starts", "ends", "scores")}
     for chunk in chunks:
         columns = (chunk[name] for name in ("types", "starts", "ends", "scores"))
@@ -31,7 +35,11 @@ def listed_entities(texts: Sequence[str], chunks: Iterable[Answers]) -> dict[str
 def listed_tags(
     sentences: Sequence[Sequence[str]], chunks: Iterable[Answers]
 ) -> dict[str, list[list[Any]]]:
-    """Lists the "tags" and "scores" of the words of each sentence."""
+    """Converts answers to {"tags", "scores": a list for each sentence, one value per word}.
+
+    `chunks` are the answers for consecutive `sentences`, with or without padding after the last
+    word.
+    """
     found = {"tags": [], "scores": []}
     for chunk in chunks:
         for tags, scores in zip(chunk["tags"], chunk["scores"], strict=True):
@@ -44,7 +52,10 @@ def listed_tags(
 def served_tags(
     serve: Serve, sentences: Sequence[Sequence[str]], batch_size: int
 ) -> Iterator[Answers]:
-    """Yields the outputs of an exported model's `words` signature for batches of sentences."""
+    """Yields the outputs of an exported model's `words` signature, one batch at a time.
+
+    `serve` is the signature, and `batch_size` the number of sentences per batch.
+    """
     for start in range(0, len(sentences), batch_size):
         some = sentences[start : start + batch_size]
         padded = np.full([len(some), max(map(len, some))], b"", object)

@@ -102,10 +102,11 @@ def read_conll(
 
 
 def write_conll(path: str | os.PathLike, sentences: Sequence[Sequence[Sequence[str]]]) -> None:
-    """Writes sentences in the format of conlleval: columns separated by spaces, and empty lines.
+    """Writes sentences in the format of conlleval.
 
-    `sentences` has the columns of each sentence, such as words, gold tags and predicted tags, each
-    of W strings. White space within a word becomes "_".
+    Columns are separated by spaces, and an empty line follows each sentence. A sentence is given as
+    a sequence of columns, such as words, gold tags and predicted tags, each with W strings. White
+    space within a word becomes "_".
     """
     lines = []
     for columns in sentences:

@@ -65,7 +65,11 @@ _FILE_SETTINGS = (
 
 @dataclass(frozen=True)
 class TaggedSentences:
-    """The sentences of a file or dataset, and their IOB2 tags (None if the file has no tags)."""
+    """The sentences of a file or dataset, and their tags in IOB2.
+
+    `source` names the file or dataset in error messages. `tags` has a list of tags for each
+    sentence; None if the file has no tags.
+    """
 
     source: str
     sentences: list[Sentence]
@@ -77,7 +81,7 @@ class TaggedSentences:
         return {split_tag(tag)[1] for tags in self.tags or [] for tag in tags if tag != OUTSIDE}
 
     def words(self) -> Iterable[tuple[Sentence, int]]:
-        """Yields (sentence, index of the word in it) for each word."""
+        """Yields (sentence, index of the word in the sentence) for each word of the file."""
         for sentence in self.sentences:
             for place in range(len(sentence.words)):
                 yield sentence, place
@@ -160,9 +164,11 @@ def tagged(
 ) -> TaggedSentences:
     """Checks the tags of sentences, converts them to IOB2, and logs statistics.
 
+    `source` names the file or dataset in messages.
+
     Raises:
         InputError: a tag is unknown or, with `strict`, violates the scheme; or there are no tags,
-            but `tags_needed` is set.
+            but `tags_needed` is true.
     """
     if ner.document_context and sentences[-1].document == 0:
         logging.warning("%s: no document boundaries found; all sentences form one document", source)

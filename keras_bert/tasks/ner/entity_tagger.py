@@ -112,7 +112,7 @@ class EntityTagger(Task):
         max_seq_length: int | None = None,
         options: ModelOptions = _DEFAULT,
     ) -> "EntityTagger":
-        """Creates the object from an open checkpoint, as `from_pretrained` does."""
+        """Creates the tagger from an open checkpoint, as `from_pretrained` does."""
         names = label_names(source.checkpoint, labels)
         settings = TaggerSettings(names, source.max_seq_length(max_seq_length))
         model = BertTokenClassifier(source.checkpoint.config, len(names), dtype=options.dtype)
@@ -127,7 +127,10 @@ class EntityTagger(Task):
     def from_export(
         cls, info: Mapping[str, Any], signatures: Mapping[str, Serve]
     ) -> "EntityTagger":
-        """Creates the object for an exported SavedModel; it cannot be trained."""
+        """Creates a tagger that runs an exported SavedModel, and cannot be trained.
+
+        `info` is the content of export.json, and `signatures` are the model's signatures by name.
+        """
         loaded = super().from_export(info, signatures)
         loaded._serve_words = signatures["words"]
         return loaded
@@ -152,7 +155,7 @@ class EntityTagger(Task):
             inputs: n lists of words, or n texts.
             targets: for words, n lists of IOB2 tags, one tag per word. For texts, n lists of
                 entities {"start": int, "end": int, "type": str} with character offsets. An entity
-                must consist of whole words, as `predict` splits texts.
+                must consist of whole words; text_words.py describes how texts are split into words.
             validation_data: (inputs, targets), evaluated after each epoch; the logs contain the
                 scores as `val_f1` and so on.
             callbacks: Keras callbacks.
@@ -211,8 +214,8 @@ class EntityTagger(Task):
             For texts, n lists each: "types" and "texts" of the entities; "starts" and "ends", their
                 character offsets; and "scores", the mean probability of the labels of the entity's
                 words.
-            For words, n lists each: "tags" in IOB2, and "scores", the probability of the most
-                probable label.
+            For words, n lists each, with one value per word: "tags" in IOB2, and "scores", the
+                probability of the most probable label.
         """
         if are_sentences(inputs):
             return self._tagged(check_sentences("words", inputs), check_batch_size(batch_size))
@@ -241,7 +244,10 @@ class EntityTagger(Task):
         return self.labels
 
     def _annotated(self, inputs: Any, targets: Any) -> _Annotated:
-        """Checks sentences or texts and their annotations, and splits them into windows."""
+        """Checks sentences or texts with their annotations, and splits them into windows.
+
+        The arguments are as for `fit`.
+        """
         _ = self.model  # Raises an error for an exported model, which has no Keras model.
         if are_sentences(inputs):
             sentences = check_sentences("words", inputs)
@@ -263,7 +269,7 @@ class EntityTagger(Task):
         return entity_scores(zip(annotated.tags, predicted, strict=True), entity_types(self.labels))
 
     def _tagged(self, sentences: list[list[str]], batch_size: int) -> dict[str, list[list[Any]]]:
-        """Returns the tags of words and their scores."""
+        """Returns the "tags" and "scores" of the words of sentences, as `predict` does."""
         chunks = (
             self._answers([sentences], batch_size, self.processor.preprocess_words)
             if self._serve_words is None

@@ -22,7 +22,11 @@ def prepare_sentences(
     sentences: Sequence[Sequence[str]],
     documents: Sequence[int] | None = None,
 ) -> Prepared:
-    """Splits sentences into windows, with document context if `documents` is given."""
+    """Splits sentences, given as lists of words, into windows.
+
+    `documents` has the index of each sentence's document, and extends the windows with words of the
+    neighboring sentences of the document. None means no document context.
+    """
     if documents is None:
         return prepare(processor.preprocess_words, [sentences], CHUNK_SIZE)
 
@@ -36,7 +40,11 @@ def prepare_sentences(
 def prepare_texts(
     processor: TaggingProcessor, texts: Sequence[str]
 ) -> tuple[Prepared, list[list[tuple[int, int]]]]:
-    """Splits texts into windows; returns them and the (start, end) characters of each word."""
+    """Splits texts into windows.
+
+    Returns:
+        The windows; and for each text, the (start, end) character offsets of its words.
+    """
     prepared = prepare(processor.preprocess, [texts])
     chunks, words = [], []
     for chunk in prepared.chunks:
@@ -50,10 +58,11 @@ def prepare_texts(
 def tagged_examples(
     prepared: Prepared, tag_ids: np.ndarray, label_all_tokens: bool = False
 ) -> Examples:
-    """Adds training labels to windows: "tags" for each token, -1 for tokens without a label.
+    """Creates training examples from windows, with a label "tags" for each token.
 
-    `tag_ids`, int32 [N], are the labels of all words. The label of a word is assigned to its first
-    token, or to all of its tokens with `label_all_tokens`.
+    `tag_ids`, int32 [N], are the labels of the words of all sentences. The label of a word is
+    assigned to its first token, or to all of its tokens with `label_all_tokens`. Tokens without a
+    label have -1.
     """
     labels, start = [np.zeros([0], np.int32)], 0
     for chunk in prepared.chunks:
@@ -67,7 +76,7 @@ def tagged_examples(
 def predicted_tags(
     processor: TaggingProcessor, prepared: Prepared, outputs: Mapping[str, np.ndarray]
 ) -> list[list[str]]:
-    """Decodes logits into the IOB2 tags of each sentence."""
+    """Decodes the model's outputs for `prepared` into a list of IOB2 tags for each sentence."""
     return [
         decode_texts(tags).tolist()
         for answers in decoded(processor, prepared, outputs)

@@ -43,11 +43,14 @@ class _Evaluated:
     prepared: Prepared
 
     def predicted(self, predict: Predict) -> list[list[str]]:
-        """Returns the predicted tags in IOB2, whatever the scheme of the model's labels."""
+        """Predicts the tags of each sentence, in IOB2 whatever the scheme of the model's labels."""
         return predicted_tags(self.processor, self.prepared, predict(self.prepared.examples))
 
     def scores(self, predicted: Sequence[Sequence[str]]) -> dict[str, float]:
-        """Computes the entity scores, including types that occur only in the model's labels."""
+        """Scores predicted tags, a list for each sentence, against the gold tags.
+
+        The result has scores of all entity types of the model, even if a type does not occur.
+        """
         types = entity_types(self.processor.settings.labels)
         return entity_scores(zip(self.tagged.tags, predicted, strict=True), types)
 
@@ -165,7 +168,7 @@ def _wrong_sentences(
 
 
 def _write(test: _Evaluated, predict: Predict, folder: Path) -> None:
-    """Writes predictions.conll and, if the file has gold tags, test_results.json."""
+    """Writes predictions.conll and, if the test file has gold tags, test_results.json."""
     predicted = test.predicted(predict)
     columns = [[sentence.words for sentence in test.tagged.sentences], test.tagged.tags, predicted]
     rows = zip(*(column for column in columns if column is not None), strict=True)

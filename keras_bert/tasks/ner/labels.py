@@ -57,7 +57,11 @@ def label_names(checkpoint: Checkpoint, given: Sequence[str] | None) -> tuple[st
 
 
 def make_labels(train: TaggedSentences, known: Sequence[str] | None) -> list[str]:
-    """Returns the labels for training, in the checkpoint's order if it has the same labels."""
+    """Returns the IOB2 labels for the entity types of the training sentences.
+
+    `known` are the checkpoint's labels in the order of its logits, or None. If they are the same
+    labels, the result has their order.
+    """
     if not train.types:
         raise InputError(f"{train.source}: has no entities (every tag is O); expected at least one")
     labels = iob2_labels(sorted(train.types))
@@ -86,7 +90,10 @@ def check_labels(labels: Sequence[str], where: object) -> None:
 
 
 def check_types(file: TaggedSentences, labels: Sequence[str], source: object) -> None:
-    """Checks that the labels, which `source` defines, include all entity types of a file."""
+    """Checks that a tagger's labels include all entity types of a file.
+
+    `source` is the file or checkpoint that defines the labels, for the error message.
+    """
     known = entity_types(labels)
     for kind in sorted(file.types - {*known}):
         sentence, place = next(
@@ -101,7 +108,10 @@ def check_types(file: TaggedSentences, labels: Sequence[str], source: object) ->
 
 
 def tag_ids(tags: Iterable[Sequence[str]], labels: Sequence[str]) -> np.ndarray:
-    """Converts the IOB2 tags of all N words to indices of `labels`, int32 [N]."""
+    """Converts the IOB2 tags of sentences with N words in total to indices of `labels`, int32 [N].
+
+    `tags` has a list of tags for each sentence.
+    """
     ids = {label: index for index, label in enumerate(labels)}
     try:
         return np.array([ids[tag] for sentence in tags for tag in sentence], np.int32)
@@ -113,7 +123,10 @@ def tag_ids(tags: Iterable[Sequence[str]], labels: Sequence[str]) -> np.ndarray:
 
 
 def _default_names(checkpoint: Checkpoint, num_logits: int | None) -> list[str]:
-    """Returns LABEL_0, LABEL_1, ... for a tagger, with a warning."""
+    """Returns LABEL_0, LABEL_1, ... for a tagger without label names, and logs a warning.
+
+    Raises InputError if the checkpoint is not a tagger. `num_logits` is None without a head.
+    """
     path = checkpoint.path
     if not num_logits or checkpoint.architecture != "BertForTokenClassification":
         raise InputError(

@@ -57,7 +57,15 @@ class TaggerSettings:
 
 
 class TextWindows(NamedTuple):
-    """The windows of texts, the texts as strings [B], and the offsets of their words."""
+    """The windows of B texts with N words.
+
+    Attributes:
+        input_ids: the field of `windows`.
+        segment_ids: the field of `windows`.
+        windows: the windows and the places of the words in them.
+        text: the texts, strings [B].
+        spans: the offsets of the N words in their texts.
+    """
 
     input_ids: tf.RaggedTensor
     segment_ids: tf.RaggedTensor
@@ -151,8 +159,9 @@ class TaggingProcessor:
 def entity_words(labels: Sequence[str], tags: tf.RaggedTensor) -> tuple[tf.Tensor, tf.Tensor]:
     """Finds the words inside entities, as `tag_schemes.entities` does.
 
-    The `labels` are tags, and `tags` are indices of them, ragged int32 [B, (W)]. Returns whether
-    each word is inside an entity, and whether it starts one, bool [N] each.
+    `labels` are the tags of the model's labels, and `tags`, ragged int32 [B, (W)], is the index of
+    each word's tag in `labels`. Returns whether each word is inside an entity, and whether it is
+    the first word of an entity, bool [N] each.
     """
     inside = tf.gather([is_inside(label) for label in labels], tags.values)
     continues = np.array(
@@ -167,7 +176,10 @@ def entity_words(labels: Sequence[str], tags: tf.RaggedTensor) -> tuple[tf.Tenso
 
 
 def _slices(text: tf.Tensor, row: tf.Tensor, starts: tf.Tensor, ends: tf.Tensor) -> tf.Tensor:
-    """Returns `text[row[i]][starts[i]:ends[i]]` for each i, in bytes, without copying the texts."""
+    """Returns `text[row[i]][starts[i]:ends[i]]` for each i, without copying the texts.
+
+    The offsets `starts` and `ends` count bytes.
+    """
     text_bytes, text_starts = bytes_of(text)
     origin = tf.cast(tf.gather(text_starts, row), tf.int32)
     slices = tf.gather(text_bytes, tf.ragged.range(origin + starts, origin + ends))

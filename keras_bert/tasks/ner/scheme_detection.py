@@ -10,7 +10,7 @@ SCHEMES = ("iob2", "iob1", "bioes")
 
 
 def detect_scheme(sentences: Iterable[Sentence]) -> str:
-    """Returns the scheme that the fewest tags violate; of several, the first in `SCHEMES`."""
+    """Returns the scheme that the fewest tags violate; in a tie, the first one in `SCHEMES`."""
     counts = dict.fromkeys(SCHEMES, 0)
     for sentence in sentences:
         pairs = [split_tag(tag) for tag in sentence.tags]
@@ -60,7 +60,10 @@ def check_tags(
 
 
 def _disallowed(pairs: Sequence[tuple[str, str]], scheme: str) -> list[int]:
-    """Returns the indices of the tags, given as (prefix, type), that violate the scheme."""
+    """Returns the indices of a sentence's tags that violate a scheme.
+
+    `pairs` are the tags of the sentence, as (prefix, type).
+    """
     places = []
     previous = (OUTSIDE, "")
     for place, (prefix, kind) in enumerate(pairs):

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 
 from keras_bert.tasks.ner.tag_schemes import entities
 
+# The gold tags and the predicted tags of a sentence.
 TagPair = tuple[Sequence[str], Sequence[str]]
 
 
@@ -18,8 +19,8 @@ def entity_scores(sentences: Iterable[TagPair], types: Iterable[str] = ()) -> di
 
     Returns:
         "precision", "recall" and "f1" of all entities, the same for each type ("f1_PER"), and
-        "accuracy", the share of words with the correct tag. All are between 0 and 1, and 0 if the
-        divisor is 0.
+        "accuracy", the share of words with the correct tag. All scores are between 0 and 1. A score
+        that would be a division by 0 is 0.
     """
     correct, predicted, expected = Counter(), Counter(), Counter()
     words = hits = 0

@@ -1,7 +1,7 @@
 """Defines the serving signatures of a tagger, for texts, for words and for token ids.
 
-B texts or sentences, W words of the longest one, E entities of the text with the most, S tokens in
-a row, C labels.
+B texts or sentences, W words of the longest sentence, E the largest number of entities in a text, S
+tokens in a row, C labels.
 """
 
 from collections.abc import Callable
@@ -64,11 +64,12 @@ class ServedTagger(tf.Module):
     def of_token_ids(
         self, input_ids: tf.Tensor, input_mask: tf.Tensor, segment_ids: tf.Tensor
     ) -> dict[str, tf.Tensor]:
-        """Labels the tokens of rows tokenized by the client, int32 [B, S] each.
+        """Labels the tokens of rows that the client has tokenized, given as int32 [B, S] each.
 
-        Returns "tags", strings [B, S], the most probable label of each token, "" at padding;
-        "logits", float32 [B, S, C], 0 at padding; and "truncated", bool [B], whether tokens beyond
-        the model's positions were ignored.
+        Returns:
+            "tags", strings [B, S], the most probable label of each token, "" at padding; "logits",
+            float32 [B, S, C], 0 at padding; and "truncated", bool [B], whether tokens beyond the
+            model's positions were ignored.
         """
         rows = token_ids.Rows(input_ids, input_mask, segment_ids, self.network.config)
         logits = self.network(rows.input_ids, rows.segment_ids)["logits"]

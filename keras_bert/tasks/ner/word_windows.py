@@ -117,7 +117,7 @@ class _TokenPlaces:
         return tf.gather(self._at_or_after, tf.maximum(places, 0))
 
     def end_of_window(self, first: tf.Tensor) -> tf.Tensor:
-        """Returns the last boundary that fits into a window that starts with word `first`."""
+        """Returns the last word boundary at which a window that starts with `first` can end."""
         return self.at_or_before(self.start_of(first) + self.room)
 
 
@@ -148,15 +148,15 @@ def _with_special_tokens(
 def _split(places: _TokenPlaces, sentences: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     """Splits sentences into windows; returns each window's first word, and the word after its last.
 
-    The last word of a window determines its first word, which is the earliest one that fits, and
-    the next window, which starts half a window later. So the next window of every possible window
-    is computed in one table. The result is all windows that can be reached from the first windows
-    of the sentences.
+    For each word, there is one possible window that ends with it: the longest one that fits. The
+    next window starts about half a window later. The next window of every possible window is
+    computed in one table. The result has the windows that can be reached from the first window of
+    each sentence.
     """
     sentences_with_words = tf.boolean_mask(sentences[:-1], sentences[1:] > sentences[:-1])
     row = row_ids(sentences)
     begin, end = tf.gather(sentences, row), tf.gather(sentences, row + 1)  # [N]
-    # The first word of the window that ends with each word.
+    # For each word, the first word of the possible window that ends with it.
     after = places.starts[1:]
     first = tf.maximum(begin, places.at_or_after(after - places.room))
 
@@ -180,8 +180,9 @@ def _split(places: _TokenPlaces, sentences: tf.Tensor) -> tuple[tf.Tensor, tf.Te
 def _reached(starting: tf.Tensor, following: tf.Tensor, is_end: tf.Tensor) -> tf.Tensor:
     """Follows links from the starting places to their ends; returns the visited places, sorted.
 
-    `following` has the place after each of N places; an end is followed by itself. Each step
-    doubles the number of links followed at once, so N places take log N steps.
+    Places are numbered from 0 to N - 1. `following`, [N], is the place that each place links to; an
+    end links to itself. `is_end`, bool [N], marks the ends. Each step doubles the number of links
+    followed at once, so N places take log N steps.
     """
 
     def is_unfinished(reached: tf.Tensor, following: tf.Tensor) -> tf.Tensor:
@@ -226,7 +227,7 @@ def _labeling_windows(
 def _document_words(
     sentences: tf.Tensor, documents: tf.Tensor, last: tf.Tensor
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Returns the first word of each window's document, and the word after its last."""
+    """Returns the first word of each window's document, and the word after its last word."""
     documents = tf.convert_to_tensor(documents)
     is_new = tf.concat([[True], documents[1:] != documents[:-1]], axis=0)[: tf.size(documents)]
     starts = tf.concat([tf.boolean_mask(sentences[:-1], is_new), sentences[-1:]], axis=0)

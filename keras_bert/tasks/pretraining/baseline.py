@@ -20,14 +20,16 @@ def unigram_baseline(
     objective: str = "mlm_nsp",
     max_examples: int = SAMPLE_SIZE,
 ) -> dict[str, float]:
-    """Scores predictions that depend only on the frequency of each token and label in `train`.
+    """Scores predictions for `held_out` that depend only on frequencies in `train`.
 
-    The count of every token is increased by 1. About `max_examples` records are read from `train`
-    and from `held_out`, whose tokens and labels are predicted.
+    These are the frequencies of the tokens to predict and of the next-sentence labels. The count of
+    every token is increased by 1, so that no probability is 0. About `max_examples` records of
+    `train` and of `held_out` are read.
 
     Returns:
         "unigram_NAME_accuracy" (a fraction) for each prediction of the objective, and
-        "unigram_NAME_loss" (nats per token) for that of tokens, such as "unigram_masked_lm_loss".
+        "unigram_NAME_loss" (nats per token) for the prediction of tokens. NAME is a key of
+        objective.PREDICTIONS, such as "masked_lm".
     """
     trained = expected = _counts(train, vocab_size, objective, max_examples)
     if held_out is not train:
@@ -47,7 +49,7 @@ def unigram_baseline(
 def _counts(
     data: PretrainingData, vocab_size: int, objective: str, max_examples: int
 ) -> dict[str, np.ndarray]:
-    """Sums the weights of the labels for each token, [V], and each next-sentence label, [2]."""
+    """Returns {prediction: total label weight of each token, [V], or next-sentence label, [2]}."""
     counts = {
         name: np.zeros([2 if name == "next_sentence" else vocab_size])
         for name in OBJECTIVES[objective]

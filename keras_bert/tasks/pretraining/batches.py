@@ -8,9 +8,9 @@ A batch of B rows, S tokens and P predictions has int32 features and float32 wei
     masked_lm_positions, masked_lm_ids, masked_lm_weights    [B, P]
     next_sentence_labels, dropout_seed, example_weights      [B]; rows of padding have weight 0
 
-Packed rows contain several examples. They add position_ids and example_ids (from 1; 0 at padding),
-[B, S] each. Their next_sentence_labels, next_sentence_positions and next_sentence_weights (1 for
-each example) are [B, P].
+Packed rows contain several examples. Their batches also have position_ids and example_ids (from 1;
+0 at padding), [B, S] each, and next_sentence_positions and next_sentence_weights (1 for each
+example), [B, P] each, like next_sentence_labels.
 
 Records without masks are masked on the host (data/masking.py), so that accelerators run the same
 program for all records. Left-to-right prediction has next tokens instead of masks
@@ -41,7 +41,7 @@ class RecordSource:
     """The records to create batches from, which may come from other BERT tools.
 
     Attributes:
-        data: the files.
+        data: the record files, with their format and shape.
         vocab_size: the size of the vocabulary; all token ids must be smaller.
         left_to_right: whether the label of each token is the next token; nothing is masked then.
         share: index of this worker and number of workers.
@@ -62,11 +62,11 @@ def training_batches(
 ) -> tf.data.Dataset:
     """Creates the endless dataset of training batches, starting at `first_step`.
 
-    Each worker reads its own files, and creates its own rows [B / workers, ...] of each batch; if
-    there are fewer files than workers, InputError is raised. Batches continue across epochs, so all
-    have `batch_size` records over all devices; during a `ramp`, only the records that a step uses
-    are read. `seed` determines the order of the records, the dropout masks, and the masked tokens
-    of records without masks.
+    Each worker reads its own files, and creates its own rows of each batch, [B / W, ...] for W
+    workers; if there are fewer files than workers, InputError is raised. Batches continue across
+    epochs, so all have `batch_size` records over all devices. During a `ramp`, only the records
+    that a step uses are read, and the other rows are padding. `seed` determines the order of the
+    records, the dropout masks, and the masked tokens of records without masks.
     """
     index, workers = source.share
     data = source.data.share(index, workers)
@@ -118,7 +118,7 @@ def training_batches(
 
 
 def _growing(units: tf.data.Dataset, ramp: BatchRamp, first_step: int) -> tf.data.Dataset:
-    """Concatenates the k micro-batches of each step: records [b] each -> [k * b]."""
+    """Concatenates the k micro-batches of each step: serialized records, [b] each -> [k * b]."""
     counts = ramp.counts()
     ends, last = np.cumsum(counts), int(counts.sum())
 
@@ -142,7 +142,10 @@ def _growing(units: tf.data.Dataset, ramp: BatchRamp, first_step: int) -> tf.dat
 
 
 def _spread(value: tf.Tensor, micro_batch: int, ramp: BatchRamp) -> tf.Tensor:
-    """Pads k micro-batches to G, [k * b] -> [G * b]; row r is in micro-batch r mod G (step.py)."""
+    """Pads a batch of k micro-batches to G: [k * b, ...] -> [G * b, ...].
+
+    Row r of the result belongs to micro-batch r mod G, as in step.py.
+    """
     if not ramp.steps:
         return value
     full, shape = ramp.micro_batches, value.shape[1:]
@@ -158,8 +161,8 @@ def evaluation_batches(
     """Creates the batches of one pass over the records, in the order of the files.
 
     Each worker creates its own rows of a batch. The last batch is padded with records of weight 0.
-    Masks that are drawn here are the same in every evaluation with the same `batch_size`. If
-    `max_batches` is 0, all records are used.
+    The masked tokens of records without masks are the same in every evaluation with the same
+    `batch_size`. If `max_batches` is 0, all records are used.
     """
     data, (index, workers) = source.data, source.share
     worker_rows = batch_size // workers
@@ -169,7 +172,7 @@ def evaluation_batches(
     prepare = _preparer(data, source.left_to_right)
 
     def features(number: tf.Tensor, serialized: tf.Tensor) -> dict[str, tf.Tensor]:
-        # No training step has such a seed: two numbers, or three with a last one of at least 3.
+        # Training steps have other seeds: two numbers, or three, of which the last is at least 3.
         seed = tf.stack([_EVALUATION_SEED, number, 1])
         batch = prepare(parse_records(serialized, data, source.vocab_size), seed)
         count = tf.shape(serialized)[0]
@@ -195,7 +198,8 @@ def _preparer(
 ) -> Callable[[dict[str, tf.Tensor], tf.Tensor], dict[str, tf.Tensor]]:
     """Returns the function that adds the tokens to predict to a batch.
 
-    Its arguments are the batch and int64 seeds, one per row; it returns the new batch.
+    Its arguments are the batch and the seed of the masked tokens, int64 [2] or [3]; it returns the
+    new batch.
     """
     if left_to_right:
         return lambda batch, seed: next_tokens(batch)

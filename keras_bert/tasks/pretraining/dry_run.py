@@ -1,7 +1,8 @@
 """Estimates the cost of a pre-training run without writing any files.
 
 Sizes, FLOPs and memory are computed (plan.py). Times are extrapolated from a few training steps on
-this machine (measure.py). The time of an evaluation is computed from the forward part of the steps.
+this machine (measure.py). The time of an evaluation is computed from the time of a step, of which
+the forward pass takes a fixed share.
 """
 
 import math

@@ -1,6 +1,6 @@
 """Finds the inputs of a pre-training run: records, vocabulary, config and checkpoint.
 
-Several of them can determine the vocabulary, its casing or the size of the model. They must agree.
+If several inputs determine the vocabulary, its casing or the size of the model, they must agree.
 """
 
 import hashlib
@@ -47,7 +47,8 @@ class PretrainingInputs:
             "objective": self.objective,
             "config": self.config.to_dict(),
             "vocab_sha256": vocab and hashlib.sha256(vocab).hexdigest(),
-            # From the records, since the flags are optional: a model is exported for this length.
+            # A model is exported for this length. It is that of the records, since the flag is
+            # optional.
             "max_seq_length": self.data.max_seq_length,
             "max_predictions_per_seq": self.data.max_predictions_per_seq,
             "data_fingerprint": self.data.fingerprint,
@@ -147,7 +148,11 @@ def _do_lower_case(
     vocab: list[str] | None,
     vocab_file: Path | None,
 ) -> bool:
-    """Returns the casing on which flag, records and checkpoint agree, or else infers it."""
+    """Returns whether the vocabulary is lower-cased.
+
+    Flag, records and checkpoint must agree on it. If none of them has this setting, it is inferred
+    from the tokens of the vocabulary.
+    """
     declared = {} if settings.do_lower_case is None else {"--do_lower_case": settings.do_lower_case}
     for records in (data, held_out):
         for folder, manifest in records.manifests.items():
@@ -176,10 +181,11 @@ def _vocab(
     held_out: PretrainingData,
     checkpoint: Checkpoint | None,
 ) -> tuple[list[str] | None, Path | None]:
-    """Returns the vocabulary of flags and records, or else of the checkpoint, and its path.
+    """Returns the vocabulary and its path; (None, None) if no input has a vocabulary.
 
-    The vocabularies must agree, but that of the records may have other tokens in place of the
-    checkpoint's [unusedN]: `build_vocab --extend_vocab` writes such a vocabulary.
+    The vocabulary of the flag or the records comes before that of the checkpoint. All must agree,
+    but the former may have other tokens in place of the checkpoint's [unusedN]: `build_vocab
+    --extend_vocab` writes such a vocabulary.
     """
     files = [Path(settings.vocab_file)] if settings.vocab_file else []
     files += [found.vocab_file for found in (data, held_out) if found.vocab_file]

@@ -1,8 +1,8 @@
 """Measures the time and memory of a few steps of a pre-training phase on this machine.
 
-The difference between steps of one and of two micro-batches is the time of a micro-batch, and the
-rest of a step is the update. Measuring a part of a batch is therefore enough if the whole batch is
-slow or does not fit in memory.
+The time of a micro-batch is the difference in time between a step of two micro-batches and a step
+of one; the rest of the time of a step is the update. If a whole batch is slow or does not fit in
+memory, it is therefore enough to measure a part of it.
 """
 
 import contextlib
@@ -24,7 +24,8 @@ from keras_bert.tasks.pretraining.run import make_state
 from keras_bert.training.backend import BACKEND, free, make_train_steps, peak_memory
 from keras_bert.training.distribute import distribute
 
-# Limits on a CPU: larger steps would not increase the throughput, and these already take seconds.
+# The maximum size of a measured micro-batch on a CPU. Larger ones would not increase the
+# throughput, and a step of this size already takes seconds.
 CPU_SEQUENCES, CPU_FLOPS = 8, 4e11
 WARM_STEPS, MEASURED_STEPS = 2, 3
 
@@ -36,11 +37,12 @@ class Measured:
     Attributes:
         sequences: number of sequences of the measured micro-batch on each device.
         update_seconds: time of a step without its micro-batches.
-        micro_batch_seconds: time of a full-size micro-batch.
-        used: peak memory of a device in bytes, in a step of one such micro-batch; on CPUs including
-            the memory to compile and run the program; None if unknown.
+        micro_batch_seconds: time of a micro-batch of the plan's size, which may be larger than the
+            measured one.
+        used: peak memory of a device in bytes, in a step of one measured micro-batch; on CPUs
+            including the memory to compile and run the program; None if unknown.
         at_most: whether `used` is only an upper bound. On CPUs and with JAX, the peak is that since
-            the start of the program, so it may come from an earlier phase or a larger size.
+            the start of the program, so it may come from an earlier phase or a larger micro-batch.
         expected: the estimate of `used`, in bytes.
     """
 
@@ -60,8 +62,11 @@ def measure(
 ) -> Measured | None:
     """Measures training steps of a phase, with as many sequences as fit in memory.
 
-    Without `inputs`, the records are random tokens. Damaged records raise InputError. The result is
-    None if not even one sequence fits.
+    Without `inputs`, the records are random tokens. The result is None if not even one sequence
+    fits in memory.
+
+    Raises:
+        InputError: the records are damaged.
     """
     on_cpu, sequences = peak_memory() is None, plan.micro_batch
 
@@ -139,13 +144,13 @@ def _step_seconds(
                 train_steps(iterator, one).numpy()  # Waits until the step is done.
                 seconds.append(time.perf_counter() - start)
     finally:
-        # A smaller size may fit without these variables.
+        # A smaller micro-batch may fit in the memory that these variables use.
         free([*state.model.variables, *state.optimizer.variables])
     return min(seconds[WARM_STEPS:])  # Other load on the machine only adds time.
 
 
 def _random_batches(plan: Plan, batch_size: int) -> tf.data.Dataset:
-    """Repeats one batch of random tokens, without padding, which would take as long as tokens."""
+    """Repeats one batch of random tokens without padding; padding would take the same time."""
     rng = np.random.default_rng(0)
     rows, labels = (batch_size, plan.length), (batch_size, plan.predictions)
 
@@ -173,7 +178,10 @@ def _is_out_of_memory(error: Exception) -> bool:
 
 
 def _available_memory() -> int | None:
-    """Returns the memory for a phase on a CPU in bytes: free, or used by the earlier phases."""
+    """Returns the memory that a phase can use on a CPU, in bytes; None if unknown.
+
+    It is the memory that is free, and the memory that the earlier phases use.
+    """
     free_now, held, start = host_memory.available(), host_memory.resident(), _initial_resident()
     return None if None in (free_now, held, start) else free_now + held - start
 
@@ -188,5 +196,8 @@ def _peak(on_cpu: bool, devices: int) -> int | None:
 
 @functools.cache
 def _initial_resident() -> int | None:
-    """Returns the memory of this process in bytes at the first call, before any measurement."""
+    """Returns the memory of this process in bytes before any measurement; None if unknown.
+
+    It is measured at the first call.
+    """
     return host_memory.resident()

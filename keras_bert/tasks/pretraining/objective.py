@@ -22,8 +22,9 @@ from keras_bert.training.objective import Batch, Objective
 class Prediction(NamedTuple):
     """The names of the logits, labels and label weights of a prediction.
 
-    If a batch has no feature `weights`, `example_weights` is used. The loss is a sum divided by the
-    sum of the weights plus `epsilon`.
+    `logits` is a model output; `labels` and `weights` are features of a batch. If a batch lacks the
+    feature of the weights, its `example_weights` are used. The loss is the weighted sum of the nll,
+    divided by the sum of the weights plus `epsilon`.
     """
 
     logits: str
@@ -83,10 +84,10 @@ def pretraining_objective(objective: str = "mlm_nsp") -> Objective:
 def label_weights(batch: Batch, prediction: str) -> Any:
     """Returns the weights of the labels of `prediction`, a key of PREDICTIONS.
 
-    Labels that count have weight 1, the others 0. The weights are float32, [B, P] or [B, S] for
-    tokens, and [B] or [B, P] for next sentences.
+    Labels that count have weight 1, the others 0. The weights are float32: [B, P] for masked
+    tokens, [B, S] for next tokens, and [B] for next sentences, or [B, P] if rows are packed.
     """
-    # An unpacked row has one next-sentence label, whose weight is that of the row.
+    # An unpacked row has one next-sentence label, which has the weight of the row.
     name = PREDICTIONS[prediction].weights
     return batch[name if name in batch else "example_weights"]
 

@@ -4,7 +4,7 @@
 
 Every phase is an ordinary run in its own folder, so the same command resumes an interrupted phase.
 The parent folder contains run.json, results.json and model/ for all phases together. If there are
-several workers, the first one writes them.
+several workers, worker 0 writes these files.
 """
 
 import gc
@@ -53,8 +53,9 @@ def pretrain_phases(
     the final metrics of the last phase, as in results.json.
 
     Raises:
-        InputError: as for `pretrain`, with recipe and phase in the message; or records, configs or
-            vocabularies differ between phases, before anything is written.
+        InputError: as for `pretrain`, with recipe and phase in the message. Also, before anything
+            is written: the records do not match the recipe, or the phases do not match each other
+            (vocabulary, casing, config or objective).
     """
     inputs = check_phases(runs, strategy)
     check_replaceable(output_dir / "model")
@@ -102,8 +103,10 @@ def check_phases(
 ) -> list[PretrainingInputs]:
     """Finds the inputs of each phase, and checks that they match the recipe and each other.
 
-    The inputs are those that a phase would have as the first one, without a previous phase. A
-    mismatch raises InputError.
+    The inputs of each phase are found as if it had no previous phase.
+
+    Raises:
+        InputError: the inputs of a phase are unusable, or do not match.
     """
     found = []
     for run in runs:
@@ -151,7 +154,7 @@ def _check_records(phase: Phase, inputs: PretrainingInputs) -> None:
 
 
 def _record(runs: Sequence[PhaseRun], inputs: Sequence[PretrainingInputs]) -> dict[str, object]:
-    """Returns the record of the last phase, with the values that differ in the other phases."""
+    """Returns the settings of the last phase and, as "phase-N", those that differ in the others."""
     records = [
         {**run.record, **read.record(), "data": dict(run.phase.data)}
         for run, read in zip(runs, inputs, strict=True)

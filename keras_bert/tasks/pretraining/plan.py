@@ -1,6 +1,6 @@
-"""Computes the steps, sequences, FLOPs and memory of a phase.
+"""Computes the steps, sequences, FLOPs and memory of a pre-training phase.
 
-It uses arithmetic only (training/cost.py), so the records need not exist yet.
+Nothing is measured (see training/cost.py), so the records need not exist yet.
 """
 
 import sys
@@ -22,12 +22,14 @@ class Plan:
 
     Attributes:
         length: number of tokens of a sequence.
-        predictions: number of predictions of a sequence; `length` if it predicts every next token.
+        predictions: number of predictions of a sequence; equal to `length` for the objective `ltr`.
+        devices: number of devices of all workers.
         micro_batch: number of sequences of a micro-batch on each device.
         micro_batches: number of micro-batches of a full step.
         all_micro_batches: number of micro-batches of all steps.
-        evaluated: number of examples of an evaluation; None if unknown without records.
-        flops_per_sequence: FLOPs of forward and backward pass.
+        evaluations: number of evaluations in the phase.
+        evaluated: number of examples of each evaluation; None if unknown without records.
+        flops_per_sequence: FLOPs of the forward and backward pass.
         memory: memory per device.
     """
 
@@ -54,8 +56,11 @@ class Plan:
 def make_plan(run: PhaseRun, inputs: PretrainingInputs | None, devices: int) -> Plan:
     """Computes the plan of a phase; without `inputs`, the records need not exist yet.
 
-    Raises InputError if the config or the shape of the records is unknown, or the records are
-    longer than the model's number of positions.
+    `devices` is the number of devices of all workers.
+
+    Raises:
+        InputError: the config or the shape of the records is unknown, or the records are longer
+            than the model's number of positions.
     """
     settings, training = run.settings, run.training
     if inputs:

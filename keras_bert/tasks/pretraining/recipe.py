@@ -7,7 +7,7 @@
     [[phase]]
     continue_optimizer = true   # also continues the optimizer state and learning-rate schedule
 
-Precedence of flags: the command line, the phase, the whole recipe, the program's defaults.
+Precedence of flags, highest first: the command line, [[phase]], [flags], the program's defaults.
 """
 
 import tomllib
@@ -23,7 +23,7 @@ from keras_bert.common.errors import InputError
 _BUNDLED = Path(keras_bert.__file__).parent / "recipes"
 # The flags that --recipe_scale multiplies.
 STEPS = ("num_train_steps", "num_warmup_steps", "batch_ramp_steps")
-# Settings in `data` that are also flags of the run, which checks the shape of its records.
+# Settings in `data` that are also flags of run_pretraining.py, which checks the records with them.
 SHAPE = ("max_seq_length", "max_predictions_per_seq")
 # The flags that must not change between phases that share an optimizer and its schedule.
 _SCHEDULE_FLAGS = (
@@ -62,8 +62,8 @@ class Phase:
     Attributes:
         recipe: the path or name of the recipe; empty without one.
         number: the number of the phase, from 1.
-        flags: the phase's flags of run_pretraining.py.
-        data: the phase's flags of data_tools.create_pretraining_data.
+        flags: {name: value} of the flags of run_pretraining.py.
+        data: {name: value} of the flags of data_tools.create_pretraining_data.
         continue_optimizer: whether the optimizer state and learning-rate schedule of the previous
             phase continue.
     """
@@ -96,8 +96,8 @@ def read_recipe(
         data_flags: {name: type} of the settings that `data` may contain.
 
     Raises:
-        InputError: a missing file, invalid TOML, an unknown key, or a value of the wrong type or
-            out of range; the message contains file and key.
+        InputError: the file is missing or is not valid TOML, a key is unknown, or a value has the
+            wrong type or is out of range. The message contains the file and the key.
     """
     try:
         content = tomllib.loads(find_recipe(path).read_text(encoding="utf-8"))
@@ -162,14 +162,15 @@ def find_recipe(name: str) -> Path:
 def plan_phases(
     phases: Sequence[Phase], defaults: Mapping[str, Any], given: Mapping[str, Any], scale: float
 ) -> list[Phase]:
-    """Completes the flags of a recipe's phases, which `read_recipe` returns.
+    """Completes the flags of the phases that `read_recipe` returned.
 
-    The flags `given` on the command line come first, then those of the recipe, then `defaults`.
+    The flags `given` on the command line override those of the recipe, which override `defaults`.
     `scale` multiplies the recipe's numbers of steps, so that the schedule keeps its shape.
 
     Returns:
-        The phases with all flags; in the paths of records, {max_seq_length} is replaced. Also
-        "schedule_steps", the number of steps of all phases with the same learning-rate schedule.
+        The phases with all flags; in the paths of records, {max_seq_length} is replaced. Their
+        flags also have "schedule_steps", the total number of steps of the phases that share the
+        phase's learning-rate schedule.
 
     Raises:
         InputError: the scale is out of range, phases with a common schedule have different settings

@@ -1,4 +1,4 @@
-"""Checks that the records of a run are those it was started with, and those of their manifests."""
+"""Checks that record files have not changed since the run started, and match their manifests."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,10 +16,17 @@ from keras_bert.training.run_record import RUN_FILE, read_files
 def check_records(
     inputs: PretrainingInputs, strategy: tf.distribute.Strategy, output_dir: Path
 ) -> dict[str, Mapping[str, object]]:
-    """Returns the checksums of all record files for run.json; all workers must call it.
+    """Checks all record files, and returns their checksums for run.json; all workers must call it.
 
-    Each worker reads its share of the files, except those that have not changed since the run last
-    started. InputError is raised on all workers if a checksum is not the expected one.
+    Each worker reads its share of the files, except those whose size and time of modification have
+    not changed since the run last started.
+
+    Returns:
+        {path: {"bytes", "modified_ns", "sha256"}}.
+
+    Raises:
+        InputError: a checksum is not that of the manifest or of the run's start, or a file cannot
+            be read. It is raised on all workers.
     """
     index, workers = share_of(strategy)
     paths = list(dict.fromkeys([*inputs.data.files, *inputs.held_out.files]))

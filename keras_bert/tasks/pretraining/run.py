@@ -61,12 +61,13 @@ def pretrain(settings: PretrainingSettings, run: TrainingRun) -> dict[str, float
     """Pre-trains a BERT model, or resumes a run, and saves the model.
 
     Returns:
-        The finished steps and the final metrics, as in results.json.
+        {metric: value} as in results.json: the final metrics and, after training, "step", the
+        number of steps.
 
     Raises:
         InputError: the records, config, vocabulary, checkpoint or folder are unusable or do not
             match each other.
-        EndedEarly: the run received SIGTERM, or lost a worker.
+        EndedEarly: the run received SIGTERM, or a worker was lost.
     """
     training, strategy, output_dir = run.training, run.strategy, run.output_dir
     inputs = find_inputs(settings, training.num_train_steps)
@@ -80,7 +81,7 @@ def pretrain(settings: PretrainingSettings, run: TrainingRun) -> dict[str, float
         log_finished(output_dir, run.is_part)
         return read_json(output_dir / "results.json")
     files = check_records(inputs, strategy, output_dir)
-    # Load the weights first, so that no folder is created if they do not fit.
+    # Load the weights first, so that no folder is created if they do not match the model.
     state = make_state(
         settings, training, strategy, inputs.config, inputs.objective, inputs.checkpoint
     )
@@ -100,7 +101,7 @@ def pretrain(settings: PretrainingSettings, run: TrainingRun) -> dict[str, float
 
 
 def workers_of(strategy: tf.distribute.Strategy) -> dict[str, int]:
-    """Returns the number of workers for run.json, since batches depend on it; {} for one worker."""
+    """Returns {"num_workers": ...} for run.json, since batches depend on it; {} for one worker."""
     workers = num_workers(strategy)
     return {"num_workers": workers} if workers > 1 else {}
 
@@ -115,8 +116,11 @@ def make_state(
 ) -> TrainState:
     """Creates the model, optimizer and loss scale as they are before the first step of a run.
 
-    Without a checkpoint, the weights are newly initialized. Only float16 has a loss scale. Raises
-    InputError if weights do not fit, or the last checkpoint of `init_run` is damaged.
+    Without a checkpoint, the weights are newly initialized. There is a loss scale only for float16.
+
+    Raises:
+        InputError: the checkpoint's weights do not match the model, or the last checkpoint of the
+            run `settings.init_run` is missing or damaged.
     """
     keras.utils.set_random_seed(settings.random_seed)
     if settings.dropout_prob is not None:
@@ -205,7 +209,8 @@ def _train_and_evaluate(
             explain_record_errors(inputs.data, vocab_size),
             explain_record_errors(inputs.held_out, vocab_size),
         ):
-            # Reading many more records than the model was trained on would take longer than that.
+            # Reading many more records than the model was trained on could take longer than the
+            # training.
             sample = min(SAMPLE_SIZE, trained) if settings.do_train else SAMPLE_SIZE
             results |= unigram_baseline(
                 inputs.data, inputs.held_out, vocab_size, inputs.objective, sample

@@ -2,10 +2,10 @@
 
 from dataclasses import dataclass
 
-# With this many records, more records do not change the printed digits of the mean metrics.
+# More records than this would not change the printed digits of the mean metrics.
 SAMPLE_SIZE = 100_000
-# An evaluation of training records takes at most this share of the training time. Per example, it
-# takes a third of the time, because there is only a forward pass.
+# An evaluation on training records takes at most EVALUATION_SHARE of the training time. Per
+# example, it takes FORWARD_SHARE of the time of training, because there is only a forward pass.
 EVALUATION_SHARE, FORWARD_SHARE = 0.05, 1 / 3
 # Devlin et al. 2019, A.2: 10,000 of 1,000,000 steps.
 WARMUP_SHARE = 0.01
@@ -18,7 +18,8 @@ class PretrainingSettings:
     Attributes:
         input_file: training records: folders, files or globs, comma-separated.
         eval_file: held-out records, in the same form; empty to evaluate on the training records.
-        bert_config: a JSON file or the name of a bundled config; empty with `init_checkpoint`.
+        bert_config: a JSON file or the name of a bundled config; empty for the config of
+            `init_checkpoint`.
         vocab_file: the vocabulary; empty for the one stored with the records.
         do_lower_case: whether records and vocabulary are lower-cased; None for the setting of the
             records or the checkpoint, or to infer it from the tokens.
@@ -33,11 +34,12 @@ class PretrainingSettings:
             `model/` keeps in either case.
         do_train: whether to train; otherwise `init_checkpoint` is evaluated unchanged.
         do_eval: whether to evaluate at each checkpoint and at the end.
-        max_eval_steps: number of evaluation batches; 0 for all records of `eval_file`, or
-            SAMPLE_SIZE training records, but after training no more than EVALUATION_SHARE allows.
-        mixed_precision: `float32`, `bfloat16` or `float16`.
-        optimizer_state_dtype: type of the optimizer's moments, `float32` or `bfloat16`.
-        max_seq_length: the expected length of the records; 0 accepts any.
+        max_eval_steps: number of evaluation batches; 0 for all records of `eval_file`. Without an
+            `eval_file`, 0 is for SAMPLE_SIZE training records, but after training for no more than
+            EVALUATION_SHARE allows.
+        mixed_precision: the compute dtype, `float32`, `bfloat16` or `float16`.
+        optimizer_state_dtype: dtype of the optimizer's moments, `float32` or `bfloat16`.
+        max_seq_length: the expected number of tokens per sequence; 0 accepts any.
         max_predictions_per_seq: the expected number of predictions per sequence; 0 accepts any.
         objective: `mlm_nsp`, `mlm` or `ltr` (objective.py); None for `mlm_nsp`, or for `mlm` if
             the records have no next sentences.
@@ -78,7 +80,8 @@ class PretrainingSettings:
     def eval_examples(self, available: int, trained: int) -> int:
         """Returns the number of examples per evaluation.
 
-        `available` is the number of records, and `trained` the total number of training examples.
+        `available` is the number of records to evaluate on, and `trained` is the total number of
+        examples in all training steps.
         """
         size = self.eval_batch_size
         batches = self.max_eval_steps

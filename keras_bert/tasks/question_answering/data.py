@@ -101,7 +101,12 @@ def read_data(
 
 
 def trainable(questions: Sequence[Question], squad: SquadSettings) -> list[Question]:
-    """Returns the questions whose answer is in their context, as corrected by `aligned`."""
+    """Returns the questions to train on, with the position of their first answer corrected.
+
+    In v1.1, questions without answer are skipped. Questions whose answer is not found in the
+    context (see `aligned`) are skipped too, or with `strict` raise InputError. It also raises
+    InputError if no question is left.
+    """
     questions = scorable(questions, squad, "training")
     found = [aligned(question) for question in questions]
     absent = [q for q, kept in zip(questions, found, strict=True) if kept is None]
@@ -124,7 +129,11 @@ def trainable(questions: Sequence[Question], squad: SquadSettings) -> list[Quest
 
 
 def scorable(questions: Sequence[Question], squad: SquadSettings, kind: str) -> Sequence[Question]:
-    """Returns the valid questions, in v1.1 those with an answer; raises InputError without any."""
+    """Returns the questions that can be scored: all in v2.0, those with an answer in v1.1.
+
+    `kind` describes the questions in messages, such as "training". Raises InputError if no question
+    of v1.1 has an answer.
+    """
     if squad.version_2:
         return questions
     kept = [question for question in questions if question.answers]

@@ -57,13 +57,13 @@ class _QuestionSet:
         self.prepared = prepare_questions(self._processor, questions)
 
     def decode(self, predict: Predict) -> Predictions:
-        """Runs the model and decodes the candidates of each question."""
+        """Runs the model and decodes the candidate answers of each question."""
         logits = predict(self.prepared.examples)
         chunks = decoded(self._processor, self.prepared, logits)
         return Predictions(self.questions, gathered(list(chunks)))
 
     def score(self, predict: Predict) -> dict[str, float]:
-        """Runs the model and returns the official scores."""
+        """Runs the model and returns the official SQuAD scores, as in results.json."""
         return score(self.decode(predict), self.settings)
 
 
@@ -152,7 +152,10 @@ def make_task(
 
 
 def _show(dev: _QuestionSet, predict: Predict, board: Board) -> None:
-    """Writes wrong answers to TensorBoard, and in v2.0 a precision-recall curve for "no answer"."""
+    """Writes wrong answers to TensorBoard, and for v2.0 the precision-recall curve of "no answer".
+
+    `dev` are the development questions.
+    """
     found = dev.decode(predict)
     board.table(
         "wrong_predictions",

@@ -14,7 +14,7 @@ from keras_bert.tasks.question_answering.span_windows import SpanWindows
 
 
 def prepare_questions(processor: SpanProcessor, questions: Sequence[Question]) -> Prepared:
-    """Splits the contexts of questions into windows."""
+    """Splits each question with its context into one or more windows."""
     columns = [[q.text for q in questions], [q.context for q in questions]]
     return prepare(processor.preprocess, columns)
 
@@ -37,11 +37,11 @@ def training_examples(prepared: Prepared, questions: Sequence[Question]) -> Exam
 
 
 def span_positions(windows: SpanWindows, questions: Sequence[Question]) -> np.ndarray:
-    """Finds the positions in each window of the answer's first and last token, int32 [n, 2].
+    """Returns the positions of the answer's first and last token in each window, int32 [n, 2].
 
-    The span has every token that contains at least one character of the answer. The positions are
-    0, that of [CLS], in a window that lacks any of these tokens, and in every window of a
-    question without answer. `windows` has eager tensors.
+    The answer's tokens are all tokens that contain at least one of its characters. Both positions
+    are 0, the position of [CLS], in a window that lacks any of these tokens, and in every window of
+    a question without answer. `windows` must have eager tensors.
     """
     context_of, splits = windows.context_of.numpy(), windows.token_starts.row_splits.numpy()
     starts, ends = windows.token_starts.values.numpy(), windows.token_ends.values.numpy()
@@ -66,7 +66,12 @@ def span_positions(windows: SpanWindows, questions: Sequence[Question]) -> np.nd
 
 
 def span_targets(batch: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Creates targets [B, S]: 1 at the labeled position, 0 at other tokens, -1 at padding."""
+    """Converts the labels of a batch to targets for `keras.Model.fit`.
+
+    Returns:
+        "start_logits" and "end_logits", int32 [B, S] each: 1 at the labeled position, 0 at other
+        tokens, -1 at padding.
+    """
     targets = {}
     for end in ENDS:
         target = np.where(batch["input_mask"] == 1, 0, -1).astype(np.int32)

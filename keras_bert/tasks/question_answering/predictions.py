@@ -10,7 +10,7 @@ from keras_bert.tasks.question_answering.questions import Question
 
 @dataclass(frozen=True, eq=False)
 class Predictions:
-    """The outputs of `SpanProcessor.decode`, as arrays, for some questions."""
+    """Some questions, and the outputs of `SpanProcessor.decode` for them, as arrays."""
 
     questions: Sequence[Question]
     outputs: Mapping[str, np.ndarray]
@@ -23,7 +23,7 @@ class Predictions:
 
     @property
     def best_texts(self) -> dict[str, str]:
-        """{question id: best text}, whatever the null odds; "" if there is no candidate."""
+        """{question id: text of the best candidate other than "no answer", or "" without any}."""
         starts, ends = self.outputs["nbest_starts"], self.outputs["nbest_ends"]
         # If the best candidate is "no answer", the best text is the candidate after it.
         best = (starts >= 0).argmax(axis=1)
@@ -84,8 +84,8 @@ def text_at(context: str, start: int, end: int) -> str:
 def texts_at(contexts: Sequence[str], starts: np.ndarray, ends: np.ndarray) -> np.ndarray:
     """Returns slices of the contexts at character offsets; "" where a start is -1.
 
-    `starts` and `ends` are [n], or [n, K] for K slices of each context. The result has the same
-    shape.
+    `starts` and `ends` are integers [n], or [n, K] for K slices of each of n contexts. The result
+    has the same shape.
     """
     texts = np.empty(starts.shape, object)
     for index in np.ndindex(starts.shape):

@@ -31,7 +31,7 @@ class SpanProcessor:
         self.settings = settings
 
     def preprocess(self, question: tf.Tensor, context: tf.Tensor) -> SpanWindows:
-        """Splits each of B questions with its context into one or more windows."""
+        """Splits each question, strings [B], with its context, strings [B], into windows."""
         question, context = same_shape(question=question, context=context)
         return make_windows(question, context, self.tokenizer, self.settings)
 
@@ -40,8 +40,8 @@ class SpanProcessor:
 
         Returns:
             The outputs of `QuestionAnswerer.predict` for B questions, as tensors; scores are
-            float64. For a context without tokens, "no answer" is the only candidate, and `score` is
-            its score, `null_score`.
+            float64. For a context without tokens, "no answer" is the only candidate, and "score" is
+            equal to "null_score".
         """
         found = find_best_spans(inputs, outputs, self.settings)
         null_score = found.null_start_logits + found.null_end_logits
@@ -62,7 +62,10 @@ class SpanProcessor:
         } | self._n_best(found, {"answers": texts, "starts": starts, "ends": ends})
 
     def _n_best(self, found: BestSpans, columns: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-        """Adds the candidate "no answer", the last of K + 1 columns; computes probabilities."""
+        """Returns the outputs whose names start with "nbest_", [B, K], or [B, K + 1] in v2.0.
+
+        `columns` are values of the candidates, [B, K + 1] each; the last column is "no answer".
+        """
         settings = self.settings
         with_null = tf.ones_like(found.counts, tf.bool)
         if not settings.version_2_with_negative:
@@ -95,8 +98,8 @@ class SpanProcessor:
 def _texts(found: BestSpans, windows: SpanWindows) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     """Returns the texts, start and end characters of the candidates, [B, K + 1] each.
 
-    The additional column is the candidate "no answer", with "" and -1. The columns after the last
-    candidate have the same values.
+    The last column is the candidate "no answer", with the text "" and the characters -1. If a
+    question has fewer than K other candidates, the columns after them have the same values.
     """
     first, last = (
         tf.pad(tokens, [[0, 0], [0, 1]], constant_values=-1)

@@ -96,7 +96,7 @@ class QuestionAnswerer(Task):
         options: ModelOptions = _DEFAULT,
         **settings: Unpack[AnswerOptions],
     ) -> "QuestionAnswerer":
-        """Creates the object from an open checkpoint, as `from_pretrained` does."""
+        """Creates the question answerer from an open checkpoint, as `from_pretrained` does."""
         known = [field.name for field in fields(AnswerSettings)]
         unknown = sorted(set(settings) - set(known))
         if unknown:
@@ -135,9 +135,9 @@ class QuestionAnswerer(Task):
         Args:
             questions: n strings.
             contexts: n strings, the context of each question.
-            answers: n answers {"text": str, "start": int}: a slice of the context and the offset of
-                its first character. None means no answer and needs `version_2_with_negative`. If an
-                item is a list of answers, the first one is used.
+            answers: n answers {"text": str, "start": int}: a slice of the context and its character
+                offset. None means no answer and needs `version_2_with_negative`. If an item is a
+                list of answers, the first one is used.
             validation_data: ((questions, contexts), answers), evaluated after each epoch; the logs
                 contain the scores as `val_exact`, `val_f1` and so on.
             callbacks: Keras callbacks.
@@ -176,12 +176,13 @@ class QuestionAnswerer(Task):
     ) -> dict[str, float]:
         """Computes the official SQuAD scores of the model.
 
-        The arguments are those of `fit`. If an item of `answers` is a list, the best match counts.
-        `batch_size` is the number of windows per batch.
+        The first three arguments are as for `fit`. If an item of `answers` is a list, the answer
+        that matches best counts. `batch_size` is the number of windows per batch.
 
         Returns:
-            "exact" and "f1" in percent. If questions may have no answer, also "HasAns_f1",
-                "NoAns_f1" and so on, and the best thresholds.
+            "exact" and "f1" in percent. If questions may have no answer, also the scores of
+                questions with and without answer ("HasAns_f1", "NoAns_f1" and so on), and the best
+                thresholds of the null odds.
 
         Raises:
             InputError: an argument is invalid, or there are no questions.

@@ -31,8 +31,8 @@ class Answer:
 class Question:
     """A question about a context, with its gold answers.
 
-    `answers` is empty if the context has no answer (v2.0), and None if the file has no "answers".
-    All questions about a context share one string.
+    `answers` is empty if the context has no answer (v2.0), and None if the question has no
+    "answers" in the file. All questions about a context share one string object.
     """
 
     id: str
@@ -63,9 +63,9 @@ def load_questions(path: str | os.PathLike) -> list[Question]:
 def questions_of(
     texts: Sequence[str], contexts: Sequence[str], answers: Sequence[Any]
 ) -> list[Question]:
-    """Creates questions from the arguments of a task object; their ids are their indices.
+    """Creates questions from the arguments of `QuestionAnswerer.fit`; their ids are "0", "1", ...
 
-    Each item of `answers` is {"text": str, "start": int}, a list of these, or None.
+    Each item of `answers` is {"text": str, "start": int}, a list of such items, or None.
     """
     answers = check_list("answers", answers, "answers")
     check_same_length(questions=texts, answers=answers)
@@ -119,8 +119,9 @@ def aligned(question: Question) -> Question | None:
     """Corrects the position of a question's first answer, the one that training uses.
 
     If the context has the answer's words at `start`, the question is returned unchanged. Otherwise,
-    the words are searched for from one word before that place to one word after it, with any white
-    space between them, and the nearest match becomes the answer. Returns None if there is no match.
+    the words are searched for, with any white space between them, in the part of the context that
+    the answer should cover and one word on either side. The nearest match becomes the answer.
+    Returns None if there is no match.
     """
     if not question.answers:
         return question
@@ -145,7 +146,7 @@ def aligned(question: Question) -> Question | None:
 
 
 def trainable_question(question: Question) -> Question:
-    """Returns a question of `questions_of` with its answer aligned, or raises InputError."""
+    """Corrects a question of `questions_of` with `aligned`; raises InputError without a match."""
     found = aligned(question)
     if found is None:
         answer = question.answers[0]

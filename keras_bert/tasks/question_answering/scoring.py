@@ -28,7 +28,7 @@ def normalize_answer(text: str) -> str:
 
 
 def score(found: Predictions, settings: AnswerSettings) -> dict[str, float]:
-    """Computes the scores of results.json; in v2.0, they include the best thresholds."""
+    """Computes the scores of results.json; for v2.0, they include the best null odds thresholds."""
     predictions = found.answers(settings.threshold)
     if not settings.version_2_with_negative:
         return score_v1(found.questions, predictions)
@@ -40,7 +40,10 @@ def score(found: Predictions, settings: AnswerSettings) -> dict[str, float]:
 
 
 def threshold_for_others(found: Predictions, settings: AnswerSettings) -> float:
-    """Returns the given threshold, or else the one with the best F1 on these questions."""
+    """Returns the null odds threshold for other questions than those in `found`.
+
+    It is the threshold in `settings`, or else the one with the best F1 on the questions in `found`.
+    """
     if settings.null_score_diff_threshold is not None:
         return settings.null_score_diff_threshold
     return best_f1_threshold(found.questions, found.best_texts, found.null_odds)
@@ -125,7 +128,12 @@ def best_f1_threshold(
 def _best_counts(
     questions: Sequence[Question], answers: Mapping[str, str], null_odds: Mapping[str, float]
 ) -> dict[str, tuple[float, np.ndarray, int]]:
-    """Returns {metric: (best total, sorted null odds, number of questions to answer for it)}."""
+    """Returns the best total score for "exact" and for "f1", and how to reach it.
+
+    Returns:
+        {metric: (total score, sorted null odds float64 [n], k)}: the total over the n questions is
+        best if the k questions with the lowest null odds are answered, and the others are not.
+    """
     odds = np.array([null_odds[question.id] for question in questions], np.float64)
     has_answer = np.array([bool(question.answers) for question in questions])
     is_empty = np.array([not answers[question.id] for question in questions])
@@ -146,7 +154,10 @@ def _question_scores(
     predictions: Mapping[str, str],
     f1_of: Callable[[list[str], list[str]], float],
 ) -> tuple[list[float], list[float]]:
-    """Returns exact match and F1 of each question with the best matching gold answer."""
+    """Returns lists with exact match and F1, from 0 to 1, of each question.
+
+    `f1_of(predicted words, gold words)` computes the F1 for one gold answer; the best match counts.
+    """
     exact, f1 = [], []
     for question in questions:
         gold = [normalize_answer(answer.text) for answer in question.answers]

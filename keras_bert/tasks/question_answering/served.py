@@ -11,7 +11,11 @@ from keras_bert.tasks.question_answering.processor import SpanProcessor
 
 
 class ServedQuestionAnswering(tf.Module):
-    """The SavedModel signatures; raises InputError if windows are too long for the model."""
+    """The SavedModel signatures of question answering.
+
+    Raises:
+        InputError: `max_seq_length` exceeds the model's number of positions.
+    """
 
     def __init__(self, network: Network, processor: SpanProcessor):
         length, limit = processor.settings.max_seq_length, network.config.max_position_embeddings
@@ -34,7 +38,7 @@ class ServedQuestionAnswering(tf.Module):
     def of_texts(self, question: tf.Tensor, context: tf.Tensor) -> dict[str, tf.Tensor]:
         """Answers each question, strings [B], from its context, strings [B].
 
-        Returns the outputs of `SpanProcessor.decode`.
+        Returns the outputs of `SpanProcessor.decode`, with scores in float32.
         """
         inputs = self.processor.preprocess(question, context)
         outputs = self.network(inputs.input_ids, inputs.segment_ids)
@@ -47,10 +51,11 @@ class ServedQuestionAnswering(tf.Module):
     def of_token_ids(
         self, input_ids: tf.Tensor, input_mask: tf.Tensor, segment_ids: tf.Tensor
     ) -> dict[str, tf.Tensor]:
-        """Computes the logits of windows tokenized by the client, int32 [B, S] each.
+        """Computes the logits of windows that the client has tokenized, given as int32 [B, S] each.
 
-        Returns "start_logits" and "end_logits", float32 [B, S] each, which are 0 at padding; and
-        "truncated", bool [B], whether tokens beyond the model's positions were ignored.
+        Returns:
+            "start_logits" and "end_logits", float32 [B, S] each, which are 0 at padding; and
+            "truncated", bool [B], whether tokens beyond the model's positions were ignored.
         """
         rows = token_ids.Rows(input_ids, input_mask, segment_ids, self.network.config)
         outputs = self.network(rows.input_ids, rows.segment_ids)

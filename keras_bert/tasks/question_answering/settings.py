@@ -10,7 +10,8 @@ from keras_bert.common.errors import InputError
 if TYPE_CHECKING:
     from keras_bert.tasks.loading import Source
 
-_NOT_CONTEXT = 4  # Tokens of a window: [CLS], two [SEP] and a question of one token.
+# The minimum number of tokens in a window besides the context: [CLS], two [SEP], one of a question.
+_NOT_CONTEXT = 4
 _AT_LEAST_ONE = ("n_best_size", "max_answer_length", "max_query_length", "doc_stride")
 
 
@@ -64,7 +65,7 @@ class AnswerSettings:
 
     @property
     def threshold(self) -> float | None:
-        """The threshold in use; None if every question has an answer."""
+        """The null odds threshold used in decoding; None if every question has an answer (v1.1)."""
         return (self.null_score_diff_threshold or 0.0) if self.version_2_with_negative else None
 
 
@@ -81,7 +82,11 @@ class AnswerOptions(TypedDict, total=False):
 
 
 def answer_settings(source: "Source", given: Mapping[str, Any]) -> AnswerSettings:
-    """Completes the given settings with those of the model and its run, and the defaults."""
+    """Completes the settings that are given by the user.
+
+    A setting that is missing or None in `given` is taken from the model, or else from the run that
+    wrote the model, or else from the defaults of AnswerSettings.
+    """
     default = AnswerSettings()
     settings: dict[str, Any] = {
         name: source.setting(name, int, given.get(name), getattr(default, name))
@@ -104,9 +109,9 @@ def answer_settings(source: "Source", given: Mapping[str, Any]) -> AnswerSetting
 
 
 def check_doc_stride(doc_stride: int, max_seq_length: int) -> None:
-    """Rejects a given stride that has no effect, because it is larger than every window.
+    """Rejects a `doc_stride` set by the user that exceeds the part of the context in any window.
 
-    The default stride is not checked: short windows start right after each other.
+    The default stride is not checked. If it is larger than a window, the windows do not overlap.
     """
     largest = max_seq_length - _NOT_CONTEXT
     if doc_stride > largest:

@@ -45,7 +45,10 @@ class BestSpans(NamedTuple):
 def find_best_spans(
     windows: SpanWindows, logits: Mapping[str, tf.Tensor], settings: AnswerSettings
 ) -> BestSpans:
-    """Finds the best spans with different texts for each question."""
+    """Finds up to K = `n_best_size` spans with different texts for each question.
+
+    `logits` has "start_logits" and "end_logits", [T] each.
+    """
     rows = tf.size(windows.context_of)
     start_logits, end_logits = (logits[f"{end}_logits"] for end in ("start", "end"))
     window, first, last = _window_spans(windows, start_logits, end_logits, settings)
@@ -85,7 +88,12 @@ def _window_spans(
     end_logits: tf.Tensor,
     settings: AnswerSettings,
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """Returns the window, first and last position of the best spans, int32 [M] each."""
+    """Finds the best spans of each window.
+
+    Returns:
+        For each span: the index of its window, and the positions in the window of its first and
+        last token, int32 [M] each.
+    """
     n_best_size, max_answer_length = settings.n_best_size, settings.max_answer_length
     lowest = tf.constant(float("-inf"), tf.float64)
     start, end = (
@@ -101,7 +109,8 @@ def _window_spans(
     end = tf.where(is_context, end, lowest)
     end = tf.pad(end, [[0, 0], [0, max_answer_length - 1]], constant_values=lowest)
 
-    # The K best spans start at no more than K positions, those with the best single spans.
+    # The K best spans of a window start at no more than K positions: those where the best span that
+    # starts there has the highest scores.
     best = start + _largest_ahead(end, max_answer_length)
     first = tf.sort(tf.math.top_k(best, tf.minimum(n_best_size, width)).indices)  # [n, K]
     last = first[..., tf.newaxis] + tf.range(max_answer_length)  # [n, K, max_answer_length]
@@ -134,7 +143,10 @@ def _largest_ahead(values: tf.Tensor, count: int) -> tf.Tensor:
 def _null_logits(
     windows: SpanWindows, start_logits: tf.Tensor, end_logits: tf.Tensor
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Returns the [CLS] logits of each question, from the window where their sum is lowest."""
+    """Returns the start and end logit of [CLS] for each question, float64 [B] each.
+
+    They are from the window of the question in which their sum is lowest.
+    """
     places = windows.input_ids.row_starts()
     start, end = (
         tf.cast(tf.gather(logits, places), tf.float64) for logits in (start_logits, end_logits)

@@ -28,7 +28,7 @@ class SpanWindows(NamedTuple):
         segment_ids: ragged int32 [n, (S)].
         question: int32 [n], the index of the question of each window.
         context_at: int32 [n], the position in the window of its first context token.
-        first_token: int32 [n], the index of that token among the D tokens.
+        first_token: int32 [n], the index of the window's first context token among the D tokens.
         context: strings [C], distinct.
         context_of: int32 [B], the index of the context of each question.
         token_starts: ragged int32 [C, (tokens)], the byte offset of each token in its context.
@@ -61,9 +61,9 @@ class SpanWindows(NamedTuple):
 def make_windows(
     question: tf.Tensor, context: tf.Tensor, tokenizer: BertTokenizer, settings: AnswerSettings
 ) -> SpanWindows:
-    """Tokenizes questions and contexts and splits each pair into windows.
+    """Tokenizes questions and their contexts, strings [B] each, and splits each pair into windows.
 
-    Each question has at least one window, and each context token is in at least one window.
+    Each question has at least one window, and each token of its context is in at least one of them.
     """
     # Tokenize all texts in one call, the contexts first.
     context, context_of = tf.unique(context)

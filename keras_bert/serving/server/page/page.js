@@ -24,14 +24,14 @@ function showError(error) {
   byId("error").hidden = !error;
 }
 
-// Shows a result, and a short text of it for screen readers.
+// Shows a result, and puts a summary of it into the status text for screen readers.
 function showResult(shown, milliseconds) {
   const taken = milliseconds && `Answered in ${Math.max(1, Math.round(milliseconds))} ms.`;
   byId("result").replaceChildren(...shown, ...(taken ? [note(taken)] : []));
   byId("status").textContent = taken ? `${summarize(shown)} ${taken}` : "";
 }
 
-// The request as a command for a shell, in which single quotes end a quoted text.
+// Shows the request as a shell command. In a shell, a single quote ends a quoted text.
 function showCurl(path, body) {
   const quoted = (text) => `'${text.replaceAll("'", "'\\''")}'`;
   const url = quoted(new URL(path, document.baseURI).href);
@@ -42,7 +42,8 @@ function showCurl(path, body) {
 
 async function copyCurl() {
   const copied = () => (byId("copy").textContent = "Copied");
-  // Without HTTPS, browsers have a clipboard on the same machine only: select the text instead.
+  // Without HTTPS, browsers allow access to the clipboard only for a server on the same machine.
+  // The text is then selected instead.
   const select = () => getSelection().selectAllChildren(byId("curl"));
   if (navigator.clipboard) {
     await navigator.clipboard.writeText(byId("curl").textContent).then(copied, select);
@@ -64,7 +65,8 @@ function buildInput({ name, label, rows, sample }) {
   return input;
 }
 
-// Returns what is missing in the form, and marks and focuses the field; null if nothing is.
+// Returns an Error that describes the first incomplete field, and marks and focuses this field.
+// Returns null if the form is complete.
 function missing(task, fields, inputs, values) {
   const empty = fields.findIndex(({ name }) => !values[name].trim());
   const message = empty >= 0 ? fields[empty].missing : task.reject?.(values);

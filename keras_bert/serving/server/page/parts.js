@@ -1,6 +1,6 @@
 // The parts that results are made of: headings, bars, marked texts and legends.
 //
-// Characters are counted as Python counts them, by code point: texts are sliced as arrays of them.
+// Like Python, offsets count code points, so texts are converted to arrays of code points first.
 
 export function element(tag, attributes = {}, ...children) {
   const created = document.createElement(tag);
@@ -60,7 +60,7 @@ export function highlight(text, spans, hues = new Map()) {
   return shown;
 }
 
-// What each color of `highlight` means, from [type, meaning] pairs.
+// A legend of the colors of `highlight`, from [type, meaning] pairs.
 export function legend(types, hues) {
   const list = element("ul", { class: "legend", "aria-label": "Legend" });
   for (const [type, meaning] of types) {

@@ -15,7 +15,7 @@ const TYPES = {
 
 const field = (name, label, rows, sample, missing) => ({ name, label, rows, sample, missing });
 
-// Names of labels that a checkpoint does not name, such as LABEL_3.
+// A checkpoint without label names numbers its labels: LABEL_0, LABEL_1, ...
 const numberOf = (label) => /^LABEL_(\d+)$/.exec(label)?.[1];
 const className = (label) => (numberOf(label) ? `Class ${numberOf(label)}` : label);
 const unnamed = (model) => model.labels?.length && model.labels.every(numberOf);
@@ -245,7 +245,8 @@ export const TASKS = {
   },
 };
 
-// A result in a few words, for screen readers: its notices, and its main text or what it found.
+// A summary of a result for screen readers: its warnings, and its main text or, without one, the
+// first highlighted texts or the notes.
 export function summarize(shown) {
   const textsOf = (kind) => shown.filter((each) => each.matches(kind)).map((x) => x.textContent);
   const main = textsOf(".large").map((text) => `${text}.`);
