@@ -21,7 +21,7 @@ from keras_bert.common.errors import InputError
 
 SMALL = Settings(max_seq_length=32, max_predictions_per_seq=5, dupe_factor=2, num_shards=4)
 # A shard takes some tenths of a second, so that there is time to kill the build.
-SLOW = replace(SMALL, dupe_factor=100, num_shards=16)
+SLOW = replace(SMALL, dupe_factor=200, num_shards=32)
 
 
 @pytest.mark.parametrize(

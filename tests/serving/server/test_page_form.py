@@ -34,6 +34,7 @@ pytestmark = pytest.mark.slow  # Starts servers.
 )
 def test_empty_fields_are_named_and_not_sent(visit, info, texts, message):
     page = visit(tf.function(lambda text: {"a": text}, input_signature=[TEXT]), info)
+    page.locator("textarea").first.wait_for()  # The form is built when export.json has arrived.
     samples = page.locator("textarea").evaluate_all("all => all.map(input => input.value)")
     assert all(samples)
     send(page, **texts)
