@@ -24,6 +24,7 @@ import tensorflow as tf
 from absl import logging
 
 from keras_bert.common.errors import EndedEarly, InputError
+from keras_bert.training.keepalive import keep_connections_alive
 from keras_bert.training.rendezvous import wait_for_workers
 
 _SUM = tf.distribute.ReduceOp.SUM
@@ -43,6 +44,8 @@ _LOST_WORKER_ERRORS = (
 _ABOUT_WORKERS = re.compile(
     "collective|coordination|heartbeat|connect|socket|peer|task:", re.IGNORECASE
 )
+# A worker adds this to the error of its call to another worker, and passes it on to its callers.
+_CALLED = re.compile(r"remote target /job:\w+/replica:\d+/task:(\d+) while calling")
 # Worker 0 runs this service; if it does not answer, the message names no worker.
 _SERVICE_OF_WORKER_0 = "RPC: /tensorflow.CoordinationService/"
 
@@ -124,6 +127,7 @@ def join(cluster: Cluster, timeout: float) -> tf.distribute.Strategy:
             strategy = tf.distribute.MultiWorkerMirroredStrategy()
     finally:
         signal.alarm(0)
+    keep_connections_alive({int(worker.rpartition(":")[2]) for worker in cluster.workers})
     if in_main_thread:  # TensorFlow has installed its own SIGTERM handler, which does nothing.
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
     return strategy
@@ -224,13 +228,24 @@ def _convert_lost_worker_errors(workers: int, index: int) -> Iterator[None]:
         if workers == 1 or not _ABOUT_WORKERS.search(message):
             raise
         logging.warning("TensorFlow reports: %s", error.message.splitlines()[-1])
-        named = {int(other) for other in re.findall(r"task:(\d+)", message)}
-        if not named and _SERVICE_OF_WORKER_0 in message:
-            named = {0}
-        if not named and workers == 2:
-            named = {1 - index}
-        lost = f"worker {min(named)}" if named else "another worker"
-        raise EndedEarly(f"lost the connection to {lost}") from error
+        raise EndedEarly(_lost_connection(error.message, workers, index)) from error
+
+
+def _lost_connection(message: str, workers: int, index: int) -> str:
+    """Returns which worker lost the connection to which, as far as an error message has it."""
+    # The first call failed; the second one was a call of the first caller, and so on.
+    calls = [*dict.fromkeys([*map(int, _CALLED.findall(message)), index])]
+    if len(calls) > 1:
+        called, caller = calls[:2]
+        if index in (called, caller):
+            return f"lost the connection to worker {called if caller == index else caller}"
+        return f"worker {caller} lost the connection to worker {called}"
+    named = {int(other) for other in re.findall(r"task:(\d+)", message)} - {index}
+    if not named and _SERVICE_OF_WORKER_0 in message:
+        named = {0}
+    if not named and workers == 2:
+        named = {1 - index}
+    return f"lost the connection to {f'worker {min(named)}' if named else 'another worker'}"
 
 
 def _sum_of_firsts(

@@ -25,6 +25,7 @@ from keras_bert.common.errors import EndedEarly, InputError, InUse
 
 _HELLO = b"keras_bert worker "
 _ACCEPTED = b"keras_bert accepted"
+_CONNECTED = b"keras_bert connected to all"  # Also accepted.
 _REJECTED = b"keras_bert rejected: "
 # The first bytes that TensorFlow sends (HTTP/2). A worker that is already connected to all others
 # starts TensorFlow, which may connect to this worker while this worker still waits.
@@ -35,7 +36,10 @@ _INDEX = slice(len(_HELLO), len(_HELLO) + 2)
 
 
 def wait_for_workers(workers: Sequence[str], index: int, timeout: float) -> None:
-    """Waits until this worker has connected to every other worker, and each of them to this one.
+    """Waits until every worker has connected to every other worker.
+
+    A worker thus does not start TensorFlow's wait, which may never end, while two others cannot
+    reach each other.
 
     Raises:
         InUse: another process uses this worker's port.
@@ -52,8 +56,9 @@ def wait_for_workers(workers: Sequence[str], index: int, timeout: float) -> None
         while True:
             left = deadline - time.monotonic()
             call = functools.partial(_call, hello, min(_CALL_TIMEOUT, max(left, 0.2)))
-            answers = list(threads.map(call, [workers[other] for other in others]))
-            for other, answer in zip(others, answers, strict=True):
+            calls = threads.map(call, [workers[other] for other in others])
+            answers = dict(zip(others, calls, strict=True))
+            for other, answer in answers.items():
                 if answer.startswith(_REJECTED):
                     # The other worker calls this one within this time and is rejected, too.
                     time.sleep(_CALL_TIMEOUT + 0.5)
@@ -62,14 +67,16 @@ def wait_for_workers(workers: Sequence[str], index: int, timeout: float) -> None
                         f"TF_CONFIG: worker {other}, {workers[other]}, {reason} this worker, which "
                         f"is worker {index} of {json.dumps([*workers])}"
                     )
-            if all(answers) and reception.callers.issuperset(others):
+            missing = [o for o in others if not answers[o] or o not in reception.callers]
+            reception.is_connected |= not missing
+            waiting = [o for o in others if answers[o] == _ACCEPTED]
+            if not missing and not waiting:
                 return
             if time.monotonic() > deadline:
-                missing = [workers[other] for other in others if other not in reception.callers]
+                state = "not connected" if missing else "waiting for each other or a lost worker"
                 raise EndedEarly(
-                    f"worker {index} of {len(workers)} waited {timeout:.0f} s "
-                    "(--worker_timeout); not connected: "
-                    f"{', '.join(missing) or 'a worker that connected earlier'}"
+                    f"worker {index} of {len(workers)} waited {timeout:.0f} s (--worker_timeout); "
+                    f"{state}: {', '.join(workers[other] for other in missing or waiting)}"
                 )
             time.sleep(0.2)
 
@@ -143,12 +150,13 @@ def _call(hello: bytes, seconds: float, address: str) -> bytes:
 class _Reception:
     """Answers the calls of other workers in threads.
 
-    `callers` contains the indices of the workers whose calls were accepted. Rejected calls, and
-    calls of other programs, are logged once for each host and reason.
+    The answers contain whether this worker `is_connected` to all others. Other calls are logged
+    once for each host and reason.
     """
 
     def __init__(self, listener: socket.socket, hello: bytes):
         self.callers: set[int] = set()
+        self.is_connected = False
         self._listener, self._hello = listener, hello
         self._logged: set[tuple[str, str]] = set()
         self._closed = threading.Event()
@@ -183,7 +191,8 @@ class _Reception:
                 mismatch = self._mismatch(received)
                 if not mismatch:
                     self.callers.add(int.from_bytes(received[_INDEX], "big"))
-                connection.sendall(_REJECTED + mismatch.encode() if mismatch else _ACCEPTED)
+                accepted = _CONNECTED if self.is_connected else _ACCEPTED
+                connection.sendall(_REJECTED + mismatch.encode() if mismatch else accepted)
         if mismatch:
             self._log_ignored(host, f"{mismatch} this worker")
         elif not self._is_hello(received) and not received.startswith(_TENSORFLOW):

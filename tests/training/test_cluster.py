@@ -93,6 +93,15 @@ def test_only_one_device_of_each_worker_contributes_to_a_sum(mirrored):
     assert _sum_of_firsts(mirrored, 2)(value).numpy() == value.numpy()
 
 
+def called(*workers):
+    """Returns TensorFlow's message about a failed call that was passed on from worker to worker."""
+    target = "Additional GRPC error information from remote target /job:worker/replica:0/task:{}"
+    lines = [
+        f"{target.format(n)} while calling /tensorflow.WorkerService/RecvBuf:" for n in workers
+    ]
+    return "\n".join(["Collective ops is aborted by: recvmsg:Connection timed out", *lines])
+
+
 OWN = "{{node Cast}} /job:worker/replica:0/task:0/device:CPU:0"
 
 
@@ -125,11 +134,19 @@ def test_errors_about_another_worker_report_the_lost_connection(error, who):
             "worker 0",
         ),
         ("Socket closed", "another worker"),
+        (called(2), "worker 2"),
+        # This worker called worker 0, which had called worker 2.
+        (called(2, 0), "worker 2, worker 0"),
+        # Worker 0 had called worker 2, which had called this worker.
+        (called(1, 2, 0), "worker 2"),
+        (called(0, 2, 0), "worker 0, worker 2"),
     ],
 )
 def test_lost_worker_of_several_is_named_if_the_error_identifies_it(who, named):
+    lost, *caller = named.split(", ")
+    line = f"lost the connection to {lost}"
     with (
-        pytest.raises(EndedEarly, match=f"^lost the connection to {named}$"),
+        pytest.raises(EndedEarly, match=f"^{' '.join([*caller, line])}$"),
         _convert_lost_worker_errors(3, 1),
     ):
         raise tf.errors.UnavailableError(None, None, who)

@@ -199,6 +199,33 @@ def test_workers_that_do_not_answer_are_called_in_parallel(addresses, monkeypatc
     assert time.monotonic() - start < 5  # Sequential calls would take 30 times 0.3 s.
 
 
+def test_all_workers_end_if_two_cannot_reach_each_other(addresses, monkeypatch):
+    """Worker 0 reaches both. TensorFlow's wait, which it would start, never ends."""
+    call = rendezvous._call
+
+    def separated(hello, seconds, address):
+        caller = int.from_bytes(hello[rendezvous._INDEX], "big")
+        return (
+            b"" if {caller, addresses.index(address)} == {1, 2} else call(hello, seconds, address)
+        )
+
+    monkeypatch.setattr(rendezvous, "_call", separated)
+
+    def worker(index):
+        with pytest.raises(EndedEarly) as error:
+            # Worker 0 ends first, while the others still answer.
+            rendezvous.wait_for_workers(addresses, index, timeout=2 + index)
+        return str(error.value)
+
+    with ThreadPoolExecutor() as threads:
+        errors = [*threads.map(worker, range(3))]
+    _, second, third = addresses
+    state = "waiting for each other or a lost worker"
+    assert errors[0].endswith(f" (--worker_timeout); {state}: {second}, {third}")
+    assert third in errors[1]
+    assert second in errors[2]
+
+
 class AbortedListener:
     """A listener whose connections are aborted before accept; the third one ends the wait."""
 
