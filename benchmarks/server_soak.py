@@ -1,12 +1,13 @@
-"""Runs the small server for long under valid, hostile and disconnecting clients.
+"""Runs the server for a long time while clients send valid and hostile requests and disconnect.
 
     apt-get install wrk
     .venv/bin/python benchmarks/server_soak.py --export_dir=serving/mrpc [--minutes=30]
 
 `--export_dir` is an exported model with the input `text`. wrk sends valid requests on `--clients`
 connections. At the same time, one client sends hostile requests, one disconnects before the answer
-or in the middle of the body, and one asks for /healthz every 20 ms. The longest wait of the latter
-is an upper bound of the event loop's longest stall: it includes the waits of the client itself.
+or in the middle of the body, and one asks for /healthz every 20 ms. Its longest wait
+shows the longest stall of the event loop, except for up to 20 ms between two requests. It also
+includes the time in which the client itself had no core.
 
 A valid request is lost if wrk got no answer, and an error if its status is not 2xx. A hostile
 request must be answered with a status of 400 to 499. The memory is the median of the server's RSS
@@ -42,16 +43,14 @@ HOSTILE = {
     "numbers": (b'{"instances":[' + b"0," * (SIZE // 2) + b"0]}", False),
     "missing comma": (b'{"instances":["' + b"a" * SIZE + b'" "a"]}', False),
     "many rows": (b'{"instances":[' + b'"a",' * 5000 + b'"a"]}', False),
-    "no JSON": (b"\xff" * 1000, False),
+    "not JSON": (b"\xff" * 1000, False),
 }
 
 
 def connect(url: str) -> socket.socket:
     """Opens a connection to the server."""
     host, port = url.removeprefix("http://").split(":")
-    client = socket.create_connection((host, int(port)), timeout=120)
-    client.settimeout(120)
-    return client
+    return socket.create_connection((host, int(port)), timeout=120)
 
 
 def head(length: int, compressed: bool = False) -> bytes:
@@ -62,7 +61,7 @@ def head(length: int, compressed: bool = False) -> bytes:
     ).encode()
 
 
-class Clients:
+class SoakClients:
     """Sends requests in threads until `stop` is set, and records the answers and waits.
 
     `pid` is the process id of the server, whose memory is recorded too.
@@ -145,7 +144,7 @@ def main(argv: Sequence[str]) -> None:
     del argv
     server, url = start_server()
     threading.Thread(target=server.stderr.read, daemon=True).start()  # Else the pipe fills.
-    clients = Clients(url, server.pid)
+    clients = SoakClients(url, server.pid)
     threads = clients.start()
     try:
         report = run_wrk(url, round(60 * FLAGS.minutes))
@@ -166,7 +165,7 @@ def main(argv: Sequence[str]) -> None:
     print(f"unexpected answers {len(clients.unexpected)} {clients.unexpected[:5]}")
     print(f"longest wait       {1000 * waits[-1]:.0f} ms for /healthz, of {len(waits)}")
     print(f"99.9 % of waits    below {1000 * waits[int(0.999 * len(waits))]:.0f} ms")
-    print(f"memory             {middle:.0f} MB, then {last:.0f} MB ({last / middle - 1:+.1%})")
+    print(f"memory             {middle:.0f} MiB, then {last:.0f} MiB ({last / middle - 1:+.1%})")
     print(f"exit code          {server.wait(60)}")
 
 

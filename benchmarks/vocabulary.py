@@ -75,9 +75,9 @@ def ours(corpus: str, vocab_file: str) -> dict[str, float]:
         seconds[part], started = time.perf_counter() - started, time.perf_counter()
 
     sys.path.insert(0, str(ROOT))
-    from keras_bert.programs import program
+    from keras_bert.common.tensorflow_start import start_tensorflow
 
-    program.start_tensorflow()
+    start_tensorflow()
     import keras_bert.text.tokenizer  # noqa: F401
     from data_tools.corpus.documents import Reading
     from data_tools.corpus.odd_input import OddInput

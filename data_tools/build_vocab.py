@@ -37,7 +37,7 @@ from keras_bert.common import files
 from keras_bert.common.errors import InputError
 from keras_bert.programs.flags import Definitions
 from keras_bert.programs.program import Program, reject_arguments
-from keras_bert.text.vocabulary import SPECIAL_TOKENS, unused_ids
+from keras_bert.text.vocabulary import SPECIAL_TOKENS, first_difference
 
 _LEARNING_FLAGS = ("vocab_size", "num_unused", "pad_to_multiple_of")
 _EXTENSION_FLAGS = ("num_new_words",)
@@ -149,15 +149,12 @@ def build_extended_vocab(
     existing = load_extensible(extension.extend_vocab, do_lower_case, num_new_words)
     input_files = find_input_files(input_file)
     _check_writable(vocab_file)
-    replaceable = {*unused_ids(existing)}
 
-    def may_be_extended(tokens: list[str]) -> bool:
-        return len(tokens) == len(existing) and all(
-            old == new or place in replaceable
-            for place, (old, new) in enumerate(zip(existing, tokens, strict=True))
-        )
+    def is_extended(tokens: list[str]) -> bool:
+        is_as_long = len(tokens) == len(existing)
+        return is_as_long and first_difference(tokens, existing, may_extend=True) is None
 
-    _check_existing(vocab_file, may_be_extended)
+    _check_existing(vocab_file, is_extended)
     odd = OddInput()
     words = count_words(input_files, reading, do_lower_case, odd)
     vocab, new_words = extend_vocab(

@@ -111,7 +111,7 @@ def manifest_statistics(found: list[RecordFiles]) -> dict[str, Any]:
     """Collects the corpus statistics of the manifests; returns {} if there is no manifest.
 
     Returns:
-        "documents" and "sentences", their number in all manifests; "next_sentence", the setting in
+        "documents" and "sentences", the sums over the manifests; "next_sentence", the setting in
         the first manifest; and "odd", the counts of input that is empty, malformed or too long, as
         `OddInput.to_dict` returns them.
     """

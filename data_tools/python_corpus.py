@@ -212,7 +212,7 @@ def reads_as_english(sentence: str) -> bool:
 
 
 def is_held_out(name: str) -> bool:
-    """Returns whether a document belongs to eval.txt: one in HELD_OUT_EVERY, by a hash of names."""
+    """Returns whether a document belongs to eval.txt: one in HELD_OUT_EVERY, by its name's hash."""
     return hashlib.sha256(name.encode()).digest()[0] % HELD_OUT_EVERY == 0
 
 

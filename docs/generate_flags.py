@@ -120,7 +120,7 @@ def index(programs: Sequence[tuple[Program, str]]) -> str:
             "| 0 | success |",
             "| 1 | invalid input or too little memory, reported in one line; also `--help` |",
             "| 75 | the run was stopped by SIGTERM or lost a worker, or another process uses its "
-            "folder or port; the same command resumes it |",
+            "folder or the worker's port; the same command resumes it |",
             "| 130 | Ctrl-C |",
             "| 141 | the reader of stdout has ended, as in `--help \\| head -1` |",
             "",

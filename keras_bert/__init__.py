@@ -75,7 +75,8 @@ def __getattr__(name: str) -> object:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     module = _MODULES[name]
     if module.startswith(("keras_bert.tasks", "keras_bert.text")) or (
-        module == "keras_bert.models" and os.environ.get("KERAS_BACKEND") in (None, "tensorflow")
+        module == "keras_bert.models"
+        and os.environ.get("KERAS_BACKEND") in (None, "", "tensorflow")
     ):
         from keras_bert.common.tensorflow_start import start_tensorflow
 

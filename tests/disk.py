@@ -8,10 +8,18 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
+
+
+def skip_unless_needed(name: str, reason: str) -> NoReturn:
+    """Skips a test, or fails it if the variable KERAS_BERT_NEEDS_`name` is set, as in .ci/run."""
+    if f"KERAS_BERT_NEEDS_{name}" in os.environ:
+        pytest.fail(reason)
+    pytest.skip(reason)
 
 
 @dataclass(frozen=True)
@@ -41,10 +49,11 @@ def small_disk(tmp_path: Path) -> Iterator[SmallDisk]:
     command = ["mount", "-t", "tmpfs", "-o", "size=16m", "tmpfs", str(folder)]
     try:
         mounted = subprocess.run(command, capture_output=True, text=True, check=False)
+        reason = mounted.stderr.strip() if mounted.returncode else ""
     except FileNotFoundError as error:
-        pytest.skip(f"needs a small disk: {error}")
-    if mounted.returncode:
-        pytest.skip(f"needs a small disk: {mounted.stderr.strip()}")
+        reason = str(error)
+    if reason:
+        skip_unless_needed("DISK", f"needs a small disk: {reason}")
     try:
         (folder / "files").mkdir()
         yield SmallDisk(folder / "files", folder / "filler")
@@ -63,11 +72,10 @@ _FLUSHES = ("fsync", "fdatasync")
 def trace_files(tmp_path: Path) -> Callable[[str, Path], FileCalls]:
     """Returns a function: (Python code, folder) -> the calls that the code makes on its files.
 
-    The code runs in a process of its own under strace; without strace, the test is skipped. If
-    KERAS_BERT_NEEDS_STRACE is set, as in continuous integration, the test fails instead.
+    The code runs in a process of its own under strace; without strace, the test is skipped.
     """
-    if not shutil.which("strace") and "KERAS_BERT_NEEDS_STRACE" not in os.environ:
-        pytest.skip("strace is not installed")
+    if not shutil.which("strace"):
+        skip_unless_needed("STRACE", "strace is not installed")
 
     def trace(code: str, folder: Path) -> FileCalls:
         log = tmp_path / "strace.log"
@@ -76,7 +84,8 @@ def trace_files(tmp_path: Path) -> Callable[[str, Path], FileCalls]:
         command += ["-e", f"trace={calls}", sys.executable, "-c", code]
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
         if "ptrace" in done.stderr and "not permitted" in done.stderr:
-            pytest.skip(f"strace may not trace processes: {done.stderr.splitlines()[0]}")
+            line = done.stderr.splitlines()[0]
+            skip_unless_needed("STRACE", f"strace may not trace processes: {line}")
         assert done.returncode == 0, done.stderr[-3000:]
         lines = log.read_text(errors="replace").splitlines()
         parsed = [call for line in lines if (call := _parse(line))]

@@ -47,10 +47,10 @@ def find_or_make_plan(
         entries |= "note" >> beam.Map(_write_entries, inputs_file)
     inputs, odd = [], OddInput()
     described = beam_files.read_json(inputs_file)
-    for (_, entry), found in zip(described, requested["inputs"], strict=True):
+    for (_, entry), _ in zip(described, requested["inputs"], strict=True):
         if "error" in entry:
             raise InputError(entry["error"])
-        inputs.append(found | entry)
+        inputs.append(entry)
         odd.merge(entry["odd"])
     odd.log()
     plan = build.make_plan(requested, inputs, partition.default_num_buckets(requested["inputs"]))

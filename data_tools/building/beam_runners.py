@@ -51,7 +51,8 @@ def parse_options(runner: str, options: Sequence[str]) -> PipelineOptions:
         std_logging.disable(std_logging.NOTSET)
     # A job server (Flink, Spark) may have additional options, which are requested later.
     if unknown and not isinstance(created, PortableRunner):
-        raise InputError(f"options after --: {runner} has no option {unknown[0]!r}")
+        name = runner.rpartition(".")[2]
+        raise InputError(f"options after --: {name} has no option {unknown[0]!r}")
     if is_dask:
         dask_cluster.check_cluster(parsed)
     return parsed

@@ -42,9 +42,11 @@ def with_defaults(options: Sequence[str]) -> list[str]:
     """
     if importlib.util.find_spec("distributed") is None:
         raise InputError(
-            "--runner=DaskRunner: Dask is not installed; install it with pip install -e '.[dask]'"
+            "--runner=DaskRunner: Dask is not installed; expected the extra dask: "
+            "pip install 'keras-bert-pipeline[dask]'"
         )
     defaults = [f"--dask_connection_timeout={_TIMEOUT_SECONDS}"]
+    # These options exclude each other; argparse also accepts abbreviations of their names.
     if not any(option.startswith(("--dask_np", "--dask_pa")) for option in options):
         defaults.append(f"--dask_npartitions={_MAX_PARTITIONS}")
     return [*defaults, *options]  # If an option is given twice, the later one applies.

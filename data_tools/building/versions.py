@@ -41,12 +41,11 @@ def check_worker(expected: Mapping[str, str]) -> None:
     Raises:
         InputError: if a version differs; the message lists the differences.
     """
-    found = [
-        f"{name} {here}; expected {there}"
-        for name, there, here in differences(expected, build_versions())
-    ]
-    if found:
+    differing = differences(expected, build_versions())
+    if differing:
+        found = ", ".join(f"{name} {here}" for name, _, here in differing)
+        wanted = ", ".join(f"{name} {there}" for name, there, _ in differing)
         raise InputError(
-            f"worker on {socket.gethostname()}: has {', '.join(found)}, as on the launching "
-            "machine, because the versions determine the bytes of the dataset"
+            f"worker on {socket.gethostname()}: has {found}; expected {wanted}, as on the "
+            "launching machine, because the versions determine the bytes of the dataset"
         )

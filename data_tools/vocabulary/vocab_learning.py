@@ -37,8 +37,10 @@ def learn_vocab(
     alphabet = alphabet_tokens(words, alphabet_limit(vocab_size, num_unused), min_frequency)
     if not alphabet:
         raise InputError(
-            f"--vocab_size={vocab_size}: no room for the first character of the corpus in addition "
-            f"to {num_special} special tokens; expected a larger size, or a corpus with words"
+            f"--vocab_size={vocab_size}: no character of the corpus becomes a token: each occurs "
+            f"fewer than --min_frequency={min_frequency} times, or does not fit in addition to "
+            f"{num_special} special tokens; expected a larger size, a lower --min_frequency or "
+            "more text"
         )
     learned = _learn_tokens(words, alphabet, vocab_size - num_special, min_frequency)
     num_unused += -(num_special + len(learned)) % pad_to_multiple_of

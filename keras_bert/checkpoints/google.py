@@ -88,20 +88,18 @@ def open_google_checkpoint(path: Path) -> Checkpoint:
     """
     if path.suffix == ".zip":
         with unpacked(path, f"{CONFIG}|{VOCAB}") as folder:
-            settings, config, vocab = _read_config_and_vocab(folder, path)
+            settings, config, vocab, casing = _read_config_and_vocab(folder, path)
         open_weights = partial(_open_zip, path)
     else:
         prefix = _prefix(path) if path.is_dir() else path
-        settings, config, vocab = _read_config_and_vocab(prefix.parent, prefix.parent)
+        settings, config, vocab, casing = _read_config_and_vocab(prefix.parent, prefix.parent)
         open_weights = partial(_open_weights, prefix)
-    do_lower_case = value_of(path, settings, "do_lower_case", bool, guess_lower_case(vocab, path))
-    settings.pop("do_lower_case", None)
     return Checkpoint(
         path=path,
         kind="a TF1 checkpoint in Google's format",
         config=config,
         vocab=vocab,
-        do_lower_case=do_lower_case,
+        do_lower_case=guess_lower_case(vocab, path) if casing is None else casing,
         settings=settings,
         open_weights=open_weights,
     )
@@ -147,8 +145,8 @@ def write_google_checkpoint(
 
 def _read_config_and_vocab(
     folder: Path, where: Path
-) -> tuple[dict[str, Any], BertConfig, list[str] | None]:
-    """Returns a folder's settings, config and vocabulary; error messages call it `where`."""
+) -> tuple[dict[str, Any], BertConfig, list[str] | None, bool | None]:
+    """Returns a folder's settings, config, vocabulary and casing; errors call it `where`."""
     if not (folder / CONFIG).is_file():
         raise InputError(
             f"{where}: has no {CONFIG}; expected it next to the weights. Copy the one that was "
@@ -158,15 +156,16 @@ def _read_config_and_vocab(
     exact = settings.pop(_EXACT_ACT, None)
     if settings.get("hidden_act", "gelu") == "gelu":
         settings["hidden_act"] = exact or "gelu_new"
-    known = {key: value for key, value in settings.items() if key != "do_lower_case"}
+    casing = value_of(where / CONFIG, settings, "do_lower_case", bool, None)
+    settings.pop("do_lower_case", None)
     try:
-        config = BertConfig.from_dict(known)
+        config = BertConfig.from_dict(settings)
     except InputError as error:
         raise InputError(f"{where / CONFIG}: {error}") from None
     vocab = load_vocab(folder / VOCAB) if (folder / VOCAB).is_file() else None
     if vocab:
         vocab = fit_vocab(vocab, config.vocab_size, where / VOCAB)
-    return settings, config, vocab
+    return settings, config, vocab, casing
 
 
 def _prefix(folder: Path) -> Path:
@@ -225,6 +224,6 @@ def _open_weights(prefix: Path) -> Iterator[StoredWeights]:
 
 @contextlib.contextmanager
 def _open_zip(path: Path) -> Iterator[StoredWeights]:
-    files = rf"{CONFIG}|{VOCAB}|checkpoint|.*\.index|.*\.data-\d+-of-\d+"
+    files = r"checkpoint|.*\.index|.*\.data-\d+-of-\d+"
     with unpacked(path, files) as folder, _open_weights(_prefix(folder)) as stored:
         yield StoredWeights(**{**vars(stored), "source": str(path)})

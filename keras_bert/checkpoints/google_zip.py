@@ -38,8 +38,6 @@ def unpacked(path: Path, selected: str) -> Iterator[Path]:
                     # Reads at most `file_size` bytes, even if the archive contains more.
                     with archive.open(member) as source, open(Path(folder, name), "wb") as target:
                         shutil.copyfileobj(source, target)
-        except InputError:
-            raise
         except failures as error:
             raise InputError(f"{path}: cannot be extracted ({error})") from None
         yield Path(folder)

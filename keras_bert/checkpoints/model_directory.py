@@ -167,7 +167,7 @@ def _pickle_hint(path: Path) -> str:
 
 
 def _check_settings(path: Path, settings: Mapping[str, Any]) -> None:
-    """Checks the types of `id2label` and `architectures`, and that `hidden_act` is not null."""
+    """Checks the types of `id2label` and `architectures`."""
     names = settings.get("id2label") or {}
     if not isinstance(names, dict) or not all(isinstance(name, str) for name in names.values()):
         raise InputError(
@@ -181,10 +181,6 @@ def _check_settings(path: Path, settings: Mapping[str, Any]) -> None:
         raise InputError(
             f"{path}: architectures is {json.dumps(architectures)}; expected a list of class "
             'names, such as ["BertModel"]'
-        )
-    if "hidden_act" in settings and settings["hidden_act"] is None:
-        raise InputError(
-            f"{path}: hidden_act is null; expected the name of an activation, such as gelu"
         )
 
 

@@ -5,8 +5,9 @@ it lists. Weights are always written to a single `model.safetensors`.
 """
 
 import contextlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from safetensors import SafetensorError, safe_open
@@ -96,16 +97,31 @@ def open_safetensors(folder: Path) -> Iterator[StoredWeights]:
         yield stored
 
 
-def _current_names(source: Path, names: Iterable[str]) -> dict[str, str]:
-    """Returns {current name: name in the file}; the names in older files may differ."""
+def _current_names(source: Path, files: Mapping[str, safe_open]) -> dict[str, str]:
+    """Returns {current name: name in the file}; the names in older files may differ.
+
+    Files of transformers may contain a shared weight under both of its names; equal copies count as
+    one weight.
+    """
     names_in_file: dict[str, str] = {}
-    for name in names:
+    for name, file in files.items():
         first = names_in_file.setdefault(current_name(name), name)
-        if first != name:
+        if first == name:
+            continue
+        if not _are_equal(files[first].get_slice(first), file.get_slice(name)):
             raise InputError(
-                f"{source}: {first} and {name} are two names of one weight; expected one of them"
+                f"{source}: {first} and {name} are two names of one weight, with different values; "
+                "expected one of them"
             )
     return names_in_file
+
+
+def _are_equal(a: Any, b: Any) -> bool:
+    """Returns whether two slices of safetensors have equal values."""
+    try:
+        return a.get_dtype() == b.get_dtype() and np.array_equal(a[:], b[:])
+    except (AttributeError, TypeError):  # NumPy has no 8-bit floats.
+        return False
 
 
 def _shards(index: Path) -> list[Path]:

@@ -174,8 +174,9 @@ def load_weights(model: keras.Model, stored: StoredWeights) -> LoadReport:
     pooler or a head completely, that part stays newly initialized.
 
     Raises:
-        InputError: weights are missing, have another shape, are not in the encoder, are not floats,
-            or contain inf or NaN. All mismatches are listed.
+        InputError: weights are missing, have another shape, or are not in the model's encoder (all
+            of these are listed); or a weight is not a float, or contains inf or NaN (the first one
+            is reported).
     """
     layout = stored.layout
     names = {variable.path: layout.name(variable.path) for variable in model.weights}

@@ -1,1 +1,1 @@
-"""Provides to all other packages: errors, file access, locks, random bits, Ctrl-C handling."""
+"""Provides errors, file access, locks, random bits and Ctrl-C handling to all other packages."""

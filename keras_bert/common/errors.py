@@ -10,7 +10,7 @@ class InputError(ValueError):
 
 
 class InUse(InputError):
-    """Raised when another process holds a lock or a port that this process needs.
+    """Raised when another process uses the run's folder, or this worker's port in TF_CONFIG.
 
     The same command works once that other process has ended. Programs print the message as for an
     `InputError`, but exit with `EndedEarly.EXIT_CODE`, so supervisors restart them.
@@ -20,8 +20,8 @@ class InUse(InputError):
 class EndedEarly(Exception):
     """Raised when a run stops for a reason outside its settings; the same command resumes it.
 
-    The reason is a signal, or the loss of another worker process. Programs print the one-line
-    message and exit with EXIT_CODE, so `keras_bert.training.supervise` restarts them.
+    For example, the run received SIGTERM, or another worker process was lost. Programs print the
+    one-line message and exit with EXIT_CODE, so `keras_bert.training.supervise` restarts them.
     """
 
     EXIT_CODE = 75  # EX_TEMPFAIL in sysexits.h: a temporary failure, try again

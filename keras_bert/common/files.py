@@ -123,7 +123,7 @@ def atomic_path(
 
 
 def _remove_leftovers(path: Path) -> None:
-    """Removes partial files that killed writers of this path left behind."""
+    """Removes partial files of killed writers of a path, and restores a folder they had renamed."""
     leftover = re.compile(re.escape(f".{path.name}.") + r"([0-9a-f]{8})\.(\d{1,9})\.partial")
     for match in filter(None, map(leftover.fullmatch, os.listdir(path.parent))):
         partial = path.with_name(match[0])

@@ -9,7 +9,6 @@ import keras
 from keras_bert.common.errors import InputError
 from keras_bert.config import BertConfig
 from keras_bert.models.layers.configured import bert_config
-from keras_bert.models.memory import check_weights_fit
 
 # The inputs of all networks. A network ignores optional inputs that it does not use.
 _REQUIRED = ("input_ids", "input_mask", "segment_ids")
@@ -41,7 +40,6 @@ class BertNetwork(keras.Model):
     def __init__(self, config: BertConfig | Mapping[str, Any], **kwargs: Any):
         super().__init__(**kwargs)
         self.config = bert_config(config)
-        check_weights_fit(self.config)
 
     @classmethod
     def from_pretrained(cls, path: str | os.PathLike, *, dtype: Any = None, **kwargs: Any) -> Self:

@@ -15,6 +15,7 @@ from keras_bert.models.layers.embeddings import BertEmbeddings
 from keras_bert.models.layers.heads import Pooler
 from keras_bert.models.layers.recompute import recomputed
 from keras_bert.models.layers.transformer import TransformerBlock
+from keras_bert.models.memory import check_weights_fit
 
 
 @keras.saving.register_keras_serializable(package="keras_bert")
@@ -40,6 +41,7 @@ class BertEncoder(BertNetwork):
         self, config: BertConfig | Mapping[str, Any], name: str = "encoder", **kwargs: Any
     ):
         super().__init__(config, name=name, **kwargs)
+        check_weights_fit(self.config)
         config, dtype = self.config, self.dtype_policy
         self.embeddings = BertEmbeddings(config, dropout_site=0, name="embeddings", dtype=dtype)
         self.blocks = [

@@ -1,7 +1,7 @@
 """Rejects networks and batches that cannot fit in memory, before they are allocated.
 
-The estimates are lower bounds, so nothing is rejected that would fit. A network or batch that is
-accepted may still exhaust the memory.
+The estimates assume float32 weights in the memory of the machine, and 2-byte activations. A network
+or batch that is accepted may still exhaust the memory.
 """
 
 import keras
@@ -10,7 +10,7 @@ from keras_bert.common import host_memory
 from keras_bert.common.errors import InputError
 from keras_bert.config import BertConfig
 
-_WEIGHT_BYTES = 4  # Variables are float32 under every dtype policy of keras_bert.
+_WEIGHT_BYTES = 4  # float32; the int8 kernels of a quantized model need less.
 _ACTIVATION_BYTES = 2  # The size in the smallest compute dtypes, bfloat16 and float16.
 
 

@@ -16,7 +16,7 @@ from absl.flags import FlagValues
 # Upper bounds of flags, above all sensible values; larger ones would exhaust memory or time.
 MAX_BATCH_SIZE = 2**20
 MAX_SEQ_LENGTH = 2**16
-MAX_REPEATS = 1e6  # of the training examples, or of a recipe
+MAX_REPEATS = 1e6  # passes over the training examples
 
 # The modules of absl whose flags every program accepts; importing them defines the flags.
 _ABSL = (app.__name__, logging.__name__)
@@ -158,7 +158,10 @@ class _FloatParser(flags.FloatParser):
     """Rejects `inf` and `nan`, which bounds do not reject."""
 
     def convert(self, argument: int | float | str) -> float:
-        value = super().convert(argument)
+        try:
+            value = super().convert(argument)
+        except OverflowError:  # An integer with hundreds of digits, in a recipe or in run.json.
+            value = math.inf
         if not math.isfinite(value):
             raise ValueError("expected a finite number")
         return value

@@ -46,8 +46,9 @@ def main(flags: FlagValues, arguments: Sequence[str]) -> None:
     phases = read_phases(flags)
     if not flags.dry_run:
         check_output_dir(flags.output_dir, flags.init_checkpoint)
-        entries = f"{flags.input_file},{flags.eval_file}".split(",")
-        check_not_input_folder(flags.output_dir, map(str.strip, entries))
+        names = ("input_file", "eval_file")
+        inputs = ",".join(phase.flags[name] for phase in phases for name in names)
+        check_not_input_folder(flags.output_dir, map(str.strip, inputs.split(",")))
     start_tensorflow()  # Imported after the checks, so that invalid flags fail fast.
     from keras_bert.tasks.pretraining.dry_run import dry_run
     from keras_bert.tasks.pretraining.phases import pretrain_phases

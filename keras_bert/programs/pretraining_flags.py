@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from keras_bert.programs.flags import MAX_BATCH_SIZE, MAX_REPEATS, MAX_SEQ_LENGTH, Definitions
+from keras_bert.programs.flags import MAX_BATCH_SIZE, MAX_SEQ_LENGTH, Definitions
 from keras_bert.programs.run_flags import define_computing, define_export
 
 # Flags that do not change the result, so they may differ when a run is resumed.
@@ -52,8 +52,7 @@ def define_flags(define: Definitions) -> None:
         "recipe_scale",
         1.0,
         "Factor by which the numbers of steps of a recipe are multiplied.",
-        0.0,
-        MAX_REPEATS,
+        lower_bound=0.0,
     )
     define.boolean(
         "dry_run",
@@ -143,8 +142,8 @@ def define_flags(define: Definitions) -> None:
     define.integer(
         "max_eval_steps",
         0,
-        "Maximum number of evaluation batches; 0: all of --eval_file, or 100,000 training "
-        "examples, but at most 5% of the training time.",
+        "Maximum number of evaluation batches; 0: all of --eval_file. Without --eval_file, 100,000 "
+        "training examples, or fewer if these would take more than 5% of the training time.",
         lower_bound=0,
     )
     define.enum("optimizer", "adamw", ["adamw", "lamb"], "Optimizer.")

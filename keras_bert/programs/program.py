@@ -2,9 +2,9 @@
 
 Exit code 0 means success. For other codes, one line is printed to stderr: 1 for an unknown flag, an
 invalid flag value, an `InputError`, an unusable path or too little memory; 75 for an `EndedEarly`
-(a run that was stopped or lost a worker) or an `InUse` (another process uses the folder or the
-port); 130 for Ctrl-C. Code 141, without a line, means that the reader of stdout has ended, as in
-`--help | head -1`. Any other exception is a bug and keeps its traceback.
+(a run that was stopped or lost a worker) or an `InUse` (another process uses the run's folder or
+the worker's port); 130 for Ctrl-C. Code 141, without a line, means that the reader of stdout has
+ended, as in `--help | head -1`. Any other exception is a bug and keeps its traceback.
 """
 
 import contextlib
@@ -31,7 +31,7 @@ from keras_bert.programs.flags import Definitions, absl_flags
 
 # The file, line and thread of absl's format do not help users.
 _LOG_LINE = std_logging.Formatter("%(asctime)s %(levelname)s %(message)s", "%Y-%m-%d %H:%M:%S")
-# The values of KERAS_BACKEND that a program may support; Keras itself fails for others.
+# The values of KERAS_BACKEND that programs accept; each program may support only some of them.
 _BACKENDS = ("tensorflow", "jax", "torch")
 
 
@@ -145,7 +145,7 @@ def require_tensorflow() -> None:
 
 
 def _check_backend() -> None:
-    """Rejects a KERAS_BACKEND that does not exist, before Keras is imported and fails."""
+    """Rejects a KERAS_BACKEND that is not supported or not installed, before Keras is imported."""
     backend = os.environ.get("KERAS_BACKEND", "")
     if backend and backend not in _BACKENDS:
         raise InputError(f"KERAS_BACKEND={backend}: expected one of {', '.join(_BACKENDS)}")
@@ -170,7 +170,8 @@ def _system_errors() -> Iterator[None]:
         raise InputError(f"{str(error.filename)[:200]}: {error.strerror}") from error
     except Exception as error:
         kinds = {kind.__name__ for kind in type(error).__mro__}
-        if not kinds & {"MemoryError", "ResourceExhaustedError"}:
+        is_exhausted = kinds & {"MemoryError", "ResourceExhaustedError"}
+        if not is_exhausted and "RESOURCE_EXHAUSTED" not in str(error):  # The latter is JAX's.
             raise
         reason = str(error).split("\n")[0][:200] or "an allocation failed"
         raise InputError(

@@ -5,13 +5,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import keras
-import numpy as np
 from absl import logging
 
 from keras_bert.checkpoints.checkpoint import Checkpoint
 from keras_bert.checkpoints.model_directory import CONFIG
 from keras_bert.checkpoints.open_checkpoint import open_checkpoint
-from keras_bert.checkpoints.weights import LoadReport, weights_of
+from keras_bert.checkpoints.weights import LoadReport
 from keras_bert.common.errors import InputError
 from keras_bert.common.files import value_of
 from keras_bert.tasks.fine_tuning.earlier_run import EarlierRun
@@ -134,13 +133,18 @@ class Source:
                 f"{path}: is a left-to-right model (is_decoder); {name} expects a "
                 "bidirectional model"
             )
-        known = TASK_OF.get(architecture)
-        if task != "embedding" and known in _FINE_TUNED and known != task:
+        if task != "embedding" and is_of_other_task(self.checkpoint, task):
             raise InputError(
                 f"path={str(path)!r}: is a {architecture}; {name} expects a model for its own task "
                 "or without a head; python -m keras_bert.checkpoints.convert SRC DST --noheads "
                 "removes the head"
             )
+
+
+def is_of_other_task(checkpoint: Checkpoint, task: str) -> bool:
+    """Returns whether a checkpoint has the fine-tuned head of another task than `task`."""
+    known = TASK_OF.get(checkpoint.architecture)
+    return known in _FINE_TUNED and known != task
 
 
 def check_max_seq_length(length: int, positions: int, shortest: int = SHORTEST) -> None:
@@ -158,8 +162,4 @@ def load_weights(model: keras.Model, checkpoint: Checkpoint) -> LoadReport:
     """Loads weights into a model; raises InputError if they do not match it or are not finite."""
     report = checkpoint.load_into(model)
     logging.info("%s", report)
-    non_finite = [path for path, value in weights_of(model).items() if not np.isfinite(value).all()]
-    if non_finite:
-        names = ", ".join(non_finite)[:200]
-        raise InputError(f"{checkpoint.path}: {names} is not finite; expected finite weights")
     return report

@@ -8,7 +8,7 @@ batch. A SavedModel runs the same `preprocess` and `decode` in its graph.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 import tensorflow as tf
@@ -29,18 +29,6 @@ class NetworkInputs(Protocol):
 
     input_ids: tf.RaggedTensor
     segment_ids: tf.RaggedTensor
-
-
-class TextInputs(NamedTuple):
-    """Model inputs for texts or pairs of texts, with [CLS] and [SEP]: ragged int32 [B, (S)].
-
-    Segment ids are 1 for the second text and its [SEP]. `truncated`, bool [B], is whether tokens of
-    the text or pair were removed.
-    """
-
-    input_ids: tf.RaggedTensor
-    segment_ids: tf.RaggedTensor
-    truncated: tf.Tensor
 
 
 class Processor(Protocol):

@@ -8,8 +8,7 @@ import tensorflow as tf
 from keras_bert.serving import token_ids
 from keras_bert.serving.inputs import same_shape
 from keras_bert.serving.network import Network
-from keras_bert.tasks.prepared import TextInputs
-from keras_bert.text.padding import combine_segments
+from keras_bert.text.padding import Segments, combine_segments
 from keras_bert.text.tokenizer import BertTokenizer
 
 
@@ -22,7 +21,7 @@ class TextProcessor:
         self.tokenizer = tokenizer
         self.settings = settings
 
-    def preprocess(self, text: tf.Tensor, text_pair: tf.Tensor | None = None) -> TextInputs:
+    def preprocess(self, text: tf.Tensor, text_pair: tf.Tensor | None = None) -> Segments:
         """Tokenizes texts [B] or pairs of texts, [B] each, truncated to `max_seq_length` tokens."""
         if text_pair is None:
             sides = [self.tokenizer.tokenize(text)]
@@ -31,13 +30,11 @@ class TextProcessor:
             tokens = self.tokenizer.tokenize(tf.concat([text, text_pair], axis=0))
             count = tf.size(text)
             sides = [tokens[:count], tokens[count:]]
-        return TextInputs(
-            *combine_segments(
-                *sides,
-                max_seq_length=self.settings.max_seq_length,
-                cls_token_id=self.tokenizer.cls_token_id,
-                sep_token_id=self.tokenizer.sep_token_id,
-            )
+        return combine_segments(
+            *sides,
+            max_seq_length=self.settings.max_seq_length,
+            cls_token_id=self.tokenizer.cls_token_id,
+            sep_token_id=self.tokenizer.sep_token_id,
         )
 
 
@@ -68,8 +65,8 @@ class ServedTexts(tf.Module):
     ) -> dict[str, tf.Tensor]:
         """Computes the answers for token ids, mask and segment ids, int32 [B, S] each."""
         rows = token_ids.Rows(input_ids, input_mask, segment_ids, self.network.config)
-        return self.answer(TextInputs(rows.input_ids, rows.segment_ids, rows.truncated))
+        return self.answer(Segments(rows.input_ids, rows.segment_ids, rows.truncated))
 
-    def answer(self, inputs: TextInputs) -> dict[str, tf.Tensor]:
+    def answer(self, inputs: Segments) -> dict[str, tf.Tensor]:
         """Runs the network and decodes its outputs into answers {name: [B, ...]}."""
         return self.processor.decode(self.network(inputs.input_ids, inputs.segment_ids), inputs)

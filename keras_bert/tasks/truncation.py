@@ -1,7 +1,11 @@
 """Reports how many texts of a data set are truncated."""
 
+from collections.abc import Mapping
+
 import numpy as np
 from absl import logging
+
+from keras_bert.tasks.prepared import Prepared
 
 
 def report_truncation(truncated: np.ndarray, texts: str, limit: str) -> int:
@@ -18,3 +22,14 @@ def report_truncation(truncated: np.ndarray, texts: str, limit: str) -> int:
             "%d of %d %s are truncated to %s tokens", count, len(truncated), texts, limit
         )
     return count
+
+
+def report_splits(splits: Mapping[str, Prepared], texts: str, limit: str) -> dict[str, int]:
+    """Calls `report_truncation` for each split, {name: preprocessed texts}.
+
+    Returns {name: number of truncated texts}.
+    """
+    return {
+        name: report_truncation(prepared.truncated, f"{texts} ({name})", limit)
+        for name, prepared in splits.items()
+    }

@@ -80,6 +80,18 @@ def unused_ids(vocab: Sequence[str]) -> list[int]:
     return [index for index, token in enumerate(vocab) if _UNUSED.fullmatch(token)]
 
 
+def first_difference(
+    wanted: Sequence[str], tokens: Sequence[str], may_extend: bool = False
+) -> int | None:
+    """Returns the first id at which two vocabularies of equal size differ; None if they are equal.
+
+    With `may_extend`, `wanted` may have other tokens in place of the [unusedN] of `tokens`.
+    """
+    free = {*unused_ids(tokens)} if may_extend else set()
+    pairs = enumerate(zip(wanted, tokens, strict=True))
+    return next((id_ for id_, (a, b) in pairs if a != b and id_ not in free), None)
+
+
 def check_same_vocab(
     expected: tuple[Sequence[str], os.PathLike],
     found: tuple[Sequence[str], os.PathLike],
@@ -98,15 +110,14 @@ def check_same_vocab(
             f"{other}: its vocabulary has {len(tokens)} tokens, and that of {path} has "
             f"{len(wanted)}; expected the same vocabulary for records and model"
         )
-    free = {*unused_ids(tokens)} if may_extend else set()
-    for index, (token, theirs) in enumerate(zip(wanted, tokens, strict=True)):
-        if token != theirs and index not in free:
-            hint = ", except for [unusedN] tokens" if may_extend else ""
-            raise InputError(
-                f"{other}: its vocabulary differs from that of {path}: line {index + 1} is "
-                f"{theirs!r}, not {token!r}; expected the same vocabulary for records and model"
-                + hint
-            )
+    index = first_difference(wanted, tokens, may_extend)
+    if index is not None:
+        hint = ", except for [unusedN] tokens" if may_extend else ""
+        raise InputError(
+            f"{other}: its vocabulary differs from that of {path}: line {index + 1} is "
+            f"{tokens[index]!r}, not {wanted[index]!r}; expected the same vocabulary for records "
+            f"and model{hint}"
+        )
 
 
 def check_vocab(vocab: list[str], where: str = "vocabulary") -> None:

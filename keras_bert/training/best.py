@@ -1,7 +1,7 @@
 """Selects the best evaluation of a run, and stops a run that no longer improves.
 
 Both decisions depend only on the evaluations in metrics.jsonl and on the step of the saved weights,
-so a resumed run makes the same ones.
+so a resumed run makes the same decisions.
 """
 
 from collections.abc import Callable, Mapping, Sequence

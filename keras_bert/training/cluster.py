@@ -44,7 +44,7 @@ _LOST_WORKER_ERRORS = (
 _ABOUT_WORKERS = re.compile(
     "collective|coordination|heartbeat|connect|socket|peer|task:", re.IGNORECASE
 )
-# A worker adds this to the error of its call to another worker, and passes it on to its callers.
+# Each worker that passes on the error of a call adds the index of the worker that it had called.
 _CALLED = re.compile(r"remote target /job:\w+/replica:\d+/task:(\d+) while calling")
 # Worker 0 runs this service; if it does not answer, the message names no worker.
 _SERVICE_OF_WORKER_0 = "RPC: /tensorflow.CoordinationService/"
@@ -232,8 +232,8 @@ def _convert_lost_worker_errors(workers: int, index: int) -> Iterator[None]:
 
 
 def _lost_connection(message: str, workers: int, index: int) -> str:
-    """Returns which worker lost the connection to which, as far as an error message has it."""
-    # The first call failed; the second one was a call of the first caller, and so on.
+    """Describes the lost connection, with the workers that TensorFlow's error message names."""
+    # Each worker in the list was called by the next one; the call to the first worker failed.
     calls = [*dict.fromkeys([*map(int, _CALLED.findall(message)), index])]
     if len(calls) > 1:
         called, caller = calls[:2]

@@ -25,7 +25,7 @@ from keras_bert.common.errors import EndedEarly, InputError, InUse
 
 _HELLO = b"keras_bert worker "
 _ACCEPTED = b"keras_bert accepted"
-_CONNECTED = b"keras_bert connected to all"  # Also accepted.
+_CONNECTED = b"keras_bert connected to all"  # Accepted, by a worker that waits only for others.
 _REJECTED = b"keras_bert rejected: "
 # The first bytes that TensorFlow sends (HTTP/2). A worker that is already connected to all others
 # starts TensorFlow, which may connect to this worker while this worker still waits.
@@ -150,8 +150,8 @@ def _call(hello: bytes, seconds: float, address: str) -> bytes:
 class _Reception:
     """Answers the calls of other workers in threads.
 
-    The answers contain whether this worker `is_connected` to all others. Other calls are logged
-    once for each host and reason.
+    The answers contain whether this worker `is_connected` to all others. Connections
+    that are ignored are logged once for each host and reason.
     """
 
     def __init__(self, listener: socket.socket, hello: bytes):

@@ -18,7 +18,7 @@ from keras_bert.common.files import read_json, write_json
 from keras_bert.common.package_versions import package_versions
 
 RUN_FILE = "run.json"
-PACKAGES = ("tensorflow", "jax", "keras", "numpy")
+_PACKAGES = ("tensorflow", "jax", "keras", "numpy")
 
 
 def check_same_settings(output_dir: Path, settings: Mapping[str, object]) -> None:
@@ -67,7 +67,7 @@ def write_record(
 
     If parts of the run used different versions of a package, a warning is logged.
     """
-    path, now = output_dir / RUN_FILE, package_versions(PACKAGES)
+    path, now = output_dir / RUN_FILE, package_versions(_PACKAGES)
     if not path.exists():
         start = {"settings": settings, "versions": now}
         write_json(path, start | ({"files": files} if files else {}))
@@ -100,7 +100,7 @@ def _differences(used: Sequence[Mapping[str, str]]) -> dict[str, list[str]]:
     """Returns {package: versions in the order of their use} of packages with several versions."""
     names = [
         "keras_bert",
-        *(name for name in PACKAGES if name != "jax" or keras.backend.backend() == "jax"),
+        *(name for name in _PACKAGES if name != "jax" or keras.backend.backend() == "jax"),
     ]
     found = {
         name: list(dict.fromkeys(str(versions[name]) for versions in used if name in versions))

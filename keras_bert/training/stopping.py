@@ -25,7 +25,8 @@ SECONDS_PER_CALL = 2.0
 class Stopping:
     """Decides together with all other workers whether to stop.
 
-    `max_steps` is the maximum number of training steps between two decisions, which is one call.
+    `max_steps` is the maximum number of training steps in one call; the workers decide after each
+    call.
     """
 
     def __init__(self, strategy: tf.distribute.Strategy, max_steps: int):

@@ -1,8 +1,8 @@
 """Restarts a training command that was preempted or killed.
 
-If the command ends with the exit code of success, invalid input, Ctrl-C or a closed stdout, the
-supervisor exits with the same code. After any other exit code, such as 75 or that of a signal, it
-restarts the command, which resumes from its checkpoint. 75 is also the exit code while the lock of
+If the command ends with one of FINAL_EXIT_CODES, such as that of success, invalid input or Ctrl-C,
+the supervisor exits with the same code. Otherwise, for example after 75 or a signal, it restarts
+the command, which resumes from its checkpoint. 75 is also the exit code while the lock of
 a lost process is still held; the command is then restarted until the lock is released.
 
     python -m keras_bert.training.supervise [--num_workers=2] -- python run_pretraining.py ...

@@ -66,7 +66,7 @@ def real_texts(data, step: int) -> Iterator[tuple[Path, list[str]]]:
 
 
 @pytest.mark.parametrize(("folder", "do_lower_case"), VOCABS)
-@pytest.mark.parametrize("step", [200, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("step", [20, pytest.param(1, marks=pytest.mark.slow)])
 def test_real_text(shared_data, folder, do_lower_case, step):
     vocab = load_vocab(shared_data / "vocab" / folder / "vocab.txt")
     count = 0

@@ -4,15 +4,12 @@ import os
 import signal
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 from keras_bert.common import files
 from keras_bert.common.errors import InputError
 from keras_bert.common.files import atomic_path, read_json, write_bytes, write_json
-
-ROOT = Path(__file__).resolve().parents[2]
 
 
 def full(*_):
@@ -82,8 +79,11 @@ def test_new_folder_replaces_the_previous_one_and_leaves_no_other_files(tmp_path
 
 
 @pytest.mark.parametrize("step", ["os.rename", "os.replace", "rmtree"])
-def test_kill_while_a_folder_is_replaced_leaves_one_of_the_two(tmp_path, step):
-    """Kills the writer right after a rename, or before the old folder is deleted."""
+def test_kill_while_a_folder_is_replaced_leaves_one_of_the_two(root, tmp_path, step):
+    """Kills the writer before it deletes the old folder, or after any rename of a folder.
+
+    Where folders are exchanged in one step, there is no rename after which it could be killed.
+    """
     save_folder(tmp_path / "m", "old")
     script = f"""
 import os, pathlib, shutil, signal, sys
@@ -101,7 +101,7 @@ with atomic_path(pathlib.Path(sys.argv[1])) as partial:
     partial.mkdir()
     (partial / "file").write_text("new")
 """
-    done = subprocess.run([sys.executable, "-c", script, tmp_path / "m"], cwd=ROOT)
+    done = subprocess.run([sys.executable, "-c", script, tmp_path / "m"], cwd=root)
     assert (tmp_path / "m" / "file").read_text() == "new"
     assert done.returncode == (-signal.SIGKILL if step == "rmtree" else 0)
 

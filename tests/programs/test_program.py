@@ -173,7 +173,11 @@ class ResourceExhaustedError(Exception):
 
 
 @pytest.mark.parametrize(
-    "error", [MemoryError(), MemoryError("Unable to allocate"), ResourceExhaustedError("OOM\nat")]
+    "error",
+    [
+        *(MemoryError(), MemoryError("Unable to allocate"), ResourceExhaustedError("OOM\nat")),
+        RuntimeError("RESOURCE_EXHAUSTED: Out of memory"),  # As JAX raises it.
+    ],
 )
 def test_exhausted_memory_is_reported_in_one_line(ends, error):
     def allocate(values, arguments):

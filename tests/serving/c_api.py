@@ -8,10 +8,10 @@ Input: the site-packages folder of TensorFlow and tensorflow-text, and a list of
     tensor = {"dtype": "string", "shape": [2], "values": ["a", "b"]}
 
 Output: the list of {signature: {output: tensor}}, or {signature: {"error": message}} for a request
-that fails. The values of a tensor are a flat list; the bytes
-of a string are written as Latin-1, which can represent any byte. The names of inputs and outputs
-come from the signatures in saved_model.pb, as in TensorFlow Serving. The program loads only the
-libraries of tensorflow-text with the ops that keras_bert's tokenizer uses.
+that fails. The values of a tensor are a flat list; the bytes of a string are written as Latin-1,
+which can represent any byte. The names of inputs and outputs come from the signatures in
+saved_model.pb, as in TensorFlow Serving. The program loads only the libraries of tensorflow-text
+with the ops that keras_bert's tokenizer uses.
 
 Imports only the standard library and protobuf. Fails if the Python package of TensorFlow is
 imported.

@@ -59,7 +59,7 @@ def test_every_file_is_flushed_to_disk_before_the_folder_appears(
 
 @pytest.mark.parametrize("free", [0, 8192, 1 << 16])
 def test_export_to_a_full_disk_is_an_error_and_leaves_no_files(small_disk: SmallDisk, free: int):
-    """Nothing can be written; or the weights cannot; or all but the end of the weights can."""
+    """The disk is full from the start, before the weights, or near the end of the weights."""
     served, folder = Served(1.0, unused=1 << 16), small_disk.path / "1"
 
     def export() -> None:

@@ -7,6 +7,7 @@ import time
 
 import pytest
 
+from tests.disk import skip_unless_needed
 from tests.training import worker_processes, worker_tasks
 from tests.training.network import make_network
 from tests.training.test_multi_worker import assert_close, flags, weights
@@ -19,12 +20,12 @@ MINUTES_TO_END = 10  # While other tests run.
 
 @pytest.fixture
 def network(request):
-    """Yields a network of two workers, or skips the test where it cannot be created."""
+    """Yields a network of two workers, or of `request.param`; skips the test if that fails."""
     with contextlib.ExitStack() as created:
         try:
             made = created.enter_context(make_network(getattr(request, "param", 2)))
         except OSError as error:
-            pytest.skip(f"network namespaces are not available: {error}")
+            skip_unless_needed("NETWORK", f"network namespaces are not available: {error}")
         yield made
 
 

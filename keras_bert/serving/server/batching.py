@@ -1,9 +1,9 @@
 """Runs concurrent requests in batches, and returns the rows of each request.
 
 Requests for the same version and signature whose inputs have the same shapes, except for the first
-dimension, are joined along it. A batch starts when fewer than `in_flight` batches run, and it is
-full or its first request has waited for `timeout` seconds. If a batch fails, its two halves run
-separately, so that in the end only the invalid request fails.
+dimension, are joined along it. A batch starts when fewer than `num_batch_threads` batches run, and
+it is full or its first request has waited for `batch_timeout_ms`. If a batch fails, its two halves
+run separately, so that in the end only the invalid request fails.
 
 A request with more rows than a batch runs in slices. Each slice queues behind the requests that
 arrived in the meantime. The remaining slices are dropped if the client no longer waits.
@@ -29,6 +29,7 @@ from keras_bert.serving.server.rows import (
     stack_slices,
     text_bytes,
 )
+from keras_bert.serving.server.settings import Settings
 from keras_bert.serving.server.versions import Version
 
 # The maximum text bytes of a request that is joined with others. The outputs of a longer request,
@@ -49,35 +50,15 @@ class _Item:
     is_queued: bool = True
 
 
-@dataclass(frozen=True)
-class BatchLimits:
-    """The limits of batches and requests.
-
-    Attributes:
-        max_rows: maximum number of rows in a batch.
-        max_request_rows: maximum number of rows in a request.
-        max_response_values: maximum number of values in a response, including padding.
-        timeout: maximum number of seconds that a request waits for others to fill its batch.
-        in_flight: number of batches that run at a time.
-        max_waiting: maximum number of queued requests.
-    """
-
-    max_rows: int
-    max_request_rows: int
-    max_response_values: int
-    timeout: float
-    in_flight: int
-    max_waiting: int
-
-
 class Batcher:
     """Runs requests in batches, in a thread pool."""
 
-    def __init__(self, limits: BatchLimits, metrics: Metrics):
-        self._limits = limits
-        self._free = limits.in_flight
+    def __init__(self, settings: Settings, metrics: Metrics):
+        self._settings = settings
+        self._timeout = settings.batch_timeout_ms / 1000
+        self._free = settings.num_batch_threads
         self._metrics = metrics
-        self._threads = ThreadPoolExecutor(limits.in_flight, "batch")
+        self._threads = ThreadPoolExecutor(settings.num_batch_threads, "batch")
         self._groups: dict[tuple, deque[_Item]] = {}
         self._waiting = 0
         self._tasks: set[asyncio.Task] = set()
@@ -85,7 +66,7 @@ class Batcher:
 
     def require_room(self) -> None:
         """Raises a RestError with status 503 if the queue is full."""
-        if self._waiting >= self._limits.max_waiting:
+        if self._waiting >= self._settings.max_waiting:
             raise RestError(
                 503, "The batch scheduling queue to which this task was submitted is full"
             )
@@ -98,15 +79,15 @@ class Batcher:
                 large, or the queue is full.
         """
         rows = count_rows(inputs) if signature in version.batched else 0
-        if rows > self._limits.max_request_rows:
-            raise too_many_rows(rows, self._limits.max_request_rows)
+        if rows > self._settings.max_request_rows:
+            raise too_many_rows(rows, self._settings.max_request_rows)
         self._check_width(version, signature, inputs, rows)
         self.require_room()
-        if rows <= self._limits.max_rows:
+        if rows <= self._settings.max_batch_size:
             return await self._submit(version, signature, inputs, rows)
         parts = []
-        for start in range(0, rows, self._limits.max_rows):
-            end = min(start + self._limits.max_rows, rows)
+        for start in range(0, rows, self._settings.max_batch_size):
+            end = min(start + self._settings.max_batch_size, rows)
             part = {name: array[start:end] for name, array in inputs.items()}
             parts.append(await self._submit(version, signature, part, end - start))
             check_rows(parts[-1], end - start)
@@ -125,7 +106,7 @@ class Batcher:
         for shape in version.output_shapes[signature]:
             sizes = (None,) if shape is None else shape[1:]
             row_values += int(np.prod([width if size is None else size for size in sizes]))
-        limit = self._limits.max_response_values
+        limit = self._settings.max_response_values
         if rows * row_values > limit:
             raise bad_request(
                 f"The request has {rows} rows, and a text or list of length {width}; all rows of "
@@ -183,7 +164,7 @@ class Batcher:
             ready = next((key for key in oldest if self._is_ready(self._groups[key], now)), None)
             if ready is None:
                 first = self._groups[oldest[0]][0]
-                loop.call_later(first.arrival + self._limits.timeout - now, self._schedule_batches)
+                loop.call_later(first.arrival + self._timeout - now, self._schedule_batches)
                 return
             self._free -= 1
             task = loop.create_task(self._run_batch(self._take(ready)))
@@ -191,13 +172,13 @@ class Batcher:
             task.add_done_callback(self._tasks.discard)
 
     def _is_ready(self, group: deque[_Item], now: float) -> bool:
-        if now - group[0].arrival >= self._limits.timeout or not group[0].can_join:
+        if now - group[0].arrival >= self._timeout or not group[0].can_join:
             return True
-        return sum(item.rows for item in group) >= self._limits.max_rows
+        return sum(item.rows for item in group) >= self._settings.max_batch_size
 
     def _take(self, key: tuple) -> list[_Item]:
         group, batch, rows = self._groups[key], [], 0
-        while group and (not batch or rows + group[0].rows <= self._limits.max_rows):
+        while group and (not batch or rows + group[0].rows <= self._settings.max_batch_size):
             item = group.popleft()
             item.is_queued = False
             batch.append(item)

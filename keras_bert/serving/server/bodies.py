@@ -95,7 +95,8 @@ async def _chunks(request: web.Request, encoding: str) -> AsyncIterator[bytes]:
                     raise RestError(
                         413,
                         f"The request body is more than {_MAX_RATIO} times as large as its "
-                        f"compressed data; expected at most as much, or {_FREE_BYTES} bytes",
+                        f"compressed data; expected at most {_MAX_RATIO} times as large, or "
+                        f"{_FREE_BYTES} bytes",
                     )
                 yield chunk
                 await asyncio.sleep(0)  # Other requests are handled between the chunks.

@@ -23,7 +23,9 @@ _MAX_QUOTED = 200  # maximum number of characters of a JSON value in an error me
 _SPACE = re.compile(rb"[ \t\r\n]{0,65536}+")
 _IN_LIST = rb"(?:-?[0-9][-+.0-9eE]{0,400}+(?![-+.0-9eE])|NaN|-?Infinity)"
 _NUMBERS = re.compile(rb"%b(?:[ \t\r\n]{0,64}+,[ \t\r\n]{0,64}+%b){0,8191}+" % (_IN_LIST, _IN_LIST))
-_NUMBER = re.compile(rb"-?(?:0|[1-9][0-9]*+)(\.[0-9]*+)?+([eE][-+]?+[0-9]*+)?+")
+_NUMBER = re.compile(
+    rb"-?(?:0|[1-9][0-9]{0,4000}+)(\.[0-9]{0,4000}+)?+([eE][-+]?+[0-9]{0,4000}+)?+"
+)
 _CONSTANT = re.compile(rb"true|false|null|NaN|-?Infinity")
 # Characters, escapes, and pairs of escapes for one character outside the basic plane.
 _TEXT = re.compile(
@@ -41,12 +43,13 @@ def parse_object(body: bytes) -> dict[str, Any]:
     Python's NaN, Infinity and -Infinity are accepted.
 
     Returns:
-        The members of the object. Strings are bytes, which need not be valid UTF-8. Lists of
-        numbers are arrays [N] of int32, int64 or float64; all other lists are Python lists.
+        The members of the object. Strings are bytes, which need not be valid UTF-8. A list
+        of numbers is an array [N] of int32, int64 or float64. Empty lists, lists with integers
+        beyond int64, and all other lists are Python lists.
 
     Raises:
-        RestError: the body is not JSON, not an object, or has more than MAX_VALUES values outside
-            lists of numbers.
+        RestError: the body is not JSON, not an object, or has more than MAX_VALUES values and
+            names, not counting the numbers in arrays.
     """
     if not body:
         raise bad_request("JSON Parse error: The document is empty")
@@ -88,11 +91,11 @@ class _Parser:
         self._values = 0
 
     def document(self) -> Any:
-        position = self._skip(3 if self._body.startswith(b"\xef\xbb\xbf") else 0)
+        position = self._skip_space(3 if self._body.startswith(b"\xef\xbb\xbf") else 0)
         if position == len(self._body):
             raise _error("The document is empty.", position)
         value, position = self._value(position, 0)
-        position = self._skip(position)
+        position = self._skip_space(position)
         if position < len(self._body):
             raise _error("The document root must not be followed by other values.", position)
         return value
@@ -100,7 +103,7 @@ class _Parser:
     def _at(self, position: int) -> bytes:
         return self._body[position : position + 1]
 
-    def _skip(self, position: int) -> int:
+    def _skip_space(self, position: int) -> int:
         while self._at(position) in (b" ", b"\n", b"\r", b"\t"):
             position = _SPACE.match(self._body, position).end()
         return position
@@ -109,8 +112,8 @@ class _Parser:
         self._values += values
         if self._values > MAX_VALUES:
             raise bad_request(
-                f"The request body has more than {MAX_VALUES} strings, lists, objects and names; "
-                "expected fewer; send fewer rows per request"
+                f"The request body has more than {MAX_VALUES} strings, lists, objects and names, "
+                "the maximum; send fewer rows per request"
             )
 
     def _value(self, position: int, depth: int) -> tuple[Any, int]:
@@ -130,7 +133,7 @@ class _Parser:
 
     def _object(self, position: int, depth: int) -> tuple[dict[str, Any], int]:
         members: dict[str, Any] = {}
-        position = self._skip(position)
+        position = self._skip_space(position)
         if self._at(position) == b"}":
             return members, position + 1
         while True:
@@ -138,23 +141,23 @@ class _Parser:
                 raise _error("Missing a name for object member.", position)
             self._count()
             name, position = self._string(position)
-            position = self._skip(position)
+            position = self._skip_space(position)
             if self._at(position) != b":":
                 raise _error("Missing a colon after a name of object member.", position)
-            value, position = self._value(self._skip(position + 1), depth)
+            value, position = self._value(self._skip_space(position + 1), depth)
             members[name.decode("utf-8", "replace")] = value
-            position = self._skip(position)
+            position = self._skip_space(position)
             following = self._at(position)
             if following == b"}":
                 return members, position + 1
             if following != b",":
                 raise _error("Missing a comma or } after an object member.", position)
-            position = self._skip(position + 1)
+            position = self._skip_space(position + 1)
 
     def _list(self, position: int, depth: int) -> tuple[list | np.ndarray, int]:
         numbers: list[np.ndarray] = []  # The elements, while all are numbers.
         values: list = []  # The elements, once one is not a number.
-        position = self._skip(position)
+        position = self._skip_space(position)
         if self._at(position) == b"]":
             return values, position + 1
         while True:
@@ -170,13 +173,13 @@ class _Parser:
                     values.append(value)
                 else:
                     values += self._scalars(run)
-            position = self._skip(position)
+            position = self._skip_space(position)
             following = self._at(position)
             if following == b"]":
                 return values or _concatenate(numbers), position + 1
             if following != b",":
                 raise _error("Missing a comma or ] after an array element.", position)
-            position = self._skip(position + 1)
+            position = self._skip_space(position + 1)
 
     def _scalars(self, numbers: np.ndarray | list) -> list:
         self._count(len(numbers))
@@ -201,10 +204,10 @@ class _Parser:
         while True:
             number, position = self._value(position, _MAX_DEPTH)
             numbers.append(number)
-            following = self._skip(position)
+            following = self._skip_space(position)
             if following >= end or self._at(following) != b",":
                 return numbers, position
-            position = self._skip(following + 1)
+            position = self._skip_space(following + 1)
 
     def _number(self, position: int) -> tuple[int | float, int]:
         match = _NUMBER.match(self._body, position)

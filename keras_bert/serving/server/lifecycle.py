@@ -15,7 +15,7 @@ from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.log import server_logger
 
 from keras_bert.common.errors import InputError
-from keras_bert.serving.server.batching import Batcher, BatchLimits
+from keras_bert.serving.server.batching import Batcher
 from keras_bert.serving.server.connections import Connections, connection_limit
 from keras_bert.serving.server.metrics import Metrics
 from keras_bert.serving.server.routes import Routes
@@ -44,15 +44,7 @@ async def serve(
     sys.setswitchinterval(_SWITCH_INTERVAL)
     _collect_garbage()
     metrics = Metrics()
-    limits = BatchLimits(
-        max_rows=settings.max_batch_size,
-        max_request_rows=settings.max_request_rows,
-        max_response_values=settings.max_response_values,
-        timeout=settings.batch_timeout_ms / 1000,
-        in_flight=settings.num_batch_threads,
-        max_waiting=settings.max_waiting,
-    )
-    batcher = Batcher(limits, metrics)
+    batcher = Batcher(settings, metrics)
     connections = Connections(connection_limit(settings.max_connections))
     routes = Routes(settings, versions, batcher, metrics, connections)
     server_logger.setLevel(DEBUG)  # aiohttp logs some invalid requests at this level.

@@ -26,7 +26,7 @@ class Metrics:
         PlatformCollector(registry=registry)
         self.requests = Counter(
             "keras_bert_requests",
-            "Number of answered requests.",
+            "Number of requests by status; 499: the client disconnected before the response.",
             ["route", "status"],
             registry=registry,
         )

@@ -13,13 +13,11 @@ from aiohttp import web
 
 from keras_bert.serving.server.errors import RestError
 
-ANY_HOST = "*"
-
 
 def check_origin(request: web.Request, allowed_hosts: Collection[str]) -> None:
     """Checks the Host header, and the content type of POST requests from another site.
 
-    A name in the Host header must be in `allowed_hosts`, unless `allowed_hosts` contains ANY_HOST.
+    A name in the Host header must be in `allowed_hosts`, unless `allowed_hosts` contains "*".
     IP addresses, `localhost` and `*.localhost` are always allowed, because no other site can have
     these names.
 
@@ -28,14 +26,14 @@ def check_origin(request: web.Request, allowed_hosts: Collection[str]) -> None:
             site whose content type is not JSON.
     """
     host = _host_name(request.headers.get("Host", ""))
-    if host is None or not (ANY_HOST in allowed_hosts or host in allowed_hosts or _is_local(host)):
+    if host is None or not ("*" in allowed_hosts or host in allowed_hosts or _is_local(host)):
         raise RestError(
             403,
             f"The Host header is {request.headers.get('Host', '')!r:.200}; expected an IP address, "
             "localhost, or a name in the server's --allowed_hosts",
         )
     origin = request.headers.get("Origin")
-    is_same = origin is None or urlsplit(origin).netloc == request.headers.get("Host")
+    is_same = origin is None or origin.partition("://")[2] == request.headers.get("Host")
     if not is_same and request.method == "POST" and request.content_type != "application/json":
         raise RestError(
             415,

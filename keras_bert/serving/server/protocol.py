@@ -13,6 +13,7 @@ import numpy as np
 from keras_bert.serving.server.errors import RestError, bad_request
 from keras_bert.serving.server.json_text import format_json, parse_object
 from keras_bert.serving.server.tensors import (
+    MAX_STEP,
     format_compact,
     is_named,
     make_array,
@@ -22,7 +23,6 @@ from keras_bert.serving.server.tensors import (
 )
 
 DEFAULT_SIGNATURE = "serving_default"
-_MAX_STEP = 1 << 14  # maximum number of values that are converted to JSON in one step
 
 Arrays = dict[str, np.ndarray]
 
@@ -99,21 +99,15 @@ def encode_outputs(outputs: Arrays, by_row: bool) -> Iterator[bytes]:
         RestError: status 400, JSON cannot represent the dtype of an output; or, in row format, an
             output has no rows, or the outputs have different numbers of rows.
     """
-    names = sorted(outputs)
-    if not by_row:
-        yield b'{"outputs":'
-        if len(names) == 1:
-            yield from _encode(names[0], outputs[names[0]])
-        else:
-            yield from _encode_object(outputs)
-        yield b"}"
-        return
-    rows = _count_rows(outputs)
-    yield b'{"predictions":'
-    if len(names) == 1:
-        yield from _encode(names[0], outputs[names[0]])
+    rows = _count_rows(outputs) if by_row else 0
+    yield b'{"predictions":' if by_row else b'{"outputs":'
+    if len(outputs) == 1:
+        ((name, array),) = outputs.items()
+        yield from _encode(name, array)
+    elif not by_row:
+        yield from _encode_object(outputs)
     else:
-        step = max(1, _MAX_STEP * rows // max(1, sum(array.size for array in outputs.values())))
+        step = max(1, MAX_STEP * rows // max(1, sum(array.size for array in outputs.values())))
         for start in range(0, rows, step):
             yield b"," if start else b"["
             part = {name: array[start : start + step] for name, array in outputs.items()}
@@ -140,7 +134,7 @@ def _count_rows(outputs: Arrays) -> int:
 def _encode_rows(outputs: Arrays) -> Iterator[bytes]:
     """Encodes a few rows as JSON objects with commas between them, without enclosing brackets."""
     names = sorted(outputs)
-    if sum(array.size for array in outputs.values()) > _MAX_STEP:  # One wide row.
+    if sum(array.size for array in outputs.values()) > MAX_STEP:  # One wide row.
         yield from _encode_object({name: array[0] for name, array in outputs.items()})
         return
     columns = [write_value(outputs[name], _is_base64(name)) for name in names]

@@ -12,13 +12,13 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
 from absl import logging
 from aiohttp import web
 
+from keras_bert.serving.model_card import public_name
 from keras_bert.serving.server import protocol
 from keras_bert.serving.server.batching import Batcher
 from keras_bert.serving.server.bodies import Bodies
@@ -104,15 +104,16 @@ class Routes:
         self._change_in_flight(1)
         try:
             with self._connections.in_use(request):
-                response = await self._handle_errors(request, handler, route)
-                self._metrics.requests.labels(route, response.status).inc()
+                status = _CLIENT_CLOSED_REQUEST  # Unless there is a response.
+                try:
+                    response = await self._handle_errors(request, handler, route)
+                    status = response.status
+                finally:
+                    self._metrics.requests.labels(route, status).inc()
                 self._metrics.seconds.labels(route).observe(time.perf_counter() - started)
                 if self.draining:
                     response.force_close()
                 await self._write(request, response)
-        except asyncio.CancelledError:  # The client disconnected.
-            self._metrics.requests.labels(route, _CLIENT_CLOSED_REQUEST).inc()
-            raise
         finally:
             self._change_in_flight(-1)
         return response
@@ -247,7 +248,7 @@ class Routes:
             raise RestError(404, "The served version has no export.json")
         served = {"model_name": self._name, "model_version": version.number}
         if isinstance(model := version.export.get("model"), str):
-            served["model"] = Path(model).name  # Older exports contain the whole path.
+            served["model"] = public_name(model)  # Older exports contain the whole path.
         return json_response(version.export | served)
 
     async def _openapi(self, _: web.Request) -> web.Response:

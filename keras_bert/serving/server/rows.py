@@ -31,7 +31,7 @@ def text_bytes(inputs: Arrays) -> int:
 def longest_item(array: np.ndarray) -> int:
     """Returns an array's largest dimension after the first, or the bytes of its longest text."""
     longest = max(array.shape[1:], default=1)
-    return max(longest, *map(len, array.ravel())) if array.dtype == object else longest
+    return max([longest, *map(len, array.ravel())]) if array.dtype == object else longest
 
 
 def join_requests(inputs: list[Arrays]) -> Arrays:

@@ -21,7 +21,7 @@ _INTEGERS = ("int8", "uint8", "int16", "int32", "int64", "uint32", "uint64")
 _FLOATS = {"float": np.float32, "double": np.float64}
 _KINDS = {dict: "Object", list: "Array", bytes: "String", int: "Number", float: "Number"}
 _KINDS |= {np.ndarray: "Array", type(None): "Null"}
-_MAX_STEP = 1 << 14  # maximum number of values that are converted to JSON in one step
+MAX_STEP = 1 << 14  # maximum number of values that are converted to JSON in one step
 
 
 def read_value(value: Any, dtype: str, flat: list) -> tuple[int, ...]:
@@ -68,14 +68,14 @@ def write_json(array: np.ndarray, as_base64: bool) -> Iterator[bytes]:
     Raises:
         RestError: JSON cannot represent the array's dtype.
     """
-    if array.size <= _MAX_STEP:
+    if array.size <= MAX_STEP:
         yield format_compact(write_value(array, as_base64))
         return
-    rows = max(1, _MAX_STEP * len(array) // array.size)
+    rows = max(1, MAX_STEP * len(array) // array.size)
     for start in range(0, len(array), rows):
         yield b"," if start else b"["
         part = array[start : start + rows]
-        if part.size <= _MAX_STEP:
+        if part.size <= MAX_STEP:
             yield format_compact(write_value(part, as_base64))[1:-1]
         else:
             yield from write_json(part[0], as_base64)

@@ -140,7 +140,7 @@ class Versions:
         self.folder = folder
         self.current: Version | None = None
         self._states: dict[int, tuple[str, str]] = {}  # number -> state, error message
-        self._errors: dict[int, str] = {}  # number -> the loading error, for the log
+        self._errors: dict[int, str] = {}  # number -> the loading error in the last check
         self._loaded: tuple = ()  # the served version's files when it was loaded
         self._broken: dict[int, tuple] = {}  # number -> its files when loading failed
         self._seen: dict[int, tuple] = {}  # number -> its files at the last check
@@ -169,7 +169,8 @@ class Versions:
     def _check(self, numbers: Mapping[int, Path], require_unchanged: bool) -> bool:
         seen = self._seen
         self._seen = {number: describe_files(path) for number, path in numbers.items()}
-        before, failed = self.current, []
+        self._errors = {}
+        before = self.current
         for number in sorted(numbers, reverse=True):
             files = self._seen[number]
             is_served = before is not None and number == before.number
@@ -177,14 +178,11 @@ class Versions:
                 self._states[number] = ("AVAILABLE", "")
                 break
             can_load = not require_unchanged or files == seen.get(number)
-            if can_load and files != self._broken.get(number):
-                if self._load(number, numbers[number]):
-                    break
-                failed.append(number)
-            if is_served:
+            can_load = can_load and files != self._broken.get(number)
+            if (can_load and self._load(number, numbers[number])) or is_served:
                 break
         if self.current is not None:  # Otherwise `start` raises an error.
-            self._report(failed, numbers)
+            self._report(numbers)
         return self.current is not before
 
     def states(self) -> dict[int, tuple[str, str]]:
@@ -216,11 +214,9 @@ class Versions:
         logging.info("Serving version %d of %s", number, self.folder)
         return True
 
-    def _report(self, failed: list[int], numbers: Collection[int]) -> None:
-        for number in failed:
-            logging.error(
-                "Cannot load version %d of %s: %s", number, self.folder, self._errors[number]
-            )
+    def _report(self, numbers: Collection[int]) -> None:
+        for number, message in self._errors.items():
+            logging.error("Cannot load version %d of %s: %s", number, self.folder, message)
         is_deleted = self.current.number not in numbers
         if is_deleted and not self._is_deleted:
             logging.warning(

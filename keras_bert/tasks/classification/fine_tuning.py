@@ -27,7 +27,7 @@ from keras_bert.tasks.fine_tuning.seeds import fine_tune_seeds
 from keras_bert.tasks.fine_tuning.settings import FineTuningRun
 from keras_bert.tasks.fine_tuning.task import SHOWN, FineTuningTask
 from keras_bert.tasks.prepared import Prepared, decoded, gathered, prepare
-from keras_bert.tasks.truncation import report_truncation
+from keras_bert.tasks.truncation import report_splits
 from keras_bert.training.board import Board
 
 
@@ -101,15 +101,10 @@ def make_task(
         return _Split(texts, processor, prepared(texts), labels)
 
     train = weights = None
-    truncated = {}
-
-    def count_truncated(split_name: str, of: Prepared) -> None:
-        limit = f"max_seq_length={max_seq_length}"
-        truncated[split_name] = report_truncation(of.truncated, f"examples ({split_name})", limit)
-
+    all_prepared: dict[str, Prepared] = {}
     if splits.train:
         split = labelled(splits.train)
-        count_truncated("train", split.prepared)
+        all_prepared["train"] = split.prepared
         train = replace(split.prepared.examples, labels={"labels": split.labels})
         weights = class_weights(weight_setting, problem.problem_type, problem.labels, split.labels)
     dev = {suffix: labelled(texts) for suffix, texts in splits.dev.items()}
@@ -123,8 +118,8 @@ def make_task(
         return scored or _Split(texts, processor, prepared(texts))
 
     test = {name: to_predict(texts) for name, texts in splits.test.items()}
-    for name, split in ({f"dev{suffix}": split for suffix, split in dev.items()} | test).items():
-        count_truncated(name, split.prepared)
+    all_prepared |= {f"dev{suffix}": split.prepared for suffix, split in dev.items()}
+    all_prepared |= {name: split.prepared for name, split in test.items()}
 
     def write(predict: Predict, folder: Path) -> None:
         for name, split in test.items():
@@ -147,7 +142,7 @@ def make_task(
         labels=problem.labels or None,
         problem_type=transformers_problem_type(problem.problem_type),
         data={name: list(texts.rows()) for name, texts in read.items()},
-        truncated=truncated,
+        truncated=report_splits(all_prepared, "examples", f"max_seq_length={max_seq_length}"),
     )
 
 

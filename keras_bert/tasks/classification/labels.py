@@ -16,7 +16,7 @@ from absl import logging
 from keras_bert.common.errors import InputError
 from keras_bert.tasks.classification.texts import Texts
 
-# What error messages call a valid label of each problem type.
+# Problem type -> the description of a valid label in error messages.
 _EXPECTED_LABEL = {
     "single_label": "a class name",
     "multi_label": "a list of class names",

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import tensorflow as tf
 
 from keras_bert.common.errors import InputError
-from keras_bert.tasks.prepared import TextInputs
 from keras_bert.tasks.text_tasks import TextProcessor
+from keras_bert.text.padding import Segments
 from keras_bert.text.tokenizer import BertTokenizer
 
 PROBLEM_TYPES = ("single_label", "multi_label", "regression")
@@ -62,7 +62,7 @@ class ClassificationProcessor(TextProcessor):
         super().__init__(tokenizer, settings)
         self._labels = list(settings.labels)
 
-    def decode(self, outputs: Mapping[str, tf.Tensor], inputs: TextInputs) -> dict[str, tf.Tensor]:
+    def decode(self, outputs: Mapping[str, tf.Tensor], inputs: Segments) -> dict[str, tf.Tensor]:
         """Decodes the logits [B, C] into the outputs of `TextClassifier.predict`, as tensors."""
         return self._decided(outputs["logits"]) | {"truncated": inputs.truncated}
 

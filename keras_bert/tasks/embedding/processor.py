@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 import tensorflow as tf
 
-from keras_bert.tasks.prepared import TextInputs
 from keras_bert.tasks.text_tasks import TextProcessor
 from keras_bert.text.offsets import row_ids
+from keras_bert.text.padding import Segments
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class EmbeddingProcessor(TextProcessor):
         first = tf.gather(hidden, splits[:-1])
         return tf.stack([first, tf.math.segment_mean(hidden, row_ids(splits))], axis=1)
 
-    def decode(self, outputs: Mapping[str, tf.Tensor], inputs: TextInputs) -> dict[str, tf.Tensor]:
+    def decode(self, outputs: Mapping[str, tf.Tensor], inputs: Segments) -> dict[str, tf.Tensor]:
         """Splits the output `vectors`, [B, 2 or 3, H], by name; normalizes if `normalize` is set.
 
         Returns:

@@ -3,8 +3,8 @@
 import tensorflow as tf
 
 from keras_bert.tasks.embedding.processor import EmbeddingProcessor
-from keras_bert.tasks.prepared import TextInputs
 from keras_bert.tasks.text_tasks import ServedTexts
+from keras_bert.text.padding import Segments
 
 
 class ServedEmbedding(ServedTexts):
@@ -12,7 +12,7 @@ class ServedEmbedding(ServedTexts):
 
     processor: EmbeddingProcessor
 
-    def answer(self, inputs: TextInputs) -> dict[str, tf.Tensor]:
+    def answer(self, inputs: Segments) -> dict[str, tf.Tensor]:
         """Runs the network and computes the vectors."""
         # All vectors of a row are one tensor, since `reduced` keeps one tensor per row.
         shape = [len(self.processor.settings.names), self.network.config.hidden_size]

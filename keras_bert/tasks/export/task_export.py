@@ -96,7 +96,8 @@ def export_task(task: "Task", export_dir: Path, export_format: ExportFormat) -> 
             _omitted_outputs(task),
         )
         write_model_file(file, export_dir, info, card)
-    logging.info("Exported %s to %s (task: %s)", info["model"], export_dir, task.task)
+    source = task.source.checkpoint.path if task.source else info["model"]
+    logging.info("Exported %s to %s (task: %s)", source, export_dir, task.task)
     return export_dir
 
 

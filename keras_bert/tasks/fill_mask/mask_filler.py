@@ -232,7 +232,7 @@ class MaskFiller(Task):
         return prepared.examples
 
     def _outputs(self, prepared: Prepared, batch_size: int) -> dict[str, np.ndarray]:
-        """Computes the best tokens of the P masks in all texts, in order.
+        """Computes the best tokens of the P masks of the texts, in order.
 
         Returns "scores" and "token_ids", [P, top_k] each. All logits would need too much memory.
         """
@@ -259,7 +259,7 @@ class MaskFiller(Task):
         return best
 
     def _parts(self, prepared: Prepared) -> list[slice]:
-        """Returns the slice of the P masks in all texts that belongs to each chunk."""
+        """Returns for each chunk of texts the slice of its masks among the P masks."""
         counts = [
             int(self.processor.is_mask(chunk.inputs.input_ids.values).numpy().sum())
             for chunk in prepared.chunks

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 import tensorflow as tf
 
 from keras_bert.common.errors import InputError
-from keras_bert.tasks.prepared import TextInputs
 from keras_bert.tasks.text_tasks import TextProcessor
 from keras_bert.text.offsets import row_ids
+from keras_bert.text.padding import Segments
 from keras_bert.text.tokenizer import BertTokenizer
 
 
@@ -59,7 +59,7 @@ class MaskFillingProcessor(TextProcessor):
         """Returns the probabilities and ids of the best tokens, [P, K] each, for logits [P, V]."""
         return tf.math.top_k(tf.nn.softmax(logits), self.settings.top_k)
 
-    def decode(self, outputs: Mapping[str, tf.Tensor], inputs: TextInputs) -> dict[str, tf.Tensor]:
+    def decode(self, outputs: Mapping[str, tf.Tensor], inputs: Segments) -> dict[str, tf.Tensor]:
         """Groups the best tokens of all masks, `scores` and `token_ids` [P, K], by text.
 
         Returns:

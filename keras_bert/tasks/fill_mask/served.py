@@ -3,8 +3,8 @@
 import tensorflow as tf
 
 from keras_bert.tasks.fill_mask.processor import MaskFillingProcessor
-from keras_bert.tasks.prepared import TextInputs
 from keras_bert.tasks.text_tasks import ServedTexts
+from keras_bert.text.padding import Segments
 
 # The maximum number of masks per step. It limits the memory for logits, V floats per mask.
 _MASKS_AT_ONCE = 256
@@ -15,7 +15,7 @@ class ServedFillMask(ServedTexts):
 
     processor: MaskFillingProcessor
 
-    def answer(self, inputs: TextInputs) -> dict[str, tf.Tensor]:
+    def answer(self, inputs: Segments) -> dict[str, tf.Tensor]:
         """Runs the network and decodes the best tokens of each mask."""
         counts = self.processor.mask_counts(inputs.input_ids)
         shape = [self.network.config.hidden_size]

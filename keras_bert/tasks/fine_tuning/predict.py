@@ -29,8 +29,9 @@ def make_predict_examples(
     Returns:
         `predict(examples, after_batch=None)`. For n examples of T tokens in total, it returns
         {output: float32 [n, ...]}, or for a `per_token` model {output: float32 [T, ...]}, aligned
-        with `examples.input_ids`. It calls `after_batch` after each device's part of a batch, and
-        raises InputError on all workers if an output is not finite or a batch cannot fit in memory.
+        with `examples.input_ids`. It calls `after_batch` after each device's part of a batch. It
+        raises InputError if a batch cannot fit in the memory of this machine, and on all workers if
+        an output is not finite.
     """
     # Imported late: task objects import this module with the torch backend too, which has no
     # training loop.

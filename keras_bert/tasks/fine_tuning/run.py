@@ -49,7 +49,7 @@ from keras_bert.training.summaries import read_evaluations
 
 # A cache of the model's outputs for examples, {examples: {output: array}}. It must be cleared when
 # the weights change.
-Outputs = dict[Examples, dict[str, np.ndarray]]
+OutputCache = dict[Examples, dict[str, np.ndarray]]
 
 
 def fine_tune(run: FineTuningRun, start: Pretrained, task: FineTuningTask) -> dict[str, float]:
@@ -145,7 +145,7 @@ def _with_length(run: FineTuningRun, task: FineTuningTask) -> FineTuningRun:
 
 def _train(
     run: FineTuningRun, task: FineTuningTask, task_object: Task, predict: Callable[..., Any]
-) -> tuple[dict[str, int], Outputs]:
+) -> tuple[dict[str, int], OutputCache]:
     """Trains, and loads the best weights into the model.
 
     Returns "step" and "best_step" for results.json, and the outputs of the best weights that the
@@ -160,7 +160,7 @@ def _train(
     batches = batch_settings(run, task_object.tokenizer.pad_token_id, training.train_batch_size)
     _, workers = batches.share
     check_train_batch_fits(training, workers, model.config, int(task.train.lengths.max()))
-    outputs: Outputs = {}  # of the last evaluation
+    outputs: OutputCache = {}  # of the last evaluation
 
     def evaluate(after_batch: AfterBatch) -> Mapping[str, float]:
         outputs.clear()  # The weights have changed since the last evaluation.
@@ -210,7 +210,7 @@ def _last_and_best_step(run: FineTuningRun, best: BestWeights) -> tuple[int, int
     return last, saved
 
 
-def _cached(predict: Predict, outputs: Outputs) -> Predict:
+def _cached(predict: Predict, outputs: OutputCache) -> Predict:
     """Returns `predict` with the cache `outputs`, in which it looks up and stores its results."""
 
     def cached(examples: Examples) -> dict[str, np.ndarray]:

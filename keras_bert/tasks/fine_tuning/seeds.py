@@ -6,7 +6,6 @@ import numpy as np
 from absl import logging
 
 from keras_bert.common.files import read_json, write_json
-from keras_bert.tasks.fine_tuning.model import make_task_object
 from keras_bert.tasks.fine_tuning.pretrained import Pretrained
 from keras_bert.tasks.fine_tuning.run import check_run, fine_tune
 from keras_bert.tasks.fine_tuning.settings import FineTuningRun
@@ -23,7 +22,7 @@ def fine_tune_seeds(
     Returns:
         The content of results.json: for one seed, the result of `fine_tune`; for several, "seeds"
         and for each metric NAME "NAME_mean" and "NAME_std", the mean and the sample standard
-        deviation over the seeds.
+        deviation over the seeds. "SPLIT_truncated" is the same for all seeds.
     """
     output_dir, strategy = run.output_dir, run.strategy
     if len(run.seeds) == 1:
@@ -35,9 +34,6 @@ def fine_tune_seeds(
     if is_finished(output_dir, record, strategy):
         log_finished(output_dir)
         return read_json(output_dir / "results.json")
-    # Load the checkpoint before run.json is written: if it were rejected later, the corrected
-    # command would not match run.json.
-    make_task_object(run, start, task)
     with running(output_dir, record, strategy) as place:
         runs = []
         for seed in run.seeds:

@@ -1,7 +1,7 @@
 """Reads the sentences of a run from CoNLL column files or TensorFlow Datasets.
 
-The tags of each file are converted to IOB2. The model's labels are O and, for each entity type,
-B-TYPE and I-TYPE.
+The tags of each file are converted to IOB2. A model trained on them has the labels O and, for each
+entity type, B-TYPE and I-TYPE.
 """
 
 from collections.abc import Iterable

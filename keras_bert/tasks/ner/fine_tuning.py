@@ -14,7 +14,7 @@ from keras_bert.tasks.fine_tuning.pretrained import Pretrained, open_pretrained
 from keras_bert.tasks.fine_tuning.seeds import fine_tune_seeds
 from keras_bert.tasks.fine_tuning.settings import FineTuningRun
 from keras_bert.tasks.fine_tuning.task import SHOWN, FineTuningTask
-from keras_bert.tasks.loading import TASK_OF
+from keras_bert.tasks.loading import is_of_other_task
 from keras_bert.tasks.ner.annotations import entity_types
 from keras_bert.tasks.ner.conll import write_conll
 from keras_bert.tasks.ner.data import (
@@ -125,7 +125,7 @@ def _labels(train: TaggedSentences | None, start: Pretrained) -> tuple[list[str]
         raise InputError(
             f"{checkpoint.path}: has no label names; expected a tagger, --label_names or --do_train"
         )
-    if TASK_OF.get(checkpoint.architecture) in ("classification", "question_answering"):
+    if is_of_other_task(checkpoint, "ner"):
         raise InputError(
             f"{checkpoint.path}: is a {checkpoint.architecture}; expected a tagger, or --do_train"
         )

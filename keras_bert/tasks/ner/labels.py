@@ -41,12 +41,12 @@ def label_names(checkpoint: Checkpoint, given: Sequence[str] | None) -> tuple[st
     labels = check_strings("labels", given)
     if not labels or len(set(labels)) < len(labels):
         raise InputError(f"labels={labels!r:.200}: expected at least one name, and no duplicates")
-    names_logits = in_order_of(known, labels) if known else len(labels) == num_logits
-    if names_logits:
+    ordered = in_order_of(known, labels)
+    if ordered or (not known and len(labels) == num_logits):
         check_labels(labels, "labels")
     else:
         labels = _tags(labels)
-    ordered = in_order_of(known, labels)
+        ordered = in_order_of(known, labels)
     if (known and ordered is None) or (num_logits and num_logits != len(labels)):
         has = f"the labels {', '.join(known)}" if known else f"a head of {num_logits} logits"
         raise InputError(

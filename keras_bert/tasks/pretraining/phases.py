@@ -23,7 +23,7 @@ from keras_bert.common.errors import InputError
 from keras_bert.common.files import atomic_path, read_json, write_json
 from keras_bert.tasks.pretraining.inputs import PretrainingInputs, find_inputs
 from keras_bert.tasks.pretraining.recipe import Phase
-from keras_bert.tasks.pretraining.run import make_state, pretrain, workers_of
+from keras_bert.tasks.pretraining.run import pretrain, workers_of
 from keras_bert.tasks.pretraining.settings import PretrainingSettings
 from keras_bert.training.checkpoint import list_checkpoints
 from keras_bert.training.cluster import check_agreement, gather, share_of
@@ -65,12 +65,6 @@ def pretrain_phases(
     if is_finished(output_dir, all_phases, strategy):
         log_finished(output_dir)
         return read_json(output_dir / "results.json")
-    first = runs[0]
-    if first.settings.init_checkpoint:
-        # Load the checkpoint before run.json is written: if it were rejected later, the corrected
-        # command would not match run.json.
-        config, objective, checkpoint = inputs[0].config, inputs[0].objective, inputs[0].checkpoint
-        make_state(first.settings, first.training, strategy, config, objective, checkpoint)
     with running(output_dir, all_phases, strategy) as folder:
         for number, run in enumerate(runs, 1):
             gc.collect()  # The programs of two phases may not fit in memory together.

@@ -35,8 +35,8 @@ class PretrainingSettings:
         do_train: whether to train; otherwise `init_checkpoint` is evaluated unchanged.
         do_eval: whether to evaluate at each checkpoint and at the end.
         max_eval_steps: number of evaluation batches; 0 for all records of `eval_file`. Without an
-            `eval_file`, 0 is for SAMPLE_SIZE training records, but after training for no more than
-            EVALUATION_SHARE allows.
+            `eval_file`, 0 means SAMPLE_SIZE training records, or after training fewer if
+            EVALUATION_SHARE allows only fewer.
         mixed_precision: the compute dtype, `float32`, `bfloat16` or `float16`.
         optimizer_state_dtype: dtype of the optimizer's moments, `float32` or `bfloat16`.
         max_seq_length: the expected number of tokens per sequence; 0 accepts any.
@@ -80,8 +80,8 @@ class PretrainingSettings:
     def eval_examples(self, available: int, trained: int) -> int:
         """Returns the number of examples per evaluation.
 
-        `available` is the number of records to evaluate on, and `trained` is the total number of
-        examples in all training steps.
+        `available` is the number of records to evaluate on, and `trained` is the number of
+        training steps times the size of a full batch.
         """
         size = self.eval_batch_size
         batches = self.max_eval_steps

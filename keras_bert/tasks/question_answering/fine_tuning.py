@@ -14,7 +14,6 @@ from absl import logging
 
 from keras_bert.common.files import write_json
 from keras_bert.models import BertSpanLabeler
-from keras_bert.tasks.fine_tuning.examples import Examples
 from keras_bert.tasks.fine_tuning.predict import Predict
 from keras_bert.tasks.fine_tuning.pretrained import open_pretrained
 from keras_bert.tasks.fine_tuning.seeds import fine_tune_seeds
@@ -40,7 +39,7 @@ from keras_bert.tasks.question_answering.scoring import (
     threshold_for_others,
 )
 from keras_bert.tasks.question_answering.settings import AnswerSettings
-from keras_bert.tasks.truncation import report_truncation
+from keras_bert.tasks.truncation import report_splits
 from keras_bert.text.tokenizer import BertTokenizer
 from keras_bert.training.board import Board
 
@@ -90,15 +89,8 @@ def make_task(
     squad: SquadSettings, splits: QuestionSplits, tokenizer: BertTokenizer
 ) -> FineTuningTask:
     """Creates the task that trains on, scores and answers the questions of a run."""
-    dev = test = None
-    truncated = {}
-
-    def count_truncated(split_name: str, prepared: Prepared) -> None:
-        limit = f"max_query_length={squad.answers.max_query_length}"
-        truncated[split_name] = report_truncation(
-            prepared.truncated, f"questions ({split_name})", limit
-        )
-
+    train = dev = test = None
+    all_prepared: dict[str, Prepared] = {}
     if splits.dev is not None:
         questions = scorable(splits.dev, squad, "development")
         dev = _QuestionSet(questions, tokenizer, squad.answers)
@@ -107,13 +99,15 @@ def make_task(
         is_scored = splits.test is splits.dev and len(dev.questions) == len(splits.dev)
         test = dev if is_scored else _QuestionSet(splits.test, tokenizer, squad.answers)
 
-    def training() -> Examples:
+    if splits.train is not None:
         questions = trainable(splits.train, squad)
         prepared = prepare_questions(SpanProcessor(tokenizer, squad.answers), questions)
-        count_truncated("train", prepared)
-        examples = training_examples(prepared, questions)
-        logging.info("Training on %d questions in %d windows", len(questions), len(examples))
-        return examples
+        all_prepared["train"] = prepared
+        train = training_examples(prepared, questions)
+        logging.info("Training on %d questions in %d windows", len(questions), len(train))
+    all_prepared |= {
+        name: chosen.prepared for name, chosen in (("dev", dev), ("test", test)) if chosen
+    }
 
     def write(predict: Predict, folder: Path) -> None:
         threshold = squad.answers.threshold
@@ -131,10 +125,6 @@ def make_task(
         if squad.version_2:
             write_json(folder / "null_odds.json", found.null_odds)
 
-    train = training() if splits.train is not None else None
-    for name, chosen in (("dev", dev), ("test", test)):
-        if chosen is not None:
-            count_truncated(name, chosen.prepared)
     read = {"dev": splits.dev, "test": splits.test}
     return FineTuningTask(
         make=lambda config, dtype: QuestionAnswerer(
@@ -147,7 +137,9 @@ def make_task(
         show=(lambda predict, board: _show(dev, predict, board)) if dev else None,
         write_predictions=write if test else None,
         data={name: questions for name, questions in read.items() if questions is not None},
-        truncated=truncated,
+        truncated=report_splits(
+            all_prepared, "questions", f"max_query_length={squad.answers.max_query_length}"
+        ),
     )
 
 

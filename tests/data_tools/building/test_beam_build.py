@@ -263,7 +263,10 @@ def test_missing_shards_are_an_error(folder, build_on_beam):
 
 def test_worker_with_other_versions_is_an_error(folder, build_on_beam):
     """Builds with workers that had other versions from the start, or only in the second pass."""
-    job = folder | {"settings": SMALL, "expected_error": "; expected 1.0.0, as on the launching"}
+    job = folder | {
+        "settings": SMALL,
+        "expected_error": "; expected numpy 1.0.0, as on the launching",
+    }
     build_on_beam(job | {"before": "launch_with_another_numpy()"})
     assert not Path(folder["output_dir"]).exists()
     build_on_beam(job | {"before_shards": "launch_with_another_numpy()"})

@@ -176,7 +176,9 @@ def test_cluster_that_cannot_be_used_is_an_error(folder, cluster, start_build, t
     (tmp_path / "sitecustomize.py").write_text(OTHER_VERSION)
     cluster.start_worker(PYTHONPATH=f"{tmp_path}:{root}")
     error = error_of(start_build(folder, by_file))
-    assert re.search(r"worker on .*: has tensorflow-text 2.20.0; expected 2\.21\.\d", error)
+    assert re.search(
+        r"worker on .*: has tensorflow-text 2.20.0; expected tensorflow-text 2\.21\.\d", error
+    )
     assert not Path(folder["output_dir"]).exists()
 
 

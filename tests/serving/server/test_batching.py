@@ -6,9 +6,11 @@ import threading
 import numpy as np
 import pytest
 
-from keras_bert.serving.server.batching import Batcher, BatchLimits
+from keras_bert.serving.server.batching import Batcher
 from keras_bert.serving.server.errors import RestError
 from keras_bert.serving.server.metrics import Metrics
+from keras_bert.serving.server.rows import longest_item
+from keras_bert.serving.server.settings import Settings
 
 
 class FakeVersion:
@@ -46,9 +48,9 @@ class FakeVersion:
 
 
 def make_batcher(**settings) -> Batcher:
-    options = {"max_rows": 64, "max_request_rows": 100, "max_response_values": 1_000_000}
-    options |= {"timeout": 0.0, "in_flight": 1, "max_waiting": 1000}
-    return Batcher(BatchLimits(**(options | settings)), Metrics())
+    options = {"max_request_rows": 100, "max_response_values": 1_000_000}
+    options |= {"num_batch_threads": 1, "max_waiting": 1000}
+    return Batcher(Settings(**(options | settings)), Metrics())
 
 
 def run_all(version, requests, signature="double", within=None, **settings):
@@ -73,16 +75,16 @@ def test_simultaneous_requests_form_one_batch():
     assert version.batches == [[1, 2, 3, 4]]
 
 
-def test_batches_have_at_most_max_rows():
+def test_batches_have_at_most_max_batch_size():
     version = FakeVersion()
-    run_all(version, [[[n]] for n in range(5)], max_rows=2)
+    run_all(version, [[[n]] for n in range(5)], max_batch_size=2)
     assert version.batches == [[0, 1], [2, 3], [4]]
 
 
 def test_large_request_is_split_and_interleaved_with_others():
     version = FakeVersion()
     long = [[n] for n in range(10, 13)] + [[14]] * 2
-    answers = run_all(version, [long, [[1]], [[2]]], max_rows=2)
+    answers = run_all(version, [long, [[1]], [[2]]], max_batch_size=2)
     assert answers[0]["y"].tolist() == [[20], [22], [24], [28], [28]]
     assert version.batches == [[10, 11], [1, 2], [12, 14], [14]]
     assert run_all(version, [[[1]] * 100, [[1]] * 101])[1].message == (
@@ -93,7 +95,7 @@ def test_large_request_is_split_and_interleaved_with_others():
 def test_slices_of_unequal_width_are_padded():
     texts = [b"a", b"bc", b"", b"def"]
     complete, sliced = (
-        run_all(FakeVersion(), [np.array(texts, object)], "letters", max_rows=rows)[0]
+        run_all(FakeVersion(), [np.array(texts, object)], "letters", max_batch_size=rows)[0]
         for rows in (4, 2)
     )
     assert complete.keys() == sliced.keys()
@@ -114,7 +116,7 @@ def test_rest_of_a_cancelled_request_is_not_run():
     version = FakeVersion()
 
     async def main():
-        batcher = make_batcher(max_rows=1, max_waiting=1)
+        batcher = make_batcher(max_batch_size=1, max_waiting=1)
         version.gate.clear()
         call = asyncio.create_task(batcher.run(version, "double", {"x": np.array([[1]] * 50)}))
         while not version.batches:
@@ -220,7 +222,7 @@ def test_timeout_collects_requests_into_a_batch():
     version = FakeVersion()
 
     async def main():
-        batcher = make_batcher(max_rows=3, timeout=0.2, in_flight=4)
+        batcher = make_batcher(max_batch_size=3, batch_timeout_ms=200, num_batch_threads=4)
 
         async def later(n: int):
             await asyncio.sleep(0.01 * n)
@@ -239,6 +241,10 @@ def test_unbatched_requests_do_not_wait_for_the_timeout():
     texts = np.array([b"x" * 100_000], object)
     for inputs, signature in ((texts, "letters"), ([[1]], "fixed")):
         # A batched request would wait for an hour.
-        (answer,) = run_all(version, [inputs], signature, timeout=3600.0, within=20.0)
+        (answer,) = run_all(version, [inputs], signature, batch_timeout_ms=3_600_000, within=20.0)
         assert not isinstance(answer, Exception), answer
     assert len(version.batches) == 2
+
+
+def test_longest_item_of_empty_lists_is_0():
+    assert longest_item(np.empty([2, 0], object)) == 0

@@ -41,7 +41,9 @@ def test_named_hosts_are_allowed():
     check("any.example", allowed=["*"])
 
 
-@pytest.mark.parametrize("origin", ["http://evil.example", "null", "http://localhost:3000"])
+@pytest.mark.parametrize(
+    "origin", ["http://evil.example", "null", "http://localhost:3000", "http://["]
+)
 def test_foreign_pages_must_send_json(origin):
     with pytest.raises(RestError, match="expected application/json") as error:
         check("localhost:8501", "POST", Origin=origin, Content_Type="text/plain")

@@ -9,7 +9,7 @@ import tensorflow as tf
 from keras_bert.tasks.classification.data import Problem
 from keras_bert.tasks.classification.predictions import decisions, write_predictions
 from keras_bert.tasks.classification.processor import ClassificationProcessor, ClassifierSettings
-from keras_bert.tasks.prepared import TextInputs
+from keras_bert.text.padding import Segments
 from keras_bert.text.tokenizer import BertTokenizer
 from tests.tasks.classification.conftest import VOCAB
 
@@ -18,7 +18,7 @@ def answers_of(problem, logits):
     """Decodes logits as programs do."""
     settings = ClassifierSettings(problem.labels, problem.problem_type)
     processor = ClassificationProcessor(BertTokenizer(VOCAB), settings)
-    inputs = TextInputs(None, None, tf.fill([len(logits)], False))
+    inputs = Segments(None, None, tf.fill([len(logits)], False))
     answers = processor.decode({"logits": tf.constant(logits, tf.float32)}, inputs)
     return {name: value.numpy() for name, value in answers.items()}
 

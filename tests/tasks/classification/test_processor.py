@@ -6,7 +6,8 @@ import tensorflow as tf
 
 from keras_bert.common.errors import InputError
 from keras_bert.tasks.classification.processor import ClassificationProcessor, ClassifierSettings
-from keras_bert.tasks.prepared import CHUNK_SIZE, TextInputs, prepare
+from keras_bert.tasks.prepared import CHUNK_SIZE, prepare
+from keras_bert.text.padding import Segments
 from keras_bert.text.tokenizer import BertTokenizer
 from tests.tasks.classification.conftest import VOCAB
 
@@ -26,7 +27,7 @@ def tokens(examples, index=0):
 
 
 def decode(logits, **settings):
-    inputs = TextInputs(None, None, tf.fill([len(logits)], False))
+    inputs = Segments(None, None, tf.fill([len(logits)], False))
     return processor(**settings).decode({"logits": tf.constant(logits, tf.float32)}, inputs)
 
 

@@ -110,6 +110,13 @@ def test_seed_of_fit_determines_the_weights(pretrained, trained, options):
         np.testing.assert_array_equal(mine, theirs)
 
 
+def test_evaluate_logs_the_number_of_truncated_texts(trained, caplog):
+    classifier = trained[0]
+    limit = classifier.settings.max_seq_length
+    classifier.evaluate(["good " * limit, "good"], LABELS[:2])
+    assert f"1 of 2 texts are truncated to max_seq_length={limit} tokens" in caplog.text
+
+
 def test_predictions_do_not_depend_on_the_batch(trained, monkeypatch):
     classifier = trained[0]
     alone = [classifier.predict([text])["logits"][0] for text in TEXTS[:5]]

@@ -67,6 +67,14 @@ def test_answers_are_slices_of_the_given_strings(answerer):
     assert found["score"].dtype == np.float32
 
 
+def test_evaluate_logs_the_number_of_truncated_questions(answerer, caplog):
+    limit = answerer.settings.max_query_length
+    context = "the cat"
+    answer = {"text": context, "start": 0}
+    answerer.evaluate(["the " * (limit + 1), "the"], [context] * 2, [answer] * 2)
+    assert f"1 of 2 questions are truncated to max_query_length={limit} tokens" in caplog.text
+
+
 def test_empty_list_of_questions_gives_empty_outputs(answerer):
     found = answerer.predict([], [])
     assert {name: len(values) for name, values in found.items()} == dict.fromkeys(found, 0)

@@ -8,7 +8,8 @@ const byId = (id) => document.getElementById(id);
 async function fetchJson(path, body) {
   let response;
   try {
-    response = await fetch(path, body && { method: "POST", body: JSON.stringify(body) });
+    const headers = { "Content-Type": "application/json" };
+    response = await fetch(path, body && { method: "POST", headers, body: JSON.stringify(body) });
   } catch {
     throw new Error("The server does not respond.");
   }

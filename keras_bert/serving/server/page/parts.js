@@ -18,7 +18,7 @@ export const large = (text) => element("p", { class: "large", dir: "auto" }, tex
 // A list of bars from {name, fraction, number}: a name (text or element), a bar and a number.
 // Rows after the first `shown` ones appear on demand.
 export function bars(rows, shown = 10) {
-  const list = element("ul", { class: "bars" });
+  const list = element("ul", { class: "bars", tabindex: "-1" });
   rows.forEach(({ name, fraction, number }, index) => {
     const filled = element("span");
     filled.style.width = percent(Math.min(1, Math.max(0, fraction)));
