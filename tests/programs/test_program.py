@@ -11,6 +11,7 @@ import pytest
 from absl import flags, logging
 
 from keras_bert.common.errors import EndedEarly, InputError
+from keras_bert.programs.flags import Definitions
 from keras_bert.programs.program import MissingInput, Program, call, reject_arguments
 from keras_bert.programs.run_flags import (
     check_not_input_folder,
@@ -332,3 +333,10 @@ def test_programs_reject_the_checkpoint_folder_as_output_dir(run_program, tmp_pa
         f"{program}: error: --output_dir=bert/.: overlaps with --init_checkpoint=bert; expected"
     )
     assert [*(tmp_path / "bert").iterdir()] == []
+
+
+def test_number_of_hundreds_of_digits_is_not_a_finite_float():
+    values = flags.FlagValues()
+    Definitions(values, "count.py").number("rate", 1.0, "A rate.")
+    with pytest.raises(ValueError, match="expected a finite number"):
+        values["rate"].parser.parse(10**400)  # As in a recipe or in run.json.

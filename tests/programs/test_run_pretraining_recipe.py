@@ -193,3 +193,13 @@ def test_invalid_input_exits_with_code_1_and_one_line(folder, root, changes, mes
     assert done.stderr.count("\n") == 1, done.stderr
     assert re.search(message, done.stderr), done.stderr
     assert not (folder / "bad").exists()
+
+
+def test_folder_of_the_records_of_a_phase_is_rejected(folder, root, tmp_path):
+    records = tmp_path / "16"
+    records.mkdir()
+    flags = {"input_file": tmp_path / "{max_seq_length}", "output_dir": records}
+    done = run(root, command(folder, **flags))
+    assert done.returncode == 1
+    assert f"--output_dir={records}: is the folder of the input {records}" in done.stderr
+    assert not list(records.iterdir())
