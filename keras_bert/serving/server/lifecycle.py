@@ -68,11 +68,15 @@ async def serve(
     bound.setblocking(False)
     accepting = loop.create_task(connections.accept(bound, runner.server))
     stop_requested = asyncio.Event()
-    polling = loop.create_task(_poll_versions(versions, settings.poll_s))
+    background = [
+        loop.create_task(_poll_versions(versions, settings.poll_s)),
+        loop.create_task(metrics.observe_loop_lag()),
+    ]
     ready(stop_requested.set)
     await stop_requested.wait()
     routes.draining = True
-    polling.cancel()
+    for task in background:
+        task.cancel()
     accepting.cancel()
     await asyncio.wait([accepting])
     bound.close()

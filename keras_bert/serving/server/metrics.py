@@ -1,5 +1,7 @@
 """Collects the server's metrics for Prometheus."""
 
+import asyncio
+
 from prometheus_client import (
     CollectorRegistry,
     Counter,
@@ -14,6 +16,8 @@ from prometheus_client.exposition import CONTENT_TYPE_PLAIN_1_0_0
 CONTENT_TYPE = CONTENT_TYPE_PLAIN_1_0_0
 
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
+_LAG_SECONDS = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 5)
+_LAG_PERIOD = 0.02  # seconds between two measurements of the event loop's lag
 _ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
 
@@ -56,6 +60,12 @@ class Metrics:
             "Number of requests that wait for a batch.",
             registry=registry,
         )
+        self.loop_lag = Histogram(
+            "keras_bert_event_loop_lag_seconds",
+            "Seconds by which the event loop resumes a sleeping task too late.",
+            buckets=_LAG_SECONDS,
+            registry=registry,
+        )
         self.version = Gauge(
             "keras_bert_model_version", "Number of the served version.", registry=registry
         )
@@ -63,3 +73,14 @@ class Metrics:
     def text(self) -> bytes:
         """Returns all metrics in Prometheus's text format."""
         return generate_latest(self._registry)
+
+    async def observe_loop_lag(self) -> None:
+        """Measures the lag of the event loop until the task is cancelled.
+
+        A callback that stops the loop for longer than 20 ms delays at least one measurement.
+        """
+        loop = asyncio.get_running_loop()
+        while True:
+            expected = loop.time() + _LAG_PERIOD
+            await asyncio.sleep(_LAG_PERIOD)
+            self.loop_lag.observe(loop.time() - expected)

@@ -1,0 +1,198 @@
+"""Compares the answers of the programs, of the Python API and of exported models.
+
+    .venv/bin/python benchmarks/parity.py [--work_dir=/tmp/parity]
+
+Fine-tunes MiniLM for one epoch on SQuAD's format (xquad.en), MRPC and WNUT-17 in float32, and
+exports each model. Each model then answers in three ways:
+
+- program: the prediction files of run_squad.py, run_classifier.py and run_ner.py;
+- API: `keras_bert.load(RUN).predict`;
+- export: `keras_bert.load(RUN/export/1).predict`, which calls the signatures of the SavedModel.
+
+The data are all questions of XQuAD in English, German and Chinese (3,570), the pairs of MRPC's
+development set (408), and the sentences of WNUT-17's test set. The tables show how many values
+differ for strings and integers, and the largest difference for numbers. Finished runs in --work_dir
+are not repeated.
+"""
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+from absl import app, flags
+from workers import MODEL, ROOT
+
+sys.path.insert(0, str(ROOT))
+DATA = ROOT.parent / "shared" / "data"
+LANGUAGES = ("en", "de", "zh")
+# The labels of BERT's SQuAD, MRPC and WNUT-17 runs are short texts: 1e-5 is the limit of numbers.
+LIMIT = 1e-5
+
+flags.DEFINE_string("work_dir", "/tmp/parity", "folder of the runs")
+FLAGS = flags.FLAGS
+
+
+def run(program: str, folder: Path, **settings: object) -> Path:
+    """Runs a program of the project in float32, and returns its output folder."""
+    given = {"output_dir": folder, "mixed_precision": "float32"} | settings
+    command = [sys.executable, str(ROOT / program), *(f"--{k}={v}" for k, v in given.items())]
+    with open(folder.with_suffix(".log"), "a") as log:
+        subprocess.run(command, cwd=ROOT, stderr=log, stdout=log, check=True)
+    return folder
+
+
+def compare(name: str, one: Mapping[str, object], other: Mapping[str, object]) -> bool:
+    """Prints a row for each output of two results, and returns whether they agree."""
+    agree = True
+    for output in one:
+        count, different, largest = 0, 0, 0.0
+        for mine, theirs in zip(flat(one[output]), flat(other[output]), strict=True):
+            count += 1
+            if isinstance(mine, float):
+                largest = max(largest, abs(mine - theirs))
+            else:
+                different += mine != theirs
+        agree = agree and not different and largest <= LIMIT
+        print(f"| {name} | {output} | {count:,} | {different} | {largest:.1e} |")
+    return agree
+
+
+def flat(values: object) -> Iterable[str | int | float]:
+    """Yields the values of nested lists and arrays as Python objects."""
+    if isinstance(values, np.ndarray):
+        values = values.tolist()
+    if isinstance(values, list | tuple):
+        for value in values:
+            yield from flat(value)
+    else:
+        yield values.decode() if isinstance(values, bytes) else values
+
+
+def questions_agree(work: Path) -> bool:
+    """Compares the answers to all questions of XQuAD in three languages."""
+    import keras_bert
+    from keras_bert.tasks.question_answering.questions import load_questions
+
+    files = {language: DATA / "squad" / f"xquad.{language}.json" for language in LANGUAGES}
+    train = {"init_checkpoint": MODEL, "train_file": files["en"], "num_train_epochs": 1}
+    trained = run("run_squad.py", work / "squad", do_eval=False, export=True, **train)
+    api, export = keras_bert.load(trained), keras_bert.load(trained / "export" / "1")
+    agree = True
+    for language, file in files.items():
+        folder = run(
+            "run_squad.py",
+            work / f"squad_{language}",
+            init_checkpoint=trained,
+            do_train=False,
+            eval_file=file,
+        )
+        questions = load_questions(file)
+        columns = [q.text for q in questions], [q.context for q in questions]
+        mine, exported = api.predict(*columns), export.predict(*columns)
+        agree &= compare(f"XQuAD {language}, API and export", mine, exported)
+        agree &= compare(
+            f"XQuAD {language}, program and API", *file_and_api(folder, questions, mine)
+        )
+    return agree
+
+
+def file_and_api(
+    folder: Path, questions: Sequence, found: Mapping[str, np.ndarray]
+) -> tuple[dict[str, list], dict[str, list]]:
+    """Returns the content of SQuAD's prediction files, and the same values from the API."""
+    answers = json.loads((folder / "predictions.json").read_text("utf-8"))
+    candidates = json.loads((folder / "nbest_predictions.json").read_text("utf-8"))
+    written = {"answer": [], "nbest text": [], "nbest probability": [], "nbest start_logit": []}
+    from_api = {name: [] for name in written}
+    for row, question in enumerate(questions):
+        written["answer"].append(answers[question.id])
+        from_api["answer"].append(str(found["answer"][row]))
+        # A question without any candidate has one with an empty text.
+        for index, candidate in enumerate(candidates[question.id]):
+            start, end = found["nbest_starts"][row][index], found["nbest_ends"][row][index]
+            text = question.context[start:end] if start >= 0 else ""
+            written["nbest text"].append(candidate["text"])
+            from_api["nbest text"].append(text)
+            for name, output in (
+                ("probability", "nbest_probabilities"),
+                ("start_logit", "nbest_start_logits"),
+            ):
+                written[f"nbest {name}"].append(float(candidate[name]))
+                from_api[f"nbest {name}"].append(float(found[output][row][index]))
+    return written, from_api
+
+
+def pairs_agree(work: Path) -> bool:
+    """Compares the labels and probabilities of MRPC's development set."""
+    import keras_bert
+
+    trained = run(
+        "run_classifier.py",
+        work / "mrpc",
+        task_name="custom",
+        init_checkpoint=MODEL,
+        train_file=DATA / "glue/MRPC/train.tsv",
+        eval_file=DATA / "glue/MRPC/dev.tsv",
+        text_column="#1 String",
+        text_pair_column="#2 String",
+        label_column="Quality",
+        num_train_epochs=1,
+        export=True,
+    )
+    lines = (DATA / "glue/MRPC/dev.tsv").read_text("utf-8-sig").splitlines()[1:]
+    columns = tuple([line.split("\t")[column] for line in lines] for column in (3, 4))
+    mine = keras_bert.load(trained).predict(columns)
+    exported = keras_bert.load(trained / "export" / "1").predict(columns)
+    rows = [json.loads(line) for line in (trained / "predictions.jsonl").open(encoding="utf-8")]
+    written = {
+        "label": [row["prediction"] for row in rows],
+        "probabilities": [list(row["probabilities"].values()) for row in rows],
+    }
+    agree = compare("MRPC, API and export", mine, exported)
+    return compare("MRPC, program and API", written, mine) and agree
+
+
+def sentences_agree(work: Path) -> bool:
+    """Compares the tags and entities of WNUT-17's test set."""
+    import keras_bert
+    from keras_bert.tasks.ner.conll import read_conll
+
+    folder = DATA / "ner" / "wnut17"
+    trained = run(
+        "run_ner.py",
+        work / "wnut",
+        init_checkpoint=MODEL,
+        train_file=folder / "wnut17train.conll",
+        eval_file=folder / "emerging.dev.conll",
+        test_file=folder / "emerging.test.annotated",
+        num_train_epochs=1,
+        export=True,
+    )
+    words = [list(sentence.words) for sentence in read_conll(folder / "emerging.test.annotated")]
+    api, export = keras_bert.load(trained), keras_bert.load(trained / "export" / "1")
+    mine, exported = api.predict(words), export.predict(words)
+    written = {"tags": [s.tags for s in read_conll(trained / "predictions.conll")]}
+    agree = compare("WNUT-17 words, API and export", mine, exported)
+    agree &= compare("WNUT-17 words, program and API", written, mine)
+    texts = [" ".join(sentence) for sentence in words]
+    return compare("WNUT-17 texts, API and export", api.predict(texts), export.predict(texts)) & (
+        agree
+    )
+
+
+def main(_) -> None:
+    """Runs the three comparisons; exits with code 1 if any value differs by more than the limit."""
+    work = Path(FLAGS.work_dir)
+    work.mkdir(parents=True, exist_ok=True)
+    print("| data and ways | output | values | different | largest difference |")
+    print("| --- | --- | --- | --- | --- |")
+    agree = [compared(work) for compared in (pairs_agree, sentences_agree, questions_agree)]
+    if not all(agree):
+        sys.exit(f"some values differ by more than {LIMIT}")
+
+
+if __name__ == "__main__":
+    app.run(main)
