@@ -24,6 +24,8 @@ os.environ.setdefault(
     "XLA_FLAGS", "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
 )
 ROOT = Path(__file__).resolve().parent.parent
+# Shared by all tests and their processes, whose tiny models consist of the same computations.
+os.environ.setdefault("KERAS_BERT_COMPILATION_CACHE", str(ROOT / "build" / "compilation_cache"))
 
 
 def pytest_configure() -> None:
@@ -32,6 +34,9 @@ def pytest_configure() -> None:
     Turns graph optimization off in the test process, since it takes four fifths of the time of a
     tiny model's first step. Programs that run in a separate process keep it on.
     """
+    from keras_bert.common.compilation_cache import use_compilation_cache
+
+    use_compilation_cache()
     import tensorflow as tf
 
     from keras_bert.training.strategy import split_cpu

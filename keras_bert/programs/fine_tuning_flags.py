@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from absl.flags import FlagValues
 
+from keras_bert.common.compilation_cache import use_compilation_cache
 from keras_bert.common.errors import InputError
 from keras_bert.common.tensorflow_start import start_tensorflow
 from keras_bert.programs.flags import (
@@ -170,6 +171,7 @@ def read(flags: FlagValues) -> "FineTuningRun":
         flags.output_dir, [flags[name].value for name in _INPUT_FLAGS if name in flags]
     )
     seeds = _seeds(flags)
+    use_compilation_cache()
     start_tensorflow()  # Imported after the checks, which do not need it.
     from keras_bert.tasks.fine_tuning.settings import FineTuningRun, FineTuningSettings
     from keras_bert.training.backend import BACKEND, fastest_precision

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from absl.flags import Flag, FlagValues
 
+from keras_bert.common.compilation_cache import use_compilation_cache
 from keras_bert.common.errors import InputError
 from keras_bert.common.tensorflow_start import start_tensorflow
 from keras_bert.programs.flags import own_flags
@@ -49,6 +50,7 @@ def main(flags: FlagValues, arguments: Sequence[str]) -> None:
         names = ("input_file", "eval_file")
         inputs = ",".join(phase.flags[name] for phase in phases for name in names)
         check_not_input_folder(flags.output_dir, map(str.strip, inputs.split(",")))
+    use_compilation_cache()
     start_tensorflow()  # Imported after the checks, so that invalid flags fail fast.
     from keras_bert.tasks.pretraining.dry_run import dry_run
     from keras_bert.tasks.pretraining.phases import pretrain_phases

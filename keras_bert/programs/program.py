@@ -24,6 +24,7 @@ from typing import NoReturn
 from absl import command_name, flags, logging
 from absl.flags import FlagValues
 
+from keras_bert.common.compilation_cache import VARIABLE
 from keras_bert.common.errors import EndedEarly, InputError, InUse
 from keras_bert.common.interrupts import INTERRUPTED, keyboard_interrupts
 from keras_bert.common.standard_output import quiet_end_without_reader
@@ -157,7 +158,7 @@ def _check_backend() -> None:
 
 @contextlib.contextmanager
 def _system_errors() -> Iterator[None]:
-    """Converts errors about an unusable path or exhausted memory to an InputError.
+    """Converts errors about an unusable path, exhausted memory or a damaged cache to an InputError.
 
     The memory may be that of the host or of a device. Code that expects such an error raises an
     InputError with a better message itself.
@@ -169,6 +170,12 @@ def _system_errors() -> Iterator[None]:
             raise
         raise InputError(f"{str(error.filename)[:200]}: {error.strerror}") from error
     except Exception as error:
+        if "xla_compile_cache__" in str(error):
+            raise InputError(
+                f"{os.environ.get('TF_XLA_FLAGS', '')}: a file of the compilation cache cannot be "
+                f"used ({str(error).splitlines()[0][:200]}); expected an intact file and free disk "
+                f"space; delete the folder, or set {VARIABLE}= to compile without it"
+            ) from error
         kinds = {kind.__name__ for kind in type(error).__mro__}
         is_exhausted = kinds & {"MemoryError", "ResourceExhaustedError"}
         if not is_exhausted and "RESOURCE_EXHAUSTED" not in str(error):  # The latter is JAX's.

@@ -13,7 +13,6 @@ from nbclient import NotebookClient
 SMALL = {
     "classifier": {"TEXTS_PER_CLASS": 8, "EPOCHS": 1},
     "domain_adaptation": {
-        "DOCUMENTS": 4,
         "MIN_FREQUENCY": 2,
         "STEPS": 2,
         "SEEDS": [0, 1],
@@ -81,12 +80,25 @@ def test_every_notebook_is_tested(root: Path):
     assert {path.stem for path in root.glob("examples/*.ipynb")} == set(SMALL)
 
 
+@pytest.fixture
+def reviews(tmp_path: Path) -> Path:
+    """Writes the files of domain_adaptation.ipynb with 40 reviews per label, and returns them."""
+    folder = tmp_path / "reviews"
+    folder.mkdir()
+    for label, word in (("neg", "不好"), ("pos", "很好")):
+        lines = [f"这本书第{number}章写得{word}。朋友也这样说！" for number in range(40)]
+        (folder / f"{label}.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return folder
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SMALL)
-def test_notebook_runs(name: str, root: Path, tiny_model: Path, tmp_path: Path):
+def test_notebook_runs(name: str, root: Path, tiny_model: Path, reviews: Path, tmp_path: Path):
     notebook = read(root, name)
     cell = parameters_cell(notebook)
     values = {"MODEL": str(tiny_model), "OUTPUT_DIR": str(tmp_path / "out"), **SMALL[name]}
+    if name == "domain_adaptation":
+        values["REVIEWS"] = str(reviews)
     assert set(values) <= names_assigned(cell.source)
     cell.source += "\n" + "\n".join(f"{key} = {value!r}" for key, value in values.items())
     client = NotebookClient(
