@@ -1,0 +1,52 @@
+"""Runs a network with onnxruntime, on the CPU."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import onnxruntime
+
+from keras_bert.common.errors import InputError
+from keras_bert.serving.engines.compiled import CompiledNetwork
+
+_TYPES = {"tensor(float)": np.float32, "tensor(int32)": np.int32}
+
+
+class OnnxRuntimeNetwork(CompiledNetwork):
+    """A network in onnxruntime, whose file determines the precision.
+
+    Raises:
+        InputError: the file is damaged.
+    """
+
+    def __init__(self, path: Path, threads: int, parallel: int):
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = max(threads // parallel, 1)
+        options.inter_op_num_threads = 1
+        options.log_severity_level = 3  # Errors.
+        # With several calls at a time, a thread that waits by spinning takes time from the others.
+        options.add_session_config_entry(
+            "session.intra_op.allow_spinning", "1" if parallel == 1 else "0"
+        )
+        providers = ["CPUExecutionProvider"]
+        try:
+            self._session = onnxruntime.InferenceSession(str(path), options, providers)
+        except Exception as error:  # onnxruntime's errors have no common class.
+            reason = " ".join(str(error).split())
+            raise InputError(
+                f"{path}: onnxruntime cannot load the file: {reason:.200}; expected the file that "
+                "the export wrote; export the model again"
+            ) from error
+        self.parallel = parallel
+        self.outputs = {
+            output.name: (
+                np.dtype(_TYPES[output.type]),
+                tuple(size for size in output.shape if isinstance(size, int)),
+            )
+            for output in self._session.get_outputs()
+        }
+        self._names = list(self.outputs)
+
+    def run(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Computes the outputs of padded rows."""
+        return dict(zip(self._names, self._session.run(self._names, inputs), strict=True))
