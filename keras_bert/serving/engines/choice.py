@@ -131,13 +131,18 @@ def _fastest(
         )
     if len(engines) == 1:
         return engines[0]
-    from keras_bert.serving.engines.tuning import best_seconds
-
     inputs = _example_inputs(info)
-    seconds = [best_seconds(lambda _, e=e: _answer(e, inputs), None) for e in engines]
+    seconds = [_seconds(engine, inputs) for engine in engines]
     for engine, taken in zip(engines, seconds, strict=True):
         logging.info("Engine %s: %.1f ms for the check's texts", engine.name, 1e3 * taken)
     return engines[seconds.index(min(seconds))]
+
+
+def _seconds(engine: Engine, inputs: Mapping[str, Any]) -> float:
+    """Returns the shortest time of a few calls of an engine."""
+    from keras_bert.serving.engines.tuning import best_seconds
+
+    return best_seconds(lambda: _answer(engine, inputs))
 
 
 def _answer(engine: Engine, inputs: Mapping[str, Any]) -> None:

@@ -4,6 +4,7 @@ The sample has rows of lengths from short to `max_seq_length`. A slow network is
 rows, so that the choice takes a few seconds at most.
 """
 
+import functools
 import time
 from collections.abc import Callable
 
@@ -31,7 +32,8 @@ def tune(compile_network: Compile, spec: NetworkSpec, max_seq_length: int, cores
     """
     single = compile_network(cores, 1)
     rows = sample_rows(max_seq_length, 1, spec)
-    one = best_seconds(EngineNetwork(Plan(single, single, 1), spec), rows)
+    network = EngineNetwork(Plan(single, single, 1), spec)
+    one = best_seconds(lambda: network(rows))
     parallel = [count for count in (cores, cores // 2, cores // 4) if count > 1]
     trials = (len(parallel) + 1) * len(GROUP_ROWS) * (_REPEATS + 1)
     count = int(np.clip(_SECONDS / trials / one, 1, SAMPLE_ROWS))
@@ -40,9 +42,9 @@ def tune(compile_network: Compile, spec: NetworkSpec, max_seq_length: int, cores
         return Plan(single, several, GROUP_ROWS[0])
     rows = sample_rows(max_seq_length, count, spec)
     best, seconds = Plan(single, single, GROUP_ROWS[0]), float("inf")
-    for several in [single, *(None for _ in parallel)]:
-        compiled = several or compile_network(cores, parallel.pop(0))
-        plan, taken = _best_groups(single, compiled, spec, rows)
+    for count in [1, *parallel]:
+        several = compile_network(cores, count) if count > 1 else single
+        plan, taken = _best_groups(single, several, spec, rows)
         if taken < seconds:
             best, seconds = plan, taken
     return best
@@ -55,7 +57,8 @@ def _best_groups(
     count = len(rows.splits) - 1
     sizes = [size for size in GROUP_ROWS if size <= count] or [count]
     plans = [Plan(single, several, size) for size in sizes]
-    seconds = [best_seconds(EngineNetwork(plan, spec), rows) for plan in plans]
+    networks = [EngineNetwork(plan, spec) for plan in plans]
+    seconds = [best_seconds(functools.partial(network, rows)) for network in networks]
     fastest = int(np.argmin(seconds))
     return plans[fastest], seconds[fastest]
 
@@ -71,12 +74,12 @@ def sample_rows(max_seq_length: int, count: int, spec: NetworkSpec) -> Rows:
     return Rows(ids, np.zeros_like(ids), splits)
 
 
-def best_seconds(run: Callable[[Rows], object], rows: Rows) -> float:
+def best_seconds(run: Callable[[], object]) -> float:
     """Returns the shortest time of a few calls, after one call that is not measured."""
-    run(rows)
+    run()
     times = []
     for _ in range(_REPEATS):
         start = time.perf_counter()
-        run(rows)
+        run()
         times.append(time.perf_counter() - start)
     return min(times)
