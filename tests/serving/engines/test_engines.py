@@ -36,11 +36,9 @@ def test_float32_gives_the_answers_of_the_saved_model(
             for key, value in expected.items():
                 assert found[key].dtype == value.dtype
                 if value.dtype.is_floating:
-                    np.testing.assert_allclose(
-                        found[key], value, atol=2e-4, err_msg=f"{name} {key}"
-                    )
+                    np.testing.assert_allclose(found[key], value, atol=2e-4, err_msg=key)
                 else:
-                    np.testing.assert_array_equal(found[key], value, f"{name} {key}")
+                    np.testing.assert_array_equal(found[key], value, key)
 
 
 @pytest.mark.parametrize(("engine", "precision"), CASES)

@@ -1,5 +1,7 @@
 """Rows are grouped by length without loss, and their outputs get their order back."""
 
+import itertools
+
 import numpy as np
 import pytest
 
@@ -29,8 +31,7 @@ def test_every_row_is_in_one_group_of_similar_lengths(count, parallel):
     longest = [lengths[group].max() for group in groups]
     assert longest == sorted(longest, reverse=True)
     assert all(
-        lengths[one].min() >= lengths[other].max()
-        for one, other in zip(groups, groups[1:], strict=False)
+        lengths[one].min() >= lengths[other].max() for one, other in itertools.pairwise(groups)
     )
 
 
@@ -59,9 +60,7 @@ def test_outputs_per_row_and_per_token_are_in_the_order_of_the_rows(lengths, gro
     run(batch, rows, group_rows, 2)
     kinds = {"sum": (np.dtype(int), ()), "ids": (np.dtype(np.int32), ())}
     sums, ids = batch.outputs(kinds)
-    expected = [
-        rows.input_ids[a:b].sum() for a, b in zip(rows.splits, rows.splits[1:], strict=False)
-    ]
+    expected = [rows.input_ids[a:b].sum() for a, b in itertools.pairwise(rows.splits)]
     np.testing.assert_array_equal(sums, np.array(expected, int))
     np.testing.assert_array_equal(ids, rows.input_ids * 10)
 
