@@ -7,8 +7,8 @@ run_classifier.py on MiniLM) and the same strings, and returns labels:
 
 - `ours_ENGINE_PRECISION`: the signature of the export on an engine, called from Python;
 - `torch_PRECISION`: transformers with its fast tokenizer and dynamic padding;
-- `onnxruntime_PRECISION` and `openvino_PRECISION`: our `--format=onnx` file in the library's own call
-  behind Hugging Face's tokenizers, with dynamic padding;
+- `onnxruntime_PRECISION` and `openvino_PRECISION`: our `--format=onnx` file in the library's own
+  call behind Hugging Face's tokenizers, with dynamic padding;
 - `keras_hub`: `predict` of KerasHub's text classifier.
 
 A turn consists of 50 calls with one text or 2 calls with 64 texts. The texts are the pairs of

@@ -112,7 +112,7 @@ class ExportSettings:
         is_saved_model = self.format == "saved_model"
         used = ("int8",)
         if is_saved_model:
-            used = ("compute_type", "engines", *_USED_SETTINGS[task])
+            used = ("compute_type", *_USED_SETTINGS[task], "engines")
             used += ("int8",) if self.engines else ()
         for field in fields(self):
             if field.name in (*_ALWAYS_USED, *used) or getattr(self, field.name) is None:

@@ -38,7 +38,7 @@ def test_used_settings_are_accepted(task: str, kind: str, given: dict):
             "saved_model",
             "int8",
             True,
-            "--compute_type, --engines, --max_seq_length, --pair",
+            "--compute_type, --max_seq_length, --pair",
         ),
         ("classification", "onnx", "compute_type", "bfloat16", "--int8"),
         ("embedding", "litert", "normalize", True, "--int8"),
