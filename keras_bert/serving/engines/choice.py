@@ -181,7 +181,9 @@ def _open(folder: Path, loaded: Any, info: Mapping[str, Any], name: str, precisi
     from keras_bert.serving.engines.tuning import tune
 
     spec = NetworkSpec.from_json(info["engines"].get("network"), str(folder / "export.json"))
-    plan = tune(_compiler(name, path, precision), spec, info["max_seq_length"], available_cores())
+    plan = tune(
+        _compiler(name, path, precision, spec), spec, info["max_seq_length"], available_cores()
+    )
     network = EngineNetwork(plan, spec)
     found = difference(loaded, network, _input_names(info), precision)
     if found is not None:
@@ -196,11 +198,11 @@ def _open(folder: Path, loaded: Any, info: Mapping[str, Any], name: str, precisi
     return Engine(name, precision, functions, loaded, text)
 
 
-def _compiler(name: str, path: Path, precision: str) -> Compile:
+def _compiler(name: str, path: Path, precision: str, spec: NetworkSpec) -> Compile:
     if name == "openvino":
         from keras_bert.serving.engines.openvino_network import OpenVINONetwork
 
-        return functools.partial(OpenVINONetwork, path, precision)
+        return functools.partial(OpenVINONetwork, path, list(spec.per), precision)
     from keras_bert.serving.engines.onnxruntime_network import OnnxRuntimeNetwork
 
     return functools.partial(OnnxRuntimeNetwork, path)

@@ -12,11 +12,9 @@ class CompiledNetwork(ABC):
     Attributes:
         parallel: the number of calls of `run` that are computed at the same time; each of them
             uses the same share of the threads.
-        outputs: {output: (dtype, shape of the value of one row, token or mask)}.
     """
 
     parallel: int
-    outputs: Mapping[str, tuple[np.dtype, tuple[int, ...]]]
 
     @abstractmethod
     def run(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:

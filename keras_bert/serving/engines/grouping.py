@@ -63,6 +63,16 @@ def sort_into_groups(lengths: np.ndarray, group_rows: int, parallel: int) -> lis
     return groups
 
 
+def _limited(rows: np.ndarray, masks: np.ndarray) -> Iterator[np.ndarray]:
+    """Yields rows in parts with at most _MAX_MASKS masks, or of one row; `masks` counts them."""
+    if len(rows) == 1 or masks.sum() <= _MAX_MASKS:
+        yield rows
+        return
+    middle = len(rows) // 2
+    yield from _limited(rows[:middle], masks[:middle])
+    yield from _limited(rows[middle:], masks[middle:])
+
+
 class Batch:
     """All rows of a call, and their outputs.
 
@@ -91,9 +101,7 @@ class Batch:
         kept = np.flatnonzero(masks)
         for chosen in sort_into_groups(self._lengths[kept], group_rows, parallel):
             rows = kept[chosen]
-            parts = min(-(-int(masks[rows].sum()) // _MAX_MASKS), len(rows))
-            for part in np.array_split(rows, parts):
-                yield self._group(part)
+            yield from map(self._group, _limited(rows, masks[rows]))
 
     def _group(self, rows: np.ndarray) -> Group:
         lengths = self._lengths[rows]
@@ -120,15 +128,9 @@ class Batch:
             target = self._output(name, values.shape[1:], values.dtype)
             target[{"row": group.rows, "token": group.tokens, "mask": group.masks}[kind]] = values
 
-    def outputs(self, shapes: Mapping[str, tuple[np.dtype, tuple[int, ...]]]) -> list[np.ndarray]:
-        """Returns the outputs in the order of `spec.per`.
-
-        `shapes` is {output: (dtype, shape of one value)}, for a call without rows or masks.
-        """
-        for name in self._spec.per:
-            dtype, shape = shapes[name]
-            self._output(name, shape, dtype)
-        return [self._outputs[name] for name in self._spec.per]
+    def outputs(self) -> list[np.ndarray] | None:
+        """Returns the outputs in the order of `spec.per`; None if there were no groups."""
+        return [self._outputs[name] for name in self._spec.per] if self._outputs else None
 
     def _output(self, name: str, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
         if name not in self._outputs:

@@ -1,5 +1,6 @@
 """Runs a compiled network on rows of any number and length, in groups without much padding."""
 
+import functools
 import os
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -46,7 +47,14 @@ class EngineNetwork:
         else:
             for group, outputs in zip(groups, self._threads.map(self._run, groups), strict=True):
                 batch.set_outputs(group, outputs)
-        return batch.outputs(plan.single.outputs)
+        outputs = batch.outputs()
+        return self._empty if outputs is None else outputs
+
+    @functools.cached_property
+    def _empty(self) -> list[np.ndarray]:
+        """The outputs of a call without rows or masks; one row shows their shapes and dtypes."""
+        row = np.full([3], max(self.spec.mask_token_id, 0), np.int32)
+        return [values[:0] for values in self(Rows(row, np.zeros_like(row), np.array([0, 3])))]
 
     def _run(self, group: Group) -> dict[str, np.ndarray]:
         return self.plan.several.run(group.inputs)

@@ -9,8 +9,6 @@ import onnxruntime
 from keras_bert.common.errors import InputError
 from keras_bert.serving.engines.compiled import CompiledNetwork
 
-_TYPES = {"tensor(float)": np.float32, "tensor(int32)": np.int32}
-
 
 class OnnxRuntimeNetwork(CompiledNetwork):
     """A network in onnxruntime, whose file determines the precision.
@@ -38,14 +36,7 @@ class OnnxRuntimeNetwork(CompiledNetwork):
                 "the export wrote; export the model again"
             ) from error
         self.parallel = parallel
-        self.outputs = {
-            output.name: (
-                np.dtype(_TYPES[output.type]),
-                tuple(size for size in output.shape if isinstance(size, int)),
-            )
-            for output in self._session.get_outputs()
-        }
-        self._names = list(self.outputs)
+        self._names = [output.name for output in self._session.get_outputs()]
 
     def run(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Computes the outputs of padded rows."""

@@ -1,7 +1,7 @@
 """Runs a network with OpenVINO, on the CPU."""
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +15,15 @@ _PRECISIONS = {"float32": "f32", "bfloat16": "bf16"}
 
 
 class OpenVINONetwork(CompiledNetwork):
-    """A network in OpenVINO, in `float32` or `bfloat16`.
+    """A network in OpenVINO, in `float32` or `bfloat16`, with the outputs `names`.
 
     Raises:
         InputError: the file is damaged.
     """
 
-    def __init__(self, path: Path, precision: str, threads: int, parallel: int):
+    def __init__(
+        self, path: Path, names: Sequence[str], precision: str, threads: int, parallel: int
+    ):
         config = {
             "INFERENCE_PRECISION_HINT": _PRECISIONS[precision],
             "INFERENCE_NUM_THREADS": threads,
@@ -38,13 +40,7 @@ class OpenVINONetwork(CompiledNetwork):
                 "export wrote; export the model again"
             ) from error
         self.parallel = parallel
-        self.outputs = {
-            output.any_name: (
-                np.dtype(output.element_type.to_dtype()),
-                tuple(size.get_length() for size in output.partial_shape if size.is_static),
-            )
-            for output in self._model.outputs
-        }
+        self._names = names
         self._requests = threading.local()  # A request computes one call at a time.
 
     def run(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -58,10 +54,7 @@ class OpenVINONetwork(CompiledNetwork):
         request.start_async()
         request.wait()
         # Copies, because the next call writes to the same memory.
-        return {
-            name: np.array(request.get_output_tensor(index).data)
-            for index, name in enumerate(self.outputs)
-        }
+        return {name: np.array(request.get_tensor(name).data) for name in self._names}
 
     def _request(self) -> Any:
         if not hasattr(self._requests, "value"):

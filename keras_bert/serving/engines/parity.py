@@ -58,6 +58,8 @@ def difference(
     expected = _saved_outputs(loaded, rows, network)
     found = network(rows)
     for name, one, other in zip(network.spec.per, found, expected, strict=True):
+        if one.shape != other.shape:
+            return f"{name} has the shape {one.shape}; expected {other.shape}"
         if not np.issubdtype(one.dtype, np.floating):
             continue
         error = float(np.linalg.norm(one - other) / max(np.linalg.norm(other), 1e-6))

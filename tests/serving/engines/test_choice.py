@@ -14,6 +14,8 @@ from keras_bert.serving.engines import choice, parity
 from keras_bert.serving.engines.choice import EngineRequest, open_engine
 from tests.serving.engines.conftest import INSTALLED
 
+onnx = pytest.importorskip("onnx", reason="not installed: pip install 'keras-bert-pipeline[onnx]'")
+
 pytestmark = pytest.mark.skipif(not INSTALLED, reason="no engine is installed")
 
 
@@ -60,10 +62,21 @@ def test_given_engine_with_other_answers_is_rejected(loaded, monkeypatch):
         open_engine(folder, model, info, EngineRequest(INSTALLED[0]))
 
 
-def test_changed_weights_are_noticed(export_with_engines, copy):
-    other = export_with_engines("multi_label")
-    shutil.copy(other / "engines" / "network.onnx", copy / "engines" / "network.onnx")
+def test_changed_weights_are_noticed(copy):
+    path = copy / "engines" / "network.onnx"
+    proto = onnx.load_model(path)
+    [weight] = [x for x in proto.graph.initializer if x.name == "classifier/kernel"]
+    changed = onnx.numpy_helper.to_array(weight) * 1.1
+    weight.CopyFrom(onnx.numpy_helper.from_array(changed, weight.name))
+    onnx.save_model(proto, path)
     with pytest.raises(InputError, match=r"network\.onnx: the answers of \w+ in float32 are not"):
+        keras_bert.load(copy, engine=INSTALLED[0])
+
+
+def test_file_of_another_model_is_noticed(export_with_engines, copy):
+    other = export_with_engines("regression")
+    shutil.copy(other / "engines" / "network.onnx", copy / "engines" / "network.onnx")
+    with pytest.raises(InputError, match=r"logits has the shape \(8, 1\); expected \(8, 3\)"):
         keras_bert.load(copy, engine=INSTALLED[0])
 
 

@@ -29,7 +29,8 @@ def test_float32_gives_the_answers_of_the_saved_model(
     info, loaded, opened = open_export(export_with_engines(task), engine, "float32")
     assert opened.functions.keys() == loaded.signatures.keys()
     for name, request in requests_of(info).items():
-        for rows in (slice(None), slice(0, 1), slice(0, 0)):
+        # The second text has no mask.
+        for rows in (slice(None), slice(0, 1), slice(1, 2), slice(0, 0)):
             some = {key: value[rows] for key, value in request.items()}
             found, expected = opened.functions[name](**some), loaded.signatures[name](**some)
             assert found.keys() == expected.keys()

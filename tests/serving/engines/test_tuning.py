@@ -16,8 +16,6 @@ SPEC = NetworkSpec({"logits": "row"})
 class Simulated(CompiledNetwork):
     """A network whose calls take a fixed time and a time for each row."""
 
-    outputs = {"logits": (np.dtype(np.float32), (2,))}  # noqa: RUF012
-
     def __init__(self, per_call: float, per_row: float, parallel: int):
         self.per_call, self.per_row, self.parallel = per_call, per_row, parallel
 
