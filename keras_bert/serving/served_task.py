@@ -9,6 +9,7 @@ there is one implementation of them.
 B rows, S length of a row, T tokens of all rows.
 """
 
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
@@ -82,4 +83,8 @@ class ServedTask(tf.Module):
         def signature(*inputs: tf.Tensor) -> dict[str, tf.Tensor]:
             return self.run(name, *inputs)
 
+        # Named arguments, so that the function can be called as the loaded signature is.
+        kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+        names = [inspect.Parameter(spec.name, kind) for spec in specs]
+        signature.__signature__ = inspect.Signature(names)
         return tf.function(signature, input_signature=list(specs), autograph=False)

@@ -22,10 +22,12 @@ class OnnxRuntimeNetwork(CompiledNetwork):
         options.intra_op_num_threads = max(threads // parallel, 1)
         options.inter_op_num_threads = 1
         options.log_severity_level = 3  # Errors.
-        # With several calls at a time, a thread that waits by spinning takes time from the others.
+        # A thread that spins after a call takes time from decoding, and with several calls at a
+        # time also from the others.
         options.add_session_config_entry(
             "session.intra_op.allow_spinning", "1" if parallel == 1 else "0"
         )
+        options.add_session_config_entry("session.force_spinning_stop", "1")
         providers = ["CPUExecutionProvider"]
         try:
             self._session = onnxruntime.InferenceSession(str(path), options, providers)
